@@ -1,0 +1,86 @@
+# The few entry points. Each is short enough to read; what they call does the work.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+PYTHON ?= python3
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: deps fmt-check lint build unit python-test ## All that must pass before a change goes in
+	@echo
+	@echo "make test: formatting, lints, build, tests: all passed."
+
+.PHONY: demo
+demo: deps ## A lab's day on a small cluster on this machine, told step by step
+	$(CARGO) build --workspace --quiet
+	@$(CARGO) run --quiet -p fleet-tests --bin demo
+
+.PHONY: bench
+bench: deps ## What fleet costs, beside the bare runtime and Slurm (BENCH_QUICK=1: only that it works)
+	$(CARGO) build --workspace --release --quiet
+	@target/release/bench
+
+.PHONY: bench-peers
+bench-peers: ## Install what `make bench` compares with, from Debian's packages
+	@packaging/install-bench-peers.sh
+
+.PHONY: check
+check: fmt-check lint tidy deny ## The quick part of it: formatting, lints, house rules
+	@echo
+	@echo "make check: all passed."
+
+.PHONY: fix
+fix: ## Format, and let clippy repair what it can (the only target that edits)
+	$(CARGO) fmt --all
+	$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+
+# --- Steps ---------------------------------------------------------------------------------------
+
+.PHONY: deps fmt-check lint build unit python-test tidy deny
+
+deps:
+	@packaging/install-deps.sh
+
+fmt-check:
+	$(CARGO) fmt --all --check
+
+lint:
+	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+
+# All binaries, the shim and the fake NVML library: the tests start them as they are.
+build:
+	$(CARGO) build --workspace --all-targets --quiet
+
+# nextest gives every test its own process and its own deadline; without it the tests run all the same.
+unit:
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+	    $(CARGO) nextest run --workspace; \
+	else \
+	    echo "cargo-nextest is not installed: running cargo test"; \
+	    $(CARGO) test --workspace --lib --bins --tests; \
+	fi
+	$(CARGO) test --workspace --doc --quiet
+
+python-test:
+	$(PYTHON) -B -m unittest discover -s tests/demo
+
+tidy:
+	$(CARGO) test --quiet -p fleet-tests --test tidy
+
+deny:
+	@if $(CARGO) deny --version >/dev/null 2>&1; then \
+	    $(CARGO) deny --locked check bans licenses sources; \
+	    if $(CARGO) deny fetch db >/dev/null 2>&1; then \
+	        $(CARGO) deny --locked check advisories; \
+	    else \
+	        echo "SKIPPED: cargo deny check advisories (their list cannot be fetched)"; \
+	    fi; \
+	else \
+	    echo "SKIPPED: cargo deny (not installed: cargo install --locked cargo-deny)"; \
+	fi

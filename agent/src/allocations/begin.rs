@@ -1,0 +1,273 @@
+//! Everything that must be true before the first process of an attempt: the epoch on the disk, the user
+//! known, the GPUs free, the image there, the checkpoint directory usable, the bundle written.
+//!
+//! Called by the attempt's own task. Each failure says whose fault it is. Nothing here runs anything of
+//! the job's.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleet_core::allocation::AttemptEnd;
+use fleet_core::lease::Epoch;
+use tokio::task::spawn_blocking;
+
+use super::ending::chain;
+use super::node::Node;
+use super::order;
+use super::record::{AllocationDir, Record};
+use crate::checkpoint::{self, ResumeCheck};
+use crate::filter::NvidiaMajors;
+use crate::image::{self, ImageError, ImageRef};
+use crate::leases::foreign_processes;
+use crate::reconcile::{Claim, ClaimError};
+use crate::runtime::{Gpu, Image, PrepareError, prepare};
+use crate::user::op::Op;
+use crate::user::{AsUserError, User, UserError};
+
+/// How long the checkpoint directory may take to be listed before the job starts.
+const LISTING_MAX: Duration = Duration::from_secs(30);
+/// Where the kernel says which driver has which number.
+const PROC_DEVICES: &str = "/proc/devices";
+
+/// Why an attempt did not begin.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The order is out of date: it is not carried out and not answered.
+    Stale(ClaimError),
+    /// It ends before it began.
+    End(AttemptEnd),
+}
+
+impl From<AttemptEnd> for Refusal {
+    fn from(end: AttemptEnd) -> Self {
+        Refusal::End(end)
+    }
+}
+
+fn node_fault(error: &dyn std::error::Error) -> AttemptEnd {
+    AttemptEnd::NodeFault { message: chain(error) }
+}
+
+fn user_fault(error: &dyn std::error::Error) -> AttemptEnd {
+    AttemptEnd::CannotStart { message: chain(error) }
+}
+
+/// What an attempt is begun with.
+#[derive(Debug)]
+pub struct Begin {
+    pub node: Arc<Node>,
+    pub record: Arc<Record>,
+    pub dir: AllocationDir,
+}
+
+/// What is there when an attempt may start.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub observer: Option<checkpoint::Handle>,
+}
+
+impl Begin {
+    /// Makes everything ready. When this returns well the epoch is durable and only the shim is missing.
+    pub(super) async fn prepare(&self) -> Result<Ready, Refusal> {
+        // The disk is slow and the rest does not depend on it; nothing starts before both are done.
+        let claim = self.node.epochs.claim(self.claim());
+        let (claimed, made) = tokio::join!(claim, self.make_ready());
+        claimed.map_err(|error| match error.is_stale() {
+            true => Refusal::Stale(error),
+            false => node_fault(&error).into(),
+        })?;
+        Ok(made?)
+    }
+
+    fn claim(&self) -> Claim {
+        let Record { id, epoch, lease, order, .. } = &*self.record;
+        let Epoch { incarnation, index } = *epoch;
+        let epoch = Epoch { incarnation, index };
+        Claim { allocation: id.clone(), epoch, lease: lease.clone(), gpus: order.gpus.clone() }
+    }
+
+    async fn make_ready(&self) -> Result<Ready, AttemptEnd> {
+        let permit = self.node.starts.acquire().await;
+        let _permit = permit.map_err(|error| node_fault(&error))?;
+        let user = self.user().await?;
+        let gpus = self.gpus(&user).await?;
+        let observer = self.checkpoints(&user).await?;
+        let image = self.image(&user).await?;
+        self.bundle(user, gpus, image).await?;
+        Ok(Ready { observer })
+    }
+
+    /// The owner, as this node knows them.
+    pub(super) async fn user(&self) -> Result<User, AttemptEnd> {
+        let order = &self.record.order;
+        let found = self.node.users.resolve(order.owner.as_str(), order.spec.expected_uid).await;
+        found.map_err(|error| match &error {
+            UserError::TimedOut { .. }
+            | UserError::TooManyStuck { .. }
+            | UserError::Service { .. } => node_fault(&error),
+            UserError::BadName { .. }
+            | UserError::Unknown { .. }
+            | UserError::UidMismatch { .. }
+            | UserError::SystemUser { .. } => user_fault(&error),
+        })
+    }
+
+    /// The GPUs' device nodes, after looking that nobody else uses them.
+    async fn gpus(&self, user: &User) -> Result<Vec<Gpu>, AttemptEnd> {
+        if self.record.order.gpus.is_empty() {
+            return Ok(Vec::new());
+        }
+        let fault = |message: String| AttemptEnd::NodeFault { message };
+        let snapshot = self.node.gpus.sample_now().await.map_err(|error| node_fault(&error))?;
+        let (record, node) = (Arc::clone(&self.record), Arc::clone(&self.node));
+        // Within a reservation the owner's own programs may share the GPU: the lease is theirs.
+        let allowed = record.order.spec.reservation.is_some().then_some(user.uid);
+        let look = move || {
+            let gpus = order::gpus(&record, &snapshot, &node.config.gpu.device_dir)?;
+            for uuid in &record.order.gpus {
+                let baseline = &node.config.gpu.baseline_processes;
+                let foreign = foreign_processes(&snapshot, uuid, &[], allowed.as_slice(), baseline);
+                if let Some(one) = foreign.first() {
+                    return Err(format!("{uuid} is in use by somebody else: {one}"));
+                }
+            }
+            Ok(gpus)
+        };
+        spawn_blocking(look).await.map_err(|error| node_fault(&error))?.map_err(fault)
+    }
+
+    /// The checkpoint directory: there, the right one, watched.
+    async fn checkpoints(&self, user: &User) -> Result<Option<checkpoint::Handle>, AttemptEnd> {
+        let order = &self.record.order;
+        let Some(plan) = &order.spec.checkpoint else { return Ok(None) };
+        let dir = order::on_node(&order.spec, Path::new(&plan.dir));
+        let job = order.job.as_str();
+        match &order.resume_from {
+            Some(from) => {
+                let from = order::on_node(&order.spec, Path::new(from));
+                let as_user = &self.node.as_user;
+                let check =
+                    checkpoint::verify_resume(as_user, user, &dir, job, &order.marker, &from).await;
+                readable(check, &dir)?;
+            }
+            None => {
+                let make = Op::CheckDir { path: dir.clone(), create: true };
+                self.node.as_user.call(user, make).await.map_err(|error| of_user_op(&error))?;
+                let written =
+                    checkpoint::write_marker(&self.node.as_user, user, &dir, job, &order.marker);
+                written.await.map_err(|error| of_user_op(&error))?;
+            }
+        }
+        // The journal of the observer is kept in the attempt's directory.
+        self.write_record().await?;
+        let observer = super::checkpoints::observe(&self.node, &self.record, user, &self.dir)
+            .await
+            .map_err(|error| user_fault(&error))?;
+        observer.ready(LISTING_MAX).await.map_err(|error| node_fault(&error))?;
+        Ok(Some(observer))
+    }
+
+    /// The root file system.
+    async fn image(&self, user: &User) -> Result<Image, AttemptEnd> {
+        let reference: ImageRef =
+            self.record.order.spec.image.parse().map_err(|error| user_fault(&error))?;
+        if reference == ImageRef::Host {
+            return Ok(Image::Host);
+        }
+        self.write_record().await?;
+        let id = self.record.id.clone();
+        let progress = move |progress: image::Progress| tracing::debug!(%id, ?progress, "image");
+        let resolved = self.node.images.resolve(&reference, user, progress).await;
+        let found = resolved.map_err(|error| of_image(&error))?;
+        let config = order::image_config(&found.config);
+        let dir = self.dir.path().to_owned();
+        let mounted = spawn_blocking(move || image::mount(&found, &dir)).await;
+        let mounted = mounted.map_err(|error| node_fault(&error))?;
+        let path = mounted.map_err(|error| node_fault(&error))?.path;
+        Ok(Image::Rootfs { path, readonly: false, config })
+    }
+
+    async fn write_record(&self) -> Result<(), AttemptEnd> {
+        let (dir, record) = (self.dir.clone(), Arc::clone(&self.record));
+        let written = spawn_blocking(move || dir.write_record(&record)).await;
+        written.map_err(|error| node_fault(&error))?.map_err(|error| node_fault(&error))
+    }
+
+    /// The record and everything the shim needs, on disk.
+    async fn bundle(&self, user: User, gpus: Vec<Gpu>, image: Image) -> Result<(), AttemptEnd> {
+        let (node, record, dir) =
+            (Arc::clone(&self.node), Arc::clone(&self.record), self.dir.clone());
+        let write = move || -> Result<(), AttemptEnd> {
+            dir.write_record(&record).map_err(|error| node_fault(&error))?;
+            let runtime = node.runtime().map_err(|error| node_fault(&error))?;
+            let majors = if gpus.is_empty() {
+                NvidiaMajors::default()
+            } else {
+                NvidiaMajors::read(Path::new(PROC_DEVICES)).map_err(|error| node_fault(&error))?
+            };
+            let settings = order::node_settings(&node, runtime, majors);
+            let spec = order::specification(&record, &user, image, gpus, &node);
+            prepare(dir.path(), &spec, &settings).map(|_| ()).map_err(|error| of_prepare(&error))
+        };
+        spawn_blocking(write).await.map_err(|error| node_fault(&error))?
+    }
+}
+
+fn readable(check: ResumeCheck, dir: &Path) -> Result<(), AttemptEnd> {
+    let shown = dir.display();
+    let message = match check {
+        ResumeCheck::Readable => return Ok(()),
+        ResumeCheck::MissingMarker => {
+            format!("{shown} is not the directory the earlier attempt saved in (no marker there)")
+        }
+        ResumeCheck::WrongMarker => {
+            format!("{shown} is not the directory the earlier attempt saved in (another marker)")
+        }
+        ResumeCheck::Unreadable { why } => why,
+    };
+    Err(AttemptEnd::CannotResume { message })
+}
+
+fn of_user_op(error: &AsUserError) -> AttemptEnd {
+    match error {
+        AsUserError::Op(_) => user_fault(error),
+        AsUserError::TimedOut { .. }
+        | AsUserError::TooManyStuck { .. }
+        | AsUserError::Start(_)
+        | AsUserError::Helper { .. } => node_fault(error),
+    }
+}
+
+fn of_image(error: &ImageError) -> AttemptEnd {
+    match error {
+        ImageError::Source(source) => match of_user_op(source) {
+            AttemptEnd::CannotStart { .. } => user_fault(error),
+            _ => node_fault(error),
+        },
+        ImageError::DiskFull { .. }
+        | ImageError::Io { .. }
+        | ImageError::Write { .. }
+        | ImageError::Busy { .. }
+        | ImageError::ThreadDied => node_fault(error),
+        _ => user_fault(error),
+    }
+}
+
+fn of_prepare(error: &PrepareError) -> AttemptEnd {
+    match error {
+        PrepareError::Environment(_)
+        | PrepareError::BadId { .. }
+        | PrepareError::Argv { .. }
+        | PrepareError::Cwd { .. }
+        | PrepareError::Volume { .. }
+        | PrepareError::TooManyVolumes => user_fault(error),
+        _ => node_fault(error),
+    }
+}
+
+/// Where a job's checkpoints are, as the node sees it.
+pub(super) fn checkpoint_dir(record: &Record) -> Option<PathBuf> {
+    let plan = record.order.spec.checkpoint.as_ref()?;
+    Some(order::on_node(&record.order.spec, Path::new(&plan.dir)))
+}

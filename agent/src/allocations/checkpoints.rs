@@ -1,0 +1,84 @@
+//! An attempt's checkpoints: observing them, counting those the job tells of, asking for one.
+
+use std::path::{Path, PathBuf};
+
+use tokio::task::spawn_blocking;
+
+use super::begin::checkpoint_dir;
+use super::node::Node;
+use super::order::on_node;
+use super::record::{AllocationDir, Record};
+use crate::checkpoint::{self, Handle, ObserverConfig, ObserverError};
+use crate::shim::order::{EVENTS_FILE, JobEvent, Notice};
+use crate::user::User;
+
+/// Matches nothing, since hidden names never count: for a job that tells of its checkpoints itself.
+const NEVER: &str = ".never";
+/// Of a longer file of notices only the end is read back.
+const NOTICES_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// Starts observing, or goes on after a restart of the agent.
+pub(super) async fn observe(
+    node: &Node,
+    record: &Record,
+    user: &User,
+    dir: &AllocationDir,
+) -> Result<Handle, ObserverError> {
+    let pattern = record.order.spec.checkpoint.as_ref().and_then(|plan| plan.pattern.clone());
+    let config = ObserverConfig {
+        user: user.clone(),
+        dir: checkpoint_dir(record).unwrap_or_else(|| PathBuf::from("/")),
+        pattern: pattern.unwrap_or_else(|| NEVER.to_owned()),
+        alloc_dir: dir.path().to_owned(),
+        timings: node.timings(),
+    };
+    checkpoint::start(node.as_user.clone(), config).await
+}
+
+/// Counts a checkpoint the job told of. What cannot be counted is logged: the job goes on.
+pub(super) fn notified(observer: &Handle, record: &Record, path: &str) {
+    // A relative path is relative to the checkpoint directory, which the observer knows.
+    let path = on_node(&record.order.spec, Path::new(path));
+    let (observer, id) = (observer.clone(), record.id.clone());
+    tokio::spawn(async move {
+        if let Err(error) = observer.notify(&path.to_string_lossy()).await {
+            tracing::warn!(%id, error = super::chain(&error), "a checkpoint was not counted");
+        }
+    });
+}
+
+/// The checkpoints the job told of since notice number `after`, with the number of the last notice.
+pub(super) async fn told_since(dir: &AllocationDir, after: u64) -> (u64, Vec<String>) {
+    let path = dir.path().join(EVENTS_FILE);
+    let read = spawn_blocking(move || read_notices(&path)).await;
+    let events = read.ok().and_then(Result::ok).unwrap_or_default();
+    let new = events.into_iter().filter(|event| event.sequence > after);
+    new.fold((after, Vec::new()), |(last, mut paths), event| {
+        if let Notice::Checkpoint { path } = event.notice {
+            paths.push(path);
+        }
+        (last.max(event.sequence), paths)
+    })
+}
+
+fn read_notices(path: &Path) -> std::io::Result<Vec<JobEvent>> {
+    use std::io::{Read, Seek, SeekFrom};
+    let mut file = std::fs::File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(NOTICES_BYTES_MAX)))?;
+    let mut text = Vec::new();
+    file.take(NOTICES_BYTES_MAX).read_to_end(&mut text)?;
+    // The first line may be cut, the last one may be under way: neither parses.
+    Ok(text.split(|b| *b == b'\n').filter_map(|l| serde_json::from_slice(l).ok()).collect())
+}
+
+/// Asks the job for a checkpoint by its request file. Whether it listens is its own affair.
+pub(super) fn ask(node: &Node, record: &Record, user: &User) {
+    let Some(dir) = checkpoint_dir(record) else { return };
+    let (as_user, user, id) = (node.as_user.clone(), user.clone(), record.id.clone());
+    tokio::spawn(async move {
+        if let Err(error) = checkpoint::request_checkpoint(&as_user, &user, &dir).await {
+            tracing::warn!(%id, error = super::chain(&error), "no checkpoint could be asked for");
+        }
+    });
+}

@@ -1,0 +1,143 @@
+//! From what the shim, or the lack of one, says to how an attempt ended, and whose fault it was. Pure.
+
+use fleet_core::allocation::{AttemptEnd, EndReport};
+use fleet_core::time::Timestamp;
+
+use crate::shim::order::{EndReason, ExitRecord};
+
+/// How the shim's words about a start begin when the user's own paths or command were wrong.
+const USER_FAULTS: [&str; 4] =
+    ["volume ", "working directory ", "a device node cannot be a volume", "output file "];
+
+/// The report for an exit record. `ordered`: the controller had ordered a stop.
+pub fn of_exit(exit: &ExitRecord, ordered: bool) -> EndReport {
+    let stopped =
+        matches!(exit.reason, EndReason::Stopped | EndReason::Killed | EndReason::StopAfter);
+    let end = match &exit.reason {
+        EndReason::StartFailed { message } => start_failed(message),
+        EndReason::StopAfter if !exit.done => AttemptEnd::NodeFault {
+            message: "the node heard no controller for as long as the job allows".to_owned(),
+        },
+        // Somebody on the node stopped it, at a shutdown say: not the job's doing.
+        EndReason::Stopped | EndReason::Killed if !ordered && !exit.done => {
+            AttemptEnd::NodeFault { message: "the node was told to stop it".to_owned() }
+        }
+        EndReason::Exited | EndReason::Stopped | EndReason::Killed | EndReason::StopAfter => {
+            ended(exit)
+        }
+    };
+    EndReport {
+        end,
+        done: exit.done,
+        stopped: stopped && ordered,
+        started_at: exit.started_at_ms.map(Timestamp),
+        ended_at: Timestamp(exit.ended_at_ms),
+        cpu_usec: exit.cpu_usec,
+        memory_peak_bytes: exit.memory_peak_bytes,
+    }
+}
+
+fn ended(exit: &ExitRecord) -> AttemptEnd {
+    match (exit.oom_killed, exit.code, exit.signal) {
+        (true, _, _) => AttemptEnd::OutOfMemory,
+        (false, Some(code), _) => AttemptEnd::Exited { code },
+        (false, None, Some(signal)) => AttemptEnd::Signaled { signal },
+        (false, None, None) => {
+            AttemptEnd::NodeFault { message: "it ended, and nobody knows how".to_owned() }
+        }
+    }
+}
+
+fn start_failed(message: &str) -> AttemptEnd {
+    let message = message.to_owned();
+    if USER_FAULTS.iter().any(|words| message.starts_with(words)) {
+        AttemptEnd::CannotStart { message }
+    } else {
+        AttemptEnd::NodeFault { message }
+    }
+}
+
+/// The report of an attempt of which no process is left, or none ever was.
+pub fn without_exit(end: AttemptEnd, stopped: bool, at: Timestamp) -> EndReport {
+    EndReport {
+        end,
+        done: false,
+        stopped,
+        started_at: None,
+        ended_at: at,
+        cpu_usec: None,
+        memory_peak_bytes: None,
+    }
+}
+
+/// An error with everything below it, on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(reason: EndReason, code: Option<i32>, signal: Option<i32>) -> ExitRecord {
+        ExitRecord {
+            v: 1,
+            allocation_id: "alloc-a-1".to_owned(),
+            epoch: crate::shim::order::Epoch::default(),
+            attempt: 1,
+            reason,
+            code,
+            signal,
+            oom_killed: false,
+            done: false,
+            started_at_ms: Some(5),
+            ended_at_ms: 9,
+            cpu_usec: None,
+            memory_peak_bytes: None,
+            stuck: false,
+            log_bytes_lost: 0,
+        }
+    }
+
+    #[test]
+    fn an_exit_is_what_the_program_said() {
+        let report = of_exit(&exit(EndReason::Exited, Some(3), None), true);
+        assert_eq!(report.end, AttemptEnd::Exited { code: 3 });
+        assert!(!report.stopped, "it ended by itself before the signal");
+        let report = of_exit(&exit(EndReason::Exited, None, Some(11)), false);
+        assert_eq!(report.end, AttemptEnd::Signaled { signal: 11 });
+        let oom = ExitRecord { oom_killed: true, ..exit(EndReason::Exited, None, Some(9)) };
+        assert_eq!(of_exit(&oom, false).end, AttemptEnd::OutOfMemory);
+    }
+
+    #[test]
+    fn a_stop_counts_only_when_it_was_ordered() {
+        let stopped = exit(EndReason::Stopped, Some(0), None);
+        let report = of_exit(&stopped, true);
+        assert!(report.stopped && report.end == AttemptEnd::Exited { code: 0 });
+        let report = of_exit(&stopped, false);
+        assert!(!report.stopped && matches!(report.end, AttemptEnd::NodeFault { .. }));
+        let done = ExitRecord { done: true, ..stopped };
+        assert_eq!(of_exit(&done, false).end, AttemptEnd::Exited { code: 0 });
+    }
+
+    #[test]
+    fn a_failed_start_is_the_users_or_the_nodes() {
+        let of = |message: &str| {
+            let reason = EndReason::StartFailed { message: message.to_owned() };
+            of_exit(&exit(reason, None, None), false).end
+        };
+        assert!(matches!(
+            of("working directory /nowhere: No such file or directory"),
+            AttemptEnd::CannotStart { .. }
+        ));
+        assert!(matches!(of("device filter: load: EPERM"), AttemptEnd::NodeFault { .. }));
+    }
+}

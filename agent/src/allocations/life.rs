@@ -1,0 +1,483 @@
+//! One attempt's task: begin or take up again, watch, carry out orders, and say how it ended.
+//!
+//! Spawned by the reconcile task. The job itself belongs to its shim; this task may be killed with the
+//! agent at any moment and is rebuilt from the attempt's directory.
+
+use std::time::Duration;
+
+use fleet_core::allocation::{AttemptEnd, EndReport};
+use fleet_core::id::AllocationId;
+use fleet_core::time::Timestamp;
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::begin::{Begin, Ready, Refusal};
+use super::ending::{chain, of_exit, without_exit};
+use super::{checkpoints, lost};
+use crate::checkpoint::{self, CheckpointSeen};
+use crate::clock;
+use crate::image;
+use crate::shim::client::{ClientError, ShimClient, Subscription};
+use crate::shim::order::{ExitRecord, Notice, Phase, SHIM_LOG_FILE, ShimState};
+use crate::shim::protocol::{ShimEvent, StateReport};
+use crate::user::User;
+
+/// Orders that wait for the task.
+const ORDERS_MAX: usize = 16;
+/// How long a shim may take from its launch to its socket.
+const SHIM_START_MAX: Duration = Duration::from_secs(30);
+/// First and longest pause between two looks for the socket. The container takes far longer to start.
+const SOCKET_LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+/// Pause before an order that did not reach the shim is tried again.
+const ORDER_AGAIN: Duration = Duration::from_millis(500);
+/// How long the last checkpoint of an attempt that was stopped may take to be seen complete, beyond the
+/// time a file must keep still.
+const LAST_CHECKPOINT_SLACK: Duration = Duration::from_millis(500);
+/// Most of a lost shim's own words that are passed on.
+const WORDS_BYTES_MAX: usize = 512;
+
+/// What the reconcile task asks of an attempt.
+#[derive(Debug)]
+pub enum Order {
+    /// The stop signal, SIGKILL after the grace.
+    Stop { grace: Duration, why: String },
+    /// A controller answered a heartbeat that was sent at this time since boot.
+    Heard(Duration),
+    /// A checkpoint is wanted soon.
+    AskCheckpoint,
+}
+
+/// What happened to an attempt.
+#[derive(Debug)]
+pub enum Happening {
+    Started {
+        at: Timestamp,
+    },
+    /// With its path as the job sees it.
+    Checkpoint {
+        seen: CheckpointSeen,
+        path: String,
+    },
+    Ended(Box<EndReport>),
+    /// The order was out of date; nothing was done.
+    Stale {
+        why: String,
+    },
+}
+
+/// Where a task tells what happened.
+#[derive(Debug, Clone)]
+pub struct Tell {
+    pub id: AllocationId,
+    pub to: mpsc::Sender<(AllocationId, Happening)>,
+}
+
+impl Tell {
+    async fn tell(&self, happening: Happening) {
+        // A reconcile task that is gone takes the agent with it; the next one rebuilds from the disk.
+        drop(self.to.send((self.id.clone(), happening)).await);
+    }
+}
+
+/// Starts the task of an attempt, new or from before; returns the way to give it orders.
+pub fn spawn(begin: Begin, tell: Tell) -> mpsc::Sender<Order> {
+    let (sender, orders) = mpsc::channel(ORDERS_MAX);
+    let life = Life {
+        begin,
+        tell,
+        orders,
+        observer: None,
+        observed: None,
+        told_seq: 0,
+        notices: 0,
+        stop: None,
+        user: None,
+    };
+    tokio::spawn(life.run());
+    sender
+}
+
+/// A stop that was ordered.
+#[derive(Debug, Clone, Copy)]
+struct Stop {
+    kill_at: Instant,
+    /// When it is to be passed on to the shim; `None` once it was.
+    due: Option<Instant>,
+}
+
+struct Life {
+    begin: Begin,
+    tell: Tell,
+    orders: mpsc::Receiver<Order>,
+    observer: Option<checkpoint::Handle>,
+    observed: Option<watch::Receiver<checkpoint::observer::Observed>>,
+    /// Number of the last checkpoint that was told.
+    told_seq: u64,
+    /// Number of the last of the job's own notices that was looked at.
+    notices: u64,
+    stop: Option<Stop>,
+    user: Option<User>,
+}
+
+/// How the watching ended.
+enum End {
+    Exit(Box<ExitRecord>),
+    Report(EndReport),
+    Stale(String),
+}
+
+impl Life {
+    async fn run(mut self) {
+        let end = self.live().await;
+        let report = match end {
+            End::Stale(why) => {
+                self.clean().await;
+                return self.tell.tell(Happening::Stale { why }).await;
+            }
+            End::Exit(exit) => of_exit(&exit, self.stop.is_some() || self.stop_on_record()),
+            End::Report(report) => {
+                let (dir, record) = (&self.begin.dir, &self.begin.record);
+                // One that was refused early has nothing on disk yet, and its end must not be lost.
+                if let Err(error) = dir.write_record(record).and_then(|()| dir.write_end(&report)) {
+                    // Said all the same; after a restart of the agent it is found out again.
+                    tracing::warn!(id = %self.tell.id, error = chain(&error), "end not written down");
+                }
+                report
+            }
+        };
+        self.last_checkpoints(report.stopped).await;
+        self.clean().await;
+        tracing::info!(id = %self.tell.id, end = %report.end, "attempt ended");
+        self.tell.tell(Happening::Ended(Box::new(report))).await;
+    }
+
+    fn stop_on_record(&self) -> bool {
+        self.begin.dir.stop_was_ordered()
+    }
+
+    async fn live(&mut self) -> End {
+        match self.known_end().await {
+            Some(end) => end,
+            None if self.was_launched() => {
+                self.take_up_checkpoints().await;
+                self.watch().await
+            }
+            None => match self.start().await {
+                Ok(()) => self.watch().await,
+                Err(end) => end,
+            },
+        }
+    }
+
+    /// How it ended, if that is on disk already.
+    async fn known_end(&self) -> Option<End> {
+        if let Some(exit) = self.exit_record() {
+            return Some(End::Exit(exit));
+        }
+        if let Ok(Some(report)) = self.begin.dir.end() {
+            return Some(End::Report(report));
+        }
+        if self.begin.record.boot_id != self.begin.node.boot_id {
+            let message = "the node booted anew".to_owned();
+            let end = AttemptEnd::Lost { message };
+            return Some(End::Report(without_exit(end, self.stop_on_record(), clock::now())));
+        }
+        None
+    }
+
+    fn exit_record(&self) -> Option<Box<ExitRecord>> {
+        match ExitRecord::read(self.begin.dir.path()) {
+            Ok(exit) => exit.map(Box::new),
+            Err(error) => {
+                tracing::error!(id = %self.tell.id, error = chain(&error), "exit record unreadable");
+                None
+            }
+        }
+    }
+
+    fn was_launched(&self) -> bool {
+        ShimState::read(self.begin.dir.path()).ok().flatten().is_some()
+    }
+
+    /// Prepares and launches. A stop that comes before the launch ends it there.
+    async fn start(&mut self) -> Result<(), End> {
+        if self.stop_on_record() {
+            return Err(End::Report(stopped_before_start()));
+        }
+        let prepared = {
+            let preparing = self.begin.prepare();
+            tokio::pin!(preparing);
+            loop {
+                tokio::select! {
+                    result = &mut preparing => break result,
+                    Some(order) = self.orders.recv() => if let Order::Stop { .. } = order {
+                        // What is being prepared in the background is removed by `clean`.
+                        return Err(End::Report(stopped_before_start()));
+                    },
+                }
+            }
+        };
+        let Ready { observer } = prepared.map_err(|refusal| match refusal {
+            Refusal::Stale(error) => End::Stale(error.to_string()),
+            Refusal::End(end) => End::Report(without_exit(end, false, clock::now())),
+        })?;
+        self.take_observer(observer);
+        let Begin { node, dir, record } = &self.begin;
+        let launched = node.launcher.launch(&node.shim, dir.path(), record.id.as_str()).await;
+        launched.map_err(|error| {
+            let end = AttemptEnd::NodeFault { message: chain(&error) };
+            End::Report(without_exit(end, false, clock::now()))
+        })
+    }
+
+    fn take_observer(&mut self, observer: Option<checkpoint::Handle>) {
+        self.observed = observer.as_ref().map(checkpoint::Handle::watch);
+        self.observer = observer;
+    }
+
+    /// After a restart of the agent: goes on numbering where it was.
+    async fn take_up_checkpoints(&mut self) {
+        if self.begin.record.order.spec.checkpoint.is_none() {
+            return;
+        }
+        let Begin { node, record, dir } = &self.begin;
+        let Ok(user) = self.begin.user().await else {
+            tracing::warn!(id = %self.tell.id, "checkpoints are not observed: the owner is not known now");
+            return;
+        };
+        match checkpoints::observe(node, record, &user, dir).await {
+            Ok(observer) => self.take_observer(Some(observer)),
+            Err(error) => {
+                tracing::warn!(id = %self.tell.id, error = chain(&error), "checkpoints are not observed");
+            }
+        }
+        self.user = Some(user);
+        self.tell_checkpoints().await;
+    }
+
+    /// Watches until the attempt has ended, whatever happens to connections.
+    async fn watch(&mut self) -> End {
+        let begun = Instant::now();
+        let mut pause = SOCKET_LOOK.0;
+        loop {
+            match connect(&self.begin).await {
+                Ok((report, subscription)) => {
+                    pause = SOCKET_LOOK.0;
+                    if let Some(end) = self.follow(report, subscription).await {
+                        return end;
+                    }
+                }
+                Err(error) => {
+                    if let Some(exit) = self.exit_record() {
+                        return End::Exit(exit);
+                    }
+                    // Before it wrote its state it may only be slow; after that it is gone.
+                    if self.was_launched() || begun.elapsed() > SHIM_START_MAX {
+                        return self.lost(&error).await;
+                    }
+                }
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(SOCKET_LOOK.1);
+        }
+    }
+
+    /// Follows one connection; `None` when it broke.
+    async fn follow(&mut self, report: StateReport, mut shim: Subscription) -> Option<End> {
+        self.take_state(&report).await;
+        loop {
+            let stop_due = self.stop.and_then(|stop| stop.due);
+            tokio::select! {
+                event = shim.next_event() => match event {
+                    Ok(ShimEvent::Exited(exit)) => return Some(End::Exit(Box::new(exit))),
+                    Ok(ShimEvent::Started { started_at_ms, .. }) => self.started(started_at_ms).await,
+                    Ok(ShimEvent::Notice(event)) => {
+                        self.notices = self.notices.max(event.sequence);
+                        if let Notice::Checkpoint { path } = event.notice {
+                            self.notified(&path);
+                        }
+                    }
+                    Ok(ShimEvent::MainEnded { .. }) => {}
+                    Err(error) => {
+                        tracing::debug!(id = %self.tell.id, error = chain(&error), "connection to the shim ended");
+                        return self.exit_record().map(End::Exit);
+                    }
+                },
+                Some(order) = self.orders.recv() => self.take_order(order).await,
+                () = sleep_until(stop_due.unwrap_or_else(Instant::now)), if stop_due.is_some() => {
+                    self.pass_stop_on().await;
+                }
+                changed = changed(&mut self.observed) => if changed {
+                    self.tell_checkpoints().await;
+                } else {
+                    self.observed = None;
+                },
+            }
+        }
+    }
+
+    async fn take_state(&mut self, report: &StateReport) {
+        if let (Phase::Running | Phase::Stopping | Phase::Exited, Some(at)) =
+            (report.phase, report.started_at_ms)
+        {
+            self.started(at).await;
+        }
+        // What the job told while nobody listened.
+        if report.events > self.notices && self.observer.is_some() {
+            let (last, paths) = checkpoints::told_since(&self.begin.dir, self.notices).await;
+            self.notices = last;
+            for path in paths {
+                self.notified(&path);
+            }
+        }
+        if let Some(stop) = &mut self.stop {
+            stop.due = Some(Instant::now());
+        }
+    }
+
+    async fn started(&self, at_ms: u64) {
+        self.tell.tell(Happening::Started { at: Timestamp(at_ms) }).await;
+    }
+
+    fn notified(&self, path: &str) {
+        if let Some(observer) = &self.observer {
+            checkpoints::notified(observer, &self.begin.record, path);
+        }
+    }
+
+    async fn take_order(&mut self, order: Order) {
+        match order {
+            Order::Stop { grace, why } => {
+                let kill_at = Instant::now() + grace;
+                if self.stop.is_some_and(|stop| stop.kill_at <= kill_at) {
+                    return;
+                }
+                if let Err(error) = self.begin.dir.mark_stop(clock::now(), &why) {
+                    tracing::warn!(id = %self.tell.id, error = chain(&error), "stop not written down");
+                }
+                self.stop = Some(Stop { kill_at, due: None });
+                self.pass_stop_on().await;
+            }
+            Order::Heard(sent) => {
+                if let Ok(mut shim) = ShimClient::connect(self.begin.dir.path()).await
+                    && let Err(error) = shim.heartbeat(sent).await
+                {
+                    tracing::warn!(id = %self.tell.id, error = chain(&error), "heartbeat not passed on");
+                }
+            }
+            Order::AskCheckpoint => {
+                if self.user.is_none() {
+                    self.user = self.begin.user().await.ok();
+                }
+                if let Some(user) = &self.user {
+                    checkpoints::ask(&self.begin.node, &self.begin.record, user);
+                }
+            }
+        }
+    }
+
+    async fn pass_stop_on(&mut self) {
+        let Some(stop) = self.stop else { return };
+        let grace = stop.kill_at.saturating_duration_since(Instant::now());
+        let told = async {
+            let mut shim = ShimClient::connect(self.begin.dir.path()).await?;
+            shim.stop(None, Some(grace)).await
+        };
+        let due = match told.await {
+            Ok(()) => None,
+            Err(error) => {
+                tracing::debug!(id = %self.tell.id, error = chain(&error), "stop not passed on yet");
+                Some(Instant::now() + ORDER_AGAIN)
+            }
+        };
+        self.stop = Some(Stop { due, ..stop });
+    }
+
+    async fn tell_checkpoints(&mut self) {
+        let Some(observer) = &self.observer else { return };
+        for seen in observer.since(self.told_seq) {
+            self.told_seq = seen.seq;
+            let spec = &self.begin.record.order.spec;
+            let path = super::order::in_job(spec, std::path::Path::new(&seen.path));
+            let path = path.to_string_lossy().into_owned();
+            self.tell.tell(Happening::Checkpoint { seen, path }).await;
+        }
+    }
+
+    /// What the job saved last must be known before its end is: the next attempt goes on from there.
+    async fn last_checkpoints(&mut self, stopped: bool) {
+        if stopped && let Some(observed) = &mut self.observed {
+            let settle = Duration::from_millis(self.begin.node.timings().settle_closed_ms);
+            let deadline = Instant::now() + settle + LAST_CHECKPOINT_SLACK;
+            while let Ok(Ok(())) =
+                timeout(deadline.saturating_duration_since(Instant::now()), observed.changed())
+                    .await
+            {}
+        }
+        self.tell_checkpoints().await;
+        (self.observer, self.observed) = (None, None);
+    }
+
+    /// The shim is gone without a word: whatever is left of the job goes, and it is the node's fault.
+    async fn lost(&self, error: &ClientError) -> End {
+        let Begin { node, dir, record } = &self.begin;
+        tracing::error!(id = %record.id, error = chain(error), "the shim is lost");
+        if let Err(error) = node.launcher.end(record.id.as_str()).await {
+            tracing::warn!(id = %record.id, error = chain(&error), "unit not ended");
+        }
+        let path = dir.path().to_owned();
+        let message = match spawn_blocking(move || lost::end_group(&path)).await {
+            Ok(Ok(true)) => format!("its shim was lost{}", self.last_words()),
+            Ok(Ok(false)) => "its shim was lost, and processes survive SIGKILL".to_owned(),
+            Ok(Err(error)) => format!("its shim was lost: {}", chain(&error)),
+            Err(error) => format!("its shim was lost: {error}"),
+        };
+        // It may have written its record in its last moment.
+        if let Some(exit) = self.exit_record() {
+            return End::Exit(exit);
+        }
+        let stopped = self.stop.is_some() || self.stop_on_record();
+        let started_at = ShimState::read(dir.path()).ok().flatten().and_then(|s| s.started_at_ms);
+        let report = without_exit(AttemptEnd::NodeFault { message }, stopped, clock::now());
+        End::Report(EndReport { started_at: started_at.map(Timestamp), ..report })
+    }
+
+    fn last_words(&self) -> String {
+        let log = std::fs::read(self.begin.dir.path().join(SHIM_LOG_FILE)).unwrap_or_default();
+        let start = log.len().saturating_sub(WORDS_BYTES_MAX);
+        let words = String::from_utf8_lossy(&log[start..]).trim().replace(char::is_control, " ");
+        if words.is_empty() { words } else { format!(" ({words})") }
+    }
+
+    /// Unmounts what was mounted for it. Only once no process is left.
+    async fn clean(&self) {
+        if self.begin.record.order.spec.image == "host" {
+            return;
+        }
+        let dir = self.begin.dir.path().to_owned();
+        match spawn_blocking(move || image::unmount(&dir)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(id = %self.tell.id, error = chain(&error), "image not unmounted");
+            }
+            Err(error) => tracing::warn!(id = %self.tell.id, %error, "image not unmounted"),
+        }
+    }
+}
+
+fn stopped_before_start() -> EndReport {
+    let message = "stopped before it started".to_owned();
+    without_exit(AttemptEnd::CannotStart { message }, true, clock::now())
+}
+
+async fn connect(begin: &Begin) -> Result<(StateReport, Subscription), ClientError> {
+    ShimClient::connect(begin.dir.path()).await?.subscribe().await
+}
+
+async fn changed(observed: &mut Option<watch::Receiver<checkpoint::observer::Observed>>) -> bool {
+    match observed {
+        Some(observed) => observed.changed().await.is_ok(),
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,28 @@
+//! Attempts on this node: one task each, from the order to the proven end.
+//!
+//! - [`record`]: what is kept of each on disk. [`order`]: from the controller's order to the runtime's.
+//! - [`begin`]: everything before the first process. [`life`]: from there to the last one. [`end`]: the
+//!   words for how it ended. [`checkpoints`]: what it saves.
+//! - [`registry`]: the attempts by id, for those who only look. [`node`]: what they all share.
+//!
+//! A task tells the reconcile task what happened and takes orders from it; it decides nothing itself, and
+//! it never ends a job because something was missing from a message or because the agent stops.
+
+mod begin;
+mod checkpoints;
+mod ending;
+mod life;
+mod lost;
+mod node;
+mod order;
+mod record;
+mod registry;
+
+pub use begin::Begin;
+pub use ending::{chain, of_exit, without_exit};
+pub use life::{Happening, Order, Tell, spawn};
+pub use lost::end_group;
+pub(crate) use lost::end_unrecorded;
+pub use node::{Node, Parts, allocations_dir};
+pub use record::{AllocationDir, Record, RecordError, list};
+pub use registry::{Registry, Shown};

@@ -1,0 +1,99 @@
+//! What every attempt of this node needs: made once by `server`, shared by all attempts' tasks.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use fleet_core::name::NodeName;
+use tokio::sync::Semaphore;
+
+use crate::checkpoint::Timings;
+use crate::config::Config;
+use crate::gpu;
+use crate::image::ImageStore;
+use crate::reconcile::Epochs;
+use crate::runtime::{DiscoverError, discover};
+use crate::shim::order::RuntimeChoice;
+use crate::unit::Launcher;
+use crate::user::{AsUser, Users};
+
+/// Starts that are prepared at the same time; more wait.
+const STARTS_AT_ONCE_MAX: usize = 16;
+
+/// See the module's doc.
+#[derive(Debug)]
+pub struct Node {
+    pub name: NodeName,
+    pub config: Config,
+    pub boot_id: String,
+    pub shim: PathBuf,
+    pub launcher: Launcher,
+    pub users: Users,
+    pub as_user: AsUser,
+    pub images: ImageStore,
+    pub gpus: gpu::Handle,
+    pub epochs: Epochs,
+    pub starts: Semaphore,
+    runtime: Mutex<Option<RuntimeChoice>>,
+}
+
+/// The parts of a [`Node`].
+#[derive(Debug)]
+pub struct Parts {
+    pub name: NodeName,
+    pub config: Config,
+    pub boot_id: String,
+    pub shim: PathBuf,
+    pub launcher: Launcher,
+    pub users: Users,
+    pub as_user: AsUser,
+    pub images: ImageStore,
+    pub gpus: gpu::Handle,
+    pub epochs: Epochs,
+}
+
+impl Node {
+    pub fn new(parts: Parts) -> Self {
+        let Parts { name, config, boot_id, shim, launcher, users, as_user, images, gpus, epochs } =
+            parts;
+        Self {
+            name,
+            config,
+            boot_id,
+            shim,
+            launcher,
+            users,
+            as_user,
+            images,
+            gpus,
+            epochs,
+            starts: Semaphore::new(STARTS_AT_ONCE_MAX),
+            runtime: Mutex::default(),
+        }
+    }
+
+    /// The OCI runtime. Looked for until there is one: a node without can still be observed. Blocks
+    /// while it asks the program for its version.
+    pub fn runtime(&self) -> Result<RuntimeChoice, DiscoverError> {
+        let mut known = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(runtime) = known.as_ref() {
+            return Ok(runtime.clone());
+        }
+        let found = discover(self.config.runtime.as_deref())?;
+        tracing::info!(runtime = %found.path.display(), version = found.version, "OCI runtime");
+        Ok(known.insert(found.choice()).clone())
+    }
+
+    /// The directory of all attempts.
+    pub fn allocations_dir(&self) -> PathBuf {
+        allocations_dir(&self.config)
+    }
+
+    pub fn timings(&self) -> Timings {
+        self.config.checkpoints
+    }
+}
+
+/// Where attempts are kept on a node with this configuration.
+pub fn allocations_dir(config: &Config) -> PathBuf {
+    config.state_dir.join("allocations")
+}

@@ -1,0 +1,240 @@
+//! What the agent keeps of each attempt in `<state>/allocations/<id>/`, beside the shim's own files.
+//!
+//! `allocation.json` (the order, before anything starts), `stop.json` (a stop was ordered), `end.json` (how
+//! it ended, where the shim could not say it), `forgotten` (the controller has it in its log). None of them
+//! is synced: after a power cut there is no process, and the controller knows by the new boot id.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use fleet_core::allocation::EndReport;
+use fleet_core::desired::StartOrder;
+use fleet_core::id::{AllocationId, LeaseId};
+use fleet_core::lease::Epoch;
+use fleet_core::time::Timestamp;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Version of the files that this build writes.
+const VERSION: u32 = 1;
+/// Largest file that is read back.
+const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+const RECORD_FILE: &str = "allocation.json";
+const STOP_FILE: &str = "stop.json";
+const END_FILE: &str = "end.json";
+const FORGOTTEN_FILE: &str = "forgotten";
+/// Removed when the record is forgotten; what people may want to read later stays.
+const TRANSIENT: [&str; 5] = ["bundle", "runtime", "notify", "rootfs", "volumes"];
+
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("{action} {}", path.display())]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} is not valid", path.display())]
+    Invalid {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("{} was written by a newer version of fleet (v{found})", path.display())]
+    Newer { path: PathBuf, found: u32 },
+    #[error("{} is larger than {FILE_BYTES_MAX} bytes", path.display())]
+    TooLarge { path: PathBuf },
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecordError {
+    let path = path.to_owned();
+    move |source| RecordError::Io { action, path, source }
+}
+
+/// One attempt as it was ordered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    pub v: u32,
+    pub id: AllocationId,
+    pub epoch: Epoch,
+    pub lease: Option<LeaseId>,
+    /// The boot it was accepted in: no process outlives that.
+    pub boot_id: String,
+    pub accepted_at: Timestamp,
+    pub order: StartOrder,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct StopMark {
+    v: u32,
+    at: Timestamp,
+    why: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct EndMark {
+    v: u32,
+    report: EndReport,
+}
+
+/// Any of the files, for its version.
+#[derive(Debug, Deserialize)]
+struct Version {
+    v: u32,
+}
+
+impl Record {
+    pub fn new(
+        id: AllocationId,
+        epoch: Epoch,
+        lease: Option<LeaseId>,
+        boot_id: String,
+        accepted_at: Timestamp,
+        order: StartOrder,
+    ) -> Self {
+        Self { v: VERSION, id, epoch, lease, boot_id, accepted_at, order }
+    }
+}
+
+/// The directory of one attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllocationDir(PathBuf);
+
+impl AllocationDir {
+    pub fn new(allocations: &Path, id: &AllocationId) -> Self {
+        Self(allocations.join(id.as_str()))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn exists(&self) -> bool {
+        self.0.is_dir()
+    }
+
+    /// Makes the directory, for root only, and writes the order into it.
+    pub fn write_record(&self, record: &Record) -> Result<(), RecordError> {
+        match DirBuilder::new().mode(0o700).create(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed("create", &self.0)(error));
+            }
+            _ => {}
+        }
+        replace(&self.0.join(RECORD_FILE), record)
+    }
+
+    pub fn record(&self) -> Result<Option<Record>, RecordError> {
+        read(&self.0.join(RECORD_FILE))
+    }
+
+    /// Notes that the controller ordered a stop.
+    pub fn mark_stop(&self, at: Timestamp, why: &str) -> Result<(), RecordError> {
+        let why = why.to_owned();
+        replace(&self.0.join(STOP_FILE), &StopMark { v: VERSION, at, why })
+    }
+
+    pub fn stop_was_ordered(&self) -> bool {
+        self.0.join(STOP_FILE).exists()
+    }
+
+    /// Notes an end that no shim wrote down.
+    pub fn write_end(&self, report: &EndReport) -> Result<(), RecordError> {
+        replace(&self.0.join(END_FILE), &EndMark { v: VERSION, report: report.clone() })
+    }
+
+    pub fn end(&self) -> Result<Option<EndReport>, RecordError> {
+        let mark: Option<EndMark> = read(&self.0.join(END_FILE))?;
+        Ok(mark.map(|mark| mark.report))
+    }
+
+    /// The controller has the end in its log: only what people may read later stays.
+    pub fn forget(&self) -> Result<(), RecordError> {
+        let path = self.0.join(FORGOTTEN_FILE);
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed("create", &path))?;
+        for name in TRANSIENT {
+            let path = self.0.join(name);
+            match fs::remove_dir_all(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(failed("remove", &path)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// When it was forgotten.
+    pub fn forgotten_at(&self) -> Option<Timestamp> {
+        let modified = fs::metadata(self.0.join(FORGOTTEN_FILE)).ok()?.modified().ok()?;
+        let since = modified.duration_since(std::time::UNIX_EPOCH).ok()?;
+        Some(Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    /// Removes everything, logs included.
+    pub fn remove(&self) -> Result<(), RecordError> {
+        match fs::remove_dir_all(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(failed("remove", &self.0)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The ids that have a directory below `allocations`.
+pub fn list(allocations: &Path) -> Result<Vec<AllocationId>, RecordError> {
+    let entries = fs::read_dir(allocations).map_err(failed("list", allocations))?;
+    let mut ids = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed("list", allocations))?;
+        if let Some(id) = entry.file_name().to_str().and_then(|n| AllocationId::parse(n).ok()) {
+            ids.push(id);
+        }
+    }
+    ids.sort();
+    Ok(ids)
+}
+
+fn replace<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
+    let bytes = serde_json::to_vec(value)
+        .map_err(|source| RecordError::Invalid { path: path.to_owned(), source })?;
+    let temporary = path.with_extension("new");
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)
+        .map_err(failed("create", &temporary))?;
+    file.write_all(&bytes).map_err(failed("write", &temporary))?;
+    fs::rename(&temporary, path).map_err(failed("rename", path))
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordError> {
+    let length = match fs::metadata(path) {
+        Ok(metadata) => metadata.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("open", path)(error)),
+    };
+    if length > FILE_BYTES_MAX {
+        return Err(RecordError::TooLarge { path: path.to_owned() });
+    }
+    let bytes = fs::read(path).map_err(failed("read", path))?;
+    let invalid = |source| RecordError::Invalid { path: path.to_owned(), source };
+    let Version { v } = serde_json::from_slice(&bytes).map_err(invalid)?;
+    if v > VERSION {
+        return Err(RecordError::Newer { path: path.to_owned(), found: v });
+    }
+    serde_json::from_slice(&bytes).map(Some).map_err(invalid)
+}

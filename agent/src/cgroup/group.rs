@@ -1,0 +1,210 @@
+//! One allocation's control group across the hierarchies: where it lies, making it, joining it.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Component, Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{CgroupError, Hierarchies, Mode, read, write};
+
+/// Controllers we ask of cgroup v2.
+const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+
+/// Where an allocation's control group is to be, as the agent orders it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CgroupPlan {
+    /// `parent/name` in each hierarchy: no service manager to ask.
+    Path { parent: String, name: String },
+    /// Inside the shim's own systemd unit, which is delegated to it: `unit/shim` and `unit/job`.
+    OwnUnit { slice: String, unit: String },
+}
+
+impl CgroupPlan {
+    /// The job's group relative to each hierarchy's mount point.
+    #[must_use]
+    pub fn relative(&self) -> PathBuf {
+        match self {
+            Self::Path { parent, name } => Path::new(parent.trim_matches('/')).join(name),
+            Self::OwnUnit { slice, unit } => Path::new(slice).join(unit).join("job"),
+        }
+    }
+}
+
+/// The directories of one allocation's control group. Written into `state.json`, so that the agent
+/// finds them after everything else has died.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cgroup {
+    pub mode: Mode,
+    /// The directory in the cgroup2 tree.
+    pub unified: Option<PathBuf>,
+    /// v1 controller to directory.
+    #[serde(default)]
+    pub v1: BTreeMap<String, PathBuf>,
+    /// Directories in the hierarchies we do not use. runc makes one in each, and they are to go as well.
+    #[serde(default)]
+    pub unused: Vec<PathBuf>,
+    /// The group's path below each mount point, as OCI's `cgroupsPath` wants it.
+    pub relative: PathBuf,
+}
+
+impl Cgroup {
+    /// Where the plan's group lies, whether it exists or not. For a unit this is where systemd puts it.
+    pub fn locate(hierarchies: &Hierarchies, plan: &CgroupPlan) -> Result<Self, CgroupError> {
+        let name = match plan {
+            CgroupPlan::Path { name, .. } => name,
+            CgroupPlan::OwnUnit { unit, .. } => unit,
+        };
+        // The last part must be the allocation's own: "." would make it the parent of all of them.
+        let mut parts = Path::new(name).components();
+        if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
+            return Err(CgroupError::BadName { name: name.clone() });
+        }
+        Self::at(hierarchies, &plan.relative())
+    }
+
+    fn at(hierarchies: &Hierarchies, relative: &Path) -> Result<Self, CgroupError> {
+        let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
+        if !plain || relative.as_os_str().is_empty() {
+            return Err(CgroupError::BadName { name: relative.display().to_string() });
+        }
+        let v1: BTreeMap<_, _> = hierarchies
+            .v1_used()
+            .into_iter()
+            .map(|(name, point)| (name.to_owned(), point.join(relative)))
+            .collect();
+        let mut unused: Vec<_> =
+            hierarchies.v1_points.iter().map(|point| point.join(relative)).collect();
+        unused.retain(|dir| v1.values().all(|used| used != dir));
+        Ok(Self {
+            mode: hierarchies.mode(),
+            unified: hierarchies.unified().map(|point| point.join(relative)),
+            v1,
+            unused,
+            relative: relative.to_owned(),
+        })
+    }
+
+    /// Makes the group. For a unit on cgroup v2, the calling process first moves itself into `unit/shim`: a
+    /// directory with controllers below it holds no processes of its own there.
+    pub fn create(hierarchies: &Hierarchies, plan: &CgroupPlan) -> Result<Self, CgroupError> {
+        let group = match plan {
+            CgroupPlan::Path { .. } => Self::locate(hierarchies, plan)?,
+            CgroupPlan::OwnUnit { unit, .. } => {
+                let own = own_unit(hierarchies, unit)?;
+                if let (Mode::Unified, Some(root)) = (hierarchies.mode(), hierarchies.unified()) {
+                    let seat = root.join(&own).join("shim");
+                    make(&seat)?;
+                    write(&seat.join("cgroup.procs"), "0")?;
+                }
+                Self::at(hierarchies, &own.join("job"))?
+            }
+        };
+        for dir in group.directories() {
+            make(dir)?;
+        }
+        if group.mode == Mode::Unified
+            && let Some(root) = hierarchies.unified()
+        {
+            group.enable_controllers(root)?;
+        }
+        Ok(group)
+    }
+
+    /// Passes the controllers down from the root of the tree to the group. A level that refuses is not
+    /// an error here: a limit that then cannot be set is.
+    fn enable_controllers(&self, root: &Path) -> Result<(), CgroupError> {
+        let mut level = root.to_owned();
+        for part in self.relative.components() {
+            let enabled = read(&level.join("cgroup.subtree_control"))?;
+            let offered = read(&level.join("cgroup.controllers"))?;
+            for controller in CONTROLLERS {
+                let has = |text: &str| text.split_whitespace().any(|word| word == controller);
+                if has(&offered) && !has(&enabled) {
+                    let control = level.join("cgroup.subtree_control");
+                    // EBUSY: processes sit directly in this level. Seen later, as NoController.
+                    fs::write(control, format!("+{controller}")).ok();
+                }
+            }
+            level.push(part);
+        }
+        Ok(())
+    }
+
+    /// Every directory of the group, the cgroup2 one last.
+    pub fn directories(&self) -> impl Iterator<Item = &Path> {
+        let mut seen: Vec<&Path> = Vec::new();
+        for dir in self.v1.values() {
+            if !seen.contains(&dir.as_path()) {
+                seen.push(dir);
+            }
+        }
+        seen.extend(self.unified.as_deref());
+        seen.into_iter()
+    }
+
+    /// The directory whose members are the allocation's processes.
+    #[must_use]
+    pub fn tracking(&self) -> Option<&Path> {
+        self.unified.as_deref().or_else(|| self.v1.get("freezer").map(PathBuf::as_path))
+    }
+
+    /// Files to write "0" to, to move the writing process in: v1 first, so that whoever is in the
+    /// cgroup2 directory has every limit already.
+    #[must_use]
+    pub fn join_files(&self) -> Vec<PathBuf> {
+        self.directories().map(|dir| dir.join("cgroup.procs")).collect()
+    }
+
+    /// True if the group exists in any hierarchy.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.directories().chain(self.unused.iter().map(PathBuf::as_path)).any(Path::exists)
+    }
+}
+
+/// The unit's path from this process's own membership, checked by name.
+fn own_unit(hierarchies: &Hierarchies, unit: &str) -> Result<PathBuf, CgroupError> {
+    let membership = read(Path::new("/proc/self/cgroup"))?;
+    let wanted = |controllers: &str| {
+        if hierarchies.unified().is_some() {
+            controllers.is_empty()
+        } else {
+            controllers == "name=systemd"
+        }
+    };
+    let found = membership
+        .lines()
+        .find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let controllers = parts.next()?;
+            wanted(controllers).then(|| parts.next().unwrap_or("/"))
+        })
+        .unwrap_or("/");
+    let path = Path::new(found.trim_start_matches('/'));
+    // A second start inside the same unit finds itself in `unit/shim` already.
+    let path = if path.ends_with("shim") { path.parent().unwrap_or(path) } else { path };
+    if path.file_name().is_none_or(|name| name != unit) {
+        return Err(CgroupError::NotInUnit { unit: unit.to_owned(), found: found.to_owned() });
+    }
+    Ok(path.to_owned())
+}
+
+/// Tries of making a directory whose parent an ending allocation's owner removes at the same moment.
+const MAKE_TRIES: u32 = 5;
+
+fn make(dir: &Path) -> Result<(), CgroupError> {
+    let mut result = fs::create_dir_all(dir);
+    for _ in 1..MAKE_TRIES {
+        match &result {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                result = fs::create_dir_all(dir)
+            }
+            _ => break,
+        }
+    }
+    result.map_err(|source| CgroupError::File { action: "create", path: dir.to_owned(), source })
+}

@@ -1,0 +1,90 @@
+//! Can this node read the checkpoint that an attempt on another node has left?
+//!
+//! The same path on two nodes may be one NFS directory or two local disks. So the first attempt leaves a marker with a
+//! random token beside its checkpoints, and a node resumes only where it reads that token and the checkpoint itself.
+
+use std::path::{Path, PathBuf};
+
+use crate::user::op::{Op, OpErrorKind, Reply};
+use crate::user::{AsUser, AsUserError, User};
+
+/// Longest marker that is read.
+const MARKER_BYTES_MAX: u64 = 4096;
+/// Random bytes in a token.
+const TOKEN_BYTES: usize = 16;
+
+/// What a node can say about resuming here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResumeCheck {
+    /// The marker is the right one and the checkpoint can be read.
+    Readable,
+    /// Another file system, or nothing was ever saved here.
+    MissingMarker,
+    /// Another job's or another disk's directory.
+    WrongMarker,
+    /// It cannot be told, or the checkpoint itself cannot be read.
+    Unreadable { why: String },
+}
+
+/// A token for a job's marker, made once per job.
+pub fn new_marker_token() -> Result<String, getrandom::Error> {
+    let mut bytes = [0; TOKEN_BYTES];
+    getrandom::fill(&mut bytes)?;
+    Ok(hex::encode(bytes))
+}
+
+/// `.fleet-checkpoint-<job id>` in the checkpoint directory. Hidden, so that no pattern matches it.
+#[must_use]
+pub fn marker_path(dir: &Path, job_id: &str) -> PathBuf {
+    dir.join(format!(".fleet-checkpoint-{job_id}"))
+}
+
+/// Writes the marker as the user, atomically. Writing it again is harmless.
+pub async fn write_marker(
+    as_user: &AsUser,
+    user: &User,
+    dir: &Path,
+    job_id: &str,
+    token: &str,
+) -> Result<(), AsUserError> {
+    let op = Op::WriteFile { path: marker_path(dir, job_id), text: format!("{token}\n") };
+    as_user.call(user, op).await.map(drop)
+}
+
+/// Tells whether the next attempt can go on from `checkpoint` on this node. Never fails: not knowing is an answer.
+pub async fn verify_resume(
+    as_user: &AsUser,
+    user: &User,
+    dir: &Path,
+    job_id: &str,
+    token: &str,
+    checkpoint: &Path,
+) -> ResumeCheck {
+    let read = Op::ReadFile { path: marker_path(dir, job_id), bytes_max: MARKER_BYTES_MAX };
+    match as_user.call(user, read).await {
+        Ok(Reply::Text(text)) if text.trim_end() == token => {}
+        Ok(Reply::Text(_)) => return ResumeCheck::WrongMarker,
+        Ok(_) => {
+            return ResumeCheck::Unreadable {
+                why: "the helper answered another question".to_owned(),
+            };
+        }
+        Err(AsUserError::Op(error)) => {
+            return match error.kind {
+                OpErrorKind::NotFound | OpErrorKind::NotADirectory => ResumeCheck::MissingMarker,
+                OpErrorKind::TooLarge | OpErrorKind::NotUtf8 | OpErrorKind::NotARegularFile => {
+                    ResumeCheck::WrongMarker
+                }
+                OpErrorKind::Denied
+                | OpErrorKind::ReadOnly
+                | OpErrorKind::NoSpace
+                | OpErrorKind::Other => ResumeCheck::Unreadable { why: error.to_string() },
+            };
+        }
+        Err(error) => return ResumeCheck::Unreadable { why: error.to_string() },
+    }
+    match as_user.call(user, Op::Readable { path: checkpoint.to_path_buf() }).await {
+        Ok(_) => ResumeCheck::Readable,
+        Err(error) => ResumeCheck::Unreadable { why: error.to_string() },
+    }
+}

@@ -1,0 +1,27 @@
+//! Seeing a job's checkpoints, without trusting the job to be careful and without ever touching its files as root.
+//!
+//! - [`observer`]: one per allocation; numbers complete checkpoints 1, 2, 3… and never twice. Started by the reconcile loop
+//!   before the job, resumed after an agent restart.
+//! - [`watch`]: the half that runs as the user, in the as-user helper: inotify, a slow scan, the settle rule.
+//! - [`rules`]: what counts as a checkpoint; pure. [`openfd`]: is a file still open for writing.
+//! - [`journal`]: the numbers on disk.
+//! - [`marker`]: can this node read what another node's attempt has saved. [`dirs`]: each attempt's own directory.
+//!
+//! This module must never decide to stop a job: it reports, the reconcile loop decides.
+
+pub mod dirs;
+mod journal;
+pub mod marker;
+pub mod observer;
+mod openfd;
+pub mod rules;
+#[cfg(test)]
+mod tests;
+pub mod watch;
+
+pub use dirs::{AttemptDirs, prepare_attempt_dir, request_checkpoint};
+pub use marker::{ResumeCheck, new_marker_token, verify_resume, write_marker};
+pub use observer::{
+    CheckpointSeen, Handle, NotifyError, ObserverConfig, ObserverError, Source, start,
+};
+pub use watch::Timings;

@@ -1,0 +1,507 @@
+//! One observer per allocation: takes what the watching helper sees and what the job notifies, gives each complete
+//! checkpoint the next number, fsyncs it, then tells.
+//!
+//! A task owns the journal; callers hold a [`Handle`]. The helper runs on a thread of its own and is started again with
+//! back-off when it dies or hangs. Nothing here blocks on the user's file system.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{info, warn};
+
+use super::journal::{Journal, JournalError};
+use super::rules::{FileId, Pattern, PatternError};
+use super::watch::{SeenLine, Timings, WatchLine, WatchRequest};
+use crate::user::as_user::Helper;
+use crate::user::op::{FileKind, FileStat, Op, Reply};
+use crate::user::{AsUser, AsUserError, User};
+
+/// Checkpoints of one allocation that are kept for [`Handle::since`]; the journal on disk has more.
+pub const RECENT_MAX: usize = 1024;
+/// Lines and requests that wait for the task.
+const QUEUE_LEN: usize = 256;
+/// First and longest pause before the helper is started again.
+const RESTART_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How long the helper may be silent beyond its scan interval before it counts as hung.
+const SILENT_MAX: Duration = Duration::from_secs(60);
+/// How long the helper's thread waits before it looks whether it should stop.
+const STOP_CHECK: Duration = Duration::from_millis(500);
+/// Longest path in a notify message.
+pub const NOTIFY_PATH_BYTES_MAX: usize = 4096;
+
+/// How a checkpoint came to be known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// A complete file matching the pattern.
+    Observed,
+    /// The job said so.
+    Notified,
+}
+
+/// A complete checkpoint of an allocation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointSeen {
+    /// 1, 2, 3… per allocation, without gaps.
+    pub seq: u64,
+    /// Absolute, as this node sees it.
+    pub path: String,
+    pub size_bytes: u64,
+    /// This node's clock; for people. Order is by `seq`.
+    pub completed_at_unix_ms: u64,
+    pub source: Source,
+}
+
+/// What to observe.
+#[derive(Debug, Clone)]
+pub struct ObserverConfig {
+    pub user: User,
+    /// The checkpoint directory, absolute.
+    pub dir: PathBuf,
+    /// Glob relative to `dir`.
+    pub pattern: String,
+    /// The agent's own directory of this allocation; must exist.
+    pub alloc_dir: PathBuf,
+    pub timings: Timings,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ObserverError {
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error("checkpoint directory {} is not absolute", .0.display())]
+    NotAbsolute(PathBuf),
+    #[error("the checkpoint directory could not be listed within {waited:?}: {why}")]
+    NotReady { waited: Duration, why: String },
+}
+
+/// Why a notify message was not counted.
+#[derive(Debug, thiserror::Error)]
+pub enum NotifyError {
+    #[error("notified checkpoint {path:?}: {why}")]
+    Bad { path: String, why: &'static str },
+    #[error("notified checkpoint {path:?}")]
+    NotThere {
+        path: String,
+        #[source]
+        source: AsUserError,
+    },
+    #[error("notified checkpoint {path:?}: the observer has ended")]
+    Ended { path: String },
+    #[error("notified checkpoint {path:?} could not be recorded: {why}")]
+    NotRecorded { path: String, why: String },
+}
+
+/// The latest state, for whoever watches.
+#[derive(Debug, Clone, Default)]
+pub struct Observed {
+    /// What was there before the attempt is on disk; the job may start.
+    pub ready: bool,
+    /// The newest [`RECENT_MAX`], oldest first.
+    pub recent: Vec<CheckpointSeen>,
+    /// Why nothing can be observed at present.
+    pub problem: Option<String>,
+}
+
+impl Observed {
+    #[must_use]
+    pub fn last(&self) -> Option<&CheckpointSeen> {
+        self.recent.last()
+    }
+}
+
+/// Talks to an observer. Cheap to clone; the observer ends when the last one is dropped.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    orders: mpsc::Sender<Notified>,
+    observed: watch::Receiver<Observed>,
+    as_user: AsUser,
+    user: User,
+    dir: PathBuf,
+}
+
+#[derive(Debug)]
+struct Notified {
+    path: String,
+    stat: FileStat,
+    reply: oneshot::Sender<Result<CheckpointSeen, String>>,
+}
+
+/// Opens the allocation's journal and starts observing. Call it before the job starts and await [`Handle::ready`]: what
+/// is in the directory until then is not new. After an agent restart it goes on where it was.
+pub async fn start(as_user: AsUser, config: ObserverConfig) -> Result<Handle, ObserverError> {
+    Pattern::new(&config.pattern)?;
+    if !config.dir.is_absolute() {
+        return Err(ObserverError::NotAbsolute(config.dir));
+    }
+    let alloc_dir = config.alloc_dir.clone();
+    let journal = tokio::task::spawn_blocking(move || Journal::open(&alloc_dir))
+        .await
+        .unwrap_or_else(|error| {
+            Err(JournalError::Io {
+                what: "open",
+                path: config.alloc_dir.clone(),
+                source: std::io::Error::other(error),
+            })
+        })?;
+    let skip = journal.recent.len().saturating_sub(RECENT_MAX);
+    let recent = journal.recent.iter().skip(skip).map(|(_, seen)| seen.clone()).collect();
+    let ready = journal.baseline.is_some();
+    let (tell, observed) = watch::channel(Observed { ready, recent, problem: None });
+    let (orders, orders_in) = mpsc::channel(QUEUE_LEN);
+    let handle = Handle {
+        orders,
+        observed,
+        as_user: as_user.clone(),
+        user: config.user.clone(),
+        dir: config.dir.clone(),
+    };
+    let known = journal.known();
+    let observer =
+        Observer { as_user, config, journal: Some(journal), known, before: HashSet::new(), tell };
+    tokio::spawn(observer.run(orders_in));
+    Ok(handle)
+}
+
+impl Handle {
+    /// Waits until the directory was listed, so that a job started now has all its checkpoints counted.
+    pub async fn ready(&self, wait_max: Duration) -> Result<(), ObserverError> {
+        let mut observed = self.observed.clone();
+        let waited = tokio::time::timeout(wait_max, observed.wait_for(|state| state.ready)).await;
+        match waited {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => {
+                let why = self
+                    .observed
+                    .borrow()
+                    .problem
+                    .clone()
+                    .unwrap_or_else(|| "no answer".to_owned());
+                Err(ObserverError::NotReady { waited: wait_max, why })
+            }
+        }
+    }
+
+    /// The latest state; changes with each checkpoint.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Observed> {
+        self.observed.clone()
+    }
+
+    #[must_use]
+    pub fn last(&self) -> Option<CheckpointSeen> {
+        self.observed.borrow().last().cloned()
+    }
+
+    /// Checkpoints after number `seq`, oldest first, at most [`RECENT_MAX`].
+    #[must_use]
+    pub fn since(&self, seq: u64) -> Vec<CheckpointSeen> {
+        self.observed.borrow().recent.iter().filter(|seen| seen.seq > seq).cloned().collect()
+    }
+
+    /// The job said `CHECKPOINT=path`: counts it unless that state of that file already has a number, which is then
+    /// returned. A relative path is relative to the checkpoint directory; the path is one of this node, so the caller
+    /// translates container paths.
+    pub async fn notify(&self, path: &str) -> Result<CheckpointSeen, NotifyError> {
+        let bad = |why| NotifyError::Bad { path: path.to_owned(), why };
+        if path.is_empty() || path.len() > NOTIFY_PATH_BYTES_MAX {
+            return Err(bad("the path must have 1 to 4096 bytes"));
+        }
+        if path.chars().any(char::is_control) {
+            return Err(bad("the path holds a control character"));
+        }
+        let full = self.dir.join(path);
+        let not_there = |source| NotifyError::NotThere { path: path.to_owned(), source };
+        let stat = match self.as_user.call(&self.user, Op::Stat { paths: vec![full.clone()] }).await
+        {
+            Ok(Reply::Stats(stats)) => match stats.into_iter().next() {
+                Some(stat) => stat.map_err(|error| not_there(AsUserError::Op(error)))?,
+                None => return Err(bad("the helper said nothing about it")),
+            },
+            Ok(_) => return Err(bad("the helper answered another question")),
+            Err(source) => return Err(not_there(source)),
+        };
+        if stat.kind == FileKind::Other {
+            return Err(bad("it is neither a file nor a directory"));
+        }
+        let (reply, answer) = oneshot::channel();
+        let ended = || NotifyError::Ended { path: path.to_owned() };
+        let order = Notified { path: full.to_string_lossy().into_owned(), stat, reply };
+        self.orders.send(order).await.map_err(|_| ended())?;
+        let recorded = answer.await.map_err(|_| ended())?;
+        recorded.map_err(|why| NotifyError::NotRecorded { path: path.to_owned(), why })
+    }
+}
+
+enum Event {
+    Order(Option<Notified>),
+    Line(Option<Result<WatchLine, String>>),
+    Restart,
+}
+
+struct Observer {
+    as_user: AsUser,
+    config: ObserverConfig,
+    /// Away only while a blocking thread writes it; gone for good if that thread died.
+    journal: Option<Journal>,
+    known: HashSet<FileId>,
+    /// Collected until `Ready`.
+    before: HashSet<FileId>,
+    tell: watch::Sender<Observed>,
+}
+
+impl Observer {
+    async fn run(mut self, mut orders: mpsc::Receiver<Notified>) {
+        let mut pause = RESTART_AFTER.0;
+        let mut helper = Some(self.start_helper());
+        let mut restart_at = tokio::time::Instant::now();
+        loop {
+            let event = tokio::select! {
+                order = orders.recv() => Event::Order(order),
+                line = next_line(&mut helper) => Event::Line(line),
+                () = tokio::time::sleep_until(restart_at), if helper.is_none() => Event::Restart,
+            };
+            match event {
+                Event::Order(None) => return,
+                Event::Order(Some(order)) => self.notified(order).await,
+                Event::Line(Some(Ok(line))) => {
+                    if line == WatchLine::Alive {
+                        pause = RESTART_AFTER.0;
+                    }
+                    self.take_line(line).await;
+                }
+                Event::Line(Some(Err(why))) => self.set_problem(Some(why)),
+                Event::Line(None) => {
+                    helper = None;
+                    self.before.clear();
+                    warn!(dir = %self.config.dir.display(), pause_ms = pause.as_millis(), "checkpoint watcher ended");
+                    restart_at = tokio::time::Instant::now() + pause;
+                    pause = (pause * 2).min(RESTART_AFTER.1);
+                }
+                Event::Restart => helper = Some(self.start_helper()),
+            }
+        }
+    }
+
+    async fn take_line(&mut self, line: WatchLine) {
+        match line {
+            WatchLine::Before(file) => {
+                self.before.insert(file);
+            }
+            WatchLine::Ready => self.become_ready().await,
+            WatchLine::Seen(seen) => {
+                let path = self.config.dir.join(&seen.path).to_string_lossy().into_owned();
+                let SeenLine { id, size_bytes, completed_at_unix_ms, .. } = seen;
+                if let Err(why) =
+                    self.count(id, path, size_bytes, completed_at_unix_ms, Source::Observed).await
+                {
+                    self.set_problem(Some(why));
+                }
+            }
+            WatchLine::Limited { what } => warn!(what, "checkpoints are not all observed"),
+            WatchLine::Problem(error) => self.set_problem(Some(error.to_string())),
+            WatchLine::Alive => {}
+        }
+    }
+
+    async fn become_ready(&mut self) {
+        if self.journal.as_ref().is_some_and(|journal| journal.baseline.is_none()) {
+            let before = std::mem::take(&mut self.before);
+            self.known.extend(before.iter().copied());
+            if let Err(why) = self.with_journal(move |journal| journal.set_baseline(before)).await {
+                self.set_problem(Some(why));
+                return;
+            }
+        }
+        self.tell.send_modify(|state| {
+            state.ready = true;
+            state.problem = None;
+        });
+    }
+
+    async fn notified(&mut self, order: Notified) {
+        let id = FileId::of(&order.stat);
+        let already = self.known.contains(&id).then(|| self.number_of(id)).flatten();
+        let result = match already {
+            Some(seen) => Ok(seen),
+            None => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+                self.count(id, order.path, order.stat.size_bytes, now_ms, Source::Notified).await
+            }
+        };
+        // A job that closed its socket does not wait for the answer.
+        let _caller_gone = order.reply.send(result);
+    }
+
+    fn number_of(&self, id: FileId) -> Option<CheckpointSeen> {
+        let journal = self.journal.as_ref()?;
+        journal.recent.iter().rev().find(|(file, _)| *file == id).map(|(_, seen)| seen.clone())
+    }
+
+    /// Numbers, fsyncs, then tells. A state that has a number keeps it.
+    async fn count(
+        &mut self,
+        id: FileId,
+        path: String,
+        size_bytes: u64,
+        completed_at_unix_ms: u64,
+        source: Source,
+    ) -> Result<CheckpointSeen, String> {
+        if let (true, Some(seen)) = (self.known.contains(&id), self.number_of(id)) {
+            return Ok(seen);
+        }
+        if self.known.contains(&id) {
+            return Err(format!("{path} was there before this attempt"));
+        }
+        let Some(seq) = self.journal.as_ref().map(Journal::next_seq) else {
+            return Err("the checkpoint journal is lost".to_owned());
+        };
+        let seen = CheckpointSeen { seq, path, size_bytes, completed_at_unix_ms, source };
+        let record = seen.clone();
+        self.with_journal(move |journal| journal.append(id, record)).await?;
+        self.known.insert(id);
+        info!(seq, path = seen.path, size_bytes, ?source, "checkpoint complete");
+        self.tell.send_modify(|state| {
+            let excess = (state.recent.len() + 1).saturating_sub(RECENT_MAX);
+            state.recent.drain(..excess);
+            state.recent.push(seen.clone());
+            state.problem = None;
+        });
+        Ok(seen)
+    }
+
+    async fn with_journal(
+        &mut self,
+        act: impl FnOnce(&mut Journal) -> Result<(), JournalError> + Send + 'static,
+    ) -> Result<(), String> {
+        let Some(mut journal) = self.journal.take() else {
+            return Err("the checkpoint journal is lost".to_owned());
+        };
+        let done = tokio::task::spawn_blocking(move || {
+            let result = act(&mut journal);
+            (journal, result)
+        })
+        .await;
+        let (journal, result) = done.map_err(|error| error.to_string())?;
+        self.journal = Some(journal);
+        result.map_err(|error| match std::error::Error::source(&error) {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        })
+    }
+
+    fn set_problem(&self, problem: Option<String>) {
+        if let Some(why) = &problem {
+            warn!(dir = %self.config.dir.display(), why, "checkpoints cannot be observed");
+        }
+        self.tell.send_if_modified(|state| {
+            let changed = state.problem != problem;
+            state.problem = problem;
+            changed
+        });
+    }
+
+    fn start_helper(&self) -> RunningHelper {
+        let request = WatchRequest {
+            dir: self.config.dir.clone(),
+            pattern: self.config.pattern.clone(),
+            timings: self.config.timings,
+            baseline: self.journal.as_ref().is_some_and(|journal| journal.baseline.is_none()),
+            known: self.known.iter().copied().collect(),
+        };
+        RunningHelper::start(self.as_user.clone(), self.config.user.clone(), request)
+    }
+}
+
+async fn next_line(helper: &mut Option<RunningHelper>) -> Option<Result<WatchLine, String>> {
+    match helper {
+        Some(helper) => helper.lines.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// One life of the watching helper, on a thread of its own. Dropping it ends the helper.
+struct RunningHelper {
+    lines: mpsc::Receiver<Result<WatchLine, String>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl RunningHelper {
+    fn start(as_user: AsUser, user: User, request: WatchRequest) -> Self {
+        let (tell, lines) = mpsc::channel(QUEUE_LEN);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("fleet-watch".to_owned());
+        let spawned = thread.spawn(move || {
+            if let Err(why) = read_lines(&as_user, &user, request, &tell, &stopped) {
+                // The task may be gone already.
+                let _task_gone = tell.blocking_send(Err(why));
+            }
+        });
+        if let Err(error) = spawned {
+            warn!(%error, "start the checkpoint watcher's thread");
+        }
+        Self { lines, stop }
+    }
+}
+
+impl Drop for RunningHelper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn read_lines(
+    as_user: &AsUser,
+    user: &User,
+    request: WatchRequest,
+    tell: &mpsc::Sender<Result<WatchLine, String>>,
+    stop: &AtomicBool,
+) -> Result<(), String> {
+    let silent_max = Duration::from_millis(request.timings.scan_ms).saturating_add(SILENT_MAX);
+    let mut helper = as_user.start(user, &Op::Watch(request)).map_err(|error| error.to_string())?;
+    let result = forward_lines(&mut helper, silent_max, tell, stop);
+    if let Err(why) = &result {
+        // Told now, since the end may be long in coming. Only when it has come is the channel closed, and another helper
+        // started: a dead file server costs one helper per allocation, not one per attempt.
+        let _task_gone = tell.blocking_send(Err(why.clone()));
+    }
+    helper.end_and_wait();
+    Ok(())
+}
+
+fn forward_lines(
+    helper: &mut Helper,
+    silent_max: Duration,
+    tell: &mpsc::Sender<Result<WatchLine, String>>,
+    stop: &AtomicBool,
+) -> Result<(), String> {
+    let mut heard_at = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        let line = match helper.read_line(Instant::now() + STOP_CHECK) {
+            Ok(line) => line,
+            Err(AsUserError::TimedOut { .. }) if heard_at.elapsed() < silent_max => continue,
+            Err(AsUserError::TimedOut { .. }) => {
+                return Err(format!(
+                    "the watcher has said nothing for {silent_max:?}; the file system may be hanging"
+                ));
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        heard_at = Instant::now();
+        let line: WatchLine = serde_json::from_slice(&line)
+            .map_err(|error| format!("the watcher's line: {error}"))?;
+        if tell.blocking_send(Ok(line)).is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

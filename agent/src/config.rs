@@ -1,0 +1,393 @@
+//! The agent's configuration: what the file says, checked as a whole before anything starts.
+//!
+//! Read once at the start by `main`. Every problem is said at once, with the path of its field.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fleet_core::name::NodeName;
+use fleet_proto::transport::client::Address;
+use serde::Deserialize;
+
+use crate::checkpoint::Timings;
+use crate::shim::order::LogSettings;
+
+/// Where the file is when nobody says otherwise.
+pub const DEFAULT_PATH: &str = "/etc/fleet/agent.toml";
+/// The slice or control group that holds every job, unless the file says otherwise.
+const CGROUP_PARENT: &str = "fleet";
+const CGROUP_PARENT_SYSTEMD: &str = "fleet.slice";
+/// Programs of the administrator that may have a GPU open without being dirt, by file name. They count
+/// only when the executable belongs to root.
+const BASELINE_PROCESSES: [&str; 16] = [
+    "Xorg",
+    "X",
+    "Xwayland",
+    "gdm-x-session",
+    "gdm3",
+    "gnome-shell",
+    "lightdm",
+    "sddm",
+    "nvidia-persistenced",
+    "nvidia-smi",
+    "nv-hostengine",
+    "dcgm-exporter",
+    "dcgmi",
+    "nvidia_gpu_exporter",
+    "nvtop",
+    "fleet-agent",
+];
+
+/// What is wrong with the configuration, everything at once.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("read {}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{}: {problem}", path.display())]
+    Parse { path: PathBuf, problem: String },
+    #[error("{}: {}", path.display(), problems.join("; "))]
+    Invalid { path: PathBuf, problems: Vec<String> },
+}
+
+/// The file, as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawConfig {
+    name: Option<String>,
+    controllers: Vec<String>,
+    state_dir: Option<PathBuf>,
+    run_dir: Option<PathBuf>,
+    machine_id: Option<String>,
+    cgroup_parent: Option<String>,
+    gpu: RawGpu,
+    runtime: RawRuntime,
+    users: RawUsers,
+    jobs: RawJobs,
+    logs: RawLogs,
+    checkpoints: RawCheckpoints,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawGpu {
+    nvml_library: Option<PathBuf>,
+    device_dir: Option<PathBuf>,
+    sample_interval_ms: Option<u64>,
+    baseline_processes: Vec<String>,
+    environment: BTreeMap<String, PathBuf>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawRuntime {
+    path: Option<PathBuf>,
+    shim: Option<PathBuf>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawUsers {
+    min_uid: Option<u32>,
+    allow_system_users: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawJobs {
+    cpu_millis: Option<u64>,
+    memory_bytes: Option<u64>,
+    pids_max: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawLogs {
+    segment_bytes_max: Option<u64>,
+    segments_max: Option<u32>,
+    keep_days: Option<u32>,
+    keep_allocations: Option<usize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawCheckpoints {
+    settle_closed_ms: Option<u64>,
+    settle_scanned_ms: Option<u64>,
+    settle_unknown_ms: Option<u64>,
+    scan_ms: Option<u64>,
+}
+
+/// The configuration, checked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// `None`: the name under which this node joined.
+    pub name: Option<NodeName>,
+    /// Empty: those learned when the node joined.
+    pub controllers: Vec<Address>,
+    pub state_dir: PathBuf,
+    pub run_dir: PathBuf,
+    /// Instead of `/etc/machine-id`: for several agents on one machine.
+    pub machine_id: Option<String>,
+    pub cgroup_parent: String,
+    pub gpu: GpuConfig,
+    pub runtime: Option<PathBuf>,
+    /// `None`: `fleet-shim` beside this program.
+    pub shim: Option<PathBuf>,
+    pub min_uid: u32,
+    pub allow_system_users: bool,
+    /// What jobs may share; `None` is what the machine has, less a reserve.
+    pub cpu_millis: Option<u64>,
+    pub memory_bytes: Option<u64>,
+    pub pids_max: u64,
+    pub logs: LogSettings,
+    pub retention: Retention,
+    pub checkpoints: Timings,
+}
+
+/// How GPUs are looked at.
+#[derive(Debug, Clone)]
+pub struct GpuConfig {
+    /// Instead of `libnvidia-ml.so.1`.
+    pub nvml_library: Option<PathBuf>,
+    pub device_dir: PathBuf,
+    pub sample_interval: Duration,
+    pub baseline_processes: Vec<String>,
+    /// Added to the environment of the process that speaks with the driver.
+    pub environment: Vec<(String, PathBuf)>,
+}
+
+/// How long records of ended attempts stay, logs included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    pub age: Duration,
+    pub count: usize,
+}
+
+impl Config {
+    /// Reads and checks the file. A missing file at the default path means the defaults.
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error)
+                if error.kind() == std::io::ErrorKind::NotFound
+                    && path == Path::new(DEFAULT_PATH) =>
+            {
+                String::new()
+            }
+            Err(source) => return Err(ConfigError::Read { path: path.to_owned(), source }),
+        };
+        Config::parse(path, &text)
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
+        let raw: RawConfig = toml::from_str(text)
+            .map_err(|e| ConfigError::Parse { path: path.to_owned(), problem: e.to_string() })?;
+        let mut problems = Vec::new();
+        let config = check(raw, &mut problems);
+        if problems.is_empty() {
+            return Ok(config);
+        }
+        Err(ConfigError::Invalid { path: path.to_owned(), problems })
+    }
+}
+
+fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
+    let name = raw.name.and_then(|name| match NodeName::parse(&name) {
+        Ok(name) => Some(name),
+        Err(error) => {
+            problems.push(format!("name: {error}"));
+            None
+        }
+    });
+    let mut controllers = Vec::new();
+    for (at, text) in raw.controllers.iter().enumerate() {
+        match text.parse::<Address>() {
+            Ok(address) => controllers.push(address),
+            Err(error) => problems.push(format!("controllers[{at}]: {error}")),
+        }
+    }
+    let state_dir = raw.state_dir.unwrap_or_else(|| "/var/lib/fleet/agent".into());
+    let run_dir = raw.run_dir.unwrap_or_else(|| "/run/fleet".into());
+    let device_dir = raw.gpu.device_dir.unwrap_or_else(|| "/dev".into());
+    let paths = [
+        ("state_dir", Some(&state_dir)),
+        ("run_dir", Some(&run_dir)),
+        ("gpu.device_dir", Some(&device_dir)),
+        ("gpu.nvml_library", raw.gpu.nvml_library.as_ref()),
+        ("runtime.path", raw.runtime.path.as_ref()),
+        ("runtime.shim", raw.runtime.shim.as_ref()),
+    ];
+    for (field, path) in paths {
+        if let Some(path) = path.filter(|path| !path.is_absolute()) {
+            problems.push(format!("{field}: {} must be an absolute path", path.display()));
+        }
+    }
+    let machine_id = raw.machine_id.inspect(|id| {
+        let legal = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+        if id.is_empty() || id.len() > 64 || !id.bytes().all(legal) {
+            problems.push(format!("machine_id: {id:?} must be 1 to 64 letters, digits or '-'"));
+        }
+    });
+    let cgroup_parent = cgroup_parent(raw.cgroup_parent, problems);
+    let mut numbers = Numbers { problems };
+    let sample_ms =
+        numbers.within("gpu.sample_interval_ms", raw.gpu.sample_interval_ms, 5_000, 50..=600_000);
+    let pids_max = numbers.within("jobs.pids_max", raw.jobs.pids_max, 32_768, 16..=4_194_304);
+    let usual = LogSettings::default();
+    let max_bytes = numbers.within(
+        "logs.segment_bytes_max",
+        raw.logs.segment_bytes_max,
+        usual.max_bytes,
+        4_096..=1 << 40,
+    );
+    let max_files = numbers.within(
+        "logs.segments_max",
+        raw.logs.segments_max.map(u64::from),
+        u64::from(usual.max_files),
+        1..=10_000,
+    );
+    let keep_days =
+        numbers.within("logs.keep_days", raw.logs.keep_days.map(u64::from), 14, 0..=3_650);
+    let keep = raw.logs.keep_allocations.and_then(|n| u64::try_from(n).ok());
+    let keep = numbers.within("logs.keep_allocations", keep, 5_000, 0..=1_000_000);
+    let checkpoints = timings(&raw.checkpoints, &mut numbers);
+    numbers.at_least("jobs.cpu_millis", raw.jobs.cpu_millis, 1);
+    numbers.at_least("jobs.memory_bytes", raw.jobs.memory_bytes, 64 << 20);
+    let baseline = BASELINE_PROCESSES.iter().map(|name| (*name).to_owned());
+    Config {
+        name,
+        controllers,
+        state_dir,
+        run_dir,
+        machine_id,
+        cgroup_parent,
+        gpu: GpuConfig {
+            nvml_library: raw.gpu.nvml_library,
+            device_dir,
+            sample_interval: Duration::from_millis(sample_ms),
+            baseline_processes: baseline.chain(raw.gpu.baseline_processes).collect(),
+            environment: raw.gpu.environment.into_iter().collect(),
+        },
+        runtime: raw.runtime.path,
+        shim: raw.runtime.shim,
+        min_uid: raw.users.min_uid.unwrap_or(1000),
+        allow_system_users: raw.users.allow_system_users,
+        cpu_millis: raw.jobs.cpu_millis,
+        memory_bytes: raw.jobs.memory_bytes,
+        pids_max,
+        logs: LogSettings { max_bytes, max_files: u32::try_from(max_files).unwrap_or(u32::MAX) },
+        retention: Retention {
+            age: Duration::from_secs(keep_days * 24 * 3600),
+            count: usize::try_from(keep).unwrap_or(usize::MAX),
+        },
+        checkpoints,
+    }
+}
+
+fn cgroup_parent(said: Option<String>, problems: &mut Vec<String>) -> String {
+    let usual =
+        if crate::unit::systemd_is_running() { CGROUP_PARENT_SYSTEMD } else { CGROUP_PARENT };
+    let name = said.unwrap_or_else(|| usual.to_owned());
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    if name.is_empty() || name.starts_with('.') || !name.bytes().all(plain) {
+        problems.push(format!("cgroup_parent: {name:?} must be one plain name"));
+    }
+    name
+}
+
+fn timings(raw: &RawCheckpoints, numbers: &mut Numbers<'_>) -> Timings {
+    let usual = Timings::default();
+    let mut ms = |field, said, usual| numbers.within(field, said, usual, 10..=3_600_000);
+    Timings {
+        settle_closed_ms: ms(
+            "checkpoints.settle_closed_ms",
+            raw.settle_closed_ms,
+            usual.settle_closed_ms,
+        ),
+        settle_scanned_ms: ms(
+            "checkpoints.settle_scanned_ms",
+            raw.settle_scanned_ms,
+            usual.settle_scanned_ms,
+        ),
+        settle_unknown_ms: ms(
+            "checkpoints.settle_unknown_ms",
+            raw.settle_unknown_ms,
+            usual.settle_unknown_ms,
+        ),
+        scan_ms: ms("checkpoints.scan_ms", raw.scan_ms, usual.scan_ms),
+    }
+}
+
+struct Numbers<'a> {
+    problems: &'a mut Vec<String>,
+}
+
+impl Numbers<'_> {
+    fn within(
+        &mut self,
+        field: &str,
+        said: Option<u64>,
+        usual: u64,
+        legal: std::ops::RangeInclusive<u64>,
+    ) -> u64 {
+        let value = said.unwrap_or(usual);
+        if !legal.contains(&value) {
+            let (from, to) = (legal.start(), legal.end());
+            self.problems.push(format!("{field}: {value} must be {from} to {to}"));
+        }
+        value
+    }
+
+    fn at_least(&mut self, field: &str, said: Option<u64>, least: u64) {
+        if let Some(value) = said.filter(|value| *value < least) {
+            self.problems.push(format!("{field}: {value} must be at least {least}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    fn problem(text: &str) -> String {
+        Config::parse(Path::new("agent.toml"), text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_empty_file_is_a_whole_configuration() {
+        let config = Config::parse(Path::new("agent.toml"), "").unwrap();
+        assert_eq!(config.state_dir, Path::new("/var/lib/fleet/agent"));
+        assert!(config.controllers.is_empty() && config.name.is_none());
+        assert_eq!(config.min_uid, 1000);
+        assert!(!config.allow_system_users);
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_wherever_it_is() {
+        assert!(problem("nmae = \"x\"").contains("nmae"));
+        assert!(problem("[gpu]\npoll = 3").contains("poll"));
+    }
+
+    #[test]
+    fn all_problems_are_said_at_once() {
+        let text = "name = \"A b\"\nstate_dir = \"x\"\ncontrollers = [\"here\"]\n\
+                    cgroup_parent = \"../up\"\n[gpu]\nsample_interval_ms = 0\n[jobs]\nmemory_bytes = 1";
+        let said = problem(text);
+        for field in [
+            "name",
+            "state_dir",
+            "controllers[0]",
+            "cgroup_parent",
+            "gpu.sample_interval_ms",
+            "jobs.memory_bytes",
+        ] {
+            assert!(said.contains(field), "{field}: {said}");
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! How a node becomes a member of a fleet and stays one: `fleet-agent join`, and renewal.
+//!
+//! Called by `fleet-agent join` ([`join`]) and by the running agent ([`store::IdentityFolder::load`],
+//! [`renewal::Renewal`]). The key is made here and never leaves. The token's secret is sent only to
+//! a controller that proved, in the TLS handshake, to hold the CA pinned in the token. An expired
+//! certificate stops no job: nothing here touches jobs.
+
+pub mod renewal;
+pub mod store;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fleet_core::id::ClusterId;
+use fleet_core::name::NodeName;
+use fleet_core::time::Timestamp;
+use fleet_proto::transport::client::{Address, DialError, PinnedDialError, dial_pinned};
+use fleet_proto::transport::credentials::CredentialError;
+use fleet_proto::transport::identity::{CertificateFault, Identity, Role};
+use fleet_proto::transport::issued::{self, Accepted, IssuedFault};
+use fleet_proto::transport::keys::{KeyError, OwnKey};
+use fleet_proto::transport::limits::CALL_TIMEOUT;
+use fleet_proto::transport::token::JoinToken;
+use fleet_proto::v1::JoinRequest;
+use fleet_proto::v1::enrollment_client::EnrollmentClient;
+use tonic::transport::Channel;
+
+use store::{IdentityFolder, IdentityRecord, StoreError};
+
+/// A difference between this machine's clock and the controller's that is worth a word.
+pub const CLOCK_SKEW_NOTICE: Duration = Duration::from_secs(60);
+
+/// What `fleet-agent join` was told.
+#[derive(Debug, Clone)]
+pub struct JoinOptions {
+    pub address: Address,
+    pub token: JoinToken,
+    pub name: NodeName,
+    pub machine: Machine,
+    pub folder: IdentityFolder,
+    /// Leave the fleet or name that this node has now.
+    pub replace: bool,
+}
+
+/// Which machine this is, as far as it can tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Machine {
+    pub machine_id: String,
+    /// Empty where the firmware gives none, or for a process that is not root.
+    pub dmi_uuid: String,
+    pub boot_id: String,
+}
+
+impl Machine {
+    /// Asks the kernel; what cannot be read is empty.
+    pub fn read() -> Self {
+        let line = |path: &str| {
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            text.trim().chars().take(MACHINE_TEXT_MAX).collect()
+        };
+        Self {
+            machine_id: line("/etc/machine-id"),
+            dmi_uuid: line("/sys/class/dmi/id/product_uuid"),
+            boot_id: line("/proc/sys/kernel/random/boot_id"),
+        }
+    }
+}
+
+/// Longest machine or boot id that is passed on.
+const MACHINE_TEXT_MAX: usize = 64;
+
+/// How a join ended well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Joined {
+    pub identity: Identity,
+    /// It was a member under this name before, and nothing was changed.
+    pub already: bool,
+    pub expires_at: Timestamp,
+    /// How far this machine's clock is ahead (positive) of the controller's, in seconds.
+    pub clock_ahead_seconds: i64,
+}
+
+impl fmt::Display for Joined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Identity { cluster, role } = &self.identity;
+        if self.already {
+            return write!(f, "already joined to {cluster} as {}; nothing changed", role.name());
+        }
+        write!(f, "joined {cluster} as {}", role.name())?;
+        if self.clock_ahead_seconds.unsigned_abs() >= CLOCK_SKEW_NOTICE.as_secs() {
+            let (seconds, side) =
+                (self.clock_ahead_seconds.unsigned_abs(), self.clock_ahead_seconds);
+            let side = if side > 0 { "ahead of" } else { "behind" };
+            write!(f, "; this machine's clock is {seconds} s {side} the controller's, check NTP")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a node could not join. The messages are for the person at the keyboard.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error("this node is {node} of {cluster} already; use --replace to leave that")]
+    OtherMembership { cluster: ClusterId, node: NodeName },
+    #[error(
+        "the controller at {address} does not own the key pinned in the token. Either the token \
+         is from another fleet, or somebody sits between this machine and the controller (man in \
+         the middle). The secret was not sent. ({detail})"
+    )]
+    WrongPin { address: Address, detail: CertificateFault },
+    #[error(
+        "the certificate of {address} is not valid at the time this machine's clock shows \
+         ({detail}). Set the clock (NTP) and try again; the secret was not sent"
+    )]
+    Clock { address: Address, detail: CertificateFault },
+    #[error("cannot reach a controller: {0}; nothing was sent")]
+    Unreachable(DialError),
+    #[error("the connection to {address} broke: {reason}; joining again is harmless")]
+    Broken { address: Address, reason: String },
+    #[error("no answer from {address} within {} s; joining again is harmless", CALL_TIMEOUT.as_secs())]
+    NoAnswer { address: Address },
+    #[error("the token was refused: {reason}")]
+    TokenRefused { reason: String },
+    #[error("the name {name} cannot be used: {reason}")]
+    NameRefused { name: NodeName, reason: String },
+    #[error("the controller at {address} refused: {reason}")]
+    Refused { address: Address, reason: String },
+    #[error(transparent)]
+    Reply(#[from] IssuedFault),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    Local(#[from] CredentialError),
+}
+
+/// Joins the fleet the token belongs to. Repeating it is harmless: a member stays one, and an
+/// attempt that was cut short is finished.
+pub async fn join(options: &JoinOptions) -> Result<Joined, JoinError> {
+    if let Some(joined) = existing_membership(options)? {
+        return Ok(joined);
+    }
+    let key = options.folder.pending_key()?;
+    let connection = dial_pinned(&options.address, options.token.pin)
+        .await
+        .map_err(|error| explain_dial(&options.address, error))?;
+    let cluster = connection.controller.identity.cluster;
+    let expected = Identity::new(cluster.clone(), Role::Node(options.name.clone()));
+    let reply = ask(options, &key, connection.channel).await?;
+    let pin = options.token.pin;
+    let accepted =
+        issued::accept(reply, &key, pin, &expected.to_string(), |found| *found == expected)?;
+    let now = wall_clock();
+    let record = IdentityRecord {
+        v: store::RECORD_VERSION,
+        cluster,
+        node: options.name.clone(),
+        controllers: controllers(&options.address, &accepted),
+        joined_at: now,
+    };
+    options.folder.commit(&record, &key, &accepted)?;
+    Ok(Joined {
+        identity: expected,
+        already: false,
+        expires_at: Timestamp(accepted.leaf.not_after.saturating_mul(1000)),
+        clock_ahead_seconds: seconds_between(now.0, accepted.now_unix_ms),
+    })
+}
+
+/// The membership this node has, if it is the wanted one and usable; an error if it has another.
+fn existing_membership(options: &JoinOptions) -> Result<Option<Joined>, JoinError> {
+    let Some(record) = options.folder.record()? else {
+        return Ok(None);
+    };
+    let same_authority = options.folder.authority_pin()? == Some(options.token.pin);
+    if !same_authority || record.node != options.name {
+        if options.replace {
+            return Ok(None);
+        }
+        let IdentityRecord { cluster, node, .. } = record;
+        return Err(JoinError::OtherMembership { cluster, node });
+    }
+    // A membership that was cut short, damaged or has expired is made anew with the token.
+    let Ok((_, credentials)) = options.folder.load() else {
+        return Ok(None);
+    };
+    let leaf = credentials.leaf();
+    let now = wall_clock().0 / 1000;
+    if options.replace || now < leaf.not_before || now >= leaf.not_after {
+        return Ok(None);
+    }
+    Ok(Some(Joined {
+        identity: leaf.identity.clone(),
+        already: true,
+        expires_at: Timestamp(leaf.not_after.saturating_mul(1000)),
+        clock_ahead_seconds: 0,
+    }))
+}
+
+async fn ask(
+    options: &JoinOptions,
+    key: &OwnKey,
+    channel: Channel,
+) -> Result<Option<fleet_proto::v1::IssuedCertificate>, JoinError> {
+    let mut request = tonic::Request::new(JoinRequest {
+        token_id: options.token.id.to_string(),
+        secret: options.token.secret.expose().to_owned(),
+        name: options.name.to_string(),
+        csr_der: key.signing_request()?,
+        machine_id: options.machine.machine_id.clone(),
+        dmi_uuid: options.machine.dmi_uuid.clone(),
+        boot_id: options.machine.boot_id.clone(),
+    });
+    request.set_timeout(CALL_TIMEOUT);
+    // The header above is a request to the server; this is the limit that holds.
+    let mut client = EnrollmentClient::new(channel);
+    let call = tokio::time::timeout(CALL_TIMEOUT + Duration::from_secs(1), client.join(request));
+    match call.await {
+        Ok(Ok(reply)) => Ok(reply.into_inner().certificate),
+        Ok(Err(status)) => Err(explain_status(options, &status)),
+        Err(_) => Err(JoinError::NoAnswer { address: options.address.clone() }),
+    }
+}
+
+/// The address that was joined through comes first, then those the controller named.
+fn controllers(address: &Address, accepted: &Accepted) -> Vec<String> {
+    let mut all = vec![address.to_string()];
+    for text in &accepted.controllers {
+        match text.parse::<Address>() {
+            Ok(_) if all.contains(text) => {}
+            Ok(_) => all.push(text.clone()),
+            Err(error) => tracing::warn!(%error, "the controller named an address that is none"),
+        }
+    }
+    all.truncate(fleet_proto::transport::limits::ADDRESSES_MAX);
+    all
+}
+
+fn explain_dial(address: &Address, error: PinnedDialError) -> JoinError {
+    let address = address.clone();
+    match error {
+        PinnedDialError::Local(error) => JoinError::Local(error),
+        PinnedDialError::Dial(DialError::Certificate { fault, .. }) => match fault {
+            detail @ (CertificateFault::Expired { .. } | CertificateFault::NotYetValid { .. }) => {
+                JoinError::Clock { address, detail }
+            }
+            detail => JoinError::WrongPin { address, detail },
+        },
+        PinnedDialError::Dial(error) => JoinError::Unreachable(error),
+    }
+}
+
+fn explain_status(options: &JoinOptions, status: &tonic::Status) -> JoinError {
+    let reason = status.message().to_owned();
+    let address = options.address.clone();
+    match status.code() {
+        tonic::Code::Unauthenticated => JoinError::TokenRefused { reason },
+        tonic::Code::PermissionDenied | tonic::Code::AlreadyExists => {
+            JoinError::NameRefused { name: options.name.clone(), reason }
+        }
+        tonic::Code::DeadlineExceeded => JoinError::NoAnswer { address },
+        tonic::Code::Unavailable | tonic::Code::Cancelled => JoinError::Broken { address, reason },
+        _ if std::error::Error::source(status).is_some() => JoinError::Broken { address, reason },
+        _ => JoinError::Refused { address, reason },
+    }
+}
+
+fn wall_clock() -> Timestamp {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn seconds_between(ours_ms: u64, theirs_ms: u64) -> i64 {
+    let seconds = i64::try_from(ours_ms.abs_diff(theirs_ms) / 1000).unwrap_or(i64::MAX);
+    if ours_ms >= theirs_ms { seconds } else { -seconds }
+}
+
+/// The folder below the agent's state folder that holds the identity.
+pub fn identity_folder(state: &std::path::Path) -> PathBuf {
+    state.join("identity")
+}

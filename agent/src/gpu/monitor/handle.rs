@@ -1,0 +1,84 @@
+//! What the rest of the agent holds of the monitor.
+
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+use crate::gpu::report::Shared;
+
+/// Why a GPU question has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GpuError {
+    #[error("the GPU monitor has ended")]
+    Ended,
+    #[error("the driver cannot be asked now")]
+    NotAvailable,
+    #[error("the driver did not answer in {0:?}")]
+    TimedOut(Duration),
+    #[error("{0} probe process(es) stuck in the driver hold it open")]
+    StuckProbes(usize),
+}
+
+#[derive(Debug)]
+pub(super) enum Command {
+    Sample(oneshot::Sender<Shared>),
+    Release(oneshot::Sender<Result<(), GpuError>>),
+    Attach(oneshot::Sender<()>),
+}
+
+/// A cheap, cloneable way to the monitor. When the last one is dropped, the monitor ends.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    commands: mpsc::Sender<Command>,
+    snapshots: watch::Receiver<Shared>,
+    patience: Duration,
+}
+
+impl Handle {
+    pub(super) fn new(
+        commands: mpsc::Sender<Command>,
+        snapshots: watch::Receiver<Shared>,
+        patience: Duration,
+    ) -> Self {
+        Self { commands, snapshots, patience }
+    }
+
+    /// The latest picture, and notice of each change.
+    pub fn snapshots(&self) -> watch::Receiver<Shared> {
+        self.snapshots.clone()
+    }
+
+    /// The latest picture.
+    pub fn latest(&self) -> Shared {
+        self.snapshots.borrow().clone()
+    }
+
+    /// A picture measured wholly after this call: what "proven empty" needs.
+    pub async fn sample_now(&self) -> Result<Shared, GpuError> {
+        self.ask(Command::Sample).await
+    }
+
+    /// Lets go of the driver, so that it can be unloaded or the GPUs reset. All GPUs are unknown until
+    /// [`Handle::attach`].
+    pub async fn release_driver(&self) -> Result<(), GpuError> {
+        self.ask(Command::Release).await?
+    }
+
+    /// Takes the driver up again after [`Handle::release_driver`].
+    pub async fn attach(&self) -> Result<(), GpuError> {
+        self.ask(Command::Attach).await
+    }
+
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, GpuError> {
+        let (reply, answer) = oneshot::channel();
+        let asked = async {
+            self.commands.send(command(reply)).await.map_err(|_| GpuError::Ended)?;
+            answer.await.map_err(|_| GpuError::NotAvailable)
+        };
+        timeout(self.patience, asked).await.map_err(|_| GpuError::TimedOut(self.patience))?
+    }
+}

@@ -1,0 +1,500 @@
+//! The task that owns the NVML child: starts it, asks it, times it, kills it, starts the next.
+//!
+//! One loop, one child at a time. A step that outlasts its deadline is blamed on the GPU it was
+//! announced for: the child is killed, that GPU is left out of the next one and said to be
+//! unknown, the others go on. A child that outlives SIGKILL is abandoned and counted, and no more than
+//! [`STUCK_PROBES_MAX`] of those are made. The monitor must never enter the driver and never wait
+//! without a deadline.
+
+mod book;
+mod child;
+mod handle;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fleet_core::name::GpuUuid;
+use fleet_core::time::Timestamp;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{debug, info, warn};
+
+use super::report::{DriverState, GpuInfo, Shared};
+use super::wire::{Message, Request};
+use book::Book;
+use child::Child;
+use handle::Command;
+
+pub use handle::{GpuError, Handle};
+
+/// Events not yet taken by the agent; beyond that the newest are dropped, and said so.
+const EVENTS_MAX: usize = 1024;
+/// Commands of handles not yet taken.
+const COMMANDS_MAX: usize = 64;
+/// Probe processes stuck in the driver before no more are started.
+const STUCK_PROBES_MAX: usize = 4;
+/// How often one hanging GPU is tried again before it is left alone until the driver is attached anew.
+const HUNG_RETRIES_MAX: u32 = 3;
+/// From an event to the sample it asks for, so that a storm of events is no storm of samples.
+const EVENT_SAMPLE_GAP: Duration = Duration::from_millis(200);
+/// First and longest pause before a new child, where the last one failed.
+const BACKOFF_FIRST: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// Pause before looking again for a library or driver that was not there.
+const ABSENT_PAUSE: Duration = Duration::from_secs(60);
+
+/// How to run the probe. The defaults are for production.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The agent's own binary: also after an upgrade replaced the file.
+    pub program: PathBuf,
+    pub args: Vec<String>,
+    /// In place of `libnvidia-ml.so.1`.
+    pub library: Option<PathBuf>,
+    /// Added to the child's environment.
+    pub environment: Vec<(String, PathBuf)>,
+    /// From one sample to the next.
+    pub sample_interval: Duration,
+    /// Longest step on one GPU while sampling.
+    pub call_deadline: Duration,
+    /// Longest step of a start: without persistence mode the driver initialises each GPU first.
+    pub start_deadline: Duration,
+    /// After SIGKILL, before a child is abandoned.
+    pub kill_grace: Duration,
+    /// Before a GPU that hung or is missing is tried again.
+    pub retry_after: Duration,
+    /// GPUs known from before: those that do not show up are lost, not forgotten.
+    pub known: Vec<GpuInfo>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            program: "/proc/self/exe".into(),
+            args: vec!["nvml-probe".to_owned()],
+            library: None,
+            environment: Vec::new(),
+            sample_interval: Duration::from_secs(5),
+            call_deadline: Duration::from_secs(5),
+            start_deadline: Duration::from_secs(30),
+            kill_grace: Duration::from_secs(2),
+            retry_after: Duration::from_secs(600),
+            known: Vec::new(),
+        }
+    }
+}
+
+/// Something the driver told by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuEvent {
+    pub uuid: GpuUuid,
+    pub kind: GpuEventKind,
+    pub at: Timestamp,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GpuEventKind {
+    /// Without a code the driver did not say which.
+    Xid {
+        code: Option<u32>,
+    },
+    DoubleBitEcc,
+}
+
+/// The task before it runs; see [`Monitor::spawn`].
+#[derive(Debug)]
+pub struct Monitor {
+    config: Config,
+    book: Book,
+    phase: Phase,
+    /// Who waits for a sample with at least this number.
+    waiters: Vec<(u64, oneshot::Sender<Shared>)>,
+    snapshots: watch::Sender<Shared>,
+    events: mpsc::Sender<GpuEvent>,
+    commands: mpsc::Receiver<Command>,
+    /// Children that ended badly, one after the other; forgotten once one lives long.
+    failures: u32,
+    /// Events dropped since the last one that was taken.
+    dropped: u64,
+    stuck: tokio::task::JoinSet<()>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// No child until then.
+    Down {
+        until: Instant,
+    },
+    /// No child until told.
+    Released,
+    Up(Box<Running>),
+}
+
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    started: Instant,
+    ready: bool,
+    /// The step the child is in: its deadline, the GPU it is on, its name.
+    step: Option<Step>,
+    next_sample: Instant,
+    /// When a hung or missing GPU is to be tried again, by a new child.
+    retry_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Step {
+    deadline: Instant,
+    index: Option<u32>,
+    what: String,
+}
+
+/// What woke the loop.
+enum Wake {
+    Message(Option<Box<Message>>),
+    Command(Option<Command>),
+    StepTimeout,
+    SampleDue,
+    RetryDue,
+    StartDue,
+}
+
+impl Monitor {
+    /// Starts the task. The receiver gets every event; dropping all handles ends the task and child.
+    pub fn spawn(config: Config) -> (Handle, mpsc::Receiver<GpuEvent>, JoinHandle<()>) {
+        let book = Book::new(&config.known, now());
+        let (snapshots, seen) = watch::channel(book.snapshot(0));
+        let (events, told) = mpsc::channel(EVENTS_MAX);
+        let (sender, commands) = mpsc::channel(COMMANDS_MAX);
+        let patience = config.start_deadline + config.call_deadline;
+        let monitor = Self {
+            config,
+            book,
+            phase: Phase::Down { until: Instant::now() },
+            waiters: Vec::new(),
+            snapshots,
+            events,
+            commands,
+            failures: 0,
+            dropped: 0,
+            stuck: tokio::task::JoinSet::new(),
+        };
+        (Handle::new(sender, seen, patience), told, tokio::spawn(monitor.run()))
+    }
+
+    async fn run(mut self) {
+        loop {
+            match self.wake().await {
+                Wake::StartDue => self.start().await,
+                Wake::Message(Some(message)) => self.message(*message).await,
+                Wake::Message(None) => self.child_ended().await,
+                Wake::StepTimeout => self.step_timeout().await,
+                Wake::SampleDue => self.sample().await,
+                Wake::RetryDue => self.retry().await,
+                Wake::Command(Some(command)) => self.command(command).await,
+                Wake::Command(None) => break,
+            }
+            while self.stuck.try_join_next().is_some() {
+                info!("a probe process that was stuck in the driver has ended");
+            }
+            self.publish();
+        }
+        self.stop_child().await;
+    }
+
+    async fn wake(&mut self) -> Wake {
+        let commands = &mut self.commands;
+        match &mut self.phase {
+            Phase::Released => Wake::Command(commands.recv().await),
+            Phase::Down { until } => {
+                let until = *until;
+                tokio::select! {
+                    command = commands.recv() => Wake::Command(command),
+                    () = sleep_until(until) => Wake::StartDue,
+                }
+            }
+            Phase::Up(running) => {
+                let running = running.as_mut();
+                let step = running.step.as_ref().map(|step| step.deadline);
+                let idle = running.ready && step.is_none();
+                let retry = running.retry_at.filter(|_| idle);
+                let (due, deadline) = (running.next_sample, step.unwrap_or_else(Instant::now));
+                tokio::select! {
+                    biased;
+                    message = running.child.next() => Wake::Message(message.map(Box::new)),
+                    command = commands.recv() => Wake::Command(command),
+                    () = sleep_until(deadline), if step.is_some() => Wake::StepTimeout,
+                    () = sleep_until(retry.unwrap_or(due)), if retry.is_some() => Wake::RetryDue,
+                    () = sleep_until(due), if idle => Wake::SampleDue,
+                }
+            }
+        }
+    }
+
+    async fn start(&mut self) {
+        if self.stuck.len() >= STUCK_PROBES_MAX {
+            let reason = format!("{STUCK_PROBES_MAX} probe processes are stuck in the driver");
+            self.book.driver_fails(DriverState::NotAnswering { reason }, now());
+            self.down(BACKOFF_MAX);
+            return;
+        }
+        self.book.begin_inventory();
+        match Child::start(&self.config, &self.book.skipped()) {
+            Ok(child) => {
+                let deadline = Instant::now() + self.config.start_deadline;
+                let step = Step { deadline, index: None, what: "start".to_owned() };
+                self.phase = Phase::Up(Box::new(Running {
+                    child,
+                    started: Instant::now(),
+                    ready: false,
+                    step: Some(step),
+                    next_sample: Instant::now(),
+                    retry_at: None,
+                }));
+            }
+            Err(error) => {
+                warn!(%error, "cannot start the NVML probe");
+                let reason = format!("cannot start the NVML probe: {error}");
+                self.fail(DriverState::Failed { reason });
+            }
+        }
+    }
+
+    async fn message(&mut self, message: Message) {
+        let Phase::Up(running) = &mut self.phase else { return };
+        match message {
+            Message::Begin { index, what } => {
+                let ready = running.ready;
+                let config = &self.config;
+                let most = if ready { config.call_deadline } else { config.start_deadline };
+                running.step = Some(Step { deadline: Instant::now() + most, index, what });
+            }
+            Message::Absent { reason } => {
+                debug!(reason, "no NVIDIA driver");
+                self.book.driver_fails(DriverState::Absent { reason }, now());
+                self.stop_child().await;
+                self.down(ABSENT_PAUSE);
+            }
+            Message::Failed { reason } => {
+                warn!(reason, "NVML does not work");
+                self.stop_child().await;
+                self.fail(DriverState::Failed { reason });
+            }
+            Message::Driver { info, count } => self.book.driver(info, count),
+            Message::Gpu { info } => self.book.gpu(info, now()),
+            Message::GpuFailed { index, lost, reason } => {
+                self.book.gpu_failed(index, lost, reason);
+            }
+            Message::Links { links } => self.book.links(links),
+            Message::Ready => {
+                running.ready = true;
+                running.step = None;
+                running.next_sample = Instant::now();
+                self.book.end_inventory(now());
+                let again =
+                    self.book.wants_retry().then(|| Instant::now() + self.config.retry_after);
+                running.retry_at = again;
+            }
+            Message::Sample { uuid, telemetry } => self.book.sample(&uuid, telemetry, now()),
+            Message::SampleLost { uuid, reason } => self.book.lost(&uuid, &reason, now()),
+            Message::Done { id } => self.done(id),
+            Message::Xid { uuid, code } => {
+                let code = code.and_then(|code| u32::try_from(code).ok());
+                self.tell(uuid, GpuEventKind::Xid { code });
+            }
+            Message::DoubleBitEcc { uuid } => self.tell(uuid, GpuEventKind::DoubleBitEcc),
+            Message::EventsFailed { reason } => {
+                warn!(reason, "NVML events failed, starting a new probe");
+                self.stop_child().await;
+                self.failures += 1;
+                self.down(self.backoff());
+            }
+        }
+    }
+
+    fn done(&mut self, id: u64) {
+        let Phase::Up(running) = &mut self.phase else { return };
+        running.step = None;
+        running.next_sample = Instant::now() + self.config.sample_interval;
+        if running.started.elapsed() >= BACKOFF_MAX {
+            self.failures = 0;
+        }
+        self.book.sampled(id);
+        let snapshot = self.book.snapshot(self.stuck.len());
+        let (ripe, rest) = self.waiters.drain(..).partition(|(wanted, _)| *wanted <= id);
+        self.waiters = rest;
+        let ripe: Vec<(u64, oneshot::Sender<Shared>)> = ripe;
+        for (_, waiter) in ripe {
+            // The asker may have given up.
+            let _gone = waiter.send(snapshot.clone());
+        }
+        // A waiter that came while this sample ran needs the next one, now.
+        if !self.waiters.is_empty() {
+            running.next_sample = Instant::now();
+        }
+    }
+
+    /// Passes an event on, and measures soon: something has happened.
+    fn tell(&mut self, uuid: GpuUuid, kind: GpuEventKind) {
+        debug!(gpu_id = %uuid, ?kind, "GPU event");
+        match self.events.try_send(GpuEvent { uuid, kind, at: now() }) {
+            Ok(()) if self.dropped > 0 => {
+                warn!(dropped = self.dropped, "GPU events were dropped");
+                self.dropped = 0;
+            }
+            Ok(()) => {}
+            // Said once, when somebody takes events again: a storm must not fill the log.
+            Err(_) => self.dropped += 1,
+        }
+        if let Phase::Up(running) = &mut self.phase {
+            running.next_sample = running.next_sample.min(Instant::now() + EVENT_SAMPLE_GAP);
+        }
+    }
+
+    async fn sample(&mut self) {
+        let Phase::Up(running) = &mut self.phase else { return };
+        let id = self.book.ask_sample();
+        let deadline = Instant::now() + self.config.call_deadline;
+        running.step = Some(Step { deadline, index: None, what: "sample".to_owned() });
+        if let Err(error) = running.child.ask(&Request::Sample { id }).await {
+            warn!(%error, "cannot ask the NVML probe");
+            self.child_ended().await;
+        }
+    }
+
+    /// The child is gone without being told to go.
+    async fn child_ended(&mut self) {
+        let what = match &self.phase {
+            Phase::Up(running) => running.step.as_ref().map(|step| step.what.clone()),
+            Phase::Down { .. } | Phase::Released => return,
+        };
+        let reason = match what {
+            Some(what) => format!("the NVML probe died in step {what:?}"),
+            None => "the NVML probe died".to_owned(),
+        };
+        warn!(reason, "starting a new probe");
+        self.stop_child().await;
+        self.fail(DriverState::Failed { reason });
+    }
+
+    async fn step_timeout(&mut self) {
+        let Phase::Up(running) = &mut self.phase else { return };
+        let Some(step) = running.step.take() else { return };
+        let ready = running.ready;
+        self.stop_child().await;
+        match step.index {
+            Some(index) => {
+                let reason = format!("driver does not answer: {:?} did not return", step.what);
+                warn!(index, what = step.what, "GPU hangs in the driver, going on without it");
+                self.book.hung(index, &reason, now());
+                if !ready {
+                    self.book.not_reached(now());
+                }
+                // The others wait for the new child; one that keeps hanging slows it down.
+                self.down(if ready { Duration::ZERO } else { self.backoff() });
+            }
+            None => {
+                let reason = format!("driver does not answer: {:?} did not return", step.what);
+                self.fail(DriverState::NotAnswering { reason });
+            }
+        }
+    }
+
+    /// Replaces the child by one that tries the missing GPUs again.
+    async fn retry(&mut self) {
+        self.stop_child().await;
+        self.book.retry_hung();
+        self.down(Duration::ZERO);
+    }
+
+    async fn command(&mut self, command: Command) {
+        match command {
+            Command::Sample(reply) => {
+                if !matches!(self.phase, Phase::Up(_)) {
+                    return drop(reply);
+                }
+                self.waiters.push((self.book.next_sample(), reply));
+                if let Phase::Up(running) = &mut self.phase {
+                    running.next_sample = Instant::now();
+                }
+            }
+            Command::Release(reply) => {
+                self.stop_child().await;
+                self.phase = Phase::Released;
+                self.book.driver_fails(DriverState::Released, now());
+                let stuck = self.stuck.len();
+                self.publish();
+                let answer = if stuck == 0 { Ok(()) } else { Err(GpuError::StuckProbes(stuck)) };
+                // The asker may have given up.
+                let _gone = reply.send(answer);
+            }
+            Command::Attach(reply) => {
+                if matches!(self.phase, Phase::Released) {
+                    self.book.forget_hangs();
+                    self.down(Duration::ZERO);
+                }
+                let _gone = reply.send(());
+            }
+        }
+    }
+
+    /// Ends the child: by closing its pipe, then SIGKILL; one that outlives that is abandoned.
+    async fn stop_child(&mut self) {
+        self.waiters.clear();
+        let phase = std::mem::replace(&mut self.phase, Phase::Down { until: Instant::now() });
+        let Phase::Up(running) = phase else {
+            self.phase = phase;
+            return;
+        };
+        let mut process = running.child.into_process();
+        if timeout(self.config.kill_grace, process.wait()).await.is_ok() {
+            return;
+        }
+        warn!(pid = process.id(), "NVML probe outlives SIGKILL: stuck in the driver");
+        self.stuck.spawn(async move {
+            // However it ends: it is no longer stuck.
+            let _status = process.wait().await;
+        });
+    }
+
+    fn down(&mut self, pause: Duration) {
+        self.phase = Phase::Down { until: Instant::now() + pause };
+    }
+
+    fn fail(&mut self, state: DriverState) {
+        self.book.driver_fails(state, now());
+        self.failures += 1;
+        self.down(self.backoff());
+    }
+
+    fn backoff(&self) -> Duration {
+        let doublings = self.failures.saturating_sub(1).min(6);
+        (BACKOFF_FIRST * 2_u32.pow(doublings)).min(BACKOFF_MAX)
+    }
+
+    /// Shows the latest picture to all handles, when it changed. Nothing half measured is shown.
+    fn publish(&self) {
+        let sampling = match &self.phase {
+            Phase::Up(running) => running.ready && running.step.is_some(),
+            Phase::Down { .. } | Phase::Released => false,
+        };
+        if sampling || self.book.is_open() {
+            return;
+        }
+        let now = self.book.snapshot(self.stuck.len());
+        self.snapshots.send_if_modified(|seen| {
+            let changed = *seen != now;
+            if changed {
+                *seen = now;
+            }
+            changed
+        });
+    }
+}
+
+/// The wall clock: only shells read it.
+fn now() -> Timestamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Timestamp(since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
+}

@@ -1,0 +1,103 @@
+//! The node's health: what the GPUs show and tell, folded by the core's policy, kept over restarts.
+//!
+//! One task. It reports the whole set of conditions whenever that changed; it decides nothing, and it
+//! never touches a job.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleet_core::health::HealthTracker;
+use fleet_proto::transport::files::{self, FileError, MODE_PRIVATE};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::clock;
+use crate::gpu::{GpuEvent, GpuSnapshot, Handle, event_signal, snapshot_signals};
+use crate::link::Outbox;
+
+const FILE: &str = "health.json";
+/// How often the last picture is judged again: silence counts by its length.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// Reads the tracker back. One that cannot be read is started anew, and said so: it is an aid, not a fence.
+fn load(path: &Path, boot_id: &str) -> HealthTracker {
+    if !path.exists() {
+        return HealthTracker::new(boot_id);
+    }
+    let read = std::fs::read(path).map_err(|error| error.to_string());
+    let parsed = read.and_then(|bytes| {
+        serde_json::from_slice::<HealthTracker>(&bytes).map_err(|error| error.to_string())
+    });
+    match parsed {
+        Ok(mut tracker) => {
+            tracker.booted(boot_id);
+            tracker
+        }
+        Err(error) => {
+            tracing::error!(path = %path.display(), error, "health record unreadable, begun anew");
+            HealthTracker::new(boot_id)
+        }
+    }
+}
+
+fn store(path: &Path, tracker: &HealthTracker) -> Result<(), FileError> {
+    match serde_json::to_vec(tracker) {
+        Ok(bytes) => files::write_atomic(path, &bytes, MODE_PRIVATE),
+        // A tracker is a tree of plain values.
+        Err(error) => {
+            tracing::error!(%error, "health record cannot be encoded");
+            Ok(())
+        }
+    }
+}
+
+fn look(tracker: &mut HealthTracker, snapshot: &GpuSnapshot) {
+    let now = clock::now();
+    for signal in snapshot_signals(snapshot) {
+        tracker.observe(now, &signal);
+    }
+}
+
+/// Runs until the monitor ends.
+pub(crate) async fn run(
+    state_dir: PathBuf,
+    boot_id: String,
+    gpus: Handle,
+    mut events: mpsc::Receiver<GpuEvent>,
+    outbox: Outbox,
+) {
+    let path = state_dir.join(FILE);
+    let mut tracker = load(&path, &boot_id);
+    let mut snapshots = gpus.snapshots();
+    drop(gpus);
+    let mut said = tracker.conditions();
+    outbox.conditions(said.clone());
+    let mut look_again = interval(LOOK_EVERY);
+    look_again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            changed = snapshots.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                look(&mut tracker, &snapshots.borrow_and_update().clone());
+            }
+            // What does not answer does not change either, and gets worse with time.
+            _ = look_again.tick() => look(&mut tracker, &snapshots.borrow().clone()),
+            Some(event) = events.recv() => {
+                tracing::warn!(gpu = %event.uuid, event = ?event.kind, "the driver told of an error");
+                let snapshot: Arc<GpuSnapshot> = snapshots.borrow().clone();
+                tracker.observe(clock::now(), &event_signal(&event, &snapshot));
+            }
+        }
+        let conditions = tracker.conditions();
+        if conditions != said {
+            if let Err(error) = store(&path, &tracker) {
+                tracing::warn!(%error, "health record not stored");
+            }
+            outbox.conditions(conditions.clone());
+            said = conditions;
+        }
+    }
+}

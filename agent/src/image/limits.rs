@@ -1,0 +1,59 @@
+//! The named limits on what an image may be. Each refusal names the limit it hit.
+
+/// Bounds on one image. The defaults fit the largest CUDA images in use several times over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of the archive file, or of all blobs of a layout.
+    pub source_bytes_max: u64,
+    /// Files inside the archive (blobs, JSON documents), not those of the image.
+    pub source_entries_max: u64,
+    /// Bytes of one JSON document.
+    pub json_bytes_max: u64,
+    /// Layers of one image. overlayfs itself takes 500.
+    pub layers_max: usize,
+    /// Entries of all layers together.
+    pub entries_max: u64,
+    /// Bytes of all files of all layers together; holes count as written.
+    pub bytes_max: u64,
+    /// Bytes of one file.
+    pub file_bytes_max: u64,
+    /// Bytes of a path or a link target.
+    pub path_bytes_max: usize,
+    /// Directories in a path.
+    pub depth_max: usize,
+    /// Bytes of headers between two entries: long names and PAX records.
+    pub header_bytes_max: u64,
+    /// Extended attributes kept of one entry.
+    pub xattrs_max: usize,
+    /// Bytes of one extended attribute.
+    pub xattr_bytes_max: usize,
+    /// Uncompressed bytes per compressed byte, looked at from `ratio_from_bytes` on.
+    pub ratio_max: u64,
+    pub ratio_from_bytes: u64,
+    /// Bytes that must stay free on the disk of the store.
+    pub free_bytes_min: u64,
+}
+
+const GIB: u64 = 1 << 30;
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            source_bytes_max: 128 * GIB,
+            source_entries_max: 10_000,
+            json_bytes_max: 4 << 20,
+            layers_max: 127,
+            entries_max: 1_000_000,
+            bytes_max: 256 * GIB,
+            file_bytes_max: 64 * GIB,
+            path_bytes_max: 4096,
+            depth_max: 128,
+            header_bytes_max: 1 << 20,
+            xattrs_max: 32,
+            xattr_bytes_max: 64 << 10,
+            ratio_max: 200,
+            ratio_from_bytes: GIB,
+            free_bytes_min: GIB,
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! From the JSON documents of an archive or layout to the list of layers and the configuration. Reads blobs only through
+//! [`Blobs`], so it does not know where they lie.
+//!
+//! Own small types instead of those of oci-spec: Docker writes `null` where OCI has lists, and what is not needed here
+//! must not be able to make an image unreadable.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::error::ImageError;
+use super::limits::Limits;
+
+/// How deep an index may refer to further indexes.
+const INDEX_DEPTH_MAX: usize = 3;
+/// Most entries of an index or manifest list.
+const INDEX_ENTRIES_MAX: usize = 1024;
+/// Most bytes that the texts of a configuration may have together.
+const CONFIG_TEXT_BYTES_MAX: usize = 1 << 20;
+
+/// What an image says about running it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageConfig {
+    /// `KEY=value`, in order.
+    #[serde(default)]
+    pub env: Vec<String>,
+    #[serde(default)]
+    pub entrypoint: Vec<String>,
+    #[serde(default)]
+    pub cmd: Vec<String>,
+    /// `/` if the image names none.
+    pub working_dir: String,
+    /// For information: jobs run as their owner, whatever the image says.
+    #[serde(default)]
+    pub user: Option<String>,
+}
+
+/// Where blobs come from: a spooled archive or a layout directory.
+pub(super) trait Blobs {
+    /// A whole small document.
+    fn document(&mut self, name: &str, bytes_max: u64) -> Result<Option<Vec<u8>>, ImageError>;
+}
+
+/// One layer as the manifest describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LayerRecipe {
+    /// Name of the blob in its archive or layout.
+    pub(super) blob: String,
+    /// Digest and size of the blob as it lies there, if the manifest has them.
+    pub(super) digest: Option<(String, u64)>,
+    /// Digest of the uncompressed tar, in hex.
+    pub(super) diff_id: String,
+}
+
+/// Everything needed to make the image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Recipe {
+    /// Digest of the configuration in hex: the image's identity.
+    pub(super) digest: String,
+    pub(super) config: ImageConfig,
+    pub(super) layers: Vec<LayerRecipe>,
+}
+
+#[derive(Debug, Deserialize)]
+struct DockerImage {
+    #[serde(rename = "Config")]
+    config: String,
+    #[serde(rename = "RepoTags")]
+    tags: Option<Vec<String>>,
+    #[serde(rename = "Layers")]
+    layers: Option<Vec<String>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    media_type: Option<String>,
+    digest: String,
+    size: u64,
+    annotations: Option<std::collections::BTreeMap<String, String>>,
+    platform: Option<Platform>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Platform {
+    architecture: String,
+    os: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Index {
+    manifests: Option<Vec<Descriptor>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Manifest {
+    config: Descriptor,
+    layers: Option<Vec<Descriptor>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ConfigDocument {
+    architecture: Option<String>,
+    os: Option<String>,
+    config: Option<ConfigPart>,
+    rootfs: RootfsPart,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct ConfigPart {
+    env: Option<Vec<String>>,
+    entrypoint: Option<Vec<String>>,
+    cmd: Option<Vec<String>>,
+    working_dir: Option<String>,
+    user: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RootfsPart {
+    diff_ids: Vec<String>,
+}
+
+const TAG_ANNOTATION: &str = "org.opencontainers.image.ref.name";
+/// What containerd and docker call it.
+const NAME_ANNOTATION: &str = "io.containerd.image.name";
+
+/// Reads the `manifest.json` of `docker save`; `None` if there is none.
+pub(super) fn docker_recipe(
+    blobs: &mut impl Blobs,
+    tag: Option<&str>,
+    limits: &Limits,
+) -> Result<Option<Recipe>, ImageError> {
+    let name = "manifest.json";
+    let Some(text) = blobs.document(name, limits.json_bytes_max)? else { return Ok(None) };
+    let images: Vec<DockerImage> = parse(name, &text)?;
+    let tags = || {
+        images.iter().flat_map(|image| image.tags.clone().unwrap_or_default()).collect::<Vec<_>>()
+    };
+    let has = |image: &&DockerImage, tag: &str| {
+        image.tags.iter().flatten().any(|have| have == tag || *have == format!("{tag}:latest"))
+    };
+    let image = match (tag, images.as_slice()) {
+        (Some(tag), _) => images
+            .iter()
+            .find(|image| has(image, tag))
+            .ok_or_else(|| ImageError::NoSuchTag { tag: tag.to_owned(), tags: tags() })?,
+        (None, [only]) => only,
+        (None, []) => return Err(ImageError::document(name, "it lists no image")),
+        (None, _) => return Err(ImageError::Ambiguous { tags: tags() }),
+    };
+    // The name of the configuration is its digest, either as FILE.json or as a blob of an OCI layout.
+    let base = image.config.rsplit('/').next().unwrap_or_default();
+    let digest = base.strip_suffix(".json").unwrap_or(base);
+    let digest = hex_digest(digest)
+        .ok_or_else(|| ImageError::document(name, "the config's name is no digest"))?;
+    let text = needed(blobs, &image.config, limits)?;
+    verify(&image.config, &digest, &text)?;
+    let (config, diff_ids) = read_config(&image.config, &text)?;
+    let layers = image.layers.clone().unwrap_or_default();
+    let layers = layers.into_iter().map(|blob| (blob, None)).collect();
+    Ok(Some(Recipe { digest, config, layers: pair(name, layers, diff_ids, limits)? }))
+}
+
+/// Reads the `index.json` of an OCI layout; `None` if there is none.
+pub(super) fn oci_recipe(
+    blobs: &mut impl Blobs,
+    tag: Option<&str>,
+    limits: &Limits,
+) -> Result<Option<Recipe>, ImageError> {
+    let name = "index.json";
+    let Some(text) = blobs.document(name, limits.json_bytes_max)? else { return Ok(None) };
+    let index: Index = parse(name, &text)?;
+    let chosen = choose(name, index.manifests.unwrap_or_default(), tag)?;
+    let manifest = follow(blobs, chosen, limits)?;
+    let digest = digest_of(name, &manifest.config)?;
+    let config_name = blob_name(&digest);
+    let text = sized(blobs, &manifest.config, &digest, limits)?;
+    let (config, diff_ids) = read_config(&config_name, &text)?;
+    let mut layers = Vec::new();
+    for layer in manifest.layers.unwrap_or_default() {
+        let kind = layer.media_type.as_deref().unwrap_or_default();
+        let known = kind.is_empty() || kind.contains(".layer.") || kind.contains(".rootfs.");
+        if !known || kind.contains("encrypted") {
+            return Err(ImageError::document(
+                "manifest",
+                format!("layer type {kind:?} is not supported"),
+            ));
+        }
+        let digest = digest_of("manifest", &layer)?;
+        layers.push((blob_name(&digest), Some((digest, layer.size))));
+    }
+    Ok(Some(Recipe { digest, config, layers: pair("manifest", layers, diff_ids, limits)? }))
+}
+
+/// From the top index down to one manifest for this machine.
+fn follow(
+    blobs: &mut impl Blobs,
+    from: Descriptor,
+    limits: &Limits,
+) -> Result<Manifest, ImageError> {
+    let mut at = from;
+    for _ in 0..INDEX_DEPTH_MAX {
+        let digest = digest_of("index.json", &at)?;
+        let text = sized(blobs, &at, &digest, limits)?;
+        let name = blob_name(&digest);
+        let value: serde_json::Value = parse(&name, &text)?;
+        if value.get("manifests").is_none() {
+            return parse(&name, &text);
+        }
+        let index: Index = parse(&name, &text)?;
+        at = choose(&name, index.manifests.unwrap_or_default(), None)?;
+    }
+    Err(ImageError::document("index.json", format!("indexes nest deeper than {INDEX_DEPTH_MAX}")))
+}
+
+fn choose(name: &str, all: Vec<Descriptor>, tag: Option<&str>) -> Result<Descriptor, ImageError> {
+    if all.len() > INDEX_ENTRIES_MAX {
+        return Err(ImageError::document(name, format!("more than {INDEX_ENTRIES_MAX} manifests")));
+    }
+    let named = |descriptor: &Descriptor| -> Vec<String> {
+        let annotations = descriptor.annotations.iter().flatten();
+        annotations
+            .filter(|(key, _)| *key == TAG_ANNOTATION || *key == NAME_ANNOTATION)
+            .map(|(_, tag)| tag.clone())
+            .collect()
+    };
+    let tags = || all.iter().flat_map(named).collect::<Vec<_>>();
+    let right: Vec<&Descriptor> = match tag {
+        Some(tag) => all
+            .iter()
+            .filter(|descriptor| named(descriptor).iter().any(|have| have == tag))
+            .collect(),
+        None => all.iter().collect(),
+    };
+    if right.is_empty() {
+        return Err(match tag {
+            Some(tag) => ImageError::NoSuchTag { tag: tag.to_owned(), tags: tags() },
+            None => ImageError::document(name, "it lists no image"),
+        });
+    }
+    // A descriptor without a platform may be anything; the configuration says what it is.
+    let fits = |d: &&&Descriptor| {
+        d.platform.as_ref().is_none_or(|p| p.os == "linux" && p.architecture == host_arch())
+    };
+    match right.iter().filter(fits).collect::<Vec<_>>().as_slice() {
+        [only] => Ok((**only).clone()),
+        [] => {
+            let have = right
+                .iter()
+                .filter_map(|d| d.platform.as_ref())
+                .map(|p| format!("{}/{}", p.os, p.architecture));
+            let found = have.collect::<Vec<_>>().join(", ");
+            Err(ImageError::WrongPlatform { found, wanted: format!("linux/{}", host_arch()) })
+        }
+        _ => Err(ImageError::Ambiguous { tags: tags() }),
+    }
+}
+
+fn read_config(name: &str, text: &[u8]) -> Result<(ImageConfig, Vec<String>), ImageError> {
+    let document: ConfigDocument = parse(name, text)?;
+    let os = document.os.as_deref().unwrap_or("linux");
+    let arch = document.architecture.as_deref().unwrap_or(host_arch());
+    if os != "linux" || arch != host_arch() {
+        let (found, wanted) = (format!("{os}/{arch}"), format!("linux/{}", host_arch()));
+        return Err(ImageError::WrongPlatform { found, wanted });
+    }
+    let part = document.config.unwrap_or_default();
+    let config = ImageConfig {
+        env: part.env.unwrap_or_default(),
+        entrypoint: part.entrypoint.unwrap_or_default(),
+        cmd: part.cmd.unwrap_or_default(),
+        working_dir: part
+            .working_dir
+            .filter(|dir| !dir.is_empty())
+            .unwrap_or_else(|| "/".to_owned()),
+        user: part.user.filter(|user| !user.is_empty()),
+    };
+    check_config(name, &config)?;
+    let ids = document.rootfs.diff_ids.iter();
+    let ids =
+        ids.map(|id| id.strip_prefix("sha256:").and_then(hex_digest)).collect::<Option<Vec<_>>>();
+    Ok((config, ids.ok_or_else(|| ImageError::document(name, "a diff_id is no sha256 digest"))?))
+}
+
+/// What goes into a process's arguments and environment must be able to.
+fn check_config(name: &str, config: &ImageConfig) -> Result<(), ImageError> {
+    let texts = || {
+        config.env.iter().chain(&config.entrypoint).chain(&config.cmd).chain([&config.working_dir])
+    };
+    if texts().any(|text| text.contains('\0')) {
+        return Err(ImageError::document(name, "a text holds a NUL byte"));
+    }
+    if texts().map(String::len).sum::<usize>() > CONFIG_TEXT_BYTES_MAX {
+        return Err(ImageError::document(name, "environment and command are over 1 MiB"));
+    }
+    if let Some(bad) = config.env.iter().find(|pair| pair.find('=').is_none_or(|at| at == 0)) {
+        return Err(ImageError::document(
+            name,
+            format!("environment entry {bad:?} is not KEY=value"),
+        ));
+    }
+    let dir = std::path::Path::new(&config.working_dir);
+    let goes_up = dir.components().any(|part| part == std::path::Component::ParentDir);
+    if !dir.is_absolute() || goes_up {
+        return Err(ImageError::document(
+            name,
+            format!("working directory {:?} is not absolute", config.working_dir),
+        ));
+    }
+    Ok(())
+}
+
+type BlobOf = (String, Option<(String, u64)>);
+
+fn pair(
+    name: &str,
+    layers: Vec<BlobOf>,
+    diff_ids: Vec<String>,
+    limits: &Limits,
+) -> Result<Vec<LayerRecipe>, ImageError> {
+    if layers.is_empty() {
+        return Err(ImageError::document(name, "the image has no layers"));
+    }
+    if layers.len() > limits.layers_max {
+        let max = u64::try_from(limits.layers_max).unwrap_or(u64::MAX);
+        return Err(ImageError::OverLimit { what: format!("{} layers", layers.len()), max });
+    }
+    if layers.len() != diff_ids.len() {
+        let why = format!(
+            "{} layers, but the configuration has {} diff_ids",
+            layers.len(),
+            diff_ids.len()
+        );
+        return Err(ImageError::document(name, why));
+    }
+    let pairs = layers.into_iter().zip(diff_ids);
+    Ok(pairs.map(|((blob, digest), diff_id)| LayerRecipe { blob, digest, diff_id }).collect())
+}
+
+fn sized(
+    blobs: &mut impl Blobs,
+    descriptor: &Descriptor,
+    digest: &str,
+    limits: &Limits,
+) -> Result<Vec<u8>, ImageError> {
+    let name = blob_name(digest);
+    let text = needed(blobs, &name, limits)?;
+    let found = u64::try_from(text.len()).unwrap_or(u64::MAX);
+    if found != descriptor.size {
+        return Err(ImageError::SizeMismatch { name, expected: descriptor.size, found });
+    }
+    verify(&name, digest, &text)?;
+    Ok(text)
+}
+
+fn needed(blobs: &mut impl Blobs, name: &str, limits: &Limits) -> Result<Vec<u8>, ImageError> {
+    let text = blobs.document(name, limits.json_bytes_max)?;
+    text.ok_or_else(|| ImageError::document(name, "it is missing"))
+}
+
+fn verify(name: &str, expected: &str, text: &[u8]) -> Result<(), ImageError> {
+    let found = hex::encode(Sha256::digest(text));
+    if found == expected {
+        return Ok(());
+    }
+    Err(ImageError::DigestMismatch { name: name.to_owned(), expected: expected.to_owned(), found })
+}
+
+fn parse<T: serde::de::DeserializeOwned>(name: &str, text: &[u8]) -> Result<T, ImageError> {
+    serde_json::from_slice(text).map_err(|error| ImageError::document(name, error))
+}
+
+fn digest_of(name: &str, descriptor: &Descriptor) -> Result<String, ImageError> {
+    let hex = descriptor.digest.strip_prefix("sha256:").and_then(hex_digest);
+    hex.ok_or_else(|| {
+        ImageError::document(name, format!("{:?} is no sha256 digest", descriptor.digest))
+    })
+}
+
+fn hex_digest(text: &str) -> Option<String> {
+    let right =
+        text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    right.then(|| text.to_owned())
+}
+
+fn blob_name(digest: &str) -> String {
+    format!("blobs/sha256/{digest}")
+}
+
+/// This machine's architecture as images call it.
+#[must_use]
+pub fn host_arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}

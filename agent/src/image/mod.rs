@@ -1,0 +1,32 @@
+//! Container images from disk: `docker save` archives, OCI archives and OCI layouts.
+//!
+//! - [`reference`]: what the user wrote. [`manifest`]: which blobs make the image.
+//! - [`source`]: bytes of the user's file, read as the user. [`decode`]: digests, compression, bombs.
+//! - [`unpack`]: one layer's tar to one directory, by [`beneath`], which cannot leave that directory.
+//! - [`store`]: layers and images kept by digest under the agent's state directory; called by the reconcile loop.
+//! - [`rootfs`]: the file system of one allocation, by overlayfs or by copying.
+//!
+//! Everything in an archive is hostile. What a layer may contain is written in [`unpack`]; every refusal names the entry.
+//! This module must never run anything from an image, follow a link out of one, or open the user's file as root.
+
+mod beneath;
+mod copy;
+mod decode;
+mod error;
+mod limits;
+pub mod manifest;
+pub mod reference;
+pub mod rootfs;
+mod source;
+pub mod store;
+#[cfg(test)]
+mod tests;
+mod unpack;
+mod xattr;
+
+pub use error::{ImageError, Refusal};
+pub use limits::Limits;
+pub use manifest::ImageConfig;
+pub use reference::{ImageRef, RefError};
+pub use rootfs::{Rootfs, RootfsError, RootfsKind, mount, unmount};
+pub use store::{Image, ImageStore, Phase, Progress};

@@ -1,0 +1,612 @@
+//! Layers and images kept by digest under the agent's state directory, for all users of the node.
+//!
+//! ```text
+//! layers/<diff id>/{fs/, layer.json}   a layer, unpacked once; read-only from then on
+//! images/<config digest>.json          configuration and layers of an image
+//! sources/<key>.json                   which image a file was when it was last read
+//! tmp/                                 half-made things; emptied when the store is opened
+//! ```
+//!
+//! A layer is made in `tmp`, synced and renamed, so there is never half of one, and concurrent requests for one image or
+//! layer wait for the first. A file is always opened as the requesting user, also when its image is known already: nobody
+//! gets an image by digest whose file they may not read. Called by the reconcile loop; one store per agent.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
+use tracing::info;
+
+use super::decode::{Bounds, Guarded, Hashing, Until, decompress};
+use super::error::ImageError;
+use super::limits::Limits;
+use super::manifest::{ImageConfig, LayerRecipe, Recipe, docker_recipe, host_arch, oci_recipe};
+use super::reference::ImageRef;
+use super::source::{LayerBlobs, Layout, Spool, guard_error};
+use super::unpack::{Budget, unpack_layer};
+use crate::user::op::{FileKind, FileStat, Op, Reply};
+use crate::user::{AsUser, User};
+
+/// Images that are unpacked at once; more wait.
+const UNPACKS_AT_ONCE_MAX: usize = 2;
+/// How long reading one archive or one blob may take.
+const READ_MAX: Duration = Duration::from_secs(3600);
+/// How long one request waits for another that makes the same thing.
+const SAME_WAIT_MAX: Duration = Duration::from_secs(2 * 3600);
+/// Shortest step between two progress reports.
+const REPORT_EVERY: Duration = Duration::from_millis(200);
+/// Bytes after the end of a tar or of its compression that still count to its digest.
+const TRAILING_BYTES_MAX: u64 = 64 << 20;
+const VERSION: u32 = 1;
+
+/// An image that is in the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// `sha256:…` of the configuration.
+    pub digest: String,
+    pub config: ImageConfig,
+    /// Lowest first.
+    pub layers: Vec<Layer>,
+}
+
+/// One unpacked layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layer {
+    /// Its root directory.
+    pub dir: PathBuf,
+    /// Whether overlayfs can use it as it is.
+    pub overlay: bool,
+    pub(super) whiteouts: Vec<PathBuf>,
+    pub(super) opaque: Vec<PathBuf>,
+}
+
+/// How far a resolve is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    pub phase: Phase,
+    pub bytes_done: u64,
+    pub bytes_total: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    Reading,
+    Unpacking,
+}
+
+type Report = dyn Fn(Progress) + Send + Sync;
+
+/// Hands on progress, not too often.
+pub(super) struct Reporter<'a> {
+    to: &'a Report,
+    phase: Phase,
+    total: u64,
+    base: u64,
+    last: Instant,
+}
+
+impl<'a> Reporter<'a> {
+    fn new(to: &'a Report, phase: Phase, total: u64) -> Self {
+        to(Progress { phase, bytes_done: 0, bytes_total: total });
+        Self { to, phase, total, base: 0, last: Instant::now() }
+    }
+
+    pub(super) fn bytes(&mut self, done: u64) {
+        if self.last.elapsed() >= REPORT_EVERY {
+            self.last = Instant::now();
+            (self.to)(Progress {
+                phase: self.phase,
+                bytes_done: self.base + done,
+                bytes_total: self.total,
+            });
+        }
+    }
+
+    fn finished(&mut self, bytes: u64) {
+        self.base += bytes;
+        (self.to)(Progress { phase: self.phase, bytes_done: self.base, bytes_total: self.total });
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct LayerDocument {
+    v: u32,
+    diff_id: String,
+    #[serde(default)]
+    bytes: u64,
+    #[serde(default)]
+    entries: u64,
+    overlay: bool,
+    #[serde(default)]
+    whiteouts: Vec<PathBuf>,
+    #[serde(default)]
+    opaque: Vec<PathBuf>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct ImageDocument {
+    v: u32,
+    digest: String,
+    config: ImageConfig,
+    layers: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct SourceDocument {
+    v: u32,
+    digest: String,
+}
+
+struct Inner {
+    dir: PathBuf,
+    limits: Limits,
+    as_user: AsUser,
+    being_made: Mutex<HashSet<String>>,
+    made: Condvar,
+    turns: Arc<Semaphore>,
+}
+
+/// The node's images. Cheap to clone.
+#[derive(Clone)]
+pub struct ImageStore {
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for ImageStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ImageStore").field("dir", &self.inner.dir).finish_non_exhaustive()
+    }
+}
+
+impl ImageStore {
+    /// Opens or makes the store. Only root may look into it: its layers hold other users' files.
+    pub fn open(dir: &Path, limits: Limits, as_user: AsUser) -> Result<Self, ImageError> {
+        let tmp = dir.join("tmp");
+        if tmp.exists() {
+            fs::remove_dir_all(&tmp).map_err(|error| ImageError::io("empty", &tmp, error))?;
+        }
+        for part in ["", "layers", "images", "sources", "tmp"] {
+            let path = dir.join(part);
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+            made.map_err(|error| ImageError::io("make", &path, error))?;
+        }
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
+            .map_err(|error| ImageError::io("protect", dir, error))?;
+        let inner = Inner {
+            dir: dir.to_path_buf(),
+            limits,
+            as_user,
+            being_made: Mutex::default(),
+            made: Condvar::new(),
+            turns: Arc::new(Semaphore::new(UNPACKS_AT_ONCE_MAX)),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Reads the image as the user and unpacks what is not there yet. The work is done on a thread of its own and goes on
+    /// when the caller stops waiting.
+    pub async fn resolve(
+        &self,
+        image: &ImageRef,
+        user: &User,
+        report: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> Result<Image, ImageError> {
+        let turn = Arc::clone(&self.inner.turns)
+            .acquire_owned()
+            .await
+            .map_err(|_| ImageError::ThreadDied)?;
+        let (store, image, user) = (self.clone(), image.clone(), user.clone());
+        let (tell, answer) = tokio::sync::oneshot::channel();
+        let spawned = std::thread::Builder::new().name("fleet-image".to_owned()).spawn(move || {
+            let resolved = store.inner.resolve(&image, &user, &report);
+            drop(turn);
+            // The caller may have given up; the image is there for the next one.
+            let _caller_gone = tell.send(resolved);
+        });
+        spawned.map_err(|error| ImageError::io("start a thread for", &self.inner.dir, error))?;
+        answer.await.unwrap_or(Err(ImageError::ThreadDied))
+    }
+}
+
+impl Inner {
+    fn resolve(&self, image: &ImageRef, user: &User, report: &Report) -> Result<Image, ImageError> {
+        let path = image.path().ok_or(ImageError::Host)?;
+        let stat = self.stat(user, path)?;
+        match (image, stat.kind) {
+            (ImageRef::OciDir { .. } | ImageRef::Path(_), FileKind::Dir) => {
+                self.layout_image(image, path, user, report)
+            }
+            (ImageRef::OciDir { .. }, _) => Err(not_an_image(path, "an OCI layout is a directory")),
+            (_, FileKind::Dir) => {
+                Err(not_an_image(path, "an archive is a file, this is a directory"))
+            }
+            (_, FileKind::File) => self.archive_image(image, path, user, report),
+            (_, FileKind::Other) => Err(not_an_image(path, "it is neither a file nor a directory")),
+        }
+    }
+
+    fn stat(&self, user: &User, path: &Path) -> Result<FileStat, ImageError> {
+        let reply =
+            self.as_user.call_blocking(user, &Op::Stat { paths: vec![path.to_path_buf()] })?;
+        let stat = match reply {
+            Reply::Stats(stats) => stats.into_iter().next(),
+            _ => None,
+        };
+        let stat = stat.ok_or_else(|| not_an_image(path, "it could not be looked at"))?;
+        Ok(stat.map_err(crate::user::AsUserError::Op)?)
+    }
+
+    fn layout_image(
+        &self,
+        image: &ImageRef,
+        path: &Path,
+        user: &User,
+        report: &Report,
+    ) -> Result<Image, ImageError> {
+        let mut blobs = Layout { as_user: &self.as_user, user, dir: path, limits: &self.limits };
+        let recipe = oci_recipe(&mut blobs, image.tag(), &self.limits)?
+            .ok_or_else(|| not_an_image(path, "the directory has no index.json"))?;
+        self.make_image(&mut blobs, recipe, report)
+    }
+
+    fn archive_image(
+        &self,
+        image: &ImageRef,
+        path: &Path,
+        user: &User,
+        report: &Report,
+    ) -> Result<Image, ImageError> {
+        // Opened as the user even if the image is known: this is the permission check.
+        let stream = self.as_user.open_blocking(user, path.to_path_buf())?;
+        let stat = stream.stat();
+        let key = source_key(image, path, &stat);
+        if let Some(known) = self.known_source(&key) {
+            return Ok(known);
+        }
+        let _mine = self.make_alone(&key)?;
+        if let Some(known) = self.known_source(&key) {
+            return Ok(known);
+        }
+        if stat.size_bytes > self.limits.source_bytes_max {
+            let max = self.limits.source_bytes_max;
+            return Err(ImageError::OverLimit {
+                what: format!("bytes of {}", path.display()),
+                max,
+            });
+        }
+        let tmp = TempDir::new(&self.dir.join("tmp"))?;
+        let mut reading = Reporter::new(report, Phase::Reading, stat.size_bytes);
+        let name = path.display().to_string();
+        let stream = Until { inner: stream, deadline: Instant::now() + READ_MAX };
+        let mut spool = Spool::fill(&tmp.path, &name, stream, &self.limits, &mut reading)?;
+        reading.finished(stat.size_bytes);
+        let recipe = self.archive_recipe(image, path, &mut spool)?;
+        let made = self.make_image(&mut spool, recipe, report)?;
+        let digest = made.digest.trim_start_matches("sha256:").to_owned();
+        self.write_document(
+            &self.dir.join("sources").join(format!("{key}.json")),
+            &SourceDocument { v: VERSION, digest },
+        )?;
+        Ok(made)
+    }
+
+    fn archive_recipe(
+        &self,
+        image: &ImageRef,
+        path: &Path,
+        spool: &mut Spool,
+    ) -> Result<Recipe, ImageError> {
+        let tag = image.tag();
+        // A bare path may be either kind. New versions of docker write both; their own document has the names people know.
+        let docker = match image {
+            ImageRef::OciArchive { .. } => None,
+            _ => docker_recipe(spool, tag, &self.limits)?,
+        };
+        let recipe = match (docker, image) {
+            (Some(recipe), _) => Some(recipe),
+            (None, ImageRef::DockerArchive { .. }) => None,
+            (None, _) => oci_recipe(spool, tag, &self.limits)?,
+        };
+        let missing = match image {
+            ImageRef::DockerArchive { .. } => "the archive has no manifest.json",
+            ImageRef::OciArchive { .. } => "the archive has no index.json",
+            _ => "the archive has neither manifest.json nor index.json",
+        };
+        recipe.ok_or_else(|| not_an_image(path, missing))
+    }
+
+    fn make_image(
+        &self,
+        blobs: &mut impl LayerBlobs,
+        recipe: Recipe,
+        report: &Report,
+    ) -> Result<Image, ImageError> {
+        let mut budget = Budget::new(&self.limits);
+        let size = |layer: &LayerRecipe| match &layer.digest {
+            Some((_, size)) => *size,
+            None => blobs.size_of(&layer.blob).unwrap_or(0),
+        };
+        let total = recipe.layers.iter().map(size).fold(0, u64::saturating_add);
+        let mut unpacking = Reporter::new(report, Phase::Unpacking, total);
+        for (index, layer) in recipe.layers.iter().enumerate() {
+            self.make_layer(blobs, index, layer, &mut budget, &mut unpacking)?;
+        }
+        let layers = recipe.layers.into_iter().map(|layer| layer.diff_id).collect();
+        let document =
+            ImageDocument { v: VERSION, digest: recipe.digest, config: recipe.config, layers };
+        self.write_document(&self.image_path(&document.digest), &document)?;
+        self.known_image(&document.digest).ok_or_else(|| {
+            ImageError::io(
+                "find again",
+                self.image_path(&document.digest),
+                std::io::ErrorKind::NotFound.into(),
+            )
+        })
+    }
+
+    fn make_layer(
+        &self,
+        blobs: &mut impl LayerBlobs,
+        index: usize,
+        recipe: &LayerRecipe,
+        budget: &mut Budget,
+        report: &mut Reporter<'_>,
+    ) -> Result<(), ImageError> {
+        let _mine = self.make_alone(&recipe.diff_id)?;
+        if let Some(known) = self.layer_document(&recipe.diff_id) {
+            // A known layer still counts: the limits are on the image.
+            let used_up = budget.bytes_left < known.bytes || budget.entries_left < known.entries;
+            budget.bytes_left = budget.bytes_left.saturating_sub(known.bytes);
+            budget.entries_left = budget.entries_left.saturating_sub(known.entries);
+            if used_up {
+                let what = format!("bytes or entries of the image with layer {}", index + 1);
+                return Err(ImageError::OverLimit { what, max: self.limits.bytes_max });
+            }
+            let size = recipe.digest.as_ref().map(|(_, size)| *size);
+            report.finished(size.or_else(|| blobs.size_of(&recipe.blob)).unwrap_or(0));
+            return Ok(());
+        }
+        let name = format!("layer {} ({})", index + 1, recipe.blob);
+        let started = Instant::now();
+        let tmp = TempDir::new(&self.dir.join("tmp"))?;
+        let fs_dir = tmp.path.join("fs");
+        fs::create_dir(&fs_dir).map_err(|error| ImageError::io("make", &fs_dir, error))?;
+        fs::set_permissions(&fs_dir, fs::Permissions::from_mode(0o755))
+            .map_err(|error| ImageError::io("protect", &fs_dir, error))?;
+        let unpacked = self.unpack(blobs, &name, recipe, &fs_dir, budget, report)?;
+        let document = LayerDocument {
+            v: VERSION,
+            diff_id: recipe.diff_id.clone(),
+            bytes: unpacked.bytes,
+            entries: unpacked.entries,
+            overlay: unpacked.overlay,
+            whiteouts: unpacked.whiteouts,
+            opaque: unpacked.opaque,
+        };
+        self.write_document(&tmp.path.join("layer.json"), &document)?;
+        self.publish(&tmp.path, &self.layer_path(&recipe.diff_id))?;
+        let (bytes, entries) = (document.bytes, document.entries);
+        let elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        info!(diff_id = recipe.diff_id, bytes, entries, elapsed_ms, "layer unpacked");
+        Ok(())
+    }
+
+    /// Unpacks one layer and verifies both its digests.
+    fn unpack(
+        &self,
+        blobs: &mut impl LayerBlobs,
+        name: &str,
+        recipe: &LayerRecipe,
+        dest: &Path,
+        budget: &mut Budget,
+        report: &mut Reporter<'_>,
+    ) -> Result<super::unpack::Unpacked, ImageError> {
+        let read = |source| ImageError::Read { path: name.to_owned(), source };
+        let blob = blobs.open(&recipe.blob)?;
+        if let Some((_, expected)) = &recipe.digest
+            && *expected != blob.bytes
+        {
+            let name = recipe.blob.clone();
+            return Err(ImageError::SizeMismatch { name, expected: *expected, found: blob.bytes });
+        }
+        let blob_bytes = blob.bytes;
+        let reader = Until { inner: blob.reader, deadline: Instant::now() + READ_MAX };
+        let mut compressed = Hashing::new(Watched { inner: reader, done: 0, report });
+        let bounds = Bounds {
+            compressed: compressed.counter(),
+            ratio_max: self.limits.ratio_max,
+            ratio_from_bytes: self.limits.ratio_from_bytes,
+            // Headers and padding come on top of what the files may have.
+            bytes_max: budget
+                .bytes_left
+                .saturating_add(budget.entries_left.saturating_mul(2048))
+                .saturating_add(1 << 20),
+        };
+        let plain = decompress(&mut compressed).map_err(read)?;
+        let (guarded, guard) = Guarded::new(plain, bounds);
+        let mut tar_bytes = Hashing::new(guarded);
+        let outcome = unpack_layer(name, &mut tar_bytes, dest, &self.limits, budget, &guard);
+        let stopped =
+            |guard: &Rc<super::decode::Guard>| guard_error(name, guard.stopped.get(), &self.limits);
+        let unpacked = outcome.map_err(|error| stopped(&guard).unwrap_or(error))?;
+        let finished = tar_bytes.finish(TRAILING_BYTES_MAX);
+        let (diff_id, _) =
+            finished.map_err(|error| stopped(&guard).unwrap_or_else(|| read(error)))?;
+        expect_digest(&format!("{name}, uncompressed"), &recipe.diff_id, diff_id)?;
+        let (digest, _) = compressed.finish(TRAILING_BYTES_MAX).map_err(read)?;
+        if let Some((expected, _)) = &recipe.digest {
+            expect_digest(name, expected, digest)?;
+        }
+        report.finished(blob_bytes);
+        Ok(unpacked)
+    }
+
+    /// Syncs a finished directory and gives it its name; from then on it exists whole.
+    fn publish(&self, tmp: &Path, to: &Path) -> Result<(), ImageError> {
+        let synced = File::open(tmp).and_then(|dir| Ok(nix::unistd::syncfs(&dir)?));
+        synced.map_err(|error| ImageError::io("sync", tmp, error))?;
+        // A layer without its record is no layer; only a power cut before the sync could leave one.
+        if to.exists() {
+            let aside = TempDir { path: self.dir.join("tmp").join(unique_name()?) };
+            fs::rename(to, &aside.path).map_err(|error| ImageError::io("set aside", to, error))?;
+        }
+        fs::rename(tmp, to).map_err(|error| ImageError::io("publish", to, error))?;
+        let parent = to.parent().unwrap_or(to);
+        let synced = File::open(parent).and_then(|dir| dir.sync_all());
+        synced.map_err(|error| ImageError::io("sync", parent, error))
+    }
+
+    fn write_document(&self, path: &Path, document: &impl Serialize) -> Result<(), ImageError> {
+        let text = serde_json::to_vec(document)
+            .map_err(|error| ImageError::document("own record", error))?;
+        let tmp = self.dir.join("tmp").join(unique_name()?);
+        let written = File::create_new(&tmp)
+            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
+            .and_then(|()| fs::rename(&tmp, path));
+        written.map_err(|error| ImageError::io("write", path, error))
+    }
+
+    fn known_source(&self, key: &str) -> Option<Image> {
+        let document: SourceDocument =
+            read_document(&self.dir.join("sources").join(format!("{key}.json")))?;
+        (document.v <= VERSION).then(|| self.known_image(&document.digest)).flatten()
+    }
+
+    /// The image, if all of it is there.
+    fn known_image(&self, digest: &str) -> Option<Image> {
+        let document: ImageDocument = read_document(&self.image_path(digest))?;
+        if document.v > VERSION || document.digest != digest {
+            return None;
+        }
+        let layer = |diff_id: &String| {
+            let layer = self.layer_document(diff_id)?;
+            let dir = self.layer_path(diff_id).join("fs");
+            Some(Layer {
+                dir,
+                overlay: layer.overlay,
+                whiteouts: layer.whiteouts,
+                opaque: layer.opaque,
+            })
+        };
+        let layers = document.layers.iter().map(layer).collect::<Option<Vec<_>>>()?;
+        Some(Image { digest: format!("sha256:{digest}"), config: document.config, layers })
+    }
+
+    fn layer_document(&self, diff_id: &str) -> Option<LayerDocument> {
+        let document: LayerDocument = read_document(&self.layer_path(diff_id).join("layer.json"))?;
+        (document.v <= VERSION && document.diff_id == diff_id).then_some(document)
+    }
+
+    fn layer_path(&self, diff_id: &str) -> PathBuf {
+        self.dir.join("layers").join(diff_id)
+    }
+
+    fn image_path(&self, digest: &str) -> PathBuf {
+        self.dir.join("images").join(format!("{digest}.json"))
+    }
+
+    /// Waits until nobody else makes the thing of this name, and then keeps others waiting.
+    fn make_alone(&self, name: &str) -> Result<Making<'_>, ImageError> {
+        let deadline = Instant::now() + SAME_WAIT_MAX;
+        let mut being_made = self.being_made.lock().unwrap_or_else(PoisonError::into_inner);
+        while being_made.contains(name) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ImageError::Busy { waited_s: SAME_WAIT_MAX.as_secs() });
+            }
+            being_made =
+                self.made.wait_timeout(being_made, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        being_made.insert(name.to_owned());
+        Ok(Making { inner: self, name: name.to_owned() })
+    }
+}
+
+/// The right to make one thing; others wait until it is dropped.
+struct Making<'a> {
+    inner: &'a Inner,
+    name: String,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.inner.being_made.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.name);
+        self.inner.made.notify_all();
+    }
+}
+
+/// A directory under `tmp` that goes away unless it was renamed.
+struct TempDir {
+    path: PathBuf,
+}
+
+impl TempDir {
+    fn new(tmp: &Path) -> Result<Self, ImageError> {
+        let path = tmp.join(unique_name()?);
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| ImageError::io("make", &path, error))?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        // After publishing nothing is there any more; otherwise opening the store next time tries again.
+        let _gone_or_later = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Reports progress as the compressed bytes go by.
+struct Watched<'a, 'b, R> {
+    inner: R,
+    done: u64,
+    report: &'a mut Reporter<'b>,
+}
+
+impl<R: std::io::Read> std::io::Read for Watched<'_, '_, R> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.inner.read(buf)?;
+        self.done += super::decode::as_u64(count);
+        self.report.bytes(self.done);
+        Ok(count)
+    }
+}
+
+fn unique_name() -> Result<String, ImageError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| ImageError::io("name a file in", "tmp", std::io::Error::other(error)))?;
+    Ok(hex::encode(bytes))
+}
+
+/// A document of our own; one that cannot be read is as good as none, since everything can be made again.
+fn read_document<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+/// The same key means the same bytes: the change time cannot be set by users.
+fn source_key(image: &ImageRef, path: &Path, stat: &FileStat) -> String {
+    let text = format!("{image}\0{}\0{stat:?}\0{}", path.display(), host_arch());
+    hex::encode(Sha256::digest(text))
+}
+
+fn expect_digest(name: &str, expected: &str, found: String) -> Result<(), ImageError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(ImageError::DigestMismatch { name: name.to_owned(), expected: expected.to_owned(), found })
+}
+
+fn not_an_image(path: &Path, why: &str) -> ImageError {
+    ImageError::NotAnImage { path: path.display().to_string(), why: why.to_owned() }
+}

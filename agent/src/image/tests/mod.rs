@@ -1,0 +1,7 @@
+//! Tests of images, good and evil, all made here.
+#![allow(clippy::unwrap_used)]
+
+mod archives;
+mod evil;
+mod rootfs;
+mod store;

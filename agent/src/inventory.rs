@@ -1,0 +1,280 @@
+//! What this node is: machine, cores, memory, GPUs, and whether somebody uses a GPU without a lease.
+//!
+//! One task. Its facts go out with the first message of each connection and again when they change; what
+//! is only measured goes with the heartbeats. It never enters the driver and never touches a process.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleet_core::desired::DesiredLease;
+use fleet_core::gpu::{Gpu, GpuLink, short_model};
+use fleet_core::id::AllocationId;
+use fleet_core::lease::LeaseHolder;
+use fleet_core::name::GpuUuid;
+use fleet_core::node::{MachineIdentity, NodeFacts};
+use fleet_proto::v1;
+use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::allocations::{Node, Registry};
+use crate::enroll::Machine;
+use crate::gpu::{DriverState, GpuSnapshot, GpuState, Observed};
+use crate::leases::{Floors, foreign_processes, process};
+use crate::link::Outbox;
+
+/// Looks in a row at which a GPU must be dirty: a job that just ended is not dirt.
+const DIRTY_LOOKS: u32 = 2;
+/// Memory kept for the system: this part of all, within these bounds.
+const RESERVE_DIVISOR: u64 = 20;
+const RESERVE_BYTES: (u64, u64) = (256 << 20, 8 << 30);
+/// How long the name service may take to name a uid, for display only.
+const NAME_MAX: Duration = Duration::from_secs(2);
+/// Names that are remembered.
+const NAMES_MAX: usize = 4_096;
+/// How long the first inventory may take before the node says it has none yet.
+const FIRST_INVENTORY_MAX: Duration = Duration::from_secs(20);
+
+/// What others hold of the inventory.
+#[derive(Debug, Clone)]
+pub struct View {
+    pub facts: watch::Receiver<NodeFacts>,
+    pub measured: watch::Receiver<Vec<v1::MeasuredGpu>>,
+}
+
+/// The task; see the module's doc.
+#[derive(Debug)]
+pub struct Inventory {
+    node: Arc<Node>,
+    floors: Floors,
+    registry: Registry,
+    outbox: Outbox,
+    /// The leases of the last document; `None` before the first.
+    leases: watch::Receiver<Option<Vec<DesiredLease>>>,
+    base: NodeFacts,
+    /// Looks in a row at which each GPU was found dirty.
+    dirty: BTreeMap<GpuUuid, u32>,
+    names: HashMap<u32, String>,
+    facts: watch::Sender<NodeFacts>,
+    measured: watch::Sender<Vec<v1::MeasuredGpu>>,
+}
+
+/// What does not change while the agent runs.
+pub fn machine_facts(node: &Node, machine: &Machine, instance: String) -> NodeFacts {
+    let system = System::new_with_specifics(
+        RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram()),
+    );
+    // Unknown memory is none to give: the configuration can say more.
+    let total = system.map_or(0, |system| system.total_memory());
+    let reserve = (total / RESERVE_DIVISOR).clamp(RESERVE_BYTES.0, RESERVE_BYTES.1);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = u64::try_from(cores).unwrap_or(1);
+    NodeFacts {
+        machine: MachineIdentity {
+            machine_id: node
+                .config
+                .machine_id
+                .clone()
+                .unwrap_or_else(|| machine.machine_id.clone()),
+            dmi_uuid: machine.dmi_uuid.clone(),
+        },
+        boot_id: machine.boot_id.clone(),
+        agent_instance: instance,
+        agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: System::kernel_version().unwrap_or_default(),
+        os: System::long_os_version().unwrap_or_default(),
+        driver: None,
+        cpu_millis: node.config.cpu_millis.unwrap_or(cores * 1_000),
+        memory_bytes: node.config.memory_bytes.unwrap_or(total.saturating_sub(reserve)),
+        gpus: Vec::new(),
+        links: Vec::new(),
+        gpu_problem: None,
+    }
+}
+
+impl Inventory {
+    /// Waits for the first look at the GPUs, then runs as a task.
+    pub async fn start(
+        node: Arc<Node>,
+        floors: Floors,
+        registry: Registry,
+        outbox: Outbox,
+        leases: watch::Receiver<Option<Vec<DesiredLease>>>,
+        base: NodeFacts,
+    ) -> View {
+        let mut snapshots = node.gpus.snapshots();
+        let looked = |seen: &Arc<GpuSnapshot>| {
+            let measured = seen.sample > 0 || seen.gpus.is_empty();
+            seen.driver_state != DriverState::Starting && measured
+        };
+        // Later GPUs are facts that changed.
+        drop(timeout(FIRST_INVENTORY_MAX, snapshots.wait_for(looked)).await);
+        let (facts, facts_seen) = watch::channel(base.clone());
+        let (measured, measured_seen) = watch::channel(Vec::new());
+        let (dirty, names) = (BTreeMap::new(), HashMap::new());
+        let mut inventory =
+            Self { node, floors, registry, outbox, leases, base, dirty, names, facts, measured };
+        inventory.look(&snapshots.borrow_and_update().clone()).await;
+        tokio::spawn(async move {
+            while snapshots.changed().await.is_ok() {
+                let snapshot = snapshots.borrow_and_update().clone();
+                inventory.look(&snapshot).await;
+            }
+        });
+        View { facts: facts_seen, measured: measured_seen }
+    }
+
+    async fn look(&mut self, snapshot: &Arc<GpuSnapshot>) {
+        if let Err(error) = self.floors.learn(snapshot) {
+            tracing::warn!(%error, "what was learned of the GPUs is not stored");
+        }
+        let dirt = self.dirt(snapshot).await;
+        let facts = self.facts_of(snapshot, &dirt);
+        if facts != *self.facts.borrow() {
+            self.outbox.facts(facts.clone());
+            self.facts.send_replace(facts);
+        }
+        let measured = self.measure(snapshot).await;
+        self.measured.send_replace(measured);
+    }
+
+    fn facts_of(&self, snapshot: &GpuSnapshot, dirt: &BTreeMap<GpuUuid, String>) -> NodeFacts {
+        let driver = snapshot.driver.as_ref().and_then(|d| d.driver_version.value().cloned());
+        let gpu = |state: &GpuState| {
+            let info = &state.info;
+            Gpu {
+                uuid: info.uuid.clone(),
+                node: self.node.name.clone(),
+                index: info.index,
+                minor: info.minor,
+                model: short_model(&info.product),
+                product: info.product.clone(),
+                architecture: info.architecture,
+                memory_bytes: info.memory_bytes,
+                pci_bus_id: info.pci_bus_id.clone(),
+                numa_node: info.numa_node.value().copied(),
+                presence: state.presence,
+                dirty: dirt.get(&info.uuid).cloned(),
+            }
+        };
+        let link =
+            |l: &crate::gpu::Link| GpuLink { a: l.a.clone(), b: l.b.clone(), level: l.level };
+        let problem = match &snapshot.driver_state {
+            DriverState::Running => None,
+            DriverState::Starting => Some("the first inventory is not complete".to_owned()),
+            DriverState::Released => Some("the driver was let go of".to_owned()),
+            DriverState::Absent { reason }
+            | DriverState::Failed { reason }
+            | DriverState::NotAnswering { reason } => Some(reason.clone()),
+        };
+        NodeFacts {
+            driver,
+            gpus: snapshot.gpus.iter().map(gpu).collect(),
+            links: snapshot.links.iter().map(link).collect(),
+            gpu_problem: problem,
+            ..self.base.clone()
+        }
+    }
+
+    /// Which GPUs are used by somebody without a lease, and by whom.
+    async fn dirt(&mut self, snapshot: &Arc<GpuSnapshot>) -> BTreeMap<GpuUuid, String> {
+        let Some(leases) = self.leases.borrow().clone() else { return BTreeMap::new() };
+        let mut found = BTreeMap::new();
+        for state in &snapshot.gpus {
+            let uuid = &state.info.uuid;
+            let on_it: Vec<&DesiredLease> =
+                leases.iter().filter(|lease| lease.gpus.contains(uuid)).collect();
+            let attempts = self.registry.on_gpu(uuid);
+            let why = self.dirt_on(snapshot, state, &on_it, attempts).await;
+            let looks = self.dirty.entry(uuid.clone()).or_default();
+            *looks = if why.is_some() { looks.saturating_add(1) } else { 0 };
+            if let Some(why) = why.filter(|_| *looks >= DIRTY_LOOKS) {
+                found.insert(uuid.clone(), why);
+            }
+        }
+        found
+    }
+
+    async fn dirt_on(
+        &self,
+        snapshot: &Arc<GpuSnapshot>,
+        state: &GpuState,
+        leases: &[&DesiredLease],
+        attempts: Vec<AllocationId>,
+    ) -> Option<String> {
+        let processes = state.telemetry.processes.value()?;
+        if !processes.is_empty() {
+            let mut uids = Vec::new();
+            for lease in leases.iter().filter(|lease| !lease.ending) {
+                // Who reserved a GPU may use it without a job.
+                if let LeaseHolder::Reservation(_) = lease.holder
+                    && let Ok(user) = self.node.users.resolve(lease.owner.as_str(), None).await
+                {
+                    uids.push(user.uid);
+                }
+            }
+            let (snapshot, node) = (Arc::clone(snapshot), Arc::clone(&self.node));
+            let (uuid, attempts) = (state.info.uuid.clone(), attempts.clone());
+            let look = move || {
+                let baseline = &node.config.gpu.baseline_processes;
+                foreign_processes(&snapshot, &uuid, &attempts, &uids, baseline)
+            };
+            let foreign = spawn_blocking(look).await.unwrap_or_default();
+            if !foreign.is_empty() {
+                return Some(format!("used without a lease by {}", foreign.join(", ")));
+            }
+        }
+        let used = state.telemetry.memory_used_bytes.value().copied()?;
+        let explained = !leases.is_empty() || !attempts.is_empty() || !processes.is_empty();
+        let floor = self.floors.of(&state.info);
+        (!explained && used > floor)
+            .then(|| format!("{} MiB in use by nobody that shows", used >> 20))
+    }
+
+    async fn measure(&mut self, snapshot: &GpuSnapshot) -> Vec<v1::MeasuredGpu> {
+        let mut all = Vec::with_capacity(snapshot.gpus.len());
+        for state in &snapshot.gpus {
+            let t = &state.telemetry;
+            let mut processes = Vec::new();
+            for one in t.processes.value().map_or(&[][..], Vec::as_slice) {
+                let pid = one.pid;
+                let found = spawn_blocking(move || process(pid)).await.ok().flatten();
+                let (user, name) = match found {
+                    Some(found) => (self.name_of(found.uid).await, found.name),
+                    None => (String::new(), String::new()),
+                };
+                let memory_used_bytes = one.memory_bytes.unwrap_or(0);
+                processes.push(v1::MeasuredProcess { pid, user, name, memory_used_bytes });
+            }
+            let value = |observed: &Observed<u32>| observed.value().copied();
+            all.push(v1::MeasuredGpu {
+                uuid: state.info.uuid.to_string(),
+                utilization_percent: value(&t.utilization_percent),
+                memory_used_bytes: t.memory_used_bytes.value().copied(),
+                temperature_celsius: value(&t.temperature_c),
+                processes,
+            });
+        }
+        all
+    }
+
+    /// A uid's name, for display.
+    async fn name_of(&mut self, uid: u32) -> String {
+        if let Some(name) = self.names.get(&uid) {
+            return name.clone();
+        }
+        let ask = spawn_blocking(move || {
+            let found = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid));
+            found.ok().flatten().map(|user| user.name)
+        });
+        let answer = timeout(NAME_MAX, ask).await.ok().and_then(Result::ok).flatten();
+        let name = answer.unwrap_or_else(|| uid.to_string());
+        if self.names.len() >= NAMES_MAX {
+            self.names.clear();
+        }
+        self.names.insert(uid, name.clone());
+        name
+    }
+}

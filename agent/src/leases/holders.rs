@@ -1,0 +1,138 @@
+//! Who has a GPU open: by the driver's word, and by the descriptors in `/proc`.
+//!
+//! Everything here reads `/proc` and may take a while on a busy node: call it on a thread of its own, and
+//! only where a GPU is concerned. Nothing here ends a process.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use fleet_core::id::AllocationId;
+use fleet_core::name::GpuUuid;
+
+use crate::gpu::GpuSnapshot;
+
+/// Descriptors of one process that are looked at.
+const DESCRIPTORS_MAX: usize = 65_536;
+
+/// A process as `/proc` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    pub pid: u32,
+    pub uid: u32,
+    pub name: String,
+    /// Its control groups, as the kernel lists them.
+    pub cgroups: String,
+    /// The file it runs, and whether that belongs to root.
+    exe: Option<(std::path::PathBuf, bool)>,
+}
+
+impl std::fmt::Display for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (pid {}, uid {})", self.name, self.pid, self.uid)
+    }
+}
+
+impl Process {
+    /// Whether it runs in the control group of that attempt.
+    pub fn is_of(&self, id: &AllocationId) -> bool {
+        let unit = crate::unit::unit_name(id.as_str());
+        self.cgroups.split(['/', '\n']).any(|part| part == id.as_str() || part == unit)
+    }
+
+    /// Whether it is one of the administrator's own, or ours.
+    fn is_baseline(&self, names: &[String]) -> bool {
+        let Some((exe, of_root)) = &self.exe else { return false };
+        let ours = fs::read_link("/proc/self/exe").is_ok_and(|own| own == *exe);
+        let name = exe.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        ours || (*of_root && names.iter().any(|known| known == name))
+    }
+}
+
+/// What `/proc` says of a process; `None` when there is none.
+pub fn process(pid: u32) -> Option<Process> {
+    let dir = Path::new("/proc").join(pid.to_string());
+    let uid = fs::metadata(&dir).ok()?.uid();
+    let name = fs::read_to_string(dir.join("comm")).unwrap_or_default();
+    let cgroups = fs::read_to_string(dir.join("cgroup")).unwrap_or_default();
+    let exe = fs::read_link(dir.join("exe")).ok().map(|path| {
+        let of_root = fs::metadata(dir.join("exe")).is_ok_and(|meta| meta.uid() == 0);
+        (path, of_root)
+    });
+    let name = name.trim().chars().filter(|c| !c.is_control()).collect();
+    Some(Process { pid, uid, name, cgroups, exe })
+}
+
+/// The processes that the driver shows on a GPU and that nothing explains: neither one of the attempts,
+/// nor one of these users, nor the baseline. In words, since some drivers list pids that do not exist.
+pub fn foreign_processes(
+    snapshot: &GpuSnapshot,
+    gpu: &GpuUuid,
+    attempts: &[AllocationId],
+    uids: &[u32],
+    baseline: &[String],
+) -> Vec<String> {
+    let Some(state) = snapshot.gpu(gpu) else { return Vec::new() };
+    let Some(listed) = state.telemetry.processes.value() else { return Vec::new() };
+    let mut pids: Vec<u32> = listed.iter().map(|process| process.pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    let foreign = |pid: u32| match process(pid) {
+        None => Some(format!("pid {pid}, which is not in /proc")),
+        Some(found) => {
+            let explained = uids.contains(&found.uid)
+                || attempts.iter().any(|id| found.is_of(id))
+                || found.is_baseline(baseline);
+            (!explained).then(|| found.to_string())
+        }
+    };
+    pids.into_iter().filter_map(foreign).collect()
+}
+
+/// The processes that have a GPU's device node open, by their descriptors, but for the baseline.
+pub fn by_descriptor(minor: u32, device_dir: &Path, baseline: &[String]) -> Vec<Process> {
+    let name = format!("nvidia{minor}");
+    if !device_dir.join(&name).exists() {
+        return Vec::new();
+    }
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let open = pids.filter(|pid| has_open(*pid, &name));
+    open.filter_map(process).filter(|found| !found.is_baseline(baseline)).collect()
+}
+
+fn has_open(pid: u32, name: &str) -> bool {
+    // A process that went away while we looked has nothing open.
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    descriptors.take(DESCRIPTORS_MAX).filter_map(Result::ok).any(|entry| {
+        fs::read_link(entry.path())
+            .is_ok_and(|target| target.file_name().is_some_and(|found| found == name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_by_its_group_and_its_file() {
+        let own = process(std::process::id()).unwrap();
+        assert!(own.is_baseline(&[]), "the agent's own program is no dirt");
+        let id = AllocationId::parse("alloc-a-1").unwrap();
+        let made = |cgroups: &str| Process { cgroups: cgroups.to_owned(), ..own.clone() };
+        assert!(made("0::/fleet/alloc-a-1\n").is_of(&id));
+        assert!(made("0::/fleet.slice/fleet-alloc-a-1.service/job\n").is_of(&id));
+        assert!(!made("0::/fleet/alloc-a-11\n").is_of(&id));
+        assert_eq!(process(u32::MAX), None);
+    }
+
+    #[test]
+    fn an_open_descriptor_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nvidia77");
+        let _held = fs::File::create(&path).unwrap();
+        assert!(has_open(std::process::id(), "nvidia77"));
+        assert!(!has_open(std::process::id(), "nvidia78"));
+    }
+}

@@ -1,0 +1,15 @@
+//! Releasing GPUs: a lease that is over is given back only when its GPUs are proven empty.
+//!
+//! - [`prove`]: one task per lease that ends; it asks the driver and `/proc` until both say "nobody", ends
+//!   what is left of the lease's own attempts by their cgroups, and touches nobody else's processes.
+//! - [`holders`]: who has a GPU open. [`floors`]: how much memory an idle GPU shows.
+//!
+//! A GPU that is lost or does not answer is never released here: nothing about it is proven.
+
+mod floors;
+mod holders;
+mod prove;
+
+pub use floors::{FloorError, Floors};
+pub use holders::{Process, by_descriptor, foreign_processes, process};
+pub use prove::{Proof, prove};

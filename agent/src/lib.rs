@@ -1,0 +1,30 @@
+//! fleet-agent: finds the GPUs of one node, enforces leases on them, runs jobs, watches health, reports.
+//!
+//! Start reading at [`server`], which puts it together. Orders come in by [`link`], [`reconcile`] makes the
+//! node follow them, [`allocations`] carries single attempts from order to end; [`leases`] proves GPUs
+//! empty, [`inventory`] and [`health`] say what there is and how it does, [`tunnel`] carries output and
+//! input. The parts under them: [`gpu`] (NVML), [`runtime`], [`shim`], [`unit`], [`cgroup`] and [`filter`]
+//! (isolation), [`image`], [`checkpoint`] and [`user`] (everything that belongs to users), [`enroll`].
+
+pub mod allocations;
+pub mod cgroup;
+pub mod checkpoint;
+mod clock;
+pub mod config;
+pub mod enroll;
+pub mod filter;
+pub mod gpu;
+mod health;
+pub mod image;
+pub mod inventory;
+pub mod leases;
+pub mod link;
+pub mod reconcile;
+pub mod runtime;
+pub mod server;
+pub mod shim;
+pub mod stop_all;
+pub mod telemetry;
+pub mod tunnel;
+pub mod unit;
+pub mod user;

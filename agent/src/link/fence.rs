@@ -1,0 +1,120 @@
+//! The highest order of the controllers' documents that this node has seen; anything below is ignored.
+//!
+//! Incarnation and term are on the disk before a document of theirs is acted upon. The index within them
+//! is kept in memory: a leader sends its documents in order over one connection.
+
+use std::path::{Path, PathBuf};
+
+use fleet_proto::transport::files::{self, FileError, MODE_PRIVATE};
+use serde::{Deserialize, Serialize};
+
+const FILE: &str = "leader.json";
+const VERSION: u32 = 1;
+
+/// Where a document stands among all that were ever sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Standing {
+    pub incarnation: u64,
+    pub term: u64,
+    pub applied_index: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum FenceError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("{} is not valid", path.display())]
+    Damaged {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("{} was written by a newer version of fleet (v{found})", path.display())]
+    Newer { path: PathBuf, found: u32 },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Stored {
+    v: u32,
+    incarnation: u64,
+    term: u64,
+}
+
+/// See the module's doc.
+#[derive(Debug)]
+pub struct Fence {
+    path: PathBuf,
+    highest: Standing,
+}
+
+impl Fence {
+    /// Reads what was stored below `state_dir`.
+    pub fn open(state_dir: &Path) -> Result<Self, FenceError> {
+        let path = state_dir.join(FILE);
+        if !path.exists() {
+            return Ok(Self { path, highest: Standing::default() });
+        }
+        let stored: Stored = serde_json::from_slice(&files::read_limited(&path)?)
+            .map_err(|source| FenceError::Damaged { path: path.clone(), source })?;
+        if stored.v > VERSION {
+            return Err(FenceError::Newer { path, found: stored.v });
+        }
+        let Stored { incarnation, term, .. } = stored;
+        Ok(Self { path, highest: Standing { incarnation, term, applied_index: 0 } })
+    }
+
+    /// Whether a document may be acted upon. What it teaches is durable when this returns.
+    pub fn admit(&mut self, document: Standing) -> Result<bool, FenceError> {
+        if document < self.highest {
+            return Ok(false);
+        }
+        let rank = |s: &Standing| (s.incarnation, s.term);
+        if rank(&document) > rank(&self.highest) {
+            let Standing { incarnation, term, .. } = document;
+            let stored = Stored { v: VERSION, incarnation, term };
+            let bytes = serde_json::to_vec(&stored)
+                .map_err(|source| FenceError::Damaged { path: self.path.clone(), source })?;
+            files::write_atomic(&self.path, &bytes, MODE_PRIVATE)?;
+        }
+        self.highest = document;
+        Ok(true)
+    }
+
+    /// The highest seen.
+    pub fn highest(&self) -> Standing {
+        self.highest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn at(incarnation: u64, term: u64, applied_index: u64) -> Standing {
+        Standing { incarnation, term, applied_index }
+    }
+
+    #[test]
+    fn what_is_lower_is_ignored_also_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut fence = Fence::open(dir.path()).unwrap();
+        assert!(fence.admit(at(1, 3, 10)).unwrap());
+        assert!(fence.admit(at(1, 3, 10)).unwrap(), "the same document again");
+        assert!(!fence.admit(at(1, 3, 9)).unwrap());
+        assert!(!fence.admit(at(1, 2, 99)).unwrap());
+        assert!(fence.admit(at(2, 1, 1)).unwrap(), "a restored cluster begins anew");
+        let mut again = Fence::open(dir.path()).unwrap();
+        assert!(!again.admit(at(1, 9, 99)).unwrap());
+        assert!(again.admit(at(2, 1, 0)).unwrap());
+    }
+
+    #[test]
+    fn a_term_that_cannot_be_stored_is_not_admitted() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut fence = Fence::open(dir.path()).unwrap();
+        std::fs::create_dir(dir.path().join(FILE)).unwrap();
+        assert!(fence.admit(at(1, 1, 1)).is_err());
+        assert_eq!(fence.highest(), Standing::default());
+    }
+}

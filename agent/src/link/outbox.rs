@@ -1,0 +1,355 @@
+//! What the controller must hear, until it has it: a level, rebuilt into batches for each connection.
+//!
+//! The reconcile task, the inventory and health put facts in and take obsolete ones out; the link sends
+//! what was not acknowledged on its connection, in order, one batch at a time. A new connection begins
+//! by saying everything again: each report is harmless to repeat.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fleet_core::allocation::EndReport;
+use fleet_core::command::Report;
+use fleet_core::health::Condition;
+use fleet_core::id::{AllocationId, LeaseId};
+use fleet_core::lease::Epoch;
+use fleet_core::node::NodeFacts;
+use fleet_core::time::Timestamp;
+use tokio::sync::Notify;
+
+use crate::checkpoint::CheckpointSeen;
+
+/// Reports in one batch. The controller takes 2,000.
+const BATCH_MAX: usize = 500;
+/// Checkpoints of one attempt that wait to be said; of more, the oldest are left out.
+const CHECKPOINTS_MAX: usize = 64;
+
+/// What a report is about: a later one of the same key takes its place.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Facts,
+    Conditions,
+    Started(AllocationId),
+    Deferral(AllocationId),
+    Checkpoint(AllocationId, u64),
+    Ended(AllocationId),
+    Released(LeaseId),
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: Key,
+    report: Report,
+    /// Acknowledged on this connection.
+    said: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By order of becoming true.
+    entries: BTreeMap<u64, Entry>,
+    places: BTreeMap<Key, u64>,
+    next: u64,
+    /// So many reports are sent one by one, since a batch with them was refused.
+    cautious: usize,
+}
+
+/// Handle on what is to be said. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Outbox(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+/// Reports under way, by the places they came from.
+#[derive(Debug)]
+pub struct Batch {
+    places: Vec<u64>,
+    pub reports: Vec<Report>,
+}
+
+impl State {
+    fn put(&mut self, key: Key, report: Report) {
+        if let Some(at) = self.places.get(&key).copied() {
+            if self.entries.get(&at).is_some_and(|entry| entry.report == report) {
+                return;
+            }
+            self.entries.remove(&at);
+        }
+        self.next += 1;
+        self.places.insert(key.clone(), self.next);
+        self.entries.insert(self.next, Entry { key, report, said: false });
+    }
+
+    fn take_out(&mut self, key: &Key) {
+        if let Some(at) = self.places.remove(key) {
+            self.entries.remove(&at);
+        }
+    }
+
+    fn checkpoints_of(&self, id: &AllocationId) -> Vec<Key> {
+        let (from, to) = (Key::Checkpoint(id.clone(), 0), Key::Checkpoint(id.clone(), u64::MAX));
+        self.places.range(from..=to).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Of the checkpoints that were said only the newest is of use to a new connection.
+    fn thin_checkpoints(&mut self, id: &AllocationId) {
+        let keys = self.checkpoints_of(id);
+        let Some((_, older)) = keys.split_last() else { return };
+        for (at, key) in older.iter().enumerate() {
+            let said =
+                self.places.get(key).and_then(|p| self.entries.get(p)).is_some_and(|e| e.said);
+            if said || at + CHECKPOINTS_MAX < keys.len() {
+                self.take_out(key);
+            }
+        }
+    }
+}
+
+impl Outbox {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, key: Key, report: Report) {
+        self.state().put(key, report);
+        self.0.changed.notify_one();
+    }
+
+    /// The inventory as it is now.
+    pub fn facts(&self, facts: NodeFacts) {
+        self.put(Key::Facts, Report::Facts { facts });
+    }
+
+    /// All conditions that hold now.
+    pub fn conditions(&self, conditions: Vec<Condition>) {
+        self.put(Key::Conditions, Report::Conditions { conditions });
+    }
+
+    pub fn started(&self, allocation: &AllocationId, epoch: Epoch, at: Timestamp) {
+        let key = Key::Started(allocation.clone());
+        self.put(key, Report::Started { allocation: allocation.clone(), epoch, at });
+    }
+
+    pub fn deferral_taken(&self, allocation: &AllocationId, order: u32, checkpoint_seq: u64) {
+        let key = Key::Deferral(allocation.clone());
+        let allocation = allocation.clone();
+        self.put(key, Report::DeferralTaken { allocation, order, checkpoint_seq });
+    }
+
+    /// `path`: as the job sees it.
+    pub fn checkpoint(&self, allocation: &AllocationId, seen: &CheckpointSeen, path: String) {
+        let report = Report::Checkpoint {
+            allocation: allocation.clone(),
+            seq: seen.seq,
+            path,
+            size_bytes: seen.size_bytes,
+            completed_at: Timestamp(seen.completed_at_unix_ms),
+            // Filled in when it is sent.
+            age: fleet_core::time::Millis::ZERO,
+        };
+        let mut state = self.state();
+        state.put(Key::Checkpoint(allocation.clone(), seen.seq), report);
+        state.thin_checkpoints(allocation);
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    pub fn ended(&self, allocation: &AllocationId, epoch: Epoch, report: EndReport) {
+        let key = Key::Ended(allocation.clone());
+        self.put(key, Report::Ended { allocation: allocation.clone(), epoch, report });
+    }
+
+    pub fn released(&self, lease: &LeaseId, epoch: Epoch) {
+        let key = Key::Released(lease.clone());
+        self.put(key, Report::Released { lease: lease.clone(), epoch });
+    }
+
+    /// Nothing of this attempt needs to be said any more.
+    pub fn forget(&self, id: &AllocationId) {
+        let mut state = self.state();
+        for key in [Key::Started(id.clone()), Key::Deferral(id.clone()), Key::Ended(id.clone())] {
+            state.take_out(&key);
+        }
+        for key in state.checkpoints_of(id) {
+            state.take_out(&key);
+        }
+    }
+
+    /// The controller does not know the lease any more.
+    pub fn drop_release(&self, lease: &LeaseId) {
+        self.state().take_out(&Key::Released(lease.clone()));
+    }
+
+    /// A new connection: everything is to be said on it, but the facts, which were in its first message.
+    pub fn begin(&self, facts: &NodeFacts) {
+        let mut state = self.state();
+        state.cautious = 0;
+        for entry in state.entries.values_mut() {
+            entry.said = matches!(&entry.report, Report::Facts { facts: known } if known == facts);
+        }
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    /// The next batch of what was not said yet.
+    pub fn next_batch(&self, now: Timestamp) -> Option<Batch> {
+        let mut state = self.state();
+        let max = if state.cautious > 0 { 1 } else { BATCH_MAX };
+        state.cautious = state.cautious.saturating_sub(1);
+        let unsaid = state.entries.iter().filter(|(_, entry)| !entry.said).take(max);
+        let (places, mut reports): (Vec<u64>, Vec<Report>) =
+            unsaid.map(|(at, entry)| (*at, entry.report.clone())).unzip();
+        for report in &mut reports {
+            if let Report::Checkpoint { completed_at, age, .. } = report {
+                *age = now.since(*completed_at);
+            }
+        }
+        (!places.is_empty()).then_some(Batch { places, reports })
+    }
+
+    /// The batch is in the log; or refused, whole.
+    pub fn answered(&self, batch: &Batch, refused: bool) {
+        let mut state = self.state();
+        if refused && batch.places.len() > 1 {
+            // One of them is bad: said singly, it alone is refused.
+            state.cautious = batch.places.len();
+            drop(state);
+            self.0.changed.notify_one();
+            return;
+        }
+        for at in &batch.places {
+            if let Some(entry) = state.entries.get_mut(at) {
+                entry.said = true;
+            }
+        }
+        let ids: Vec<AllocationId> = batch
+            .places
+            .iter()
+            .filter_map(|at| match state.entries.get(at).map(|entry| &entry.key) {
+                Some(Key::Checkpoint(id, _)) => Some(id.clone()),
+                _ => None,
+            })
+            .collect();
+        for id in ids {
+            state.thin_checkpoints(&id);
+        }
+    }
+
+    /// Returns when there may be something new to say.
+    pub async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use fleet_core::allocation::AttemptEnd;
+
+    use super::*;
+    use crate::checkpoint::Source;
+
+    const NOW: Timestamp = Timestamp(10_000);
+
+    fn id(n: u32) -> AllocationId {
+        AllocationId::parse(&format!("alloc-{n}-1")).unwrap()
+    }
+
+    fn epoch() -> Epoch {
+        Epoch { incarnation: 1, index: 1 }
+    }
+
+    fn end() -> EndReport {
+        crate::allocations::without_exit(AttemptEnd::Exited { code: 0 }, false, Timestamp(1))
+    }
+
+    fn seen(seq: u64) -> CheckpointSeen {
+        let path = format!("/c/{seq}");
+        CheckpointSeen {
+            seq,
+            path,
+            size_bytes: 1,
+            completed_at_unix_ms: 9_000,
+            source: Source::Observed,
+        }
+    }
+
+    #[test]
+    fn what_is_acknowledged_is_said_again_only_on_a_new_connection() {
+        let outbox = Outbox::default();
+        outbox.started(&id(1), epoch(), NOW);
+        outbox.ended(&id(1), epoch(), end());
+        let batch = outbox.next_batch(NOW).unwrap();
+        assert!(matches!(batch.reports[..], [Report::Started { .. }, Report::Ended { .. }]));
+        outbox.answered(&batch, false);
+        assert!(outbox.next_batch(NOW).is_none());
+        let first = batch.reports.clone();
+        outbox.begin(&facts());
+        assert_eq!(outbox.next_batch(NOW).unwrap().reports, first);
+        outbox.forget(&id(1));
+        assert!(outbox.next_batch(NOW).is_none());
+    }
+
+    #[test]
+    fn a_refused_batch_is_taken_apart_so_that_only_the_bad_one_is_lost() {
+        let outbox = Outbox::default();
+        for n in 0..3 {
+            outbox.started(&id(n), epoch(), NOW);
+        }
+        outbox.answered(&outbox.next_batch(NOW).unwrap(), true);
+        for n in 0..3 {
+            let one = outbox.next_batch(NOW).unwrap();
+            assert_eq!(one.reports.len(), 1);
+            outbox.answered(&one, n == 1);
+        }
+        assert!(outbox.next_batch(NOW).is_none());
+    }
+
+    #[test]
+    fn what_changes_while_it_is_under_way_is_said_again() {
+        let outbox = Outbox::default();
+        outbox.conditions(Vec::new());
+        let under_way = outbox.next_batch(NOW).unwrap();
+        let mut facts = facts();
+        facts.kernel = "other".to_owned();
+        outbox.facts(facts);
+        outbox.answered(&under_way, false);
+        assert!(matches!(outbox.next_batch(NOW).unwrap().reports[..], [Report::Facts { .. }]));
+    }
+
+    #[test]
+    fn of_the_checkpoints_that_were_said_only_the_newest_is_kept() {
+        let outbox = Outbox::default();
+        for seq in 1..=3 {
+            outbox.checkpoint(&id(1), &seen(seq), format!("/c/{seq}"));
+        }
+        let batch = outbox.next_batch(NOW).unwrap();
+        assert_eq!(batch.reports.len(), 3);
+        let Report::Checkpoint { age, .. } = &batch.reports[0] else { panic!("a checkpoint") };
+        assert_eq!(age.0, 1_000);
+        outbox.answered(&batch, false);
+        outbox.begin(&facts());
+        let again = outbox.next_batch(NOW).unwrap();
+        assert!(matches!(again.reports[..], [Report::Checkpoint { seq: 3, .. }]));
+    }
+
+    fn facts() -> NodeFacts {
+        NodeFacts {
+            machine: fleet_core::node::MachineIdentity::default(),
+            boot_id: String::new(),
+            agent_instance: String::new(),
+            agent_version: String::new(),
+            kernel: String::new(),
+            os: String::new(),
+            driver: None,
+            cpu_millis: 0,
+            memory_bytes: 0,
+            gpus: Vec::new(),
+            links: Vec::new(),
+            gpu_problem: None,
+        }
+    }
+}

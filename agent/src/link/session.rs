@@ -1,0 +1,327 @@
+//! Connecting, and one connection from its hello to its end.
+
+use std::time::Duration;
+
+use fleet_core::desired::{DESIRED_VERSION, DesiredNode};
+use fleet_core::name::NodeName;
+use fleet_proto::convert::rejection::LEADER_TRAILER;
+use fleet_proto::transport::client::{Address, Dialer};
+use fleet_proto::transport::limits::{AGENT_MESSAGE_BYTES_MAX, CONNECT_TIMEOUT};
+use fleet_proto::v1;
+use fleet_proto::v1::agent_message::Message;
+use fleet_proto::v1::agents_client::AgentsClient;
+use fleet_proto::v1::controller_message::Message as Answer;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+use super::backoff::Backoff;
+use super::{Batch, Fence, Outbox, Standing};
+use crate::allocations::Registry;
+use crate::clock;
+use crate::inventory::View;
+use crate::tunnel::Tunnels;
+
+/// How often the agent says that it is there.
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
+/// A document that may have been sent longer ago than this is not acted upon. Well below the shortest
+/// silence after which a controller may give work to others.
+const FRESH_MAX: Duration = Duration::from_secs(20);
+/// When so many attempts were let go of, the controller is told early: it names each of them in every
+/// document until it knows.
+const GONE_MAX: usize = 16;
+/// But not more often than this.
+const BEAT_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// A controller that says nothing for this long is gone: it answers every heartbeat.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// How long a controller may take to accept the agent: the registration goes through the log.
+const ACCEPT_MAX: Duration = Duration::from_secs(20);
+/// Messages that wait for the connection.
+const QUEUE: usize = 64;
+
+/// What the link is made of.
+#[derive(Debug)]
+pub struct LinkParts {
+    pub node: NodeName,
+    pub dialer: Dialer,
+    pub fence: Fence,
+    pub outbox: Outbox,
+    pub view: View,
+    pub registry: Registry,
+    pub tunnels: Tunnels,
+    /// The newest document that may be acted upon.
+    pub desired: watch::Sender<Option<DesiredNode>>,
+    /// When the heartbeat was sent, since boot, that a controller answered last.
+    pub heard: watch::Sender<Duration>,
+}
+
+/// The task that keeps the connection.
+#[derive(Debug)]
+pub struct Link {
+    parts: LinkParts,
+    backoff: Backoff,
+}
+
+/// One connection.
+struct Session<'a> {
+    parts: &'a mut LinkParts,
+    channel: Channel,
+    address: Address,
+    to: mpsc::Sender<v1::AgentMessage>,
+    under_way: Option<(u64, Batch)>,
+    number: u64,
+    /// A document was taken on this connection.
+    useful: bool,
+    /// When the last heartbeat was sent.
+    beaten: Instant,
+    /// When, since boot, the newest question was sent that the controller has answered.
+    answered: Duration,
+    /// A document that may be old.
+    held_back: Option<DesiredNode>,
+}
+
+impl Link {
+    pub fn new(parts: LinkParts) -> Self {
+        Self { parts, backoff: Backoff::new() }
+    }
+
+    /// Connects, serves, and connects again, until dropped.
+    pub async fn run(mut self) {
+        let mut next = 0;
+        let mut last_problem = String::new();
+        loop {
+            let channels = self.parts.dialer.channels();
+            if channels.is_empty() {
+                tracing::error!("no controller address is known");
+                sleep(self.backoff.pause(random())).await;
+                continue;
+            }
+            let at = next % channels.len();
+            let (address, channel) = channels[at].clone();
+            let (useful, status) = self.connect(address.clone(), channel).await;
+            if useful {
+                self.backoff.reset();
+            }
+            let problem = self.explain(&status);
+            if problem == last_problem {
+                tracing::debug!(%address, problem, "no link");
+            } else {
+                tracing::warn!(%address, problem, "no link to a controller");
+                last_problem = problem;
+            }
+            next = self.next_address(at, &status);
+            // Another address is tried at once while there is one that was not.
+            if at + 1 >= channels.len() || useful {
+                sleep(self.backoff.pause(random())).await;
+            }
+        }
+    }
+
+    /// A controller that does not lead names the one that does.
+    fn next_address(&self, at: usize, status: &Status) -> usize {
+        let leader = status.metadata().get(LEADER_TRAILER).and_then(|value| value.to_str().ok());
+        let known = self.parts.dialer.addresses();
+        leader
+            .and_then(|leader| known.iter().position(|address| address.to_string() == leader))
+            .unwrap_or(at + 1)
+    }
+
+    fn explain(&self, status: &Status) -> String {
+        let dialled = self.parts.dialer.last_error();
+        dialled.map_or_else(|| status.message().to_owned(), |error| error.to_string())
+    }
+
+    async fn connect(&mut self, address: Address, channel: Channel) -> (bool, Status) {
+        let facts = self.parts.view.facts.borrow().clone();
+        let facts_json = match serde_json::to_vec(&facts) {
+            Ok(json) => json,
+            Err(error) => return (false, Status::internal(error.to_string())),
+        };
+        let hello = v1::AgentHello {
+            facts_json,
+            agent_instance: facts.agent_instance.clone(),
+            now_unix_ms: clock::now().0,
+        };
+        let asked = clock::since_boot();
+        let (to, messages) = mpsc::channel(QUEUE);
+        // There is room: it is new.
+        drop(to.try_send(v1::AgentMessage { message: Some(Message::Hello(hello)) }));
+        let mut client =
+            AgentsClient::new(channel.clone()).max_decoding_message_size(AGENT_MESSAGE_BYTES_MAX);
+        let call = client.sync(ReceiverStream::new(messages));
+        let inbound = match timeout(CONNECT_TIMEOUT + ACCEPT_MAX, call).await {
+            Ok(Ok(response)) => response.into_inner(),
+            Ok(Err(status)) => return (false, status),
+            Err(_) => return (false, Status::deadline_exceeded("not accepted in time")),
+        };
+        tracing::info!(%address, "linked to the controller");
+        self.parts.outbox.begin(&facts);
+        let mut session = Session {
+            parts: &mut self.parts,
+            channel,
+            address,
+            to,
+            under_way: None,
+            number: 0,
+            useful: false,
+            beaten: Instant::now(),
+            answered: asked,
+            held_back: None,
+        };
+        let status = session.serve(inbound).await;
+        (session.useful, status)
+    }
+}
+
+impl Session<'_> {
+    async fn serve(&mut self, mut inbound: Streaming<v1::ControllerMessage>) -> Status {
+        let mut beat = interval(HEARTBEAT_EVERY);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut silent_at = Instant::now() + SILENCE_MAX;
+        let outbox = self.parts.outbox.clone();
+        loop {
+            if self.under_way.is_none()
+                && let Some(batch) = outbox.next_batch(clock::now())
+                && let Err(status) = self.report(batch).await
+            {
+                return status;
+            }
+            let step = tokio::select! {
+                message = inbound.message() => match message {
+                    Ok(Some(message)) => {
+                        silent_at = Instant::now() + SILENCE_MAX;
+                        self.hear(message)
+                    }
+                    Ok(None) => Err(Status::unavailable("the controller closed the link")),
+                    Err(status) => Err(status),
+                },
+                _ = beat.tick() => self.beat().await,
+                () = outbox.changed(), if self.under_way.is_none() => Ok(()),
+                () = sleep_until(silent_at) => {
+                    Err(Status::deadline_exceeded("the controller does not answer"))
+                }
+            };
+            if let Err(status) = step {
+                return status;
+            }
+            if self.parts.registry.gone_since_told() >= GONE_MAX
+                && self.beaten.elapsed() >= BEAT_AGAIN_AFTER
+                && let Err(status) = self.beat().await
+            {
+                return status;
+            }
+        }
+    }
+
+    async fn send(&self, message: Message) -> Result<(), Status> {
+        let message = v1::AgentMessage { message: Some(message) };
+        self.to.send(message).await.map_err(|_| Status::unavailable("the link is closed"))
+    }
+
+    async fn report(&mut self, batch: Batch) -> Result<(), Status> {
+        let reports_json = serde_json::to_vec(&batch.reports)
+            .map_err(|error| Status::internal(error.to_string()))?;
+        self.number += 1;
+        let number = self.number;
+        self.under_way = Some((number, batch));
+        self.send(Message::Reports(v1::AgentReports { number, reports_json })).await
+    }
+
+    async fn beat(&mut self) -> Result<(), Status> {
+        let gpus = self.parts.view.measured.borrow().clone();
+        self.beaten = Instant::now();
+        let allocations = self.parts.registry.tell_ids().iter().map(ToString::to_string).collect();
+        self.send(Message::Heartbeat(v1::AgentHeartbeat {
+            sent_boottime_ms: clock::boot_ms(),
+            now_unix_ms: clock::now().0,
+            gpus,
+            allocations,
+        }))
+        .await
+    }
+
+    fn hear(&mut self, message: v1::ControllerMessage) -> Result<(), Status> {
+        match message.message {
+            Some(Answer::Acknowledge(answer)) => self.acknowledged(&answer),
+            Some(Answer::Desired(document)) => return self.take(&document),
+            Some(Answer::Echo(echo)) => self.echoed(Duration::from_millis(echo.sent_boottime_ms)),
+            Some(Answer::OpenTunnel(open)) => {
+                self.parts.tunnels.open(&self.address, &self.channel, open);
+            }
+            // From a newer controller: nothing this agent could do.
+            None => tracing::warn!("a message of an unknown kind"),
+        }
+        Ok(())
+    }
+
+    /// Messages come in order, so what follows an answer is not older than the question was. A process that
+    /// was stopped for a while finds old orders in its buffers, and must not take them for new ones.
+    fn is_fresh(&self) -> bool {
+        clock::since_boot().saturating_sub(self.answered) <= FRESH_MAX
+    }
+
+    fn echoed(&mut self, sent: Duration) {
+        self.answered = self.answered.max(sent);
+        self.parts.heard.send_replace(sent);
+        if self.is_fresh()
+            && let Some(desired) = self.held_back.take()
+        {
+            self.parts.desired.send_replace(Some(desired));
+        }
+    }
+
+    fn acknowledged(&mut self, answer: &v1::Acknowledge) {
+        let Some((number, batch)) = self.under_way.take() else { return };
+        if number != answer.number {
+            self.under_way = Some((number, batch));
+            return;
+        }
+        let refused = !answer.refused.is_empty();
+        if refused {
+            tracing::error!(reports = batch.reports.len(), why = answer.refused, "reports refused");
+        }
+        self.parts.outbox.answered(&batch, refused);
+    }
+
+    fn take(&mut self, document: &v1::Desired) -> Result<(), Status> {
+        let standing = Standing {
+            incarnation: document.incarnation,
+            term: document.term,
+            applied_index: document.applied_index,
+        };
+        let desired: DesiredNode = serde_json::from_slice(&document.desired_json)
+            .map_err(|error| Status::invalid_argument(format!("desired_json: {error}")))?;
+        if desired.v > DESIRED_VERSION || desired.node != self.parts.node {
+            return Err(Status::invalid_argument("the document is not for this agent"));
+        }
+        match self.parts.fence.admit(standing) {
+            Ok(true) if self.is_fresh() => {
+                self.useful = true;
+                self.held_back = None;
+                self.parts.desired.send_replace(Some(desired));
+            }
+            Ok(true) => {
+                tracing::warn!("a document may be old: it waits for the controller's next answer");
+                self.held_back = Some(desired);
+            }
+            Ok(false) => {
+                let highest = self.parts.fence.highest();
+                tracing::warn!(?standing, ?highest, "an outdated document is ignored");
+            }
+            // Not acted upon; the controller sends it again with the next connection.
+            Err(error) => return Err(Status::internal(error.to_string())),
+        }
+        Ok(())
+    }
+}
+
+/// Bits to spread pauses by; their quality does not matter.
+fn random() -> u16 {
+    let mut bytes = [0; 2];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => u16::from_le_bytes(bytes),
+        Err(_) => u16::MAX,
+    }
+}

@@ -1,0 +1,166 @@
+//! `fleet-agent`: arguments, logging, exit code. Everything else is in the library.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+use fleet_agent::config::{self, Config};
+use fleet_agent::enroll::store::IdentityFolder;
+use fleet_agent::enroll::{JoinOptions, Machine, identity_folder, join};
+use fleet_agent::gpu::{ProbeOptions, run_probe};
+use fleet_agent::{server, stop_all, telemetry};
+use fleet_core::name::NodeName;
+use fleet_proto::transport::client::Address;
+use fleet_proto::transport::token::JoinToken;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Threads for what blocks: files, `/proc`, name services. Idle ones end by themselves.
+const BLOCKING_THREADS_MAX: usize = 32;
+
+/// The agent of fleet: one per GPU node.
+#[derive(Debug, Parser)]
+#[command(name = "fleet-agent", version)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run the agent in the foreground
+    #[command(alias = "serve")]
+    Run(ConfigArgument),
+    /// Make this node a member of a fleet
+    Join(JoinArguments),
+    /// Check the configuration and say what is wrong with it
+    CheckConfig(ConfigArgument),
+    /// Stop every job of this node, while no agent runs
+    StopAll(StopArguments),
+    /// Talk to the NVIDIA driver on behalf of the agent (started by the agent itself)
+    #[command(hide = true)]
+    NvmlProbe(ProbeOptions),
+}
+
+#[derive(Debug, clap::Args)]
+struct ConfigArgument {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
+    config: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+struct JoinArguments {
+    /// A controller's address
+    #[arg(value_name = "HOST:PORT")]
+    address: Address,
+    /// The join token, from `fleet node token create`
+    #[arg(long, value_name = "TOKEN")]
+    token: String,
+    /// This node's name
+    #[arg(long, value_name = "NAME", value_parser = NodeName::parse)]
+    name: NodeName,
+    /// Leave the fleet or the name that this node has now
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+#[derive(Debug, clap::Args)]
+struct StopArguments {
+    /// Seconds from the stop signal to SIGKILL
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    grace: u64,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+// Not an async main: the helpers must stay small processes without a runtime.
+fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|arg| arg == "as-user") {
+        return fleet_agent::user::run_as_user_helper(args);
+    }
+    let verb = Arguments::parse().verb;
+    if let Verb::NvmlProbe(options) = &verb {
+        return run_probe(options);
+    }
+    telemetry::init();
+    match run(verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> anyhow::Result<()> {
+    match verb {
+        Verb::NvmlProbe(_) => Ok(()),
+        Verb::CheckConfig(arguments) => {
+            Config::load(&arguments.config)?;
+            Ok(())
+        }
+        Verb::Run(arguments) => {
+            let config = Config::load(&arguments.config)?;
+            runtime()?.block_on(async {
+                let stop = on_signal()?;
+                server::serve(config, stop).await
+            })
+        }
+        Verb::Join(arguments) => runtime()?.block_on(join_fleet(arguments)),
+        Verb::StopAll(arguments) => {
+            let config = Config::load(&arguments.config.config)?;
+            let grace = Duration::from_secs(arguments.grace);
+            runtime()?.block_on(stop_all::stop_all(&config, grace))
+        }
+    }
+}
+
+async fn join_fleet(arguments: JoinArguments) -> anyhow::Result<()> {
+    let config = Config::load(&arguments.config.config)?;
+    let token: JoinToken = arguments.token.parse().context("--token")?;
+    let mut machine = Machine::read();
+    if let Some(id) = config.machine_id {
+        machine.machine_id = id;
+    }
+    let joined = join(&JoinOptions {
+        address: arguments.address,
+        token,
+        name: arguments.name,
+        machine,
+        folder: IdentityFolder::new(&identity_folder(&config.state_dir)),
+        replace: arguments.replace,
+    })
+    .await?;
+    tracing::info!("{joined}");
+    Ok(())
+}
+
+/// A token that SIGTERM and SIGINT cancel.
+fn on_signal() -> anyhow::Result<CancellationToken> {
+    let stop = CancellationToken::new();
+    let cancel = stop.clone();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        cancel.cancel();
+    });
+    Ok(stop)
+}
+
+// One thread suffices: what blocks has threads of its own, and memory counts.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .build()
+}

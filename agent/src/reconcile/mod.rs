@@ -1,0 +1,17 @@
+//! Making the node what it should be: the one owner of the table of attempts.
+//!
+//! - [`plan`]: pure, what to do. [`table`]: what is known. [`epochs`]: the fence.
+//!
+//! One task. It takes the newest document of the link and what the attempts' tasks tell, plans, acts, and
+//! plans again. It rebuilds everything from the disk when the agent starts. It must never block, and
+//! nothing is ever stopped because it was not mentioned.
+
+mod epochs;
+pub mod plan;
+mod retention;
+mod table;
+mod task;
+
+pub use epochs::{Claim, ClaimError, EpochError, Epochs};
+pub use table::{Phase, Release, Row, Table};
+pub use task::{Reconciler, ReconcilerParts};

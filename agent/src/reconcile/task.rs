@@ -1,0 +1,446 @@
+//! The reconcile task: plan, act, listen, again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleet_core::allocation::AttemptEnd;
+use fleet_core::desired::{DesiredLease, DesiredNode, StartOrder};
+use fleet_core::id::{AllocationId, LeaseId};
+use fleet_core::lease::Epoch;
+use fleet_core::name::{GpuUuid, UserName};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::plan::{Action, plan};
+use super::retention::Forgotten;
+use super::table::{Phase, Release, Row, Table};
+use crate::allocations::{
+    self, AllocationDir, Begin, Happening, Node, Order, Record, RecordError, Registry, Shown, Tell,
+    chain, end_unrecorded, without_exit,
+};
+use crate::clock;
+use crate::image;
+use crate::leases::{Floors, Proof, prove};
+use crate::link::Outbox;
+
+/// What attempts' tasks have told and was not taken yet.
+const HAPPENINGS_MAX: usize = 1_024;
+/// How often it is looked for records whose time is over.
+const RETENTION_EVERY: Duration = Duration::from_secs(60);
+
+/// What the task is made of.
+#[derive(Debug)]
+pub struct ReconcilerParts {
+    pub node: Arc<Node>,
+    pub floors: Floors,
+    pub registry: Registry,
+    pub outbox: Outbox,
+    /// The newest document that may be acted upon.
+    pub desired: watch::Receiver<Option<DesiredNode>>,
+    /// When a heartbeat was sent that a controller answered.
+    pub heard: watch::Receiver<Duration>,
+    /// The leases of the newest document, for the inventory.
+    pub leases: watch::Sender<Option<Vec<DesiredLease>>>,
+}
+
+/// One live attempt's task.
+#[derive(Debug)]
+struct Running {
+    orders: mpsc::Sender<Order>,
+    /// The job asked to be told of heartbeats.
+    fenced: bool,
+}
+
+/// See the module's doc.
+#[derive(Debug)]
+pub struct Reconciler {
+    parts: ReconcilerParts,
+    table: Table,
+    running: BTreeMap<AllocationId, Running>,
+    phases: BTreeMap<AllocationId, watch::Sender<Phase>>,
+    tell: mpsc::Sender<(AllocationId, Happening)>,
+    happenings: mpsc::Receiver<(AllocationId, Happening)>,
+    proofs: JoinSet<(LeaseId, Epoch)>,
+    proving: BTreeMap<LeaseId, AbortHandle>,
+    forgotten: Forgotten,
+    /// An order did not get through.
+    again: bool,
+}
+
+impl Reconciler {
+    /// Rebuilds what is known from the disk and takes up every attempt that has not ended.
+    pub fn rebuild(parts: ReconcilerParts) -> Result<Self, RecordError> {
+        let (tell, happenings) = mpsc::channel(HAPPENINGS_MAX);
+        let allocations = parts.node.allocations_dir();
+        let forgotten = Forgotten::new(parts.node.config.retention, Vec::new());
+        let mut this = Self {
+            parts,
+            table: Table::default(),
+            running: BTreeMap::new(),
+            phases: BTreeMap::new(),
+            tell,
+            happenings,
+            proofs: JoinSet::new(),
+            proving: BTreeMap::new(),
+            forgotten,
+            again: false,
+        };
+        let mut over = Vec::new();
+        for id in allocations::list(&allocations)? {
+            let dir = this.parts.registry.dir(&id);
+            if let Some(at) = dir.forgotten_at() {
+                over.push((at, id));
+                continue;
+            }
+            match dir.record() {
+                Ok(Some(record)) => this.take_up(record, dir),
+                // Killed before the order was written: nothing was started.
+                Ok(None) => over.push((clock::now(), id)),
+                Err(error) => {
+                    // Left as it is: what runs there is not touched, and somebody must look.
+                    tracing::error!(%id, error = chain(&error), "an attempt's record is unreadable");
+                }
+            }
+        }
+        this.forgotten = Forgotten::new(this.parts.node.config.retention, over);
+        Ok(this)
+    }
+
+    fn take_up(&mut self, record: Record, dir: AllocationDir) {
+        let id = record.id.clone();
+        tracing::info!(%id, "attempt taken up");
+        let row = Row::starting(record.epoch, record.lease.clone(), record.order.clone());
+        self.table.rows.insert(id.clone(), row);
+        self.spawn(id, record, dir);
+    }
+
+    /// Runs until the link is gone.
+    pub async fn run(mut self) {
+        let mut retention = interval(RETENTION_EVERY);
+        retention.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                changed = self.parts.desired.changed() => if changed.is_err() {
+                    return;
+                },
+                Some((id, happening)) = self.happenings.recv() => self.happened(&id, happening),
+                Some(proven) = self.proofs.join_next() => {
+                    if let Ok((lease, epoch)) = proven {
+                        self.proven(&lease, epoch);
+                    }
+                }
+                Ok(()) = self.parts.heard.changed() => {
+                    self.heard();
+                    if !std::mem::take(&mut self.again) {
+                        continue;
+                    }
+                }
+                _ = retention.tick() => {
+                    self.remove_old();
+                    continue;
+                }
+            }
+            self.reconcile();
+        }
+    }
+
+    fn reconcile(&mut self) {
+        let desired = self.parts.desired.borrow_and_update().clone();
+        let Some(desired) = desired else { return };
+        self.parts.leases.send_if_modified(|known| {
+            let changed = known.as_ref() != Some(&desired.leases);
+            if changed {
+                *known = Some(desired.leases.clone());
+            }
+            changed
+        });
+        for action in plan(&desired, &self.table) {
+            tracing::debug!(?action, "reconcile");
+            // Read what the table is about to lose.
+            let before = match &action {
+                Action::Forget { id } | Action::Replace { id } => self.table.rows.get(id).cloned(),
+                _ => None,
+            };
+            self.table.note(&action);
+            self.act(action, before);
+        }
+    }
+
+    fn act(&mut self, action: Action, before: Option<Row>) {
+        match action {
+            Action::Start { id, epoch, lease, order } => self.start(id, epoch, lease, *order),
+            Action::Adopt { id, epoch, lease } => self.adopt(&id, epoch, lease),
+            Action::Supersede { id } => {
+                tracing::warn!(%id, "another grant of this id takes its place");
+                let why = "its place was granted anew".to_owned();
+                self.order(&id, Order::Stop { grace: Duration::ZERO, why });
+            }
+            Action::Stop { id, grace, why } => {
+                tracing::info!(%id, why, grace_ms = grace.0, "attempt is told to stop");
+                self.order(&id, Order::Stop { grace: Duration::from_millis(grace.0), why });
+            }
+            Action::SayNeverStarted { id, epoch, .. } => {
+                let message = "stopped before it started".to_owned();
+                self.say_without_record(&id, epoch, AttemptEnd::CannotStart { message }, true);
+            }
+            Action::SayLost { id, epoch, .. } => self.say_lost(id, epoch),
+            Action::AnswerDeferral { id, order, checkpoint_seq } => {
+                self.parts.outbox.deferral_taken(&id, order, checkpoint_seq);
+                self.order(&id, Order::AskCheckpoint);
+            }
+            Action::Forget { id } => self.forget(id, before.as_ref()),
+            Action::Replace { id } => self.let_go(&id),
+            Action::Prove { lease, epoch, gpus, reserved_by } => {
+                self.prove(lease, epoch, gpus, reserved_by);
+            }
+            Action::DropRelease { lease } => {
+                self.parts.outbox.drop_release(&lease);
+                if let Some(task) = self.proving.remove(&lease) {
+                    task.abort();
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, id: AllocationId, epoch: Epoch, lease: Option<LeaseId>, order: StartOrder) {
+        let boot_id = self.parts.node.boot_id.clone();
+        let record = Record::new(id.clone(), epoch, lease, boot_id, clock::now(), order);
+        let dir = self.parts.registry.dir(&id);
+        tracing::info!(%id, owner = %record.order.owner, gpus = record.order.gpus.len(), "attempt begins");
+        self.forgotten.take_back(&id);
+        self.spawn(id, record, dir);
+    }
+
+    fn spawn(&mut self, id: AllocationId, record: Record, dir: AllocationDir) {
+        let (phase, seen) = watch::channel(Phase::Starting);
+        let shown = Shown {
+            phase: seen,
+            gpus: record.order.gpus.clone(),
+            owner: Some(record.order.owner.clone()),
+        };
+        self.parts.registry.insert(id.clone(), shown);
+        self.phases.insert(id.clone(), phase);
+        let fenced = record.order.spec.stop_after.is_some();
+        let begin = Begin { node: Arc::clone(&self.parts.node), record: Arc::new(record), dir };
+        let tell = Tell { id: id.clone(), to: self.tell.clone() };
+        let orders = allocations::spawn(begin, tell);
+        self.running.insert(id, Running { orders, fenced });
+    }
+
+    /// What runs already is what was granted anew: only its epoch changes.
+    fn adopt(&mut self, id: &AllocationId, epoch: Epoch, lease: Option<LeaseId>) {
+        tracing::info!(%id, ?epoch, "attempt goes on under a new grant");
+        let dir = self.parts.registry.dir(id);
+        let rewritten = dir.record().and_then(|record| match record {
+            Some(record) => dir.write_record(&Record { epoch, lease: lease.clone(), ..record }),
+            None => Ok(()),
+        });
+        if let Err(error) = rewritten {
+            tracing::warn!(%id, error = chain(&error), "the new epoch is not written down");
+        }
+        let gpus = self.table.rows.get(id).map(|row| row.gpus().to_vec()).unwrap_or_default();
+        let claim = super::Claim { allocation: id.clone(), epoch, lease, gpus };
+        let epochs = self.parts.node.epochs.clone();
+        tokio::spawn(async move {
+            if let Err(error) = epochs.claim(claim).await {
+                tracing::warn!(%error, "the new epoch is not durable");
+            }
+        });
+        if self.table.rows.get(id).is_some_and(|row| row.phase == Phase::Running) {
+            self.parts.outbox.started(id, epoch, clock::now());
+        }
+    }
+
+    fn order(&mut self, id: &AllocationId, order: Order) {
+        let Some(running) = self.running.get(id) else { return };
+        let stop = matches!(order, Order::Stop { .. });
+        if let Err(error) = running.orders.try_send(order) {
+            tracing::warn!(%id, %error, "order not passed on yet");
+            // Planned again with the next heartbeat.
+            if let Some(row) = self.table.rows.get_mut(id).filter(|_| stop) {
+                row.stop_grace = None;
+                self.again = true;
+            }
+        }
+    }
+
+    fn say_without_record(
+        &mut self,
+        id: &AllocationId,
+        epoch: Epoch,
+        end: AttemptEnd,
+        stopped: bool,
+    ) {
+        let report = without_exit(end, stopped, clock::now());
+        tracing::warn!(%id, end = %report.end, "attempt is not here");
+        let (_, phase) = watch::channel(Phase::Ended);
+        let shown = Shown { phase, gpus: Vec::new(), owner: None };
+        self.parts.registry.insert(id.clone(), shown);
+        self.parts.outbox.ended(id, epoch, report);
+    }
+
+    /// What might be left of it goes first: after this it may run elsewhere.
+    fn say_lost(&mut self, id: AllocationId, epoch: Epoch) {
+        tracing::error!(%id, "the controller believes it runs here, and there is no record of it");
+        let (node, tell) = (Arc::clone(&self.parts.node), self.tell.clone());
+        if let Some(row) = self.table.rows.get_mut(&id) {
+            row.phase = Phase::Running;
+        }
+        let (_, phase) = watch::channel(Phase::Ended);
+        self.parts.registry.insert(id.clone(), Shown { phase, gpus: Vec::new(), owner: None });
+        tracing::debug!(%id, ?epoch, "looking for what is left of it");
+        tokio::spawn(async move {
+            let named = id.clone();
+            let ended = spawn_blocking(move || end_unrecorded(&node, &named)).await;
+            let message = match ended {
+                Ok(Ok(true)) => "the node has no record of it".to_owned(),
+                Ok(Ok(false)) => {
+                    "the node has no record of it; processes survive SIGKILL".to_owned()
+                }
+                Ok(Err(error)) => format!("the node has no record of it: {}", chain(&error)),
+                Err(error) => format!("the node has no record of it: {error}"),
+            };
+            let report = without_exit(AttemptEnd::Lost { message }, false, clock::now());
+            // The task that takes it lives as long as the agent.
+            drop(tell.send((id, Happening::Ended(Box::new(report)))).await);
+        });
+    }
+
+    fn happened(&mut self, id: &AllocationId, happening: Happening) {
+        let Some(row) = self.table.rows.get_mut(id) else { return };
+        let epoch = row.epoch;
+        match happening {
+            Happening::Started { at } => {
+                row.phase = Phase::Running;
+                self.show(id, Phase::Running);
+                self.parts.outbox.started(id, epoch, at);
+            }
+            Happening::Checkpoint { seen, path } => {
+                row.checkpoint_seq = row.checkpoint_seq.max(seen.seq);
+                self.parts.outbox.checkpoint(id, &seen, path);
+            }
+            Happening::Ended(report) => {
+                row.phase = Phase::Ended;
+                self.running.remove(id);
+                self.show(id, Phase::Ended);
+                self.parts.outbox.ended(id, epoch, *report);
+            }
+            Happening::Stale { why } => {
+                tracing::error!(%id, why, "an outdated order is refused");
+                self.table.rows.remove(id);
+                self.table.refused.insert(id.clone(), epoch);
+                self.running.remove(id);
+                self.phases.remove(id);
+                self.parts.registry.remove(id);
+                self.remove_dirs(vec![id.clone()]);
+            }
+        }
+    }
+
+    fn show(&self, id: &AllocationId, phase: Phase) {
+        if let Some(shown) = self.phases.get(id) {
+            shown.send_replace(phase);
+        }
+    }
+
+    fn forget(&mut self, id: AllocationId, before: Option<&Row>) {
+        self.let_go(&id);
+        // One that never ran here has nothing on disk.
+        if before.is_none_or(|row| row.order.is_none()) {
+            return;
+        }
+        self.forgotten.add(clock::now(), id.clone());
+        let dir = self.parts.registry.dir(&id);
+        spawn_blocking(move || {
+            let unmounted = image::unmount(dir.path());
+            if let Err(error) = unmounted {
+                tracing::warn!(%id, error = chain(&error), "image not unmounted");
+            } else if let Err(error) = dir.forget() {
+                tracing::warn!(%id, error = chain(&error), "record not cleaned up");
+            }
+        });
+    }
+
+    /// Nothing of it is to be said or shown any more.
+    fn let_go(&mut self, id: &AllocationId) {
+        self.parts.outbox.forget(id);
+        self.parts.registry.remove(id);
+        self.phases.remove(id);
+        self.running.remove(id);
+    }
+
+    fn prove(
+        &mut self,
+        lease: LeaseId,
+        epoch: Epoch,
+        gpus: Vec<GpuUuid>,
+        reserved_by: Option<UserName>,
+    ) {
+        let of_lease = |row: &Row| row.lease.as_ref() == Some(&lease) && row.order.is_some();
+        let attempts = self.table.rows.iter().filter(|(_, row)| of_lease(row));
+        let proof = Proof {
+            node: Arc::clone(&self.parts.node),
+            floors: self.parts.floors.clone(),
+            registry: self.parts.registry.clone(),
+            lease: lease.clone(),
+            gpus,
+            reserved_by,
+            attempts: attempts.map(|(id, _)| id.clone()).collect(),
+        };
+        let named = lease.clone();
+        let task = self.proofs.spawn(async move {
+            prove(proof).await;
+            (named, epoch)
+        });
+        if let Some(earlier) = self.proving.insert(lease, task) {
+            earlier.abort();
+        }
+    }
+
+    fn proven(&mut self, lease: &LeaseId, epoch: Epoch) {
+        self.proving.remove(lease);
+        let Some(release) = self.table.releases.get_mut(lease) else { return };
+        if release.0 == epoch {
+            release.1 = Release::Released;
+            tracing::info!(%lease, "GPUs proven empty");
+            self.parts.outbox.released(lease, epoch);
+        }
+    }
+
+    fn heard(&mut self) {
+        let sent = *self.parts.heard.borrow_and_update();
+        for running in self.running.values().filter(|running| running.fenced) {
+            // A task that is busy hears of the next one; room is kept for stops.
+            if running.orders.capacity() > running.orders.max_capacity() / 2 {
+                drop(running.orders.try_send(Order::Heard(sent)));
+            }
+        }
+    }
+
+    fn remove_old(&mut self) {
+        let due = self.forgotten.due(clock::now());
+        self.remove_dirs(due);
+    }
+
+    fn remove_dirs(&self, ids: Vec<AllocationId>) {
+        if ids.is_empty() {
+            return;
+        }
+        let dirs: Vec<AllocationDir> = ids.iter().map(|id| self.parts.registry.dir(id)).collect();
+        spawn_blocking(move || {
+            for dir in dirs {
+                let removed = image::unmount(dir.path())
+                    .map_err(|error| chain(&error))
+                    .and_then(|()| dir.remove().map_err(|error| chain(&error)));
+                if let Err(error) = removed {
+                    tracing::warn!(dir = %dir.path().display(), error, "old record not removed");
+                }
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

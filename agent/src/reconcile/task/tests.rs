@@ -1,0 +1,198 @@
+//! The table rebuilt from the disk: each state an agent can be killed in, and what is said of it afterwards.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+
+use fleet_core::allocation::EndReport;
+use fleet_core::command::Report;
+use fleet_core::desired::DESIRED_VERSION;
+use fleet_core::name::NodeName;
+use fleet_core::time::Timestamp;
+use tokio::time::timeout;
+
+use super::*;
+use crate::allocations::{Parts, allocations_dir};
+use crate::config::Config;
+use crate::gpu::{Config as GpuConfig, Monitor};
+use crate::image::{ImageStore, Limits};
+use crate::reconcile::Epochs;
+use crate::reconcile::plan::fixture::order;
+use crate::shim::order::{EXIT_FILE, EndReason, Epoch as ShimEpoch, ExitRecord};
+use crate::unit::Launcher;
+use crate::user::{AsUser, AsUserConfig, Users, UsersConfig};
+
+const BOOT: &str = "boot-now";
+/// Longer than anything here takes, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Agent {
+    outbox: Outbox,
+    registry: Registry,
+    desired: watch::Sender<Option<DesiredNode>>,
+    _heard: watch::Sender<Duration>,
+}
+
+fn id(text: &str) -> AllocationId {
+    AllocationId::parse(text).unwrap()
+}
+
+fn epoch() -> Epoch {
+    Epoch { incarnation: 1, index: 3 }
+}
+
+fn write(state: &std::path::Path, name: &str, boot: &str) -> AllocationDir {
+    let dir = AllocationDir::new(&state.join("allocations"), &id(name));
+    let record = Record::new(id(name), epoch(), None, boot.to_owned(), Timestamp(1), order(&[]));
+    dir.write_record(&record).unwrap();
+    dir
+}
+
+fn exit(dir: &AllocationDir, name: &str, code: i32) {
+    let record = ExitRecord {
+        v: 1,
+        allocation_id: name.to_owned(),
+        epoch: ShimEpoch { incarnation: 1, index: 3 },
+        attempt: 1,
+        reason: EndReason::Exited,
+        code: Some(code),
+        signal: None,
+        oom_killed: false,
+        done: false,
+        started_at_ms: Some(5),
+        ended_at_ms: 9,
+        cpu_usec: None,
+        memory_peak_bytes: None,
+        stuck: false,
+        log_bytes_lost: 0,
+    };
+    fs::write(dir.path().join(EXIT_FILE), serde_json::to_vec(&record).unwrap()).unwrap();
+}
+
+async fn agent(state: &std::path::Path) -> Agent {
+    let file = state.join("agent.toml");
+    fs::write(&file, format!("state_dir = \"{0}\"\nrun_dir = \"{0}/run\"", state.display()))
+        .unwrap();
+    let config = Config::load(&file).unwrap();
+    fs::create_dir_all(allocations_dir(&config)).unwrap();
+    let probe = GpuConfig { program: "/bin/false".into(), ..GpuConfig::default() };
+    let (gpus, _, _) = Monitor::spawn(probe);
+    let as_user = AsUser::new(AsUserConfig::default());
+    let node = Arc::new(Node::new(Parts {
+        name: NodeName::parse("n1").unwrap(),
+        boot_id: BOOT.to_owned(),
+        shim: "/bin/false".into(),
+        launcher: Launcher::Plain,
+        users: Users::new(UsersConfig::default()),
+        images: ImageStore::open(&state.join("images"), Limits::default(), as_user.clone())
+            .unwrap(),
+        as_user,
+        gpus,
+        epochs: Epochs::start(state).unwrap(),
+        config: config.clone(),
+    }));
+    let (outbox, registry) = (Outbox::default(), Registry::new(&allocations_dir(&config)));
+    let (desired, desired_seen) = watch::channel(None);
+    let (heard, heard_seen) = watch::channel(Duration::ZERO);
+    let reconciler = Reconciler::rebuild(ReconcilerParts {
+        node,
+        floors: Floors::open(state).unwrap(),
+        registry: registry.clone(),
+        outbox: outbox.clone(),
+        desired: desired_seen,
+        heard: heard_seen,
+        leases: watch::channel(None).0,
+    });
+    tokio::spawn(reconciler.unwrap().run());
+    Agent { outbox, registry, desired, _heard: heard }
+}
+
+impl Agent {
+    /// The reports, once `count` of them are there.
+    async fn reports(&self, count: usize) -> Vec<Report> {
+        let wait = async {
+            loop {
+                let batch = self.outbox.next_batch(Timestamp(10));
+                if let Some(batch) = batch.filter(|batch| batch.reports.len() >= count) {
+                    return batch.reports;
+                }
+                self.outbox.changed().await;
+            }
+        };
+        timeout(PATIENCE, wait).await.unwrap()
+    }
+}
+
+fn end_of(reports: &[Report], name: &str) -> EndReport {
+    let found = reports.iter().find_map(|report| match report {
+        Report::Ended { allocation, report, .. } if *allocation == id(name) => Some(report.clone()),
+        _ => None,
+    });
+    found.unwrap_or_else(|| panic!("no end of {name} in {reports:?}"))
+}
+
+#[tokio::test]
+async fn ends_that_were_not_said_yet_are_said_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("allocations")).unwrap();
+    let exited = write(dir.path(), "alloc-exited-1", BOOT);
+    exit(&exited, "alloc-exited-1", 7);
+    write(dir.path(), "alloc-booted-1", "boot-before");
+    let failed = write(dir.path(), "alloc-failed-1", BOOT);
+    let end = AttemptEnd::CannotStart { message: "no such user".to_owned() };
+    failed.write_end(&without_exit(end.clone(), false, Timestamp(4))).unwrap();
+    let told = write(dir.path(), "alloc-told-1", BOOT);
+    exit(&told, "alloc-told-1", 0);
+    told.forget().unwrap();
+    let agent = agent(dir.path()).await;
+    let reports = agent.reports(3).await;
+    assert_eq!(reports.len(), 3, "what was forgotten is not said again: {reports:?}");
+    let exited = end_of(&reports, "alloc-exited-1");
+    assert_eq!(
+        (exited.end, exited.started_at),
+        (AttemptEnd::Exited { code: 7 }, Some(Timestamp(5)))
+    );
+    assert!(matches!(end_of(&reports, "alloc-booted-1").end, AttemptEnd::Lost { .. }));
+    assert_eq!(end_of(&reports, "alloc-failed-1").end, end);
+    let known = agent.registry.ids();
+    assert_eq!(known, [id("alloc-booted-1"), id("alloc-exited-1"), id("alloc-failed-1")]);
+}
+
+#[tokio::test]
+async fn what_the_controller_has_is_forgotten_and_its_record_stays_for_readers() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("allocations")).unwrap();
+    let exited = write(dir.path(), "alloc-a-1", BOOT);
+    exit(&exited, "alloc-a-1", 0);
+    let agent = agent(dir.path()).await;
+    agent.reports(1).await;
+    agent.desired.send_replace(Some(DesiredNode {
+        v: DESIRED_VERSION,
+        node: NodeName::parse("n1").unwrap(),
+        allocations: Vec::new(),
+        leases: Vec::new(),
+        forget: vec![id("alloc-a-1")],
+    }));
+    let gone = async {
+        while exited.forgotten_at().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, gone).await.unwrap();
+    assert!(agent.registry.ids().is_empty());
+    assert!(agent.outbox.next_batch(Timestamp(10)).is_none());
+    assert!(exited.record().unwrap().is_some());
+}
+
+#[tokio::test]
+async fn an_order_of_before_the_kill_is_carried_out_once_and_fails_as_it_should() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("allocations")).unwrap();
+    // Killed between the record and the start: the owner of this order exists nowhere.
+    write(dir.path(), "alloc-a-1", BOOT);
+    let agent = agent(dir.path()).await;
+    let end = end_of(&agent.reports(1).await, "alloc-a-1").end;
+    let AttemptEnd::CannotStart { message } = end else { panic!("{end:?}") };
+    assert!(message.contains("no-such-user-ada"), "{message}");
+    let epochs = fs::read_to_string(dir.path().join("epochs.jsonl")).unwrap();
+    assert_eq!(epochs.lines().count(), 1, "the epoch was durable before: {epochs}");
+}

@@ -1,0 +1,368 @@
+//! Writes an allocation's directory: the bundle's `config.json` and `order.json`, after checking what the
+//! order says. What lies on a user's path is not looked at here; see `shim::mounts`.
+
+use std::{
+    fs::{self, DirBuilder, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt},
+    path::{Component, Path, PathBuf},
+};
+
+use nix::{
+    fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
+    sys::stat,
+};
+
+use super::{
+    AllocationSpec, EnvironmentError, Gpu, Image, JobUser, NodeSettings, Volume, environment, spec,
+};
+use crate::{
+    cgroup::{CgroupError, CgroupPlan, Hierarchies, Limits, Mode},
+    filter::{self, NVIDIA_MAJOR_USUAL},
+    shim::order::{
+        BUNDLE_DIR, FileError, Identity, MountPlan, RuntimeKind, ShimOrder, VERSION, VolumeOrder,
+    },
+};
+
+/// Arguments of one job, and bytes of all of them.
+const ARGUMENTS_MAX: usize = 16 * 1024;
+const ARGUMENT_BYTES_MAX: usize = 1024 * 1024;
+const VOLUMES_MAX: usize = 64;
+/// Largest `/etc/passwd` or `/etc/group` of an image that is taken over.
+const NAMES_BYTES_MAX: u64 = 1024 * 1024;
+/// Destinations a volume may not cover: they are made by us.
+const PROTECTED: [&str; 4] = ["/proc", "/sys", "/dev", "/run/fleet"];
+
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    #[error("{action} {}", path.display())]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("build the bundle's config.json")]
+    Spec(#[from] oci_spec::OciSpecError),
+    #[error("write the bundle's config.json")]
+    Config(#[source] serde_json::Error),
+    #[error("allocation_id: {id:?} is not a plain name")]
+    BadId { id: String },
+    #[error("argv: {reason}")]
+    Argv { reason: &'static str },
+    #[error("cwd: {} must be absolute, without .., and not below /proc", path.display())]
+    Cwd { path: PathBuf },
+    #[error("volumes[{index}].{field}: {} {reason}", path.display())]
+    Volume { index: usize, field: &'static str, path: PathBuf, reason: &'static str },
+    #[error("volumes: more than {VOLUMES_MAX}")]
+    TooManyVolumes,
+    #[error("gpus: {} is not the character device {major}:{minor}", path.display())]
+    GpuNode { path: PathBuf, major: u32, minor: u32 },
+    /// runc insists on allowing every mknod in the v1 devices controller, which ours, above it, refuses.
+    #[error(
+        "runc cannot run under fleet's device list on a machine with cgroup v1 only: install crun"
+    )]
+    RuncOnLegacy,
+    #[error("rlimits: {name:?} is not a limit")]
+    Rlimit { name: String },
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PrepareError {
+    let path = path.to_owned();
+    move |source| PrepareError::Io { action, path, source }
+}
+
+/// Makes `dir` (its parent must exist) and writes everything the shim needs. Nothing runs yet. Not
+/// synced: after a power cut there is no process, and the agent starts again from its own record.
+pub fn prepare(
+    dir: &Path,
+    spec: &AllocationSpec,
+    node: &NodeSettings,
+) -> Result<ShimOrder, PrepareError> {
+    check_id(&spec.allocation_id)?;
+    let argv = argv(spec)?;
+    let cwd = working_dir(spec)?;
+    check_volumes(&spec.volumes)?;
+    check_gpu_nodes(&spec.gpus, node)?;
+    let hierarchies = Hierarchies::detect()?;
+    if hierarchies.mode() == Mode::Legacy && node.runtime.kind == RuntimeKind::Runc {
+        return Err(PrepareError::RuncOnLegacy);
+    }
+    let environment = environment::build(spec, &node.node_name)?;
+    let mut spec = spec.clone();
+    add_checkpoint_volume(&mut spec);
+
+    let bundle = dir.join(BUNDLE_DIR);
+    for path in [dir, &bundle] {
+        make_private_dir(path)?;
+    }
+    let anchors: Vec<PathBuf> =
+        (0..spec.volumes.len()).map(|index| dir.join(format!("volumes/{index}"))).collect();
+    let host = spec.image == Image::Host;
+    let root = match &spec.image {
+        Image::Host => bundle.join("rootfs"),
+        Image::Rootfs { path, .. } => path.clone(),
+    };
+    let mut devices = filter::standard_rules();
+    let minors: Vec<u32> = spec.gpus.iter().map(|gpu| gpu.minor).collect();
+    devices.extend(filter::gpu_rules(node.majors, &minors));
+    let cgroup = cgroup_plan(&spec.allocation_id, node);
+    let overlays = match &spec.image {
+        Image::Host => Vec::new(),
+        Image::Rootfs { path, .. } => overlays(&bundle, path, &spec.user)?,
+    };
+    let config = spec::build(
+        &spec,
+        spec::Context {
+            node,
+            dir,
+            cgroup: &cgroup,
+            mode: hierarchies.mode(),
+            devices: &devices,
+            environment,
+            anchors: &anchors,
+            overlays,
+            root: root.clone(),
+            cwd: cwd.clone(),
+            argv,
+        },
+    )?;
+    let bytes = serde_json::to_vec(&config).map_err(PrepareError::Config)?;
+    write_private(&bundle.join("config.json"), &bytes)?;
+
+    let volumes = spec.volumes.iter().zip(&anchors).map(|(volume, anchor)| VolumeOrder {
+        source: volume.source.clone(),
+        anchor: anchor.clone(),
+        destination: volume.destination.clone(),
+    });
+    let order = ShimOrder {
+        v: VERSION,
+        allocation_id: spec.allocation_id.clone(),
+        lease_id: spec.lease_id.clone(),
+        epoch: spec.epoch,
+        attempt: spec.attempt,
+        cgroup,
+        limits: limits(&spec),
+        devices,
+        runtime: node.runtime.clone(),
+        identity: Identity {
+            uid: spec.user.uid,
+            gid: spec.user.gid,
+            groups: spec.user.groups.clone(),
+        },
+        mounts: MountPlan {
+            host_root: host.then_some(root),
+            volumes: volumes.collect(),
+            working_dir: host.then_some(cwd),
+        },
+        log: spec.log,
+        output_file: spec.output_file.clone(),
+        stop: spec.stop,
+        tty: spec.tty,
+        interactive: spec.interactive,
+        notify: true,
+        stop_after_ms: spec.stop_after_ms,
+    };
+    order.write(dir)?;
+    Ok(order)
+}
+
+/// Where an allocation's processes go on this node.
+fn cgroup_plan(allocation_id: &str, node: &NodeSettings) -> CgroupPlan {
+    if node.systemd {
+        CgroupPlan::OwnUnit {
+            slice: node.cgroup_parent.clone(),
+            unit: crate::unit::unit_name(allocation_id),
+        }
+    } else {
+        CgroupPlan::Path { parent: node.cgroup_parent.clone(), name: allocation_id.to_owned() }
+    }
+}
+
+fn limits(spec: &AllocationSpec) -> Limits {
+    Limits {
+        cpu_quota_millis: spec.resources.cpu_millis,
+        cpu_weight: spec.resources.cpu_millis.map(|millis| (millis / 10).clamp(1, 10_000)),
+        memory_bytes: spec.resources.memory_bytes,
+        pids_max: spec.resources.pids_max,
+    }
+}
+
+/// The id becomes a directory, a cgroup, a unit and a container: letters, digits, `-` and `_` only.
+fn check_id(id: &str) -> Result<(), PrepareError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    if id.is_empty() || id.len() > 128 || id.starts_with('-') || !id.bytes().all(plain) {
+        return Err(PrepareError::BadId { id: id.to_owned() });
+    }
+    Ok(())
+}
+
+/// The command as docker would put it together: the image's entrypoint, then the user's or its own words.
+fn argv(spec: &AllocationSpec) -> Result<Vec<String>, PrepareError> {
+    let argv = match &spec.image {
+        Image::Host => spec.argv.clone(),
+        Image::Rootfs { config, .. } => {
+            let words = if spec.argv.is_empty() { &config.cmd } else { &spec.argv };
+            config.entrypoint.iter().chain(words).cloned().collect()
+        }
+    };
+    let refused = |reason| Err(PrepareError::Argv { reason });
+    if argv.first().is_none_or(String::is_empty) {
+        return refused("no command given, and the image has none");
+    }
+    let bytes: usize = argv.iter().map(String::len).sum();
+    if argv.len() > ARGUMENTS_MAX || bytes > ARGUMENT_BYTES_MAX {
+        return refused("too many or too long arguments");
+    }
+    if argv.iter().any(|word| word.contains('\0')) {
+        return refused("an argument contains a NUL byte");
+    }
+    Ok(argv)
+}
+
+fn working_dir(spec: &AllocationSpec) -> Result<PathBuf, PrepareError> {
+    let chosen = match (&spec.cwd, &spec.image) {
+        (Some(dir), _) => dir.clone(),
+        (None, Image::Host) => spec.user.home.clone(),
+        (None, Image::Rootfs { config, .. }) => {
+            config.working_dir.clone().unwrap_or_else(|| PathBuf::from("/"))
+        }
+    };
+    // Below /proc a working directory could be another process's descriptor (CVE-2024-21626).
+    if !is_clean(&chosen) || chosen.starts_with("/proc") {
+        return Err(PrepareError::Cwd { path: chosen });
+    }
+    Ok(chosen)
+}
+
+/// Absolute and without `.` or `..`; also what OCI runtimes and kernels agree on.
+fn is_clean(path: &Path) -> bool {
+    let mut parts = path.components();
+    parts.next() == Some(Component::RootDir)
+        && parts.all(|part| matches!(part, Component::Normal(_)))
+        && path.to_str().is_some_and(|text| !text.contains('\0'))
+}
+
+fn check_volumes(volumes: &[Volume]) -> Result<(), PrepareError> {
+    if volumes.len() > VOLUMES_MAX {
+        return Err(PrepareError::TooManyVolumes);
+    }
+    for (index, volume) in volumes.iter().enumerate() {
+        let refused = |field, path: &Path, reason| {
+            Err(PrepareError::Volume { index, field, path: path.to_owned(), reason })
+        };
+        for (field, path) in [("source", &volume.source), ("destination", &volume.destination)] {
+            if !is_clean(path) {
+                return refused(field, path, "must be absolute and without ..");
+            }
+        }
+        let destination = &volume.destination;
+        if destination == Path::new("/")
+            || PROTECTED.iter().any(|path| destination.starts_with(path))
+        {
+            return refused("destination", destination, "cannot be covered");
+        }
+    }
+    Ok(())
+}
+
+/// A node that is not what its name says would open another card's door.
+fn check_gpu_nodes(gpus: &[Gpu], node: &NodeSettings) -> Result<(), PrepareError> {
+    let major = node.majors.cards.unwrap_or(NVIDIA_MAJOR_USUAL);
+    for gpu in gpus {
+        let Some(path) = &gpu.node_path else { continue };
+        let metadata = fs::metadata(path).map_err(failed("look at", path))?;
+        let device = (stat::major(metadata.rdev()), stat::minor(metadata.rdev()));
+        if !metadata.file_type().is_char_device()
+            || device != (u64::from(major), u64::from(gpu.minor))
+        {
+            return Err(PrepareError::GpuNode { path: path.clone(), major, minor: gpu.minor });
+        }
+    }
+    Ok(())
+}
+
+/// An image does not contain the checkpoint directory: bring it in under its own path.
+fn add_checkpoint_volume(spec: &mut AllocationSpec) {
+    if spec.image == Image::Host {
+        return;
+    }
+    for path in [&spec.checkpoint_dir, &spec.resume_from].into_iter().flatten() {
+        let inside = spec.volumes.iter().any(|volume| path.starts_with(&volume.destination));
+        if !inside {
+            spec.volumes.push(Volume {
+                source: path.clone(),
+                destination: path.clone(),
+                read_only: Some(path) == spec.resume_from.as_ref(),
+            });
+        }
+    }
+}
+
+/// Files an image needs to have from the node: names for the user's ids, and the node's name service
+/// (the network is the node's).
+fn overlays(
+    bundle: &Path,
+    rootfs: &Path,
+    user: &JobUser,
+) -> Result<Vec<(PathBuf, &'static str)>, PrepareError> {
+    let mut found = Vec::new();
+    let passwd =
+        format!("{}:x:{}:{}::{}:{}", user.name, user.uid, user.gid, user.home.display(), "/bin/sh");
+    let group = format!("{}:x:{}:", user.name, user.gid);
+    for (destination, id, line) in
+        [("/etc/passwd", user.uid, passwd), ("/etc/group", user.gid, group)]
+    {
+        let mut text = read_inside(rootfs, &destination[1..]);
+        let known = text.lines().any(|entry| entry.split(':').nth(2) == Some(&id.to_string()));
+        if known || line.contains('\n') {
+            continue;
+        }
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text.push_str(&line);
+        text.push('\n');
+        let path = bundle.join(destination.rsplit('/').next().unwrap_or_default());
+        write_private(&path, text.as_bytes())?;
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644))
+            .map_err(failed("set the mode of", &path))?;
+        found.push((path, destination));
+    }
+    for destination in ["/etc/resolv.conf", "/etc/hosts"] {
+        if let Ok(path) = fs::canonicalize(destination) {
+            found.push((path, destination));
+        }
+    }
+    Ok(found)
+}
+
+/// A small file of an image. Its links are the image's own and lead nowhere outside. Empty if not there.
+fn read_inside(rootfs: &Path, relative: &str) -> String {
+    let open = || -> io::Result<String> {
+        let root = fs::File::open(rootfs)?;
+        let how = OpenHow::new()
+            .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
+            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        let file = fs::File::from(openat2(&root, relative, how)?);
+        let mut bytes = Vec::new();
+        file.take(NAMES_BYTES_MAX).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    open().unwrap_or_default()
+}
+
+fn make_private_dir(path: &Path) -> Result<(), PrepareError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+    .map_err(failed("create", path))
+}
+
+fn write_private(path: &Path, bytes: &[u8]) -> Result<(), PrepareError> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path).and_then(|mut file| file.write_all(bytes)).map_err(failed("write", path))
+}

@@ -1,0 +1,304 @@
+//! The OCI runtime specification of an allocation: root, mounts, namespaces, rights.
+//!
+//! Called by `bundle` only. The device list in here is a second fence: ours, attached by the shim, comes
+//! first, and this one begins with "deny all" because a runtime without that rule may fail open.
+
+use std::path::{Path, PathBuf};
+
+use oci_spec::runtime::{
+    BoxBuilder, Capability, Linux, LinuxCapabilities, LinuxDeviceCgroup, LinuxDeviceType,
+    LinuxNamespace, LinuxNamespaceType, LinuxResources, Mount, PosixRlimit, PosixRlimitBuilder,
+    PosixRlimitType, Process, Root, Spec, User,
+};
+
+use super::{AllocationSpec, Image, NodeSettings, PrepareError};
+use crate::{
+    cgroup::{CgroupPlan, Mode},
+    filter::{DeviceKind, DeviceRule},
+    shim::{init_path_in_container, notify_path_in_container, order::NOTIFY_SOCKET_FILE},
+};
+
+/// Control nodes of NVIDIA's driver, shared by all who hold a lease.
+const CONTROL_NODES: [&str; 4] = ["nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools"];
+
+/// Sockets and directories through which a program could have something run outside of its cgroup, or
+/// that belong to a login session. Name services (nscd, sssd, resolved) stay.
+const HOST_CONTROL_PATHS: [&str; 14] = [
+    "/run/systemd/private",
+    "/run/systemd/notify",
+    "/run/systemd/machine",
+    "/run/systemd/nspawn",
+    "/run/dbus",
+    "/run/user",
+    "/run/docker.sock",
+    "/run/docker",
+    "/run/containerd",
+    "/run/podman",
+    "/run/crio",
+    "/run/buildkit",
+    "/run/snapd.socket",
+    "/run/libvirt",
+];
+
+const MASKED_PATHS: [&str; 11] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+const READONLY_PATHS: [&str; 5] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// What root inside an image keeps. Not: mknod, sys_admin, net_admin, raw sockets, ptrace, modules.
+const ROOT_CAPABILITIES: [Capability; 8] = [
+    Capability::Chown,
+    Capability::DacOverride,
+    Capability::Fowner,
+    Capability::Fsetid,
+    Capability::Kill,
+    Capability::NetBindService,
+    Capability::Setgid,
+    Capability::Setuid,
+];
+
+/// Size of `/dev/shm` for a job without a memory limit.
+const SHM_UNLIMITED: &str = "size=50%";
+
+/// What the builder needs beside the allocation.
+pub(super) struct Context<'a> {
+    pub node: &'a NodeSettings,
+    pub dir: &'a Path,
+    pub cgroup: &'a CgroupPlan,
+    pub mode: Mode,
+    pub devices: &'a [DeviceRule],
+    pub environment: Vec<String>,
+    /// Anchors of the volumes, in order.
+    pub anchors: &'a [PathBuf],
+    /// Files bound over the image's own (`/etc/passwd`, `/etc/resolv.conf`).
+    pub overlays: Vec<(PathBuf, &'static str)>,
+    pub root: PathBuf,
+    pub cwd: PathBuf,
+    pub argv: Vec<String>,
+}
+
+pub(super) fn build(spec: &AllocationSpec, context: Context<'_>) -> Result<Spec, PrepareError> {
+    let readonly = matches!(spec.image, Image::Rootfs { readonly: true, .. });
+    let mut root = Root::default();
+    root.set_path(context.root.clone()).set_readonly(Some(readonly));
+    let mut oci = Spec::default();
+    oci.set_version("1.0.2".to_owned())
+        .set_root(Some(root))
+        .set_hostname(None)
+        .set_mounts(Some(mounts(spec, &context, readonly)))
+        .set_linux(Some(linux(spec, &context)))
+        .set_process(Some(process(spec, &context)?));
+    Ok(oci)
+}
+
+fn process(spec: &AllocationSpec, context: &Context<'_>) -> Result<Process, PrepareError> {
+    let mut user = User::default();
+    user.set_uid(spec.user.uid)
+        .set_gid(spec.user.gid)
+        .set_additional_gids(Some(spec.user.groups.clone()));
+    let mut arguments =
+        vec![init_path_in_container().to_owned(), "init".to_owned(), "--".to_owned()];
+    arguments.extend(context.argv.iter().cloned());
+    let mut process = Process::default();
+    process
+        .set_terminal(Some(spec.tty.is_some()))
+        .set_user(user)
+        .set_args(Some(arguments))
+        .set_env(Some(context.environment.clone()))
+        .set_cwd(context.cwd.clone())
+        .set_capabilities(Some(capabilities(spec)))
+        .set_rlimits(rlimits(context.node)?)
+        // Always: setuid programs (sudo, at, crontab) are ways out of the cgroup and to root.
+        .set_no_new_privileges(Some(true))
+        .set_apparmor_profile(None)
+        .set_selinux_label(None)
+        .set_oom_score_adj(Some(0));
+    if let Some(size) = spec.tty {
+        let console = BoxBuilder::default()
+            .height(u64::from(size.rows))
+            .width(u64::from(size.columns))
+            .build()?;
+        process.set_console_size(Some(console));
+    }
+    Ok(process)
+}
+
+fn capabilities(spec: &AllocationSpec) -> LinuxCapabilities {
+    let kept: std::collections::HashSet<Capability> =
+        if spec.user.uid == 0 { ROOT_CAPABILITIES.into() } else { [].into() };
+    let mut capabilities = LinuxCapabilities::default();
+    capabilities
+        .set_bounding(Some(kept.clone()))
+        .set_effective(Some(kept.clone()))
+        .set_permitted(Some(kept))
+        .set_inheritable(Some([].into()))
+        .set_ambient(Some([].into()));
+    capabilities
+}
+
+fn rlimits(node: &NodeSettings) -> Result<Option<Vec<PosixRlimit>>, PrepareError> {
+    if node.rlimits.is_empty() {
+        return Ok(None);
+    }
+    let mut found = Vec::new();
+    for limit in &node.rlimits {
+        let kind: PosixRlimitType = serde_json::from_value(limit.name.clone().into())
+            .map_err(|_| PrepareError::Rlimit { name: limit.name.clone() })?;
+        let rlimit = PosixRlimitBuilder::default().typ(kind).soft(limit.soft).hard(limit.hard);
+        found.push(rlimit.build()?);
+    }
+    Ok(Some(found))
+}
+
+fn linux(spec: &AllocationSpec, context: &Context<'_>) -> Linux {
+    let namespaces = [
+        LinuxNamespaceType::Pid,
+        LinuxNamespaceType::Ipc,
+        LinuxNamespaceType::Uts,
+        LinuxNamespaceType::Mount,
+        LinuxNamespaceType::Cgroup,
+    ];
+    let namespaces = namespaces
+        .into_iter()
+        .map(|kind| {
+            let mut namespace = LinuxNamespace::default();
+            namespace.set_typ(kind).set_path(None);
+            namespace
+        })
+        .collect();
+    let mut masked: Vec<String> = MASKED_PATHS.iter().map(|path| (*path).to_owned()).collect();
+    if spec.image == Image::Host {
+        masked.extend(HOST_CONTROL_PATHS.iter().map(|path| (*path).to_owned()));
+        masked.extend(context.node.hidden.iter().map(|path| path.display().to_string()));
+    }
+    let mut resources = LinuxResources::default();
+    resources
+        .set_devices(Some(device_list(context.devices)))
+        .set_memory(None)
+        .set_cpu(None)
+        .set_pids(None);
+    let mut linux = Linux::default();
+    linux
+        .set_namespaces(Some(namespaces))
+        .set_resources(Some(resources))
+        // A group of its own below ours: runc takes existing programs off the group it is given.
+        .set_cgroups_path(Some(Path::new("/").join(context.cgroup.relative()).join("runtime")))
+        .set_masked_paths(Some(masked))
+        .set_readonly_paths(Some(READONLY_PATHS.iter().map(|path| (*path).to_owned()).collect()))
+        .set_devices(None)
+        .set_seccomp(None)
+        // Later auto-mounts of the node still arrive with image `host`.
+        .set_rootfs_propagation(Some("rslave".to_owned()));
+    linux
+}
+
+fn device_list(rules: &[DeviceRule]) -> Vec<LinuxDeviceCgroup> {
+    let mut deny = LinuxDeviceCgroup::default();
+    deny.set_allow(false).set_typ(None).set_major(None).set_minor(None);
+    deny.set_access(Some("rwm".to_owned()));
+    let mut list = vec![deny];
+    for rule in rules {
+        let kind = match rule.kind {
+            DeviceKind::Char => LinuxDeviceType::C,
+            DeviceKind::Block => LinuxDeviceType::B,
+        };
+        let mut line = LinuxDeviceCgroup::default();
+        line.set_allow(true)
+            .set_typ(Some(kind))
+            .set_major(Some(i64::from(rule.major)))
+            .set_minor(rule.minor.map(i64::from))
+            .set_access(Some(rule.access.letters()));
+        list.push(line);
+    }
+    list
+}
+
+fn mounts(spec: &AllocationSpec, context: &Context<'_>, readonly: bool) -> Vec<Mount> {
+    let shm = spec
+        .resources
+        .memory_bytes
+        .map_or_else(|| SHM_UNLIMITED.to_owned(), |bytes| format!("size={}k", bytes / 1024));
+    let mut list = vec![
+        mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
+        mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
+        mount("/dev", "tmpfs", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        mount(
+            "/dev/pts",
+            "devpts",
+            "devpts",
+            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+        ),
+        mount("/dev/shm", "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=1777", &shm]),
+        mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
+    ];
+    if context.mode == Mode::Unified {
+        let options = ["nosuid", "noexec", "nodev", "relatime", "ro"];
+        list.push(mount("/sys/fs/cgroup", "cgroup", "cgroup", &options));
+    }
+    if readonly {
+        list.push(mount("/tmp", "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=1777"]));
+    }
+    list.push(bind(&context.node.shim_path, init_path_in_container(), &["ro", "nosuid", "nodev"]));
+    let notify = context.dir.join(crate::shim::order::NOTIFY_DIR).join(NOTIFY_SOCKET_FILE);
+    list.push(bind(&notify, notify_path_in_container(), &["nosuid", "nodev", "noexec"]));
+    for node in device_nodes(spec, context.node) {
+        let name = node.1;
+        list.push(bind(&node.0, &format!("/dev/{name}"), &["nosuid", "noexec"]));
+    }
+    for (source, destination) in &context.overlays {
+        list.push(bind(source, destination, &["ro", "nosuid", "nodev"]));
+    }
+    for (volume, anchor) in spec.volumes.iter().zip(context.anchors) {
+        let access = if volume.read_only { "ro" } else { "rw" };
+        let destination = volume.destination.display().to_string();
+        list.push(mount(&destination, "bind", anchor, &["rbind", "nosuid", "nodev", access]));
+    }
+    list
+}
+
+/// Device nodes to show, with their names in the container: the leased cards and, with any of them, the
+/// control nodes that exist.
+pub(super) fn device_nodes(spec: &AllocationSpec, node: &NodeSettings) -> Vec<(PathBuf, String)> {
+    if spec.gpus.is_empty() {
+        return Vec::new();
+    }
+    let mut found: Vec<_> = spec
+        .gpus
+        .iter()
+        .filter_map(|gpu| Some((gpu.node_path.clone()?, format!("nvidia{}", gpu.minor))))
+        .collect();
+    for name in CONTROL_NODES {
+        let path = node.device_dir.join(name);
+        if path.exists() {
+            found.push((path, name.to_owned()));
+        }
+    }
+    found
+}
+
+fn mount(destination: &str, kind: &str, source: impl AsRef<Path>, options: &[&str]) -> Mount {
+    let mut mount = Mount::default();
+    mount
+        .set_destination(PathBuf::from(destination))
+        .set_typ(Some(kind.to_owned()))
+        .set_source(Some(source.as_ref().to_owned()))
+        .set_options(Some(options.iter().map(|option| (*option).to_owned()).collect()));
+    mount
+}
+
+fn bind(source: &Path, destination: &str, options: &[&str]) -> Mount {
+    let mut all = vec!["bind"];
+    all.extend(options);
+    mount(destination, "bind", source, &all)
+}

@@ -1,0 +1,180 @@
+//! The composition root: builds every part of an agent, runs it, and takes it down. Jobs go on.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use fleet_proto::transport::SharedCredentials;
+use fleet_proto::transport::client::Dialer;
+use fleet_proto::transport::files::create_private_folder;
+use nix::fcntl::{Flock, FlockArg};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::allocations::{Node, Parts, Registry, allocations_dir};
+use crate::config::Config;
+use crate::enroll::renewal::Renewal;
+use crate::enroll::store::IdentityFolder;
+use crate::enroll::{Machine, identity_folder};
+use crate::gpu::{self, GpuInfo, Monitor};
+use crate::health;
+use crate::image::{ImageStore, Limits};
+use crate::inventory::{Inventory, machine_facts};
+use crate::leases::Floors;
+use crate::link::{Fence, Link, LinkParts, Outbox};
+use crate::reconcile::{Epochs, Reconciler, ReconcilerParts};
+use crate::tunnel::{Tunnels, Wakes};
+use crate::unit::Launcher;
+use crate::user::{AsUser, AsUserConfig, Users, UsersConfig};
+
+/// Taken by the one agent of a state folder.
+const LOCK_FILE: &str = "agent.lock";
+/// Random bytes that tell two agents of one name apart.
+const INSTANCE_BYTES: usize = 16;
+/// Name of the shim's program.
+const SHIM: &str = "fleet-shim";
+
+/// The folder as the one agent that may use it; given back when dropped.
+#[derive(Debug)]
+pub struct Held(#[expect(dead_code, reason = "held, not read")] Flock<std::fs::File>);
+
+/// Makes the state folder and takes it.
+pub fn take_state_dir(config: &Config) -> anyhow::Result<Held> {
+    for folder in [&config.state_dir, &config.run_dir, &allocations_dir(config)] {
+        create_private_folder(folder)?;
+    }
+    let path = config.state_dir.join(LOCK_FILE);
+    let file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+    let file = file.with_context(|| format!("open {}", path.display()))?;
+    let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
+        anyhow::anyhow!("{} is in use by another agent ({errno})", config.state_dir.display())
+    })?;
+    Ok(Held(lock))
+}
+
+/// Serves until `stop`.
+pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+    let _held = take_state_dir(&config)?;
+    let folder = IdentityFolder::new(&identity_folder(&config.state_dir));
+    let (identity, credentials) = folder.load()?;
+    if let Some(name) = config.name.as_ref().filter(|name| **name != identity.node) {
+        anyhow::bail!("the configuration names this node {name}, it joined as {}", identity.node);
+    }
+    let addresses = match config.controllers.as_slice() {
+        [] => folder.addresses(&identity)?,
+        said => said.to_vec(),
+    };
+    let dialer = Dialer::new(addresses, SharedCredentials::new(credentials)?);
+    let machine = Machine::read();
+    let floors = Floors::open(&config.state_dir)?;
+    let (gpus, events, _monitor) = Monitor::spawn(monitor_config(&config, floors.known()));
+    let as_user = AsUser::new(AsUserConfig::default());
+    let images =
+        ImageStore::open(&config.state_dir.join("images"), Limits::default(), as_user.clone())?;
+    let node = Arc::new(Node::new(Parts {
+        name: identity.node.clone(),
+        boot_id: machine.boot_id.clone(),
+        shim: shim_path(&config)?,
+        launcher: Launcher::choose(&config.cgroup_parent).await?,
+        users: Users::new(UsersConfig {
+            min_uid: config.min_uid,
+            allow_system_users: config.allow_system_users,
+            ..UsersConfig::default()
+        }),
+        as_user,
+        images,
+        gpus: gpus.clone(),
+        epochs: Epochs::start(&config.state_dir)?,
+        config: config.clone(),
+    }));
+    let outbox = Outbox::default();
+    let registry = Registry::new(&allocations_dir(&config));
+    let (desired, desired_seen) = watch::channel(None);
+    let (heard, heard_seen) = watch::channel(Duration::ZERO);
+    let (leases, leases_seen) = watch::channel(None);
+    let reconciler = Reconciler::rebuild(ReconcilerParts {
+        node: node.clone(),
+        floors: floors.clone(),
+        registry: registry.clone(),
+        outbox: outbox.clone(),
+        desired: desired_seen,
+        heard: heard_seen,
+        leases,
+    })?;
+    let mut tasks = JoinSet::new();
+    tasks.spawn(reconciler.run());
+    let (state_dir, boot_id) = (config.state_dir.clone(), machine.boot_id.clone());
+    tasks.spawn(health::run(state_dir, boot_id, gpus, events, outbox.clone()));
+    let base = machine_facts(&node, &machine, instance()?);
+    let view =
+        Inventory::start(node, floors, registry.clone(), outbox.clone(), leases_seen, base).await;
+    let link = Link::new(LinkParts {
+        node: identity.node.clone(),
+        fence: Fence::open(&config.state_dir)?,
+        tunnels: Tunnels::new(registry.clone(), Wakes::start()?, dialer.clone()),
+        dialer: dialer.clone(),
+        outbox,
+        view,
+        registry,
+        desired,
+        heard,
+    });
+    tasks.spawn(link.run());
+    tasks.spawn(Renewal::new(folder, &dialer).run());
+    tracing::info!(node = %identity.node, cluster = %identity.cluster, "agent runs");
+    ready();
+    wait(&mut tasks, stop).await
+}
+
+/// Until the stop; a part that ends by itself takes the agent with it, and the service manager starts
+/// both again.
+async fn wait(tasks: &mut JoinSet<()>, stop: CancellationToken) -> anyhow::Result<()> {
+    tokio::select! {
+        () = stop.cancelled() => {
+            tracing::info!("agent stops; jobs go on");
+            tasks.shutdown().await;
+            Ok(())
+        }
+        Some(ended) = tasks.join_next() => {
+            ended.context("a part of the agent failed")?;
+            anyhow::bail!("a part of the agent ended");
+        }
+    }
+}
+
+fn monitor_config(config: &Config, known: Vec<GpuInfo>) -> gpu::Config {
+    gpu::Config {
+        library: config.gpu.nvml_library.clone(),
+        environment: config.gpu.environment.clone(),
+        sample_interval: config.gpu.sample_interval,
+        known,
+        ..gpu::Config::default()
+    }
+}
+
+/// The shim's program: as configured, or beside this one.
+fn shim_path(config: &Config) -> anyhow::Result<PathBuf> {
+    let path = match &config.shim {
+        Some(path) => path.clone(),
+        None => std::env::current_exe().context("where this program is")?.with_file_name(SHIM),
+    };
+    if !Path::new(&path).is_file() {
+        anyhow::bail!("{} is not there; set runtime.shim", path.display());
+    }
+    Ok(path)
+}
+
+fn instance() -> anyhow::Result<String> {
+    let mut bytes = [0; INSTANCE_BYTES];
+    getrandom::fill(&mut bytes).context("random bytes")?;
+    Ok(hex::encode(bytes))
+}
+
+/// Tells systemd, where there is one.
+fn ready() {
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        tracing::debug!(%error, "systemd was not told");
+    }
+}

@@ -1,0 +1,20 @@
+//! The shim's clocks: wall time for records, CLOCK_BOOTTIME (which goes on in suspend) for deadlines.
+
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// Time since boot, suspend included.
+pub(super) fn since_boot() -> Duration {
+    read(ClockId::CLOCK_BOOTTIME)
+}
+
+/// Unix time in milliseconds, for people and records only.
+pub(super) fn unix_ms() -> u64 {
+    u64::try_from(read(ClockId::CLOCK_REALTIME).as_millis()).unwrap_or(u64::MAX)
+}
+
+fn read(clock: ClockId) -> Duration {
+    // Both clocks exist on every kernel that has cgroups.
+    clock_gettime(clock).map(Duration::from).unwrap_or_default()
+}

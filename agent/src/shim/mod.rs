@@ -1,0 +1,44 @@
+//! `fleet-shim`: one small process per allocation that owns it from the first process to the last.
+//!
+//! The agent writes a directory (`order.json`, the OCI bundle) and starts `fleet-shim DIR` through
+//! [`crate::unit`]; from then on the shim needs nobody. It makes the cgroup, attaches and verifies the
+//! device filter, runs the OCI runtime, keeps the logs, serves the job's notify socket and the agent's
+//! `shim.sock`, and in the end writes `exit.json`. An agent that dies changes nothing.
+//!
+//! The shim is single-threaded (it forks), has one `poll` loop ([`server`]) and must never block on the
+//! job, on a client, or on a network file system. The agent's side is [`client`].
+//!
+//! Start reading at [`order`] (the files), then `server` (the loop), then `launch` (the start).
+
+mod child;
+pub mod client;
+mod clock;
+mod control;
+mod exec;
+mod files;
+mod init;
+mod life;
+pub mod log;
+mod mounts;
+mod notify;
+pub mod order;
+pub mod protocol;
+mod server;
+mod start;
+mod stdio;
+mod sys;
+mod tee;
+
+pub use server::main;
+
+/// Where the container's init (this binary) appears inside.
+#[must_use]
+pub fn init_path_in_container() -> &'static str {
+    init::PATH_IN_CONTAINER
+}
+
+/// Where the job finds its notify socket: `FLEET_NOTIFY_SOCKET`.
+#[must_use]
+pub fn notify_path_in_container() -> &'static str {
+    notify::PATH_IN_CONTAINER
+}

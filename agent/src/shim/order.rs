@@ -1,0 +1,338 @@
+//! The files of an allocation's directory, read and written by agent and shim. Each carries `"v"`.
+//!
+//! `order.json` (agent to shim, once), `state.json` (shim: what it made, for whoever cleans up),
+//! `events.jsonl` (shim: what the job said), `exit.json` (shim: how it ended, written once, durable).
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cgroup::{Cgroup, CgroupPlan, Limits},
+    filter::{DeviceRule, FilterHandle},
+};
+
+/// Version of the files and of the protocol on `shim.sock`.
+pub const VERSION: u32 = 1;
+
+/// Names in the allocation's directory.
+pub const ORDER_FILE: &str = "order.json";
+pub const STATE_FILE: &str = "state.json";
+pub const EXIT_FILE: &str = "exit.json";
+pub const EVENTS_FILE: &str = "events.jsonl";
+pub const SOCKET_FILE: &str = "shim.sock";
+pub const LOG_DIR: &str = "log";
+pub const BUNDLE_DIR: &str = "bundle";
+/// What the shim itself has to say; empty in a healthy life.
+pub const SHIM_LOG_FILE: &str = "shim.log";
+/// What the OCI runtime says when a start fails.
+pub const RUNTIME_LOG_FILE: &str = "runtime.log";
+/// The OCI runtime's own state, private to this allocation.
+pub const RUNTIME_DIR: &str = "runtime";
+/// Directory with the job's notify socket.
+pub const NOTIFY_DIR: &str = "notify";
+pub const NOTIFY_SOCKET_FILE: &str = "notify.sock";
+
+/// A fencing epoch: (incarnation, log index), ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct Epoch {
+    pub incarnation: u64,
+    pub index: u64,
+}
+
+/// What the shim is to do. Written before the shim starts and never changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ShimOrder {
+    pub v: u32,
+    pub allocation_id: String,
+    pub lease_id: String,
+    pub epoch: Epoch,
+    pub attempt: u32,
+    pub cgroup: CgroupPlan,
+    #[serde(default)]
+    pub limits: Limits,
+    pub devices: Vec<DeviceRule>,
+    pub runtime: RuntimeChoice,
+    pub identity: Identity,
+    /// What is mounted before the runtime runs, in a mount namespace of its own.
+    #[serde(default)]
+    pub mounts: MountPlan,
+    #[serde(default)]
+    pub log: LogSettings,
+    /// A second copy of the output, written as the user (`fleet-JOBID.log`).
+    #[serde(default)]
+    pub output_file: Option<PathBuf>,
+    #[serde(default)]
+    pub stop: StopSettings,
+    /// `Some` gives the job a pseudo-terminal of this size.
+    #[serde(default)]
+    pub tty: Option<WindowSize>,
+    /// Keep standard input open for attached clients; otherwise it is `/dev/null`.
+    #[serde(default)]
+    pub interactive: bool,
+    /// Serve a notify socket in [`NOTIFY_DIR`].
+    #[serde(default)]
+    pub notify: bool,
+    /// Stop the job when no heartbeat came for so long (opt-in fencing), on CLOCK_BOOTTIME.
+    #[serde(default)]
+    pub stop_after_ms: Option<u64>,
+}
+
+/// Which OCI runtime, where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeChoice {
+    pub kind: RuntimeKind,
+    pub path: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RuntimeKind {
+    Crun,
+    Runc,
+}
+
+impl std::fmt::Display for RuntimeKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Crun => "crun",
+            Self::Runc => "runc",
+        })
+    }
+}
+
+/// The user as whom the job runs and user paths are touched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    pub uid: u32,
+    pub gid: u32,
+    #[serde(default)]
+    pub groups: Vec<u32>,
+}
+
+/// What the shim's forked child mounts before it becomes the runtime.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct MountPlan {
+    /// Bind the node's own root file system here (image `host`).
+    #[serde(default)]
+    pub host_root: Option<PathBuf>,
+    #[serde(default)]
+    pub volumes: Vec<VolumeOrder>,
+    /// With image `host`: the job's working directory must exist already, seen as the user.
+    #[serde(default)]
+    pub working_dir: Option<PathBuf>,
+}
+
+/// One `-v SRC:DST[:ro]`. The source is resolved as the user and held by a bind mount on `anchor`,
+/// which is what the bundle names: nobody can swap it afterwards.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeOrder {
+    pub source: PathBuf,
+    pub anchor: PathBuf,
+    pub destination: PathBuf,
+}
+
+/// Log segments: `max_files` of at most `max_bytes` (and one record) each; the oldest goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogSettings {
+    pub max_bytes: u64,
+    pub max_files: u32,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self { max_bytes: 16 * 1024 * 1024, max_files: 8 }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopSettings {
+    /// Signal number sent to every process of the job.
+    pub signal: i32,
+    /// From that signal to SIGKILL.
+    pub grace_ms: u64,
+    /// How long processes the main one left behind may go on after it exits by itself.
+    #[serde(default = "linger_default_ms")]
+    pub linger_ms: u64,
+}
+
+fn linger_default_ms() -> u64 {
+    2_000
+}
+
+impl Default for StopSettings {
+    fn default() -> Self {
+        Self { signal: libc::SIGTERM, grace_ms: 30_000, linger_ms: linger_default_ms() }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowSize {
+    pub rows: u16,
+    pub columns: u16,
+}
+
+/// How far the shim has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// The cgroup and its filter stand; no process yet.
+    Created,
+    Running,
+    /// The stop signal has been sent, or the main process has ended and others remain.
+    Stopping,
+    Exited,
+}
+
+/// What the shim made. Enough for the agent to find and end everything without the shim.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ShimState {
+    pub v: u32,
+    pub allocation_id: String,
+    pub phase: Phase,
+    pub boot_id: String,
+    pub shim_pid: i32,
+    /// Start time of that process (field 22 of `/proc/PID/stat`): a pid alone names nobody.
+    pub shim_start_ticks: u64,
+    pub cgroup: Cgroup,
+    pub filter: FilterHandle,
+    /// The container's first process; for display only, never to kill by.
+    #[serde(default)]
+    pub main_pid: Option<i32>,
+    #[serde(default)]
+    pub started_at_ms: Option<u64>,
+}
+
+/// Why an attempt ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
+    /// By itself.
+    Exited,
+    /// After the stop signal, in time.
+    Stopped,
+    /// By SIGKILL: the grace ran out, or a kill was ordered.
+    Killed,
+    /// No process of the job ever ran.
+    StartFailed { message: String },
+    /// No heartbeat for `stop_after`.
+    StopAfter,
+}
+
+/// How an attempt ended. Exactly one of `code` and `signal`, except for a failed start (neither).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitRecord {
+    pub v: u32,
+    pub allocation_id: String,
+    pub epoch: Epoch,
+    pub attempt: u32,
+    pub reason: EndReason,
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+    #[serde(default)]
+    pub oom_killed: bool,
+    /// The job said `DONE=1`.
+    #[serde(default)]
+    pub done: bool,
+    pub started_at_ms: Option<u64>,
+    pub ended_at_ms: u64,
+    #[serde(default)]
+    pub cpu_usec: Option<u64>,
+    #[serde(default)]
+    pub memory_peak_bytes: Option<u64>,
+    /// Processes survived SIGKILL (uninterruptible sleep): the cgroup is not empty.
+    #[serde(default)]
+    pub stuck: bool,
+    /// Output bytes that could not be written to the log (disk full).
+    #[serde(default)]
+    pub log_bytes_lost: u64,
+}
+
+/// One line of `events.jsonl`: what the job said on its notify socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobEvent {
+    pub v: u32,
+    /// Counts from 1 within the allocation.
+    pub sequence: u64,
+    pub at_ms: u64,
+    pub notice: Notice,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Notice {
+    /// `CHECKPOINT=path`: a checkpoint is complete.
+    Checkpoint { path: String },
+    /// `DONE=1`: the work is finished, whatever the exit code.
+    Done,
+    /// `STATUS=text`.
+    Status { text: String },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    #[error("{action} {}", path.display())]
+    Io { action: &'static str, path: PathBuf, source: std::io::Error },
+    #[error("{} is not valid", path.display())]
+    Invalid { path: PathBuf, source: serde_json::Error },
+    #[error("{} has version {found}, this program knows {VERSION}", path.display())]
+    Version { path: PathBuf, found: u32 },
+    #[error("{} is larger than {max} bytes", path.display())]
+    TooLarge { path: PathBuf, max: u64 },
+}
+
+impl ShimOrder {
+    pub fn read(dir: &Path) -> Result<Self, FileError> {
+        let path = dir.join(ORDER_FILE);
+        let order: Self = super::files::read_json(&path)?.ok_or_else(|| FileError::Io {
+            action: "read",
+            path: path.clone(),
+            source: std::io::ErrorKind::NotFound.into(),
+        })?;
+        check_version(&path, order.v)?;
+        Ok(order)
+    }
+
+    /// Writes `order.json`, readable by root only.
+    pub fn write(&self, dir: &Path) -> Result<(), FileError> {
+        super::files::replace_json(&dir.join(ORDER_FILE), self)
+    }
+}
+
+impl ShimState {
+    /// `None`: the shim has not come so far.
+    pub fn read(dir: &Path) -> Result<Option<Self>, FileError> {
+        let path = dir.join(STATE_FILE);
+        let state: Option<Self> = super::files::read_json(&path)?;
+        if let Some(state) = &state {
+            check_version(&path, state.v)?;
+        }
+        Ok(state)
+    }
+}
+
+impl ExitRecord {
+    /// `None`: not ended, or the shim was lost before it could say so.
+    pub fn read(dir: &Path) -> Result<Option<Self>, FileError> {
+        let path = dir.join(EXIT_FILE);
+        let record: Option<Self> = super::files::read_json(&path)?;
+        if let Some(record) = &record {
+            check_version(&path, record.v)?;
+        }
+        Ok(record)
+    }
+
+    /// The exit code as a shell would give it: 128 + n for signals, 125 for a start that failed.
+    #[must_use]
+    pub fn shell_code(&self) -> i32 {
+        match (self.code, self.signal) {
+            (Some(code), _) => code,
+            (None, Some(signal)) => 128 + signal,
+            (None, None) => 125,
+        }
+    }
+}
+
+fn check_version(path: &Path, found: u32) -> Result<(), FileError> {
+    if found == VERSION { Ok(()) } else { Err(FileError::Version { path: path.to_owned(), found }) }
+}

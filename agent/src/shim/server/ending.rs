@@ -1,0 +1,119 @@
+//! The end of an attempt: the last output, `exit.json`, goodbye to clients, and nothing left behind.
+
+use std::{fs, time::Duration};
+
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+
+use super::{DRAIN_TURNS_MAX, FAREWELL, PollFlags, Server, Source, chain, say, tee};
+use crate::{
+    cgroup::Usage,
+    shim::{
+        clock, files,
+        order::{EXIT_FILE, EndReason, ExitRecord, RUNTIME_DIR, SOCKET_FILE, VERSION},
+        protocol::{FrameExit, ShimEvent},
+    },
+};
+
+/// How often the farewell looks at the clock while clients read.
+const LOOK: Duration = Duration::from_millis(50);
+
+impl Server {
+    /// The group is empty, or what is in it will not die. Writes the record and says goodbye.
+    pub(super) fn finish(&mut self, stuck: bool) -> Result<(), String> {
+        self.take_notices();
+        self.pump_output(DRAIN_TURNS_MAX);
+        self.settle_execs();
+        self.finish_tee();
+        let usage = self.room.as_ref().map(|room| room.cgroup.usage()).unwrap_or_default();
+        let record = self.record(stuck, &usage);
+        let written = files::replace_json_durably(&self.dir.join(EXIT_FILE), &record);
+        if let Err(error) = &written {
+            // The agent sees a shim that went without a record, and the group empty: attempt lost.
+            say(&chain(error));
+        } else {
+            self.clients.publish(&ShimEvent::Exited(record.clone()));
+        }
+        self.clients.send_job_exit(FrameExit { code: record.code, signal: record.signal });
+        if !stuck {
+            self.clean();
+        }
+        self.say_goodbye();
+        fs::remove_file(self.dir.join(SOCKET_FILE)).ok();
+        written.map_err(|error| chain(&error))
+    }
+
+    fn record(&self, stuck: bool, usage: &Usage) -> ExitRecord {
+        let end = self.life.main_ended();
+        let reason = self.life.reason();
+        let failed = matches!(reason, EndReason::StartFailed { .. });
+        let code = end.and_then(|end| end.code);
+        ExitRecord {
+            v: VERSION,
+            allocation_id: self.order.allocation_id.clone(),
+            epoch: self.order.epoch,
+            attempt: self.order.attempt,
+            code: code.filter(|_| !failed),
+            // Killed before it could say how it ended: by us.
+            signal: end
+                .and_then(|end| end.signal)
+                .or((end.is_none()).then_some(libc::SIGKILL))
+                .filter(|_| !failed),
+            reason,
+            oom_killed: usage.oom_kills > 0 && code != Some(0),
+            done: self.notify.as_ref().is_some_and(|socket| socket.done),
+            started_at_ms: self.state.as_ref().and_then(|state| state.started_at_ms),
+            ended_at_ms: clock::unix_ms(),
+            cpu_usec: usage.cpu_usec,
+            memory_peak_bytes: usage.memory_peak_bytes,
+            stuck,
+            log_bytes_lost: self.log.lost(),
+        }
+    }
+
+    /// Gives the user's copy of the output its end; a dead file server is waited for only so long.
+    fn finish_tee(&mut self) {
+        let Some(tee) = &mut self.tee else { return };
+        let deadline = clock::since_boot() + tee::FINISH_TIMEOUT;
+        let pid = tee.pid();
+        loop {
+            let written = tee.close_when_written();
+            if written {
+                match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
+                    Ok(WaitStatus::StillAlive) => {}
+                    _ => return,
+                }
+            }
+            if clock::since_boot() >= deadline {
+                say("the writer of the output file did not finish in time");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn clean(&mut self) {
+        if let Some(room) = &self.room
+            && let Err(error) = room.cgroup.remove()
+        {
+            say(&chain(&error));
+        }
+        fs::remove_dir_all(self.dir.join(RUNTIME_DIR)).ok();
+    }
+
+    /// Lets clients read the last words, for a while.
+    fn say_goodbye(&mut self) {
+        let deadline = clock::since_boot() + FAREWELL;
+        while self.clients.has_output() && clock::since_boot() < deadline {
+            let waiting: Vec<_> = self
+                .clients
+                .each()
+                .filter(|(_, _, _, waiting)| *waiting)
+                .map(|(id, _, _, _)| id)
+                .collect();
+            for id in waiting {
+                self.handle(Source::Client(id), PollFlags::POLLOUT);
+            }
+            std::thread::sleep(LOOK.min(Duration::from_millis(5)));
+        }
+    }
+}

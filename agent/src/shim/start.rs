@@ -1,0 +1,198 @@
+//! From the order to a running container: cgroup, limits, filter, proof, and only then a process.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use nix::unistd::Pid;
+
+use super::{
+    child::{Launch, Started, Waiting},
+    files, mounts,
+    order::{
+        BUNDLE_DIR, FileError, Phase, RUNTIME_DIR, RUNTIME_LOG_FILE, RuntimeKind, STATE_FILE,
+        ShimOrder, ShimState, VERSION,
+    },
+    stdio::{self, CONSOLE_FILE, Opened, Wanted},
+};
+use crate::{
+    cgroup::{Cgroup, CgroupError, Hierarchies, Mode},
+    filter::{self, FilterError, FilterHandle},
+};
+
+/// How long a runtime may take from its start to the job's first process.
+pub(super) const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Where the runtime writes the container's first process id.
+const PID_FILE: &str = "pid";
+/// Most of the runtime's own words that go into the exit record.
+const MESSAGE_BYTES_MAX: usize = 2048;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StartError {
+    #[error("control group")]
+    Cgroup(#[from] CgroupError),
+    #[error("device filter")]
+    Filter(#[from] FilterError),
+    #[error("state file")]
+    File(#[from] FileError),
+    #[error("start the runtime")]
+    Spawn(#[source] io::Error),
+    #[error("open standard input and output")]
+    Stdio(#[source] io::Error),
+}
+
+/// The room a job will run in: limited, filtered, empty.
+#[derive(Debug)]
+pub(super) struct Room {
+    pub cgroup: Cgroup,
+    pub filter: FilterHandle,
+}
+
+/// A runtime on its way.
+#[derive(Debug)]
+pub(super) struct Launched {
+    pub runtime: Started,
+    pub stdio: stdio::Stdio,
+    pub status: Option<fs::File>,
+}
+
+/// Makes the cgroup and starts a child that waits outside of the filtered part; meanwhile attaches and
+/// verifies the filter and writes `state.json`; then lets the child in.
+pub(super) fn start(
+    dir: &Path,
+    order: &ShimOrder,
+) -> Result<(Room, Launched, ShimState), StartError> {
+    let hierarchies = Hierarchies::detect()?;
+    let cgroup = Cgroup::create(&hierarchies, &order.cgroup)?;
+    cgroup.limit(&order.limits)?;
+    if cgroup.mode == Mode::Legacy {
+        // Every hierarchy is joined at once there, so the list must stand before the child.
+        attach(&cgroup, order)?;
+    }
+    let wanted = Wanted { tty: order.tty, interactive: order.interactive, status: true };
+    let Opened { stdio, child, status } = stdio::open(dir, wanted).map_err(StartError::Stdio)?;
+    let mode = cgroup.mode;
+    let waiting = Waiting::fork(Launch {
+        program: order.runtime.path.clone(),
+        arguments: run_arguments(dir, order),
+        descriptors: child,
+        join: joined(order.runtime.kind, &cgroup),
+        mounts: &|| {
+            mounts::prepare(&order.mounts, &order.identity)?;
+            mounts::hide_cgroup_tree(mode, order.runtime.kind)
+        },
+    })
+    .map_err(StartError::Spawn)?;
+    let filter = attach(&cgroup, order)?;
+    let state = ShimState {
+        v: VERSION,
+        allocation_id: order.allocation_id.clone(),
+        phase: Phase::Created,
+        boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")
+            .map(|text| text.trim().to_owned())
+            .unwrap_or_default(),
+        shim_pid: nix::unistd::getpid().as_raw(),
+        shim_start_ticks: start_ticks("self").unwrap_or(0),
+        cgroup: cgroup.clone(),
+        filter: filter.clone(),
+        main_pid: None,
+        started_at_ms: None,
+    };
+    files::replace_json(&dir.join(STATE_FILE), &state)?;
+    let runtime = waiting.go();
+    Ok((Room { cgroup, filter }, Launched { runtime, stdio, status }, state))
+}
+
+fn attach(cgroup: &Cgroup, order: &ShimOrder) -> Result<FilterHandle, StartError> {
+    if let Some(dir) = &cgroup.unified {
+        return Ok(filter::attach(dir, &order.devices)?);
+    }
+    let dir = cgroup.v1.get("devices").cloned().ok_or_else(|| CgroupError::NoController {
+        controller: "devices",
+        path: cgroup.relative.clone(),
+    })?;
+    Ok(filter::attach_v1(&dir, &order.devices)?)
+}
+
+/// crun is told to leave cgroups alone and is put in place itself. runc manages a sub-group (it would
+/// take our program off a group it shares), and puts the container's process there before its exec.
+fn joined(kind: RuntimeKind, cgroup: &Cgroup) -> Vec<PathBuf> {
+    match kind {
+        RuntimeKind::Crun => cgroup.join_files(),
+        RuntimeKind::Runc => Vec::new(),
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Arguments up to the subcommand.
+pub(super) fn runtime_arguments(dir: &Path, kind: RuntimeKind) -> Vec<String> {
+    let mut arguments = vec![
+        kind.to_string(),
+        "--root".to_owned(),
+        text(&dir.join(RUNTIME_DIR)),
+        "--log".to_owned(),
+        text(&dir.join(RUNTIME_LOG_FILE)),
+    ];
+    if kind == RuntimeKind::Crun {
+        arguments.push("--cgroup-manager=disabled".to_owned());
+    }
+    arguments
+}
+
+fn run_arguments(dir: &Path, order: &ShimOrder) -> Vec<String> {
+    let mut arguments = runtime_arguments(dir, order.runtime.kind);
+    arguments.extend(["run", "--detach", "--preserve-fds=1", "--pid-file"].map(str::to_owned));
+    arguments.push(text(&dir.join(PID_FILE)));
+    arguments.extend(["--bundle".to_owned(), text(&dir.join(BUNDLE_DIR))]);
+    if order.tty.is_some() {
+        arguments.extend(["--console-socket".to_owned(), text(&dir.join(CONSOLE_FILE))]);
+    }
+    arguments.push(order.allocation_id.clone());
+    arguments
+}
+
+/// The container's first process, once the runtime has exited well.
+pub(super) fn read_pid(dir: &Path) -> Option<Pid> {
+    read_pid_file(&dir.join(PID_FILE))
+}
+
+pub(super) fn read_pid_file(path: &Path) -> Option<Pid> {
+    fs::read_to_string(path).ok()?.trim().parse().ok().map(Pid::from_raw)
+}
+
+/// Proves after the start that the filter is still there and the container's first process under it.
+pub(super) fn verify(room: &Room, order: &ShimOrder, first: Pid) -> Result<(), String> {
+    filter::verify(&room.filter, &order.devices).map_err(|error| error.to_string())?;
+    let members = room.cgroup.members().map_err(|error| error.to_string())?;
+    if members.contains(&first.as_raw()) || has_ended(first) {
+        return Ok(());
+    }
+    Err(format!("the runtime put process {first} outside of its control group"))
+}
+
+fn has_ended(pid: Pid) -> bool {
+    stat_field(&pid.to_string(), 3).is_none_or(|state| state == "Z" || state == "X")
+}
+
+fn start_ticks(pid: &str) -> Option<u64> {
+    stat_field(pid, 22)?.parse().ok()
+}
+
+/// A field of `/proc/PID/stat`, counted from 1 as in proc(5); the name in field 2 may hold anything.
+fn stat_field(pid: &str, number: usize) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_whitespace().nth(number - 3).map(str::to_owned)
+}
+
+/// The runtime's last words about a failed start.
+pub(super) fn runtime_message(dir: &Path) -> String {
+    let log = fs::read(dir.join(RUNTIME_LOG_FILE)).unwrap_or_default();
+    let start = log.len().saturating_sub(MESSAGE_BYTES_MAX);
+    String::from_utf8_lossy(&log[start..]).trim().to_owned()
+}

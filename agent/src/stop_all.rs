@@ -1,0 +1,108 @@
+//! `fleet-agent stop-all`: ends every job of this node, for `fleet dev` and for leaving fleet.
+//!
+//! Run while no agent runs: it takes the agent's lock. Asks each shim to stop, then kills by cgroup, then
+//! removes cgroups and mounts. Records and logs stay.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fleet_core::id::AllocationId;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::allocations::{self, AllocationDir, allocations_dir, chain, end_group};
+use crate::clock;
+use crate::config::Config;
+use crate::image;
+use crate::server::take_state_dir;
+use crate::shim::client::ShimClient;
+use crate::shim::order::EXIT_FILE;
+use crate::unit::Launcher;
+
+/// How often it is looked whether a job has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// From the end of the grace to the kill by cgroup: the shim's own kill comes first.
+const SHIM_SLACK: Duration = Duration::from_secs(2);
+/// How long the removal of the group of all jobs is tried.
+const REMOVE_MAX: Duration = Duration::from_secs(1);
+/// How long one job may take in all.
+const ONE_MAX: Duration = Duration::from_secs(60);
+
+/// Ends everything. Says what could not be ended.
+pub async fn stop_all(config: &Config, grace: Duration) -> anyhow::Result<()> {
+    let _held = take_state_dir(config)?;
+    let launcher = Launcher::choose(&config.cgroup_parent).await?;
+    let mut tasks = JoinSet::new();
+    for id in allocations::list(&allocations_dir(config))? {
+        let dir = AllocationDir::new(&allocations_dir(config), &id);
+        if dir.forgotten_at().is_some() {
+            continue;
+        }
+        let launcher = launcher.clone();
+        tasks.spawn(async move {
+            let ended = timeout(grace + ONE_MAX, stop_one(&launcher, &id, &dir, grace)).await;
+            ended.unwrap_or_else(|_| Err(anyhow::anyhow!("{id} did not end in time")))
+        });
+    }
+    let mut problems = Vec::new();
+    while let Some(ended) = tasks.join_next().await {
+        match ended {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => problems.push(error.to_string()),
+            Err(error) => problems.push(error.to_string()),
+        }
+    }
+    let parent = config.cgroup_parent.clone();
+    spawn_blocking(move || remove_parent(&parent)).await?;
+    if problems.is_empty() { Ok(()) } else { anyhow::bail!("{}", problems.join("; ")) }
+}
+
+async fn stop_one(
+    launcher: &Launcher,
+    id: &AllocationId,
+    dir: &AllocationDir,
+    grace: Duration,
+) -> anyhow::Result<()> {
+    let exit = dir.path().join(EXIT_FILE);
+    if !exit.exists()
+        && let Ok(mut shim) = ShimClient::connect(dir.path()).await
+    {
+        dir.mark_stop(clock::now(), "everything on this node is stopped")?;
+        if shim.stop(None, Some(grace)).await.is_ok() {
+            let deadline = Instant::now() + grace + SHIM_SLACK;
+            while !exit.exists() && Instant::now() < deadline {
+                sleep(LOOK_EVERY).await;
+            }
+        }
+    }
+    launcher.end(id.as_str()).await?;
+    let path = dir.path().to_owned();
+    let ended = spawn_blocking(move || -> anyhow::Result<bool> {
+        let empty = end_group(&path)?;
+        image::unmount(&path)?;
+        Ok(empty)
+    });
+    match ended.await? {
+        Ok(true) => Ok(()),
+        Ok(false) => anyhow::bail!("processes of {id} survive SIGKILL"),
+        Err(error) => anyhow::bail!("{id}: {}", chain(error.as_ref())),
+    }
+}
+
+/// Removes the empty group of all jobs. The last shims may still be at it, so it is tried for a while;
+/// one that is not empty, or is systemd's, stays.
+fn remove_parent(parent: &str) {
+    if crate::unit::systemd_is_running() {
+        return;
+    }
+    let root = Path::new(crate::cgroup::ROOT);
+    let Ok(entries) = std::fs::read_dir(root) else { return };
+    let tops = entries.filter_map(Result::ok).map(|entry| entry.path()).chain([root.to_owned()]);
+    let mut left: Vec<PathBuf> =
+        tops.map(|top| top.join(parent)).filter(|group| group.is_dir()).collect();
+    let deadline = Instant::now() + REMOVE_MAX;
+    while !left.is_empty() && Instant::now() < deadline {
+        left.retain(|group| std::fs::remove_dir(group).is_err() && group.is_dir());
+        std::thread::sleep(LOOK_EVERY);
+    }
+}

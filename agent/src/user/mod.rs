@@ -1,0 +1,23 @@
+//! Who an owner is on this node, and the only way the agent touches what belongs to them.
+//!
+//! - [`resolve`]: owner name to uid, groups, home and shell through NSS, with deadline and cache. Called by the
+//!   reconcile loop before a job starts.
+//! - [`as_user`]: runs one short operation in a child process that has become the user. Called by `checkpoint` and
+//!   `image`. The agent itself must never open, stat or create a path that a user chose: as root it would see files the
+//!   user may not, root_squash would refuse what the user may, and a dead NFS server would hang the agent.
+//! - [`op`]: what the two sides say to each other; [`helper`]: the child's side; [`identity`]: becoming the user.
+
+pub mod as_user;
+pub mod helper;
+mod identity;
+pub mod op;
+mod ops;
+pub mod resolve;
+mod stream;
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use as_user::{AsUser, AsUserConfig, AsUserError, HelperProgram};
+pub use helper::run_as_user_helper;
+pub use resolve::{User, UserError, Users, UsersConfig};
+pub use stream::UserStream;

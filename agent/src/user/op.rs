@@ -1,0 +1,133 @@
+//! What the agent asks of the as-user helper and what it gets back: one JSON document each way, on stdin and stdout.
+//!
+//! Both sides are always the same binary, so there is no version here.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Longest request the helper reads.
+pub const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Longest single answer line the agent reads.
+pub const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Most paths in one `Stat`.
+pub const STAT_PATHS_MAX: usize = 1024;
+
+/// One thing to do as the user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// Is this a directory in which the user can create and delete a file? Optionally make it first, parents included.
+    CheckDir { path: PathBuf, create: bool },
+    /// Stat each path, following links.
+    Stat { paths: Vec<PathBuf> },
+    /// Names of the sub-directories of a directory.
+    ListDirs { path: PathBuf },
+    /// Write a small file atomically (temporary name, fsync, rename), readable by all.
+    WriteFile { path: PathBuf, text: String },
+    /// Read a small file whole; a longer one is refused.
+    ReadFile { path: PathBuf, bytes_max: u64 },
+    /// Create the file or set its modification time to now.
+    Touch { path: PathBuf },
+    /// Can the user read the first byte of this file, or list this directory?
+    Readable { path: PathBuf },
+    /// Send the metadata of a regular file, then, after a `go` line on stdin, its bytes.
+    Stream { path: PathBuf },
+    /// Watch for checkpoints until stdin closes. See `checkpoint::watch`.
+    Watch(crate::checkpoint::watch::WatchRequest),
+}
+
+/// What came of an [`Op`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    Done,
+    Stats(Vec<Result<FileStat, OpError>>),
+    Names(Vec<String>),
+    Text(String),
+    /// Follows `Stream`; the bytes come after it.
+    File(FileStat),
+}
+
+/// What is known about a file without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FileStat {
+    pub kind: FileKind,
+    pub size_bytes: u64,
+    pub mtime_ns: i64,
+    pub ctime_ns: i64,
+    pub dev: u64,
+    pub ino: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileKind {
+    File,
+    Dir,
+    Other,
+}
+
+impl From<&std::fs::Metadata> for FileStat {
+    fn from(meta: &std::fs::Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt;
+        let ns = |sec: i64, nsec: i64| sec.saturating_mul(1_000_000_000).saturating_add(nsec);
+        let kind = if meta.is_file() {
+            FileKind::File
+        } else if meta.is_dir() {
+            FileKind::Dir
+        } else {
+            FileKind::Other
+        };
+        Self {
+            kind,
+            size_bytes: meta.size(),
+            mtime_ns: ns(meta.mtime(), meta.mtime_nsec()),
+            ctime_ns: ns(meta.ctime(), meta.ctime_nsec()),
+            dev: meta.dev(),
+            ino: meta.ino(),
+        }
+    }
+}
+
+/// Why the user's operation failed; the path is in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{}: {why}", path.display())]
+pub struct OpError {
+    pub kind: OpErrorKind,
+    pub path: PathBuf,
+    pub why: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OpErrorKind {
+    NotFound,
+    Denied,
+    NotADirectory,
+    NotARegularFile,
+    ReadOnly,
+    NoSpace,
+    TooLarge,
+    NotUtf8,
+    Other,
+}
+
+impl OpError {
+    pub(crate) fn io(path: impl Into<PathBuf>, error: &std::io::Error) -> Self {
+        use std::io::ErrorKind as E;
+        let kind = match error.kind() {
+            E::NotFound => OpErrorKind::NotFound,
+            E::PermissionDenied => OpErrorKind::Denied,
+            E::NotADirectory => OpErrorKind::NotADirectory,
+            E::ReadOnlyFilesystem => OpErrorKind::ReadOnly,
+            E::StorageFull | E::QuotaExceeded => OpErrorKind::NoSpace,
+            _ => OpErrorKind::Other,
+        };
+        Self { kind, path: path.into(), why: error.to_string() }
+    }
+
+    pub(crate) fn new(kind: OpErrorKind, path: impl Into<PathBuf>, why: impl Into<String>) -> Self {
+        Self { kind, path: path.into(), why: why.into() }
+    }
+}

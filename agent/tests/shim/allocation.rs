@@ -1,0 +1,232 @@
+//! One allocation under test: its directory, its settings, waiting for its end, and proof of cleanliness.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use fleet_agent::{
+    cgroup::{Cgroup, Hierarchies, Mode},
+    filter::NvidiaMajors,
+    runtime::{
+        AllocationSpec, Image, JobUser, NodeSettings, Resources, Runtime, discover, prepare,
+    },
+    shim::{
+        client::ShimClient,
+        log::{LogReader, Stream},
+        order::{Epoch, ExitRecord, LogSettings, ShimOrder, ShimState, StopSettings},
+    },
+    unit::Launcher,
+};
+
+/// Longest wait for anything; generous, because the machine is shared.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A user nobody is.
+pub(crate) const UID: u32 = 54321;
+
+/// Runtimes to test with. Says aloud what is missing.
+pub(crate) fn runtimes() -> Vec<Runtime> {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: needs root");
+        return Vec::new();
+    }
+    let legacy = Hierarchies::detect().unwrap().mode() == Mode::Legacy;
+    if legacy {
+        eprintln!("SKIPPED: runc cannot run under fleet where there is only cgroup v1");
+    }
+    ["crun", "runc"]
+        .into_iter()
+        .filter(|name| !legacy || *name == "crun")
+        .filter_map(|name| {
+            let found = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"]
+                .into_iter()
+                .map(|dir| Path::new(dir).join(name))
+                .find(|path| path.exists());
+            if found.is_none() {
+                eprintln!("SKIPPED: {name} is not installed");
+            }
+            found
+        })
+        .map(|path| discover(Some(&path)).unwrap())
+        .collect()
+}
+
+pub(crate) struct Allocation {
+    root: tempfile::TempDir,
+    pub(crate) dir: PathBuf,
+    pub(crate) spec: AllocationSpec,
+    pub(crate) node: NodeSettings,
+}
+
+impl Allocation {
+    /// A shell script with image `host`, as an ordinary user.
+    pub(crate) fn shell(runtime: &Runtime, script: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let id = format!("alloc-test{}-{number}", std::process::id());
+        let root = tempfile::tempdir().unwrap();
+        // The user must be able to reach what tests put beside the allocation.
+        fs::set_permissions(root.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        let dir = root.path().join(&id);
+        let spec = AllocationSpec {
+            allocation_id: id,
+            job_id: "job-test".to_owned(),
+            job_name: Some("test".to_owned()),
+            lease_id: "lease-test".to_owned(),
+            epoch: Epoch { incarnation: 1, index: u64::from(number) },
+            attempt: 1,
+            restart_count: 0,
+            user: JobUser {
+                name: "tester".to_owned(),
+                uid: UID,
+                gid: UID,
+                groups: Vec::new(),
+                home: PathBuf::from("/"),
+                shell: PathBuf::from("/bin/sh"),
+            },
+            image: Image::Host,
+            argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+            submit_env: Vec::new(),
+            env: Vec::new(),
+            cwd: Some(PathBuf::from("/")),
+            gpus: Vec::new(),
+            resources: Resources::default(),
+            volumes: Vec::new(),
+            tty: None,
+            interactive: false,
+            checkpoint_dir: None,
+            resume_from: None,
+            log: LogSettings::default(),
+            output_file: None,
+            stop: StopSettings::default(),
+            stop_after_ms: None,
+        };
+        let node = NodeSettings {
+            node_name: "titan01".to_owned(),
+            runtime: runtime.choice(),
+            shim_path: PathBuf::from(env!("CARGO_BIN_EXE_fleet-shim")),
+            cgroup_parent: format!("fleet-test{}-{number}", std::process::id()),
+            systemd: false,
+            majors: NvidiaMajors::default(),
+            device_dir: PathBuf::from("/nonexistent"),
+            hidden: Vec::new(),
+            rlimits: Vec::new(),
+        };
+        Self { root, dir, spec, node }
+    }
+
+    /// A place beside the allocation that its user may write to.
+    pub(crate) fn playground(&self) -> PathBuf {
+        let dir = self.root.path().join("playground");
+        if !dir.exists() {
+            fs::create_dir(&dir).unwrap();
+            std::os::unix::fs::chown(&dir, Some(UID), Some(UID)).unwrap();
+        }
+        dir
+    }
+
+    pub(crate) fn prepare(&self) -> ShimOrder {
+        prepare(&self.dir, &self.spec, &self.node).unwrap()
+    }
+
+    pub(crate) async fn launch(&self) -> ShimOrder {
+        let order = self.prepare();
+        self.launch_prepared().await;
+        order
+    }
+
+    pub(crate) async fn launch_prepared(&self) {
+        Launcher::Plain
+            .launch(&self.node.shim_path, &self.dir, &self.spec.allocation_id)
+            .await
+            .unwrap();
+    }
+
+    pub(crate) async fn exit(&self) -> ExitRecord {
+        self.wait_for("exit.json", || ExitRecord::read(&self.dir).unwrap()).await
+    }
+
+    pub(crate) async fn running(&self) -> ShimState {
+        self.wait_for("a running job", || {
+            ShimState::read(&self.dir).unwrap().filter(|state| state.main_pid.is_some())
+        })
+        .await
+    }
+
+    pub(crate) async fn client(&self) -> ShimClient {
+        self.running().await;
+        ShimClient::connect(&self.dir).await.unwrap()
+    }
+
+    /// Waits for a condition, never for a time.
+    pub(crate) async fn wait_for<T>(&self, what: &str, condition: impl Fn() -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(value) = condition() {
+                return value;
+            }
+            if Instant::now() >= deadline {
+                let shim_log = fs::read_to_string(self.dir.join("shim.log")).unwrap_or_default();
+                let runtime_log =
+                    fs::read_to_string(self.dir.join("runtime.log")).unwrap_or_default();
+                panic!("no {what} in {PATIENCE:?}; shim: {shim_log} runtime: {runtime_log}");
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    pub(crate) fn output(&self) -> String {
+        self.output_of(None)
+    }
+
+    pub(crate) fn output_of(&self, wanted: Option<Stream>) -> String {
+        let mut reader = LogReader::new(self.dir.join("log"));
+        let mut data = Vec::new();
+        while let Some(record) = reader.read_record().unwrap() {
+            if wanted.is_none_or(|stream| stream == record.stream) {
+                data.extend(record.data);
+            }
+        }
+        String::from_utf8_lossy(&data).into_owned()
+    }
+
+    pub(crate) fn cgroup(&self) -> Cgroup {
+        let order = ShimOrder::read(&self.dir).unwrap();
+        Cgroup::locate(&Hierarchies::detect().unwrap(), &order.cgroup).unwrap()
+    }
+
+    /// After the end: no cgroup, no mount, no socket, no process, no runtime state.
+    pub(crate) async fn nothing_is_left(&self) {
+        let cgroup = self.cgroup();
+        self.wait_for("removed cgroup", || (!cgroup.exists()).then_some(())).await;
+        let socket = self.dir.join("shim.sock");
+        self.wait_for("removed socket", || (!socket.exists()).then_some(())).await;
+        assert!(!self.dir.join("runtime").exists(), "runtime state is left");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let name = self.root.path().to_str().unwrap();
+        assert!(!mounts.contains(name), "a mount is left: {mounts}");
+        let shim_log = fs::read_to_string(self.dir.join("shim.log")).unwrap();
+        assert_eq!(shim_log, "", "the shim complained");
+    }
+}
+
+impl Drop for Allocation {
+    /// A failed test must not leave processes either.
+    fn drop(&mut self) {
+        if ShimOrder::read(&self.dir).is_err() {
+            return;
+        }
+        let cgroup = self.cgroup();
+        cgroup.kill_all().ok();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while cgroup.populated().unwrap_or(false) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        cgroup.remove().ok();
+        Hierarchies::detect().unwrap().remove_empty(Path::new(&self.node.cgroup_parent));
+    }
+}

@@ -1,0 +1,277 @@
+//! How attempts end: codes, signals, stops, leftovers, memory, lost agents and lost shims.
+
+use std::{fs, process::Stdio, time::Duration};
+
+use fleet_agent::{
+    runtime::Resources,
+    shim::order::{EndReason, ExitRecord, LogSettings, Phase, ShimState},
+};
+
+use crate::allocation::{Allocation, runtimes};
+
+#[tokio::test]
+async fn exit_codes_and_signals_are_exact() {
+    for runtime in runtimes() {
+        for (script, code, signal) in [
+            ("true", Some(0), None),
+            ("exit 3", Some(3), None),
+            ("exit 137", Some(137), None),
+            ("kill -KILL $$", None, Some(9)),
+            ("kill -TERM $$", None, Some(15)),
+            ("exec /nonexistent", Some(127), None),
+        ] {
+            let job = Allocation::shell(&runtime, script);
+            job.launch().await;
+            let exit = job.exit().await;
+            assert_eq!((exit.code, exit.signal), (code, signal), "{runtime:?} {script}: {exit:?}");
+            assert_eq!(exit.reason, EndReason::Exited);
+            assert!(!exit.stuck && !exit.oom_killed);
+            assert!(exit.started_at_ms.unwrap() <= exit.ended_at_ms);
+            assert!(exit.cpu_usec.unwrap() > 0);
+            job.nothing_is_left().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_is_not_there_is_127_with_a_word_why() {
+    for runtime in runtimes() {
+        let mut job = Allocation::shell(&runtime, "");
+        job.spec.argv = vec!["no-such-program".to_owned()];
+        job.launch().await;
+        assert_eq!(job.exit().await.code, Some(127));
+        assert!(job.output().contains("no-such-program"), "{}", job.output());
+        job.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn running_out_of_memory_is_told_as_that() {
+    for runtime in runtimes() {
+        let mut job = Allocation::shell(&runtime, "exec tail /dev/zero");
+        let resources =
+            Resources { memory_bytes: Some(64 << 20), pids_max: Some(100), cpu_millis: Some(1000) };
+        job.spec.resources = resources;
+        job.launch().await;
+        let exit = job.exit().await;
+        assert!(exit.oom_killed, "{exit:?}");
+        assert_eq!((exit.signal, &exit.reason), (Some(9), &EndReason::Exited), "{exit:?}");
+        assert!(exit.memory_peak_bytes.unwrap() > 60 << 20, "{exit:?}");
+        job.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn forks_beyond_the_limit_fail() {
+    for runtime in runtimes() {
+        let script = "i=0; while [ $i -lt 40 ]; do sleep 1000 & i=$((i+1)); done; echo all";
+        let mut job = Allocation::shell(&runtime, script);
+        job.spec.resources.pids_max = Some(20);
+        job.spec.stop.linger_ms = 0;
+        job.launch().await;
+        job.exit().await;
+        assert!(job.output().contains("fork"), "{}", job.output());
+        job.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn a_stop_is_a_signal_to_every_process_and_then_the_code_is_the_jobs() {
+    for runtime in runtimes() {
+        // The wrapper dies of the signal at once; what it runs saves and ends in its own time.
+        let script = "sh -c 'trap \"sleep 0.3; echo saved; exit 0\" TERM; echo ready; \
+                      while :; do sleep 0.02; done'; echo wrapper survived";
+        let job = Allocation::shell(&runtime, script);
+        job.launch().await;
+        job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
+        job.client().await.stop(None, None).await.unwrap();
+        let exit = job.exit().await;
+        assert_eq!(exit.reason, EndReason::Stopped, "{exit:?}");
+        assert!(job.output().contains("saved"), "{}", job.output());
+        job.nothing_is_left().await;
+
+        let job = Allocation::shell(
+            &runtime,
+            "trap 'exit 7' TERM; echo ready; while :; do sleep 0.02; done",
+        );
+        job.launch().await;
+        job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
+        job.client().await.stop(None, None).await.unwrap();
+        let exit = job.exit().await;
+        assert_eq!((exit.code, exit.reason), (Some(7), EndReason::Stopped));
+        job.nothing_is_left().await;
+
+        // No handler: the default action, as outside of a container.
+        let job = Allocation::shell(&runtime, "echo ready; exec sleep 1000");
+        job.launch().await;
+        job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
+        job.client().await.stop(None, None).await.unwrap();
+        let exit = job.exit().await;
+        assert_eq!((exit.signal, exit.reason), (Some(15), EndReason::Stopped));
+        job.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn who_ignores_the_signal_is_killed_after_the_grace() {
+    for runtime in runtimes() {
+        let script = "trap '' TERM; echo ready; while :; do sleep 0.02; done";
+        let job = Allocation::shell(&runtime, script);
+        job.launch().await;
+        job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
+        let grace = Duration::from_millis(400);
+        let before = std::time::Instant::now();
+        job.client().await.stop(None, Some(grace)).await.unwrap();
+        let exit = job.exit().await;
+        assert!(before.elapsed() >= grace);
+        assert_eq!((exit.signal, exit.reason), (Some(9), EndReason::Killed));
+        job.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn a_kill_is_at_once() {
+    for runtime in runtimes() {
+        let job = Allocation::shell(&runtime, "trap '' TERM; while :; do sleep 0.02; done");
+        job.launch().await;
+        job.client().await.kill().await.unwrap();
+        let exit = job.exit().await;
+        assert_eq!((exit.signal, exit.reason), (Some(9), EndReason::Killed));
+        job.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn processes_that_double_fork_do_not_outlive_the_attempt() {
+    for runtime in runtimes() {
+        let script = "(setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 0.05; done' &) ; exit 4";
+        let mut job = Allocation::shell(&runtime, script);
+        job.spec.stop.linger_ms = 300;
+        job.launch().await;
+        let exit = job.exit().await;
+        assert_eq!((exit.code, exit.reason.clone()), (Some(4), EndReason::Exited), "{exit:?}");
+        assert!(!exit.stuck);
+        assert!(!job.cgroup().populated().unwrap());
+        job.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn a_flood_of_output_is_kept_within_limits_and_its_last_bytes_are_there() {
+    for runtime in runtimes() {
+        let script = "head -c 30000000 /dev/zero | tr '\\0' x; echo; echo END";
+        let mut job = Allocation::shell(&runtime, script);
+        job.spec.log = LogSettings { max_bytes: 1 << 20, max_files: 3 };
+        job.launch().await;
+        let exit = job.exit().await;
+        assert_eq!((exit.code, exit.log_bytes_lost), (Some(0), 0));
+        let files: Vec<_> =
+            fs::read_dir(job.dir.join("log")).unwrap().map(Result::unwrap).collect();
+        let bytes: u64 = files.iter().map(|file| file.metadata().unwrap().len()).sum();
+        assert!(files.len() == 3 && bytes < 4 << 20, "{files:?} {bytes}");
+        assert!(job.output().ends_with("END\n"));
+        job.nothing_is_left().await;
+    }
+}
+
+/// Runs itself again as the agent, which is then killed.
+#[tokio::test]
+async fn an_agent_that_is_killed_changes_nothing() {
+    const ROLE: &str = "FLEET_TEST_AGENT_FOR";
+    if let Ok(name) = std::env::var(ROLE) {
+        let (dir, shim) = name.split_once(' ').unwrap();
+        let id = dir.rsplit('/').next().unwrap();
+        fleet_agent::unit::Launcher::Plain.launch(shim.as_ref(), dir.as_ref(), id).await.unwrap();
+        std::future::pending::<()>().await;
+    }
+    for runtime in runtimes() {
+        let go = "playground/go";
+        let mut job = Allocation::shell(&runtime, "");
+        let go = job.playground().parent().unwrap().join(go);
+        let script = format!(
+            "echo before; while ! [ -e {} ]; do sleep 0.02; done; echo after; exit 5",
+            go.display()
+        );
+        job.spec.argv[2] = script;
+        job.prepare();
+        let mut agent = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "ending::an_agent_that_is_killed_changes_nothing"])
+            .env(ROLE, format!("{} {}", job.dir.display(), job.node.shim_path.display()))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let state = job.running().await;
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+        fs::write(&go, "").unwrap();
+        let exit = job.exit().await;
+        assert_eq!((exit.code, job.output().as_str()), (Some(5), "before\nafter\n"));
+        assert_eq!(state.phase, Phase::Running);
+        job.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn a_lost_shim_leaves_a_group_that_the_agent_can_end_and_never_starts_twice() {
+    for runtime in runtimes() {
+        let job = Allocation::shell(&runtime, "echo ready; exec sleep 1000");
+        job.launch().await;
+        job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
+        let state = job.running().await;
+        let pid = nix::unistd::Pid::from_raw(state.shim_pid);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+        job.wait_for("the shim's end", || {
+            (!std::path::Path::new(&format!("/proc/{}/exe", state.shim_pid)).exists()).then_some(())
+        })
+        .await;
+        // A second shim refuses: the job may still be running.
+        job.launch_prepared().await;
+        job.wait_for("a refusal", || {
+            fs::read_to_string(job.dir.join("shim.log")).unwrap().contains("was lost").then_some(())
+        })
+        .await;
+        assert!(state.cgroup.populated().unwrap());
+        assert_eq!(ExitRecord::read(&job.dir).unwrap(), None);
+        state.cgroup.kill_all().unwrap();
+        job.wait_for("an empty group", || (!state.cgroup.populated().unwrap()).then_some(())).await;
+        state.cgroup.remove().unwrap();
+        assert!(!state.cgroup.exists());
+    }
+}
+
+#[tokio::test]
+async fn silence_ends_only_a_job_that_asked_for_it() {
+    for runtime in runtimes() {
+        let mut job = Allocation::shell(&runtime, "exec sleep 1000");
+        job.spec.stop_after_ms = Some(1500);
+        job.launch().await;
+        let mut client = job.client().await;
+        let launched = std::time::Instant::now();
+        // Heartbeats hold the fence off beyond its first term.
+        while launched.elapsed() < Duration::from_millis(2000) {
+            let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).unwrap();
+            client.heartbeat(now.into()).await.unwrap();
+            assert_eq!(ExitRecord::read(&job.dir).unwrap(), None);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let exit = job.exit().await;
+        assert_eq!(exit.reason, EndReason::StopAfter, "{exit:?}");
+        job.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn a_start_that_fails_says_why_and_leaves_nothing() {
+    for runtime in runtimes() {
+        let mut job = Allocation::shell(&runtime, "true");
+        job.spec.cwd = Some("/no/such/directory".into());
+        job.launch().await;
+        let exit = job.exit().await;
+        let EndReason::StartFailed { message } = &exit.reason else { panic!("{exit:?}") };
+        assert!(message.contains("/no/such/directory"), "{message}");
+        assert_eq!((exit.code, exit.signal, exit.shell_code()), (None, None, 125));
+        assert_eq!(ShimState::read(&job.dir).unwrap().unwrap().main_pid, None);
+        fs::write(job.dir.join("shim.log"), "").unwrap(); // It has said so there, too.
+        job.nothing_is_left().await;
+    }
+}

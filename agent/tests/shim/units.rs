@@ -1,0 +1,110 @@
+//! Shims as transient units. Needs systemd as process 1: says SKIPPED aloud elsewhere (the tests in
+//! booted VMs run this).
+
+use std::{path::Path, process::Command};
+
+use fleet_agent::{
+    filter::{self, FilterHandle},
+    shim::order::EndReason,
+    unit::{Launcher, systemd_is_running, unit_name},
+};
+
+use crate::allocation::{Allocation, runtimes};
+
+const SLICE: &str = "fleet.slice";
+
+fn skipped() -> bool {
+    if !systemd_is_running() {
+        eprintln!("SKIPPED: systemd is not process 1");
+    }
+    !systemd_is_running()
+}
+
+fn systemctl(arguments: &[&str]) -> String {
+    let output = Command::new("systemctl").args(arguments).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+impl Allocation {
+    async fn launch_as_unit(&mut self) -> Launcher {
+        self.node.systemd = true;
+        SLICE.clone_into(&mut self.node.cgroup_parent);
+        self.prepare();
+        let launcher = Launcher::choose(SLICE).await.unwrap();
+        assert!(launcher.is_systemd());
+        let id = self.spec.allocation_id.clone();
+        launcher.launch(&self.node.shim_path, &self.dir, &id).await.unwrap();
+        launcher
+    }
+
+    async fn unit_is_gone(&self) {
+        let unit = unit_name(&self.spec.allocation_id);
+        self.wait_for("collected unit", || {
+            let state = systemctl(&["show", "--property=LoadState", "--value", &unit]);
+            (state == "not-found").then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_job_has_a_unit_of_its_own_and_the_filter_survives_daemon_reload() {
+    if skipped() {
+        return;
+    }
+    for runtime in runtimes() {
+        let mut job = Allocation::shell(
+            &runtime,
+            "echo ready; trap 'exit 3' TERM; while :; do sleep 0.05; done",
+        );
+        job.spec.resources.memory_bytes = Some(64 << 20);
+        job.spec.resources.cpu_millis = Some(500);
+        job.spec.resources.pids_max = Some(50);
+        let launcher = job.launch_as_unit().await;
+        let state = job.running().await;
+        let unit = unit_name(&job.spec.allocation_id);
+        assert_eq!(systemctl(&["is-active", &unit]), "active");
+        let main = systemctl(&["show", "--property=MainPID", "--value", &unit]);
+        assert_eq!(main, state.shim_pid.to_string());
+        assert!(state.cgroup.members().unwrap().contains(&state.main_pid.unwrap()));
+        assert!(!state.cgroup.members().unwrap().contains(&state.shim_pid));
+        systemctl(&["daemon-reload"]);
+        if let FilterHandle::Bpf { cgroup, program_id } = &state.filter {
+            assert!(filter::attached(cgroup).unwrap().contains(program_id));
+        }
+        // The same order again is the same start.
+        let id = job.spec.allocation_id.clone();
+        launcher.launch(&job.node.shim_path, &job.dir, &id).await.unwrap();
+        job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
+        // Stopping the unit, as a shutdown does, gives the job its signal and its grace.
+        systemctl(&["stop", &unit]);
+        let exit = job.exit().await;
+        assert_eq!((exit.code, exit.reason), (Some(3), EndReason::Stopped));
+        job.unit_is_gone().await;
+        job.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn a_lost_shim_takes_its_job_with_it() {
+    if skipped() {
+        return;
+    }
+    for runtime in runtimes() {
+        let mut job = Allocation::shell(&runtime, "echo ready; exec sleep 1000");
+        let launcher = job.launch_as_unit().await;
+        let state = job.running().await;
+        let pid = nix::unistd::Pid::from_raw(state.shim_pid);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+        job.wait_for("an empty group", || (!state.cgroup.populated().unwrap()).then_some(())).await;
+        job.unit_is_gone().await;
+        assert!(!job.dir.join("exit.json").exists());
+        launcher.end(&job.spec.allocation_id).await.unwrap();
+        assert!(
+            !Path::new("/sys/fs/cgroup")
+                .join(SLICE)
+                .join(unit_name(&job.spec.allocation_id))
+                .exists()
+        );
+    }
+}

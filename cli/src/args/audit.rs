@@ -1,0 +1,66 @@
+//! `audit`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+#[derive(Debug, Args)]
+pub(crate) struct AuditArgs {
+    #[command(subcommand)]
+    pub(crate) verb: AuditVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AuditVerb {
+    /// Print the audit log
+    Export(ExportArgs),
+    /// Check that an export was not changed; works without a controller
+    Verify(VerifyArgs),
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AuditFormat {
+    /// One record a line; this is what verify reads
+    #[default]
+    Jsonl,
+    /// For a spreadsheet
+    Csv,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "jsonl",
+        hide_possible_values = true,
+        help = "jsonl or csv"
+    )]
+    pub(crate) format: AuditFormat,
+    /// Records from this time on
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) from: Option<String>,
+    /// Records before this time
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) until: Option<String>,
+    /// From this record number on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) from_seq: Option<u64>,
+    /// Up to this record number
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) to_seq: Option<u64>,
+    /// Write to this file instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// The export; - is standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The fleet's CA certificate, to check the signature too [default: that of fleet.toml]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+}

@@ -1,0 +1,117 @@
+//! `ps`, `logs`, `cancel`, `why`, `job`, `checkpoint`.
+
+use clap::{Args, Subcommand};
+
+use super::output::{OutputArgs, OwnerArgs, WatchArgs};
+
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    /// Ended ones too
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// Everybody's
+    #[arg(short = 'A', long, conflicts_with_all = ["me", "user"])]
+    pub(crate) everybody: bool,
+    #[command(flatten)]
+    pub(crate) owner: OwnerArgs,
+    /// Only on this node
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Option<String>,
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// The job
+    #[arg(value_name = "JOB")]
+    pub(crate) id: String,
+    /// Go on until the job ends
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Only the last N lines
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) tail: Option<u32>,
+    /// Only this attempt [default: all, as far as they are kept]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) attempt: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CancelArgs {
+    /// The jobs
+    #[arg(required = true, value_name = "JOB")]
+    pub(crate) ids: Vec<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
+    /// A job, reservation, GPU or node
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct JobArgs {
+    #[command(subcommand)]
+    pub(crate) verb: Option<JobVerb>,
+    #[command(flatten)]
+    pub(crate) list: JobListArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobVerb {
+    /// List jobs that have not ended
+    List(JobListArgs),
+    /// Show one
+    Show(JobShowArgs),
+}
+
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct JobListArgs {
+    /// Ended ones too
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) owner: OwnerArgs,
+    /// Only on this node
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Option<String>,
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JobShowArgs {
+    #[arg(value_name = "JOB")]
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckpointArgs {
+    #[command(subcommand)]
+    pub(crate) verb: Option<CheckpointVerb>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CheckpointVerb {
+    /// List the checkpoints of a job, or the last one of each job
+    List {
+        /// The job
+        #[arg(value_name = "JOB")]
+        job: Option<String>,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+}

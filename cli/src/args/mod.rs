@@ -1,0 +1,127 @@
+//! The command line: what can be typed. Daily verbs first, then nouns.
+//!
+//! One file per noun. Only shape is checked here; texts such as times are read by the command, which
+//! knows the clock and the time zone. Help texts are held by golden tests.
+
+mod audit;
+mod dev;
+mod job;
+mod node;
+mod output;
+mod reservation;
+mod run;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+pub(crate) use audit::{AuditArgs, AuditFormat, AuditVerb, ExportArgs, VerifyArgs};
+pub(crate) use dev::{DevArgs, DevGpus, DevVerb, FaultArgs};
+pub(crate) use job::{
+    CancelArgs, CheckpointArgs, CheckpointVerb, JobArgs, JobListArgs, JobShowArgs, JobVerb,
+    LogsArgs, PsArgs, WhyArgs,
+};
+pub(crate) use node::{
+    ControllerArgs, ControllerVerb, CordonArgs, DeclareFreeArgs, DrainArgs, GpuArgs, GpuListArgs,
+    GpuVerb, NodeArgs, NodeListArgs, NodeShowArgs, NodeVerb, ResetClockArgs, StatusArgs, ThawArgs,
+    TokenCreateArgs, TokenVerb, TopArgs, UncordonArgs,
+};
+pub(crate) use output::{Format, OutputArgs, OwnerArgs};
+pub(crate) use reservation::{
+    ExtendArgs, ReleaseArgs, ReservationArgs, ReservationListArgs, ReservationShowArgs,
+    ReservationVerb, ReserveArgs, WishArgs,
+};
+pub(crate) use run::{ExecArgs, RunArgs};
+
+/// Share the lab's GPU machines: reserve GPUs, run jobs, see what happened.
+#[derive(Debug, Parser)]
+#[command(
+    name = "fleet",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    after_help = "Times: now, +2h, noon, 14:00, tomorrow 09:00, monday 09:00, 2026-11-22 09:00, RFC 3339.\n\
+                  Lengths: 8h, 90m, 1d12h, 1-12:00:00. Ids may be shortened while they stay unique;\n\
+                  @last is your newest job or reservation.\n\
+                  Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 denied, 5 conflict,\n\
+                  6 no capacity, 7 timeout, 8 controller unreachable; run and exec pass on the program's."
+)]
+pub(crate) struct Cli {
+    /// Where the controller is; otherwise /etc/fleet/fleet.toml, or the socket in /run/fleet
+    #[arg(
+        long,
+        global = true,
+        env = "FLEET_CONFIG",
+        hide_env_values = true,
+        value_name = "FILE",
+        help_heading = "Everywhere"
+    )]
+    pub(crate) config: Option<PathBuf>,
+    /// Print JSON, the same as -o json
+    #[arg(long, global = true, help_heading = "Everywhere")]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Reserve GPUs for yourself, now or later
+    Reserve(ReserveArgs),
+    /// Give a reservation back
+    Release(ReleaseArgs),
+    /// Move the end of a reservation
+    Extend(ExtendArgs),
+    /// Run a program as a job
+    Run(Box<RunArgs>),
+    /// Run a program inside a running job
+    Exec(ExecArgs),
+    /// Show your jobs
+    Ps(PsArgs),
+    /// Show what a job printed
+    Logs(LogsArgs),
+    /// Stop a job for good
+    Cancel(CancelArgs),
+    /// Tell what happened to a job, reservation, GPU or node, and why
+    Why(WhyArgs),
+    /// Show who has what, and what is free
+    Status(StatusArgs),
+    /// Watch GPUs and jobs
+    Top(TopArgs),
+    /// Nodes: list, show, cordon, drain, let join
+    Node(NodeArgs),
+    /// GPUs: list, declare free
+    Gpu(GpuArgs),
+    /// Jobs of everybody: list, show
+    Job(JobArgs),
+    /// Reservations of everybody: list, show
+    Reservation(ReservationArgs),
+    /// Checkpoints that were seen
+    Checkpoint(CheckpointArgs),
+    /// The audit log: export it, verify an export
+    Audit(AuditArgs),
+    /// The controller itself
+    Controller(ControllerArgs),
+    /// A small cluster of real processes on this machine, to play with
+    Dev(DevArgs),
+    /// Print a completion script for a shell
+    Completion { shell: clap_complete::Shell },
+}
+
+/// `-it`, as docker's users type it, means `-i --tty`: `-t` of `run` is a time.
+pub(crate) fn spell_out_it(mut args: Vec<OsString>) -> Vec<OsString> {
+    let verb = args.iter().skip(1).position(|arg| arg == "run" || arg == "exec");
+    let Some(verb) = verb.map(|at| at + 1) else {
+        return args;
+    };
+    let end = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
+    let found = args[..end].iter().skip(verb + 1).position(|arg| arg == "-it" || arg == "-ti");
+    if let Some(at) = found.map(|at| at + verb + 1) {
+        args.splice(at..=at, ["-i".into(), "--tty".into()]);
+    }
+    args
+}
+
+#[cfg(test)]
+mod tests;

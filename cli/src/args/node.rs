@@ -1,0 +1,213 @@
+//! `status`, `top`, `node`, `gpu`, `controller`: the machines, and who runs them.
+
+use clap::{Args, Subcommand};
+
+use super::output::{OutputArgs, WatchArgs};
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) every: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct NodeArgs {
+    #[command(subcommand)]
+    pub(crate) verb: Option<NodeVerb>,
+    #[command(flatten)]
+    pub(crate) list: NodeListArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeVerb {
+    /// List nodes
+    List(NodeListArgs),
+    /// Show one
+    Show(NodeShowArgs),
+    /// No new work on a node
+    Cordon(CordonArgs),
+    /// New work again; also ends a drain
+    Uncordon(UncordonArgs),
+    /// No new work, and move its jobs away at their next checkpoints
+    Drain(DrainArgs),
+    /// Let nodes join
+    Token(TokenArgs),
+}
+
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct NodeListArgs {
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NodeShowArgs {
+    #[arg(value_name = "NODE")]
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CordonArgs {
+    #[arg(value_name = "NODE")]
+    pub(crate) node: String,
+    /// Why, for others to read
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UncordonArgs {
+    #[arg(value_name = "NODE")]
+    pub(crate) node: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Jobs that save checkpoints move at their next one. Jobs that save nothing may finish,\n\
+    or are stopped at --deadline. `fleet node uncordon` takes it back."
+)]
+pub(crate) struct DrainArgs {
+    #[arg(value_name = "NODE")]
+    pub(crate) node: String,
+    /// Why, for others to read; only --dry-run does without
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// When everything has to be gone [default: never]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) deadline: Option<String>,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Only show what it would affect
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokenArgs {
+    #[command(subcommand)]
+    pub(crate) verb: TokenVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenVerb {
+    /// Make a token that lets the named nodes join; prints the line to type there
+    Create(TokenCreateArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokenCreateArgs {
+    /// The nodes it is for
+    #[arg(long, required = true, value_name = "NODE", value_delimiter = ',')]
+    pub(crate) names: Vec<String>,
+    /// How long it can be used [default: the controller's]
+    #[arg(long, value_name = "LENGTH")]
+    pub(crate) ttl: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct GpuArgs {
+    #[command(subcommand)]
+    pub(crate) verb: Option<GpuVerb>,
+    #[command(flatten)]
+    pub(crate) list: GpuListArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GpuVerb {
+    /// List GPUs, who holds them, and their health
+    List(GpuListArgs),
+    /// Say that a GPU is free though its node cannot prove it; admins only
+    DeclareFree(DeclareFreeArgs),
+}
+
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct GpuListArgs {
+    /// Only this node's
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Option<String>,
+    /// Only this model's
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    /// Only those that are free now
+    #[arg(long)]
+    pub(crate) free: bool,
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Only for a GPU whose node is gone for good, or whose last process can never end. Should a\n\
+    process still use it, two users would share it. The audit log keeps who said so and why."
+)]
+pub(crate) struct DeclareFreeArgs {
+    #[arg(value_name = "GPU")]
+    pub(crate) gpu: String,
+    /// How you know
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ControllerArgs {
+    #[command(subcommand)]
+    pub(crate) verb: Option<ControllerVerb>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ControllerVerb {
+    /// Show the controller's state
+    Status(StatusArgs),
+    /// Let evictions go on after too many faults at once froze them
+    ThawEvictions(ThawArgs),
+    /// Set the fleet's time after it ran wrong
+    ResetClock(ResetClockArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ThawArgs {
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ResetClockArgs {
+    /// The right time [default: this machine's]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) to: Option<String>,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}

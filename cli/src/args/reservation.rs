@@ -1,0 +1,119 @@
+//! `reserve`, `release`, `extend`, `reservation`.
+
+use clap::{Args, Subcommand};
+
+use super::output::{OutputArgs, OwnerArgs, WatchArgs};
+use crate::gpu_wish::GpuWish;
+
+/// Which GPUs; `reserve` and `run` share it.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct WishArgs {
+    /// How many GPUs, perhaps of a model: 2, v100:2
+    #[arg(short = 'G', long, value_name = "[MODEL:]N")]
+    pub(crate) gpus: Option<GpuWish>,
+    /// This very GPU, by node and number or UUID: titan01:3; may be repeated
+    #[arg(long, value_name = "GPU", conflicts_with = "gpus")]
+    pub(crate) gpu: Vec<String>,
+    /// Only GPUs with at least this much memory
+    #[arg(long, value_name = "SIZE", value_parser = crate::sizes::parse_bytes)]
+    pub(crate) gpu_memory: Option<u64>,
+    /// Only on this node
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    fleet reserve -G v100:2 -t 8h\n  \
+    fleet reserve -G 1 --from \"tomorrow 09:00\" -t 4h --note \"figures for the paper\"\n  \
+    fleet reserve --gpu titan01:3 --until 18:00")]
+pub(crate) struct ReserveArgs {
+    #[command(flatten)]
+    pub(crate) wish: WishArgs,
+    /// How long [default: 8h]
+    #[arg(short = 't', long = "time", value_name = "LENGTH")]
+    pub(crate) time: Option<String>,
+    /// Until when, instead of how long
+    #[arg(long, value_name = "WHEN", conflicts_with = "time")]
+    pub(crate) until: Option<String>,
+    /// From when [default: now]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) from: Option<String>,
+    /// Try again for so long where the GPUs cannot be had
+    #[arg(long, value_name = "LENGTH")]
+    pub(crate) wait: Option<String>,
+    /// What it is for
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+    /// The project it counts for
+    #[arg(long, value_name = "PROJECT")]
+    pub(crate) project: Option<String>,
+    /// Reserve for somebody else; admins only
+    #[arg(long = "for", value_name = "USER")]
+    pub(crate) owner: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReleaseArgs {
+    /// The reservations
+    #[arg(required = true, value_name = "RESERVATION")]
+    pub(crate) ids: Vec<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("end").required(true).args(["time", "until"]))]
+pub(crate) struct ExtendArgs {
+    /// The reservation
+    #[arg(value_name = "RESERVATION")]
+    pub(crate) id: String,
+    /// How much longer
+    #[arg(short = 't', long = "time", value_name = "LENGTH")]
+    pub(crate) time: Option<String>,
+    /// The new end; an earlier one shortens it
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) until: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct ReservationArgs {
+    #[command(subcommand)]
+    pub(crate) verb: Option<ReservationVerb>,
+    #[command(flatten)]
+    pub(crate) list: ReservationListArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ReservationVerb {
+    /// List reservations that have not ended
+    List(ReservationListArgs),
+    /// Show one
+    Show(ReservationShowArgs),
+}
+
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ReservationListArgs {
+    #[command(flatten)]
+    pub(crate) owner: OwnerArgs,
+    /// Ended and cancelled ones too
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReservationShowArgs {
+    #[arg(value_name = "RESERVATION")]
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}

@@ -1,0 +1,145 @@
+//! `run` and `exec`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+
+use super::reservation::WishArgs;
+
+/// `SRC:DST[:ro]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Volume {
+    pub(crate) source: String,
+    pub(crate) destination: String,
+    pub(crate) read_only: bool,
+}
+
+impl FromStr for Volume {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts: Vec<&str> = text.split(':').collect();
+        let (source, destination, read_only) = match parts.as_slice() {
+            [source, destination] | [source, destination, "rw"] => (source, destination, false),
+            [source, destination, "ro"] => (source, destination, true),
+            _ => return Err("write SRC:DST or SRC:DST:ro".to_owned()),
+        };
+        if source.is_empty() {
+            return Err("the source is empty; write SRC:DST".to_owned());
+        }
+        if !destination.starts_with('/') {
+            return Err(format!("{destination:?} must be a whole path, beginning with /"));
+        }
+        let (source, destination) = ((*source).to_owned(), (*destination).to_owned());
+        Ok(Volume { source, destination, read_only })
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The job runs in your current directory, with your environment, as you. Without -d its output is\n\
+    shown here and its exit code is passed on (128 + n for signal n, 125 where fleet itself failed).\n\
+    Ctrl-C on a terminal asks whether to detach or to cancel; twice cancels. Without a terminal\n\
+    SIGINT cancels the job. SIGTERM, SIGHUP and a closed laptop never do: it goes on, and\n\
+    `fleet logs -f` shows it again. In a terminal session (-i --tty) Ctrl-P Ctrl-Q detaches.\n\n\
+    Examples:\n  \
+    fleet run -G 1 -- python3 train.py\n  \
+    fleet run -d -G v100:2 -t 20h --checkpoint-dir runs/a --checkpoint-pattern 'step-*.ckpt' -- ./train.sh\n  \
+    fleet run -G 1 -i --tty -- bash"
+)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) wish: WishArgs,
+    /// How long it may run at most [default: 24h]
+    #[arg(short = 't', long = "time", value_name = "LENGTH")]
+    pub(crate) time: Option<String>,
+    /// host, the node's own system, or an OCI archive or layout on disk
+    #[arg(long, value_name = "IMAGE", default_value = "host")]
+    pub(crate) image: String,
+    /// Run within this reservation
+    #[arg(long, value_name = "RESERVATION")]
+    pub(crate) reservation: Option<String>,
+    /// Cores [default: the share of its GPUs]
+    #[arg(short, long, value_name = "CPUS", value_parser = crate::sizes::parse_cores)]
+    pub(crate) cpus: Option<u64>,
+    /// Memory [default: the share of its GPUs]
+    #[arg(long, value_name = "SIZE", value_parser = crate::sizes::parse_bytes)]
+    pub(crate) memory: Option<u64>,
+    /// Set a variable, or pass on the one you have
+    #[arg(short, long, value_name = "K[=V]")]
+    pub(crate) env: Vec<String>,
+    /// Show the job a directory or file of the node
+    #[arg(short, long = "volume", value_name = "SRC:DST[:ro]")]
+    pub(crate) volumes: Vec<Volume>,
+    /// The directory it starts in [default: this one]
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// Where its checkpoints appear
+    #[arg(long, value_name = "DIR")]
+    pub(crate) checkpoint_dir: Option<String>,
+    /// Which files there are checkpoints, like step-*.ckpt
+    #[arg(long, value_name = "GLOB", requires = "checkpoint_dir")]
+    pub(crate) checkpoint_pattern: Option<String>,
+    /// How long a needed move may wait for the next checkpoint [default: 24h]
+    #[arg(long, value_name = "LENGTH")]
+    pub(crate) max_deferral: Option<String>,
+    /// Restarts after a fault of a node [default: 3 with checkpoints, else 0]
+    #[arg(long, value_name = "N")]
+    pub(crate) restarts: Option<u32>,
+    /// From the stop signal to the kill [default: 30s]
+    #[arg(long, value_name = "LENGTH")]
+    pub(crate) stop_grace: Option<String>,
+    /// Stop where its node was silent for so long, and run elsewhere [default: never]
+    #[arg(long, value_name = "LENGTH")]
+    pub(crate) stop_after: Option<String>,
+    /// Its name [default: the program's]
+    #[arg(short = 'J', long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// The project it counts for
+    #[arg(long, value_name = "PROJECT")]
+    pub(crate) project: Option<String>,
+    /// Run it for somebody else; admins only
+    #[arg(long = "for", value_name = "USER")]
+    pub(crate) owner: Option<String>,
+    /// Give it your standard input
+    #[arg(short, long, conflicts_with = "detach")]
+    pub(crate) interactive: bool,
+    /// Give it a terminal; -it is -i --tty
+    #[arg(long)]
+    pub(crate) tty: bool,
+    /// Do not wait for it: print its id
+    #[arg(short, long)]
+    pub(crate) detach: bool,
+    /// Where a detached job's output goes, or none [default: fleet-JOB.log in its directory]
+    #[arg(long = "output", value_name = "FILE", requires = "detach")]
+    pub(crate) output_file: Option<PathBuf>,
+    /// Fail rather than wait for GPUs
+    #[arg(long)]
+    pub(crate) immediate: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub(crate) argv: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// Give it your standard input
+    #[arg(short, long)]
+    pub(crate) interactive: bool,
+    /// Give it a terminal
+    #[arg(short, long)]
+    pub(crate) tty: bool,
+    /// Set a variable, or pass on the one you have
+    #[arg(short, long, value_name = "K[=V]")]
+    pub(crate) env: Vec<String>,
+    /// The directory it starts in [default: the job's]
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// The job
+    #[arg(value_name = "JOB")]
+    pub(crate) job: String,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub(crate) argv: Vec<String>,
+}

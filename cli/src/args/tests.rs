@@ -1,0 +1,161 @@
+#![allow(clippy::unwrap_used)]
+
+use clap::{Command, CommandFactory, Parser};
+
+use super::*;
+use crate::golden;
+
+/// Every verb with its whole name, `node drain`.
+fn verbs(command: &Command, name: &str) -> Vec<String> {
+    let mut found = vec![name.to_owned()];
+    for sub in command.get_subcommands() {
+        let name = format!("{name} {}", sub.get_name());
+        found.extend(verbs(sub, name.trim()));
+    }
+    found
+}
+
+#[test]
+fn the_help_of_each_verb_is_as_agreed() {
+    let mut cli = Cli::command().term_width(100);
+    cli.build();
+    for verb in verbs(&cli, "") {
+        let mut command = &mut cli;
+        for word in verb.split_whitespace() {
+            command = command.find_subcommand_mut(word).unwrap();
+        }
+        let file = if verb.is_empty() { "fleet".to_owned() } else { verb.replace(' ', "-") };
+        golden::check(&format!("help/{file}.txt"), &command.render_help().to_string());
+    }
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+fn typed(line: &str) -> Result<Cli, clap::Error> {
+    let words = line.split(' ').map(OsString::from).collect();
+    Cli::try_parse_from(spell_out_it(words))
+}
+
+#[test]
+fn wrong_usage_ends_with_code_2_and_names_what_is_wrong() {
+    for (line, said) in [
+        ("fleet", "Usage: fleet"),
+        ("fleet fly", "unrecognized subcommand 'fly'"),
+        ("fleet reserve -G 0", "0 GPUs"),
+        ("fleet reserve -G -1", "-1"),
+        ("fleet reserve -G 99999", "not a number of GPUs"),
+        ("fleet reserve -G 1 --gpuz 2", "unexpected argument '--gpuz'"),
+        ("fleet reserve -G 1 -t 1h --until noon", "cannot be used with"),
+        ("fleet reserve -G 1 --gpu titan01:3", "cannot be used with"),
+        ("fleet run", "<CMD>"),
+        ("fleet run -G 1 --gpuz 2 -- true", "unexpected argument '--gpuz'"),
+        ("fleet run -c 0 -- true", "at least 0.001"),
+        ("fleet run --memory 0G -- true", "at least one byte"),
+        ("fleet run --memory 16 -- true", "no unit"),
+        ("fleet run --restarts=-1 -- true", "invalid value"),
+        ("fleet run -v data -- true", "SRC:DST"),
+        ("fleet run -v a:b -- true", "whole path"),
+        ("fleet run -v a:/b:rx -- true", "SRC:DST"),
+        ("fleet run -d -i -- true", "cannot be used with"),
+        ("fleet run --output x -- true", "--detach"),
+        ("fleet run --checkpoint-pattern x -- true", "--checkpoint-dir"),
+        ("fleet extend res-a", "required"),
+        ("fleet extend res-a -t 1h --until noon", "cannot be used with"),
+        ("fleet release", "<RESERVATION>"),
+        ("fleet ps -o yaml", "yaml"),
+        ("fleet ps --me -u ada", "cannot be used with"),
+        ("fleet logs job-a --attempt 0", "0"),
+        ("fleet logs job-a -n -1", "-1"),
+        ("fleet top --every 0", "0"),
+        ("fleet gpu declare-free titan01:3", "--reason"),
+        ("fleet node token create", "--names"),
+        ("fleet dev --nodes 0", "0"),
+        ("fleet dev --nodes 33", "33"),
+        ("fleet dev --controllers 2", "1, 3 or 5"),
+        ("fleet dev --gpus k80:2", "no GPU profile"),
+        ("fleet dev --gpus a100:17", "0 to 16"),
+        ("fleet dev fault --node a --gpu 0", "required"),
+        ("fleet dev fault --node a --gpu 0 --lost --hang", "cannot be used with"),
+        ("fleet dev fault --node a --gpu 0 --retired-pages 0", "0"),
+        ("fleet dev fault --node a --gpu -1 --lost", "-1"),
+        ("fleet audit export --format xml", "xml"),
+        ("fleet completion tcsh", "tcsh"),
+    ] {
+        let error = typed(line).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{line}");
+        let text = error.to_string();
+        assert!(text.contains(said), "{line}: {text}");
+    }
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for line in ["fleet --help", "fleet -V", "fleet run --help"] {
+        assert_eq!(typed(line).unwrap_err().exit_code(), 0, "{line}");
+    }
+}
+
+fn run(line: &str) -> RunArgs {
+    match typed(line).unwrap().verb {
+        Verb::Run(args) => *args,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_program_of_run_keeps_its_own_flags() {
+    let args = run("fleet run -G v100:2 -- python3 -c pass -G 3 --json");
+    assert_eq!(args.argv, ["python3", "-c", "pass", "-G", "3", "--json"]);
+    assert_eq!(args.wish.gpus.unwrap().count, 2);
+    // The dashes may be left out where the program's name is no flag.
+    assert_eq!(run("fleet run -d sleep -x 5").argv, ["sleep", "-x", "5"]);
+    assert_eq!(run("fleet run -- sh -it").argv, ["sh", "-it"]);
+}
+
+#[test]
+fn dockers_it_is_understood() {
+    for line in ["fleet run -it bash", "fleet run -ti -- bash", "fleet run -i --tty bash"] {
+        let args = run(line);
+        assert!(args.interactive && args.tty, "{line}");
+        assert_eq!(args.argv, ["bash"]);
+    }
+    match typed("fleet exec -it job-a bash -l").unwrap().verb {
+        Verb::Exec(args) => {
+            assert!(args.interactive && args.tty);
+            assert_eq!(args.argv, ["bash", "-l"]);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_noun_without_a_verb_lists() {
+    for (line, verbless) in [
+        ("fleet node", true),
+        ("fleet node list", false),
+        ("fleet node -o json", true),
+        ("fleet node -w", true),
+    ] {
+        match typed(line).unwrap().verb {
+            Verb::Node(args) => assert_eq!(args.verb.is_none(), verbless, "{line}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    for line in ["fleet gpu --free", "fleet job --me", "fleet reservation -a", "fleet checkpoint"] {
+        assert!(typed(line).is_ok(), "{line}");
+    }
+}
+
+#[test]
+fn completions_can_be_made_for_each_shell() {
+    for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish]
+    {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "fleet", &mut script);
+        let script = String::from_utf8(script).unwrap();
+        assert!(script.contains("declare-free") && script.contains("checkpoint"), "{shell}");
+    }
+}

@@ -1,0 +1,188 @@
+//! `audit export|verify`.
+//!
+//! Verifying needs no controller: the rules are [`fleet_core::audit::verify`], the file is read line
+//! by line.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use fleet_core::audit::export::Signature;
+use fleet_core::audit::verify::{LINE_BYTES_MAX, SignatureCheck, Summary, Verifier};
+use fleet_proto::transport::signature::verify_audit_signature;
+use fleet_proto::v1::ExportAuditRequest;
+
+use super::Context;
+use crate::args::{AuditFormat, ExportArgs, VerifyArgs};
+use crate::config::Config;
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+use crate::output::text::{print, say};
+use crate::times::When;
+
+pub(super) async fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failure> {
+    let time = |flag: &str, text: &Option<String>| -> Result<u64, Failure> {
+        let Some(text) = text else { return Ok(0) };
+        match context.when(flag, text)? {
+            When::Now => Ok(context.clock.now_ms()),
+            at => Ok(at.unix_ms()),
+        }
+    };
+    let request = ExportAuditRequest {
+        format: match args.format {
+            AuditFormat::Jsonl => "jsonl".to_owned(),
+            AuditFormat::Csv => "csv".to_owned(),
+        },
+        from_seq: args.from_seq.unwrap_or(0),
+        to_seq: args.to_seq.unwrap_or(0),
+        from_unix_ms: time("--from", &args.from)?,
+        to_unix_ms: time("--until", &args.until)?,
+    };
+    let client = context.client()?;
+    let mut stream = client.call(request, async |api, r| api.export_audit(r).await).await?;
+    let mut out: Box<dyn Write> = match &args.file {
+        Some(path) => Box::new(File::create(path).map_err(|error| cannot("create", path, &error))?),
+        None => Box::new(io::stdout().lock()),
+    };
+    while let Some(chunk) = stream.message().await.map_err(|status| client.failure(&status))? {
+        out.write_all(&chunk.data)?;
+    }
+    out.flush()?;
+    if let Some(path) = &args.file {
+        say(&format!("written to {}; check it with: fleet audit verify {0}", path.display()));
+    }
+    Ok(Exit::Done)
+}
+
+fn cannot(action: &str, path: &Path, error: &io::Error) -> Failure {
+    let exit = match error.kind() {
+        io::ErrorKind::NotFound => Exit::NotFound,
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, format!("cannot {action} {}: {error}", path.display()))
+}
+
+pub(super) fn verify(context: &Context, args: &VerifyArgs) -> Result<Exit, Failure> {
+    let input: Box<dyn Read> = if args.file.as_os_str() == "-" {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(&args.file).map_err(|error| cannot("open", &args.file, &error))?)
+    };
+    let authority = authority(context, args)?;
+    let summary = check(BufReader::new(input), &args.file, authority.as_deref())?;
+    print(&verdict(context, &summary, authority.is_some()))?;
+    Ok(Exit::Done)
+}
+
+/// The CA certificate to check the signature by, DER: the named one, or that of the settings.
+fn authority(context: &Context, args: &VerifyArgs) -> Result<Option<Vec<u8>>, Failure> {
+    let path = match (&args.ca, Config::find(context.named_config().map(PathBuf::as_path))) {
+        (Some(named), _) => named.clone(),
+        (None, Ok(Config { ca: Some(ca), .. })) => ca,
+        // An auditor need not have settings.
+        (None, Ok(_) | Err(_)) => return Ok(None),
+    };
+    let text = std::fs::read_to_string(&path).map_err(|error| cannot("read", &path, &error))?;
+    let found = certificate(&text);
+    let none = || Failure::usage("--ca", format!("{} holds no certificate", path.display()));
+    found.map(Some).ok_or_else(none)
+}
+
+/// The first certificate of a PEM text.
+fn certificate(pem: &str) -> Option<Vec<u8>> {
+    let (_, rest) = pem.split_once("-----BEGIN CERTIFICATE-----")?;
+    let (body, _) = rest.split_once("-----END CERTIFICATE-----")?;
+    BASE64.decode(body.split_whitespace().collect::<String>()).ok()
+}
+
+/// Whether a trailer was signed by an audit signer of this authority.
+fn is_signed(authority: &[u8], message: &[u8], signature: &Signature) -> bool {
+    let parts = (BASE64.decode(&signature.key), BASE64.decode(&signature.value));
+    let (Ok(signer), Ok(value)) = parts else { return false };
+    verify_audit_signature(authority, &signer, message, &value).is_ok()
+}
+
+/// Feeds all lines to the verifier; the first bad one is the failure.
+fn check(
+    mut input: impl BufRead,
+    path: &Path,
+    authority: Option<&[u8]>,
+) -> Result<Summary, Failure> {
+    let bad = |problem: String| {
+        let file = if path == Path::new("-") {
+            "standard input".into()
+        } else {
+            path.display().to_string()
+        };
+        Failure::new(Exit::Failed, format!("{file} is not a whole audit log: {problem}"))
+    };
+    let mut verifier = Verifier::new();
+    let mut line = Vec::new();
+    let mut number = 0_u64;
+    loop {
+        line.clear();
+        number += 1;
+        // One byte more than the longest legal line, so that a longer one is noticed, not held.
+        let limit = LINE_BYTES_MAX as u64 + 2;
+        let read = (&mut input).take(limit).read_until(b'\n', &mut line);
+        if read.map_err(|error| cannot("read", path, &error))? == 0 {
+            break;
+        }
+        if line.ends_with(b"\n") {
+            line.pop();
+            if line.ends_with(b"\r") {
+                line.pop();
+            }
+        }
+        let text = std::str::from_utf8(&line)
+            .map_err(|_| bad(format!("line {number} is not UTF-8: it was changed")))?;
+        verifier.line(text).map_err(|error| bad(error.to_string()))?;
+    }
+    let signed = |message: &[u8], signature: &Signature| {
+        authority.is_some_and(|authority| is_signed(authority, message, signature))
+    };
+    let wanted: Option<SignatureCheck<'_>> = authority.is_some().then_some(&signed);
+    verifier.finish(wanted).map_err(|error| bad(error.to_string()))
+}
+
+fn verdict(context: &Context, summary: &Summary, signature_checked: bool) -> String {
+    let records = match summary.count {
+        0 => "no records".to_owned(),
+        1 => format!("1 record, number {}", summary.first_seq),
+        count => format!("{count} records, {} to {}", summary.first_seq, summary.last_seq),
+    };
+    if context.json {
+        let value = serde_json::json!({
+            "schema": "fleet.audit_verdict/v1",
+            "whole": true,
+            "cluster": summary.cluster,
+            "records": summary.count,
+            "first_seq": summary.first_seq,
+            "last_seq": summary.last_seq,
+            "last_hash": summary.last_hash,
+            "from_genesis": summary.from_genesis,
+            "filtered": summary.filtered,
+            "signed": summary.signed_by.is_some(),
+            "signature_checked": signature_checked,
+        });
+        return format!("{value:#}\n");
+    }
+    let mut text = format!("whole: {records} of {}, each hash right\n", summary.cluster);
+    if summary.filtered {
+        text.push_str("records were left out by a filter: only those here could be checked\n");
+    } else if !summary.from_genesis && summary.count > 0 {
+        text.push_str("it does not begin with the first record: what was before is not checked\n");
+    }
+    text.push_str(&format!("last hash: {}\n", summary.last_hash));
+    if signature_checked {
+        text.push_str("signed by this fleet\n");
+    } else if summary.signed_by.is_some() {
+        text.push_str("it is signed; --ca FILE checks by whom\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

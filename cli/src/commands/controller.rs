@@ -1,0 +1,55 @@
+//! `controller status|thaw-evictions|reset-clock`.
+
+use fleet_proto::v1::{ResetClockRequest, ThawEvictionsRequest};
+
+use super::{Context, status::fetch};
+use crate::args::{OutputArgs, ResetClockArgs, ThawArgs};
+use crate::client::request_meta;
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+use crate::output::status::Status;
+use crate::output::text::{ask, print, say};
+
+pub(super) async fn status(context: &Context, output: &OutputArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(output)?);
+    print(&printer.one(&fetch(&client).await?)?)?;
+    Ok(Exit::Done)
+}
+
+pub(super) async fn thaw(context: &Context, args: &ThawArgs) -> Result<Exit, Failure> {
+    let client = context.client()?;
+    if !args.yes {
+        say("Evictions were frozen because many things failed at once. If that was a false alarm,");
+        say("thawing lets fleet move jobs that could have stayed.");
+        if ask("Let evictions go on?") == Some(false) {
+            return Err(Failure::new(Exit::Failed, "left frozen"));
+        }
+    }
+    let request = ThawEvictionsRequest { meta: request_meta(&context.clock)? };
+    let after = client.call(request, async |api, r| api.thaw_evictions(r).await).await?;
+    say("evictions go on");
+    print(&Status::from(after).summary())?;
+    Ok(Exit::Done)
+}
+
+pub(super) async fn reset_clock(context: &Context, args: &ResetClockArgs) -> Result<Exit, Failure> {
+    let to_unix_ms = match &args.to {
+        Some(text) => context.when("--to", text)?.unix_ms(),
+        None => 0,
+    };
+    let to_unix_ms = if to_unix_ms == 0 { context.clock.now_ms() } else { to_unix_ms };
+    let client = context.client()?;
+    if !args.yes {
+        let now = fetch(&client).await?.now.map(|now| context.clock.second(now.0));
+        say(&format!("The fleet's time is {}.", now.unwrap_or_else(|| "not known".to_owned())));
+        say("Reservations start and end by it.");
+        if ask(&format!("Set it to {}?", context.clock.second(to_unix_ms))) == Some(false) {
+            return Err(Failure::new(Exit::Failed, "left as it is"));
+        }
+    }
+    let request = ResetClockRequest { meta: request_meta(&context.clock)?, to_unix_ms };
+    let after = client.call(request, async |api, r| api.reset_clock(r).await).await?;
+    let now = Status::from(after).now.map(|now| context.clock.second(now.0));
+    say(&format!("the fleet's time is {}", now.unwrap_or_default()));
+    Ok(Exit::Done)
+}

@@ -1,0 +1,108 @@
+//! `ps`, `job list|show`, `cancel`, `checkpoint list`.
+
+use fleet_proto::v1::{CancelJobRequest, ListCheckpointsRequest, ListJobsRequest};
+
+use super::{Context, owner_filter, watch};
+use crate::args::{CancelArgs, JobListArgs, JobShowArgs, OutputArgs, OwnerArgs, PsArgs};
+use crate::client::{Client, request_meta};
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+use crate::output::checkpoint::Checkpoint;
+use crate::output::job::Job;
+use crate::output::text::{print, say};
+
+/// The kind of object for `Resolve`.
+pub(super) const KIND: &str = "job";
+
+/// `job list` for one's own.
+pub(super) async fn ps(context: &Context, args: &PsArgs) -> Result<Exit, Failure> {
+    let mine = args.owner.user.is_none() && !args.everybody;
+    let list = JobListArgs {
+        all: args.all,
+        owner: OwnerArgs { me: mine, user: args.owner.user.clone() },
+        node: args.node.clone(),
+        watch: args.watch.clone(),
+        output: args.output.clone(),
+    };
+    self::list(context, &list).await
+}
+
+pub(super) async fn list(context: &Context, args: &JobListArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let request = ListJobsRequest {
+        ids: Vec::new(),
+        owner: owner_filter(&client, &args.owner).await?,
+        all: args.all,
+        with_spec: false,
+        node: args.node.clone().unwrap_or_default(),
+    };
+    watch::show(args.watch.watch, async || printer.list(&fetch(&client, request.clone()).await?))
+        .await
+}
+
+pub(super) async fn fetch(client: &Client, request: ListJobsRequest) -> Result<Vec<Job>, Failure> {
+    let listed = client.call(request, async |api, r| api.list_jobs(r).await).await?;
+    Ok(listed.items.into_iter().map(Job::from).collect())
+}
+
+pub(super) async fn show(context: &Context, args: &JobShowArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let id = client.resolve(KIND, &args.id).await?;
+    let request =
+        ListJobsRequest { ids: vec![id.clone()], all: true, with_spec: true, ..Default::default() };
+    let found = fetch(&client, request).await?.into_iter().next();
+    let job = found.ok_or_else(|| {
+        Failure::of_rejection(fleet_core::Rejection::not_found(KIND, &id), &context.clock)
+    })?;
+    print(&printer.one(&job)?)?;
+    Ok(Exit::Done)
+}
+
+/// Each in turn; the first that fails ends it.
+pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let mut ids = Vec::new();
+    for text in &args.ids {
+        ids.push(client.resolve(KIND, text).await?);
+    }
+    let mut cancelled = Vec::new();
+    for id in ids {
+        let job = cancel_one(context, &client, id).await?;
+        say(&format!("{}: {}", job.id, job.state));
+        cancelled.push(job);
+    }
+    print(&printer.changed(&cancelled, |job| &job.id)?)?;
+    Ok(Exit::Done)
+}
+
+pub(super) async fn cancel_one(
+    context: &Context,
+    client: &Client,
+    id: String,
+) -> Result<Job, Failure> {
+    let request = CancelJobRequest { meta: request_meta(&context.clock)?, id };
+    Ok(Job::from(client.call(request, async |api, r| api.cancel_job(r).await).await?))
+}
+
+/// All that were seen of one job, or the last one of each.
+pub(super) async fn checkpoints(
+    context: &Context,
+    job: Option<&str>,
+    output: &OutputArgs,
+) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(output)?);
+    let items: Vec<Checkpoint> = match job {
+        Some(text) => {
+            let request = ListCheckpointsRequest { job: client.resolve(KIND, text).await? };
+            let listed = client.call(request, async |api, r| api.list_checkpoints(r).await).await?;
+            listed.items.into_iter().map(Checkpoint::from).collect()
+        }
+        None => {
+            let request = ListJobsRequest { all: true, ..Default::default() };
+            let jobs = fetch(&client, request).await?;
+            jobs.into_iter().filter_map(|job| job.last_checkpoint).collect()
+        }
+    };
+    print(&printer.list(&items)?)?;
+    Ok(Exit::Done)
+}

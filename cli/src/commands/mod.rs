@@ -1,0 +1,177 @@
+//! One file per verb or noun: reads its arguments, asks, prints.
+//!
+//! [`Context`] is what they share. A command never prints a result before all of it is there, so
+//! that a failure leaves no half output; streams (`logs`, `run`, `audit export`) are the exception.
+
+mod attach;
+mod audit;
+mod controller;
+mod dev;
+mod exec;
+mod gpu;
+mod job;
+mod logs;
+mod node;
+mod progress;
+mod reservation;
+mod reserve;
+mod run;
+mod signals;
+mod status;
+mod streams;
+mod terminal;
+mod watch;
+mod why;
+
+use std::path::PathBuf;
+
+use clap::CommandFactory;
+
+use crate::args::{AuditVerb, CheckpointVerb, Cli, ControllerVerb, GpuVerb, JobVerb, NodeVerb};
+use crate::args::{DevVerb, OutputArgs, OwnerArgs, ReservationVerb, TokenVerb, Verb};
+use crate::client::Client;
+use crate::config::Config;
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+use crate::output::Printer;
+use crate::times::{Clock, When, parse_length, parse_when};
+
+/// What every command gets: where the controller may be, the clock, how to print.
+#[derive(Debug, Clone)]
+pub(crate) struct Context {
+    config: Option<PathBuf>,
+    pub(crate) json: bool,
+    pub(crate) clock: Clock,
+}
+
+impl Context {
+    /// The connection to the controller; nothing is sent yet.
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
+        Client::new(&Config::find(self.config.as_deref())?, self.clock.clone())
+    }
+
+    pub(crate) fn printer(&self, args: &OutputArgs) -> Result<Printer, Failure> {
+        Printer::new(self.json, args, self.clock.clone())
+    }
+
+    /// The file that `--config` or `FLEET_CONFIG` names.
+    pub(crate) fn named_config(&self) -> Option<&PathBuf> {
+        self.config.as_ref()
+    }
+
+    /// A time as typed after `flag`.
+    pub(crate) fn when(&self, flag: &str, text: &str) -> Result<When, Failure> {
+        parse_when(text, self.clock.now, self.clock.zone()).map_err(|e| Failure::usage(flag, e))
+    }
+
+    /// A length as typed after `flag`, in milliseconds.
+    pub(crate) fn length(&self, flag: &str, text: &str) -> Result<u64, Failure> {
+        parse_length(text).map_err(|error| {
+            let failure = Failure::usage(flag, error);
+            // `-it CMD` in parts that were not joined: -t takes the command for a length.
+            if matches!(text, "bash" | "sh" | "zsh" | "python3" | "python") {
+                return failure.hint("for a terminal write -i --tty; -t is a length of time");
+            }
+            failure
+        })
+    }
+
+    /// A length that may be left out.
+    pub(crate) fn length_of(
+        &self,
+        flag: &str,
+        text: Option<&String>,
+    ) -> Result<Option<u64>, Failure> {
+        text.map(|text| self.length(flag, text)).transpose()
+    }
+}
+
+/// The owner to filter by: a name, the caller, or everybody (empty).
+async fn owner_filter(client: &Client, owner: &OwnerArgs) -> Result<String, Failure> {
+    match (&owner.user, owner.me) {
+        (Some(user), _) => Ok(user.clone()),
+        (None, true) => caller(client).await,
+        (None, false) => Ok(String::new()),
+    }
+}
+
+/// Who the controller takes the caller for.
+async fn caller(client: &Client) -> Result<String, Failure> {
+    let request = fleet_proto::v1::GetStatusRequest {};
+    Ok(client.call(request, async |api, r| api.get_status(r).await).await?.caller)
+}
+
+/// Carries out what was typed.
+pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
+    let context = Context { config: cli.config, json: cli.json, clock: Clock::of_this_machine() };
+    let context = &context;
+    match cli.verb {
+        Verb::Reserve(args) => reserve::run(context, &args).await,
+        Verb::Release(args) => reservation::release(context, &args).await,
+        Verb::Extend(args) => reservation::extend(context, &args).await,
+        Verb::Run(args) => run::run(context, &args).await,
+        Verb::Exec(args) => exec::run(context, args).await,
+        Verb::Ps(args) => job::ps(context, &args).await,
+        Verb::Logs(args) => logs::run(context, &args).await,
+        Verb::Cancel(args) => job::cancel(context, &args).await,
+        Verb::Why(args) => why::run(context, &args).await,
+        Verb::Status(args) => status::run(context, &args).await,
+        Verb::Top(args) => status::top(context, &args).await,
+        Verb::Node(args) => match args.verb {
+            None => node::list(context, &args.list).await,
+            Some(NodeVerb::List(list)) => node::list(context, &list).await,
+            Some(NodeVerb::Show(show)) => node::show(context, &show).await,
+            Some(NodeVerb::Cordon(cordon)) => node::cordon(context, &cordon).await,
+            Some(NodeVerb::Uncordon(uncordon)) => node::uncordon(context, &uncordon).await,
+            Some(NodeVerb::Drain(drain)) => node::drain(context, &drain).await,
+            Some(NodeVerb::Token(token)) => match token.verb {
+                TokenVerb::Create(create) => node::create_token(context, &create).await,
+            },
+        },
+        Verb::Gpu(args) => match args.verb {
+            None => gpu::list(context, &args.list).await,
+            Some(GpuVerb::List(list)) => gpu::list(context, &list).await,
+            Some(GpuVerb::DeclareFree(declare)) => gpu::declare_free(context, &declare).await,
+        },
+        Verb::Job(args) => match args.verb {
+            None => job::list(context, &args.list).await,
+            Some(JobVerb::List(list)) => job::list(context, &list).await,
+            Some(JobVerb::Show(show)) => job::show(context, &show).await,
+        },
+        Verb::Reservation(args) => match args.verb {
+            None => reservation::list(context, &args.list).await,
+            Some(ReservationVerb::List(list)) => reservation::list(context, &list).await,
+            Some(ReservationVerb::Show(show)) => reservation::show(context, &show).await,
+        },
+        Verb::Checkpoint(args) => match args.verb {
+            None => job::checkpoints(context, None, &OutputArgs::default()).await,
+            Some(CheckpointVerb::List { job, output }) => {
+                job::checkpoints(context, job.as_deref(), &output).await
+            }
+        },
+        Verb::Audit(args) => match args.verb {
+            AuditVerb::Export(export) => audit::export(context, &export).await,
+            AuditVerb::Verify(verify) => audit::verify(context, &verify),
+        },
+        Verb::Controller(args) => match args.verb {
+            None => controller::status(context, &OutputArgs::default()).await,
+            Some(ControllerVerb::Status(status)) => {
+                controller::status(context, &status.output).await
+            }
+            Some(ControllerVerb::ThawEvictions(thaw)) => controller::thaw(context, &thaw).await,
+            Some(ControllerVerb::ResetClock(reset)) => {
+                controller::reset_clock(context, &reset).await
+            }
+        },
+        Verb::Dev(args) => match &args.verb {
+            None => dev::run(context, &args).await,
+            Some(DevVerb::Fault(fault)) => dev::fault(context, fault),
+        },
+        Verb::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "fleet", &mut script);
+            crate::output::text::print(&String::from_utf8_lossy(&script))?;
+            Ok(Exit::Done)
+        }
+    }
+}

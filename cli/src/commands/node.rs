@@ -1,0 +1,161 @@
+//! `node list|show|cordon|uncordon|drain`, `node token create`.
+
+use fleet_proto::v1::{
+    CordonNodeRequest, CreateJoinTokenRequest, DrainNodeRequest, ListGpusRequest, ListJobsRequest,
+    ListNodesRequest, UncordonNodeRequest,
+};
+
+use super::{Context, gpu, job, watch};
+use crate::args::{
+    CordonArgs, DrainArgs, NodeListArgs, NodeShowArgs, TokenCreateArgs, UncordonArgs,
+};
+use crate::client::{Client, request_meta};
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+use crate::output::node::Node;
+use crate::output::status::JoinToken;
+use crate::output::text::{ask, print, say};
+
+/// The kind of object for `Resolve`.
+const KIND: &str = "node";
+
+pub(super) async fn list(context: &Context, args: &NodeListArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    watch::show(args.watch.watch, async || {
+        printer.list(&fetch(&client, ListNodesRequest::default()).await?)
+    })
+    .await
+}
+
+pub(super) async fn fetch(
+    client: &Client,
+    request: ListNodesRequest,
+) -> Result<Vec<Node>, Failure> {
+    let listed = client.call(request, async |api, r| api.list_nodes(r).await).await?;
+    Ok(listed.items.into_iter().map(Node::from).collect())
+}
+
+pub(super) async fn show(context: &Context, args: &NodeShowArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let name = client.resolve(KIND, &args.id).await?;
+    let request = ListNodesRequest { names: vec![name.clone()] };
+    let found = fetch(&client, request).await?.into_iter().next();
+    let node = found.ok_or_else(|| {
+        Failure::of_rejection(fleet_core::Rejection::not_found(KIND, &name), &context.clock)
+    })?;
+    let mut text = printer.one(&node)?;
+    if printer.for_people() {
+        let gpus =
+            gpu::fetch(&client, ListGpusRequest { node: name, ..Default::default() }).await?;
+        text = format!("{text}\n{}", printer.list(&gpus)?);
+    }
+    print(&text)?;
+    Ok(Exit::Done)
+}
+
+pub(super) async fn cordon(context: &Context, args: &CordonArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let node = client.resolve(KIND, &args.node).await?;
+    let reason = args.reason.clone().unwrap_or_default();
+    let request = CordonNodeRequest { meta: request_meta(&context.clock)?, node, reason };
+    let node = Node::from(client.call(request, async |api, r| api.cordon_node(r).await).await?);
+    changed(&printer, node)
+}
+
+pub(super) async fn uncordon(context: &Context, args: &UncordonArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let node = client.resolve(KIND, &args.node).await?;
+    let request = UncordonNodeRequest { meta: request_meta(&context.clock)?, node };
+    let node = Node::from(client.call(request, async |api, r| api.uncordon_node(r).await).await?);
+    changed(&printer, node)
+}
+
+fn changed(printer: &crate::output::Printer, node: Node) -> Result<Exit, Failure> {
+    say(&format!("{}: {}", node.name, node.state));
+    print(&printer.changed(&[node], |node| &node.name)?)?;
+    Ok(Exit::Done)
+}
+
+pub(super) async fn drain(context: &Context, args: &DrainArgs) -> Result<Exit, Failure> {
+    let deadline_unix_ms = match &args.deadline {
+        Some(text) => match context.when("--deadline", text)?.unix_ms() {
+            0 => context.clock.now_ms(),
+            ms => ms,
+        },
+        None => 0,
+    };
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let node = client.resolve(KIND, &args.node).await?;
+    if args.dry_run {
+        print(&preview(context, &client, &node).await?)?;
+        return Ok(Exit::Done);
+    }
+    if !args.yes {
+        preview(context, &client, &node).await?.lines().for_each(say);
+        if ask(&format!("Drain {node}?")) == Some(false) {
+            return Err(Failure::new(Exit::Failed, format!("{node} is left as it is")));
+        }
+    }
+    let meta = request_meta(&context.clock)?;
+    let reason = args.reason.clone().unwrap_or_default();
+    let request = DrainNodeRequest { meta, node, reason, deadline_unix_ms };
+    let node = Node::from(client.call(request, async |api, r| api.drain_node(r).await).await?);
+    changed(&printer, node)
+}
+
+/// Whom a drain affects, and how.
+async fn preview(context: &Context, client: &Client, node: &str) -> Result<String, Failure> {
+    let request = ListJobsRequest { node: node.to_owned(), with_spec: true, ..Default::default() };
+    let jobs = job::fetch(client, request).await?;
+    let gpus = gpu::fetch(client, ListGpusRequest { node: node.to_owned(), ..Default::default() });
+    let gpus = gpus.await?;
+    let mut text = format!("Draining {node} takes no new work and affects:\n");
+    for job in &jobs {
+        let saves = job.spec.as_ref().is_some_and(|spec| spec.checkpoint_dir.is_some());
+        let fate = match &job.last_checkpoint {
+            _ if !saves => "saves no checkpoints: may finish".to_owned(),
+            Some(seen) => {
+                let ago = seen.completed_at.map_or("?".to_owned(), |at| context.clock.ago(at.0));
+                format!("moves at its next checkpoint (the last was {ago} ago)")
+            }
+            None => "moves at its next checkpoint (none seen yet)".to_owned(),
+        };
+        text.push_str(&format!("  {} {} of {}: {fate}\n", job.id, job.name, job.owner));
+    }
+    let mut reservations: Vec<(String, String)> = gpus
+        .iter()
+        .filter_map(|gpu| Some((gpu.reservation.clone()?, gpu.held_by.clone().unwrap_or_default())))
+        .collect();
+    reservations.dedup();
+    for (reservation, owner) in &reservations {
+        text.push_str(&format!("  {reservation} of {owner}: its GPUs stay reserved to its end\n"));
+    }
+    if jobs.is_empty() && reservations.is_empty() {
+        text.push_str("  nobody\n");
+    }
+    Ok(text)
+}
+
+pub(super) async fn create_token(
+    context: &Context,
+    args: &TokenCreateArgs,
+) -> Result<Exit, Failure> {
+    let ttl_ms = context.length_of("--ttl", args.ttl.as_ref())?.unwrap_or(0);
+    for name in &args.names {
+        fleet_core::name::NodeName::parse(name).map_err(|e| Failure::usage("--names", e))?;
+    }
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let meta = request_meta(&context.clock)?;
+    let request = CreateJoinTokenRequest { meta, names: args.names.clone(), ttl_ms };
+    let answer = client.call(request, async |api, r| api.create_join_token(r).await).await?;
+    let token = JoinToken::from(answer);
+    if !printer.for_people() {
+        print(&printer.one(&token)?)?;
+        return Ok(Exit::Done);
+    }
+    let until = token.expires_at.map(|at| context.clock.day_and_minute(at.0));
+    let names = args.names.join(" and ");
+    say(&format!("type this on {names}, before {}; it holds a secret:", until.unwrap_or_default()));
+    print(&format!("{}\n", token.join_line))?;
+    Ok(Exit::Done)
+}

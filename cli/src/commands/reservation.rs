@@ -1,0 +1,88 @@
+//! `reservation list|show`, `release`, `extend`.
+
+use fleet_proto::v1::{
+    ExtendReservationRequest, ListReservationsRequest, ReleaseReservationRequest,
+};
+
+use super::{Context, owner_filter, watch};
+use crate::args::{ExtendArgs, ReleaseArgs, ReservationListArgs, ReservationShowArgs};
+use crate::client::{Client, request_meta};
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+use crate::output::reservation::Reservation;
+use crate::output::text::{print, say};
+
+/// The kind of object for `Resolve`.
+pub(super) const KIND: &str = "reservation";
+
+pub(super) async fn list(context: &Context, args: &ReservationListArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let owner = owner_filter(&client, &args.owner).await?;
+    let request = ListReservationsRequest { ids: Vec::new(), owner, all: args.all };
+    watch::show(args.watch.watch, async || {
+        let items = fetch(&client, request.clone()).await?;
+        printer.list(&items)
+    })
+    .await
+}
+
+async fn fetch(
+    client: &Client,
+    request: ListReservationsRequest,
+) -> Result<Vec<Reservation>, Failure> {
+    let listed = client.call(request, async |api, r| api.list_reservations(r).await).await?;
+    Ok(listed.items.into_iter().map(Reservation::from).collect())
+}
+
+pub(super) async fn show(context: &Context, args: &ReservationShowArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let id = client.resolve(KIND, &args.id).await?;
+    let request =
+        ListReservationsRequest { ids: vec![id.clone()], all: true, ..Default::default() };
+    let found = fetch(&client, request).await?.into_iter().next();
+    let reservation = found.ok_or_else(|| {
+        Failure::of_rejection(fleet_core::Rejection::not_found(KIND, &id), &context.clock)
+    })?;
+    print(&printer.one(&reservation)?)?;
+    Ok(Exit::Done)
+}
+
+/// Each in turn; the first that fails ends it.
+pub(super) async fn release(context: &Context, args: &ReleaseArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let mut ids = Vec::new();
+    for text in &args.ids {
+        ids.push(client.resolve(KIND, text).await?);
+    }
+    let mut released = Vec::new();
+    for id in ids {
+        let request = ReleaseReservationRequest { meta: request_meta(&context.clock)?, id };
+        let answer = client.call(request, async |api, r| api.release_reservation(r).await).await?;
+        let reservation = Reservation::from(answer);
+        say(&format!("released {}: {}", reservation.id, reservation.gpus_shown()));
+        released.push(reservation);
+    }
+    print(&printer.changed(&released, |r| &r.id)?)?;
+    Ok(Exit::Done)
+}
+
+pub(super) async fn extend(context: &Context, args: &ExtendArgs) -> Result<Exit, Failure> {
+    let longer_by_ms = context.length_of("--time", args.time.as_ref())?.unwrap_or(0);
+    let ends_at_unix_ms = match &args.until {
+        Some(until) => match context.when("--until", until)?.unix_ms() {
+            0 => return Err(Failure::usage("--until", "now; `fleet release` ends it at once")),
+            ms => ms,
+        },
+        None => 0,
+    };
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let id = client.resolve(KIND, &args.id).await?;
+    let meta = request_meta(&context.clock)?;
+    let request = ExtendReservationRequest { meta, id, ends_at_unix_ms, longer_by_ms };
+    let answer = client.call(request, async |api, r| api.extend_reservation(r).await).await?;
+    let reservation = Reservation::from(answer);
+    let window = reservation.window_shown(&context.clock);
+    say(&format!("{}: {} {window}", reservation.id, reservation.gpus_shown()));
+    print(&printer.changed(&[reservation], |r| &r.id)?)?;
+    Ok(Exit::Done)
+}

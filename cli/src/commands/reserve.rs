@@ -1,0 +1,187 @@
+//! `reserve`: GPUs for a window, or who holds them and when they could be had.
+
+use std::time::{Duration, Instant};
+
+use fleet_core::rejection::Slot;
+use fleet_proto::v1::{CreateReservationRequest, GpuWish};
+
+use super::{Context, gpu};
+use crate::args::{ReserveArgs, WishArgs};
+use crate::client::{Client, request_meta};
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+use crate::output::reservation::Reservation;
+use crate::output::text::{print, say};
+use crate::times::{Clock, When, length, typed_length};
+
+/// How long a reservation is when nothing is said.
+const LENGTH_DEFAULT_MS: u64 = 8 * 3_600_000;
+/// Between two tries of `--wait`.
+const WAIT_PERIOD: Duration = Duration::from_secs(2);
+
+pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, Failure> {
+    if args.wish.gpus.is_none() && args.wish.gpu.is_empty() {
+        return Err(Failure::usage("-G", "missing: how many GPUs?").hint("like -G 2 or -G v100:2"));
+    }
+    let window = Window::read(context, args)?;
+    let wait = context.length_of("--wait", args.wait.as_ref())?.unwrap_or(0);
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let wish = gpu::wish(&client, &args.wish).await?;
+    let deadline = Instant::now() + Duration::from_millis(wait);
+    let mut told = false;
+    let reservation = loop {
+        match create(&client, args, wish.clone(), &window).await {
+            Ok(reservation) => break reservation,
+            Err(failure) if failure.next_slot().is_none() && failure.exit != Exit::NoCapacity => {
+                return Err(failure);
+            }
+            Err(failure) if wait == 0 => return Err(with_command(failure, args, &window, context)),
+            Err(failure) if Instant::now() + WAIT_PERIOD > deadline => {
+                let message = format!("waited {} in vain: {}", length(wait), failure.message);
+                let waited = Failure { exit: Exit::Timeout, message, ..failure };
+                return Err(with_command(waited, args, &window, context));
+            }
+            Err(failure) => {
+                if !told {
+                    say(&format!("{}; waiting up to {}", failure.message, length(wait)));
+                    told = true;
+                }
+                tokio::time::sleep(WAIT_PERIOD).await;
+            }
+        }
+    };
+    let window = reservation.window_shown(&context.clock);
+    say(&format!("reserved {} {window}", reservation.gpus_shown()));
+    if let Some(reason) = &reservation.reason {
+        say(reason);
+    }
+    print(&printer.changed(&[reservation], |r| &r.id)?)?;
+    Ok(Exit::Done)
+}
+
+/// The window as typed: from when, and how long or until when.
+struct Window {
+    from: When,
+    until: Option<When>,
+    length_ms: u64,
+}
+
+impl Window {
+    fn read(context: &Context, args: &ReserveArgs) -> Result<Self, Failure> {
+        let from = match &args.from {
+            Some(text) => context.when("--from", text)?,
+            None => When::Now,
+        };
+        let until = args.until.as_ref().map(|text| context.when("--until", text)).transpose()?;
+        let length_ms = match (&args.time, &until) {
+            (Some(text), _) => context.length("--time", text)?,
+            (None, Some(_)) => 0,
+            (None, None) => LENGTH_DEFAULT_MS,
+        };
+        let start_ms = match from.unix_ms() {
+            0 => context.clock.now_ms(),
+            ms => ms,
+        };
+        match until.map(When::unix_ms) {
+            Some(0) => return Err(Failure::usage("--until", "that is now: no time at all")),
+            Some(end) if end <= start_ms => {
+                let clock = &context.clock;
+                let problem = format!(
+                    "{} is not after the start, {}",
+                    clock.day_and_minute(end),
+                    clock.day_and_minute(start_ms)
+                );
+                return Err(Failure::usage("--until", problem));
+            }
+            Some(_) | None => {}
+        }
+        Ok(Self { from, until, length_ms })
+    }
+}
+
+async fn create(
+    client: &Client,
+    args: &ReserveArgs,
+    wish: GpuWish,
+    window: &Window,
+) -> Result<Reservation, Failure> {
+    let request = CreateReservationRequest {
+        meta: request_meta(&Clock::of_this_machine())?,
+        gpus: Some(wish),
+        starts_at_unix_ms: window.from.unix_ms(),
+        ends_at_unix_ms: window.until.map_or(0, When::unix_ms),
+        note: args.note.clone().unwrap_or_default(),
+        project: args.project.clone().unwrap_or_default(),
+        owner: args.owner.clone().unwrap_or_default(),
+        length_ms: window.length_ms,
+    };
+    let answer = client.call(request, async |api, r| api.create_reservation(r).await).await?;
+    Ok(Reservation::from(answer))
+}
+
+/// Adds the command that takes the next slot.
+fn with_command(
+    failure: Failure,
+    args: &ReserveArgs,
+    window: &Window,
+    context: &Context,
+) -> Failure {
+    match failure.next_slot() {
+        Some(slot) => {
+            let command = next_command(args, window, slot, &context.clock);
+            failure.hint(format!("take it: {command}"))
+        }
+        None => failure,
+    }
+}
+
+/// The same wish at the next slot, as it can be typed.
+fn next_command(args: &ReserveArgs, window: &Window, slot: &Slot, clock: &Clock) -> String {
+    let mut words: Vec<String> = vec!["fleet".to_owned(), "reserve".to_owned()];
+    let mut flag = |name: &str, value: String| words.extend([name.to_owned(), value]);
+    wish_flags(&args.wish, &mut flag);
+    let length_ms = match (window.length_ms, window.until) {
+        (0, Some(until)) => {
+            let start =
+                if window.from == When::Now { clock.now_ms() } else { window.from.unix_ms() };
+            until.unix_ms().saturating_sub(start)
+        }
+        (length, _) => length,
+    };
+    // Whole seconds: nobody types milliseconds.
+    flag("-t", typed_length(length_ms.div_ceil(1_000) * 1_000));
+    flag("--from", clock.typed(slot.starts_at.0));
+    if args.wish.gpu.is_empty() && args.wish.node.is_none() {
+        flag("--node", slot.node.to_string());
+    }
+    for (name, value) in
+        [("--note", &args.note), ("--project", &args.project), ("--for", &args.owner)]
+    {
+        if let Some(value) = value {
+            flag(name, value.clone());
+        }
+    }
+    crate::output::job::shell_words(&words)
+}
+
+fn wish_flags(wish: &WishArgs, flag: &mut impl FnMut(&str, String)) {
+    if let Some(gpus) = &wish.gpus {
+        let text = match &gpus.model {
+            Some(model) => format!("{model}:{}", gpus.count),
+            None => gpus.count.to_string(),
+        };
+        flag("-G", text);
+    }
+    for gpu in &wish.gpu {
+        flag("--gpu", gpu.clone());
+    }
+    if let Some(bytes) = wish.gpu_memory {
+        flag("--gpu-memory", format!("{bytes}B"));
+    }
+    if let Some(node) = &wish.node {
+        flag("--node", node.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! `run`: submits a job; unless detached, shows it to its end and passes its exit code on.
+
+mod spec;
+
+use std::io::IsTerminal;
+
+use fleet_proto::v1::{AttachOpen, SubmitJobRequest};
+
+use super::attach::{self, Outcome, Wanted};
+use super::{Context, gpu, reservation};
+use crate::args::{OutputArgs, RunArgs};
+use crate::client::request_meta;
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+use crate::output::job::Job;
+use crate::output::text::{print, say};
+use spec::Here;
+
+pub(super) use spec::variables;
+
+pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<Exit, Failure> {
+    if context.json && !args.detach {
+        return Err(Failure::usage(
+            "--json",
+            "needs --detach: otherwise the job's output is shown",
+        ));
+    }
+    if args.tty && args.interactive && !std::io::stdin().is_terminal() {
+        let failure = Failure::usage("--tty", "standard input is not a terminal");
+        return Err(failure.hint("leave --tty out"));
+    }
+    let mut spec = spec::build(context, args, &Here::find()?)?;
+    let client = context.client()?;
+    if let Some(text) = &args.reservation {
+        spec.reservation = client.resolve(reservation::KIND, text).await?;
+    }
+    spec.gpus = Some(gpu::wish(&client, &args.wish).await?);
+    let owner = args.owner.clone().unwrap_or_default();
+    let request = SubmitJobRequest { meta: request_meta(&context.clock)?, spec: Some(spec), owner };
+    let submitted = client.call(request, async |api, r| api.submit_job(r).await).await;
+    let job = Job::from(submitted.map_err(without_immediate)?);
+    if args.detach {
+        return detached(context, &job);
+    }
+    let open = AttachOpen {
+        job: job.id.clone(),
+        from_beginning: true,
+        follow: true,
+        interactive: args.interactive,
+        ..Default::default()
+    };
+    let raw = args.tty && args.interactive;
+    let wanted = Wanted { interactive: args.interactive, tty: raw, foreground: true };
+    let outcome = attach::follow(context, &client, open, wanted).await;
+    Ok(finish(&job.id, outcome))
+}
+
+fn without_immediate(failure: Failure) -> Failure {
+    match failure.rejection.as_deref() {
+        Some(fleet_core::Rejection::NotNow { .. } | fleet_core::Rejection::GpusHeld { .. }) => {
+            failure.hint("without --immediate the job waits in the queue")
+        }
+        _ => failure,
+    }
+}
+
+fn detached(context: &Context, job: &Job) -> Result<Exit, Failure> {
+    let printer = context.printer(&OutputArgs::default())?;
+    let mut sentence = match job.place {
+        Some(place) => format!("{}, place {place}", job.state),
+        None => job.state.clone(),
+    };
+    if let Some(reason) = &job.reason {
+        sentence.push_str(&format!(": {reason}"));
+    }
+    say(&format!("{} is {sentence}; see it with: fleet logs -f {}", job.id, job.id));
+    print(&printer.changed(std::slice::from_ref(job), |job| &job.id)?)?;
+    Ok(Exit::Done)
+}
+
+/// The exit code, and a word where the code alone would not tell.
+fn finish(id: &str, outcome: Result<Outcome, Failure>) -> Exit {
+    let goes_on = format!("fleet: {id} goes on; see it with: fleet logs -f {id}");
+    match outcome {
+        Ok(Outcome::Ended(job)) => ended(&job),
+        Ok(Outcome::Left | Outcome::OutputClosed) => {
+            say(&goes_on);
+            Exit::Done
+        }
+        Ok(Outcome::Signalled) => {
+            say(&goes_on);
+            Exit::OwnFailure
+        }
+        Err(failure) => {
+            failure.report();
+            say(&format!("fleet: how {id} ends is not known here; ask with: fleet why {id}"));
+            Exit::OwnFailure
+        }
+    }
+}
+
+fn ended(job: &Job) -> Exit {
+    let reason = job.reason.as_deref().unwrap_or("no reason is known");
+    match (job.state.as_str(), job.exit_code) {
+        // Nothing to explain: the program ended by itself.
+        ("completed", Some(code)) => Exit::of_program(code),
+        ("failed", Some(code)) if job.reason.is_none() || reason == format!("exit code {code}") => {
+            Exit::of_program(code)
+        }
+        (state, code) => {
+            say(&format!("fleet: {} is {}: {reason}", job.id, state.replace('_', " ")));
+            code.map_or(Exit::OwnFailure, Exit::of_program)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fleet_proto::v1 as pb;
+
+    use super::*;
+
+    fn code(state: &str, exit_code: Option<i32>) -> u8 {
+        let job = pb::Job { state: state.to_owned(), exit_code, ..Default::default() };
+        finish("job-a", Ok(Outcome::Ended(Box::new(Job::from(job))))).code()
+    }
+
+    #[test]
+    fn the_programs_code_is_passed_on_and_its_absence_is_125() {
+        assert_eq!(code("completed", Some(0)), 0);
+        assert_eq!(code("failed", Some(3)), 3);
+        assert_eq!(code("failed", Some(139)), 139);
+        assert_eq!(code("cancelled", Some(143)), 143);
+        assert_eq!(code("timed_out", Some(137)), 137);
+        assert_eq!(code("failed", None), 125);
+        assert_eq!(code("cancelled", None), 125);
+    }
+
+    #[test]
+    fn leaving_a_job_is_no_failure_but_losing_it_is() {
+        assert_eq!(finish("job-a", Ok(Outcome::Left)).code(), 0);
+        assert_eq!(finish("job-a", Ok(Outcome::OutputClosed)).code(), 0);
+        assert_eq!(finish("job-a", Ok(Outcome::Signalled)).code(), 125);
+        let lost = Failure::new(Exit::Unreachable, "gone");
+        assert_eq!(finish("job-a", Err(lost)).code(), 125);
+    }
+}

@@ -1,0 +1,203 @@
+//! What was typed after `run`, as the job's description.
+//!
+//! Image `host` behaves like sbatch: current directory, submit environment. Other images get only
+//! what is named with `-e`. The current directory and environment come in as [`Here`], so that all
+//! of this can be tested.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use fleet_proto::v1::{CheckpointPlan, JobSpec, KeyValue, Volume};
+
+use crate::args::RunArgs;
+use crate::commands::Context;
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+use crate::output::text::say;
+
+/// The image that means the node's own system.
+const HOST: &str = "host";
+/// Replaced by the controller with the job's id, which is not known before the job is accepted.
+const JOB_PLACE: &str = "{job}";
+/// Set by fleet itself, or wrong inside a job.
+const NOT_PASSED_ON: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
+const NOT_PASSED_ON_PREFIX: &str = "FLEET_";
+/// Longest job name, in bytes.
+const NAME_BYTES_MAX: usize = fleet_core::name::JOB_NAME_BYTES_MAX;
+
+/// Where and with what environment the command was typed.
+#[derive(Debug, Clone)]
+pub(super) struct Here {
+    pub(super) cwd: PathBuf,
+    pub(super) env: BTreeMap<String, String>,
+    /// Variables that are not UTF-8, by their lossy names.
+    pub(super) unreadable: Vec<String>,
+}
+
+impl Here {
+    pub(super) fn find() -> Result<Self, Failure> {
+        let real = std::env::current_dir().map_err(|error| {
+            Failure::new(Exit::Failed, format!("cannot tell the current directory: {error}"))
+        })?;
+        let mut env = BTreeMap::new();
+        let mut unreadable = Vec::new();
+        for (name, value) in std::env::vars_os() {
+            match (name.to_str(), value.to_str()) {
+                (Some(name), Some(value)) => {
+                    env.insert(name.to_owned(), value.to_owned());
+                }
+                _ => unreadable.push(name.to_string_lossy().into_owned()),
+            }
+        }
+        // The name the user knows the directory by: on the nodes, links may lead elsewhere.
+        let logical = env.get("PWD").map(PathBuf::from).filter(|pwd| same_directory(pwd, &real));
+        Ok(Self { cwd: logical.unwrap_or(real), env, unreadable })
+    }
+}
+
+fn same_directory(pwd: &Path, real: &Path) -> bool {
+    let identity = |path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    pwd.is_absolute() && identity(pwd).is_some() && identity(pwd) == identity(real)
+}
+
+/// The description without GPUs and reservation, for which the controller must be asked.
+pub(super) fn build(context: &Context, args: &RunArgs, here: &Here) -> Result<JobSpec, Failure> {
+    let cwd = utf8(&here.cwd)?;
+    let host = args.image == HOST;
+    let workdir = match &args.workdir {
+        Some(dir) => absolute(cwd, dir),
+        None if host => cwd.to_owned(),
+        // The image says where.
+        None => String::new(),
+    };
+    let mut env = if host { submit_environment(here) } else { BTreeMap::new() };
+    env.extend(variables(&args.env, &here.env)?);
+    if args.tty
+        && !host
+        && let Some(term) = here.env.get("TERM")
+    {
+        env.entry("TERM".to_owned()).or_insert_with(|| term.clone());
+    }
+    let output_file = match (&args.output_file, args.detach) {
+        (_, false) => String::new(),
+        (None, true) => absolute(
+            if workdir.is_empty() || !host { cwd } else { &workdir },
+            &format!("fleet-{JOB_PLACE}.log"),
+        ),
+        (Some(file), true) if file.as_os_str() == "none" => String::new(),
+        // `%j` as with sbatch.
+        (Some(file), true) => absolute(cwd, &utf8(file)?.replace("%j", JOB_PLACE)),
+    };
+    let volumes = args.volumes.iter().map(|volume| Volume {
+        source: absolute(cwd, &volume.source),
+        destination: volume.destination.clone(),
+        read_only: volume.read_only,
+    });
+    Ok(JobSpec {
+        name: args.name.clone().unwrap_or_else(|| default_name(&args.argv)),
+        project: args.project.clone().unwrap_or_default(),
+        image: image(args, cwd),
+        argv: args.argv.clone(),
+        env: env.into_iter().map(|(key, value)| KeyValue { key, value }).collect(),
+        volumes: volumes.collect(),
+        gpus: None,
+        cpu_millis: args.cpus.unwrap_or(0),
+        memory_bytes: args.memory.unwrap_or(0),
+        time_limit_ms: context.length_of("--time", args.time.as_ref())?.unwrap_or(0),
+        reservation: String::new(),
+        checkpoint: checkpoint(args, &workdir)?,
+        max_deferral_ms: context.length_of("--max-deferral", args.max_deferral.as_ref())?,
+        restarts: args.restarts,
+        stop_grace_ms: context.length_of("--stop-grace", args.stop_grace.as_ref())?,
+        stop_after_ms: context.length_of("--stop-after", args.stop_after.as_ref())?,
+        tty: args.tty,
+        interactive: args.interactive,
+        output_file,
+        immediate: args.immediate,
+        workdir,
+    })
+}
+
+fn utf8(path: &Path) -> Result<&str, Failure> {
+    path.to_str().ok_or_else(|| {
+        Failure::new(Exit::Usage, format!("{} is not UTF-8; use another path", path.display()))
+    })
+}
+
+/// `path` seen from `base`. Only put together: what links mean is decided on the node.
+fn absolute(base: &str, path: &str) -> String {
+    let path = path.strip_prefix("./").unwrap_or(path);
+    match path {
+        "." | "" => base.to_owned(),
+        path if path.starts_with('/') => path.to_owned(),
+        path => format!("{}/{path}", base.trim_end_matches('/')),
+    }
+}
+
+fn submit_environment(here: &Here) -> BTreeMap<String, String> {
+    if !here.unreadable.is_empty() {
+        let names = here.unreadable.join(", ");
+        say(&format!("fleet: not passed on, because they are not UTF-8: {names}"));
+    }
+    let kept =
+        |name: &str| !name.starts_with(NOT_PASSED_ON_PREFIX) && !NOT_PASSED_ON.contains(&name);
+    let pairs = here.env.iter().filter(|(name, _)| kept(name));
+    pairs.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// What `-e` says: `K=V`, or `K` for the value it has here.
+pub(in crate::commands) fn variables(
+    typed: &[String],
+    here: &BTreeMap<String, String>,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let mut variables = BTreeMap::new();
+    for text in typed {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, value.to_owned()),
+            None => match here.get(text) {
+                Some(value) => (text.as_str(), value.clone()),
+                None => return Err(Failure::usage("--env", format!("{text} is not set here"))),
+            },
+        };
+        if name.is_empty() {
+            return Err(Failure::usage("--env", format!("{text:?} has no name; write K=V")));
+        }
+        variables.insert(name.to_owned(), value);
+    }
+    Ok(variables)
+}
+
+fn checkpoint(args: &RunArgs, workdir: &str) -> Result<Option<CheckpointPlan>, Failure> {
+    let Some(dir) = &args.checkpoint_dir else { return Ok(None) };
+    if workdir.is_empty() && !dir.starts_with('/') {
+        let problem = format!("{dir:?} must be a whole path, as the image sees it, or give -w");
+        return Err(Failure::usage("--checkpoint-dir", problem));
+    }
+    let pattern = args.checkpoint_pattern.clone().unwrap_or_default();
+    Ok(Some(CheckpointPlan { dir: absolute(workdir, dir), pattern }))
+}
+
+/// An image on this disk gets its whole path; the node must see the same one.
+fn image(args: &RunArgs, cwd: &str) -> String {
+    let text = &args.image;
+    let a_path = text.starts_with(['.', '/']) || Path::new(cwd).join(text).exists();
+    if text != HOST && a_path { absolute(cwd, text) } else { text.clone() }
+}
+
+/// The program's name; characters that may not stand in a name are left out.
+fn default_name(argv: &[String]) -> String {
+    let program = argv.first().map_or("", String::as_str);
+    let program = program.rsplit('/').next().unwrap_or(program);
+    let mut name = String::new();
+    for c in program.chars() {
+        let plain = fleet_core::name::is_plain_text(c.encode_utf8(&mut [0; 4]));
+        if plain && name.len() + c.len_utf8() <= NAME_BYTES_MAX {
+            name.push(c);
+        }
+    }
+    if name.trim().is_empty() { "job".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+#![allow(clippy::unwrap_used)]
+
+use clap::Parser;
+
+use super::*;
+use crate::args::{Cli, Verb};
+use crate::times::Clock;
+
+fn here() -> Here {
+    let pairs = [
+        ("PATH", "/conda/bin:/usr/bin"),
+        ("LD_LIBRARY_PATH", "/conda/lib"),
+        ("FLEET_CONFIG", "/x"),
+        ("FLEET_JOB_ID", "job-outer"),
+        ("CUDA_VISIBLE_DEVICES", "0"),
+        ("NVIDIA_VISIBLE_DEVICES", "all"),
+        ("TERM", "xterm"),
+    ];
+    let env = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    Here { cwd: "/home/ada/net".into(), env: env.into(), unreadable: Vec::new() }
+}
+
+fn built(words: &[&str]) -> Result<JobSpec, Failure> {
+    let context = Context { config: None, json: false, clock: Clock::of_this_machine() };
+    let typed = ["fleet", "run"].iter().chain(words);
+    match Cli::try_parse_from(typed).unwrap().verb {
+        Verb::Run(args) => build(&context, &args, &here()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn env(spec: &JobSpec, name: &str) -> Option<String> {
+    spec.env.iter().find(|pair| pair.key == name).map(|pair| pair.value.clone())
+}
+
+#[test]
+fn a_job_on_the_host_is_like_sbatch() {
+    let spec = built(&["--", "./bin/train.sh", "-x", "a b"]).unwrap();
+    assert_eq!(spec.workdir, "/home/ada/net");
+    assert_eq!(spec.name, "train.sh");
+    assert_eq!(spec.argv, ["./bin/train.sh", "-x", "a b"]);
+    assert_eq!(spec.image, "host");
+    assert_eq!(env(&spec, "PATH").unwrap(), "/conda/bin:/usr/bin");
+    assert_eq!(env(&spec, "LD_LIBRARY_PATH").unwrap(), "/conda/lib");
+    for hidden in ["FLEET_CONFIG", "FLEET_JOB_ID", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]
+    {
+        assert_eq!(env(&spec, hidden), None, "{hidden}");
+    }
+    assert_eq!(spec.output_file, "");
+    assert_eq!((spec.restarts, spec.max_deferral_ms, spec.time_limit_ms), (None, None, 0));
+}
+
+#[test]
+fn an_image_gets_only_what_is_named() {
+    let spec =
+        built(&["--image", "./net.tar", "-e", "A=1=2", "-e", "PATH", "--tty", "--", "sh"]).unwrap();
+    assert_eq!(spec.image, "/home/ada/net/net.tar");
+    assert_eq!(spec.workdir, "");
+    let names: Vec<_> = spec.env.iter().map(|pair| pair.key.as_str()).collect();
+    assert_eq!(names, ["A", "PATH", "TERM"]);
+    assert_eq!(env(&spec, "A").unwrap(), "1=2");
+    assert_eq!(built(&["--image", "alpine:3", "--", "sh"]).unwrap().image, "alpine:3");
+}
+
+#[test]
+fn paths_are_made_whole() {
+    let spec = built(&[
+        "-w",
+        "sub",
+        "-v",
+        "data:/data:ro",
+        "-v",
+        "/scratch:/tmp/s",
+        "--checkpoint-dir",
+        "runs/a",
+        "--checkpoint-pattern",
+        "step-*.ckpt",
+        "-d",
+        "--",
+        "./t",
+    ])
+    .unwrap();
+    assert_eq!(spec.workdir, "/home/ada/net/sub");
+    assert_eq!(spec.volumes[0].source, "/home/ada/net/data");
+    assert!(spec.volumes[0].read_only && !spec.volumes[1].read_only);
+    assert_eq!(spec.checkpoint.unwrap().dir, "/home/ada/net/sub/runs/a");
+    assert_eq!(spec.output_file, "/home/ada/net/sub/fleet-{job}.log");
+}
+
+#[test]
+fn the_output_of_a_detached_job_goes_where_it_is_told() {
+    let output = |words: &[&str]| built(words).unwrap().output_file;
+    assert_eq!(output(&["-d", "--", "t"]), "/home/ada/net/fleet-{job}.log");
+    assert_eq!(output(&["-d", "--output", "none", "--", "t"]), "");
+    assert_eq!(output(&["-d", "--output", "out/%j.txt", "--", "t"]), "/home/ada/net/out/{job}.txt");
+    assert_eq!(output(&["-d", "--output", "/o", "--", "t"]), "/o");
+    assert_eq!(
+        output(&["-d", "--image", "/i.tar", "-w", "/in", "--", "t"]),
+        "/home/ada/net/fleet-{job}.log"
+    );
+}
+
+#[test]
+fn numbers_and_lengths_are_sent_in_the_units_of_the_api() {
+    let spec = built(&[
+        "-t",
+        "20h",
+        "-c",
+        "1.5",
+        "--memory",
+        "16G",
+        "--max-deferral",
+        "2h",
+        "--restarts",
+        "0",
+        "--stop-grace",
+        "90s",
+        "--",
+        "t",
+    ])
+    .unwrap();
+    assert_eq!(spec.time_limit_ms, 72_000_000);
+    assert_eq!((spec.cpu_millis, spec.memory_bytes), (1_500, 16 << 30));
+    assert_eq!((spec.max_deferral_ms, spec.restarts), (Some(7_200_000), Some(0)));
+    assert_eq!(spec.stop_grace_ms, Some(90_000));
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_field() {
+    for (words, said) in [
+        (vec!["-t", "0h", "--", "t"], "--time: a length must be longer than zero"),
+        (vec!["-t", "90", "--", "t"], "--time: \"90\" has no unit"),
+        (vec!["-e", "=x", "--", "t"], "--env: \"=x\" has no name"),
+        (vec!["-e", "NOT_SET", "--", "t"], "--env: NOT_SET is not set here"),
+        (
+            vec!["--image", "/i.tar", "--checkpoint-dir", "ck", "--", "t"],
+            "--checkpoint-dir: \"ck\" must be a whole path",
+        ),
+    ] {
+        let failure = built(&words).unwrap_err();
+        assert_eq!(failure.exit, Exit::Usage, "{words:?}");
+        assert!(failure.message.starts_with(said), "{words:?}: {}", failure.message);
+    }
+    assert!(built(&["-t", "bash", "--", "x"]).unwrap_err().hint.unwrap().contains("-i --tty"));
+}
+
+#[test]
+fn a_name_is_taken_from_the_program_without_its_tricks() {
+    let name = |program: &str| default_name(&[program.to_owned()]);
+    assert_eq!(name("/usr/bin/python3"), "python3");
+    assert_eq!(name("a\u{1b}[2Jb"), "a[2Jb");
+    assert_eq!(name("/"), "job");
+    assert_eq!(name(&"é".repeat(60)).len(), NAME_BYTES_MAX);
+}

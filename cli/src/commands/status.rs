@@ -1,0 +1,65 @@
+//! `status` and `top`.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use fleet_proto::v1::{GetStatusRequest, ListGpusRequest, ListJobsRequest};
+
+use super::{Context, gpu, job, watch};
+use crate::args::{OutputArgs, StatusArgs, TopArgs};
+use crate::client::Client;
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+use crate::output::Printer;
+use crate::output::status::Status;
+use crate::output::text::print;
+use crate::times::Clock;
+
+pub(super) async fn run(context: &Context, args: &StatusArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    watch::show(args.watch.watch, async || {
+        let status = fetch(&client).await?;
+        if !printer.for_people() {
+            return printer.one(&status);
+        }
+        let gpus = gpu::fetch(&client, ListGpusRequest::default()).await?;
+        let mut text = status.summary();
+        if !gpus.is_empty() {
+            text.push('\n');
+            text.push_str(&printer.list(&gpus)?);
+        }
+        Ok(text)
+    })
+    .await
+}
+
+pub(super) async fn fetch(client: &Client) -> Result<Status, Failure> {
+    let request = GetStatusRequest {};
+    Ok(Status::from(client.call(request, async |api, r| api.get_status(r).await).await?))
+}
+
+/// The refreshing view; without a terminal one look.
+pub(super) async fn top(context: &Context, args: &TopArgs) -> Result<Exit, Failure> {
+    let client = context.client()?;
+    let output = OutputArgs::default();
+    context.printer(&output)?;
+    let look = async || {
+        let clock = Clock::of_this_machine();
+        let printer = Printer::new(false, &output, clock.clone())?;
+        let (status, gpus, jobs) = tokio::try_join!(
+            fetch(&client),
+            gpu::fetch(&client, ListGpusRequest::default()),
+            job::fetch(&client, ListJobsRequest::default()),
+        )?;
+        let mut text =
+            format!("fleet top   {}\n{}", clock.second(clock.now_ms()), status.summary());
+        text.push_str(&format!("\n{}", printer.list(&gpus)?));
+        text.push_str(&format!("\n{}", printer.list(&jobs)?));
+        Ok(text)
+    };
+    if std::io::stdout().is_terminal() {
+        return watch::again_and_again(Duration::from_secs(args.every), look).await;
+    }
+    print(&look().await?)?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,94 @@
+//! The terminal: its size, and raw mode that is left again on every way out.
+
+use std::io::{self, IsTerminal};
+
+use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use terminal_size::{Height, Width};
+
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+
+/// Rows and columns of the terminal behind standard output, if there is one.
+pub(super) fn size() -> Option<(u16, u16)> {
+    let (Width(columns), Height(rows)) = terminal_size::terminal_size_of(io::stdout())?;
+    Some((rows, columns))
+}
+
+/// Standard input in raw mode: every key goes to the job. Dropping it restores the terminal.
+#[derive(Debug)]
+pub(super) struct RawMode {
+    before: Termios,
+}
+
+impl RawMode {
+    /// Fails where standard input is no terminal.
+    pub(super) fn enter() -> Result<Self, Failure> {
+        if !io::stdin().is_terminal() {
+            let failure = Failure::usage("--tty", "standard input is not a terminal");
+            return Err(failure.hint("leave --tty out, or -i"));
+        }
+        let failed = |error: nix::Error| {
+            Failure::new(Exit::Failed, format!("cannot set the terminal to raw mode: {error}"))
+        };
+        let before = tcgetattr(io::stdin()).map_err(failed)?;
+        let mut raw = before.clone();
+        cfmakeraw(&mut raw);
+        tcsetattr(io::stdin(), SetArg::TCSANOW, &raw).map_err(failed)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for RawMode {
+    fn drop(&mut self) {
+        // A terminal that is gone needs no repair.
+        tcsetattr(io::stdin(), SetArg::TCSANOW, &self.before).ok();
+    }
+}
+
+/// Finds Ctrl-P Ctrl-Q in what is typed, also across two reads.
+#[derive(Debug, Default)]
+pub(super) struct DetachKeys {
+    held: bool,
+}
+
+const CTRL_P: u8 = 0x10;
+const CTRL_Q: u8 = 0x11;
+
+impl DetachKeys {
+    /// What goes on to the job, and whether the keys were typed. A Ctrl-P is held back until the
+    /// next key.
+    pub(super) fn feed(&mut self, typed: &[u8]) -> (Vec<u8>, bool) {
+        let mut passed = Vec::with_capacity(typed.len() + 1);
+        for &key in typed {
+            match (self.held, key) {
+                (true, CTRL_Q) => return (passed, true),
+                (true, CTRL_P) => passed.push(CTRL_P),
+                (true, key) => {
+                    self.held = false;
+                    passed.extend([CTRL_P, key]);
+                }
+                (false, CTRL_P) => self.held = true,
+                (false, key) => passed.push(key),
+            }
+        }
+        (passed, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_detach_keys_are_found_across_reads_and_others_pass() {
+        let mut keys = DetachKeys::default();
+        assert_eq!(keys.feed(b"ls\r"), (b"ls\r".to_vec(), false));
+        assert_eq!(keys.feed(b"a\x10"), (b"a".to_vec(), false));
+        assert_eq!(keys.feed(b"b"), (b"\x10b".to_vec(), false));
+        assert_eq!(keys.feed(b"\x10\x10x"), (b"\x10\x10x".to_vec(), false));
+        assert_eq!(keys.feed(b"\x10"), (vec![], false));
+        assert_eq!(keys.feed(b"\x11rest"), (vec![], true));
+        // Ctrl-Q alone means what it always does.
+        assert_eq!(DetachKeys::default().feed(b"\x11"), (b"\x11".to_vec(), false));
+    }
+}

@@ -1,0 +1,244 @@
+//! How a command fails: one `error:` line, details, a `hint:` line, and an exit code.
+//!
+//! A refusal comes from the controller as a gRPC status whose trailer `fleet-rejection-bin` holds the
+//! whole [`Rejection`] as JSON; here it becomes words and a code. Texts from outside are made
+//! harmless for a terminal before they are shown.
+
+use std::io::{self, Write};
+
+use fleet_core::Rejection;
+use fleet_core::rejection::{Holding, Slot};
+use tonic::{Code, Status};
+
+use crate::exit_code::Exit;
+use crate::output::text::harmless;
+use crate::times::Clock;
+
+/// The trailer that holds a refusal.
+pub(crate) const REJECTION_TRAILER: &str = "fleet-rejection-bin";
+/// Holdings listed below a refusal.
+const HOLDINGS_SHOWN_MAX: usize = 20;
+
+/// Why a command ended without doing what was asked.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    pub(crate) message: String,
+    pub(crate) details: Vec<String>,
+    pub(crate) hint: Option<String>,
+    /// The controller's refusal, for a command that can say more about it.
+    pub(crate) rejection: Option<Box<Rejection>>,
+    /// The request may or may not have reached the controller, and no answer came.
+    pub(crate) unanswered: bool,
+    /// Nobody reads the output any more: end quietly.
+    pub(crate) closed: bool,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self {
+            exit,
+            message: message.into(),
+            details: Vec::new(),
+            hint: None,
+            rejection: None,
+            unanswered: false,
+            closed: false,
+        }
+    }
+
+    /// A value that was typed wrong; `what` is the flag or argument.
+    pub(crate) fn usage(what: &str, problem: impl ToString) -> Self {
+        Self::new(Exit::Usage, format!("{what}: {}", problem.to_string()))
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Writes the lines to standard error. A closed standard error is nobody's concern.
+    pub(crate) fn report(&self) {
+        if self.closed {
+            return;
+        }
+        let mut lines = format!("error: {}\n", harmless(&self.message));
+        for detail in &self.details {
+            lines.push_str(&format!("  {}\n", harmless(detail)));
+        }
+        if let Some(hint) = &self.hint {
+            lines.push_str(&format!("hint: {}\n", harmless(hint)));
+        }
+        drop(io::stderr().write_all(lines.as_bytes()));
+    }
+
+    /// What a refusal or a broken call means to the one who typed the command.
+    pub(crate) fn of_status(status: &Status, clock: &Clock) -> Self {
+        if let Some(rejection) = rejection_in(status) {
+            return Self::of_rejection(rejection, clock);
+        }
+        let exit = exit_of_code(status.code());
+        let mut failure = Self::new(exit, status.message());
+        if failure.message.is_empty() {
+            failure.message = format!("the controller answered {:?}", status.code());
+        }
+        failure.unanswered = matches!(
+            status.code(),
+            Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown
+        );
+        if exit == Exit::Denied && status.code() == Code::Unauthenticated {
+            failure.hint = Some("check the certificate named in fleet.toml".to_owned());
+        }
+        failure
+    }
+
+    pub(crate) fn of_rejection(rejection: Rejection, clock: &Clock) -> Self {
+        let mut failure = Self::new(exit_of_rejection(&rejection), rejection.to_string());
+        match &rejection {
+            Rejection::GpusHeld { holdings, next, .. } => {
+                failure.details = holding_lines(holdings, clock);
+                failure.details.push(next_slot_line(next.as_ref(), clock));
+            }
+            Rejection::RequestTooOld { made_at_ms, now_ms } => {
+                failure.message = format!(
+                    "this machine's clock says {}, the fleet's {}: too far apart",
+                    clock.second(*made_at_ms),
+                    clock.second(*now_ms)
+                );
+                failure.hint = Some("set this machine's clock".to_owned());
+            }
+            Rejection::NotFound { kind, .. } => failure.hint = hint_for_missing(kind),
+            Rejection::InvalidField { .. }
+            | Rejection::Denied { .. }
+            | Rejection::AlreadyEnded { .. }
+            | Rejection::IdTaken { .. }
+            | Rejection::NeverFits { .. }
+            | Rejection::NotNow { .. }
+            | Rejection::RequestReused { .. }
+            | Rejection::LimitReached { .. }
+            | Rejection::PlanStale { .. }
+            | Rejection::NodeIdentity { .. }
+            | Rejection::TokenRefused { .. }
+            | Rejection::ClusterVersion { .. }
+            | Rejection::WrongCluster { .. } => {}
+        }
+        failure.rejection = Some(Box::new(rejection));
+        failure
+    }
+
+    /// The first instant at which the refused wish could be met.
+    pub(crate) fn next_slot(&self) -> Option<&Slot> {
+        match self.rejection.as_deref() {
+            Some(Rejection::GpusHeld { next, .. }) => next.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+/// The list verb for a kind of object.
+fn hint_for_missing(kind: &str) -> Option<String> {
+    let command = match kind {
+        "job" => "fleet ps --all",
+        "reservation" => "fleet reservation list --all",
+        "node" => "fleet node list",
+        "gpu" => "fleet gpu list",
+        _ => return None,
+    };
+    Some(format!("`{command}` lists what there is"))
+}
+
+fn rejection_in(status: &Status) -> Option<Rejection> {
+    let bytes = status.metadata().get_bin(REJECTION_TRAILER)?.to_bytes().ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+fn holding_lines(holdings: &[Holding], clock: &Clock) -> Vec<String> {
+    let mut lines: Vec<String> = holdings
+        .iter()
+        .take(HOLDINGS_SHOWN_MAX)
+        .map(|held| {
+            let until = match held.until {
+                Some(until) => format!("until {}", clock.day_and_minute(until.0)),
+                None => "with no known end".to_owned(),
+            };
+            format!("{}:{}  {} ({}) {until}", held.node, held.index, held.owner, held.holder)
+        })
+        .collect();
+    if holdings.len() > HOLDINGS_SHOWN_MAX {
+        lines.push(format!("and {} more", holdings.len() - HOLDINGS_SHOWN_MAX));
+    }
+    lines
+}
+
+fn next_slot_line(next: Option<&Slot>, clock: &Clock) -> String {
+    match next {
+        Some(slot) => {
+            let from = clock.day_and_minute(slot.starts_at.0);
+            format!("next free: {} on {} from {from}", gpus(slot.gpus.len()), slot.node)
+        }
+        None => "no later time is known at which it would fit".to_owned(),
+    }
+}
+
+fn gpus(count: usize) -> String {
+    if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
+}
+
+fn exit_of_rejection(rejection: &Rejection) -> Exit {
+    match rejection {
+        Rejection::InvalidField { .. } => Exit::Usage,
+        Rejection::NotFound { .. } => Exit::NotFound,
+        Rejection::Denied { .. } | Rejection::TokenRefused { .. } => Exit::Denied,
+        Rejection::AlreadyEnded { .. }
+        | Rejection::IdTaken { .. }
+        | Rejection::RequestReused { .. }
+        | Rejection::PlanStale { .. }
+        | Rejection::NodeIdentity { .. }
+        | Rejection::WrongCluster { .. } => Exit::Conflict,
+        Rejection::GpusHeld { .. }
+        | Rejection::NeverFits { .. }
+        | Rejection::NotNow { .. }
+        | Rejection::LimitReached { .. } => Exit::NoCapacity,
+        Rejection::RequestTooOld { .. } | Rejection::ClusterVersion { .. } => Exit::Failed,
+    }
+}
+
+fn exit_of_code(code: Code) -> Exit {
+    match code {
+        Code::Ok => Exit::Done,
+        Code::InvalidArgument | Code::OutOfRange => Exit::Usage,
+        Code::NotFound => Exit::NotFound,
+        Code::PermissionDenied | Code::Unauthenticated => Exit::Denied,
+        Code::AlreadyExists | Code::FailedPrecondition | Code::Aborted => Exit::Conflict,
+        Code::ResourceExhausted => Exit::NoCapacity,
+        // No answer in time: the controllers are not there, or have no quorum.
+        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => Exit::Unreachable,
+        Code::Unknown | Code::Unimplemented | Code::Internal | Code::DataLoss => Exit::Failed,
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// For writing results: a reader that has seen enough is no error.
+    fn from(error: io::Error) -> Self {
+        let closed = error.kind() == io::ErrorKind::BrokenPipe;
+        let exit = if closed { Exit::Done } else { Exit::Failed };
+        Self { closed, ..Self::new(exit, format!("cannot write the output: {error}")) }
+    }
+}
+
+/// Whether a call failed before anything was sent: nobody listens there.
+pub(crate) fn never_sent(status: &Status) -> Option<&io::Error> {
+    let mut next = std::error::Error::source(status);
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
+            return matches!(io.kind(), ConnectionRefused | NotFound | PermissionDenied)
+                .then_some(io);
+        }
+        next = error.source();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

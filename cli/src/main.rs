@@ -1,0 +1,46 @@
+//! `fleet`: the command line. Reads what was typed, asks the controller, prints the answer.
+//!
+//! Start reading at [`commands::run`]; `args` is what can be typed, `output` how it is printed. This
+//! program decides nothing about the fleet, and its death never ends a job.
+
+mod args;
+mod client;
+mod commands;
+mod config;
+mod errors;
+mod exit_code;
+#[cfg(test)]
+mod golden;
+mod gpu_wish;
+mod output;
+mod sizes;
+mod times;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::Cli;
+use crate::exit_code::Exit;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse_from(args::spell_out_it(std::env::args_os().collect()));
+    // One thread: starting more costs as much as a whole request on the local socket.
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            output::text::say(&format!("error: cannot start: {error}"));
+            return Exit::Failed.into();
+        }
+    };
+    let ended = runtime.block_on(commands::run(cli));
+    // What still runs (a thread that reads the keyboard) has no work left that matters.
+    runtime.shutdown_background();
+    match ended {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            failure.report();
+            failure.exit.into()
+        }
+    }
+}

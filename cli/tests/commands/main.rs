@@ -1,0 +1,329 @@
+//! The real program against a controller that follows a script: retries, lost connections, signals,
+//! exit codes, closed pipes. No cluster and no root is needed.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+mod terminal;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use fake::{Fake, Script, Step, ended, job, out, refusal, running};
+use fleet_core::name::NodeName;
+use fleet_core::rejection::Slot;
+use fleet_core::{Rejection, Timestamp};
+use fleet_proto::v1 as pb;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tonic::{Code, Status};
+
+/// Longer than anything here takes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or(-1)
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn attached(streams: Vec<Vec<Step>>) -> Script {
+    Script { attached: VecDeque::from(streams), ..Script::default() }
+}
+
+/// Waits until something has come true.
+fn until(what: &str, mut come: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !come() {
+        assert!(began.elapsed() < LIMIT, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
+}
+
+#[test]
+fn output_and_exit_code_of_a_job_are_passed_on() {
+    let error = Step::Send(pb::attach_output::Output::Stderr(b"oh\n".to_vec()));
+    for (state, exit_code, expected) in [
+        ("completed", Some(0), 0),
+        ("failed", Some(3), 3),
+        ("failed", Some(137), 137),
+        ("failed", None, 125),
+        ("cancelled", Some(143), 143),
+    ] {
+        let steps = vec![running(1), out("a\0b\n"), error.clone(), ended(state, exit_code)];
+        let fake = Fake::start(attached(vec![steps]));
+        let output = fake.run(&["run", "--", "true"]);
+        assert_eq!(code(&output), expected, "{state} {exit_code:?}: {}", stderr(&output));
+        assert_eq!(stdout(&output), "a\0b\n");
+        assert!(stderr(&output).contains("oh\n"));
+    }
+}
+
+#[test]
+fn an_unanswered_request_is_sent_again_with_the_same_id_and_a_refused_one_is_not() {
+    let unavailable = || Status::unavailable("no leader");
+    let script = Script {
+        submit_fails: VecDeque::from([unavailable(), unavailable()]),
+        attached: VecDeque::from([vec![running(1), ended("completed", Some(0))]]),
+        ..Script::default()
+    };
+    let fake = Fake::start(script);
+    let output = fake.run(&["run", "--", "true"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let sent = fake.asked(|script| script.submitted.clone());
+    assert_eq!(sent.len(), 3);
+    let first = sent[0].meta.clone().unwrap();
+    assert_eq!(first.request_id.len(), 32);
+    assert!(first.made_at_unix_ms > 0);
+    assert!(sent.iter().all(|request| *request == sent[0]));
+
+    let denied = Rejection::Denied { needs: "an admin".to_owned() };
+    let status = refusal(Code::PermissionDenied, &denied);
+    let script = Script { submit_fails: VecDeque::from([status]), ..Script::default() };
+    let fake = Fake::start(script);
+    let output = fake.run(&["run", "-d", "--for", "bea", "--", "true"]);
+    assert_eq!(code(&output), 4);
+    assert_eq!(stderr(&output), "error: not allowed: this takes an admin\n");
+    assert_eq!(fake.asked(|script| script.submitted.len()), 1);
+}
+
+#[test]
+fn after_a_lost_connection_output_is_neither_lost_nor_repeated() {
+    let lost = || Step::Fail(Code::Unavailable);
+    let streams = vec![
+        vec![running(1), out("one\ntw"), lost()],
+        vec![running(1), out("one\n"), out("two\nth"), lost()],
+        vec![running(1), out("one\ntwo\nthree\n"), ended("completed", Some(0))],
+    ];
+    let fake = Fake::start(attached(streams));
+    let output = fake.run(&["run", "--", "true"]);
+    assert_eq!((code(&output), stdout(&output).as_str()), (0, "one\ntwo\nthree\n"));
+    assert!(stderr(&output).contains("lost the controller; the job goes on"));
+}
+
+#[test]
+fn the_output_of_a_moved_job_is_shown_from_its_new_beginning() {
+    let streams = vec![
+        vec![running(1), out("first attempt\n"), Step::Fail(Code::Unavailable)],
+        vec![running(2), out("second\n"), ended("completed", Some(0))],
+    ];
+    let fake = Fake::start(attached(streams));
+    let output = fake.run(&["run", "--", "true"]);
+    assert_eq!(stdout(&output), "first attempt\nsecond\n");
+}
+
+#[test]
+fn a_stream_that_ends_before_the_job_does_is_opened_again() {
+    let streams =
+        vec![vec![running(1), out("a")], vec![running(1), out("ab"), ended("failed", Some(9))]];
+    let fake = Fake::start(attached(streams));
+    let output = fake.run(&["run", "--", "true"]);
+    assert_eq!((code(&output), stdout(&output).as_str()), (9, "ab"));
+}
+
+#[test]
+fn sigint_without_a_terminal_cancels_and_the_jobs_code_is_passed_on() {
+    let steps = vec![running(1), out("up\n"), Step::WaitForCancel, ended("cancelled", Some(143))];
+    let fake = Fake::start(attached(vec![steps]));
+    let child = fake.command(&["run", "--", "sleep", "9"]).spawn().unwrap();
+    until("it is attached", || fake.asked(|script| !script.opened.is_empty()));
+    // The handler is in place before the stream is opened.
+    signal(&child, Signal::SIGINT);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(code(&output), 143, "{}", stderr(&output));
+    assert_eq!(fake.asked(|script| script.cancelled.clone()), ["job-a"]);
+}
+
+#[test]
+fn sigterm_and_sighup_leave_the_job_alone() {
+    for sent in [Signal::SIGTERM, Signal::SIGHUP] {
+        let fake = Fake::start(attached(vec![vec![running(1), Step::Hang]]));
+        let child = fake.command(&["run", "--", "sleep", "9"]).spawn().unwrap();
+        until("it is attached", || fake.asked(|script| !script.opened.is_empty()));
+        signal(&child, sent);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(code(&output), 125);
+        assert!(stderr(&output).contains("job-a goes on; see it with: fleet logs -f job-a"));
+        assert!(fake.asked(|script| script.cancelled.is_empty()), "{sent}");
+    }
+}
+
+#[test]
+fn standard_input_goes_to_the_job_only_when_asked() {
+    let run = |words: &[&str]| {
+        let steps = vec![running(1), Step::WaitForCancel, ended("completed", Some(0))];
+        let fake = Fake::start(attached(vec![steps]));
+        let typed = fake.config().with_file_name("typed");
+        std::fs::write(&typed, "hello\n").unwrap();
+        let mut command = fake.command(words);
+        let mut child = command.stdin(File::open(&typed).unwrap()).spawn().unwrap();
+        until("it is attached", || fake.asked(|script| !script.opened.is_empty()));
+        if words.contains(&"-i") {
+            until("the input arrived", || fake.asked(|script| script.typed == b"hello\n"));
+        }
+        signal(&child, Signal::SIGINT);
+        child.wait().unwrap();
+        fake.asked(|script| script.typed.clone())
+    };
+    assert_eq!(run(&["run", "-i", "--", "cat"]), b"hello\n");
+    assert_eq!(run(&["run", "--", "cat"]), b"");
+}
+
+#[test]
+fn an_ambiguous_id_lists_its_candidates_and_an_unknown_one_is_not_found() {
+    let resolved = BTreeMap::from([
+        ("job-4".to_owned(), vec!["job-4k7wq2".to_owned(), "job-4abc".to_owned()]),
+        ("job-z".to_owned(), vec![]),
+    ]);
+    let fake = Fake::start(Script { resolved, ..Script::default() });
+    let output = fake.run(&["cancel", "job-4"]);
+    assert_eq!(code(&output), 2);
+    let said = stderr(&output);
+    assert!(said.contains("job-4k7wq2") && said.contains("job-4abc") && said.contains("hint:"));
+    assert!(fake.asked(|script| script.cancelled.is_empty()));
+    let output = fake.run(&["logs", "job-z"]);
+    assert_eq!(code(&output), 3);
+    assert!(stderr(&output).starts_with("error: there is no job \"job-z\"\nhint: "));
+}
+
+fn held() -> Status {
+    let next = Slot {
+        starts_at: Timestamp(1_795_284_000_000),
+        node: NodeName::parse("titan01").unwrap(),
+        gpus: vec![],
+    };
+    let wanted = "2 GPUs".to_owned();
+    let rejection = Rejection::GpusHeld { wanted, holdings: vec![], next: Some(next) };
+    refusal(Code::ResourceExhausted, &rejection)
+}
+
+#[test]
+fn a_reservation_that_cannot_be_had_comes_with_the_command_for_the_next_slot() {
+    let script = Script { reserve_fails: VecDeque::from([held()]), ..Script::default() };
+    let output = Fake::start(script).run(&["reserve", "-G", "2"]);
+    assert_eq!(code(&output), 6);
+    let said = stderr(&output);
+    assert!(said.starts_with("error: 2 GPUs not available then\n"), "{said}");
+    assert!(
+        said.ends_with(
+            "hint: take it: fleet reserve -G 2 -t 8h --from 2026-11-21T18:00:00+00:00 \
+             --node titan01\n"
+        ),
+        "{said}"
+    );
+}
+
+#[test]
+fn waiting_for_a_reservation_asks_anew_and_ends_in_time() {
+    let script = Script { reserve_fails: VecDeque::from([held()]), ..Script::default() };
+    let fake = Fake::start(script);
+    let output = fake.run(&["reserve", "-G", "2", "--wait", "1m"]);
+    assert_eq!((code(&output), stdout(&output).as_str()), (0, "res-a\n"), "{}", stderr(&output));
+    let ids: Vec<String> = fake.asked(|script| {
+        script.reserved.iter().map(|request| request.meta.clone().unwrap().request_id).collect()
+    });
+    // Each try is a request of its own: the first one was answered.
+    assert_eq!(ids.len(), 2);
+    assert_ne!(ids[0], ids[1]);
+
+    let script = Script { reserve_fails: VecDeque::from([held()]), ..Script::default() };
+    let output = Fake::start(script).run(&["reserve", "-G", "2", "--wait", "1s"]);
+    assert_eq!(code(&output), 7, "{}", stderr(&output));
+}
+
+#[test]
+fn exec_passes_the_programs_code_and_does_not_invent_one() {
+    let output = |output| pb::ExecOutput { output: Some(output) };
+    let exec = vec![
+        output(pb::exec_output::Output::Stdout(b"out\n".to_vec())),
+        output(pb::exec_output::Output::Stderr(b"err\n".to_vec())),
+        output(pb::exec_output::Output::ExitCode(7)),
+    ];
+    let fake = Fake::start(Script { exec: exec.clone(), ..Script::default() });
+    let ran = fake.run(&["exec", "job-a", "--", "sh"]);
+    assert_eq!((code(&ran), stdout(&ran), stderr(&ran)), (7, "out\n".into(), "err\n".into()));
+    let fake = Fake::start(Script { exec: exec[..1].to_vec(), ..Script::default() });
+    let ran = fake.run(&["exec", "job-a", "--", "sh"]);
+    assert_eq!((code(&ran), stdout(&ran).as_str()), (125, "out\n"));
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error_and_a_full_disk_is() {
+    let fake = Fake::start(Script { jobs: vec![job("running", 1); 2000], ..Script::default() });
+    for words in [vec!["job", "list"], vec!["audit", "export"]] {
+        let mut child = fake.command(&words).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((code(&output), stderr(&output).as_str()), (0, ""), "{words:?}");
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = fake.command(&words).stdout(full).output().unwrap();
+        assert_eq!(code(&output), 1, "{words:?}");
+        assert!(stderr(&output).starts_with("error: cannot write"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_list_of_all_the_jobs_a_fleet_can_have_is_taken() {
+    let one = pb::Job { reason: "x".repeat(200), ..job("queued", 0) };
+    let fake = Fake::start(Script { jobs: vec![one; 50_000], ..Script::default() });
+    let output = fake.run(&["ps", "-o", "jsonl"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(stdout(&output).lines().count(), 50_000);
+}
+
+#[test]
+fn ps_shows_ones_own_jobs_and_filters_hold_for_json_too() {
+    let other = pb::Job { owner: "bea".to_owned(), id: "job-b".to_owned(), ..job("running", 1) };
+    let fake = Fake::start(Script { jobs: vec![job("running", 1), other], ..Script::default() });
+    let ids = |words: &[&str]| {
+        let output = fake.run(words);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let items = json["items"].as_array().unwrap().clone();
+        items.iter().map(|job| job["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&["ps", "--json"]), ["job-a"]);
+    assert_eq!(ids(&["ps", "-u", "bea", "-o", "json"]), ["job-b"]);
+    assert_eq!(ids(&["ps", "-A", "--json"]), ["job-a", "job-b"]);
+    assert_eq!(ids(&["job", "list", "--json"]), ["job-a", "job-b"]);
+    assert_eq!(ids(&["--json", "job", "--me"]), ["job-a"]);
+}
+
+#[test]
+fn without_a_controller_it_ends_with_8_and_says_that_nothing_is_lost() {
+    let fake = Fake::start(Script::default());
+    std::fs::write(fake.config(), "socket = \"nobody.sock\"\n").unwrap();
+    let output = fake.run(&["status"]);
+    assert_eq!(code(&output), 8);
+    let said = stderr(&output);
+    assert!(said.contains("nobody.sock") && said.contains("not affected"), "{said}");
+    std::fs::write(fake.config(), "sokcet = \"x\"\n").unwrap();
+    let output = fake.run(&["status"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("sokcet"));
+}
+
+#[test]
+fn a_detached_job_prints_its_id_and_nothing_else() {
+    let fake = Fake::start(Script::default());
+    let output = fake.run(&["run", "-d", "--", "true"]);
+    assert_eq!((code(&output), stdout(&output).as_str()), (0, "job-a\n"));
+    let sent = fake.asked(|script| script.submitted[0].spec.clone().unwrap());
+    let folder = std::fs::canonicalize(fake.config().parent().unwrap()).unwrap();
+    assert_eq!(sent.output_file, format!("{}/fleet-{{job}}.log", folder.display()));
+    let output = fake.command(&["run", "-d", "--json", "--", "true"]);
+    let output = { output }.stdout(Stdio::piped()).output().unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["schema"], &json["id"]), (&"fleet.job/v1".into(), &"job-a".into()));
+}

@@ -1,0 +1,178 @@
+//! On a terminal: questions after Ctrl-C, raw mode and its end, the detach keys, the waiting line.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::Child;
+use std::sync::{Arc, Mutex};
+
+use fleet_proto::v1 as pb;
+use nix::pty::{OpenptyResult, openpty};
+use nix::sys::signal::Signal;
+use nix::sys::termios::{LocalFlags, tcgetattr};
+
+use super::fake::{Fake, Script, Step, ended, job, out, running};
+use super::{signal, until};
+
+/// A pseudo-terminal with `fleet` on it.
+struct Terminal {
+    keyboard: File,
+    line: OwnedFd,
+    screen: Arc<Mutex<Vec<u8>>>,
+    child: Child,
+}
+
+impl Terminal {
+    fn start(fake: &Fake, words: &[&str]) -> Self {
+        let OpenptyResult { master, slave } = openpty(None, None).unwrap();
+        let side = || slave.try_clone().unwrap();
+        let mut command = fake.command(words);
+        command.env("TERM", "xterm").stdin(side()).stdout(side()).stderr(side());
+        let child = command.spawn().unwrap();
+        let screen = Arc::new(Mutex::new(Vec::new()));
+        let (mut master_read, seen) = (File::from(master.try_clone().unwrap()), screen.clone());
+        // Ends when the test does: the read fails once no side is open any more.
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = master_read.read(&mut buffer) {
+                seen.lock().unwrap().extend_from_slice(&buffer[..count]);
+            }
+        });
+        Self { keyboard: File::from(master), line: slave, screen, child }
+    }
+
+    fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned()
+    }
+
+    fn wait_for(&self, text: &str) {
+        until(&format!("the screen shows {text:?}"), || self.shown().contains(text));
+    }
+
+    fn type_in(&mut self, keys: &[u8]) {
+        self.keyboard.write_all(keys).unwrap();
+    }
+
+    fn is_raw(&self) -> bool {
+        !tcgetattr(&self.line).unwrap().local_flags.contains(LocalFlags::ICANON)
+    }
+
+    fn code(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+}
+
+fn running_until_cancelled() -> Fake {
+    let steps = vec![running(1), out("up\r\n"), Step::WaitForCancel, ended("cancelled", Some(143))];
+    Fake::start(Script { attached: VecDeque::from([steps]), ..Script::default() })
+}
+
+fn cancelled(fake: &Fake) -> usize {
+    fake.asked(|script| script.cancelled.len())
+}
+
+#[test]
+fn ctrl_c_asks_and_d_detaches() {
+    let fake = running_until_cancelled();
+    let mut terminal = Terminal::start(&fake, &["run", "--", "sleep", "9"]);
+    terminal.wait_for("up");
+    signal(&terminal.child, Signal::SIGINT);
+    terminal.wait_for("d to detach");
+    terminal.type_in(b"d\n");
+    assert_eq!(terminal.code(), Some(0));
+    terminal.wait_for("job-a goes on");
+    assert_eq!(cancelled(&fake), 0);
+}
+
+#[test]
+fn ctrl_c_asks_and_enter_stays_and_c_cancels() {
+    let more = [running(1), out("up\r\n"), Step::WaitForNudge, out("more\r\n")];
+    let end = [Step::WaitForCancel, ended("cancelled", Some(143))];
+    let attached = VecDeque::from([[more.to_vec(), end.to_vec()].concat()]);
+    let fake = Fake::start(Script { attached, ..Script::default() });
+    let mut terminal = Terminal::start(&fake, &["run", "--", "sleep", "9"]);
+    terminal.wait_for("up");
+    signal(&terminal.child, Signal::SIGINT);
+    terminal.wait_for("d to detach");
+    fake.nudge();
+    terminal.type_in(b"\n");
+    // Output waits for the answer.
+    terminal.wait_for("more");
+    signal(&terminal.child, Signal::SIGINT);
+    until("it asks again", || terminal.shown().matches("d to detach").count() == 2);
+    assert_eq!(cancelled(&fake), 0);
+    terminal.type_in(b"c\n");
+    assert_eq!(terminal.code(), Some(143));
+    assert_eq!(cancelled(&fake), 1);
+}
+
+#[test]
+fn a_second_ctrl_c_cancels() {
+    let fake = running_until_cancelled();
+    let mut terminal = Terminal::start(&fake, &["run", "--", "sleep", "9"]);
+    terminal.wait_for("up");
+    signal(&terminal.child, Signal::SIGINT);
+    terminal.wait_for("d to detach");
+    signal(&terminal.child, Signal::SIGINT);
+    assert_eq!(terminal.code(), Some(143));
+    assert_eq!(cancelled(&fake), 1);
+}
+
+#[test]
+fn raw_mode_passes_every_key_and_is_left_however_the_command_ends() {
+    // The detach keys, a signal, the job's own end.
+    for (way, expected) in [("keys", 0), ("signal", 125), ("end", 143)] {
+        let fake = running_until_cancelled();
+        let mut terminal = Terminal::start(&fake, &["run", "-it", "bash"]);
+        terminal.wait_for("up");
+        until("raw mode", || terminal.is_raw());
+        terminal.type_in(b"ls\x03\r");
+        until("the keys arrive", || fake.asked(|script| script.typed == b"ls\x03\r"));
+        match way {
+            "keys" => terminal.type_in(b"\x10\x11"),
+            "signal" => signal(&terminal.child, Signal::SIGTERM),
+            _ => {
+                let cancel = fake.run(&["cancel", "job-a"]);
+                assert!(cancel.status.success());
+            }
+        }
+        assert_eq!(terminal.code(), Some(expected), "{way}: {}", terminal.shown());
+        assert!(!terminal.is_raw(), "{way}: the terminal was left in raw mode");
+    }
+}
+
+#[test]
+fn a_waiting_job_shows_its_place_in_one_line_that_goes_away() {
+    let queued = pb::Job { place: 3, reason: "bea holds titan01:3".to_owned(), ..job("queued", 0) };
+    let steps = vec![
+        Step::Send(pb::attach_output::Output::Job(queued)),
+        Step::WaitForCancel,
+        running(1),
+        out("started\r\n"),
+        ended("completed", Some(0)),
+    ];
+    let fake = Fake::start(Script { attached: VecDeque::from([steps]), ..Script::default() });
+    let mut terminal = Terminal::start(&fake, &["run", "--", "true"]);
+    terminal.wait_for("job-a queued, place 3: bea holds titan01:3");
+    assert!(fake.run(&["cancel", "job-a"]).status.success());
+    assert_eq!(terminal.code(), Some(0));
+    terminal.wait_for("\r\u{1b}[Kstarted");
+}
+
+#[test]
+fn top_leaves_the_other_screen_again() {
+    // Nodes and GPUs are more than the fake knows: the first look fails, on the usual screen.
+    let fake = Fake::start(Script::default());
+    let mut terminal = Terminal::start(&fake, &["top"]);
+    assert_eq!(terminal.code(), Some(1));
+    assert!(!terminal.shown().contains("1049"));
+
+    let fake = Fake::start(Script { jobs: vec![job("running", 1)], ..Script::default() });
+    let mut terminal = Terminal::start(&fake, &["job", "list", "--watch"]);
+    terminal.wait_for("job-a");
+    signal(&terminal.child, Signal::SIGINT);
+    assert_eq!(terminal.code(), Some(0));
+    terminal.wait_for("\u{1b}[?1049h");
+    terminal.wait_for("\u{1b}[?1049l");
+}

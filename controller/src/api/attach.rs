@@ -1,0 +1,368 @@
+//! Following a job: its state as it changes, and the output of each attempt in turn.
+//!
+//! One task per attached client. It holds no state of the job; when the client goes away nothing
+//! happens to the job.
+
+use std::time::{Duration, Instant};
+
+use fleet_core::Event;
+use fleet_core::id::{AllocationId, JobId};
+use fleet_core::name::NodeName;
+use fleet_proto::v1;
+use fleet_proto::v1::attach_input::Input;
+use fleet_proto::v1::attach_output::Output;
+use fleet_proto::v1::open_tunnel::Purpose;
+use fleet_proto::v1::tunnel_frame::Frame;
+use tokio::sync::mpsc;
+use tonic::{Status, Streaming};
+
+use super::caller::Caller;
+use super::{Context, writes};
+use crate::audit::{Order, Query};
+use crate::tunnels::Tunnel;
+
+/// Pieces of output under way to the client.
+const OUTPUT_IN_FLIGHT: usize = 64;
+
+/// How long a broken stream is tried again, while the job goes on and after its end.
+const REOPEN_PATIENCE: Duration = Duration::from_secs(120);
+const REOPEN_PATIENCE_ENDED: Duration = Duration::from_secs(15);
+/// Between two tries.
+const REOPEN_PAUSE: Duration = Duration::from_millis(250);
+
+type Client = mpsc::Sender<Result<v1::AttachOutput, Status>>;
+
+/// What is followed and how.
+struct Follow {
+    context: Context,
+    job: JobId,
+    open: v1::AttachOpen,
+    client: Client,
+}
+
+/// The client went away, or the connection to it broke.
+struct Gone;
+
+impl Context {
+    /// The first message says what to follow; the answers come out of the returned channel.
+    pub(super) async fn attach(
+        &self,
+        caller: &Caller,
+        mut input: Streaming<v1::AttachInput>,
+    ) -> Result<mpsc::Receiver<Result<v1::AttachOutput, Status>>, Status> {
+        let first = input.message().await?.and_then(|message| message.input);
+        let Some(Input::Open(open)) = first else {
+            return Err(Status::invalid_argument("the first message must be `open`"));
+        };
+        let job = writes::job_id(&open.job)?;
+        self.may_look_into(caller, &job, "attach")?;
+        let (client, output) = mpsc::channel(OUTPUT_IN_FLIGHT);
+        let follow = Follow { context: self.clone(), job, open, client };
+        tokio::spawn(async move {
+            if let Err(Ok(status)) = follow.run(input).await {
+                drop(follow.client.send(Err(status)).await);
+            }
+        });
+        Ok(output)
+    }
+
+    /// Output and shells are for the owner and for admins.
+    pub(super) fn may_look_into(
+        &self,
+        caller: &Caller,
+        job: &JobId,
+        action: &str,
+    ) -> Result<(), Status> {
+        let owner = self.raft.read(|fsm| fsm.job(job).map(|j| j.owner.clone()));
+        let not_found = fleet_core::Rejection::not_found("job", job);
+        let owner = owner.ok_or_else(|| fleet_proto::convert::rejection::to_status(&not_found))?;
+        if caller.admin || owner == caller.name {
+            return Ok(());
+        }
+        self.refusals.note(&caller.actor.principal(), action, "denied");
+        Err(Status::permission_denied(format!("{job} belongs to {owner}")))
+    }
+
+    /// The checkpoints of a job, oldest first, from the audit log.
+    pub(super) async fn checkpoints(&self, id: &JobId) -> Result<Vec<v1::Checkpoint>, Status> {
+        let last = self.raft.read(|fsm| {
+            fsm.job(id)
+                .map(|job| job.last_checkpoint.as_ref().map(|c| super::views::checkpoint(job, c)))
+        });
+        let not_found = fleet_core::Rejection::not_found("job", id);
+        let last = last.ok_or_else(|| fleet_proto::convert::rejection::to_status(&not_found))?;
+        let query =
+            Query { object: Some(id.to_string()), order: Order::OldestFirst, ..Query::default() };
+        let page = self.audit().query(query).await.map_err(|e| Status::internal(e.to_string()))?;
+        let mut items = Vec::new();
+        for record in &page.records {
+            for event in &record.body.events {
+                if let Event::CheckpointRecorded { job, allocation, seq, path } = event
+                    && job == id
+                {
+                    items.push(v1::Checkpoint {
+                        job: id.to_string(),
+                        allocation: allocation.to_string(),
+                        seq: *seq,
+                        path: path.clone(),
+                        completed_at_unix_ms: record.body.at.0,
+                        ..v1::Checkpoint::default()
+                    });
+                }
+            }
+        }
+        if let Some(last) = last {
+            match items.last_mut() {
+                Some(newest) if newest.allocation == last.allocation && newest.seq == last.seq => {
+                    *newest = last;
+                }
+                Some(_) | None => items.push(last),
+            }
+        }
+        Ok(items)
+    }
+}
+
+impl Follow {
+    async fn send(&self, output: Output) -> Result<(), Gone> {
+        let message = v1::AttachOutput { output: Some(output) };
+        self.client.send(Ok(message)).await.map_err(|_| Gone)
+    }
+
+    /// Runs until the job has ended and its output is sent. The inner error is for the client.
+    async fn run(&self, mut input: Streaming<v1::AttachInput>) -> Result<(), Result<Status, Gone>> {
+        let mut applied = self.context.raft.applied();
+        let mut shown: Option<v1::Job> = None;
+        let mut streamed = 0;
+        loop {
+            applied.borrow_and_update();
+            let job = self.context.job_view(&self.job).map_err(Ok)?;
+            self.show(&job, &mut shown).await.map_err(Err)?;
+            let (attempt, at) = self.attempt_to_stream(&job);
+            if let Some((node, allocation)) = at.filter(|_| attempt > streamed) {
+                streamed = attempt;
+                self.stream_attempt(&node, &allocation, &mut input, &mut shown)
+                    .await
+                    .map_err(Err)?;
+                continue;
+            }
+            if is_final(&job) || !self.open.follow {
+                return Ok(());
+            }
+            tokio::select! {
+                changed = applied.changed() => if changed.is_err() {
+                    return Err(Ok(Status::unavailable("this controller is stopping")));
+                },
+                () = self.client.closed() => return Err(Err(Gone)),
+            }
+        }
+    }
+
+    /// Sends the job if something about it changed that a person would want to know.
+    async fn show(&self, job: &v1::Job, shown: &mut Option<v1::Job>) -> Result<(), Gone> {
+        if shown.as_ref().is_some_and(|old| !differs(old, job)) {
+            return Ok(());
+        }
+        self.send(Output::Job(job.clone())).await?;
+        *shown = Some(job.clone());
+        Ok(())
+    }
+
+    /// The attempt whose output comes next, once it can have any.
+    fn attempt_to_stream(&self, job: &v1::Job) -> (u32, Option<(NodeName, AllocationId)>) {
+        let attempt = if self.open.attempt > 0 { self.open.attempt } else { job.attempt };
+        let begun = job.state != "starting" && attempt > 0;
+        let place = self
+            .context
+            .raft
+            .read(|fsm| fsm.job(&self.job).and_then(|j| j.place.as_ref().map(|p| p.node.clone())));
+        let id = AllocationId::of_attempt(&self.job, attempt);
+        (attempt, place.filter(|_| begun).map(|node| (node, id)))
+    }
+
+    /// Sends one attempt's output. A stream that breaks is opened again where it broke: an agent that is
+    /// restarted must not cut off who watches. A node that cannot be reached for long is said, and is no
+    /// error: the job goes on without being watched.
+    async fn stream_attempt(
+        &self,
+        node: &NodeName,
+        allocation: &AllocationId,
+        input: &mut Streaming<v1::AttachInput>,
+        shown: &mut Option<v1::Job>,
+    ) -> Result<(), Gone> {
+        let mut sent = Sent::default();
+        let mut last_heard = Instant::now();
+        loop {
+            let again = sent.again(self.open.from_beginning);
+            let purpose = Purpose::Output(v1::TunnelOutput {
+                from_beginning: self.open.from_beginning,
+                // What came before was shown; without the beginning there is nothing to skip from.
+                tail_lines: if again { 0 } else { self.open.tail_lines },
+                follow: self.open.follow,
+                interactive: self.open.interactive,
+            });
+            let problem = match self.context.tunnels.open(node, allocation, purpose).await {
+                Ok(tunnel) => match self.pump(tunnel, input, shown, &mut sent).await? {
+                    Pumped::All => return Ok(()),
+                    Pumped::Broken => {
+                        last_heard = Instant::now();
+                        "the stream broke".to_owned()
+                    }
+                },
+                Err(status) => status.message().to_owned(),
+            };
+            let job = self.context.job_view(&self.job).ok();
+            let patience = match (&job, self.open.follow) {
+                (Some(job), true) if !is_final(job) => REOPEN_PATIENCE,
+                (_, true) => REOPEN_PATIENCE_ENDED,
+                (_, false) => Duration::ZERO,
+            };
+            if last_heard.elapsed() >= patience {
+                let notice = format!("cannot show the output of {allocation}: {problem}");
+                return self.send(Output::Notice(notice)).await;
+            }
+            if let Some(job) = job.filter(|job| !is_final(job)) {
+                self.show(&job, shown).await?;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(REOPEN_PAUSE) => {}
+                () = self.client.closed() => return Err(Gone),
+            }
+        }
+    }
+
+    async fn pump(
+        &self,
+        mut tunnel: Tunnel,
+        input: &mut Streaming<v1::AttachInput>,
+        shown: &mut Option<v1::Job>,
+        sent: &mut Sent,
+    ) -> Result<Pumped, Gone> {
+        let mut listening = self.open.interactive;
+        let mut applied = self.context.raft.applied();
+        loop {
+            tokio::select! {
+                changed = applied.changed(), if self.open.follow => {
+                    if changed.is_err() {
+                        return Ok(Pumped::All);
+                    }
+                    // The end is told after the output.
+                    if let Ok(job) = self.context.job_view(&self.job)
+                        && !is_final(&job)
+                    {
+                        self.show(&job, shown).await?;
+                    }
+                }
+                frame = tunnel.from_agent.message() => {
+                    let Ok(Some(v1::TunnelFrame { frame: Some(frame) })) = frame else {
+                        return Ok(Pumped::Broken);
+                    };
+                    match frame {
+                        Frame::Stdout(bytes) => if let Some(new) = sent.stdout.new_part(bytes) {
+                            self.send(Output::Stdout(new)).await?;
+                        },
+                        Frame::Stderr(bytes) => if let Some(new) = sent.stderr.new_part(bytes) {
+                            self.send(Output::Stderr(new)).await?;
+                        },
+                        Frame::Error(text) => self.send(Output::Notice(text)).await?,
+                        Frame::OutputEnded(_) => return Ok(Pumped::All),
+                        Frame::TunnelId(_)
+                        | Frame::Stdin(_)
+                        | Frame::StdinClosed(_)
+                        | Frame::Resize(_)
+                        | Frame::ExitCode(_) => {}
+                    }
+                }
+                message = input.message(), if listening => {
+                    let frame = match message {
+                        Ok(Some(v1::AttachInput { input: Some(Input::Stdin(bytes)) })) => Frame::Stdin(bytes),
+                        Ok(Some(v1::AttachInput { input: Some(Input::Resize(size)) })) => Frame::Resize(size),
+                        Ok(Some(v1::AttachInput { input: Some(Input::StdinClosed(_)) })) => Frame::StdinClosed(true),
+                        Ok(Some(v1::AttachInput { input: Some(Input::Open(_)) | None })) => continue,
+                        // The client's side is closed; what the job still says is sent on.
+                        Ok(None) | Err(_) => { listening = false; continue }
+                    };
+                    let frame = v1::TunnelFrame { frame: Some(frame) };
+                    if tunnel.to_agent.send(Ok(frame)).await.is_err() {
+                        listening = false;
+                    }
+                }
+                () = self.client.closed() => return Err(Gone),
+            }
+        }
+    }
+}
+
+/// How a stream ended.
+enum Pumped {
+    All,
+    Broken,
+}
+
+/// How much of an attempt's output the client has.
+#[derive(Default)]
+struct Sent {
+    opened: bool,
+    stdout: Part,
+    stderr: Part,
+}
+
+impl Sent {
+    /// Before a stream is opened, which may begin at the beginning: then what was sent is skipped. Says
+    /// whether there was one before.
+    fn again(&mut self, from_beginning: bool) -> bool {
+        for part in [&mut self.stdout, &mut self.stderr] {
+            part.skip = if from_beginning { part.sent } else { 0 };
+        }
+        std::mem::replace(&mut self.opened, true)
+    }
+}
+
+/// The bytes of one of the two.
+#[derive(Default)]
+struct Part {
+    sent: usize,
+    skip: usize,
+}
+
+impl Part {
+    /// What of these bytes the client does not have yet.
+    fn new_part(&mut self, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+        let known = self.skip.min(bytes.len());
+        self.skip -= known;
+        bytes.drain(..known);
+        self.sent += bytes.len();
+        (!bytes.is_empty()).then_some(bytes)
+    }
+}
+
+fn is_final(job: &v1::Job) -> bool {
+    matches!(job.state.as_str(), "completed" | "failed" | "cancelled" | "timed_out")
+}
+
+/// Whether the client should hear of it.
+fn differs(old: &v1::Job, new: &v1::Job) -> bool {
+    old.state != new.state
+        || old.reason != new.reason
+        || old.attempt != new.attempt
+        || old.place != new.place
+        || old.deferral.is_some() != new.deferral.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_before_the_stream_broke_is_not_sent_again() {
+        let mut sent = Sent::default();
+        assert!(!sent.again(true));
+        assert_eq!(sent.stdout.new_part(b"abc".to_vec()), Some(b"abc".to_vec()));
+        assert!(sent.again(true));
+        assert_eq!(sent.stdout.new_part(b"ab".to_vec()), None);
+        assert_eq!(sent.stdout.new_part(b"cd".to_vec()), Some(b"d".to_vec()));
+        assert_eq!(sent.stderr.new_part(b"e".to_vec()), Some(b"e".to_vec()));
+        assert!(sent.again(true));
+        assert_eq!(sent.stdout.new_part(b"abcde".to_vec()), Some(b"e".to_vec()));
+    }
+}

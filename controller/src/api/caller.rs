@@ -1,0 +1,140 @@
+//! From a connection's identity to the actor of a command: names for uids, and who is an admin.
+//!
+//! Names and groups come from this machine's name service, which can be slow: looked up off the
+//! async threads, with a deadline, and kept for a short while.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use fleet_core::name::UserName;
+use fleet_core::{Actor, AuthMethod, Who};
+use fleet_proto::transport::{PeerIdentity, Role};
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
+use tonic::{Request, Status};
+
+/// How long the name service may take.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an answer is used.
+const ANSWER_LIFE: Duration = Duration::from_secs(30);
+/// Most answers kept.
+const ANSWERS_MAX: usize = 10_000;
+
+/// Who counts as an admin.
+#[derive(Debug, Clone)]
+pub struct Admins {
+    pub names: Vec<UserName>,
+    pub group: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Question {
+    Uid(u32),
+    Name(UserName),
+}
+
+#[derive(Debug, Clone)]
+struct Account {
+    name: UserName,
+    admin: bool,
+}
+
+/// Looks callers up. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Callers {
+    admins: Arc<Admins>,
+    known: Arc<Mutex<BTreeMap<Question, (Instant, Account)>>>,
+}
+
+/// An authenticated caller.
+#[derive(Debug, Clone)]
+pub(super) struct Caller {
+    pub(super) actor: Actor,
+    pub(super) name: UserName,
+    pub(super) admin: bool,
+    /// The uid this machine's kernel vouches for.
+    pub(super) uid: Option<u32>,
+}
+
+impl Callers {
+    pub fn new(admins: Admins) -> Self {
+        Self { admins: Arc::new(admins), known: Arc::default() }
+    }
+
+    /// The user behind a request; agents and controllers are not users.
+    pub(super) async fn user<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        let peer = PeerIdentity::of(request)?;
+        let (question, method, uid) = match &peer {
+            PeerIdentity::Local { uid, .. } => {
+                (Question::Uid(*uid), AuthMethod::LocalSocket, Some(*uid))
+            }
+            PeerIdentity::Anonymous { .. }
+            | PeerIdentity::Certified(_)
+            | PeerIdentity::Expired(_) => match peer.role() {
+                Some(Role::User(name)) => {
+                    (Question::Name(name.clone()), AuthMethod::Certificate, None)
+                }
+                Some(_) | None => {
+                    return Err(Status::permission_denied("this is for users and their tools"));
+                }
+            },
+        };
+        let account = self.account(question).await?;
+        let who = Who::User { name: account.name.clone(), admin: account.admin };
+        let actor = Actor { who, method, serial: peer.serial().map(str::to_owned) };
+        Ok(Caller { actor, name: account.name, admin: account.admin, uid })
+    }
+
+    async fn account(&self, question: Question) -> Result<Account, Status> {
+        if let Some(account) = self.remembered(&question) {
+            return Ok(account);
+        }
+        let admins = Arc::clone(&self.admins);
+        let asked = question.clone();
+        let looking = tokio::task::spawn_blocking(move || look_up(&admins, &asked));
+        let account = tokio::time::timeout(LOOKUP_TIMEOUT, looking)
+            .await
+            .map_err(|_| Status::unavailable("this machine's name service does not answer"))?
+            .map_err(|e| Status::internal(e.to_string()))??;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= ANSWERS_MAX {
+            known.clear();
+        }
+        known.insert(question, (Instant::now(), account.clone()));
+        Ok(account)
+    }
+
+    fn remembered(&self, question: &Question) -> Option<Account> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, account) = known.get(question)?;
+        (at.elapsed() < ANSWER_LIFE).then(|| account.clone())
+    }
+}
+
+fn look_up(admins: &Admins, question: &Question) -> Result<Account, Status> {
+    let found = match question {
+        Question::Uid(uid) => User::from_uid(Uid::from_raw(*uid)),
+        Question::Name(name) => User::from_name(name.as_str()),
+    };
+    let user = found.map_err(|e| Status::unavailable(format!("look up an account: {e}")))?;
+    let name = match (question, &user) {
+        (Question::Name(name), _) => name.clone(),
+        (Question::Uid(_), Some(user)) => {
+            UserName::parse(&user.name).map_err(|e| Status::permission_denied(e.to_string()))?
+        }
+        (Question::Uid(uid), None) => {
+            let problem = format!("uid {uid} has no account on the controller's machine");
+            return Err(Status::permission_denied(problem));
+        }
+    };
+    let listed = admins.names.contains(&name);
+    let admin = listed || user.is_some_and(|user| is_member(&user, &admins.group));
+    Ok(Account { name, admin })
+}
+
+fn is_member(user: &User, group: &str) -> bool {
+    let Ok(Some(group)) = Group::from_name(group) else { return false };
+    let Ok(name) = std::ffi::CString::new(user.name.as_bytes()) else { return false };
+    let groups: Vec<Gid> = getgrouplist(&name, user.gid).unwrap_or_default();
+    groups.contains(&group.gid)
+}

@@ -1,0 +1,200 @@
+//! `fleet why`: how an object stands now, and its story from the audit log.
+
+use fleet_core::audit::AuditBody;
+use fleet_core::id::{JobId, ReservationId};
+use fleet_core::job::JobState;
+use fleet_core::name::{GpuUuid, NodeName};
+use fleet_core::scheduler;
+use fleet_core::{Event, Fsm};
+use fleet_proto::convert::rejection::to_status;
+use fleet_proto::v1;
+use tonic::Status;
+
+use super::{Context, views};
+use crate::audit::{Order, Query};
+
+/// Most lines of a story; the whole is in the audit log.
+const STORY_LINES_MAX: usize = 200;
+
+impl Context {
+    /// Tells what happened to `id` and why it is as it is.
+    pub(super) async fn explain(&self, id: &str) -> Result<v1::Explanation, Status> {
+        let mut explanation = self.standing(id)?;
+        let query = Query {
+            object: Some(id.to_owned()),
+            order: Order::NewestFirst,
+            limit: STORY_LINES_MAX,
+            ..Query::default()
+        };
+        let page = self
+            .audit()
+            .query(query)
+            .await
+            .map_err(|e| Status::internal(format!("read the audit log: {e}")))?;
+        explanation.older_lines = page.next.unwrap_or(0);
+        for record in page.records.iter().rev() {
+            explanation.story.extend(story_lines(&record.body, id));
+        }
+        self.raft.read(|fsm| {
+            for line in &mut explanation.story {
+                line.text = with_gpu_names(fsm, &line.text);
+            }
+        });
+        let spare = explanation.story.len().saturating_sub(STORY_LINES_MAX);
+        explanation.story.drain(..spare);
+        Ok(explanation)
+    }
+
+    fn standing(&self, id: &str) -> Result<v1::Explanation, Status> {
+        let not_found = || to_status(&fleet_core::Rejection::not_found("object", id));
+        if let Ok(job) = JobId::parse(id) {
+            return self.job_standing(&job).ok_or_else(not_found);
+        }
+        if let Ok(reservation) = ReservationId::parse(id) {
+            return self.reservation_standing(&reservation).ok_or_else(not_found);
+        }
+        if let Ok(gpu) = GpuUuid::parse(id) {
+            return self.gpu_standing(&gpu).ok_or_else(not_found);
+        }
+        let node = NodeName::parse(id).map_err(|_| not_found())?;
+        self.node_standing(&node).ok_or_else(not_found)
+    }
+
+    fn job_standing(&self, id: &JobId) -> Option<v1::Explanation> {
+        let plan = self.plan.borrow().clone();
+        self.raft.read(|fsm| {
+            let job = fsm.job(id)?;
+            let view = views::job(fsm, &plan, job, false);
+            let mut details = Vec::new();
+            if job.state == JobState::Queued
+                && let Some(explained) = scheduler::explain(fsm, id)
+            {
+                details.push(format!("place {} in the queue", explained.place));
+                if explained.never {
+                    details.push("it can never start in this fleet as it is".to_owned());
+                }
+                details.extend(
+                    explained.verdicts.iter().map(|v| format!("{}: {}", v.node, v.verdict)),
+                );
+            }
+            if let Some(checkpoint) = &job.last_checkpoint {
+                details.push(format!(
+                    "newest checkpoint: {} (number {})",
+                    checkpoint.path, checkpoint.seq
+                ));
+            }
+            if let Some(deferral) = &view.deferral {
+                details
+                    .push(format!("its eviction waits because of: {}", deferral.causes.join(", ")));
+            }
+            Some(v1::Explanation {
+                id: id.to_string(),
+                kind: "job".to_owned(),
+                summary: job_sentence(&view),
+                details,
+                ..v1::Explanation::default()
+            })
+        })
+    }
+
+    fn reservation_standing(&self, id: &ReservationId) -> Option<v1::Explanation> {
+        self.raft.read(|fsm| {
+            let r = views::reservation(fsm, fsm.reservation(id)?);
+            let gpus: Vec<String> =
+                r.gpus.iter().map(|g| format!("{}:{}", g.node, g.index)).collect();
+            let why = if r.reason.is_empty() { String::new() } else { format!(": {}", r.reason) };
+            Some(v1::Explanation {
+                id: id.to_string(),
+                kind: "reservation".to_owned(),
+                summary: format!("{} for {}, {}{why}", gpus.join(", "), r.owner, r.state),
+                ..v1::Explanation::default()
+            })
+        })
+    }
+
+    fn gpu_standing(&self, id: &GpuUuid) -> Option<v1::Explanation> {
+        self.raft.read(|fsm| {
+            let g = views::gpu(fsm, &self.sessions, fsm.gpu(id)?);
+            let holder = match (g.held_by.as_str(), g.job.as_str(), g.reservation.as_str()) {
+                ("", _, _) => String::new(),
+                (owner, "", reservation) => format!(", held by {owner} ({reservation})"),
+                (owner, job, _) => format!(", held by {owner} ({job})"),
+            };
+            let why = if g.reason.is_empty() { String::new() } else { format!(": {}", g.reason) };
+            let details = g.conditions.iter().map(|c| format!("{}: {}", c.severity, c.message));
+            Some(v1::Explanation {
+                id: id.to_string(),
+                kind: "gpu".to_owned(),
+                summary: format!(
+                    "{}:{} ({}) is {}{holder}{why}",
+                    g.node, g.index, g.model, g.state
+                ),
+                details: details.collect(),
+                ..v1::Explanation::default()
+            })
+        })
+    }
+
+    fn node_standing(&self, name: &NodeName) -> Option<v1::Explanation> {
+        self.raft.read(|fsm| {
+            let n = views::node(fsm, &self.sessions, fsm.node(name)?);
+            let why = if n.reason.is_empty() { String::new() } else { format!(": {}", n.reason) };
+            let mut details: Vec<String> =
+                n.conditions.iter().map(|c| format!("{}: {}", c.severity, c.message)).collect();
+            if !n.jobs.is_empty() {
+                details.push(format!("runs {}", n.jobs.join(", ")));
+            }
+            Some(v1::Explanation {
+                id: name.to_string(),
+                kind: "node".to_owned(),
+                summary: format!("{}{why}; {} of {} GPUs free", n.state, n.gpus_free, n.gpus),
+                details,
+                ..v1::Explanation::default()
+            })
+        })
+    }
+}
+
+/// The record's events that are about `id`, in the order they happened.
+fn story_lines<'a>(
+    body: &'a AuditBody,
+    id: &'a str,
+) -> impl Iterator<Item = v1::StoryLine> + use<'a> {
+    let about = move |event: &&Event| event.objects().iter().any(|object| object == id);
+    body.events.iter().filter(about).map(|event| v1::StoryLine {
+        at_unix_ms: body.at.0,
+        text: event.to_string(),
+        actor: body.actor.display_name(),
+        audit_seq: body.seq,
+    })
+}
+
+/// How a job stands, without its id: that is the line's beginning.
+fn job_sentence(job: &v1::Job) -> String {
+    let whose = format!("{} of {}", job.name, job.owner);
+    let place = if job.node.is_empty() { String::new() } else { format!(" on {}", job.node) };
+    let why = if job.reason.is_empty() { String::new() } else { format!(": {}", job.reason) };
+    let state = match job.state.as_str() {
+        "queued" => "waits".to_owned(),
+        "starting" => format!("is being started{place}"),
+        "running" => format!("runs{place}"),
+        "stopping" => format!("is being stopped{place}"),
+        "cancelled" => "was cancelled".to_owned(),
+        "timed_out" => format!("was stopped{place}"),
+        ended => format!("{ended}{place}"),
+    };
+    format!("{whose} {state}{why}")
+}
+
+/// The text with `titan01:3` in place of UUIDs: what people say.
+fn with_gpu_names(fsm: &Fsm, text: &str) -> String {
+    let mut named = text.to_owned();
+    for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')) {
+        if let Ok(uuid) = GpuUuid::parse(word)
+            && let Some(gpu) = fsm.gpu(&uuid)
+        {
+            named = named.replace(word, &format!("{}:{}", gpu.node, gpu.index));
+        }
+    }
+    named
+}

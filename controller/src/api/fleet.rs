@@ -1,0 +1,347 @@
+//! The service that people and their tools use. Each method is a few lines: who asks, what, answer.
+
+use std::pin::Pin;
+
+use fleet_core::Fsm;
+use fleet_core::command::Command;
+use fleet_core::job::JobState;
+use fleet_core::node::Liveness;
+use fleet_core::reservation::ReservationState;
+use fleet_core::time::Timestamp;
+use fleet_proto::transport::limits::USER_MESSAGE_BYTES_MAX;
+use fleet_proto::v1;
+use fleet_proto::v1::fleet_server::{Fleet, FleetServer};
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{Context, resolve, views, writes};
+use crate::clock::Standing;
+
+/// The service over its context.
+#[derive(Debug, Clone)]
+pub struct FleetService(Context);
+
+impl FleetService {
+    pub fn new(context: Context) -> Self {
+        Self(context)
+    }
+
+    /// With the message limits set, ready for a router.
+    pub fn into_server(self) -> FleetServer<FleetService> {
+        FleetServer::new(self).max_decoding_message_size(USER_MESSAGE_BYTES_MAX)
+    }
+}
+
+type Reply<T> = Result<Response<T>, Status>;
+type Chunks<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// Whether an optional filter leaves something in.
+fn wanted<T: PartialEq<str>>(filter: &str, value: &T) -> bool {
+    filter.is_empty() || *value == *filter
+}
+
+fn among<T: AsRef<str>>(filter: &[T], id: &str) -> bool {
+    filter.is_empty() || filter.iter().any(|f| f.as_ref() == id)
+}
+
+#[tonic::async_trait]
+impl Fleet for FleetService {
+    type AttachStream = Chunks<v1::AttachOutput>;
+    type ExecStream = Chunks<v1::ExecOutput>;
+    type ExportAuditStream = Chunks<v1::AuditChunk>;
+
+    async fn get_status(&self, request: Request<v1::GetStatusRequest>) -> Reply<v1::Status> {
+        let caller = self.0.callers.user(&request).await?;
+        let mut status = self.0.status();
+        status.caller = caller.name.to_string();
+        status.caller_is_admin = caller.admin;
+        Ok(Response::new(status))
+    }
+
+    async fn list_nodes(
+        &self,
+        request: Request<v1::ListNodesRequest>,
+    ) -> Reply<v1::ListNodesResponse> {
+        self.0.callers.user(&request).await?;
+        self.0.newest().await?;
+        let filter = request.into_inner().names;
+        let items = self.0.raft.read(|fsm| {
+            let wanted = fsm.nodes().values().filter(|n| among(&filter, n.name.as_str()));
+            wanted.map(|n| views::node(fsm, &self.0.sessions, n)).collect()
+        });
+        Ok(Response::new(v1::ListNodesResponse { items }))
+    }
+
+    async fn list_gpus(
+        &self,
+        request: Request<v1::ListGpusRequest>,
+    ) -> Reply<v1::ListGpusResponse> {
+        self.0.callers.user(&request).await?;
+        self.0.newest().await?;
+        let filter = request.into_inner();
+        let items = self.0.raft.read(|fsm| {
+            fsm.nodes()
+                .keys()
+                .flat_map(|node| fsm.gpus_of(node))
+                .filter(|g| among(&filter.uuids, g.uuid.as_str()))
+                .filter(|g| filter.node.is_empty() || g.node.as_str() == filter.node)
+                .filter(|g| wanted(&filter.model, &g.model))
+                .filter(|g| !filter.free || views::is_free(fsm, g))
+                .map(|g| views::gpu(fsm, &self.0.sessions, g))
+                .collect()
+        });
+        Ok(Response::new(v1::ListGpusResponse { items }))
+    }
+
+    async fn list_reservations(
+        &self,
+        request: Request<v1::ListReservationsRequest>,
+    ) -> Reply<v1::ListReservationsResponse> {
+        self.0.callers.user(&request).await?;
+        self.0.newest().await?;
+        let filter = request.into_inner();
+        let mut items: Vec<v1::Reservation> = self.0.raft.read(|fsm| {
+            fsm.reservations()
+                .values()
+                .filter(|r| among(&filter.ids, r.id.as_str()))
+                .filter(|r| filter.all || !filter.ids.is_empty() || r.is_open())
+                .filter(|r| filter.owner.is_empty() || r.owner.as_str() == filter.owner)
+                .map(|r| views::reservation(fsm, r))
+                .collect()
+        });
+        items.sort_by_key(|r| r.starts_at_unix_ms);
+        Ok(Response::new(v1::ListReservationsResponse { items }))
+    }
+
+    async fn list_jobs(
+        &self,
+        request: Request<v1::ListJobsRequest>,
+    ) -> Reply<v1::ListJobsResponse> {
+        let caller = self.0.callers.user(&request).await?;
+        self.0.newest().await?;
+        let filter = request.into_inner();
+        let plan = self.0.plan.borrow().clone();
+        let mut jobs: Vec<(u64, v1::Job)> = self.0.raft.read(|fsm| {
+            fsm.jobs()
+                .values()
+                .filter(|j| among(&filter.ids, j.id.as_str()))
+                .filter(|j| filter.all || !filter.ids.is_empty() || !j.state.is_final())
+                .filter(|j| filter.owner.is_empty() || j.owner.as_str() == filter.owner)
+                .filter(|j| {
+                    let node = j.place.as_ref().map(|p| p.node.as_str());
+                    filter.node.is_empty() || node == Some(filter.node.as_str())
+                })
+                .map(|j| {
+                    // The environment can hold secrets: it is its owner's.
+                    let with_spec = filter.with_spec && (caller.admin || j.owner == caller.name);
+                    (j.queue.submitted, views::job(fsm, &plan, j, with_spec))
+                })
+                .collect()
+        });
+        jobs.sort_by_key(|(submitted, _)| *submitted);
+        let items = jobs.into_iter().map(|(_, job)| job).collect();
+        Ok(Response::new(v1::ListJobsResponse { items }))
+    }
+
+    async fn list_checkpoints(
+        &self,
+        request: Request<v1::ListCheckpointsRequest>,
+    ) -> Reply<v1::ListCheckpointsResponse> {
+        self.0.callers.user(&request).await?;
+        let id = writes::job_id(&request.into_inner().job)?;
+        let items = self.0.checkpoints(&id).await?;
+        Ok(Response::new(v1::ListCheckpointsResponse { items }))
+    }
+
+    async fn resolve(&self, request: Request<v1::ResolveRequest>) -> Reply<v1::ResolveResponse> {
+        let caller = self.0.callers.user(&request).await?;
+        let asked = request.into_inner();
+        let items =
+            self.0.raft.read(|fsm| resolve::resolve(fsm, &caller.name, &asked.text, &asked.kind));
+        Ok(Response::new(v1::ResolveResponse { items }))
+    }
+
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Reply<v1::Explanation> {
+        self.0.callers.user(&request).await?;
+        self.0.newest().await?;
+        Ok(Response::new(self.0.explain(&request.into_inner().id).await?))
+    }
+
+    async fn create_reservation(
+        &self,
+        request: Request<v1::CreateReservationRequest>,
+    ) -> Reply<v1::Reservation> {
+        Ok(Response::new(self.0.create_reservation(request).await?))
+    }
+
+    async fn extend_reservation(
+        &self,
+        request: Request<v1::ExtendReservationRequest>,
+    ) -> Reply<v1::Reservation> {
+        Ok(Response::new(self.0.extend_reservation(request).await?))
+    }
+
+    async fn release_reservation(
+        &self,
+        request: Request<v1::ReleaseReservationRequest>,
+    ) -> Reply<v1::Reservation> {
+        Ok(Response::new(self.0.release_reservation(request).await?))
+    }
+
+    async fn submit_job(&self, request: Request<v1::SubmitJobRequest>) -> Reply<v1::Job> {
+        Ok(Response::new(self.0.submit_job(request).await?))
+    }
+
+    async fn cancel_job(&self, request: Request<v1::CancelJobRequest>) -> Reply<v1::Job> {
+        Ok(Response::new(self.0.cancel_job(request).await?))
+    }
+
+    async fn cordon_node(&self, request: Request<v1::CordonNodeRequest>) -> Reply<v1::Node> {
+        let asked = request.get_ref().clone();
+        let cordon = |node| Command::CordonNode { node, reason: asked.reason };
+        Ok(Response::new(
+            self.0.change_node(&request, asked.meta.as_ref(), &asked.node, cordon).await?,
+        ))
+    }
+
+    async fn uncordon_node(&self, request: Request<v1::UncordonNodeRequest>) -> Reply<v1::Node> {
+        let asked = request.get_ref().clone();
+        let uncordon = |node| Command::UncordonNode { node };
+        Ok(Response::new(
+            self.0.change_node(&request, asked.meta.as_ref(), &asked.node, uncordon).await?,
+        ))
+    }
+
+    async fn drain_node(&self, request: Request<v1::DrainNodeRequest>) -> Reply<v1::Node> {
+        let asked = request.get_ref().clone();
+        let deadline = (asked.deadline_unix_ms > 0).then_some(Timestamp(asked.deadline_unix_ms));
+        let drain = |node| Command::DrainNode { node, reason: asked.reason, deadline };
+        Ok(Response::new(
+            self.0.change_node(&request, asked.meta.as_ref(), &asked.node, drain).await?,
+        ))
+    }
+
+    async fn declare_gpu_free(
+        &self,
+        request: Request<v1::DeclareGpuFreeRequest>,
+    ) -> Reply<v1::Gpu> {
+        Ok(Response::new(self.0.declare_gpu_free(request).await?))
+    }
+
+    async fn thaw_evictions(
+        &self,
+        request: Request<v1::ThawEvictionsRequest>,
+    ) -> Reply<v1::Status> {
+        let caller = self.0.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = super::propose::request_key(request.meta.as_ref(), &request)?;
+        self.0.change(&caller.actor, Some(key), Command::ThawEvictions).await?;
+        Ok(Response::new(self.0.status()))
+    }
+
+    async fn reset_clock(&self, request: Request<v1::ResetClockRequest>) -> Reply<v1::Status> {
+        self.0.reset_clock(request).await?;
+        Ok(Response::new(self.0.status()))
+    }
+
+    async fn create_join_token(
+        &self,
+        request: Request<v1::CreateJoinTokenRequest>,
+    ) -> Reply<v1::JoinToken> {
+        Ok(Response::new(self.0.create_join_token(request).await?))
+    }
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<v1::AttachInput>>,
+    ) -> Reply<Self::AttachStream> {
+        let caller = self.0.callers.user(&request).await?;
+        let output = self.0.attach(&caller, request.into_inner()).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(output))))
+    }
+
+    async fn exec(&self, request: Request<Streaming<v1::ExecInput>>) -> Reply<Self::ExecStream> {
+        let caller = self.0.callers.user(&request).await?;
+        let output = self.0.exec(&caller, request.into_inner()).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(output))))
+    }
+
+    async fn export_audit(
+        &self,
+        request: Request<v1::ExportAuditRequest>,
+    ) -> Reply<Self::ExportAuditStream> {
+        let caller = self.0.callers.user(&request).await?;
+        if !caller.admin {
+            self.0.refusals.note(&caller.actor.principal(), "export_audit", "denied");
+            return Err(Status::permission_denied("exporting the audit log takes an admin"));
+        }
+        let chunks = self.0.export_audit(&request.into_inner());
+        Ok(Response::new(Box::pin(ReceiverStream::new(chunks))))
+    }
+}
+
+impl Context {
+    fn status(&self) -> v1::Status {
+        let raft = self.raft.status();
+        let role = if raft.leadership.is_leader { "leader" } else { "follower" };
+        let warnings = self.warnings();
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        self.raft.read(|fsm| v1::Status {
+            cluster_id: fsm.cluster().map(ToString::to_string).unwrap_or_default(),
+            incarnation: fsm.incarnation(),
+            cluster_version: fsm.cluster_version(),
+            controller_id: raft.node,
+            role: role.to_owned(),
+            term: raft.leadership.term,
+            applied_index: fsm.applied(),
+            now_unix_ms: self.clock.now().0,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            caller: String::new(),
+            caller_is_admin: false,
+            nodes: count(fsm.nodes().len()),
+            nodes_ready: count(
+                fsm.nodes().values().filter(|n| n.liveness == Liveness::Ready).count(),
+            ),
+            gpus: count(fsm.gpus().len()),
+            gpus_free: count(fsm.gpus().values().filter(|g| views::is_free(fsm, g)).count()),
+            jobs_running: count(running(fsm)),
+            jobs_queued: count(fsm.queue().count()),
+            reservations_active: count(active(fsm)),
+            warnings,
+        })
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        match self.clock.standing() {
+            Standing::Agreed => {}
+            Standing::WallWrong { step_ms } => warnings.push(format!(
+                "this controller's wall clock is {} s off, most agents agree; the fleet's time goes on, set the clock right",
+                step_ms / 1_000
+            )),
+            Standing::Unconfirmed { step_ms } => warnings.push(format!(
+                "this controller's clock is {} s from the fleet's time and no majority of agents confirms it: reservations neither start nor end until they do, or until `fleet controller reset-clock`",
+                step_ms / 1_000
+            )),
+        }
+        if let Some(freeze) = self.raft.read(|fsm| fsm.evictions_frozen().cloned()) {
+            warnings.push(format!(
+                "automatic evictions are frozen since {} of {} nodes went bad at once; look, then `fleet controller thaw-evictions`",
+                freeze.affected, freeze.of
+            ));
+        }
+        warnings
+    }
+}
+
+fn running(fsm: &Fsm) -> usize {
+    let runs = |state: JobState| {
+        matches!(state, JobState::Starting | JobState::Running | JobState::Stopping)
+    };
+    fsm.jobs().values().filter(|j| runs(j.state)).count()
+}
+
+fn active(fsm: &Fsm) -> usize {
+    fsm.reservations().values().filter(|r| r.state == ReservationState::Active).count()
+}

@@ -1,0 +1,115 @@
+//! Proposing a caller's command, and what its fate looks like on the wire.
+
+use fleet_core::command::{Command, ENVELOPE_VERSION, RequestKey};
+use fleet_core::{Actor, Envelope, Rejection, Reply, Timestamp};
+use fleet_proto::convert::rejection::{LEADER_TRAILER, to_status};
+use fleet_proto::v1;
+use prost::Message;
+use sha2::{Digest, Sha256};
+use tonic::Status;
+
+use super::Context;
+use crate::clock::Standing;
+use crate::raft::{Peer, ProposeError, ReadError};
+
+/// The request's key: its id and a digest of everything the client sent.
+pub(super) fn request_key<M: Message>(
+    meta: Option<&v1::RequestMeta>,
+    request: &M,
+) -> Result<RequestKey, Status> {
+    let meta = meta.filter(|meta| !meta.request_id.is_empty()).ok_or_else(|| {
+        to_status(&Rejection::field("meta.request_id", "each change needs a request id"))
+    })?;
+    Ok(RequestKey {
+        id: meta.request_id.clone(),
+        made_at: Timestamp(meta.made_at_unix_ms),
+        body_sha256: hex::encode(Sha256::digest(request.encode_to_vec())),
+    })
+}
+
+fn elsewhere(leader: Option<&Peer>) -> Status {
+    let Some(leader) = leader else {
+        return Status::unavailable("no controller leads right now; try again");
+    };
+    let problem = format!("controller {} at {} leads, not this one", leader.node, leader.address);
+    let mut status = Status::unavailable(problem);
+    if let Ok(address) = leader.address.parse() {
+        status.metadata_mut().insert(LEADER_TRAILER, address);
+    }
+    status
+}
+
+/// What a failed proposal is on the wire.
+pub(super) fn propose_status(error: &ProposeError) -> Status {
+    match error {
+        ProposeError::NotLeader { leader } => elsewhere(leader.as_ref()),
+        ProposeError::NoQuorum => Status::unavailable(format!("no quorum: {error}")),
+        ProposeError::OutcomeUnknown => Status::deadline_exceeded(error.to_string()),
+        ProposeError::TooLarge { .. } => Status::invalid_argument(error.to_string()),
+        ProposeError::DiskNearlyFull { .. } => Status::resource_exhausted(error.to_string()),
+        ProposeError::Fatal(_) => Status::unavailable(error.to_string()),
+    }
+}
+
+/// What a failed look at the newest state is on the wire.
+pub(super) fn read_status(error: &ReadError) -> Status {
+    match error {
+        ReadError::NotLeader { leader } => elsewhere(leader.as_ref()),
+        ReadError::NoQuorum => Status::unavailable(format!("no quorum: {error}")),
+        ReadError::Fatal(_) => Status::unavailable(error.to_string()),
+    }
+}
+
+impl Context {
+    /// An envelope with the leader's time.
+    pub(crate) fn envelope(
+        &self,
+        actor: Actor,
+        request: Option<RequestKey>,
+        command: Command,
+    ) -> Envelope {
+        Envelope { v: ENVELOPE_VERSION, actor, proposed_at: self.clock.now(), request, command }
+    }
+
+    /// Proposes a user's command. What the newest state answers without the log does not reach it,
+    /// so that a flood of refused requests cannot fill it.
+    pub(super) async fn change(
+        &self,
+        actor: &Actor,
+        request: Option<RequestKey>,
+        command: Command,
+    ) -> Result<Reply, Status> {
+        let action = command.name();
+        let refused = |rejection: Rejection| {
+            self.refusals.note(&actor.principal(), action, rejection.code());
+            to_status(&rejection)
+        };
+        self.check_clock(&command)?;
+        let envelope = self.envelope(actor.clone(), request, command);
+        if self.raft.read(|fsm| fsm.answer_without_log(&envelope)).is_some() {
+            self.newest().await?;
+            if let Some(reply) = self.raft.read(|fsm| fsm.answer_without_log(&envelope)) {
+                return reply.map_err(refused);
+            }
+        }
+        let applied = self.raft.propose(envelope).await.map_err(|e| propose_status(&e))?;
+        applied.reply.map_err(refused)
+    }
+
+    /// While nobody confirms this controller's time, a change would be dated wrongly.
+    fn check_clock(&self, command: &Command) -> Result<(), Status> {
+        match (self.clock.standing(), command) {
+            (Standing::Agreed | Standing::WallWrong { .. }, _)
+            | (_, Command::ResetClock { .. }) => Ok(()),
+            (Standing::Unconfirmed { step_ms }, _) => Err(Status::unavailable(format!(
+                "this controller's clock is {} s from the fleet's time and no majority of agents confirms it yet; try again in a moment, or an admin confirms it with `fleet controller reset-clock`",
+                step_ms / 1_000
+            ))),
+        }
+    }
+
+    /// Makes sure that what is read next is not older than this moment.
+    pub(super) async fn newest(&self) -> Result<(), Status> {
+        self.raft.ensure_linearizable().await.map_err(|e| read_status(&e))
+    }
+}

@@ -1,0 +1,97 @@
+//! What people type, turned into ids: whole ids, unique prefixes, job names, `@last`, `titan01:3`.
+
+use fleet_core::Fsm;
+use fleet_core::name::UserName;
+use fleet_proto::v1::Resolved;
+
+/// Most candidates sent back for an ambiguous text.
+const CANDIDATES_MAX: usize = 20;
+
+fn found(kind: &str, id: &impl ToString) -> Resolved {
+    Resolved { kind: kind.to_owned(), id: id.to_string() }
+}
+
+/// Everything `text` could mean for `caller`, best first. An exact match is alone.
+pub(super) fn resolve(fsm: &Fsm, caller: &UserName, text: &str, kind: &str) -> Vec<Resolved> {
+    let wants = |k: &str| kind.is_empty() || kind == k;
+    if text == "@last" {
+        return last(fsm, caller, kind);
+    }
+    let mut candidates = Vec::new();
+    if wants("job") {
+        candidates.extend(fsm.jobs().keys().map(|id| found("job", id)));
+    }
+    if wants("reservation") {
+        candidates.extend(fsm.reservations().keys().map(|id| found("reservation", id)));
+    }
+    if wants("node") {
+        candidates.extend(fsm.nodes().keys().map(|name| found("node", name)));
+    }
+    if wants("gpu") {
+        candidates.extend(fsm.gpus().keys().map(|uuid| found("gpu", uuid)));
+        if let Some(gpu) = indexed(fsm, text) {
+            return vec![gpu];
+        }
+    }
+    if let Some(exact) = candidates.iter().find(|c| c.id == text) {
+        return vec![exact.clone()];
+    }
+    if wants("job") {
+        let named = newest_named(fsm, caller, text);
+        if !named.is_empty() {
+            return named;
+        }
+    }
+    // A prefix may leave out the kind: `4k7` is `job-4k7wq2`.
+    let begins = |c: &Resolved| {
+        let bare = c.id.split_once('-').map_or(c.id.as_str(), |(_, bare)| bare);
+        c.id.starts_with(text) || (c.kind != "node" && bare.starts_with(text))
+    };
+    let mut hits: Vec<Resolved> =
+        if text.is_empty() { Vec::new() } else { candidates.into_iter().filter(begins).collect() };
+    hits.truncate(CANDIDATES_MAX);
+    hits
+}
+
+/// The caller's newest job or reservation.
+fn last(fsm: &Fsm, caller: &UserName, kind: &str) -> Vec<Resolved> {
+    let job = fsm
+        .jobs()
+        .values()
+        .filter(|j| j.owner == *caller)
+        .max_by_key(|j| j.queue.submitted)
+        .map(|j| (j.submitted_at, found("job", &j.id)));
+    let reservation = fsm
+        .reservations()
+        .values()
+        .filter(|r| r.owner == *caller)
+        .max_by_key(|r| (r.created_at, r.id.clone()))
+        .map(|r| (r.created_at, found("reservation", &r.id)));
+    let newest = match kind {
+        "job" => job,
+        "reservation" => reservation,
+        _ => job.into_iter().chain(reservation).max_by_key(|(at, _)| *at),
+    };
+    newest.map(|(_, found)| found).into_iter().collect()
+}
+
+/// `titan01:3`.
+fn indexed(fsm: &Fsm, text: &str) -> Option<Resolved> {
+    let (node, index) = text.rsplit_once(':')?;
+    let index: u32 = index.parse().ok()?;
+    let gpu = fsm.gpus().values().find(|g| g.node.as_str() == node && g.index == index)?;
+    Some(found("gpu", &gpu.uuid))
+}
+
+/// The caller's open jobs of that name; without one, their newest finished one.
+fn newest_named(fsm: &Fsm, caller: &UserName, name: &str) -> Vec<Resolved> {
+    let mut named: Vec<_> =
+        fsm.jobs().values().filter(|j| j.owner == *caller && j.spec.name == name).collect();
+    named.sort_by_key(|j| std::cmp::Reverse(j.queue.submitted));
+    let open: Vec<Resolved> =
+        named.iter().filter(|j| !j.state.is_final()).map(|j| found("job", &j.id)).collect();
+    if open.is_empty() {
+        return named.first().map(|j| found("job", &j.id)).into_iter().collect();
+    }
+    open
+}

@@ -1,0 +1,332 @@
+//! The state as users see it: from the core's types to the API's, joined with what only the leader's
+//! memory knows (measurements, when a node was heard, the plan).
+
+use fleet_core::allocation::Allocation;
+use fleet_core::gpu::{Gpu, Presence};
+use fleet_core::health::{Condition, ConditionStatus, Severity, Subject};
+use fleet_core::job::{Checkpoint, Job, JobState};
+use fleet_core::lease::LeaseHolder;
+use fleet_core::name::GpuUuid;
+use fleet_core::node::{Liveness, Node};
+use fleet_core::reservation::{Reservation, ReservationState};
+use fleet_core::scheduler::Plan;
+use fleet_core::{Fsm, Timestamp};
+use fleet_proto::convert::wish::job_spec_to_wire;
+use fleet_proto::v1;
+
+use crate::sessions::Sessions;
+
+fn text<T: ToString>(value: Option<&T>) -> String {
+    value.map(ToString::to_string).unwrap_or_default()
+}
+
+fn millis(value: Option<Timestamp>) -> u64 {
+    value.map_or(0, |at| at.0)
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+fn severity_word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Notice => "notice",
+        Severity::Degraded => "degraded",
+        Severity::Fatal => "fatal",
+    }
+}
+
+fn condition(c: &Condition) -> v1::Condition {
+    let status = match c.status {
+        ConditionStatus::True => "true",
+        ConditionStatus::False => "false",
+        ConditionStatus::Unknown => "unknown",
+    };
+    let gpu_uuid = match &c.subject {
+        Subject::Node => String::new(),
+        Subject::Gpu(uuid) => uuid.to_string(),
+    };
+    v1::Condition {
+        kind: c.kind.to_string(),
+        status: status.to_owned(),
+        severity: severity_word(c.severity).to_owned(),
+        reason: c.reason.clone(),
+        message: c.message.clone(),
+        since_unix_ms: c.since.0,
+        gpu_uuid,
+    }
+}
+
+/// Conditions worth showing: what holds, and what is not known.
+fn shown(c: &&Condition) -> bool {
+    c.status != ConditionStatus::False
+}
+
+fn node_state(fsm: &Fsm, node: &Node) -> &'static str {
+    if node.suspended.is_some() {
+        return "suspended";
+    }
+    match node.liveness {
+        Liveness::Suspect => return "suspect",
+        Liveness::Unreachable => return "unreachable",
+        Liveness::Ready => {}
+    }
+    if node.drain.is_some() {
+        let busy = fsm.allocations().values().any(|a| a.node == node.name);
+        return if busy { "draining" } else { "drained" };
+    }
+    if node.cordon.is_some() { "cordoned" } else { "ready" }
+}
+
+pub(super) fn node(fsm: &Fsm, sessions: &Sessions, node: &Node) -> v1::Node {
+    let on_node: Vec<&Allocation> =
+        fsm.allocations().values().filter(|a| a.node == node.name).collect();
+    let reason = match (&node.suspended, &node.cordon) {
+        (Some(why), _) => why.clone(),
+        (None, Some(cordon)) => format!("{} (by {})", cordon.reason, cordon.by),
+        (None, None) => String::new(),
+    };
+    let free =
+        node.gpus.iter().filter_map(|uuid| fsm.gpu(uuid)).filter(|g| is_free(fsm, g)).count();
+    v1::Node {
+        name: node.name.to_string(),
+        state: node_state(fsm, node).to_owned(),
+        reason,
+        cpu_millis: node.facts.cpu_millis,
+        cpu_millis_used: on_node.iter().map(|a| a.cpu_millis).sum(),
+        memory_bytes: node.facts.memory_bytes,
+        memory_bytes_used: on_node.iter().map(|a| a.memory_bytes).sum(),
+        gpus: count(node.gpus.len()),
+        gpus_free: count(free),
+        conditions: node.conditions.iter().filter(shown).map(condition).collect(),
+        kernel: node.facts.kernel.clone(),
+        os: node.facts.os.clone(),
+        driver: node.facts.driver.clone().unwrap_or_default(),
+        agent_version: node.facts.agent_version.clone(),
+        boot_id: node.facts.boot_id.clone(),
+        registered_at_unix_ms: node.registered_at.0,
+        heard_at_unix_ms: millis(sessions.heard_at(&node.name)),
+        gpu_problem: node.facts.gpu_problem.clone().unwrap_or_default(),
+        jobs: on_node.iter().map(|a| a.job.to_string()).collect(),
+    }
+}
+
+/// Whether the GPU could be given to somebody now.
+pub(super) fn is_free(fsm: &Fsm, gpu: &Gpu) -> bool {
+    gpu_state(fsm, gpu).0 == "free"
+}
+
+/// The state's word, and why where that helps.
+fn gpu_state(fsm: &Fsm, gpu: &Gpu) -> (&'static str, String) {
+    if let Some(hold) = fsm.hold(&gpu.uuid) {
+        let top = fsm.lease(&hold.lease);
+        let ending = top.is_some_and(|lease| lease.ending_since.is_some());
+        let by_job = top.is_some_and(|l| matches!(l.holder, LeaseHolder::Allocation(_)));
+        return match (ending, by_job || hold.child.is_some()) {
+            (true, _) => ("releasing", "being proven empty".to_owned()),
+            (false, true) => ("running", String::new()),
+            (false, false) => ("reserved", String::new()),
+        };
+    }
+    match gpu.presence {
+        Presence::Lost => return ("lost", "it does not answer any more".to_owned()),
+        Presence::Unknown => return ("unknown", "the driver does not answer".to_owned()),
+        Presence::Present => {}
+    }
+    if let Some(why) = &gpu.dirty {
+        return ("dirty", why.clone());
+    }
+    let Some(node) = fsm.node(&gpu.node) else { return ("unknown", String::new()) };
+    if node.severity_for(&gpu.uuid).is_some_and(|s| s >= Severity::Degraded) {
+        return ("unhealthy", String::new());
+    }
+    match node.closed_because() {
+        Some(why) => ("closed", format!("{}: {why}", node.name)),
+        None => ("free", String::new()),
+    }
+}
+
+fn gpu_health(node: Option<&Node>, gpu: &Gpu) -> &'static str {
+    let Some(node) = node else { return "unknown" };
+    let holds = node.conditions_for(&gpu.uuid).filter(|c| c.is_active()).map(|c| c.severity).max();
+    let doubted = node.severity_for(&gpu.uuid).is_some_and(|s| s >= Severity::Degraded);
+    match holds {
+        Some(severity) if severity >= Severity::Degraded => severity_word(severity),
+        _ if doubted || gpu.presence == Presence::Unknown => "unknown",
+        Some(severity) => severity_word(severity),
+        None => "ok",
+    }
+}
+
+pub(super) fn gpu(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> v1::Gpu {
+    let node = fsm.node(&gpu.node);
+    let (state, reason) = gpu_state(fsm, gpu);
+    let hold = fsm.hold(&gpu.uuid);
+    let top = hold.and_then(|hold| fsm.lease(&hold.lease));
+    let child = hold.and_then(|hold| hold.child.as_ref()).and_then(|id| fsm.lease(id));
+    let mut reservation = String::new();
+    let mut job = String::new();
+    let mut until = None;
+    for lease in [top, child].into_iter().flatten() {
+        match &lease.holder {
+            LeaseHolder::Reservation(id) => {
+                reservation = id.to_string();
+                until = fsm.reservation(id).map(|r| r.window.ends_at);
+            }
+            LeaseHolder::Allocation(id) => {
+                let allocation = fsm.allocation(id);
+                job = text(allocation.map(|a| &a.job));
+                until = until.or_else(|| allocation.and_then(|a| a.time_limit_at));
+            }
+        }
+    }
+    let conditions = node.into_iter().flat_map(|node| node.conditions.iter());
+    let own = |c: &&Condition| matches!(&c.subject, Subject::Gpu(uuid) if *uuid == gpu.uuid);
+    v1::Gpu {
+        uuid: gpu.uuid.to_string(),
+        node: gpu.node.to_string(),
+        index: gpu.index,
+        model: gpu.model.clone(),
+        product: gpu.product.clone(),
+        memory_bytes: gpu.memory_bytes,
+        state: state.to_owned(),
+        held_by: text(top.map(|lease| &lease.owner)),
+        reservation,
+        job,
+        held_until_unix_ms: millis(until),
+        health: gpu_health(node, gpu).to_owned(),
+        conditions: conditions.filter(own).filter(shown).map(condition).collect(),
+        reason,
+        r#use: gpu_use(sessions, gpu),
+    }
+}
+
+fn gpu_use(sessions: &Sessions, gpu: &Gpu) -> Option<v1::GpuUse> {
+    let (measured, at) = sessions.measured(&gpu.node, gpu.uuid.as_str())?;
+    let process = |p: v1::MeasuredProcess| v1::GpuProcess {
+        pid: p.pid,
+        user: p.user,
+        name: p.name,
+        memory_used_bytes: p.memory_used_bytes,
+    };
+    Some(v1::GpuUse {
+        utilization_percent: measured.utilization_percent,
+        memory_used_bytes: measured.memory_used_bytes,
+        temperature_celsius: measured.temperature_celsius,
+        processes: measured.processes.into_iter().map(process).collect(),
+        measured_at_unix_ms: at.0,
+    })
+}
+
+fn gpu_refs(fsm: &Fsm, uuids: &[GpuUuid]) -> Vec<v1::GpuRef> {
+    uuids
+        .iter()
+        .map(|uuid| {
+            let gpu = fsm.gpu(uuid);
+            v1::GpuRef {
+                uuid: uuid.to_string(),
+                node: text(gpu.map(|g| &g.node)),
+                index: gpu.map_or(0, |g| g.index),
+                model: gpu.map(|g| g.model.clone()).unwrap_or_default(),
+            }
+        })
+        .collect()
+}
+
+pub(super) fn reservation(fsm: &Fsm, r: &Reservation) -> v1::Reservation {
+    let state = match r.state {
+        ReservationState::Scheduled => "scheduled",
+        ReservationState::Active => "active",
+        ReservationState::Ending => "ending",
+        ReservationState::Ended => "ended",
+        ReservationState::Cancelled => "cancelled",
+    };
+    v1::Reservation {
+        id: r.id.to_string(),
+        owner: r.owner.to_string(),
+        project: r.project.to_string(),
+        node: r.node.to_string(),
+        gpus: gpu_refs(fsm, &r.gpus),
+        starts_at_unix_ms: r.window.starts_at.0,
+        ends_at_unix_ms: r.window.ends_at.0,
+        state: state.to_owned(),
+        note: r.note.clone(),
+        reason: r.reason.clone().unwrap_or_default(),
+        created_at_unix_ms: r.created_at.0,
+    }
+}
+
+pub(super) fn checkpoint(job: &Job, c: &Checkpoint) -> v1::Checkpoint {
+    v1::Checkpoint {
+        job: job.id.to_string(),
+        allocation: c.allocation.to_string(),
+        seq: c.seq,
+        path: c.path.clone(),
+        size_bytes: c.size_bytes,
+        completed_at_unix_ms: c.completed_at.0,
+        node: c.node.to_string(),
+    }
+}
+
+/// One sentence: why it waits, what it waits for, how it ended.
+fn job_reason(fsm: &Fsm, plan: &Plan, job: &Job) -> String {
+    if let Some(outcome) = &job.outcome {
+        return outcome.reason.clone();
+    }
+    if job.state == JobState::Queued {
+        let waiting = plan.waiting.get(&job.id);
+        return waiting.map_or_else(|| "about to be planned".to_owned(), |w| w.reason.clone());
+    }
+    let Some(allocation) = job.allocation.as_ref().and_then(|id| fsm.allocation(id)) else {
+        return String::new();
+    };
+    if let Some(stop) = &allocation.stop {
+        return stop.why.to_string();
+    }
+    let Some(deferral) = &allocation.deferral else { return String::new() };
+    let causes = allocation.causes.values().map(|c| c.text.as_str()).collect::<Vec<_>>().join(", ");
+    match (&deferral.held_back, &job.spec.checkpoint) {
+        (Some(why), _) => format!("should leave ({causes}) but {why}"),
+        (None, Some(_)) => format!("leaves at its next checkpoint ({causes})"),
+        (None, None) => {
+            format!("should leave ({causes}); it declares no checkpoint, so it may finish")
+        }
+    }
+}
+
+pub(super) fn job(fsm: &Fsm, plan: &Plan, job: &Job, with_spec: bool) -> v1::Job {
+    let allocation = job.allocation.as_ref().and_then(|id| fsm.allocation(id));
+    let waiting = plan.waiting.get(&job.id).filter(|_| job.state == JobState::Queued);
+    let place = job.place.as_ref().filter(|_| job.state != JobState::Queued);
+    let deferral = allocation.and_then(|a| a.deferral.as_ref().map(|d| (a, d)));
+    v1::Job {
+        id: job.id.to_string(),
+        name: job.spec.name.clone(),
+        owner: job.owner.to_string(),
+        project: job.spec.project.to_string(),
+        state: job.state.word().to_owned(),
+        node: text(place.map(|p| &p.node)),
+        gpus: place.map(|p| gpu_refs(fsm, &p.gpus)).unwrap_or_default(),
+        attempt: job.attempt,
+        last_checkpoint: job.last_checkpoint.as_ref().map(|c| checkpoint(job, c)),
+        reason: job_reason(fsm, plan, job),
+        exit_code: job.outcome.as_ref().and_then(|o| o.exit_code),
+        submitted_at_unix_ms: job.submitted_at.0,
+        started_at_unix_ms: millis(job.started_at),
+        ended_at_unix_ms: millis(job.ended_at),
+        time_limit_at_unix_ms: millis(allocation.and_then(|a| a.time_limit_at)),
+        place: waiting.map_or(0, |w| w.place),
+        earliest_start_unix_ms: millis(waiting.and_then(|w| w.earliest)),
+        allocation: text(job.allocation.as_ref()),
+        restarts_used: job.restarts_used,
+        deferral: deferral.map(|(a, d)| v1::Deferral {
+            causes: a.causes.values().map(|c| c.text.clone()).collect(),
+            since_unix_ms: d.since.0,
+            deadline_unix_ms: millis(d.deadline),
+            held_back: d.held_back.clone().unwrap_or_default(),
+        }),
+        spec: with_spec.then(|| job_spec_to_wire(&job.spec)),
+        cpu_millis: place.map_or(0, |p| p.cpu_millis),
+        memory_bytes: place.map_or(0, |p| p.memory_bytes),
+    }
+}

@@ -1,0 +1,270 @@
+//! Requests that change something: from the wire to a command, and the changed object back.
+
+use fleet_core::command::{Command, CreateReservation, SubmitJob};
+use fleet_core::fsm::validate;
+use fleet_core::id::{JobId, ReservationId};
+use fleet_core::name::{GpuUuid, NodeName, UserName};
+use fleet_core::time::{Millis, Timestamp, Window};
+use fleet_core::{Rejection, Reply};
+use fleet_proto::convert::{rejection::to_status, wish};
+use fleet_proto::v1;
+use tonic::{Request, Status};
+
+use super::propose::request_key;
+use super::{Context, views};
+use crate::pki::token;
+use crate::random;
+
+/// A drawn id that is taken is drawn again, this often at most.
+const ID_DRAWS_MAX: usize = 4;
+/// Length of a reservation that names neither an end nor a length.
+const RESERVATION_LENGTH_DEFAULT: Millis = Millis::hours(8);
+/// What stands for the job's id in the name of its output file.
+const JOB_PLACEHOLDER: &str = "{job}";
+
+fn invalid(field: &str, error: impl ToString) -> Status {
+    to_status(&Rejection::field(field, error.to_string()))
+}
+
+fn unexpected(reply: &Reply) -> Status {
+    Status::internal(format!("unexpected reply {reply:?}"))
+}
+
+pub(super) fn job_id(text: &str) -> Result<JobId, Status> {
+    JobId::parse(text).map_err(|e| invalid("id", e))
+}
+
+pub(super) fn reservation_id(text: &str) -> Result<ReservationId, Status> {
+    ReservationId::parse(text).map_err(|e| invalid("id", e))
+}
+
+fn owner(said: &str, caller: &UserName) -> Result<UserName, Status> {
+    match said {
+        "" => Ok(caller.clone()),
+        name => UserName::parse(name).map_err(|e| invalid("owner", e)),
+    }
+}
+
+impl Context {
+    pub(super) async fn create_reservation(
+        &self,
+        request: Request<v1::CreateReservationRequest>,
+    ) -> Result<v1::Reservation, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let starts_at = match request.starts_at_unix_ms {
+            0 => self.clock.now(),
+            millis => Timestamp(millis),
+        };
+        let ends_at = match (request.ends_at_unix_ms, request.length_ms) {
+            (0, 0) => starts_at + RESERVATION_LENGTH_DEFAULT,
+            (0, length) => starts_at + Millis(length),
+            (end, 0) => Timestamp(end),
+            (_, _) => return Err(invalid("length_ms", "give an end or a length, not both")),
+        };
+        let gpus = wish::gpus(request.gpus.as_ref()).map_err(|r| to_status(&r))?;
+        let owner = owner(&request.owner, &caller.name)?;
+        let project = wish::project(&request.project).map_err(|r| to_status(&r))?;
+        for _ in 0..ID_DRAWS_MAX {
+            let id = random::reservation_id().map_err(|e| Status::internal(e.to_string()))?;
+            if self.raft.read(|fsm| fsm.reservation(&id).is_some()) {
+                continue;
+            }
+            let command = Command::CreateReservation(CreateReservation {
+                id,
+                owner,
+                project,
+                gpus,
+                window: Window { starts_at, ends_at },
+                note: request.note,
+            });
+            return match self.change(&caller.actor, Some(key), command).await? {
+                Reply::ReservationCreated { id } => self.reservation_view(&id),
+                other => Err(unexpected(&other)),
+            };
+        }
+        Err(Status::internal("no free id was drawn"))
+    }
+
+    pub(super) async fn extend_reservation(
+        &self,
+        request: Request<v1::ExtendReservationRequest>,
+    ) -> Result<v1::Reservation, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let id = reservation_id(&request.id)?;
+        let ends_now = self.raft.read(|fsm| fsm.reservation(&id).map(|r| r.window.ends_at));
+        let ends_now =
+            ends_now.ok_or_else(|| to_status(&Rejection::not_found("reservation", &id)))?;
+        let ends_at = match (request.ends_at_unix_ms, request.longer_by_ms) {
+            (0, 0) => return Err(invalid("ends_at_unix_ms", "say until when, or how much longer")),
+            (0, longer) => ends_now + Millis(longer),
+            (end, 0) => Timestamp(end),
+            (_, _) => return Err(invalid("longer_by_ms", "give an end or a length, not both")),
+        };
+        let command = Command::ExtendReservation { id: id.clone(), ends_at };
+        self.change(&caller.actor, Some(key), command).await?;
+        self.reservation_view(&id)
+    }
+
+    pub(super) async fn release_reservation(
+        &self,
+        request: Request<v1::ReleaseReservationRequest>,
+    ) -> Result<v1::Reservation, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let id = reservation_id(&request.id)?;
+        let command = Command::ReleaseReservation { id: id.clone() };
+        self.change(&caller.actor, Some(key), command).await?;
+        self.reservation_view(&id)
+    }
+
+    fn reservation_view(&self, id: &ReservationId) -> Result<v1::Reservation, Status> {
+        self.raft
+            .read(|fsm| fsm.reservation(id).map(|r| views::reservation(fsm, r)))
+            .ok_or_else(|| to_status(&Rejection::not_found("reservation", id)))
+    }
+
+    pub(super) async fn submit_job(
+        &self,
+        request: Request<v1::SubmitJobRequest>,
+    ) -> Result<v1::Job, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let owner = owner(&request.owner, &caller.name)?;
+        // The kernel vouches for the caller's uid, not for anybody else's.
+        let expected_uid = caller.uid.filter(|_| owner == caller.name);
+        let spec = request.spec.ok_or_else(|| invalid("spec", "a job needs a spec"))?;
+        let spec = wish::job_spec(&spec, expected_uid).map_err(|r| to_status(&r))?;
+        validate::job_spec(&spec).map_err(|r| to_status(&r))?;
+        let marker = random::hex::<16>().map_err(|e| Status::internal(e.to_string()))?;
+        for _ in 0..ID_DRAWS_MAX {
+            let id = random::job_id().map_err(|e| Status::internal(e.to_string()))?;
+            if self.raft.read(|fsm| fsm.job(&id).is_some()) {
+                continue;
+            }
+            let mut spec = spec;
+            spec.output_file =
+                spec.output_file.map(|path| path.replace(JOB_PLACEHOLDER, id.as_str()));
+            let command = Command::SubmitJob(Box::new(SubmitJob { id, owner, spec, marker }));
+            return match self.change(&caller.actor, Some(key), command).await? {
+                Reply::JobSubmitted { id } => self.job_view(&id),
+                other => Err(unexpected(&other)),
+            };
+        }
+        Err(Status::internal("no free id was drawn"))
+    }
+
+    pub(super) async fn cancel_job(
+        &self,
+        request: Request<v1::CancelJobRequest>,
+    ) -> Result<v1::Job, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let id = job_id(&request.id)?;
+        self.change(&caller.actor, Some(key), Command::CancelJob { id: id.clone() }).await?;
+        self.job_view(&id)
+    }
+
+    pub(super) fn job_view(&self, id: &JobId) -> Result<v1::Job, Status> {
+        let plan = self.plan.borrow().clone();
+        self.raft
+            .read(|fsm| fsm.job(id).map(|job| views::job(fsm, &plan, job, false)))
+            .ok_or_else(|| to_status(&Rejection::not_found("job", id)))
+    }
+
+    /// The three changes of a node that only name it and perhaps say why.
+    pub(super) async fn change_node<T>(
+        &self,
+        request: &Request<T>,
+        meta: Option<&v1::RequestMeta>,
+        node: &str,
+        command: impl FnOnce(NodeName) -> Command,
+    ) -> Result<v1::Node, Status>
+    where
+        T: prost::Message,
+    {
+        let caller = self.callers.user(request).await?;
+        let key = request_key(meta, request.get_ref())?;
+        let name = wish::node("node", node).map_err(|r| to_status(&r))?;
+        self.change(&caller.actor, Some(key), command(name.clone())).await?;
+        self.raft
+            .read(|fsm| fsm.node(&name).map(|node| views::node(fsm, &self.sessions, node)))
+            .ok_or_else(|| to_status(&Rejection::not_found("node", &name)))
+    }
+
+    pub(super) async fn declare_gpu_free(
+        &self,
+        request: Request<v1::DeclareGpuFreeRequest>,
+    ) -> Result<v1::Gpu, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let gpu = GpuUuid::parse(&request.uuid).map_err(|e| invalid("uuid", e))?;
+        let command = Command::DeclareGpuFree { gpu: gpu.clone(), reason: request.reason };
+        self.change(&caller.actor, Some(key), command).await?;
+        self.raft
+            .read(|fsm| fsm.gpu(&gpu).map(|g| views::gpu(fsm, &self.sessions, g)))
+            .ok_or_else(|| to_status(&Rejection::not_found("GPU", &gpu)))
+    }
+
+    pub(super) async fn create_join_token(
+        &self,
+        request: Request<v1::CreateJoinTokenRequest>,
+    ) -> Result<v1::JoinToken, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        // The secret is drawn here and shown once, so a retry makes another token: no request key.
+        let names: Result<Vec<NodeName>, Rejection> = request
+            .names
+            .iter()
+            .enumerate()
+            .map(|(at, name)| wish::node(&format!("names[{at}]"), name))
+            .collect();
+        let ttl = match request.ttl_ms {
+            0 => token::TOKEN_TTL_DEFAULT,
+            millis => Millis(millis),
+        };
+        let names = names.map_err(|r| to_status(&r))?;
+        let minted = token::mint_token(self.authority.pin(), names.clone(), ttl)
+            .map_err(|e| e.to_status())?;
+        let command = Command::CreateJoinToken(minted.command);
+        match self.change(&caller.actor, None, command).await? {
+            Reply::JoinTokenCreated { id, expires_at } => {
+                let address = self.advertise.first().map(ToString::to_string).unwrap_or_default();
+                let lines: Vec<String> = names
+                    .iter()
+                    .map(|name| token::join_line(&address, &minted.text, name).expose().to_owned())
+                    .collect();
+                Ok(v1::JoinToken {
+                    id: id.to_string(),
+                    join_line: lines.join("\n"),
+                    token: minted.text.expose().to_owned(),
+                    expires_at_unix_ms: expires_at.0,
+                })
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(super) async fn reset_clock(
+        &self,
+        request: Request<v1::ResetClockRequest>,
+    ) -> Result<(), Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let to = match request.to_unix_ms {
+            0 => crate::clock::wall(),
+            millis => Timestamp(millis),
+        };
+        // Its request key would be judged by the very time that is wrong.
+        self.change(&caller.actor, None, Command::ResetClock { to }).await?;
+        self.clock.set(to);
+        Ok(())
+    }
+}

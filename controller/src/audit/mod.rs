@@ -1,0 +1,17 @@
+//! The audit log on disk: stored as entries are applied, queried by the API, exported.
+//!
+//! `store` keeps the records in an embedded database of its own, `query` reads pages of them, `export`
+//! streams them. What a record is, how a chain of them is checked and what an export looks like is in
+//! `fleet_core::audit`, where the CLI finds it too. Records are made by the replicated state machine
+//! only; nothing here makes, changes or deletes one.
+
+pub mod export;
+pub mod query;
+pub mod store;
+
+#[cfg(test)]
+mod tests;
+
+pub use export::{ExportRequest, TrailerSigner};
+pub use query::{Order, PAGE_RECORDS_MAX, Page, Query};
+pub use store::{AuditError, AuditStore, Head};

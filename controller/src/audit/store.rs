@@ -1,0 +1,461 @@
+//! The audit database: records by number, with indices by time and by object.
+//!
+//! Records arrive from the state machine in log order and are written by one thread, at the latest
+//! after [`FLUSH_INTERVAL`]; a snapshot waits for them, and only entries below a snapshot are purged
+//! from the log, so whatever is not on disk yet is made again by replay. A record that is made again
+//! must be the one that is stored, byte for byte; otherwise the process ends.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use fleet_core::AuditRecord;
+use fleet_core::audit::{self, AuditBody};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use tokio::sync::oneshot;
+
+use crate::raft::fatal::{Fatal, FatalHook};
+
+/// Longest time a record stays in memory only.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+/// Records in memory at which they are written at once.
+const FLUSH_RECORDS: usize = 1_000;
+/// Applied entries that may wait for the writer before apply is held up.
+const QUEUE_LEN: usize = 4_096;
+/// Cache of the database.
+const CACHE_BYTES: usize = 4 << 20;
+/// Size up to which every page is checked at start; about a second of reading.
+const CHECK_BYTES_MAX: u64 = 1 << 30;
+/// Version of the tables.
+const FORMAT_VERSION: u64 = 1;
+
+/// Record number to its line.
+pub(super) const RECORDS: TableDefinition<'static, u64, &str> = TableDefinition::new("records");
+/// (time, number): records by time.
+pub(super) const BY_TIME: TableDefinition<'static, (u64, u64), ()> =
+    TableDefinition::new("by_time");
+/// (object, number): records by what they touched.
+pub(super) const BY_OBJECT: TableDefinition<'static, (&str, u64), ()> =
+    TableDefinition::new("by_object");
+/// Log index to record number.
+const BY_LOG_INDEX: TableDefinition<'static, u64, u64> = TableDefinition::new("by_log_index");
+const NUMBERS: TableDefinition<'static, &str, u64> = TableDefinition::new("numbers");
+const TEXTS: TableDefinition<'static, &str, &str> = TableDefinition::new("texts");
+
+/// Key in [`NUMBERS`]: version of the tables.
+const KEY_FORMAT: &str = "format_version";
+/// Key in [`NUMBERS`]: every record of entries up to this log index is stored.
+const KEY_THROUGH: &str = "through_log_index";
+/// Key in [`TEXTS`].
+const KEY_CLUSTER: &str = "cluster";
+
+/// Why the audit database cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    #[error("{} cannot be opened: {problem}; nothing was changed", file.display())]
+    Open { file: PathBuf, problem: String },
+    #[error("{} belongs to cluster {found}, not to {wanted}", file.display())]
+    Foreign { file: PathBuf, found: String, wanted: String },
+    #[error("{} has format version {found}, this build reads up to {FORMAT_VERSION}: install the newer fleet again", file.display())]
+    TooNew { file: PathBuf, found: u64 },
+    #[error("audit record {seq} is missing or damaged: {problem}")]
+    Damaged { seq: u64, problem: String },
+    #[error("cannot read the audit database: {0}")]
+    Read(String),
+    #[error("the audit log's writer has stopped")]
+    Stopped,
+}
+
+impl AuditError {
+    pub(super) fn read(error: impl Into<redb::Error>) -> AuditError {
+        AuditError::Read(error.into().to_string())
+    }
+}
+
+/// The end of the chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    /// Number of the newest record, 0 if there is none.
+    pub seq: u64,
+    /// Its hash, or the genesis value.
+    pub hash: String,
+}
+
+impl Default for Head {
+    fn default() -> Self {
+        Head { seq: 0, hash: audit::GENESIS.to_owned() }
+    }
+}
+
+enum Message {
+    Applied {
+        log_index: u64,
+        record: Option<Box<AuditRecord>>,
+    },
+    /// Records fetched from another controller, oldest first, as lines.
+    Fetched(String, oneshot::Sender<Result<(), AuditError>>),
+    Flush(oneshot::Sender<()>),
+    Close(oneshot::Sender<()>),
+}
+
+/// The database while the store is open; readers hold it only for the length of a read.
+#[derive(Debug)]
+struct Slot(RwLock<Option<Arc<Database>>>);
+
+/// Handle to the audit log. Clones share one database and one writer.
+#[derive(Debug, Clone)]
+pub struct AuditStore {
+    slot: Arc<Slot>,
+    queue: SyncSender<Message>,
+}
+
+impl AuditStore {
+    /// Opens (or creates) the database and starts its writer.
+    pub(crate) fn open(
+        file: &Path,
+        cluster: &str,
+        fatal: FatalHook,
+    ) -> Result<AuditStore, AuditError> {
+        let opening = |problem: String| AuditError::Open { file: file.to_owned(), problem };
+        let mut db = Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .create(file)
+            .map_err(|e| opening(e.to_string()))?;
+        check_pages(&mut db, file)?;
+        let head = prepare(&db, file, cluster)?;
+        let db = Arc::new(db);
+        let slot = Arc::new(Slot(RwLock::new(Some(Arc::clone(&db)))));
+        let (queue, messages) = sync_channel(QUEUE_LEN);
+        let writer =
+            Writer { db, slot: Arc::clone(&slot), head, buffer: Vec::new(), through: None, fatal };
+        std::thread::Builder::new()
+            .name("audit".to_owned())
+            .spawn(move || writer.run(&messages))
+            .map_err(|e| opening(e.to_string()))?;
+        Ok(AuditStore { slot, queue })
+    }
+
+    /// Takes what applying the entry `log_index` made. Called by the state machine, in log order.
+    /// Waits (briefly: one commit) only when the writer is [`QUEUE_LEN`] entries behind.
+    pub(crate) fn applied(
+        &self,
+        log_index: u64,
+        record: Option<AuditRecord>,
+    ) -> Result<(), AuditError> {
+        let record = record.map(Box::new);
+        self.queue.send(Message::Applied { log_index, record }).map_err(|_| AuditError::Stopped)
+    }
+
+    /// Returns once everything taken so far is on disk.
+    pub async fn flush(&self) -> Result<(), AuditError> {
+        self.ask(Message::Flush).await
+    }
+
+    /// Takes records that another controller sent ahead of a snapshot: each must continue the chain
+    /// (or be stored already). They are on disk when this returns.
+    pub(crate) async fn fetched(&self, lines: String) -> Result<(), AuditError> {
+        let (done, finished) = oneshot::channel();
+        self.queue.send(Message::Fetched(lines, done)).map_err(|_| AuditError::Stopped)?;
+        finished.await.map_err(|_| AuditError::Stopped)?
+    }
+
+    /// Writes what is left and ends the writer.
+    pub(crate) async fn close(&self) -> Result<(), AuditError> {
+        self.ask(Message::Close).await
+    }
+
+    async fn ask(
+        &self,
+        message: impl FnOnce(oneshot::Sender<()>) -> Message,
+    ) -> Result<(), AuditError> {
+        let (done, finished) = oneshot::channel();
+        self.queue.send(message(done)).map_err(|_| AuditError::Stopped)?;
+        finished.await.map_err(|_| AuditError::Stopped)
+    }
+
+    /// The database, for the length of one read.
+    pub(super) fn db(&self) -> Result<Arc<Database>, AuditError> {
+        let slot = self.slot.0.read().unwrap_or_else(PoisonError::into_inner);
+        slot.clone().ok_or(AuditError::Stopped)
+    }
+
+    /// The end of the chain on disk.
+    pub fn head(&self) -> Result<Head, AuditError> {
+        let read = self.db()?.begin_read().map_err(AuditError::read)?;
+        head_of(&read.open_table(RECORDS).map_err(AuditError::read)?)
+    }
+
+    /// Every record of entries up to this log index is on disk.
+    pub fn durable_log_index(&self) -> Result<u64, AuditError> {
+        let read = self.db()?.begin_read().map_err(AuditError::read)?;
+        let numbers = read.open_table(NUMBERS).map_err(AuditError::read)?;
+        let through = numbers.get(KEY_THROUGH).map_err(AuditError::read)?;
+        Ok(through.map_or(0, |through| through.value()))
+    }
+
+    /// Whether record `seq` is on disk with this hash: what a snapshot claims must be there.
+    pub(crate) fn contains(&self, seq: u64, hash: &str) -> Result<bool, AuditError> {
+        if seq == 0 {
+            return Ok(true);
+        }
+        let read = self.db()?.begin_read().map_err(AuditError::read)?;
+        let records = read.open_table(RECORDS).map_err(AuditError::read)?;
+        let line = records.get(seq).map_err(AuditError::read)?;
+        Ok(match line {
+            Some(line) => check_line(seq, line.value())?.hash == hash,
+            None => false,
+        })
+    }
+}
+
+/// Lets the database check every page, which it does not do by itself after a clean stop: a damaged
+/// page could otherwise hide records. Beyond [`CHECK_BYTES_MAX`] each record's own hash has to do.
+fn check_pages(db: &mut Database, file: &Path) -> Result<(), AuditError> {
+    let opening = |problem: String| AuditError::Open { file: file.to_owned(), problem };
+    let bytes = std::fs::metadata(file).map_err(|e| opening(e.to_string()))?.len();
+    if bytes > CHECK_BYTES_MAX {
+        tracing::info!(file = %file.display(), bytes, "audit database too large to check whole at start");
+        return Ok(());
+    }
+    match db.check_integrity() {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            Err(opening("it is damaged; restore this controller from a backup".to_owned()))
+        }
+        Err(e) => {
+            Err(opening(format!("it is damaged ({e}); restore this controller from a backup")))
+        }
+    }
+}
+
+/// Creates the tables, checks whose they are, and reads the head.
+fn prepare(db: &Database, file: &Path, cluster: &str) -> Result<Head, AuditError> {
+    let write = db.begin_write().map_err(AuditError::read)?;
+    let head = {
+        let mut numbers = write.open_table(NUMBERS).map_err(AuditError::read)?;
+        let mut texts = write.open_table(TEXTS).map_err(AuditError::read)?;
+        let records = write.open_table(RECORDS).map_err(AuditError::read)?;
+        write.open_table(BY_TIME).map_err(AuditError::read)?;
+        write.open_table(BY_OBJECT).map_err(AuditError::read)?;
+        write.open_table(BY_LOG_INDEX).map_err(AuditError::read)?;
+        let version = numbers.get(KEY_FORMAT).map_err(AuditError::read)?.map(|v| v.value());
+        let owner = texts.get(KEY_CLUSTER).map_err(AuditError::read)?.map(|v| v.value().to_owned());
+        match (version, owner) {
+            (Some(found), _) if found > FORMAT_VERSION => {
+                return Err(AuditError::TooNew { file: file.to_owned(), found });
+            }
+            (Some(_), Some(found)) if found != cluster => {
+                return Err(AuditError::Foreign {
+                    file: file.to_owned(),
+                    found,
+                    wanted: cluster.to_owned(),
+                });
+            }
+            (Some(_), Some(_)) => {}
+            (_, _) => {
+                numbers.insert(KEY_FORMAT, FORMAT_VERSION).map_err(AuditError::read)?;
+                texts.insert(KEY_CLUSTER, cluster).map_err(AuditError::read)?;
+            }
+        }
+        head_of(&records)?
+    };
+    write.commit().map_err(AuditError::read)?;
+    Ok(head)
+}
+
+fn head_of(records: &impl ReadableTable<u64, &'static str>) -> Result<Head, AuditError> {
+    match records.last().map_err(AuditError::read)? {
+        None => Ok(Head::default()),
+        Some((seq, line)) => {
+            let seq = seq.value();
+            Ok(Head { seq, hash: check_line(seq, line.value())?.hash })
+        }
+    }
+}
+
+/// Reads a stored line back; a changed byte is an error.
+pub(super) fn check_line(seq: u64, line: &str) -> Result<AuditRecord, AuditError> {
+    let damaged = |problem: &str| AuditError::Damaged { seq, problem: problem.to_owned() };
+    let (unsealed, hash) = audit::unseal(line).ok_or_else(|| damaged("it has no hash"))?;
+    if audit::hash_of_unsealed(&unsealed) != hash {
+        return Err(damaged("its hash does not match its contents"));
+    }
+    let body: AuditBody =
+        serde_json::from_str(&unsealed).map_err(|e| damaged(&format!("it cannot be read: {e}")))?;
+    if body.seq != seq {
+        return Err(damaged("it carries another number"));
+    }
+    Ok(AuditRecord { body, hash: hash.to_owned(), line: line.to_owned() })
+}
+
+/// The thread that writes.
+struct Writer {
+    db: Arc<Database>,
+    slot: Arc<Slot>,
+    /// End of the chain, records in `buffer` included.
+    head: Head,
+    buffer: Vec<AuditRecord>,
+    /// Newest log index taken that is not on disk yet.
+    through: Option<u64>,
+    fatal: FatalHook,
+}
+
+impl Writer {
+    fn run(mut self, messages: &Receiver<Message>) {
+        let mut oldest: Option<Instant> = None;
+        loop {
+            let wait = oldest
+                .map_or(FLUSH_INTERVAL, |since| FLUSH_INTERVAL.saturating_sub(since.elapsed()));
+            let step = match messages.recv_timeout(wait) {
+                Ok(Message::Applied { log_index, record }) => {
+                    oldest.get_or_insert_with(Instant::now);
+                    self.take(log_index, record).and_then(|()| {
+                        if self.buffer.len() >= FLUSH_RECORDS { self.commit() } else { Ok(()) }
+                    })
+                }
+                Ok(Message::Fetched(lines, done)) => {
+                    // A bad record from outside is refused; it says nothing about this controller.
+                    let taken = self.take_fetched(&lines);
+                    self.commit().map(|()| {
+                        done.send(taken).ok();
+                    })
+                }
+                Ok(Message::Flush(done)) => self.commit().map(|()| {
+                    // Who stopped waiting does not need the answer.
+                    done.send(()).ok();
+                }),
+                Ok(Message::Close(done)) => {
+                    let closed = self.commit();
+                    // The database is closed before the caller hears of it.
+                    self.slot.0.write().unwrap_or_else(PoisonError::into_inner).take();
+                    drop(self.db);
+                    match closed {
+                        Ok(()) => {
+                            done.send(()).ok();
+                        }
+                        Err(fatal) => self.fatal.stop(&fatal),
+                    }
+                    return;
+                }
+                Err(RecvTimeoutError::Timeout) => self.commit(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            if let Err(fatal) = step {
+                self.fatal.stop(&fatal);
+                return;
+            }
+            if self.through.is_none() {
+                oldest = None;
+            }
+        }
+    }
+
+    fn take(&mut self, log_index: u64, record: Option<Box<AuditRecord>>) -> Result<(), Fatal> {
+        self.through = self.through.max(Some(log_index));
+        let Some(record) = record else { return Ok(()) };
+        let seq = record.body.seq;
+        if seq <= self.head.seq {
+            return self.compare(&record);
+        }
+        if seq != self.head.seq + 1 || record.body.prev != self.head.hash {
+            return Err(Fatal::Diverged {
+                what: format!("audit record {seq}"),
+                detail: format!(
+                    "it does not continue the stored chain, which ends at {}",
+                    self.head.seq
+                ),
+            });
+        }
+        self.head = Head { seq, hash: record.hash.clone() };
+        self.buffer.push(*record);
+        Ok(())
+    }
+
+    fn take_fetched(&mut self, lines: &str) -> Result<(), AuditError> {
+        for line in lines.lines() {
+            let seq = self.head.seq + 1;
+            let (unsealed, _) = audit::unseal(line)
+                .ok_or_else(|| AuditError::Damaged { seq, problem: "it has no hash".to_owned() })?;
+            let claimed = serde_json::from_str::<AuditBody>(&unsealed).map_or(0, |b| b.seq);
+            if claimed <= self.head.seq && claimed > 0 {
+                continue;
+            }
+            let record = check_line(seq, line)?;
+            if record.body.prev != self.head.hash {
+                let problem = "it does not continue the chain".to_owned();
+                return Err(AuditError::Damaged { seq, problem });
+            }
+            self.through = self.through.max(Some(record.body.log_index));
+            self.head = Head { seq, hash: record.hash.clone() };
+            self.buffer.push(record);
+        }
+        Ok(())
+    }
+
+    /// A record made again by replay must be the one that is there.
+    fn compare(&self, record: &AuditRecord) -> Result<(), Fatal> {
+        let seq = record.body.seq;
+        let differs = |detail: String| Fatal::Diverged {
+            what: format!(
+                "audit record {seq}, made again by replaying entry {}",
+                record.body.log_index
+            ),
+            detail,
+        };
+        let line = self.buffer.iter().find(|r| r.body.seq == seq).map(|r| r.line.clone());
+        let line = match line {
+            Some(line) => line,
+            None => self.stored(seq).map_err(|e| differs(e.to_string()))?,
+        };
+        if line == record.line {
+            return Ok(());
+        }
+        Err(differs(format!("it has hash {}, but the stored one differs", record.hash)))
+    }
+
+    fn stored(&self, seq: u64) -> Result<String, AuditError> {
+        let read = self.db.begin_read().map_err(AuditError::read)?;
+        let records = read.open_table(RECORDS).map_err(AuditError::read)?;
+        let line = records.get(seq).map_err(AuditError::read)?;
+        line.map(|line| line.value().to_owned())
+            .ok_or_else(|| AuditError::Damaged { seq, problem: "it is missing".to_owned() })
+    }
+
+    fn commit(&mut self) -> Result<(), Fatal> {
+        let Some(through) = self.through else { return Ok(()) };
+        self.write(through).map_err(|e| Fatal::Store {
+            action: "writing the audit database".to_owned(),
+            error: e.to_string(),
+        })?;
+        self.buffer.clear();
+        self.through = None;
+        Ok(())
+    }
+
+    fn write(&self, through: u64) -> Result<(), redb::Error> {
+        let mut write = self.db.begin_write()?;
+        // Without it a crash while recovering from a crash could roll back what was durable.
+        write.set_two_phase_commit(true);
+        {
+            let mut records = write.open_table(RECORDS)?;
+            let mut by_time = write.open_table(BY_TIME)?;
+            let mut by_object = write.open_table(BY_OBJECT)?;
+            let mut by_log_index = write.open_table(BY_LOG_INDEX)?;
+            for record in &self.buffer {
+                let seq = record.body.seq;
+                records.insert(seq, record.line.as_str())?;
+                by_time.insert((record.body.at.0, seq), ())?;
+                by_log_index.insert(record.body.log_index, seq)?;
+                for object in &record.body.objects {
+                    by_object.insert((object.as_str(), seq), ())?;
+                }
+            }
+            let mut numbers = write.open_table(NUMBERS)?;
+            let before = numbers.get(KEY_THROUGH)?.map_or(0, |through| through.value());
+            numbers.insert(KEY_THROUGH, before.max(through))?;
+        }
+        write.commit()?;
+        Ok(())
+    }
+}

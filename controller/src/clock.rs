@@ -1,0 +1,213 @@
+//! The leader's clock: the only time that ever gets into the log.
+//!
+//! It runs on the monotonic clock from an anchor, so that a step of the wall clock moves nothing. A
+//! difference of more than [`STEP_MAX`] from the wall clock is taken over only when most of the
+//! fleet's agents that are heard agree with the wall clock; until then time goes on from where the log was,
+//! and the calendar waits: a machine that boots in 2036 must not end every reservation.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use fleet_core::time::{Millis, Timestamp};
+
+/// A larger difference between the wall clock and the log's time needs confirmation.
+pub const STEP_MAX: Millis = Millis::secs(60);
+/// How close an agent's clock must be to ours to count as agreeing.
+pub const AGREE_WITHIN: Millis = Millis::secs(30);
+
+#[derive(Debug)]
+struct State {
+    anchor: Instant,
+    anchor_time: Timestamp,
+    standing: Standing,
+}
+
+/// How this clock stands to the machine's wall clock. Steps are in milliseconds, wall minus ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// They agree.
+    Agreed,
+    /// The wall clock is far off, and most agents have our time: it is the wall clock that is wrong.
+    WallWrong { step_ms: i64 },
+    /// They are far apart and no majority of agents says which is right. The calendar waits.
+    Unconfirmed { step_ms: i64 },
+}
+
+/// Shared by everything that proposes.
+#[derive(Debug, Clone)]
+pub struct LeaderClock(Arc<Mutex<State>>);
+
+/// The wall clock, which is only ever compared.
+pub fn wall() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn apart(a: Timestamp, b: Timestamp) -> Millis {
+    a.since(b).max(b.since(a))
+}
+
+fn signed(a: Timestamp, b: Timestamp) -> i64 {
+    i64::try_from(a.since(b).0).unwrap_or(i64::MAX)
+        - i64::try_from(b.since(a).0).unwrap_or(i64::MAX)
+}
+
+impl LeaderClock {
+    /// A clock that goes on from the log's last time. A log that has none takes the wall clock, and
+    /// so does a fleet without nodes: there is nothing that a wrong time could end.
+    pub fn starting_at(last_seen: Timestamp, nodes: usize) -> Self {
+        let anchor_time = if last_seen == Timestamp(0) { wall() } else { last_seen };
+        let clock = LeaderClock(Arc::new(Mutex::new(State {
+            anchor: Instant::now(),
+            anchor_time,
+            standing: Standing::Agreed,
+        })));
+        clock.compare(wall(), &[], nodes);
+        clock
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time to propose with.
+    pub fn now(&self) -> Timestamp {
+        let state = self.state();
+        let elapsed = u64::try_from(state.anchor.elapsed().as_millis()).unwrap_or(u64::MAX);
+        state.anchor_time + Millis(elapsed)
+    }
+
+    /// Goes on from at least `seen`: another leader's log may be ahead.
+    pub fn not_before(&self, seen: Timestamp) {
+        let now = self.now();
+        if seen > now {
+            self.anchor(seen);
+        }
+    }
+
+    fn anchor(&self, to: Timestamp) {
+        let mut state = self.state();
+        state.anchor = Instant::now();
+        state.anchor_time = to;
+        state.standing = Standing::Agreed;
+    }
+
+    /// An operator, or most agents, vouch for this time.
+    pub fn set(&self, to: Timestamp) {
+        self.anchor(to);
+    }
+
+    /// Compares with the wall clock and with what agents say theirs is; `nodes` are all that the
+    /// fleet has. Small differences are taken
+    /// over (forward only: the log's time never steps back), large ones when most agents agree.
+    pub fn compare(&self, wall: Timestamp, agents: &[Timestamp], nodes: usize) {
+        let now = self.now();
+        if apart(wall, now) <= STEP_MAX {
+            if wall > now {
+                self.anchor(wall);
+            } else {
+                self.state().standing = Standing::Agreed;
+            }
+            return;
+        }
+        let within = |time: Timestamp| {
+            agents.iter().filter(|theirs| apart(**theirs, time) <= AGREE_WITHIN).count()
+        };
+        let step_ms = signed(wall, now);
+        let standing = if within(wall) * 2 > agents.len() || nodes == 0 {
+            if wall > now {
+                tracing::warn!(
+                    step_ms,
+                    "time was far off and most agents agree with the wall clock"
+                );
+                self.anchor(wall);
+                return;
+            }
+            // The log's time is ahead of everybody's; only an operator sets it back.
+            Standing::Unconfirmed { step_ms }
+        } else if within(now) * 2 > agents.len() {
+            Standing::WallWrong { step_ms }
+        } else {
+            Standing::Unconfirmed { step_ms }
+        };
+        let mut state = self.state();
+        let same = std::mem::discriminant(&state.standing) == std::mem::discriminant(&standing);
+        state.standing = standing;
+        if !same {
+            tracing::error!(
+                ?standing,
+                agents = agents.len(),
+                "this machine's clock is far from the fleet's time"
+            );
+        }
+    }
+
+    /// How this clock stands to the wall clock.
+    pub fn standing(&self) -> Standing {
+        self.state().standing
+    }
+
+    /// Whether nobody knows the time: nothing that depends on the calendar may happen.
+    pub fn is_unconfirmed(&self) -> bool {
+        matches!(self.standing(), Standing::Unconfirmed { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Millis = Millis::days(1);
+
+    #[test]
+    fn a_small_step_forward_is_taken_and_one_back_is_not() {
+        let start = wall();
+        let clock = LeaderClock::starting_at(start, 3);
+        clock.compare(start + Millis::secs(30), &[], 3);
+        assert!(clock.now() >= start + Millis::secs(30));
+        clock.compare(start, &[], 3);
+        assert!(clock.now() >= start + Millis::secs(30));
+        assert_eq!(clock.standing(), Standing::Agreed);
+    }
+
+    #[test]
+    fn ten_years_ahead_pauses_the_calendar_until_most_agents_agree() {
+        let start = wall();
+        let clock = LeaderClock::starting_at(start, 3);
+        let far = start + Millis(3_650 * DAY.0);
+        clock.compare(far, &[start, far], 3);
+        assert!(clock.is_unconfirmed());
+        assert!(clock.now() < start + DAY);
+        clock.compare(far, &[far, far, start], 3);
+        assert_eq!(clock.standing(), Standing::Agreed);
+        assert!(clock.now() >= far);
+    }
+
+    #[test]
+    fn a_fleet_without_nodes_takes_the_wall_clock() {
+        let clock = LeaderClock::starting_at(wall() - DAY, 0);
+        assert_eq!(clock.standing(), Standing::Agreed);
+        assert!(LeaderClock::starting_at(wall() - DAY, 1).is_unconfirmed());
+    }
+
+    #[test]
+    fn where_most_agents_have_our_time_it_is_the_wall_clock_that_is_wrong() {
+        let start = wall();
+        for wrong in [start - Millis::hours(1), start + Millis(3_650 * DAY.0)] {
+            let clock = LeaderClock::starting_at(start, 3);
+            clock.compare(wrong, &[start, start, start], 3);
+            assert!(matches!(clock.standing(), Standing::WallWrong { .. }), "{wrong:?}");
+            assert!(clock.now() >= start && clock.now() < start + DAY);
+        }
+    }
+
+    #[test]
+    fn a_log_ahead_of_everybody_waits_for_an_operator() {
+        let start = wall();
+        let clock = LeaderClock::starting_at(start + DAY, 3);
+        clock.compare(start, &[start, start, start], 3);
+        assert!(clock.is_unconfirmed());
+        clock.set(start);
+        assert_eq!(clock.standing(), Standing::Agreed);
+    }
+}

@@ -1,0 +1,39 @@
+//! Plans whenever the state changed, and proposes what can start.
+
+use std::sync::Arc;
+
+use fleet_core::Fsm;
+use fleet_core::command::Command;
+use fleet_core::scheduler::{self, Plan};
+use tokio::sync::watch;
+
+use super::propose;
+use crate::api::Context;
+
+/// Lines of a plan in one command; the rest is planned again right after.
+const PLACEMENTS_MAX: usize = 256;
+
+pub(super) async fn run(context: Context, newest: Arc<watch::Sender<Arc<Plan>>>) {
+    let mut applied = context.raft.applied();
+    let mut planned = None;
+    loop {
+        applied.borrow_and_update();
+        let inputs = context.raft.read(Fsm::plan_inputs);
+        if planned == Some(inputs) {
+            if applied.changed().await.is_err() {
+                return;
+            }
+            continue;
+        }
+        let mut plan = context.raft.read(scheduler::plan);
+        planned = Some(inputs);
+        let mut placements = std::mem::take(&mut plan.placements);
+        newest.send_replace(Arc::new(plan));
+        if !placements.is_empty() {
+            placements.truncate(PLACEMENTS_MAX);
+            // Whatever came of it, the state is looked at again.
+            let _: bool = propose(&context, Command::PlaceJobs { placements }).await;
+            planned = None;
+        }
+    }
+}

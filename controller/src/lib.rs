@@ -1,0 +1,18 @@
+//! fleet-controller: the replicated state machine's shell. Raft, the gRPC API, the leader's loops,
+//! the certificate authority.
+//!
+//! `server.rs` builds everything. The core decides; here is only what touches disks, sockets and
+//! clocks. `ARCHITECTURE.md` has the map.
+
+pub mod api;
+pub mod audit;
+pub mod clock;
+pub mod config;
+pub mod leader;
+pub mod pki;
+pub mod raft;
+pub mod random;
+pub mod server;
+pub mod sessions;
+pub mod telemetry;
+pub mod tunnels;

@@ -1,0 +1,93 @@
+//! `fleet-controller`: arguments, logging, exit code. Everything else is in the library.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use fleet_controller::config::{self, Config};
+use fleet_controller::raft::StartError;
+use fleet_controller::{server, telemetry};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// The controller of a fleet: inventory, reservations, jobs and the audit log, replicated.
+#[derive(Debug, Parser)]
+#[command(name = "fleet-controller", version)]
+struct Args {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Make a new cluster on this machine: certificate authority, keys, empty store.
+    Init(ConfigArg),
+    /// Run the controller in the foreground.
+    #[command(alias = "serve")]
+    Run(ConfigArg),
+    /// Check the configuration and say what is wrong with it.
+    CheckConfig(ConfigArg),
+}
+
+#[derive(Debug, clap::Args)]
+struct ConfigArg {
+    /// The configuration file.
+    #[arg(long, default_value = config::DEFAULT_PATH)]
+    config: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    telemetry::init();
+    match run(args.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            exit_code(&error)
+        }
+    }
+}
+
+/// A store that was refused has its own code: restarting does not help, so nobody should.
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    let store = error.chain().find_map(|e| e.downcast_ref::<StartError>());
+    let code = store.and_then(|e| u8::try_from(e.exit_code()).ok());
+    code.map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+fn run(verb: Verb) -> anyhow::Result<()> {
+    match verb {
+        Verb::CheckConfig(arg) => {
+            Config::load(&arg.config)?;
+            Ok(())
+        }
+        Verb::Init(arg) => {
+            let config = Config::load(&arg.config)?;
+            runtime()?.block_on(server::init(&config))?;
+            tracing::info!(data_dir = %config.data_dir.display(), "cluster made; start it with `fleet-controller run`");
+            Ok(())
+        }
+        Verb::Run(arg) => {
+            let config = Config::load(&arg.config)?;
+            runtime()?.block_on(async {
+                let stop = CancellationToken::new();
+                let on_signal = stop.clone();
+                let mut terminate = signal(SignalKind::terminate())?;
+                let mut interrupt = signal(SignalKind::interrupt())?;
+                tokio::spawn(async move {
+                    tokio::select! {
+                        _ = terminate.recv() => {}
+                        _ = interrupt.recv() => {}
+                    }
+                    tracing::info!("stopping");
+                    on_signal.cancel();
+                });
+                server::serve(config, stop).await
+            })
+        }
+    }
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+}

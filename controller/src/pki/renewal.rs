@@ -1,0 +1,87 @@
+//! Who may renew a certificate, and keeping the controller's own one fresh.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fleet_core::name::NodeName;
+use fleet_core::time::Timestamp;
+use fleet_proto::transport::identity::{CertificateFault, Role};
+use fleet_proto::transport::limits::RENEW_EXPIRED_MAX;
+use fleet_proto::transport::{PeerIdentity, Revocations, SharedCredentials};
+
+use super::{Authority, SigningRequest};
+
+/// How often the controller looks at its own certificate.
+pub const OWN_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// Why a renewal is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RenewalRefused {
+    #[error("only a node's certificate can be renewed, and it must be shown")]
+    NotANode,
+    #[error("the certificate expired more than {} days ago; join again with a new token", RENEW_EXPIRED_MAX.as_secs() / 86_400)]
+    ExpiredTooLong,
+    #[error("an expired certificate can be renewed for its own key only")]
+    OtherKey,
+    #[error(transparent)]
+    Certificate(#[from] CertificateFault),
+}
+
+impl RenewalRefused {
+    /// The refusal as the agent gets it.
+    pub fn to_status(&self) -> tonic::Status {
+        tonic::Status::unauthenticated(self.to_string())
+    }
+}
+
+/// The node that may have a new certificate for this request. The caller still checks that the
+/// replicated state knows the node.
+pub fn check_renewal(
+    peer: &PeerIdentity,
+    request: &SigningRequest,
+    revocations: &Revocations,
+    now: Timestamp,
+) -> Result<NodeName, RenewalRefused> {
+    let certificate = peer.certificate().ok_or(RenewalRefused::NotANode)?;
+    let Role::Node(name) = &certificate.identity.role else {
+        return Err(RenewalRefused::NotANode);
+    };
+    revocations.check(certificate)?;
+    let expired_for = (now.0 / 1000).saturating_sub(certificate.not_after);
+    if expired_for > RENEW_EXPIRED_MAX.as_secs() {
+        return Err(RenewalRefused::ExpiredTooLong);
+    }
+    let expired = expired_for > 0 || matches!(peer, PeerIdentity::Expired(_));
+    if expired && request.key_pin() != certificate.key_pin {
+        return Err(RenewalRefused::OtherKey);
+    }
+    Ok(name.clone())
+}
+
+/// Runs until dropped: renews the controller's own certificate at half of its life, for listeners
+/// and dialers alike. A failure is logged and tried again; the old one stays in use.
+pub async fn keep_own_certificate(
+    authority: Arc<Authority>,
+    folder: PathBuf,
+    id: NodeName,
+    credentials: SharedCredentials,
+) {
+    loop {
+        tokio::time::sleep(OWN_CHECK_INTERVAL).await;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+        let result = authority
+            .own_credentials(&folder, &id, now)
+            .map_err(|error| error.to_string())
+            .and_then(|own| {
+                if own.leaf().serial == credentials.current().leaf().serial {
+                    return Ok(());
+                }
+                credentials.replace(own).map_err(|error| error.to_string())
+            });
+        if let Err(reason) = result {
+            tracing::error!(reason, "cannot renew the controller's own certificate");
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! The handle to consensus: propose, read, learn who leads. Cheap to clone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleet_core::{Envelope, Fsm, Rejection, Reply, Who};
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::error::{ClientWriteError, ForwardToLeader, LinearizableReadError, RaftError};
+use openraft::{BasicNode, ReadPolicy};
+use tokio::sync::watch;
+
+use super::fatal::{Fatal, FatalHook};
+use super::log_store::LogStore;
+use super::service::{PeerCheck, RaftService};
+use super::start::RaftConfig;
+use super::state_machine::View;
+use super::types::{Raft, TypeConfig};
+use crate::audit::AuditStore;
+
+/// Largest command, encoded.
+pub(crate) const ENTRY_BYTES_MAX: usize = 1 << 20;
+/// How long a proposal may take.
+const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long confirming leadership may take.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// Free disk space below which users' commands are refused, so that what must be written still can.
+const FREE_BYTES_MIN: u64 = 256 << 20;
+/// How long a new controller may take to catch up before it votes.
+const MEMBER_TIMEOUT: Duration = Duration::from_secs(900);
+/// Pause before a proposal that was surely not taken is offered again.
+const RETRY_PAUSE: Duration = Duration::from_millis(25);
+/// How long each stop of a part may take at shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A proposal that went through the log: the FSM's answer, a refusal included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applied {
+    pub log_index: u64,
+    pub reply: Result<Reply, Rejection>,
+}
+
+/// Another controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    pub node: u64,
+    pub address: String,
+}
+
+/// Why a proposal has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// Nothing was written here.
+    #[error("this controller does not lead{}", leader.as_ref().map_or_else(String::new, |l| format!("; controller {} at {} does", l.node, l.address)))]
+    NotLeader { leader: Option<Peer> },
+    /// Nothing was written: no leader, or no majority behind it.
+    #[error("no majority of controllers answered; nothing was changed")]
+    NoQuorum,
+    /// It may still be applied: ask again with the same request id.
+    #[error(
+        "no majority confirmed it in time; it may or may not take effect, ask again with the same request id"
+    )]
+    OutcomeUnknown,
+    #[error("the command has {bytes} bytes, more than the {ENTRY_BYTES_MAX} allowed")]
+    TooLarge { bytes: usize },
+    /// Only users' commands are refused; reports of nodes and the leader's own go on.
+    #[error("the controller's disk is nearly full ({free_mib} MiB left); make room under {dir}")]
+    DiskNearlyFull { free_mib: u64, dir: String },
+    #[error("this controller is stopping: {0}")]
+    Fatal(String),
+}
+
+/// Why leadership could not be confirmed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    #[error("this controller does not lead")]
+    NotLeader { leader: Option<Peer> },
+    #[error("no majority of controllers answered")]
+    NoQuorum,
+    #[error("this controller is stopping: {0}")]
+    Fatal(String),
+}
+
+/// Why the set of controllers was not changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the controllers stay as they are: {0}")]
+pub struct MemberError(String);
+
+/// Who leads, as this controller knows it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Leadership {
+    pub is_leader: bool,
+    pub term: u64,
+    pub leader: Option<u64>,
+}
+
+/// Figures for `status` and the metrics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RaftStatus {
+    pub node: u64,
+    pub leadership: Leadership,
+    pub last_log_index: u64,
+    pub committed_index: u64,
+    pub applied_index: u64,
+    pub snapshot_index: Option<u64>,
+    pub purged_index: Option<u64>,
+    pub voters: Vec<Peer>,
+    pub learners: Vec<Peer>,
+    /// On the leader: the last entry each member is known to hold.
+    pub replicated: BTreeMap<u64, Option<u64>>,
+    /// Set once consensus has stopped for good.
+    pub stopped: Option<String>,
+}
+
+/// The handle.
+#[derive(Clone)]
+pub struct RaftHandle {
+    raft: Raft,
+    view: Arc<View>,
+    log: LogStore,
+    audit: AuditStore,
+    leadership: watch::Receiver<Leadership>,
+    cluster: String,
+    node: u64,
+    dir: Arc<Path>,
+}
+
+impl std::fmt::Debug for RaftHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RaftHandle").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl RaftHandle {
+    pub(super) fn new(
+        raft: Raft,
+        view: Arc<View>,
+        log: LogStore,
+        audit: AuditStore,
+        config: &RaftConfig,
+    ) -> RaftHandle {
+        let leadership = follow_leadership(&raft, config.node, config.fatal.clone());
+        RaftHandle {
+            raft,
+            view,
+            log,
+            audit,
+            leadership,
+            cluster: config.cluster.clone(),
+            node: config.node,
+            dir: config.dir.as_path().into(),
+        }
+    }
+
+    /// This controller's id.
+    pub fn node(&self) -> u64 {
+        self.node
+    }
+
+    /// The audit log.
+    pub fn audit(&self) -> &AuditStore {
+        &self.audit
+    }
+
+    /// Puts a command through the log and waits until it is applied here.
+    pub async fn propose(&self, envelope: Envelope) -> Result<Applied, ProposeError> {
+        self.propose_within(envelope, PROPOSE_TIMEOUT).await
+    }
+
+    /// [`Self::propose`] with another deadline. A proposal that was surely not taken (no leader yet,
+    /// lease just expired) is offered again until then.
+    pub async fn propose_within(
+        &self,
+        envelope: Envelope,
+        timeout: Duration,
+    ) -> Result<Applied, ProposeError> {
+        let bytes = serde_json::to_vec(&envelope)
+            .map_err(|e| ProposeError::Fatal(format!("the command cannot be encoded: {e}")))?
+            .len();
+        if bytes > ENTRY_BYTES_MAX {
+            return Err(ProposeError::TooLarge { bytes });
+        }
+        if matches!(envelope.actor.who, Who::User { .. }) {
+            self.check_space(FREE_BYTES_MIN)?;
+        }
+        let deadline = tokio::time::Instant::now() + timeout;
+        loop {
+            let writing = self.raft.client_write(envelope.clone());
+            let Ok(written) = tokio::time::timeout_at(deadline, writing).await else {
+                return Err(ProposeError::OutcomeUnknown);
+            };
+            let forward = match written {
+                Ok(written) => {
+                    let reply = written.data.reply.ok_or_else(|| {
+                        ProposeError::Fatal("a command was applied without a reply".to_owned())
+                    })?;
+                    return Ok(Applied { log_index: written.log_id.index, reply });
+                }
+                Err(RaftError::Fatal(fatal)) => return Err(ProposeError::Fatal(fatal.to_string())),
+                Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => forward,
+                Err(RaftError::APIError(ClientWriteError::LogEntryDiscarded(_))) => {
+                    return Err(ProposeError::OutcomeUnknown);
+                }
+                Err(RaftError::APIError(other)) => {
+                    return Err(ProposeError::Fatal(other.to_string()));
+                }
+            };
+            let leader = peer_of(&forward);
+            if leader.as_ref().is_some_and(|leader| leader.node != self.node) {
+                return Err(ProposeError::NotLeader { leader });
+            }
+            if tokio::time::Instant::now() + RETRY_PAUSE >= deadline {
+                return Err(ProposeError::NoQuorum);
+            }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    /// Refuses when the disk has less than `min` bytes left. A disk that cannot be asked says so by
+    /// itself when it is written.
+    pub(super) fn check_space(&self, min: u64) -> Result<(), ProposeError> {
+        let Ok(stat) = nix::sys::statvfs::statvfs(&*self.dir) else { return Ok(()) };
+        let free = stat.blocks_available().saturating_mul(stat.fragment_size());
+        if free < min {
+            let dir = self.dir.display().to_string();
+            return Err(ProposeError::DiskNearlyFull { free_mib: free >> 20, dir });
+        }
+        Ok(())
+    }
+
+    /// Runs `reader` on the state as applied here. It must be short and must not block: applying
+    /// waits for it. May lag behind other controllers; see [`Self::ensure_linearizable`].
+    pub fn read<T>(&self, reader: impl FnOnce(&Fsm) -> T) -> T {
+        self.view.read(reader)
+    }
+
+    /// Returns once this controller is known to lead and has applied all that was committed before
+    /// the call: a read after it sees everything acknowledged anywhere.
+    pub async fn ensure_linearizable(&self) -> Result<(), ReadError> {
+        let confirming = self.raft.ensure_linearizable(ReadPolicy::ReadIndex);
+        match tokio::time::timeout(READ_TIMEOUT, confirming).await {
+            Err(_) => Err(ReadError::NoQuorum),
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(RaftError::Fatal(fatal))) => Err(ReadError::Fatal(fatal.to_string())),
+            Ok(Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward)))) => {
+                Err(ReadError::NotLeader { leader: peer_of(&forward) })
+            }
+            Ok(Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_)))) => {
+                Err(ReadError::NoQuorum)
+            }
+        }
+    }
+
+    /// Index of the last entry applied here, and every change of it.
+    pub fn applied(&self) -> watch::Receiver<u64> {
+        self.view.applied()
+    }
+
+    /// Who leads, and every change of it.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.clone()
+    }
+
+    /// The cluster's incarnation as applied here; 0 before the first command.
+    pub fn incarnation(&self) -> u64 {
+        self.read(Fsm::incarnation)
+    }
+
+    /// Figures for people and metrics.
+    pub fn status(&self) -> RaftStatus {
+        let metrics = self.raft.metrics();
+        let m = metrics.borrow_watched();
+        let membership = m.membership_config.membership();
+        let peer = |id: u64| Peer {
+            node: id,
+            address: membership.get_node(&id).map(|n| n.addr.clone()).unwrap_or_default(),
+        };
+        let index = |id: &Option<super::types::LogId>| id.map(|id| id.index);
+        let replicated = m.replication.iter().flatten();
+        RaftStatus {
+            node: self.node,
+            leadership: *self.leadership.borrow(),
+            last_log_index: m.last_log_index.unwrap_or(0),
+            committed_index: index(&m.local_committed).unwrap_or(0),
+            applied_index: index(&m.last_applied).unwrap_or(0),
+            snapshot_index: index(&m.snapshot),
+            purged_index: index(&m.purged),
+            voters: membership.voter_ids().map(peer).collect(),
+            learners: membership.learner_ids().map(peer).collect(),
+            replicated: replicated.map(|(id, at)| (*id, index(at))).collect(),
+            stopped: m.running_state.as_ref().err().map(ToString::to_string),
+        }
+    }
+
+    /// The service for other controllers. `check` ties a connection to the id it claims.
+    pub fn service(&self, check: PeerCheck) -> RaftService {
+        RaftService {
+            raft: self.raft.clone(),
+            audit: self.audit.clone(),
+            cluster: self.cluster.clone(),
+            node: self.node,
+            check,
+        }
+    }
+
+    /// Adds controllers (first as learners, then as voters) or removes some: afterwards exactly
+    /// `members` vote. Only on the leader; ids must never have been used before.
+    pub async fn set_members(&self, members: BTreeMap<u64, String>) -> Result<(), MemberError> {
+        tokio::time::timeout(MEMBER_TIMEOUT, self.change_members(members))
+            .await
+            .map_err(|_| MemberError(format!("not done within {MEMBER_TIMEOUT:?}")))?
+            .map_err(|e| MemberError(e.to_string()))
+    }
+
+    async fn change_members(
+        &self,
+        members: BTreeMap<u64, String>,
+    ) -> Result<(), RaftError<TypeConfig, ClientWriteError<TypeConfig>>> {
+        let status = self.status();
+        let known: BTreeSet<u64> =
+            status.voters.iter().chain(&status.learners).map(|peer| peer.node).collect();
+        for (id, address) in members.iter().filter(|(id, _)| !known.contains(id)) {
+            self.raft.add_learner(*id, BasicNode::new(address), true).await?;
+        }
+        let voters: BTreeSet<u64> = members.into_keys().collect();
+        self.raft.change_membership(voters, false).await?;
+        Ok(())
+    }
+
+    /// Hands leadership to another voter, before a planned stop. Only a request.
+    pub async fn transfer_leadership(&self, to: u64) -> Result<(), ReadError> {
+        self.raft.trigger().transfer_leader(to).await.map_err(|e| ReadError::Fatal(e.to_string()))
+    }
+
+    /// Makes a snapshot now, without waiting for the next one that is due.
+    pub async fn snapshot(&self) -> Result<(), ReadError> {
+        self.raft.trigger().snapshot().await.map_err(|e| ReadError::Fatal(e.to_string()))
+    }
+
+    /// Stops taking part, then syncs and closes the stores. Call once, last.
+    pub async fn shutdown(&self) {
+        let stop = async {
+            if let Err(error) = self.raft.shutdown().await {
+                tracing::warn!(%error, "consensus did not stop cleanly");
+            }
+            if let Err(error) = self.log.close().await {
+                tracing::warn!(%error, "the log did not close cleanly");
+            }
+            if let Err(error) = self.audit.close().await {
+                tracing::warn!(%error, "the audit log did not close cleanly");
+            }
+        };
+        if tokio::time::timeout(SHUTDOWN_TIMEOUT, stop).await.is_err() {
+            tracing::warn!("the stores did not close in time; nothing acknowledged is lost");
+        }
+    }
+}
+
+fn peer_of(forward: &ForwardToLeader<TypeConfig>) -> Option<Peer> {
+    let node = forward.leader_id?;
+    Some(Peer { node, address: forward.leader_node.as_ref().map(|n| n.addr.clone())? })
+}
+
+/// Turns openraft's metrics into changes of leadership only. Ends with openraft; if that ended by
+/// itself, the process must not live on without it.
+fn follow_leadership(raft: &Raft, node: u64, fatal: FatalHook) -> watch::Receiver<Leadership> {
+    let mut metrics = raft.server_metrics();
+    let whole = raft.metrics();
+    let current = move |m: &openraft::metrics::RaftServerMetrics<TypeConfig>| Leadership {
+        is_leader: m.state == openraft::ServerState::Leader && m.current_leader == Some(node),
+        term: m.vote.leader_id().term,
+        leader: m.current_leader,
+    };
+    let (sender, receiver) = watch::channel(current(&metrics.borrow_watched()));
+    tokio::spawn(async move {
+        while metrics.changed().await.is_ok() {
+            let now = current(&metrics.borrow_watched());
+            sender.send_if_modified(|last| std::mem::replace(last, now) != now);
+        }
+        sender.send_if_modified(|last| std::mem::take(&mut last.is_leader));
+        let ended = whole.borrow_watched().running_state.clone();
+        if let Err(reason) = ended
+            && reason != openraft::error::Fatal::Stopped
+        {
+            fatal.stop(&Fatal::Consensus { detail: reason.to_string() });
+        }
+    });
+    receiver
+}

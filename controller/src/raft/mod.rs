@@ -1,0 +1,44 @@
+//! Consensus: the replicated log, its disk, its network, and the handle everybody else uses.
+//!
+//! The only module that names openraft. `server.rs` calls [`start`] once and hands out the
+//! [`RaftHandle`]: propose a command, read the state, learn who leads. One voter or three is a
+//! matter of configuration. From the bottom up:
+//!
+//! * `disk`, `frame`, `watermark`, `journal`: the log's files, how they are checked and refused;
+//! * `writer`, `log_store`: one thread that writes and syncs in groups, and openraft's view of it;
+//! * `snapshot`, `state_machine`: the FSM, its snapshots, its audit records;
+//! * `network`, `service`: the two ends of the gRPC between controllers;
+//! * `handle`: what the rest of the controller sees.
+//!
+//! Nothing here may skip a log entry, retry a failed fsync, or repair a store.
+
+mod codec;
+pub(crate) mod disk;
+pub mod fatal;
+mod frame;
+mod handle;
+mod journal;
+mod log_store;
+mod network;
+mod service;
+mod snapshot;
+mod start;
+mod state_machine;
+mod types;
+mod watermark;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use disk::DiskError;
+pub use fatal::{EXIT_DIVERGED, EXIT_STORE_FAILED, EXIT_STORE_REFUSED, Fatal, FatalHook};
+pub use handle::{
+    Applied, Leadership, MemberError, Peer, ProposeError, RaftHandle, RaftStatus, ReadError,
+};
+pub use journal::JournalError;
+pub use network::{PeerConnector, PlaintextConnector};
+pub use service::{PeerCheck, RaftService};
+pub use snapshot::SnapshotFileError;
+pub use start::{RaftConfig, StartError, start};
+pub use state_machine::RestoreError;

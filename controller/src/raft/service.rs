@@ -1,0 +1,191 @@
+//! The gRPC service through which other controllers reach this one's openraft.
+//!
+//! Every call is checked: same cluster, meant for this node, from the node that the connection's
+//! certificate names ([`PeerCheck`]). The service decides nothing; it passes messages on.
+
+use std::sync::Arc;
+
+use fleet_proto::v1;
+use fleet_proto::v1::raft_server::{Raft as RaftApi, RaftServer};
+use fleet_proto::v1::snapshot_part::Part;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::network::MESSAGE_BYTES_MAX;
+use super::snapshot::SNAPSHOT_BYTES_MAX;
+use super::types::{Raft, Snapshot, SnapshotMeta, Vote};
+use crate::audit::AuditStore;
+
+/// Says whether the connection behind a request may speak for controller `from`.
+pub type PeerCheck = Arc<dyn Fn(&http::Extensions, u64) -> Result<(), Status> + Send + Sync>;
+
+/// The service. Made by [`super::RaftHandle::service`].
+#[derive(Clone)]
+pub struct RaftService {
+    pub(super) raft: Raft,
+    pub(super) audit: AuditStore,
+    pub(super) cluster: String,
+    pub(super) node: u64,
+    pub(super) check: PeerCheck,
+}
+
+impl std::fmt::Debug for RaftService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RaftService").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl RaftService {
+    /// With the message limits set, ready for a router.
+    pub fn into_server(self) -> RaftServer<RaftService> {
+        RaftServer::new(self)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    fn check(&self, cluster: &str, from: u64, to: u64) -> Result<(), Status> {
+        if cluster != self.cluster {
+            let problem = format!("this controller belongs to cluster {}", self.cluster);
+            return Err(Status::failed_precondition(problem));
+        }
+        if to != self.node {
+            let problem = format!("this is controller {}, not {to}", self.node);
+            return Err(Status::failed_precondition(problem));
+        }
+        if from == self.node {
+            return Err(Status::failed_precondition("a controller with this one's id called"));
+        }
+        Ok(())
+    }
+
+    fn open<T: DeserializeOwned>(&self, request: Request<v1::RaftRequest>) -> Result<T, Status> {
+        let (_, extensions, message) = request.into_parts();
+        self.check(&message.cluster_id, message.from, message.to)?;
+        (self.check)(&extensions, message.from)?;
+        serde_json::from_slice(&message.payload).map_err(|e| {
+            // Entries of a newer fleet stop here, before anything is stored: the leader keeps
+            // trying, and this controller follows again once it is upgraded.
+            tracing::error!(from = message.from, error = %e, "cannot read a message of another controller; is it newer than this one?");
+            Status::invalid_argument(format!("payload: {e}"))
+        })
+    }
+}
+
+fn reply<T: Serialize>(answer: &T) -> Result<Response<v1::RaftReply>, Status> {
+    let payload = serde_json::to_vec(answer).map_err(|e| Status::internal(e.to_string()))?;
+    Ok(Response::new(v1::RaftReply { payload }))
+}
+
+fn stopped(error: impl std::fmt::Display) -> Status {
+    Status::unavailable(error.to_string())
+}
+
+#[tonic::async_trait]
+impl RaftApi for RaftService {
+    async fn append(
+        &self,
+        request: Request<v1::RaftRequest>,
+    ) -> Result<Response<v1::RaftReply>, Status> {
+        let answer = self.raft.append_entries(self.open(request)?).await.map_err(stopped)?;
+        reply(&answer)
+    }
+
+    async fn vote(
+        &self,
+        request: Request<v1::RaftRequest>,
+    ) -> Result<Response<v1::RaftReply>, Status> {
+        let answer = self.raft.vote(self.open(request)?).await.map_err(stopped)?;
+        reply(&answer)
+    }
+
+    async fn pre_vote(
+        &self,
+        request: Request<v1::RaftRequest>,
+    ) -> Result<Response<v1::RaftReply>, Status> {
+        let answer = self.raft.pre_vote(self.open(request)?).await.map_err(stopped)?;
+        reply(&answer)
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<v1::RaftRequest>,
+    ) -> Result<Response<v1::RaftReply>, Status> {
+        let answer =
+            self.raft.handle_transfer_leader(self.open(request)?).await.map_err(stopped)?;
+        reply(&answer)
+    }
+
+    async fn audit_head(
+        &self,
+        request: Request<v1::RaftRequest>,
+    ) -> Result<Response<v1::RaftReply>, Status> {
+        let () = self.open(request)?;
+        self.audit.flush().await.map_err(stopped)?;
+        let head = self.audit.head().map_err(stopped)?;
+        reply(&(head.seq, head.hash))
+    }
+
+    async fn install_snapshot(
+        &self,
+        request: Request<Streaming<v1::SnapshotPart>>,
+    ) -> Result<Response<v1::RaftReply>, Status> {
+        let (_, extensions, mut parts) = request.into_parts();
+        let Some(v1::SnapshotPart { part: Some(Part::Begin(begin)) }) = parts.message().await?
+        else {
+            return Err(Status::invalid_argument("a snapshot begins with its description"));
+        };
+        self.check(&begin.cluster_id, begin.from, begin.to)?;
+        (self.check)(&extensions, begin.from)?;
+        let bad =
+            |what: &str, e: serde_json::Error| Status::invalid_argument(format!("{what}: {e}"));
+        let vote: Vote = serde_json::from_slice(&begin.vote).map_err(|e| bad("vote", e))?;
+        let meta: SnapshotMeta = serde_json::from_slice(&begin.meta).map_err(|e| bad("meta", e))?;
+        if begin.state_bytes > SNAPSHOT_BYTES_MAX {
+            return Err(Status::resource_exhausted("the snapshot is too large"));
+        }
+        let state = self.receive(&begin, &mut parts).await?;
+        let snapshot = Snapshot { meta, snapshot: Arc::new(state) };
+        let answer = self.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
+        reply(&answer)
+    }
+}
+
+impl RaftService {
+    /// Stores the audit records as they come, checked against the chain, and collects the state.
+    async fn receive(
+        &self,
+        begin: &v1::SnapshotBegin,
+        parts: &mut Streaming<v1::SnapshotPart>,
+    ) -> Result<Vec<u8>, Status> {
+        let mut state = Vec::new();
+        while let Some(part) = parts.message().await? {
+            match part.part {
+                Some(Part::AuditLines(lines)) => {
+                    let lines = String::from_utf8(lines)
+                        .map_err(|_| Status::invalid_argument("audit lines are not text"))?;
+                    self.audit
+                        .fetched(lines)
+                        .await
+                        .map_err(|e| Status::invalid_argument(e.to_string()))?;
+                }
+                Some(Part::State(bytes)) => {
+                    if (state.len() + bytes.len()) as u64 > begin.state_bytes {
+                        return Err(Status::invalid_argument("more state than was announced"));
+                    }
+                    state.extend_from_slice(&bytes);
+                }
+                Some(Part::Begin(_)) | None => {
+                    return Err(Status::invalid_argument("an unexpected part of a snapshot"));
+                }
+            }
+        }
+        if state.len() as u64 != begin.state_bytes
+            || hex::encode(Sha256::digest(&state)) != begin.state_sha256
+        {
+            return Err(Status::data_loss("the snapshot does not match its checksum"));
+        }
+        Ok(state)
+    }
+}

@@ -1,0 +1,183 @@
+//! Opens the stores in the right order, checks that they belong together, and starts openraft.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use openraft::{BasicNode, Config, SnapshotPolicy};
+
+use super::codec::StoredLogId;
+use super::disk::{Disk, DiskError, RealDisk};
+use super::fatal::{EXIT_STORE_FAILED, EXIT_STORE_REFUSED, FatalHook};
+use super::handle::RaftHandle;
+use super::journal::{self, Identity, JournalError};
+use super::log_store::LogStore;
+use super::network::{Network, PeerConnector};
+use super::snapshot::{SnapshotFile, SnapshotFileError};
+use super::state_machine::{RestoreError, StateMachine};
+use super::types::Raft;
+use crate::audit::{AuditError, AuditStore};
+
+/// Time between two heartbeats of the leader.
+const HEARTBEAT_MS: u64 = 150;
+/// A follower that hears nothing for a time between these two starts an election. The leader's
+/// lease is as long as the longer one, so larger values cost time after a leader's death.
+const ELECTION_MIN_MS: u64 = 600;
+const ELECTION_MAX_MS: u64 = 1_000;
+/// Entries after which a snapshot is made.
+const SNAPSHOT_EVERY: u64 = 5_000;
+/// Entries kept in the log although a snapshot contains them, for followers that lag a little.
+const ENTRIES_KEPT: u64 = 1_000;
+/// Entries in one append message; each is at most [`super::handle::ENTRY_BYTES_MAX`].
+const ENTRIES_PER_MESSAGE: u64 = 300;
+/// A snapshot with its audit records may take this long to send and install.
+const INSTALL_TIMEOUT_MS: u64 = 600_000;
+
+/// What [`start`] needs to know.
+#[derive(Clone)]
+pub struct RaftConfig {
+    /// Text of the cluster id: a store of another cluster is refused.
+    pub cluster: String,
+    /// This controller's id. Never used again for another controller or after a wiped disk.
+    pub node: u64,
+    /// Folder of log, snapshot and audit database.
+    pub dir: PathBuf,
+    /// Whether the stores may be made: only right after `init` (or for a new member). Otherwise an
+    /// empty folder is refused, since a voter that forgot its vote could split the cluster.
+    pub create: bool,
+    /// Voters of a new cluster, this one included, with their addresses. One entry: a single voter.
+    /// Ignored once the cluster exists; empty: wait until a leader adds this controller.
+    pub members: BTreeMap<u64, String>,
+    pub connector: Arc<dyn PeerConnector>,
+    /// What happens when the process must end.
+    pub fatal: FatalHook,
+}
+
+impl std::fmt::Debug for RaftConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RaftConfig")
+            .field("cluster", &self.cluster)
+            .field("node", &self.node)
+            .field("dir", &self.dir)
+            .field("members", &self.members)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why consensus does not start. Nothing was changed on disk.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotFileError),
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    #[error("the log in {} begins after entry {purged}, but the snapshot ends at entry {snapshot}; restore this controller from a backup", dir.display())]
+    Gap { dir: PathBuf, purged: u64, snapshot: u64 },
+    #[error("consensus does not start: {0}")]
+    Consensus(String),
+}
+
+impl StartError {
+    /// The exit code for a supervisor: a failing disk may get well, a refused store does not.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            StartError::Disk(DiskError::Open { .. })
+            | StartError::Journal(JournalError::Io { .. })
+            | StartError::Snapshot(SnapshotFileError::Io { .. }) => EXIT_STORE_FAILED,
+            StartError::Disk(_)
+            | StartError::Journal(_)
+            | StartError::Snapshot(_)
+            | StartError::Audit(_)
+            | StartError::Restore(_)
+            | StartError::Gap { .. }
+            | StartError::Consensus(_) => EXIT_STORE_REFUSED,
+        }
+    }
+}
+
+fn consensus(error: impl std::fmt::Display) -> StartError {
+    StartError::Consensus(error.to_string())
+}
+
+/// openraft's configuration, with every value that matters named above.
+fn raft_config(config: &RaftConfig, snapshot_every: u64, kept: u64) -> Result<Config, StartError> {
+    Config {
+        cluster_name: config.cluster.clone(),
+        heartbeat_interval: HEARTBEAT_MS,
+        election_timeout_min: ELECTION_MIN_MS,
+        election_timeout_max: ELECTION_MAX_MS,
+        enable_pre_vote: Some(true),
+        max_payload_entries: ENTRIES_PER_MESSAGE,
+        install_snapshot_timeout: INSTALL_TIMEOUT_MS,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(snapshot_every),
+        max_in_snapshot_log_to_keep: kept,
+        ..Config::default()
+    }
+    .validate()
+    .map_err(consensus)
+}
+
+/// Opens everything under `config.dir` and starts to take part.
+pub async fn start(config: RaftConfig) -> Result<RaftHandle, StartError> {
+    start_with(config, SNAPSHOT_EVERY, ENTRIES_KEPT, journal::SEGMENT_BYTES).await
+}
+
+/// [`start`] with other sizes: for tests that want snapshots and purges early.
+pub(super) async fn start_with(
+    config: RaftConfig,
+    snapshot_every: u64,
+    kept: u64,
+    segment_bytes: u64,
+) -> Result<RaftHandle, StartError> {
+    let identity = Identity { cluster: config.cluster.clone(), node: config.node };
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(&config.dir)?);
+    let (snapshots, snapshot) = SnapshotFile::open(Arc::clone(&disk), &identity)?;
+    let log = LogStore::open(disk, identity, config.create, segment_bytes, config.fatal.clone())?;
+    check_no_gap(&config, &log, snapshot.as_ref().and_then(|(description, _)| description.last))?;
+    let audit =
+        AuditStore::open(&config.dir.join("audit.redb"), &config.cluster, config.fatal.clone())?;
+    let state_machine =
+        StateMachine::restore(snapshots, snapshot, audit.clone(), config.fatal.clone())?;
+    let view = state_machine.view();
+    let network = Network {
+        cluster: config.cluster.clone(),
+        node: config.node,
+        connector: Arc::clone(&config.connector),
+        audit: audit.clone(),
+    };
+    let openraft = Arc::new(raft_config(&config, snapshot_every, kept)?);
+    let raft = Raft::new(config.node, openraft, network, log.clone(), state_machine)
+        .await
+        .map_err(consensus)?;
+    if !config.members.is_empty() && !raft.is_initialized().await.map_err(consensus)? {
+        let members: BTreeMap<u64, BasicNode> =
+            config.members.iter().map(|(id, addr)| (*id, BasicNode::new(addr))).collect();
+        raft.initialize(members).await.map_err(consensus)?;
+    }
+    Ok(RaftHandle::new(raft, view, log, audit, &config))
+}
+
+/// Every entry must be in the snapshot or in the log.
+fn check_no_gap(
+    config: &RaftConfig,
+    log: &LogStore,
+    snapshot: Option<StoredLogId>,
+) -> Result<(), StartError> {
+    let (purged, _) = log.bounds();
+    match (purged, snapshot) {
+        (Some(purged), snapshot) if snapshot.is_none_or(|s| s.index < purged.index) => {
+            Err(StartError::Gap {
+                dir: config.dir.clone(),
+                purged: purged.index,
+                snapshot: snapshot.map_or(0, |s| s.index),
+            })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,255 @@
+//! openraft's state machine over [`Fsm`]: decodes nothing, decides nothing, only applies and tells.
+//!
+//! The FSM lives in memory; recovery is the latest snapshot plus the log behind it. Each entry is
+//! applied under a short write lock, its audit record handed to the audit store, its reply sent to
+//! whoever proposed it, and its index published. Snapshots are built from a copy, beside apply.
+
+use std::io;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use fleet_core::Fsm;
+use futures::{Stream, StreamExt};
+use openraft::storage::{EntryResponder, RaftStateMachine};
+use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
+use tokio::sync::watch;
+
+use super::codec::StoredLogId;
+use super::fatal::FatalHook;
+use super::snapshot::{ReadSnapshot, SnapshotData, SnapshotFile};
+use super::types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig};
+use crate::audit::AuditStore;
+
+/// What the rest of the controller reads: the state, and how far it is.
+#[derive(Debug)]
+pub(crate) struct View {
+    fsm: RwLock<Fsm>,
+    applied: watch::Sender<u64>,
+}
+
+impl View {
+    /// Runs `reader` on the state. Short: apply waits for it.
+    pub(crate) fn read<T>(&self, reader: impl FnOnce(&Fsm) -> T) -> T {
+        // `apply` is total; if it panicked all the same, the process is about to end.
+        reader(&self.fsm.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn applied(&self) -> watch::Receiver<u64> {
+        self.applied.subscribe()
+    }
+
+    fn write<T>(&self, writer: impl FnOnce(&mut Fsm) -> T) -> T {
+        writer(&mut self.fsm.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The adapter.
+#[derive(Debug)]
+pub(crate) struct StateMachine {
+    view: Arc<View>,
+    last: Option<LogId>,
+    membership: StoredMembership,
+    snapshots: Arc<SnapshotFile>,
+    audit: AuditStore,
+    fatal: FatalHook,
+}
+
+/// Why a snapshot that was read is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    #[error(
+        "the snapshot cannot be used: {0}; install the fleet version that wrote it, or restore this controller from a backup"
+    )]
+    Unreadable(String),
+    #[error(
+        "the snapshot names audit record {seq}, which the audit database does not hold; restore both from the same backup"
+    )]
+    AuditMissing { seq: u64 },
+    #[error(transparent)]
+    Audit(#[from] crate::audit::AuditError),
+}
+
+impl StateMachine {
+    /// Starts from `snapshot`, or empty.
+    pub(crate) fn restore(
+        snapshots: SnapshotFile,
+        snapshot: Option<ReadSnapshot>,
+        audit: AuditStore,
+        fatal: FatalHook,
+    ) -> Result<StateMachine, RestoreError> {
+        let (fsm, meta) = match snapshot {
+            None => (Fsm::new(), SnapshotMeta::default()),
+            Some((description, body)) => {
+                let meta = description.to_meta().map_err(RestoreError::Unreadable)?;
+                (decode(&body)?, meta)
+            }
+        };
+        check_audit(&fsm, &audit)?;
+        let applied = watch::Sender::new(meta.last_log_id.map_or(0, |id| id.index));
+        Ok(StateMachine {
+            view: Arc::new(View { fsm: RwLock::new(fsm), applied }),
+            last: meta.last_log_id,
+            membership: meta.last_membership,
+            snapshots: Arc::new(snapshots),
+            audit,
+            fatal,
+        })
+    }
+
+    pub(crate) fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view)
+    }
+
+    fn meta(&self) -> SnapshotMeta {
+        SnapshotMeta { last_log_id: self.last, last_membership: self.membership.clone() }
+    }
+
+    /// Applies one entry; an error stops the node.
+    fn apply_one(&mut self, item: EntryResponder<TypeConfig>) -> io::Result<()> {
+        let (entry, responder) = item;
+        let index = entry.log_id.index;
+        let (reply, audit) = match entry.payload {
+            EntryPayload::Blank => (None, None),
+            EntryPayload::Membership(membership) => {
+                self.membership = StoredMembership::new(Some(entry.log_id), membership);
+                (None, None)
+            }
+            EntryPayload::Normal(envelope) => {
+                let outcome = self.view.write(|fsm| fsm.apply(index, &envelope));
+                (Some(outcome.reply), outcome.audit)
+            }
+        };
+        self.last = Some(entry.log_id);
+        self.audit.applied(index, audit).map_err(io::Error::other)?;
+        self.view.applied.send_replace(index);
+        if let Some(responder) = responder {
+            responder.send(Answer { reply });
+        }
+        Ok(())
+    }
+}
+
+fn decode(body: &[u8]) -> Result<Fsm, RestoreError> {
+    Fsm::from_snapshot(body).map_err(|e| RestoreError::Unreadable(e.to_string()))
+}
+
+/// The records that made this state must be stored: the log that could make them again is gone.
+fn check_audit(fsm: &Fsm, audit: &AuditStore) -> Result<(), RestoreError> {
+    let (seq, hash) = fsm.audit_head();
+    if !audit.contains(seq, hash.unwrap_or_default())? {
+        return Err(RestoreError::AuditMissing { seq });
+    }
+    Ok(())
+}
+
+impl RaftStateMachine<TypeConfig> for StateMachine {
+    type SnapshotData = SnapshotData;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        Ok((self.last, self.membership.clone()))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + OptionalSend,
+    {
+        while let Some(item) = entries.next().await {
+            let applied = item.and_then(|item| self.apply_one(item));
+            if let Err(error) = applied {
+                // An entry that cannot be read or decoded is never skipped.
+                self.fatal.store_failed("applying a log entry", &error);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        Builder {
+            fsm: self.view.read(Fsm::clone),
+            meta: self.meta(),
+            snapshots: Arc::clone(&self.snapshots),
+            audit: self.audit.clone(),
+            fatal: self.fatal.clone(),
+        }
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        snapshot: SnapshotData,
+    ) -> io::Result<()> {
+        let installed = install(meta, &snapshot, &self.snapshots, &self.audit).await;
+        let fsm = installed.inspect_err(|error| {
+            self.fatal.store_failed("installing a snapshot", error);
+        })?;
+        self.view.write(|state| *state = fsm);
+        self.last = meta.last_log_id;
+        self.membership = meta.last_membership.clone();
+        self.view.applied.send_replace(meta.last_log_id.map_or(0, |id| id.index));
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        let snapshots = Arc::clone(&self.snapshots);
+        let read = tokio::task::spawn_blocking(move || snapshots.read())
+            .await
+            .map_err(io::Error::other)?
+            .map_err(io::Error::other)?;
+        let Some((description, body)) = read else { return Ok(None) };
+        let meta = description.to_meta().map_err(io::Error::other)?;
+        Ok(Some(Snapshot { meta, snapshot: Arc::new(body) }))
+    }
+}
+
+/// Checks a received snapshot and puts it on disk; gives back its state.
+async fn install(
+    meta: &SnapshotMeta,
+    body: &SnapshotData,
+    snapshots: &Arc<SnapshotFile>,
+    audit: &AuditStore,
+) -> io::Result<Fsm> {
+    let fsm = decode(body).map_err(io::Error::other)?;
+    check_audit(&fsm, audit).map_err(io::Error::other)?;
+    let (meta, body, snapshots) = (meta.clone(), Arc::clone(body), Arc::clone(snapshots));
+    tokio::task::spawn_blocking(move || snapshots.write(&meta, &body))
+        .await
+        .map_err(io::Error::other)??;
+    Ok(fsm)
+}
+
+/// A copy of the state on its way to disk.
+#[derive(Debug)]
+pub(crate) struct Builder {
+    fsm: Fsm,
+    meta: SnapshotMeta,
+    snapshots: Arc<SnapshotFile>,
+    audit: AuditStore,
+    fatal: FatalHook,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = SnapshotData;
+
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        // The log below a snapshot may be purged, so its audit records must be durable first.
+        self.audit.flush().await.map_err(io::Error::other)?;
+        let (fsm, meta) = (std::mem::take(&mut self.fsm), self.meta.clone());
+        let snapshots = Arc::clone(&self.snapshots);
+        let built = tokio::task::spawn_blocking(move || {
+            let body = Arc::new(fsm.to_snapshot());
+            snapshots.write(&meta, &body).map(|()| (meta, body))
+        })
+        .await
+        .map_err(io::Error::other)?;
+        let (meta, snapshot) = built.inspect_err(|error| {
+            self.fatal.store_failed("writing a snapshot", error);
+        })?;
+        tracing::info!(
+            log_index = meta.last_log_id.map(|id| StoredLogId::from(id).index),
+            bytes = snapshot.len(),
+            "snapshot written"
+        );
+        Ok(Snapshot { meta, snapshot })
+    }
+}

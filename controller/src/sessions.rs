@@ -1,0 +1,171 @@
+//! The agents that are connected now, as the leader's memory knows them: never replicated.
+//!
+//! The link (`api::agents`) writes here; the scheduler's loops, the API and the tunnels read.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fleet_core::id::AllocationId;
+use fleet_core::name::NodeName;
+use fleet_core::time::Timestamp;
+use fleet_proto::v1;
+use tokio::sync::mpsc;
+
+use crate::clock::wall;
+
+/// Messages waiting for one agent; a link that does not drain them is closed.
+pub const AGENT_QUEUE: usize = 64;
+
+/// One live connection of an agent.
+#[derive(Debug)]
+struct Session {
+    /// Counts connections; a later one replaces an earlier one of the same node.
+    connection: u64,
+    instance: String,
+    heard: Instant,
+    heard_at: Timestamp,
+    /// The agent's clock when it was last heard.
+    agent_time: Timestamp,
+    measured: Vec<v1::MeasuredGpu>,
+    measured_at: Timestamp,
+    held: Vec<AllocationId>,
+    to_agent: mpsc::Sender<v1::ControllerMessage>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    sessions: BTreeMap<NodeName, Session>,
+    connections: u64,
+    /// When each node was last heard, whether or not it is connected.
+    heard: BTreeMap<NodeName, (Instant, Timestamp)>,
+}
+
+/// Handle on the table of sessions.
+#[derive(Debug, Clone, Default)]
+pub struct Sessions(Arc<Mutex<Table>>);
+
+/// Whether a message came from the node's newest connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    Current,
+    /// A newer connection of another instance has taken the name, and this one still speaks.
+    Superseded,
+}
+
+impl Sessions {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a connection; returns its number.
+    pub fn open(
+        &self,
+        node: &NodeName,
+        instance: &str,
+        to_agent: mpsc::Sender<v1::ControllerMessage>,
+    ) -> u64 {
+        let mut table = self.table();
+        table.connections += 1;
+        let connection = table.connections;
+        let (heard, heard_at) = (Instant::now(), wall());
+        table.heard.insert(node.clone(), (heard, heard_at));
+        let session = Session {
+            connection,
+            instance: instance.to_owned(),
+            heard,
+            heard_at,
+            agent_time: heard_at,
+            measured: Vec::new(),
+            measured_at: heard_at,
+            held: Vec::new(),
+            to_agent,
+        };
+        table.sessions.insert(node.clone(), session);
+        connection
+    }
+
+    /// Notes that something was heard on a connection.
+    pub fn heard(&self, node: &NodeName, connection: u64, instance: &str) -> Standing {
+        let mut table = self.table();
+        let now = (Instant::now(), wall());
+        match table.sessions.get_mut(node) {
+            Some(session) if session.connection == connection => {
+                (session.heard, session.heard_at) = now;
+                table.heard.insert(node.clone(), now);
+                Standing::Current
+            }
+            Some(session) if session.instance != instance => Standing::Superseded,
+            // The same agent reconnected; what still arrives on its old connection is old news.
+            Some(_) | None => Standing::Current,
+        }
+    }
+
+    /// Takes over what a heartbeat says.
+    pub fn beat(&self, node: &NodeName, connection: u64, beat: v1::AgentHeartbeat) {
+        let mut table = self.table();
+        let Some(session) = table.sessions.get_mut(node) else { return };
+        if session.connection != connection {
+            return;
+        }
+        session.agent_time = Timestamp(beat.now_unix_ms);
+        session.measured = beat.gpus;
+        session.measured_at = session.heard_at;
+        session.held =
+            beat.allocations.iter().filter_map(|id| AllocationId::parse(id).ok()).collect();
+    }
+
+    /// Ends a connection, unless a newer one has taken its place.
+    pub fn close(&self, node: &NodeName, connection: u64) {
+        let mut table = self.table();
+        if table.sessions.get(node).is_some_and(|s| s.connection == connection) {
+            table.sessions.remove(node);
+        }
+    }
+
+    /// How long ago each of `nodes` was heard by this process; `None` is never.
+    pub fn silence(&self, node: &NodeName) -> Option<Duration> {
+        self.table().heard.get(node).map(|(heard, _)| heard.elapsed())
+    }
+
+    /// When the node was last heard.
+    pub fn heard_at(&self, node: &NodeName) -> Option<Timestamp> {
+        self.table().heard.get(node).map(|(_, at)| *at)
+    }
+
+    /// What the connected agents say the time is now.
+    pub fn agent_times(&self) -> Vec<Timestamp> {
+        let table = self.table();
+        let age = |heard: Instant| u64::try_from(heard.elapsed().as_millis()).unwrap_or(u64::MAX);
+        table
+            .sessions
+            .values()
+            .map(|s| s.agent_time + fleet_core::time::Millis(age(s.heard)))
+            .collect()
+    }
+
+    /// What the node's agent last measured of a GPU, and when.
+    pub fn measured(&self, node: &NodeName, uuid: &str) -> Option<(v1::MeasuredGpu, Timestamp)> {
+        let table = self.table();
+        let session = table.sessions.get(node)?;
+        let gpu = session.measured.iter().find(|gpu| gpu.uuid == uuid)?;
+        Some((gpu.clone(), session.measured_at))
+    }
+
+    /// The allocations the agent has records of, as far as it said.
+    pub fn held(&self, node: &NodeName) -> Vec<AllocationId> {
+        self.table().sessions.get(node).map(|s| s.held.clone()).unwrap_or_default()
+    }
+
+    /// Where to send messages for a node, while it is connected.
+    pub fn sender(&self, node: &NodeName) -> Option<mpsc::Sender<v1::ControllerMessage>> {
+        self.table().sessions.get(node).map(|s| s.to_agent.clone())
+    }
+
+    /// Forgets every session: this controller does not lead any more.
+    pub fn clear(&self) {
+        let mut table = self.table();
+        table.sessions.clear();
+        table.heard.clear();
+    }
+}

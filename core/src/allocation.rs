@@ -1,0 +1,218 @@
+//! Allocations: one attempt of a job on given GPUs of one node, from placement to proven end.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::health::Severity;
+use crate::id::{AllocationId, JobId, LeaseId};
+use crate::lease::Epoch;
+use crate::name::{GpuUuid, NodeName, UserName};
+use crate::time::{Millis, Timestamp};
+
+/// Where an attempt is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// The order was given; the agent has not said that it runs.
+    Placed,
+    Running,
+    /// A stop was ordered.
+    Stopping,
+}
+
+/// Why an attempt was told to stop.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopWhy {
+    Cancelled {
+        by: String,
+    },
+    TimeLimit,
+    ReservationEnded,
+    /// Its causes were met by a checkpoint, or the limit of the deferral passed.
+    Evicted {
+        causes: Vec<String>,
+        after_checkpoint: bool,
+    },
+    /// The fault already destroyed the work.
+    NodeFault {
+        cause: String,
+    },
+}
+
+/// The order to stop an attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopOrder {
+    pub why: StopWhy,
+    pub at: Timestamp,
+    /// Between the stop signal and SIGKILL.
+    pub grace: Millis,
+}
+
+/// Names one reason for which an attempt must leave its place.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum CauseKey {
+    /// A condition: its subject (`node` or a GPU's UUID) and its kind.
+    Condition {
+        subject: String,
+        kind: String,
+    },
+    Drain,
+}
+
+/// One reason for which an attempt must leave its place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    pub severity: Severity,
+    pub since: Timestamp,
+    pub text: String,
+    /// The attempt is stopped at this instant, checkpoint or not.
+    pub deadline: Option<Timestamp>,
+}
+
+/// An eviction that waits for the next checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deferral {
+    /// Counted within the allocation, so that an answer to an earlier order is told apart.
+    pub order: u32,
+    pub since: Timestamp,
+    /// The agent's checkpoint number when it took the order: only a later one triggers.
+    pub baseline: Option<u64>,
+    /// When the wait is over, from the budget and the causes' own deadlines.
+    pub deadline: Option<Timestamp>,
+    /// A checkpoint came but there was no other place to run.
+    pub held_back: Option<String>,
+}
+
+/// How an attempt ended, as its node saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttemptEnd {
+    /// The program ended by itself or after the stop signal.
+    Exited {
+        code: i32,
+    },
+    Signaled {
+        signal: i32,
+    },
+    OutOfMemory,
+    /// The user's part of the start went wrong: no such program, no such directory.
+    CannotStart {
+        message: String,
+    },
+    /// This node cannot read the checkpoint the attempt should go on from.
+    CannotResume {
+        message: String,
+    },
+    /// The node's part went wrong: shim lost, runtime broken, disk full.
+    NodeFault {
+        message: String,
+    },
+    /// The node booted anew, or was declared lost.
+    Lost {
+        message: String,
+    },
+}
+
+/// What the agent says when an attempt has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndReport {
+    pub end: AttemptEnd,
+    /// The job sent `DONE=1`: its exit is a completion even after a stop signal.
+    pub done: bool,
+    /// The stop signal had been sent before it ended.
+    pub stopped: bool,
+    pub started_at: Option<Timestamp>,
+    pub ended_at: Timestamp,
+    pub cpu_usec: Option<u64>,
+    pub memory_peak_bytes: Option<u64>,
+}
+
+/// One attempt of a job that has not ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allocation {
+    pub id: AllocationId,
+    pub job: JobId,
+    pub attempt: u32,
+    pub node: NodeName,
+    /// The boot of the node it was placed on.
+    pub boot_id: String,
+    pub gpus: Vec<GpuUuid>,
+    pub lease: Option<LeaseId>,
+    pub epoch: Epoch,
+    pub owner: UserName,
+    pub cpu_millis: u64,
+    pub memory_bytes: u64,
+    pub phase: Phase,
+    pub placed_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    /// When the time limit ends it; set when it starts.
+    pub time_limit_at: Option<Timestamp>,
+    /// It must be over by then whatever its time limit: somebody else was promised its GPUs, or its
+    /// reservation ends.
+    pub ends_by: Option<Timestamp>,
+    pub stop: Option<StopOrder>,
+    pub causes: BTreeMap<CauseKey, Cause>,
+    pub deferral: Option<Deferral>,
+    /// Orders to defer given so far.
+    pub deferral_orders: u32,
+    /// Time spent in deferrals that were cancelled; flapping does not renew the budget.
+    pub deferral_spent: Millis,
+    /// Highest checkpoint number reported.
+    pub checkpoint_seq: u64,
+    /// Checkpoint path this attempt goes on from.
+    pub resume_from: Option<String>,
+}
+
+impl From<CauseKey> for String {
+    fn from(key: CauseKey) -> String {
+        match key {
+            CauseKey::Condition { subject, kind } => format!("condition:{subject}:{kind}"),
+            CauseKey::Drain => "drain".to_owned(),
+        }
+    }
+}
+
+impl TryFrom<String> for CauseKey {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        if text == "drain" {
+            return Ok(CauseKey::Drain);
+        }
+        let rest =
+            text.strip_prefix("condition:").ok_or_else(|| format!("unknown cause {text:?}"))?;
+        let (subject, kind) =
+            rest.rsplit_once(':').ok_or_else(|| format!("cause {text:?} has no kind"))?;
+        Ok(CauseKey::Condition { subject: subject.to_owned(), kind: kind.to_owned() })
+    }
+}
+
+impl std::fmt::Display for AttemptEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            AttemptEnd::Exited { code } => write!(f, "exit code {code}"),
+            AttemptEnd::Signaled { signal } => write!(f, "killed by signal {signal}"),
+            AttemptEnd::OutOfMemory => write!(f, "out of memory: it used more than its share"),
+            AttemptEnd::CannotStart { message } => write!(f, "could not start: {message}"),
+            AttemptEnd::CannotResume { message } => {
+                write!(f, "could not go on from its checkpoint: {message}")
+            }
+            AttemptEnd::NodeFault { message } => write!(f, "fault of the node: {message}"),
+            AttemptEnd::Lost { message } => write!(f, "lost: {message}"),
+        }
+    }
+}
+
+impl std::fmt::Display for StopWhy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StopWhy::Cancelled { by } => write!(f, "cancelled by {by}"),
+            StopWhy::TimeLimit => write!(f, "its time limit"),
+            StopWhy::ReservationEnded => write!(f, "its reservation ended"),
+            StopWhy::Evicted { causes, .. } => write!(f, "evicted ({})", causes.join(", ")),
+            StopWhy::NodeFault { cause } => write!(f, "the work is already lost ({cause})"),
+        }
+    }
+}

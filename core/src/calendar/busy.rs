@@ -1,0 +1,159 @@
+//! Who has which GPU when: reservations by their windows, jobs by their known ends, and leases that
+//! are being taken back.
+//!
+//! Called by the calendar and the scheduler. It reads; it never decides.
+
+use std::collections::BTreeMap;
+
+use crate::allocation::Allocation;
+use crate::fsm::Fsm;
+use crate::id::{AllocationId, LeaseId, ReservationId};
+use crate::lease::{Lease, LeaseHolder};
+use crate::name::{GpuUuid, NodeName, UserName};
+use crate::reservation::{Reservation, ReservationState};
+use crate::time::{Millis, Timestamp, Window};
+
+/// How long a lease whose end has come is thought to need until its GPUs are proven empty.
+pub const RELEASE_ALLOWANCE: Millis = Millis::minutes(2);
+/// A window that starts sooner than this needs a node that is heard and GPUs that are not stuck.
+pub const NEAR: Millis = Millis::minutes(10);
+
+/// Whose a busy window is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By<'a> {
+    Reservation(&'a Reservation),
+    /// A job outside any reservation.
+    Job(&'a Allocation),
+    /// An attempt that is over, whose GPUs are not proven empty.
+    Emptying(&'a AllocationId, &'a UserName),
+}
+
+/// A time in which a GPU is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Busy<'a> {
+    pub window: Window,
+    pub by: By<'a>,
+    /// Its end has come and the GPU is being emptied: `window.ends_at` is a guess.
+    pub releasing: bool,
+}
+
+impl By<'_> {
+    pub fn owner(&self) -> &UserName {
+        match self {
+            By::Reservation(r) => &r.owner,
+            By::Job(a) => &a.owner,
+            By::Emptying(_, owner) => owner,
+        }
+    }
+
+    /// The reservation or job, by its id.
+    pub fn holder(&self) -> String {
+        match self {
+            By::Reservation(r) => r.id.to_string(),
+            By::Job(a) => a.job.to_string(),
+            By::Emptying(allocation, _) => allocation.to_string(),
+        }
+    }
+
+    pub(crate) fn is_reservation(&self, id: &ReservationId) -> bool {
+        matches!(self, By::Reservation(r) if r.id == *id)
+    }
+}
+
+/// When an attempt is over by what is known now, stop grace included; it may lie in the past.
+pub(crate) fn known_end(fsm: &Fsm, a: &Allocation) -> Timestamp {
+    if let Some(stop) = &a.stop {
+        return stop.at + stop.grace;
+    }
+    let Some(job) = fsm.job(&a.job) else { return a.time_limit_at.unwrap_or(fsm.now()) };
+    let limit = a.time_limit_at.unwrap_or(fsm.now() + job.spec.time_limit);
+    // A reservation's end stops what runs under its lease.
+    let parent = a.lease.as_ref().and_then(|id| fsm.lease(id)?.parent.as_ref());
+    let reservation = parent.and_then(|id| match &fsm.lease(id)?.holder {
+        LeaseHolder::Reservation(id) => fsm.reservation(id),
+        LeaseHolder::Allocation(_) => None,
+    });
+    reservation.map_or(limit, |r| limit.min(r.window.ends_at)) + job.spec.stop_grace
+}
+
+/// All busy windows of the fleet, in time order for each GPU.
+#[derive(Debug, Default)]
+pub struct Calendar<'a> {
+    windows: BTreeMap<&'a GpuUuid, Vec<Busy<'a>>>,
+}
+
+impl<'a> Calendar<'a> {
+    pub fn of(fsm: &'a Fsm) -> Self {
+        Self::where_node(fsm, |_| true)
+    }
+
+    /// Only for the nodes that are asked for.
+    pub(crate) fn where_node(fsm: &'a Fsm, wanted: impl Fn(&NodeName) -> bool) -> Self {
+        let mut calendar = Self::default();
+        for r in fsm.reservations().values().filter(|r| wanted(&r.node)) {
+            if let Some(busy) = reservation_window(fsm, r) {
+                calendar.add(&r.gpus, busy);
+            }
+        }
+        for lease in fsm.leases().values().filter(|lease| wanted(&lease.node)) {
+            // Under a reservation's lease the reservation's own window says it all.
+            if lease.parent.is_none()
+                && let Some(busy) = lease_window(fsm, lease)
+            {
+                calendar.add(&lease.gpus, busy);
+            }
+        }
+        for list in calendar.windows.values_mut() {
+            list.sort_by_key(|busy| (busy.window.starts_at, busy.window.ends_at));
+        }
+        calendar
+    }
+
+    fn add(&mut self, gpus: &'a [GpuUuid], busy: Busy<'a>) {
+        for gpu in gpus {
+            self.windows.entry(gpu).or_default().push(busy);
+        }
+    }
+
+    /// The busy windows of one GPU, first first.
+    pub fn on(&self, gpu: &GpuUuid) -> &[Busy<'a>] {
+        self.windows.get(gpu).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// A lease that outlived its end is either about to go, or stuck.
+fn overdue(fsm: &Fsm, since: Timestamp) -> (Timestamp, bool) {
+    let now = fsm.now();
+    let stuck = now.since(since) > RELEASE_ALLOWANCE;
+    (now + if stuck { NEAR } else { RELEASE_ALLOWANCE }, !stuck)
+}
+
+fn reservation_window<'a>(fsm: &Fsm, r: &'a Reservation) -> Option<Busy<'a>> {
+    let ending = r.lease.as_ref().and_then(|l: &LeaseId| fsm.lease(l)?.ending_since);
+    let (ends_at, releasing) = match r.state {
+        ReservationState::Scheduled => (r.window.ends_at, false),
+        ReservationState::Active if fsm.now() < r.window.ends_at => (r.window.ends_at, false),
+        ReservationState::Active => overdue(fsm, r.window.ends_at),
+        ReservationState::Ending => overdue(fsm, ending.unwrap_or(fsm.now())),
+        ReservationState::Ended | ReservationState::Cancelled => return None,
+    };
+    let window = Window { starts_at: r.window.starts_at, ends_at };
+    Some(Busy { window, by: By::Reservation(r), releasing })
+}
+
+fn lease_window<'a>(fsm: &'a Fsm, lease: &'a Lease) -> Option<Busy<'a>> {
+    let LeaseHolder::Allocation(id) = &lease.holder else { return None };
+    let (by, (ends_at, releasing)) = match fsm.allocation(id) {
+        Some(a) => {
+            let end = known_end(fsm, a);
+            let open = end > fsm.now();
+            (By::Job(a), if open { (end, false) } else { overdue(fsm, end) })
+        }
+        None => {
+            let since = lease.ending_since.unwrap_or(fsm.now());
+            (By::Emptying(id, &lease.owner), overdue(fsm, since))
+        }
+    };
+    let window = Window { starts_at: lease.granted_at, ends_at };
+    Some(Busy { window, by, releasing })
+}

@@ -1,0 +1,299 @@
+//! The calendar: which GPUs are promised or held when, and the next window that fits a wish.
+//!
+//! The FSM asks it when a reservation is made or extended; the scheduler asks it who has what. It
+//! only reads the state.
+
+use crate::fsm::Fsm;
+use crate::name::{GpuUuid, NodeName};
+use crate::node::{Liveness, Node};
+use crate::rejection::{Holding, Rejection, Slot};
+use crate::reservation::{GpuRequest, RESERVATION_AHEAD_MAX, Reservation};
+use crate::time::{Millis, Timestamp, Window};
+
+mod busy;
+#[cfg(test)]
+mod tests;
+pub(crate) mod topology;
+pub(crate) mod wish;
+
+pub(crate) use busy::known_end;
+pub use busy::{Busy, By, Calendar, NEAR, RELEASE_ALLOWANCE};
+use topology::{Spread, Topology};
+use wish::{GpuSet, Wish, gpus_of, said, unfit, uuids_of};
+
+/// Most holdings one refusal names.
+pub const HOLDINGS_MAX: usize = 64;
+/// Most instants of one node that are tried when the next slot is searched.
+pub const SLOT_INSTANTS_MAX: usize = 4_096;
+/// Most closed nodes and broken GPUs a refusal names.
+const OBSTACLES_MAX: usize = 3;
+
+/// The windows in which the GPU is taken, first first.
+pub fn busy<'a>(fsm: &'a Fsm, gpu: &GpuUuid) -> Vec<Busy<'a>> {
+    let Some(node) = fsm.gpu(gpu).map(|gpu| &gpu.node) else { return Vec::new() };
+    Calendar::where_node(fsm, |name| name == node).on(gpu).to_vec()
+}
+
+/// Picks GPUs of one node that are free for the whole window; else says who holds what until when,
+/// and the next slot of that length.
+pub fn choose(
+    fsm: &Fsm,
+    wish: &GpuRequest,
+    window: Window,
+) -> Result<(NodeName, Vec<GpuUuid>), Rejection> {
+    if wish.count == 0 {
+        return Err(Rejection::field("gpus.count", "must be at least 1"));
+    }
+    let search = Search::new(fsm, wish)?;
+    // A GPU that is just being emptied will do where no other is free: the reservation starts as
+    // soon as it is released.
+    [Releasing::Taken, Releasing::Free]
+        .into_iter()
+        .find_map(|releasing| search.best(window, releasing))
+        .ok_or_else(|| search.refusal(window))
+}
+
+/// Whether the reservation's own GPUs are free until `ends_at` beyond its window.
+pub fn extension(
+    fsm: &Fsm,
+    reservation: &Reservation,
+    ends_at: Timestamp,
+) -> Result<(), Rejection> {
+    let from = reservation.window.ends_at.max(fsm.now());
+    if ends_at <= from {
+        return Ok(());
+    }
+    let added = Window { starts_at: from, ends_at };
+    let calendar = Calendar::where_node(fsm, |name| *name == reservation.node);
+    let mut holdings = Vec::new();
+    let mut latest = ends_at;
+    let mut blocked = Vec::new();
+    for gpu in reservation.gpus.iter().filter_map(|uuid| fsm.gpu(uuid)) {
+        let others = calendar
+            .on(&gpu.uuid)
+            .iter()
+            .filter(|b| b.window.overlaps(&added) && !b.by.is_reservation(&reservation.id));
+        for other in others {
+            latest = latest.min(other.window.starts_at.max(from));
+            blocked.push(said(gpu));
+            holdings.push(holding(gpu, other));
+        }
+    }
+    if holdings.is_empty() {
+        return Ok(());
+    }
+    blocked.dedup();
+    let most = latest.since(reservation.window.ends_at);
+    let most = match most {
+        Millis(0) => "it cannot be extended at all".to_owned(),
+        most => format!("at most {most} longer"),
+    };
+    let longer = ends_at.since(reservation.window.ends_at);
+    let wanted = format!("{} for {longer} longer ({most})", blocked.join(", "));
+    Err(Rejection::GpusHeld { wanted, holdings: sorted(holdings), next: None })
+}
+
+/// Whether a GPU that is just being emptied counts as free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Releasing {
+    Taken,
+    Free,
+}
+
+/// A node that has what is wished for, whoever holds it.
+struct Candidate<'a> {
+    node: &'a Node,
+    /// GPUs that take new work.
+    healthy: GpuSet,
+    /// Of these, the GPUs that are meant.
+    meant: GpuSet,
+    /// From when on the node takes reservations.
+    open_from: Timestamp,
+    /// The busy windows of each GPU, by place.
+    busy: Vec<Vec<Busy<'a>>>,
+}
+
+struct Search<'a> {
+    fsm: &'a Fsm,
+    wish: Wish<'a>,
+    candidates: Vec<Candidate<'a>>,
+}
+
+impl<'a> Search<'a> {
+    fn new(fsm: &'a Fsm, request: &'a GpuRequest) -> Result<Self, Rejection> {
+        let wish = Wish::new(request);
+        wish.is_built(fsm)?;
+        let calendar = Calendar::of(fsm);
+        let nodes = fsm.nodes().values();
+        let candidates = nodes.filter_map(|node| Candidate::of(fsm, &wish, &calendar, node));
+        let candidates = candidates.collect();
+        Ok(Self { fsm, wish, candidates })
+    }
+
+    /// The node where the fewest GPUs stay free, then the closest set, then the first name.
+    fn best(&self, window: Window, releasing: Releasing) -> Option<(NodeName, Vec<GpuUuid>)> {
+        let count = self.wish.request.count;
+        let mut best: Option<((u32, Spread), &Node, GpuSet)> = None;
+        for candidate in &self.candidates {
+            let free = candidate.free(window, releasing);
+            let Some(left) = free.count_ones().checked_sub(count) else { continue };
+            let fewer = best.as_ref().is_none_or(|((least, _), _, _)| left <= *least);
+            let eligible = free & candidate.meant;
+            if !fewer || eligible.count_ones() < count {
+                continue;
+            }
+            let topology = Topology::of(self.fsm, candidate.node);
+            let Some(picked) = topology.pick(eligible, count) else { continue };
+            let rank = (left, picked.spread);
+            if best.as_ref().is_none_or(|(least, _, _)| rank < *least) {
+                best = Some((rank, candidate.node, picked.set));
+            }
+        }
+        best.map(|(_, node, set)| (node.name.clone(), uuids_of(node, set)))
+    }
+
+    /// The earliest window of the same length, searched over the instants at which something ends.
+    fn next_slot(&self, window: Window) -> Option<Slot> {
+        let length = window.ends_at.since(window.starts_at);
+        let count = self.wish.request.count;
+        let mut best: Option<Slot> = None;
+        for candidate in &self.candidates {
+            for starts_at in candidate.instants(window.starts_at) {
+                if best.as_ref().is_some_and(|slot| slot.starts_at <= starts_at) {
+                    break;
+                }
+                let window = Window { starts_at, ends_at: starts_at + length };
+                let eligible = candidate.free(window, Releasing::Taken) & candidate.meant;
+                if eligible.count_ones() < count {
+                    continue;
+                }
+                let topology = Topology::of(self.fsm, candidate.node);
+                if let Some(picked) = topology.pick(eligible, count) {
+                    let gpus = uuids_of(candidate.node, picked.set);
+                    best = Some(Slot { starts_at, node: candidate.node.name.clone(), gpus });
+                    break;
+                }
+            }
+        }
+        best.filter(|slot| slot.starts_at.since(self.fsm.now()) <= RESERVATION_AHEAD_MAX)
+    }
+
+    fn refusal(&self, window: Window) -> Rejection {
+        let mut holdings = Vec::new();
+        for candidate in &self.candidates {
+            let gpus = gpus_of(self.fsm, candidate.node).zip(&candidate.busy).enumerate();
+            for (_, (gpu, busy)) in gpus.filter(|(at, _)| candidate.meant >> at & 1 == 1) {
+                let overlap = busy.iter().filter(|b| b.window.overlaps(&window));
+                holdings.extend(overlap.map(|b| holding(gpu, b)));
+            }
+        }
+        let mut wanted = self.wish.text();
+        let obstacles = self.obstacles(window);
+        if !obstacles.is_empty() {
+            wanted.push_str(&format!(" ({})", obstacles.join("; ")));
+        }
+        Rejection::GpusHeld { wanted, holdings: sorted(holdings), next: self.next_slot(window) }
+    }
+
+    /// What else stands in the way: closed nodes and broken GPUs that would have been meant.
+    fn obstacles(&self, window: Window) -> Vec<String> {
+        let near = window.starts_at < self.fsm.now() + NEAR;
+        let mut said = Vec::new();
+        for node in self.fsm.nodes().values() {
+            let meant: Vec<_> =
+                gpus_of(self.fsm, node).filter(|gpu| self.wish.means(gpu)).collect();
+            if meant.is_empty() {
+                continue;
+            }
+            match node.closed_because().filter(|_| near || closed_for_good(node)) {
+                Some(why) => said.push(format!("{} is {why}", node.name)),
+                None => said.extend(meant.iter().filter_map(|gpu| unfit(node, gpu))),
+            }
+        }
+        let more = said.len().saturating_sub(OBSTACLES_MAX);
+        said.truncate(OBSTACLES_MAX);
+        if more > 0 {
+            said.push(format!("{more} more"));
+        }
+        said
+    }
+}
+
+impl<'a> Candidate<'a> {
+    fn of(fsm: &'a Fsm, wish: &Wish<'_>, calendar: &Calendar<'a>, node: &'a Node) -> Option<Self> {
+        if closed_for_good(node) {
+            return None;
+        }
+        let (mut healthy, mut meant) = (0, 0);
+        for (at, gpu) in gpus_of(fsm, node).enumerate() {
+            if unfit(node, gpu).is_none() {
+                healthy |= 1 << at;
+                meant |= GpuSet::from(wish.means(gpu)) << at;
+            }
+        }
+        if meant.count_ones() < wish.request.count {
+            return None;
+        }
+        let open_from = match node.liveness {
+            Liveness::Ready => Timestamp(0),
+            Liveness::Suspect | Liveness::Unreachable => fsm.now() + NEAR,
+        };
+        let busy = gpus_of(fsm, node).map(|gpu| calendar.on(&gpu.uuid).to_vec()).collect();
+        Some(Self { node, healthy, meant, open_from, busy })
+    }
+
+    /// The healthy GPUs, meant or not, that nobody has in the window.
+    fn free(&self, window: Window, releasing: Releasing) -> GpuSet {
+        if window.starts_at < self.open_from {
+            return 0;
+        }
+        let mut free = self.healthy;
+        for (at, busy) in self.busy.iter().enumerate() {
+            let taken = busy.iter().any(|b| {
+                b.window.overlaps(&window) && !(b.releasing && releasing == Releasing::Free)
+            });
+            if taken {
+                free &= !(1 << at);
+            }
+        }
+        free
+    }
+
+    /// The instants from `first` on at which the node may have more to give.
+    fn instants(&self, first: Timestamp) -> Vec<Timestamp> {
+        let ends = self.busy.iter().flat_map(|busy| busy.iter().map(|b| b.window.ends_at));
+        let mut instants: Vec<Timestamp> =
+            ends.chain([first, self.open_from]).filter(|at| *at >= first).collect();
+        instants.sort();
+        instants.dedup();
+        instants.truncate(SLOT_INSTANTS_MAX);
+        instants
+    }
+}
+
+/// Somebody's decision closes a node for any window; silence only for one that starts soon.
+fn closed_for_good(node: &Node) -> bool {
+    node.suspended.is_some() || node.drain.is_some() || node.cordon.is_some()
+}
+
+fn holding(gpu: &crate::gpu::Gpu, busy: &Busy<'_>) -> Holding {
+    Holding {
+        gpu: gpu.uuid.clone(),
+        node: gpu.node.clone(),
+        index: gpu.index,
+        owner: busy.by.owner().clone(),
+        holder: busy.by.holder(),
+        // Nobody knows when a GPU that is being emptied will be.
+        until: (!busy.releasing).then_some(busy.window.ends_at),
+    }
+}
+
+/// Those that end first come first; those of which nobody knows, last.
+fn sorted(mut holdings: Vec<Holding>) -> Vec<Holding> {
+    holdings.sort_by(|a, b| {
+        let key = |h: &Holding| (h.until.is_none(), h.until, h.node.clone(), h.index);
+        key(a).cmp(&key(b))
+    });
+    holdings.truncate(HOLDINGS_MAX);
+    holdings
+}

@@ -1,0 +1,258 @@
+//! Which GPUs of a node belong together: the closest set by NVLink, PCIe and NUMA.
+//!
+//! Called by the calendar and the scheduler once a node is chosen or compared. Deterministic: of
+//! sets that are equally close, the one with the lowest indexes wins.
+
+use crate::calendar::wish::{GpuSet, gpus_of};
+use crate::fsm::Fsm;
+use crate::gpu::LinkLevel;
+use crate::name::GpuUuid;
+use crate::node::Node;
+
+/// Up to this many candidate sets are all compared; beyond, a set is grown greedily from each GPU.
+const EXACT_SETS_MAX: u64 = 2_000;
+
+/// How far the GPUs of a set are from each other: smaller is better, the first field decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Spread {
+    /// Models beyond the first: work over unequal GPUs runs at the pace of the slowest.
+    mixed: bool,
+    /// The worst pair.
+    worst: u8,
+    /// All pairs together.
+    sum: u32,
+    /// What the set tears apart: how near it is to the GPUs it leaves, negated.
+    torn: i32,
+}
+
+/// The chosen set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Picked {
+    pub(crate) set: GpuSet,
+    pub(crate) spread: Spread,
+}
+
+/// Distances between the GPUs of one node.
+#[derive(Debug)]
+pub(crate) struct Topology {
+    /// Level of each pair, row by row.
+    levels: Vec<u8>,
+    count: usize,
+    /// GPUs of each model.
+    models: Vec<GpuSet>,
+}
+
+fn level(level: LinkLevel) -> u8 {
+    match level {
+        LinkLevel::NvLink => 0,
+        LinkLevel::SingleSwitch => 1,
+        LinkLevel::MultiSwitch => 2,
+        LinkLevel::HostBridge => 3,
+        LinkLevel::NumaNode => 4,
+        LinkLevel::System => 5,
+    }
+}
+
+fn places(set: GpuSet) -> impl Iterator<Item = usize> {
+    let mut rest = set;
+    std::iter::from_fn(move || {
+        (rest != 0).then(|| {
+            let at = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            at
+        })
+    })
+}
+
+impl Topology {
+    pub(crate) fn of(fsm: &Fsm, node: &Node) -> Self {
+        let gpus: Vec<_> = gpus_of(fsm, node).collect();
+        let count = gpus.len();
+        let mut levels = vec![level(LinkLevel::System); count * count];
+        let mut models: Vec<(&str, GpuSet)> = Vec::new();
+        for (a, one) in gpus.iter().enumerate() {
+            match models.iter_mut().find(|(model, _)| *model == one.model) {
+                Some((_, set)) => *set |= 1 << a,
+                None => models.push((&one.model, 1 << a)),
+            }
+            for (b, other) in gpus.iter().enumerate() {
+                // Without a measured link the NUMA node is all that is known.
+                if one.numa_node.is_some() && one.numa_node == other.numa_node {
+                    levels[a * count + b] = level(LinkLevel::NumaNode);
+                }
+            }
+        }
+        for link in &node.facts.links {
+            let at = |uuid: &GpuUuid| gpus.iter().position(|gpu| gpu.uuid == *uuid);
+            if let (Some(a), Some(b)) = (at(&link.a), at(&link.b)) {
+                levels[a * count + b] = level(link.level);
+                levels[b * count + a] = level(link.level);
+            }
+        }
+        Self { levels, count, models: models.into_iter().map(|(_, set)| set).collect() }
+    }
+
+    fn between(&self, a: usize, b: usize) -> u8 {
+        self.levels.get(a * self.count + b).copied().unwrap_or(level(LinkLevel::System))
+    }
+
+    /// The closest `k` GPUs among `eligible`, of one model where that many of one model are there.
+    pub(crate) fn pick(&self, eligible: GpuSet, k: u32) -> Option<Picked> {
+        if k == 0 || eligible.count_ones() < k {
+            return None;
+        }
+        let one_model = self
+            .models
+            .iter()
+            .map(|model| model & eligible)
+            .filter(|set| set.count_ones() >= k)
+            .filter_map(|set| self.pick_any(set, eligible, k))
+            .min_by_key(|picked| (picked.spread, picked.set));
+        one_model.or_else(|| self.pick_any(eligible, eligible, k))
+    }
+
+    fn pick_any(&self, from: GpuSet, eligible: GpuSet, k: u32) -> Option<Picked> {
+        let sets = if combinations(from.count_ones(), k) <= EXACT_SETS_MAX {
+            subsets(from, k)
+        } else {
+            places(from).map(|seed| self.grow(seed, from, k)).collect()
+        };
+        // The first of equals wins, and sets come in index order.
+        sets.into_iter()
+            .map(|set| Picked { set, spread: self.spread(set, eligible) })
+            .min_by_key(|picked| picked.spread)
+    }
+
+    /// Adds the nearest GPU until there are `k`.
+    fn grow(&self, seed: usize, from: GpuSet, k: u32) -> GpuSet {
+        let mut set: GpuSet = 1 << seed;
+        while set.count_ones() < k {
+            let nearest = places(from & !set).min_by_key(|new| {
+                let far = places(set).map(|old| self.between(*new, old));
+                let (worst, sum) = far.fold((0, 0), |(w, s), l| (w.max(l), s + u32::from(l)));
+                (worst, sum, *new)
+            });
+            match nearest {
+                Some(at) => set |= 1 << at,
+                None => return set,
+            }
+        }
+        set
+    }
+
+    fn spread(&self, set: GpuSet, eligible: GpuSet) -> Spread {
+        let mut spread = Spread { mixed: false, worst: 0, sum: 0, torn: 0 };
+        for a in places(set) {
+            for b in places(set & (GpuSet::MAX << a) & !(1 << a)) {
+                let far = self.between(a, b);
+                spread.worst = spread.worst.max(far);
+                spread.sum += u32::from(far);
+            }
+            for b in places(eligible & !set) {
+                spread.torn -= i32::from(self.between(a, b));
+            }
+        }
+        spread.mixed = !self.models.iter().any(|model| set & !model == 0);
+        spread
+    }
+}
+
+/// n over k, as far as it matters.
+fn combinations(n: u32, k: u32) -> u64 {
+    let mut result: u64 = 1;
+    for i in 0..u64::from(k.min(n - k)) {
+        result = result.saturating_mul(u64::from(n) - i) / (i + 1);
+        if result > EXACT_SETS_MAX {
+            return result;
+        }
+    }
+    result
+}
+
+/// All sets of `k` of the GPUs in `from`, lowest indexes first.
+fn subsets(from: GpuSet, k: u32) -> Vec<GpuSet> {
+    let all: Vec<usize> = places(from).collect();
+    let k = k as usize;
+    let mut sets = Vec::new();
+    let mut at: Vec<usize> = (0..k).collect();
+    loop {
+        sets.push(at.iter().fold(0, |set, i| set | 1 << all[*i]));
+        let Some(turn) = (0..k).rev().find(|i| at[*i] < all.len() - k + i) else { return sets };
+        at[turn] += 1;
+        for next in turn + 1..k {
+            at[next] = at[next - 1] + 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Distances from text: a row a GPU, a digit a level.
+    fn topology(rows: &str, models: &[GpuSet]) -> Topology {
+        let rows: Vec<&str> = rows.split_whitespace().collect();
+        let levels = rows.concat().bytes().map(|digit| digit - b'0').collect::<Vec<u8>>();
+        Topology { levels, count: rows.len(), models: models.to_vec() }
+    }
+
+    fn pick(topology: &Topology, eligible: GpuSet, k: u32) -> String {
+        match topology.pick(eligible, k) {
+            Some(picked) => places(picked.set).map(|at| at.to_string()).collect::<String>(),
+            None => "none".to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_closest_set_wins() {
+        // 0-1 and 2-3 are pairs by NVLink, 0-2 hang on one switch, the rest is far.
+        let t = topology("0015 0055 1500 5500", &[0b1111]);
+        let cases = [
+            (0b1111, 1, "1"),
+            (0b1111, 2, "01"),
+            (0b1110, 2, "23"),
+            (0b0101, 2, "02"),
+            (0b1101, 2, "23"),
+            // One alone: not out of the pair that is still whole.
+            (0b1110, 1, "1"),
+            (0b0111, 1, "2"),
+            (0b1111, 4, "0123"),
+            (0b0011, 3, "none"),
+            (0b1111, 0, "none"),
+        ];
+        for (eligible, k, expected) in cases {
+            assert_eq!(pick(&t, eligible, k), expected, "{k} of {eligible:04b}");
+        }
+    }
+
+    #[test]
+    fn one_model_is_worth_more_than_a_short_way() {
+        let t = topology("0015 0055 1500 5500", &[0b0101, 0b1010]);
+        assert_eq!(pick(&t, 0b1111, 2), "02");
+        assert_eq!(pick(&t, 0b0011, 2), "01", "mixed where nothing else is there");
+    }
+
+    #[test]
+    fn large_nodes_are_searched_greedily() {
+        // 40 GPUs in two halves: within a half near, across far.
+        let count = 40;
+        let levels = (0..count * count)
+            .map(|i| if (i / count < 20) == (i % count < 20) { 1 } else { 5 })
+            .collect();
+        let t = Topology { levels, count, models: vec![(1 << 40) - 1] };
+        assert!(combinations(40, 12) > EXACT_SETS_MAX);
+        let picked = t.pick(((1 << 40) - 1) & !0b1111_1111_1111, 12).expect("enough");
+        assert_eq!(picked.set, 0xfff << 20, "twelve of the half that still has twelve");
+        assert_eq!(picked.spread.worst, 1);
+    }
+
+    #[test]
+    fn subsets_are_all_and_in_order() {
+        assert_eq!(subsets(0b1011, 2), [0b0011, 0b1001, 0b1010]);
+        assert_eq!(subsets(0b1, 1), [1]);
+        for (n, k, sets) in [(4, 2, 6), (8, 4, 70), (5, 5, 1)] {
+            assert_eq!(combinations(n, k), sets);
+            assert_eq!(subsets((1 << n) - 1, k).len() as u64, sets);
+        }
+    }
+}

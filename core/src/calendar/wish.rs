@@ -1,0 +1,190 @@
+//! A wish for GPUs, made ready for matching: which GPUs it means, and whether the fleet has them.
+//!
+//! Called by the calendar and the scheduler. It looks at what is built, never at who holds what.
+
+use std::collections::BTreeSet;
+
+use crate::fsm::Fsm;
+use crate::gpu::{GPUS_PER_NODE_MAX, Gpu};
+use crate::health::{Severity, Subject};
+use crate::name::GpuUuid;
+use crate::node::Node;
+use crate::rejection::Rejection;
+use crate::reservation::GpuRequest;
+
+/// A set of a node's GPUs: bit `i` is the GPU at place `i` of `Node::gpus`.
+pub(crate) type GpuSet = u64;
+
+const _: () = assert!(GPUS_PER_NODE_MAX <= GpuSet::BITS as usize);
+
+/// Most GPUs a node's set can speak of; cards that are gone come last in `Node::gpus`.
+const PLACES_MAX: usize = GpuSet::BITS as usize;
+
+/// The model as it is compared: `Titan_X`, `titan-x` and `titanx` are one.
+pub(crate) fn plain_model(model: &str) -> String {
+    model
+        .chars()
+        .filter(|c| !matches!(c, '-' | '_' | ' '))
+        .map(|c| c.to_ascii_lowercase())
+        .collect()
+}
+
+/// The GPUs of a node, in index order, as far as a set can name them.
+pub(crate) fn gpus_of<'a>(fsm: &'a Fsm, node: &'a Node) -> impl Iterator<Item = &'a Gpu> {
+    node.gpus.iter().take(PLACES_MAX).filter_map(|uuid| fsm.gpu(uuid))
+}
+
+/// `titan01:3`, as people name a GPU.
+pub(crate) fn said(gpu: &Gpu) -> String {
+    format!("{}:{}", gpu.node, gpu.index)
+}
+
+/// Why a GPU takes no new work, whoever asks.
+pub(crate) fn unfit(node: &Node, gpu: &Gpu) -> Option<String> {
+    use crate::gpu::Presence;
+    match gpu.presence {
+        Presence::Present => {}
+        Presence::Lost => return Some(format!("{} is lost", said(gpu))),
+        Presence::Unknown => return Some(format!("{} does not answer", said(gpu))),
+    }
+    if let Some(why) = &gpu.dirty {
+        return Some(format!("{} is in use without a lease: {why}", said(gpu)));
+    }
+    let condition = node.conditions.iter().find(|c| {
+        c.is_active()
+            && c.severity >= Severity::Degraded
+            && match &c.subject {
+                Subject::Node => true,
+                Subject::Gpu(uuid) => *uuid == gpu.uuid,
+            }
+    })?;
+    Some(format!("{} is degraded: {}", said(gpu), condition.message))
+}
+
+/// A wish with its model made comparable.
+#[derive(Debug)]
+pub(crate) struct Wish<'a> {
+    pub(crate) request: &'a GpuRequest,
+    model: Option<String>,
+}
+
+impl<'a> Wish<'a> {
+    pub(crate) fn new(request: &'a GpuRequest) -> Self {
+        Self { request, model: request.model.as_deref().map(plain_model) }
+    }
+
+    /// Whether this very GPU is meant, whatever its state.
+    pub(crate) fn means(&self, gpu: &Gpu) -> bool {
+        let r = self.request;
+        r.node.as_ref().is_none_or(|node| *node == gpu.node)
+            && r.memory_bytes_min.is_none_or(|least| gpu.memory_bytes >= least)
+            && (r.uuids.is_empty() || r.uuids.contains(&gpu.uuid))
+            && self.model.as_ref().is_none_or(|model| *model == plain_model(&gpu.model))
+    }
+
+    /// `2 v100 GPUs with at least 16 GiB on titan01`.
+    pub(crate) fn text(&self) -> String {
+        let text = self.text_of_gpus();
+        match &self.request.node {
+            Some(node) => format!("{text} on {node}"),
+            None if self.request.count > 1 => format!("{text} of one node"),
+            None => text,
+        }
+    }
+
+    /// `2 v100 GPUs with at least 16 GiB`.
+    pub(crate) fn text_of_gpus(&self) -> String {
+        let r = self.request;
+        let mut text = r.count.to_string();
+        if let Some(model) = &r.model {
+            text.push_str(&format!(" {model}"));
+        }
+        text.push_str(if r.count == 1 { " GPU" } else { " GPUs" });
+        if let Some(least) = r.memory_bytes_min {
+            text.push_str(&format!(" with at least {}", bytes(least)));
+        }
+        text
+    }
+
+    /// Whether the fleet as it is built, broken and busy GPUs included, could meet the wish.
+    pub(crate) fn is_built(&self, fsm: &Fsm) -> Result<(), Rejection> {
+        let r = self.request;
+        let never = |why: String| Err(Rejection::NeverFits { why });
+        if let Some(node) = &r.node
+            && fsm.node(node).is_none()
+        {
+            return Err(Rejection::not_found("node", node));
+        }
+        if fsm.nodes().is_empty() {
+            return never("no node has joined yet".to_owned());
+        }
+        self.uuids_are_of_one_node(fsm)?;
+        self.model_exists(fsm)?;
+        let largest = fsm
+            .nodes()
+            .values()
+            .map(|node| (gpus_of(fsm, node).filter(|gpu| self.means(gpu)).count(), node))
+            .max_by(|(a, x), (b, y)| a.cmp(b).then(y.name.cmp(&x.name)));
+        let Some((most, node)) = largest.filter(|(most, _)| *most < r.count as usize) else {
+            return Ok(());
+        };
+        let wanted = self.text_of_gpus();
+        match (&r.node, most) {
+            (Some(name), 0) => never(format!("{name} has none of the {wanted}")),
+            (Some(name), _) => never(format!("{name} has {most} of the {wanted}")),
+            (None, 0) => never(format!("no node has {wanted}")),
+            (None, _) => {
+                never(format!("no node has {wanted}; the largest, {}, has {most}", node.name))
+            }
+        }
+    }
+
+    fn uuids_are_of_one_node(&self, fsm: &Fsm) -> Result<(), Rejection> {
+        let mut nodes = BTreeSet::new();
+        for uuid in &self.request.uuids {
+            let gpu = fsm.gpu(uuid).ok_or_else(|| Rejection::not_found("GPU", uuid))?;
+            nodes.insert(&gpu.node);
+        }
+        if nodes.len() > 1 {
+            let names: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+            let why = format!("the named GPUs are of several nodes: {}", names.join(", "));
+            return Err(Rejection::NeverFits { why });
+        }
+        Ok(())
+    }
+
+    fn model_exists(&self, fsm: &Fsm) -> Result<(), Rejection> {
+        let (Some(asked), Some(model)) = (&self.request.model, &self.model) else { return Ok(()) };
+        let models: BTreeSet<&str> = fsm.gpus().values().map(|gpu| gpu.model.as_str()).collect();
+        if models.iter().any(|known| plain_model(known) == *model) {
+            return Ok(());
+        }
+        let models: Vec<&str> = models.into_iter().collect();
+        let have = if models.is_empty() { "no GPU at all".to_owned() } else { models.join(", ") };
+        Err(Rejection::NeverFits {
+            why: format!("there is no {asked:?} here; the fleet has {have}"),
+        })
+    }
+}
+
+/// The place of `uuid` in the node's list, as a set.
+pub(crate) fn place_of(node: &Node, uuid: &GpuUuid) -> Option<GpuSet> {
+    node.gpus.iter().take(PLACES_MAX).position(|known| known == uuid).map(|at| 1 << at)
+}
+
+/// The UUIDs of a set, in index order.
+pub(crate) fn uuids_of(node: &Node, set: GpuSet) -> Vec<GpuUuid> {
+    let in_set = |(at, _): &(usize, &GpuUuid)| set >> at & 1 == 1;
+    node.gpus.iter().take(PLACES_MAX).enumerate().filter(in_set).map(|(_, u)| u.clone()).collect()
+}
+
+/// A size in the unit people use for memory.
+pub(crate) fn bytes(n: u64) -> String {
+    const GIB: u64 = 1 << 30;
+    const MIB: u64 = 1 << 20;
+    match n {
+        n if n >= GIB && n.is_multiple_of(GIB) => format!("{} GiB", n / GIB),
+        n if n >= GIB => format!("{}.{} GiB", n / GIB, n % GIB * 10 / GIB),
+        n => format!("{} MiB", n / MIB),
+    }
+}

@@ -1,0 +1,296 @@
+//! Commands: the only payload of the replicated log.
+//!
+//! Each variant is imperative and carries everything it needs, ids and time included. Variants and
+//! fields are only ever added; a new variant is proposed only after `SetClusterVersion` says that
+//! every member knows it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::actor::Actor;
+use crate::allocation::EndReport;
+use crate::health::Condition;
+use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
+use crate::job::JobSpec;
+use crate::lease::Epoch;
+use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
+use crate::node::{Liveness, MachineIdentity, NodeFacts};
+use crate::reservation::GpuRequest;
+use crate::time::{Millis, Timestamp, Window};
+
+/// Version of the envelope and of the commands in it that this build writes.
+pub const ENVELOPE_VERSION: u32 = 1;
+
+/// Makes a retry harmless: the same id with the same body gives the first answer again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestKey {
+    /// Random, drawn by the client.
+    pub id: String,
+    /// When the client made it; requests older than the table's window are refused.
+    pub made_at: Timestamp,
+    /// SHA-256 of what the client sent, hexadecimal.
+    pub body_sha256: String,
+}
+
+/// One entry of the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Envelope {
+    pub v: u32,
+    pub actor: Actor,
+    /// The leader's time when it proposed; the FSM never goes back behind what it has seen.
+    pub proposed_at: Timestamp,
+    pub request: Option<RequestKey>,
+    pub command: Command,
+}
+
+impl std::fmt::Display for Envelope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} by {}", self.command.name(), self.actor.principal())
+    }
+}
+
+/// A promise of GPUs for a window.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateReservation {
+    pub id: ReservationId,
+    /// Who gets it; only an admin may name somebody else than themselves.
+    pub owner: UserName,
+    pub project: ProjectName,
+    pub gpus: GpuRequest,
+    pub window: Window,
+    pub note: String,
+}
+
+/// A job to queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubmitJob {
+    pub id: JobId,
+    pub owner: UserName,
+    pub spec: JobSpec,
+    /// Random text for the checkpoint marker.
+    pub marker: String,
+}
+
+/// A right to join, for the named nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateJoinToken {
+    pub id: TokenId,
+    pub secret_sha256: String,
+    pub names: Vec<NodeName>,
+    pub ttl: Millis,
+}
+
+/// One line of a scheduler's plan; the FSM checks it again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    pub job: JobId,
+    pub node: NodeName,
+    pub gpus: Vec<GpuUuid>,
+    pub cpu_millis: u64,
+    pub memory_bytes: u64,
+}
+
+/// One fact an agent reports. Reports may arrive again and in any order between allocations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    Started {
+        allocation: AllocationId,
+        epoch: Epoch,
+        at: Timestamp,
+    },
+    /// The agent took deferral order `order` when its checkpoint number was `checkpoint_seq`.
+    DeferralTaken {
+        allocation: AllocationId,
+        order: u32,
+        checkpoint_seq: u64,
+    },
+    Checkpoint {
+        allocation: AllocationId,
+        seq: u64,
+        path: String,
+        size_bytes: u64,
+        completed_at: Timestamp,
+        /// Time since completion on the agent's own clock, so that no clocks are compared.
+        age: Millis,
+    },
+    Ended {
+        allocation: AllocationId,
+        epoch: Epoch,
+        report: EndReport,
+    },
+    /// The GPUs of a lease are proven empty.
+    Released {
+        lease: LeaseId,
+        epoch: Epoch,
+    },
+    /// All conditions of the node, each time.
+    Conditions {
+        conditions: Vec<Condition>,
+    },
+    /// The inventory changed after registration.
+    Facts {
+        facts: NodeFacts,
+    },
+}
+
+/// Refused requests, in batches, so that a flood cannot fill the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedRequests {
+    pub principal: String,
+    pub action: String,
+    pub code: String,
+    pub count: u64,
+}
+
+/// What is decided or reported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// First entry of a cluster, and again with a higher incarnation after a restore.
+    InitCluster {
+        cluster: ClusterId,
+        incarnation: u64,
+    },
+    SetClusterVersion {
+        version: u32,
+    },
+
+    CreateReservation(CreateReservation),
+    ExtendReservation {
+        id: ReservationId,
+        ends_at: Timestamp,
+    },
+    ReleaseReservation {
+        id: ReservationId,
+    },
+    SubmitJob(Box<SubmitJob>),
+    CancelJob {
+        id: JobId,
+    },
+
+    CordonNode {
+        node: NodeName,
+        reason: String,
+    },
+    /// Also ends a drain and lifts a suspension.
+    UncordonNode {
+        node: NodeName,
+    },
+    DrainNode {
+        node: NodeName,
+        reason: String,
+        deadline: Option<Timestamp>,
+    },
+    /// An operator vouches that nothing runs on the GPU any more.
+    DeclareGpuFree {
+        gpu: GpuUuid,
+        reason: String,
+    },
+    /// Evictions frozen by a storm of conditions go on.
+    ThawEvictions,
+    /// Time is set back to `to`: only after a clock ran ahead.
+    ResetClock {
+        to: Timestamp,
+    },
+
+    CreateJoinToken(CreateJoinToken),
+    RedeemJoinToken {
+        id: TokenId,
+        node: NodeName,
+        machine: MachineIdentity,
+    },
+
+    RegisterNode {
+        node: NodeName,
+        facts: Box<NodeFacts>,
+    },
+    ReportNode {
+        node: NodeName,
+        reports: Vec<Report>,
+    },
+
+    PlaceJobs {
+        placements: Vec<Placement>,
+    },
+    /// Runs every transition that is due.
+    AdvanceTime,
+    /// `silent_for` is how long the leader has heard nothing, on its monotonic clock.
+    SetLiveness {
+        node: NodeName,
+        liveness: Liveness,
+        silent_for: Millis,
+    },
+    SuspendNode {
+        node: NodeName,
+        reason: String,
+    },
+    RecordRefusals {
+        refusals: Vec<RefusedRequests>,
+    },
+}
+
+impl Command {
+    /// Stable name for logs and the audit.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Command::InitCluster { .. } => "init_cluster",
+            Command::SetClusterVersion { .. } => "set_cluster_version",
+            Command::CreateReservation(_) => "create_reservation",
+            Command::ExtendReservation { .. } => "extend_reservation",
+            Command::ReleaseReservation { .. } => "release_reservation",
+            Command::SubmitJob(_) => "submit_job",
+            Command::CancelJob { .. } => "cancel_job",
+            Command::CordonNode { .. } => "cordon_node",
+            Command::UncordonNode { .. } => "uncordon_node",
+            Command::DrainNode { .. } => "drain_node",
+            Command::DeclareGpuFree { .. } => "declare_gpu_free",
+            Command::ThawEvictions => "thaw_evictions",
+            Command::ResetClock { .. } => "reset_clock",
+            Command::CreateJoinToken(_) => "create_join_token",
+            Command::RedeemJoinToken { .. } => "redeem_join_token",
+            Command::RegisterNode { .. } => "register_node",
+            Command::ReportNode { .. } => "report_node",
+            Command::PlaceJobs { .. } => "place_jobs",
+            Command::AdvanceTime => "advance_time",
+            Command::SetLiveness { .. } => "set_liveness",
+            Command::SuspendNode { .. } => "suspend_node",
+            Command::RecordRefusals { .. } => "record_refusals",
+        }
+    }
+
+    /// Whether something may be placed after it that could not before, or the reverse.
+    pub fn may_change_the_plan(&self) -> bool {
+        match self {
+            Command::ReportNode { reports, .. } => reports.iter().any(|report| match report {
+                Report::Ended { .. }
+                | Report::Released { .. }
+                | Report::Conditions { .. }
+                | Report::Facts { .. } => true,
+                Report::Started { .. }
+                | Report::DeferralTaken { .. }
+                | Report::Checkpoint { .. } => false,
+            }),
+            Command::InitCluster { .. }
+            | Command::SetClusterVersion { .. }
+            | Command::CreateJoinToken(_)
+            | Command::RedeemJoinToken { .. }
+            | Command::RecordRefusals { .. } => false,
+            Command::CreateReservation(_)
+            | Command::ExtendReservation { .. }
+            | Command::ReleaseReservation { .. }
+            | Command::SubmitJob(_)
+            | Command::CancelJob { .. }
+            | Command::CordonNode { .. }
+            | Command::UncordonNode { .. }
+            | Command::DrainNode { .. }
+            | Command::DeclareGpuFree { .. }
+            | Command::ThawEvictions
+            | Command::ResetClock { .. }
+            | Command::RegisterNode { .. }
+            | Command::PlaceJobs { .. }
+            | Command::AdvanceTime
+            | Command::SetLiveness { .. }
+            | Command::SuspendNode { .. } => true,
+        }
+    }
+}

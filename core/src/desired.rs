@@ -1,0 +1,163 @@
+//! What should be on one node: the state as its agent is told it.
+//!
+//! Built by the leader's link for each agent whenever the state changed, taken by the agent as a
+//! level. Only explicit entries mean anything: an allocation that is not named here is left alone.
+
+use serde::{Deserialize, Serialize};
+
+use crate::allocation::{Allocation, Phase};
+use crate::fsm::Fsm;
+use crate::gpu::Gpu;
+use crate::id::{AllocationId, JobId, LeaseId};
+use crate::job::JobSpec;
+use crate::lease::{Epoch, LeaseHolder};
+use crate::name::{GpuUuid, NodeName, UserName};
+use crate::time::Millis;
+
+/// Version of the document that this build writes.
+pub const DESIRED_VERSION: u32 = 1;
+
+/// Everything the leader wants of one node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DesiredNode {
+    pub v: u32,
+    pub node: NodeName,
+    pub allocations: Vec<DesiredAllocation>,
+    pub leases: Vec<DesiredLease>,
+    /// Records of attempts whose end is in the log; the agent need not report them any more.
+    pub forget: Vec<AllocationId>,
+}
+
+/// What to do with one allocation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DesiredAllocation {
+    pub id: AllocationId,
+    pub epoch: Epoch,
+    pub lease: Option<LeaseId>,
+    pub order: Order,
+    /// Take deferral order of this number: answer with the current checkpoint number.
+    pub defer: Option<u32>,
+}
+
+/// The order for one allocation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Start it if it does not run and its epoch is new.
+    Start(Box<StartOrder>),
+    /// It was reported as running: nothing to do.
+    Keep,
+    /// The stop signal now, SIGKILL after `grace`.
+    Stop { grace: Millis, why: String },
+}
+
+/// Everything that is needed to start one attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartOrder {
+    pub job: JobId,
+    pub attempt: u32,
+    pub restarts_used: u32,
+    pub owner: UserName,
+    pub spec: JobSpec,
+    pub gpus: Vec<GpuUuid>,
+    pub cpu_millis: u64,
+    pub memory_bytes: u64,
+    pub resume_from: Option<String>,
+    /// Text of the marker beside the checkpoints.
+    pub marker: String,
+}
+
+/// A lease on this node that is not over, or is being ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DesiredLease {
+    pub id: LeaseId,
+    pub epoch: Epoch,
+    pub gpus: Vec<GpuUuid>,
+    pub owner: UserName,
+    pub holder: LeaseHolder,
+    /// Prove the GPUs empty and report the release.
+    pub ending: bool,
+}
+
+impl Fsm {
+    /// What should be on `node`. `held` are the allocations its agent still has a record of.
+    pub fn desired(&self, node: &NodeName, held: &[AllocationId]) -> DesiredNode {
+        let mut allocations: Vec<DesiredAllocation> = self
+            .allocations()
+            .values()
+            .filter(|a| a.node == *node)
+            .map(|a| self.desired_allocation(a))
+            .collect();
+        let on_node = || self.leases().values().filter(|lease| lease.node == *node);
+        // Declared lost while the node was away: whatever is left of it must go.
+        for lease in on_node().filter(|lease| lease.ending_since.is_some()) {
+            if let LeaseHolder::Allocation(id) = &lease.holder
+                && self.allocation(id).is_none()
+                && held.contains(id)
+            {
+                allocations.push(DesiredAllocation {
+                    id: id.clone(),
+                    epoch: lease.epoch,
+                    lease: Some(lease.id.clone()),
+                    order: Order::Stop {
+                        grace: Millis::ZERO,
+                        why: "its attempt is over".to_owned(),
+                    },
+                    defer: None,
+                });
+            }
+        }
+        let leases = on_node()
+            .map(|lease| DesiredLease {
+                id: lease.id.clone(),
+                epoch: lease.epoch,
+                gpus: lease.gpus.clone(),
+                owner: lease.owner.clone(),
+                holder: lease.holder.clone(),
+                ending: lease.ending_since.is_some(),
+            })
+            .collect();
+        let forget = held.iter().filter(|id| self.is_over(id)).cloned().collect();
+        DesiredNode { v: DESIRED_VERSION, node: node.clone(), allocations, leases, forget }
+    }
+
+    fn desired_allocation(&self, a: &Allocation) -> DesiredAllocation {
+        let order = match (&a.stop, a.phase, self.job(&a.job)) {
+            (Some(stop), _, _) => Order::Stop { grace: stop.grace, why: stop.why.to_string() },
+            (None, Phase::Placed, Some(job)) => Order::Start(Box::new(StartOrder {
+                job: a.job.clone(),
+                attempt: a.attempt,
+                restarts_used: job.restarts_used,
+                owner: a.owner.clone(),
+                spec: job.spec.clone(),
+                gpus: a.gpus.clone(),
+                cpu_millis: a.cpu_millis,
+                memory_bytes: a.memory_bytes,
+                resume_from: a.resume_from.clone(),
+                marker: job.marker.clone(),
+            })),
+            (None, Phase::Placed | Phase::Running | Phase::Stopping, _) => Order::Keep,
+        };
+        let defer = a.deferral.as_ref().filter(|d| d.baseline.is_none()).map(|d| d.order);
+        DesiredAllocation { id: a.id.clone(), epoch: a.epoch, lease: a.lease.clone(), order, defer }
+    }
+
+    /// Whether the log holds the end of that attempt and its GPUs were released.
+    fn is_over(&self, id: &AllocationId) -> bool {
+        let leased =
+            self.leases().values().any(|l| l.holder == LeaseHolder::Allocation(id.clone()));
+        if self.allocation(id).is_some() || leased {
+            return false;
+        }
+        let Some((suffix, attempt)) = id.suffix().rsplit_once('-') else { return false };
+        let Ok(job) = JobId::parse(&format!("{}{suffix}", JobId::PREFIX)) else { return false };
+        let Ok(attempt) = attempt.parse::<u32>() else { return false };
+        // An attempt this state never made is not over but unknown: reported, kept, left alone.
+        self.job(&job).is_some_and(|job| attempt >= 1 && attempt <= job.attempt)
+    }
+
+    /// The GPUs of a node in index order.
+    pub fn gpus_of<'a>(&'a self, node: &'a NodeName) -> impl Iterator<Item = &'a Gpu> {
+        self.node(node).into_iter().flat_map(|n| n.gpus.iter()).filter_map(|uuid| self.gpu(uuid))
+    }
+}

@@ -1,0 +1,461 @@
+//! Events: what applying a command changed, in the past tense.
+//!
+//! Each replica makes the same events; the audit record of the command carries them, and
+//! `fleet why` tells its story from their texts. Only the leader acts on them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::allocation::AttemptEnd;
+use crate::health::Severity;
+use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
+use crate::lease::Epoch;
+use crate::name::{GpuUuid, NodeName, UserName};
+use crate::node::Liveness;
+use crate::time::{Millis, Timestamp};
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    ClusterInitialised {
+        cluster: ClusterId,
+        incarnation: u64,
+    },
+    ClusterVersionSet {
+        version: u32,
+    },
+    ClockReset {
+        from: Timestamp,
+        to: Timestamp,
+    },
+
+    NodeRegistered {
+        node: NodeName,
+        gpus: u32,
+        boot_id: String,
+    },
+    NodeRebooted {
+        node: NodeName,
+        boot_id: String,
+    },
+    NodeFactsChanged {
+        node: NodeName,
+        what: String,
+    },
+    NodeCordoned {
+        node: NodeName,
+        by: String,
+        reason: String,
+    },
+    NodeUncordoned {
+        node: NodeName,
+        by: String,
+    },
+    NodeDraining {
+        node: NodeName,
+        by: String,
+        reason: String,
+        deadline: Option<Timestamp>,
+    },
+    NodeDrained {
+        node: NodeName,
+    },
+    NodeSuspended {
+        node: NodeName,
+        reason: String,
+    },
+    LivenessChanged {
+        node: NodeName,
+        liveness: Liveness,
+    },
+    ConditionRaised {
+        node: NodeName,
+        gpu: Option<GpuUuid>,
+        kind: String,
+        severity: Severity,
+        message: String,
+    },
+    ConditionChanged {
+        node: NodeName,
+        gpu: Option<GpuUuid>,
+        kind: String,
+        severity: Severity,
+        message: String,
+    },
+    ConditionCleared {
+        node: NodeName,
+        gpu: Option<GpuUuid>,
+        kind: String,
+    },
+    EvictionsFrozen {
+        affected: u32,
+        of: u32,
+    },
+    EvictionsThawed {
+        by: String,
+    },
+    GpuDeclaredFree {
+        gpu: GpuUuid,
+        by: String,
+        reason: String,
+    },
+
+    ReservationCreated {
+        reservation: ReservationId,
+        owner: UserName,
+        node: NodeName,
+        gpus: Vec<GpuUuid>,
+        starts_at: Timestamp,
+        ends_at: Timestamp,
+    },
+    ReservationExtended {
+        reservation: ReservationId,
+        ends_at: Timestamp,
+    },
+    ReservationMoved {
+        reservation: ReservationId,
+        node: NodeName,
+        gpus: Vec<GpuUuid>,
+        why: String,
+    },
+    ReservationStarted {
+        reservation: ReservationId,
+        lease: LeaseId,
+        epoch: Epoch,
+    },
+    ReservationDelayed {
+        reservation: ReservationId,
+        why: String,
+    },
+    ReservationEnding {
+        reservation: ReservationId,
+        why: String,
+    },
+    ReservationEnded {
+        reservation: ReservationId,
+    },
+    ReservationCancelled {
+        reservation: ReservationId,
+        by: String,
+    },
+
+    JobQueued {
+        job: JobId,
+        owner: UserName,
+    },
+    JobPlaced {
+        job: JobId,
+        allocation: AllocationId,
+        node: NodeName,
+        gpus: Vec<GpuUuid>,
+        epoch: Epoch,
+        resume_from: Option<String>,
+    },
+    JobStarted {
+        job: JobId,
+        allocation: AllocationId,
+    },
+    CheckpointRecorded {
+        job: JobId,
+        allocation: AllocationId,
+        seq: u64,
+        path: String,
+    },
+    EvictionDeferred {
+        job: JobId,
+        allocation: AllocationId,
+        causes: Vec<String>,
+        deadline: Option<Timestamp>,
+    },
+    DeferralTaken {
+        job: JobId,
+        allocation: AllocationId,
+        checkpoint_seq: u64,
+    },
+    DeferralCancelled {
+        job: JobId,
+        allocation: AllocationId,
+        waited: Millis,
+    },
+    DeferralHeldBack {
+        job: JobId,
+        allocation: AllocationId,
+        why: String,
+    },
+    EvictionStarted {
+        job: JobId,
+        allocation: AllocationId,
+        causes: Vec<String>,
+        after_checkpoint: Option<u64>,
+    },
+    JobStopping {
+        job: JobId,
+        allocation: AllocationId,
+        why: String,
+    },
+    AttemptEnded {
+        job: JobId,
+        allocation: AllocationId,
+        end: AttemptEnd,
+    },
+    JobRequeued {
+        job: JobId,
+        why: String,
+        resume_from: Option<String>,
+    },
+    NodeExcluded {
+        job: JobId,
+        node: NodeName,
+        why: String,
+    },
+    JobCompleted {
+        job: JobId,
+        exit_code: i32,
+    },
+    JobFailed {
+        job: JobId,
+        why: String,
+        exit_code: Option<i32>,
+    },
+    JobCancelled {
+        job: JobId,
+        by: String,
+    },
+    JobTimedOut {
+        job: JobId,
+    },
+
+    GpusReleased {
+        lease: LeaseId,
+        node: NodeName,
+        gpus: Vec<GpuUuid>,
+    },
+    JoinTokenCreated {
+        token: TokenId,
+        names: Vec<NodeName>,
+        expires_at: Timestamp,
+    },
+    JoinTokenRedeemed {
+        token: TokenId,
+        node: NodeName,
+    },
+    RequestsRefused {
+        principal: String,
+        action: String,
+        code: String,
+        count: u64,
+    },
+}
+
+fn gpu_or_node(node: &NodeName, gpu: Option<&GpuUuid>) -> Vec<String> {
+    let mut objects = vec![node.to_string()];
+    objects.extend(gpu.map(ToString::to_string));
+    objects
+}
+
+fn pair(job: &JobId, allocation: &AllocationId) -> Vec<String> {
+    vec![job.to_string(), allocation.to_string()]
+}
+
+impl Event {
+    /// Ids and names of what the event is about, for finding it again.
+    pub fn objects(&self) -> Vec<String> {
+        use Event as E;
+        match self {
+            E::ClusterInitialised { .. }
+            | E::ClusterVersionSet { .. }
+            | E::ClockReset { .. }
+            | E::EvictionsFrozen { .. }
+            | E::EvictionsThawed { .. }
+            | E::RequestsRefused { .. } => Vec::new(),
+            E::NodeRegistered { node, .. }
+            | E::NodeRebooted { node, .. }
+            | E::NodeFactsChanged { node, .. }
+            | E::NodeCordoned { node, .. }
+            | E::NodeUncordoned { node, .. }
+            | E::NodeDraining { node, .. }
+            | E::NodeDrained { node }
+            | E::NodeSuspended { node, .. }
+            | E::LivenessChanged { node, .. } => vec![node.to_string()],
+            E::ConditionRaised { node, gpu, .. }
+            | E::ConditionChanged { node, gpu, .. }
+            | E::ConditionCleared { node, gpu, .. } => gpu_or_node(node, gpu.as_ref()),
+            E::GpuDeclaredFree { gpu, .. } => vec![gpu.to_string()],
+            E::ReservationCreated { reservation, node, gpus, .. } => {
+                let mut objects = vec![reservation.to_string(), node.to_string()];
+                objects.extend(gpus.iter().map(ToString::to_string));
+                objects
+            }
+            E::ReservationMoved { reservation, node, gpus, .. } => {
+                let mut objects = vec![reservation.to_string(), node.to_string()];
+                objects.extend(gpus.iter().map(ToString::to_string));
+                objects
+            }
+            E::ReservationStarted { reservation, lease, .. } => {
+                vec![reservation.to_string(), lease.to_string()]
+            }
+            E::ReservationExtended { reservation, .. }
+            | E::ReservationDelayed { reservation, .. }
+            | E::ReservationEnding { reservation, .. }
+            | E::ReservationEnded { reservation }
+            | E::ReservationCancelled { reservation, .. } => vec![reservation.to_string()],
+            E::JobPlaced { job, allocation, node, gpus, .. } => {
+                let mut objects = pair(job, allocation);
+                objects.push(node.to_string());
+                objects.extend(gpus.iter().map(ToString::to_string));
+                objects
+            }
+            E::JobStarted { job, allocation }
+            | E::CheckpointRecorded { job, allocation, .. }
+            | E::EvictionDeferred { job, allocation, .. }
+            | E::DeferralTaken { job, allocation, .. }
+            | E::DeferralCancelled { job, allocation, .. }
+            | E::DeferralHeldBack { job, allocation, .. }
+            | E::EvictionStarted { job, allocation, .. }
+            | E::JobStopping { job, allocation, .. }
+            | E::AttemptEnded { job, allocation, .. } => pair(job, allocation),
+            E::NodeExcluded { job, node, .. } => vec![job.to_string(), node.to_string()],
+            E::JobQueued { job, .. }
+            | E::JobRequeued { job, .. }
+            | E::JobCompleted { job, .. }
+            | E::JobFailed { job, .. }
+            | E::JobCancelled { job, .. }
+            | E::JobTimedOut { job } => vec![job.to_string()],
+            E::GpusReleased { lease, node, gpus } => {
+                let mut objects = vec![lease.to_string(), node.to_string()];
+                objects.extend(gpus.iter().map(ToString::to_string));
+                objects
+            }
+            E::JoinTokenCreated { token, names, .. } => {
+                let mut objects = vec![token.to_string()];
+                objects.extend(names.iter().map(ToString::to_string));
+                objects
+            }
+            E::JoinTokenRedeemed { token, node } => vec![token.to_string(), node.to_string()],
+        }
+    }
+}
+
+fn list<T: ToString>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn severity_word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Notice => "notice",
+        Severity::Degraded => "degraded",
+        Severity::Fatal => "fatal",
+    }
+}
+
+fn subject(node: &NodeName, gpu: Option<&GpuUuid>) -> String {
+    gpu.map_or_else(|| node.to_string(), |gpu| format!("{gpu} on {node}"))
+}
+
+/// The sentence `fleet why` prints. Times are left to the reader's edge, which knows the zone.
+impl std::fmt::Display for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        use Event as E;
+        match self {
+            E::ClusterInitialised { cluster, incarnation } => {
+                write!(f, "cluster {cluster} begun, incarnation {incarnation}")
+            }
+            E::ClusterVersionSet { version } => write!(f, "cluster version is now {version}"),
+            E::ClockReset { .. } => write!(f, "the fleet's clock was set back"),
+            E::NodeRegistered { node, gpus, .. } => write!(f, "{node} joined with {gpus} GPUs"),
+            E::NodeRebooted { node, .. } => write!(f, "{node} booted anew"),
+            E::NodeFactsChanged { node, what } => write!(f, "{node}: {what}"),
+            E::NodeCordoned { node, by, reason } => write!(f, "{node} cordoned by {by}: {reason}"),
+            E::NodeUncordoned { node, by } => write!(f, "{node} takes work again (by {by})"),
+            E::NodeDraining { node, by, reason, .. } => {
+                write!(f, "{node} is to be emptied, by {by}: {reason}")
+            }
+            E::NodeDrained { node } => write!(f, "{node} is empty"),
+            E::NodeSuspended { node, reason } => write!(f, "{node} suspended: {reason}"),
+            E::LivenessChanged { node, liveness } => match liveness {
+                Liveness::Ready => write!(f, "{node} is heard again"),
+                Liveness::Suspect => write!(f, "{node} is silent; nothing new is placed on it"),
+                Liveness::Unreachable => write!(f, "{node} is unreachable; its work is left alone"),
+            },
+            E::ConditionRaised { node, gpu, severity, message, .. }
+            | E::ConditionChanged { node, gpu, severity, message, .. } => write!(
+                f,
+                "{}: {} ({message})",
+                subject(node, gpu.as_ref()),
+                severity_word(*severity)
+            ),
+            E::ConditionCleared { node, gpu, kind } => {
+                write!(f, "{}: {kind} is over", subject(node, gpu.as_ref()))
+            }
+            E::EvictionsFrozen { affected, of } => {
+                write!(f, "automatic evictions frozen: {affected} of {of} nodes went bad at once")
+            }
+            E::EvictionsThawed { by } => write!(f, "automatic evictions go on, by {by}"),
+            E::GpuDeclaredFree { gpu, by, reason } => {
+                write!(f, "{gpu} declared free by {by}: {reason}")
+            }
+            E::ReservationCreated { owner, node, gpus, .. } => {
+                write!(f, "reserved for {owner}: {} on {node}", list(gpus))
+            }
+            E::ReservationExtended { .. } => write!(f, "reservation extended"),
+            E::ReservationMoved { node, gpus, why, .. } => {
+                write!(f, "moved to {} on {node}: {why}", list(gpus))
+            }
+            E::ReservationStarted { .. } => write!(f, "reservation started"),
+            E::ReservationDelayed { why, .. } => write!(f, "reservation cannot start yet: {why}"),
+            E::ReservationEnding { why, .. } => write!(f, "reservation is ending: {why}"),
+            E::ReservationEnded { .. } => write!(f, "reservation ended"),
+            E::ReservationCancelled { by, .. } => write!(f, "reservation cancelled by {by}"),
+            E::JobQueued { owner, .. } => write!(f, "queued by {owner}"),
+            E::JobPlaced { node, gpus, resume_from, .. } => {
+                write!(f, "placed on {node}")?;
+                if !gpus.is_empty() {
+                    write!(f, " with {}", list(gpus))?;
+                }
+                match resume_from {
+                    Some(path) => write!(f, ", to go on from {path}"),
+                    None => Ok(()),
+                }
+            }
+            E::JobStarted { allocation, .. } => write!(f, "{allocation} runs"),
+            E::CheckpointRecorded { seq, path, .. } => write!(f, "checkpoint {seq} saved: {path}"),
+            E::EvictionDeferred { causes, .. } => {
+                write!(f, "must leave ({}); waits for the next checkpoint", list(causes))
+            }
+            E::DeferralTaken { checkpoint_seq, .. } => {
+                write!(f, "node took the order; a checkpoint after number {checkpoint_seq} will do")
+            }
+            E::DeferralCancelled { waited, .. } => {
+                write!(f, "may stay after all, after waiting {waited}")
+            }
+            E::DeferralHeldBack { why, .. } => write!(f, "runs on where it is: {why}"),
+            E::EvictionStarted { causes, after_checkpoint, .. } => match after_checkpoint {
+                Some(seq) => write!(f, "evicted after checkpoint {seq} ({})", list(causes)),
+                None => write!(
+                    f,
+                    "evicted without a new checkpoint: the wait is over ({})",
+                    list(causes)
+                ),
+            },
+            E::JobStopping { why, .. } => write!(f, "told to stop: {why}"),
+            E::AttemptEnded { allocation, end, .. } => write!(f, "{allocation} ended: {end}"),
+            E::JobRequeued { why, resume_from, .. } => match resume_from {
+                Some(path) => write!(f, "queued again ({why}), will go on from {path}"),
+                None => write!(f, "queued again ({why}), from its beginning"),
+            },
+            E::NodeExcluded { node, why, .. } => write!(f, "not on {node} again: {why}"),
+            E::JobCompleted { exit_code, .. } => write!(f, "completed, exit code {exit_code}"),
+            E::JobFailed { why, .. } => write!(f, "failed: {why}"),
+            E::JobCancelled { by, .. } => write!(f, "cancelled by {by}"),
+            E::JobTimedOut { .. } => write!(f, "stopped at its time limit"),
+            E::GpusReleased { node, gpus, .. } => {
+                write!(f, "{} on {node} proven empty and free", list(gpus))
+            }
+            E::JoinTokenCreated { names, .. } => write!(f, "join token made for {}", list(names)),
+            E::JoinTokenRedeemed { node, .. } => write!(f, "join token used by {node}"),
+            E::RequestsRefused { principal, action, code, count } => {
+                write!(f, "{count} × {action} by {principal} refused: {code}")
+            }
+        }
+    }
+}

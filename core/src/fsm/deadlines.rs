@@ -1,0 +1,130 @@
+//! Timed transitions. The leader asks `next_deadline`, waits, and proposes `AdvanceTime`; what is
+//! due is decided here, by the log's time.
+
+use super::{Fsm, Turn};
+use crate::allocation::{Allocation, StopWhy};
+use crate::id::{AllocationId, ReservationId};
+use crate::node::Liveness;
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+use crate::reservation::{Reservation, ReservationState};
+use crate::time::{Millis, Timestamp};
+
+/// Added to a silent node's allowance before its job is replaced: clocks differ in rate by up to
+/// one percent, and messages take time.
+pub(crate) const LOST_MARGIN: Millis = Millis::secs(5);
+
+impl Fsm {
+    /// The next instant at which time alone changes something.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        let reservations = self.reservations.values().filter_map(|r| self.reservation_due(r));
+        let allocations = self.allocations.values().flat_map(|a| self.allocation_due(a));
+        reservations.chain(allocations).min()
+    }
+
+    fn reservation_due(&self, r: &Reservation) -> Option<Timestamp> {
+        match r.state {
+            ReservationState::Scheduled if r.window.starts_at > self.now => {
+                Some(r.window.starts_at)
+            }
+            // It waits for a release, which starts it; only its end is a matter of time.
+            ReservationState::Scheduled | ReservationState::Active => Some(r.window.ends_at),
+            ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
+                None
+            }
+        }
+    }
+
+    fn allocation_due(&self, a: &Allocation) -> Vec<Timestamp> {
+        let mut due = Vec::new();
+        if a.stop.is_none() {
+            due.extend(a.time_limit_at);
+            let waits_for_thaw = self.storm.frozen().is_some()
+                && !a.causes.contains_key(&crate::allocation::CauseKey::Drain);
+            if !waits_for_thaw {
+                due.extend(a.deferral.as_ref().and_then(|d| d.deadline));
+            }
+        }
+        due.extend(self.lost_at(a));
+        due
+    }
+
+    /// When the job of a silent node is replaced, where its owner asked for that.
+    fn lost_at(&self, a: &Allocation) -> Option<Timestamp> {
+        let node = self.nodes.get(&a.node)?;
+        let spec = &self.jobs.get(&a.job)?.spec;
+        let (silent_since, allowed) = (node.silent_since?, spec.stop_after?);
+        if node.liveness != Liveness::Unreachable {
+            return None;
+        }
+        let drift = Millis(allowed.0 / 100);
+        Some(silent_since + allowed + drift + spec.stop_grace + LOST_MARGIN)
+    }
+
+    /// Runs everything that is due.
+    pub(super) fn advance_time(&mut self, turn: &mut Turn<'_>) -> Result<Reply, Rejection> {
+        let now = self.now;
+        self.end_due_reservations(turn, now);
+        self.start_due_reservations(turn);
+        let over: Vec<AllocationId> = self
+            .allocations
+            .values()
+            .filter(|a| a.stop.is_none() && a.time_limit_at.is_some_and(|at| at <= now))
+            .map(|a| a.id.clone())
+            .collect();
+        for id in over {
+            self.stop_allocation(turn, &id, StopWhy::TimeLimit);
+        }
+        for id in self.overdue_deferrals(now) {
+            self.evict(turn, &id, None);
+        }
+        let lost: Vec<AllocationId> = self
+            .allocations
+            .values()
+            .filter(|a| self.lost_at(a).is_some_and(|at| at <= now))
+            .map(|a| a.id.clone())
+            .collect();
+        for id in lost {
+            let message = "its node was silent for longer than the job allows".to_owned();
+            self.lose_allocation(turn, &id, message);
+        }
+        Ok(Reply::Done)
+    }
+
+    fn end_due_reservations(&mut self, turn: &mut Turn<'_>, now: Timestamp) {
+        let due: Vec<(ReservationId, bool)> = self
+            .reservations
+            .values()
+            .filter(|r| r.window.ends_at <= now)
+            .filter_map(|r| match r.state {
+                ReservationState::Active => Some((r.id.clone(), true)),
+                ReservationState::Scheduled => Some((r.id.clone(), false)),
+                ReservationState::Ending
+                | ReservationState::Ended
+                | ReservationState::Cancelled => None,
+            })
+            .collect();
+        for (id, active) in due {
+            if active {
+                self.end_reservation(turn, &id, "its time is over");
+            } else {
+                self.miss_reservation(turn, &id);
+            }
+        }
+    }
+
+    /// Starts what is due; called again whenever GPUs are released.
+    pub(super) fn start_due_reservations(&mut self, turn: &mut Turn<'_>) {
+        let now = self.now;
+        let due: Vec<ReservationId> = self
+            .reservations
+            .values()
+            .filter(|r| r.state == ReservationState::Scheduled)
+            .filter(|r| r.window.starts_at <= now && now < r.window.ends_at)
+            .map(|r| r.id.clone())
+            .collect();
+        for id in due {
+            self.start_reservation(turn, &id);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Deferred eviction: work that must leave waits for its next checkpoint, unless it is lost already.
+//!
+//! Each allocation has a set of causes (conditions of its GPUs and node, a drain). While the set is
+//! not empty a deferral is open; it ends by a later checkpoint, by its deadline, or by the causes
+//! going away. Nothing here compares clocks of two machines: the agent says what its checkpoint
+//! number was when it took the order, and only a higher number counts.
+
+use std::collections::BTreeMap;
+
+use super::{Fsm, Turn};
+use crate::allocation::{Cause, CauseKey, Deferral, StopWhy};
+use crate::event::Event;
+use crate::health::{Severity, Subject};
+use crate::id::AllocationId;
+use crate::job::{Checkpoint, DEFERRAL_DEFAULT, DEFERRAL_MAX};
+use crate::name::NodeName;
+use crate::scheduler;
+use crate::time::{Millis, Timestamp};
+
+/// A checkpoint reported later than this after its completion triggers nothing: after a long
+/// partition it says little about where the job is now.
+pub(crate) const CHECKPOINT_FRESH: Millis = Millis::secs(60);
+
+impl Fsm {
+    /// Looks again at everything on the node, after its conditions or its drain changed.
+    pub(super) fn review_node(&mut self, turn: &mut Turn<'_>, node: &NodeName) {
+        let ids: Vec<AllocationId> =
+            self.allocations.values().filter(|a| a.node == *node).map(|a| a.id.clone()).collect();
+        for id in ids {
+            self.review_allocation(turn, &id);
+        }
+    }
+
+    fn causes_of(&self, id: &AllocationId) -> BTreeMap<CauseKey, Cause> {
+        let mut causes = BTreeMap::new();
+        let Some(allocation) = self.allocations.get(id) else { return causes };
+        let Some(node) = self.nodes.get(&allocation.node) else { return causes };
+        for condition in node.conditions.iter().filter(|c| c.is_active()) {
+            let subject = match &condition.subject {
+                Subject::Node => "node".to_owned(),
+                Subject::Gpu(gpu) if allocation.gpus.contains(gpu) => gpu.to_string(),
+                Subject::Gpu(_) => continue,
+            };
+            if condition.severity < Severity::Degraded {
+                continue;
+            }
+            let key = CauseKey::Condition { subject, kind: condition.kind.to_string() };
+            let text = condition.reason.clone();
+            let cause =
+                Cause { severity: condition.severity, since: self.now, text, deadline: None };
+            causes.insert(key, cause);
+        }
+        if let Some(drain) = &node.drain {
+            let text = format!("{} is being drained", node.name);
+            let cause = Cause {
+                severity: Severity::Degraded,
+                since: drain.since,
+                text,
+                deadline: drain.deadline,
+            };
+            causes.insert(CauseKey::Drain, cause);
+        }
+        causes
+    }
+
+    fn review_allocation(&mut self, turn: &mut Turn<'_>, id: &AllocationId) {
+        let mut causes = self.causes_of(id);
+        let Some(allocation) = self.allocations.get_mut(id) else { return };
+        for (key, cause) in &mut causes {
+            if let Some(old) = allocation.causes.get(key) {
+                cause.since = old.since;
+            }
+        }
+        allocation.causes = causes;
+        if allocation.stop.is_some() {
+            return;
+        }
+        let fatal = allocation
+            .causes
+            .values()
+            .find(|c| c.severity == Severity::Fatal)
+            .map(|c| c.text.clone());
+        match fatal {
+            Some(cause) if self.storm.frozen().is_none() => {
+                self.stop_allocation(turn, id, StopWhy::NodeFault { cause });
+            }
+            Some(_) | None if self.allocations.get(id).is_some_and(|a| a.causes.is_empty()) => {
+                self.cancel_deferral(turn, id);
+            }
+            Some(_) | None => self.defer(turn, id),
+        }
+    }
+
+    fn cancel_deferral(&mut self, turn: &mut Turn<'_>, id: &AllocationId) {
+        let now = self.now;
+        let Some(allocation) = self.allocations.get_mut(id) else { return };
+        let Some(deferral) = allocation.deferral.take() else { return };
+        let waited = now.since(deferral.since);
+        allocation.deferral_spent = allocation.deferral_spent + waited;
+        let job = allocation.job.clone();
+        turn.say(Event::DeferralCancelled { job, allocation: id.clone(), waited });
+    }
+
+    /// Opens the deferral, or moves the deadline of the open one to what the causes now say.
+    fn defer(&mut self, turn: &mut Turn<'_>, id: &AllocationId) {
+        let now = self.now;
+        let Some(allocation) = self.allocations.get_mut(id) else { return };
+        let Some(job) = self.jobs.get(&allocation.job) else { return };
+        let since = allocation.deferral.as_ref().map_or(now, |d| d.since);
+        // Work that declares no checkpoint has nothing to wait for: it finishes, unless somebody
+        // set a limit.
+        let budget = job.spec.checkpoint.as_ref().map(|_| {
+            let limit = job.spec.max_deferral.unwrap_or(DEFERRAL_DEFAULT).min(DEFERRAL_MAX);
+            since + limit.saturating_sub(allocation.deferral_spent)
+        });
+        let deadline = allocation.causes.values().filter_map(|c| c.deadline).chain(budget).min();
+        if let Some(open) = &mut allocation.deferral {
+            open.deadline = deadline;
+            return;
+        }
+        allocation.deferral_orders += 1;
+        allocation.deferral = Some(Deferral {
+            order: allocation.deferral_orders,
+            since: now,
+            baseline: None,
+            deadline,
+            held_back: None,
+        });
+        let causes = cause_texts(&allocation.causes);
+        turn.say(Event::EvictionDeferred {
+            job: allocation.job.clone(),
+            allocation: id.clone(),
+            causes,
+            deadline,
+        });
+    }
+
+    /// The agent says which checkpoint number it had when it took the order.
+    pub(super) fn deferral_taken(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &AllocationId,
+        order: u32,
+        checkpoint_seq: u64,
+    ) {
+        let Some(allocation) = self.allocations.get_mut(id) else { return };
+        let Some(deferral) = &mut allocation.deferral else { return };
+        if deferral.order != order || deferral.baseline.is_some() {
+            return;
+        }
+        deferral.baseline = Some(checkpoint_seq);
+        let job = allocation.job.clone();
+        turn.say(Event::DeferralTaken { job, allocation: id.clone(), checkpoint_seq });
+    }
+
+    /// A checkpoint is complete. It becomes the job's newest, and may end a deferral.
+    pub(super) fn checkpoint_seen(
+        &mut self,
+        turn: &mut Turn<'_>,
+        checkpoint: Checkpoint,
+        age: Millis,
+    ) {
+        let id = checkpoint.allocation.clone();
+        let seq = checkpoint.seq;
+        let Some(allocation) = self.allocations.get_mut(&id) else { return };
+        if seq <= allocation.checkpoint_seq {
+            return;
+        }
+        allocation.checkpoint_seq = seq;
+        let Some(job) = self.jobs.get_mut(&allocation.job) else { return };
+        turn.say(Event::CheckpointRecorded {
+            job: job.id.clone(),
+            allocation: id.clone(),
+            seq,
+            path: checkpoint.path.clone(),
+        });
+        job.last_checkpoint = Some(checkpoint);
+        let after_order = allocation
+            .deferral
+            .as_ref()
+            .and_then(|d| d.baseline)
+            .is_some_and(|baseline| seq > baseline);
+        if after_order && allocation.stop.is_none() && age <= CHECKPOINT_FRESH {
+            self.leave_after_checkpoint(turn, &id, seq);
+        }
+    }
+
+    fn leave_after_checkpoint(&mut self, turn: &mut Turn<'_>, id: &AllocationId, seq: u64) {
+        let drained =
+            self.allocations.get(id).is_some_and(|a| a.causes.contains_key(&CauseKey::Drain));
+        let held_back = if self.storm.frozen().is_some() && !drained {
+            Some("automatic evictions are frozen".to_owned())
+        } else if scheduler::elsewhere(self, id).is_none() {
+            Some("nothing else fits it now".to_owned())
+        } else {
+            None
+        };
+        let Some(why) = held_back else {
+            self.evict(turn, id, Some(seq));
+            return;
+        };
+        let Some(allocation) = self.allocations.get_mut(id) else { return };
+        let Some(deferral) = &mut allocation.deferral else { return };
+        if deferral.held_back.as_deref() != Some(why.as_str()) {
+            deferral.held_back = Some(why.clone());
+            let job = allocation.job.clone();
+            turn.say(Event::DeferralHeldBack { job, allocation: id.clone(), why });
+        }
+    }
+
+    /// Stops the attempt so that it goes on elsewhere. Not taken back any more.
+    pub(super) fn evict(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &AllocationId,
+        after_checkpoint: Option<u64>,
+    ) {
+        let Some(allocation) = self.allocations.get(id) else { return };
+        let causes = cause_texts(&allocation.causes);
+        turn.say(Event::EvictionStarted {
+            job: allocation.job.clone(),
+            allocation: id.clone(),
+            causes: causes.clone(),
+            after_checkpoint,
+        });
+        let after_checkpoint = after_checkpoint.is_some();
+        self.stop_allocation(turn, id, StopWhy::Evicted { causes, after_checkpoint });
+    }
+
+    /// Deferrals whose wait is over now.
+    pub(super) fn overdue_deferrals(&self, now: Timestamp) -> Vec<AllocationId> {
+        let frozen = self.storm.frozen().is_some();
+        self.allocations
+            .values()
+            .filter(|a| a.stop.is_none())
+            .filter(|a| !frozen || a.causes.contains_key(&CauseKey::Drain))
+            .filter(|a| a.deferral.as_ref().and_then(|d| d.deadline).is_some_and(|at| at <= now))
+            .map(|a| a.id.clone())
+            .collect()
+    }
+}
+
+fn cause_texts(causes: &BTreeMap<CauseKey, Cause>) -> Vec<String> {
+    causes.values().map(|cause| cause.text.clone()).collect()
+}

@@ -1,0 +1,127 @@
+//! What must hold after every step. Checked by tests, the simulator and when a snapshot is loaded.
+
+use std::collections::BTreeMap;
+
+use super::Fsm;
+use crate::job::JobState;
+use crate::lease::LeaseHolder;
+use crate::name::GpuUuid;
+use crate::reservation::ReservationState;
+
+/// A broken invariant, in words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Violation(pub String);
+
+macro_rules! must {
+    ($holds:expr, $($arg:tt)*) => {
+        if !$holds {
+            return Err(Violation(format!($($arg)*)));
+        }
+    };
+}
+
+impl Fsm {
+    /// The first invariant that does not hold.
+    pub fn check_invariants(&self) -> Result<(), Violation> {
+        self.leases_and_holds_agree()?;
+        self.reservations_do_not_overlap()?;
+        self.jobs_and_allocations_agree()?;
+        self.nodes_list_their_own_gpus()
+    }
+
+    /// One lease a GPU, and under a reservation's lease one child of the same owner.
+    fn leases_and_holds_agree(&self) -> Result<(), Violation> {
+        let mut held: BTreeMap<&GpuUuid, u32> = BTreeMap::new();
+        for lease in self.leases.values() {
+            for gpu in &lease.gpus {
+                *held.entry(gpu).or_default() += 1;
+                let hold = self.holds.get(gpu);
+                let there = hold
+                    .is_some_and(|h| h.lease == lease.id || h.child.as_ref() == Some(&lease.id));
+                must!(there, "{} claims {gpu}, which is held by {hold:?}", lease.id);
+            }
+            if let Some(parent) = &lease.parent {
+                let parent = self.leases.get(parent);
+                let same = parent.is_some_and(|p| p.owner == lease.owner && p.node == lease.node);
+                must!(same, "{} has no parent of its owner on its node", lease.id);
+            }
+        }
+        for (gpu, hold) in &self.holds {
+            let expected = 1 + u32::from(hold.child.is_some());
+            let found = held.get(gpu).copied().unwrap_or(0);
+            must!(found == expected, "{gpu} is claimed by {found} leases, held by {hold:?}");
+        }
+        Ok(())
+    }
+
+    fn reservations_do_not_overlap(&self) -> Result<(), Violation> {
+        let mut windows: BTreeMap<&GpuUuid, Vec<_>> = BTreeMap::new();
+        for r in self.reservations.values() {
+            let claims = matches!(r.state, ReservationState::Scheduled | ReservationState::Active);
+            if claims {
+                for gpu in &r.gpus {
+                    windows.entry(gpu).or_default().push((r.window, &r.id));
+                }
+            }
+            let has_lease = r.lease.as_ref().is_some_and(|l| self.leases.contains_key(l));
+            let needs = matches!(r.state, ReservationState::Active | ReservationState::Ending);
+            must!(has_lease == needs, "{} is {:?} and its lease is {:?}", r.id, r.state, r.lease);
+        }
+        for (gpu, mut list) in windows {
+            list.sort_by_key(|(window, _)| window.starts_at);
+            for pair in list.windows(2) {
+                let apart = !pair[0].0.overlaps(&pair[1].0);
+                must!(apart, "{gpu} is promised to {} and {} at once", pair[0].1, pair[1].1);
+            }
+        }
+        Ok(())
+    }
+
+    fn jobs_and_allocations_agree(&self) -> Result<(), Violation> {
+        for job in self.jobs.values() {
+            let queued = self.queue.get(&job.queue) == Some(&job.id);
+            must!(
+                queued == (job.state == JobState::Queued),
+                "{} is {:?} and queued is {queued}",
+                job.id,
+                job.state
+            );
+            let runs =
+                matches!(job.state, JobState::Starting | JobState::Running | JobState::Stopping);
+            let has = job.allocation.as_ref().is_some_and(|a| self.allocations.contains_key(a));
+            must!(has == runs, "{} is {:?} and has an allocation: {has}", job.id, job.state);
+            must!(
+                job.state.is_final() == job.outcome.is_some(),
+                "{} is {:?} with outcome {:?}",
+                job.id,
+                job.state,
+                job.outcome
+            );
+        }
+        for a in self.allocations.values() {
+            let own = self.jobs.get(&a.job).and_then(|job| job.allocation.as_ref()) == Some(&a.id);
+            must!(own, "{} is not its job's allocation", a.id);
+            must!(a.gpus.is_empty() == a.lease.is_none(), "{} has GPUs without a lease", a.id);
+            if let Some(lease) = a.lease.as_ref().and_then(|l| self.leases.get(l)) {
+                let same = lease.gpus == a.gpus
+                    && lease.epoch == a.epoch
+                    && lease.holder == LeaseHolder::Allocation(a.id.clone());
+                must!(same, "{} and {} do not agree", a.id, lease.id);
+            } else {
+                must!(a.lease.is_none(), "{} names a lease that is gone", a.id);
+            }
+        }
+        Ok(())
+    }
+
+    fn nodes_list_their_own_gpus(&self) -> Result<(), Violation> {
+        for node in self.nodes.values() {
+            for gpu in &node.gpus {
+                let own = self.gpus.get(gpu).is_some_and(|g| g.node == node.name);
+                must!(own, "{} lists {gpu}, which is not its own", node.name);
+            }
+        }
+        Ok(())
+    }
+}

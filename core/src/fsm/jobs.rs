@@ -1,0 +1,449 @@
+//! Jobs: submitted, placed, stopped, ended, queued again.
+
+use super::leases::Grant;
+use super::reservations::check_owner;
+use super::{FINISHED_JOBS_KEPT, Fsm, Turn, validate};
+use crate::actor::Actor;
+use crate::allocation::{Allocation, AttemptEnd, EndReport, Phase, StopOrder, StopWhy};
+use crate::command::{Placement, SubmitJob};
+use crate::event::Event;
+use crate::id::{AllocationId, JobId};
+use crate::job::{JOBS_OPEN_MAX, Job, JobOutcome, JobState, Place, QueueKey, START_FAULTS_MAX};
+use crate::lease::LeaseHolder;
+use crate::name::NodeName;
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+use crate::scheduler;
+use crate::time::Millis;
+
+/// Queue class of work that was interrupted: before everything else.
+const CLASS_INTERRUPTED: u8 = 0;
+/// Queue class of new work.
+const CLASS_NEW: u8 = 1;
+
+/// What becomes of a job whose attempt ended.
+enum Next {
+    Finish(JobState, JobOutcome),
+    /// Queue again; the flag says whether a restart is used up.
+    Again {
+        why: String,
+        uses_restart: bool,
+    },
+}
+
+impl Fsm {
+    pub(super) fn submit_job(
+        &mut self,
+        turn: &mut Turn<'_>,
+        wish: &SubmitJob,
+    ) -> Result<Reply, Rejection> {
+        self.check_job(turn.actor, wish)?;
+        self.jobs_submitted += 1;
+        let queue = QueueKey { class: CLASS_NEW, submitted: self.jobs_submitted };
+        let job = Job {
+            id: wish.id.clone(),
+            owner: wish.owner.clone(),
+            spec: wish.spec.clone(),
+            state: JobState::Queued,
+            queue,
+            submitted_at: self.now,
+            started_at: None,
+            ended_at: None,
+            attempt: 0,
+            allocation: None,
+            place: None,
+            restarts_used: 0,
+            start_faults: 0,
+            last_checkpoint: None,
+            marker: wish.marker.clone(),
+            excluded_nodes: std::collections::BTreeMap::new(),
+            cancel_requested: false,
+            outcome: None,
+        };
+        self.jobs.insert(wish.id.clone(), job);
+        self.queue.insert(queue, wish.id.clone());
+        turn.say(Event::JobQueued { job: wish.id.clone(), owner: wish.owner.clone() });
+        Ok(Reply::JobSubmitted { id: wish.id.clone() })
+    }
+
+    /// Everything that could be refused.
+    pub(super) fn check_job(&self, actor: &Actor, wish: &SubmitJob) -> Result<(), Rejection> {
+        check_owner(actor, &wish.owner)?;
+        validate::job_spec(&wish.spec)?;
+        if self.jobs.contains_key(&wish.id) {
+            return Err(Rejection::IdTaken { id: wish.id.to_string() });
+        }
+        if self.queue.len() + self.allocations.len() >= JOBS_OPEN_MAX {
+            let what = "open jobs".to_owned();
+            return Err(Rejection::LimitReached { what, limit: JOBS_OPEN_MAX as u64 });
+        }
+        if let Some(id) = &wish.spec.reservation {
+            let reservation = self.open_reservation(id)?;
+            if reservation.owner != wish.owner {
+                return Err(Rejection::Denied { needs: format!("the owner of {id}") });
+            }
+        }
+        scheduler::satisfiable(self, &wish.owner, &wish.spec)?;
+        if wish.spec.immediate {
+            scheduler::could_start_now(self, &wish.owner, &wish.spec)?;
+        }
+        Ok(())
+    }
+
+    /// Cancelling twice is harmless; a finished job cannot be cancelled.
+    pub(super) fn cancel_job(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &JobId,
+    ) -> Result<Reply, Rejection> {
+        let job = self.jobs.get_mut(id).ok_or_else(|| Rejection::not_found("job", id))?;
+        if job.state.is_final() {
+            let state = job.state.word().to_owned();
+            return Err(Rejection::AlreadyEnded { id: id.to_string(), state });
+        }
+        job.cancel_requested = true;
+        let by = turn.actor.display_name();
+        match job.allocation.clone() {
+            Some(allocation) => self.stop_allocation(turn, &allocation, StopWhy::Cancelled { by }),
+            None => {
+                let reason = format!("cancelled by {by} before it ran");
+                let outcome = JobOutcome { exit_code: None, reason };
+                turn.say(Event::JobCancelled { job: id.clone(), by });
+                self.finish_job(id, JobState::Cancelled, outcome);
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Applies a plan line by line; a line the state outran is refused and planned again.
+    pub(super) fn place_jobs(&mut self, turn: &mut Turn<'_>, lines: &[Placement]) -> Reply {
+        Reply::Placed { results: lines.iter().map(|line| self.place_job(turn, line)).collect() }
+    }
+
+    fn place_job(
+        &mut self,
+        turn: &mut Turn<'_>,
+        line: &Placement,
+    ) -> Result<AllocationId, Rejection> {
+        let approved = scheduler::check(self, line)?;
+        let stale =
+            |why: &str| Rejection::PlanStale { what: line.job.to_string(), why: why.to_owned() };
+        let boot_id = self
+            .nodes
+            .get(&line.node)
+            .map(|node| node.facts.boot_id.clone())
+            .ok_or_else(|| stale("the node is gone"))?;
+        let job = self.jobs.get(&line.job).ok_or_else(|| stale("the job is gone"))?;
+        let attempt = job.attempt + 1;
+        let id = AllocationId::of_attempt(&line.job, attempt);
+        let owner = job.owner.clone();
+        let resume_from = job.last_checkpoint.as_ref().map(|c| c.path.clone());
+        let key = job.queue;
+        let lease = (!line.gpus.is_empty()).then(|| {
+            let grant = Grant {
+                node: line.node.clone(),
+                gpus: line.gpus.clone(),
+                owner: owner.clone(),
+                holder: LeaseHolder::Allocation(id.clone()),
+                parent: approved.parent.clone(),
+            };
+            self.grant(turn, grant)
+        });
+        let allocation = Allocation {
+            id: id.clone(),
+            job: line.job.clone(),
+            attempt,
+            node: line.node.clone(),
+            boot_id,
+            gpus: line.gpus.clone(),
+            lease,
+            epoch: turn.epoch,
+            owner,
+            cpu_millis: line.cpu_millis,
+            memory_bytes: line.memory_bytes,
+            phase: Phase::Placed,
+            placed_at: self.now,
+            started_at: None,
+            time_limit_at: None,
+            // Under a reservation's lease the end of the reservation stops it, however often that
+            // is moved.
+            ends_by: approved.ends_by.filter(|_| approved.parent.is_none()),
+            stop: None,
+            causes: std::collections::BTreeMap::new(),
+            deferral: None,
+            deferral_orders: 0,
+            deferral_spent: Millis::ZERO,
+            checkpoint_seq: 0,
+            resume_from: resume_from.clone(),
+        };
+        self.allocations.insert(id.clone(), allocation);
+        self.queue.remove(&key);
+        if let Some(job) = self.jobs.get_mut(&line.job) {
+            job.state = JobState::Starting;
+            job.attempt = attempt;
+            job.allocation = Some(id.clone());
+            job.place = Some(Place {
+                node: line.node.clone(),
+                gpus: line.gpus.clone(),
+                cpu_millis: line.cpu_millis,
+                memory_bytes: line.memory_bytes,
+            });
+        }
+        turn.say(Event::JobPlaced {
+            job: line.job.clone(),
+            allocation: id.clone(),
+            node: line.node.clone(),
+            gpus: line.gpus.clone(),
+            epoch: turn.epoch,
+            resume_from,
+        });
+        Ok(id)
+    }
+
+    /// Orders the stop; the first order wins, but a user's cancel replaces the reason.
+    pub(super) fn stop_allocation(&mut self, turn: &mut Turn<'_>, id: &AllocationId, why: StopWhy) {
+        let now = self.now;
+        let Some(allocation) = self.allocations.get_mut(id) else { return };
+        if let Some(stop) = &mut allocation.stop {
+            if matches!(why, StopWhy::Cancelled { .. })
+                && !matches!(stop.why, StopWhy::Cancelled { .. })
+            {
+                turn.say(Event::JobStopping {
+                    job: allocation.job.clone(),
+                    allocation: id.clone(),
+                    why: why.to_string(),
+                });
+                stop.why = why;
+            }
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(&allocation.job) else { return };
+        let grace = match &why {
+            // The work is lost already: nothing is won by waiting.
+            StopWhy::NodeFault { .. } => Millis::ZERO,
+            StopWhy::Cancelled { .. }
+            | StopWhy::TimeLimit
+            | StopWhy::ReservationEnded
+            | StopWhy::Evicted { .. } => job.spec.stop_grace,
+        };
+        job.state = JobState::Stopping;
+        allocation.phase = Phase::Stopping;
+        // An eviction has its own event, which says more.
+        if !matches!(why, StopWhy::Evicted { .. }) {
+            turn.say(Event::JobStopping {
+                job: allocation.job.clone(),
+                allocation: id.clone(),
+                why: why.to_string(),
+            });
+        }
+        allocation.stop = Some(StopOrder { why, at: now, grace });
+    }
+
+    /// Ends an attempt that no agent will ever report on.
+    pub(super) fn lose_allocation(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &AllocationId,
+        message: String,
+    ) {
+        let report = EndReport {
+            end: AttemptEnd::Lost { message },
+            done: false,
+            stopped: false,
+            started_at: None,
+            ended_at: self.now,
+            cpu_usec: None,
+            memory_peak_bytes: None,
+        };
+        self.end_attempt(turn, id, &report);
+    }
+
+    /// The attempt is over; its GPUs are free only when they are proven empty.
+    pub(super) fn end_attempt(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &AllocationId,
+        report: &EndReport,
+    ) {
+        let Some(allocation) = self.allocations.remove(id) else { return };
+        if let Some(lease) = &allocation.lease {
+            self.end_lease(lease);
+        }
+        turn.say(Event::AttemptEnded {
+            job: allocation.job.clone(),
+            allocation: id.clone(),
+            end: report.end.clone(),
+        });
+        let id = allocation.job.clone();
+        if let AttemptEnd::CannotResume { message } = &report.end {
+            self.exclude_node(turn, &id, &allocation.node, message);
+        }
+        if let AttemptEnd::NodeFault { message } = &report.end
+            && allocation.started_at.is_none()
+        {
+            self.note_start_fault(turn, &id, &allocation.node, message);
+        }
+        match self.next_step(&allocation, report) {
+            Some(Next::Finish(state, outcome)) => {
+                turn.say(finished_event(&id, state, &outcome, &allocation));
+                self.finish_job(&id, state, outcome);
+            }
+            Some(Next::Again { why, uses_restart }) => self.requeue(turn, &id, why, uses_restart),
+            None => {}
+        }
+        self.say_if_drained(turn, &allocation.node);
+    }
+
+    /// The node is not tried again while there is another; the only one gets another chance.
+    fn note_start_fault(&mut self, turn: &mut Turn<'_>, id: &JobId, node: &NodeName, why: &str) {
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        job.start_faults += 1;
+        let others = self.nodes.keys().any(|n| n != node && !job.excluded_nodes.contains_key(n));
+        if others {
+            self.exclude_node(turn, id, node, why);
+        }
+    }
+
+    fn exclude_node(&mut self, turn: &mut Turn<'_>, id: &JobId, node: &NodeName, why: &str) {
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        job.excluded_nodes.insert(node.clone(), why.to_owned());
+        turn.say(Event::NodeExcluded { job: id.clone(), node: node.clone(), why: why.to_owned() });
+    }
+
+    fn next_step(&self, allocation: &Allocation, report: &EndReport) -> Option<Next> {
+        let job = self.jobs.get(&allocation.job)?;
+        let finish = |state, exit_code, reason: String| {
+            Some(Next::Finish(state, JobOutcome { exit_code, reason }))
+        };
+        let code = exit_code(&report.end);
+        // A program that says it is done has completed, stop signal or not.
+        let stop = allocation.stop.as_ref().filter(|_| !report.done);
+        // It ended by itself before the signal reached it.
+        let ran_out = matches!(report.end, AttemptEnd::Exited { .. }) && !report.stopped;
+        if let Some(stop) = stop.filter(|_| !ran_out) {
+            return match &stop.why {
+                StopWhy::Cancelled { .. } => {
+                    finish(JobState::Cancelled, code, stop.why.to_string())
+                }
+                StopWhy::TimeLimit | StopWhy::ReservationEnded => {
+                    finish(JobState::TimedOut, code, stop.why.to_string())
+                }
+                StopWhy::Evicted { .. } => self.after_eviction(job, &stop.why),
+                StopWhy::NodeFault { cause } => self.after_node_fault(job, cause.clone(), true),
+            };
+        }
+        match &report.end {
+            AttemptEnd::Exited { code: 0 } => {
+                finish(JobState::Completed, Some(0), "exit code 0".to_owned())
+            }
+            AttemptEnd::Exited { .. }
+            | AttemptEnd::Signaled { .. }
+            | AttemptEnd::OutOfMemory
+            | AttemptEnd::CannotStart { .. } => {
+                finish(JobState::Failed, code, report.end.to_string())
+            }
+            AttemptEnd::CannotResume { message } => {
+                Some(Next::Again { why: message.clone(), uses_restart: false })
+            }
+            AttemptEnd::NodeFault { message } => {
+                self.after_node_fault(job, message.clone(), allocation.started_at.is_some())
+            }
+            AttemptEnd::Lost { message } => self.after_node_fault(job, message.clone(), true),
+        }
+    }
+
+    fn after_eviction(&self, job: &Job, why: &StopWhy) -> Option<Next> {
+        let why = why.to_string();
+        if job.last_checkpoint.is_some() {
+            return Some(Next::Again { why, uses_restart: false });
+        }
+        self.after_node_fault(job, why, true)
+    }
+
+    fn after_node_fault(&self, job: &Job, why: String, ran: bool) -> Option<Next> {
+        if job.cancel_requested {
+            let outcome = JobOutcome { exit_code: None, reason: why };
+            return Some(Next::Finish(JobState::Cancelled, outcome));
+        }
+        // What never ran costs nothing but another try, a few times.
+        if !ran && job.start_faults < START_FAULTS_MAX {
+            return Some(Next::Again { why, uses_restart: false });
+        }
+        if job.restarts_used < job.spec.restarts {
+            return Some(Next::Again { why, uses_restart: true });
+        }
+        let left = match job.spec.restarts {
+            0 => "it may not be restarted (--restarts 0)".to_owned(),
+            n => format!("all {n} restarts are used"),
+        };
+        let outcome = JobOutcome { exit_code: None, reason: format!("{why}; {left}") };
+        Some(Next::Finish(JobState::Failed, outcome))
+    }
+
+    fn requeue(&mut self, turn: &mut Turn<'_>, id: &JobId, why: String, uses_restart: bool) {
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        job.allocation = None;
+        job.state = JobState::Queued;
+        job.queue.class = CLASS_INTERRUPTED;
+        job.restarts_used += u32::from(uses_restart);
+        let (key, resume_from) = (job.queue, job.last_checkpoint.as_ref().map(|c| c.path.clone()));
+        self.queue.insert(key, id.clone());
+        turn.say(Event::JobRequeued { job: id.clone(), why, resume_from });
+    }
+
+    fn finish_job(&mut self, id: &JobId, state: JobState, outcome: JobOutcome) {
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        self.queue.remove(&job.queue);
+        job.state = state;
+        job.outcome = Some(outcome);
+        job.ended_at = Some(self.now);
+        job.allocation = None;
+        self.finished.push(id.clone());
+        if self.finished.len() > FINISHED_JOBS_KEPT {
+            let oldest = self.finished.remove(0);
+            self.jobs.remove(&oldest);
+        }
+    }
+}
+
+/// The code a shell would show: the program's own, 128 + n for signal n, 137 for out of memory.
+fn exit_code(end: &AttemptEnd) -> Option<i32> {
+    match end {
+        AttemptEnd::Exited { code } => Some(*code),
+        AttemptEnd::Signaled { signal } => Some(128 + signal),
+        AttemptEnd::OutOfMemory => Some(128 + 9),
+        AttemptEnd::CannotStart { .. } => Some(125),
+        AttemptEnd::CannotResume { .. }
+        | AttemptEnd::NodeFault { .. }
+        | AttemptEnd::Lost { .. } => None,
+    }
+}
+
+fn finished_event(
+    id: &JobId,
+    state: JobState,
+    outcome: &JobOutcome,
+    allocation: &Allocation,
+) -> Event {
+    let job = id.clone();
+    match state {
+        JobState::Completed => {
+            Event::JobCompleted { job, exit_code: outcome.exit_code.unwrap_or(0) }
+        }
+        JobState::Cancelled => {
+            let by = match allocation.stop.as_ref().map(|stop| &stop.why) {
+                Some(StopWhy::Cancelled { by }) => by.clone(),
+                Some(_) | None => "fleet".to_owned(),
+            };
+            Event::JobCancelled { job, by }
+        }
+        JobState::TimedOut => Event::JobTimedOut { job },
+        JobState::Failed
+        | JobState::Queued
+        | JobState::Starting
+        | JobState::Running
+        | JobState::Stopping => {
+            Event::JobFailed { job, why: outcome.reason.clone(), exit_code: outcome.exit_code }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Granting and releasing: the only places where a GPU changes hands.
+
+use super::{Fsm, Hold, Turn};
+use crate::event::Event;
+use crate::id::LeaseId;
+use crate::lease::{Epoch, Lease, LeaseHolder};
+use crate::name::{GpuUuid, NodeName, UserName};
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+
+/// What a grant is made of.
+#[derive(Debug)]
+pub(super) struct Grant {
+    pub(super) node: NodeName,
+    pub(super) gpus: Vec<GpuUuid>,
+    pub(super) owner: UserName,
+    pub(super) holder: LeaseHolder,
+    pub(super) parent: Option<LeaseId>,
+}
+
+impl Fsm {
+    /// Gives the GPUs away under this turn's epoch. The caller has checked that they are free, or
+    /// held by `parent` without a child.
+    pub(super) fn grant(&mut self, turn: &mut Turn<'_>, grant: Grant) -> LeaseId {
+        let id = LeaseId::granted(turn.epoch, turn.granted);
+        turn.granted += 1;
+        for gpu in &grant.gpus {
+            match self.holds.get_mut(gpu) {
+                Some(hold) => hold.child = Some(id.clone()),
+                None => {
+                    self.holds.insert(gpu.clone(), Hold { lease: id.clone(), child: None });
+                }
+            }
+        }
+        let lease = Lease {
+            id: id.clone(),
+            epoch: turn.epoch,
+            node: grant.node,
+            gpus: grant.gpus,
+            owner: grant.owner,
+            holder: grant.holder,
+            parent: grant.parent,
+            granted_at: self.now,
+            ending_since: None,
+        };
+        self.leases.insert(id.clone(), lease);
+        id
+    }
+
+    /// Tells the agent, through the desired state, that the lease is over. It stays held until the
+    /// agent has proven the GPUs empty.
+    pub(super) fn end_lease(&mut self, id: &LeaseId) {
+        let now = self.now;
+        if let Some(lease) = self.leases.get_mut(id) {
+            lease.ending_since.get_or_insert(now);
+        }
+    }
+
+    /// Takes the lease off its GPUs: they were proven empty under this very epoch. Empty GPUs of a
+    /// reservation are empty for the attempts that ran under it too.
+    pub(super) fn release(&mut self, turn: &mut Turn<'_>, id: &LeaseId, epoch: Epoch) -> bool {
+        if self.leases.get(id).is_none_or(|lease| lease.epoch != epoch) {
+            return false;
+        }
+        let children: Vec<Lease> =
+            self.leases.values().filter(|l| l.parent.as_ref() == Some(id)).cloned().collect();
+        if children.iter().any(|child| child.ending_since.is_none()) {
+            return false;
+        }
+        for child in children {
+            self.release(turn, &child.id, child.epoch);
+        }
+        let Some(lease) = self.leases.remove(id) else { return false };
+        for gpu in &lease.gpus {
+            let empty = match self.holds.get_mut(gpu) {
+                Some(hold) if hold.child.as_ref() == Some(id) => {
+                    hold.child = None;
+                    false
+                }
+                Some(hold) => hold.lease == *id,
+                None => false,
+            };
+            if empty {
+                self.holds.remove(gpu);
+            }
+        }
+        turn.say(Event::GpusReleased { lease: id.clone(), node: lease.node, gpus: lease.gpus });
+        if let LeaseHolder::Reservation(reservation) = &lease.holder {
+            self.reservation_lease_released(turn, reservation);
+        }
+        true
+    }
+
+    /// Releases every lease of a node whose processes are all gone, children first.
+    pub(super) fn release_all_of(&mut self, turn: &mut Turn<'_>, node: &NodeName) {
+        let mut ids: Vec<(bool, LeaseId, Epoch)> = self
+            .leases
+            .values()
+            .filter(|lease| lease.node == *node)
+            .map(|lease| (lease.parent.is_none(), lease.id.clone(), lease.epoch))
+            .collect();
+        ids.sort();
+        for (is_parent, id, epoch) in ids {
+            // A reservation outlives a reboot: its GPUs are empty and still promised.
+            let keeps = is_parent
+                && self.leases.get(&id).is_some_and(|l| l.ending_since.is_none())
+                && matches!(
+                    self.leases.get(&id).map(|l| &l.holder),
+                    Some(LeaseHolder::Reservation(_))
+                );
+            if !keeps {
+                self.release(turn, &id, epoch);
+            }
+        }
+    }
+
+    /// An operator vouches that nothing runs on the GPU: whatever held it is over.
+    pub(super) fn declare_gpu_free(
+        &mut self,
+        turn: &mut Turn<'_>,
+        gpu: &GpuUuid,
+        reason: &str,
+    ) -> Result<Reply, Rejection> {
+        super::cluster::check_text("reason", reason)?;
+        if reason.trim().is_empty() {
+            return Err(Rejection::field("reason", "say how you know that nothing runs on it"));
+        }
+        if !self.gpus.contains_key(gpu) {
+            return Err(Rejection::not_found("GPU", gpu));
+        }
+        let by = turn.actor.display_name();
+        turn.say(Event::GpuDeclaredFree { gpu: gpu.clone(), by, reason: reason.to_owned() });
+        let Some(hold) = self.holds.get(gpu).cloned() else { return Ok(Reply::Done) };
+        for id in [hold.child, Some(hold.lease)].into_iter().flatten() {
+            let Some(lease) = self.leases.get(&id).cloned() else { continue };
+            if let LeaseHolder::Allocation(allocation) = &lease.holder {
+                let message = format!("{gpu} was declared free by {}", turn.actor.display_name());
+                self.lose_allocation(turn, allocation, message);
+            }
+            let reservation_goes_on =
+                matches!(lease.holder, LeaseHolder::Reservation(_)) && lease.ending_since.is_none();
+            if !reservation_goes_on {
+                self.release(turn, &id, lease.epoch);
+            }
+        }
+        Ok(Reply::Done)
+    }
+}

@@ -1,0 +1,395 @@
+//! The replicated state machine: the whole truth of the control plane, changed only by `apply`.
+//!
+//! `apply` is synchronous and total. It is called by the controller's state machine adapter, once
+//! per log entry, in log order, on every replica. It must never look at who is leader, read a clock
+//! or depend on anything but the state and the entry.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::actor::{Actor, authorize};
+use crate::allocation::Allocation;
+use crate::audit::{self, AuditBody, AuditRecord};
+use crate::command::{Command, Envelope};
+use crate::event::Event;
+use crate::gpu::Gpu;
+use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
+use crate::job::{Job, QueueKey};
+use crate::lease::{Epoch, Lease};
+use crate::name::{GpuUuid, NodeName};
+use crate::node::{JoinToken, Node};
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+use crate::reservation::Reservation;
+use crate::time::Timestamp;
+
+mod cluster;
+mod deadlines;
+mod eviction;
+mod invariants;
+mod jobs;
+mod leases;
+mod nodes;
+mod reports;
+mod requests;
+mod reservations;
+mod snapshot;
+mod storm;
+#[cfg(test)]
+mod tests;
+pub mod validate;
+
+pub use invariants::Violation;
+pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
+pub use storm::Freeze;
+
+/// Highest cluster version this build can run at.
+pub const CLUSTER_VERSION_MAX: u32 = 1;
+/// Finished jobs kept in memory; older ones live on in the audit log.
+pub const FINISHED_JOBS_KEPT: usize = 10_000;
+/// Ended reservations kept in memory.
+pub const ENDED_RESERVATIONS_KEPT: usize = 10_000;
+
+/// Who holds a GPU now: a lease, and under a reservation's lease at most one child.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    pub lease: LeaseId,
+    pub child: Option<LeaseId>,
+}
+
+/// What applying one entry did.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    pub reply: Result<Reply, Rejection>,
+    pub events: Vec<Event>,
+    /// The audit record, when anything changed.
+    pub audit: Option<AuditRecord>,
+}
+
+/// The state. Two replicas that applied the same log hold equal values.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fsm {
+    cluster: Option<ClusterId>,
+    incarnation: u64,
+    cluster_version: u32,
+    /// The latest time seen; never steps back but by `ResetClock`.
+    now: Timestamp,
+    /// Index of the last entry applied.
+    applied: u64,
+    nodes: BTreeMap<NodeName, Node>,
+    gpus: BTreeMap<GpuUuid, Gpu>,
+    holds: BTreeMap<GpuUuid, Hold>,
+    leases: BTreeMap<LeaseId, Lease>,
+    reservations: BTreeMap<ReservationId, Reservation>,
+    jobs: BTreeMap<JobId, Job>,
+    /// Queued jobs in the order they are served.
+    #[serde(with = "queue_as_list")]
+    queue: BTreeMap<QueueKey, JobId>,
+    jobs_submitted: u64,
+    /// Finished jobs, oldest first.
+    finished: Vec<JobId>,
+    ended_reservations: Vec<ReservationId>,
+    allocations: BTreeMap<AllocationId, Allocation>,
+    tokens: BTreeMap<TokenId, JoinToken>,
+    requests: requests::RequestTable,
+    storm: storm::StormWatch,
+    audit_seq: u64,
+    audit_head: Option<String>,
+    /// Counts changes after which a plan may come out differently. Not part of the state: only who
+    /// plans compares it with what it was.
+    #[serde(skip)]
+    plan_inputs: u64,
+}
+
+/// JSON keys are text, so the queue is stored as a list of pairs.
+mod queue_as_list {
+    use super::{BTreeMap, Deserialize, JobId, QueueKey};
+    use serde::{Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        queue: &BTreeMap<QueueKey, JobId>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(queue.iter())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<QueueKey, JobId>, D::Error> {
+        Ok(Vec::<(QueueKey, JobId)>::deserialize(deserializer)?.into_iter().collect())
+    }
+}
+
+/// One command being applied: where its grants get their epoch, and the events it makes.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    pub(crate) actor: &'a Actor,
+    pub(crate) epoch: Epoch,
+    /// Leases granted so far in this turn.
+    pub(crate) granted: u32,
+    pub(crate) events: Vec<Event>,
+}
+
+impl Turn<'_> {
+    pub(crate) fn say(&mut self, event: Event) {
+        self.events.push(event);
+    }
+}
+
+impl Fsm {
+    /// An empty state; the first command of a cluster is `InitCluster`.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Applies one log entry. Never fails: a refusal is the reply.
+    pub fn apply(&mut self, log_index: u64, envelope: &Envelope) -> Outcome {
+        self.applied = log_index;
+        if !matches!(envelope.command, Command::ResetClock { .. }) {
+            self.now = self.now.max(envelope.proposed_at);
+        }
+        let principal = envelope.actor.principal();
+        if let Some(key) = &envelope.request
+            && let Some(reply) = self.requests.answered(&principal, key, self.now)
+        {
+            return Outcome { reply, events: Vec::new(), audit: None };
+        }
+        let mut turn = Turn {
+            actor: &envelope.actor,
+            epoch: Epoch { incarnation: self.incarnation, index: log_index },
+            granted: 0,
+            events: Vec::new(),
+        };
+        let allowed = authorize(self, &envelope.actor, &envelope.command);
+        let reply = allowed.clone().and_then(|_| self.dispatch(&mut turn, &envelope.command));
+        let events = turn.events;
+        if let Some(key) = &envelope.request {
+            self.requests.remember(principal, key, self.now, reply.clone());
+        }
+        self.plan_inputs += u64::from(envelope.command.may_change_the_plan());
+        let rule = allowed.ok();
+        let audit = (!events.is_empty()).then(|| self.record(log_index, envelope, rule, &events));
+        Outcome { reply, events, audit }
+    }
+
+    /// The answer that applying the envelope now would give without changing anything: the first
+    /// answer to a retry, or a refusal. `None` where the log has to decide. With this the edge keeps
+    /// refused requests out of the log; on a state that is confirmed to be the newest it is exact.
+    pub fn answer_without_log(&self, envelope: &Envelope) -> Option<Result<Reply, Rejection>> {
+        let now = self.now.max(envelope.proposed_at);
+        if let Some(key) = &envelope.request
+            && let Some(reply) = self.requests.answered(&envelope.actor.principal(), key, now)
+        {
+            return Some(reply);
+        }
+        let refusal = authorize(self, &envelope.actor, &envelope.command)
+            .and_then(|_| self.check_wish(&envelope.actor, &envelope.command))
+            .err();
+        refusal.map(Err)
+    }
+
+    /// The checks of the commands that users send often; the others are checked where applied.
+    fn check_wish(&self, actor: &Actor, command: &Command) -> Result<(), Rejection> {
+        match command {
+            Command::CreateReservation(wish) => self.check_reservation(actor, wish).map(|_| ()),
+            Command::ExtendReservation { id, ends_at } => self.check_extension(id, *ends_at),
+            Command::ReleaseReservation { id } => self.open_reservation(id).map(|_| ()),
+            Command::SubmitJob(wish) => self.check_job(actor, wish),
+            Command::CancelJob { id } => match self.jobs.get(id) {
+                None => Err(Rejection::not_found("job", id)),
+                Some(job) if job.state.is_final() => {
+                    let state = job.state.word().to_owned();
+                    Err(Rejection::AlreadyEnded { id: id.to_string(), state })
+                }
+                Some(_) => Ok(()),
+            },
+            Command::InitCluster { .. }
+            | Command::SetClusterVersion { .. }
+            | Command::CordonNode { .. }
+            | Command::UncordonNode { .. }
+            | Command::DrainNode { .. }
+            | Command::DeclareGpuFree { .. }
+            | Command::ThawEvictions
+            | Command::ResetClock { .. }
+            | Command::CreateJoinToken(_)
+            | Command::RedeemJoinToken { .. }
+            | Command::RegisterNode { .. }
+            | Command::ReportNode { .. }
+            | Command::PlaceJobs { .. }
+            | Command::AdvanceTime
+            | Command::SetLiveness { .. }
+            | Command::SuspendNode { .. }
+            | Command::RecordRefusals { .. } => Ok(()),
+        }
+    }
+
+    fn dispatch(&mut self, turn: &mut Turn<'_>, command: &Command) -> Result<Reply, Rejection> {
+        match command {
+            Command::InitCluster { cluster, incarnation } => {
+                self.init_cluster(turn, cluster, *incarnation)
+            }
+            Command::SetClusterVersion { version } => self.set_cluster_version(turn, *version),
+            Command::CreateReservation(wish) => self.create_reservation(turn, wish),
+            Command::ExtendReservation { id, ends_at } => {
+                self.extend_reservation(turn, id, *ends_at)
+            }
+            Command::ReleaseReservation { id } => self.release_reservation(turn, id),
+            Command::SubmitJob(wish) => self.submit_job(turn, wish),
+            Command::CancelJob { id } => self.cancel_job(turn, id),
+            Command::CordonNode { node, reason } => self.cordon_node(turn, node, reason),
+            Command::UncordonNode { node } => self.uncordon_node(turn, node),
+            Command::DrainNode { node, reason, deadline } => {
+                self.drain_node(turn, node, reason, *deadline)
+            }
+            Command::DeclareGpuFree { gpu, reason } => self.declare_gpu_free(turn, gpu, reason),
+            Command::ThawEvictions => self.thaw_evictions(turn),
+            Command::ResetClock { to } => self.reset_clock(turn, *to),
+            Command::CreateJoinToken(wish) => self.create_join_token(turn, wish),
+            Command::RedeemJoinToken { id, node, machine } => {
+                self.redeem_join_token(turn, id, node, machine)
+            }
+            Command::RegisterNode { node, facts } => self.register_node(turn, node, facts),
+            Command::ReportNode { node, reports } => self.report_node(turn, node, reports),
+            Command::PlaceJobs { placements } => Ok(self.place_jobs(turn, placements)),
+            Command::AdvanceTime => self.advance_time(turn),
+            Command::SetLiveness { node, liveness, silent_for } => {
+                self.set_liveness(turn, node, *liveness, *silent_for)
+            }
+            Command::SuspendNode { node, reason } => self.suspend_node(turn, node, reason),
+            Command::RecordRefusals { refusals } => self.record_refusals(turn, refusals),
+        }
+    }
+
+    fn record(
+        &mut self,
+        log_index: u64,
+        envelope: &Envelope,
+        rule: Option<&'static str>,
+        events: &[Event],
+    ) -> AuditRecord {
+        let mut objects: Vec<String> = events.iter().flat_map(Event::objects).collect();
+        objects.sort();
+        objects.dedup();
+        self.audit_seq += 1;
+        let record = audit::seal(AuditBody {
+            v: audit::AUDIT_VERSION,
+            seq: self.audit_seq,
+            log_index,
+            at: self.now,
+            actor: envelope.actor.clone(),
+            action: envelope.command.name().to_owned(),
+            request: envelope.request.as_ref().map(|key| key.id.clone()),
+            allowed_by: rule.map(str::to_owned),
+            refused: None,
+            objects,
+            events: events.to_vec(),
+            prev: self.audit_head.take().unwrap_or_else(|| audit::GENESIS.to_owned()),
+        });
+        self.audit_head = Some(record.hash.clone());
+        record
+    }
+}
+
+/// Reading. These never change anything.
+impl Fsm {
+    pub fn cluster(&self) -> Option<&ClusterId> {
+        self.cluster.as_ref()
+    }
+
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    pub fn cluster_version(&self) -> u32 {
+        self.cluster_version
+    }
+
+    /// The latest time seen.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Index of the last entry applied.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    pub fn nodes(&self) -> &BTreeMap<NodeName, Node> {
+        &self.nodes
+    }
+
+    pub fn node(&self, name: &NodeName) -> Option<&Node> {
+        self.nodes.get(name)
+    }
+
+    pub fn gpus(&self) -> &BTreeMap<GpuUuid, Gpu> {
+        &self.gpus
+    }
+
+    pub fn gpu(&self, uuid: &GpuUuid) -> Option<&Gpu> {
+        self.gpus.get(uuid)
+    }
+
+    /// Who holds the GPU now.
+    pub fn hold(&self, uuid: &GpuUuid) -> Option<&Hold> {
+        self.holds.get(uuid)
+    }
+
+    pub fn leases(&self) -> &BTreeMap<LeaseId, Lease> {
+        &self.leases
+    }
+
+    pub fn lease(&self, id: &LeaseId) -> Option<&Lease> {
+        self.leases.get(id)
+    }
+
+    pub fn reservations(&self) -> &BTreeMap<ReservationId, Reservation> {
+        &self.reservations
+    }
+
+    pub fn reservation(&self, id: &ReservationId) -> Option<&Reservation> {
+        self.reservations.get(id)
+    }
+
+    pub fn jobs(&self) -> &BTreeMap<JobId, Job> {
+        &self.jobs
+    }
+
+    pub fn job(&self, id: &JobId) -> Option<&Job> {
+        self.jobs.get(id)
+    }
+
+    /// Queued jobs, first served first.
+    pub fn queue(&self) -> impl Iterator<Item = &Job> {
+        self.queue.values().filter_map(|id| self.jobs.get(id))
+    }
+
+    /// Attempts that have not ended.
+    pub fn allocations(&self) -> &BTreeMap<AllocationId, Allocation> {
+        &self.allocations
+    }
+
+    pub fn allocation(&self, id: &AllocationId) -> Option<&Allocation> {
+        self.allocations.get(id)
+    }
+
+    pub fn tokens(&self) -> &BTreeMap<TokenId, JoinToken> {
+        &self.tokens
+    }
+
+    /// Why automatic evictions are frozen, if they are.
+    pub fn evictions_frozen(&self) -> Option<&storm::Freeze> {
+        self.storm.frozen()
+    }
+
+    /// Differs from what it was if a plan may come out differently by now.
+    pub fn plan_inputs(&self) -> u64 {
+        self.plan_inputs
+    }
+
+    /// Number and hash of the newest audit record.
+    pub fn audit_head(&self) -> (u64, Option<&str>) {
+        (self.audit_seq, self.audit_head.as_deref())
+    }
+}

@@ -1,0 +1,397 @@
+//! Nodes: registration, reboot, cordon, drain, liveness, conditions.
+
+use super::{Fsm, Turn, cluster::check_text};
+use crate::event::Event;
+use crate::gpu::{GPUS_PER_NODE_MAX, Gpu, Presence};
+use crate::health::{Condition, Severity, Subject};
+use crate::id::AllocationId;
+use crate::name::{GpuUuid, NodeName};
+use crate::node::{CONDITIONS_PER_NODE_MAX, Cordon, Drain, Liveness, NODES_MAX, Node, NodeFacts};
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+use crate::time::{Millis, Timestamp};
+
+impl Fsm {
+    pub(super) fn register_node(
+        &mut self,
+        turn: &mut Turn<'_>,
+        name: &NodeName,
+        facts: &NodeFacts,
+    ) -> Result<Reply, Rejection> {
+        check_facts(name, facts)?;
+        let Some(known) = self.nodes.get(name) else {
+            return self.admit_node(turn, name, facts);
+        };
+        if known.facts.machine != facts.machine {
+            let why = "its machine id differs from the one that joined".to_owned();
+            return Err(Rejection::NodeIdentity { node: name.clone(), why });
+        }
+        if known.facts.boot_id != facts.boot_id {
+            let boot_id = facts.boot_id.clone();
+            turn.say(Event::NodeRebooted { node: name.clone(), boot_id });
+            self.forget_boot(turn, name, facts);
+        }
+        self.take_facts(turn, name, facts);
+        self.heard(turn, name);
+        Ok(Reply::Done)
+    }
+
+    fn admit_node(
+        &mut self,
+        turn: &mut Turn<'_>,
+        name: &NodeName,
+        facts: &NodeFacts,
+    ) -> Result<Reply, Rejection> {
+        if self.nodes.len() >= NODES_MAX {
+            let what = "nodes".to_owned();
+            return Err(Rejection::LimitReached { what, limit: NODES_MAX as u64 });
+        }
+        let node = Node {
+            name: name.clone(),
+            facts: NodeFacts { gpus: Vec::new(), ..facts.clone() },
+            gpus: Vec::new(),
+            liveness: Liveness::Ready,
+            liveness_since: self.now,
+            silent_since: None,
+            cordon: None,
+            drain: None,
+            suspended: None,
+            conditions: Vec::new(),
+            registered_at: self.now,
+        };
+        self.nodes.insert(name.clone(), node);
+        turn.say(Event::NodeRegistered {
+            node: name.clone(),
+            gpus: u32::try_from(facts.gpus.len()).unwrap_or(u32::MAX),
+            boot_id: facts.boot_id.clone(),
+        });
+        self.take_facts(turn, name, facts);
+        Ok(Reply::Done)
+    }
+
+    /// Everything of the boot before is gone, provably so for the GPUs that are still there.
+    fn forget_boot(&mut self, turn: &mut Turn<'_>, name: &NodeName, facts: &NodeFacts) {
+        let lost: Vec<AllocationId> = self
+            .allocations
+            .values()
+            .filter(|a| a.node == *name && a.boot_id != facts.boot_id)
+            .map(|a| a.id.clone())
+            .collect();
+        for id in lost {
+            self.lose_allocation(turn, &id, format!("{name} booted anew"));
+        }
+        let there: Vec<&GpuUuid> = facts.gpus.iter().map(|gpu| &gpu.uuid).collect();
+        let stays: Vec<GpuUuid> = self
+            .leases
+            .values()
+            .filter(|l| l.node == *name)
+            .flat_map(|l| l.gpus.iter())
+            .filter(|gpu| !there.contains(gpu))
+            .cloned()
+            .collect();
+        // A card that did not come back proves nothing about what it was doing.
+        if stays.is_empty() {
+            self.release_all_of(turn, name);
+        }
+    }
+
+    /// Takes over what the agent says of its machine and its GPUs.
+    pub(super) fn take_facts(&mut self, turn: &mut Turn<'_>, name: &NodeName, facts: &NodeFacts) {
+        let mut reported: Vec<&Gpu> = facts.gpus.iter().collect();
+        reported.sort_by_key(|gpu| gpu.index);
+        let mut order = Vec::with_capacity(reported.len());
+        for gpu in reported {
+            if let Some(other) = self.gpus.get(&gpu.uuid).map(|known| known.node.clone())
+                && other != *name
+                && !self.may_move(gpu, &other)
+            {
+                let what = format!("{} is also reported by {other}; ignored here", gpu.uuid);
+                turn.say(Event::NodeFactsChanged { node: name.clone(), what });
+                continue;
+            }
+            self.take_gpu(turn, name, gpu);
+            order.push(gpu.uuid.clone());
+        }
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        // A card that was there and is not named any more is lost, not forgotten.
+        let gone: Vec<GpuUuid> =
+            node.gpus.iter().filter(|uuid| !order.contains(uuid)).cloned().collect();
+        order.extend(gone.iter().cloned());
+        node.gpus = order;
+        node.facts = NodeFacts { gpus: Vec::new(), ..facts.clone() };
+        for uuid in gone {
+            if let Some(gpu) = self.gpus.get_mut(&uuid).filter(|gpu| gpu.node == *name)
+                && gpu.presence != Presence::Lost
+            {
+                gpu.presence = Presence::Lost;
+                let what = format!("{uuid} is not in the machine any more");
+                turn.say(Event::NodeFactsChanged { node: name.clone(), what });
+            }
+        }
+    }
+
+    /// A card may turn up in another machine once it left the first and nobody holds it there.
+    fn may_move(&self, gpu: &Gpu, from: &NodeName) -> bool {
+        let left = self.gpus.get(&gpu.uuid).is_none_or(|known| known.presence == Presence::Lost);
+        let silent = self.nodes.get(from).is_none_or(|n| n.liveness == Liveness::Unreachable);
+        (left || silent) && !self.holds.contains_key(&gpu.uuid)
+    }
+
+    fn take_gpu(&mut self, turn: &mut Turn<'_>, name: &NodeName, gpu: &Gpu) {
+        let before = self.gpus.get(&gpu.uuid);
+        let new_dirt = gpu.dirty.as_ref().filter(|_| before.is_none_or(|b| b.dirty.is_none()));
+        let changed_presence =
+            before.is_some_and(|b| b.presence != gpu.presence).then_some(gpu.presence);
+        if let Some(old) = before.map(|b| b.node.clone()).filter(|old| old != name)
+            && let Some(node) = self.nodes.get_mut(&old)
+        {
+            node.gpus.retain(|uuid| *uuid != gpu.uuid);
+        }
+        let node = name.clone();
+        if let Some(why) = new_dirt {
+            let what = format!("{} is in use without a lease: {why}", gpu.uuid);
+            turn.say(Event::NodeFactsChanged { node: node.clone(), what });
+        }
+        if let Some(presence) = changed_presence {
+            let word = match presence {
+                Presence::Present => "answers again",
+                Presence::Lost => "is lost",
+                Presence::Unknown => "does not answer",
+            };
+            let what = format!("{} {word}", gpu.uuid);
+            turn.say(Event::NodeFactsChanged { node: node.clone(), what });
+        }
+        self.gpus.insert(gpu.uuid.clone(), Gpu { node, ..gpu.clone() });
+    }
+
+    pub(super) fn node_mut(&mut self, name: &NodeName) -> Result<&mut Node, Rejection> {
+        self.nodes.get_mut(name).ok_or_else(|| Rejection::not_found("node", name))
+    }
+
+    pub(super) fn cordon_node(
+        &mut self,
+        turn: &mut Turn<'_>,
+        name: &NodeName,
+        reason: &str,
+    ) -> Result<Reply, Rejection> {
+        check_reason(reason)?;
+        let (by, since) = (turn.actor.display_name(), self.now);
+        let node = self.node_mut(name)?;
+        let reason = reason.to_owned();
+        node.cordon = Some(Cordon { by: by.clone(), reason: reason.clone(), since });
+        turn.say(Event::NodeCordoned { node: name.clone(), by, reason });
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn uncordon_node(
+        &mut self,
+        turn: &mut Turn<'_>,
+        name: &NodeName,
+    ) -> Result<Reply, Rejection> {
+        let by = turn.actor.display_name();
+        let node = self.node_mut(name)?;
+        let closed = node.cordon.is_some() || node.drain.is_some() || node.suspended.is_some();
+        node.cordon = None;
+        node.drain = None;
+        node.suspended = None;
+        if closed {
+            turn.say(Event::NodeUncordoned { node: name.clone(), by });
+        }
+        self.review_node(turn, name);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn drain_node(
+        &mut self,
+        turn: &mut Turn<'_>,
+        name: &NodeName,
+        reason: &str,
+        deadline: Option<Timestamp>,
+    ) -> Result<Reply, Rejection> {
+        check_reason(reason)?;
+        if deadline.is_some_and(|at| at > Timestamp::MAX_ACCEPTED) {
+            return Err(Rejection::field("deadline", "beyond the year 9998"));
+        }
+        let (by, since) = (turn.actor.display_name(), self.now);
+        let node = self.node_mut(name)?;
+        let reason = reason.to_owned();
+        node.cordon = Some(Cordon { by: by.clone(), reason: reason.clone(), since });
+        node.drain = Some(Drain { since, deadline });
+        turn.say(Event::NodeDraining { node: name.clone(), by, reason, deadline });
+        self.review_node(turn, name);
+        self.say_if_drained(turn, name);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn say_if_drained(&self, turn: &mut Turn<'_>, name: &NodeName) {
+        let draining = self.nodes.get(name).is_some_and(|node| node.drain.is_some());
+        if draining && !self.allocations.values().any(|a| a.node == *name) {
+            turn.say(Event::NodeDrained { node: name.clone() });
+        }
+    }
+
+    pub(super) fn suspend_node(
+        &mut self,
+        turn: &mut Turn<'_>,
+        name: &NodeName,
+        reason: &str,
+    ) -> Result<Reply, Rejection> {
+        let node = self.node_mut(name)?;
+        if node.suspended.is_none() {
+            node.suspended = Some(reason.to_owned());
+            turn.say(Event::NodeSuspended { node: name.clone(), reason: reason.to_owned() });
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Silence changes what may be placed, and nothing else.
+    pub(super) fn set_liveness(
+        &mut self,
+        turn: &mut Turn<'_>,
+        name: &NodeName,
+        liveness: Liveness,
+        silent_for: Millis,
+    ) -> Result<Reply, Rejection> {
+        let now = self.now;
+        let node = self.node_mut(name)?;
+        if node.liveness == liveness {
+            return Ok(Reply::Done);
+        }
+        node.liveness = liveness;
+        node.liveness_since = now;
+        node.silent_since = match liveness {
+            Liveness::Ready => None,
+            Liveness::Suspect | Liveness::Unreachable => Some(now - silent_for),
+        };
+        turn.say(Event::LivenessChanged { node: name.clone(), liveness });
+        Ok(Reply::Done)
+    }
+
+    fn heard(&mut self, turn: &mut Turn<'_>, name: &NodeName) {
+        // A node that was admitted cannot be missing; silence it never had is no change.
+        if let Some(node) = self.nodes.get_mut(name)
+            && node.liveness != Liveness::Ready
+        {
+            node.liveness = Liveness::Ready;
+            node.liveness_since = self.now;
+            node.silent_since = None;
+            turn.say(Event::LivenessChanged { node: name.clone(), liveness: Liveness::Ready });
+        }
+    }
+
+    /// Takes the whole set of conditions; says what changed and lets each allocation see it.
+    pub(super) fn take_conditions(
+        &mut self,
+        turn: &mut Turn<'_>,
+        name: &NodeName,
+        conditions: &[Condition],
+    ) -> Result<(), Rejection> {
+        if conditions.len() > CONDITIONS_PER_NODE_MAX {
+            let what = "conditions of one node".to_owned();
+            return Err(Rejection::LimitReached { what, limit: CONDITIONS_PER_NODE_MAX as u64 });
+        }
+        let nodes = self.nodes.len();
+        let now = self.now;
+        let node = self.node_mut(name)?;
+        let before = std::mem::replace(&mut node.conditions, conditions.to_vec());
+        let mut bad = false;
+        for condition in conditions {
+            let old = before.iter().find(|old| same_key(old, condition));
+            let was = old.filter(|old| old.is_active()).map(|old| old.severity);
+            match (was, condition.is_active()) {
+                (None, true) => {
+                    bad |= condition.severity >= Severity::Degraded;
+                    turn.say(raised(name, condition));
+                }
+                (Some(severity), true) if severity != condition.severity => {
+                    bad |= condition.severity >= Severity::Degraded;
+                    turn.say(changed(name, condition));
+                }
+                (Some(_), false) => turn.say(cleared(name, condition)),
+                (None, false) | (Some(_), true) => {}
+            }
+        }
+        for old in before.iter().filter(|old| old.is_active()) {
+            if !conditions.iter().any(|new| same_key(old, new)) {
+                turn.say(cleared(name, old));
+            }
+        }
+        if bad && let Some(freeze) = self.storm.note(name, nodes, now) {
+            turn.say(Event::EvictionsFrozen { affected: freeze.affected, of: freeze.of });
+        }
+        self.review_node(turn, name);
+        Ok(())
+    }
+
+    pub(super) fn thaw_evictions(&mut self, turn: &mut Turn<'_>) -> Result<Reply, Rejection> {
+        if self.storm.thaw() {
+            turn.say(Event::EvictionsThawed { by: turn.actor.display_name() });
+            let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
+            for name in names {
+                self.review_node(turn, &name);
+            }
+        }
+        Ok(Reply::Done)
+    }
+}
+
+fn same_key(a: &Condition, b: &Condition) -> bool {
+    a.subject == b.subject && a.kind == b.kind
+}
+
+fn gpu_of(condition: &Condition) -> Option<GpuUuid> {
+    match &condition.subject {
+        Subject::Node => None,
+        Subject::Gpu(uuid) => Some(uuid.clone()),
+    }
+}
+
+fn raised(node: &NodeName, c: &Condition) -> Event {
+    Event::ConditionRaised {
+        node: node.clone(),
+        gpu: gpu_of(c),
+        kind: c.kind.to_string(),
+        severity: c.severity,
+        message: format!("{}; {}", c.reason, c.message),
+    }
+}
+
+fn changed(node: &NodeName, c: &Condition) -> Event {
+    Event::ConditionChanged {
+        node: node.clone(),
+        gpu: gpu_of(c),
+        kind: c.kind.to_string(),
+        severity: c.severity,
+        message: format!("{}; {}", c.reason, c.message),
+    }
+}
+
+fn cleared(node: &NodeName, c: &Condition) -> Event {
+    Event::ConditionCleared { node: node.clone(), gpu: gpu_of(c), kind: c.kind.to_string() }
+}
+
+fn check_reason(reason: &str) -> Result<(), Rejection> {
+    check_text("reason", reason)?;
+    if reason.trim().is_empty() {
+        return Err(Rejection::field("reason", "say why, for those who will ask"));
+    }
+    Ok(())
+}
+
+/// Checks what an agent says before any of it is believed.
+pub(super) fn check_facts(name: &NodeName, facts: &NodeFacts) -> Result<(), Rejection> {
+    if facts.gpus.len() > GPUS_PER_NODE_MAX {
+        let what = format!("GPUs of {name}");
+        return Err(Rejection::LimitReached { what, limit: GPUS_PER_NODE_MAX as u64 });
+    }
+    if facts.machine.machine_id.is_empty() || facts.boot_id.is_empty() {
+        return Err(Rejection::field("facts.machine", "machine id and boot id are needed"));
+    }
+    let mut uuids: Vec<&GpuUuid> = facts.gpus.iter().map(|gpu| &gpu.uuid).collect();
+    uuids.sort();
+    uuids.dedup();
+    if uuids.len() != facts.gpus.len() {
+        return Err(Rejection::field("facts.gpus", "names a UUID twice"));
+    }
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! What agents report: each fact once, however often it is said.
+
+use super::{Fsm, Turn, cluster::check_text, nodes};
+use crate::allocation::{EndReport, Phase};
+use crate::command::Report;
+use crate::event::Event;
+use crate::id::AllocationId;
+use crate::job::{Checkpoint, JobState};
+use crate::lease::Epoch;
+use crate::name::NodeName;
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+use crate::time::Timestamp;
+
+/// Most reports in one command.
+pub(crate) const REPORTS_MAX: usize = 2_000;
+
+impl Fsm {
+    pub(super) fn report_node(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: &NodeName,
+        reports: &[Report],
+    ) -> Result<Reply, Rejection> {
+        if reports.len() > REPORTS_MAX {
+            let what = "reports in one command".to_owned();
+            return Err(Rejection::LimitReached { what, limit: REPORTS_MAX as u64 });
+        }
+        self.node_mut(node)?;
+        self.check_reports(node, reports)?;
+        for report in reports {
+            self.take_report(turn, node, report)?;
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Everything that could be refused is looked at before anything is changed.
+    fn check_reports(&self, node: &NodeName, reports: &[Report]) -> Result<(), Rejection> {
+        for report in reports {
+            match report {
+                Report::Facts { facts } => nodes::check_facts(node, facts)?,
+                Report::Checkpoint { path, .. } => check_text("checkpoint.path", path)?,
+                Report::Conditions { conditions } => {
+                    let max = crate::node::CONDITIONS_PER_NODE_MAX;
+                    if conditions.len() > max {
+                        let what = "conditions of one node".to_owned();
+                        return Err(Rejection::LimitReached { what, limit: max as u64 });
+                    }
+                }
+                Report::Started { .. }
+                | Report::DeferralTaken { .. }
+                | Report::Ended { .. }
+                | Report::Released { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn take_report(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: &NodeName,
+        report: &Report,
+    ) -> Result<(), Rejection> {
+        match report {
+            Report::Started { allocation, epoch, at } => {
+                self.started(turn, node, allocation, *epoch, *at);
+            }
+            Report::DeferralTaken { allocation, order, checkpoint_seq } => {
+                if self.is_on(node, allocation) {
+                    self.deferral_taken(turn, allocation, *order, *checkpoint_seq);
+                }
+            }
+            Report::Checkpoint { allocation, seq, path, size_bytes, completed_at, age } => {
+                if self.is_on(node, allocation) {
+                    let checkpoint = Checkpoint {
+                        allocation: allocation.clone(),
+                        seq: *seq,
+                        path: path.clone(),
+                        size_bytes: *size_bytes,
+                        completed_at: *completed_at,
+                        node: node.clone(),
+                    };
+                    self.checkpoint_seen(turn, checkpoint, *age);
+                }
+            }
+            Report::Ended { allocation, epoch, report } => {
+                self.ended(turn, node, allocation, *epoch, report);
+            }
+            Report::Released { lease, epoch } => {
+                if self.leases.get(lease).is_some_and(|l| l.node == *node)
+                    && self.release(turn, lease, *epoch)
+                {
+                    self.start_due_reservations(turn);
+                }
+            }
+            Report::Conditions { conditions } => self.take_conditions(turn, node, conditions)?,
+            Report::Facts { facts } => self.take_facts(turn, node, facts),
+        }
+        Ok(())
+    }
+
+    /// Whether the allocation is on that node; agents speak for their own node only.
+    fn is_on(&self, node: &NodeName, id: &AllocationId) -> bool {
+        self.allocations.get(id).is_some_and(|a| a.node == *node)
+    }
+
+    fn started(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: &NodeName,
+        id: &AllocationId,
+        epoch: Epoch,
+        at: Timestamp,
+    ) {
+        let now = self.now;
+        let Some(allocation) = self.allocations.get_mut(id) else { return };
+        if allocation.node != *node || allocation.epoch != epoch || allocation.started_at.is_some()
+        {
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(&allocation.job) else { return };
+        // The node's clock may be off; a start cannot lie in the future.
+        allocation.started_at = Some(at.min(now).max(allocation.placed_at));
+        let limit = now + job.spec.time_limit;
+        allocation.time_limit_at =
+            Some(allocation.ends_by.map_or(limit, |ends_by| limit.min(ends_by)));
+        job.started_at.get_or_insert(now);
+        if allocation.phase == Phase::Placed {
+            allocation.phase = Phase::Running;
+            job.state = JobState::Running;
+        }
+        turn.say(Event::JobStarted { job: allocation.job.clone(), allocation: id.clone() });
+    }
+
+    fn ended(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: &NodeName,
+        id: &AllocationId,
+        epoch: Epoch,
+        report: &EndReport,
+    ) {
+        let known = self.allocations.get(id).is_some_and(|a| a.node == *node && a.epoch == epoch);
+        if !known {
+            return;
+        }
+        // A program can be gone before its start was reported.
+        if let Some(at) = report.started_at {
+            self.started(turn, node, id, epoch, at);
+        }
+        self.end_attempt(turn, id, report);
+    }
+}

@@ -1,0 +1,96 @@
+//! The table of answered requests: a retry gets the first answer again.
+//!
+//! Keyed by principal and request id, so that nobody can read another's answers. Kept for a window
+//! of FSM time; a request made outside the window is refused, since its answer may be forgotten.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::command::RequestKey;
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+use crate::time::{Millis, Timestamp};
+
+/// How long answers are kept, and how far a client's clock may be off.
+pub(crate) const REQUEST_WINDOW: Millis = Millis::minutes(10);
+/// Most answers kept; beyond it new requests are refused rather than old answers forgotten.
+pub(crate) const REQUESTS_KEPT_MAX: usize = 200_000;
+/// Longest request id, in bytes.
+pub(crate) const REQUEST_ID_BYTES_MAX: usize = 64;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Answer {
+    body_sha256: String,
+    at: Timestamp,
+    reply: Result<Reply, Rejection>,
+}
+
+/// See the module's doc.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RequestTable {
+    /// Keyed by `principal|id`.
+    answers: BTreeMap<String, Answer>,
+    /// When the oldest answers were last dropped.
+    swept_at: Timestamp,
+}
+
+impl RequestTable {
+    /// The answer to give instead of applying, if there is one.
+    pub(super) fn answered(
+        &self,
+        principal: &str,
+        key: &RequestKey,
+        now: Timestamp,
+    ) -> Option<Result<Reply, Rejection>> {
+        if key.id.is_empty() || key.id.len() > REQUEST_ID_BYTES_MAX || !key.id.is_ascii() {
+            let problem = format!("must be 1 to {REQUEST_ID_BYTES_MAX} ASCII characters");
+            return Some(Err(Rejection::field("request_id", problem)));
+        }
+        if let Some(answer) = self.answers.get(&table_key(principal, key)) {
+            if answer.body_sha256 != key.body_sha256 {
+                return Some(Err(Rejection::RequestReused { id: key.id.clone() }));
+            }
+            return Some(answer.reply.clone());
+        }
+        let apart = now.since(key.made_at).max(key.made_at.since(now));
+        if apart > REQUEST_WINDOW {
+            let (made_at_ms, now_ms) = (key.made_at.0, now.0);
+            return Some(Err(Rejection::RequestTooOld { made_at_ms, now_ms }));
+        }
+        if self.answers.len() >= REQUESTS_KEPT_MAX {
+            let what = "requests within ten minutes".to_owned();
+            return Some(Err(Rejection::LimitReached { what, limit: REQUESTS_KEPT_MAX as u64 }));
+        }
+        None
+    }
+
+    pub(super) fn remember(
+        &mut self,
+        principal: String,
+        key: &RequestKey,
+        now: Timestamp,
+        reply: Result<Reply, Rejection>,
+    ) {
+        let answer = Answer { body_sha256: key.body_sha256.clone(), at: now, reply };
+        self.answers.insert(table_key(&principal, key), answer);
+        // An answer must outlive every retry that is still accepted: made_at may be a window ahead.
+        let keep = Millis(2 * REQUEST_WINDOW.0);
+        if now.since(self.swept_at) > Millis::minutes(1) {
+            self.swept_at = now;
+            self.answers.retain(|_, answer| now.since(answer.at) <= keep);
+        }
+    }
+
+    /// After the clock was set back, answers of the future would refuse everything.
+    pub(super) fn forget_after(&mut self, to: Timestamp) {
+        self.swept_at = self.swept_at.min(to);
+        for answer in self.answers.values_mut() {
+            answer.at = answer.at.min(to);
+        }
+    }
+}
+
+fn table_key(principal: &str, key: &RequestKey) -> String {
+    format!("{principal}|{}", key.id)
+}

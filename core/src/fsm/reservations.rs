@@ -1,0 +1,330 @@
+//! Reservations: made, extended, given back, started and ended.
+
+use super::leases::Grant;
+use super::{ENDED_RESERVATIONS_KEPT, Fsm, Turn, cluster::check_text};
+use crate::actor::{Actor, Who};
+use crate::allocation::StopWhy;
+use crate::calendar;
+use crate::command::CreateReservation;
+use crate::event::Event;
+use crate::gpu::{GPUS_PER_NODE_MAX, Presence};
+use crate::health::Severity;
+use crate::id::{AllocationId, ReservationId};
+use crate::lease::LeaseHolder;
+use crate::name::{GpuUuid, NodeName, UserName};
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+use crate::reservation::{
+    GpuRequest, RESERVATION_AHEAD_MAX, RESERVATION_LENGTH_MAX, RESERVATION_LENGTH_MIN,
+    RESERVATION_PAST_MAX, RESERVATIONS_OPEN_MAX, Reservation, ReservationState,
+};
+use crate::time::{Timestamp, Window};
+
+impl Fsm {
+    pub(super) fn create_reservation(
+        &mut self,
+        turn: &mut Turn<'_>,
+        wish: &CreateReservation,
+    ) -> Result<Reply, Rejection> {
+        let (window, node, gpus) = self.check_reservation(turn.actor, wish)?;
+        turn.say(Event::ReservationCreated {
+            reservation: wish.id.clone(),
+            owner: wish.owner.clone(),
+            node: node.clone(),
+            gpus: gpus.clone(),
+            starts_at: window.starts_at,
+            ends_at: window.ends_at,
+        });
+        let reservation = Reservation {
+            id: wish.id.clone(),
+            owner: wish.owner.clone(),
+            project: wish.project.clone(),
+            node,
+            gpus,
+            wish: wish.gpus.clone(),
+            window,
+            note: wish.note.clone(),
+            state: ReservationState::Scheduled,
+            lease: None,
+            created_at: self.now,
+            reason: None,
+        };
+        self.reservations.insert(wish.id.clone(), reservation);
+        if window.starts_at <= self.now {
+            self.start_reservation(turn, &wish.id);
+        }
+        Ok(Reply::ReservationCreated { id: wish.id.clone() })
+    }
+
+    /// Everything that could be refused, and what is granted otherwise.
+    pub(super) fn check_reservation(
+        &self,
+        actor: &Actor,
+        wish: &CreateReservation,
+    ) -> Result<(Window, NodeName, Vec<GpuUuid>), Rejection> {
+        check_owner(actor, &wish.owner)?;
+        check_text("note", &wish.note)?;
+        check_gpu_request(&wish.gpus)?;
+        let window = self.check_window(wish.window)?;
+        if self.reservations.contains_key(&wish.id) {
+            return Err(Rejection::IdTaken { id: wish.id.to_string() });
+        }
+        if self.reservations.values().filter(|r| r.is_open()).count() >= RESERVATIONS_OPEN_MAX {
+            let what = "open reservations".to_owned();
+            return Err(Rejection::LimitReached { what, limit: RESERVATIONS_OPEN_MAX as u64 });
+        }
+        let (node, gpus) = calendar::choose(self, &wish.gpus, window)?;
+        Ok((window, node, gpus))
+    }
+
+    fn check_window(&self, window: Window) -> Result<Window, Rejection> {
+        let Window { starts_at, ends_at } = window;
+        if starts_at > Timestamp::MAX_ACCEPTED || ends_at > Timestamp::MAX_ACCEPTED {
+            return Err(Rejection::field("window", "beyond the year 9998"));
+        }
+        if ends_at <= starts_at {
+            return Err(Rejection::field("ends_at", "must be after the start"));
+        }
+        if self.now.since(starts_at) > RESERVATION_PAST_MAX {
+            return Err(Rejection::field("starts_at", "is in the past"));
+        }
+        if ends_at <= self.now {
+            return Err(Rejection::field("ends_at", "is in the past"));
+        }
+        if starts_at.since(self.now) > RESERVATION_AHEAD_MAX {
+            let problem = format!("at most {RESERVATION_AHEAD_MAX} ahead");
+            return Err(Rejection::field("starts_at", problem));
+        }
+        let length = ends_at.since(starts_at);
+        if !(RESERVATION_LENGTH_MIN..=RESERVATION_LENGTH_MAX).contains(&length) {
+            let problem = format!(
+                "a reservation lasts {RESERVATION_LENGTH_MIN} to {RESERVATION_LENGTH_MAX}, this one {length}"
+            );
+            return Err(Rejection::field("ends_at", problem));
+        }
+        Ok(Window { starts_at: starts_at.max(self.now), ends_at })
+    }
+
+    pub(super) fn extend_reservation(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &ReservationId,
+        ends_at: Timestamp,
+    ) -> Result<Reply, Rejection> {
+        self.check_extension(id, ends_at)?;
+        if let Some(reservation) = self.reservations.get_mut(id) {
+            reservation.window.ends_at = ends_at;
+        }
+        turn.say(Event::ReservationExtended { reservation: id.clone(), ends_at });
+        Ok(Reply::ReservationExtended { id: id.clone(), ends_at })
+    }
+
+    pub(super) fn check_extension(
+        &self,
+        id: &ReservationId,
+        ends_at: Timestamp,
+    ) -> Result<(), Rejection> {
+        let reservation = self.open_reservation(id)?;
+        if reservation.state == ReservationState::Ending {
+            return Err(Rejection::AlreadyEnded { id: id.to_string(), state: "ending".to_owned() });
+        }
+        let window = Window { starts_at: reservation.window.starts_at, ends_at };
+        if ends_at <= self.now || ends_at <= window.starts_at {
+            return Err(Rejection::field("ends_at", "must be after now and after the start"));
+        }
+        if ends_at.since(window.starts_at) > RESERVATION_LENGTH_MAX {
+            let problem = format!("a reservation lasts at most {RESERVATION_LENGTH_MAX}");
+            return Err(Rejection::field("ends_at", problem));
+        }
+        if ends_at > reservation.window.ends_at {
+            calendar::extension(self, reservation, ends_at)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn open_reservation(&self, id: &ReservationId) -> Result<&Reservation, Rejection> {
+        let reservation =
+            self.reservations.get(id).ok_or_else(|| Rejection::not_found("reservation", id))?;
+        if reservation.is_open() {
+            return Ok(reservation);
+        }
+        Err(Rejection::AlreadyEnded { id: id.to_string(), state: "ended".to_owned() })
+    }
+
+    /// Given back early: cancelled before its start, ended after it. Repeating it is harmless.
+    pub(super) fn release_reservation(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &ReservationId,
+    ) -> Result<Reply, Rejection> {
+        match self.open_reservation(id)?.state {
+            ReservationState::Scheduled => {
+                let by = turn.actor.display_name();
+                self.finish_reservation(id, ReservationState::Cancelled, Some(format!("by {by}")));
+                turn.say(Event::ReservationCancelled { reservation: id.clone(), by });
+            }
+            ReservationState::Active => {
+                let why = format!("given back by {}", turn.actor.display_name());
+                self.end_reservation(turn, id, &why);
+            }
+            ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {}
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Why the reservation cannot be served with the GPUs it was promised, if so.
+    fn unfit(&self, reservation: &Reservation) -> Option<String> {
+        let node = self.nodes.get(&reservation.node)?;
+        if let Some(why) = node.closed_because() {
+            return Some(format!("{} is {why}", reservation.node));
+        }
+        reservation.gpus.iter().find_map(|uuid| {
+            let gpu = self.gpus.get(uuid)?;
+            let lost = gpu.presence == Presence::Lost;
+            let bad = node.severity_for(uuid).is_some_and(|s| s >= Severity::Degraded);
+            (lost || bad).then(|| format!("{}:{} is not healthy", reservation.node, gpu.index))
+        })
+    }
+
+    /// Before it starts, broken GPUs are replaced by others that meet the same wish, where there are
+    /// any free for the rest of the window.
+    fn replace_broken_gpus(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        let Some(why) = self.reservations.get(id).and_then(|r| self.unfit(r)) else { return };
+        // Its own claim must not stand in its way.
+        let Some(mut reservation) = self.reservations.remove(id) else { return };
+        let window = Window { starts_at: self.now, ends_at: reservation.window.ends_at };
+        if let Ok((node, gpus)) = calendar::choose(self, &reservation.wish, window) {
+            let (to, cards) = (node.clone(), gpus.clone());
+            turn.say(Event::ReservationMoved {
+                reservation: id.clone(),
+                node: to,
+                gpus: cards,
+                why,
+            });
+            reservation.node = node;
+            reservation.gpus = gpus;
+        }
+        self.reservations.insert(id.clone(), reservation);
+    }
+
+    /// Gives the lease if the GPUs are empty; else says, once, what it waits for.
+    pub(super) fn start_reservation(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        self.replace_broken_gpus(turn, id);
+        let Some(reservation) = self.reservations.get(id) else { return };
+        let busy = reservation.gpus.iter().find_map(|gpu| self.holds.get(gpu));
+        if let Some(hold) = busy {
+            let why = format!("{} is not released yet", self.holder_text(hold));
+            if reservation.reason.as_deref() != Some(why.as_str()) {
+                turn.say(Event::ReservationDelayed { reservation: id.clone(), why: why.clone() });
+            }
+            if let Some(reservation) = self.reservations.get_mut(id) {
+                reservation.reason = Some(why);
+            }
+            return;
+        }
+        let grant = Grant {
+            node: reservation.node.clone(),
+            gpus: reservation.gpus.clone(),
+            owner: reservation.owner.clone(),
+            holder: LeaseHolder::Reservation(id.clone()),
+            parent: None,
+        };
+        let lease = self.grant(turn, grant);
+        let epoch = turn.epoch;
+        if let Some(reservation) = self.reservations.get_mut(id) {
+            reservation.state = ReservationState::Active;
+            reservation.lease = Some(lease.clone());
+            reservation.reason = None;
+        }
+        turn.say(Event::ReservationStarted { reservation: id.clone(), lease, epoch });
+    }
+
+    fn holder_text(&self, hold: &super::Hold) -> String {
+        match self.leases.get(&hold.lease).map(|lease| &lease.holder) {
+            Some(LeaseHolder::Allocation(allocation)) => allocation.to_string(),
+            Some(LeaseHolder::Reservation(reservation)) => reservation.to_string(),
+            None => hold.lease.to_string(),
+        }
+    }
+
+    /// Stops what runs under it and takes the lease back; it has ended when the GPUs are empty.
+    pub(super) fn end_reservation(&mut self, turn: &mut Turn<'_>, id: &ReservationId, why: &str) {
+        let Some(reservation) = self.reservations.get_mut(id) else { return };
+        reservation.state = ReservationState::Ending;
+        reservation.reason = Some(why.to_owned());
+        let Some(lease) = reservation.lease.clone() else { return };
+        turn.say(Event::ReservationEnding { reservation: id.clone(), why: why.to_owned() });
+        let children: Vec<AllocationId> = self
+            .allocations
+            .values()
+            .filter(|a| {
+                let own = a.lease.as_ref().and_then(|l| self.leases.get(l));
+                own.is_some_and(|l| l.parent.as_ref() == Some(&lease))
+            })
+            .map(|a| a.id.clone())
+            .collect();
+        for child in children {
+            self.stop_allocation(turn, &child, StopWhy::ReservationEnded);
+        }
+        self.end_lease(&lease);
+    }
+
+    pub(super) fn reservation_lease_released(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        let why = self.reservations.get(id).and_then(|r| r.reason.clone());
+        self.finish_reservation(id, ReservationState::Ended, why);
+        turn.say(Event::ReservationEnded { reservation: id.clone() });
+    }
+
+    /// Its window passed before the GPUs were empty.
+    pub(super) fn miss_reservation(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        let why = "its window passed before the GPUs were free".to_owned();
+        self.finish_reservation(id, ReservationState::Ended, Some(why));
+        turn.say(Event::ReservationEnded { reservation: id.clone() });
+    }
+
+    fn finish_reservation(
+        &mut self,
+        id: &ReservationId,
+        state: ReservationState,
+        reason: Option<String>,
+    ) {
+        let Some(reservation) = self.reservations.get_mut(id) else { return };
+        reservation.state = state;
+        reservation.reason = reason;
+        reservation.lease = None;
+        self.ended_reservations.push(id.clone());
+        if self.ended_reservations.len() > ENDED_RESERVATIONS_KEPT {
+            let oldest = self.ended_reservations.remove(0);
+            self.reservations.remove(&oldest);
+        }
+    }
+}
+
+/// Checks the shape of a wish for GPUs; whether it can be met is the calendar's business.
+pub(super) fn check_gpu_request(wish: &GpuRequest) -> Result<(), Rejection> {
+    if wish.count == 0 || wish.count as usize > GPUS_PER_NODE_MAX {
+        return Err(Rejection::field("gpus.count", format!("must be 1 to {GPUS_PER_NODE_MAX}")));
+    }
+    check_text("gpus.model", wish.model.as_deref().unwrap_or_default())?;
+    if !wish.uuids.is_empty() && wish.uuids.len() != wish.count as usize {
+        return Err(Rejection::field("gpus.uuids", "must be as many as gpus.count"));
+    }
+    let mut seen = wish.uuids.clone();
+    seen.sort();
+    seen.dedup();
+    if seen.len() != wish.uuids.len() {
+        return Err(Rejection::field("gpus.uuids", "names a GPU twice"));
+    }
+    Ok(())
+}
+
+/// Only an admin may act for somebody else.
+pub(super) fn check_owner(actor: &Actor, owner: &UserName) -> Result<(), Rejection> {
+    match &actor.who {
+        Who::User { admin: true, .. } => Ok(()),
+        Who::User { name, .. } if name == owner => Ok(()),
+        Who::User { .. } | Who::Node { .. } | Who::Controller => {
+            Err(Rejection::Denied { needs: "an admin, to act for somebody else".to_owned() })
+        }
+    }
+}

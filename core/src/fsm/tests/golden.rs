@@ -1,0 +1,130 @@
+//! The log of every released version gives the state it gave then: a follower of another version
+//! must not diverge, and a replay after an upgrade must give the same audit hashes.
+//!
+//! `testdata/log-v1.jsonl` holds envelopes as version 1 wrote them, `testdata/snapshot-v1.json` the
+//! state they lead to. A change that breaks this test needs a new cluster version that switches it
+//! on, not new files.
+
+use super::world::{World, bad, job, node, person, plain, res, training};
+use crate::actor::Actor;
+use crate::allocation::AttemptEnd;
+use crate::command::{Command, CreateJoinToken, Envelope, RefusedRequests};
+use crate::fsm::Fsm;
+use crate::health::Severity;
+use crate::id::TokenId;
+use crate::job::JobSpec;
+use crate::node::{Liveness, MachineIdentity};
+use crate::time::Millis;
+
+const LOG: &str = include_str!("../../../testdata/log-v1.jsonl");
+const SNAPSHOT: &str = include_str!("../../../testdata/snapshot-v1.json");
+
+#[test]
+fn the_log_of_version_1_gives_the_state_it_gave() {
+    let mut fsm = Fsm::new();
+    let mut kinds = std::collections::BTreeSet::new();
+    for (line, text) in LOG.lines().enumerate() {
+        let envelope: Envelope = serde_json::from_str(text).unwrap();
+        kinds.insert(envelope.command.name());
+        fsm.apply(line as u64 + 1, &envelope);
+    }
+    assert_eq!(kinds.len(), 22, "the log holds every command: {kinds:?}");
+    let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
+    let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
+    assert_eq!(now, then);
+}
+
+#[test]
+fn the_snapshot_of_version_1_can_be_taken() {
+    let fsm = Fsm::from_snapshot(SNAPSHOT.as_bytes()).unwrap();
+    assert_eq!(fsm.applied(), LOG.lines().count() as u64);
+}
+
+#[test]
+fn a_snapshot_from_the_future_or_a_damaged_one_is_refused() {
+    let newer = SNAPSHOT.replacen("\"v\":1", "\"v\":2", 1);
+    let error = Fsm::from_snapshot(newer.as_bytes()).unwrap_err();
+    assert!(error.to_string().contains("version 2"), "{error}");
+    assert!(Fsm::from_snapshot(&SNAPSHOT.as_bytes()[..SNAPSHOT.len() / 2]).is_err());
+    assert!(Fsm::from_snapshot(b"").is_err());
+}
+
+/// Every command at least once, in a history that makes sense.
+fn history() -> World {
+    let mut w = World::with(&["titan01", "titan02", "titan03"]);
+    let root = || person("root");
+    w.give(Actor::controller(), Command::SetClusterVersion { version: 1 }).unwrap();
+    w.reserve("ada", "r1", 2, Millis::ZERO, Millis::hours(4)).unwrap();
+    w.reserve("bob", "r2", 1, Millis::hours(6), Millis::hours(1)).unwrap();
+    let ends_at = w.now + Millis::hours(5);
+    w.give(person("ada"), Command::ExtendReservation { id: res("r1"), ends_at }).unwrap();
+    w.submit("ada", "a", JobSpec { reservation: Some(res("r1")), ..training() }).unwrap();
+    w.submit("bob", "b", training()).unwrap();
+    w.submit("bob", "c", plain(2)).unwrap();
+    w.schedule();
+    for name in ["a", "b", "c"] {
+        let id = w.fsm.job(&job(name)).unwrap().allocation.clone().unwrap();
+        w.start(&id);
+    }
+    let b = w.fsm.job(&job("b")).unwrap().allocation.clone().unwrap();
+    let on = w.fsm.allocation(&b).unwrap().node.to_string();
+    let index = w.fsm.gpu(&w.fsm.allocation(&b).unwrap().gpus[0]).unwrap().index;
+    w.checkpoint(&b, 1, Millis::ZERO);
+    w.conditions(&on, vec![bad(&on, index, Severity::Degraded)]);
+    w.take_deferral(&b, 1);
+    w.checkpoint(&b, 2, Millis::secs(1));
+    w.end(&b, AttemptEnd::Exited { code: 0 });
+    w.release(&on);
+    w.schedule();
+    w.give(person("bob"), Command::CancelJob { id: job("c") }).unwrap();
+    let reason = "fans".to_owned();
+    w.give(root(), Command::CordonNode { node: node("titan03"), reason: reason.clone() }).unwrap();
+    w.give(root(), Command::DrainNode { node: node("titan03"), reason, deadline: None }).unwrap();
+    w.give(root(), Command::UncordonNode { node: node("titan03") }).unwrap();
+    let machine = MachineIdentity { machine_id: "m".to_owned(), dmi_uuid: String::new() };
+    let token = TokenId::parse("token-1").unwrap();
+    let wish = CreateJoinToken {
+        id: token.clone(),
+        secret_sha256: "0".repeat(64),
+        names: vec![node("titan04")],
+        ttl: Millis::hours(1),
+    };
+    w.give(root(), Command::CreateJoinToken(wish)).unwrap();
+    let mut joining = super::world::agent("titan04");
+    joining.method = crate::actor::AuthMethod::JoinToken;
+    let redeem = Command::RedeemJoinToken { id: token, node: node("titan04"), machine };
+    w.give(joining, redeem).unwrap();
+    let silent_for = Millis::secs(12);
+    let silent =
+        Command::SetLiveness { node: node("titan02"), liveness: Liveness::Suspect, silent_for };
+    w.give(Actor::controller(), silent).unwrap();
+    let reason = "two agents".to_owned();
+    w.give(Actor::controller(), Command::SuspendNode { node: node("titan02"), reason }).unwrap();
+    let refused = RefusedRequests {
+        principal: "user:eve".to_owned(),
+        action: "cancel_job".to_owned(),
+        code: "denied".to_owned(),
+        count: 3,
+    };
+    w.give(Actor::controller(), Command::RecordRefusals { refusals: vec![refused] }).unwrap();
+    w.give(root(), Command::ThawEvictions).unwrap();
+    let gpu = super::world::gpu("titan03", 3);
+    w.give(root(), Command::DeclareGpuFree { gpu, reason: "swapped".to_owned() }).unwrap();
+    w.pass(Millis::hours(7));
+    w.give(person("bob"), Command::ReleaseReservation { id: res("r2") }).ok();
+    let to = w.now - Millis::minutes(1);
+    w.give(root(), Command::ResetClock { to }).unwrap();
+    w
+}
+
+/// Writes the files of a new version. Never run to make a failing test pass.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "makes the files of a new version, when asked to")]
+fn make_golden_files_when_asked() {
+    let w = history();
+    let Some(folder) = std::env::var_os("FLEET_MAKE_GOLDEN") else { return };
+    let folder = std::path::PathBuf::from(folder);
+    let log: String = w.log.iter().map(|(_, e)| serde_json::to_string(e).unwrap() + "\n").collect();
+    std::fs::write(folder.join("log-v1.jsonl"), log).unwrap();
+    std::fs::write(folder.join("snapshot-v1.json"), w.fsm.to_snapshot()).unwrap();
+}

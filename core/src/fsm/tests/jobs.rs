@@ -1,0 +1,206 @@
+//! Jobs: ends, restarts, cancels, fencing.
+
+use super::world::{World, ended, gpu, job, node, person, plain, training};
+use crate::actor::Actor;
+use crate::allocation::AttemptEnd;
+use crate::command::{Command, Report};
+use crate::health::Severity;
+use crate::job::{JobSpec, JobState};
+use crate::lease::Epoch;
+use crate::node::Liveness;
+use crate::rejection::Rejection;
+use crate::time::Millis;
+
+#[test]
+fn how_an_attempt_ends_decides_what_becomes_of_the_job() {
+    let cases = [
+        (AttemptEnd::Exited { code: 0 }, "completed", Some(0)),
+        (AttemptEnd::Exited { code: 3 }, "failed", Some(3)),
+        (AttemptEnd::Signaled { signal: 11 }, "failed", Some(139)),
+        (AttemptEnd::OutOfMemory, "failed", Some(137)),
+        (AttemptEnd::CannotStart { message: "no such program".to_owned() }, "failed", Some(125)),
+    ];
+    for (end, state, code) in cases {
+        let mut w = World::with(&["titan01"]);
+        let a = w.run("a", training(), "titan01", &[0]);
+        w.end(&a, end.clone());
+        let j = w.fsm.job(&job("a")).unwrap();
+        assert_eq!(
+            (j.state.word(), j.outcome.as_ref().unwrap().exit_code),
+            (state, code),
+            "{end:?}"
+        );
+    }
+}
+
+#[test]
+fn a_gpu_is_free_only_after_the_agent_released_that_very_epoch() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", plain(1), "titan01", &[0]);
+    let lease = w.fsm.allocation(&a).unwrap().lease.clone().unwrap();
+    let epoch = w.fsm.lease(&lease).unwrap().epoch;
+    w.end(&a, AttemptEnd::Exited { code: 0 });
+    w.submit("bob", "b", plain(1)).unwrap();
+    assert!(matches!(w.place("b", "titan01", &[0]), Err(Rejection::PlanStale { .. })));
+    let old = Epoch { incarnation: 1, index: epoch.index - 1 };
+    w.report("titan01", Report::Released { lease: lease.clone(), epoch: old }).unwrap();
+    assert!(w.fsm.hold(&gpu("titan01", 0)).is_some());
+    w.report("titan01", Report::Released { lease, epoch }).unwrap();
+    assert!(w.place("b", "titan01", &[0]).is_ok());
+}
+
+#[test]
+fn reports_of_an_old_epoch_or_another_node_change_nothing() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let a = w.run("a", plain(1), "titan01", &[0]);
+    let epoch = w.fsm.allocation(&a).unwrap().epoch;
+    let report = ended(AttemptEnd::Exited { code: 0 }, false);
+    let old = Epoch { incarnation: 1, index: epoch.index - 1 };
+    w.report(
+        "titan01",
+        Report::Ended { allocation: a.clone(), epoch: old, report: report.clone() },
+    )
+    .unwrap();
+    w.report("titan02", Report::Ended { allocation: a.clone(), epoch, report: report.clone() })
+        .unwrap();
+    assert_eq!(w.state_of("a"), "running");
+    w.report("titan01", Report::Ended { allocation: a.clone(), epoch, report: report.clone() })
+        .unwrap();
+    assert_eq!(w.state_of("a"), "completed");
+    // Said twice is as good as once.
+    w.report("titan01", Report::Ended { allocation: a, epoch, report }).unwrap();
+    assert!(w.last.is_empty());
+}
+
+#[test]
+fn cancelling_is_idempotent_until_the_job_is_over() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", plain(1), "titan01", &[0]);
+    for _ in 0..2 {
+        w.give(person("ada"), Command::CancelJob { id: job("a") }).unwrap();
+    }
+    w.end(&a, AttemptEnd::Signaled { signal: 15 });
+    assert_eq!(w.state_of("a"), "cancelled");
+    let again = w.give(person("ada"), Command::CancelJob { id: job("a") });
+    assert!(matches!(again, Err(Rejection::AlreadyEnded { .. })));
+    let stranger = w.give(person("eve"), Command::CancelJob { id: job("a") });
+    assert!(matches!(stranger, Err(Rejection::Denied { .. })));
+}
+
+#[test]
+fn a_cancelled_job_does_not_come_back_after_a_fault_of_its_node() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.give(person("ada"), Command::CancelJob { id: job("a") }).unwrap();
+    w.end(&a, AttemptEnd::NodeFault { message: "shim lost".to_owned() });
+    assert_eq!(w.state_of("a"), "cancelled");
+}
+
+#[test]
+fn the_time_limit_counts_from_the_start_of_the_attempt() {
+    let mut w = World::with(&["titan01"]);
+    w.submit("ada", "a", plain(1)).unwrap();
+    w.now = w.now + Millis::hours(5);
+    let a = w.place("a", "titan01", &[0]).unwrap();
+    w.start(&a);
+    w.pass(Millis::minutes(59));
+    assert_eq!(w.state_of("a"), "running");
+    w.pass(Millis::minutes(1));
+    assert_eq!(w.state_of("a"), "stopping");
+    w.end(&a, AttemptEnd::Exited { code: 0 });
+    assert_eq!(w.state_of("a"), "timed_out");
+}
+
+#[test]
+fn a_node_that_cannot_read_the_checkpoint_is_not_tried_again() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.end(&a, AttemptEnd::CannotResume { message: "no marker beside /ck/1.pt".to_owned() });
+    let j = w.fsm.job(&job("a")).unwrap();
+    assert_eq!((j.state, j.restarts_used), (JobState::Queued, 0));
+    assert!(j.excluded_nodes.contains_key(&node("titan01")));
+    assert!(w.place("a", "titan01", &[1]).is_err());
+    assert!(w.place("a", "titan02", &[1]).is_ok());
+}
+
+#[test]
+fn silence_loses_nothing_unless_the_job_asked_for_it() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let asked = JobSpec {
+        stop_after: Some(Millis::minutes(10)),
+        time_limit: Millis::hours(48),
+        ..training()
+    };
+    let a = w.run("a", asked, "titan01", &[0]);
+    w.run("b", JobSpec { time_limit: Millis::hours(48), ..training() }, "titan01", &[1]);
+    let command = Command::SetLiveness {
+        node: node("titan01"),
+        liveness: Liveness::Unreachable,
+        silent_for: Millis::minutes(1),
+    };
+    w.give(Actor::controller(), command).unwrap();
+    w.pass(Millis::minutes(9) + Millis::secs(30));
+    assert_eq!((w.state_of("a"), w.state_of("b")), ("running", "running"), "grace and margin");
+    w.pass(Millis::minutes(1));
+    assert_eq!((w.state_of("a"), w.state_of("b")), ("queued", "running"));
+    w.pass(Millis::hours(24));
+    assert_eq!(w.state_of("b"), "running");
+    // The attempt is lost, its GPU is not free: nobody knows what the node does.
+    assert!(w.fsm.hold(&gpu("titan01", 0)).is_some());
+    let desired = w.fsm.desired(&node("titan01"), std::slice::from_ref(&a));
+    assert!(desired.allocations.iter().any(|d| d.id == a));
+    assert!(desired.forget.is_empty());
+}
+
+#[test]
+fn desired_names_only_what_is_to_be_done() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", plain(1), "titan01", &[0]);
+    w.end(&a, AttemptEnd::Exited { code: 0 });
+    let held = [a.clone(), crate::id::AllocationId::parse("alloc-unknown-1").unwrap()];
+    let desired = w.fsm.desired(&node("titan01"), &held);
+    assert!(desired.forget.is_empty(), "its GPUs are not released");
+    w.release("titan01");
+    let desired = w.fsm.desired(&node("titan01"), &held);
+    assert_eq!(desired.forget, [a], "what this state never made is left alone");
+}
+
+#[test]
+fn a_slow_start_does_not_push_a_job_into_somebodys_reservation() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("bob", "r", 4, Millis::hours(2), Millis::hours(1)).unwrap();
+    w.submit("ada", "a", plain(1)).unwrap();
+    w.schedule();
+    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    // An image that took 90 minutes to unpack.
+    w.now = w.now + Millis::minutes(90);
+    w.start(&a);
+    w.pass(Millis::minutes(29));
+    assert_eq!(w.state_of("a"), "running");
+    w.pass(Millis::minutes(1));
+    assert_eq!(w.state_of("a"), "stopping");
+}
+
+#[test]
+fn interrupted_work_leaves_the_ailing_node() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    w.conditions("titan01", vec![super::world::bad("titan01", 0, Severity::Degraded)]);
+    w.submit("ada", "a", plain(1)).unwrap();
+    w.schedule();
+    let place = w.fsm.job(&job("a")).unwrap().place.clone().unwrap();
+    assert_eq!(place.node, node("titan02"), "titan01 will be reset before long");
+}
+
+#[test]
+fn a_job_that_no_node_can_start_fails_and_does_not_wait_for_ever() {
+    let mut w = World::with(&["titan01"]);
+    w.submit("ada", "a", plain(1)).unwrap();
+    for _ in 0..crate::job::START_FAULTS_MAX {
+        assert_eq!(w.schedule(), 1);
+        let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+        w.end(&a, AttemptEnd::NodeFault { message: "no shim".to_owned() });
+        w.release("titan01");
+    }
+    assert_eq!(w.state_of("a"), "failed");
+    assert!(w.fsm.job(&job("a")).unwrap().outcome.as_ref().unwrap().reason.contains("no shim"));
+}

@@ -1,0 +1,11 @@
+//! Tests of the state machine: given commands, then reply, events and state.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod eviction;
+mod golden;
+mod jobs;
+mod nodes;
+mod properties;
+mod requests;
+mod reservations;
+mod world;

@@ -1,0 +1,237 @@
+//! Random histories: invariants after each step, replay gives the same bytes, and a snapshot plus
+//! the rest of the log gives the same state as the whole log.
+
+use proptest::prelude::*;
+
+use super::world::{World, bad, job, node, person, plain, res, training};
+use crate::actor::Actor;
+use crate::allocation::AttemptEnd;
+use crate::command::Command;
+use crate::fsm::Fsm;
+use crate::health::Severity;
+use crate::id::AllocationId;
+use crate::job::JobSpec;
+use crate::node::Liveness;
+use crate::time::Millis;
+
+const NODES: [&str; 3] = ["titan01", "titan02", "titan03"];
+const PEOPLE: [&str; 3] = ["ada", "bob", "root"];
+
+/// One step of a history. Numbers pick among what exists.
+#[derive(Debug, Clone)]
+enum Step {
+    Reserve { who: usize, gpus: u32, from_minutes: u64, minutes: u64 },
+    Release { which: usize },
+    Extend { which: usize, minutes: u64 },
+    Submit { who: usize, gpus: u32, saves: bool, within: Option<usize> },
+    Cancel { which: usize },
+    Schedule,
+    Start { which: usize },
+    End { which: usize, code: i32 },
+    Fault { which: usize },
+    Checkpoint { which: usize },
+    TakeDeferral { which: usize },
+    Condition { on: usize, gpu: u32, severity: u8 },
+    Recover { on: usize },
+    ProveEmpty { on: usize },
+    Reboot { on: usize },
+    Drain { on: usize },
+    Uncordon { on: usize },
+    Silent { on: usize, unreachable: bool },
+    Thaw,
+    Pass { minutes: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let some = 0..64_usize;
+    prop_oneof![
+        3 => (0..3_usize, 1..5_u32, 0..300_u64, 1..300_u64).prop_map(
+            |(who, gpus, from_minutes, minutes)| Step::Reserve { who, gpus, from_minutes, minutes }
+        ),
+        1 => some.clone().prop_map(|which| Step::Release { which }),
+        1 => (some.clone(), 1..200_u64).prop_map(|(which, minutes)| Step::Extend { which, minutes }),
+        5 => (0..3_usize, 0..5_u32, any::<bool>(), proptest::option::of(some.clone()))
+            .prop_map(|(who, gpus, saves, within)| Step::Submit { who, gpus, saves, within }),
+        1 => some.clone().prop_map(|which| Step::Cancel { which }),
+        6 => Just(Step::Schedule),
+        5 => some.clone().prop_map(|which| Step::Start { which }),
+        4 => (some.clone(), 0..2_i32).prop_map(|(which, code)| Step::End { which, code }),
+        1 => some.clone().prop_map(|which| Step::Fault { which }),
+        3 => some.clone().prop_map(|which| Step::Checkpoint { which }),
+        3 => some.clone().prop_map(|which| Step::TakeDeferral { which }),
+        2 => (0..3_usize, 0..4_u32, 0..3_u8)
+            .prop_map(|(on, gpu, severity)| Step::Condition { on, gpu, severity }),
+        1 => (0..3_usize).prop_map(|on| Step::Recover { on }),
+        6 => (0..3_usize).prop_map(|on| Step::ProveEmpty { on }),
+        1 => (0..3_usize).prop_map(|on| Step::Reboot { on }),
+        1 => (0..3_usize).prop_map(|on| Step::Drain { on }),
+        1 => (0..3_usize).prop_map(|on| Step::Uncordon { on }),
+        1 => (0..3_usize, any::<bool>()).prop_map(|(on, unreachable)| Step::Silent { on, unreachable }),
+        1 => Just(Step::Thaw),
+        4 => (1..120_u64).prop_map(|minutes| Step::Pass { minutes }),
+    ]
+}
+
+fn pick<T: Clone>(from: impl Iterator<Item = T>, which: usize) -> Option<T> {
+    let all: Vec<T> = from.collect();
+    (!all.is_empty()).then(|| all[which % all.len()].clone())
+}
+
+fn allocation(w: &World, which: usize) -> Option<AllocationId> {
+    pick(w.fsm.allocations().keys().cloned(), which)
+}
+
+/// Takes one step. Refusals are part of the game; broken invariants panic inside.
+fn take(w: &mut World, number: usize, step: &Step) {
+    match step {
+        Step::Reserve { who, gpus, from_minutes, minutes } => {
+            let (from, length) = (Millis::minutes(*from_minutes), Millis::minutes(*minutes));
+            drop(w.reserve(PEOPLE[*who], &format!("r{number}"), *gpus, from, length));
+        }
+        Step::Release { which } => {
+            if let Some(id) = pick(w.fsm.reservations().keys().cloned(), *which) {
+                drop(w.give(person("root"), Command::ReleaseReservation { id }));
+            }
+        }
+        Step::Extend { which, minutes } => {
+            if let Some(id) = pick(w.fsm.reservations().keys().cloned(), *which) {
+                let ends_at = w.now + Millis::minutes(*minutes);
+                drop(w.give(person("root"), Command::ExtendReservation { id, ends_at }));
+            }
+        }
+        Step::Submit { who, gpus, saves, within } => {
+            let reservation =
+                within.and_then(|which| pick(w.fsm.reservations().keys().cloned(), which));
+            let base = if *saves && *gpus > 0 { training() } else { plain(0) };
+            let mut spec = JobSpec { reservation, ..base };
+            spec.gpus.count = *gpus;
+            drop(w.submit(PEOPLE[*who], &format!("j{number}"), spec));
+        }
+        Step::Cancel { which } => {
+            if let Some(id) = pick(w.fsm.jobs().keys().cloned(), *which) {
+                drop(w.give(person("root"), Command::CancelJob { id }));
+            }
+        }
+        Step::Schedule => drop(w.schedule()),
+        Step::Start { which } => {
+            if let Some(id) = allocation(w, *which) {
+                w.start(&id);
+            }
+        }
+        Step::End { which, code } => {
+            if let Some(id) = allocation(w, *which) {
+                w.end(&id, AttemptEnd::Exited { code: *code });
+            }
+        }
+        Step::Fault { which } => {
+            if let Some(id) = allocation(w, *which) {
+                w.end(&id, AttemptEnd::NodeFault { message: "shim lost".to_owned() });
+            }
+        }
+        Step::Checkpoint { which } => {
+            if let Some(id) = allocation(w, *which) {
+                let seq = w.fsm.allocation(&id).map_or(0, |a| a.checkpoint_seq) + 1;
+                w.checkpoint(&id, seq, Millis::ZERO);
+            }
+        }
+        Step::TakeDeferral { which } => {
+            if let Some(id) = allocation(w, *which)
+                && let Some(a) = w.fsm.allocation(&id).filter(|a| a.deferral.is_some())
+            {
+                let seq = a.checkpoint_seq;
+                w.take_deferral(&id, seq);
+            }
+        }
+        Step::Condition { on, gpu, severity } => {
+            let severity =
+                [Severity::Notice, Severity::Degraded, Severity::Fatal][usize::from(*severity)];
+            w.conditions(NODES[*on], vec![bad(NODES[*on], *gpu, severity)]);
+        }
+        Step::Recover { on } => w.conditions(NODES[*on], vec![]),
+        Step::ProveEmpty { on } => w.release(NODES[*on]),
+        Step::Reboot { on } => drop(w.boot(NODES[*on], &format!("boot-{number}"))),
+        Step::Drain { on } => {
+            let deadline = Some(w.now + Millis::minutes(60));
+            let command =
+                Command::DrainNode { node: node(NODES[*on]), reason: "x".to_owned(), deadline };
+            drop(w.give(person("root"), command));
+        }
+        Step::Uncordon { on } => {
+            drop(w.give(person("root"), Command::UncordonNode { node: node(NODES[*on]) }));
+        }
+        Step::Silent { on, unreachable } => {
+            let liveness = if *unreachable { Liveness::Unreachable } else { Liveness::Ready };
+            let silent_for = Millis::minutes(1);
+            let command = Command::SetLiveness { node: node(NODES[*on]), liveness, silent_for };
+            drop(w.give(Actor::controller(), command));
+        }
+        Step::Thaw => drop(w.give(person("root"), Command::ThawEvictions)),
+        Step::Pass { minutes } => w.pass(Millis::minutes(*minutes)),
+    }
+}
+
+/// Nothing that was promised may be forgotten: what was open before a step is open after it, or the
+/// step said what became of it.
+fn nothing_vanished(before: &Fsm, w: &World) {
+    for (id, a) in before.allocations() {
+        if !w.fsm.allocations().contains_key(id) {
+            let said = w.heard.iter().any(|e| e.objects().contains(&id.to_string()));
+            assert!(said, "{id} of {} vanished silently", a.job);
+        }
+    }
+    for id in before.leases().keys() {
+        if !w.fsm.leases().contains_key(id) {
+            let said = w.heard.iter().any(|e| e.objects().contains(&id.to_string()));
+            assert!(said, "{id} vanished silently");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_history_keeps_the_invariants(steps in proptest::collection::vec(step(), 1..120)) {
+        let mut w = World::with(&NODES);
+        let mut audit_seq = w.fsm.audit_head().0;
+        for (number, step) in steps.iter().enumerate() {
+            let before = w.fsm.clone();
+            w.heard.clear();
+            take(&mut w, number, step);
+            nothing_vanished(&before, &w);
+            prop_assert!(w.fsm.audit_head().0 >= audit_seq);
+            audit_seq = w.fsm.audit_head().0;
+        }
+        // Replayed twice: the same bytes.
+        let mut again = Fsm::new();
+        let half = w.log.len() / 2;
+        let mut snapshot = None;
+        for (at, (index, envelope)) in w.log.iter().enumerate() {
+            if at == half {
+                snapshot = Some(again.to_snapshot());
+            }
+            again.apply(*index, envelope);
+        }
+        prop_assert_eq!(again.to_snapshot(), w.fsm.to_snapshot());
+        // A snapshot and the rest of the log: the same state as the whole log.
+        let mut restored = Fsm::from_snapshot(&snapshot.unwrap_or_else(|| Fsm::new().to_snapshot())).unwrap();
+        for (index, envelope) in &w.log[half..] {
+            restored.apply(*index, envelope);
+        }
+        prop_assert_eq!(restored.digest(), w.fsm.digest());
+    }
+}
+
+#[test]
+fn the_log_holds_what_it_was_given() {
+    let mut w = World::with(&["titan01"]);
+    w.submit("ada", "a", training()).unwrap();
+    for (_, envelope) in &w.log {
+        let json = serde_json::to_string(envelope).unwrap();
+        let back: crate::command::Envelope = serde_json::from_str(&json).unwrap();
+        assert_eq!(back, *envelope);
+    }
+    let unknown = r#"{"v":1,"actor":{"who":"controller","method":"internal","serial":null},"proposed_at":1,"request":null,"command":{"fly_away":{}}}"#;
+    assert!(serde_json::from_str::<crate::command::Envelope>(unknown).is_err());
+    assert!(w.fsm.job(&job("a")).is_some() && w.fsm.reservation(&res("a")).is_none());
+}

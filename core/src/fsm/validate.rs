@@ -1,0 +1,157 @@
+//! Checks of a job's spec, field by field: called by the API's edge for a quick answer and by the
+//! FSM for a sure one.
+
+use super::cluster::check_text;
+use super::reservations::check_gpu_request;
+use crate::job::{
+    DEFERRAL_MAX, JOB_LIST_MAX, JOB_TEXT_BYTES_MAX, JobSpec, RESTARTS_MAX, STOP_GRACE_MAX,
+    TIME_LIMIT_MAX,
+};
+use crate::name::{JOB_NAME_BYTES_MAX, is_plain_text};
+use crate::rejection::Rejection;
+use crate::time::Millis;
+
+/// Longest path or image reference, in bytes (PATH_MAX of Linux).
+pub const PATH_BYTES_MAX: usize = 4_096;
+/// Least memory a job may ask for.
+pub const MEMORY_BYTES_MIN: u64 = 4 * 1024 * 1024;
+
+/// Checks everything about the spec that does not depend on the fleet's state.
+pub fn job_spec(spec: &JobSpec) -> Result<(), Rejection> {
+    if spec.name.len() > JOB_NAME_BYTES_MAX || !is_plain_text(&spec.name) || spec.name.is_empty() {
+        let problem = format!("1 to {JOB_NAME_BYTES_MAX} bytes without control characters");
+        return Err(Rejection::field("name", problem));
+    }
+    command_line(spec)?;
+    paths(spec)?;
+    resources(spec)?;
+    lifetimes(spec)?;
+    if spec.restarts > RESTARTS_MAX {
+        return Err(Rejection::field("restarts", format!("at most {RESTARTS_MAX}")));
+    }
+    Ok(())
+}
+
+fn command_line(spec: &JobSpec) -> Result<(), Rejection> {
+    if spec.argv.is_empty() && spec.image == "host" {
+        return Err(Rejection::field("argv", "say what to run: fleet run … -- COMMAND"));
+    }
+    if spec.argv.first().is_some_and(String::is_empty) {
+        return Err(Rejection::field("argv", "the command is empty"));
+    }
+    let lists =
+        [("argv", spec.argv.len()), ("env", spec.env.len()), ("volumes", spec.volumes.len())];
+    for (field, len) in lists {
+        if len > JOB_LIST_MAX {
+            return Err(Rejection::field(field, format!("at most {JOB_LIST_MAX} entries")));
+        }
+    }
+    let text = spec.argv.iter().map(String::len).sum::<usize>()
+        + spec.env.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+    if text > JOB_TEXT_BYTES_MAX {
+        let problem =
+            format!("arguments and environment take {text} bytes, at most {JOB_TEXT_BYTES_MAX}");
+        return Err(Rejection::field("argv", problem));
+    }
+    if spec.argv.iter().any(|arg| arg.contains('\0')) {
+        return Err(Rejection::field("argv", "a NUL byte cannot be passed to a program"));
+    }
+    for (key, value) in &spec.env {
+        if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
+            return Err(Rejection::field(format!("env.{key:?}"), "not a legal variable"));
+        }
+        if key.starts_with("FLEET_") {
+            return Err(Rejection::field(
+                format!("env.{key}"),
+                "names beginning with FLEET_ are set by fleet",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn absolute(field: &str, path: &str) -> Result<(), Rejection> {
+    if !path.starts_with('/') {
+        return Err(Rejection::field(field, format!("{path:?} must be an absolute path")));
+    }
+    if path.len() > PATH_BYTES_MAX || path.contains('\0') || !is_plain_text(path) {
+        let problem = format!("at most {PATH_BYTES_MAX} bytes without control characters");
+        return Err(Rejection::field(field, problem));
+    }
+    if path.split('/').any(|part| part == "..") {
+        return Err(Rejection::field(field, "must not contain '..'"));
+    }
+    Ok(())
+}
+
+fn paths(spec: &JobSpec) -> Result<(), Rejection> {
+    let image_ok = !spec.image.is_empty() && spec.image.len() <= PATH_BYTES_MAX;
+    if !image_ok || !is_plain_text(&spec.image) {
+        return Err(Rejection::field("image", "\"host\", or a reference to an image"));
+    }
+    // An image may bring its own working directory.
+    if !(spec.workdir.is_empty() && spec.image != "host") {
+        absolute("workdir", &spec.workdir)?;
+    }
+    for (at, volume) in spec.volumes.iter().enumerate() {
+        absolute(&format!("volumes[{at}].source"), &volume.source)?;
+        absolute(&format!("volumes[{at}].destination"), &volume.destination)?;
+        if volume.destination.trim_end_matches('/').is_empty() {
+            return Err(Rejection::field(format!("volumes[{at}].destination"), "must not be /"));
+        }
+    }
+    if let Some(path) = &spec.output_file {
+        absolute("output_file", path)?;
+    }
+    if let Some(plan) = &spec.checkpoint {
+        absolute("checkpoint.dir", &plan.dir)?;
+        if let Some(pattern) = &plan.pattern {
+            check_text("checkpoint.pattern", pattern)?;
+            if pattern.is_empty() || pattern.starts_with('/') {
+                let problem = "a file pattern within the checkpoint directory, as in '*.pt'";
+                return Err(Rejection::field("checkpoint.pattern", problem));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn resources(spec: &JobSpec) -> Result<(), Rejection> {
+    if spec.gpus.count > 0 {
+        check_gpu_request(&spec.gpus)?;
+    } else if spec.gpus.model.is_some() || !spec.gpus.uuids.is_empty() {
+        return Err(Rejection::field("gpus.count", "is 0 although a model or a GPU is named"));
+    }
+    if spec.cpu_millis.is_some_and(|millis| !(1..=10_000_000).contains(&millis)) {
+        return Err(Rejection::field("cpus", "must be more than 0 and at most 10000"));
+    }
+    if spec.memory_bytes.is_some_and(|bytes| bytes < MEMORY_BYTES_MIN) {
+        return Err(Rejection::field("memory", "must be at least 4 MiB"));
+    }
+    Ok(())
+}
+
+fn lifetimes(spec: &JobSpec) -> Result<(), Rejection> {
+    if spec.time_limit == Millis::ZERO || spec.time_limit > TIME_LIMIT_MAX {
+        return Err(Rejection::field(
+            "time_limit",
+            format!("more than 0, at most {TIME_LIMIT_MAX}"),
+        ));
+    }
+    if spec.stop_grace > STOP_GRACE_MAX {
+        return Err(Rejection::field("stop_grace", format!("at most {STOP_GRACE_MAX}")));
+    }
+    if let Some(wait) = spec.max_deferral {
+        if spec.checkpoint.is_none() {
+            let problem = "needs a declared checkpoint: --checkpoint-dir and --checkpoint-pattern";
+            return Err(Rejection::field("max_deferral", problem));
+        }
+        if wait > DEFERRAL_MAX {
+            return Err(Rejection::field("max_deferral", format!("at most {DEFERRAL_MAX}")));
+        }
+    }
+    if spec.stop_after.is_some_and(|silence| silence < Millis::minutes(1)) {
+        return Err(Rejection::field("stop_after", "at least 1m"));
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! GPUs: what a node reported of each, and the words for their state.
+
+use serde::{Deserialize, Serialize};
+
+use crate::health::Architecture;
+use crate::name::{GpuUuid, NodeName};
+
+/// Most GPUs one node may report.
+pub const GPUS_PER_NODE_MAX: usize = 64;
+
+/// One device, named by its UUID.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    pub uuid: GpuUuid,
+    pub node: NodeName,
+    /// NVML index, for display (`titan01:3`); it can change at a reboot.
+    pub index: u32,
+    /// Minor number of `/dev/nvidiaN`.
+    pub minor: u32,
+    /// Short model as people ask for it: `v100`, `titan-x`.
+    pub model: String,
+    /// Product name as NVML prints it.
+    pub product: String,
+    pub architecture: Architecture,
+    pub memory_bytes: u64,
+    pub pci_bus_id: String,
+    pub numa_node: Option<u32>,
+    /// What the agent last saw of it.
+    pub presence: Presence,
+    /// Memory or processes that no lease explains: not placeable.
+    pub dirty: Option<String>,
+}
+
+/// Whether the agent sees the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Presence {
+    Present,
+    /// It was in the inventory and answers no more.
+    Lost,
+    /// The driver does not answer, so nobody knows.
+    Unknown,
+}
+
+/// How close two GPUs of a node are, nearest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkLevel {
+    NvLink,
+    /// One PCIe switch.
+    SingleSwitch,
+    /// Several PCIe switches.
+    MultiSwitch,
+    /// One PCIe host bridge.
+    HostBridge,
+    /// One NUMA node.
+    NumaNode,
+    /// Across sockets.
+    System,
+}
+
+/// One measured distance between two GPUs of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuLink {
+    pub a: GpuUuid,
+    pub b: GpuUuid,
+    pub level: LinkLevel,
+}
+
+/// The short model people ask for, from NVML's product name: `Tesla V100-SXM2-16GB` is `v100`.
+/// An unknown product becomes its lower-case words joined by `-`.
+pub fn short_model(product: &str) -> String {
+    let lower = product.to_ascii_lowercase();
+    const KNOWN: [(&str, &str); 12] = [
+        ("titan xp", "titan-xp"),
+        ("titan x", "titan-x"),
+        ("titan v", "titan-v"),
+        ("v100", "v100"),
+        ("p100", "p100"),
+        ("a100", "a100"),
+        ("h100", "h100"),
+        ("h200", "h200"),
+        ("a40", "a40"),
+        ("l40", "l40"),
+        ("t4", "t4"),
+        ("k80", "k80"),
+    ];
+    if let Some((_, short)) = KNOWN.iter().find(|(needle, _)| {
+        lower
+            .match_indices(needle)
+            .any(|(at, _)| !lower[at + needle.len()..].starts_with(|c: char| c.is_ascii_digit()))
+    }) {
+        return (*short).to_owned();
+    }
+    lower
+        .split(|c: char| !c.is_ascii_alphanumeric())
+        .filter(|word| {
+            !word.is_empty() && *word != "nvidia" && *word != "geforce" && *word != "tesla"
+        })
+        .collect::<Vec<_>>()
+        .join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short_model;
+
+    #[test]
+    fn models_are_what_people_type() {
+        let cases = [
+            ("Tesla V100-SXM2-16GB", "v100"),
+            ("GeForce GTX TITAN X", "titan-x"),
+            ("NVIDIA TITAN X (Pascal)", "titan-x"),
+            ("NVIDIA TITAN Xp", "titan-xp"),
+            ("NVIDIA A100-SXM4-40GB", "a100"),
+            ("NVIDIA H200", "h200"),
+            ("NVIDIA A4000", "a4000"),
+            ("NVIDIA GeForce RTX 3090", "rtx-3090"),
+        ];
+        for (product, short) in cases {
+            assert_eq!(short_model(product), short, "{product}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Health: the words for what is wrong with a node or a GPU, and the policy that finds it.
+//!
+//! The agent turns what it measures into [`Signal`]s and folds them into a [`HealthTracker`], whose
+//! [`Condition`]s it reports; the controller acts on those and on nothing else. Policy is data where it
+//! can be: [`xid`] has one row per XID, [`limits`] every threshold by name. Nothing here reads a
+//! clock or a device. Missing telemetry is `Unknown`, which is never healthy.
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::GpuUuid;
+use crate::time::Timestamp;
+
+pub mod limits;
+mod readings;
+mod signal;
+pub mod throttle;
+mod tracker;
+pub mod xid;
+
+pub use signal::{Known, Reading, Signal};
+pub use tracker::HealthTracker;
+
+/// How bad a condition is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Worth knowing.
+    Notice,
+    /// Must leave, work still good.
+    Degraded,
+    /// Work already lost.
+    Fatal,
+}
+
+/// What a condition is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Subject {
+    Node,
+    Gpu(GpuUuid),
+}
+
+/// Whether a condition holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConditionStatus {
+    True,
+    False,
+    /// Nobody can tell; its severity is what it would be if it held.
+    Unknown,
+}
+
+/// One health fact.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    pub subject: Subject,
+    /// Stable snake_case code.
+    pub kind: String,
+    pub status: ConditionStatus,
+    pub severity: Severity,
+    /// Short: what was seen.
+    pub reason: String,
+    /// For people: what it means and what helps.
+    pub message: String,
+    /// When status or severity became what they are.
+    pub since: Timestamp,
+}
+
+impl Condition {
+    /// Whether it holds now.
+    pub fn is_active(&self) -> bool {
+        self.status == ConditionStatus::True
+    }
+}
+
+/// A GPU's generation, as far as health tables differ by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Architecture {
+    Maxwell,
+    Pascal,
+    Volta,
+    Turing,
+    Ampere,
+    Hopper,
+    Other,
+}

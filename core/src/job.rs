@@ -1,0 +1,200 @@
+//! Jobs: what a user asked to run, and how far it got.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{AllocationId, JobId, ReservationId};
+use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
+use crate::reservation::GpuRequest;
+use crate::time::{Millis, Timestamp};
+
+/// Longest time limit of a job.
+pub const TIME_LIMIT_MAX: Millis = Millis::days(60);
+/// Time limit of a job that names none: short enough that others can be planned around it.
+pub const TIME_LIMIT_DEFAULT: Millis = Millis::hours(24);
+/// Grace between the stop signal and SIGKILL when a job names none.
+pub const STOP_GRACE_DEFAULT: Millis = Millis::secs(30);
+/// Longest grace a job may ask for.
+pub const STOP_GRACE_MAX: Millis = Millis::minutes(30);
+/// How long an eviction waits for a checkpoint when the job names nothing.
+pub const DEFERRAL_DEFAULT: Millis = Millis::hours(24);
+/// The longest wait a job may ask for.
+pub const DEFERRAL_MAX: Millis = Millis::days(7);
+/// Restarts after a node's fault, for a job that declares checkpoints.
+pub const RESTARTS_WITH_CHECKPOINT: u32 = 3;
+/// A job that nodes failed to start so often has failed: it must not wait for ever.
+pub const START_FAULTS_MAX: u32 = 3;
+/// Most restarts a job may ask for.
+pub const RESTARTS_MAX: u32 = 100;
+/// Most arguments, environment variables and volumes of one job.
+pub const JOB_LIST_MAX: usize = 4_096;
+/// Most bytes of arguments and environment together.
+pub const JOB_TEXT_BYTES_MAX: usize = 256 * 1024;
+/// Most jobs that have not ended, in the whole fleet.
+pub const JOBS_OPEN_MAX: usize = 50_000;
+
+/// How the job saves its state, as far as it told us.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointPlan {
+    /// Directory its checkpoints appear in, as the job sees it.
+    pub dir: String,
+    /// File names that are checkpoints; without it only notify messages count.
+    pub pattern: Option<String>,
+}
+
+/// A directory of the node, shown to the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volume {
+    pub source: String,
+    pub destination: String,
+    pub read_only: bool,
+}
+
+/// What the user asked to run. Checked field by field at the edge and again in the FSM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSpec {
+    pub name: String,
+    pub project: ProjectName,
+    /// `host`, or a reference to an OCI image on disk.
+    pub image: String,
+    pub argv: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    pub workdir: String,
+    pub volumes: Vec<Volume>,
+    pub gpus: GpuRequest,
+    /// Cores times 1,000; a share by GPUs when absent.
+    pub cpu_millis: Option<u64>,
+    /// Memory; a share by GPUs when absent.
+    pub memory_bytes: Option<u64>,
+    pub time_limit: Millis,
+    /// The limit is the user's own and not the default: only then is it a reason against running
+    /// under a reservation of theirs that ends earlier.
+    pub time_limit_given: bool,
+    pub reservation: Option<ReservationId>,
+    pub checkpoint: Option<CheckpointPlan>,
+    pub max_deferral: Option<Millis>,
+    pub restarts: u32,
+    pub stop_grace: Millis,
+    /// Replace the job elsewhere once its node was silent for this long; never when absent.
+    pub stop_after: Option<Millis>,
+    pub tty: bool,
+    /// Whether standard input stays open for an attached client.
+    pub interactive: bool,
+    /// File the output is also written to, as the user, for detached jobs.
+    pub output_file: Option<String>,
+    /// Fail instead of queueing.
+    pub immediate: bool,
+    /// The submitter's uid, where the submitting machine vouched for it: the node refuses the job
+    /// when its own name service disagrees.
+    pub expected_uid: Option<u32>,
+}
+
+/// A saved state of a job that a later attempt can go on from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    pub allocation: AllocationId,
+    /// Counted by the agent from 1 within the allocation.
+    pub seq: u64,
+    pub path: String,
+    pub size_bytes: u64,
+    pub completed_at: Timestamp,
+    pub node: NodeName,
+}
+
+/// Where a job is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    Queued,
+    /// It has GPUs; its node prepares it.
+    Starting,
+    Running,
+    Stopping,
+    Completed,
+    Failed,
+    Cancelled,
+    TimedOut,
+}
+
+impl JobState {
+    /// Whether the job will never run again.
+    pub fn is_final(self) -> bool {
+        match self {
+            JobState::Queued | JobState::Starting | JobState::Running | JobState::Stopping => false,
+            JobState::Completed | JobState::Failed | JobState::Cancelled | JobState::TimedOut => {
+                true
+            }
+        }
+    }
+
+    /// The word shown to people and in JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            JobState::Queued => "queued",
+            JobState::Starting => "starting",
+            JobState::Running => "running",
+            JobState::Stopping => "stopping",
+            JobState::Completed => "completed",
+            JobState::Failed => "failed",
+            JobState::Cancelled => "cancelled",
+            JobState::TimedOut => "timed_out",
+        }
+    }
+}
+
+/// Place in the queue: interrupted work goes first, then by submission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct QueueKey {
+    /// 0 for work that was evicted or lost its node, 1 for new work.
+    pub class: u8,
+    /// Order of submission, kept across attempts.
+    pub submitted: u64,
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobOutcome {
+    /// The program's own code, or 128 + n for signal n, where it ran to an end.
+    pub exit_code: Option<i32>,
+    pub reason: String,
+}
+
+/// Where an attempt ran, kept after it ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    pub node: NodeName,
+    pub gpus: Vec<GpuUuid>,
+    pub cpu_millis: u64,
+    pub memory_bytes: u64,
+}
+
+/// A job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    pub id: JobId,
+    pub owner: UserName,
+    pub spec: JobSpec,
+    pub state: JobState,
+    pub queue: QueueKey,
+    pub submitted_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
+    /// Attempts begun so far.
+    pub attempt: u32,
+    pub allocation: Option<AllocationId>,
+    /// Where the newest attempt ran or runs.
+    pub place: Option<Place>,
+    /// Restarts used up by nodes' faults.
+    pub restarts_used: u32,
+    /// Attempts that a node's fault ended before they ran.
+    pub start_faults: u32,
+    pub last_checkpoint: Option<Checkpoint>,
+    /// Random text the first attempt leaves beside its checkpoints; a node that cannot read it back
+    /// does not see the same disk.
+    pub marker: String,
+    /// Nodes that could not read the checkpoint, and why.
+    pub excluded_nodes: BTreeMap<NodeName, String>,
+    pub cancel_requested: bool,
+    pub outcome: Option<JobOutcome>,
+}

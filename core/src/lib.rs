@@ -1,0 +1,37 @@
+//! fleet-core: the domain, the replicated state machine and the scheduler. Pure.
+//!
+//! Nothing here does I/O, reads a clock, draws randomness or starts a thread: time and ids come in
+//! with each command, a refusal is a value, and the same log gives the same bytes on every replica.
+//! Start reading at [`fsm::Fsm::apply`]; [`command::Command`] lists what can be asked,
+//! [`event::Event`] what can happen, [`rejection::Rejection`] why not.
+
+pub mod actor;
+pub mod allocation;
+pub mod audit;
+pub mod calendar;
+pub mod command;
+pub mod desired;
+pub mod event;
+pub mod fsm;
+pub mod gpu;
+pub mod health;
+pub mod id;
+pub mod job;
+pub mod lease;
+pub mod name;
+pub mod node;
+pub mod rejection;
+pub mod reply;
+pub mod reservation;
+pub mod scheduler;
+pub mod time;
+
+pub use actor::{Actor, AuthMethod, Who};
+pub use audit::AuditRecord;
+pub use command::{Command, Envelope};
+pub use event::Event;
+pub use fsm::{Fsm, Outcome};
+pub use lease::Epoch;
+pub use rejection::Rejection;
+pub use reply::Reply;
+pub use time::{Millis, Timestamp, Window};

@@ -1,0 +1,144 @@
+//! Nodes: what an agent reported of its machine, and what was decided about it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::gpu::{Gpu, GpuLink};
+use crate::health::{Condition, ConditionStatus, Severity, Subject};
+use crate::name::{GpuUuid, NodeName, UserName};
+use crate::time::Timestamp;
+
+/// Most nodes one fleet holds.
+pub const NODES_MAX: usize = 10_000;
+/// Most conditions a node may report at once.
+pub const CONDITIONS_PER_NODE_MAX: usize = 512;
+
+/// What tells one machine from another, beyond its name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineIdentity {
+    /// `/etc/machine-id`.
+    pub machine_id: String,
+    /// DMI product UUID, empty where the firmware gives none.
+    pub dmi_uuid: String,
+}
+
+/// What an agent says of its machine when it connects, and again when it changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFacts {
+    pub machine: MachineIdentity,
+    /// `/proc/sys/kernel/random/boot_id`: new at every boot.
+    pub boot_id: String,
+    /// Random, new at every start of the agent: tells two live agents of one name apart.
+    pub agent_instance: String,
+    pub agent_version: String,
+    pub kernel: String,
+    pub os: String,
+    pub driver: Option<String>,
+    /// Cores times 1,000 that jobs may share.
+    pub cpu_millis: u64,
+    /// Memory that jobs may share.
+    pub memory_bytes: u64,
+    pub gpus: Vec<Gpu>,
+    pub links: Vec<GpuLink>,
+    /// Why there is no GPU inventory, when there is none.
+    pub gpu_problem: Option<String>,
+}
+
+/// Whether the leader hears the agent. Silence only stops new placements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Liveness {
+    Ready,
+    Suspect,
+    Unreachable,
+}
+
+/// No new work on the node, by somebody's decision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cordon {
+    pub by: String,
+    pub reason: String,
+    pub since: Timestamp,
+}
+
+/// The node is to be emptied: a cordon plus a deferred eviction of each allocation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drain {
+    pub since: Timestamp,
+    /// When work that saved nothing is stopped all the same; without it, such work finishes.
+    pub deadline: Option<Timestamp>,
+}
+
+/// One machine with an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    pub name: NodeName,
+    pub facts: NodeFacts,
+    /// UUIDs in index order.
+    pub gpus: Vec<GpuUuid>,
+    pub liveness: Liveness,
+    pub liveness_since: Timestamp,
+    /// When it was last heard, while it is not `Ready`.
+    pub silent_since: Option<Timestamp>,
+    pub cordon: Option<Cordon>,
+    pub drain: Option<Drain>,
+    /// Two live agents spoke under this name: nothing is placed until an operator uncordons it.
+    pub suspended: Option<String>,
+    pub conditions: Vec<Condition>,
+    pub registered_at: Timestamp,
+}
+
+impl Node {
+    /// The worst severity that holds, or may hold for all that is known, of one of the node's GPUs;
+    /// the node's own conditions included.
+    pub fn severity_for(&self, gpu: &GpuUuid) -> Option<Severity> {
+        self.conditions_for(gpu)
+            .filter(|c| c.status != ConditionStatus::False)
+            .map(|c| c.severity)
+            .max()
+    }
+
+    /// The conditions of one GPU and of the node itself.
+    pub fn conditions_for<'a>(
+        &'a self,
+        gpu: &'a GpuUuid,
+    ) -> impl Iterator<Item = &'a Condition> + 'a {
+        self.conditions.iter().filter(move |c| match &c.subject {
+            Subject::Node => true,
+            Subject::Gpu(uuid) => uuid == gpu,
+        })
+    }
+
+    /// Why nothing new is placed on the node, if so.
+    pub fn closed_because(&self) -> Option<String> {
+        if let Some(why) = &self.suspended {
+            return Some(format!("suspended: {why}"));
+        }
+        if self.drain.is_some() {
+            return Some("draining".to_owned());
+        }
+        if let Some(cordon) = &self.cordon {
+            return Some(format!("cordoned by {}: {}", cordon.by, cordon.reason));
+        }
+        match self.liveness {
+            Liveness::Ready => None,
+            Liveness::Suspect => Some("not heard from for a while".to_owned()),
+            Liveness::Unreachable => Some("unreachable".to_owned()),
+        }
+    }
+}
+
+/// A join token as it is replicated: never the secret itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinToken {
+    pub id: crate::id::TokenId,
+    /// SHA-256 of the secret, hexadecimal.
+    pub secret_sha256: String,
+    /// The node names it may be used for, each once.
+    pub names: Vec<NodeName>,
+    /// Which names were used, by which machine; joining again from the same machine is allowed.
+    pub used: BTreeMap<NodeName, MachineIdentity>,
+    pub created_by: UserName,
+    pub expires_at: Timestamp,
+}

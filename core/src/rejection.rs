@@ -1,0 +1,105 @@
+//! Rejections: why a command was refused. A refusal is a value; the log goes on.
+//!
+//! Each has a stable text code for programs and a sentence for people that says what is allowed or
+//! what to do next. The edge maps the codes to gRPC statuses in one table.
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::{GpuUuid, NodeName, UserName};
+use crate::time::Timestamp;
+
+/// Who holds a GPU, and until when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    pub gpu: GpuUuid,
+    pub node: NodeName,
+    pub index: u32,
+    pub owner: UserName,
+    /// The reservation or job that holds it.
+    pub holder: String,
+    pub until: Option<Timestamp>,
+}
+
+/// A window that would fit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
+    pub starts_at: Timestamp,
+    pub node: NodeName,
+    pub gpus: Vec<GpuUuid>,
+}
+
+/// Why a command was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+pub enum Rejection {
+    #[error("{field}: {problem}")]
+    InvalidField { field: String, problem: String },
+    #[error("there is no {kind} {id:?}")]
+    NotFound { kind: String, id: String },
+    #[error("not allowed: this takes {needs}")]
+    Denied { needs: String },
+    #[error("{id} is already {state}")]
+    AlreadyEnded { id: String, state: String },
+    #[error("the id {id} is taken")]
+    IdTaken { id: String },
+    /// The wish cannot be met in that window; `next` is the first that could.
+    #[error("{wanted} not available then")]
+    GpusHeld { wanted: String, holdings: Vec<Holding>, next: Option<Slot> },
+    /// No state of the fleet as it is built could meet the wish.
+    #[error("this can never be met: {why}")]
+    NeverFits { why: String },
+    #[error("cannot start now: {why}")]
+    NotNow { why: String },
+    #[error("request id {id:?} was used before with another body")]
+    RequestReused { id: String },
+    #[error(
+        "the request was made at {made_at_ms} ms and it is {now_ms} ms now: too far apart; check this machine's clock"
+    )]
+    RequestTooOld { made_at_ms: u64, now_ms: u64 },
+    #[error("{what}: at most {limit}")]
+    LimitReached { what: String, limit: u64 },
+    #[error("{what} is not as the plan assumed: {why}")]
+    PlanStale { what: String, why: String },
+    #[error("node {node} is another machine than the one that joined under this name: {why}")]
+    NodeIdentity { node: NodeName, why: String },
+    #[error("join token {id}: {why}")]
+    TokenRefused { id: String, why: String },
+    #[error("this cluster runs version {have}; the command needs version {needs}")]
+    ClusterVersion { needs: u32, have: u32 },
+    #[error("this store belongs to cluster {have}")]
+    WrongCluster { have: String },
+}
+
+impl Rejection {
+    /// Stable code for programs and the audit.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Rejection::InvalidField { .. } => "invalid_field",
+            Rejection::NotFound { .. } => "not_found",
+            Rejection::Denied { .. } => "denied",
+            Rejection::AlreadyEnded { .. } => "already_ended",
+            Rejection::IdTaken { .. } => "id_taken",
+            Rejection::GpusHeld { .. } => "gpus_held",
+            Rejection::NeverFits { .. } => "never_fits",
+            Rejection::NotNow { .. } => "not_now",
+            Rejection::RequestReused { .. } => "request_reused",
+            Rejection::RequestTooOld { .. } => "request_too_old",
+            Rejection::LimitReached { .. } => "limit_reached",
+            Rejection::PlanStale { .. } => "plan_stale",
+            Rejection::NodeIdentity { .. } => "node_identity",
+            Rejection::TokenRefused { .. } => "token_refused",
+            Rejection::ClusterVersion { .. } => "cluster_version",
+            Rejection::WrongCluster { .. } => "wrong_cluster",
+        }
+    }
+
+    /// A field that does not hold what it should.
+    pub fn field(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Rejection::InvalidField { field: field.into(), problem: problem.into() }
+    }
+
+    /// An object that is not there.
+    pub fn not_found(kind: &str, id: impl ToString) -> Self {
+        Rejection::NotFound { kind: kind.to_owned(), id: id.to_string() }
+    }
+}

@@ -1,0 +1,32 @@
+//! Replies: what an accepted command answers.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{AllocationId, JobId, ReservationId, TokenId};
+use crate::rejection::Rejection;
+use crate::time::Timestamp;
+
+/// The answer to an accepted command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    Done,
+    ReservationCreated {
+        id: ReservationId,
+    },
+    ReservationExtended {
+        id: ReservationId,
+        ends_at: Timestamp,
+    },
+    JobSubmitted {
+        id: JobId,
+    },
+    /// One answer for each line of the plan, in its order.
+    Placed {
+        results: Vec<Result<AllocationId, Rejection>>,
+    },
+    JoinTokenCreated {
+        id: TokenId,
+        expires_at: Timestamp,
+    },
+}

@@ -1,0 +1,77 @@
+//! Reservations: GPUs promised to an owner for a time window.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{LeaseId, ReservationId};
+use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
+use crate::time::{Millis, Timestamp, Window};
+
+/// Longest window of one reservation.
+pub const RESERVATION_LENGTH_MAX: Millis = Millis::days(60);
+/// Shortest window of one reservation.
+pub const RESERVATION_LENGTH_MIN: Millis = Millis::secs(1);
+/// How far ahead a reservation may start.
+pub const RESERVATION_AHEAD_MAX: Millis = Millis::days(365);
+/// How long ago a reservation may claim to start (slow links, typing time).
+pub const RESERVATION_PAST_MAX: Millis = Millis::minutes(5);
+/// Most reservations that have not ended, in the whole fleet.
+pub const RESERVATIONS_OPEN_MAX: usize = 20_000;
+
+/// Which GPUs are wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuRequest {
+    pub count: u32,
+    /// Short model, as in `v100`.
+    pub model: Option<String>,
+    /// Least memory of each GPU.
+    pub memory_bytes_min: Option<u64>,
+    pub node: Option<NodeName>,
+    /// These very GPUs; `count` is then their number.
+    #[serde(default)]
+    pub uuids: Vec<GpuUuid>,
+}
+
+/// Where a reservation is in its life.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReservationState {
+    /// Its window has not begun, or the GPUs are not empty yet.
+    Scheduled,
+    /// It holds a lease.
+    Active,
+    /// The lease is being taken back.
+    Ending,
+    Ended,
+    Cancelled,
+}
+
+/// GPUs of one node, promised to an owner for a window.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reservation {
+    pub id: ReservationId,
+    pub owner: UserName,
+    pub project: ProjectName,
+    pub node: NodeName,
+    pub gpus: Vec<GpuUuid>,
+    /// What was asked for: other GPUs that meet it may take the place of broken ones.
+    pub wish: GpuRequest,
+    pub window: Window,
+    pub note: String,
+    pub state: ReservationState,
+    pub lease: Option<LeaseId>,
+    pub created_at: Timestamp,
+    /// Why it is not active though its window has begun, or how it ended.
+    pub reason: Option<String>,
+}
+
+impl Reservation {
+    /// Whether it still claims its GPUs.
+    pub fn is_open(&self) -> bool {
+        match self.state {
+            ReservationState::Scheduled | ReservationState::Active | ReservationState::Ending => {
+                true
+            }
+            ReservationState::Ended | ReservationState::Cancelled => false,
+        }
+    }
+}

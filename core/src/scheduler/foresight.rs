@@ -1,0 +1,145 @@
+//! When and where a waiting job could start, by the ends that are known: time limits, stop graces
+//! and reservations. A guess on the safe side: jobs that end early make it come sooner.
+//!
+//! Called by the planner for the first jobs that wait.
+
+use super::ask::{Ask, Source};
+use super::capacity::{Capacity, NodeCapacity, Pool, Use, Whose};
+use super::shares::Share;
+use crate::calendar::wish::GpuSet;
+use crate::time::{Timestamp, Window};
+
+/// Most instants of one node that are tried.
+pub const INSTANTS_MAX: usize = 1_024;
+
+/// A start that is expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Foreseen {
+    pub(super) starts_at: Timestamp,
+    pub(super) node: usize,
+    pub(super) gpus: GpuSet,
+    pub(super) share: Share,
+    /// What it leaves of the node from then on.
+    pub(super) cpu_left: u64,
+    pub(super) memory_left: u64,
+}
+
+/// What a node has for the whole of a window.
+struct Rest {
+    gpus: GpuSet,
+    cpu_millis: u64,
+    memory_bytes: u64,
+}
+
+fn rest(node: &NodeCapacity<'_>, window: Window, counts: impl Fn(&Use) -> bool) -> Rest {
+    let mut rest = Rest {
+        gpus: node.healthy,
+        cpu_millis: node.node.facts.cpu_millis,
+        memory_bytes: node.node.facts.memory_bytes,
+    };
+    let within = |u: &&Use| u.from < window.ends_at && window.starts_at < u.until && counts(u);
+    for taken in node.uses.iter().filter(within) {
+        rest.gpus &= !taken.gpus;
+        rest.cpu_millis = rest.cpu_millis.saturating_sub(taken.cpu_millis);
+        rest.memory_bytes = rest.memory_bytes.saturating_sub(taken.memory_bytes);
+    }
+    rest
+}
+
+/// The earliest start of the job, on any node that takes it.
+pub(super) fn foresee(capacity: &mut Capacity<'_>, ask: &Ask<'_>) -> Option<Foreseen> {
+    match ask.source {
+        Source::Shut(_) => None,
+        Source::Pool(pool) => in_pool(capacity, ask, pool),
+        Source::Anywhere => (0..capacity.nodes.len())
+            .fold(None, |best, at| on_node(capacity, ask, at, best).or(best)),
+    }
+}
+
+/// The job's start on one node, if that is before `best`.
+fn on_node(
+    capacity: &mut Capacity<'_>,
+    ask: &Ask<'_>,
+    at: usize,
+    best: Option<Foreseen>,
+) -> Option<Foreseen> {
+    let (now, fsm) = (capacity.fsm.now(), capacity.fsm);
+    let node = &capacity.nodes[at];
+    let share = ask.share(node);
+    let meant = ask.meant(node);
+    if node.closed.is_some()
+        || !ask.admits(node)
+        || (node.healthy & meant).count_ones() < ask.count()
+        || share.cpu_millis > node.node.facts.cpu_millis
+        || share.memory_bytes > node.node.facts.memory_bytes
+    {
+        return None;
+    }
+    let length = ask.spec.time_limit + ask.spec.stop_grace;
+    for starts_at in instants(node, now, best.map(|b| b.starts_at)) {
+        let window = Window { starts_at, ends_at: starts_at + length };
+        let rest = rest(&capacity.nodes[at], window, |_| true);
+        if share.cpu_millis > rest.cpu_millis || share.memory_bytes > rest.memory_bytes {
+            continue;
+        }
+        let gpus = match ask.count() {
+            0 => Some(0),
+            count => capacity.nodes[at].pick(fsm, rest.gpus & meant, count).map(|p| p.set),
+        };
+        if let Some(gpus) = gpus {
+            return Some(Foreseen {
+                starts_at,
+                node: at,
+                gpus,
+                share,
+                cpu_left: rest.cpu_millis - share.cpu_millis,
+                memory_left: rest.memory_bytes - share.memory_bytes,
+            });
+        }
+    }
+    None
+}
+
+/// Now, and each instant at which the node gets something back.
+fn instants(node: &NodeCapacity<'_>, now: Timestamp, before: Option<Timestamp>) -> Vec<Timestamp> {
+    let useful = |at: &Timestamp| *at > now && before.is_none_or(|best| *at < best);
+    let mut instants: Vec<Timestamp> = node.uses.iter().map(|u| u.until).filter(useful).collect();
+    if before.is_none_or(|best| now < best) {
+        instants.push(now);
+    }
+    instants.sort_unstable();
+    instants.dedup();
+    instants.truncate(INSTANTS_MAX);
+    instants
+}
+
+/// In its reservation a job waits only for other jobs of that reservation.
+fn in_pool(capacity: &mut Capacity<'_>, ask: &Ask<'_>, pool: usize) -> Option<Foreseen> {
+    let (now, fsm) = (capacity.fsm.now(), capacity.fsm);
+    let Pool { node: at, reservation, all, .. } = capacity.pools[pool];
+    let node = &capacity.nodes[at];
+    let own = all & ask.meant(node);
+    if node.closed.is_some() || !ask.admits(node) {
+        return None;
+    }
+    let share = ask.share(node);
+    let ends_at = reservation.window.ends_at;
+    for starts_at in instants(node, now, Some(ends_at)) {
+        // What ends within the reservation is out of the way of one that starts after it.
+        let window = Window { starts_at, ends_at };
+        let rest = rest(&capacity.nodes[at], window, |u| u.whose == Whose::Job);
+        if share.cpu_millis > rest.cpu_millis || share.memory_bytes > rest.memory_bytes {
+            continue;
+        }
+        let gpus = match ask.count() {
+            0 => Some(0),
+            count => capacity.nodes[at].pick(fsm, rest.gpus & own, count).map(|p| p.set),
+        };
+        if let Some(gpus) = gpus {
+            let cpu_left = rest.cpu_millis - share.cpu_millis;
+            let memory_left = rest.memory_bytes - share.memory_bytes;
+            return Some(Foreseen { starts_at, node: at, gpus, share, cpu_left, memory_left });
+        }
+    }
+    None
+}

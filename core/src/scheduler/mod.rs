@@ -1,0 +1,226 @@
+//! The scheduler: a pure plan over the state. The FSM checks each line again when it is applied.
+//!
+//! The leader loop calls [`plan`] and proposes its lines; the FSM calls [`check`], [`elsewhere`],
+//! [`satisfiable`] and [`could_start_now`]; the API calls [`explain`]. Nothing here changes state.
+//!
+//! How jobs are served: in queue order; packed onto the fullest node that fits, the closest GPUs
+//! first; never on a GPU that is promised to a reservation before the job's end; and behind the
+//! first job that waits only what does not delay it (EASY backfill).
+
+use std::collections::BTreeMap;
+
+use crate::allocation::StopWhy;
+use crate::calendar::wish::{Wish, bytes};
+use crate::command::Placement;
+use crate::fsm::Fsm;
+use crate::id::{AllocationId, JobId, LeaseId};
+use crate::job::{Job, JobSpec};
+use crate::name::{NodeName, UserName};
+use crate::rejection::Rejection;
+use crate::time::Timestamp;
+
+mod ask;
+mod capacity;
+mod check;
+mod foresight;
+mod planner;
+mod shares;
+#[cfg(test)]
+pub(crate) mod tests;
+mod verdict;
+mod words;
+
+use ask::Ask;
+use capacity::Capacity;
+use planner::{Planner, Served};
+use shares::share;
+use verdict::Verdict;
+
+pub use check::check;
+pub use foresight::INSTANTS_MAX;
+pub use planner::{FORESEEN_JOBS_MAX, PLACEMENTS_MAX};
+pub use shares::CPU_MILLIS_WITHOUT_GPU;
+pub use verdict::OFFER_MIN;
+
+/// Most interrupted jobs whose next places `elsewhere` leaves aside for them.
+pub const AHEAD_MAX: usize = 1_000;
+
+/// Why a queued job waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// Place in the queue, from 1.
+    pub place: u32,
+    pub reason: String,
+    /// When it could start by what is known now.
+    pub earliest: Option<Timestamp>,
+}
+
+/// What to start now, and why the rest waits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub placements: Vec<Placement>,
+    pub waiting: BTreeMap<JobId, Waiting>,
+}
+
+/// What the FSM needs to know of a placement that it found good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Approved {
+    /// The reservation's lease the GPUs are taken from.
+    pub parent: Option<LeaseId>,
+    /// The attempt is stopped by then, whatever its time limit says.
+    pub ends_by: Option<Timestamp>,
+}
+
+/// How one node stands to a waiting job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeVerdict {
+    pub node: NodeName,
+    pub fits: bool,
+    pub verdict: String,
+}
+
+/// Everything that is known about why a job waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// Place in the queue, from 1.
+    pub place: u32,
+    /// One line a node, in name order.
+    pub verdicts: Vec<NodeVerdict>,
+    pub reason: String,
+    /// When it could start by what is known now.
+    pub earliest: Option<Timestamp>,
+    /// No state of the fleet as it is built lets it start.
+    pub never: bool,
+}
+
+/// Plans the whole queue at the state's own time.
+pub fn plan(fsm: &Fsm) -> Plan {
+    let mut planner = Planner::new(Capacity::of(fsm));
+    let mut plan = Plan::default();
+    for (place, job) in (1..).zip(fsm.queue()) {
+        let ask = Ask::of_job(&planner.capacity, job);
+        match planner.serve(&ask) {
+            Served::Placed(fit) => plan.placements.push(planner.placement(&job.id, &fit)),
+            Served::Waits { reason, earliest, .. } => {
+                plan.waiting.insert(job.id.clone(), Waiting { place, reason, earliest });
+            }
+        }
+    }
+    plan
+}
+
+/// Why a queued job waits, node by node; nothing for a job that is not queued.
+pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
+    let mut planner = Planner::new(Capacity::of(fsm));
+    for (place, job) in (1..).zip(fsm.queue()) {
+        let ask = Ask::of_job(&planner.capacity, job);
+        if job.id != *id {
+            planner.serve(&ask);
+            continue;
+        }
+        let verdicts = (0..planner.capacity.nodes.len()).map(|at| {
+            let verdict = verdict::verdict(&planner, &ask, at);
+            NodeVerdict {
+                node: planner.capacity.nodes[at].node.name.clone(),
+                fits: verdict == Verdict::Fits,
+                verdict: words::text(&planner, &ask, at, verdict),
+            }
+        });
+        let verdicts = verdicts.collect();
+        let (reason, earliest, never) = match planner.serve_in_full(&ask) {
+            Served::Placed(_) => ("starts in this round".to_owned(), Some(fsm.now()), false),
+            Served::Waits { reason, earliest, never } => (reason, earliest, never),
+        };
+        return Some(Explanation { place, verdicts, reason, earliest, never });
+    }
+    None
+}
+
+/// Where the job of `allocation` could go on right now if it left its place. Places that other
+/// interrupted jobs will take first do not count.
+pub fn elsewhere(fsm: &Fsm, allocation: &AllocationId) -> Option<NodeName> {
+    let leaving = fsm.allocation(allocation)?;
+    let mut capacity = Capacity::of(fsm);
+    capacity.lift(leaving);
+    let mut planner = Planner::new(capacity);
+    let evicted = fsm.allocations().values().filter(|a| {
+        a.id != *allocation
+            && a.stop.as_ref().is_some_and(|stop| matches!(stop.why, StopWhy::Evicted { .. }))
+    });
+    let evicted = evicted.filter_map(|a| fsm.job(&a.job));
+    // The queue serves interrupted work first, so it comes before everything else.
+    let queued = fsm.queue().take_while(|job| job.queue.class == 0);
+    let mut ahead: Vec<&Job> = evicted.chain(queued).take(AHEAD_MAX).collect();
+    ahead.sort_by_key(|job| job.queue.submitted);
+    for job in ahead {
+        let ask = Ask::of_job(&planner.capacity, job);
+        if let Some(fit) = planner.find(&ask) {
+            planner.take(&ask, &fit);
+        }
+    }
+    let ask = Ask::of_job(&planner.capacity, fsm.job(&leaving.job)?);
+    let fit = planner.find(&ask)?;
+    Some(planner.capacity.nodes[fit.node].node.name.clone())
+}
+
+/// Whether the fleet as it is built could ever run the job.
+pub fn satisfiable(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<(), Rejection> {
+    let wish = Wish::new(&spec.gpus);
+    wish.is_built(fsm)?;
+    let within = match &spec.reservation {
+        None => None,
+        Some(id) => {
+            let reservation =
+                fsm.reservation(id).ok_or_else(|| Rejection::not_found("reservation", id))?;
+            if reservation.owner != *owner {
+                return Err(Rejection::Denied { needs: format!("the owner of {id}") });
+            }
+            let has = reservation.gpus.iter().filter_map(|uuid| fsm.gpu(uuid));
+            let has = has.filter(|gpu| wish.means(gpu)).count();
+            if has < spec.gpus.count as usize {
+                let why = format!("reservation {id} has {has} of the {}", wish.text_of_gpus());
+                return Err(Rejection::NeverFits { why });
+            }
+            Some(reservation)
+        }
+    };
+    let on = |name: &NodeName| {
+        spec.gpus.node.as_ref().is_none_or(|wanted| wanted == name)
+            && within.is_none_or(|reservation| reservation.node == *name)
+    };
+    let nodes = || fsm.nodes().values().filter(|node| on(&node.name));
+    let has_gpus = |node: &&crate::node::Node| {
+        let meant = node.gpus.iter().filter_map(|uuid| fsm.gpu(uuid)).filter(|g| wish.means(g));
+        meant.count() >= spec.gpus.count as usize
+    };
+    let mut most = (0, 0);
+    for node in nodes().filter(has_gpus) {
+        let share = share(node, spec);
+        let (cpu, memory) = (node.facts.cpu_millis, node.facts.memory_bytes);
+        if share.cpu_millis <= cpu && share.memory_bytes <= memory {
+            return Ok(());
+        }
+        most = (most.0.max(cpu), most.1.max(memory));
+    }
+    let cores = most.0 / 1_000;
+    let such = if spec.gpus.count > 0 { " with such GPUs" } else { "" };
+    let why = format!(
+        "no node{such} has that much CPU and memory; the most are {cores} cores and {}",
+        bytes(most.1)
+    );
+    Err(Rejection::NeverFits { why })
+}
+
+/// Whether the job would start at once if it were submitted now; else why not.
+pub fn could_start_now(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<(), Rejection> {
+    let mut planner = Planner::new(Capacity::of(fsm));
+    for job in fsm.queue() {
+        let ask = Ask::of_job(&planner.capacity, job);
+        planner.serve(&ask);
+    }
+    let ask = Ask::new(&planner.capacity, owner, spec);
+    match planner.serve(&ask) {
+        Served::Placed(_) => Ok(()),
+        Served::Waits { reason: why, .. } => Err(Rejection::NotNow { why }),
+    }
+}

@@ -1,0 +1,300 @@
+//! Serves the queue: places what fits, keeps the first blocked job's place free (EASY backfill).
+//!
+//! Called by `plan`, `explain`, `could_start_now` and `elsewhere`. Within one plan capacity only
+//! shrinks, so what was refused once is refused again without looking.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::ask::{Ask, Shape, Source};
+use super::capacity::{Capacity, Use, Whose};
+use super::foresight::{Foreseen, foresee};
+use super::shares::Share;
+use super::words;
+use crate::calendar::topology::Spread;
+use crate::calendar::wish::GpuSet;
+use crate::command::Placement;
+use crate::id::JobId;
+use crate::time::Timestamp;
+
+/// Of how many waiting jobs a plan says when they could start; `explain` says it of any.
+pub const FORESEEN_JOBS_MAX: u32 = 64;
+/// Most lines of one plan: they become one log entry. What is left comes with the next plan.
+pub const PLACEMENTS_MAX: usize = 2_000;
+
+/// Where a job goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fit {
+    pub(super) node: usize,
+    pub(super) gpus: GpuSet,
+    /// The reservation's pool its GPUs come from.
+    pub(super) pool: Option<usize>,
+    pub(super) share: Share,
+}
+
+/// The place that is kept for the first job that had to wait. Others may use it until then, or use
+/// what it leaves.
+#[derive(Debug)]
+pub(super) struct Shadow {
+    pub(super) job: Option<JobId>,
+    pub(super) node: usize,
+    pub(super) starts_at: Timestamp,
+    pub(super) gpus: GpuSet,
+    /// What the kept place leaves of the node from then on.
+    pub(super) cpu_left: u64,
+    pub(super) memory_left: u64,
+}
+
+/// What became of one job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Served {
+    Placed(Fit),
+    Waits { reason: String, earliest: Option<Timestamp>, never: bool },
+}
+
+#[derive(Debug)]
+pub(super) struct Planner<'a> {
+    pub(super) capacity: Capacity<'a>,
+    pub(super) shadow: Option<Shadow>,
+    refused: BTreeMap<Shape<'a>, (String, bool)>,
+    foreseen: u32,
+    placed: usize,
+}
+
+impl<'a> Planner<'a> {
+    pub(super) fn new(capacity: Capacity<'a>) -> Self {
+        Self { capacity, shadow: None, refused: BTreeMap::new(), foreseen: 0, placed: 0 }
+    }
+
+    /// Places the job if it can start now, and says why not otherwise.
+    pub(super) fn serve(&mut self, ask: &Ask<'a>) -> Served {
+        if let Source::Shut(shut) = &ask.source {
+            let (reason, never) = words::shut_text(shut);
+            return Served::Waits { reason, earliest: shut.opens_at, never };
+        }
+        if self.placed >= PLACEMENTS_MAX {
+            let reason = "its turn comes with the next plan".to_owned();
+            return Served::Waits { reason, earliest: None, never: false };
+        }
+        let shape = ask.shape();
+        let known = self.refused.get(&shape).cloned();
+        if known.is_none()
+            && let Some(fit) = self.find(ask)
+        {
+            self.take(ask, &fit);
+            return Served::Placed(fit);
+        }
+        let foreseen = self.look_ahead(ask, known.as_ref().is_some_and(|(_, never)| *never));
+        let (reason, never) = known.unwrap_or_else(|| words::reason(self, ask, foreseen.as_ref()));
+        self.refused.insert(shape, (reason.clone(), never));
+        if let Some(foreseen) = &foreseen {
+            self.keep_place(ask, foreseen);
+        }
+        Served::Waits { reason, earliest: foreseen.map(|f| f.starts_at), never }
+    }
+
+    /// As `serve`, with the estimate of its start even where the plan would leave it out.
+    pub(super) fn serve_in_full(&mut self, ask: &Ask<'a>) -> Served {
+        self.foreseen = 0;
+        self.serve(ask)
+    }
+
+    /// The line of the plan that a fit stands for.
+    pub(super) fn placement(&self, job: &JobId, fit: &Fit) -> Placement {
+        let node = &self.capacity.nodes[fit.node];
+        Placement {
+            job: job.clone(),
+            node: node.node.name.clone(),
+            gpus: node.uuids(fit.gpus),
+            cpu_millis: fit.share.cpu_millis,
+            memory_bytes: fit.share.memory_bytes,
+        }
+    }
+
+    /// The best place for the job now, if there is one.
+    pub(super) fn find(&mut self, ask: &Ask<'_>) -> Option<Fit> {
+        match ask.source {
+            Source::Shut(_) => None,
+            Source::Pool(pool) if ask.count() == 0 => {
+                self.beside(ask, self.capacity.pools[pool].node, Some(pool))
+            }
+            Source::Pool(pool) => self.in_pool(ask, pool).map(|(_, fit)| fit),
+            Source::Anywhere if ask.count() == 0 => self.without_gpu(ask),
+            Source::Anywhere => self.in_own_pools(ask).or_else(|| self.on_free_gpus(ask)),
+        }
+    }
+
+    /// The job's share of the node, if that is free and the kept place stays untouched. A
+    /// reservation is a promise already: what runs within it waits for nobody's place.
+    fn share_on(&self, ask: &Ask<'_>, at: usize, within: Option<usize>) -> Option<Share> {
+        let node = &self.capacity.nodes[at];
+        let share = ask.share(node);
+        if share.cpu_millis > node.cpu_free || share.memory_bytes > node.memory_free {
+            return None;
+        }
+        let kept = self
+            .shadow
+            .as_ref()
+            .filter(|shadow| within.is_none() && shadow.node == at && ask.until > shadow.starts_at);
+        kept.is_none_or(|s| share.cpu_millis <= s.cpu_left && share.memory_bytes <= s.memory_left)
+            .then_some(share)
+    }
+
+    /// GPUs of the node that the job could hold from now to its end.
+    pub(super) fn usable(&self, ask: &Ask<'_>, at: usize) -> GpuSet {
+        let node = &self.capacity.nodes[at];
+        let mut usable = node.free & node.unpromised(ask.until);
+        if let Some(shadow) = &self.shadow
+            && shadow.node == at
+            && ask.until > shadow.starts_at
+        {
+            usable &= !shadow.gpus;
+        }
+        usable
+    }
+
+    fn on_free_gpus(&mut self, ask: &Ask<'_>) -> Option<Fit> {
+        let count = ask.count();
+        let mut best: Option<((bool, u32, Spread), Fit)> = None;
+        for at in 0..self.capacity.nodes.len() {
+            let node = &self.capacity.nodes[at];
+            if node.free.count_ones() < count || node.closed.is_some() || !ask.admits(node) {
+                continue;
+            }
+            let usable = self.usable(ask, at);
+            let Some(left) = usable.count_ones().checked_sub(count) else { continue };
+            let ailing = node.is_ailing();
+            if best.as_ref().is_some_and(|((ails, least, _), _)| (ailing, left) > (*ails, *least)) {
+                continue;
+            }
+            let eligible = usable & ask.meant(node);
+            let Some(share) = self.share_on(ask, at, None) else { continue };
+            let fsm = self.capacity.fsm;
+            let Some(picked) = self.capacity.nodes[at].pick(fsm, eligible, count) else { continue };
+            let rank = (ailing, left, picked.spread);
+            if best.as_ref().is_none_or(|(least, _)| rank < *least) {
+                best = Some((rank, Fit { node: at, gpus: picked.set, pool: None, share }));
+            }
+        }
+        best.map(|(_, fit)| fit)
+    }
+
+    /// The owner's own reservations come first where the job fits before their end; a job that names no
+    /// time limit lives as long as the reservation.
+    fn in_own_pools(&mut self, ask: &Ask<'_>) -> Option<Fit> {
+        let now = self.capacity.fsm.now();
+        let own = |pool: &super::capacity::Pool<'_>| {
+            pool.reservation.owner == *ask.owner
+                && (!ask.spec.time_limit_given
+                    || now + ask.spec.time_limit <= pool.reservation.window.ends_at)
+        };
+        let pools: Vec<usize> =
+            (0..self.capacity.pools.len()).filter(|at| own(&self.capacity.pools[*at])).collect();
+        let fits = pools.into_iter().filter_map(|pool| self.in_pool(ask, pool));
+        fits.min_by_key(|(rank, _)| *rank).map(|(_, fit)| fit)
+    }
+
+    fn in_pool(&mut self, ask: &Ask<'_>, at: usize) -> Option<((u32, Timestamp, Spread), Fit)> {
+        let pool = &self.capacity.pools[at];
+        let node = &self.capacity.nodes[pool.node];
+        if node.closed.is_some() || !ask.admits(node) {
+            return None;
+        }
+        let share = self.share_on(ask, pool.node, Some(at))?;
+        let eligible = pool.free & ask.meant(node);
+        let left = pool.free.count_ones().checked_sub(ask.count())?;
+        let (node, ends_at, fsm) = (pool.node, pool.reservation.window.ends_at, self.capacity.fsm);
+        let picked = self.capacity.nodes[node].pick(fsm, eligible, ask.count())?;
+        let fit = Fit { node, gpus: picked.set, pool: Some(at), share };
+        Some(((left, ends_at, picked.spread), fit))
+    }
+
+    fn beside(&self, ask: &Ask<'_>, at: usize, within: Option<usize>) -> Option<Fit> {
+        let node = &self.capacity.nodes[at];
+        if node.closed.is_some() || !ask.admits(node) {
+            return None;
+        }
+        let share = self.share_on(ask, at, within)?;
+        Some(Fit { node: at, gpus: 0, pool: None, share })
+    }
+
+    /// Away from the GPUs: nodes without any first, then those with the fewest free, then the
+    /// fullest.
+    fn without_gpu(&self, ask: &Ask<'_>) -> Option<Fit> {
+        (0..self.capacity.nodes.len()).filter_map(|at| self.beside(ask, at, None)).min_by_key(
+            |fit| {
+                let node = &self.capacity.nodes[fit.node];
+                (node.is_ailing(), !node.gpus.is_empty(), node.free.count_ones(), node.cpu_free)
+            },
+        )
+    }
+
+    /// Uses up what a job got.
+    pub(super) fn take(&mut self, ask: &Ask<'_>, fit: &Fit) {
+        self.placed += 1;
+        let now = self.capacity.fsm.now();
+        match fit.pool {
+            Some(pool) => self.capacity.pools[pool].free &= !fit.gpus,
+            None => self.capacity.nodes[fit.node].free &= !fit.gpus,
+        }
+        let Share { cpu_millis, memory_bytes } = fit.share;
+        let node = &mut self.capacity.nodes[fit.node];
+        node.cpu_free = node.cpu_free.saturating_sub(cpu_millis);
+        node.memory_free = node.memory_free.saturating_sub(memory_bytes);
+        let gpus = fit.gpus;
+        let whose = Whose::Job;
+        // A reservation's end stops what runs in it.
+        let ends_at = fit.pool.map(|pool| self.capacity.pools[pool].reservation.window.ends_at);
+        let until = ends_at.map_or(ask.until, |end| ask.until.min(end + ask.spec.stop_grace));
+        node.uses.push(Use { whose, from: now, until, gpus, cpu_millis, memory_bytes });
+        if let Some(shadow) = &mut self.shadow
+            && shadow.node == fit.node
+            && ask.until > shadow.starts_at
+        {
+            shadow.cpu_left = shadow.cpu_left.saturating_sub(cpu_millis);
+            shadow.memory_left = shadow.memory_left.saturating_sub(memory_bytes);
+        }
+    }
+
+    fn look_ahead(&mut self, ask: &Ask<'_>, never: bool) -> Option<Foreseen> {
+        // Without a shadow yet, the first job that can be foreseen gets it, however late it comes.
+        if never || (self.shadow.is_some() && self.foreseen >= FORESEEN_JOBS_MAX) {
+            return None;
+        }
+        self.foreseen += 1;
+        foresee(&mut self.capacity, ask)
+    }
+
+    /// Notes where the job is expected, for the estimates of later ones; the first blocked job's
+    /// place is kept for it.
+    fn keep_place(&mut self, ask: &Ask<'_>, foreseen: &Foreseen) {
+        if self.shadow.is_none() && ask.source == Source::Anywhere {
+            self.shadow = Some(Shadow {
+                job: ask.job.cloned(),
+                node: foreseen.node,
+                starts_at: foreseen.starts_at,
+                gpus: foreseen.gpus,
+                cpu_left: foreseen.cpu_left,
+                memory_left: foreseen.memory_left,
+            });
+        }
+        let length = ask.spec.time_limit + ask.spec.stop_grace;
+        self.capacity.nodes[foreseen.node].uses.push(Use {
+            whose: Whose::Job,
+            from: foreseen.starts_at,
+            until: foreseen.starts_at + length,
+            gpus: foreseen.gpus,
+            cpu_millis: foreseen.share.cpu_millis,
+            memory_bytes: foreseen.share.memory_bytes,
+        });
+    }
+
+    /// The pools of the owner, those with the most time left first.
+    pub(super) fn own_pools(&self, ask: &Ask<'_>) -> Vec<usize> {
+        let mut own: Vec<usize> = (0..self.capacity.pools.len())
+            .filter(|at| self.capacity.pools[*at].reservation.owner == *ask.owner)
+            .collect();
+        own.sort_by_key(|at| Reverse(self.capacity.pools[*at].reservation.window.ends_at));
+        own
+    }
+}

@@ -1,0 +1,34 @@
+#!/bin/sh
+# Installs the Debian packages that building, testing and the demo need, and nothing that is there already.
+#
+# Called by `make test` and `make demo`. Says what it installs. Needs root for apt-get only: as a normal user it
+# goes through sudo, or says what to install. Tested on Debian 12.
+set -eu
+
+# "command:package": the package is needed where the command is missing.
+wanted="cc:gcc crun:crun runc:runc python3:python3 busybox:busybox-static faketime:faketime script:bsdutils"
+
+# /usr/sbin is not on every user's path, but runc is there.
+PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+
+missing=""
+for pair in $wanted; do
+    if ! command -v "${pair%%:*}" >/dev/null 2>&1; then
+        missing="$missing ${pair#*:}"
+    fi
+done
+# A compiler without the headers of libc links nothing.
+if [ ! -e /usr/include/stdio.h ]; then
+    missing="$missing libc6-dev"
+fi
+# On distributions that have a Rust package the toolchain may come from there; we ask for rustup's.
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "install-deps: there is no cargo; install Rust with rustup: https://rustup.rs" >&2
+    exit 1
+fi
+
+if [ -z "$missing" ]; then
+    exit 0
+fi
+# shellcheck disable=SC2086 # The list is meant to be split.
+exec "$(dirname "$0")/apt-install.sh" install-deps $missing

@@ -1,0 +1,94 @@
+//! Checking a certificate that a controller just issued, before it is stored: agent and CLI.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::RootCertStore;
+use rustls::pki_types::{CertificateDer, UnixTime};
+
+use super::credentials::{CredentialError, Credentials};
+use super::crypto_provider;
+use super::identity::{CertificateFault, Identity, PeerCertificate, is_authority, key_pin_of};
+use super::keys::{OwnKey, certificate_pem};
+use super::peer::Revocations;
+use super::token::SpkiPin;
+use super::verify::{ClientCheck, fault_of};
+use crate::v1::IssuedCertificate;
+
+/// Why an issued certificate is not accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum IssuedFault {
+    #[error("the controller's reply holds no certificate")]
+    Missing,
+    #[error("the controller's reply: {0}")]
+    Certificate(#[from] CertificateFault),
+    #[error("the controller's reply: the CA certificate is not the pinned one")]
+    OtherAuthority,
+    #[error("the controller's reply: the certificate is for {found}, asked was for {expected}")]
+    OtherIdentity { expected: String, found: Identity },
+    #[error("the controller's reply: the certificate is for another key")]
+    OtherKey,
+    #[error("the controller's reply cannot be used")]
+    Credentials(#[from] CredentialError),
+}
+
+/// A reply that passed the checks.
+#[derive(Debug)]
+pub struct Accepted {
+    pub leaf: PeerCertificate,
+    /// PEM for the certificate's file.
+    pub certificate_pem: String,
+    /// PEM for the CA's file.
+    pub authority_pem: String,
+    pub credentials: Credentials,
+    /// Addresses of controllers, as the controller told them.
+    pub controllers: Vec<String>,
+    /// The controller's clock, unix milliseconds.
+    pub now_unix_ms: u64,
+}
+
+/// Checks a reply: our key, the CA we know by its pin, and an identity for which `expected` holds.
+pub fn accept(
+    reply: Option<IssuedCertificate>,
+    key: &OwnKey,
+    authority: SpkiPin,
+    expected: &str,
+    is_expected: impl Fn(&Identity) -> bool,
+) -> Result<Accepted, IssuedFault> {
+    let reply = reply.ok_or(IssuedFault::Missing)?;
+    if !is_authority(&reply.ca_der)? || key_pin_of(&reply.ca_der)? != authority {
+        return Err(IssuedFault::OtherAuthority);
+    }
+    let leaf = PeerCertificate::parse(&reply.certificate_der)?;
+    if !is_expected(&leaf.identity) {
+        let expected = expected.to_owned();
+        return Err(IssuedFault::OtherIdentity { expected, found: leaf.identity });
+    }
+    // By the certificate's own time: this machine's clock may be wrong, and is told so elsewhere.
+    let issued_at = UnixTime::since_unix_epoch(Duration::from_secs(leaf.not_before));
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from(reply.ca_der.as_slice()).into_owned()).map_err(fault_of)?;
+    let provider = crypto_provider();
+    let cluster = leaf.identity.cluster.clone();
+    let check = ClientCheck::new(cluster, Arc::new(roots), Revocations::default(), provider)
+        .map_err(CredentialError::Verifier)?;
+    check.check(&CertificateDer::from(reply.certificate_der.as_slice()), &[], issued_at)?;
+    if !key.matches(&reply.certificate_der)? {
+        return Err(IssuedFault::OtherKey);
+    }
+    let certificate = certificate_pem(&reply.certificate_der);
+    let authority = certificate_pem(&reply.ca_der);
+    let credentials = Credentials::from_pem(
+        certificate.as_bytes(),
+        key.to_pem().expose().as_bytes(),
+        authority.as_bytes(),
+    )?;
+    Ok(Accepted {
+        leaf,
+        certificate_pem: certificate,
+        authority_pem: authority,
+        credentials,
+        controllers: reply.controllers,
+        now_unix_ms: reply.now_unix_ms,
+    })
+}

@@ -1,0 +1,221 @@
+//! Who is at the other end of a connection, and the gate that lets nobody in without a certificate.
+//!
+//! The listeners attach a [`PeerIdentity`] to each connection; tonic puts it into the extensions of
+//! each request. [`Gate`] is the outermost layer of every server and denies by default.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use arc_swap::ArcSwap;
+use fleet_core::name::{NodeName, UserName};
+use futures::future::{Either, Ready, ready};
+use tonic::{Request, Status};
+
+use super::identity::{CertificateFault, PeerCertificate, Role};
+
+/// The call a peer without a certificate may make.
+pub const JOIN_PATH: &str = "/fleet.v1.Enrollment/Join";
+/// The call a node with an expired certificate may make.
+pub const RENEW_PATH: &str = "/fleet.v1.Enrollment/Renew";
+
+/// A peer that showed a certificate of this fleet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertifiedPeer {
+    pub address: SocketAddr,
+    pub certificate: PeerCertificate,
+}
+
+/// Who calls, as proven by TLS or by the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerIdentity {
+    /// TLS without a certificate: may join, nothing else.
+    Anonymous { address: SocketAddr },
+    /// TLS with a valid certificate.
+    Certified(Arc<CertifiedPeer>),
+    /// TLS with a node's expired certificate: may renew it, nothing else.
+    Expired(Arc<CertifiedPeer>),
+    /// A Unix socket; the kernel vouches for the ids. The pid is for logs only: it can be reused.
+    Local { uid: u32, gid: u32, pid: Option<i32> },
+}
+
+impl PeerIdentity {
+    /// The peer of a request. A request without one did not come through our listeners.
+    pub fn of<T>(request: &Request<T>) -> Result<PeerIdentity, Status> {
+        let found = request.extensions().get::<PeerIdentity>().cloned();
+        found.ok_or_else(|| Status::unauthenticated("the peer of this connection is unknown"))
+    }
+
+    /// The role in a valid certificate.
+    pub fn role(&self) -> Option<&Role> {
+        match self {
+            PeerIdentity::Certified(peer) => Some(&peer.certificate.identity.role),
+            PeerIdentity::Anonymous { .. }
+            | PeerIdentity::Expired(_)
+            | PeerIdentity::Local { .. } => None,
+        }
+    }
+
+    /// The serial of the certificate shown, valid or expired.
+    pub fn serial(&self) -> Option<&str> {
+        match self {
+            PeerIdentity::Certified(peer) | PeerIdentity::Expired(peer) => {
+                Some(&peer.certificate.serial)
+            }
+            PeerIdentity::Anonymous { .. } | PeerIdentity::Local { .. } => None,
+        }
+    }
+
+    /// The certificate shown, valid or expired.
+    pub fn certificate(&self) -> Option<&PeerCertificate> {
+        match self {
+            PeerIdentity::Certified(peer) | PeerIdentity::Expired(peer) => Some(&peer.certificate),
+            PeerIdentity::Anonymous { .. } | PeerIdentity::Local { .. } => None,
+        }
+    }
+
+    /// The node whose agent this is, or a refusal.
+    pub fn require_node(&self) -> Result<&NodeName, Status> {
+        match self.role() {
+            Some(Role::Node(name)) => Ok(name),
+            _ => Err(self.denied("an agent's certificate")),
+        }
+    }
+
+    /// The controller that this is, or a refusal.
+    pub fn require_controller(&self) -> Result<&NodeName, Status> {
+        match self.role() {
+            Some(Role::Controller(name)) => Ok(name),
+            _ => Err(self.denied("a controller's certificate")),
+        }
+    }
+
+    /// The user that this certificate belongs to, or a refusal. A local peer is not answered here:
+    /// its uid must be resolved to a name by the caller.
+    pub fn require_user(&self) -> Result<&UserName, Status> {
+        match self.role() {
+            Some(Role::User(name)) => Ok(name),
+            _ => Err(self.denied("a user's certificate")),
+        }
+    }
+
+    fn denied(&self, needs: &str) -> Status {
+        Status::permission_denied(format!("this needs {needs}; you are {self}"))
+    }
+}
+
+impl fmt::Display for PeerIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PeerIdentity::Anonymous { address } => {
+                write!(f, "a peer without a certificate at {address}")
+            }
+            PeerIdentity::Certified(peer) => {
+                write!(f, "{} at {}", peer.certificate.identity, peer.address)
+            }
+            PeerIdentity::Expired(peer) => {
+                let identity = &peer.certificate.identity;
+                write!(f, "{identity} at {} with an expired certificate", peer.address)
+            }
+            PeerIdentity::Local { uid, .. } => write!(f, "uid {uid} on this machine"),
+        }
+    }
+}
+
+/// Certificates that are refused although they are valid: serials, and whole identities by URI.
+/// Shared and replaced as a whole; checked at the handshake and again at each request.
+#[derive(Debug, Clone, Default)]
+pub struct Revocations(Arc<ArcSwap<BTreeSet<String>>>);
+
+impl Revocations {
+    /// Replaces the list: hexadecimal serials and identity URIs.
+    pub fn replace(&self, revoked: BTreeSet<String>) {
+        self.0.store(Arc::new(revoked));
+    }
+
+    /// Refuses a revoked certificate.
+    pub fn check(&self, peer: &PeerCertificate) -> Result<(), CertificateFault> {
+        let revoked = self.0.load();
+        if revoked.is_empty()
+            || !(revoked.contains(&peer.serial) || revoked.contains(&peer.identity.to_string()))
+        {
+            return Ok(());
+        }
+        Err(CertificateFault::Revoked)
+    }
+}
+
+/// A tower layer, outermost on each server: peers without a valid certificate reach only enrolment.
+#[derive(Debug, Clone, Default)]
+pub struct Gate {
+    revocations: Revocations,
+}
+
+impl Gate {
+    pub fn new(revocations: Revocations) -> Self {
+        Self { revocations }
+    }
+
+    fn admit(&self, peer: Option<&PeerIdentity>, path: &str) -> Result<(), Status> {
+        match peer {
+            None => Err(Status::unauthenticated("the peer of this connection is unknown")),
+            Some(PeerIdentity::Local { .. }) => Ok(()),
+            Some(PeerIdentity::Anonymous { .. }) if path == JOIN_PATH => Ok(()),
+            Some(PeerIdentity::Anonymous { .. }) => Err(Status::unauthenticated(
+                "this needs a certificate of this fleet; without one a peer can only join",
+            )),
+            Some(PeerIdentity::Expired(peer)) if path == RENEW_PATH => {
+                self.revocations.check(&peer.certificate).map_err(refused)
+            }
+            Some(PeerIdentity::Expired(_)) => {
+                Err(Status::unauthenticated("your certificate has expired; it can only be renewed"))
+            }
+            Some(PeerIdentity::Certified(peer)) => {
+                self.revocations.check(&peer.certificate).map_err(refused)
+            }
+        }
+    }
+}
+
+fn refused(fault: CertificateFault) -> Status {
+    Status::unauthenticated(fault.to_string())
+}
+
+impl<S> tower::Layer<S> for Gate {
+    type Service = GateService<S>;
+
+    fn layer(&self, inner: S) -> GateService<S> {
+        GateService { gate: self.clone(), inner }
+    }
+}
+
+/// The service [`Gate`] makes.
+#[derive(Debug, Clone)]
+pub struct GateService<S> {
+    gate: Gate,
+    inner: S,
+}
+
+impl<S, B, R> tower::Service<http::Request<B>> for GateService<S>
+where
+    S: tower::Service<http::Request<B>, Response = http::Response<R>>,
+    R: Default,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Either<S::Future, Ready<Result<S::Response, S::Error>>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let peer = request.extensions().get::<PeerIdentity>();
+        match self.gate.admit(peer, request.uri().path()) {
+            Ok(()) => Either::Left(self.inner.call(request)),
+            Err(status) => Either::Right(ready(Ok(status.into_http()))),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Text that must never reach a log: its `Debug` shows nothing.
+
+use std::fmt;
+
+/// A token's secret or a private key in PEM. Not `Display`, not `Serialize`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text itself. Call it only where the secret is written to its file or sent to its owner.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(redacted)")
+    }
+}
+
+/// Written by hand (see `build.rs`): a derived one would print the token's secret.
+impl fmt::Debug for crate::v1::JoinRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinRequest")
+            .field("token_id", &self.token_id)
+            .field("name", &self.name)
+            .field("machine_id", &self.machine_id)
+            .field("boot_id", &self.boot_id)
+            .finish_non_exhaustive()
+    }
+}

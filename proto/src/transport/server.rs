@@ -1,0 +1,417 @@
+//! The controller's TCP listener: TLS in our own accept loop, so that certificates reload and a slow
+//! or hostile peer costs nobody else anything.
+//!
+//! [`TlsListener::start`] gives a stream of connections for tonic's `serve_with_incoming`;
+//! [`server_builder`] gives tonic's server with the limits of [`super::limits`] and the
+//! [`Gate`](super::peer::Gate) in front. Each accepted connection is shaken hands with in its own
+//! task, under a deadline.
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_stream::Stream;
+use tonic::transport::server::Connected;
+
+use super::credentials::SharedCredentials;
+use super::identity::{CertificateFault, PeerCertificate};
+use super::limits::{
+    ACCEPT_ERROR_PAUSE, ACCEPT_QUEUE, ANONYMOUS_CONNECTIONS_MAX, ANONYMOUS_LIFETIME,
+    CONNECTIONS_MAX, CONNECTIONS_PER_PEER_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX,
+    HANDSHAKES_PER_ADDRESS_MAX, HEADER_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
+    PENDING_RESET_STREAMS_MAX, REFUSED_BYTES_MAX, REFUSED_LINGER, REVOCATION_CHECK_INTERVAL,
+    STREAMS_PER_CONNECTION_MAX,
+};
+use super::peer::{CertifiedPeer, Gate, PeerIdentity, Revocations};
+use super::refusals::Refusals;
+use super::slots::{Slot, Slots};
+use super::verify::fault_of;
+
+/// A tonic server with every limit set and the gate in front: add services, then
+/// `serve_with_incoming_shutdown` with a listener of this module's.
+pub fn server_builder(
+    gate: Gate,
+) -> tonic::transport::Server<tower::layer::util::Stack<Gate, tower::layer::util::Identity>> {
+    tonic::transport::Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_max_header_list_size(HEADER_BYTES_MAX)
+        .http2_max_pending_accept_reset_streams(Some(PENDING_RESET_STREAMS_MAX))
+        .layer(gate)
+}
+
+/// What a listener allows. The defaults are the limits; tests make them smaller.
+#[derive(Debug, Clone)]
+pub struct ListenerLimits {
+    pub connections: usize,
+    pub connections_per_peer: usize,
+    pub anonymous_connections: usize,
+    pub anonymous_lifetime: Duration,
+    pub handshakes: usize,
+    pub handshakes_per_address: usize,
+    pub handshake_timeout: Duration,
+    pub revocation_check: Duration,
+}
+
+impl Default for ListenerLimits {
+    fn default() -> Self {
+        Self {
+            connections: CONNECTIONS_MAX,
+            connections_per_peer: CONNECTIONS_PER_PEER_MAX,
+            anonymous_connections: ANONYMOUS_CONNECTIONS_MAX,
+            anonymous_lifetime: ANONYMOUS_LIFETIME,
+            handshakes: HANDSHAKES_MAX,
+            handshakes_per_address: HANDSHAKES_PER_ADDRESS_MAX,
+            handshake_timeout: HANDSHAKE_TIMEOUT,
+            revocation_check: REVOCATION_CHECK_INTERVAL,
+        }
+    }
+}
+
+/// Whose connections are counted together.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum PeerKey {
+    /// Without a valid certificate.
+    Anonymous,
+    /// By identity URI.
+    Identity(String),
+    Uid(u32),
+}
+
+/// The TLS listener. Dropping it ends the accept loop and unfinished handshakes; connections handed
+/// out go on.
+#[derive(Debug)]
+pub struct TlsListener {
+    address: SocketAddr,
+    refusals: Refusals,
+    accepted: mpsc::Receiver<PeerStream>,
+    _tasks: JoinSet<()>,
+}
+
+impl TlsListener {
+    /// Serves TLS on a bound socket. Must be called on a runtime.
+    pub fn start(
+        socket: std::net::TcpListener,
+        credentials: SharedCredentials,
+    ) -> io::Result<TlsListener> {
+        Self::start_with(socket, credentials, ListenerLimits::default())
+    }
+
+    /// The same with other limits.
+    pub fn start_with(
+        socket: std::net::TcpListener,
+        credentials: SharedCredentials,
+        limits: ListenerLimits,
+    ) -> io::Result<TlsListener> {
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
+        let socket = TcpListener::from_std(socket)?;
+        let (accepted_tx, accepted) = mpsc::channel(ACCEPT_QUEUE);
+        let refusals = Refusals::default();
+        let accept = Arc::new(Accept {
+            credentials,
+            peers: Slots::new(
+                limits.connections_per_peer.max(limits.anonymous_connections),
+                limits.connections,
+            ),
+            limits,
+            refusals: refusals.clone(),
+            accepted: accepted_tx,
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept.run(socket));
+        Ok(Self { address, refusals, accepted, _tasks: tasks })
+    }
+
+    /// Where it listens, port resolved.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Refused connections by kind.
+    pub fn refusals(&self) -> Refusals {
+        self.refusals.clone()
+    }
+}
+
+impl Stream for TlsListener {
+    type Item = Result<PeerStream, io::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.accepted.poll_recv(context).map(|stream| stream.map(Ok))
+    }
+}
+
+/// The state of the accept loop.
+struct Accept {
+    credentials: SharedCredentials,
+    limits: ListenerLimits,
+    peers: Arc<Slots<PeerKey>>,
+    refusals: Refusals,
+    accepted: mpsc::Sender<PeerStream>,
+}
+
+impl Accept {
+    async fn run(self: Arc<Self>, socket: TcpListener) {
+        let handshakes = Slots::new(self.limits.handshakes_per_address, self.limits.handshakes);
+        let mut tasks = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = socket.accept() => match accepted {
+                    Ok((stream, address)) => {
+                        let slot = handshakes.take(address.ip(), usize::MAX);
+                        match slot {
+                            Some(slot) => {
+                                tasks.spawn(self.clone().handshake(stream, address, slot));
+                            }
+                            None => self.refusals.note(
+                                "too_many_handshakes",
+                                &address,
+                                &"too many unfinished TLS handshakes",
+                            ),
+                        }
+                    }
+                    Err(error) => {
+                        self.refusals.note("accept_failed", &"this machine", &error);
+                        tokio::time::sleep(ACCEPT_ERROR_PAUSE).await;
+                    }
+                },
+                Some(finished) = tasks.join_next() => {
+                    if let Err(error) = finished {
+                        tracing::error!(%error, "handshake task ended abnormally");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn handshake(
+        self: Arc<Self>,
+        stream: TcpStream,
+        address: SocketAddr,
+        slot: Slot<IpAddr>,
+    ) {
+        // Latency of small messages; a failure costs only that.
+        drop(stream.set_nodelay(true));
+        let acceptor = TlsAcceptor::from(self.credentials.server_config());
+        let limit = self.limits.handshake_timeout;
+        let stream = match timeout(limit, acceptor.accept(stream).into_fallible()).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err((error, stream))) => {
+                let (kind, reason) = explain(&error);
+                self.refusals.note(kind, &address, &reason);
+                return close_heard(stream).await;
+            }
+            Err(_) => {
+                let reason = format!("no TLS handshake within {limit:?}");
+                return self.refusals.note("handshake_timeout", &address, &reason);
+            }
+        };
+        drop(slot);
+        let identified = identify(&stream, address);
+        let (peer, lifetime) = match identified {
+            Ok(found) => found,
+            Err(fault) => return self.refusals.note("certificate", &address, &fault),
+        };
+        let lifetime = lifetime.unwrap_or(self.limits.anonymous_lifetime);
+        let (key, max) = match &peer {
+            PeerIdentity::Certified(certified) => (
+                PeerKey::Identity(certified.certificate.identity.to_string()),
+                self.limits.connections_per_peer,
+            ),
+            PeerIdentity::Anonymous { .. }
+            | PeerIdentity::Expired(_)
+            | PeerIdentity::Local { .. } => (PeerKey::Anonymous, self.limits.anonymous_connections),
+        };
+        let Some(slot) = self.peers.take(key, max) else {
+            return self.refusals.note("too_many_connections", &peer, &"too many connections");
+        };
+        let io = PeerIo::Tls(Box::new(stream));
+        let revocations = self.credentials.revocations().clone();
+        let watch = Watch::new(lifetime, self.limits.revocation_check, revocations);
+        let stream = PeerStream::new(io, peer, Some(watch), slot);
+        // The receiver is gone only when the listener was dropped.
+        drop(timeout(limit, self.accepted.send(stream)).await);
+    }
+}
+
+/// Closes a refused connection so that the peer hears the TLS alert: closing with unread bytes would
+/// reset the connection and could take the alert with it.
+async fn close_heard(mut stream: TcpStream) {
+    let lingering = async {
+        stream.shutdown().await?;
+        let mut rest = [0; 1024];
+        let mut read = 0;
+        while read < REFUSED_BYTES_MAX {
+            match stream.read(&mut rest).await? {
+                0 => break,
+                count => read += count,
+            }
+        }
+        io::Result::Ok(())
+    };
+    // Whatever goes wrong here: the peer was refused before.
+    drop(timeout(REFUSED_LINGER, lingering).await);
+}
+
+/// Who a finished handshake proved the peer to be, and how long the connection may live; `None`
+/// means: as long as anonymous peers.
+fn identify(
+    stream: &TlsStream<TcpStream>,
+    address: SocketAddr,
+) -> Result<(PeerIdentity, Option<Duration>), CertificateFault> {
+    let chain: &[CertificateDer<'_>] = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let Some(leaf) = chain.first() else {
+        return Ok((PeerIdentity::Anonymous { address }, None));
+    };
+    // The chain, the cluster and the role were checked in the handshake.
+    let certificate = PeerCertificate::parse(leaf)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let left = certificate.not_after.saturating_sub(now);
+    let peer = Arc::new(CertifiedPeer { address, certificate });
+    if left == 0 {
+        return Ok((PeerIdentity::Expired(peer), None));
+    }
+    Ok((PeerIdentity::Certified(peer), Some(Duration::from_secs(left))))
+}
+
+fn explain(error: &io::Error) -> (&'static str, String) {
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(tls @ rustls::Error::InvalidCertificate(_)) => {
+            ("certificate", fault_of(tls.clone()).to_string())
+        }
+        Some(rustls::Error::InvalidMessage(_)) => {
+            ("not_tls", "the peer does not speak TLS".to_owned())
+        }
+        Some(tls) => ("tls", tls.to_string()),
+        None => ("closed", error.to_string()),
+    }
+}
+
+/// The two kinds of connection.
+#[derive(Debug)]
+pub(super) enum PeerIo {
+    Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
+}
+
+/// One connection with its peer. It ends by itself when the peer's certificate expires, and soon
+/// after it is revoked, whatever streams are open on it.
+#[derive(Debug)]
+pub struct PeerStream {
+    io: PeerIo,
+    peer: PeerIdentity,
+    watch: Option<Watch>,
+    _slot: Slot<PeerKey>,
+}
+
+/// When a connection ends, and when it is next looked at.
+#[derive(Debug)]
+pub(super) struct Watch {
+    ends_at: Instant,
+    check_interval: Duration,
+    revocations: Revocations,
+    next: Pin<Box<Sleep>>,
+}
+
+impl Watch {
+    fn new(lifetime: Duration, check_interval: Duration, revocations: Revocations) -> Self {
+        let now = Instant::now();
+        let ends_at = now + lifetime;
+        let next = Box::pin(sleep_until(ends_at.min(now + check_interval)));
+        Self { ends_at, check_interval, revocations, next }
+    }
+
+    /// Why the connection must end now, if it must; otherwise wakes the task again when it may.
+    fn poll_end(&mut self, peer: &PeerIdentity, context: &mut Context<'_>) -> Option<&'static str> {
+        while self.next.as_mut().poll(context).is_ready() {
+            let now = Instant::now();
+            if now >= self.ends_at {
+                return Some("the time of this connection's peer is over");
+            }
+            let revoked = |certificate| self.revocations.check(certificate).is_err();
+            if peer.certificate().is_some_and(revoked) {
+                return Some("the certificate of this connection's peer was revoked");
+            }
+            self.next.as_mut().reset(self.ends_at.min(now + self.check_interval));
+        }
+        None
+    }
+}
+
+impl PeerStream {
+    pub(super) fn new(
+        io: PeerIo,
+        peer: PeerIdentity,
+        watch: Option<Watch>,
+        slot: Slot<PeerKey>,
+    ) -> Self {
+        Self { io, peer, watch, _slot: slot }
+    }
+}
+
+impl Connected for PeerStream {
+    type ConnectInfo = PeerIdentity;
+
+    fn connect_info(&self) -> PeerIdentity {
+        self.peer.clone()
+    }
+}
+
+impl AsyncRead for PeerStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { peer, watch, .. } = &mut *self;
+        if let Some(reason) = watch.as_mut().and_then(|watch| watch.poll_end(peer, context)) {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, reason)));
+        }
+        match &mut self.io {
+            PeerIo::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+            PeerIo::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for PeerStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.io {
+            PeerIo::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+            PeerIo::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.io {
+            PeerIo::Tls(stream) => Pin::new(stream).poll_flush(context),
+            PeerIo::Unix(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.io {
+            PeerIo::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+            PeerIo::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}

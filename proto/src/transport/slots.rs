@@ -1,0 +1,73 @@
+//! How many connections and handshakes there may be: in all, per peer, and without a certificate.
+//!
+//! A slot is taken when a connection begins and given back when it is dropped.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A bounded count per key and over all keys.
+#[derive(Debug)]
+pub(super) struct Slots<K: Eq + Hash + Clone> {
+    per_key_max: usize,
+    total_max: usize,
+    used: Mutex<HashMap<K, usize>>,
+}
+
+/// One taken place; dropping it gives it back.
+#[derive(Debug)]
+pub(super) struct Slot<K: Eq + Hash + Clone> {
+    slots: Arc<Slots<K>>,
+    key: K,
+}
+
+impl<K: Eq + Hash + Clone> Slots<K> {
+    pub(super) fn new(per_key_max: usize, total_max: usize) -> Arc<Self> {
+        Arc::new(Self { per_key_max, total_max, used: Mutex::default() })
+    }
+
+    /// Takes a place for `key`, `max` of them at most, unless all are taken.
+    pub(super) fn take(self: &Arc<Self>, key: K, max: usize) -> Option<Slot<K>> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if used.values().sum::<usize>() >= self.total_max {
+            return None;
+        }
+        let count = used.get(&key).copied().unwrap_or(0);
+        if count >= max.min(self.per_key_max) {
+            return None;
+        }
+        used.insert(key.clone(), count + 1);
+        Some(Slot { slots: self.clone(), key })
+    }
+}
+
+impl<K: Eq + Hash + Clone> Drop for Slot<K> {
+    fn drop(&mut self) {
+        let mut used = self.slots.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = used.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                used.remove(&self.key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_bounded_and_come_back() {
+        let slots = Slots::new(2, 3);
+        let first = slots.take("a", 9);
+        let _second = slots.take("a", 9);
+        assert!(first.is_some());
+        assert!(slots.take("a", 9).is_none(), "two per key");
+        let _third = slots.take("b", 9);
+        assert!(slots.take("c", 9).is_none(), "three in all");
+        drop(first);
+        assert!(slots.take("a", 9).is_some());
+        assert!(slots.take("c", 0).is_none());
+    }
+}

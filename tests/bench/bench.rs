@@ -1,0 +1,58 @@
+//! How much is measured: all of it, or a short run that only shows that it works.
+
+use std::env;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+/// Groups of rows.
+const GROUPS: [&str; 4] = ["rest", "start", "durable", "jobs"];
+/// A short run does so many times less, but never nothing.
+const QUICK_DIVISOR: usize = 20;
+const QUICK_MIN: usize = 5;
+const QUICK_TIME: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct Bench {
+    quick: bool,
+    groups: Vec<String>,
+}
+
+impl Bench {
+    pub(crate) fn from_environment() -> Result<Self> {
+        let quick = env::var("BENCH_QUICK").is_ok_and(|value| !["", "0"].contains(&value.as_str()));
+        let only = env::var("BENCH_ONLY").unwrap_or_default();
+        let groups: Vec<String> =
+            only.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect();
+        for group in &groups {
+            ensure!(
+                GROUPS.contains(&group.as_str()),
+                "BENCH_ONLY: {group:?} is none of {}",
+                GROUPS.join(", ")
+            );
+        }
+        Ok(Self { quick, groups })
+    }
+
+    pub(crate) fn quick(&self) -> bool {
+        self.quick
+    }
+
+    pub(crate) fn wants(&self, group: &str) -> bool {
+        self.groups.is_empty() || self.groups.iter().any(|wanted| wanted == group)
+    }
+
+    pub(crate) fn wants_slurm(&self) -> bool {
+        self.wants("start") || self.wants("jobs")
+    }
+
+    /// How long, where a whole run takes `full`.
+    pub(crate) fn time(&self, full: Duration) -> Duration {
+        if self.quick { full.min(QUICK_TIME) } else { full }
+    }
+
+    /// How often, where a whole run does it `full` times.
+    pub(crate) fn of(&self, full: usize) -> usize {
+        if self.quick { (full / QUICK_DIVISOR).max(QUICK_MIN).min(full) } else { full }
+    }
+}

@@ -1,0 +1,147 @@
+//! The bundle of the bare runtime: fleet's own `config.json` for `fleet run -- true`, less what only fleet
+//! needs, so that the floor does the same work for the same isolation.
+//!
+//! Left as fleet makes it: the node's own root file system; new pid, ipc, uts, mount and cgroup
+//! namespaces; private `/dev`, `/proc`, `/sys`, `/dev/shm`; masked and read-only paths; no new privileges;
+//! the capabilities. Taken out: fleet's init and its notify socket.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use fleet_agent::{
+    cgroup::Limits,
+    filter::{DeviceRule, NvidiaMajors},
+    runtime::{AllocationSpec, Image, JobUser, NodeSettings, Resources, prepare},
+    shim::order::{Epoch, LogSettings, RuntimeChoice, RuntimeKind, StopSettings},
+};
+use serde_json::{Value, json};
+
+/// A bundle directory of one worker, and what its containers are held to.
+#[derive(Debug)]
+pub(crate) struct Bundle {
+    pub(crate) dir: PathBuf,
+    pub(crate) rootfs: PathBuf,
+    pub(crate) limits: Limits,
+    pub(crate) devices: Vec<DeviceRule>,
+    config: Value,
+}
+
+impl Bundle {
+    /// `dir` must not exist; its parent must. `cgroup` is where a runtime that manages cgroups makes its own.
+    pub(crate) fn make(
+        dir: &Path,
+        kind: RuntimeKind,
+        runtime: &Path,
+        cgroup: &str,
+    ) -> Result<Self> {
+        let choice = RuntimeChoice { kind, path: runtime.to_owned() };
+        let order = prepare(dir, &specification(), &node(choice))
+            .with_context(|| format!("prepare a bundle in {}", dir.display()))?;
+        let bundle = dir.join("bundle");
+        let rootfs = bundle.join("rootfs");
+        fs::create_dir_all(&rootfs)?;
+        let file = bundle.join("config.json");
+        let mut config: Value = serde_json::from_slice(&fs::read(&file)?)?;
+        strip(&mut config)?;
+        config["linux"]["cgroupsPath"] = json!(cgroup);
+        let made =
+            Self { dir: bundle, rootfs, limits: order.limits, devices: order.devices, config };
+        made.write()?;
+        Ok(made)
+    }
+
+    /// A runtime that manages cgroups gets the limits in its configuration, and a cgroup per container.
+    pub(crate) fn give_cgroup(&mut self, cgroup: &str) -> Result<()> {
+        let linux = &mut self.config["linux"];
+        linux["cgroupsPath"] = json!(cgroup);
+        let millis = self.limits.cpu_quota_millis.unwrap_or(1000);
+        linux["resources"]["cpu"] = json!({"quota": millis * 100, "period": 100_000});
+        linux["resources"]["memory"] = json!({"limit": self.limits.memory_bytes});
+        linux["resources"]["pids"] = json!({"limit": self.limits.pids_max});
+        self.write()
+    }
+
+    fn write(&self) -> Result<()> {
+        fs::write(self.dir.join("config.json"), serde_json::to_vec(&self.config)?)?;
+        Ok(())
+    }
+}
+
+/// Takes out fleet's init and notify socket, and runs the program itself.
+fn strip(config: &mut Value) -> Result<()> {
+    config["process"]["args"] = json!(["/bin/true"]);
+    let mounts = config["mounts"].as_array_mut().context("the bundle has no mounts")?;
+    let before = mounts.len();
+    mounts.retain(|mount| {
+        mount["destination"].as_str().is_none_or(|path| !path.starts_with("/dev/fleet/"))
+    });
+    ensure!(before == mounts.len() + 2, "the bundle has not the mounts this bench knows of");
+    Ok(())
+}
+
+/// Thousandths of a CPU for each job, so that exactly four run at a time.
+pub(crate) fn cpu_millis() -> u64 {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    cores * 1000 / crate::AT_A_TIME
+}
+
+/// What each job may use.
+pub(crate) const MEMORY_BYTES: u64 = 64 << 20;
+const PIDS_MAX: u64 = 4096;
+
+fn specification() -> AllocationSpec {
+    AllocationSpec {
+        allocation_id: "alloc-floor-1".to_owned(),
+        job_id: "job-floor".to_owned(),
+        job_name: None,
+        lease_id: String::new(),
+        epoch: Epoch::default(),
+        attempt: 1,
+        restart_count: 0,
+        user: JobUser {
+            name: "root".to_owned(),
+            uid: 0,
+            gid: 0,
+            groups: Vec::new(),
+            home: PathBuf::from("/root"),
+            shell: PathBuf::from("/bin/sh"),
+        },
+        image: Image::Host,
+        argv: vec!["/bin/true".to_owned()],
+        submit_env: Vec::new(),
+        env: Vec::new(),
+        cwd: Some(PathBuf::from("/")),
+        gpus: Vec::new(),
+        resources: Resources {
+            cpu_millis: Some(cpu_millis()),
+            memory_bytes: Some(MEMORY_BYTES),
+            pids_max: Some(PIDS_MAX),
+        },
+        volumes: Vec::new(),
+        tty: None,
+        interactive: false,
+        checkpoint_dir: None,
+        resume_from: None,
+        log: LogSettings::default(),
+        output_file: None,
+        stop: StopSettings::default(),
+        stop_after_ms: None,
+    }
+}
+
+fn node(runtime: RuntimeChoice) -> NodeSettings {
+    NodeSettings {
+        node_name: "floor".to_owned(),
+        runtime,
+        shim_path: PathBuf::from("/nonexistent"),
+        cgroup_parent: crate::floor::CGROUP.to_owned(),
+        systemd: false,
+        majors: NvidiaMajors::default(),
+        device_dir: PathBuf::from("/nonexistent"),
+        hidden: Vec::new(),
+        rlimits: Vec::new(),
+    }
+}

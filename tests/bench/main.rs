@@ -1,0 +1,157 @@
+//! `make bench`: what fleet costs, beside the bare runtime and, where it is installed, Slurm, in the same run.
+//!
+//! It starts a cluster of one node by `fleet dev` and measures it from outside: by the `fleet` command, by a
+//! small client of the API, by `/proc`. It prints a table and writes `target/bench.json`; a figure that was not
+//! measured in this run is never shown. `BENCH_QUICK=1` makes everything short (such figures mean nothing),
+//! `BENCH_ONLY=start,jobs,rest,durable` chooses, `BENCH_OUT` names another file. It leaves nothing behind.
+//!
+//! Start reading at [`measure`]. What each row means is in `docs/benchmarks.md`.
+#![expect(clippy::print_stdout, reason = "telling is what this program does")]
+
+mod api;
+mod at_rest;
+mod bench;
+mod bundle;
+mod durable;
+mod floor;
+mod jobs;
+mod machine;
+mod orphans;
+mod row;
+mod samples;
+mod slurm;
+mod start;
+mod timed;
+
+use std::{
+    env, fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use fleet_tests::{cluster::Cluster, leftovers::Belongings};
+
+use bench::Bench;
+use row::Row;
+use slurm::Slurm;
+
+/// Jobs that run at the same time, everywhere.
+pub(crate) const AT_A_TIME: u64 = 4;
+/// One node with as many pretended GPUs as there are, for the reservations.
+const GPUS: &str = "v100-pcie:16";
+/// Writes by which the disk is described.
+const DISK_WRITES: usize = 200;
+
+fn main() -> ExitCode {
+    let words: Vec<_> = env::args_os().skip(1).collect();
+    let outcome = match words.as_slice() {
+        [] => run(),
+        [word, dir] if word == floor::WORKER => floor::work(Path::new(dir)),
+        _ => Err(anyhow::anyhow!("it takes no arguments")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("bench: FAILED: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    ensure!(nix::unistd::geteuid().is_root(), "containers and cgroups need root");
+    let bench = Bench::from_environment()?;
+    timed::obey_signals()?;
+    orphans::adopt()?;
+    // Not in memory, and short: the names of sockets may have 107 bytes.
+    let folder = tempfile::Builder::new().prefix("fleet-bench-").tempdir_in("/var/tmp")?;
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+    println!("bench: {}", machine::describe(folder.path(), bench.of(DISK_WRITES))?);
+    println!(
+        "bench: everything is on this machine and talks over loopback; the GPUs are pretended."
+    );
+    let measured = measure(&bench, folder.path());
+    orphans::reap()?;
+    floor::sweep()?;
+    folder.close().context("remove the bench's folder")?;
+    let (rows, clean) = measured?;
+    tell(&rows, &bench)?;
+    clean
+}
+
+/// Every group of rows, each with its peers running beside it; and whether the cluster left nothing behind.
+fn measure(bench: &Bench, folder: &Path) -> Result<(Vec<Row>, Result<()>)> {
+    let slurm = if bench.wants_slurm() { slurm_of(folder)? } else { None };
+    let state = folder.join("c");
+    let cluster = Cluster::start(&state, folder, 1, GPUS)?;
+    let belongings = Belongings::of(folder, &state)?;
+    let mut rows = Vec::new();
+    let begin = Instant::now();
+    let step = |what: &str| println!("bench: {:4.0} s: {what}", begin.elapsed().as_secs_f64());
+    // First what is at rest: afterwards the controller remembers a thousand jobs.
+    if bench.wants("rest") {
+        step("memory and idle time");
+        rows.extend(at_rest::rows(bench, &cluster)?);
+    }
+    if bench.wants("start") {
+        step("fleet run -- true");
+        rows.extend(start::rows(bench, &cluster, slurm.as_ref(), folder)?);
+    }
+    if bench.wants("durable") {
+        step("reservations");
+        rows.extend(durable::rows(bench, &cluster, folder)?);
+    }
+    if bench.wants("jobs") {
+        step("jobs that do nothing");
+        rows.extend(jobs::rows(bench, &cluster, slurm.as_ref(), folder)?);
+        if bench.wants("rest") {
+            rows.extend(at_rest::after_the_jobs(&cluster)?);
+        }
+    }
+    cluster.stop()?;
+    drop(slurm);
+    orphans::reap()?;
+    Ok((rows, belongings.nothing_left()))
+}
+
+fn slurm_of(folder: &Path) -> Result<Option<Slurm>> {
+    let missing = slurm::missing();
+    if missing.is_empty() {
+        println!(
+            "bench: Slurm is measured beside it: one node, {} slots, no cgroups.",
+            slurm::SLOTS
+        );
+        return Slurm::start(&folder.join("slurm")).map(Some);
+    }
+    println!(
+        "bench: slurm: not installed, skipped: make bench-peers, or apt-get install slurm-wlm munge (missing: {})",
+        missing.join(", ")
+    );
+    Ok(None)
+}
+
+fn tell(rows: &[Row], bench: &Bench) -> Result<()> {
+    let path = match env::var_os("BENCH_OUT") {
+        Some(path) => PathBuf::from(path),
+        None => target()?.join("bench.json"),
+    };
+    row::write(rows, &path)?;
+    let (table, missed) = row::table(rows);
+    println!("\n{table}");
+    println!("bench: spread is best / quartiles / worst. The rows are in {}.", path.display());
+    if bench.quick() {
+        println!("bench: BENCH_QUICK: too few runs for these figures to mean anything.");
+    } else {
+        println!("bench: {missed} target(s) not met.");
+    }
+    Ok(())
+}
+
+/// The build folder: this program lies in `target/release`.
+fn target() -> Result<PathBuf> {
+    let own = env::current_exe()?;
+    Ok(own.ancestors().nth(2).context("this program is not in a build folder")?.to_owned())
+}

@@ -1,0 +1,128 @@
+//! GPUs and drivers that break in ways that are no XID: gone, silent, used by strangers.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use fleet_fake_nvml_control::{Control, ControlFile, Process, ProcessKind};
+use fleet_tests::lab::Lab;
+use fleet_tests::steps::Steps;
+use fleet_tests::wait::{self, LATER, SOON};
+use serde_json::Value;
+
+fn gpu(lab: &Lab, node: &str, index: u64) -> Result<Value> {
+    let list = lab.json(&["gpu", "list", "--node", node])?;
+    let items = list["items"].as_array().context("items")?;
+    items
+        .iter()
+        .find(|gpu| gpu["index"] == index)
+        .cloned()
+        .with_context(|| format!("{node}:{index} in {list}"))
+}
+
+fn gpu_until(
+    lab: &Lab,
+    node: &str,
+    index: u64,
+    what: &str,
+    reached: impl Fn(&Value) -> bool,
+) -> Result<Value> {
+    let mut last = Value::Null;
+    wait::until(&format!("{node}:{index} is {what}"), SOON, wait::POLL_COMMAND, || {
+        last = gpu(lab, node, index)?;
+        Ok(reached(&last).then(|| last.clone()))
+    })
+    .with_context(|| last.to_string())
+}
+
+fn change(lab: &Lab, node: &str, change: impl FnOnce(&mut Control)) -> Result<()> {
+    let path = lab.dev_file()?.node(node)?.gpu_control.clone();
+    Ok(ControlFile::new(path).update(change)?)
+}
+
+#[test]
+fn gpus_that_break() -> Result<()> {
+    let Some(mut lab) = Lab::start(2, "v100-pcie:2")? else { return Ok(()) };
+    lab.gpus_break();
+    lab.expect_in_logs("fleet_agent::gpu", "a driver that hangs is complained about");
+    let mut steps = Steps::default();
+    steps.step("a GPU that vanishes under a job ends it, and only it", || vanishes(&lab));
+    steps.step("a driver that hangs costs its GPU, not its node", || hangs(&lab));
+    steps.step("a stranger on a GPU makes it dirty until they leave", || dirty(&lab));
+    steps.step("jobs go on where nothing is wrong", || {
+        lab.run(&["run", "-G", "1", "--immediate", "--", "true"])?.ends(0).map(drop)
+    });
+    lab.conclude(steps)
+}
+
+fn vanishes(lab: &Lab) -> Result<()> {
+    let victim =
+        lab.submit(&["-G", "1", "--node", "titan01", "--stop-grace", "1s"], &["sleep", "1000"])?;
+    let other = lab.submit(&["-G", "1", "--node", "titan01"], &["sh", "-c", "sleep 4; exit 0"])?;
+    lab.job_in(&other, "running", SOON)?;
+    let job = lab.job_in(&victim, "running", SOON)?;
+    let index = job["gpus"][0]["index"].as_u64().context("index")?;
+    change(lab, "titan01", |control| {
+        if let Some(gpu) = control.gpus.get_mut(index as usize) {
+            gpu.faults.missing = true;
+        }
+    })?;
+    let ended = lab.job_ended(&victim, LATER)?;
+    ensure!(ended["state"] == "failed" && ended["attempt"] == 1, "{ended}");
+    lab.job_in(&other, "completed", SOON)?;
+    let seen = gpu_until(lab, "titan01", index, "not usable", |gpu| {
+        gpu["state"] != "free" && gpu["state"] != "running"
+    })?;
+    ensure!(seen["health"] != "ok", "{seen}");
+    lab.node_in("titan01", "ready", SOON)?;
+    lab.output(&["dev", "fault", "--node", "titan01", "--gpu", &index.to_string(), "--clear"])?;
+    gpu_until(lab, "titan01", index, "seen again", |gpu| gpu["state"] != "lost").map(drop)
+}
+
+fn hangs(lab: &Lab) -> Result<()> {
+    lab.output(&["dev", "fault", "--node", "titan02", "--gpu", "1", "--hang"])?;
+    let seen = gpu_until(lab, "titan02", 1, "unknown", |gpu| gpu["health"] == "unknown")?;
+    ensure!(seen["state"] != "free", "a GPU nobody can ask about is offered: {seen}");
+    wait::throughout("the node is there", Duration::from_secs(3), || {
+        Ok(lab.json(&["node", "show", "titan02"])?["state"] == "ready")
+    })?;
+    let ran = lab.run(&["run", "--node", "titan02", "--", "echo", "alive"])?;
+    ensure!(ran.ok()? == "alive\n");
+    lab.run(&["run", "-G", "2", "--node", "titan02", "--immediate", "--", "true"])?
+        .fails(6, &[])?;
+    lab.output(&["dev", "fault", "--node", "titan02", "--gpu", "1", "--clear"])?;
+    // By itself the agent asks such a GPU again after ten minutes; an admin who mended it need not wait.
+    lab.kill_and_restart("agent", "titan02")?;
+    gpu_until(lab, "titan02", 1, "free again", |gpu| {
+        gpu["state"] == "free" && gpu["health"] == "ok"
+    })
+    .map(drop)
+}
+
+fn dirty(lab: &Lab) -> Result<()> {
+    let mut stranger = std::process::Command::new("sleep").arg("1000").spawn()?;
+    let pid = stranger.id();
+    let set = |processes: Vec<Process>| {
+        change(lab, "titan02", |control| {
+            if let Some(gpu) = control.gpus.get_mut(0) {
+                gpu.faults.processes = processes;
+            }
+        })
+    };
+    let checked = set(vec![Process { pid, memory_bytes: 1 << 30, kind: ProcessKind::Compute }])
+        .and_then(|()| gpu_until(lab, "titan02", 0, "dirty", |gpu| gpu["state"] == "dirty"))
+        .and_then(|seen| {
+            ensure!(
+                seen["reason"].as_str().unwrap_or_default().contains(&pid.to_string()),
+                "who? {seen}"
+            );
+            ensure!(lab.why("titan02:0")?.contains(&pid.to_string()), "{}", lab.why("titan02:0")?);
+            lab.run(&["run", "-G", "2", "--node", "titan02", "--immediate", "--", "true"])?
+                .fails(6, &[])?;
+            Ok(())
+        });
+    stranger.kill()?;
+    stranger.wait()?;
+    checked?;
+    set(Vec::new())?;
+    gpu_until(lab, "titan02", 0, "free again", |gpu| gpu["state"] == "free").map(drop)
+}

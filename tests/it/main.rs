@@ -1,0 +1,29 @@
+//! Integration tests: real processes, TLS, disks, containers and control groups; only the GPUs are pretended, by a
+//! stand-in for NVIDIA's library.
+//!
+//! Each test starts a cluster of its own and does several named steps on it; a failed step does not hide the
+//! others. In the end nothing of the cluster may be left on the machine, and no log may hold a warning or error that the
+//! test did not name. They need root; as another user each says SKIPPED.
+//!
+//! `make build` first: they start the programs as they were built.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "tests fail by panics and tell what they do"
+)]
+
+mod archives;
+mod audit;
+mod bench;
+mod clock;
+mod crash_loops;
+mod crashes;
+mod eviction;
+mod first_run;
+mod gpus;
+mod hostile;
+mod images;
+mod isolation;
+mod outputs;
+mod peers;
+mod reservations;

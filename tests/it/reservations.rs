@@ -1,0 +1,344 @@
+//! Reservations: refused with a reason, started and ended on time, and what others' jobs do meanwhile.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use fleet_tests::command::{self, Ran};
+use fleet_tests::lab::Lab;
+use fleet_tests::programs;
+use fleet_tests::steps::Steps;
+use fleet_tests::wait::{self, SOON};
+use serde_json::Value;
+
+#[test]
+fn windows_and_their_ends() -> Result<()> {
+    let Some(lab) = Lab::start(2, "v100-pcie:2")? else { return Ok(()) };
+    let mut steps = Steps::default();
+    steps.step("what cannot be had is refused with who, until when and the next slot", || {
+        overlap(&lab)
+    });
+    steps.step("it starts on time and gives its GPUs back in the end", || on_time(&lab));
+    steps.step("a job in it ends with it, whatever it does", || job_ends_with_it(&lab));
+    steps.step("other people's jobs respect it ahead of time", || ahead_of_time(&lab));
+    steps.step("extended, shortened, given back", || changed(&lab));
+    steps.step("others cannot touch it", || others(&lab));
+    steps.step("--wait waits, and gives up in time", || waiting(&lab));
+    steps.step("a note may say anything harmless", || {
+        let id = lab.output(&["reserve", "-G", "1", "-t", "1h", "--note", "Größe: 3 × 4, 日本"])?;
+        let shown = lab.json(&["reservation", "show", id.trim()])?;
+        ensure!(shown["note"] == "Größe: 3 × 4, 日本", "{shown}");
+        lab.output(&["release", id.trim()]).map(drop)
+    });
+    lab.conclude(steps)
+}
+
+fn reserve(lab: &Lab, words: &[&str]) -> Result<String> {
+    let words: Vec<&str> = ["reserve"].iter().chain(words).copied().collect();
+    Ok(lab.output(&words)?.trim().to_owned())
+}
+
+fn reservation_in(lab: &Lab, id: &str, state: &str, limit: Duration) -> Result<Value> {
+    let mut last = Value::Null;
+    wait::until(&format!("{id} is {state}"), limit, wait::POLL_COMMAND, || {
+        last = lab.json(&["reservation", "show", id])?;
+        Ok((last["state"] == state).then(|| last.clone()))
+    })
+    .with_context(|| last.to_string())
+}
+
+fn overlap(lab: &Lab) -> Result<()> {
+    lab.clear_away()?;
+    let first = reserve(lab, &["-G", "2", "--node", "titan01", "-t", "2h", "--for", "alice"])?;
+    let second = reserve(lab, &["-G", "1", "--node", "titan02", "-t", "1h", "--for", "bob"])?;
+    let ran = lab.run(&["reserve", "-G", "2", "-t", "1h"])?;
+    ran.fails(6, &["bob", &second, "until", "next free", "hint: take it: fleet reserve"])?;
+    let ran = lab.run(&["reserve", "--gpu", "titan01:1", "-t", "1h"])?;
+    ran.fails(6, &["alice", &first, "titan01:1"])?;
+    // The hint is a command that works.
+    let hint = ran.stderr.lines().find_map(|line| line.strip_prefix("hint: take it: "));
+    let mut shell = Command::new("sh");
+    let fleet = programs::built("fleet")?;
+    let line = hint.context("no hint")?.replacen("fleet", &fleet.to_string_lossy(), 1);
+    shell.args(["-c", &line]).env("FLEET_CONFIG", lab.state().join("fleet.toml")).env("TZ", "UTC");
+    let third = command::run(shell, SOON)?.ok()?.trim().to_owned();
+    let shown = lab.json(&["reservation", "show", &third])?;
+    let blocked = lab.json(&["reservation", "show", &first])?;
+    ensure!(shown["starts_at"].as_str() >= blocked["ends_at"].as_str(), "{shown} before {blocked}");
+    let list = lab.json(&["gpu", "list"])?;
+    let held: Vec<&Value> = list["items"]
+        .as_array()
+        .context("items")?
+        .iter()
+        .filter(|gpu| gpu["held_by"] == "alice")
+        .collect();
+    ensure!(held.len() == 2 && held.iter().all(|gpu| gpu["state"] == "reserved"), "{list}");
+    lab.output(&["release", &first, &second, &third])?;
+    lab.gpus_free(4, SOON)
+}
+
+fn on_time(lab: &Lab) -> Result<()> {
+    lab.clear_away()?;
+    let id = reserve(
+        lab,
+        &["-G", "2", "--node", "titan01", "--from", "+2s", "-t", "3s", "--for", "alice"],
+    )?;
+    let shown = lab.json(&["reservation", "show", &id])?;
+    ensure!(shown["state"] == "scheduled", "{shown}");
+    reservation_in(lab, &id, "active", Duration::from_secs(8))?;
+    let gpus = lab.json(&["gpu", "list", "--node", "titan01"])?;
+    ensure!(gpus["items"][0]["held_by"] == "alice", "{gpus}");
+    reservation_in(lab, &id, "ended", Duration::from_secs(10))?;
+    lab.gpus_free(4, SOON)?;
+    let told = lab.why(&id)?;
+    for text in ["reserved for alice", "started", "ended"] {
+        ensure!(told.contains(text), "no {text:?} in {told}");
+    }
+    Ok(())
+}
+
+/// No process survives its lease.
+fn job_ends_with_it(lab: &Lab) -> Result<()> {
+    lab.clear_away()?;
+    let id = reserve(lab, &["-G", "1", "-t", "4s"])?;
+    let script = "trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 1000; echo survivor' &) ; while :; do sleep 0.1; done";
+    let job = lab.submit(
+        &["-G", "1", "--reservation", &id, "--stop-grace", "1s", "-t", "3s", "-J", "stubborn"],
+        &["sh", "-c", script],
+    )?;
+    lab.job_in(&job, "running", SOON)?;
+    let list = lab.json(&["gpu", "list"])?;
+    let held: Vec<&Value> = list["items"]
+        .as_array()
+        .context("items")?
+        .iter()
+        .filter(|gpu| gpu["job"] == *job)
+        .collect();
+    ensure!(held.len() == 1 && held[0]["reservation"] == *id, "{list}");
+    reservation_in(lab, &id, "ended", Duration::from_secs(20))?;
+    let ended = lab.job_ended(&job, SOON)?;
+    ensure!(ended["state"] != "completed", "{ended}");
+    wait::eventually("nothing of it runs", SOON, || {
+        let running = lab.belongings().processes()?;
+        Ok(!running.iter().any(|line| line.contains("survivor") || line.contains("trap")))
+    })?;
+    lab.gpus_free(4, SOON)
+}
+
+fn ahead_of_time(lab: &Lab) -> Result<()> {
+    lab.clear_away()?;
+    let first = reserve(
+        lab,
+        &["-G", "2", "--node", "titan01", "--from", "+1h", "-t", "1h", "--for", "alice"],
+    )?;
+    let second = reserve(
+        lab,
+        &["-G", "2", "--node", "titan02", "--from", "+1h", "-t", "1h", "--for", "alice"],
+    )?;
+    let long = lab.submit(&["-G", "1", "-t", "20h"], &["true"])?;
+    let job = lab.job_until(&long, "is planned", SOON, |job| !job["place"].is_null())?;
+    ensure!(job["state"] == "queued", "{job}");
+    let reason = job["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("starts now with -t"), "{reason:?}");
+    let hint = reason.split("starts now with -t ").nth(1).unwrap_or_default();
+    let length: String = hint.chars().take_while(|c| c.is_ascii_alphanumeric()).collect();
+    lab.run(&["run", "-G", "1", "-t", &length, "--", "true"])?.ends(0).context(length)?;
+    lab.run(&["run", "-G", "1", "-t", "20h", "--immediate", "--", "true"])?.fails(6, &[])?;
+    lab.output(&["release", &first, &second])?;
+    lab.job_in(&long, "completed", SOON)?;
+    Ok(())
+}
+
+fn changed(lab: &Lab) -> Result<()> {
+    lab.clear_away()?;
+    let id = reserve(lab, &["-G", "2", "--node", "titan01", "-t", "1h"])?;
+    let next = reserve(
+        lab,
+        &["-G", "2", "--node", "titan01", "--from", "+2h", "-t", "1h", "--for", "alice"],
+    )?;
+    let before = lab.json(&["reservation", "show", &id])?;
+    lab.output(&["extend", &id, "-t", "30m"])?;
+    let after = lab.json(&["reservation", "show", &id])?;
+    ensure!(after["ends_at"].as_str() > before["ends_at"].as_str(), "{after}");
+    lab.run(&["extend", &id, "-t", "2h"])?.fails(6, &["alice", &next])?;
+    lab.output(&["extend", &id, "--until", "+10m"])?;
+    lab.run(&["extend", &id, "--until", "2020-01-01 00:00"])?.fails(2, &[])?;
+    lab.output(&["release", &id])?;
+    reservation_in(lab, &id, "ended", SOON)?;
+    lab.run(&["extend", &id, "-t", "1h"])?.fails(5, &["ended"])?;
+    lab.run(&["release", &id])?.fails(5, &["ended"])?;
+    lab.output(&["release", &next])?;
+    let shown = lab.json(&["reservation", "show", &next])?;
+    ensure!(shown["state"] == "cancelled", "{shown}");
+    Ok(())
+}
+
+fn as_nobody(lab: &Lab, words: &[&str]) -> Result<Ran> {
+    use std::os::unix::process::CommandExt as _;
+    let mut command = lab.command(words);
+    command.uid(65_534).gid(65_534);
+    command::run(command, SOON)
+}
+
+fn others(lab: &Lab) -> Result<()> {
+    lab.clear_away()?;
+    let id = reserve(lab, &["-G", "1", "-t", "1h"])?;
+    as_nobody(lab, &["release", &id])?.fails(4, &[])?;
+    as_nobody(lab, &["extend", &id, "-t", "1h"])?.fails(4, &[])?;
+    as_nobody(lab, &["run", "-G", "1", "--reservation", &id, "--", "true"])?.fails(4, &[])?;
+    as_nobody(lab, &["reserve", "-G", "1", "-t", "1h", "--for", "root"])?.fails(4, &[])?;
+    as_nobody(lab, &["node", "cordon", "titan01"])?.fails(4, &[])?;
+    as_nobody(lab, &["node", "drain", "titan01", "--yes"])?.fails(4, &[])?;
+    as_nobody(lab, &["node", "token", "create", "--names", "titan09"])?.fails(4, &[])?;
+    let shown = lab.json(&["reservation", "show", &id])?;
+    ensure!(shown["state"] == "active" && shown["owner"] == "root", "{shown}");
+    let own = as_nobody(lab, &["reserve", "-G", "1", "-t", "1h"])?.ok()?.trim().to_owned();
+    ensure!(lab.json(&["reservation", "show", &own])?["owner"] == "nobody");
+    as_nobody(lab, &["release", &own])?.ok()?;
+    lab.output(&["release", &id])?;
+    lab.gpus_free(4, SOON)
+}
+
+fn waiting(lab: &Lab) -> Result<()> {
+    lab.clear_away()?;
+    let all = [
+        reserve(lab, &["-G", "2", "--node", "titan01", "-t", "5s", "--for", "alice"])?,
+        reserve(lab, &["-G", "2", "--node", "titan02", "-t", "1h", "--for", "alice"])?,
+    ];
+    lab.run(&["reserve", "-G", "1", "-t", "1h", "--wait", "1s"])?.fails(7, &["in vain"])?;
+    let ran = lab.run(&["reserve", "-G", "1", "-t", "1h", "--wait", "30s"])?;
+    let id = ran.ok()?.trim().to_owned();
+    lab.output(&["release", &id, &all[1]])?;
+    lab.gpus_free(4, SOON)
+}
+
+/// (words, exit code, what the error must say).
+const REFUSED: &[(&[&str], i32, &[&str])] = &[
+    (&["reserve", "-G", "1", "--from", "2020-01-01 09:00", "-t", "1h"], 2, &["past"]),
+    (&["reserve", "-G", "1", "--from", "+2h", "--until", "+1h"], 2, &["--until"]),
+    (&["reserve", "-G", "1", "--until", "now"], 2, &["--until"]),
+    (&["reserve", "-G", "1", "--until", "9999-12-31 23:59"], 2, &[]),
+    (&["reserve", "-G", "1", "--from", "9999-01-01 00:00"], 2, &[]),
+    (&["reserve", "-G", "1", "--from", "+500d"], 2, &["365"]),
+    (&["reserve", "-G", "1", "-t", "61d"], 2, &["60"]),
+    (&["reserve", "-G", "1", "-t", "0s"], 2, &[]),
+    (&["reserve", "-G", "1", "-t", "-5m"], 2, &[]),
+    (&["reserve", "-G", "1", "-t", "99999999999999999999h"], 2, &[]),
+    (&["reserve", "-G", "1", "--from", "2027-02-30 09:00"], 2, &[]),
+    (&["reserve", "-G", "1", "--from", "yesterweek"], 2, &["yesterweek"]),
+    (&["reserve", "-G", "0", "-t", "1h"], 2, &[]),
+    (&["reserve", "-G", "-1", "-t", "1h"], 2, &[]),
+    (&["reserve", "-G", "99999999999", "-t", "1h"], 2, &[]),
+    (&["reserve", "-G", "1.5", "-t", "1h"], 2, &[]),
+    (&["reserve", "-t", "1h"], 2, &["-G"]),
+    (&["reserve", "-G", "3", "-t", "1h"], 6, &["never"]),
+    (&["reserve", "-G", "h100:1", "-t", "1h"], 6, &["h100"]),
+    (&["reserve", "-G", "1", "--node", "nosuch", "-t", "1h"], 3, &["nosuch"]),
+    (&["reserve", "--gpu", "titan01:9", "-t", "1h"], 3, &["titan01:9"]),
+    (&["reserve", "-G", "1", "--nosuch"], 2, &["--nosuch"]),
+    (&["reserve", "-G", "1", "--note", "a\u{1b}[2Jb"], 2, &["note"]),
+    (&["reserve", "-G", "1", "--note", "a\u{202e}b"], 2, &["note"]),
+    (&["reserve", "-G", "1", "--for", "al ice"], 2, &["owner"]),
+    (&["reserve", "-G", "1", "--for", "аlice"], 2, &["owner"]),
+    (&["reserve", "-G", "1", "--project", "a/b"], 2, &["project"]),
+    (&["release", "res-zzzzzz"], 3, &["res-zzzzzz"]),
+    (&["release", "nonsense"], 3, &["nonsense"]),
+    (&["job", "show", "job-zzzzzz"], 3, &["job-zzzzzz"]),
+    (&["job", "show", "job-\u{1b}[31m"], 3, &[]),
+    (&["cancel", "job-zzzzzz"], 3, &["job-zzzzzz"]),
+    (&["logs", "job-zzzzzz"], 3, &["job-zzzzzz"]),
+    (&["why", "nonsense"], 3, &["nonsense"]),
+    (&["node", "show", "nosuch"], 3, &["nosuch"]),
+    (&["node", "cordon", "nosuch"], 3, &["nosuch"]),
+    (&["node", "token", "create", "--names", "Titan 9"], 2, &[]),
+    (&["run"], 2, &[]),
+    (&["run", "-G", "-2", "--", "true"], 2, &[]),
+    (&["run", "-G", "h100:1", "--", "true"], 6, &["h100"]),
+    (&["run", "--node", "nosuch", "-G", "1", "--", "true"], 3, &["nosuch"]),
+    (&["run", "-J", "a\nb", "--", "true"], 2, &["name"]),
+    (&["run", "-J", "a\u{202e}b", "--", "true"], 2, &["name"]),
+    (&["run", "-J", "", "--", "true"], 2, &["name"]),
+    (&["run", "--memory", "-1", "--", "true"], 2, &[]),
+    (&["run", "--memory", "1", "--", "true"], 2, &["memory"]),
+    (&["run", "--memory", "99999999T", "--", "true"], 2, &["more than any machine"]),
+    (&["run", "--memory", "900T", "--", "true"], 6, &["never"]),
+    (&["run", "-c", "0", "--", "true"], 2, &[]),
+    (&["run", "-c", "100000", "--", "true"], 2, &[]),
+    (&["run", "-t", "0", "--", "true"], 2, &[]),
+    (&["run", "-t", "100d", "--", "true"], 2, &["60"]),
+    (&["run", "--restarts", "101", "--", "true"], 2, &["restarts"]),
+    (&["run", "--max-deferral", "1h", "--", "true"], 2, &["checkpoint"]),
+    (&["run", "-v", "/tmp:relative", "--", "true"], 2, &["relative"]),
+    (&["run", "-v", "/tmp:/", "--", "true"], 2, &[]),
+    (&["run", "-w", "/tmp/../etc", "--", "true"], 2, &["workdir"]),
+    (&["run", "--reservation", "res-zzzzzz", "--", "true"], 3, &["res-zzzzzz"]),
+    (&["frobnicate"], 2, &["frobnicate"]),
+    (&["audit", "verify", "/no/such/file"], 3, &["/no/such/file"]),
+    (&["dev", "fault", "--node", "nosuch", "--gpu", "0", "--lost"], 3, &["nosuch"]),
+    (&["dev", "fault", "--node", "titan01", "--gpu", "9", "--lost"], 3, &["9"]),
+];
+
+#[test]
+fn bad_input_is_refused_and_changes_nothing() -> Result<()> {
+    let Some(mut lab) = Lab::start(2, "v100-pcie:2")? else { return Ok(()) };
+    lab.controller_goes_away();
+    let mut steps = Steps::default();
+    for (words, code, texts) in REFUSED {
+        steps.step(&format!("{words:?}"), || refused(&lab, words, *code, texts));
+    }
+    steps.step("a time that a clock change skips is refused by name", || {
+        let mut command =
+            lab.command(&["reserve", "-G", "1", "-t", "1h", "--from", "2027-03-28 02:30"]);
+        command.env("TZ", "Europe/Berlin");
+        command::run(command, SOON)?.fails(2, &["02:30"]).map(drop)
+    });
+    steps.step("nothing came of any of it", || {
+        ensure!(lab.json(&["reservation", "list", "--all"])?["items"] == serde_json::json!([]));
+        ensure!(lab.json(&["ps", "--all"])?["items"] == serde_json::json!([]));
+        lab.gpus_free(4, SOON)
+    });
+    steps.step("an image that cannot be had is said with what can", || {
+        let ran = lab.run(&["run", "--image", "ubuntu:22.04", "--", "true"])?;
+        ran.ends(125)?;
+        ensure!(ran.stderr.contains("images come from files"), "{}", ran.stderr);
+        Ok(())
+    });
+    steps.step("unknown keys in settings are named", || unknown_keys(&lab));
+    steps.step("without a controller it is said within seconds", || {
+        lab.terminate("controller", "1")?;
+        let ran = lab.run(&["ps"])?;
+        ran.fails(8, &[])?;
+        ensure!(ran.took < Duration::from_secs(30), "after {:?}", ran.took);
+        lab.restart("controller", "1")?;
+        lab.controller_answers()
+    });
+    lab.conclude(steps)
+}
+
+fn refused(lab: &Lab, words: &[&str], code: i32, texts: &[&str]) -> Result<()> {
+    let ran = lab.run(words)?;
+    ran.fails(code, texts)?;
+    ensure!(ran.stdout.is_empty(), "it printed {:?}", ran.stdout);
+    let harmless = ran.stderr.chars().all(|c| c == '\n' || !c.is_control());
+    ensure!(harmless, "control characters reach the terminal: {:?}", ran.stderr);
+    Ok(())
+}
+
+fn unknown_keys(lab: &Lab) -> Result<()> {
+    let config = lab.path("bad.toml");
+    fs::write(&config, "socket = \"/x\"\nsokcet = \"/y\"\n")?;
+    let mut command = lab.command(&["ps"]);
+    command.env("FLEET_CONFIG", &config);
+    command::run(command, SOON)?.fails(2, &["sokcet"])?;
+    fs::write(&config, "lissten = \"127.0.0.1:1\"\n")?;
+    for (program, verb) in
+        [("fleet-controller", "check-config"), ("fleet-controller", "run"), ("fleet-agent", "run")]
+    {
+        let mut command = Command::new(programs::built(program)?);
+        command.args([verb, "--config"]).arg(&config);
+        let ran = command::run(command, SOON)?;
+        ensure!(ran.code() == 1 && ran.stderr.contains("lissten"), "{program} {verb}: {ran:?}");
+    }
+    Ok(())
+}

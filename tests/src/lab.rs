@@ -1,0 +1,113 @@
+//! What a test starts from: an own folder, a cluster in it, and the proof in the end that nothing is left of it.
+
+use std::fs;
+use std::io::Write as _;
+use std::ops::Deref;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+
+use crate::cluster::Cluster;
+use crate::leftovers::Belongings;
+use crate::logs::{self, Expected};
+use crate::steps::Steps;
+
+/// A cluster and its folder. Derefs to the cluster. A test ends it by [`Lab::conclude`].
+#[derive(Debug)]
+pub struct Lab {
+    /// Declared first: the cluster ends before its folder is removed.
+    cluster: Cluster,
+    belongings: Belongings,
+    expected: Vec<Expected>,
+    folder: tempfile::TempDir,
+}
+
+impl Lab {
+    /// Starts a cluster. `None`, and says so, where this user cannot: that counts as skipped.
+    pub fn start(nodes: u16, gpus: &str) -> Result<Option<Self>> {
+        if !nix::unistd::geteuid().is_root() {
+            tell("SKIPPED: clusters with containers and cgroups need root");
+            return Ok(None);
+        }
+        let folder = tempfile::Builder::new().prefix("fleet-it-").tempdir()?;
+        // Other users' jobs work below it.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+        let lab = folder.path().join("lab");
+        fs::create_dir(&lab)?;
+        fs::set_permissions(&lab, fs::Permissions::from_mode(0o777))?;
+        let state = folder.path().join("cluster");
+        let cluster = Cluster::start(&state, &lab, nodes, gpus)?;
+        let belongings = Belongings::of(folder.path(), &state)?;
+        Ok(Some(Self { cluster, belongings, expected: Vec::new(), folder }))
+    }
+
+    /// From now on lines that hold `text` may be in the logs, because `why`.
+    pub fn expect_in_logs(&mut self, text: &'static str, why: &'static str) {
+        self.expected.push(Expected { text, why });
+    }
+
+    /// The test stops or kills the controller.
+    pub fn controller_goes_away(&mut self) {
+        self.expect_in_logs("no link to a controller", "the test takes the controller away");
+    }
+
+    /// The test breaks GPUs.
+    pub fn gpus_break(&mut self) {
+        self.expect_in_logs("the driver told of an error", "the test makes XIDs");
+        self.expect_in_logs("GPUs are not proven empty", "a lost GPU cannot be asked");
+    }
+
+    /// A path in the folder where commands run and jobs start.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.cluster.lab().join(name)
+    }
+
+    /// The whole folder of this test, for what lies beside cluster and lab.
+    pub fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    pub fn belongings(&self) -> &Belongings {
+        &self.belongings
+    }
+
+    /// The end of a test that consists of steps.
+    pub fn conclude(mut self, mut steps: Steps) -> Result<()> {
+        steps.step("it stops, leaves nothing behind, and no log complains", || self.finish());
+        if !steps.all_held() {
+            self.folder.disable_cleanup(true);
+            tell(&format!("its files are kept in {}", self.folder.path().display()));
+        }
+        steps.verdict()
+    }
+
+    /// Stops the cluster; nothing of it may be left, and nothing unexpected may be in its logs.
+    fn finish(&self) -> Result<()> {
+        let processes = self.cluster.dev_file()?.processes;
+        self.cluster.stop()?;
+        self.belongings.nothing_left()?;
+        let logs: Vec<(String, PathBuf)> =
+            processes.into_iter().map(|process| (process.name, process.log)).collect();
+        logs::nothing_unexpected(&logs, &self.expected).with_context(|| {
+            format!(
+                "allowed are only {:?}",
+                self.expected.iter().map(|e| e.text).collect::<Vec<_>>()
+            )
+        })
+    }
+}
+
+impl Deref for Lab {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+/// A line for whoever reads the test's output.
+pub fn tell(text: &str) {
+    // Nobody may be reading.
+    writeln!(std::io::stderr(), "{text}").ok();
+}

@@ -1,0 +1,16 @@
+//! The harness: whole clusters of real processes, started by `fleet dev` and spoken to by the `fleet` command.
+//!
+//! The demo (`tests/demo`) and the integration tests (`tests/it`) use it. It starts what `make build` built and never
+//! anything else, waits on conditions with a deadline instead of sleeping, and takes down what it started.
+//!
+//! Start reading at [`lab::Lab`] for tests and [`cluster::Cluster`] for one cluster.
+
+pub mod cluster;
+pub mod command;
+pub mod dev_file;
+pub mod lab;
+pub mod leftovers;
+pub mod logs;
+pub mod programs;
+pub mod steps;
+pub mod wait;

@@ -1,0 +1,177 @@
+//! The direction of dependencies, read from `cargo metadata`:
+//! `core <- proto <- {controller, agent, cli}`; nobody depends on tests.
+
+use cargo_metadata::{DependencyKind, MetadataCommand};
+
+use crate::{Violation, tree};
+
+/// Our crates and which of ours each may use. `fleet-tests` may use all: it starts them.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("fleet-core", &[]),
+    ("fleet-proto", &["fleet-core"]),
+    ("fleet-controller", &["fleet-core", "fleet-proto"]),
+    ("fleet-agent", &["fleet-core", "fleet-proto"]),
+    // The control file is a format: `fleet dev` writes it to pretend GPUs and their faults.
+    ("fleet", &["fleet-core", "fleet-proto", "fleet-fake-nvml-control"]),
+    ("fleet-fake-nvml-control", &[]),
+    ("fleet-fake-nvml", &["fleet-fake-nvml-control"]),
+    (
+        "fleet-tests",
+        &[
+            "fleet-core",
+            "fleet-proto",
+            "fleet-controller",
+            "fleet-agent",
+            "fleet-fake-nvml-control",
+        ],
+    ),
+];
+
+/// What a crate may use beyond that in its own tests: the agent's run against the fake NVML library.
+const TESTS_MAY_USE: &[(&str, &[&str])] =
+    &[("fleet-agent", &["fleet-fake-nvml", "fleet-fake-nvml-control"])];
+
+/// All that the core may be built from. None of these does I/O.
+const CORE_MAY_USE: &[&str] = &["hex", "serde", "serde_json", "sha2", "thiserror"];
+
+/// One crate of the workspace with the names of what it depends on.
+#[derive(Debug)]
+pub(crate) struct Crate {
+    name: String,
+    manifest: String,
+    /// (name, whether only its tests use it).
+    dependencies: Vec<(String, bool)>,
+}
+
+/// Asks cargo for the crates of this workspace.
+pub(crate) fn crates() -> Vec<Crate> {
+    let root = tree::root();
+    let metadata = MetadataCommand::new()
+        .manifest_path(root.join("Cargo.toml"))
+        .no_deps()
+        .exec()
+        .expect("cargo metadata works in this workspace");
+    let crates = metadata.packages.iter().map(|package| Crate {
+        name: package.name.to_string(),
+        manifest: package
+            .manifest_path
+            .strip_prefix(&root)
+            .unwrap_or(&package.manifest_path)
+            .to_string(),
+        dependencies: package
+            .dependencies
+            .iter()
+            .map(|dependency| {
+                (dependency.name.clone(), dependency.kind == DependencyKind::Development)
+            })
+            .collect(),
+    });
+    crates.collect()
+}
+
+pub(crate) fn direction(crates: &[Crate]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for owner in crates {
+        let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == owner.name) else {
+            let what = format!(
+                "`{}` is not in MAY_USE of tests/tidy/layers.rs: say what it may use",
+                owner.name
+            );
+            violations.push(Violation::new(&owner.manifest, 1, what));
+            continue;
+        };
+        for (name, only_tests) in &owner.dependencies {
+            let ours = crates.iter().any(|other| other.name == *name);
+            let for_tests = TESTS_MAY_USE.iter().find(|(user, _)| *user == owner.name);
+            let in_tests = *only_tests
+                && for_tests.is_some_and(|(_, allowed)| allowed.contains(&name.as_str()));
+            if ours && !in_tests && !allowed.contains(&name.as_str()) {
+                let what = format!(
+                    "`{}` may not depend on `{name}`: core <- proto <- controller, agent, cli; nobody on tests",
+                    owner.name
+                );
+                violations.push(Violation::new(&owner.manifest, 1, what));
+            }
+        }
+    }
+    violations
+}
+
+pub(crate) fn core_allow_list(crates: &[Crate]) -> Vec<Violation> {
+    let core = crates.iter().find(|owner| owner.name == "fleet-core").expect("there is a core");
+    let for_use = core.dependencies.iter().filter(|(_, only_tests)| !only_tests);
+    let foreign = for_use.filter(|(name, _)| !CORE_MAY_USE.contains(&name.as_str()));
+    foreign
+        .map(|(name, _)| {
+            let what = format!("the core may not use `{name}`, only {}", CORE_MAY_USE.join(", "));
+            Violation::new(&core.manifest, 1, what)
+        })
+        .collect()
+}
+
+/// Each crate must say `[lints] workspace = true`, else the common lints silently do not hold there.
+pub(crate) fn lints(path: &str, text: &str) -> Vec<Violation> {
+    let manifest: Option<toml::Table> = text.parse().ok();
+    let common =
+        manifest.as_ref().and_then(|manifest| manifest.get("lints")?.get("workspace")?.as_bool());
+    if common == Some(true) {
+        return Vec::new();
+    }
+    vec![Violation::new(path, 1, "add `[lints]` with `workspace = true`")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn a_crate(name: &str, dependencies: &[(&str, bool)]) -> Crate {
+        let dependencies = dependencies.iter().map(|(name, only)| ((*name).to_owned(), *only));
+        Crate {
+            name: name.into(),
+            manifest: "Cargo.toml".into(),
+            dependencies: dependencies.collect(),
+        }
+    }
+
+    #[test]
+    fn a_wrong_direction_is_found() {
+        let sound = [
+            a_crate("fleet-core", &[("serde", false)]),
+            a_crate("fleet-proto", &[("fleet-core", false)]),
+            a_crate("fleet-agent", &[("fleet-proto", false)]),
+        ];
+        assert_eq!(direction(&sound), []);
+        for (owner, used) in [
+            ("fleet-core", "fleet-proto"),
+            ("fleet-agent", "fleet-controller"),
+            ("fleet-controller", "fleet-agent"),
+            ("fleet", "fleet-agent"),
+            ("fleet-agent", "fleet-tests"),
+        ] {
+            let crates = [a_crate(owner, &[(used, true)]), a_crate(used, &[])];
+            assert_eq!(direction(&crates).len(), 1, "{owner} -> {used}");
+        }
+        assert_eq!(direction(&[a_crate("fleet-new", &[])]).len(), 1);
+        for (only_tests, violations) in [(true, 0), (false, 1)] {
+            let agent = a_crate("fleet-agent", &[("fleet-fake-nvml", only_tests)]);
+            let crates = [agent, a_crate("fleet-fake-nvml", &[])];
+            assert_eq!(direction(&crates).len(), violations, "only tests: {only_tests}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_dependency_of_the_core_is_found() {
+        assert_eq!(
+            core_allow_list(&[a_crate("fleet-core", &[("serde", false), ("proptest", true)])]),
+            []
+        );
+        assert_eq!(core_allow_list(&[a_crate("fleet-core", &[("tokio", false)])]).len(), 1);
+    }
+
+    #[test]
+    fn missing_lints_are_found() {
+        assert_eq!(lints("a", "[lints]\nworkspace = true\n"), []);
+        assert_eq!(lints("a", "[lints]\nworkspace = false\n").len(), 1);
+        assert_eq!(lints("a", "[package]\nname = \"a\"\n").len(), 1);
+    }
+}

@@ -1,0 +1,137 @@
+//! House rules that a compiler does not know, as tests over the source tree.
+//!
+//! Each rule is a pure function from text to [`Violation`]s, so that its own unit tests can show on a few lines
+//! of fixture that it fails when it should. The tests at the end of this file then hold the real tree to it.
+//! A rule that matters is here; a rule that is not here does not bind anybody.
+//!
+//! Called by `make check`, `make test`. Never edits a file.
+
+mod code;
+mod configs;
+mod docs;
+mod layers;
+mod owners;
+mod sources;
+mod tree;
+mod units;
+
+use std::fmt;
+
+/// One broken rule, at one place, with the way out.
+#[derive(Debug, PartialEq, Eq)]
+struct Violation {
+    file: String,
+    line: usize,
+    what: String,
+}
+
+impl Violation {
+    fn new(file: &str, line: usize, what: impl Into<String>) -> Self {
+        Self { file: file.to_owned(), line, what: what.into() }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file, self.line, self.what)
+    }
+}
+
+/// Fails the calling test with all violations, one a line.
+#[track_caller]
+fn assert_none(violations: &[Violation]) {
+    let lines: Vec<String> = violations.iter().map(Violation::to_string).collect();
+    assert!(lines.is_empty(), "{} untidy place(s):\n{}\n", lines.len(), lines.join("\n"));
+}
+
+/// Applies a rule for single files to every Rust file of the tree.
+fn each_rust_file(rule: impl Fn(&str, &str) -> Vec<Violation>) -> Vec<Violation> {
+    let files = tree::files_ending(".rs");
+    assert!(files.len() > 10, "found only {} Rust files: the walk is broken", files.len());
+    files.iter().flat_map(|file| rule(&file.path, &file.text)).collect()
+}
+
+#[test]
+fn files_are_short() {
+    assert_none(&each_rust_file(sources::file_length));
+}
+
+#[test]
+fn files_say_what_they_are() {
+    assert_none(&each_rust_file(sources::module_doc));
+}
+
+#[test]
+fn files_are_named_for_their_content() {
+    assert_none(&each_rust_file(|path, _| sources::file_name(path)));
+}
+
+#[test]
+fn functions_fit_a_screen() {
+    assert_none(&each_rust_file(sources::function_length));
+}
+
+#[test]
+fn nothing_is_left_half_done() {
+    assert_none(&each_rust_file(sources::unfinished));
+}
+
+#[test]
+fn the_core_is_pure() {
+    assert_none(&each_rust_file(owners::core_purity));
+}
+
+#[test]
+fn libraries_stay_in_their_modules() {
+    assert_none(&each_rust_file(owners::ownership));
+}
+
+#[test]
+fn unsafe_code_is_named_and_listed() {
+    let files = tree::files_ending(".rs");
+    assert_none(&owners::unsafe_code(&files, owners::UNSAFE_FILES));
+}
+
+#[test]
+fn crates_depend_in_one_direction() {
+    assert_none(&layers::direction(&layers::crates()));
+}
+
+#[test]
+fn the_core_depends_on_little() {
+    assert_none(&layers::core_allow_list(&layers::crates()));
+}
+
+#[test]
+fn every_crate_takes_the_common_lints() {
+    let manifests = tree::files_ending("Cargo.toml");
+    assert!(manifests.len() > 5, "found only {} manifests: the walk is broken", manifests.len());
+    let crates = manifests.iter().filter(|file| file.path != "Cargo.toml");
+    assert_none(&crates.flat_map(|file| layers::lints(&file.path, &file.text)).collect::<Vec<_>>());
+}
+
+#[test]
+fn top_level_folders_are_the_agreed_ones() {
+    assert_none(&docs::top_level(&tree::top_level_folders()));
+}
+
+#[test]
+fn decision_records_are_numbered_and_complete() {
+    let records = tree::files_ending(".md").into_iter();
+    let records: Vec<_> = records.filter(|file| file.path.starts_with("docs/adr/")).collect();
+    assert!(!records.is_empty(), "docs/adr is empty: the walk is broken");
+    assert_none(&docs::decision_records(&records));
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let root = tree::root();
+    let pages = tree::files_ending(".md");
+    let exists = |path: &str| root.join(path).exists();
+    assert_none(
+        &pages
+            .iter()
+            .flat_map(|file| docs::links(&file.path, &file.text, exists))
+            .collect::<Vec<_>>(),
+    );
+}

@@ -1,0 +1,127 @@
+//! The systemd units: what must hold in them, and what `systemd-analyze verify` says where it is installed.
+
+use std::{fs, process::Command};
+
+use crate::{Violation, tree};
+
+/// (unit, line that must be there, why). Removing one of these would lose jobs or GPUs, and no other test would see.
+const MUST_SAY: &[(&str, &str, &str)] = &[
+    ("systemd/fleet-agent.service", "KillMode=process", "a hung driver call must not block a stop"),
+    ("systemd/fleet-agent.service", "Type=notify", "ready means that jobs were found again"),
+    ("systemd/fleet-controller.service", "Type=notify", "ready means that the store was read"),
+    ("systemd/fleet-controller.service", "User=fleet", "the controller needs no root"),
+    (
+        "systemd/fleet-controller.service",
+        "ExecStart=/usr/bin/fleet-controller run --config /etc/fleet/controller.toml",
+        "this is how it is started",
+    ),
+    (
+        "systemd/fleet-agent.service",
+        "ExecStart=/usr/bin/fleet-agent run --config /etc/fleet/agent.toml",
+        "this is how it is started",
+    ),
+];
+
+/// (unit, start of a line that may not be there, why).
+const MAY_NOT_SAY: &[(&str, &str, &str)] = &[
+    (
+        "systemd/fleet-agent.service",
+        "Delegate=",
+        "systemd 252 then fails to start it again (219/CGROUP)",
+    ),
+    ("systemd/fleet-agent.service", "Private", "a mount namespace hides our mounts from the jobs"),
+    (
+        "systemd/fleet-agent.service",
+        "Protect",
+        "a mount namespace or device filter shuts out mounts or GPUs",
+    ),
+    ("systemd/fleet-agent.service", "DeviceAllow=", "a device filter shuts out the GPUs"),
+    ("systemd/fleet-agent.service", "ExecReload=", "it reads nothing again: SIGHUP would end it"),
+    (
+        "systemd/fleet-controller.service",
+        "ExecReload=",
+        "it reads nothing again: SIGHUP would end it",
+    ),
+];
+
+fn settings(path: &str, text: &str) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (_, setting, why) in MUST_SAY.iter().filter(|(unit, ..)| *unit == path) {
+        if !text.lines().any(|line| line.trim() == *setting) {
+            violations.push(Violation::new(path, 1, format!("must say `{setting}`: {why}")));
+        }
+    }
+    for (number, line) in text.lines().enumerate() {
+        for (_, start, why) in MAY_NOT_SAY.iter().filter(|(unit, ..)| *unit == path) {
+            if line.trim().starts_with(start) {
+                violations.push(Violation::new(
+                    path,
+                    number + 1,
+                    format!("remove `{line}`: {why}"),
+                ));
+            }
+        }
+    }
+    violations
+}
+
+#[test]
+fn units_keep_what_jobs_depend_on() {
+    let files = tree::files_ending(".service");
+    assert!(files.len() >= 2, "the units are gone");
+    let violations: Vec<_> =
+        files.iter().flat_map(|file| settings(&file.path, &file.text)).collect();
+    crate::assert_none(&violations);
+}
+
+#[test]
+fn a_refused_store_is_not_started_again() {
+    let code = fleet_controller::raft::EXIT_STORE_REFUSED;
+    let units = tree::files_ending("fleet-controller.service");
+    assert_eq!(units.len(), 1, "the unit is gone");
+    let line = format!("RestartPreventExitStatus={code}");
+    assert!(units[0].text.lines().any(|said| said == line), "the unit must say {line}");
+}
+
+#[test]
+fn systemd_accepts_the_units() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        println!("SKIPPED: systemd-analyze is not installed");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let units = [".service", ".slice"].iter().flat_map(|ending| tree::files_ending(ending));
+    let paths: Vec<_> = units
+        .map(|unit| {
+            let name = unit.path.rsplit('/').next().unwrap_or(&unit.path);
+            // Our programs need not be installed where the test runs.
+            let lines = unit.text.lines().map(|line| match line.strip_prefix("ExecStart=") {
+                Some(_) => "ExecStart=/bin/true",
+                None => line,
+            });
+            let path = folder.path().join(name);
+            fs::write(&path, lines.collect::<Vec<_>>().join("\n") + "\n")
+                .expect("a unit can be written");
+            path
+        })
+        .collect();
+    let output = Command::new("systemd-analyze")
+        .args(["verify", "--man=no"])
+        .args(&paths)
+        .output()
+        .expect("systemd-analyze runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    // It also speaks of other units of this machine; only what it says of ours counts.
+    let ours: Vec<_> = said.lines().filter(|line| line.contains("fleet")).collect();
+    assert!(ours.is_empty(), "{}", ours.join("\n"));
+}
+
+#[test]
+fn a_bad_unit_is_found() {
+    let path = "systemd/fleet-agent.service";
+    let start = "ExecStart=/usr/bin/fleet-agent run --config /etc/fleet/agent.toml";
+    let good = format!("[Service]\nType=notify\nKillMode=process\n{start}\n");
+    assert_eq!(settings(path, &good), []);
+    assert_eq!(settings(path, &good.replace("KillMode=process\n", "")).len(), 1);
+    assert_eq!(settings(path, &format!("{good}ProtectClock=yes\n"))[0].line, 5);
+}
