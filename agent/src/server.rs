@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::allocations::{Node, Parts, Registry, allocations_dir};
+use crate::allocations::{Node, Parts, Registry, allocations_dir, volatile_dir};
 use crate::config::Config;
 use crate::enroll::renewal::Renewal;
 use crate::enroll::store::IdentityFolder;
@@ -42,7 +42,9 @@ pub struct Held(#[expect(dead_code, reason = "held, not read")] Flock<std::fs::F
 
 /// Makes the state folder and takes it.
 pub fn take_state_dir(config: &Config) -> anyhow::Result<Held> {
-    for folder in [&config.state_dir, &config.run_dir, &allocations_dir(config)] {
+    let folders =
+        [&config.state_dir, &config.run_dir, &allocations_dir(config), &volatile_dir(config)];
+    for folder in folders {
         create_private_folder(folder)?;
     }
     let path = config.state_dir.join(LOCK_FILE);

@@ -299,6 +299,29 @@ async fn emptiness_is_proven_by_a_sample_taken_after_the_question() {
     assert_eq!(seen.gpus[0].is_empty(8 << 20), Some(true), "below the idle floor");
 }
 
+#[tokio::test]
+async fn a_question_before_the_first_child_waits_for_it() {
+    // Several times: who comes first, the question or the child's start, is not settled.
+    for _ in 0..8 {
+        let node = Node::start(&[Profile::TitanX], |config| config.start_deadline = PATIENCE);
+        let seen = node.handle.sample_now().await.unwrap();
+        assert_eq!(presence(&seen), [Presence::Present]);
+    }
+}
+
+#[tokio::test]
+async fn a_gpu_that_hangs_does_not_cost_the_others_their_answer() {
+    let node = Node::start(&[Profile::TitanX; 2], |config| {
+        config.sample_interval = Duration::from_secs(3600);
+        config.retry_after = Duration::from_secs(3600);
+        config.start_deadline = PATIENCE;
+    });
+    node.measured().await;
+    node.change(0, |gpu| gpu.faults.hang = true);
+    let seen = node.handle.sample_now().await.unwrap();
+    assert_eq!(presence(&seen), [Presence::Unknown, Presence::Present]);
+}
+
 /// The probe: the only child of this thread. Tests run on a thread each.
 fn probe() -> nix::unistd::Pid {
     let children = std::fs::read_to_string("/proc/thread-self/children").unwrap();

@@ -40,7 +40,7 @@ impl Bundle {
         let choice = RuntimeChoice { kind, path: runtime.to_owned() };
         let order = prepare(dir, &specification(), &node(choice))
             .with_context(|| format!("prepare a bundle in {}", dir.display()))?;
-        let bundle = dir.join("bundle");
+        let bundle = dir.join("run/bundle");
         let rootfs = bundle.join("rootfs");
         fs::create_dir_all(&rootfs)?;
         let file = bundle.join("config.json");

@@ -73,19 +73,23 @@ fn run() -> Result<()> {
     println!(
         "bench: everything is on this machine and talks over loopback; the GPUs are pretended."
     );
-    let measured = measure(&bench, folder.path());
+    // What /run is on a server: it holds what means nothing after a boot, ours and the floor's.
+    let memory = tempfile::Builder::new().prefix("fleet-bench-").tempdir_in("/dev/shm")?;
+    let measured = measure(&bench, folder.path(), memory.path());
     orphans::reap()?;
     floor::sweep()?;
     folder.close().context("remove the bench's folder")?;
+    memory.close().context("remove the bench's folder in memory")?;
     let (rows, clean) = measured?;
     tell(&rows, &bench)?;
     clean
 }
 
 /// Every group of rows, each with its peers running beside it; and whether the cluster left nothing behind.
-fn measure(bench: &Bench, folder: &Path) -> Result<(Vec<Row>, Result<()>)> {
+fn measure(bench: &Bench, folder: &Path, memory: &Path) -> Result<(Vec<Row>, Result<()>)> {
     let slurm = if bench.wants_slurm() { slurm_of(folder)? } else { None };
     let state = folder.join("c");
+    run_dir_in_memory(&state, memory)?;
     let cluster = Cluster::start(&state, folder, 1, GPUS)?;
     let belongings = Belongings::of(folder, &state)?;
     let mut rows = Vec::new();
@@ -98,7 +102,7 @@ fn measure(bench: &Bench, folder: &Path) -> Result<(Vec<Row>, Result<()>)> {
     }
     if bench.wants("start") {
         step("fleet run -- true");
-        rows.extend(start::rows(bench, &cluster, slurm.as_ref(), folder)?);
+        rows.extend(start::rows(bench, &cluster, slurm.as_ref(), memory)?);
     }
     if bench.wants("durable") {
         step("reservations");
@@ -106,7 +110,7 @@ fn measure(bench: &Bench, folder: &Path) -> Result<(Vec<Row>, Result<()>)> {
     }
     if bench.wants("jobs") {
         step("jobs that do nothing");
-        rows.extend(jobs::rows(bench, &cluster, slurm.as_ref(), folder)?);
+        rows.extend(jobs::rows(bench, &cluster, slurm.as_ref(), memory)?);
         if bench.wants("rest") {
             rows.extend(at_rest::after_the_jobs(&cluster)?);
         }
@@ -115,6 +119,14 @@ fn measure(bench: &Bench, folder: &Path) -> Result<(Vec<Row>, Result<()>)> {
     drop(slurm);
     orphans::reap()?;
     Ok((rows, belongings.nothing_left()))
+}
+
+/// `fleet dev` keeps everything in its folder; an installed agent's run folder is `/run/fleet`.
+fn run_dir_in_memory(state: &Path, memory: &Path) -> Result<()> {
+    let (node, run) = (state.join("titan01"), memory.join("run"));
+    fs::create_dir(&run)?;
+    fs::create_dir_all(&node)?;
+    std::os::unix::fs::symlink(&run, node.join("run")).context("link the node's run folder")
 }
 
 fn slurm_of(folder: &Path) -> Result<Option<Slurm>> {

@@ -200,6 +200,7 @@ impl Begin {
             (Arc::clone(&self.node), Arc::clone(&self.record), self.dir.clone());
         let write = move || -> Result<(), AttemptEnd> {
             dir.write_record(&record).map_err(|error| node_fault(&error))?;
+            dir.make_run_dir(&node.volatile_dir()).map_err(|error| node_fault(&error))?;
             let runtime = node.runtime().map_err(|error| node_fault(&error))?;
             let majors = if gpus.is_empty() {
                 NvidiaMajors::default()

@@ -25,8 +25,8 @@ use crate::user::User;
 
 /// Orders that wait for the task.
 const ORDERS_MAX: usize = 16;
-/// How long a shim may take from its launch to its socket.
-const SHIM_START_MAX: Duration = Duration::from_secs(30);
+/// How long a shim may take from its launch to its socket, or for an answer.
+const SHIM_SILENCE_MAX: Duration = Duration::from_secs(30);
 /// First and longest pause between two looks for the socket. The container takes far longer to start.
 const SOCKET_LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 /// Pause before an order that did not reach the shim is tried again.
@@ -258,22 +258,27 @@ impl Life {
 
     /// Watches until the attempt has ended, whatever happens to connections.
     async fn watch(&mut self) -> End {
-        let begun = Instant::now();
+        let mut heard = Instant::now();
         let mut pause = SOCKET_LOOK.0;
         loop {
+            // Before the try: a socket that is made between the try and this look is a live shim's.
+            let was_launched = self.was_launched();
             match connect(&self.begin).await {
                 Ok((report, subscription)) => {
                     pause = SOCKET_LOOK.0;
                     if let Some(end) = self.follow(report, subscription).await {
                         return end;
                     }
+                    heard = Instant::now();
                 }
                 Err(error) => {
                     if let Some(exit) = self.exit_record() {
                         return End::Exit(exit);
                     }
-                    // Before it wrote its state it may only be slow; after that it is gone.
-                    if self.was_launched() || begun.elapsed() > SHIM_START_MAX {
+                    // Before it wrote its state it may only be slow; after that, one whose socket is closed
+                    // is gone, and one that only does not answer may be held up by the disk.
+                    let gone = was_launched && !matches!(error, ClientError::Timeout);
+                    if gone || heard.elapsed() > SHIM_SILENCE_MAX {
                         return self.lost(&error).await;
                     }
                 }

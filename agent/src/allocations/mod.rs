@@ -23,6 +23,6 @@ pub use ending::{chain, of_exit, without_exit};
 pub use life::{Happening, Order, Tell, spawn};
 pub use lost::end_group;
 pub(crate) use lost::end_unrecorded;
-pub use node::{Node, Parts, allocations_dir};
+pub use node::{Node, Parts, allocations_dir, volatile_dir};
 pub use record::{AllocationDir, Record, RecordError, list};
 pub use registry::{Registry, Shown};

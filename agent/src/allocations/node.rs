@@ -88,6 +88,11 @@ impl Node {
         allocations_dir(&self.config)
     }
 
+    /// Where attempts keep what means nothing once they have ended.
+    pub fn volatile_dir(&self) -> PathBuf {
+        volatile_dir(&self.config)
+    }
+
     pub fn timings(&self) -> Timings {
         self.config.checkpoints
     }
@@ -96,4 +101,9 @@ impl Node {
 /// Where attempts are kept on a node with this configuration.
 pub fn allocations_dir(config: &Config) -> PathBuf {
     config.state_dir.join("allocations")
+}
+
+/// Where attempts keep what means nothing once they have ended: in memory, unless configured otherwise.
+pub fn volatile_dir(config: &Config) -> PathBuf {
+    config.run_dir.join("allocations")
 }

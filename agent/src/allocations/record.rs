@@ -2,11 +2,12 @@
 //!
 //! `allocation.json` (the order, before anything starts), `stop.json` (a stop was ordered), `end.json` (how
 //! it ended, where the shim could not say it), `forgotten` (the controller has it in its log). None of them
-//! is synced: after a power cut there is no process, and the controller knows by the new boot id.
+//! is synced: after a power cut there is no process, and the controller knows by the new boot id. `run` leads
+//! to a file system in memory, with what a runtime needs while the job runs: sockets, bundle, its own state.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use fleet_core::allocation::EndReport;
@@ -16,6 +17,8 @@ use fleet_core::lease::Epoch;
 use fleet_core::time::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::shim::order::RUN_DIR;
 
 /// Version of the files that this build writes.
 const VERSION: u32 = 1;
@@ -27,7 +30,7 @@ const STOP_FILE: &str = "stop.json";
 const END_FILE: &str = "end.json";
 const FORGOTTEN_FILE: &str = "forgotten";
 /// Removed when the record is forgotten; what people may want to read later stays.
-const TRANSIENT: [&str; 5] = ["bundle", "runtime", "notify", "rootfs", "volumes"];
+const TRANSIENT: [&str; 2] = ["rootfs", "volumes"];
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -128,6 +131,38 @@ impl AllocationDir {
         replace(&self.0.join(RECORD_FILE), record)
     }
 
+    /// Makes `run`: a link to a directory of this attempt below `volatile`. On ext4 each new file
+    /// looks past all that were deleted within seconds, which costs more than the job where jobs are short.
+    pub fn make_run_dir(&self, volatile: &Path) -> Result<(), RecordError> {
+        let (link, Some(name)) = (self.0.join(RUN_DIR), self.0.file_name()) else { return Ok(()) };
+        let target = volatile.join(name);
+        // The link first: what it leads to can always be found and removed.
+        match symlink(&target, &link) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed("create", &link)(error));
+            }
+            _ => {}
+        }
+        match DirBuilder::new().mode(0o700).create(&target) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(failed("create", &target)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn remove_run_dir(&self) -> Result<(), RecordError> {
+        let link = self.0.join(RUN_DIR);
+        let Ok(target) = fs::read_link(&link) else { return Ok(()) };
+        match fs::remove_dir_all(&target) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("remove", &target)(error));
+            }
+            _ => {}
+        }
+        fs::remove_file(&link).map_err(failed("remove", &link))
+    }
+
     pub fn record(&self) -> Result<Option<Record>, RecordError> {
         read(&self.0.join(RECORD_FILE))
     }
@@ -162,6 +197,7 @@ impl AllocationDir {
             .mode(0o600)
             .open(&path)
             .map_err(failed("create", &path))?;
+        self.remove_run_dir()?;
         for name in TRANSIENT {
             let path = self.0.join(name);
             match fs::remove_dir_all(&path) {
@@ -183,6 +219,7 @@ impl AllocationDir {
 
     /// Removes everything, logs included.
     pub fn remove(&self) -> Result<(), RecordError> {
+        self.remove_run_dir()?;
         match fs::remove_dir_all(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(failed("remove", &self.0)(error))

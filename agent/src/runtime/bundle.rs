@@ -20,7 +20,8 @@ use crate::{
     cgroup::{CgroupError, CgroupPlan, Hierarchies, Limits, Mode},
     filter::{self, NVIDIA_MAJOR_USUAL},
     shim::order::{
-        BUNDLE_DIR, FileError, Identity, MountPlan, RuntimeKind, ShimOrder, VERSION, VolumeOrder,
+        BUNDLE_DIR, FileError, Identity, MountPlan, RUN_DIR, RuntimeKind, ShimOrder, VERSION,
+        VolumeOrder,
     },
 };
 
@@ -94,7 +95,7 @@ pub fn prepare(
     add_checkpoint_volume(&mut spec);
 
     let bundle = dir.join(BUNDLE_DIR);
-    for path in [dir, &bundle] {
+    for path in [dir, &dir.join(RUN_DIR), &bundle] {
         make_private_dir(path)?;
     }
     let anchors: Vec<PathBuf> =

@@ -15,10 +15,10 @@ use super::{
     files,
     init::{self, MainEnd},
     mounts,
-    order::{BUNDLE_DIR, RuntimeKind, ShimOrder},
+    order::{BUNDLE_DIR, CONSOLE_FILE, RuntimeKind, ShimOrder},
     protocol::ExecRequest,
     start::{read_pid_file, runtime_arguments, runtime_message},
-    stdio::{self, CONSOLE_FILE, Stdio, Wanted},
+    stdio::{self, Stdio, Wanted},
 };
 use crate::cgroup::Cgroup;
 
@@ -80,6 +80,7 @@ impl Execs {
         let mode = cgroup.mode;
         let waiting = Waiting::fork(Launch {
             program: order.runtime.path.clone(),
+            sealed: order.runtime.kind == RuntimeKind::Crun,
             arguments,
             descriptors: opened.child,
             join: match kind {

@@ -36,24 +36,24 @@ pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, F
         .map_err(|source| FileError::Invalid { path: path.to_owned(), source })
 }
 
-/// Replaces a file in one step for every reader. Not durable: for files that mean nothing after a
-/// power cut, since no process survives one.
+/// Replaces a file in one step for every reader. Not durable before [`sync`]; most of these files mean
+/// nothing after a power cut, since no process survives one.
 pub(super) fn replace_json<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
-    let temporary = write_temporary(path, value)?.0;
+    let temporary = write_temporary(path, value)?;
     fs::rename(&temporary, path).map_err(failed("rename", path))
 }
 
-/// As [`replace_json`], and on the disk when it returns.
-pub(super) fn replace_json_durably<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
-    let (temporary, file) = write_temporary(path, value)?;
-    file.sync_all().map_err(failed("sync", path))?;
-    fs::rename(&temporary, path).map_err(failed("rename", path))?;
+/// The file and its name are on the disk when this returns.
+pub(super) fn sync(path: &Path) -> Result<(), FileError> {
     let parent = path.parent().unwrap_or(Path::new("."));
-    let dir = File::open(parent).map_err(failed("open", parent))?;
-    dir.sync_all().map_err(failed("sync", parent))
+    for path in [path, parent] {
+        let synced = File::open(path).and_then(|file| file.sync_all());
+        synced.map_err(failed("sync", path))?;
+    }
+    Ok(())
 }
 
-fn write_temporary<T: Serialize>(path: &Path, value: &T) -> Result<(PathBuf, File), FileError> {
+fn write_temporary<T: Serialize>(path: &Path, value: &T) -> Result<PathBuf, FileError> {
     let mut bytes = serde_json::to_vec(value)
         .map_err(|source| FileError::Invalid { path: path.to_owned(), source })?;
     bytes.push(b'\n');
@@ -68,5 +68,5 @@ fn write_temporary<T: Serialize>(path: &Path, value: &T) -> Result<(PathBuf, Fil
         .open(&temporary)
         .map_err(failed("create", &temporary))?;
     file.write_all(&bytes).map_err(failed("write", &temporary))?;
-    Ok((temporary, file))
+    Ok(temporary)
 }

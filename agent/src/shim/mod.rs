@@ -23,6 +23,7 @@ mod mounts;
 mod notify;
 pub mod order;
 pub mod protocol;
+mod sealed;
 mod server;
 mod start;
 mod stdio;

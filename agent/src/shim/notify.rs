@@ -185,6 +185,7 @@ fn parse(line: &str) -> Option<Notice> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::order::RUN_DIR;
     use super::*;
 
     #[test]
@@ -200,6 +201,7 @@ mod tests {
     #[test]
     fn events_are_numbered_and_written_down() {
         let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join(RUN_DIR)).unwrap();
         let uid = nix::unistd::getuid().as_raw();
         let gid = nix::unistd::getgid().as_raw();
         let identity = Identity { uid, gid, groups: Vec::new() };

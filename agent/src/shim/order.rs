@@ -20,17 +20,24 @@ pub const ORDER_FILE: &str = "order.json";
 pub const STATE_FILE: &str = "state.json";
 pub const EXIT_FILE: &str = "exit.json";
 pub const EVENTS_FILE: &str = "events.jsonl";
-pub const SOCKET_FILE: &str = "shim.sock";
 pub const LOG_DIR: &str = "log";
-pub const BUNDLE_DIR: &str = "bundle";
 /// What the shim itself has to say; empty in a healthy life.
 pub const SHIM_LOG_FILE: &str = "shim.log";
+/// What means nothing once the attempt has ended. The agent makes it a link to a file system in memory; a
+/// plain directory does as well.
+pub const RUN_DIR: &str = "run";
+pub const SOCKET_FILE: &str = "run/shim.sock";
+pub const BUNDLE_DIR: &str = "run/bundle";
 /// What the OCI runtime says when a start fails.
-pub const RUNTIME_LOG_FILE: &str = "runtime.log";
+pub const RUNTIME_LOG_FILE: &str = "run/runtime.log";
 /// The OCI runtime's own state, private to this allocation.
-pub const RUNTIME_DIR: &str = "runtime";
+pub const RUNTIME_DIR: &str = "run/runtime";
+/// Where the runtime writes the container's first process id.
+pub const PID_FILE: &str = "run/pid";
+/// Where the runtime hands over the job's terminal.
+pub const CONSOLE_FILE: &str = "run/console.sock";
 /// Directory with the job's notify socket.
-pub const NOTIFY_DIR: &str = "notify";
+pub const NOTIFY_DIR: &str = "run/notify";
 pub const NOTIFY_SOCKET_FILE: &str = "notify.sock";
 
 /// A fencing epoch: (incarnation, log index), ordered.

@@ -12,10 +12,10 @@ use super::{
     child::{Launch, Started, Waiting},
     files, mounts,
     order::{
-        BUNDLE_DIR, FileError, Phase, RUNTIME_DIR, RUNTIME_LOG_FILE, RuntimeKind, STATE_FILE,
-        ShimOrder, ShimState, VERSION,
+        BUNDLE_DIR, CONSOLE_FILE, FileError, PID_FILE, Phase, RUNTIME_DIR, RUNTIME_LOG_FILE,
+        RuntimeKind, STATE_FILE, ShimOrder, ShimState, VERSION,
     },
-    stdio::{self, CONSOLE_FILE, Opened, Wanted},
+    stdio::{self, Opened, Wanted},
 };
 use crate::{
     cgroup::{Cgroup, CgroupError, Hierarchies, Mode},
@@ -24,8 +24,6 @@ use crate::{
 
 /// How long a runtime may take from its start to the job's first process.
 pub(super) const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// Where the runtime writes the container's first process id.
-const PID_FILE: &str = "pid";
 /// Most of the runtime's own words that go into the exit record.
 const MESSAGE_BYTES_MAX: usize = 2048;
 
@@ -76,6 +74,7 @@ pub(super) fn start(
     let mode = cgroup.mode;
     let waiting = Waiting::fork(Launch {
         program: order.runtime.path.clone(),
+        sealed: order.runtime.kind == RuntimeKind::Crun,
         arguments: run_arguments(dir, order),
         descriptors: child,
         join: joined(order.runtime.kind, &cgroup),

@@ -21,7 +21,7 @@ use nix::{
 use super::{
     child::Descriptors,
     log::{CHUNK_BYTES_MAX, Stream},
-    order::WindowSize,
+    order::{CONSOLE_FILE, WindowSize},
     sys,
 };
 
@@ -66,9 +66,6 @@ pub(super) struct Opened {
     pub child: Descriptors,
     pub status: Option<File>,
 }
-
-/// Name of the console socket in the allocation's directory.
-pub(super) const CONSOLE_FILE: &str = "console.sock";
 
 /// Opens pipes or the console socket. Output of the runtime itself goes where the job's goes.
 pub(super) fn open(dir: &Path, wanted: Wanted) -> io::Result<Opened> {

@@ -203,7 +203,7 @@ impl Allocation {
     pub(crate) async fn nothing_is_left(&self) {
         let cgroup = self.cgroup();
         self.wait_for("removed cgroup", || (!cgroup.exists()).then_some(())).await;
-        let socket = self.dir.join("shim.sock");
+        let socket = self.dir.join("run/shim.sock");
         self.wait_for("removed socket", || (!socket.exists()).then_some(())).await;
         assert!(!self.dir.join("runtime").exists(), "runtime state is left");
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();

@@ -67,10 +67,10 @@ async fn time_over_the_bare_runtime_is_printed() {
 fn run_bare(job: &Allocation, kind: RuntimeKind) -> Option<Duration> {
     let root = job.dir.join("bare");
     let script = format!(
-        "mount --rbind / {0}/bundle/rootfs && mount --make-rslave {0}/bundle/rootfs && \
-         umount -l {0}/bundle/rootfs/sys {0}/bundle/rootfs/dev {0}/bundle/rootfs/proc; {2} \
-         exec {1} --root {3} {4} run --bundle {0}/bundle bare-{5}",
-        job.dir.display(),
+        "mount --rbind / {0}/rootfs && mount --make-rslave {0}/rootfs && \
+         umount -l {0}/rootfs/sys {0}/rootfs/dev {0}/rootfs/proc; {2} \
+         exec {1} --root {3} {4} run --bundle {0} bare-{5}",
+        job.dir.join("run/bundle").display(),
         job.node.runtime.path.display(),
         if kind == RuntimeKind::Crun { "mount -t tmpfs none /sys/fs/cgroup;" } else { "" },
         root.display(),
@@ -78,8 +78,8 @@ fn run_bare(job: &Allocation, kind: RuntimeKind) -> Option<Duration> {
         job.spec.allocation_id,
     );
     // The notify socket is gone with its shim; the bundle wants a file there.
-    fs::remove_file(job.dir.join("notify/notify.sock")).ok();
-    fs::write(job.dir.join("notify/notify.sock"), "").unwrap();
+    fs::remove_file(job.dir.join("run/notify/notify.sock")).ok();
+    fs::write(job.dir.join("run/notify/notify.sock"), "").unwrap();
     let begin = Instant::now();
     let status = Command::new("unshare")
         .args(["--mount", "--propagation", "slave", "sh", "-c", &script])

@@ -207,7 +207,7 @@ async fn a_client_that_misbehaves_is_answered_or_dropped_and_the_job_goes_on() {
         job.running().await;
         let raw = async |bytes: Vec<u8>| {
             let mut stream =
-                tokio::net::UnixStream::connect(job.dir.join("shim.sock")).await.unwrap();
+                tokio::net::UnixStream::connect(job.dir.join("run/shim.sock")).await.unwrap();
             // The shim may close before everything is written.
             stream.write_all(&bytes).await.ok();
             let mut answer = Vec::new();

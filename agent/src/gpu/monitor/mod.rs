@@ -411,16 +411,19 @@ impl Monitor {
     async fn command(&mut self, command: Command) {
         match command {
             Command::Sample(reply) => {
-                if !matches!(self.phase, Phase::Up(_)) {
-                    return drop(reply);
+                match &mut self.phase {
+                    Phase::Up(running) => running.next_sample = Instant::now(),
+                    // A child is about to start: the first after the agent's own, or one that takes the
+                    // place of a child which hung on another GPU.
+                    Phase::Down { until } if *until <= Instant::now() => {}
+                    // Broken, absent or let go of: waiting would not help.
+                    Phase::Down { .. } | Phase::Released => return drop(reply),
                 }
                 self.waiters.push((self.book.next_sample(), reply));
-                if let Phase::Up(running) = &mut self.phase {
-                    running.next_sample = Instant::now();
-                }
             }
             Command::Release(reply) => {
                 self.stop_child().await;
+                self.waiters.clear();
                 self.phase = Phase::Released;
                 self.book.driver_fails(DriverState::Released, now());
                 let stuck = self.stuck.len();
@@ -440,8 +443,8 @@ impl Monitor {
     }
 
     /// Ends the child: by closing its pipe, then SIGKILL; one that outlives that is abandoned.
+    /// Those who wait for a sample wait on for the next child's, unless the caller says otherwise.
     async fn stop_child(&mut self) {
-        self.waiters.clear();
         let phase = std::mem::replace(&mut self.phase, Phase::Down { until: Instant::now() });
         let Phase::Up(running) = phase else {
             self.phase = phase;
@@ -458,7 +461,11 @@ impl Monitor {
         });
     }
 
+    /// No child for a while. With a pause nobody is left waiting for it.
     fn down(&mut self, pause: Duration) {
+        if !pause.is_zero() {
+            self.waiters.clear();
+        }
         self.phase = Phase::Down { until: Instant::now() + pause };
     }
 

@@ -18,7 +18,10 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Server {
-    /// The group is empty, or what is in it will not die. Writes the record and says goodbye.
+    /// The group is empty, or what is in it will not die. Writes the record, tells it, says goodbye.
+    ///
+    /// Who waits for the end is told before the slow rest: the agent reports it to the controllers, whose
+    /// log is durable. The record is synced for an end that a power cut keeps from being reported.
     pub(super) fn finish(&mut self, stuck: bool) -> Result<(), String> {
         self.take_notices();
         self.pump_output(DRAIN_TURNS_MAX);
@@ -26,7 +29,8 @@ impl Server {
         self.finish_tee();
         let usage = self.room.as_ref().map(|room| room.cgroup.usage()).unwrap_or_default();
         let record = self.record(stuck, &usage);
-        let written = files::replace_json_durably(&self.dir.join(EXIT_FILE), &record);
+        let path = self.dir.join(EXIT_FILE);
+        let written = files::replace_json(&path, &record);
         if let Err(error) = &written {
             // The agent sees a shim that went without a record, and the group empty: attempt lost.
             say(&chain(error));
@@ -37,9 +41,10 @@ impl Server {
         if !stuck {
             self.clean();
         }
+        let synced = written.and_then(|()| files::sync(&path));
         self.say_goodbye();
         fs::remove_file(self.dir.join(SOCKET_FILE)).ok();
-        written.map_err(|error| chain(&error))
+        synced.map_err(|error| chain(&error))
     }
 
     fn record(&self, stuck: bool, usage: &Usage) -> ExitRecord {
