@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 /// Messages that carry a secret: their `Debug` is written by hand (`src/transport/secret.rs`).
-const SECRET_MESSAGES: [&str; 1] = ["fleet.v1.JoinRequest"];
+const SECRET_MESSAGES: [&str; 3] =
+    ["fleet.v1.JoinRequest", "fleet.v1.JoinControllerRequest", "fleet.v1.AuthorityKey"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = PathBuf::from("proto");

@@ -1,83 +1,60 @@
-//! The connection to the controller: deadlines, request ids, retries.
+//! The connection to the controllers: deadlines, request ids, retries, and finding the one that leads.
 //!
 //! Every command asks through [`Client::call`]. A request that got no answer is sent again with the
-//! same id, so that it cannot be carried out twice; how often and how long is bounded here.
+//! same id, to whichever controller may know better, so that it cannot be carried out twice; how often
+//! and how long is bounded here.
+
+mod ways;
 
 use std::time::{Duration, Instant};
 
-use fleet_proto::transport::{self, Credentials, Dialer, SharedCredentials};
-use fleet_proto::v1::fleet_client::FleetClient;
+use fleet_proto::transport::client::DialError;
 use fleet_proto::v1::{RequestMeta, ResolveRequest};
-use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use crate::config::{Config, Remote};
+use self::ways::{Ways, says_no_quorum};
+use crate::config::Config;
 use crate::errors::{Failure, never_sent};
 use crate::exit_code::Exit;
 use crate::times::Clock;
 
-/// One try of one call.
+/// One try of one call, where there is one controller to ask; and where there are others.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT_OF_MANY: Duration = Duration::from_secs(6);
+/// The same while not all have been asked: one that stands still must not hold everybody up.
+const CALL_TIMEOUT_FIRST: Duration = Duration::from_secs(2);
 /// From the first try of a call to giving up. A failover takes one to two seconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Where controllers say that they have no quorum: an election is over within this.
+const QUORUM_PATIENCE: Duration = Duration::from_secs(10);
 /// Where nobody listens: a controller that is being restarted is back within this.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 /// Pause before the second try; doubles up to the largest.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// Largest answer taken: a list of some 50,000 jobs.
-const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// So often in a row the controller that another one named is asked without a pause.
+const TURNS_MAX: u32 = 2;
 /// Candidates listed for an ambiguous id.
 const CANDIDATES_SHOWN_MAX: usize = 12;
 
-/// The generated client over one channel.
-pub(crate) type Api = FleetClient<Channel>;
+pub(crate) use ways::Api;
 
-/// What a command needs to ask the controller.
+/// What a command needs to ask the controllers.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
-    api: Api,
-    dialer: Option<Dialer>,
-    /// Where the controller is, for messages.
-    target: String,
+    ways: Ways,
     pub(crate) clock: Clock,
 }
 
 impl Client {
     /// Prepares the connection; nothing is sent before the first call.
     pub(crate) fn new(config: &Config, clock: Clock) -> Result<Self, Failure> {
-        if let Some(socket) = &config.socket {
-            // With both, the socket is for machines where a controller runs beside the user.
-            let usable =
-                config.remote.is_none() || std::os::unix::net::UnixStream::connect(socket).is_ok();
-            if usable {
-                let channel = transport::unix::channel(socket);
-                return Ok(Self::over(channel, None, socket.display().to_string(), clock));
-            }
-        }
-        match &config.remote {
-            Some(remote) => Self::by_tls(remote, clock),
-            None => Err(Failure::new(Exit::Usage, "no controller is configured")),
-        }
-    }
-
-    fn by_tls(remote: &Remote, clock: Clock) -> Result<Self, Failure> {
-        let credentials = Credentials::load(&remote.cert, &remote.key, &remote.ca)
-            .and_then(SharedCredentials::new)
-            .map_err(|error| Failure::new(Exit::Usage, chain(&error)))?;
-        let dialer = Dialer::new(remote.addresses.clone(), credentials);
-        let shown: Vec<String> = remote.addresses.iter().map(ToString::to_string).collect();
-        Ok(Self::over(dialer.channel(), Some(dialer), shown.join(", "), clock))
-    }
-
-    fn over(channel: Channel, dialer: Option<Dialer>, target: String, clock: Clock) -> Self {
-        let api = FleetClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
-        Self { api, dialer, target, clock }
+        Ok(Self { ways: Ways::new(config)?, clock })
     }
 
     /// The generated client, for streams.
-    pub(crate) fn api(&self) -> Api {
-        self.api.clone()
+    pub(crate) async fn api(&self) -> Api {
+        self.ways.api().await
     }
 
     /// Asks and waits for the answer; asks again, with the same message, when none came.
@@ -91,49 +68,79 @@ impl Client {
     {
         let began = Instant::now();
         let mut pause = PAUSE_FIRST;
+        let mut tries = Tries::default();
         loop {
+            let several = self.ways.count() > 1;
+            let limit = match (several, tries.made < self.ways.count()) {
+                (false, _) => CALL_TIMEOUT,
+                (true, true) => CALL_TIMEOUT_FIRST,
+                (true, false) => CALL_TIMEOUT_OF_MANY,
+            };
             let mut request = Request::new(message.clone());
-            request.set_timeout(CALL_TIMEOUT);
-            let mut api = self.api();
-            let answer = tokio::time::timeout(CALL_TIMEOUT, method(&mut api, request)).await;
+            request.set_timeout(limit);
+            let mut api = self.api().await;
+            let answer = tokio::time::timeout(limit, method(&mut api, request)).await;
             let status = match answer {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => status,
                 Err(_) => Status::deadline_exceeded("no answer in time"),
             };
-            let failure = self.failure(&status);
-            let patience =
-                if never_sent(&status).is_some() { CONNECT_PATIENCE } else { ANSWER_TIMEOUT };
-            if !failure.unanswered || began.elapsed() + pause > patience {
+            let (failure, named) = self.explain(&status);
+            if !failure.unanswered {
                 return Err(failure);
+            }
+            let reached = !failure.unreached;
+            tries.count(failure, says_no_quorum(&status));
+            if named && reached && tries.turns < TURNS_MAX {
+                tries.turns += 1;
+                continue;
+            }
+            tries.turns = 0;
+            if began.elapsed() + pause > tries.patience() && tries.made >= self.ways.count() {
+                return Err(tries.verdict());
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
-    /// Puts a failed call into words.
+    /// Puts a failed call into words. The next one goes to another controller, if that may help.
     pub(crate) fn failure(&self, status: &Status) -> Failure {
+        self.explain(status).0
+    }
+
+    /// The same; true if the answer named the controller to ask.
+    fn explain(&self, status: &Status) -> (Failure, bool) {
         let mut failure = Failure::of_status(status, &self.clock);
         if !failure.unanswered {
-            return failure;
+            return (failure, false);
         }
-        let dialing = self.dialer.as_ref().and_then(Dialer::last_error);
-        if let Some(error) = dialing {
-            failure.message = format!("cannot reach a controller: {error}");
-        } else if let Some(error) = never_sent(status) {
-            failure.message = format!("cannot reach the controller at {}: {error}", self.target);
-        } else {
-            failure.message =
-                format!("the controller at {} does not answer: {}", self.target, status.message());
-        }
+        let (name, dialling) = self.ways.current();
+        let named = self.ways.note(status);
+        let nobody = never_sent(status);
+        failure.unreached = nobody.is_some() || dialling.is_some();
         failure.exit = Exit::Unreachable;
         failure.hint = Some(
             "running jobs and reservations are not affected; --config or FLEET_CONFIG names \
              another controller"
                 .to_owned(),
         );
-        failure
+        failure.message = match (dialling, nobody) {
+            (Some(error), _) => reason(&error),
+            (None, Some(error)) => format!("cannot reach the controller at {name}: {error}"),
+            (None, None) if says_no_quorum(status) => {
+                failure.hint = Some(
+                    "running jobs and reservations are not affected; `fleet controller list` says \
+                     which controllers answer"
+                        .to_owned(),
+                );
+                status.message().to_owned()
+            }
+            (None, None) => {
+                format!("the controller at {name} does not answer: {}", status.message())
+            }
+        };
+        (failure, named)
     }
 
     /// The id that a typed text means. `kind` may be empty for any.
@@ -165,6 +172,47 @@ impl Client {
                 Err(failure.hint("type more of it"))
             }
         }
+    }
+}
+
+fn reason(error: &DialError) -> String {
+    format!("cannot reach a controller: {error}")
+}
+
+/// What the tries of one call have met.
+#[derive(Debug, Default)]
+struct Tries {
+    made: usize,
+    /// Asked without a pause since the last one.
+    turns: u32,
+    last: Option<Failure>,
+    /// What one said that was reached: worth more than that another was not.
+    reached: Option<Failure>,
+    no_quorum: Option<Failure>,
+}
+
+impl Tries {
+    fn count(&mut self, failure: Failure, no_quorum: bool) {
+        self.made += 1;
+        if no_quorum {
+            self.no_quorum = Some(failure.clone());
+        } else if !failure.unreached {
+            self.reached = Some(failure.clone());
+        }
+        self.last = Some(failure);
+    }
+
+    fn patience(&self) -> Duration {
+        match (&self.no_quorum, &self.reached) {
+            (Some(_), _) => QUORUM_PATIENCE,
+            (None, Some(_)) => ANSWER_TIMEOUT,
+            (None, None) => CONNECT_PATIENCE,
+        }
+    }
+
+    fn verdict(self) -> Failure {
+        let failure = self.no_quorum.or(self.reached).or(self.last);
+        failure.unwrap_or_else(|| Failure::new(Exit::Unreachable, "no controller answered"))
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct Failure {
     pub(crate) rejection: Option<Box<Rejection>>,
     /// The request may or may not have reached the controller, and no answer came.
     pub(crate) unanswered: bool,
+    /// It surely did not: nobody could be reached there.
+    pub(crate) unreached: bool,
     /// Nobody reads the output any more: end quietly.
     pub(crate) closed: bool,
 }
@@ -43,6 +45,7 @@ impl Failure {
             hint: None,
             rejection: None,
             unanswered: false,
+            unreached: false,
             closed: false,
         }
     }
@@ -120,6 +123,7 @@ impl Failure {
             | Rejection::NodeIdentity { .. }
             | Rejection::TokenRefused { .. }
             | Rejection::ClusterVersion { .. }
+            | Rejection::BreaksQuorum { .. }
             | Rejection::WrongCluster { .. } => {}
         }
         failure.rejection = Some(Box::new(rejection));
@@ -194,6 +198,7 @@ fn exit_of_rejection(rejection: &Rejection) -> Exit {
         | Rejection::RequestReused { .. }
         | Rejection::PlanStale { .. }
         | Rejection::NodeIdentity { .. }
+        | Rejection::BreaksQuorum { .. }
         | Rejection::WrongCluster { .. } => Exit::Conflict,
         Rejection::GpusHeld { .. }
         | Rejection::NeverFits { .. }

@@ -85,6 +85,15 @@ impl LeaderClock {
         }
     }
 
+    /// While another controller leads, its time is the fleet's: goes on from what its newest entry
+    /// says, if that is ahead, or so far behind that this machine's clock must be wrong.
+    pub fn follow(&self, seen: Timestamp) {
+        let now = self.now();
+        if seen > now || apart(seen, now) > STEP_MAX {
+            self.anchor(seen);
+        }
+    }
+
     fn anchor(&self, to: Timestamp) {
         let mut state = self.state();
         state.anchor = Instant::now();
@@ -168,6 +177,20 @@ mod tests {
         clock.compare(start, &[], 3);
         assert!(clock.now() >= start + Millis::secs(30));
         assert_eq!(clock.standing(), Standing::Agreed);
+    }
+
+    #[test]
+    fn a_follower_with_a_wrong_clock_goes_by_the_leaders() {
+        let start = wall();
+        let clock = LeaderClock::starting_at(start + Millis(3_650 * DAY.0), 3);
+        clock.follow(start);
+        assert!(clock.now() < start + DAY);
+        clock.follow(start - Millis::secs(20));
+        assert!(clock.now() >= start, "an entry made a moment ago says nothing");
+        // It leads now: its own wall clock, ten years ahead, moves nothing.
+        clock.not_before(start);
+        clock.compare(start + Millis(3_650 * DAY.0), &[], 3);
+        assert!(clock.is_unconfirmed() && clock.now() < start + DAY);
     }
 
     #[test]

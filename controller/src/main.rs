@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use fleet_controller::config::{self, Config};
-use fleet_controller::raft::StartError;
+use fleet_controller::join::{self, Invitation};
+use fleet_controller::raft::{EXIT_STORE_REFUSED, StartError};
 use fleet_controller::{server, telemetry};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +23,8 @@ struct Args {
 enum Verb {
     /// Make a new cluster on this machine: certificate authority, keys, empty store.
     Init(ConfigArg),
+    /// Become one more controller of a cluster, by a token from `fleet controller add`.
+    Join(JoinArgs),
     /// Run the controller in the foreground.
     #[command(alias = "serve")]
     Run(ConfigArg),
@@ -36,6 +39,15 @@ struct ConfigArg {
     config: PathBuf,
 }
 
+#[derive(Debug, clap::Args)]
+struct JoinArgs {
+    /// TOKEN@HOST:PORT, as `fleet controller add` printed it. It holds a secret.
+    #[arg(value_name = "TOKEN@ADDRESS")]
+    invitation: String,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
     telemetry::init();
@@ -48,8 +60,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// A store that was refused has its own code: restarting does not help, so nobody should.
+/// A store that was refused, by this program or by the fleet, has its own code: restarting does not help, so nobody should.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if error.chain().any(|e| e.is::<server::Removed>()) {
+        return u8::try_from(EXIT_STORE_REFUSED).map_or(ExitCode::FAILURE, ExitCode::from);
+    }
     let store = error.chain().find_map(|e| e.downcast_ref::<StartError>());
     let code = store.and_then(|e| u8::try_from(e.exit_code()).ok());
     code.map_or(ExitCode::FAILURE, ExitCode::from)
@@ -67,6 +82,14 @@ fn run(verb: Verb) -> anyhow::Result<()> {
             tracing::info!(data_dir = %config.data_dir.display(), "cluster made; start it with `fleet-controller run`");
             Ok(())
         }
+        Verb::Join(args) => {
+            let config = Config::load(&args.config.config)?;
+            // Not by clap: its message would repeat the secret.
+            let invitation: Invitation = args.invitation.parse()?;
+            let joined = runtime()?.block_on(join::join(&config, &invitation))?;
+            tracing::info!(data_dir = %config.data_dir.display(), "{joined}");
+            Ok(())
+        }
         Verb::Run(arg) => {
             let config = Config::load(&arg.config)?;
             runtime()?.block_on(async {
@@ -82,7 +105,7 @@ fn run(verb: Verb) -> anyhow::Result<()> {
                     tracing::info!("stopping");
                     on_signal.cancel();
                 });
-                server::serve(config, stop).await
+                Box::pin(server::serve(config, stop)).await
             })
         }
     }

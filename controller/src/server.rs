@@ -1,40 +1,37 @@
 //! The composition root: builds every part of a controller, runs it, and takes it down in order.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use fleet_core::Actor;
-use fleet_core::command::Command;
-use fleet_core::name::NodeName;
-use fleet_proto::transport::client::Address;
+use fleet_core::command::{AdmitController, Command};
+use fleet_core::{Actor, Rejection};
+use fleet_proto::transport::files::{self, MODE_PRIVATE};
 use fleet_proto::transport::server::server_builder;
-use fleet_proto::transport::{
-    Dialer, Gate, PeerIdentity, SharedCredentials, TlsListener, UnixListener,
-};
-use serde::{Deserialize, Serialize};
+use fleet_proto::transport::{Gate, SharedCredentials, TlsListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
-use tonic::transport::Channel;
 
 use crate::api::{
-    Admins, AgentsService, Callers, Context, EnrollmentService, FleetService, RefusalLog,
+    Admins, AgentsService, Callers, Context, ControllersService, EnrollmentService, FleetService,
+    RefusalLog, peer_check,
 };
 use crate::clock::{LeaderClock, wall};
 use crate::config::Config;
+use crate::identity::ControllerIdentity;
 use crate::leader;
+use crate::peers::{Peers, TlsConnector};
 use crate::pki::renewal::keep_own_certificate;
-use crate::pki::{AuditSigner, Authority};
-use crate::raft::{self, FatalHook, PeerCheck, PeerConnector, RaftConfig, RaftHandle};
+use crate::pki::{AuditSigner, Authority, PkiError};
+use crate::raft::{self, FatalHook, PeerConnector, RaftConfig, RaftHandle};
+use crate::removal;
 use crate::sessions::Sessions;
 use crate::tunnels::Tunnels;
 
-/// Who this controller is, written once at `init`.
-const IDENTITY_FILE: &str = "controller.json";
+/// There while a cluster is being made: an authority without it lost its store, and must not begin anew.
+const UNFINISHED_FILE: &str = "init.unfinished";
 /// The first controller's node id in Raft.
 const FIRST_NODE: u64 = 1;
 /// Everybody on this machine may connect; the kernel says who it is.
@@ -44,112 +41,65 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long the first leader may take to be there.
 const FIRST_LEADER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Channels to other controllers, by mutual TLS.
-#[derive(Debug)]
-struct TlsConnector(SharedCredentials);
-
-impl PeerConnector for TlsConnector {
-    fn channel(&self, _node: u64, address: &str) -> Result<Channel, String> {
-        let address = address.parse::<Address>().map_err(|e| e.to_string())?;
-        Ok(Dialer::new(vec![address], self.0.clone()).channel())
-    }
-}
-
-/// A cluster that is being made has nobody to talk to.
-#[derive(Debug)]
-struct NoPeers;
-
-impl PeerConnector for NoPeers {
-    fn channel(&self, node: u64, _address: &str) -> Result<Channel, String> {
-        Err(format!("controller {node} cannot be there yet"))
-    }
-}
-
-/// Lets only controller `from` speak for controller `from`.
-fn peer_check() -> PeerCheck {
-    Arc::new(|extensions, from| {
-        let peer = extensions.get::<PeerIdentity>();
-        let name = match peer {
-            Some(peer) => peer.require_controller()?,
-            None => return Err(Status::unauthenticated("the peer of this connection is unknown")),
-        };
-        if name.as_str() == controller_name(from) {
-            return Ok(());
-        }
-        Err(Status::permission_denied(format!("{name} cannot speak for controller {from}")))
-    })
-}
-
-/// The name in a controller's certificate.
-fn controller_name(node: u64) -> String {
-    format!("controller-{node}")
-}
-
-/// The content of [`IDENTITY_FILE`].
-#[derive(Debug, Serialize, Deserialize)]
-struct ControllerIdentity {
-    v: u32,
-    cluster: String,
-    node: u64,
-}
-
-impl ControllerIdentity {
-    fn name(&self) -> anyhow::Result<NodeName> {
-        Ok(NodeName::parse(&controller_name(self.node))?)
-    }
-
-    fn load(data_dir: &Path) -> anyhow::Result<Self> {
-        let path = data_dir.join(IDENTITY_FILE);
-        let text = std::fs::read_to_string(&path).with_context(|| {
-            format!("read {} (has `fleet-controller init` been run?)", path.display())
-        })?;
-        serde_json::from_str(&text).with_context(|| format!("read {}", path.display()))
-    }
-}
-
 /// Makes a new cluster of one controller: its authority, its keys, its empty store.
 pub async fn init(config: &Config) -> anyhow::Result<()> {
-    let path = config.data_dir.join(IDENTITY_FILE);
-    if path.exists() {
+    if ControllerIdentity::find(&config.data_dir)?.is_some() {
+        let path = ControllerIdentity::path(&config.data_dir);
         anyhow::bail!("{} is there already: this controller has a cluster", path.display());
     }
-    fleet_proto::transport::files::create_private_folder(&config.data_dir)?;
+    files::create_private_folder(&config.data_dir)?;
+    let unfinished = config.data_dir.join(UNFINISHED_FILE);
     let authority = match Authority::load(&config.pki_dir()) {
         // An init that was cut short goes on with the authority it made.
-        Ok(authority) => authority,
-        Err(crate::pki::PkiError::NotInitialised { .. }) => {
+        Ok(authority) if unfinished.exists() => authority,
+        Ok(authority) => anyhow::bail!(
+            "{} holds the keys of {}, but the controller's store is gone. With other controllers left: remove this one (`fleet controller remove`) and join with an empty data_dir; else bring the whole folder back from a backup",
+            config.pki_dir().display(),
+            authority.cluster()
+        ),
+        Err(PkiError::NotInitialised { .. }) => {
+            files::write_atomic(&unfinished, b"", MODE_PRIVATE)?;
             Authority::create(&config.pki_dir(), wall())?
         }
         Err(error) => return Err(error.into()),
     };
-    let identity =
-        ControllerIdentity { v: 1, cluster: authority.cluster().to_string(), node: FIRST_NODE };
+    let identity = ControllerIdentity::new(authority.cluster().to_string(), FIRST_NODE);
     let address = config.advertise.first().map(ToString::to_string).unwrap_or_default();
     let raft = raft::start(RaftConfig {
         cluster: identity.cluster.clone(),
         node: identity.node,
         dir: config.data_dir.join("raft"),
         create: true,
-        members: BTreeMap::from([(identity.node, address)]),
-        connector: Arc::new(NoPeers),
+        members: BTreeMap::from([(identity.node, address.clone())]),
+        connector: Arc::new(raft::NoPeers),
         fatal: FatalHook::exit_process(),
     })
     .await?;
     wait_for_leader(&raft).await?;
     let clock = raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len()));
-    let command = Command::InitCluster { cluster: authority.cluster().clone(), incarnation: 1 };
-    let envelope = fleet_core::Envelope {
-        v: fleet_core::command::ENVELOPE_VERSION,
-        actor: Actor::controller(),
-        proposed_at: clock.now(),
-        request: None,
-        command,
-    };
-    let applied = raft.propose(envelope).await?;
-    applied.reply.map_err(|rejection| anyhow::anyhow!("{rejection}"))?;
+    let (id, token, key_sha256) = (identity.node, None, String::new());
+    for command in [
+        Command::InitCluster { cluster: authority.cluster().clone(), incarnation: 1 },
+        Command::AdmitController(AdmitController { id, address, token, key_sha256 }),
+    ] {
+        let envelope = fleet_core::Envelope {
+            v: fleet_core::command::ENVELOPE_VERSION,
+            actor: Actor::controller(),
+            proposed_at: clock.now(),
+            request: None,
+            command,
+        };
+        let applied = raft.propose(envelope).await?;
+        match applied.reply {
+            // An init that was cut short was as far as this.
+            Ok(_) | Err(Rejection::Denied { .. }) => {}
+            Err(rejection) => anyhow::bail!("{rejection}"),
+        }
+    }
     raft.shutdown().await;
-    let text = serde_json::to_vec_pretty(&identity)?;
-    fleet_proto::transport::files::write_atomic(&path, &text, 0o600)?;
+    identity.store(&config.data_dir)?;
+    // What stays of it means nothing beside the identity.
+    drop(std::fs::remove_file(&unfinished));
     Ok(())
 }
 
@@ -180,13 +130,14 @@ pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()
     let signer = Arc::new(AuditSigner::load_or_create(&authority, &pki_dir, &name, wall())?);
     let socket = std::net::TcpListener::bind(config.listen)
         .with_context(|| format!("listen on {}", config.listen))?;
+    let connector: Arc<dyn PeerConnector> = Arc::new(TlsConnector(credentials.clone()));
     let raft = raft::start(RaftConfig {
         cluster: identity.cluster.clone(),
         node: identity.node,
         dir: config.data_dir.join("raft"),
         create: false,
         members: BTreeMap::new(),
-        connector: Arc::new(TlsConnector(credentials.clone())),
+        connector: Arc::clone(&connector),
         fatal: FatalHook::exit_process(),
     })
     .await?;
@@ -205,6 +156,7 @@ pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()
         signer,
         revocations: credentials.revocations().clone(),
         advertise: Arc::new(config.advertise.clone()),
+        peers: Peers::new(connector),
         refusals: RefusalLog::default(),
         raft: raft.clone(),
     };
@@ -212,10 +164,31 @@ pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()
     tasks.spawn(leader::run(context.clone(), plan, stop.clone()));
     let renewing = credentials.clone();
     tasks.spawn(async move { keep_own_certificate(authority, pki_dir, name, renewing).await });
-    let served = serve_both(&config, context, credentials, socket, stop).await;
+    let removed = removal::noticed(context.clone());
+    let serving = serve_both(&config, context, credentials, socket, stop.clone());
+    tokio::pin!(serving);
+    let served = tokio::select! {
+        served = &mut serving => served,
+        () = removed => {
+            stop.cancel();
+            // What is open may finish; it was refused by the others anyway.
+            drop(serving.await);
+            Err(anyhow::Error::new(Removed { id: identity.node, cluster: identity.cluster.clone() }))
+        }
+    };
     tasks.shutdown().await;
     raft.shutdown().await;
     served
+}
+
+/// This controller is a member no more; starting it again would not help.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "controller {id} was removed from {cluster}; to use this machine again, join with an empty data_dir"
+)]
+pub struct Removed {
+    id: u64,
+    cluster: String,
 }
 
 /// Serves the network and the Unix socket until `stop`, then lets open requests finish.
@@ -232,7 +205,8 @@ async fn serve_both(
     let over_network = server_builder(gate())
         .add_service(EnrollmentService::new(context.clone()).into_server())
         .add_service(AgentsService::new(context.clone()).into_server())
-        .add_service(context.raft.service(peer_check()).into_server())
+        .add_service(ControllersService::new(context.clone()).into_server())
+        .add_service(context.raft.service(peer_check(context.raft.clone())).into_server())
         .add_service(FleetService::new(context.clone()).into_server())
         .serve_with_incoming_shutdown(network, stop.clone().cancelled_owned());
     let over_socket = server_builder(gate())

@@ -4,8 +4,9 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-/// What is logged when `FLEET_LOG` says nothing: openraft's chatter is for debugging it.
-const DEFAULT_FILTER: &str = "info,openraft=warn";
+/// What is logged when `FLEET_LOG` says nothing. openraft's chatter is for debugging it: it warns of an
+/// absent peer several times a second; the leader's membership loop says so once.
+const DEFAULT_FILTER: &str = "info,openraft=error";
 
 /// Called once, first thing in `main`.
 pub fn init() {

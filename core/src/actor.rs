@@ -133,7 +133,9 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
         | Command::DeclareGpuFree { .. }
         | Command::ThawEvictions
         | Command::ResetClock { .. }
-        | Command::CreateJoinToken(_) => admin(actor),
+        | Command::CreateJoinToken(_)
+        | Command::CreateControllerToken(_)
+        | Command::RemoveController { .. } => admin(actor),
         Command::RegisterNode { node, .. } | Command::ReportNode { node, .. } => {
             that_node(actor, node)
         }
@@ -142,6 +144,17 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
             AuthMethod::LocalSocket | AuthMethod::Certificate | AuthMethod::Internal => {
                 Err(denied("a join token"))
             }
+        },
+        Command::AdmitController(wish) => match (actor.method, &wish.token) {
+            (AuthMethod::JoinToken, Some(_)) => Ok("join_token"),
+            (AuthMethod::Internal, None) => controller(actor),
+            (
+                AuthMethod::JoinToken
+                | AuthMethod::Internal
+                | AuthMethod::LocalSocket
+                | AuthMethod::Certificate,
+                _,
+            ) => Err(denied("a token for controllers")),
         },
         Command::PlaceJobs { .. }
         | Command::AdvanceTime

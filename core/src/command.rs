@@ -79,6 +79,25 @@ pub struct CreateJoinToken {
     pub ttl: Millis,
 }
 
+/// A right to join, for one more controller.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateControllerToken {
+    pub id: TokenId,
+    pub secret_sha256: String,
+    pub ttl: Millis,
+}
+
+/// A controller that joins; the first one shows no token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdmitController {
+    /// Never given before.
+    pub id: u64,
+    pub address: String,
+    pub token: Option<TokenId>,
+    /// SHA-256 of its public key, hexadecimal: a retry is told by it.
+    pub key_sha256: String,
+}
+
 /// One line of a scheduler's plan; the FSM checks it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
@@ -200,6 +219,12 @@ pub enum Command {
         machine: MachineIdentity,
     },
 
+    CreateControllerToken(CreateControllerToken),
+    AdmitController(AdmitController),
+    RemoveController {
+        id: u64,
+    },
+
     RegisterNode {
         node: NodeName,
         facts: Box<NodeFacts>,
@@ -248,6 +273,9 @@ impl Command {
             Command::ResetClock { .. } => "reset_clock",
             Command::CreateJoinToken(_) => "create_join_token",
             Command::RedeemJoinToken { .. } => "redeem_join_token",
+            Command::CreateControllerToken(_) => "create_controller_token",
+            Command::AdmitController(_) => "admit_controller",
+            Command::RemoveController { .. } => "remove_controller",
             Command::RegisterNode { .. } => "register_node",
             Command::ReportNode { .. } => "report_node",
             Command::PlaceJobs { .. } => "place_jobs",
@@ -274,6 +302,9 @@ impl Command {
             | Command::SetClusterVersion { .. }
             | Command::CreateJoinToken(_)
             | Command::RedeemJoinToken { .. }
+            | Command::CreateControllerToken(_)
+            | Command::AdmitController(_)
+            | Command::RemoveController { .. }
             | Command::RecordRefusals { .. } => false,
             Command::CreateReservation(_)
             | Command::ExtendReservation { .. }

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::AttemptEnd;
+use crate::controller::Controller;
 use crate::health::Severity;
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
 use crate::lease::Epoch;
@@ -239,6 +240,19 @@ pub enum Event {
         token: TokenId,
         node: NodeName,
     },
+    ControllerTokenCreated {
+        token: TokenId,
+        expires_at: Timestamp,
+    },
+    ControllerAdmitted {
+        controller: u64,
+        address: String,
+        token: Option<TokenId>,
+    },
+    ControllerRemoved {
+        controller: u64,
+        by: String,
+    },
     RequestsRefused {
         principal: String,
         action: String,
@@ -332,6 +346,13 @@ impl Event {
                 objects
             }
             E::JoinTokenRedeemed { token, node } => vec![token.to_string(), node.to_string()],
+            E::ControllerTokenCreated { token, .. } => vec![token.to_string()],
+            E::ControllerAdmitted { controller, token, .. } => {
+                let mut objects = vec![Controller::name(*controller)];
+                objects.extend(token.iter().map(ToString::to_string));
+                objects
+            }
+            E::ControllerRemoved { controller, .. } => vec![Controller::name(*controller)],
         }
     }
 }
@@ -453,6 +474,13 @@ impl std::fmt::Display for Event {
             }
             E::JoinTokenCreated { names, .. } => write!(f, "join token made for {}", list(names)),
             E::JoinTokenRedeemed { node, .. } => write!(f, "join token used by {node}"),
+            E::ControllerTokenCreated { .. } => write!(f, "token made for one more controller"),
+            E::ControllerAdmitted { controller, address, .. } => {
+                write!(f, "controller {controller} at {address} admitted")
+            }
+            E::ControllerRemoved { controller, by } => {
+                write!(f, "controller {controller} removed by {by}")
+            }
             E::RequestsRefused { principal, action, code, count } => {
                 write!(f, "{count} × {action} by {principal} refused: {code}")
             }

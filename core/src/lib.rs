@@ -10,6 +10,7 @@ pub mod allocation;
 pub mod audit;
 pub mod calendar;
 pub mod command;
+pub mod controller;
 pub mod desired;
 pub mod event;
 pub mod fsm;

@@ -66,6 +66,9 @@ pub enum Rejection {
     TokenRefused { id: String, why: String },
     #[error("this cluster runs version {have}; the command needs version {needs}")]
     ClusterVersion { needs: u32, have: u32 },
+    /// The controllers could not decide anything afterwards.
+    #[error("this would leave the controllers without a quorum: {why}")]
+    BreaksQuorum { why: String },
     #[error("this store belongs to cluster {have}")]
     WrongCluster { have: String },
 }
@@ -89,6 +92,7 @@ impl Rejection {
             Rejection::NodeIdentity { .. } => "node_identity",
             Rejection::TokenRefused { .. } => "token_refused",
             Rejection::ClusterVersion { .. } => "cluster_version",
+            Rejection::BreaksQuorum { .. } => "breaks_quorum",
             Rejection::WrongCluster { .. } => "wrong_cluster",
         }
     }

@@ -29,4 +29,7 @@ pub enum Reply {
         id: TokenId,
         expires_at: Timestamp,
     },
+    ControllerAdmitted {
+        id: u64,
+    },
 }

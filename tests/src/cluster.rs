@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::command::{self, COMMAND_MAX, Ran};
-use crate::dev_file::DevFile;
+use crate::dev_file::{DevFile, DevProcess};
 use crate::programs;
 use crate::wait::{self, POLL, POLL_COMMAND, SOON};
 
@@ -44,6 +44,8 @@ pub struct Cluster {
     dev: Mutex<Child>,
     /// Processes that were started again after they had been killed.
     restarted: Mutex<Vec<Restarted>>,
+    /// Controllers that joined later, beside those of `dev.json`.
+    joined: Mutex<Vec<DevProcess>>,
 }
 
 #[derive(Debug)]
@@ -54,8 +56,20 @@ struct Restarted {
 }
 
 impl Cluster {
-    /// Starts `fleet dev` and waits until it says that it is ready. Commands are run in `lab`.
+    /// Starts `fleet dev` with one controller and waits until it says that it is ready. Commands are run in
+    /// `lab`.
     pub fn start(state: &Path, lab: &Path, nodes: u16, gpus: &str) -> Result<Self> {
+        Self::start_with(state, lab, 1, nodes, gpus)
+    }
+
+    /// The same with 1, 3 or 5 controllers.
+    pub fn start_with(
+        state: &Path,
+        lab: &Path,
+        controllers: u16,
+        nodes: u16,
+        gpus: &str,
+    ) -> Result<Self> {
         let fleet = programs::built("fleet")?;
         let folder = state.parent().context("the state folder has no parent")?;
         let log = folder.join("dev.log");
@@ -63,7 +77,8 @@ impl Cluster {
         let mut dev = Command::new("setpriv")
             .args(["--pdeathsig", "INT", "--"])
             .arg(&fleet)
-            .args(["dev", "--nodes", &nodes.to_string(), "--gpus", gpus, "--state"])
+            .args(["dev", "--controllers", &controllers.to_string()])
+            .args(["--nodes", &nodes.to_string(), "--gpus", gpus, "--state"])
             .arg(state)
             .process_group(0)
             .current_dir(folder)
@@ -80,6 +95,7 @@ impl Cluster {
             lab: lab.to_owned(),
             dev: Mutex::new(dev),
             restarted: Mutex::default(),
+            joined: Mutex::default(),
         };
         if let Err(error) = wait_for_ready(stdout) {
             let said = fs::read_to_string(&log).unwrap_or_default();
@@ -216,13 +232,29 @@ impl Cluster {
         DevFile::read(&self.state)
     }
 
+    /// What is known of a component since it was first started.
+    pub(crate) fn process(&self, role: &str, id: &str) -> Result<DevProcess> {
+        let joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
+        match joined.iter().find(|one| one.role == role && one.id == id) {
+            Some(one) => Ok(one.clone()),
+            None => Ok(self.dev_file()?.process(role, id)?.clone()),
+        }
+    }
+
+    /// Starts one more component, which [`Cluster::stop`] stops like the others.
+    pub(crate) fn adopt(&self, process: DevProcess) -> Result<()> {
+        let (role, id) = (process.role.clone(), process.id.clone());
+        self.joined.lock().unwrap_or_else(PoisonError::into_inner).push(process);
+        self.restart(&role, &id)
+    }
+
     /// The process of a component now: the one started again, else the one in `dev.json`.
     pub fn pid(&self, role: &str, id: &str) -> Result<Pid> {
         let restarted = self.restarted();
         let newest = restarted.iter().rev().find(|one| one.role == role && one.id == id);
         match newest {
             Some(one) => Ok(Pid::from_raw(i32::try_from(one.child.id())?)),
-            None => Ok(Pid::from_raw(self.dev_file()?.process(role, id)?.pid)),
+            None => Ok(Pid::from_raw(self.process(role, id)?.pid)),
         }
     }
 
@@ -244,9 +276,28 @@ impl Cluster {
         self.gone(role, id)
     }
 
+    /// Waits until a component has ended by itself.
+    pub fn has_ended(&self, role: &str, id: &str, limit: Duration) -> Result<()> {
+        self.gone_within(role, id, limit)
+    }
+
+    /// Waits until a component that was started again has ended, and tells its exit code.
+    pub fn exit_code(&self, role: &str, id: &str, limit: Duration) -> Result<i32> {
+        wait::until(&format!("{role} {id} ends"), limit, POLL, || {
+            let mut restarted = self.restarted();
+            let newest = restarted.iter_mut().rev().find(|one| one.role == role && one.id == id);
+            let newest = newest.with_context(|| format!("{role} {id} was not started again"))?;
+            Ok(newest.child.try_wait()?.and_then(|status| status.code()))
+        })
+    }
+
     fn gone(&self, role: &str, id: &str) -> Result<()> {
+        self.gone_within(role, id, PROCESS_STOP_MAX)
+    }
+
+    fn gone_within(&self, role: &str, id: &str, limit: Duration) -> Result<()> {
         let pid = self.pid(role, id)?;
-        wait::eventually(&format!("{role} {id} is gone"), PROCESS_STOP_MAX, || {
+        wait::eventually(&format!("{role} {id} is gone"), limit, || {
             for one in self.restarted().iter_mut() {
                 one.child.try_wait()?;
             }
@@ -274,8 +325,7 @@ impl Cluster {
         id: &str,
         change: impl FnOnce(&mut Vec<String>),
     ) -> Result<()> {
-        let file = self.dev_file()?;
-        let process = file.process(role, id)?;
+        let process = self.process(role, id)?;
         let mut argv = process.argv.clone();
         change(&mut argv);
         let (program, arguments) = argv.split_first().context("argv is empty")?;

@@ -24,8 +24,14 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Starts a cluster. `None`, and says so, where this user cannot: that counts as skipped.
+    /// Starts a cluster of one controller. `None`, and says so, where this user cannot: that counts as
+    /// skipped.
     pub fn start(nodes: u16, gpus: &str) -> Result<Option<Self>> {
+        Self::start_with(1, nodes, gpus)
+    }
+
+    /// The same with 1, 3 or 5 controllers.
+    pub fn start_with(controllers: u16, nodes: u16, gpus: &str) -> Result<Option<Self>> {
         if !nix::unistd::geteuid().is_root() {
             tell("SKIPPED: clusters with containers and cgroups need root");
             return Ok(None);
@@ -37,7 +43,7 @@ impl Lab {
         fs::create_dir(&lab)?;
         fs::set_permissions(&lab, fs::Permissions::from_mode(0o777))?;
         let state = folder.path().join("cluster");
-        let cluster = Cluster::start(&state, &lab, nodes, gpus)?;
+        let cluster = Cluster::start_with(&state, &lab, controllers, nodes, gpus)?;
         let belongings = Belongings::of(folder.path(), &state)?;
         Ok(Some(Self { cluster, belongings, expected: Vec::new(), folder }))
     }
@@ -50,6 +56,7 @@ impl Lab {
     /// The test stops or kills the controller.
     pub fn controller_goes_away(&mut self) {
         self.expect_in_logs("no link to a controller", "the test takes the controller away");
+        self.expect_in_logs("a controller does not answer", "the test takes the controller away");
     }
 
     /// The test breaks GPUs.

@@ -7,6 +7,7 @@
 
 pub mod cluster;
 pub mod command;
+pub mod controllers;
 pub mod dev_file;
 pub mod lab;
 pub mod leftovers;

@@ -113,6 +113,13 @@ impl Enrollment for Desk {
         Ok(Response::new(JoinResponse { certificate: reply? }))
     }
 
+    async fn join_controller(
+        &self,
+        _: Request<fleet_proto::v1::JoinControllerRequest>,
+    ) -> Result<Response<fleet_proto::v1::JoinControllerResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
     async fn renew(
         &self,
         request: Request<RenewRequest>,

@@ -37,7 +37,7 @@ const BEAT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// A controller that says nothing for this long is gone: it answers every heartbeat.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// How long a controller may take to accept the agent: the registration goes through the log.
-const ACCEPT_MAX: Duration = Duration::from_secs(20);
+const ACCEPT_MAX: Duration = Duration::from_secs(10);
 /// Messages that wait for the connection.
 const QUEUE: usize = 64;
 

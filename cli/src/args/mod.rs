@@ -4,6 +4,7 @@
 //! knows the clock and the time zone. Help texts are held by golden tests.
 
 mod audit;
+mod controller;
 mod dev;
 mod job;
 mod node;
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 pub(crate) use audit::{AuditArgs, AuditFormat, AuditVerb, ExportArgs, VerifyArgs};
+pub(crate) use controller::{ControllerAddArgs, ControllerRemoveArgs, TransferArgs};
 pub(crate) use dev::{DevArgs, DevGpus, DevVerb, FaultArgs};
 pub(crate) use job::{
     CancelArgs, CheckpointArgs, CheckpointVerb, JobArgs, JobListArgs, JobShowArgs, JobVerb,
@@ -101,7 +103,7 @@ pub(crate) enum Verb {
     Checkpoint(CheckpointArgs),
     /// The audit log: export it, verify an export
     Audit(AuditArgs),
-    /// The controller itself
+    /// The controllers: list, add, remove, look after
     Controller(ControllerArgs),
     /// A small cluster of real processes on this machine, to play with
     Dev(DevArgs),

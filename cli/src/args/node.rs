@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 
+use super::controller::{ControllerAddArgs, ControllerRemoveArgs, TransferArgs};
 use super::output::{OutputArgs, WatchArgs};
 
 #[derive(Debug, Args)]
@@ -189,6 +190,14 @@ pub(crate) struct ControllerArgs {
 pub(crate) enum ControllerVerb {
     /// Show the controller's state
     Status(StatusArgs),
+    /// List the controllers and how each stands
+    List(OutputArgs),
+    /// Make a token for one more controller; prints the line to type there
+    Add(ControllerAddArgs),
+    /// Take a controller away for good
+    Remove(ControllerRemoveArgs),
+    /// Let another controller lead, before work on this one
+    TransferLeadership(TransferArgs),
     /// Let evictions go on after too many faults at once froze them
     ThawEvictions(ThawArgs),
     /// Set the fleet's time after it ran wrong

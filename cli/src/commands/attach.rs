@@ -223,7 +223,7 @@ impl Session<'_> {
             // The channel is new and has room.
             drop(input.try_send(AttachInput { input: Some(message) }));
         }
-        let mut api = self.client.api();
+        let mut api = self.client.api().await;
         let opening = api.attach(Request::new(ReceiverStream::new(messages)));
         let opened = tokio::time::timeout(OPEN_TIMEOUT, opening)
             .await

@@ -3,16 +3,25 @@
 use fleet_proto::v1::{ResetClockRequest, ThawEvictionsRequest};
 
 use super::{Context, status::fetch};
-use crate::args::{OutputArgs, ResetClockArgs, ThawArgs};
+use crate::args::{Format, OutputArgs, ResetClockArgs, ThawArgs};
 use crate::client::request_meta;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
+use crate::output::controller::ControllerStatus;
 use crate::output::status::Status;
 use crate::output::text::{ask, print, say};
 
 pub(super) async fn status(context: &Context, output: &OutputArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(output)?);
-    print(&printer.one(&fetch(&client).await?)?)?;
+    let (status, items) = (fetch(&client).await?, super::members::fetch(&client).await?);
+    let text = match printer.format {
+        Format::Table | Format::Wide => {
+            format!("{}\n{}", printer.one(&status)?, printer.list(&items)?)
+        }
+        Format::Json => printer.one(&ControllerStatus { status, items })?,
+        Format::Jsonl | Format::Csv => printer.list(&items)?,
+    };
+    print(&text)?;
     Ok(Exit::Done)
 }
 

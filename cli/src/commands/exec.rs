@@ -88,7 +88,7 @@ async fn connect(
 ) -> Result<Streaming<ExecOutput>, Failure> {
     // The channel is new and has room.
     drop(input.try_send(ExecInput { input: Some(Input::Open(open)) }));
-    let mut api = client.api();
+    let mut api = client.api().await;
     let opening = api.exec(Request::new(ReceiverStream::new(messages)));
     let opened = tokio::time::timeout(OPEN_TIMEOUT, opening)
         .await

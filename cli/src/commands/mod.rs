@@ -11,6 +11,7 @@ mod exec;
 mod gpu;
 mod job;
 mod logs;
+mod members;
 mod node;
 mod progress;
 mod reservation;
@@ -157,6 +158,12 @@ pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
             None => controller::status(context, &OutputArgs::default()).await,
             Some(ControllerVerb::Status(status)) => {
                 controller::status(context, &status.output).await
+            }
+            Some(ControllerVerb::List(output)) => members::list(context, &output).await,
+            Some(ControllerVerb::Add(add)) => members::add(context, &add).await,
+            Some(ControllerVerb::Remove(remove)) => members::remove(context, &remove).await,
+            Some(ControllerVerb::TransferLeadership(transfer)) => {
+                members::transfer(context, &transfer).await
             }
             Some(ControllerVerb::ThawEvictions(thaw)) => controller::thaw(context, &thaw).await,
             Some(ControllerVerb::ResetClock(reset)) => {

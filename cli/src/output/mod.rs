@@ -5,6 +5,7 @@
 //! in bytes, null for what is not known; fields are only ever added.
 
 pub(crate) mod checkpoint;
+pub(crate) mod controller;
 pub(crate) mod gpu;
 pub(crate) mod job;
 pub(crate) mod node;

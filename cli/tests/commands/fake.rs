@@ -345,5 +345,9 @@ impl Fleet for Service {
         thaw_evictions(ThawEvictionsRequest) -> Status;
         reset_clock(ResetClockRequest) -> Status;
         create_join_token(CreateJoinTokenRequest) -> JoinToken;
+        list_controllers(ListControllersRequest) -> ListControllersResponse;
+        create_controller_token(CreateControllerTokenRequest) -> JoinToken;
+        remove_controller(RemoveControllerRequest) -> ListControllersResponse;
+        transfer_leadership(TransferLeadershipRequest) -> ListControllersResponse;
     }
 }

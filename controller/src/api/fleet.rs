@@ -156,6 +156,7 @@ impl Fleet for FleetService {
 
     async fn resolve(&self, request: Request<v1::ResolveRequest>) -> Reply<v1::ResolveResponse> {
         let caller = self.0.callers.user(&request).await?;
+        self.0.newest().await?;
         let asked = request.into_inner();
         let items =
             self.0.raft.read(|fsm| resolve::resolve(fsm, &caller.name, &asked.text, &asked.kind));
@@ -250,6 +251,35 @@ impl Fleet for FleetService {
         request: Request<v1::CreateJoinTokenRequest>,
     ) -> Reply<v1::JoinToken> {
         Ok(Response::new(self.0.create_join_token(request).await?))
+    }
+
+    async fn list_controllers(
+        &self,
+        request: Request<v1::ListControllersRequest>,
+    ) -> Reply<v1::ListControllersResponse> {
+        self.0.callers.user(&request).await?;
+        Ok(Response::new(self.0.list_controllers().await))
+    }
+
+    async fn create_controller_token(
+        &self,
+        request: Request<v1::CreateControllerTokenRequest>,
+    ) -> Reply<v1::JoinToken> {
+        Ok(Response::new(self.0.create_controller_token(request).await?))
+    }
+
+    async fn remove_controller(
+        &self,
+        request: Request<v1::RemoveControllerRequest>,
+    ) -> Reply<v1::ListControllersResponse> {
+        Ok(Response::new(self.0.remove_controller(request).await?))
+    }
+
+    async fn transfer_leadership(
+        &self,
+        request: Request<v1::TransferLeadershipRequest>,
+    ) -> Reply<v1::ListControllersResponse> {
+        Ok(Response::new(self.0.transfer_leadership(request).await?))
     }
 
     async fn attach(

@@ -7,11 +7,13 @@ mod agents;
 mod attach;
 mod audit_export;
 mod caller;
+mod controllers;
 mod enrollment;
 mod exec;
 mod explain;
 mod fleet;
 mod link;
+mod members;
 mod propose;
 mod refusals;
 mod resolve;
@@ -27,12 +29,14 @@ use tokio::sync::watch;
 
 pub use agents::AgentsService;
 pub use caller::{Admins, Callers};
+pub use controllers::{ControllersService, peer_check};
 pub use enrollment::EnrollmentService;
 pub use fleet::FleetService;
 pub use refusals::RefusalLog;
 
 use crate::audit::AuditStore;
 use crate::clock::LeaderClock;
+use crate::peers::Peers;
 use crate::pki::{AuditSigner, Authority};
 use crate::raft::RaftHandle;
 use crate::sessions::Sessions;
@@ -52,6 +56,7 @@ pub struct Context {
     pub signer: Arc<AuditSigner>,
     pub revocations: Revocations,
     pub advertise: Arc<Vec<Address>>,
+    pub peers: Peers,
     pub refusals: RefusalLog,
 }
 

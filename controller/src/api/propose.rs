@@ -2,7 +2,7 @@
 
 use fleet_core::command::{Command, ENVELOPE_VERSION, RequestKey};
 use fleet_core::{Actor, Envelope, Rejection, Reply, Timestamp};
-use fleet_proto::convert::rejection::{LEADER_TRAILER, to_status};
+use fleet_proto::convert::rejection::{LEADER_TRAILER, NO_QUORUM_TRAILER, to_status};
 use fleet_proto::v1;
 use prost::Message;
 use sha2::{Digest, Sha256};
@@ -29,7 +29,8 @@ pub(super) fn request_key<M: Message>(
 
 fn elsewhere(leader: Option<&Peer>) -> Status {
     let Some(leader) = leader else {
-        return Status::unavailable("no controller leads right now; try again");
+        let none = Status::unavailable("no quorum: no controller leads right now; try again");
+        return without_quorum(none);
     };
     let problem = format!("controller {} at {} leads, not this one", leader.node, leader.address);
     let mut status = Status::unavailable(problem);
@@ -39,12 +40,24 @@ fn elsewhere(leader: Option<&Peer>) -> Status {
     status
 }
 
+/// Marks a status: to ask another controller would not help.
+fn without_quorum(mut status: Status) -> Status {
+    if let Ok(value) = "1".parse() {
+        status.metadata_mut().insert(NO_QUORUM_TRAILER, value);
+    }
+    status
+}
+
 /// What a failed proposal is on the wire.
 pub(super) fn propose_status(error: &ProposeError) -> Status {
     match error {
         ProposeError::NotLeader { leader } => elsewhere(leader.as_ref()),
-        ProposeError::NoQuorum => Status::unavailable(format!("no quorum: {error}")),
-        ProposeError::OutcomeUnknown => Status::deadline_exceeded(error.to_string()),
+        ProposeError::NoQuorum => {
+            without_quorum(Status::unavailable(format!("no quorum: {error}")))
+        }
+        ProposeError::OutcomeUnknown => {
+            without_quorum(Status::deadline_exceeded(format!("no quorum: {error}")))
+        }
         ProposeError::TooLarge { .. } => Status::invalid_argument(error.to_string()),
         ProposeError::DiskNearlyFull { .. } => Status::resource_exhausted(error.to_string()),
         ProposeError::Fatal(_) => Status::unavailable(error.to_string()),
@@ -55,7 +68,7 @@ pub(super) fn propose_status(error: &ProposeError) -> Status {
 pub(super) fn read_status(error: &ReadError) -> Status {
     match error {
         ReadError::NotLeader { leader } => elsewhere(leader.as_ref()),
-        ReadError::NoQuorum => Status::unavailable(format!("no quorum: {error}")),
+        ReadError::NoQuorum => without_quorum(Status::unavailable(format!("no quorum: {error}"))),
         ReadError::Fatal(_) => Status::unavailable(error.to_string()),
     }
 }

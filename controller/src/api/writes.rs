@@ -26,7 +26,7 @@ fn invalid(field: &str, error: impl ToString) -> Status {
     to_status(&Rejection::field(field, error.to_string()))
 }
 
-fn unexpected(reply: &Reply) -> Status {
+pub(super) fn unexpected(reply: &Reply) -> Status {
     Status::internal(format!("unexpected reply {reply:?}"))
 }
 

@@ -20,6 +20,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 const SUSPECT_AFTER: Duration = Duration::from_secs(10);
 /// Silent for this long: said to be unreachable.
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(60);
+/// After an election, one that was not heard yet has this long before its silence counts: it looks for
+/// the new leader, and may wait for an old one that only stands still.
+const ELECTION_GRACE: Duration = Duration::from_secs(45);
 /// Being this late means that this process stood still.
 const LATE: Duration = Duration::from_secs(2);
 
@@ -40,9 +43,7 @@ pub(super) async fn run(context: Context) {
             .raft
             .read(|fsm| fsm.nodes().values().map(|n| (n.name.clone(), n.liveness)).collect());
         for (node, liveness) in known {
-            // Nobody has been silent for longer than we have listened.
-            let silent =
-                context.sessions.silence(&node).unwrap_or(Duration::MAX).min(since.elapsed());
+            let silent = silence(context.sessions.silence(&node), since.elapsed());
             let connected = context.sessions.sender(&node).is_some();
             let seen = judge(silent, connected, liveness);
             if seen != liveness {
@@ -51,6 +52,12 @@ pub(super) async fn run(context: Context) {
             }
         }
     }
+}
+
+/// How long a node counts as silent that was last `heard` so long ago, for one who listens so long:
+/// nobody has been silent for longer than we have listened.
+fn silence(heard: Option<Duration>, listening: Duration) -> Duration {
+    heard.map_or_else(|| listening.saturating_sub(ELECTION_GRACE), |heard| heard.min(listening))
 }
 
 fn judge(silent: Duration, connected: bool, before: Liveness) -> Liveness {
@@ -67,6 +74,15 @@ fn judge(silent: Duration, connected: bool, before: Liveness) -> Liveness {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_leader_gives_agents_time_to_find_it() {
+        let s = Duration::from_secs;
+        assert_eq!(silence(None, s(40)), s(0));
+        assert_eq!(silence(None, s(60)), s(15));
+        assert_eq!(silence(Some(s(3)), s(60)), s(3));
+        assert_eq!(silence(Some(s(300)), s(1)), s(1), "this process stood still");
+    }
 
     #[test]
     fn silence_goes_one_way_until_the_agent_is_back() {

@@ -5,6 +5,7 @@
 
 mod calendar_loop;
 mod liveness;
+pub(crate) mod members;
 mod scheduler_loop;
 
 use std::sync::Arc;
@@ -32,7 +33,11 @@ pub async fn run(context: Context, plan: watch::Sender<Arc<Plan>>, stop: Cancell
     let plan = Arc::new(plan);
     let mut leadership = context.raft.leadership();
     let office = async {
-        while leadership.wait_for(|l| l.is_leader).await.is_ok() {
+        loop {
+            tokio::select! {
+                leads = leadership.wait_for(|l| l.is_leader) => if leads.is_err() { return },
+                () = follow_time(&context) => return,
+            }
             let loops = lead(&context, &plan);
             let deposed = leadership.wait_for(|l| !l.is_leader).await.is_ok();
             drop(loops);
@@ -51,14 +56,25 @@ pub async fn run(context: Context, plan: watch::Sender<Arc<Plan>>, stop: Cancell
 /// Starts the loops of one term of office; dropping the set ends them.
 fn lead(context: &Context, plan: &Arc<watch::Sender<Arc<Plan>>>) -> JoinSet<()> {
     tracing::info!("this controller leads");
-    context.clock.not_before(context.raft.read(Fsm::now));
+    let (seen, nodes) = context.raft.read(|fsm| (fsm.now(), fsm.nodes().len()));
+    context.clock.not_before(seen);
+    context.clock.compare(wall(), &context.sessions.agent_times(), nodes);
     let mut loops = JoinSet::new();
     loops.spawn(scheduler_loop::run(context.clone(), Arc::clone(plan)));
     loops.spawn(calendar_loop::run(context.clone()));
     loops.spawn(liveness::run(context.clone()));
+    loops.spawn(members::run(context.clone()));
     loops.spawn(compare_clocks(context.clone()));
     loops.spawn(write_refusals(context.clone()));
     loops
+}
+
+/// Keeps this controller's clock with the leader's, by the entries that come from it.
+async fn follow_time(context: &Context) {
+    let mut applied = context.raft.applied();
+    while applied.changed().await.is_ok() {
+        context.clock.follow(context.raft.read(Fsm::now));
+    }
 }
 
 async fn compare_clocks(context: Context) {

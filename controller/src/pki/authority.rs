@@ -30,8 +30,9 @@ use super::{
 
 const KEY_FILE: &str = "ca.key";
 const CERTIFICATE_FILE: &str = "ca.crt";
-const SERVER_KEY_FILE: &str = "server.key";
-const SERVER_CERTIFICATE_FILE: &str = "server.crt";
+/// The controller's own key and certificate.
+pub const SERVER_KEY_FILE: &str = "server.key";
+pub const SERVER_CERTIFICATE_FILE: &str = "server.crt";
 
 /// A certificate that was just issued.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +110,25 @@ impl Authority {
         }
         let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(crypto("read the CA"))?;
         Ok(Self { cluster, certificate, pin, not_after, issuer })
+    }
+
+    /// Writes down what another controller gave of itself: `create` for one that joins.
+    pub fn install(folder: &Path, keys: &[v1::AuthorityKey]) -> Result<Self, PkiError> {
+        let key = keys.first().ok_or_else(|| PkiError::Damaged {
+            path: folder.join(KEY_FILE),
+            reason: "no key came from the other controller".to_owned(),
+        })?;
+        files::create_private_folder(folder)?;
+        let certificate = certificate_pem(&key.certificate_der);
+        files::write_atomic(&folder.join(KEY_FILE), key.key_pem.as_bytes(), MODE_PRIVATE)?;
+        files::write_atomic(&folder.join(CERTIFICATE_FILE), certificate.as_bytes(), MODE_PUBLIC)?;
+        Self::load(folder)
+    }
+
+    /// All of it, private keys included, for another controller.
+    pub fn to_wire(&self) -> Vec<v1::AuthorityKey> {
+        let key_pem = self.issuer.key().serialize_pem();
+        vec![v1::AuthorityKey { certificate_der: self.certificate.to_vec(), key_pem }]
     }
 
     pub fn cluster(&self) -> &ClusterId {

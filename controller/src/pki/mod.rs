@@ -18,7 +18,7 @@ pub mod token;
 mod tests;
 
 pub use audit_signer::{AuditSignature, AuditSigner};
-pub use authority::{Authority, Issued};
+pub use authority::{Authority, Issued, SERVER_CERTIFICATE_FILE, SERVER_KEY_FILE};
 pub use request::SigningRequest;
 
 use std::path::PathBuf;

@@ -336,6 +336,13 @@ impl Enrollment for Desk {
         Err(Status::unimplemented("not here"))
     }
 
+    async fn join_controller(
+        &self,
+        _: Request<v1::JoinControllerRequest>,
+    ) -> Result<Response<v1::JoinControllerResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
     async fn renew(
         &self,
         _: Request<v1::RenewRequest>,

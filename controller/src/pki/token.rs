@@ -4,7 +4,7 @@
 //! functions are pure but for the randomness of a new token; that a name is used once is decided by
 //! the state machine when `RedeemJoinToken` is applied.
 
-use fleet_core::command::CreateJoinToken;
+use fleet_core::command::{CreateControllerToken, CreateJoinToken};
 use fleet_core::id::TokenId;
 use fleet_core::name::NodeName;
 use fleet_core::node::{JoinToken as TokenRecord, MachineIdentity};
@@ -92,6 +92,32 @@ pub fn mint_token(
     if ttl == Millis::ZERO || ttl > TOKEN_TTL_MAX {
         return Err(TokenError::Ttl);
     }
+    let (id, text, secret_sha256) = draw(pin)?;
+    Ok(MintedToken { text, command: CreateJoinToken { id, secret_sha256, names, ttl } })
+}
+
+/// A new token for a controller: the text for the admin, and the command that makes it known.
+#[derive(Debug, Clone)]
+pub struct MintedControllerToken {
+    /// Shown once, never stored.
+    pub text: Secret,
+    pub command: CreateControllerToken,
+}
+
+/// Makes a token for one more controller.
+pub fn mint_controller_token(
+    pin: SpkiPin,
+    ttl: Millis,
+) -> Result<MintedControllerToken, TokenError> {
+    if ttl == Millis::ZERO || ttl > TOKEN_TTL_MAX {
+        return Err(TokenError::Ttl);
+    }
+    let (id, text, secret_sha256) = draw(pin)?;
+    Ok(MintedControllerToken { text, command: CreateControllerToken { id, secret_sha256, ttl } })
+}
+
+/// A drawn token: its id, its text, and what is stored of its secret.
+fn draw(pin: SpkiPin) -> Result<(TokenId, Secret, String), TokenError> {
     let failed = |error: PkiError| TokenError::Random(RandomFailed(error.to_string()));
     let letters: [u8; ID_LETTERS] = random().map_err(failed)?;
     let letters: String = letters.iter().map(|byte| alphabet_letter(*byte)).collect();
@@ -99,8 +125,7 @@ pub fn mint_token(
         .map_err(|error| TokenError::Random(RandomFailed(error.to_string())))?;
     let secret = secret_text(&random::<SECRET_BYTES>().map_err(failed)?);
     let secret_sha256 = hash_of(secret.expose());
-    let text = JoinToken { id: id.clone(), secret, pin }.to_text();
-    Ok(MintedToken { text, command: CreateJoinToken { id, secret_sha256, names, ttl } })
+    Ok((id.clone(), JoinToken { id, secret, pin }.to_text(), secret_sha256))
 }
 
 /// Whether this secret opens this token for this name and machine now. Says nothing about the token
@@ -112,7 +137,7 @@ pub fn verify_secret(
     machine: &MachineIdentity,
     now: Timestamp,
 ) -> Result<(), TokenError> {
-    if !equal_in_constant_time(hash_of(secret).as_bytes(), record.secret_sha256.as_bytes()) {
+    if !is_secret_of(secret, &record.secret_sha256) {
         return Err(TokenError::Wrong);
     }
     if now >= record.expires_at {
@@ -132,6 +157,16 @@ pub fn verify_secret(
 /// The command line to paste on the new node.
 pub fn join_line(address: &str, text: &Secret, name: &NodeName) -> Secret {
     Secret::new(format!("fleet-agent join {address} --token {} --name {name}", text.expose()))
+}
+
+/// The command line to paste on the new controller.
+pub fn controller_join_line(address: &str, text: &Secret) -> Secret {
+    Secret::new(format!("fleet-controller join {}@{address}", text.expose()))
+}
+
+/// Whether `sha256` was stored for this secret. Takes as long either way.
+pub fn is_secret_of(secret: &str, sha256: &str) -> bool {
+    equal_in_constant_time(hash_of(secret).as_bytes(), sha256.as_bytes())
 }
 
 /// What is stored of a secret.

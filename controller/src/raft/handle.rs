@@ -1,6 +1,6 @@
 //! The handle to consensus: propose, read, learn who leads. Cheap to clone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,11 @@ use std::time::Duration;
 use fleet_core::{Envelope, Fsm, Rejection, Reply, Who};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::error::{ClientWriteError, ForwardToLeader, LinearizableReadError, RaftError};
-use openraft::{BasicNode, ReadPolicy};
+use openraft::{Instant as _, ReadPolicy};
 use tokio::sync::watch;
 
 use super::fatal::{Fatal, FatalHook};
+use super::heard::Heard;
 use super::log_store::LogStore;
 use super::service::{PeerCheck, RaftService};
 use super::start::RaftConfig;
@@ -24,11 +25,11 @@ pub(crate) const ENTRY_BYTES_MAX: usize = 1 << 20;
 /// How long a proposal may take.
 const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long confirming leadership may take.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
+const READ_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a leader that a majority follows is waited for: an election is over within this.
+const LEADERLESS_MAX: Duration = Duration::from_millis(2_500);
 /// Free disk space below which users' commands are refused, so that what must be written still can.
 const FREE_BYTES_MIN: u64 = 256 << 20;
-/// How long a new controller may take to catch up before it votes.
-const MEMBER_TIMEOUT: Duration = Duration::from_secs(900);
 /// Pause before a proposal that was surely not taken is offered again.
 const RETRY_PAUSE: Duration = Duration::from_millis(25);
 /// How long each stop of a part may take at shutdown.
@@ -85,7 +86,7 @@ pub enum ReadError {
 /// Why the set of controllers was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the controllers stay as they are: {0}")]
-pub struct MemberError(String);
+pub struct MemberError(pub(super) String);
 
 /// Who leads, as this controller knows it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -99,6 +100,8 @@ pub struct Leadership {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaftStatus {
     pub node: u64,
+    /// `leader`, `follower`, `candidate`, `learner`.
+    pub role: &'static str,
     pub leadership: Leadership,
     pub last_log_index: u64,
     pub committed_index: u64,
@@ -121,6 +124,7 @@ pub struct RaftHandle {
     log: LogStore,
     audit: AuditStore,
     leadership: watch::Receiver<Leadership>,
+    heard: Heard,
     cluster: String,
     node: u64,
     dir: Arc<Path>,
@@ -147,10 +151,15 @@ impl RaftHandle {
             log,
             audit,
             leadership,
+            heard: Heard::default(),
             cluster: config.cluster.clone(),
             node: config.node,
             dir: config.dir.as_path().into(),
         }
+    }
+
+    pub(super) fn raft(&self) -> &Raft {
+        &self.raft
     }
 
     /// This controller's id.
@@ -185,6 +194,7 @@ impl RaftHandle {
             self.check_space(FREE_BYTES_MIN)?;
         }
         let deadline = tokio::time::Instant::now() + timeout;
+        let leader_by = deadline.min(tokio::time::Instant::now() + LEADERLESS_MAX);
         loop {
             let writing = self.raft.client_write(envelope.clone());
             let Ok(written) = tokio::time::timeout_at(deadline, writing).await else {
@@ -210,7 +220,7 @@ impl RaftHandle {
             if leader.as_ref().is_some_and(|leader| leader.node != self.node) {
                 return Err(ProposeError::NotLeader { leader });
             }
-            if tokio::time::Instant::now() + RETRY_PAUSE >= deadline {
+            if tokio::time::Instant::now() + RETRY_PAUSE >= leader_by {
                 return Err(ProposeError::NoQuorum);
             }
             tokio::time::sleep(RETRY_PAUSE).await;
@@ -238,6 +248,24 @@ impl RaftHandle {
     /// Returns once this controller is known to lead and has applied all that was committed before
     /// the call: a read after it sees everything acknowledged anywhere.
     pub async fn ensure_linearizable(&self) -> Result<(), ReadError> {
+        let leader_by = tokio::time::Instant::now() + LEADERLESS_MAX;
+        loop {
+            let refused = match self.confirm_leadership().await {
+                Err(ReadError::NotLeader { leader })
+                    if leader.as_ref().is_none_or(|leader| leader.node == self.node) =>
+                {
+                    ReadError::NoQuorum
+                }
+                other => return other,
+            };
+            if tokio::time::Instant::now() + RETRY_PAUSE >= leader_by {
+                return Err(refused);
+            }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    async fn confirm_leadership(&self) -> Result<(), ReadError> {
         let confirming = self.raft.ensure_linearizable(ReadPolicy::ReadIndex);
         match tokio::time::timeout(READ_TIMEOUT, confirming).await {
             Err(_) => Err(ReadError::NoQuorum),
@@ -250,6 +278,21 @@ impl RaftHandle {
                 Err(ReadError::NoQuorum)
             }
         }
+    }
+
+    /// How long ago a leader was heard; no time at all on the leader itself.
+    pub fn leader_silence(&self) -> Option<Duration> {
+        if self.leadership.borrow().is_leader { Some(Duration::ZERO) } else { self.heard.silence() }
+    }
+
+    /// How old the state as applied here may be: since when this controller has not been told that it
+    /// is the newest. Nothing where it never was.
+    pub fn age(&self) -> Option<Duration> {
+        if self.leadership.borrow().is_leader {
+            let metrics = self.raft.metrics();
+            return metrics.borrow_watched().last_quorum_acked.map(|at| at.elapsed());
+        }
+        self.heard.age(*self.view.applied().borrow())
     }
 
     /// Index of the last entry applied here, and every change of it.
@@ -280,6 +323,12 @@ impl RaftHandle {
         let replicated = m.replication.iter().flatten();
         RaftStatus {
             node: self.node,
+            role: match m.state {
+                openraft::ServerState::Leader => "leader",
+                openraft::ServerState::Follower => "follower",
+                openraft::ServerState::Candidate => "candidate",
+                openraft::ServerState::Learner | openraft::ServerState::Shutdown => "learner",
+            },
             leadership: *self.leadership.borrow(),
             last_log_index: m.last_log_index.unwrap_or(0),
             committed_index: index(&m.local_committed).unwrap_or(0),
@@ -301,36 +350,9 @@ impl RaftHandle {
             cluster: self.cluster.clone(),
             node: self.node,
             check,
+            heard: self.heard.clone(),
+            applied: self.view.applied(),
         }
-    }
-
-    /// Adds controllers (first as learners, then as voters) or removes some: afterwards exactly
-    /// `members` vote. Only on the leader; ids must never have been used before.
-    pub async fn set_members(&self, members: BTreeMap<u64, String>) -> Result<(), MemberError> {
-        tokio::time::timeout(MEMBER_TIMEOUT, self.change_members(members))
-            .await
-            .map_err(|_| MemberError(format!("not done within {MEMBER_TIMEOUT:?}")))?
-            .map_err(|e| MemberError(e.to_string()))
-    }
-
-    async fn change_members(
-        &self,
-        members: BTreeMap<u64, String>,
-    ) -> Result<(), RaftError<TypeConfig, ClientWriteError<TypeConfig>>> {
-        let status = self.status();
-        let known: BTreeSet<u64> =
-            status.voters.iter().chain(&status.learners).map(|peer| peer.node).collect();
-        for (id, address) in members.iter().filter(|(id, _)| !known.contains(id)) {
-            self.raft.add_learner(*id, BasicNode::new(address), true).await?;
-        }
-        let voters: BTreeSet<u64> = members.into_keys().collect();
-        self.raft.change_membership(voters, false).await?;
-        Ok(())
-    }
-
-    /// Hands leadership to another voter, before a planned stop. Only a request.
-    pub async fn transfer_leadership(&self, to: u64) -> Result<(), ReadError> {
-        self.raft.trigger().transfer_leader(to).await.map_err(|e| ReadError::Fatal(e.to_string()))
     }
 
     /// Makes a snapshot now, without waiting for the next one that is due.

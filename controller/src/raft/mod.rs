@@ -8,7 +8,7 @@
 //! * `writer`, `log_store`: one thread that writes and syncs in groups, and openraft's view of it;
 //! * `snapshot`, `state_machine`: the FSM, its snapshots, its audit records;
 //! * `network`, `service`: the two ends of the gRPC between controllers;
-//! * `handle`: what the rest of the controller sees.
+//! * `handle`, `members`: what the rest of the controller sees.
 //!
 //! Nothing here may skip a log entry, retry a failed fsync, or repair a store.
 
@@ -17,8 +17,10 @@ pub(crate) mod disk;
 pub mod fatal;
 mod frame;
 mod handle;
+mod heard;
 mod journal;
 mod log_store;
+mod members;
 mod network;
 mod service;
 mod snapshot;
@@ -37,7 +39,8 @@ pub use handle::{
     Applied, Leadership, MemberError, Peer, ProposeError, RaftHandle, RaftStatus, ReadError,
 };
 pub use journal::JournalError;
-pub use network::{PeerConnector, PlaintextConnector};
+pub use members::{Members, Progress};
+pub use network::{NoPeers, PeerConnector, PlaintextConnector};
 pub use service::{PeerCheck, RaftService};
 pub use snapshot::SnapshotFileError;
 pub use start::{RaftConfig, StartError, start};

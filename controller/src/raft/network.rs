@@ -35,6 +35,9 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 8 << 20;
 const PART_BYTES: usize = 1 << 20;
 /// Parts in flight.
 const PARTS_IN_FLIGHT: usize = 4;
+/// How long a peer may take to answer entries, at least. Longer than openraft's own measure: an answer
+/// that comes late still counts for the leader's lease, one that was given up does not.
+const APPEND_TIMEOUT: Duration = Duration::from_millis(500);
 /// A snapshot with its audit records may take this long altogether.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(600);
 /// The peer writes what it holds in memory before it answers where its audit log ends.
@@ -57,6 +60,16 @@ impl PeerConnector for PlaintextConnector {
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
             .map_err(|e| e.to_string())?;
         Ok(endpoint.connect_timeout(Duration::from_millis(500)).connect_lazy())
+    }
+}
+
+/// Reaches nobody: for a store that is being made.
+#[derive(Debug, Clone, Copy)]
+pub struct NoPeers;
+
+impl PeerConnector for NoPeers {
+    fn channel(&self, node: u64, _address: &str) -> Result<Channel, String> {
+        Err(format!("controller {node} cannot be there yet"))
     }
 }
 
@@ -229,7 +242,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         rpc: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
-        self.call(Call::Append, &rpc, option.soft_ttl()).await
+        self.call(Call::Append, &rpc, option.soft_ttl().max(APPEND_TIMEOUT)).await
     }
 
     async fn vote(

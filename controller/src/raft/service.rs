@@ -8,14 +8,17 @@ use std::sync::Arc;
 use fleet_proto::v1;
 use fleet_proto::v1::raft_server::{Raft as RaftApi, RaftServer};
 use fleet_proto::v1::snapshot_part::Part;
+use openraft::raft::AppendEntriesRequest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
+use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::heard::Heard;
 use super::network::MESSAGE_BYTES_MAX;
 use super::snapshot::SNAPSHOT_BYTES_MAX;
-use super::types::{Raft, Snapshot, SnapshotMeta, Vote};
+use super::types::{Raft, Snapshot, SnapshotMeta, TypeConfig, Vote};
 use crate::audit::AuditStore;
 
 /// Says whether the connection behind a request may speak for controller `from`.
@@ -29,6 +32,8 @@ pub struct RaftService {
     pub(super) cluster: String,
     pub(super) node: u64,
     pub(super) check: PeerCheck,
+    pub(super) heard: Heard,
+    pub(super) applied: watch::Receiver<u64>,
 }
 
 impl std::fmt::Debug for RaftService {
@@ -88,7 +93,12 @@ impl RaftApi for RaftService {
         &self,
         request: Request<v1::RaftRequest>,
     ) -> Result<Response<v1::RaftReply>, Status> {
-        let answer = self.raft.append_entries(self.open(request)?).await.map_err(stopped)?;
+        let entries: AppendEntriesRequest<TypeConfig> = self.open(request)?;
+        let committed = entries.leader_commit.map_or(0, |id| id.index);
+        let answer = self.raft.append_entries(entries).await.map_err(stopped)?;
+        if answer.is_success() {
+            self.heard.note(committed, *self.applied.borrow());
+        }
         reply(&answer)
     }
 

@@ -37,6 +37,9 @@ impl Fsm {
         }
         self.cluster = Some(cluster.clone());
         self.incarnation = incarnation;
+        // A restored cluster begins with one controller; none of the old ones speaks for it.
+        self.roster.members.clear();
+        self.roster.tokens.clear();
         self.cluster_version = self.cluster_version.max(1);
         turn.say(Event::ClusterInitialised { cluster: cluster.clone(), incarnation });
         Ok(Reply::Done)

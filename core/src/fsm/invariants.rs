@@ -27,7 +27,19 @@ impl Fsm {
         self.leases_and_holds_agree()?;
         self.reservations_do_not_overlap()?;
         self.jobs_and_allocations_agree()?;
-        self.nodes_list_their_own_gpus()
+        self.nodes_list_their_own_gpus()?;
+        self.controller_ids_were_given()
+    }
+
+    /// Ids and addresses belong to one controller each, and no id is above the highest given.
+    fn controller_ids_were_given(&self) -> Result<(), Violation> {
+        let mut addresses = std::collections::BTreeSet::new();
+        for (id, member) in &self.roster.members {
+            let highest = self.roster.highest;
+            must!(*id == member.id && *id <= highest, "controller {id} was never given its id");
+            must!(addresses.insert(&member.address), "two controllers have {}", member.address);
+        }
+        Ok(())
     }
 
     /// One lease a GPU, and under a reservation's lease one child of the same owner.

@@ -12,6 +12,7 @@ use crate::actor::{Actor, authorize};
 use crate::allocation::Allocation;
 use crate::audit::{self, AuditBody, AuditRecord};
 use crate::command::{Command, Envelope};
+use crate::controller::Roster;
 use crate::event::Event;
 use crate::gpu::Gpu;
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
@@ -25,6 +26,7 @@ use crate::reservation::Reservation;
 use crate::time::Timestamp;
 
 mod cluster;
+mod controllers;
 mod deadlines;
 mod eviction;
 mod invariants;
@@ -92,6 +94,8 @@ pub struct Fsm {
     ended_reservations: Vec<ReservationId>,
     allocations: BTreeMap<AllocationId, Allocation>,
     tokens: BTreeMap<TokenId, JoinToken>,
+    #[serde(default)]
+    roster: Roster,
     requests: requests::RequestTable,
     storm: storm::StormWatch,
     audit_seq: u64,
@@ -214,6 +218,9 @@ impl Fsm {
             | Command::ResetClock { .. }
             | Command::CreateJoinToken(_)
             | Command::RedeemJoinToken { .. }
+            | Command::CreateControllerToken(_)
+            | Command::AdmitController(_)
+            | Command::RemoveController { .. }
             | Command::RegisterNode { .. }
             | Command::ReportNode { .. }
             | Command::PlaceJobs { .. }
@@ -249,6 +256,9 @@ impl Fsm {
             Command::RedeemJoinToken { id, node, machine } => {
                 self.redeem_join_token(turn, id, node, machine)
             }
+            Command::CreateControllerToken(wish) => self.create_controller_token(turn, wish),
+            Command::AdmitController(wish) => self.admit_controller(turn, wish),
+            Command::RemoveController { id } => self.remove_controller(turn, *id),
             Command::RegisterNode { node, facts } => self.register_node(turn, node, facts),
             Command::ReportNode { node, reports } => self.report_node(turn, node, reports),
             Command::PlaceJobs { placements } => Ok(self.place_jobs(turn, placements)),

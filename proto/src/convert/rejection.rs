@@ -8,6 +8,9 @@ pub const REJECTION_TRAILER: &str = "fleet-rejection-bin";
 /// Trailer that names the leading controller's address, when another one was asked.
 pub const LEADER_TRAILER: &str = "fleet-leader";
 
+/// Trailer that says that there is no leader, or none that a majority follows: no address is better.
+pub const NO_QUORUM_TRAILER: &str = "fleet-no-quorum";
+
 /// The status of a refusal.
 pub fn to_status(rejection: &Rejection) -> Status {
     let code = match rejection {
@@ -18,6 +21,7 @@ pub fn to_status(rejection: &Rejection) -> Status {
         Rejection::AlreadyEnded { .. }
         | Rejection::PlanStale { .. }
         | Rejection::ClusterVersion { .. }
+        | Rejection::BreaksQuorum { .. }
         | Rejection::WrongCluster { .. }
         | Rejection::RequestTooOld { .. } => Code::FailedPrecondition,
         Rejection::IdTaken { .. } | Rejection::RequestReused { .. } => Code::AlreadyExists,

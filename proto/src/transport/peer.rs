@@ -18,6 +18,8 @@ use super::identity::{CertificateFault, PeerCertificate, Role};
 
 /// The call a peer without a certificate may make.
 pub const JOIN_PATH: &str = "/fleet.v1.Enrollment/Join";
+/// The call a new controller makes without a certificate.
+pub const JOIN_CONTROLLER_PATH: &str = "/fleet.v1.Enrollment/JoinController";
 /// The call a node with an expired certificate may make.
 pub const RENEW_PATH: &str = "/fleet.v1.Enrollment/Renew";
 
@@ -162,7 +164,11 @@ impl Gate {
         match peer {
             None => Err(Status::unauthenticated("the peer of this connection is unknown")),
             Some(PeerIdentity::Local { .. }) => Ok(()),
-            Some(PeerIdentity::Anonymous { .. }) if path == JOIN_PATH => Ok(()),
+            Some(PeerIdentity::Anonymous { .. })
+                if path == JOIN_PATH || path == JOIN_CONTROLLER_PATH =>
+            {
+                Ok(())
+            }
             Some(PeerIdentity::Anonymous { .. }) => Err(Status::unauthenticated(
                 "this needs a certificate of this fleet; without one a peer can only join",
             )),

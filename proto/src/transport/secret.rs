@@ -34,3 +34,20 @@ impl fmt::Debug for crate::v1::JoinRequest {
             .finish_non_exhaustive()
     }
 }
+
+/// The same for a controller's.
+impl fmt::Debug for crate::v1::JoinControllerRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinControllerRequest")
+            .field("token_id", &self.token_id)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The fleet's private key.
+impl fmt::Debug for crate::v1::AuthorityKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AuthorityKey(redacted)")
+    }
+}

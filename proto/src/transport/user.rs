@@ -8,7 +8,7 @@ use tonic::transport::Channel;
 use super::credentials::{CredentialError, Credentials};
 use super::files::{self, FileError, MODE_PRIVATE, MODE_PUBLIC};
 use super::identity::{Role, key_pin_of};
-use super::issued::{self, IssuedFault};
+use super::issued::{self, Accepted, IssuedFault};
 use super::keys::{KeyError, OwnKey};
 use super::limits::CALL_TIMEOUT;
 use crate::v1::UserCertificateRequest;
@@ -49,20 +49,7 @@ impl UserFolder {
     /// Asks for a new certificate with a new key, and stores both. `channel` must lead to the
     /// controller's Unix socket: that socket is what makes the reply trustworthy.
     pub async fn renew(&self, channel: Channel) -> Result<Credentials, UserCertificateError> {
-        let key = OwnKey::generate()?;
-        let message = UserCertificateRequest { csr_der: key.signing_request()? };
-        let mut request = tonic::Request::new(message);
-        request.set_timeout(CALL_TIMEOUT);
-        let reply = EnrollmentClient::new(channel)
-            .user_certificate(request)
-            .await
-            .map_err(|status| UserCertificateError::Refused(Box::new(status)))?
-            .into_inner()
-            .certificate;
-        let authority = reply.as_ref().map_or(&[] as &[u8], |reply| &reply.ca_der);
-        let pin = key_pin_of(authority).map_err(IssuedFault::Certificate)?;
-        let is_user = |identity: &super::Identity| matches!(identity.role, Role::User(_));
-        let accepted = issued::accept(reply, &key, pin, "a user", is_user)?;
+        let (key, accepted) = ask(channel).await?;
         let Self(folder) = self;
         files::create_private_folder(folder)?;
         let key_pem = key.to_pem();
@@ -76,4 +63,24 @@ impl UserFolder {
         files::write_atomic(&folder.join("user.crt"), certificate, MODE_PUBLIC)?;
         Ok(accepted.credentials)
     }
+}
+
+/// A new key and a certificate for it, stored nowhere. `channel` must lead to the controller's Unix
+/// socket.
+pub async fn ask(channel: Channel) -> Result<(OwnKey, Accepted), UserCertificateError> {
+    let key = OwnKey::generate()?;
+    let message = UserCertificateRequest { csr_der: key.signing_request()? };
+    let mut request = tonic::Request::new(message);
+    request.set_timeout(CALL_TIMEOUT);
+    let reply = EnrollmentClient::new(channel)
+        .user_certificate(request)
+        .await
+        .map_err(|status| UserCertificateError::Refused(Box::new(status)))?
+        .into_inner()
+        .certificate;
+    let authority = reply.as_ref().map_or(&[] as &[u8], |reply| &reply.ca_der);
+    let pin = key_pin_of(authority).map_err(IssuedFault::Certificate)?;
+    let is_user = |identity: &super::Identity| matches!(identity.role, Role::User(_));
+    let accepted = issued::accept(reply, &key, pin, "a user", is_user)?;
+    Ok((key, accepted))
 }

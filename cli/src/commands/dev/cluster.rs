@@ -14,13 +14,13 @@ use nix::unistd::{Pid, geteuid};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::controllers::{RENEW_EVERY, by_socket};
 use super::processes::{Plan, Programs, cannot};
 use super::state::{DEV_FILE, DevState, Process};
 use super::traces;
 use crate::args::DevArgs;
 use crate::client::{Client, request_meta};
 use crate::commands::{Context, job, node};
-use crate::config::Config;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::job::Job;
@@ -29,15 +29,14 @@ use crate::times::Clock;
 
 /// Until `init` or `join` is done.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
-/// Until the controller answers, and until all nodes are ready.
-const CONTROLLER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Until all nodes are ready.
 const NODES_TIMEOUT: Duration = Duration::from_secs(60);
 /// Until cancelled jobs have ended; what is left then is killed.
 const JOBS_TIMEOUT: Duration = Duration::from_secs(15);
 /// Until a program has obeyed SIGTERM.
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks at the same thing.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Lines of a log that are shown when its program failed.
 const LOG_LINES_SHOWN: usize = 12;
 
@@ -49,17 +48,13 @@ pub(in crate::commands) async fn run(context: &Context, args: &DevArgs) -> Resul
         );
         return Err(failure.hint("sudo fleet dev"));
     }
-    if args.controllers != 1 {
-        let failure =
-            Failure::new(Exit::Failed, "`fleet dev` can start only one controller so far");
-        return Err(failure.hint("leave --controllers out"));
-    }
     let programs = Programs::find()?;
     let (folder, temporary) = folder(args)?;
     let plan = Plan {
         folder,
         programs,
         nodes: args.nodes,
+        controllers: args.controllers,
         gpus: args.gpus,
         tag: tag(args.state.as_deref())?,
     };
@@ -169,18 +164,17 @@ fn remove_folder(folder: &Path, wanted: bool) {
 }
 
 /// A running cluster.
-struct Cluster<'a> {
+pub(super) struct Cluster<'a> {
     context: &'a Context,
-    plan: Plan,
-    client: Client,
-    state: DevState,
+    pub(super) plan: Plan,
+    pub(super) client: Client,
+    pub(super) state: DevState,
     children: Vec<Child>,
 }
 
 impl<'a> Cluster<'a> {
     fn new(context: &'a Context, plan: Plan) -> Result<Self, Failure> {
-        let config = Config { socket: Some(plan.socket()), remote: None, ca: None };
-        let client = Client::new(&config, Clock::of_this_machine())?;
+        let client = by_socket(&plan, 1)?;
         let state = DevState {
             schema: DevState::SCHEMA.to_owned(),
             config: plan.config_file(),
@@ -191,14 +185,7 @@ impl<'a> Cluster<'a> {
     }
 
     async fn start(&mut self) -> Result<(), Failure> {
-        let (controller, init) = self.plan.prepare_controller()?;
-        if let Some(argv) = init {
-            finish(&argv, &controller.log).await?;
-        }
-        self.plan.write_client_config()?;
-        let log = controller.log.clone();
-        self.spawn(controller)?;
-        self.controller_answers(&log).await?;
+        self.start_controllers().await?;
         let names = self.plan.node_names();
         let mut agents = Vec::new();
         for (number, name) in names.iter().enumerate() {
@@ -215,7 +202,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Starts a program in a process group of its own: Ctrl-C on the terminal is for `dev` alone.
-    fn spawn(&mut self, mut process: Process) -> Result<(), Failure> {
+    pub(super) fn spawn(&mut self, mut process: Process) -> Result<(), Failure> {
         let mut command = command(&process.argv, &process.log)?;
         let child = command.envs(&process.env).spawn();
         let child = child.map_err(|error| cannot("start", Path::new(&process.argv[0]), &error))?;
@@ -223,22 +210,6 @@ impl<'a> Cluster<'a> {
         self.state.processes.push(process);
         self.children.push(child);
         self.state.write(&self.plan.folder)
-    }
-
-    async fn controller_answers(&mut self, log: &Path) -> Result<(), Failure> {
-        let deadline = Instant::now() + CONTROLLER_TIMEOUT;
-        loop {
-            self.fail_if_one_ended()?;
-            let mut api = self.client.api();
-            let asked = api.get_status(fleet_proto::v1::GetStatusRequest {});
-            if let Ok(Ok(_)) = tokio::time::timeout(STOP_TIMEOUT, asked).await {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(with_log("the controller does not answer", log));
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
     }
 
     async fn join(&self, names: &[String], agents: &[Process]) -> Result<(), Failure> {
@@ -292,8 +263,12 @@ impl<'a> Cluster<'a> {
     fn welcome(&self) -> String {
         let (nodes, gpus) = (self.plan.nodes, self.plan.gpus);
         let config = self.plan.config_file();
+        let controllers = match self.plan.controllers {
+            1 => "1 controller".to_owned(),
+            count => format!("{count} controllers"),
+        };
         format!(
-            "ready\n{nodes} nodes with {} {} each, in {}\n\n\
+            "ready\n{controllers}, {nodes} nodes with {} {} each, in {}\n\n\
              In another terminal:\n  \
              export FLEET_CONFIG={}\n  \
              fleet status\n  \
@@ -325,7 +300,7 @@ impl<'a> Cluster<'a> {
         Ok(ended)
     }
 
-    fn fail_if_one_ended(&mut self) -> Result<(), Failure> {
+    pub(super) fn fail_if_one_ended(&mut self) -> Result<(), Failure> {
         match self.note_ended()?.first() {
             Some(index) => {
                 let process = &self.state.processes[*index];
@@ -338,10 +313,17 @@ impl<'a> Cluster<'a> {
 
     /// Waits for a signal, and tells of programs that end meanwhile.
     async fn watch(&mut self, signals: &mut Signals) -> Result<(), Failure> {
+        let mut renew_at = Instant::now() + RENEW_EVERY;
         loop {
             tokio::select! {
                 () = signals.stop() => return Ok(()),
                 () = tokio::time::sleep(POLL_INTERVAL * 4) => {}
+            }
+            if self.plan.controllers > 1 && Instant::now() > renew_at {
+                renew_at = Instant::now() + RENEW_EVERY;
+                if let Err(failure) = self.renew_certificate().await {
+                    say(&failure.message);
+                }
             }
             for index in self.note_ended()? {
                 let process = &self.state.processes[index];
@@ -370,7 +352,9 @@ impl<'a> Cluster<'a> {
         }
         traces::unmount_below(&self.plan.folder);
         // With a folder that stays, another start makes them anew.
-        fs::remove_file(self.plan.socket()).ok();
+        for number in 1..=self.plan.controllers {
+            fs::remove_file(self.plan.socket(number)).ok();
+        }
     }
 
     /// Cancels every open job, and waits until they have ended. Where no controller answers, the
@@ -444,7 +428,7 @@ fn command(argv: &[String], log: &Path) -> Result<Command, Failure> {
 }
 
 /// Runs a command to its end.
-async fn finish(argv: &[String], log: &Path) -> Result<(), Failure> {
+pub(super) async fn finish(argv: &[String], log: &Path) -> Result<(), Failure> {
     let mut command = command(argv, log)?;
     let verb = argv.get(1).map_or("", String::as_str);
     let program = Path::new(&argv[0]);
@@ -458,7 +442,7 @@ async fn finish(argv: &[String], log: &Path) -> Result<(), Failure> {
 }
 
 /// A failure with the end of the log that explains it.
-fn with_log(message: &str, log: &Path) -> Failure {
+pub(super) fn with_log(message: &str, log: &Path) -> Failure {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();

@@ -4,6 +4,7 @@
 //! configured and called; [`traces`] removes what a killed part would leave behind.
 
 mod cluster;
+mod controllers;
 mod fault;
 mod processes;
 mod state;

@@ -74,13 +74,16 @@ pub(super) struct Plan {
     pub(super) folder: PathBuf,
     pub(super) programs: Programs,
     pub(super) nodes: u16,
+    pub(super) controllers: u16,
     pub(super) gpus: DevGpus,
     /// Tells the control groups of several clusters on one machine apart.
     pub(super) tag: String,
 }
 
-/// Files of the one controller.
-const CONTROLLER: &str = "controller-1";
+/// A controller's folder; its number in the fleet is another thing.
+fn controller(number: u16) -> String {
+    format!("controller-{number}")
+}
 
 impl Plan {
     /// Refuses what cannot work, before anything is made.
@@ -113,8 +116,17 @@ impl Plan {
         self.folder.join("fleet.toml")
     }
 
-    pub(super) fn socket(&self) -> PathBuf {
-        self.folder.join("controller.sock")
+    /// The socket of a controller, the first being 1.
+    pub(super) fn socket(&self, number: u16) -> PathBuf {
+        match number {
+            1 => self.folder.join("controller.sock"),
+            _ => self.folder.join(format!("controller-{number}.sock")),
+        }
+    }
+
+    /// Where `fleet` finds its own certificate when there are several controllers.
+    pub(super) fn user_folder(&self) -> PathBuf {
+        self.folder.join("user")
     }
 
     /// The name of a node's control group; every job of it lies below.
@@ -131,46 +143,96 @@ impl Plan {
         self.folder.join(part).join(file)
     }
 
-    /// Writes the settings that `fleet` reads.
+    /// Writes the settings that `fleet` reads: the socket of one controller, or the addresses of all.
     pub(super) fn write_client_config(&self) -> Result<(), Failure> {
         // The controller's own folder is closed to users.
-        let (kept, ca) = (self.path(CONTROLLER, "data/pki/ca.crt"), self.folder.join("ca.crt"));
+        let (kept, ca) = (self.path(&controller(1), "data/pki/ca.crt"), self.folder.join("ca.crt"));
         fs::copy(&kept, &ca).map_err(|error| cannot("copy", &kept, &error))?;
-        let text = format!("socket = {}\nca = {}\n", quoted(&self.socket()), quoted(&ca));
+        let text = if self.controllers == 1 {
+            format!("socket = {}\nca = {}\n", quoted(&self.socket(1)), quoted(&ca))
+        } else {
+            let addresses: Result<Vec<String>, Failure> =
+                (1..=self.controllers).map(|number| self.address(number)).collect();
+            let user = self.user_folder();
+            format!(
+                "addresses = {:?}\nca = {}\ncert = {}\nkey = {}\n",
+                addresses?,
+                quoted(&ca),
+                quoted(&user.join("user.crt")),
+                quoted(&user.join("user.key"))
+            )
+        };
         write(&self.config_file(), &text)
     }
 
-    /// Makes the controller's files. Gives the command that makes a new cluster, if there is none.
-    pub(super) fn prepare_controller(&self) -> Result<(Process, Option<Vec<String>>), Failure> {
-        let config = self.path(CONTROLLER, "controller.toml");
-        let data = self.path(CONTROLLER, "data");
-        create(&self.folder.join(CONTROLLER))?;
+    /// Where a controller listens, by its settings.
+    fn address(&self, number: u16) -> Result<String, Failure> {
+        let path = self.path(&controller(number), "controller.toml");
+        let text = fs::read_to_string(&path).map_err(|error| cannot("read", &path, &error))?;
+        let table: Option<toml::Table> = text.parse().ok();
+        let listen = table.as_ref().and_then(|table| table.get("listen")?.as_str());
+        listen.map(str::to_owned).ok_or_else(|| {
+            Failure::new(Exit::Failed, format!("{} has no `listen`", path.display()))
+        })
+    }
+
+    /// Makes a controller's files. True if it is no member of a cluster yet.
+    pub(super) fn prepare_controller(&self, number: u16) -> Result<(Process, bool), Failure> {
+        let name = controller(number);
+        let config = self.path(&name, "controller.toml");
+        let data = self.path(&name, "data");
+        create(&self.folder.join(&name))?;
         let fresh = !data.join("controller.json").exists();
-        if fresh || !config.exists() {
+        if !config.exists() {
             let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
             let text = format!(
                 "data_dir = {}\nlisten = \"{listen}\"\nsocket = {}\nadmins = [\"root\"]\n",
                 quoted(&data),
-                quoted(&self.socket())
+                quoted(&self.socket(number))
             );
             write(&config, &text)?;
         }
-        let argv = |verb: &str| {
-            let program = self.programs.controller.display().to_string();
-            vec![program, verb.to_owned(), "--config".to_owned(), config.display().to_string()]
-        };
         let process = Process {
-            name: CONTROLLER.to_owned(),
-            id: "1".to_owned(),
+            name: name.clone(),
+            id: number.to_string(),
             role: "controller".to_owned(),
             pid: 0,
-            log: self.path(CONTROLLER, "controller.log"),
+            log: self.path(&name, "controller.log"),
             config: config.clone(),
-            argv: argv("run"),
+            argv: self.controller_command("run", &config),
             env: BTreeMap::new(),
             exited: None,
         };
-        Ok((process, fresh.then(|| argv("init"))))
+        Ok((process, fresh))
+    }
+
+    /// The command that makes a new cluster of this controller.
+    pub(super) fn init_command(&self, process: &Process) -> Vec<String> {
+        self.controller_command("init", &process.config)
+    }
+
+    /// The command that makes it one more controller, from the line that came with a token.
+    pub(super) fn join_controller_command(
+        &self,
+        line: &str,
+        process: &Process,
+    ) -> Option<Vec<String>> {
+        let invitation = line.split_whitespace().last()?.to_owned();
+        let mut argv = self.controller_command("join", &process.config);
+        argv.push(invitation);
+        Some(argv)
+    }
+
+    fn controller_command(&self, verb: &str, config: &Path) -> Vec<String> {
+        let program = self.programs.controller.display().to_string();
+        vec![program, verb.to_owned(), "--config".to_owned(), config.display().to_string()]
+    }
+
+    /// The number a controller has in the fleet, by its own file.
+    pub(super) fn controller_id(&self, number: u16) -> Option<String> {
+        let path = self.path(&controller(number), "data/controller.json");
+        let json: serde_json::Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+        Some(json.get("node")?.as_u64()?.to_string())
     }
 
     /// Makes a node's files: settings, pretended GPUs, device nodes.
@@ -350,6 +412,7 @@ mod tests {
                 fake_library: program(FAKE_LIBRARY),
             },
             nodes: 2,
+            controllers: 1,
             gpus: DevGpus { profile: Profile::V100Pcie, count: 2 },
             tag: "0a1b".to_owned(),
         }

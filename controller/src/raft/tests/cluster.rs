@@ -244,8 +244,13 @@ async fn a_fourth_controller_joins_after_the_whole_log_was_purged_and_leadership
     let new =
         RaftConfig { node: 4, members: BTreeMap::new(), ..config(&dir.path().join("4"), true) };
     nodes.push(start_node(new, listener).await);
-    let members = nodes.iter().map(|n| (n.raft.node(), n.address.clone())).collect();
-    nodes[lead].raft.set_members(members).await.unwrap();
+    nodes[lead].raft.add_learner(4, &nodes[3].address).await.unwrap();
+    until("caught up", || {
+        let matched = nodes[lead].raft.progress().get(&4).and_then(|p| p.matched);
+        matched.filter(|at| *at >= nodes[lead].raft.status().last_log_index)
+    })
+    .await;
+    nodes[lead].raft.set_voters([1, 2, 3, 4].into()).await.unwrap();
     propose(&nodes, 61).await;
     all_at(&nodes, 61).await;
     // The figures follow the state a moment later.

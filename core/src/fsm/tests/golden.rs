@@ -8,7 +8,9 @@
 use super::world::{World, bad, job, node, person, plain, res, training};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
-use crate::command::{Command, CreateJoinToken, Envelope, RefusedRequests};
+use crate::command::{
+    AdmitController, Command, CreateControllerToken, CreateJoinToken, Envelope, RefusedRequests,
+};
 use crate::fsm::Fsm;
 use crate::health::Severity;
 use crate::id::TokenId;
@@ -28,7 +30,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 22, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 25, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -94,6 +96,20 @@ fn history() -> World {
     joining.method = crate::actor::AuthMethod::JoinToken;
     let redeem = Command::RedeemJoinToken { id: token, node: node("titan04"), machine };
     w.give(joining, redeem).unwrap();
+    let first = super::controllers::first("10.0.0.1:7443");
+    w.give(Actor::controller(), Command::AdmitController(first)).unwrap();
+    let token = TokenId::parse("token-2").unwrap();
+    let (id, secret_sha256, ttl) = (token.clone(), "0".repeat(64), Millis::hours(1));
+    let wish = CreateControllerToken { id, secret_sha256, ttl };
+    w.give(root(), Command::CreateControllerToken(wish)).unwrap();
+    let second = AdmitController {
+        id: 2,
+        address: "10.0.0.2:7443".to_owned(),
+        token: Some(token),
+        key_sha256: "1".repeat(64),
+    };
+    w.give(super::controllers::joining(), Command::AdmitController(second)).unwrap();
+    w.give(root(), Command::RemoveController { id: 2 }).unwrap();
     let silent_for = Millis::secs(12);
     let silent =
         Command::SetLiveness { node: node("titan02"), liveness: Liveness::Suspect, silent_for };

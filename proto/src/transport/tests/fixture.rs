@@ -20,8 +20,8 @@ use crate::transport::{Address, Dialer, Gate, PeerIdentity, identity};
 use crate::v1::enrollment_client::EnrollmentClient;
 use crate::v1::enrollment_server::{Enrollment, EnrollmentServer};
 use crate::v1::{
-    IssuedCertificate, JoinRequest, JoinResponse, RenewRequest, RenewResponse,
-    UserCertificateRequest, UserCertificateResponse,
+    IssuedCertificate, JoinControllerRequest, JoinControllerResponse, JoinRequest, JoinResponse,
+    RenewRequest, RenewResponse, UserCertificateRequest, UserCertificateResponse,
 };
 
 pub(super) const CLUSTER: &str = "fleet-testtest";
@@ -128,6 +128,14 @@ fn answer<T>(request: &Request<T>) -> Result<Option<IssuedCertificate>, Status> 
 impl Enrollment for WhoAmI {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
         Ok(Response::new(JoinResponse { certificate: answer(&request)? }))
+    }
+
+    async fn join_controller(
+        &self,
+        request: Request<JoinControllerRequest>,
+    ) -> Result<Response<JoinControllerResponse>, Status> {
+        let certificate = answer(&request)?;
+        Ok(Response::new(JoinControllerResponse { controller_id: 0, certificate }))
     }
 
     async fn renew(

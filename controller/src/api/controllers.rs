@@ -1,0 +1,92 @@
+//! What controllers ask each other beside consensus: the authority's keys, and how they stand.
+//!
+//! Only for controllers by certificate, and never for one that was removed. The keys leave through
+//! here and nowhere else.
+
+use fleet_core::controller::Controller;
+use fleet_proto::transport::PeerIdentity;
+use fleet_proto::transport::limits::ENROLL_MESSAGE_BYTES_MAX;
+use fleet_proto::v1;
+use fleet_proto::v1::controllers_server::{Controllers, ControllersServer};
+use http::Extensions;
+use tonic::{Request, Response, Status};
+
+use super::Context;
+use crate::peers::REMOVED_TRAILER;
+use crate::raft::{PeerCheck, RaftHandle};
+
+/// The service over its context.
+#[derive(Debug, Clone)]
+pub struct ControllersService(Context);
+
+impl ControllersService {
+    pub fn new(context: Context) -> Self {
+        Self(context)
+    }
+
+    /// With the message limits set, ready for a router.
+    pub fn into_server(self) -> ControllersServer<ControllersService> {
+        ControllersServer::new(self).max_decoding_message_size(ENROLL_MESSAGE_BYTES_MAX)
+    }
+}
+
+/// The number in the certificate of a controller that was not removed.
+fn controller(raft: &RaftHandle, extensions: &Extensions) -> Result<u64, Status> {
+    let peer = extensions
+        .get::<PeerIdentity>()
+        .ok_or_else(|| Status::unauthenticated("the peer of this connection is unknown"))?;
+    let name = peer.require_controller()?.as_str();
+    let id = name.strip_prefix("controller-").and_then(|id| id.parse::<u64>().ok());
+    let id = id.filter(|id| Controller::name(*id) == name).ok_or_else(|| {
+        Status::permission_denied(format!("{name} is not the name of a controller"))
+    })?;
+    // Until consensus has let it go it is needed, for its own removal too.
+    if raft.read(|fsm| fsm.roster().was_removed(id)) && !raft.members().contains(id) {
+        let mut status =
+            Status::permission_denied(format!("controller {id} was removed from this fleet"));
+        status.metadata_mut().insert(REMOVED_TRAILER, "1".parse().map_err(|_| internal())?);
+        return Err(status);
+    }
+    Ok(id)
+}
+
+fn internal() -> Status {
+    Status::internal("a constant is not a header value")
+}
+
+/// Lets only controller `from` speak for controller `from`, and nobody who was removed.
+pub fn peer_check(raft: RaftHandle) -> PeerCheck {
+    std::sync::Arc::new(move |extensions, from| {
+        let id = controller(&raft, extensions)?;
+        if id == from {
+            return Ok(());
+        }
+        Err(Status::permission_denied(format!(
+            "controller {id} cannot speak for controller {from}"
+        )))
+    })
+}
+
+#[tonic::async_trait]
+impl Controllers for ControllersService {
+    async fn get_authority(
+        &self,
+        request: Request<v1::GetAuthorityRequest>,
+    ) -> Result<Response<v1::Authority>, Status> {
+        let id = controller(&self.0.raft, request.extensions())?;
+        if !self.0.raft.read(|fsm| fsm.roster().members().contains_key(&id)) {
+            let problem = format!("controller {id} is not known here yet; try again");
+            return Err(Status::unavailable(problem));
+        }
+        tracing::info!(controller = id, "a controller fetches the authority's keys");
+        Ok(Response::new(v1::Authority { keys: self.0.authority.to_wire() }))
+    }
+
+    async fn get_figures(
+        &self,
+        request: Request<v1::GetFiguresRequest>,
+    ) -> Result<Response<v1::ControllerFigures>, Status> {
+        controller(&self.0.raft, request.extensions())?;
+        Ok(Response::new(self.0.own_figures()))
+    }
+}

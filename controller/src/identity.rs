@@ -1,0 +1,74 @@
+//! Who this controller is: `controller.json`, written last when a cluster is made or joined.
+//!
+//! Without it there is no membership, and what was cut short is started over. The number in it is
+//! never chosen by this controller again: a disk that lost it has lost the controller.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use fleet_core::controller::Controller;
+use fleet_core::name::NodeName;
+use fleet_proto::transport::files::{self, MODE_PRIVATE};
+use serde::{Deserialize, Serialize};
+
+const FILE: &str = "controller.json";
+/// Version of the file that this build writes.
+const VERSION: u32 = 1;
+
+/// The content of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControllerIdentity {
+    v: u32,
+    pub cluster: String,
+    pub node: u64,
+}
+
+impl ControllerIdentity {
+    pub fn new(cluster: String, node: u64) -> Self {
+        Self { v: VERSION, cluster, node }
+    }
+
+    /// The name in its certificate.
+    pub fn name(&self) -> anyhow::Result<NodeName> {
+        Ok(NodeName::parse(&Controller::name(self.node))?)
+    }
+
+    /// Where the file is.
+    pub fn path(data_dir: &Path) -> PathBuf {
+        data_dir.join(FILE)
+    }
+
+    /// The stored identity, if there is one.
+    pub fn find(data_dir: &Path) -> anyhow::Result<Option<Self>> {
+        let path = Self::path(data_dir);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
+        };
+        let read: Self =
+            serde_json::from_str(&text).with_context(|| format!("read {}", path.display()))?;
+        if read.v > VERSION {
+            let found = read.v;
+            anyhow::bail!("{} was written by a newer version of fleet (v{found})", path.display());
+        }
+        Ok(Some(read))
+    }
+
+    /// The stored identity, which must be there.
+    pub fn load(data_dir: &Path) -> anyhow::Result<Self> {
+        Self::find(data_dir)?.with_context(|| {
+            let path = Self::path(data_dir);
+            format!(
+                "{} is not there: make a cluster with `fleet-controller init`, or join one with `fleet-controller join`",
+                path.display()
+            )
+        })
+    }
+
+    pub fn store(&self, data_dir: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_vec_pretty(self)?;
+        files::write_atomic(&Self::path(data_dir), &text, MODE_PRIVATE)?;
+        Ok(())
+    }
+}

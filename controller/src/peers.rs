@@ -1,0 +1,95 @@
+//! Asking the other controllers, beside consensus: how they stand, and for the authority's keys.
+//!
+//! Used by the API (`fleet controller status`), by the leader's membership loop, by `join`. Every call
+//! has a deadline; one that does not answer is a value, not an error.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleet_proto::transport::client::Address;
+use fleet_proto::transport::{Dialer, SharedCredentials};
+use fleet_proto::v1;
+use fleet_proto::v1::controllers_client::ControllersClient;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use crate::raft::PeerConnector;
+
+/// How long another controller may take to say how it stands.
+const FIGURES_TIMEOUT: Duration = Duration::from_secs(1);
+/// Trailer of a refusal: the caller was removed from the fleet.
+pub const REMOVED_TRAILER: &str = "fleet-removed";
+
+/// Channels to other controllers, by mutual TLS.
+#[derive(Debug)]
+pub struct TlsConnector(pub SharedCredentials);
+
+impl PeerConnector for TlsConnector {
+    fn channel(&self, _node: u64, address: &str) -> Result<Channel, String> {
+        let address = address.parse::<Address>().map_err(|e| e.to_string())?;
+        Ok(Dialer::new(vec![address], self.0.clone()).channel())
+    }
+}
+
+/// Asks other controllers. Cheap to clone.
+#[derive(Clone)]
+pub struct Peers(Arc<dyn PeerConnector>);
+
+impl std::fmt::Debug for Peers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Peers")
+    }
+}
+
+/// Why a controller has no figures.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Silent {
+    #[error("{0}")]
+    Unreachable(String),
+    #[error("it says that this controller was removed from the fleet")]
+    RemovedMe,
+}
+
+impl Peers {
+    pub fn new(connector: Arc<dyn PeerConnector>) -> Self {
+        Self(connector)
+    }
+
+    /// How controller `id` at `address` stands.
+    pub async fn figures(&self, id: u64, address: &str) -> Result<v1::ControllerFigures, Silent> {
+        let channel = self.0.channel(id, address).map_err(Silent::Unreachable)?;
+        let mut client = ControllersClient::new(channel);
+        let mut request = tonic::Request::new(v1::GetFiguresRequest {});
+        request.set_timeout(FIGURES_TIMEOUT);
+        let asked = tokio::time::timeout(FIGURES_TIMEOUT, client.get_figures(request));
+        let figures = match asked.await {
+            Ok(Ok(figures)) => figures.into_inner(),
+            Ok(Err(status)) if says_removed(&status) => return Err(Silent::RemovedMe),
+            Ok(Err(status)) => return Err(Silent::Unreachable(explain(&status))),
+            Err(_) => {
+                let problem = format!("no answer within {FIGURES_TIMEOUT:?}");
+                return Err(Silent::Unreachable(problem));
+            }
+        };
+        if figures.controller_id == id {
+            return Ok(figures);
+        }
+        let problem = format!("controller {} answers at its address", figures.controller_id);
+        Err(Silent::Unreachable(problem))
+    }
+}
+
+fn says_removed(status: &Status) -> bool {
+    status.code() == Code::PermissionDenied && status.metadata().contains_key(REMOVED_TRAILER)
+}
+
+/// tonic hides why a connection failed behind "transport error".
+fn explain(status: &Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut next = std::error::Error::source(status);
+    while let Some(error) = next {
+        text = error.to_string();
+        next = error.source();
+    }
+    text
+}

@@ -1,0 +1,177 @@
+//! Several controllers of a cluster: who leads, asking one of them alone, and all of them agreeing.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use fleet_proto::transport::user::UserFolder;
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::command::{self, COMMAND_MAX};
+use crate::dev_file::DevProcess;
+use crate::programs;
+use crate::wait::{self, POLL_COMMAND};
+
+/// One controller, as `fleet controller status` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Controller {
+    pub id: String,
+    pub addr: String,
+    pub role: String,
+    pub voter: bool,
+    pub term: Option<u64>,
+    pub last_log_index: Option<u64>,
+    pub applied_index: Option<u64>,
+}
+
+impl Controller {
+    fn read(item: &Value) -> Result<Self> {
+        let text = |field: &str| item[field].as_str().unwrap_or_default().to_owned();
+        Ok(Self {
+            id: item["id"].as_u64().context("id")?.to_string(),
+            addr: text("addr"),
+            role: text("role"),
+            voter: item["voter"] == true,
+            term: item["term"].as_u64(),
+            last_log_index: item["last_log_index"].as_u64(),
+            applied_index: item["applied_index"].as_u64(),
+        })
+    }
+}
+
+impl Cluster {
+    /// All controllers as one of them sees them. Works without a quorum.
+    pub fn controllers(&self) -> Result<Vec<Controller>> {
+        let status = self.json(&["controller", "status"])?;
+        status["items"].as_array().context("items")?.iter().map(Controller::read).collect()
+    }
+
+    /// The number of the one that leads, once there is one that is not `other_than`.
+    pub fn leader_other_than(&self, other_than: &str, limit: Duration) -> Result<String> {
+        wait::until("a controller leads", limit, POLL_COMMAND, || {
+            let found = self.controllers()?;
+            Ok(found.into_iter().find(|c| c.role == "leader" && c.id != other_than).map(|c| c.id))
+        })
+    }
+
+    /// The number of the one that leads.
+    pub fn leader(&self) -> Result<String> {
+        self.leader_other_than("", wait::SOON)
+    }
+
+    /// Waits until `count` controllers vote and have applied the same entry.
+    pub fn controllers_agree(&self, count: usize, limit: Duration) -> Result<()> {
+        let mut last = Vec::new();
+        wait::until(&format!("{count} controllers agree"), limit, POLL_COMMAND, || {
+            last = self.controllers()?;
+            let voting: Vec<&Controller> = last.iter().filter(|c| c.voter).collect();
+            let mut applied: Vec<Option<u64>> = voting.iter().map(|c| c.applied_index).collect();
+            applied.dedup();
+            let led = voting.iter().filter(|c| c.role == "leader").count() == 1;
+            let same = applied.len() == 1 && applied[0].is_some();
+            Ok((voting.len() == count && same && led).then_some(()))
+        })
+        .with_context(|| format!("last seen: {last:?}"))
+    }
+
+    /// `fleet` with these words that asks only this controller, over its own socket; it may go on to
+    /// the one that leads.
+    pub fn command_at(&self, id: &str, words: &[&str]) -> Result<std::process::Command> {
+        let settings = fs::read_to_string(&self.process("controller", id)?.config)?;
+        let settings: toml::Table = settings.parse()?;
+        let socket = settings.get("socket").and_then(toml::Value::as_str).context("socket")?;
+        let ca = self.state().join("ca.crt");
+        let config = self.state().join(format!("only-{id}.toml"));
+        fs::write(&config, format!("socket = {socket:?}\nca = {ca:?}\n"))?;
+        let mut command = self.command(words);
+        command.env("FLEET_CONFIG", &config);
+        Ok(command)
+    }
+
+    /// Lets one more controller join, and starts it. Gives its number in the fleet. `folder` names its
+    /// folder; one that was used before is used again.
+    pub fn add_controller(&self, folder: &str) -> Result<String> {
+        let program = programs::built("fleet-controller")?;
+        let own = self.state().join(folder);
+        fs::create_dir_all(&own)?;
+        let config = own.join("controller.toml");
+        if !config.exists() {
+            let text = format!(
+                "data_dir = {:?}\nlisten = \"127.0.0.1:{}\"\nsocket = {:?}\nadmins = [\"root\"]\n",
+                own.join("data"),
+                free_port()?,
+                self.state().join(format!("{folder}.sock")),
+            );
+            fs::write(&config, text)?;
+        }
+        let line = self.output(&["controller", "add"])?;
+        let invitation = line.split_whitespace().last().context("no join line")?;
+        let mut join = Command::new(&program);
+        join.args(["join", invitation, "--config"]).arg(&config);
+        command::run(join, COMMAND_MAX)?.ok()?;
+        let json: Value =
+            serde_json::from_str(&fs::read_to_string(own.join("data/controller.json"))?)?;
+        let id = json["node"].as_u64().context("node")?.to_string();
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let argv = [text(&program), "run".to_owned(), "--config".to_owned(), text(&config)];
+        self.adopt(DevProcess {
+            name: folder.to_owned(),
+            id: id.clone(),
+            role: "controller".to_owned(),
+            pid: 0,
+            log: own.join("controller.log"),
+            config,
+            argv: argv.to_vec(),
+            env: BTreeMap::new(),
+        })?;
+        Ok(id)
+    }
+
+    /// From now on commands know all controllers by address, with a certificate of root's from the
+    /// socket of controller `id`.
+    pub fn know_all_controllers(&self, id: &str) -> Result<()> {
+        let settings = fs::read_to_string(&self.process("controller", id)?.config)?;
+        let settings: toml::Table = settings.parse()?;
+        let socket = settings.get("socket").and_then(toml::Value::as_str).context("socket")?;
+        let user = self.state().join("user");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let channel = fleet_proto::transport::unix::channel(Path::new(socket));
+            let folder = UserFolder::new(&user);
+            let renewed = folder.renew(channel);
+            tokio::time::timeout(wait::SOON, renewed)
+                .await
+                .context("no certificate in time")?
+                .context("no certificate")
+        })?;
+        let addresses: Vec<String> = self.controllers()?.into_iter().map(|c| c.addr).collect();
+        let text = format!(
+            "addresses = {addresses:?}\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
+            self.state().join("ca.crt"),
+            user.join("user.crt"),
+            user.join("user.key"),
+        );
+        // Whole: others read it at any time.
+        let new = self.state().join("fleet.toml.new");
+        fs::write(&new, text)?;
+        fs::rename(&new, self.state().join("fleet.toml"))?;
+        Ok(())
+    }
+}
+
+/// Ports below those that the kernel gives to outgoing connections: a controller that is started again
+/// must find its own free.
+const PORTS: std::ops::Range<u16> = 30_000..32_000;
+
+fn free_port() -> Result<u16> {
+    let first = usize::try_from(std::process::id())? * 7 % PORTS.len();
+    let mut ports = PORTS.cycle().skip(first).take(PORTS.len());
+    ports
+        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
+        .context("no port is free")
+}
