@@ -118,8 +118,8 @@ fn become_program(launch: Launch<'_>, go: File) -> Failure {
 fn try_become_program(launch: Launch<'_>, mut go: File) -> Result<Infallible, Failure> {
     // A runtime must not go on building a container that nobody owns. (Not passed on to its children.)
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(|error| format!("tie to the shim: {error}"))?;
-    let copy = if launch.sealed { sealed::copy(&launch.program) } else { Ok(None) };
-    let copy = copy.map_err(|error| format!("copy {}: {error}", launch.program.display()))?;
+    // A kernel that does not run programs from memory (vm.memfd_noexec) leaves it to crun.
+    let copy = if launch.sealed { sealed::copy(&launch.program).ok().flatten() } else { None };
     let program = c_string(launch.program.into_os_string().into_vec())?;
     let arguments: Vec<_> =
         launch.arguments.into_iter().map(c_string).collect::<Result<_, Failure>>()?;
@@ -150,10 +150,10 @@ fn try_become_program(launch: Launch<'_>, mut go: File) -> Result<Infallible, Fa
         .map_err(|error| format!("unblock signals: {error}"))?;
     // The runtime gets a clean environment: nothing of the starter's, and never the user's.
     let environment = [c"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"];
-    let Err(error) = match &copy {
-        Some(copy) => fexecve(copy, &arguments, &environment),
-        None => execve(&program, &arguments, &environment),
-    };
+    if let Some(copy) = &copy {
+        let Err(_noexec) = fexecve(copy, &arguments, &environment);
+    }
+    let Err(error) = execve(&program, &arguments, &environment);
     Err(format!("run {}: {error}", program.to_string_lossy()))
 }
 
