@@ -9,7 +9,9 @@ mod ways;
 use std::time::{Duration, Instant};
 
 use fleet_proto::transport::client::DialError;
+use fleet_proto::v1::backup_client::BackupClient;
 use fleet_proto::v1::{RequestMeta, ResolveRequest};
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use self::ways::{Ways, says_no_quorum};
@@ -34,6 +36,8 @@ const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// So often in a row the controller that another one named is asked without a pause.
 const TURNS_MAX: u32 = 2;
+/// Largest piece of a backup taken at once.
+const PIECE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Candidates listed for an ambiguous id.
 const CANDIDATES_SHOWN_MAX: usize = 12;
 
@@ -55,6 +59,11 @@ impl Client {
     /// The generated client, for streams.
     pub(crate) async fn api(&self) -> Api {
         self.ways.api().await
+    }
+
+    /// The service that gives backups out.
+    pub(crate) fn backup_api(&self) -> BackupClient<Channel> {
+        BackupClient::new(self.ways.local()).max_decoding_message_size(PIECE_BYTES_MAX)
     }
 
     /// Asks and waits for the answer; asks again, with the same message, when none came.

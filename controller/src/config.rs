@@ -9,6 +9,9 @@ use serde::Deserialize;
 /// Where the file is when nobody says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/fleet/controller.toml";
 
+/// Most nightly backups that can be kept.
+const BACKUPS_MAX: usize = 1_000;
+
 /// What is wrong with the configuration, everything at once.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -47,6 +50,15 @@ struct RawConfig {
     /// Users who are admins whatever their groups. Default root.
     #[serde(default = "default_admins")]
     admins: Vec<String>,
+    /// Folder of the nightly backups. Empty, the default: `backups` in `data_dir`.
+    #[serde(default)]
+    backup_dir: Option<PathBuf>,
+    /// How many nightly backups are kept; 0 makes none. Default 7.
+    #[serde(default = "default_backup_keep")]
+    backup_keep: usize,
+    /// Hour of the day, UTC, after which the nightly backup is made. Default 3.
+    #[serde(default = "default_backup_hour")]
+    backup_hour: u64,
 }
 
 fn default_data_dir() -> PathBuf {
@@ -69,6 +81,14 @@ fn default_admins() -> Vec<String> {
     vec!["root".to_owned()]
 }
 
+fn default_backup_keep() -> usize {
+    7
+}
+
+fn default_backup_hour() -> u64 {
+    3
+}
+
 /// The configuration, checked.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -78,6 +98,9 @@ pub struct Config {
     pub socket: PathBuf,
     pub admin_group: String,
     pub admins: Vec<UserName>,
+    pub backup_dir: PathBuf,
+    pub backup_keep: usize,
+    pub backup_hour: u64,
 }
 
 impl Config {
@@ -103,7 +126,19 @@ impl Config {
         if let Err(error) = &listen {
             problems.push(format!("listen: {:?} is not ADDRESS:PORT ({error})", raw.listen));
         }
-        for (field, path) in [("data_dir", &raw.data_dir), ("socket", &raw.socket)] {
+        let backup_dir = raw
+            .backup_dir
+            .filter(|dir| !dir.as_os_str().is_empty())
+            .unwrap_or_else(|| raw.data_dir.join("backups"));
+        if raw.backup_keep > BACKUPS_MAX {
+            problems.push(format!("backup_keep: {} is more than {BACKUPS_MAX}", raw.backup_keep));
+        }
+        if raw.backup_hour > 23 {
+            problems.push(format!("backup_hour: {} is not 0 to 23", raw.backup_hour));
+        }
+        let paths =
+            [("data_dir", &raw.data_dir), ("socket", &raw.socket), ("backup_dir", &backup_dir)];
+        for (field, path) in paths {
             if !path.is_absolute() {
                 problems.push(format!("{field}: {} must be an absolute path", path.display()));
             }
@@ -132,6 +167,9 @@ impl Config {
                 socket: raw.socket,
                 admin_group: raw.admin_group,
                 admins,
+                backup_dir,
+                backup_keep: raw.backup_keep,
+                backup_hour: raw.backup_hour,
             }),
             Ok(_) | Err(_) => Err(ConfigError::Invalid { path: path.to_owned(), problems }),
         }

@@ -1,13 +1,14 @@
 //! `fleet-controller`: arguments, logging, exit code. Everything else is in the library.
 
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use fleet_controller::config::{self, Config};
 use fleet_controller::join::{self, Invitation};
 use fleet_controller::raft::{EXIT_STORE_REFUSED, StartError};
-use fleet_controller::{server, telemetry};
+use fleet_controller::{backup, server, telemetry};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +31,39 @@ enum Verb {
     Run(ConfigArg),
     /// Check the configuration and say what is wrong with it.
     CheckConfig(ConfigArg),
+    /// Begin the cluster anew from a backup, in an empty data folder.
+    ///
+    /// The certificate authority stays and the incarnation rises: agents and users come back by themselves,
+    /// and what runs is adopted. Start it with `fleet-controller run` afterwards.
+    Restore(RestoreArg),
+    /// Write a backup of this controller while it is stopped, everything its log holds included.
+    ///
+    /// For when too few controllers are left: from the one that has the newest log.
+    Backup(BackupArg),
+    /// Check that a backup is whole, and say what is in it.
+    Verify {
+        /// The backup.
+        file: PathBuf,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct RestoreArg {
+    /// The backup.
+    file: PathBuf,
+    /// Only check whether the backup is whole.
+    #[arg(long)]
+    check: bool,
+    #[command(flatten)]
+    config: ConfigArg,
+}
+
+#[derive(Debug, clap::Args)]
+struct BackupArg {
+    /// Where the backup is written; it must not be there yet. It will hold secrets.
+    file: PathBuf,
+    #[command(flatten)]
+    config: ConfigArg,
 }
 
 #[derive(Debug, clap::Args)]
@@ -90,6 +124,31 @@ fn run(verb: Verb) -> anyhow::Result<()> {
             tracing::info!(data_dir = %config.data_dir.display(), "{joined}");
             Ok(())
         }
+        Verb::Verify { file } => verify(&file),
+        Verb::Restore(arg) if arg.check => verify(&arg.file),
+        Verb::Restore(arg) => {
+            let config = Config::load(&arg.config.config)?;
+            let restored = runtime()?.block_on(backup::restore(&config, &arg.file))?;
+            tracing::info!(
+                cluster = restored.manifest.cluster,
+                incarnation = restored.incarnation,
+                controller = restored.node,
+                data_dir = %config.data_dir.display(),
+                "restored; be sure that no controller of the old cluster runs, then start this one with `fleet-controller run`"
+            );
+            Ok(())
+        }
+        Verb::Backup(arg) => {
+            let config = Config::load(&arg.config.config)?;
+            let written = runtime()?.block_on(backup::read_out_to(&config, &arg.file))?;
+            tracing::info!(
+                file = %arg.file.display(),
+                bytes = written.bytes,
+                log_index = written.manifest.index,
+                "backup written; it holds the key of the certificate authority"
+            );
+            Ok(())
+        }
         Verb::Run(arg) => {
             let config = Config::load(&arg.config)?;
             runtime()?.block_on(async {
@@ -109,6 +168,29 @@ fn run(verb: Verb) -> anyhow::Result<()> {
             })
         }
     }
+}
+
+/// Says on standard output what the backup holds: that is what was asked for.
+fn verify(file: &Path) -> anyhow::Result<()> {
+    let checked = backup::check(file)?;
+    let text = serde_json::json!({
+        "schema": "fleet.backup/v1",
+        "whole": true,
+        "cluster": checked.manifest.cluster,
+        "incarnation": checked.manifest.incarnation,
+        "made_at_unix_ms": checked.manifest.made_at.0,
+        "fleet": checked.manifest.fleet,
+        "controller": checked.manifest.controller,
+        "controllers": checked.manifest.controllers,
+        "log_index": checked.manifest.index,
+        "nodes": checked.fsm.nodes().len(),
+        "jobs": checked.fsm.jobs().len(),
+        "reservations": checked.fsm.reservations().len(),
+        "audit_records": checked.manifest.audit_records,
+        "files": checked.manifest.files,
+    });
+    writeln!(std::io::stdout(), "{text:#}")?;
+    Ok(())
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {

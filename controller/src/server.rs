@@ -18,6 +18,7 @@ use crate::api::{
     Admins, AgentsService, Callers, Context, ControllersService, EnrollmentService, FleetService,
     RefusalLog, peer_check,
 };
+use crate::backup::{self, BackupService};
 use crate::clock::{LeaderClock, wall};
 use crate::config::Config;
 use crate::identity::ControllerIdentity;
@@ -72,6 +73,7 @@ pub async fn init(config: &Config) -> anyhow::Result<()> {
         create: true,
         members: BTreeMap::from([(identity.node, address.clone())]),
         connector: Arc::new(raft::NoPeers),
+        cluster_version_max: fleet_core::fsm::CLUSTER_VERSION_MAX,
         fatal: FatalHook::exit_process(),
     })
     .await?;
@@ -80,6 +82,7 @@ pub async fn init(config: &Config) -> anyhow::Result<()> {
     let (id, token, key_sha256) = (identity.node, None, String::new());
     for command in [
         Command::InitCluster { cluster: authority.cluster().clone(), incarnation: 1 },
+        Command::SetClusterVersion { version: fleet_core::fsm::CLUSTER_VERSION_MAX },
         Command::AdmitController(AdmitController { id, address, token, key_sha256 }),
     ] {
         let envelope = fleet_core::Envelope {
@@ -138,6 +141,7 @@ pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()
         create: false,
         members: BTreeMap::new(),
         connector: Arc::clone(&connector),
+        cluster_version_max: fleet_core::fsm::CLUSTER_VERSION_MAX,
         fatal: FatalHook::exit_process(),
     })
     .await?;
@@ -158,10 +162,17 @@ pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()
         advertise: Arc::new(config.advertise.clone()),
         peers: Peers::new(connector),
         refusals: RefusalLog::default(),
+        pki_dir: config.pki_dir().into(),
         raft: raft.clone(),
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(leader::run(context.clone(), plan, stop.clone()));
+    let keep = backup::Keep {
+        dir: config.backup_dir.clone(),
+        count: config.backup_keep,
+        hour: config.backup_hour,
+    };
+    tasks.spawn(backup::keep(keep, raft.clone(), config.pki_dir(), stop.clone()));
     let renewing = credentials.clone();
     tasks.spawn(async move { keep_own_certificate(authority, pki_dir, name, renewing).await });
     let removed = removal::noticed(context.clone());
@@ -211,6 +222,7 @@ async fn serve_both(
         .serve_with_incoming_shutdown(network, stop.clone().cancelled_owned());
     let over_socket = server_builder(gate())
         .add_service(EnrollmentService::new(context.clone()).into_server())
+        .add_service(BackupService::new(context.clone()).into_server())
         .add_service(FleetService::new(context).into_server())
         .serve_with_incoming_shutdown(local, stop.clone().cancelled_owned());
     tracing::info!(listen = %config.listen, socket = %config.socket.display(), "controller serves");

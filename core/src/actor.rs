@@ -161,6 +161,7 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
         | Command::SetLiveness { .. }
         | Command::SuspendNode { .. }
         | Command::RecordRefusals { .. }
+        | Command::CheckState { .. }
         | Command::InitCluster { .. }
         | Command::SetClusterVersion { .. } => controller(actor),
     }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::actor::Actor;
 use crate::allocation::EndReport;
 use crate::health::Condition;
+use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
 use crate::job::JobSpec;
 use crate::lease::Epoch;
@@ -150,6 +151,13 @@ pub enum Report {
     Facts {
         facts: NodeFacts,
     },
+    /// An attempt the node has a record of: said only when asked, after a restore.
+    Found(Box<FoundAttempt>),
+    /// All attempts the node has a record of were said; the reservations it was told of.
+    Holdings {
+        allocations: Vec<AllocationId>,
+        reservations: Vec<HeldReservation>,
+    },
 }
 
 /// Refused requests, in batches, so that a flood cannot fill the log.
@@ -252,6 +260,14 @@ pub enum Command {
     RecordRefusals {
         refusals: Vec<RefusedRequests>,
     },
+    /// Each replica takes its state's digest after this entry; those who had another `digest` after entry
+    /// `index` than most stop. Compared only by controllers that are built with the same `core`.
+    CheckState {
+        index: u64,
+        core: String,
+        /// Absent where nothing is to be compared yet.
+        digest: Option<String>,
+    },
 }
 
 impl Command {
@@ -283,6 +299,40 @@ impl Command {
             Command::SetLiveness { .. } => "set_liveness",
             Command::SuspendNode { .. } => "suspend_node",
             Command::RecordRefusals { .. } => "record_refusals",
+            Command::CheckState { .. } => "check_state",
+        }
+    }
+
+    /// The cluster version from which on it may be proposed: then every member knows it. A new command
+    /// gets a new version here, and [`crate::fsm::CLUSTER_VERSION_MAX`] rises with it.
+    pub fn since_version(&self) -> u32 {
+        match self {
+            Command::InitCluster { .. }
+            | Command::SetClusterVersion { .. }
+            | Command::CreateReservation(_)
+            | Command::ExtendReservation { .. }
+            | Command::ReleaseReservation { .. }
+            | Command::SubmitJob(_)
+            | Command::CancelJob { .. }
+            | Command::CordonNode { .. }
+            | Command::UncordonNode { .. }
+            | Command::DrainNode { .. }
+            | Command::DeclareGpuFree { .. }
+            | Command::ThawEvictions
+            | Command::ResetClock { .. }
+            | Command::CreateJoinToken(_)
+            | Command::RedeemJoinToken { .. }
+            | Command::RegisterNode { .. }
+            | Command::ReportNode { .. }
+            | Command::PlaceJobs { .. }
+            | Command::AdvanceTime
+            | Command::SetLiveness { .. }
+            | Command::SuspendNode { .. }
+            | Command::RecordRefusals { .. }
+            | Command::CreateControllerToken(_)
+            | Command::AdmitController(_)
+            | Command::RemoveController { .. } => 1,
+            Command::CheckState { .. } => 2,
         }
     }
 
@@ -293,6 +343,8 @@ impl Command {
                 Report::Ended { .. }
                 | Report::Released { .. }
                 | Report::Conditions { .. }
+                | Report::Found(_)
+                | Report::Holdings { .. }
                 | Report::Facts { .. } => true,
                 Report::Started { .. }
                 | Report::DeferralTaken { .. }
@@ -305,6 +357,7 @@ impl Command {
             | Command::CreateControllerToken(_)
             | Command::AdmitController(_)
             | Command::RemoveController { .. }
+            | Command::CheckState { .. }
             | Command::RecordRefusals { .. } => false,
             Command::CreateReservation(_)
             | Command::ExtendReservation { .. }

@@ -12,7 +12,7 @@ use crate::id::{AllocationId, JobId, LeaseId};
 use crate::job::JobSpec;
 use crate::lease::{Epoch, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
-use crate::time::Millis;
+use crate::time::{Millis, Timestamp};
 
 /// Version of the document that this build writes.
 pub const DESIRED_VERSION: u32 = 1;
@@ -26,6 +26,9 @@ pub struct DesiredNode {
     pub leases: Vec<DesiredLease>,
     /// Records of attempts whose end is in the log; the agent need not report them any more.
     pub forget: Vec<AllocationId>,
+    /// After a restore: say what you hold, and what ended since then, before anything else is ordered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recount: Option<Timestamp>,
 }
 
 /// What to do with one allocation.
@@ -82,6 +85,14 @@ pub struct DesiredLease {
 impl Fsm {
     /// What should be on `node`. `held` are the allocations its agent still has a record of.
     pub fn desired(&self, node: &NodeName, held: &[AllocationId]) -> DesiredNode {
+        if self.node(node).is_some_and(|n| n.uncounted)
+            && let Some(restored) = self.restored()
+        {
+            // What a backup believes is no ground for an order.
+            let (v, node, recount) = (DESIRED_VERSION, node.clone(), Some(restored.since));
+            let (allocations, leases, forget) = (Vec::new(), Vec::new(), Vec::new());
+            return DesiredNode { v, node, allocations, leases, forget, recount };
+        }
         let mut allocations: Vec<DesiredAllocation> = self
             .allocations()
             .values()
@@ -118,7 +129,8 @@ impl Fsm {
             })
             .collect();
         let forget = held.iter().filter(|id| self.is_over(id)).cloned().collect();
-        DesiredNode { v: DESIRED_VERSION, node: node.clone(), allocations, leases, forget }
+        let (v, node, recount) = (DESIRED_VERSION, node.clone(), None);
+        DesiredNode { v, node, allocations, leases, forget, recount }
     }
 
     fn desired_allocation(&self, a: &Allocation) -> DesiredAllocation {

@@ -135,6 +135,27 @@ pub enum Event {
     ReservationEnded {
         reservation: ReservationId,
     },
+    /// A node remembers it, the backup the fleet was restored from does not.
+    ReservationLost {
+        reservation: ReservationId,
+        owner: UserName,
+        node: NodeName,
+        gpus: Vec<GpuUuid>,
+    },
+    /// An attempt that was found after a restore goes on under the grant it has.
+    AttemptAdopted {
+        job: JobId,
+        allocation: AllocationId,
+        owner: UserName,
+        node: NodeName,
+        gpus: Vec<GpuUuid>,
+        epoch: Epoch,
+        job_was_known: bool,
+    },
+    /// The node has said what it holds, after a restore.
+    NodeCounted {
+        node: NodeName,
+    },
     ReservationCancelled {
         reservation: ReservationId,
         by: String,
@@ -313,7 +334,14 @@ impl Event {
             | E::ReservationEnding { reservation, .. }
             | E::ReservationEnded { reservation }
             | E::ReservationCancelled { reservation, .. } => vec![reservation.to_string()],
-            E::JobPlaced { job, allocation, node, gpus, .. } => {
+            E::ReservationLost { reservation, node, gpus, .. } => {
+                let mut objects = vec![reservation.to_string(), node.to_string()];
+                objects.extend(gpus.iter().map(ToString::to_string));
+                objects
+            }
+            E::NodeCounted { node } => vec![node.to_string()],
+            E::JobPlaced { job, allocation, node, gpus, .. }
+            | E::AttemptAdopted { job, allocation, node, gpus, .. } => {
                 let mut objects = pair(job, allocation);
                 objects.push(node.to_string());
                 objects.extend(gpus.iter().map(ToString::to_string));
@@ -426,6 +454,18 @@ impl std::fmt::Display for Event {
             E::ReservationDelayed { why, .. } => write!(f, "reservation cannot start yet: {why}"),
             E::ReservationEnding { why, .. } => write!(f, "reservation is ending: {why}"),
             E::ReservationEnded { .. } => write!(f, "reservation ended"),
+            E::ReservationLost { owner, node, gpus, .. } => write!(
+                f,
+                "reservation of {owner} for {} on {node} is lost: it was made after the backup",
+                list(gpus)
+            ),
+            E::AttemptAdopted { allocation, node, job_was_known, .. } => {
+                write!(f, "{allocation} found on {node} after the restore, and goes on")?;
+                if *job_was_known { Ok(()) } else { write!(f, "; the backup did not know its job") }
+            }
+            E::NodeCounted { node } => {
+                write!(f, "{node} has said what it runs, after the restore")
+            }
             E::ReservationCancelled { by, .. } => write!(f, "reservation cancelled by {by}"),
             E::JobQueued { owner, .. } => write!(f, "queued by {owner}"),
             E::JobPlaced { node, gpus, resume_from, .. } => {

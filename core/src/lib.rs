@@ -8,6 +8,7 @@
 pub mod actor;
 pub mod allocation;
 pub mod audit;
+pub mod backup;
 pub mod calendar;
 pub mod command;
 pub mod controller;
@@ -16,6 +17,7 @@ pub mod event;
 pub mod fsm;
 pub mod gpu;
 pub mod health;
+pub mod holdings;
 pub mod id;
 pub mod job;
 pub mod lease;

@@ -87,6 +87,9 @@ pub struct Node {
     pub suspended: Option<String>,
     pub conditions: Vec<Condition>,
     pub registered_at: Timestamp,
+    /// Since the restore from a backup its agent has not said what it holds.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub uncounted: bool,
 }
 
 impl Node {
@@ -114,6 +117,9 @@ impl Node {
     pub fn closed_because(&self) -> Option<String> {
         if let Some(why) = &self.suspended {
             return Some(format!("suspended: {why}"));
+        }
+        if self.uncounted {
+            return Some("not asked yet what it runs, since the restore from a backup".to_owned());
         }
         if self.drain.is_some() {
             return Some("draining".to_owned());

@@ -14,6 +14,7 @@
 
 mod archives;
 mod audit;
+mod backup;
 mod bench;
 mod clock;
 mod controllers;

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fleet_core::allocation::EndReport;
 use fleet_core::command::Report;
 use fleet_core::health::Condition;
+use fleet_core::holdings::{FoundAttempt, HeldReservation};
 use fleet_core::id::{AllocationId, LeaseId};
 use fleet_core::lease::Epoch;
 use fleet_core::node::NodeFacts;
@@ -33,6 +34,8 @@ enum Key {
     Checkpoint(AllocationId, u64),
     Ended(AllocationId),
     Released(LeaseId),
+    Found(AllocationId),
+    Holdings,
 }
 
 #[derive(Debug)]
@@ -167,6 +170,32 @@ impl Outbox {
         self.put(key, Report::Released { lease: lease.clone(), epoch });
     }
 
+    /// What the node holds, said once to a controller that was restored from a backup; everything else
+    /// is said again behind it, for what the controller learns by it.
+    pub fn recount(&self, found: Vec<FoundAttempt>, reservations: Vec<HeldReservation>) {
+        let mut state = self.state();
+        let allocations = found.iter().map(|one| one.allocation.clone()).collect();
+        for one in found {
+            state.put(Key::Found(one.allocation.clone()), Report::Found(Box::new(one)));
+        }
+        state.put(Key::Holdings, Report::Holdings { allocations, reservations });
+        let behind: Vec<u64> = state
+            .entries
+            .iter()
+            .filter(|(_, entry)| !matches!(entry.key, Key::Facts | Key::Found(_) | Key::Holdings))
+            .map(|(at, _)| *at)
+            .collect();
+        for at in behind {
+            let Some(entry) = state.entries.remove(&at) else { continue };
+            state.next += 1;
+            let place = state.next;
+            state.places.insert(entry.key.clone(), place);
+            state.entries.insert(place, Entry { said: false, ..entry });
+        }
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
     /// Nothing of this attempt needs to be said any more.
     pub fn forget(&self, id: &AllocationId) {
         let mut state = self.state();
@@ -199,7 +228,12 @@ impl Outbox {
         let mut state = self.state();
         let max = if state.cautious > 0 { 1 } else { BATCH_MAX };
         state.cautious = state.cautious.saturating_sub(1);
-        let unsaid = state.entries.iter().filter(|(_, entry)| !entry.said).take(max);
+        // An attempt with its whole order is long: each goes alone, so that no batch gets too large.
+        let alone = |entry: &Entry| matches!(entry.key, Key::Found(_));
+        let mut unsaid = state.entries.iter().filter(|(_, entry)| !entry.said).peekable();
+        let max = if unsaid.peek().is_some_and(|(_, entry)| alone(entry)) { 1 } else { max };
+        let unsaid = unsaid.enumerate().take_while(|(n, (_, entry))| *n == 0 || !alone(entry));
+        let unsaid = unsaid.map(|(_, one)| one).take(max);
         let (places, mut reports): (Vec<u64>, Vec<Report>) =
             unsaid.map(|(at, entry)| (*at, entry.report.clone())).unzip();
         for report in &mut reports {
@@ -221,8 +255,15 @@ impl Outbox {
             return;
         }
         for at in &batch.places {
-            if let Some(entry) = state.entries.get_mut(at) {
-                entry.said = true;
+            let once = match state.entries.get_mut(at) {
+                Some(entry) => {
+                    entry.said = true;
+                    matches!(entry.key, Key::Found(_) | Key::Holdings).then(|| entry.key.clone())
+                }
+                None => None,
+            };
+            if let Some(key) = once {
+                state.take_out(&key);
             }
         }
         let ids: Vec<AllocationId> = batch
@@ -309,6 +350,25 @@ mod tests {
     }
 
     #[test]
+    fn a_recount_says_each_attempt_alone_then_what_is_held_then_everything_again() {
+        let outbox = Outbox::default();
+        outbox.started(&id(1), epoch(), NOW);
+        outbox.answered(&outbox.next_batch(NOW).unwrap(), false);
+        outbox.recount(vec![found(1), found(2)], Vec::new());
+        let mut said = Vec::new();
+        while let Some(batch) = outbox.next_batch(NOW) {
+            said.push(batch.reports.len());
+            let first = matches!(batch.reports[0], Report::Found(_));
+            assert_eq!(first, said.len() < 3, "{batch:?}");
+            outbox.answered(&batch, false);
+        }
+        assert_eq!(said, [1, 1, 2], "what is held, and behind it what was said before");
+        outbox.begin(&facts());
+        let again = outbox.next_batch(NOW).unwrap();
+        assert!(matches!(again.reports[..], [Report::Started { .. }]), "a recount is said once");
+    }
+
+    #[test]
     fn what_changes_while_it_is_under_way_is_said_again() {
         let outbox = Outbox::default();
         outbox.conditions(Vec::new());
@@ -334,6 +394,12 @@ mod tests {
         outbox.begin(&facts());
         let again = outbox.next_batch(NOW).unwrap();
         assert!(matches!(again.reports[..], [Report::Checkpoint { seq: 3, .. }]));
+    }
+
+    fn found(n: u32) -> FoundAttempt {
+        let order = crate::reconcile::fixture_order();
+        let (allocation, epoch) = (id(n), epoch());
+        FoundAttempt { allocation, epoch, lease: None, order, accepted_at: NOW, end: None }
     }
 
     fn facts() -> NodeFacts {

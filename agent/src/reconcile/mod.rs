@@ -1,6 +1,7 @@
 //! Making the node what it should be: the one owner of the table of attempts.
 //!
-//! - [`plan`]: pure, what to do. [`table`]: what is known. [`epochs`]: the fence.
+//! - [`plan`]: pure, what to do. [`table`]: what is known. [`epochs`]: the fence. [`recount`]: what is held,
+//!   for controllers that were restored from a backup.
 //!
 //! One task. It takes the newest document of the link and what the attempts' tasks tell, plans, acts, and
 //! plans again. It rebuilds everything from the disk when the agent starts. It must never block, and
@@ -8,6 +9,7 @@
 
 mod epochs;
 pub mod plan;
+mod recount;
 mod retention;
 mod table;
 mod task;
@@ -15,3 +17,8 @@ mod task;
 pub use epochs::{Claim, ClaimError, EpochError, Epochs};
 pub use table::{Phase, Release, Row, Table};
 pub use task::{Reconciler, ReconcilerParts};
+
+#[cfg(test)]
+pub(crate) fn fixture_order() -> fleet_core::desired::StartOrder {
+    plan::fixture::order(&[])
+}

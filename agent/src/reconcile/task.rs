@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use fleet_core::allocation::AttemptEnd;
 use fleet_core::desired::{DesiredLease, DesiredNode, StartOrder};
+use fleet_core::holdings::HeldReservation;
 use fleet_core::id::{AllocationId, LeaseId};
-use fleet_core::lease::Epoch;
+use fleet_core::lease::{Epoch, LeaseHolder};
 use fleet_core::name::{GpuUuid, UserName};
+use fleet_core::time::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::plan::{Action, plan};
+use super::recount;
 use super::retention::Forgotten;
 use super::table::{Phase, Release, Row, Table};
 use crate::allocations::{
@@ -122,9 +125,15 @@ impl Reconciler {
         retention.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                changed = self.parts.desired.changed() => if changed.is_err() {
-                    return;
-                },
+                changed = self.parts.desired.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let since = self.parts.desired.borrow().as_ref().and_then(|d| d.recount);
+                    if let Some(since) = since {
+                        self.recount(since);
+                    }
+                }
                 Some((id, happening)) = self.happenings.recv() => self.happened(&id, happening),
                 Some(proven) = self.proofs.join_next() => {
                     if let Ok((lease, epoch)) = proven {
@@ -148,7 +157,8 @@ impl Reconciler {
 
     fn reconcile(&mut self) {
         let desired = self.parts.desired.borrow_and_update().clone();
-        let Some(desired) = desired else { return };
+        // One that asks orders nothing, and what it does not name is not over.
+        let Some(desired) = desired.filter(|desired| desired.recount.is_none()) else { return };
         self.parts.leases.send_if_modified(|known| {
             let changed = known.as_ref() != Some(&desired.leases);
             if changed {
@@ -417,6 +427,36 @@ impl Reconciler {
                 drop(running.orders.try_send(Order::Heard(sent)));
             }
         }
+    }
+
+    /// Tells controllers that were restored from a backup what is here.
+    fn recount(&self, since: Timestamp) {
+        let (registry, outbox) = (self.parts.registry.clone(), self.parts.outbox.clone());
+        let folder = self.parts.node.allocations_dir();
+        let rows = self.table.rows.clone();
+        let leases = self.parts.leases.borrow().clone().unwrap_or_default();
+        let reservations: Vec<HeldReservation> = leases
+            .into_iter()
+            .filter_map(|lease| match lease.holder {
+                LeaseHolder::Reservation(id) => {
+                    Some(HeldReservation { id, owner: lease.owner, gpus: lease.gpus })
+                }
+                LeaseHolder::Allocation(_) => None,
+            })
+            .collect();
+        spawn_blocking(move || match recount::found(&registry, &folder, &rows, since) {
+            Ok(found) => {
+                tracing::info!(
+                    attempts = found.len(),
+                    reservations = reservations.len(),
+                    "the controllers were restored from a backup; they are told what is here"
+                );
+                outbox.recount(found, reservations);
+            }
+            Err(error) => {
+                tracing::error!(error = chain(&error), "what is here cannot be read");
+            }
+        });
     }
 
     fn remove_old(&mut self) {

@@ -11,6 +11,7 @@ mod node;
 mod output;
 mod reservation;
 mod run;
+mod snapshot;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -35,6 +36,7 @@ pub(crate) use reservation::{
     ReservationVerb, ReserveArgs, WishArgs,
 };
 pub(crate) use run::{ExecArgs, RunArgs};
+pub(crate) use snapshot::{SnapshotArgs, SnapshotSaveArgs, SnapshotVerb};
 
 /// Share the lab's GPU machines: reserve GPUs, run jobs, see what happened.
 #[derive(Debug, Parser)]

@@ -202,6 +202,8 @@ pub(crate) enum ControllerVerb {
     ThawEvictions(ThawArgs),
     /// Set the fleet's time after it ran wrong
     ResetClock(ResetClockArgs),
+    /// Backups of the whole control plane
+    Snapshot(super::SnapshotArgs),
 }
 
 #[derive(Debug, Args)]

@@ -111,6 +111,13 @@ impl Ways {
             .max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
+    /// The socket of this machine, where there is one: for what is told there only.
+    pub(super) fn local(&self) -> Channel {
+        let state = self.state();
+        let socket = state.ways.iter().find(|way| way.address.is_none());
+        socket.unwrap_or(&state.ways[state.at]).channel.clone()
+    }
+
     async fn turn_to(&self, address: Address) {
         if !self.go_to(&address) && !self.add(address).await {
             self.advance();

@@ -18,6 +18,7 @@ mod reservation;
 mod reserve;
 mod run;
 mod signals;
+mod snapshot;
 mod status;
 mod streams;
 mod terminal;
@@ -29,7 +30,7 @@ use std::path::PathBuf;
 use clap::CommandFactory;
 
 use crate::args::{AuditVerb, CheckpointVerb, Cli, ControllerVerb, GpuVerb, JobVerb, NodeVerb};
-use crate::args::{DevVerb, OutputArgs, OwnerArgs, ReservationVerb, TokenVerb, Verb};
+use crate::args::{DevVerb, OutputArgs, OwnerArgs, ReservationVerb, SnapshotVerb, TokenVerb, Verb};
 use crate::client::Client;
 use crate::config::Config;
 use crate::errors::Failure;
@@ -169,6 +170,9 @@ pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
             Some(ControllerVerb::ResetClock(reset)) => {
                 controller::reset_clock(context, &reset).await
             }
+            Some(ControllerVerb::Snapshot(snapshot)) => match snapshot.verb {
+                SnapshotVerb::Save(save) => snapshot::save(context, &save).await,
+            },
         },
         Verb::Dev(args) => match &args.verb {
             None => dev::run(context, &args).await,

@@ -7,7 +7,7 @@ use fleet_core::command::Command;
 use fleet_core::job::JobState;
 use fleet_core::node::Liveness;
 use fleet_core::reservation::ReservationState;
-use fleet_core::time::Timestamp;
+use fleet_core::time::{Millis, Timestamp};
 use fleet_proto::transport::limits::USER_MESSAGE_BYTES_MAX;
 use fleet_proto::v1;
 use fleet_proto::v1::fleet_server::{Fleet, FleetServer};
@@ -355,6 +355,8 @@ impl Context {
                 step_ms / 1_000
             )),
         }
+        warnings.extend(self.raft.read(restored_warning));
+        warnings.extend(self.raft.space_warnings());
         if let Some(freeze) = self.raft.read(|fsm| fsm.evictions_frozen().cloned()) {
             warnings.push(format!(
                 "automatic evictions are frozen since {} of {} nodes went bad at once; look, then `fleet controller thaw-evictions`",
@@ -363,6 +365,31 @@ impl Context {
         }
         warnings
     }
+}
+
+/// How long after a restore it is still told that there was one.
+const RESTORED_SAID: Millis = Millis::days(7);
+
+/// What a restore from a backup has left to be known or done.
+fn restored_warning(fsm: &Fsm) -> Option<String> {
+    let restored = fsm.restored()?;
+    let waiting: Vec<&str> = fsm.uncounted().map(|name| name.as_str()).collect();
+    if waiting.is_empty() && fsm.now().since(restored.at) > RESTORED_SAID {
+        return None;
+    }
+    let mut text = format!(
+        "restored from a backup (incarnation {}): {} attempts were found on nodes and go on, {} reservations made after the backup are lost (`fleet reservation list --all` names them)",
+        fsm.incarnation(),
+        restored.adopted,
+        restored.reservations_lost
+    );
+    if !waiting.is_empty() {
+        text.push_str(&format!(
+            "; nothing goes to {} before their agents have said what runs there, and jobs from before wait for all of them",
+            waiting.join(", ")
+        ));
+    }
+    Some(text)
 }
 
 fn running(fsm: &Fsm) -> usize {

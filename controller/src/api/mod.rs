@@ -20,12 +20,15 @@ mod resolve;
 mod views;
 mod writes;
 
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fleet_core::scheduler::Plan;
 use fleet_proto::transport::Revocations;
 use fleet_proto::transport::client::Address;
 use tokio::sync::watch;
+use tonic::{Request, Status};
 
 pub use agents::AgentsService;
 pub use caller::{Admins, Callers};
@@ -41,6 +44,9 @@ use crate::pki::{AuditSigner, Authority};
 use crate::raft::RaftHandle;
 use crate::sessions::Sessions;
 use crate::tunnels::Tunnels;
+
+/// A follower that was up to date this long ago gives out backups without being told `--stale`.
+const FOLLOWER_AGE_MAX: Duration = Duration::from_secs(2);
 
 /// Everything the services share. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -58,10 +64,42 @@ pub struct Context {
     pub advertise: Arc<Vec<Address>>,
     pub peers: Peers,
     pub refusals: RefusalLog,
+    /// Folder of the certificate authority, for backups.
+    pub pki_dir: Arc<Path>,
 }
 
 impl Context {
     fn audit(&self) -> &AuditStore {
         self.raft.audit()
+    }
+
+    /// An admin is asking; what others ask is counted as refused.
+    pub(crate) async fn require_admin<T>(
+        &self,
+        request: &Request<T>,
+        action: &str,
+    ) -> Result<(), Status> {
+        let caller = self.callers.user(request).await?;
+        if caller.admin {
+            return Ok(());
+        }
+        self.refusals.note(&caller.actor.principal(), action, "denied");
+        Err(Status::permission_denied("this takes an admin"))
+    }
+
+    /// What a backup is made of next is not older than this moment; says what to do where that cannot
+    /// be known.
+    pub(crate) async fn newest_for_backup(&self) -> Result<(), Status> {
+        // Each controller writes its own; one that heard its leader a moment ago is as good as the leader.
+        if self.raft.age().is_some_and(|age| age < FOLLOWER_AGE_MAX) {
+            return Ok(());
+        }
+        self.newest().await.map_err(|status| {
+            let problem = format!(
+                "{}; --stale takes this controller's own state all the same",
+                status.message()
+            );
+            Status::new(status.code(), problem)
+        })
     }
 }

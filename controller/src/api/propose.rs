@@ -59,7 +59,9 @@ pub(super) fn propose_status(error: &ProposeError) -> Status {
             without_quorum(Status::deadline_exceeded(format!("no quorum: {error}")))
         }
         ProposeError::TooLarge { .. } => Status::invalid_argument(error.to_string()),
-        ProposeError::DiskNearlyFull { .. } => Status::resource_exhausted(error.to_string()),
+        ProposeError::DiskNearlyFull { .. } | ProposeError::DisksNearlyFull { .. } => {
+            Status::resource_exhausted(error.to_string())
+        }
         ProposeError::Fatal(_) => Status::unavailable(error.to_string()),
     }
 }

@@ -6,6 +6,7 @@
 mod calendar_loop;
 mod liveness;
 pub(crate) mod members;
+mod members_loop;
 mod scheduler_loop;
 
 use std::sync::Arc;
@@ -64,6 +65,7 @@ fn lead(context: &Context, plan: &Arc<watch::Sender<Arc<Plan>>>) -> JoinSet<()> 
     loops.spawn(calendar_loop::run(context.clone()));
     loops.spawn(liveness::run(context.clone()));
     loops.spawn(members::run(context.clone()));
+    loops.spawn(members_loop::run(context.clone()));
     loops.spawn(compare_clocks(context.clone()));
     loops.spawn(write_refusals(context.clone()));
     loops

@@ -5,16 +5,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleet_core::{Envelope, Fsm, Rejection, Reply, Who};
+use fleet_core::{Command, Envelope, Fsm, Rejection, Reply, Who};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::error::{ClientWriteError, ForwardToLeader, LinearizableReadError, RaftError};
 use openraft::{Instant as _, ReadPolicy};
 use tokio::sync::watch;
 
+use super::about::{About, CORE, Members};
+use super::divergence::{self, OwnCheck};
 use super::fatal::{Fatal, FatalHook};
 use super::heard::Heard;
 use super::log_store::LogStore;
 use super::service::{PeerCheck, RaftService};
+use super::space::{self, FREE_BYTES_MIN};
 use super::start::RaftConfig;
 use super::state_machine::View;
 use super::types::{Raft, TypeConfig};
@@ -28,8 +31,8 @@ const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a leader that a majority follows is waited for: an election is over within this.
 const LEADERLESS_MAX: Duration = Duration::from_millis(2_500);
-/// Free disk space below which users' commands are refused, so that what must be written still can.
-const FREE_BYTES_MIN: u64 = 256 << 20;
+/// The cluster version that knows `CheckState`.
+const CHECK_STATE_SINCE: u32 = 2;
 /// Pause before a proposal that was surely not taken is offered again.
 const RETRY_PAUSE: Duration = Duration::from_millis(25);
 /// How long each stop of a part may take at shutdown.
@@ -66,8 +69,14 @@ pub enum ProposeError {
     #[error("the command has {bytes} bytes, more than the {ENTRY_BYTES_MAX} allowed")]
     TooLarge { bytes: usize },
     /// Only users' commands are refused; reports of nodes and the leader's own go on.
-    #[error("the controller's disk is nearly full ({free_mib} MiB left); make room under {dir}")]
-    DiskNearlyFull { free_mib: u64, dir: String },
+    #[error(
+        "the disk of controller {controller} is nearly full: {dir} ({disk}) has {free_mib} MiB left, and {min_mib} MiB are kept for the controllers themselves. Nothing was changed, and what runs goes on. Delete what is not fleet's there, or make the disk larger"
+    )]
+    DiskNearlyFull { controller: u64, free_mib: u64, min_mib: u64, dir: String, disk: String },
+    #[error(
+        "too many controllers have a full disk: {controllers}. {min_mib} MiB are kept for the controllers themselves. Nothing was changed, and what runs goes on. Make room in `data_dir` there"
+    )]
+    DisksNearlyFull { controllers: String, min_mib: u64 },
     #[error("this controller is stopping: {0}")]
     Fatal(String),
 }
@@ -119,15 +128,18 @@ pub struct RaftStatus {
 /// The handle.
 #[derive(Clone)]
 pub struct RaftHandle {
-    raft: Raft,
+    pub(super) raft: Raft,
     view: Arc<View>,
-    log: LogStore,
+    pub(super) log: LogStore,
     audit: AuditStore,
     leadership: watch::Receiver<Leadership>,
     heard: Heard,
+    members: Members,
+    own: OwnCheck,
     cluster: String,
     node: u64,
     dir: Arc<Path>,
+    cluster_version_max: u32,
 }
 
 impl std::fmt::Debug for RaftHandle {
@@ -142,6 +154,8 @@ impl RaftHandle {
         view: Arc<View>,
         log: LogStore,
         audit: AuditStore,
+        members: Members,
+        own: OwnCheck,
         config: &RaftConfig,
     ) -> RaftHandle {
         let leadership = follow_leadership(&raft, config.node, config.fatal.clone());
@@ -152,9 +166,12 @@ impl RaftHandle {
             audit,
             leadership,
             heard: Heard::default(),
+            members,
+            own,
             cluster: config.cluster.clone(),
             node: config.node,
             dir: config.dir.as_path().into(),
+            cluster_version_max: config.cluster_version_max,
         }
     }
 
@@ -189,6 +206,12 @@ impl RaftHandle {
             .len();
         if bytes > ENTRY_BYTES_MAX {
             return Err(ProposeError::TooLarge { bytes });
+        }
+        // A member that does not know the command would stop at it.
+        let (needs, have) = (envelope.command.since_version(), self.read(Fsm::cluster_version));
+        if needs > have.max(1) {
+            let reply = Err(Rejection::ClusterVersion { needs, have });
+            return Ok(Applied { log_index: 0, reply });
         }
         if matches!(envelope.actor.who, Who::User { .. }) {
             self.check_space(FREE_BYTES_MIN)?;
@@ -227,16 +250,99 @@ impl RaftHandle {
         }
     }
 
-    /// Refuses when the disk has less than `min` bytes left. A disk that cannot be asked says so by
-    /// itself when it is written.
+    /// Refuses when the disk has less than `min` bytes left, or when so many members' disks have that one more
+    /// failure would leave no quorum. A disk that cannot be asked says so by itself when it is written.
     pub(super) fn check_space(&self, min: u64) -> Result<(), ProposeError> {
-        let Ok(stat) = nix::sys::statvfs::statvfs(&*self.dir) else { return Ok(()) };
-        let free = stat.blocks_available().saturating_mul(stat.fragment_size());
-        if free < min {
-            let dir = self.dir.display().to_string();
-            return Err(ProposeError::DiskNearlyFull { free_mib: free >> 20, dir });
+        let min_mib = min >> 20;
+        if let Some(free) = space::free_bytes(&self.dir).filter(|free| *free < min) {
+            return Err(ProposeError::DiskNearlyFull {
+                controller: self.node,
+                free_mib: free >> 20,
+                min_mib,
+                dir: self.dir.display().to_string(),
+                disk: space::disk_of(&self.dir),
+            });
+        }
+        let voters = self.status().voters;
+        let low = self.members_low_on_space(min);
+        if low.len() * 2 >= voters.len() && !low.is_empty() {
+            let said = |(node, free): &(u64, u64)| format!("{node} ({} MiB left)", free >> 20);
+            let controllers = low.iter().map(said).collect::<Vec<_>>().join(", ");
+            return Err(ProposeError::DisksNearlyFull { controllers, min_mib });
         }
         Ok(())
+    }
+
+    /// Other voters whose disk has less than `min` bytes left, as they last said.
+    fn members_low_on_space(&self, min: u64) -> Vec<(u64, u64)> {
+        let voters = self.status().voters.into_iter().filter(|peer| peer.node != self.node);
+        let low = voters.filter_map(|peer| {
+            let free = self.members.of(peer.node)?.free_bytes?;
+            (free < min).then_some((peer.node, free))
+        });
+        low.collect()
+    }
+
+    /// What an operator should know of the disks, one sentence each.
+    pub fn space_warnings(&self) -> Vec<String> {
+        let own = space::free_bytes(&self.dir).filter(|free| *free < FREE_BYTES_MIN);
+        let own = own.map(|free| (self.node, free));
+        let low = own.into_iter().chain(self.members_low_on_space(FREE_BYTES_MIN));
+        low.map(|(node, free)| {
+            format!(
+                "the disk of controller {node} is nearly full ({} MiB left); below {} MiB users' commands are refused: make room in its `data_dir`",
+                free >> 20,
+                FREE_BYTES_MIN >> 20
+            )
+        })
+        .collect()
+    }
+
+    /// The highest cluster version that every member can run at, if all of them said so just now.
+    pub fn version_all_can(&self) -> Option<u32> {
+        let status = self.status();
+        let others = status.voters.iter().chain(&status.learners).filter(|p| p.node != self.node);
+        let mut version = self.cluster_version_max;
+        for peer in others {
+            version = version.min(self.members.of(peer.node)?.cluster_version);
+        }
+        Some(version)
+    }
+
+    /// The next `CheckState`, with what most controllers had after the last one; and what is wrong, where
+    /// none has a majority. `None` where there is nobody to compare with.
+    pub fn next_state_check(&self) -> Option<(Command, Option<String>)> {
+        let voters = self.status().voters;
+        if voters.len() < 2 || self.read(Fsm::cluster_version) < CHECK_STATE_SINCE {
+            return None;
+        }
+        let core = CORE.to_owned();
+        let Some(own) = self.own.newest() else {
+            return Some((Command::CheckState { index: 0, core, digest: None }, None));
+        };
+        let others: Vec<About> = voters
+            .iter()
+            .filter(|peer| peer.node != self.node)
+            .filter_map(|peer| self.members.of(peer.node))
+            .collect();
+        let (digest, problem) = match divergence::agreed(&own, others.iter()) {
+            None => (None, None),
+            Some(Ok(digest)) => (Some(digest), None),
+            Some(Err(digests)) => {
+                let index = own.index;
+                let problem = format!(
+                    "after log entry {index} the controllers' states differ and none has a majority: {digests:?}"
+                );
+                (None, Some(problem))
+            }
+        };
+        Some((Command::CheckState { index: own.index, core, digest }, problem))
+    }
+
+    /// Changes the state of this replica alone, as nothing ever must.
+    #[cfg(test)]
+    pub(super) fn change_state_for_test(&self, change: impl FnOnce(&mut Fsm)) {
+        self.view.write(change);
     }
 
     /// Runs `reader` on the state as applied here. It must be short and must not block: applying
@@ -352,6 +458,9 @@ impl RaftHandle {
             check,
             heard: self.heard.clone(),
             applied: self.view.applied(),
+            own: self.own.clone(),
+            dir: Arc::clone(&self.dir),
+            cluster_version_max: self.cluster_version_max,
         }
     }
 

@@ -50,6 +50,8 @@ struct Index {
     /// Indices in the order in which they were cached.
     cached: VecDeque<u64>,
     cached_bytes: usize,
+    /// Encoded size of all slots.
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -62,8 +64,11 @@ struct Slot {
 
 impl Index {
     fn forget(&mut self, removed: BTreeMap<u64, Slot>) {
-        for slot in removed.into_values().filter(|slot| slot.entry.is_some()) {
-            self.cached_bytes -= slot.bytes;
+        for slot in removed.into_values() {
+            self.bytes -= slot.bytes;
+            if slot.entry.is_some() {
+                self.cached_bytes -= slot.bytes;
+            }
         }
     }
 
@@ -152,6 +157,11 @@ impl LogStore {
         (index.purged, index.last)
     }
 
+    /// Bytes of all entries that are not purged.
+    pub(crate) fn bytes(&self) -> usize {
+        self.shared.lock().bytes
+    }
+
     async fn durable(&self, op: impl FnOnce(Written) -> Op) -> io::Result<()> {
         let (done, written) = oneshot::channel();
         self.send(op(done)).await?;
@@ -206,10 +216,12 @@ impl LogStore {
 }
 
 fn index_of(state: State) -> Index {
+    let bytes = state.entries.values().map(|(_, place)| place.len as usize).sum();
     let slots = state.entries.into_iter().map(|(at, (id, place))| {
         (at, Slot { id, bytes: place.len as usize, place: Some(place), entry: None })
     });
     Index {
+        bytes,
         vote: state.vote,
         committed: state.committed,
         purged: state.purged,
@@ -318,6 +330,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
                 index.slots.insert(id.index, Slot { id, bytes, place: None, entry: Some(entry) });
                 index.cached.push_back(id.index);
                 index.cached_bytes += bytes;
+                index.bytes += bytes;
             }
         }
         self.send(Op::Append { lines, done: callback }).await

@@ -7,13 +7,17 @@
 //! * `disk`, `frame`, `watermark`, `journal`: the log's files, how they are checked and refused;
 //! * `writer`, `log_store`: one thread that writes and syncs in groups, and openraft's view of it;
 //! * `snapshot`, `state_machine`: the FSM, its snapshots, its audit records;
+//! * `offline`: making a store from a backup, reading out one that is left over;
 //! * `network`, `service`: the two ends of the gRPC between controllers;
+//! * `about`, `divergence`, `space`: what members can do, whether their states agree, room on their disks;
 //! * `handle`, `members`: what the rest of the controller sees.
 //!
 //! Nothing here may skip a log entry, retry a failed fsync, or repair a store.
 
+mod about;
 mod codec;
 pub(crate) mod disk;
+mod divergence;
 pub mod fatal;
 mod frame;
 mod handle;
@@ -22,8 +26,11 @@ mod journal;
 mod log_store;
 mod members;
 mod network;
+pub mod offline;
+mod purge;
 mod service;
 mod snapshot;
+mod space;
 mod start;
 mod state_machine;
 mod types;

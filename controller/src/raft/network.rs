@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
+use super::about::{About, Members};
 use super::snapshot::SnapshotData;
 use super::types::{Snapshot, TypeConfig, Vote};
 use crate::audit::{AuditStore, Query};
@@ -80,6 +81,7 @@ pub(crate) struct Network {
     pub(crate) node: u64,
     pub(crate) connector: Arc<dyn PeerConnector>,
     pub(crate) audit: AuditStore,
+    pub(crate) members: Members,
 }
 
 /// The client for one peer.
@@ -146,7 +148,9 @@ impl Peer {
             .await
             .map_err(|_| unreachable_peer(format!("no answer within {deadline:?}")))?
             .map_err(|status| unreachable_peer(describe(&status)))?;
-        serde_json::from_slice(&answer.into_inner().payload)
+        let answer = answer.into_inner();
+        self.network.members.heard(self.target, About::read(&answer.about));
+        serde_json::from_slice(&answer.payload)
             .map_err(|e| RPCError::Network(NetworkError::from_string(e)))
     }
 

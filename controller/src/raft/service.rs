@@ -3,6 +3,7 @@
 //! Every call is checked: same cluster, meant for this node, from the node that the connection's
 //! certificate names ([`PeerCheck`]). The service decides nothing; it passes messages on.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use fleet_proto::v1;
@@ -15,9 +16,12 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::about::{About, CORE};
+use super::divergence::OwnCheck;
 use super::heard::Heard;
 use super::network::MESSAGE_BYTES_MAX;
 use super::snapshot::SNAPSHOT_BYTES_MAX;
+use super::space;
 use super::types::{Raft, Snapshot, SnapshotMeta, TypeConfig, Vote};
 use crate::audit::AuditStore;
 
@@ -34,6 +38,9 @@ pub struct RaftService {
     pub(super) check: PeerCheck,
     pub(super) heard: Heard,
     pub(super) applied: watch::Receiver<u64>,
+    pub(super) own: OwnCheck,
+    pub(super) dir: Arc<Path>,
+    pub(super) cluster_version_max: u32,
 }
 
 impl std::fmt::Debug for RaftService {
@@ -65,6 +72,19 @@ impl RaftService {
         Ok(())
     }
 
+    fn reply<T: Serialize>(&self, answer: &T) -> Result<Response<v1::RaftReply>, Status> {
+        let json = |e: serde_json::Error| Status::internal(e.to_string());
+        let payload = serde_json::to_vec(answer).map_err(json)?;
+        let about = About {
+            cluster_version: self.cluster_version_max,
+            core: CORE.to_owned(),
+            free_bytes: space::free_bytes(&self.dir),
+            check: self.own.newest(),
+        };
+        let about = serde_json::to_vec(&about).map_err(json)?;
+        Ok(Response::new(v1::RaftReply { payload, about }))
+    }
+
     fn open<T: DeserializeOwned>(&self, request: Request<v1::RaftRequest>) -> Result<T, Status> {
         let (_, extensions, message) = request.into_parts();
         self.check(&message.cluster_id, message.from, message.to)?;
@@ -76,11 +96,6 @@ impl RaftService {
             Status::invalid_argument(format!("payload: {e}"))
         })
     }
-}
-
-fn reply<T: Serialize>(answer: &T) -> Result<Response<v1::RaftReply>, Status> {
-    let payload = serde_json::to_vec(answer).map_err(|e| Status::internal(e.to_string()))?;
-    Ok(Response::new(v1::RaftReply { payload }))
 }
 
 fn stopped(error: impl std::fmt::Display) -> Status {
@@ -99,7 +114,7 @@ impl RaftApi for RaftService {
         if answer.is_success() {
             self.heard.note(committed, *self.applied.borrow());
         }
-        reply(&answer)
+        self.reply(&answer)
     }
 
     async fn vote(
@@ -107,7 +122,7 @@ impl RaftApi for RaftService {
         request: Request<v1::RaftRequest>,
     ) -> Result<Response<v1::RaftReply>, Status> {
         let answer = self.raft.vote(self.open(request)?).await.map_err(stopped)?;
-        reply(&answer)
+        self.reply(&answer)
     }
 
     async fn pre_vote(
@@ -115,7 +130,7 @@ impl RaftApi for RaftService {
         request: Request<v1::RaftRequest>,
     ) -> Result<Response<v1::RaftReply>, Status> {
         let answer = self.raft.pre_vote(self.open(request)?).await.map_err(stopped)?;
-        reply(&answer)
+        self.reply(&answer)
     }
 
     async fn transfer_leader(
@@ -124,7 +139,7 @@ impl RaftApi for RaftService {
     ) -> Result<Response<v1::RaftReply>, Status> {
         let answer =
             self.raft.handle_transfer_leader(self.open(request)?).await.map_err(stopped)?;
-        reply(&answer)
+        self.reply(&answer)
     }
 
     async fn audit_head(
@@ -134,7 +149,7 @@ impl RaftApi for RaftService {
         let () = self.open(request)?;
         self.audit.flush().await.map_err(stopped)?;
         let head = self.audit.head().map_err(stopped)?;
-        reply(&(head.seq, head.hash))
+        self.reply(&(head.seq, head.hash))
     }
 
     async fn install_snapshot(
@@ -158,7 +173,7 @@ impl RaftApi for RaftService {
         let state = self.receive(&begin, &mut parts).await?;
         let snapshot = Snapshot { meta, snapshot: Arc::new(state) };
         let answer = self.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
-        reply(&answer)
+        self.reply(&answer)
     }
 }
 

@@ -142,6 +142,11 @@ impl SnapshotFile {
         Ok((file, read))
     }
 
+    /// The disk the file is on.
+    pub(crate) fn disk(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
     fn path(&self) -> PathBuf {
         self.disk.path().join(SNAPSHOT_FILE)
     }

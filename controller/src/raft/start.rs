@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use openraft::{BasicNode, Config, SnapshotPolicy};
 
+use super::about::Members;
 use super::codec::StoredLogId;
 use super::disk::{Disk, DiskError, RealDisk};
+use super::divergence;
 use super::fatal::{EXIT_STORE_FAILED, EXIT_STORE_REFUSED, FatalHook};
 use super::handle::RaftHandle;
 use super::journal::{self, Identity, JournalError};
@@ -18,6 +20,8 @@ use super::state_machine::{RestoreError, StateMachine};
 use super::types::Raft;
 use crate::audit::{AuditError, AuditStore};
 
+/// The audit database, beside log and snapshot.
+pub(super) const AUDIT_FILE: &str = "audit.redb";
 /// Time between two heartbeats of the leader.
 const HEARTBEAT_MS: u64 = 150;
 /// A follower that hears nothing for a time between these two starts an election. The leader's
@@ -28,6 +32,8 @@ const ELECTION_MAX_MS: u64 = 1_000;
 const SNAPSHOT_EVERY: u64 = 5_000;
 /// Entries kept in the log although a snapshot contains them, for followers that lag a little.
 const ENTRIES_KEPT: u64 = 1_000;
+/// Bytes of entries above which a snapshot is made, and everything in it purged, however few they are.
+const LOG_BYTES_MAX: usize = 256 << 20;
 /// Entries in one append message; each is at most [`super::handle::ENTRY_BYTES_MAX`].
 const ENTRIES_PER_MESSAGE: u64 = 300;
 /// A snapshot with its audit records may take this long to send and install.
@@ -49,6 +55,8 @@ pub struct RaftConfig {
     /// Ignored once the cluster exists; empty: wait until a leader adds this controller.
     pub members: BTreeMap<u64, String>,
     pub connector: Arc<dyn PeerConnector>,
+    /// The highest cluster version this program can run at; less only in tests of upgrades.
+    pub cluster_version_max: u32,
     /// What happens when the process must end.
     pub fatal: FatalHook,
 }
@@ -79,6 +87,8 @@ pub enum StartError {
     Restore(#[from] RestoreError),
     #[error("the log in {} begins after entry {purged}, but the snapshot ends at entry {snapshot}; restore this controller from a backup", dir.display())]
     Gap { dir: PathBuf, purged: u64, snapshot: u64 },
+    #[error("{}: after entry {index} the state of this controller was not that of the others, and it was stopped for that. Starting it again could give wrong answers: keep the folder and report it, remove this controller from the cluster, and let a new one (with a new id) join", file.display())]
+    Diverged { file: PathBuf, index: u64 },
     #[error("consensus does not start: {0}")]
     Consensus(String),
 }
@@ -96,6 +106,7 @@ impl StartError {
             | StartError::Audit(_)
             | StartError::Restore(_)
             | StartError::Gap { .. }
+            | StartError::Diverged { .. }
             | StartError::Consensus(_) => EXIT_STORE_REFUSED,
         }
     }
@@ -125,7 +136,9 @@ fn raft_config(config: &RaftConfig, snapshot_every: u64, kept: u64) -> Result<Co
 
 /// Opens everything under `config.dir` and starts to take part.
 pub async fn start(config: RaftConfig) -> Result<RaftHandle, StartError> {
-    start_with(config, SNAPSHOT_EVERY, ENTRIES_KEPT, journal::SEGMENT_BYTES).await
+    let handle = start_with(config, SNAPSHOT_EVERY, ENTRIES_KEPT, journal::SEGMENT_BYTES).await?;
+    handle.bound_log(LOG_BYTES_MAX);
+    Ok(handle)
 }
 
 /// [`start`] with other sizes: for tests that want snapshots and purges early.
@@ -137,19 +150,31 @@ pub(super) async fn start_with(
 ) -> Result<RaftHandle, StartError> {
     let identity = Identity { cluster: config.cluster.clone(), node: config.node };
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(&config.dir)?);
+    let marked = divergence::marked(&*disk);
+    let marked = marked.map_err(|source| DiskError::Open { path: config.dir.clone(), source })?;
+    if let Some((file, index)) = marked {
+        return Err(StartError::Diverged { file, index });
+    }
     let (snapshots, snapshot) = SnapshotFile::open(Arc::clone(&disk), &identity)?;
     let log = LogStore::open(disk, identity, config.create, segment_bytes, config.fatal.clone())?;
     check_no_gap(&config, &log, snapshot.as_ref().and_then(|(description, _)| description.last))?;
     let audit =
-        AuditStore::open(&config.dir.join("audit.redb"), &config.cluster, config.fatal.clone())?;
-    let state_machine =
-        StateMachine::restore(snapshots, snapshot, audit.clone(), config.fatal.clone())?;
+        AuditStore::open(&config.dir.join(AUDIT_FILE), &config.cluster, config.fatal.clone())?;
+    let state_machine = StateMachine::restore(
+        snapshots,
+        snapshot,
+        audit.clone(),
+        config.cluster_version_max,
+        config.fatal.clone(),
+    )?;
     let view = state_machine.view();
+    let (members, own) = (Members::default(), state_machine.own_check());
     let network = Network {
         cluster: config.cluster.clone(),
         node: config.node,
         connector: Arc::clone(&config.connector),
         audit: audit.clone(),
+        members: members.clone(),
     };
     let openraft = Arc::new(raft_config(&config, snapshot_every, kept)?);
     let raft = Raft::new(config.node, openraft, network, log.clone(), state_machine)
@@ -160,7 +185,7 @@ pub(super) async fn start_with(
             config.members.iter().map(|(id, addr)| (*id, BasicNode::new(addr))).collect();
         raft.initialize(members).await.map_err(consensus)?;
     }
-    Ok(RaftHandle::new(raft, view, log, audit, &config))
+    Ok(RaftHandle::new(raft, view, log, audit, members, own, &config))
 }
 
 /// Every entry must be in the snapshot or in the log.

@@ -7,14 +7,16 @@
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use fleet_core::Fsm;
+use fleet_core::{Command, Fsm};
 use futures::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use tokio::sync::watch;
 
+use super::about::CORE;
 use super::codec::StoredLogId;
-use super::fatal::FatalHook;
+use super::divergence::{self, OwnCheck};
+use super::fatal::{Fatal, FatalHook};
 use super::snapshot::{ReadSnapshot, SnapshotData, SnapshotFile};
 use super::types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::audit::AuditStore;
@@ -37,7 +39,7 @@ impl View {
         self.applied.subscribe()
     }
 
-    fn write<T>(&self, writer: impl FnOnce(&mut Fsm) -> T) -> T {
+    pub(super) fn write<T>(&self, writer: impl FnOnce(&mut Fsm) -> T) -> T {
         writer(&mut self.fsm.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -50,6 +52,8 @@ pub(crate) struct StateMachine {
     membership: StoredMembership,
     snapshots: Arc<SnapshotFile>,
     audit: AuditStore,
+    own: OwnCheck,
+    cluster_version_max: u32,
     fatal: FatalHook,
 }
 
@@ -64,6 +68,10 @@ pub enum RestoreError {
         "the snapshot names audit record {seq}, which the audit database does not hold; restore both from the same backup"
     )]
     AuditMissing { seq: u64 },
+    #[error(
+        "the cluster runs version {found}, this program up to {max}: install the newer fleet again"
+    )]
+    NewerCluster { found: u32, max: u32 },
     #[error(transparent)]
     Audit(#[from] crate::audit::AuditError),
 }
@@ -74,6 +82,7 @@ impl StateMachine {
         snapshots: SnapshotFile,
         snapshot: Option<ReadSnapshot>,
         audit: AuditStore,
+        cluster_version_max: u32,
         fatal: FatalHook,
     ) -> Result<StateMachine, RestoreError> {
         let (fsm, meta) = match snapshot {
@@ -83,6 +92,10 @@ impl StateMachine {
                 (decode(&body)?, meta)
             }
         };
+        if fsm.cluster_version() > cluster_version_max {
+            let (found, max) = (fsm.cluster_version(), cluster_version_max);
+            return Err(RestoreError::NewerCluster { found, max });
+        }
         check_audit(&fsm, &audit)?;
         let applied = watch::Sender::new(meta.last_log_id.map_or(0, |id| id.index));
         Ok(StateMachine {
@@ -91,8 +104,14 @@ impl StateMachine {
             membership: meta.last_membership,
             snapshots: Arc::new(snapshots),
             audit,
+            own: OwnCheck::default(),
+            cluster_version_max,
             fatal,
         })
+    }
+
+    pub(crate) fn own_check(&self) -> OwnCheck {
+        self.own.clone()
     }
 
     pub(crate) fn view(&self) -> Arc<View> {
@@ -101,6 +120,35 @@ impl StateMachine {
 
     fn meta(&self) -> SnapshotMeta {
         SnapshotMeta { last_log_id: self.last, last_membership: self.membership.clone() }
+    }
+
+    /// A cluster that was raised above what this program can run must not be followed by it: the state
+    /// machine would refuse what the others accepted.
+    fn refuse_newer_version(&self, command: &Command) -> io::Result<()> {
+        match command {
+            Command::SetClusterVersion { version } if *version > self.cluster_version_max => {
+                let max = self.cluster_version_max;
+                let problem = format!(
+                    "the cluster was raised to version {version}, this program runs up to {max}: install the newer fleet again"
+                );
+                Err(io::Error::new(io::ErrorKind::InvalidData, problem))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Stops this controller if its state after entry `at` was not what most others had.
+    fn compare(&self, at: u64, core: &str, digest: Option<&str>) -> io::Result<()> {
+        let own = self.own.newest().filter(|own| own.index == at && core == CORE);
+        let (Some(own), Some(others)) = (own, digest) else { return Ok(()) };
+        if own.digest == others {
+            return Ok(());
+        }
+        divergence::mark(self.snapshots.disk(), &own, others)?;
+        let what = format!("the state after log entry {at}");
+        let detail = format!("most controllers have the digest {others}, this one {}", own.digest);
+        self.fatal.stop(&Fatal::Diverged { what, detail });
+        Err(io::Error::other("this controller's state differs from that of the others"))
     }
 
     /// Applies one entry; an error stops the node.
@@ -114,7 +162,12 @@ impl StateMachine {
                 (None, None)
             }
             EntryPayload::Normal(envelope) => {
+                self.refuse_newer_version(&envelope.command)?;
                 let outcome = self.view.write(|fsm| fsm.apply(index, &envelope));
+                if let Command::CheckState { index: at, core, digest } = &envelope.command {
+                    self.compare(*at, core, digest.as_deref())?;
+                    self.own.take(self.view.read(Fsm::clone), index);
+                }
                 (Some(outcome.reply), outcome.audit)
             }
         };

@@ -235,6 +235,11 @@ impl Verifier {
         }
     }
 
+    /// How many records were taken, and number and hash of the newest.
+    pub fn progress(&self) -> (u64, Option<(u64, &str)>) {
+        (self.count, self.last.as_ref().map(|(seq, hash)| (*seq, hash.as_str())))
+    }
+
     /// After the last line. With a `check`, a missing or bad signature is a fault.
     pub fn finish(mut self, check: Option<SignatureCheck<'_>>) -> Result<Summary, VerifyError> {
         let Some((trailer, signed, signature)) = self.trailer.take() else {

@@ -35,6 +35,9 @@ impl Fsm {
                 return Ok(Reply::Done);
             }
         }
+        if self.cluster.is_some() {
+            self.begin_recount(turn.before);
+        }
         self.cluster = Some(cluster.clone());
         self.incarnation = incarnation;
         // A restored cluster begins with one controller; none of the old ones speaks for it.

@@ -19,7 +19,7 @@ use crate::time::Millis;
 /// Queue class of work that was interrupted: before everything else.
 const CLASS_INTERRUPTED: u8 = 0;
 /// Queue class of new work.
-const CLASS_NEW: u8 = 1;
+pub(super) const CLASS_NEW: u8 = 1;
 
 /// What becomes of a job whose attempt ended.
 enum Next {

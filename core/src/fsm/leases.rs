@@ -130,8 +130,9 @@ impl Fsm {
         }
         let by = turn.actor.display_name();
         turn.say(Event::GpuDeclaredFree { gpu: gpu.clone(), by, reason: reason.to_owned() });
-        let Some(hold) = self.holds.get(gpu).cloned() else { return Ok(Reply::Done) };
-        for id in [hold.child, Some(hold.lease)].into_iter().flatten() {
+        let hold = self.holds.get(gpu).cloned();
+        let (child, lease) = hold.map_or((None, None), |hold| (hold.child, Some(hold.lease)));
+        for id in [child, lease].into_iter().flatten() {
             let Some(lease) = self.leases.get(&id).cloned() else { continue };
             if let LeaseHolder::Allocation(allocation) = &lease.holder {
                 let message = format!("{gpu} was declared free by {}", turn.actor.display_name());
@@ -143,6 +144,7 @@ impl Fsm {
                 self.release(turn, &id, lease.epoch);
             }
         }
+        self.vouched_for(turn, gpu);
         Ok(Reply::Done)
     }
 }

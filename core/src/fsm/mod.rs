@@ -25,6 +25,7 @@ use crate::reply::Reply;
 use crate::reservation::Reservation;
 use crate::time::Timestamp;
 
+mod adoption;
 mod cluster;
 mod controllers;
 mod deadlines;
@@ -42,12 +43,13 @@ mod storm;
 mod tests;
 pub mod validate;
 
+pub use adoption::Restored;
 pub use invariants::Violation;
 pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
 pub use storm::Freeze;
 
 /// Highest cluster version this build can run at.
-pub const CLUSTER_VERSION_MAX: u32 = 1;
+pub const CLUSTER_VERSION_MAX: u32 = 2;
 /// Finished jobs kept in memory; older ones live on in the audit log.
 pub const FINISHED_JOBS_KEPT: usize = 10_000;
 /// Ended reservations kept in memory.
@@ -100,6 +102,9 @@ pub struct Fsm {
     storm: storm::StormWatch,
     audit_seq: u64,
     audit_head: Option<String>,
+    /// The restore this incarnation began with, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    restored: Option<Restored>,
     /// Counts changes after which a plan may come out differently. Not part of the state: only who
     /// plans compares it with what it was.
     #[serde(skip)]
@@ -132,6 +137,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) epoch: Epoch,
     /// Leases granted so far in this turn.
     pub(crate) granted: u32,
+    /// The state's time before this command.
+    pub(crate) before: Timestamp,
     pub(crate) events: Vec<Event>,
 }
 
@@ -150,6 +157,7 @@ impl Fsm {
     /// Applies one log entry. Never fails: a refusal is the reply.
     pub fn apply(&mut self, log_index: u64, envelope: &Envelope) -> Outcome {
         self.applied = log_index;
+        let before = self.now;
         if !matches!(envelope.command, Command::ResetClock { .. }) {
             self.now = self.now.max(envelope.proposed_at);
         }
@@ -163,6 +171,7 @@ impl Fsm {
             actor: &envelope.actor,
             epoch: Epoch { incarnation: self.incarnation, index: log_index },
             granted: 0,
+            before,
             events: Vec::new(),
         };
         let allowed = authorize(self, &envelope.actor, &envelope.command);
@@ -227,6 +236,7 @@ impl Fsm {
             | Command::AdvanceTime
             | Command::SetLiveness { .. }
             | Command::SuspendNode { .. }
+            | Command::CheckState { .. }
             | Command::RecordRefusals { .. } => Ok(()),
         }
     }
@@ -268,6 +278,8 @@ impl Fsm {
             }
             Command::SuspendNode { node, reason } => self.suspend_node(turn, node, reason),
             Command::RecordRefusals { refusals } => self.record_refusals(turn, refusals),
+            // Compared by the shell, which knows what this replica had; the state does not change.
+            Command::CheckState { .. } => Ok(Reply::Done),
         }
     }
 

@@ -58,6 +58,8 @@ impl Fsm {
             suspended: None,
             conditions: Vec::new(),
             registered_at: self.now,
+            // One that joined after the backup is asked too.
+            uncounted: self.restored.is_some(),
         };
         self.nodes.insert(name.clone(), node);
         turn.say(Event::NodeRegistered {

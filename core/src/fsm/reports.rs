@@ -1,5 +1,6 @@
 //! What agents report: each fact once, however often it is said.
 
+use super::adoption::HELD_RESERVATIONS_MAX;
 use super::{Fsm, Turn, cluster::check_text, nodes};
 use crate::allocation::{EndReport, Phase};
 use crate::command::Report;
@@ -47,9 +48,17 @@ impl Fsm {
                         return Err(Rejection::LimitReached { what, limit: max as u64 });
                     }
                 }
+                Report::Holdings { reservations, .. } => {
+                    if reservations.len() > HELD_RESERVATIONS_MAX {
+                        let what = "reservations held by one node".to_owned();
+                        let limit = HELD_RESERVATIONS_MAX as u64;
+                        return Err(Rejection::LimitReached { what, limit });
+                    }
+                }
                 Report::Started { .. }
                 | Report::DeferralTaken { .. }
                 | Report::Ended { .. }
+                | Report::Found(_)
                 | Report::Released { .. } => {}
             }
         }
@@ -96,6 +105,10 @@ impl Fsm {
             }
             Report::Conditions { conditions } => self.take_conditions(turn, node, conditions)?,
             Report::Facts { facts } => self.take_facts(turn, node, facts),
+            Report::Found(found) => self.found(turn, node, found),
+            Report::Holdings { allocations, reservations } => {
+                self.holdings(turn, node, allocations, reservations);
+            }
         }
         Ok(())
     }
@@ -133,7 +146,7 @@ impl Fsm {
         turn.say(Event::JobStarted { job: allocation.job.clone(), allocation: id.clone() });
     }
 
-    fn ended(
+    pub(super) fn ended(
         &mut self,
         turn: &mut Turn<'_>,
         node: &NodeName,

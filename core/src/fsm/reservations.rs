@@ -209,11 +209,18 @@ impl Fsm {
 
     /// Gives the lease if the GPUs are empty; else says, once, what it waits for.
     pub(super) fn start_reservation(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
-        self.replace_broken_gpus(turn, id);
+        let uncounted = |r: &Reservation| self.nodes.get(&r.node).is_some_and(|n| n.uncounted);
+        let waits = self.reservations.get(id).is_some_and(uncounted);
+        if !waits {
+            self.replace_broken_gpus(turn, id);
+        }
         let Some(reservation) = self.reservations.get(id) else { return };
         let busy = reservation.gpus.iter().find_map(|gpu| self.holds.get(gpu));
-        if let Some(hold) = busy {
-            let why = format!("{} is not released yet", self.holder_text(hold));
+        let busy = busy.map(|hold| format!("{} is not released yet", self.holder_text(hold)));
+        let unknown = waits.then(|| {
+            format!("{} has not said yet what it runs, since the restore", reservation.node)
+        });
+        if let Some(why) = unknown.or(busy) {
             if reservation.reason.as_deref() != Some(why.as_str()) {
                 turn.say(Event::ReservationDelayed { reservation: id.clone(), why: why.clone() });
             }
@@ -282,7 +289,7 @@ impl Fsm {
         turn.say(Event::ReservationEnded { reservation: id.clone() });
     }
 
-    fn finish_reservation(
+    pub(super) fn finish_reservation(
         &mut self,
         id: &ReservationId,
         state: ReservationState,

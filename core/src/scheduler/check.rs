@@ -24,6 +24,9 @@ pub fn check(fsm: &Fsm, placement: &Placement) -> Result<Approved, Rejection> {
     if job.state != JobState::Queued {
         return Err(stale(id, format!("it is {}", job.state.word())));
     }
+    if let Some(why) = fsm.may_run_unseen(job) {
+        return Err(stale(id, why));
+    }
     let node = fsm.node(&placement.node).ok_or_else(|| stale(id, "the node is gone"))?;
     let capacity = Capacity::of_node(fsm, node);
     let ask = Ask::of_job(&capacity, job);

@@ -98,6 +98,10 @@ pub fn plan(fsm: &Fsm) -> Plan {
     let mut planner = Planner::new(Capacity::of(fsm));
     let mut plan = Plan::default();
     for (place, job) in (1..).zip(fsm.queue()) {
+        if let Some(reason) = fsm.may_run_unseen(job) {
+            plan.waiting.insert(job.id.clone(), Waiting { place, reason, earliest: None });
+            continue;
+        }
         let ask = Ask::of_job(&planner.capacity, job);
         match planner.serve(&ask) {
             Served::Placed(fit) => plan.placements.push(planner.placement(&job.id, &fit)),
@@ -127,6 +131,9 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
             }
         });
         let verdicts = verdicts.collect();
+        if let Some(reason) = fsm.may_run_unseen(job) {
+            return Some(Explanation { place, verdicts, reason, earliest: None, never: false });
+        }
         let (reason, earliest, never) = match planner.serve_in_full(&ask) {
             Served::Placed(_) => ("starts in this round".to_owned(), Some(fsm.now()), false),
             Served::Waits { reason, earliest, never } => (reason, earliest, never),

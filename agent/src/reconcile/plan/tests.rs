@@ -49,6 +49,7 @@ fn node(allocations: Vec<DesiredAllocation>) -> DesiredNode {
         allocations,
         leases: Vec::new(),
         forget: Vec::new(),
+        recount: None,
     }
 }
 

@@ -171,6 +171,7 @@ async fn what_the_controller_has_is_forgotten_and_its_record_stays_for_readers()
         allocations: Vec::new(),
         leases: Vec::new(),
         forget: vec![id("alloc-a-1")],
+        recount: None,
     }));
     let gone = async {
         while exited.forgotten_at().is_none() {

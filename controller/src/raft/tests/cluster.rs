@@ -12,24 +12,24 @@ use crate::raft::service::PeerCheck;
 use crate::raft::{ProposeError, ReadError};
 
 /// One controller: its folder, its handle and the server its peers reach.
-struct Node {
-    config: RaftConfig,
+pub(super) struct Node {
+    pub(super) config: RaftConfig,
     address: String,
-    raft: RaftHandle,
+    pub(super) raft: RaftHandle,
     server: Server,
 }
 
 /// A server whose connections end with it, as they do when a process dies.
-struct Server {
+pub(super) struct Server {
     task: JoinHandle<()>,
     stop: tokio::sync::oneshot::Sender<()>,
 }
 
-fn anybody() -> PeerCheck {
+pub(super) fn anybody() -> PeerCheck {
     Arc::new(|_, _| Ok(()))
 }
 
-fn serve(raft: &RaftHandle, listener: TcpListener, check: PeerCheck) -> Server {
+pub(super) fn serve(raft: &RaftHandle, listener: TcpListener, check: PeerCheck) -> Server {
     let service = raft.service(check).into_server();
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let task = tokio::spawn(async move {
@@ -42,7 +42,7 @@ fn serve(raft: &RaftHandle, listener: TcpListener, check: PeerCheck) -> Server {
 }
 
 impl Server {
-    async fn stop(self) {
+    pub(super) async fn stop(self) {
         self.stop.send(()).unwrap();
         tokio::time::timeout(PATIENCE, self.task).await.unwrap().unwrap();
     }
@@ -58,20 +58,25 @@ async fn start_node(config: RaftConfig, listener: TcpListener) -> Node {
 
 impl Node {
     /// Stops it as a crash would look to the others, but closes its stores.
-    async fn stop(self) -> (RaftConfig, String) {
+    pub(super) async fn stop(self) -> (RaftConfig, String) {
         self.raft.shutdown().await;
         self.server.stop().await;
         (self.config, self.address)
     }
 }
 
-async fn restart((mut config, address): (RaftConfig, String)) -> Node {
+pub(super) async fn restart((mut config, address): (RaftConfig, String)) -> Node {
     config.create = false;
     let listener = TcpListener::bind(&address).await.unwrap();
     start_node(config, listener).await
 }
 
 async fn three(dir: &Path) -> Vec<Node> {
+    three_with(dir, |_| {}).await
+}
+
+/// The same, with a change to the configuration of each.
+pub(super) async fn three_with(dir: &Path, change: impl Fn(&mut RaftConfig)) -> Vec<Node> {
     let mut listeners = Vec::new();
     let mut members = BTreeMap::new();
     for id in 1..=3 {
@@ -81,17 +86,18 @@ async fn three(dir: &Path) -> Vec<Node> {
     }
     let mut nodes = Vec::new();
     for (id, listener) in (1..).zip(listeners) {
-        let config = RaftConfig {
+        let mut config = RaftConfig {
             node: id,
             members: members.clone(),
             ..config(&dir.join(id.to_string()), true)
         };
+        change(&mut config);
         nodes.push(start_node(config, listener).await);
     }
     nodes
 }
 
-async fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+pub(super) async fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let probing = async {
         loop {
             if let Some(found) = probe() {
@@ -104,13 +110,13 @@ async fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Index in `nodes` of the one that leads and that a majority follows.
-async fn leader(nodes: &[Node]) -> usize {
+pub(super) async fn leader(nodes: &[Node]) -> usize {
     until("a leader", || nodes.iter().position(|node| node.raft.leadership().borrow().is_leader))
         .await
 }
 
 /// Proposes at whichever node leads, as a client would.
-async fn propose(nodes: &[Node], n: u64) {
+pub(super) async fn propose(nodes: &[Node], n: u64) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         let at = leader(nodes).await;
@@ -125,7 +131,7 @@ async fn propose(nodes: &[Node], n: u64) {
     }
 }
 
-async fn all_at(nodes: &[Node], incarnation: u64) {
+pub(super) async fn all_at(nodes: &[Node], incarnation: u64) {
     for node in nodes {
         until("replicated", || (node.raft.incarnation() == incarnation).then_some(())).await;
     }

@@ -18,9 +18,11 @@ mod crash;
 mod damage;
 mod failing_disk;
 mod golden;
+mod install;
 mod sim_disk;
 mod single;
 mod suite;
+mod upgrade;
 
 pub(super) const CLUSTER: &str = "fleet-test";
 /// Generous: the machines that run tests are slow and shared.
@@ -39,6 +41,7 @@ pub(super) fn config(dir: &Path, create: bool) -> RaftConfig {
         create,
         members: BTreeMap::from([(1, "127.0.0.1:1".to_owned())]),
         connector: Arc::new(PlaintextConnector),
+        cluster_version_max: fleet_core::fsm::CLUSTER_VERSION_MAX,
         fatal: must_not_stop(),
     }
 }

@@ -30,7 +30,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 25, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 26, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -130,6 +130,8 @@ fn history() -> World {
     w.give(person("bob"), Command::ReleaseReservation { id: res("r2") }).ok();
     let to = w.now - Millis::minutes(1);
     w.give(root(), Command::ResetClock { to }).unwrap();
+    let (core, digest) = ("0123456789abcdef".to_owned(), Some("00".repeat(32)));
+    w.give(Actor::controller(), Command::CheckState { index: 7, core, digest }).unwrap();
     w
 }
 

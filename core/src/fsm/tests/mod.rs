@@ -1,6 +1,7 @@
 //! Tests of the state machine: given commands, then reply, events and state.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod adoption;
 mod controllers;
 mod eviction;
 mod golden;

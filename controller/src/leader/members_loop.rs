@@ -1,0 +1,42 @@
+//! Raises the cluster version once every member can run it, and lets the members compare their states.
+//!
+//! A version is never lowered. A member that is away holds a rise back: it might come back as it was.
+
+use std::time::{Duration, Instant};
+
+use fleet_core::Fsm;
+use fleet_core::command::Command;
+
+use super::propose;
+use crate::api::Context;
+
+/// How often the members are looked at.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Time between two comparisons of states.
+const CHECK_EVERY: Duration = Duration::from_secs(600);
+
+pub(super) async fn run(context: Context) {
+    let mut checked = Instant::now();
+    let mut told = String::new();
+    loop {
+        let have = context.raft.read(Fsm::cluster_version);
+        if let Some(version) = context.raft.version_all_can()
+            && version > have
+            && have > 0
+        {
+            tracing::info!(from = have, to = version, "every controller can run the newer version");
+            propose(&context, Command::SetClusterVersion { version }).await;
+        }
+        if checked.elapsed() >= CHECK_EVERY {
+            checked = Instant::now();
+            if let Some((command, problem)) = context.raft.next_state_check() {
+                if let Some(problem) = problem.filter(|problem| *problem != told) {
+                    tracing::error!(problem, "nobody knows which controller is right; report this");
+                    told = problem;
+                }
+                propose(&context, command).await;
+            }
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+}

@@ -1,0 +1,69 @@
+//! What controllers tell each other beside consensus: what they can do, how their disk is, what their state
+//! looks like. In the leader's memory only.
+//!
+//! A member says it with each answer to the leader (`service`), the leader keeps the newest (`network`).
+//! Whoever says nothing is older than this: it runs cluster version 1.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// What was said longer ago is not known any more.
+const FRESH: Duration = Duration::from_secs(10);
+/// The sources of the core this controller was built with.
+pub(crate) const CORE: &str = env!("FLEET_CORE");
+
+/// A state's digest after an entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StateCheck {
+    /// The entry after which it was taken.
+    pub(crate) index: u64,
+    pub(crate) digest: String,
+}
+
+/// What a member says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct About {
+    /// The highest cluster version it can run at.
+    pub(crate) cluster_version: u32,
+    #[serde(default)]
+    pub(crate) core: String,
+    /// Free space on its disk; absent where it cannot be asked.
+    #[serde(default)]
+    pub(crate) free_bytes: Option<u64>,
+    /// Its newest digest.
+    #[serde(default)]
+    pub(crate) check: Option<StateCheck>,
+}
+
+impl About {
+    /// Reads what came with an answer.
+    pub(crate) fn read(bytes: &[u8]) -> About {
+        serde_json::from_slice(bytes).unwrap_or(About {
+            cluster_version: 1,
+            core: String::new(),
+            free_bytes: None,
+            check: None,
+        })
+    }
+}
+
+/// The newest that each other controller said.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Members(Arc<Mutex<BTreeMap<u64, (Instant, About)>>>);
+
+impl Members {
+    pub(crate) fn heard(&self, node: u64, about: About) {
+        let mut members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        members.insert(node, (Instant::now(), about));
+    }
+
+    /// What `node` said a moment ago.
+    pub(crate) fn of(&self, node: u64) -> Option<About> {
+        let members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, about) = members.get(&node)?;
+        (at.elapsed() < FRESH).then(|| about.clone())
+    }
+}

@@ -1,0 +1,119 @@
+//! Notices a replica whose state is not that of the others, and stops it for good.
+//!
+//! From time to time a `CheckState` goes through the log. Each replica takes the digest of its state right
+//! after that entry, beside apply, and tells the leader. The next `CheckState` carries the digest that most of
+//! them had; whoever had another one stops, leader or not, and does not start again with that state.
+//! States are compared between controllers with the same core only: during an upgrade nothing is.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fleet_core::Fsm;
+use serde::{Deserialize, Serialize};
+
+use super::about::{About, CORE, StateCheck};
+use super::disk::{Disk, read_all, replace_file};
+
+/// There once this controller's state was found to differ.
+pub(crate) const MARKER_FILE: &str = "diverged";
+const MARKER_VERSION: u32 = 1;
+const MARKER_BYTES_MAX: u64 = 64 << 10;
+
+/// The content of [`MARKER_FILE`].
+#[derive(Debug, Serialize, Deserialize)]
+struct Marker {
+    v: u32,
+    index: u64,
+    own: String,
+    others: String,
+}
+
+/// The digest this replica took last.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OwnCheck(Arc<Mutex<Option<StateCheck>>>);
+
+impl OwnCheck {
+    pub(crate) fn newest(&self) -> Option<StateCheck> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes the digest of `fsm`, as it is after entry `index`, off the async threads.
+    pub(crate) fn take(&self, fsm: Fsm, index: u64) {
+        let own = self.clone();
+        tokio::task::spawn_blocking(move || {
+            let check = StateCheck { index, digest: hex::encode(fsm.digest()) };
+            *own.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(check);
+        });
+    }
+}
+
+/// What most of those say whose states can be compared with ours. `None` if there is nothing to compare, or
+/// no majority.
+pub(crate) fn agreed<'a>(
+    own: &StateCheck,
+    others: impl Iterator<Item = &'a About>,
+) -> Option<Result<String, BTreeMap<String, usize>>> {
+    let mut digests = BTreeMap::from([(own.digest.clone(), 1)]);
+    for about in others.filter(|about| about.core == CORE) {
+        if let Some(check) = about.check.as_ref().filter(|check| check.index == own.index) {
+            *digests.entry(check.digest.clone()).or_default() += 1;
+        }
+    }
+    let all: usize = digests.values().sum();
+    if all < 2 {
+        return None;
+    }
+    let most =
+        digests.iter().find(|(_, count)| **count * 2 > all).map(|(digest, _)| digest.clone());
+    Some(most.ok_or(digests))
+}
+
+/// Notes on disk that this state must not be used again.
+pub(crate) fn mark(disk: &dyn Disk, own: &StateCheck, others: &str) -> io::Result<()> {
+    let marker = Marker {
+        v: MARKER_VERSION,
+        index: own.index,
+        own: own.digest.clone(),
+        others: others.to_owned(),
+    };
+    replace_file(disk, MARKER_FILE, &serde_json::to_vec(&marker)?)
+}
+
+/// The marker's file, if there is one, and the entry at which the state differed.
+pub(crate) fn marked(disk: &dyn Disk) -> io::Result<Option<(PathBuf, u64)>> {
+    let file = match disk.open(MARKER_FILE) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let bytes = read_all(&*file, MARKER_BYTES_MAX)?;
+    let index = serde_json::from_slice::<Marker>(&bytes).map_or(0, |marker| marker.index);
+    Ok(Some((disk.path().join(MARKER_FILE), index)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn about(core: &str, index: u64, digest: &str) -> About {
+        let check = Some(StateCheck { index, digest: digest.to_owned() });
+        About { cluster_version: 2, core: core.to_owned(), free_bytes: None, check }
+    }
+
+    #[test]
+    fn a_majority_of_comparable_states_decides() {
+        let own = StateCheck { index: 7, digest: "x".to_owned() };
+        let of = |others: &[About]| agreed(&own, others.iter());
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[about(CORE, 7, "x")]), Some(Ok("x".to_owned())));
+        assert_eq!(of(&[about(CORE, 7, "x"), about(CORE, 7, "y")]), Some(Ok("x".to_owned())));
+        // The leader itself may be the one that differs.
+        assert_eq!(of(&[about(CORE, 7, "y"), about(CORE, 7, "y")]), Some(Ok("y".to_owned())));
+        assert!(matches!(of(&[about(CORE, 7, "y")]), Some(Err(_))), "one against one");
+        // Another core or another entry says nothing.
+        assert_eq!(of(&[about("other", 7, "y"), about(CORE, 6, "y")]), None);
+    }
+}

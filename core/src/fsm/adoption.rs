@@ -1,0 +1,416 @@
+//! After a restore from a backup: each node is asked what it holds, and what the backup does not know is
+//! taken over as it is. Nothing is stopped by it, and no GPU is given away before its node was heard.
+//!
+//! The agent is the last word on its own node: it runs nothing but what a controller once granted, under
+//! rising epochs. So an attempt that it found under a higher epoch than a lease in the backup proves that
+//! this lease had been released. A node speaks for itself alone: what it brings along that no controller
+//! remembers may go on there, but never runs on another node.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Fsm, Hold, Turn};
+use crate::allocation::{Allocation, AttemptEnd, EndReport, Phase};
+use crate::event::Event;
+use crate::holdings::{FoundAttempt, HeldReservation};
+use crate::id::{AllocationId, JobId, LeaseId};
+use crate::job::{Job, JobState, Place, QueueKey};
+use crate::lease::{Lease, LeaseHolder};
+use crate::name::{GpuUuid, NodeName};
+use crate::node::Liveness;
+use crate::reservation::{GpuRequest, Reservation, ReservationState};
+use crate::time::{Millis, Timestamp, Window};
+
+/// Most reservations one node may name.
+pub(crate) const HELD_RESERVATIONS_MAX: usize = 1_000;
+
+/// What a restore left to be found out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restored {
+    /// The fleet's time when the cluster began anew.
+    pub at: Timestamp,
+    /// The last time the backup has seen: what happened later is not in it.
+    pub since: Timestamp,
+    /// Attempts that nodes brought along.
+    pub adopted: u32,
+    /// Reservations that were made after the backup, as far as nodes had been told of them.
+    pub reservations_lost: u32,
+}
+
+impl Fsm {
+    /// What is known about the restore this incarnation began with.
+    pub fn restored(&self) -> Option<&Restored> {
+        self.restored.as_ref()
+    }
+
+    /// Nodes that have not said yet what they hold.
+    pub fn uncounted(&self) -> impl Iterator<Item = &NodeName> {
+        self.nodes.values().filter(|node| node.uncounted).map(|node| &node.name)
+    }
+
+    /// The cluster goes on from a backup: every node is to be asked.
+    pub(super) fn begin_recount(&mut self, since: Timestamp) {
+        for node in self.nodes.values_mut() {
+            node.uncounted = true;
+        }
+        let at = self.now;
+        self.restored = Some(Restored { at, since, adopted: 0, reservations_lost: 0 });
+    }
+
+    /// Why the job may not be placed yet: it may run where nobody has been asked.
+    pub(crate) fn may_run_unseen(&self, job: &Job) -> Option<String> {
+        let restored = self.restored.as_ref()?;
+        let node = self.uncounted().next()?;
+        (job.submitted_at <= restored.since).then(|| {
+            format!("restored from a backup: it may run on {node}, which has not reported")
+        })
+    }
+
+    /// One attempt that a node found. Repeating it is harmless.
+    pub(super) fn found(&mut self, turn: &mut Turn<'_>, node: &NodeName, found: &FoundAttempt) {
+        if !self.nodes.get(node).is_some_and(|n| n.uncounted) || !self.is_of_node(node, found) {
+            return;
+        }
+        let (id, order) = (&found.allocation, &found.order);
+        if let Some(known) = self.allocations.get(id) {
+            if known.node == *node && known.epoch == found.epoch {
+                if let Some(end) = &found.end {
+                    self.ended(turn, node, id, found.epoch, end);
+                }
+                return;
+            }
+            // Granted again, or elsewhere, after the backup: what the node has is newer.
+            if known.epoch > found.epoch {
+                return;
+            }
+        } else if self.job(&order.job).is_some_and(|job| order.attempt <= job.attempt) {
+            return;
+        }
+        if self.job(&order.job).is_some_and(|job| job.state.is_final()) {
+            return;
+        }
+        self.leave_earlier_attempt(turn, &order.job);
+        if !self.take_gpus(turn, found) {
+            return;
+        }
+        self.adopt(turn, node, found);
+        if let Some(end) = &found.end {
+            self.ended(turn, node, id, found.epoch, end);
+        }
+    }
+
+    /// It names what it must, and only GPUs of its own node.
+    fn is_of_node(&self, node: &NodeName, found: &FoundAttempt) -> bool {
+        let order = &found.order;
+        let own_gpus =
+            order.gpus.iter().all(|uuid| self.gpus.get(uuid).is_some_and(|g| g.node == *node));
+        own_gpus
+            && order.gpus.is_empty() == found.lease.is_none()
+            && order.attempt >= 1
+            && found.allocation == AllocationId::of_attempt(&order.job, order.attempt)
+            && found.epoch.incarnation < self.incarnation
+            && super::validate::job_spec(&order.spec).is_ok()
+    }
+
+    /// A later attempt proves that the earlier one is over.
+    fn leave_earlier_attempt(&mut self, turn: &mut Turn<'_>, job: &JobId) {
+        let Some(job) = self.jobs.get_mut(job) else { return };
+        self.queue.remove(&job.queue);
+        let Some(earlier) = job.allocation.take() else { return };
+        let Some(allocation) = self.allocations.remove(&earlier) else { return };
+        if let Some(lease) = &allocation.lease {
+            self.end_lease(lease);
+        }
+        let message = "a later attempt runs already".to_owned();
+        let (job, end) = (allocation.job, AttemptEnd::Lost { message });
+        turn.say(Event::AttemptEnded { job, allocation: earlier, end });
+    }
+
+    /// Takes leases of the backup off the GPUs that a later grant had; false if one is held by a grant
+    /// that is not older.
+    fn take_gpus(&mut self, turn: &mut Turn<'_>, found: &FoundAttempt) -> bool {
+        let owner = &found.order.owner;
+        let mut over: Vec<LeaseId> = Vec::new();
+        for gpu in &found.order.gpus {
+            let Some(Hold { lease, child }) = self.holds.get(gpu) else { continue };
+            let (lease, child) =
+                (self.leases.get(lease), child.as_ref().and_then(|c| self.leases.get(c)));
+            for holder in child.into_iter().chain(lease) {
+                let under = matches!(holder.holder, LeaseHolder::Reservation(_))
+                    && holder.owner == *owner
+                    && holder.ending_since.is_none()
+                    && found.order.gpus.iter().all(|gpu| holder.gpus.contains(gpu));
+                if under {
+                    continue;
+                }
+                if holder.epoch >= found.epoch {
+                    return false;
+                }
+                over.push(holder.id.clone());
+            }
+        }
+        for id in over {
+            self.drop_lease(turn, &id);
+        }
+        true
+    }
+
+    /// A lease that had been released after the backup, with what it stood for.
+    fn drop_lease(&mut self, turn: &mut Turn<'_>, id: &LeaseId) {
+        let Some(lease) = self.leases.get(id).cloned() else { return };
+        match &lease.holder {
+            LeaseHolder::Allocation(allocation) => {
+                let allocation = allocation.clone();
+                self.lose_allocation(
+                    turn,
+                    &allocation,
+                    "its GPUs were given on after the backup".to_owned(),
+                );
+            }
+            LeaseHolder::Reservation(reservation) => {
+                let reservation = reservation.clone();
+                let children: Vec<AllocationId> = self
+                    .leases
+                    .values()
+                    .filter(|l| l.parent.as_ref() == Some(id))
+                    .filter_map(|l| match &l.holder {
+                        LeaseHolder::Allocation(allocation) => Some(allocation.clone()),
+                        LeaseHolder::Reservation(_) => None,
+                    })
+                    .collect();
+                for child in children {
+                    self.lose_allocation(
+                        turn,
+                        &child,
+                        "its GPUs were given on after the backup".to_owned(),
+                    );
+                }
+                let children: Vec<LeaseId> = self
+                    .leases
+                    .values()
+                    .filter(|l| l.parent.as_ref() == Some(id))
+                    .map(|l| l.id.clone())
+                    .collect();
+                for child in children {
+                    self.end_lease(&child);
+                }
+                if let Some(reservation) = self.reservations.get_mut(&reservation) {
+                    reservation.state = ReservationState::Ending;
+                    reservation.reason = Some("it had ended after the backup".to_owned());
+                }
+                self.end_lease(id);
+            }
+        }
+        self.release(turn, id, lease.epoch);
+    }
+
+    /// The attempt becomes part of the state, with the grant it was started by.
+    fn adopt(&mut self, turn: &mut Turn<'_>, node: &NodeName, found: &FoundAttempt) {
+        let (id, order) = (&found.allocation, &found.order);
+        let known = self.jobs.contains_key(&order.job);
+        if !known {
+            self.make_job(node, found);
+        }
+        let Some(job) = self.jobs.get_mut(&order.job) else { return };
+        job.state = JobState::Starting;
+        job.attempt = order.attempt;
+        job.allocation = Some(id.clone());
+        job.place = Some(Place {
+            node: node.clone(),
+            gpus: order.gpus.clone(),
+            cpu_millis: order.cpu_millis,
+            memory_bytes: order.memory_bytes,
+        });
+        let owner = job.owner.clone();
+        if let Some(lease) = &found.lease {
+            let parent =
+                order.gpus.first().and_then(|g| self.holds.get(g)).map(|h| h.lease.clone());
+            for gpu in &order.gpus {
+                match self.holds.get_mut(gpu) {
+                    Some(hold) => hold.child = Some(lease.clone()),
+                    None => {
+                        let hold = Hold { lease: lease.clone(), child: None };
+                        self.holds.insert(gpu.clone(), hold);
+                    }
+                }
+            }
+            let lease = Lease {
+                id: lease.clone(),
+                epoch: found.epoch,
+                node: node.clone(),
+                gpus: order.gpus.clone(),
+                owner: owner.clone(),
+                holder: LeaseHolder::Allocation(id.clone()),
+                parent,
+                granted_at: found.accepted_at.min(self.now),
+                ending_since: None,
+            };
+            self.leases.insert(lease.id.clone(), lease);
+        }
+        let boot_id = self.nodes.get(node).map(|n| n.facts.boot_id.clone()).unwrap_or_default();
+        let allocation = Allocation {
+            id: id.clone(),
+            job: order.job.clone(),
+            attempt: order.attempt,
+            node: node.clone(),
+            boot_id,
+            gpus: order.gpus.clone(),
+            lease: found.lease.clone(),
+            epoch: found.epoch,
+            owner: owner.clone(),
+            cpu_millis: order.cpu_millis,
+            memory_bytes: order.memory_bytes,
+            phase: Phase::Placed,
+            placed_at: found.accepted_at.min(self.now),
+            started_at: None,
+            time_limit_at: None,
+            ends_by: None,
+            stop: None,
+            causes: std::collections::BTreeMap::new(),
+            deferral: None,
+            deferral_orders: 0,
+            deferral_spent: Millis::ZERO,
+            checkpoint_seq: 0,
+            resume_from: order.resume_from.clone(),
+        };
+        self.allocations.insert(id.clone(), allocation);
+        if let Some(restored) = &mut self.restored {
+            restored.adopted += 1;
+        }
+        turn.say(Event::AttemptAdopted {
+            job: order.job.clone(),
+            allocation: id.clone(),
+            owner,
+            node: node.clone(),
+            gpus: order.gpus.clone(),
+            epoch: found.epoch,
+            job_was_known: known,
+        });
+    }
+
+    /// A job submitted after the backup. Only this node vouches for it, so it never leaves it.
+    fn make_job(&mut self, node: &NodeName, found: &FoundAttempt) {
+        let order = &found.order;
+        self.jobs_submitted += 1;
+        let queue = QueueKey { class: super::jobs::CLASS_NEW, submitted: self.jobs_submitted };
+        let mut spec = order.spec.clone();
+        spec.gpus.node = Some(node.clone());
+        // A reservation that is lost too would shut it out.
+        spec.reservation = spec.reservation.filter(|id| self.reservations.contains_key(id));
+        let job = Job {
+            id: order.job.clone(),
+            owner: order.owner.clone(),
+            spec,
+            state: JobState::Starting,
+            queue,
+            submitted_at: found.accepted_at.min(self.now),
+            started_at: None,
+            ended_at: None,
+            attempt: order.attempt,
+            allocation: None,
+            place: None,
+            restarts_used: order.restarts_used,
+            start_faults: 0,
+            last_checkpoint: None,
+            marker: order.marker.clone(),
+            excluded_nodes: std::collections::BTreeMap::new(),
+            cancel_requested: false,
+            outcome: None,
+        };
+        self.jobs.insert(order.job.clone(), job);
+    }
+
+    /// The node has said everything: what the state still believes to be there is not.
+    pub(super) fn holdings(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: &NodeName,
+        held: &[AllocationId],
+        reservations: &[HeldReservation],
+    ) {
+        if !self.nodes.get(node).is_some_and(|n| n.uncounted) {
+            return;
+        }
+        let gone: Vec<AllocationId> = self
+            .allocations
+            .values()
+            .filter(|a| a.node == *node && !held.contains(&a.id))
+            .map(|a| a.id.clone())
+            .collect();
+        for id in gone {
+            let started_at = self.allocations.get(&id).and_then(|a| a.started_at);
+            let message = "its node has no record of it since the restore".to_owned();
+            let report = EndReport {
+                end: AttemptEnd::NodeFault { message },
+                done: false,
+                stopped: false,
+                started_at,
+                ended_at: self.now,
+                cpu_usec: None,
+                memory_peak_bytes: None,
+            };
+            self.end_attempt(turn, &id, &report);
+        }
+        for held in reservations {
+            self.tell_lost_reservation(turn, node, held);
+        }
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.uncounted = false;
+        }
+        turn.say(Event::NodeCounted { node: node.clone() });
+        self.start_due_reservations(turn);
+    }
+
+    /// An operator vouched for a GPU of a node that does not answer any more: once nothing is held there,
+    /// nobody waits for what the node would have said.
+    pub(super) fn vouched_for(&mut self, turn: &mut Turn<'_>, gpu: &GpuUuid) {
+        let Some(name) = self.gpus.get(gpu).map(|gpu| gpu.node.clone()) else { return };
+        let held = self.leases.values().any(|lease| lease.node == name);
+        let Some(node) = self.nodes.get_mut(&name) else { return };
+        if node.uncounted && node.liveness == Liveness::Unreachable && !held {
+            node.uncounted = false;
+            turn.say(Event::NodeCounted { node: name });
+        }
+    }
+
+    /// A reservation that only the node remembers is over: said to its owner, under its own id.
+    fn tell_lost_reservation(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: &NodeName,
+        held: &HeldReservation,
+    ) {
+        let own = held.gpus.iter().all(|uuid| self.gpus.get(uuid).is_some_and(|g| g.node == *node));
+        if self.reservations.contains_key(&held.id) || !own || held.gpus.is_empty() {
+            return;
+        }
+        let count = u32::try_from(held.gpus.len()).unwrap_or(u32::MAX);
+        let now = self.now;
+        let reservation = Reservation {
+            id: held.id.clone(),
+            owner: held.owner.clone(),
+            project: crate::name::ProjectName::default_project(),
+            node: node.clone(),
+            gpus: held.gpus.clone(),
+            wish: GpuRequest { count, node: Some(node.clone()), ..GpuRequest::default() },
+            window: Window { starts_at: now, ends_at: now },
+            note: String::new(),
+            state: ReservationState::Ending,
+            lease: None,
+            created_at: now,
+            reason: None,
+        };
+        self.reservations.insert(held.id.clone(), reservation);
+        let why =
+            "it was made after the backup the fleet was restored from: reserve again".to_owned();
+        self.finish_reservation(&held.id, ReservationState::Cancelled, Some(why));
+        if let Some(restored) = &mut self.restored {
+            restored.reservations_lost += 1;
+        }
+        turn.say(Event::ReservationLost {
+            reservation: held.id.clone(),
+            owner: held.owner.clone(),
+            node: node.clone(),
+            gpus: held.gpus.clone(),
+        });
+    }
+}
