@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fleet_core::name::NodeName;
+use fleet_daemon::config_file::{self, ConfigError};
+use fleet_daemon::log_filter::LogFilter;
 use fleet_proto::transport::client::Address;
 use serde::Deserialize;
 
@@ -15,6 +17,8 @@ use crate::shim::order::LogSettings;
 
 /// Where the file is when nobody says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/fleet/agent.toml";
+/// What is logged unless the file says otherwise.
+pub const LOG_LEVEL: &str = "info";
 /// The slice or control group that holds every job, unless the file says otherwise.
 const CGROUP_PARENT: &str = "fleet";
 const CGROUP_PARENT_SYSTEMD: &str = "fleet.slice";
@@ -39,21 +43,6 @@ const BASELINE_PROCESSES: [&str; 16] = [
     "fleet-agent",
 ];
 
-/// What is wrong with the configuration, everything at once.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    #[error("read {}", path.display())]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    #[error("{}: {problem}", path.display())]
-    Parse { path: PathBuf, problem: String },
-    #[error("{}: {}", path.display(), problems.join("; "))]
-    Invalid { path: PathBuf, problems: Vec<String> },
-}
-
 /// The file, as it is written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -64,6 +53,8 @@ struct RawConfig {
     run_dir: Option<PathBuf>,
     machine_id: Option<String>,
     cgroup_parent: Option<String>,
+    log_level: Option<String>,
+    monitoring_listen: String,
     gpu: RawGpu,
     runtime: RawRuntime,
     users: RawUsers,
@@ -134,6 +125,9 @@ pub struct Config {
     /// Instead of `/etc/machine-id`: for several agents on one machine.
     pub machine_id: Option<String>,
     pub cgroup_parent: String,
+    pub log_level: LogFilter,
+    /// Where monitoring is served; `None`: nowhere.
+    pub monitoring_listen: Option<std::net::SocketAddr>,
     pub gpu: GpuConfig,
     pub runtime: Option<PathBuf>,
     /// `None`: `fleet-shim` beside this program.
@@ -171,28 +165,14 @@ pub struct Retention {
 impl Config {
     /// Reads and checks the file. A missing file at the default path means the defaults.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error)
-                if error.kind() == std::io::ErrorKind::NotFound
-                    && path == Path::new(DEFAULT_PATH) =>
-            {
-                String::new()
-            }
-            Err(source) => return Err(ConfigError::Read { path: path.to_owned(), source }),
-        };
-        Config::parse(path, &text)
+        Config::parse(path, &config_file::read(path, DEFAULT_PATH)?)
     }
 
     fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
-        let raw: RawConfig = toml::from_str(text)
-            .map_err(|e| ConfigError::Parse { path: path.to_owned(), problem: e.to_string() })?;
+        let raw: RawConfig = config_file::parse(path, text)?;
         let mut problems = Vec::new();
         let config = check(raw, &mut problems);
-        if problems.is_empty() {
-            return Ok(config);
-        }
-        Err(ConfigError::Invalid { path: path.to_owned(), problems })
+        config_file::accept(path, config, problems)
     }
 }
 
@@ -234,6 +214,9 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
         }
     });
     let cgroup_parent = cgroup_parent(raw.cgroup_parent, problems);
+    let log_level = config_file::log_level(raw.log_level.as_deref(), LOG_LEVEL, problems);
+    let monitoring_listen =
+        config_file::listen("monitoring_listen", &raw.monitoring_listen, problems);
     let mut numbers = Numbers { problems };
     let sample_ms =
         numbers.within("gpu.sample_interval_ms", raw.gpu.sample_interval_ms, 5_000, 50..=600_000);
@@ -266,6 +249,8 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
         run_dir,
         machine_id,
         cgroup_parent,
+        log_level,
+        monitoring_listen,
         gpu: GpuConfig {
             nvml_library: raw.gpu.nvml_library,
             device_dir,
@@ -377,13 +362,15 @@ mod tests {
     #[test]
     fn all_problems_are_said_at_once() {
         let text = "name = \"A b\"\nstate_dir = \"x\"\ncontrollers = [\"here\"]\n\
-                    cgroup_parent = \"../up\"\n[gpu]\nsample_interval_ms = 0\n[jobs]\nmemory_bytes = 1";
+                    cgroup_parent = \"../up\"\nlog_level = \"loud\"\nmonitoring_listen = \"9\"\n[gpu]\nsample_interval_ms = 0\n[jobs]\nmemory_bytes = 1";
         let said = problem(text);
         for field in [
             "name",
             "state_dir",
             "controllers[0]",
             "cgroup_parent",
+            "log_level",
+            "monitoring_listen",
             "gpu.sample_interval_ms",
             "jobs.memory_bytes",
         ] {

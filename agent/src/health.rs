@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleet_core::health::HealthTracker;
+use fleet_core::health::{Condition, HealthTracker};
+use fleet_daemon::progress::Pulse;
 use fleet_proto::transport::files::{self, FileError, MODE_PRIVATE};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clock;
@@ -66,6 +67,8 @@ pub(crate) async fn run(
     gpus: Handle,
     mut events: mpsc::Receiver<GpuEvent>,
     outbox: Outbox,
+    seen: watch::Sender<Vec<Condition>>,
+    mut pulse: Pulse,
 ) {
     let path = state_dir.join(FILE);
     let mut tracker = load(&path, &boot_id);
@@ -73,10 +76,12 @@ pub(crate) async fn run(
     drop(gpus);
     let mut said = tracker.conditions();
     outbox.conditions(said.clone());
+    seen.send_replace(said.clone());
     let mut look_again = interval(LOOK_EVERY);
     look_again.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            () = pulse.asked() => continue,
             changed = snapshots.changed() => {
                 if changed.is_err() {
                     return;
@@ -97,6 +102,7 @@ pub(crate) async fn run(
                 tracing::warn!(%error, "health record not stored");
             }
             outbox.conditions(conditions.clone());
+            seen.send_replace(conditions.clone());
             said = conditions;
         }
     }

@@ -13,6 +13,7 @@ use fleet_core::id::AllocationId;
 use fleet_core::lease::LeaseHolder;
 use fleet_core::name::GpuUuid;
 use fleet_core::node::{MachineIdentity, NodeFacts};
+use fleet_daemon::progress::Pulse;
 use fleet_proto::v1;
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 use tokio::sync::watch;
@@ -103,6 +104,7 @@ impl Inventory {
         outbox: Outbox,
         leases: watch::Receiver<Option<Vec<DesiredLease>>>,
         base: NodeFacts,
+        mut pulse: Pulse,
     ) -> View {
         let mut snapshots = node.gpus.snapshots();
         let looked = |seen: &Arc<GpuSnapshot>| {
@@ -118,7 +120,11 @@ impl Inventory {
             Self { node, floors, registry, outbox, leases, base, dirty, names, facts, measured };
         inventory.look(&snapshots.borrow_and_update().clone()).await;
         tokio::spawn(async move {
-            while snapshots.changed().await.is_ok() {
+            loop {
+                tokio::select! {
+                    () = pulse.asked() => continue,
+                    changed = snapshots.changed() => if changed.is_err() { return },
+                }
                 let snapshot = snapshots.borrow_and_update().clone();
                 inventory.look(&snapshot).await;
             }

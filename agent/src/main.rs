@@ -10,12 +10,13 @@ use fleet_agent::config::{self, Config};
 use fleet_agent::enroll::store::IdentityFolder;
 use fleet_agent::enroll::{JoinOptions, Machine, identity_folder, join};
 use fleet_agent::gpu::{ProbeOptions, run_probe};
-use fleet_agent::{server, stop_all, telemetry};
+use fleet_agent::operations::client;
+use fleet_agent::{server, stop_all};
 use fleet_core::name::NodeName;
+use fleet_daemon::logging::{self, Logging};
+use fleet_daemon::process::{self, Process, watch_signals};
 use fleet_proto::transport::client::Address;
 use fleet_proto::transport::token::JoinToken;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
 /// Threads for what blocks: files, `/proc`, name services. Idle ones end by themselves.
 const BLOCKING_THREADS_MAX: usize = 32;
@@ -39,6 +40,10 @@ enum Verb {
     CheckConfig(ConfigArgument),
     /// Stop every job of this node, while no agent runs
     StopAll(StopArguments),
+    /// Show or change what the running agent logs, until it is started again
+    LogLevel(LogLevelArguments),
+    /// Write a file for those who help: configuration, state, log, metrics; without secrets
+    DebugBundle(DebugBundleArguments),
     /// Talk to the NVIDIA driver on behalf of the agent (started by the agent itself)
     #[command(hide = true)]
     NvmlProbe(ProbeOptions),
@@ -78,6 +83,24 @@ struct StopArguments {
     config: ConfigArgument,
 }
 
+#[derive(Debug, clap::Args)]
+struct LogLevelArguments {
+    /// error, warn, info, debug, trace, off; MODULE=LEVEL; several with commas between; or default
+    #[arg(value_name = "LEVEL")]
+    level: Option<String>,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+#[derive(Debug, clap::Args)]
+struct DebugBundleArguments {
+    /// Where to write it, a .tar.gz; must not be there yet
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
 // Not an async main: the helpers must stay small processes without a runtime.
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
@@ -88,17 +111,11 @@ fn main() -> ExitCode {
     if let Verb::NvmlProbe(options) = &verb {
         return run_probe(options);
     }
-    telemetry::init();
-    match run(verb) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    let logging = logging::init(config::LOG_LEVEL);
+    process::finish(&run(verb, logging), |_| None)
 }
 
-fn run(verb: Verb) -> anyhow::Result<()> {
+fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
     match verb {
         Verb::NvmlProbe(_) => Ok(()),
         Verb::CheckConfig(arguments) => {
@@ -107,9 +124,10 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         }
         Verb::Run(arguments) => {
             let config = Config::load(&arguments.config)?;
+            logging.configure(&config.log_level);
             runtime()?.block_on(async {
-                let stop = on_signal()?;
-                server::serve(config, stop).await
+                let (config_path, signals) = (arguments.config, watch_signals()?);
+                server::serve(config, Process { config_path, logging, signals }).await
             })
         }
         Verb::Join(arguments) => runtime()?.block_on(join_fleet(arguments)),
@@ -117,6 +135,15 @@ fn run(verb: Verb) -> anyhow::Result<()> {
             let config = Config::load(&arguments.config.config)?;
             let grace = Duration::from_secs(arguments.grace);
             runtime()?.block_on(stop_all::stop_all(&config, grace))
+        }
+        Verb::LogLevel(arguments) => {
+            let config = Config::load(&arguments.config.config)?;
+            runtime()?.block_on(client::log_level(&config, arguments.level.as_deref()))
+        }
+        Verb::DebugBundle(arguments) => {
+            let path = arguments.config.config;
+            let config = Config::load(&path)?;
+            runtime()?.block_on(client::debug_bundle(&config, &path, &arguments.file))
         }
     }
 }
@@ -139,22 +166,6 @@ async fn join_fleet(arguments: JoinArguments) -> anyhow::Result<()> {
     .await?;
     tracing::info!("{joined}");
     Ok(())
-}
-
-/// A token that SIGTERM and SIGINT cancel.
-fn on_signal() -> anyhow::Result<CancellationToken> {
-    let stop = CancellationToken::new();
-    let cancel = stop.clone();
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        cancel.cancel();
-    });
-    Ok(stop)
 }
 
 // One thread suffices: what blocks has threads of its own, and memory counts.

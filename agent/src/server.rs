@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use fleet_daemon::process::Process;
+use fleet_daemon::systemd;
 use fleet_proto::transport::SharedCredentials;
 use fleet_proto::transport::client::Dialer;
 use fleet_proto::transport::files::create_private_folder;
@@ -24,6 +26,7 @@ use crate::image::{ImageStore, Limits};
 use crate::inventory::{Inventory, machine_facts};
 use crate::leases::Floors;
 use crate::link::{Fence, Link, LinkParts, Outbox};
+use crate::operations::{self, Operations, Sights};
 use crate::reconcile::{Epochs, Reconciler, ReconcilerParts};
 use crate::tunnel::{Tunnels, Wakes};
 use crate::unit::Launcher;
@@ -57,8 +60,11 @@ pub fn take_state_dir(config: &Config) -> anyhow::Result<Held> {
 }
 
 /// Serves until `stop`.
-pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
+    let stop = process.signals.stop.clone();
     let _held = take_state_dir(&config)?;
+    let monitoring = operations::bind(config.monitoring_listen)?;
+    let operations = Operations::new(config.clone(), process);
     let folder = IdentityFolder::new(&identity_folder(&config.state_dir));
     let (identity, credentials) = folder.load()?;
     if let Some(name) = config.name.as_ref().filter(|name| **name != identity.node) {
@@ -102,16 +108,40 @@ pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()
         registry: registry.clone(),
         outbox: outbox.clone(),
         desired: desired_seen,
-        heard: heard_seen,
+        heard: heard_seen.clone(),
         leases,
+        pulse: operations.begin("reconcile"),
     })?;
     let mut tasks = JoinSet::new();
     tasks.spawn(reconciler.run());
     let (state_dir, boot_id) = (config.state_dir.clone(), machine.boot_id.clone());
-    tasks.spawn(health::run(state_dir, boot_id, gpus, events, outbox.clone()));
+    let (conditions, conditions_seen) = watch::channel(Vec::new());
+    let pulse = operations.begin("health");
+    tasks.spawn(health::run(
+        state_dir,
+        boot_id,
+        gpus.clone(),
+        events,
+        outbox.clone(),
+        conditions,
+        pulse,
+    ));
     let base = machine_facts(&node, &machine, instance()?);
-    let view =
-        Inventory::start(node, floors, registry.clone(), outbox.clone(), leases_seen, base).await;
+    let pulse = operations.begin("inventory");
+    let (inbox, leases) = (outbox.clone(), leases_seen.clone());
+    let view = Inventory::start(node, floors, registry.clone(), inbox, leases, base, pulse).await;
+    let sights = Sights {
+        node: identity.node.clone(),
+        cluster: identity.cluster.to_string(),
+        gpus,
+        conditions: conditions_seen,
+        leases: leases_seen,
+        facts: view.facts.clone(),
+        heard: heard_seen,
+        registry: registry.clone(),
+        outbox: outbox.clone(),
+        credentials: dialer.credentials().clone(),
+    };
     let link = Link::new(LinkParts {
         node: identity.node.clone(),
         fence: Fence::open(&config.state_dir)?,
@@ -122,11 +152,12 @@ pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()
         registry,
         desired,
         heard,
+        pulse: operations.begin("link"),
     });
     tasks.spawn(link.run());
     tasks.spawn(Renewal::new(folder, &dialer).run());
     tracing::info!(node = %identity.node, cluster = %identity.cluster, "agent runs");
-    ready();
+    tasks.spawn(operations::run(operations, sights, monitoring));
     wait(&mut tasks, stop).await
 }
 
@@ -135,6 +166,7 @@ pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()
 async fn wait(tasks: &mut JoinSet<()>, stop: CancellationToken) -> anyhow::Result<()> {
     tokio::select! {
         () = stop.cancelled() => {
+            systemd::stopping();
             tracing::info!("agent stops; jobs go on");
             tasks.shutdown().await;
             Ok(())
@@ -172,11 +204,4 @@ fn instance() -> anyhow::Result<String> {
     let mut bytes = [0; INSTANCE_BYTES];
     getrandom::fill(&mut bytes).context("random bytes")?;
     Ok(hex::encode(bytes))
-}
-
-/// Tells systemd, where there is one.
-fn ready() {
-    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
-        tracing::debug!(%error, "systemd was not told");
-    }
 }

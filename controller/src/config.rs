@@ -3,29 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use fleet_core::name::UserName;
+use fleet_daemon::config_file::{self, ConfigError};
+use fleet_daemon::log_filter::LogFilter;
 use fleet_proto::transport::client::Address;
 use serde::Deserialize;
 
 /// Where the file is when nobody says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/fleet/controller.toml";
+/// What is logged unless the file says otherwise. openraft's chatter is for debugging it: it warns of
+/// an absent peer several times a second; the leader's membership loop says so once.
+pub const LOG_LEVEL: &str = "info,openraft=error";
 
 /// Most nightly backups that can be kept.
 const BACKUPS_MAX: usize = 1_000;
-
-/// What is wrong with the configuration, everything at once.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    #[error("read {}", path.display())]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    #[error("{}: {problem}", path.display())]
-    Parse { path: PathBuf, problem: String },
-    #[error("{}: {}", path.display(), problems.join("; "))]
-    Invalid { path: PathBuf, problems: Vec<String> },
-}
 
 /// The file, as it is written.
 #[derive(Debug, Deserialize)]
@@ -59,6 +49,12 @@ struct RawConfig {
     /// Hour of the day, UTC, after which the nightly backup is made. Default 3.
     #[serde(default = "default_backup_hour")]
     backup_hour: u64,
+    /// Which lines are logged. Default info,openraft=error.
+    #[serde(default)]
+    log_level: Option<String>,
+    /// `ADDRESS:PORT` of /metrics, /healthz and /readyz. Default: nowhere.
+    #[serde(default)]
+    monitoring_listen: String,
 }
 
 fn default_data_dir() -> PathBuf {
@@ -101,26 +97,19 @@ pub struct Config {
     pub backup_dir: PathBuf,
     pub backup_keep: usize,
     pub backup_hour: u64,
+    pub log_level: LogFilter,
+    /// Where monitoring is served; `None`: nowhere.
+    pub monitoring_listen: Option<std::net::SocketAddr>,
 }
 
 impl Config {
     /// Reads and checks the file. A missing file at the default path means the defaults.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(e)
-                if e.kind() == std::io::ErrorKind::NotFound && path == Path::new(DEFAULT_PATH) =>
-            {
-                String::new()
-            }
-            Err(source) => return Err(ConfigError::Read { path: path.to_owned(), source }),
-        };
-        Config::parse(path, &text)
+        Config::parse(path, &config_file::read(path, DEFAULT_PATH)?)
     }
 
     fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
-        let raw: RawConfig = toml::from_str(text)
-            .map_err(|e| ConfigError::Parse { path: path.to_owned(), problem: e.to_string() })?;
+        let raw: RawConfig = config_file::parse(path, text)?;
         let mut problems = Vec::new();
         let listen = raw.listen.parse::<std::net::SocketAddr>();
         if let Err(error) = &listen {
@@ -159,6 +148,9 @@ impl Config {
                 Err(error) => problems.push(format!("admins: {error}")),
             }
         }
+        let log_level = config_file::log_level(raw.log_level.as_deref(), LOG_LEVEL, &mut problems);
+        let monitoring_listen =
+            config_file::listen("monitoring_listen", &raw.monitoring_listen, &mut problems);
         match listen {
             Ok(listen) if problems.is_empty() => Ok(Config {
                 data_dir: raw.data_dir,
@@ -170,6 +162,8 @@ impl Config {
                 backup_dir,
                 backup_keep: raw.backup_keep,
                 backup_hour: raw.backup_hour,
+                log_level,
+                monitoring_listen,
             }),
             Ok(_) | Err(_) => Err(ConfigError::Invalid { path: path.to_owned(), problems }),
         }
@@ -204,9 +198,10 @@ mod tests {
 
     #[test]
     fn all_problems_are_said_at_once() {
-        let text = "listen = \"here\"\ndata_dir = \"x\"\nadmins = [\"a b\"]";
+        let text = "listen = \"here\"\ndata_dir = \"x\"\nadmins = [\"a b\"]\n\
+                    log_level = \"loud\"\nmonitoring_listen = \"9\"";
         let error = Config::parse(Path::new("c.toml"), text).unwrap_err().to_string();
-        for field in ["listen", "data_dir", "admins"] {
+        for field in ["listen:", "data_dir:", "admins:", "log_level:", "monitoring_listen:"] {
             assert!(error.contains(field), "{error}");
         }
     }

@@ -8,9 +8,9 @@ use clap::{Parser, Subcommand};
 use fleet_controller::config::{self, Config};
 use fleet_controller::join::{self, Invitation};
 use fleet_controller::raft::{EXIT_STORE_REFUSED, StartError};
-use fleet_controller::{backup, server, telemetry};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
+use fleet_controller::{backup, server};
+use fleet_daemon::logging::{self, Logging};
+use fleet_daemon::process::{self, Process, watch_signals};
 
 /// The controller of a fleet: inventory, reservations, jobs and the audit log, replicated.
 #[derive(Debug, Parser)]
@@ -84,27 +84,20 @@ struct JoinArgs {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    telemetry::init();
-    match run(args.command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!("{error:#}");
-            exit_code(&error)
-        }
-    }
+    let logging = logging::init(config::LOG_LEVEL);
+    process::finish(&run(args.command, logging), exit_code)
 }
 
 /// A store that was refused, by this program or by the fleet, has its own code: restarting does not help, so nobody should.
-fn exit_code(error: &anyhow::Error) -> ExitCode {
+fn exit_code(error: &anyhow::Error) -> Option<u8> {
     if error.chain().any(|e| e.is::<server::Removed>()) {
-        return u8::try_from(EXIT_STORE_REFUSED).map_or(ExitCode::FAILURE, ExitCode::from);
+        return u8::try_from(EXIT_STORE_REFUSED).ok();
     }
-    let store = error.chain().find_map(|e| e.downcast_ref::<StartError>());
-    let code = store.and_then(|e| u8::try_from(e.exit_code()).ok());
-    code.map_or(ExitCode::FAILURE, ExitCode::from)
+    let store = error.chain().find_map(|e| e.downcast_ref::<StartError>())?;
+    u8::try_from(store.exit_code()).ok()
 }
 
-fn run(verb: Verb) -> anyhow::Result<()> {
+fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
     match verb {
         Verb::CheckConfig(arg) => {
             Config::load(&arg.config)?;
@@ -151,20 +144,11 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         }
         Verb::Run(arg) => {
             let config = Config::load(&arg.config)?;
+            logging.configure(&config.log_level);
             runtime()?.block_on(async {
-                let stop = CancellationToken::new();
-                let on_signal = stop.clone();
-                let mut terminate = signal(SignalKind::terminate())?;
-                let mut interrupt = signal(SignalKind::interrupt())?;
-                tokio::spawn(async move {
-                    tokio::select! {
-                        _ = terminate.recv() => {}
-                        _ = interrupt.recv() => {}
-                    }
-                    tracing::info!("stopping");
-                    on_signal.cancel();
-                });
-                Box::pin(server::serve(config, stop)).await
+                let process =
+                    Process { config_path: arg.config, logging, signals: watch_signals()? };
+                Box::pin(server::serve(config, process)).await
             })
         }
     }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use fleet_core::command::{AdmitController, Command};
 use fleet_core::{Actor, Rejection};
+use fleet_daemon::process::Process;
+use fleet_daemon::systemd;
 use fleet_proto::transport::files::{self, MODE_PRIVATE};
 use fleet_proto::transport::server::server_builder;
 use fleet_proto::transport::{Gate, SharedCredentials, TlsListener, UnixListener};
@@ -23,6 +25,7 @@ use crate::clock::{LeaderClock, wall};
 use crate::config::Config;
 use crate::identity::ControllerIdentity;
 use crate::leader;
+use crate::operations::{self, Operations};
 use crate::peers::{Peers, TlsConnector};
 use crate::pki::renewal::keep_own_certificate;
 use crate::pki::{AuditSigner, Authority, PkiError};
@@ -115,7 +118,8 @@ async fn wait_for_leader(raft: &RaftHandle) -> anyhow::Result<()> {
 }
 
 /// Serves until `stop`.
-pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
+    let stop = process.signals.stop.clone();
     let identity = ControllerIdentity::load(&config.data_dir)?;
     let name = identity.name()?;
     let authority = Arc::new(Authority::load(&config.pki_dir())?);
@@ -133,6 +137,7 @@ pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()
     let signer = Arc::new(AuditSigner::load_or_create(&authority, &pki_dir, &name, wall())?);
     let socket = std::net::TcpListener::bind(config.listen)
         .with_context(|| format!("listen on {}", config.listen))?;
+    let monitoring = operations::bind(config.monitoring_listen)?;
     let connector: Arc<dyn PeerConnector> = Arc::new(TlsConnector(credentials.clone()));
     let raft = raft::start(RaftConfig {
         cluster: identity.cluster.clone(),
@@ -163,6 +168,7 @@ pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()
         peers: Peers::new(connector),
         refusals: RefusalLog::default(),
         pki_dir: config.pki_dir().into(),
+        operations: Operations::new(config.clone(), process, credentials.clone()),
         raft: raft.clone(),
     };
     let mut tasks = JoinSet::new();
@@ -176,7 +182,7 @@ pub async fn serve(config: Config, stop: CancellationToken) -> anyhow::Result<()
     let renewing = credentials.clone();
     tasks.spawn(async move { keep_own_certificate(authority, pki_dir, name, renewing).await });
     let removed = removal::noticed(context.clone());
-    let serving = serve_both(&config, context, credentials, socket, stop.clone());
+    let serving = serve_both(&config, context, credentials, socket, monitoring, stop.clone());
     tokio::pin!(serving);
     let served = tokio::select! {
         served = &mut serving => served,
@@ -208,11 +214,15 @@ async fn serve_both(
     context: Context,
     credentials: SharedCredentials,
     socket: std::net::TcpListener,
+    monitoring: Option<std::net::TcpListener>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let gate = || Gate::new(credentials.revocations().clone());
     let network = TlsListener::start(socket, credentials.clone())?;
     let local = UnixListener::bind(&config.socket, SOCKET_MODE)?;
+    context.operations.count_refusals("network", network.refusals());
+    context.operations.count_refusals("socket", local.refusals());
+    let looking_after = operations::run(context.clone(), monitoring);
     let over_network = server_builder(gate())
         .add_service(EnrollmentService::new(context.clone()).into_server())
         .add_service(AgentsService::new(context.clone()).into_server())
@@ -226,24 +236,19 @@ async fn serve_both(
         .add_service(FleetService::new(context).into_server())
         .serve_with_incoming_shutdown(local, stop.clone().cancelled_owned());
     tracing::info!(listen = %config.listen, socket = %config.socket.display(), "controller serves");
-    ready();
     let both = async { tokio::try_join!(over_network, over_socket) };
     tokio::pin!(both);
     tokio::select! {
-        result = &mut both => { result.context("serve")?; }
+        biased;
         () = stop.cancelled() => {
+            systemd::stopping();
             // Streams of agents and attached users never finish by themselves.
             if let Ok(result) = tokio::time::timeout(DRAIN_TIMEOUT, &mut both).await {
                 result.context("serve")?;
             }
         }
+        result = &mut both => { result.context("serve")?; }
+        () = looking_after => {}
     }
     Ok(())
-}
-
-/// Tells systemd, where there is one.
-fn ready() {
-    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
-        tracing::debug!(%error, "systemd was not told");
-    }
 }

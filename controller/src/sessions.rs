@@ -157,6 +157,11 @@ impl Sessions {
         self.table().sessions.get(node).map(|s| s.held.clone()).unwrap_or_default()
     }
 
+    /// How many agents are connected.
+    pub fn connected(&self) -> usize {
+        self.table().sessions.len()
+    }
+
     /// Where to send messages for a node, while it is connected.
     pub fn sender(&self, node: &NodeName) -> Option<mpsc::Sender<v1::ControllerMessage>> {
         self.table().sessions.get(node).map(|s| s.to_agent.clone())

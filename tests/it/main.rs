@@ -27,6 +27,7 @@ mod hostile;
 mod images;
 mod isolation;
 mod membership;
+mod operations;
 mod outputs;
 mod peers;
 mod reservations;

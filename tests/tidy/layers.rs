@@ -1,5 +1,5 @@
 //! The direction of dependencies, read from `cargo metadata`:
-//! `core <- proto <- {controller, agent, cli}`; nobody depends on tests.
+//! `core <- proto <- {controller, agent, cli}`, `daemon <- {controller, agent}`; nobody depends on tests.
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
@@ -9,8 +9,10 @@ use crate::{Violation, tree};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("fleet-core", &[]),
     ("fleet-proto", &["fleet-core"]),
-    ("fleet-controller", &["fleet-core", "fleet-proto"]),
-    ("fleet-agent", &["fleet-core", "fleet-proto"]),
+    // What runs for ever needs, whatever it does: it knows nothing of fleet's own nouns.
+    ("fleet-daemon", &[]),
+    ("fleet-controller", &["fleet-core", "fleet-proto", "fleet-daemon"]),
+    ("fleet-agent", &["fleet-core", "fleet-proto", "fleet-daemon"]),
     // The control file is a format: `fleet dev` writes it to pretend GPUs and their faults.
     ("fleet", &["fleet-core", "fleet-proto", "fleet-fake-nvml-control"]),
     ("fleet-fake-nvml-control", &[]),
@@ -20,6 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "fleet-core",
             "fleet-proto",
+            "fleet-daemon",
             "fleet-controller",
             "fleet-agent",
             "fleet-fake-nvml-control",

@@ -10,6 +10,7 @@ mod code;
 mod configs;
 mod docs;
 mod layers;
+mod metrics;
 mod owners;
 mod sources;
 mod tree;

@@ -14,6 +14,9 @@ const OWNED: &[(&str, &[&str], &str)] = &[
     ("redb", &["controller/src/raft", "controller/src/audit"], "storage belongs to raft and audit"),
     ("nvml_wrapper", &["agent/src/gpu", "tests/fake-nvml"], "use the handle of agent::gpu"),
     ("nvml_wrapper_sys", &["agent/src/gpu", "tests/fake-nvml"], "use the handle of agent::gpu"),
+    ("prometheus_client", &["daemon/src/metrics"], "declare a Metric, write it in a Source"),
+    ("sd_notify", &["daemon/src/systemd"], "use daemon::systemd"),
+    ("tracing_subscriber", &["daemon/src/logging", "daemon/src/log_filter"], "use daemon::logging"),
     ("zbus", &["agent/src/unit"], "use agent::unit"),
     ("oci_spec", &["agent/src/runtime", "agent/src/image"], "use agent::runtime or agent::image"),
     (

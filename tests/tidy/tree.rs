@@ -16,6 +16,7 @@ pub(crate) const FOLDERS: &[&str] = &[
     "cli",
     "controller",
     "core",
+    "daemon",
     "docs",
     "packaging",
     "proto",

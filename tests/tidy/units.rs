@@ -4,12 +4,18 @@ use std::{fs, process::Command};
 
 use crate::{Violation, tree};
 
+const RELOAD: &str = "ExecReload=/bin/kill -HUP $MAINPID";
+
 /// (unit, line that must be there, why). Removing one of these would lose jobs or GPUs, and no other test would see.
 const MUST_SAY: &[(&str, &str, &str)] = &[
     ("systemd/fleet-agent.service", "KillMode=process", "a hung driver call must not block a stop"),
     ("systemd/fleet-agent.service", "Type=notify", "ready means that jobs were found again"),
     ("systemd/fleet-controller.service", "Type=notify", "ready means that the store was read"),
     ("systemd/fleet-controller.service", "User=fleet", "the controller needs no root"),
+    ("systemd/fleet-controller.service", RELOAD, "`systemctl reload` is how the log level changes"),
+    ("systemd/fleet-agent.service", RELOAD, "`systemctl reload` is how the log level changes"),
+    ("systemd/fleet-controller.service", "WatchdogSec=1min", "a controller that hangs is replaced"),
+    ("systemd/fleet-agent.service", "WatchdogSec=2min", "an agent that hangs is replaced"),
     (
         "systemd/fleet-controller.service",
         "ExecStart=/usr/bin/fleet-controller run --config /etc/fleet/controller.toml",
@@ -36,12 +42,6 @@ const MAY_NOT_SAY: &[(&str, &str, &str)] = &[
         "a mount namespace or device filter shuts out mounts or GPUs",
     ),
     ("systemd/fleet-agent.service", "DeviceAllow=", "a device filter shuts out the GPUs"),
-    ("systemd/fleet-agent.service", "ExecReload=", "it reads nothing again: SIGHUP would end it"),
-    (
-        "systemd/fleet-controller.service",
-        "ExecReload=",
-        "it reads nothing again: SIGHUP would end it",
-    ),
 ];
 
 fn settings(path: &str, text: &str) -> Vec<Violation> {
@@ -120,8 +120,9 @@ fn systemd_accepts_the_units() {
 fn a_bad_unit_is_found() {
     let path = "systemd/fleet-agent.service";
     let start = "ExecStart=/usr/bin/fleet-agent run --config /etc/fleet/agent.toml";
-    let good = format!("[Service]\nType=notify\nKillMode=process\n{start}\n");
+    let good =
+        format!("[Service]\nType=notify\nKillMode=process\nWatchdogSec=2min\n{RELOAD}\n{start}\n");
     assert_eq!(settings(path, &good), []);
     assert_eq!(settings(path, &good.replace("KillMode=process\n", "")).len(), 1);
-    assert_eq!(settings(path, &format!("{good}ProtectClock=yes\n"))[0].line, 5);
+    assert_eq!(settings(path, &format!("{good}ProtectClock=yes\n"))[0].line, 7);
 }

@@ -279,6 +279,11 @@ impl Outbox {
         }
     }
 
+    /// Reports that no controller has acknowledged on this connection.
+    pub fn waiting(&self) -> usize {
+        self.state().entries.values().filter(|entry| !entry.said).count()
+    }
+
     /// Returns when there may be something new to say.
     pub async fn changed(&self) {
         self.0.changed.notified().await;

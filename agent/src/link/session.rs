@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use fleet_core::desired::{DESIRED_VERSION, DesiredNode};
 use fleet_core::name::NodeName;
+use fleet_daemon::progress::Pulse;
 use fleet_proto::convert::rejection::LEADER_TRAILER;
 use fleet_proto::transport::client::{Address, Dialer};
 use fleet_proto::transport::limits::{AGENT_MESSAGE_BYTES_MAX, CONNECT_TIMEOUT};
@@ -55,6 +56,7 @@ pub struct LinkParts {
     pub desired: watch::Sender<Option<DesiredNode>>,
     /// When the heartbeat was sent, since boot, that a controller answered last.
     pub heard: watch::Sender<Duration>,
+    pub pulse: Pulse,
 }
 
 /// The task that keeps the connection.
@@ -95,7 +97,7 @@ impl Link {
             let channels = self.parts.dialer.channels();
             if channels.is_empty() {
                 tracing::error!("no controller address is known");
-                sleep(self.backoff.pause(random())).await;
+                self.parts.pulse.during(sleep(self.backoff.pause(random()))).await;
                 continue;
             }
             let at = next % channels.len();
@@ -114,7 +116,7 @@ impl Link {
             next = self.next_address(at, &status);
             // Another address is tried at once while there is one that was not.
             if at + 1 >= channels.len() || useful {
-                sleep(self.backoff.pause(random())).await;
+                self.parts.pulse.during(sleep(self.backoff.pause(random()))).await;
             }
         }
     }
@@ -151,7 +153,8 @@ impl Link {
         let mut client =
             AgentsClient::new(channel.clone()).max_decoding_message_size(AGENT_MESSAGE_BYTES_MAX);
         let call = client.sync(ReceiverStream::new(messages));
-        let inbound = match timeout(CONNECT_TIMEOUT + ACCEPT_MAX, call).await {
+        let call = timeout(CONNECT_TIMEOUT + ACCEPT_MAX, call);
+        let inbound = match self.parts.pulse.during(call).await {
             Ok(Ok(response)) => response.into_inner(),
             Ok(Err(status)) => return (false, status),
             Err(_) => return (false, Status::deadline_exceeded("not accepted in time")),
@@ -189,6 +192,7 @@ impl Session<'_> {
                 return status;
             }
             let step = tokio::select! {
+                () = self.parts.pulse.asked() => Ok(()),
                 message = inbound.message() => match message {
                     Ok(Some(message)) => {
                         silent_at = Instant::now() + SILENCE_MAX;

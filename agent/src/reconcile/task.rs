@@ -11,6 +11,7 @@ use fleet_core::id::{AllocationId, LeaseId};
 use fleet_core::lease::{Epoch, LeaseHolder};
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::time::Timestamp;
+use fleet_daemon::progress::Pulse;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
@@ -46,6 +47,7 @@ pub struct ReconcilerParts {
     pub heard: watch::Receiver<Duration>,
     /// The leases of the newest document, for the inventory.
     pub leases: watch::Sender<Option<Vec<DesiredLease>>>,
+    pub pulse: Pulse,
 }
 
 /// One live attempt's task.
@@ -150,6 +152,7 @@ impl Reconciler {
                     self.remove_old();
                     continue;
                 }
+                () = self.parts.pulse.asked() => continue,
             }
             self.reconcile();
         }

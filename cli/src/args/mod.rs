@@ -8,6 +8,7 @@ mod controller;
 mod dev;
 mod job;
 mod node;
+mod operations;
 mod output;
 mod reservation;
 mod run;
@@ -30,6 +31,7 @@ pub(crate) use node::{
     GpuVerb, NodeArgs, NodeListArgs, NodeShowArgs, NodeVerb, ResetClockArgs, StatusArgs, ThawArgs,
     TokenCreateArgs, TokenVerb, TopArgs, UncordonArgs,
 };
+pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs};
 pub(crate) use reservation::{
     ExtendArgs, ReleaseArgs, ReservationArgs, ReservationListArgs, ReservationShowArgs,

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::controller::{ControllerAddArgs, ControllerRemoveArgs, TransferArgs};
+use super::operations::{DebugBundleArgs, LogLevelArgs};
 use super::output::{OutputArgs, WatchArgs};
 
 #[derive(Debug, Args)]
@@ -204,6 +205,10 @@ pub(crate) enum ControllerVerb {
     ResetClock(ResetClockArgs),
     /// Backups of the whole control plane
     Snapshot(super::SnapshotArgs),
+    /// Show or change what the controller logs, until its next start
+    LogLevel(LogLevelArgs),
+    /// Write a file for those who help: configuration, state, log, metrics; without secrets
+    DebugBundle(DebugBundleArgs),
 }
 
 #[derive(Debug, Args)]

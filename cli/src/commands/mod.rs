@@ -13,6 +13,7 @@ mod job;
 mod logs;
 mod members;
 mod node;
+mod operations;
 mod progress;
 mod reservation;
 mod reserve;
@@ -173,6 +174,8 @@ pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
             Some(ControllerVerb::Snapshot(snapshot)) => match snapshot.verb {
                 SnapshotVerb::Save(save) => snapshot::save(context, &save).await,
             },
+            Some(ControllerVerb::LogLevel(level)) => operations::log_level(context, &level).await,
+            Some(ControllerVerb::DebugBundle(to)) => operations::debug_bundle(context, &to).await,
         },
         Verb::Dev(args) => match &args.verb {
             None => dev::run(context, &args).await,

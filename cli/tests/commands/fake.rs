@@ -202,6 +202,7 @@ impl Fleet for Service {
     type AttachStream = Streamed<pb::AttachOutput>;
     type ExecStream = Streamed<pb::ExecOutput>;
     type ExportAuditStream = Streamed<pb::AuditChunk>;
+    type DebugBundleStream = Streamed<pb::DebugBundleChunk>;
 
     async fn get_status(
         &self,
@@ -330,7 +331,18 @@ impl Fleet for Service {
         Ok(Response::new(Box::pin(tokio_stream::iter(chunks))))
     }
 
+    /// Breaks off in the middle.
+    async fn debug_bundle(
+        &self,
+        _request: Request<pb::DebugBundleRequest>,
+    ) -> Result<Response<Self::DebugBundleStream>, Status> {
+        let half = pb::DebugBundleChunk { data: vec![b'x'; 1 << 10] };
+        let end = Status::internal("the disk is full");
+        Ok(Response::new(Box::pin(tokio_stream::iter([Ok(half), Err(end)]))))
+    }
+
     unused_calls! {
+        log_level(LogLevelRequest) -> LogLevelReply;
         list_nodes(ListNodesRequest) -> ListNodesResponse;
         list_gpus(ListGpusRequest) -> ListGpusResponse;
         list_reservations(ListReservationsRequest) -> ListReservationsResponse;

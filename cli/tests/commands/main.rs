@@ -274,6 +274,17 @@ fn a_reader_that_has_seen_enough_is_no_error_and_a_full_disk_is() {
 }
 
 #[test]
+fn a_bundle_that_breaks_off_leaves_no_file() {
+    let fake = Fake::start(Script::default());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bundle.tar.gz");
+    let output = fake.run(&["controller", "debug-bundle", &file.to_string_lossy()]);
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("the disk is full"), "{}", stderr(&output));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn a_list_of_all_the_jobs_a_fleet_can_have_is_taken() {
     let one = pb::Job { reason: "x".repeat(200), ..job("queued", 0) };
     let fake = Fake::start(Script { jobs: vec![one; 50_000], ..Script::default() });

@@ -42,7 +42,7 @@ struct Account {
 /// Looks callers up. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Callers {
-    admins: Arc<Admins>,
+    admins: Arc<Mutex<Arc<Admins>>>,
     known: Arc<Mutex<BTreeMap<Question, (Instant, Account)>>>,
 }
 
@@ -58,7 +58,13 @@ pub(super) struct Caller {
 
 impl Callers {
     pub fn new(admins: Admins) -> Self {
-        Self { admins: Arc::new(admins), known: Arc::default() }
+        Self { admins: Arc::new(Mutex::new(Arc::new(admins))), known: Arc::default() }
+    }
+
+    /// Others are admins from now on. What was looked up before is forgotten.
+    pub fn set_admins(&self, admins: Admins) {
+        *self.admins.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(admins);
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// The user behind a request; agents and controllers are not users.
@@ -89,7 +95,7 @@ impl Callers {
         if let Some(account) = self.remembered(&question) {
             return Ok(account);
         }
-        let admins = Arc::clone(&self.admins);
+        let admins = Arc::clone(&self.admins.lock().unwrap_or_else(PoisonError::into_inner));
         let asked = question.clone();
         let looking = tokio::task::spawn_blocking(move || look_up(&admins, &asked));
         let account = tokio::time::timeout(LOOKUP_TIMEOUT, looking)

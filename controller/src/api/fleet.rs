@@ -50,6 +50,7 @@ impl Fleet for FleetService {
     type AttachStream = Chunks<v1::AttachOutput>;
     type ExecStream = Chunks<v1::ExecOutput>;
     type ExportAuditStream = Chunks<v1::AuditChunk>;
+    type DebugBundleStream = Chunks<v1::DebugBundleChunk>;
 
     async fn get_status(&self, request: Request<v1::GetStatusRequest>) -> Reply<v1::Status> {
         let caller = self.0.callers.user(&request).await?;
@@ -307,6 +308,20 @@ impl Fleet for FleetService {
             return Err(Status::permission_denied("exporting the audit log takes an admin"));
         }
         let chunks = self.0.export_audit(&request.into_inner());
+        Ok(Response::new(Box::pin(ReceiverStream::new(chunks))))
+    }
+
+    async fn log_level(&self, request: Request<v1::LogLevelRequest>) -> Reply<v1::LogLevelReply> {
+        let caller = self.0.callers.user(&request).await?;
+        Ok(Response::new(self.0.log_level(&caller, &request.into_inner())?))
+    }
+
+    async fn debug_bundle(
+        &self,
+        request: Request<v1::DebugBundleRequest>,
+    ) -> Reply<Self::DebugBundleStream> {
+        let caller = self.0.callers.user(&request).await?;
+        let chunks = self.0.debug_bundle(&caller).await?;
         Ok(Response::new(Box::pin(ReceiverStream::new(chunks))))
     }
 }

@@ -14,6 +14,7 @@ mod explain;
 mod fleet;
 mod link;
 mod members;
+mod operations;
 mod propose;
 mod refusals;
 mod resolve;
@@ -36,9 +37,11 @@ pub use controllers::{ControllersService, peer_check};
 pub use enrollment::EnrollmentService;
 pub use fleet::FleetService;
 pub use refusals::RefusalLog;
+pub(crate) use views::{gpu_state, node_state};
 
 use crate::audit::AuditStore;
 use crate::clock::LeaderClock;
+use crate::operations::Operations;
 use crate::peers::Peers;
 use crate::pki::{AuditSigner, Authority};
 use crate::raft::RaftHandle;
@@ -66,6 +69,7 @@ pub struct Context {
     pub refusals: RefusalLog,
     /// Folder of the certificate authority, for backups.
     pub pki_dir: Arc<Path>,
+    pub operations: Operations,
 }
 
 impl Context {

@@ -2,7 +2,7 @@
 //! records with large counts, never a large log.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fleet_core::command::RefusedRequests;
 
@@ -13,17 +13,30 @@ type Counts = BTreeMap<(String, String, String), u64>;
 
 /// Handle on the counts.
 #[derive(Debug, Clone, Default)]
-pub struct RefusalLog(Arc<Mutex<Counts>>);
+pub struct RefusalLog(Arc<Mutex<Counts>>, Arc<Mutex<Totals>>);
+
+/// Since the start, by action and code: words of ours, of which there are few.
+type Totals = BTreeMap<(String, String), u64>;
 
 impl RefusalLog {
     /// Counts one refusal.
     pub fn note(&self, principal: &str, action: &str, code: &str) {
+        *self.totals().entry((action.to_owned(), code.to_owned())).or_default() += 1;
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut key = (principal.to_owned(), action.to_owned(), code.to_owned());
         if counts.len() >= KINDS_MAX && !counts.contains_key(&key) {
             key = ("others".to_owned(), "various".to_owned(), "various".to_owned());
         }
         *counts.entry(key).or_default() += 1;
+    }
+
+    fn totals(&self) -> MutexGuard<'_, Totals> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All refusals since the start, by action and code.
+    pub fn since_start(&self) -> Totals {
+        self.totals().clone()
     }
 
     /// Takes everything counted since the last batch.

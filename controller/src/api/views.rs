@@ -3,7 +3,7 @@
 
 use fleet_core::allocation::Allocation;
 use fleet_core::gpu::{Gpu, Presence};
-use fleet_core::health::{Condition, ConditionStatus, Severity, Subject};
+use fleet_core::health::{Condition, ConditionStatus, Severity, Subject, health_word};
 use fleet_core::job::{Checkpoint, Job, JobState};
 use fleet_core::lease::LeaseHolder;
 use fleet_core::name::GpuUuid;
@@ -62,7 +62,7 @@ fn shown(c: &&Condition) -> bool {
     c.status != ConditionStatus::False
 }
 
-fn node_state(fsm: &Fsm, node: &Node) -> &'static str {
+pub(crate) fn node_state(fsm: &Fsm, node: &Node) -> &'static str {
     if node.suspended.is_some() {
         return "suspended";
     }
@@ -117,7 +117,7 @@ pub(super) fn is_free(fsm: &Fsm, gpu: &Gpu) -> bool {
 }
 
 /// The state's word, and why where that helps.
-fn gpu_state(fsm: &Fsm, gpu: &Gpu) -> (&'static str, String) {
+pub(crate) fn gpu_state(fsm: &Fsm, gpu: &Gpu) -> (&'static str, String) {
     if let Some(hold) = fsm.hold(&gpu.uuid) {
         let top = fsm.lease(&hold.lease);
         let ending = top.is_some_and(|lease| lease.ending_since.is_some());
@@ -148,14 +148,8 @@ fn gpu_state(fsm: &Fsm, gpu: &Gpu) -> (&'static str, String) {
 
 fn gpu_health(node: Option<&Node>, gpu: &Gpu) -> &'static str {
     let Some(node) = node else { return "unknown" };
-    let holds = node.conditions_for(&gpu.uuid).filter(|c| c.is_active()).map(|c| c.severity).max();
-    let doubted = node.severity_for(&gpu.uuid).is_some_and(|s| s >= Severity::Degraded);
-    match holds {
-        Some(severity) if severity >= Severity::Degraded => severity_word(severity),
-        _ if doubted || gpu.presence == Presence::Unknown => "unknown",
-        Some(severity) => severity_word(severity),
-        None => "ok",
-    }
+    let conditions: Vec<&Condition> = node.conditions_for(&gpu.uuid).collect();
+    health_word(conditions.iter().copied(), gpu.presence)
 }
 
 pub(super) fn gpu(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> v1::Gpu {

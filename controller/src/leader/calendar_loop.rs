@@ -15,7 +15,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 
 pub(super) async fn run(context: Context) {
     let mut applied = context.raft.applied();
+    let mut pulse = context.operations.begin("calendar");
     loop {
+        pulse.answer();
         applied.borrow_and_update();
         let now = context.clock.now();
         let due = context.raft.read(Fsm::next_deadline);

@@ -29,8 +29,10 @@ const LATE: Duration = Duration::from_secs(2);
 pub(super) async fn run(context: Context) {
     let mut since = Instant::now();
     let mut last = Instant::now();
+    let mut pulse = context.operations.begin("liveness");
     loop {
         tokio::time::sleep(PERIOD).await;
+        pulse.answer();
         if last.elapsed() > PERIOD + LATE {
             tracing::warn!(
                 late_ms = last.elapsed().as_millis(),

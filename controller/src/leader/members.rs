@@ -83,8 +83,10 @@ fn next_step(
 
 pub(super) async fn run(context: Context) {
     let mut silent = BTreeSet::new();
+    let mut applied = context.raft.applied();
     loop {
         tokio::time::sleep(PERIOD).await;
+        applied.borrow_and_update();
         tell_silent(&context.raft.progress(), &mut silent);
         if context.raft.read(|fsm| fsm.cluster().is_some() && fsm.roster().members().is_empty()) {
             admit_myself(&context).await;
@@ -97,6 +99,14 @@ pub(super) async fn run(context: Context) {
         let (now, progress) = (context.raft.members(), context.raft.progress());
         let last = context.raft.status().last_log_index;
         let step = next_step(context.raft.node(), &wanted, &now, &progress, last);
+        // A lone controller has nobody to look after until an entry of the log says otherwise.
+        let alone = now.voters.len() == 1 && now.learners.is_empty() && !now.joint;
+        if alone && step == Step::Nothing {
+            if applied.changed().await.is_err() {
+                return;
+            }
+            continue;
+        }
         take(&context, step).await;
     }
 }

@@ -68,6 +68,8 @@ fn lead(context: &Context, plan: &Arc<watch::Sender<Arc<Plan>>>) -> JoinSet<()> 
     loops.spawn(members_loop::run(context.clone()));
     loops.spawn(compare_clocks(context.clone()));
     loops.spawn(write_refusals(context.clone()));
+    let raft = context.raft.clone();
+    loops.spawn(async move { raft.rest_while_alone().await });
     loops
 }
 
@@ -80,16 +82,20 @@ async fn follow_time(context: &Context) {
 }
 
 async fn compare_clocks(context: Context) {
+    let mut pulse = context.operations.begin("clock comparison");
     loop {
         tokio::time::sleep(COMPARE_EVERY).await;
+        pulse.answer();
         let nodes = context.raft.read(|fsm| fsm.nodes().len());
         context.clock.compare(wall(), &context.sessions.agent_times(), nodes);
     }
 }
 
 async fn write_refusals(context: Context) {
+    let mut pulse = context.operations.begin("refusals");
     loop {
         tokio::time::sleep(REFUSALS_EVERY).await;
+        pulse.answer();
         let refusals = context.refusals.take();
         if !refusals.is_empty() {
             propose(&context, Command::RecordRefusals { refusals }).await;

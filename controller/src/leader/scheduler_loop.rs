@@ -16,12 +16,15 @@ const PLACEMENTS_MAX: usize = 256;
 pub(super) async fn run(context: Context, newest: Arc<watch::Sender<Arc<Plan>>>) {
     let mut applied = context.raft.applied();
     let mut planned = None;
+    let mut pulse = context.operations.begin("scheduler");
     loop {
+        pulse.answer();
         applied.borrow_and_update();
         let inputs = context.raft.read(Fsm::plan_inputs);
         if planned == Some(inputs) {
-            if applied.changed().await.is_err() {
-                return;
+            tokio::select! {
+                changed = applied.changed() => if changed.is_err() { return },
+                () = pulse.asked() => {}
             }
             continue;
         }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use fleet_core::{Command, Envelope, Fsm, Rejection, Reply, Who};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -16,6 +17,7 @@ use super::divergence::{self, OwnCheck};
 use super::fatal::{Fatal, FatalHook};
 use super::heard::Heard;
 use super::log_store::LogStore;
+use super::measures::{self, LogMeasures, ProposalMeasures};
 use super::service::{PeerCheck, RaftService};
 use super::space::{self, FREE_BYTES_MIN};
 use super::start::RaftConfig;
@@ -136,6 +138,9 @@ pub struct RaftHandle {
     heard: Heard,
     members: Members,
     own: OwnCheck,
+    proposals: ProposalMeasures,
+    /// The clock of consensus stands; see [`Self::rest_while_alone`].
+    parked: Arc<AtomicBool>,
     cluster: String,
     node: u64,
     dir: Arc<Path>,
@@ -168,6 +173,8 @@ impl RaftHandle {
             heard: Heard::default(),
             members,
             own,
+            proposals: ProposalMeasures::default(),
+            parked: Arc::default(),
             cluster: config.cluster.clone(),
             node: config.node,
             dir: config.dir.as_path().into(),
@@ -201,6 +208,26 @@ impl RaftHandle {
         envelope: Envelope,
         timeout: Duration,
     ) -> Result<Applied, ProposeError> {
+        let (command, began) = (envelope.command.name(), Instant::now());
+        let result = self.offer(envelope, timeout).await;
+        let outcome = match &result {
+            Ok(Applied { reply: Ok(_), .. }) => measures::APPLIED,
+            Ok(Applied { reply: Err(_), .. }) => measures::REFUSED,
+            Err(ProposeError::NotLeader { .. }) => measures::NOT_LEADER,
+            Err(ProposeError::NoQuorum) => measures::NO_QUORUM,
+            Err(ProposeError::OutcomeUnknown) => measures::UNKNOWN,
+            Err(
+                ProposeError::TooLarge { .. }
+                | ProposeError::DiskNearlyFull { .. }
+                | ProposeError::DisksNearlyFull { .. }
+                | ProposeError::Fatal(_),
+            ) => measures::NOT_TAKEN,
+        };
+        self.proposals.count(command, outcome, began.elapsed());
+        result
+    }
+
+    async fn offer(&self, envelope: Envelope, timeout: Duration) -> Result<Applied, ProposeError> {
         let bytes = serde_json::to_vec(&envelope)
             .map_err(|e| ProposeError::Fatal(format!("the command cannot be encoded: {e}")))?
             .len();
@@ -248,6 +275,16 @@ impl RaftHandle {
             }
             tokio::time::sleep(RETRY_PAUSE).await;
         }
+    }
+
+    /// Bytes left on the disk; `None` if it cannot be asked.
+    pub fn free_bytes(&self) -> Option<u64> {
+        space::free_bytes(&self.dir)
+    }
+
+    /// Why users' commands are refused for want of space, if they are.
+    pub fn space_problem(&self) -> Option<ProposeError> {
+        self.check_space(FREE_BYTES_MIN).err()
     }
 
     /// Refuses when the disk has less than `min` bytes left, or when so many members' disks have that one more
@@ -448,6 +485,48 @@ impl RaftHandle {
         }
     }
 
+    /// What the log counts.
+    pub fn log_measures(&self) -> LogMeasures {
+        self.log.measures()
+    }
+
+    /// What became of proposals made here.
+    pub fn proposal_measures(&self) -> &ProposalMeasures {
+        &self.proposals
+    }
+
+    /// Evictions begun here since the start: after a new checkpoint, and without one.
+    pub fn evictions(&self) -> [u64; 2] {
+        self.view.evictions()
+    }
+
+    /// Returns once the loop of consensus has taken up this question behind all that waits for it.
+    pub async fn comes_round(&self) -> Result<(), ReadError> {
+        let asked = self.raft.with_raft_state(|_| ()).await;
+        asked.map_err(|error| ReadError::Fatal(error.to_string()))
+    }
+
+    /// Parks the clock of consensus while this controller leads and is the only one there is: nobody
+    /// needs its heartbeats and nobody else can be elected, so it need not wake seven times a second.
+    /// Run it while leading. It ends when dropped; then, and as soon as there is another member,
+    /// learners included, the clock goes on.
+    pub async fn rest_while_alone(&self) {
+        let clock = ParkedClock(self);
+        let mut metrics = self.raft.server_metrics();
+        loop {
+            clock.park(is_alone(&metrics.borrow_watched(), self.node));
+            if metrics.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Whether the clock of consensus stands.
+    #[cfg(test)]
+    pub(super) fn is_parked(&self) -> bool {
+        self.parked.load(Ordering::Relaxed)
+    }
+
     /// The service for other controllers. `check` ties a connection to the id it claims.
     pub fn service(&self, check: PeerCheck) -> RaftService {
         RaftService {
@@ -486,6 +565,29 @@ impl RaftHandle {
             tracing::warn!("the stores did not close in time; nothing acknowledged is lost");
         }
     }
+}
+
+/// The clock of elections and heartbeats; goes on when this is dropped.
+struct ParkedClock<'a>(&'a RaftHandle);
+
+impl ParkedClock<'_> {
+    fn park(&self, parked: bool) {
+        self.0.raft.runtime_config().tick(!parked);
+        self.0.parked.store(parked, Ordering::Relaxed);
+    }
+}
+
+impl Drop for ParkedClock<'_> {
+    fn drop(&mut self) {
+        self.park(false);
+    }
+}
+
+/// Whether `node` leads and is the only member, by the newest and by the committed membership.
+fn is_alone(metrics: &openraft::metrics::RaftServerMetrics<TypeConfig>, node: u64) -> bool {
+    let memberships = [&metrics.membership_config, &metrics.committed_membership_config];
+    metrics.state == openraft::ServerState::Leader
+        && memberships.iter().all(|one| one.membership().nodes().map(|(id, _)| *id).eq([node]))
 }
 
 fn peer_of(forward: &ForwardToLeader<TypeConfig>) -> Option<Peer> {

@@ -19,6 +19,7 @@ use super::codec::{self, StoredLogId, StoredVote};
 use super::disk::Disk;
 use super::fatal::FatalHook;
 use super::journal::{Identity, Journal, JournalError, Place, State};
+use super::measures::LogMeasures;
 use super::types::{Entry, LogId, TypeConfig, Vote};
 use super::writer::{Op, Written, run_writer};
 
@@ -38,7 +39,10 @@ pub(crate) struct LogStore {
 
 /// What readers need, updated before or after the disk as each call's contract demands.
 #[derive(Debug, Default)]
-pub(crate) struct Shared(Mutex<Index>);
+pub(crate) struct Shared {
+    index: Mutex<Index>,
+    measures: LogMeasures,
+}
 
 #[derive(Debug, Default)]
 struct Index {
@@ -108,7 +112,11 @@ impl Index {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Index> {
         // No code that can panic runs under the lock with the index half changed.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn measures(&self) -> &LogMeasures {
+        &self.measures
     }
 
     /// Called by the writer: these entries can be read from disk now.
@@ -136,7 +144,10 @@ impl LogStore {
     ) -> Result<LogStore, JournalError> {
         let dir = disk.path().to_owned();
         let (journal, state) = Journal::open(disk, identity, create, segment_bytes)?;
-        let shared = Arc::new(Shared(Mutex::new(index_of(state))));
+        let shared = Arc::new(Shared {
+            index: Mutex::new(index_of(state)),
+            measures: LogMeasures::default(),
+        });
         let (queue, ops) = mpsc::channel(QUEUE_LEN);
         let for_writer = Arc::clone(&shared);
         std::thread::Builder::new()
@@ -149,6 +160,11 @@ impl LogStore {
     /// Syncs everything and ends the writer thread; the directory can be opened again afterwards.
     pub(crate) async fn close(&self) -> io::Result<()> {
         self.durable(Op::Close).await
+    }
+
+    /// What the log counts.
+    pub(crate) fn measures(&self) -> LogMeasures {
+        self.shared.measures().clone()
     }
 
     /// The log's position: purged and last entry.

@@ -10,6 +10,7 @@
 //! * `offline`: making a store from a backup, reading out one that is left over;
 //! * `network`, `service`: the two ends of the gRPC between controllers;
 //! * `about`, `divergence`, `space`: what members can do, whether their states agree, room on their disks;
+//! * `measures`: what it counts of itself;
 //! * `handle`, `members`: what the rest of the controller sees.
 //!
 //! Nothing here may skip a log entry, retry a failed fsync, or repair a store.
@@ -24,6 +25,7 @@ mod handle;
 mod heard;
 mod journal;
 mod log_store;
+mod measures;
 mod members;
 mod network;
 pub mod offline;
@@ -46,6 +48,7 @@ pub use handle::{
     Applied, Leadership, MemberError, Peer, ProposeError, RaftHandle, RaftStatus, ReadError,
 };
 pub use journal::JournalError;
+pub use measures::{LogMeasures, ProposalMeasures};
 pub use members::{Members, Progress};
 pub use network::{NoPeers, PeerConnector, PlaintextConnector};
 pub use service::{PeerCheck, RaftService};

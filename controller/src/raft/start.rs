@@ -27,7 +27,7 @@ const HEARTBEAT_MS: u64 = 150;
 /// A follower that hears nothing for a time between these two starts an election. The leader's
 /// lease is as long as the longer one, so larger values cost time after a leader's death.
 const ELECTION_MIN_MS: u64 = 600;
-const ELECTION_MAX_MS: u64 = 1_000;
+pub(super) const ELECTION_MAX_MS: u64 = 1_000;
 /// Entries after which a snapshot is made.
 const SNAPSHOT_EVERY: u64 = 5_000;
 /// Entries kept in the log although a snapshot contains them, for followers that lag a little.

@@ -5,8 +5,10 @@
 //! whoever proposed it, and its index published. Snapshots are built from a copy, beside apply.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use fleet_core::event::Event;
 use fleet_core::{Command, Fsm};
 use futures::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine};
@@ -26,6 +28,28 @@ use crate::audit::AuditStore;
 pub(crate) struct View {
     fsm: RwLock<Fsm>,
     applied: watch::Sender<u64>,
+    evictions: Evictions,
+}
+
+/// Evictions begun by commands that this controller proposed, since its start.
+#[derive(Debug, Default)]
+pub(crate) struct Evictions {
+    after_checkpoint: AtomicU64,
+    without_checkpoint: AtomicU64,
+}
+
+impl Evictions {
+    fn count(&self, events: &[Event]) {
+        for event in events {
+            if let Event::EvictionStarted { after_checkpoint, .. } = event {
+                let count = match after_checkpoint {
+                    Some(_) => &self.after_checkpoint,
+                    None => &self.without_checkpoint,
+                };
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
 impl View {
@@ -37,6 +61,12 @@ impl View {
 
     pub(crate) fn applied(&self) -> watch::Receiver<u64> {
         self.applied.subscribe()
+    }
+
+    /// Evictions since the start: after a new checkpoint, and without one.
+    pub(crate) fn evictions(&self) -> [u64; 2] {
+        let counts = [&self.evictions.after_checkpoint, &self.evictions.without_checkpoint];
+        counts.map(|count| count.load(Ordering::Relaxed))
     }
 
     pub(super) fn write<T>(&self, writer: impl FnOnce(&mut Fsm) -> T) -> T {
@@ -99,7 +129,11 @@ impl StateMachine {
         check_audit(&fsm, &audit)?;
         let applied = watch::Sender::new(meta.last_log_id.map_or(0, |id| id.index));
         Ok(StateMachine {
-            view: Arc::new(View { fsm: RwLock::new(fsm), applied }),
+            view: Arc::new(View {
+                fsm: RwLock::new(fsm),
+                applied,
+                evictions: Evictions::default(),
+            }),
             last: meta.last_log_id,
             membership: meta.last_membership,
             snapshots: Arc::new(snapshots),
@@ -164,6 +198,10 @@ impl StateMachine {
             EntryPayload::Normal(envelope) => {
                 self.refuse_newer_version(&envelope.command)?;
                 let outcome = self.view.write(|fsm| fsm.apply(index, &envelope));
+                // Not what is replayed or was proposed elsewhere: each is counted once in the fleet.
+                if responder.is_some() {
+                    self.view.evictions.count(&outcome.events);
+                }
                 if let Command::CheckState { index: at, core, digest } = &envelope.command {
                     self.compare(*at, core, digest.as_deref())?;
                     self.own.take(self.view.read(Fsm::clone), index);

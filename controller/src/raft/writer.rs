@@ -149,7 +149,10 @@ impl Writer<'_> {
 
     fn write(&mut self, group: &Group) -> Result<(), (&'static str, io::Error)> {
         if !group.is_empty() {
+            let measures = self.shared.measures();
+            measures.begin();
             let (file, start) = self.journal.append(group).map_err(|e| ("writing the log", e))?;
+            measures.end(group.entries.len(), group.len());
             self.shared.placed(group.entries.iter().map(|(id, at, len, checksum)| {
                 let place = Place {
                     file: std::sync::Arc::clone(&file),

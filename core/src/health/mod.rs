@@ -73,6 +73,28 @@ impl Condition {
     }
 }
 
+/// One word for a GPU with these conditions, its own and its node's: `ok`, `notice`, `degraded`,
+/// `fatal`, `unknown`. What may be bad for all that is known is not called healthy.
+pub fn health_word<'a>(
+    conditions: impl Iterator<Item = &'a Condition> + Clone,
+    presence: crate::gpu::Presence,
+) -> &'static str {
+    let holds = conditions.clone().filter(|c| c.is_active()).map(|c| c.severity).max();
+    let doubted =
+        |c: &Condition| c.status != ConditionStatus::False && c.severity >= Severity::Degraded;
+    match holds {
+        Some(Severity::Fatal) => "fatal",
+        Some(Severity::Degraded) => "degraded",
+        Some(Severity::Notice) | None
+            if conditions.clone().any(doubted) || presence == crate::gpu::Presence::Unknown =>
+        {
+            "unknown"
+        }
+        Some(Severity::Notice) => "notice",
+        None => "ok",
+    }
+}
+
 /// A GPU's generation, as far as health tables differ by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -25,6 +25,7 @@ pub(super) enum Command {
     Sample(oneshot::Sender<Shared>),
     Release(oneshot::Sender<Result<(), GpuError>>),
     Attach(oneshot::Sender<()>),
+    ComeRound(oneshot::Sender<()>),
 }
 
 /// A cheap, cloneable way to the monitor. When the last one is dropped, the monitor ends.
@@ -68,6 +69,12 @@ impl Handle {
     /// Takes the driver up again after [`Handle::release_driver`].
     pub async fn attach(&self) -> Result<(), GpuError> {
         self.ask(Command::Attach).await
+    }
+
+    /// Returns once the monitor has taken up this question; `false` when it has ended.
+    pub async fn comes_round(&self) -> bool {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::ComeRound(reply)).await.is_ok() && answer.await.is_ok()
     }
 
     async fn ask<T>(

@@ -439,6 +439,9 @@ impl Monitor {
                 }
                 let _gone = reply.send(());
             }
+            Command::ComeRound(reply) => {
+                let _gone = reply.send(());
+            }
         }
     }
 

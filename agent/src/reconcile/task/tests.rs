@@ -8,6 +8,7 @@ use fleet_core::command::Report;
 use fleet_core::desired::DESIRED_VERSION;
 use fleet_core::name::NodeName;
 use fleet_core::time::Timestamp;
+use fleet_daemon::progress::Progress;
 use tokio::time::timeout;
 
 use super::*;
@@ -101,6 +102,7 @@ async fn agent(state: &std::path::Path) -> Agent {
         desired: desired_seen,
         heard: heard_seen,
         leases: watch::channel(None).0,
+        pulse: Progress::default().begin("reconcile", PATIENCE),
     });
     tokio::spawn(reconciler.unwrap().run());
     Agent { outbox, registry, desired, _heard: heard }

@@ -275,6 +275,52 @@ async fn a_fourth_controller_joins_after_the_whole_log_was_purged_and_leadership
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lone_controller_rests_and_stays_of_use_until_others_join() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut nodes = Vec::new();
+    for id in 1..=3 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let members = if id == 1 { BTreeMap::from([(1, address)]) } else { BTreeMap::new() };
+        let config =
+            RaftConfig { node: id, members, ..config(&dir.path().join(id.to_string()), true) };
+        nodes.push(start_node(config, listener).await);
+    }
+    until("it leads", || nodes[0].raft.leadership().borrow().is_leader.then_some(())).await;
+    let raft = nodes[0].raft.clone();
+    let resting = tokio::spawn(async move { raft.rest_while_alone().await });
+    until("its clock is parked", || nodes[0].raft.is_parked().then_some(())).await;
+    // Longer than any lease: it still writes and reads.
+    let lease = Duration::from_millis(super::super::start::ELECTION_MAX_MS);
+    let began = tokio::time::Instant::now();
+    let mut n = 0;
+    while began.elapsed() < lease * 2 {
+        n += 1;
+        propose(&nodes[..1], n).await;
+        nodes[0].raft.ensure_linearizable().await.unwrap();
+        tokio::time::sleep(lease / 4).await;
+    }
+    assert!(nodes[0].raft.is_parked());
+    let term = nodes[0].raft.status().leadership.term;
+    for node in &nodes[1..] {
+        nodes[0].raft.add_learner(node.raft.node(), &node.address).await.unwrap();
+    }
+    nodes[0].raft.set_voters([1, 2, 3].into()).await.unwrap();
+    // Others need its heartbeats.
+    until("its clock goes on", || (!nodes[0].raft.is_parked()).then_some(())).await;
+    propose(&nodes, n + 1).await;
+    all_at(&nodes, n + 1).await;
+    assert_eq!(nodes[0].raft.status().leadership.term, term, "nobody missed it");
+    // And the others notice when it is gone.
+    resting.abort();
+    nodes.remove(0).stop().await;
+    leader(&nodes).await;
+    for node in nodes {
+        node.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn messages_of_another_cluster_for_another_node_or_in_anothers_name_are_refused() {
     let dir = tempfile::tempdir().unwrap();

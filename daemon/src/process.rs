@@ -1,0 +1,67 @@
+//! The process as its parent sees it: signals in, an exit code out.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::logging::Logging;
+
+/// What a program's server gets from its `main`, beside its configuration.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// Read again on SIGHUP.
+    pub config_path: PathBuf,
+    pub logging: Logging,
+    pub signals: Signals,
+}
+
+/// What others ask of the process by signals.
+#[derive(Debug, Clone)]
+pub struct Signals {
+    /// Cancelled by SIGTERM and SIGINT.
+    pub stop: CancellationToken,
+    /// Counts SIGHUP: read the configuration again.
+    pub reload: watch::Receiver<u64>,
+}
+
+/// Listens for signals until the first that stops. Call it on the runtime, once.
+pub fn watch_signals() -> io::Result<Signals> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let stop = CancellationToken::new();
+    let (asked, reload) = watch::channel(0);
+    let cancel = stop.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => asked.send_modify(|times| *times += 1),
+            }
+        }
+        cancel.cancel();
+        // SIGHUP is still taken, and means nothing any more.
+        while hangup.recv().await.is_some() {}
+    });
+    Ok(Signals { stop, reload })
+}
+
+/// Says what went wrong, if something did, and what the parent is told. `code_of` knows errors with
+/// an exit code of their own.
+pub fn finish(
+    result: &anyhow::Result<()>,
+    code_of: impl FnOnce(&anyhow::Error) -> Option<u8>,
+) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            code_of(error).map_or(ExitCode::FAILURE, ExitCode::from)
+        }
+    }
+}
