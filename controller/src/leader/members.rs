@@ -87,7 +87,7 @@ pub(super) async fn run(context: Context) {
     loop {
         tokio::time::sleep(PERIOD).await;
         applied.borrow_and_update();
-        tell_silent(&context.raft.progress(), &mut silent);
+        tell_silent(context.raft.node(), &context.raft.progress(), &mut silent);
         if context.raft.read(|fsm| fsm.cluster().is_some() && fsm.roster().members().is_empty()) {
             admit_myself(&context).await;
             continue;
@@ -112,8 +112,8 @@ pub(super) async fn run(context: Context) {
 }
 
 /// Says once when a member does not answer, and once when it does again.
-fn tell_silent(progress: &BTreeMap<u64, Progress>, known: &mut BTreeSet<u64>) {
-    for (controller, progress) in progress {
+fn tell_silent(me: u64, progress: &BTreeMap<u64, Progress>, known: &mut BTreeSet<u64>) {
+    for (controller, progress) in progress.iter().filter(|(id, _)| **id != me) {
         let silent = progress.silent.is_some_and(|silent| silent > SILENT_AFTER);
         if silent && known.insert(*controller) {
             tracing::warn!(controller, "a controller does not answer");
