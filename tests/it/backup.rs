@@ -88,7 +88,7 @@ fn taken(lab: &Lab) -> Result<()> {
     remember(lab, "before", &running(lab, "before")?)?;
     remember(lab, "kept", &reserve(lab, "alice")?)?;
     let file = lab.path("old.backup");
-    let saved = lab.json(&["controller", "snapshot", "save", text(&file)?])?;
+    let saved = lab.run(&["--json", "controller", "snapshot", "save", text(&file)?])?.json()?;
     ensure!(saved["schema"] == "fleet.backup_saved/v1" && saved["incarnation"] == 1, "{saved}");
     ensure!(fs::metadata(&file)?.permissions().mode() & 0o777 == 0o600, "others may read it");
     let left = fs::read_dir(lab.path("."))?.filter_map(|e| e.ok()?.file_name().into_string().ok());
