@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fleet_core::desired::DesiredNode;
 use fleet_core::health::{Condition, HealthTracker};
 use fleet_daemon::progress::Pulse;
 use fleet_proto::transport::files::{self, FileError, MODE_PRIVATE};
@@ -60,12 +61,26 @@ fn look(tracker: &mut HealthTracker, snapshot: &GpuSnapshot) {
     }
 }
 
+/// Lifts what an admin cleared; says whether there was any of it. The order names each condition with its
+/// age, so that carrying it out twice does nothing more.
+fn clear(tracker: &mut HealthTracker, desired: Option<&DesiredNode>) -> bool {
+    let mut any = false;
+    for order in desired.iter().flat_map(|desired| &desired.clear) {
+        if tracker.clear(&order.gpu, &order.kind, order.since) {
+            tracing::info!(gpu = %order.gpu, kind = order.kind, "condition cleared by an admin's order");
+            any = true;
+        }
+    }
+    any
+}
+
 /// Runs until the monitor ends.
 pub(crate) async fn run(
     state_dir: PathBuf,
     boot_id: String,
     gpus: Handle,
     mut events: mpsc::Receiver<GpuEvent>,
+    mut desired: watch::Receiver<Option<DesiredNode>>,
     outbox: Outbox,
     seen: watch::Sender<Vec<Condition>>,
     mut pulse: Pulse,
@@ -87,6 +102,13 @@ pub(crate) async fn run(
                     return;
                 }
                 look(&mut tracker, &snapshots.borrow_and_update().clone());
+            }
+            Ok(()) = desired.changed() => {
+                let wanted = desired.borrow_and_update().clone();
+                if clear(&mut tracker, wanted.as_ref()) {
+                    // What still is so is raised again before anybody hears that it was cleared.
+                    look(&mut tracker, &snapshots.borrow().clone());
+                }
             }
             // What does not answer does not change either, and gets worse with time.
             _ = look_again.tick() => look(&mut tracker, &snapshots.borrow().clone()),

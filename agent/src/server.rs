@@ -117,11 +117,13 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let (state_dir, boot_id) = (config.state_dir.clone(), machine.boot_id.clone());
     let (conditions, conditions_seen) = watch::channel(Vec::new());
     let pulse = operations.begin("health");
+    let orders = desired.subscribe();
     tasks.spawn(health::run(
         state_dir,
         boot_id,
         gpus.clone(),
         events,
+        orders,
         outbox.clone(),
         conditions,
         pulse,

@@ -110,6 +110,10 @@ impl Failure {
                 );
                 failure.hint = Some("set this machine's clock".to_owned());
             }
+            Rejection::StillObserved { .. } => {
+                let hint = "what is measured goes away by itself; a GPU that fell off the bus takes a reboot";
+                failure.hint = Some(hint.to_owned());
+            }
             Rejection::NotFound { kind, .. } => failure.hint = hint_for_missing(kind),
             Rejection::InvalidField { .. }
             | Rejection::Denied { .. }
@@ -196,6 +200,7 @@ fn exit_of_rejection(rejection: &Rejection) -> Exit {
         Rejection::AlreadyEnded { .. }
         | Rejection::IdTaken { .. }
         | Rejection::RequestReused { .. }
+        | Rejection::StillObserved { .. }
         | Rejection::PlanStale { .. }
         | Rejection::NodeIdentity { .. }
         | Rejection::BreaksQuorum { .. }

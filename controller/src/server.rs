@@ -11,7 +11,7 @@ use fleet_daemon::process::Process;
 use fleet_daemon::systemd;
 use fleet_proto::transport::files::{self, MODE_PRIVATE};
 use fleet_proto::transport::server::server_builder;
-use fleet_proto::transport::{Gate, SharedCredentials, TlsListener, UnixListener};
+use fleet_proto::transport::{Denial, Denials, Gate, SharedCredentials, TlsListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -152,21 +152,22 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     .await?;
     let sessions = Sessions::default();
     let (plan, newest_plan) = watch::channel(Arc::default());
+    let refusals = RefusalLog::default();
     let context = Context {
         clock: raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len())),
         tunnels: Tunnels::new(sessions.clone()),
         sessions,
         plan: newest_plan,
-        callers: Callers::new(Admins {
-            names: config.admins.clone(),
-            group: config.admin_group.clone(),
-        }),
+        callers: Callers::new(
+            Admins { names: config.admins.clone(), group: config.admin_group.clone() },
+            refusals.clone(),
+        ),
         authority: Arc::clone(&authority),
         signer,
         revocations: credentials.revocations().clone(),
         advertise: Arc::new(config.advertise.clone()),
         peers: Peers::new(connector),
-        refusals: RefusalLog::default(),
+        refusals,
         pki_dir: config.pki_dir().into(),
         operations: Operations::new(config.clone(), process, credentials.clone()),
         raft: raft.clone(),
@@ -217,8 +218,12 @@ async fn serve_both(
     monitoring: Option<std::net::TcpListener>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let gate = || Gate::new(credentials.revocations().clone());
-    let network = TlsListener::start(socket, credentials.clone())?;
+    let refusals = context.refusals.clone();
+    let denials = Denials::to(move |Denial { principal, action, code }| {
+        refusals.note(&principal, &action, code);
+    });
+    let gate = || Gate::new(credentials.revocations().clone(), denials.clone());
+    let network = TlsListener::start(socket, credentials.clone(), denials.clone())?;
     let local = UnixListener::bind(&config.socket, SOCKET_MODE)?;
     context.operations.count_refusals("network", network.refusals());
     context.operations.count_refusals("socket", local.refusals());
@@ -227,7 +232,12 @@ async fn serve_both(
         .add_service(EnrollmentService::new(context.clone()).into_server())
         .add_service(AgentsService::new(context.clone()).into_server())
         .add_service(ControllersService::new(context.clone()).into_server())
-        .add_service(context.raft.service(peer_check(context.raft.clone())).into_server())
+        .add_service(
+            context
+                .raft
+                .service(peer_check(context.raft.clone(), context.refusals.clone()))
+                .into_server(),
+        )
         .add_service(FleetService::new(context.clone()).into_server())
         .serve_with_incoming_shutdown(network, stop.clone().cancelled_owned());
     let over_socket = server_builder(gate())

@@ -131,6 +131,7 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
         | Command::UncordonNode { .. }
         | Command::DrainNode { .. }
         | Command::DeclareGpuFree { .. }
+        | Command::ClearGpu { .. }
         | Command::ThawEvictions
         | Command::ResetClock { .. }
         | Command::CreateJoinToken(_)

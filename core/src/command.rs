@@ -213,6 +213,11 @@ pub enum Command {
         gpu: GpuUuid,
         reason: String,
     },
+    /// What the GPU still carries of a fault that is over does not count any more.
+    ClearGpu {
+        gpu: GpuUuid,
+        reason: String,
+    },
     /// Evictions frozen by a storm of conditions go on.
     ThawEvictions,
     /// Time is set back to `to`: only after a clock ran ahead.
@@ -285,6 +290,7 @@ impl Command {
             Command::UncordonNode { .. } => "uncordon_node",
             Command::DrainNode { .. } => "drain_node",
             Command::DeclareGpuFree { .. } => "declare_gpu_free",
+            Command::ClearGpu { .. } => "clear_gpu",
             Command::ThawEvictions => "thaw_evictions",
             Command::ResetClock { .. } => "reset_clock",
             Command::CreateJoinToken(_) => "create_join_token",
@@ -350,7 +356,9 @@ impl Command {
                 | Report::DeferralTaken { .. }
                 | Report::Checkpoint { .. } => false,
             }),
-            Command::InitCluster { .. }
+            // Clearing changes the plan when the node reports that it is done.
+            Command::ClearGpu { .. }
+            | Command::InitCluster { .. }
             | Command::SetClusterVersion { .. }
             | Command::CreateJoinToken(_)
             | Command::RedeemJoinToken { .. }

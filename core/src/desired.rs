@@ -12,6 +12,7 @@ use crate::id::{AllocationId, JobId, LeaseId};
 use crate::job::JobSpec;
 use crate::lease::{Epoch, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
+use crate::node::ClearOrder;
 use crate::time::{Millis, Timestamp};
 
 /// Version of the document that this build writes.
@@ -29,6 +30,9 @@ pub struct DesiredNode {
     /// After a restore: say what you hold, and what ended since then, before anything else is ordered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recount: Option<Timestamp>,
+    /// Conditions that do not count any more, by an admin's decision.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clear: Vec<ClearOrder>,
 }
 
 /// What to do with one allocation.
@@ -91,7 +95,15 @@ impl Fsm {
             // What a backup believes is no ground for an order.
             let (v, node, recount) = (DESIRED_VERSION, node.clone(), Some(restored.since));
             let (allocations, leases, forget) = (Vec::new(), Vec::new(), Vec::new());
-            return DesiredNode { v, node, allocations, leases, forget, recount };
+            return DesiredNode {
+                v,
+                node,
+                allocations,
+                leases,
+                forget,
+                recount,
+                clear: Vec::new(),
+            };
         }
         let mut allocations: Vec<DesiredAllocation> = self
             .allocations()
@@ -129,8 +141,9 @@ impl Fsm {
             })
             .collect();
         let forget = held.iter().filter(|id| self.is_over(id)).cloned().collect();
+        let clear = self.node(node).map(|node| node.clearing.clone()).unwrap_or_default();
         let (v, node, recount) = (DESIRED_VERSION, node.clone(), None);
-        DesiredNode { v, node, allocations, leases, forget, recount }
+        DesiredNode { v, node, allocations, leases, forget, recount, clear }
     }
 
     fn desired_allocation(&self, a: &Allocation) -> DesiredAllocation {

@@ -95,6 +95,13 @@ pub enum Event {
     EvictionsThawed {
         by: String,
     },
+    GpuClearOrdered {
+        node: NodeName,
+        gpu: GpuUuid,
+        by: String,
+        reason: String,
+        kinds: Vec<String>,
+    },
     GpuDeclaredFree {
         gpu: GpuUuid,
         by: String,
@@ -315,6 +322,7 @@ impl Event {
             E::ConditionRaised { node, gpu, .. }
             | E::ConditionChanged { node, gpu, .. }
             | E::ConditionCleared { node, gpu, .. } => gpu_or_node(node, gpu.as_ref()),
+            E::GpuClearOrdered { node, gpu, .. } => gpu_or_node(node, Some(gpu)),
             E::GpuDeclaredFree { gpu, .. } => vec![gpu.to_string()],
             E::ReservationCreated { reservation, node, gpus, .. } => {
                 let mut objects = vec![reservation.to_string(), node.to_string()];
@@ -440,6 +448,10 @@ impl std::fmt::Display for Event {
                 write!(f, "automatic evictions frozen: {affected} of {of} nodes went bad at once")
             }
             E::EvictionsThawed { by } => write!(f, "automatic evictions go on, by {by}"),
+            E::GpuClearOrdered { node, gpu, by, reason, kinds } => {
+                write!(f, "{}: {} cleared by {by}", subject(node, Some(gpu)), list(kinds))?;
+                if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
+            }
             E::GpuDeclaredFree { gpu, by, reason } => {
                 write!(f, "{gpu} declared free by {by}: {reason}")
             }

@@ -70,6 +70,15 @@ pub struct Drain {
     pub deadline: Option<Timestamp>,
 }
 
+/// A condition that an admin decided to clear: the agent has still to do it. The age tells it from one
+/// that came later.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClearOrder {
+    pub gpu: GpuUuid,
+    pub kind: String,
+    pub since: Timestamp,
+}
+
 /// One machine with an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
@@ -86,6 +95,9 @@ pub struct Node {
     /// Two live agents spoke under this name: nothing is placed until an operator uncordons it.
     pub suspended: Option<String>,
     pub conditions: Vec<Condition>,
+    /// What its agent has been told to clear and still reports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clearing: Vec<ClearOrder>,
     pub registered_at: Timestamp,
     /// Since the restore from a backup its agent has not said what it holds.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

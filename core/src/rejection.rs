@@ -50,6 +50,9 @@ pub enum Rejection {
     NeverFits { why: String },
     #[error("cannot start now: {why}")]
     NotNow { why: String },
+    /// An admin wants to clear what is still so.
+    #[error("{what} cannot be cleared: {why}")]
+    StillObserved { what: String, why: String },
     #[error("request id {id:?} was used before with another body")]
     RequestReused { id: String },
     #[error(
@@ -85,6 +88,7 @@ impl Rejection {
             Rejection::GpusHeld { .. } => "gpus_held",
             Rejection::NeverFits { .. } => "never_fits",
             Rejection::NotNow { .. } => "not_now",
+            Rejection::StillObserved { .. } => "still_observed",
             Rejection::RequestReused { .. } => "request_reused",
             Rejection::RequestTooOld { .. } => "request_too_old",
             Rejection::LimitReached { .. } => "limit_reached",

@@ -189,6 +189,36 @@ fn moved(lab: &Lab) -> Result<()> {
     ] {
         ensure!(told.contains(text), "why does not say {text:?}: {told}");
     }
+    outputs_of_both(lab, &id)?;
+    checkpoints_of_mine(lab, &id)
+}
+
+/// The newest attempt's output is shown, and where the earlier one's is, which another node has.
+fn outputs_of_both(lab: &Lab, id: &str) -> Result<()> {
+    let ran = lab.run(&["logs", id])?;
+    let newest = ran.ok()?.to_owned();
+    let hint = format!("hint: attempt 1 came before this one: fleet logs --attempt 1 {id}");
+    ensure!(ran.stderr.contains(&hint), "{}", ran.stderr);
+    let of = |attempt: &str| lab.output(&["logs", "--attempt", attempt, id]);
+    let (first, second) = (of("1")?, of("2")?);
+    ensure!(second == newest && !first.is_empty() && first != newest, "{first:?} {newest:?}");
+    lab.run(&["logs", "--attempt", "3", id])?.fails(2, &["attempt", "has had 2 attempts"])?;
+    Ok(())
+}
+
+fn checkpoints_of_mine(lab: &Lab, id: &str) -> Result<()> {
+    let of_job = lab.json(&["checkpoint", "list", id])?;
+    let of_job = of_job["items"].as_array().context("items")?;
+    ensure!(of_job.len() >= 3, "{of_job:?}");
+    let mine = lab.json(&["checkpoint", "list"])?;
+    let mine = mine["items"].as_array().context("items")?;
+    ensure!(of_job.iter().all(|one| mine.contains(one)), "{mine:?} lacks some of {of_job:?}");
+    let times: Vec<&str> = mine.iter().filter_map(|one| one["completed_at"].as_str()).collect();
+    ensure!(times.len() == mine.len() && times.is_sorted(), "{times:?}");
+    let nobodys = lab.run_as_nobody(&["checkpoint", "list", "-o", "json"])?.json()?;
+    ensure!(nobodys["items"] == serde_json::json!([]), "{nobodys}");
+    let roots = lab.run_as_nobody(&["checkpoint", "list", "-u", "root", "-o", "json"])?.json()?;
+    ensure!(roots["items"].as_array().is_some_and(|items| items.len() >= 3), "{roots}");
     Ok(())
 }
 

@@ -45,6 +45,8 @@ fn gpus_that_break() -> Result<()> {
     lab.gpus_break();
     lab.expect_in_logs("fleet_agent::gpu", "a driver that hangs is complained about");
     let mut steps = Steps::default();
+    steps.step("what stays of a fault goes by an admin's word", || cleared(&lab));
+    steps.step("what is still so cannot be cleared", || cleared_when_back(&lab));
     steps.step("a GPU that vanishes under a job ends it, and only it", || vanishes(&lab));
     steps.step("a driver that hangs costs its GPU, not its node", || hangs(&lab));
     steps.step("a stranger on a GPU makes it dirty until they leave", || dirty(&lab));
@@ -52,6 +54,57 @@ fn gpus_that_break() -> Result<()> {
         lab.run(&["run", "-G", "1", "--immediate", "--", "true"])?.ends(0).map(drop)
     });
     lab.conclude(steps)
+}
+
+fn fault(lab: &Lab, index: u64, flags: &[&str]) -> Result<()> {
+    let index = index.to_string();
+    let words: Vec<&str> = ["dev", "fault", "--node", "titan01", "--gpu", &index]
+        .into_iter()
+        .chain(flags.iter().copied())
+        .collect();
+    lab.output(&words).map(drop)
+}
+
+fn is_well(gpu: &Value) -> bool {
+    gpu["state"] == "free" && gpu["health"] == "ok"
+}
+
+fn cleared(lab: &Lab) -> Result<()> {
+    fault(lab, 1, &["--xid", "62"])?;
+    gpu_until(lab, "titan01", 1, "degraded", |gpu| gpu["health"] == "degraded")?;
+    fault(lab, 1, &["--clear"])?;
+    wait::throughout("it stays", Duration::from_secs(2), || {
+        Ok(gpu(lab, "titan01", 1)?["health"] == "degraded")
+    })?;
+    let two = ["run", "-G", "2", "--node", "titan01", "--immediate", "--", "true"];
+    lab.run(&two)?.fails(6, &[])?;
+    lab.run_as_nobody(&["gpu", "clear", "titan01:1"])?.fails(4, &[])?;
+    let ran = lab.run(&["gpu", "clear", "titan01:1", "--reason", "power-cycled"])?;
+    ran.ok()?;
+    ensure!(ran.stderr.contains("titan01:1: cleared"), "{}", ran.stderr);
+    let seen = gpu(lab, "titan01", 1)?;
+    ensure!(is_well(&seen) && seen["conditions"] == serde_json::json!([]), "{seen}");
+    lab.run(&two)?.ends(0)?;
+    let told = lab.why("titan01:1")?;
+    ensure!(told.contains("xid_62 cleared by root: power-cycled"), "{told}");
+    let ran = lab.run(&["gpu", "clear", "titan01:1"])?;
+    ran.ok()?;
+    ensure!(ran.stderr.contains("nothing to clear"), "{}", ran.stderr);
+    // It is gone for good: an agent that starts anew does not bring it back.
+    lab.kill_and_restart("agent", "titan01")?;
+    lab.node_in("titan01", "ready", SOON)?;
+    lab.run(&["run", "-G", "2", "--node", "titan01", "--", "true"])?.ends(0).map(drop)
+}
+
+fn cleared_when_back(lab: &Lab) -> Result<()> {
+    fault(lab, 0, &["--lost"])?;
+    gpu_until(lab, "titan01", 0, "lost", |gpu| gpu["state"] == "lost")?;
+    lab.run(&["gpu", "clear", "titan01:0"])?.fails(5, &["titan01:0", "gone"])?;
+    fault(lab, 0, &["--clear"])?;
+    let seen = gpu_until(lab, "titan01", 0, "there again", |gpu| gpu["state"] != "lost")?;
+    ensure!(seen["health"] == "fatal", "nobody has looked at it yet: {seen}");
+    lab.output(&["gpu", "clear", "titan01:0"])?;
+    gpu_until(lab, "titan01", 0, "well", is_well).map(drop)
 }
 
 fn vanishes(lab: &Lab) -> Result<()> {

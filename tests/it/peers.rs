@@ -111,6 +111,7 @@ fn peers_that_should_not_be_believed() -> Result<()> {
     steps.step("a certificate of another fleet", || other_fleet(&lab, &fleet));
     steps.step("an expired certificate", || expired(&fleet));
     steps.step("a right certificate in the wrong place", || wrong_role(&fleet));
+    steps.step("the audit log says who was turned away", || turned_away(&lab));
     steps.step("no TLS at all", || plain_text(&fleet));
     steps.step("a message over the limit", || too_large(&fleet));
     steps.step("a request that comes twice", || twice(&lab, &fleet));
@@ -190,6 +191,30 @@ fn wrong_role(fleet: &Fleet) -> Result<()> {
     let answer = block_on(async { status(user).await.map_err(Into::into) })?;
     ensure!(answer.caller == "alice" && !answer.caller_is_admin, "{answer:?}");
     Ok(())
+}
+
+/// What was refused above is on record, whoever refused it: handshake, gate or service.
+fn turned_away(lab: &Lab) -> Result<()> {
+    let expected = [
+        ("user:root", "speak_as_agent", "denied"),
+        ("node:titan01", "speak_as_user", "denied"),
+        ("node:titan01", "get_status", "certificate_expired"),
+        ("anonymous", "connect", "certificate_expired"),
+    ];
+    wait::until("the refusals are on record", SOON, wait::POLL_COMMAND, || {
+        let lines = lab.output(&["audit", "export", "--format", "jsonl"])?;
+        let mut found = std::collections::BTreeSet::new();
+        for line in lines.lines() {
+            let record: serde_json::Value = serde_json::from_str(line)?;
+            let Some(events) = record["events"].as_array() else { continue };
+            for refused in events.iter().filter_map(|event| event.get("requests_refused")) {
+                let word = |key: &str| refused[key].as_str().unwrap_or_default().to_owned();
+                found.insert((word("principal"), word("action"), word("code")));
+            }
+        }
+        let own = |(a, b, c): &(&str, &str, &str)| (a.to_string(), b.to_string(), c.to_string());
+        Ok(expected.iter().all(|line| found.contains(&own(line))).then_some(()))
+    })
 }
 
 fn plain_text(fleet: &Fleet) -> Result<()> {

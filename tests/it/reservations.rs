@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use fleet_tests::command::{self, Ran};
+use fleet_tests::command;
 use fleet_tests::lab::Lab;
 use fleet_tests::programs;
 use fleet_tests::steps::Steps;
@@ -174,28 +174,21 @@ fn changed(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-fn as_nobody(lab: &Lab, words: &[&str]) -> Result<Ran> {
-    use std::os::unix::process::CommandExt as _;
-    let mut command = lab.command(words);
-    command.uid(65_534).gid(65_534);
-    command::run(command, SOON)
-}
-
 fn others(lab: &Lab) -> Result<()> {
     lab.clear_away()?;
     let id = reserve(lab, &["-G", "1", "-t", "1h"])?;
-    as_nobody(lab, &["release", &id])?.fails(4, &[])?;
-    as_nobody(lab, &["extend", &id, "-t", "1h"])?.fails(4, &[])?;
-    as_nobody(lab, &["run", "-G", "1", "--reservation", &id, "--", "true"])?.fails(4, &[])?;
-    as_nobody(lab, &["reserve", "-G", "1", "-t", "1h", "--for", "root"])?.fails(4, &[])?;
-    as_nobody(lab, &["node", "cordon", "titan01"])?.fails(4, &[])?;
-    as_nobody(lab, &["node", "drain", "titan01", "--yes"])?.fails(4, &[])?;
-    as_nobody(lab, &["node", "token", "create", "--names", "titan09"])?.fails(4, &[])?;
+    lab.run_as_nobody(&["release", &id])?.fails(4, &[])?;
+    lab.run_as_nobody(&["extend", &id, "-t", "1h"])?.fails(4, &[])?;
+    lab.run_as_nobody(&["run", "-G", "1", "--reservation", &id, "--", "true"])?.fails(4, &[])?;
+    lab.run_as_nobody(&["reserve", "-G", "1", "-t", "1h", "--for", "root"])?.fails(4, &[])?;
+    lab.run_as_nobody(&["node", "cordon", "titan01"])?.fails(4, &[])?;
+    lab.run_as_nobody(&["node", "drain", "titan01", "--yes"])?.fails(4, &[])?;
+    lab.run_as_nobody(&["node", "token", "create", "--names", "titan09"])?.fails(4, &[])?;
     let shown = lab.json(&["reservation", "show", &id])?;
     ensure!(shown["state"] == "active" && shown["owner"] == "root", "{shown}");
-    let own = as_nobody(lab, &["reserve", "-G", "1", "-t", "1h"])?.ok()?.trim().to_owned();
+    let own = lab.run_as_nobody(&["reserve", "-G", "1", "-t", "1h"])?.ok()?.trim().to_owned();
     ensure!(lab.json(&["reservation", "show", &own])?["owner"] == "nobody");
-    as_nobody(lab, &["release", &own])?.ok()?;
+    lab.run_as_nobody(&["release", &own])?.ok()?;
     lab.output(&["release", &id])?;
     lab.gpus_free(4, SOON)
 }

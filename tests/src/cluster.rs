@@ -28,6 +28,8 @@ const STOP_MAX: Duration = Duration::from_secs(60);
 const PROCESS_STOP_MAX: Duration = Duration::from_secs(15);
 /// Exit code of `fleet` for what is not there.
 const NOT_FOUND: i32 = 3;
+/// A user without rights that every machine has.
+const NOBODY: u32 = 65_534;
 /// Lines of `fleet dev` that may wait to be read.
 const LINES_MAX: usize = 1_000;
 /// All that commands and jobs see of our environment: tests must not depend on who runs them.
@@ -133,6 +135,13 @@ impl Cluster {
     /// Runs a command to its end, whatever that is.
     pub fn run<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Result<Ran> {
         command::run(self.command(words), COMMAND_MAX)
+    }
+
+    /// The same as a user who is no admin.
+    pub fn run_as_nobody<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Result<Ran> {
+        let mut command = self.command(words);
+        command.uid(NOBODY).gid(NOBODY);
+        command::run(command, COMMAND_MAX)
     }
 
     /// Runs a command that has to succeed; returns what it printed.

@@ -12,8 +12,8 @@ use fleet_proto::transport::client::Dialer;
 use fleet_proto::transport::keys::certificate_pem;
 use fleet_proto::transport::token::{SECRET_BYTES, SpkiPin, secret_text};
 use fleet_proto::transport::{
-    Credentials, Gate, PeerCertificate, PeerIdentity, SharedCredentials, TlsListener, identity,
-    server,
+    Credentials, Denials, Gate, PeerCertificate, PeerIdentity, SharedCredentials, TlsListener,
+    identity, server,
 };
 use fleet_proto::v1::enrollment_server::{Enrollment, EnrollmentServer};
 use fleet_proto::v1::{
@@ -162,7 +162,7 @@ impl Controller {
     fn with(ca: Arc<Ca>, valid: (i64, i64)) -> Self {
         let credentials = ca.controller(valid);
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-        let listener = TlsListener::start(socket, credentials).unwrap();
+        let listener = TlsListener::start(socket, credentials, Denials::default()).unwrap();
         let address = listener.local_addr().to_string().parse().unwrap();
         let issuer = ca.clone();
         let answer: Answer = Arc::new(move |csr| Ok(Some(issuer.reply(csr, "node/titan01", GOOD))));

@@ -34,7 +34,7 @@ pub(crate) struct LogsArgs {
     /// Only the last N lines
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) tail: Option<u32>,
-    /// Only this attempt [default: all, as far as they are kept]
+    /// Only this attempt [default: the newest, and with -f those that follow]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) attempt: Option<u32>,
 }
@@ -106,12 +106,18 @@ pub(crate) struct CheckpointArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CheckpointVerb {
-    /// List the checkpoints of a job, or the last one of each job
-    List {
-        /// The job
-        #[arg(value_name = "JOB")]
-        job: Option<String>,
-        #[command(flatten)]
-        output: OutputArgs,
-    },
+    /// List the checkpoints of a job, or of all of mine
+    List(CheckpointListArgs),
+}
+
+#[derive(Debug, Default, Args)]
+pub(crate) struct CheckpointListArgs {
+    /// Only this job's
+    #[arg(value_name = "JOB")]
+    pub(crate) job: Option<String>,
+    /// Those of this user's jobs
+    #[arg(short, long, value_name = "USER", conflicts_with = "job")]
+    pub(crate) user: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }

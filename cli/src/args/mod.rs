@@ -23,13 +23,13 @@ pub(crate) use audit::{AuditArgs, AuditFormat, AuditVerb, ExportArgs, VerifyArgs
 pub(crate) use controller::{ControllerAddArgs, ControllerRemoveArgs, TransferArgs};
 pub(crate) use dev::{DevArgs, DevGpus, DevVerb, FaultArgs};
 pub(crate) use job::{
-    CancelArgs, CheckpointArgs, CheckpointVerb, JobArgs, JobListArgs, JobShowArgs, JobVerb,
-    LogsArgs, PsArgs, WhyArgs,
+    CancelArgs, CheckpointArgs, CheckpointListArgs, CheckpointVerb, JobArgs, JobListArgs,
+    JobShowArgs, JobVerb, LogsArgs, PsArgs, WhyArgs,
 };
 pub(crate) use node::{
-    ControllerArgs, ControllerVerb, CordonArgs, DeclareFreeArgs, DrainArgs, GpuArgs, GpuListArgs,
-    GpuVerb, NodeArgs, NodeListArgs, NodeShowArgs, NodeVerb, ResetClockArgs, StatusArgs, ThawArgs,
-    TokenCreateArgs, TokenVerb, TopArgs, UncordonArgs,
+    ClearArgs, ControllerArgs, ControllerVerb, CordonArgs, DeclareFreeArgs, DrainArgs, GpuArgs,
+    GpuListArgs, GpuVerb, NodeArgs, NodeListArgs, NodeShowArgs, NodeVerb, ResetClockArgs,
+    StatusArgs, ThawArgs, TokenCreateArgs, TokenVerb, TopArgs, UncordonArgs,
 };
 pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs};

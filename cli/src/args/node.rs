@@ -142,6 +142,8 @@ pub(crate) struct GpuArgs {
 pub(crate) enum GpuVerb {
     /// List GPUs, who holds them, and their health
     List(GpuListArgs),
+    /// Clear what a GPU still carries of a fault that is over; admins only
+    Clear(ClearArgs),
     /// Say that a GPU is free though its node cannot prove it; admins only
     DeclareFree(DeclareFreeArgs),
 }
@@ -159,6 +161,22 @@ pub(crate) struct GpuListArgs {
     pub(crate) free: bool,
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Some faults leave a mark that stays: an error the driver told of once, a GPU that was gone. Look at\n\
+    the GPU, reset it if its condition says so, then clear it. What is still measured cannot be cleared; it\n\
+    goes away by itself. The audit log keeps who cleared what and why."
+)]
+pub(crate) struct ClearArgs {
+    #[arg(value_name = "GPU")]
+    pub(crate) gpu: String,
+    /// What was done about it
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub(crate) reason: String,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

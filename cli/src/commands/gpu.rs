@@ -1,9 +1,11 @@
-//! `gpu list|declare-free`, and the GPUs of a wish.
+//! `gpu list|clear|declare-free`, and the GPUs of a wish.
 
-use fleet_proto::v1::{DeclareGpuFreeRequest, GpuWish, ListGpusRequest};
+use std::time::Duration;
+
+use fleet_proto::v1::{ClearGpuRequest, DeclareGpuFreeRequest, GpuWish, ListGpusRequest};
 
 use super::{Context, watch};
-use crate::args::{DeclareFreeArgs, GpuListArgs, WishArgs};
+use crate::args::{ClearArgs, DeclareFreeArgs, GpuListArgs, WishArgs};
 use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -12,6 +14,9 @@ use crate::output::text::{ask, print, say};
 
 /// The kind of object for `Resolve`.
 const KIND: &str = "gpu";
+/// How long a node may take to carry out what was cleared; it goes on after that, too.
+const CLEAR_MAX: Duration = Duration::from_secs(10);
+const CLEAR_LOOK: Duration = Duration::from_millis(200);
 
 pub(super) async fn list(context: &Context, args: &GpuListArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
@@ -50,6 +55,35 @@ pub(super) async fn wish(client: &Client, args: &WishArgs) -> Result<GpuWish, Fa
         wish.count = u32::try_from(wish.uuids.len()).unwrap_or(u32::MAX);
     }
     Ok(wish)
+}
+
+pub(super) async fn clear(context: &Context, args: &ClearArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let uuid = client.resolve(KIND, &args.gpu).await?;
+    let one = ListGpusRequest { uuids: vec![uuid.clone()], ..Default::default() };
+    let before = fetch(&client, one.clone()).await?.into_iter().next();
+    let (meta, reason) = (request_meta(&context.clock)?, args.reason.clone());
+    let request = ClearGpuRequest { meta, uuid, reason };
+    let mut gpu = Gpu::from(client.call(request, async |api, r| api.clear_gpu(r).await).await?);
+    let sticky = |gpu: &Gpu| gpu.conditions.iter().any(|condition| condition.sticky);
+    if !before.as_ref().is_some_and(sticky) {
+        say(&format!("{}: there is nothing to clear", gpu.name()));
+        print(&printer.changed(&[gpu], |gpu| &gpu.uuid)?)?;
+        return Ok(Exit::Done);
+    }
+    let deadline = tokio::time::Instant::now() + CLEAR_MAX;
+    while sticky(&gpu) && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(CLEAR_LOOK).await;
+        gpu = fetch(&client, one.clone()).await?.into_iter().next().unwrap_or(gpu);
+    }
+    if sticky(&gpu) {
+        return Err(Failure::new(Exit::Timeout, format!("{} is not clear yet", gpu.name()))
+            .hint("its node has the order, and `fleet gpu list` shows when it is done"));
+    }
+    let health = gpu.health.as_deref().unwrap_or("unknown");
+    say(&format!("{}: cleared; {}, health {health}", gpu.name(), gpu.state));
+    print(&printer.changed(&[gpu], |gpu| &gpu.uuid)?)?;
+    Ok(Exit::Done)
 }
 
 pub(super) async fn declare_free(

@@ -3,7 +3,7 @@
 use fleet_proto::v1::{CancelJobRequest, ListCheckpointsRequest, ListJobsRequest};
 
 use super::{Context, owner_filter, watch};
-use crate::args::{CancelArgs, JobListArgs, JobShowArgs, OutputArgs, OwnerArgs, PsArgs};
+use crate::args::{CancelArgs, CheckpointListArgs, JobListArgs, JobShowArgs, OwnerArgs, PsArgs};
 use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -84,25 +84,19 @@ pub(super) async fn cancel_one(
     Ok(Job::from(client.call(request, async |api, r| api.cancel_job(r).await).await?))
 }
 
-/// All that were seen of one job, or the last one of each.
+/// All that were seen of one job, or of all jobs of one user.
 pub(super) async fn checkpoints(
     context: &Context,
-    job: Option<&str>,
-    output: &OutputArgs,
+    args: &CheckpointListArgs,
 ) -> Result<Exit, Failure> {
-    let (client, printer) = (context.client()?, context.printer(output)?);
-    let items: Vec<Checkpoint> = match job {
-        Some(text) => {
-            let request = ListCheckpointsRequest { job: client.resolve(KIND, text).await? };
-            let listed = client.call(request, async |api, r| api.list_checkpoints(r).await).await?;
-            listed.items.into_iter().map(Checkpoint::from).collect()
-        }
-        None => {
-            let request = ListJobsRequest { all: true, ..Default::default() };
-            let jobs = fetch(&client, request).await?;
-            jobs.into_iter().filter_map(|job| job.last_checkpoint).collect()
-        }
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let job = match &args.job {
+        Some(text) => client.resolve(KIND, text).await?,
+        None => String::new(),
     };
+    let request = ListCheckpointsRequest { job, owner: args.user.clone().unwrap_or_default() };
+    let listed = client.call(request, async |api, r| api.list_checkpoints(r).await).await?;
+    let items: Vec<Checkpoint> = listed.items.into_iter().map(Checkpoint::from).collect();
     print(&printer.list(&items)?)?;
     Ok(Exit::Done)
 }

@@ -7,6 +7,7 @@ use super::{Context, job};
 use crate::args::LogsArgs;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
+use crate::output::text::say;
 
 pub(super) async fn run(context: &Context, args: &LogsArgs) -> Result<Exit, Failure> {
     if context.json {
@@ -23,7 +24,36 @@ pub(super) async fn run(context: &Context, args: &LogsArgs) -> Result<Exit, Fail
         attempt: args.attempt.unwrap_or(0),
     };
     match attach::follow(context, &client, open, Wanted::default()).await? {
-        Outcome::Ended(_) | Outcome::Left | Outcome::OutputClosed => Ok(Exit::Done),
+        Outcome::Ended(job) => {
+            if args.attempt.is_none()
+                && let Some(hint) = earlier(&job.id, job.attempt)
+            {
+                say(&hint);
+            }
+            Ok(Exit::Done)
+        }
+        Outcome::Left | Outcome::OutputClosed => Ok(Exit::Done),
         Outcome::Signalled => Ok(Exit::Failed),
+    }
+}
+
+/// Output of earlier attempts is not shown unless it is asked for.
+fn earlier(id: &str, newest: u32) -> Option<String> {
+    let last = newest.checked_sub(1).filter(|last| *last > 0)?;
+    let which =
+        if last == 1 { "attempt 1 came".to_owned() } else { format!("attempts 1 to {last} came") };
+    Some(format!("hint: {which} before this one: fleet logs --attempt {last} {id}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::earlier;
+
+    #[test]
+    fn earlier_attempts_are_hinted_at() {
+        assert_eq!((earlier("job-a", 0), earlier("job-a", 1)), (None, None));
+        let hint = |newest| earlier("job-a", newest).unwrap_or_default();
+        assert_eq!(hint(2), "hint: attempt 1 came before this one: fleet logs --attempt 1 job-a");
+        assert!(hint(4).contains("attempts 1 to 3 came"));
     }
 }

@@ -31,7 +31,10 @@ use std::path::PathBuf;
 use clap::CommandFactory;
 
 use crate::args::{AuditVerb, CheckpointVerb, Cli, ControllerVerb, GpuVerb, JobVerb, NodeVerb};
-use crate::args::{DevVerb, OutputArgs, OwnerArgs, ReservationVerb, SnapshotVerb, TokenVerb, Verb};
+use crate::args::{
+    CheckpointListArgs, DevVerb, OutputArgs, OwnerArgs, ReservationVerb, SnapshotVerb, TokenVerb,
+    Verb,
+};
 use crate::client::Client;
 use crate::config::Config;
 use crate::errors::Failure;
@@ -134,6 +137,7 @@ pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
         Verb::Gpu(args) => match args.verb {
             None => gpu::list(context, &args.list).await,
             Some(GpuVerb::List(list)) => gpu::list(context, &list).await,
+            Some(GpuVerb::Clear(clear)) => gpu::clear(context, &clear).await,
             Some(GpuVerb::DeclareFree(declare)) => gpu::declare_free(context, &declare).await,
         },
         Verb::Job(args) => match args.verb {
@@ -147,10 +151,8 @@ pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
             Some(ReservationVerb::Show(show)) => reservation::show(context, &show).await,
         },
         Verb::Checkpoint(args) => match args.verb {
-            None => job::checkpoints(context, None, &OutputArgs::default()).await,
-            Some(CheckpointVerb::List { job, output }) => {
-                job::checkpoints(context, job.as_deref(), &output).await
-            }
+            None => job::checkpoints(context, &CheckpointListArgs::default()).await,
+            Some(CheckpointVerb::List(list)) => job::checkpoints(context, &list).await,
         },
         Verb::Audit(args) => match args.verb {
             AuditVerb::Export(export) => audit::export(context, &export).await,

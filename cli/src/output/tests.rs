@@ -150,6 +150,7 @@ fn gpus_are_printed_as_agreed() {
         message: "2 pages wait for the next reset".to_owned(),
         since_unix_ms: at(29),
         gpu_uuid: gpu_ref(0).uuid,
+        sticky: false,
     };
     let held = pb::Gpu {
         uuid: gpu_ref(0).uuid,

@@ -80,6 +80,8 @@ pub(crate) struct Condition {
     pub(crate) message: Option<String>,
     pub(crate) since: Option<Time>,
     pub(crate) gpu_uuid: Option<String>,
+    /// It stays until it is cleared.
+    pub(crate) sticky: bool,
 }
 
 impl From<pb::Condition> for Condition {
@@ -90,6 +92,7 @@ impl From<pb::Condition> for Condition {
             message: text(&condition.message),
             since: time(condition.since_unix_ms),
             gpu_uuid: text(&condition.gpu_uuid),
+            sticky: condition.sticky,
             kind: condition.kind,
             status: condition.status,
         }
@@ -104,6 +107,9 @@ pub(crate) fn condition_line(condition: &Condition) -> String {
     }
     for part in [&condition.reason, &condition.message].into_iter().flatten() {
         line.push_str(&format!(": {part}"));
+    }
+    if condition.sticky {
+        line.push_str("; stays until cleared");
     }
     line
 }

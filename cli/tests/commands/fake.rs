@@ -354,6 +354,7 @@ impl Fleet for Service {
         uncordon_node(UncordonNodeRequest) -> Node;
         drain_node(DrainNodeRequest) -> Node;
         declare_gpu_free(DeclareGpuFreeRequest) -> Gpu;
+        clear_gpu(ClearGpuRequest) -> Gpu;
         thaw_evictions(ThawEvictionsRequest) -> Status;
         reset_clock(ResetClockRequest) -> Status;
         create_join_token(CreateJoinTokenRequest) -> JoinToken;

@@ -7,7 +7,6 @@ use fleet_core::name::NodeName;
 use fleet_core::node::NodeFacts;
 use fleet_core::{Actor, AuthMethod, Rejection, Who};
 use fleet_proto::convert::rejection::to_status;
-use fleet_proto::transport::PeerIdentity;
 use fleet_proto::transport::limits::AGENT_MESSAGE_BYTES_MAX;
 use fleet_proto::v1;
 use fleet_proto::v1::agent_message::Message;
@@ -19,6 +18,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Context;
+use super::caller::NodePeer;
 use super::link::Link;
 use super::propose::propose_status;
 use crate::sessions::AGENT_QUEUE;
@@ -50,13 +50,9 @@ impl Agents for AgentsService {
         &self,
         request: Request<Streaming<v1::AgentMessage>>,
     ) -> Result<Response<Self::SyncStream>, Status> {
-        let peer = PeerIdentity::of(&request)?;
-        let node = peer.require_node()?.clone();
-        let actor = Actor {
-            who: Who::Node { name: node.clone() },
-            method: AuthMethod::Certificate,
-            serial: peer.serial().map(str::to_owned),
-        };
+        let NodePeer { name: node, serial } = self.0.callers.node(&request)?;
+        let who = Who::Node { name: node.clone() };
+        let actor = Actor { who, method: AuthMethod::Certificate, serial };
         let mut messages = request.into_inner();
         let first = messages.message().await?.and_then(|m| m.message);
         let Some(Message::Hello(hello)) = first else {
@@ -77,7 +73,7 @@ impl Agents for AgentsService {
         &self,
         request: Request<Streaming<v1::TunnelFrame>>,
     ) -> Result<Response<Self::TunnelStream>, Status> {
-        let node = PeerIdentity::of(&request)?.require_node()?.clone();
+        let node = self.0.callers.node(&request)?.name;
         let mut from_agent = request.into_inner();
         let first = from_agent.message().await?.and_then(|m| m.frame);
         let Some(Frame::TunnelId(id)) = first else {

@@ -5,9 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use fleet_core::Event;
 use fleet_core::id::{AllocationId, JobId};
 use fleet_core::name::NodeName;
+use fleet_core::{Event, Fsm, Rejection};
+use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
 use fleet_proto::v1::attach_input::Input;
 use fleet_proto::v1::attach_output::Output;
@@ -82,45 +83,6 @@ impl Context {
         self.refusals.note(&caller.actor.principal(), action, "denied");
         Err(Status::permission_denied(format!("{job} belongs to {owner}")))
     }
-
-    /// The checkpoints of a job, oldest first, from the audit log.
-    pub(super) async fn checkpoints(&self, id: &JobId) -> Result<Vec<v1::Checkpoint>, Status> {
-        let last = self.raft.read(|fsm| {
-            fsm.job(id)
-                .map(|job| job.last_checkpoint.as_ref().map(|c| super::views::checkpoint(job, c)))
-        });
-        let not_found = fleet_core::Rejection::not_found("job", id);
-        let last = last.ok_or_else(|| fleet_proto::convert::rejection::to_status(&not_found))?;
-        let query =
-            Query { object: Some(id.to_string()), order: Order::OldestFirst, ..Query::default() };
-        let page = self.audit().query(query).await.map_err(|e| Status::internal(e.to_string()))?;
-        let mut items = Vec::new();
-        for record in &page.records {
-            for event in &record.body.events {
-                if let Event::CheckpointRecorded { job, allocation, seq, path } = event
-                    && job == id
-                {
-                    items.push(v1::Checkpoint {
-                        job: id.to_string(),
-                        allocation: allocation.to_string(),
-                        seq: *seq,
-                        path: path.clone(),
-                        completed_at_unix_ms: record.body.at.0,
-                        ..v1::Checkpoint::default()
-                    });
-                }
-            }
-        }
-        if let Some(last) = last {
-            match items.last_mut() {
-                Some(newest) if newest.allocation == last.allocation && newest.seq == last.seq => {
-                    *newest = last;
-                }
-                Some(_) | None => items.push(last),
-            }
-        }
-        Ok(items)
-    }
 }
 
 impl Follow {
@@ -138,7 +100,7 @@ impl Follow {
             applied.borrow_and_update();
             let job = self.context.job_view(&self.job).map_err(Ok)?;
             self.show(&job, &mut shown).await.map_err(Err)?;
-            let (attempt, at) = self.attempt_to_stream(&job);
+            let (attempt, at) = self.attempt_to_stream(&job).await.map_err(Ok)?;
             if let Some((node, allocation)) = at.filter(|_| attempt > streamed) {
                 streamed = attempt;
                 self.stream_attempt(&node, &allocation, &mut input, &mut shown)
@@ -168,16 +130,51 @@ impl Follow {
         Ok(())
     }
 
-    /// The attempt whose output comes next, once it can have any.
-    fn attempt_to_stream(&self, job: &v1::Job) -> (u32, Option<(NodeName, AllocationId)>) {
-        let attempt = if self.open.attempt > 0 { self.open.attempt } else { job.attempt };
-        let begun = job.state != "starting" && attempt > 0;
-        let place = self
-            .context
-            .raft
-            .read(|fsm| fsm.job(&self.job).and_then(|j| j.place.as_ref().map(|p| p.node.clone())));
+    /// The attempt whose output comes next, and where it is, once it can have any.
+    async fn attempt_to_stream(
+        &self,
+        job: &v1::Job,
+    ) -> Result<(u32, Option<(NodeName, AllocationId)>), Status> {
+        let asked = self.open.attempt;
+        if asked > job.attempt && (is_final(job) || !self.open.follow) {
+            let problem = match job.attempt {
+                0 => format!("{} has not begun yet", self.job),
+                1 => format!("{} has had 1 attempt", self.job),
+                n => format!("{} has had {n} attempts", self.job),
+            };
+            return Err(to_status(&Rejection::field("attempt", problem)));
+        }
+        let attempt = if asked > 0 { asked } else { job.attempt };
         let id = AllocationId::of_attempt(&self.job, attempt);
-        (attempt, place.filter(|_| begun).map(|node| (node, id)))
+        let begun = match attempt {
+            0 => false,
+            newest if newest == job.attempt => job.state != "starting",
+            earlier => earlier < job.attempt,
+        };
+        if !begun {
+            return Ok((attempt, None));
+        }
+        let node = if attempt == job.attempt {
+            let place = |fsm: &Fsm| fsm.job(&self.job)?.place.as_ref().map(|p| p.node.clone());
+            self.context.raft.read(place)
+        } else {
+            self.node_of(&id).await?
+        };
+        Ok((attempt, node.map(|node| (node, id))))
+    }
+
+    /// Where an earlier attempt was, by the audit log.
+    async fn node_of(&self, id: &AllocationId) -> Result<Option<NodeName>, Status> {
+        let object = Some(id.to_string());
+        let query = Query { object, order: Order::OldestFirst, ..Query::default() };
+        let page = self.context.audit().query(query).await;
+        let page = page.map_err(|e| Status::internal(format!("read the audit log: {e}")))?;
+        Ok(page.records.iter().flat_map(|record| &record.body.events).find_map(
+            |event| match event {
+                Event::JobPlaced { allocation, node, .. } if allocation == id => Some(node.clone()),
+                _ => None,
+            },
+        ))
     }
 
     /// Sends one attempt's output. A stream that breaks is opened again where it broke: an agent that is

@@ -7,11 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fleet_core::name::UserName;
+use fleet_core::name::{NodeName, UserName};
 use fleet_core::{Actor, AuthMethod, Who};
 use fleet_proto::transport::{PeerIdentity, Role};
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
+
+use super::RefusalLog;
 
 /// How long the name service may take.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,6 +45,7 @@ struct Account {
 #[derive(Debug, Clone)]
 pub struct Callers {
     admins: Arc<Mutex<Arc<Admins>>>,
+    refusals: RefusalLog,
     known: Arc<Mutex<BTreeMap<Question, (Instant, Account)>>>,
 }
 
@@ -56,9 +59,19 @@ pub(super) struct Caller {
     pub(super) uid: Option<u32>,
 }
 
+/// An authenticated agent.
+#[derive(Debug, Clone)]
+pub(super) struct NodePeer {
+    pub(super) name: NodeName,
+    /// Of its certificate.
+    pub(super) serial: Option<String>,
+}
+
 impl Callers {
-    pub fn new(admins: Admins) -> Self {
-        Self { admins: Arc::new(Mutex::new(Arc::new(admins))), known: Arc::default() }
+    /// `refusals` counts who was no user.
+    pub fn new(admins: Admins, refusals: RefusalLog) -> Self {
+        let admins = Arc::new(Mutex::new(Arc::new(admins)));
+        Self { admins, refusals, known: Arc::default() }
     }
 
     /// Others are admins from now on. What was looked up before is forgotten.
@@ -70,7 +83,24 @@ impl Callers {
     /// The user behind a request; agents and controllers are not users.
     pub(super) async fn user<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let peer = PeerIdentity::of(request)?;
-        let (question, method, uid) = match &peer {
+        self.user_of(&peer).await.inspect_err(|status| {
+            if status.code() == Code::PermissionDenied {
+                self.refusals.note(&peer.principal(), "speak_as_user", "denied");
+            }
+        })
+    }
+
+    /// The node whose agent sent a request; users and controllers are no agents.
+    pub(super) fn node<T>(&self, request: &Request<T>) -> Result<NodePeer, Status> {
+        let peer = PeerIdentity::of(request)?;
+        let name = peer.require_node().cloned().inspect_err(|_| {
+            self.refusals.note(&peer.principal(), "speak_as_agent", "denied");
+        })?;
+        Ok(NodePeer { name, serial: peer.serial().map(str::to_owned) })
+    }
+
+    async fn user_of(&self, peer: &PeerIdentity) -> Result<Caller, Status> {
+        let (question, method, uid) = match peer {
             PeerIdentity::Local { uid, .. } => {
                 (Question::Uid(*uid), AuthMethod::LocalSocket, Some(*uid))
             }

@@ -9,9 +9,9 @@ use fleet_proto::transport::limits::ENROLL_MESSAGE_BYTES_MAX;
 use fleet_proto::v1;
 use fleet_proto::v1::controllers_server::{Controllers, ControllersServer};
 use http::Extensions;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
-use super::Context;
+use super::{Context, RefusalLog};
 use crate::peers::REMOVED_TRAILER;
 use crate::raft::{PeerCheck, RaftHandle};
 
@@ -55,15 +55,23 @@ fn internal() -> Status {
 }
 
 /// Lets only controller `from` speak for controller `from`, and nobody who was removed.
-pub fn peer_check(raft: RaftHandle) -> PeerCheck {
+pub fn peer_check(raft: RaftHandle, refusals: RefusalLog) -> PeerCheck {
     std::sync::Arc::new(move |extensions, from| {
-        let id = controller(&raft, extensions)?;
-        if id == from {
-            return Ok(());
-        }
-        Err(Status::permission_denied(format!(
-            "controller {id} cannot speak for controller {from}"
-        )))
+        let speaks_for = |id: u64| {
+            if id == from {
+                return Ok(());
+            }
+            Err(Status::permission_denied(format!(
+                "controller {id} cannot speak for controller {from}"
+            )))
+        };
+        controller(&raft, extensions).and_then(speaks_for).inspect_err(|status| {
+            if status.code() == Code::PermissionDenied {
+                let peer = extensions.get::<PeerIdentity>().map(PeerIdentity::principal);
+                let peer = peer.unwrap_or_else(|| "unknown".to_owned());
+                refusals.note(&peer, "speak_as_controller", "denied");
+            }
+        })
     })
 }
 

@@ -15,7 +15,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Context, resolve, views, writes};
+use super::{Context, resolve, views};
 use crate::clock::Standing;
 
 /// The service over its context.
@@ -149,9 +149,8 @@ impl Fleet for FleetService {
         &self,
         request: Request<v1::ListCheckpointsRequest>,
     ) -> Reply<v1::ListCheckpointsResponse> {
-        self.0.callers.user(&request).await?;
-        let id = writes::job_id(&request.into_inner().job)?;
-        let items = self.0.checkpoints(&id).await?;
+        let caller = self.0.callers.user(&request).await?;
+        let items = self.0.list_checkpoints(&caller.name, request.get_ref()).await?;
         Ok(Response::new(v1::ListCheckpointsResponse { items }))
     }
 
@@ -229,6 +228,10 @@ impl Fleet for FleetService {
         request: Request<v1::DeclareGpuFreeRequest>,
     ) -> Reply<v1::Gpu> {
         Ok(Response::new(self.0.declare_gpu_free(request).await?))
+    }
+
+    async fn clear_gpu(&self, request: Request<v1::ClearGpuRequest>) -> Reply<v1::Gpu> {
+        Ok(Response::new(self.0.clear_gpu(request).await?))
     }
 
     async fn thaw_evictions(

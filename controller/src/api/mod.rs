@@ -7,6 +7,7 @@ mod agents;
 mod attach;
 mod audit_export;
 mod caller;
+mod checkpoints;
 mod controllers;
 mod enrollment;
 mod exec;

@@ -53,6 +53,7 @@ fn condition(c: &Condition) -> v1::Condition {
         reason: c.reason.clone(),
         message: c.message.clone(),
         since_unix_ms: c.since.0,
+        sticky: c.sticky,
         gpu_uuid,
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn reservation_id(text: &str) -> Result<ReservationId, Status> {
     ReservationId::parse(text).map_err(|e| invalid("id", e))
 }
 
-fn owner(said: &str, caller: &UserName) -> Result<UserName, Status> {
+pub(super) fn owner(said: &str, caller: &UserName) -> Result<UserName, Status> {
     match said {
         "" => Ok(caller.clone()),
         name => UserName::parse(name).map_err(|e| invalid("owner", e)),
@@ -208,9 +208,26 @@ impl Context {
         let gpu = GpuUuid::parse(&request.uuid).map_err(|e| invalid("uuid", e))?;
         let command = Command::DeclareGpuFree { gpu: gpu.clone(), reason: request.reason };
         self.change(&caller.actor, Some(key), command).await?;
+        self.gpu_view(&gpu)
+    }
+
+    pub(super) async fn clear_gpu(
+        &self,
+        request: Request<v1::ClearGpuRequest>,
+    ) -> Result<v1::Gpu, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let gpu = GpuUuid::parse(&request.uuid).map_err(|e| invalid("uuid", e))?;
+        let command = Command::ClearGpu { gpu: gpu.clone(), reason: request.reason };
+        self.change(&caller.actor, Some(key), command).await?;
+        self.gpu_view(&gpu)
+    }
+
+    fn gpu_view(&self, gpu: &GpuUuid) -> Result<v1::Gpu, Status> {
         self.raft
-            .read(|fsm| fsm.gpu(&gpu).map(|g| views::gpu(fsm, &self.sessions, g)))
-            .ok_or_else(|| to_status(&Rejection::not_found("GPU", &gpu)))
+            .read(|fsm| fsm.gpu(gpu).map(|g| views::gpu(fsm, &self.sessions, g)))
+            .ok_or_else(|| to_status(&Rejection::not_found("GPU", gpu)))
     }
 
     pub(super) async fn create_join_token(

@@ -26,6 +26,8 @@ use crate::clock::wall;
 const COMPARE_EVERY: Duration = Duration::from_secs(1);
 /// How often refused requests are written to the audit log.
 const REFUSALS_EVERY: Duration = Duration::from_secs(10);
+/// Pause before a loop that broke off begins anew.
+const ANEW_PAUSE: Duration = Duration::from_secs(1);
 /// Pause after a proposal that failed.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
@@ -61,16 +63,47 @@ fn lead(context: &Context, plan: &Arc<watch::Sender<Arc<Plan>>>) -> JoinSet<()> 
     context.clock.not_before(seen);
     context.clock.compare(wall(), &context.sessions.agent_times(), nodes);
     let mut loops = JoinSet::new();
-    loops.spawn(scheduler_loop::run(context.clone(), Arc::clone(plan)));
-    loops.spawn(calendar_loop::run(context.clone()));
-    loops.spawn(liveness::run(context.clone()));
-    loops.spawn(members::run(context.clone()));
-    loops.spawn(members_loop::run(context.clone()));
-    loops.spawn(compare_clocks(context.clone()));
-    loops.spawn(write_refusals(context.clone()));
+    let (of, newest) = (context.clone(), Arc::clone(plan));
+    loops.spawn(keep("scheduler", move || scheduler_loop::run(of.clone(), Arc::clone(&newest))));
+    let of = context.clone();
+    loops.spawn(keep("calendar", move || calendar_loop::run(of.clone())));
+    let of = context.clone();
+    loops.spawn(keep("liveness", move || liveness::run(of.clone())));
+    let of = context.clone();
+    loops.spawn(keep("members", move || members::run(of.clone())));
+    let of = context.clone();
+    loops.spawn(keep("members of Raft", move || members_loop::run(of.clone())));
+    let of = context.clone();
+    loops.spawn(keep("clocks", move || compare_clocks(of.clone())));
+    let of = context.clone();
+    loops.spawn(keep("refusals", move || write_refusals(of.clone())));
     let raft = context.raft.clone();
-    loops.spawn(async move { raft.rest_while_alone().await });
+    let rest = move || {
+        let raft = raft.clone();
+        async move { raft.rest_while_alone().await }
+    };
+    loops.spawn(keep("rest", rest));
     loops
+}
+
+/// Runs one loop until it ends. One that breaks off begins anew: without it the fleet would seem well, and
+/// nothing would be placed, or no reservation start. Each loop takes all it needs from the state.
+async fn keep<F>(name: &'static str, begin: impl Fn() -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    loop {
+        // In a set of its own, so that it ends with this one.
+        let mut one = JoinSet::new();
+        one.spawn(begin());
+        match one.join_next().await {
+            Some(Err(error)) if error.is_panic() => {
+                tracing::error!(name, %error, "a loop of the leader broke off; it begins anew");
+                tokio::time::sleep(ANEW_PAUSE).await;
+            }
+            Some(_) | None => return,
+        }
+    }
 }
 
 /// Keeps this controller's clock with the leader's, by the entries that come from it.
@@ -121,5 +154,44 @@ async fn propose(context: &Context, command: Command) -> bool {
             tokio::time::sleep(RETRY_PAUSE).await;
             false
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_loop_that_breaks_off_begins_anew() {
+        let begun = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&begun);
+        let begin = move || {
+            let begun = Arc::clone(&counted);
+            async move {
+                assert!(begun.fetch_add(1, Ordering::SeqCst) >= 1, "broke off");
+            }
+        };
+        keep("test", begin).await;
+        assert_eq!(begun.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn its_loop_ends_with_it() {
+        let (alive, mut ended) = watch::channel(());
+        let alive = Arc::new(alive);
+        let kept = tokio::spawn(keep("test", move || {
+            let alive = Arc::clone(&alive);
+            async move {
+                std::future::pending::<()>().await;
+                drop(alive);
+            }
+        }));
+        tokio::task::yield_now().await;
+        kept.abort();
+        // Fails once the last sender is gone.
+        while ended.changed().await.is_ok() {}
     }
 }

@@ -16,7 +16,7 @@ use fleet_proto::transport::peer::CertifiedPeer;
 use fleet_proto::transport::signature::{SignatureFault, verify_audit_signature};
 use fleet_proto::transport::user::UserFolder;
 use fleet_proto::transport::{
-    Dialer, Gate, JoinToken, PeerIdentity, Revocations, SharedCredentials, TlsListener,
+    Denials, Dialer, Gate, JoinToken, PeerIdentity, Revocations, SharedCredentials, TlsListener,
     UnixListener, server,
 };
 use fleet_proto::v1;
@@ -381,7 +381,7 @@ async fn a_local_user_gets_a_certificate_that_works_over_the_network() {
     let cluster = authority.cluster().clone();
     let own = SharedCredentials::new(own).unwrap();
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let tcp = TlsListener::start(socket, own).unwrap();
+    let tcp = TlsListener::start(socket, own, Denials::default()).unwrap();
     let address = tcp.local_addr().to_string().parse().unwrap();
     let path = folder.path().join("fleet.sock");
     let unix = UnixListener::bind(&path, 0o666).unwrap();

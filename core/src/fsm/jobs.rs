@@ -11,6 +11,7 @@ use crate::id::{AllocationId, JobId};
 use crate::job::{JOBS_OPEN_MAX, Job, JobOutcome, JobState, Place, QueueKey, START_FAULTS_MAX};
 use crate::lease::LeaseHolder;
 use crate::name::NodeName;
+use crate::node::Node;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler;
@@ -294,12 +295,18 @@ impl Fsm {
         self.say_if_drained(turn, &allocation.node);
     }
 
-    /// The node is not tried again while there is another; the only one gets another chance.
+    /// The node is not tried again while the job can go to another; the only one gets another chance.
     fn note_start_fault(&mut self, turn: &mut Turn<'_>, id: &JobId, node: &NodeName, why: &str) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         job.start_faults += 1;
-        let others = self.nodes.keys().any(|n| n != node && !job.excluded_nodes.contains_key(n));
-        if others {
+        let Some(job) = self.jobs.get(id) else { return };
+        let other = |n: &Node| {
+            n.name != *node
+                && n.closed_because().is_none()
+                && !job.excluded_nodes.contains_key(&n.name)
+                && scheduler::satisfiable_on(self, &job.owner, &job.spec, &n.name)
+        };
+        if self.nodes.values().any(other) {
             self.exclude_node(turn, id, node, why);
         }
     }

@@ -26,6 +26,7 @@ use crate::reservation::Reservation;
 use crate::time::Timestamp;
 
 mod adoption;
+mod clearing;
 mod cluster;
 mod controllers;
 mod deadlines;
@@ -223,6 +224,7 @@ impl Fsm {
             | Command::UncordonNode { .. }
             | Command::DrainNode { .. }
             | Command::DeclareGpuFree { .. }
+            | Command::ClearGpu { .. }
             | Command::ThawEvictions
             | Command::ResetClock { .. }
             | Command::CreateJoinToken(_)
@@ -260,6 +262,7 @@ impl Fsm {
                 self.drain_node(turn, node, reason, *deadline)
             }
             Command::DeclareGpuFree { gpu, reason } => self.declare_gpu_free(turn, gpu, reason),
+            Command::ClearGpu { gpu, reason } => self.clear_gpu(turn, gpu, reason),
             Command::ThawEvictions => self.thaw_evictions(turn),
             Command::ResetClock { to } => self.reset_clock(turn, *to),
             Command::CreateJoinToken(wish) => self.create_join_token(turn, wish),

@@ -57,6 +57,7 @@ impl Fsm {
             drain: None,
             suspended: None,
             conditions: Vec::new(),
+            clearing: Vec::new(),
             registered_at: self.now,
             // One that joined after the backup is asked too.
             uncounted: self.restored.is_some(),
@@ -318,6 +319,7 @@ impl Fsm {
                 turn.say(cleared(name, old));
             }
         }
+        self.close_clear_orders(name);
         if bad && let Some(freeze) = self.storm.note(name, nodes, now) {
             turn.say(Event::EvictionsFrozen { affected: freeze.affected, of: freeze.of });
         }

@@ -64,6 +64,9 @@ pub struct Condition {
     pub message: String,
     /// When status or severity became what they are.
     pub since: Timestamp,
+    /// It does not go away by itself: somebody clears it, or the GPU is reset, or the machine boots.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sticky: bool,
 }
 
 impl Condition {

@@ -125,18 +125,18 @@ impl HealthTracker {
         }
     }
 
-    /// Lifts one condition by somebody's decision. What still is so will be raised again. Says
-    /// whether there was one.
-    pub fn clear(&mut self, subject: &Subject, kind: &str) -> bool {
-        match subject {
-            Subject::Node => self.node.remove(kind).is_some(),
-            Subject::Gpu(uuid) => self.gpus.get_mut(uuid).is_some_and(|gpu| {
-                gpu.windows.remove(kind);
-                let code = kind.strip_prefix("xid_").and_then(|code| code.parse().ok());
-                code.and_then(|code: u32| gpu.xids.remove(&code));
-                gpu.held.remove(kind).is_some()
-            }),
+    /// Lifts the condition of this kind and age, by somebody's decision: one that has become another since
+    /// was not looked at. What still is so will be raised again. Says whether it was lifted.
+    pub fn clear(&mut self, gpu: &GpuUuid, kind: &str, since: Timestamp) -> bool {
+        let Some(gpu) = self.gpus.get_mut(gpu) else { return false };
+        if gpu.held.get(kind).is_none_or(|held| held.since != since) {
+            return false;
         }
+        gpu.held.remove(kind);
+        gpu.windows.remove(kind);
+        let code = kind.strip_prefix("xid_").and_then(|code| code.parse().ok());
+        code.and_then(|code: u32| gpu.xids.remove(&code));
+        true
     }
 
     /// Takes in one thing seen.
@@ -207,6 +207,7 @@ impl Held {
             reason: self.reason.clone(),
             message: self.message.clone(),
             since: self.since,
+            sticky: self.sticky,
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::id::{AllocationId, JobId, LeaseId};
 use crate::job::{Job, JobSpec};
 use crate::name::{NodeName, UserName};
 use crate::rejection::Rejection;
+use crate::reservation::GpuRequest;
 use crate::time::Timestamp;
 
 mod ask;
@@ -216,6 +217,14 @@ pub fn satisfiable(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<(), Re
         bytes(most.1)
     );
     Err(Rejection::NeverFits { why })
+}
+
+/// Whether that node, as it is built, could ever run the job.
+pub fn satisfiable_on(fsm: &Fsm, owner: &UserName, spec: &JobSpec, node: &NodeName) -> bool {
+    let meant = spec.gpus.node.as_ref().is_none_or(|wanted| wanted == node);
+    let gpus = GpuRequest { node: Some(node.clone()), ..spec.gpus.clone() };
+    let there = JobSpec { gpus, ..spec.clone() };
+    meant && satisfiable(fsm, owner, &there).is_ok()
 }
 
 /// Whether the job would start at once if it were submitted now; else why not.

@@ -19,6 +19,7 @@ pub fn to_status(rejection: &Rejection) -> Status {
         Rejection::Denied { .. } | Rejection::NodeIdentity { .. } => Code::PermissionDenied,
         Rejection::TokenRefused { .. } => Code::Unauthenticated,
         Rejection::AlreadyEnded { .. }
+        | Rejection::StillObserved { .. }
         | Rejection::PlanStale { .. }
         | Rejection::ClusterVersion { .. }
         | Rejection::BreaksQuorum { .. }

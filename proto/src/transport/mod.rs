@@ -14,6 +14,7 @@
 
 pub mod client;
 pub mod credentials;
+pub mod denial;
 pub mod files;
 pub mod identity;
 pub mod issued;
@@ -35,6 +36,7 @@ mod tests;
 
 pub use client::{Address, DialError, Dialer};
 pub use credentials::{Credentials, SharedCredentials};
+pub use denial::{Denial, Denials};
 pub use identity::{CertificateFault, Identity, PeerCertificate, Role};
 pub use peer::{Gate, PeerIdentity, Revocations};
 pub use secret::Secret;

@@ -14,6 +14,7 @@ use fleet_core::name::{NodeName, UserName};
 use futures::future::{Either, Ready, ready};
 use tonic::{Request, Status};
 
+use super::denial::{Denials, word};
 use super::identity::{CertificateFault, PeerCertificate, Role};
 
 /// The call a peer without a certificate may make.
@@ -75,6 +76,18 @@ impl PeerIdentity {
         match self {
             PeerIdentity::Certified(peer) | PeerIdentity::Expired(peer) => Some(&peer.certificate),
             PeerIdentity::Anonymous { .. } | PeerIdentity::Local { .. } => None,
+        }
+    }
+
+    /// `user:ada`, `node:titan01`, `uid:1000`, `anonymous`: what the audit log calls this peer.
+    pub fn principal(&self) -> String {
+        match self {
+            PeerIdentity::Anonymous { .. } => "anonymous".to_owned(),
+            PeerIdentity::Local { uid, .. } => format!("uid:{uid}"),
+            PeerIdentity::Certified(peer) | PeerIdentity::Expired(peer) => {
+                let role = &peer.certificate.identity.role;
+                format!("{}:{}", role.kind(), role.name())
+            }
         }
     }
 
@@ -153,30 +166,47 @@ impl Revocations {
 #[derive(Debug, Clone, Default)]
 pub struct Gate {
     revocations: Revocations,
+    denials: Denials,
+}
+
+/// Why the gate stays shut: for the peer, and in one word for the audit log.
+struct Shut {
+    said: String,
+    code: &'static str,
 }
 
 impl Gate {
-    pub fn new(revocations: Revocations) -> Self {
-        Self { revocations }
+    /// `denials` hears of each request that is turned away.
+    pub fn new(revocations: Revocations, denials: Denials) -> Self {
+        Self { revocations, denials }
     }
 
     fn admit(&self, peer: Option<&PeerIdentity>, path: &str) -> Result<(), Status> {
+        self.check(peer, path).map_err(|shut| {
+            self.denials.of_call(peer, path, shut.code);
+            Status::unauthenticated(shut.said)
+        })
+    }
+
+    fn check(&self, peer: Option<&PeerIdentity>, path: &str) -> Result<(), Shut> {
+        let shut = |code, said: &str| Err(Shut { said: said.to_owned(), code });
         match peer {
-            None => Err(Status::unauthenticated("the peer of this connection is unknown")),
+            None => shut("peer_unknown", "the peer of this connection is unknown"),
             Some(PeerIdentity::Local { .. }) => Ok(()),
             Some(PeerIdentity::Anonymous { .. })
                 if path == JOIN_PATH || path == JOIN_CONTROLLER_PATH =>
             {
                 Ok(())
             }
-            Some(PeerIdentity::Anonymous { .. }) => Err(Status::unauthenticated(
+            Some(PeerIdentity::Anonymous { .. }) => shut(
+                "no_certificate",
                 "this needs a certificate of this fleet; without one a peer can only join",
-            )),
+            ),
             Some(PeerIdentity::Expired(peer)) if path == RENEW_PATH => {
                 self.revocations.check(&peer.certificate).map_err(refused)
             }
             Some(PeerIdentity::Expired(_)) => {
-                Err(Status::unauthenticated("your certificate has expired; it can only be renewed"))
+                shut("certificate_expired", "your certificate has expired; it can only be renewed")
             }
             Some(PeerIdentity::Certified(peer)) => {
                 self.revocations.check(&peer.certificate).map_err(refused)
@@ -185,8 +215,8 @@ impl Gate {
     }
 }
 
-fn refused(fault: CertificateFault) -> Status {
-    Status::unauthenticated(fault.to_string())
+fn refused(fault: CertificateFault) -> Shut {
+    Shut { said: fault.to_string(), code: word(&fault) }
 }
 
 impl<S> tower::Layer<S> for Gate {

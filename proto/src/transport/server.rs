@@ -26,6 +26,7 @@ use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
 use super::credentials::SharedCredentials;
+use super::denial::Denials;
 use super::identity::{CertificateFault, PeerCertificate};
 use super::limits::{
     ACCEPT_ERROR_PAUSE, ACCEPT_QUEUE, ANONYMOUS_CONNECTIONS_MAX, ANONYMOUS_LIFETIME,
@@ -102,18 +103,21 @@ pub struct TlsListener {
 }
 
 impl TlsListener {
-    /// Serves TLS on a bound socket. Must be called on a runtime.
+    /// Serves TLS on a bound socket; `denials` hears of each certificate that is refused. Must be
+    /// called on a runtime.
     pub fn start(
         socket: std::net::TcpListener,
         credentials: SharedCredentials,
+        denials: Denials,
     ) -> io::Result<TlsListener> {
-        Self::start_with(socket, credentials, ListenerLimits::default())
+        Self::start_with(socket, credentials, denials, ListenerLimits::default())
     }
 
     /// The same with other limits.
     pub fn start_with(
         socket: std::net::TcpListener,
         credentials: SharedCredentials,
+        denials: Denials,
         limits: ListenerLimits,
     ) -> io::Result<TlsListener> {
         socket.set_nonblocking(true)?;
@@ -129,6 +133,7 @@ impl TlsListener {
             ),
             limits,
             refusals: refusals.clone(),
+            denials,
             accepted: accepted_tx,
         });
         let mut tasks = JoinSet::new();
@@ -161,6 +166,7 @@ struct Accept {
     limits: ListenerLimits,
     peers: Arc<Slots<PeerKey>>,
     refusals: Refusals,
+    denials: Denials,
     accepted: mpsc::Sender<PeerStream>,
 }
 
@@ -213,6 +219,9 @@ impl Accept {
             Ok(Err((error, stream))) => {
                 let (kind, reason) = explain(&error);
                 self.refusals.note(kind, &address, &reason);
+                if let Some(fault) = certificate_fault(&error) {
+                    self.denials.of_certificate(&fault);
+                }
                 return close_heard(stream).await;
             }
             Err(_) => {
@@ -224,7 +233,10 @@ impl Accept {
         let identified = identify(&stream, address);
         let (peer, lifetime) = match identified {
             Ok(found) => found,
-            Err(fault) => return self.refusals.note("certificate", &address, &fault),
+            Err(fault) => {
+                self.denials.of_certificate(&fault);
+                return self.refusals.note("certificate", &address, &fault);
+            }
         };
         let lifetime = lifetime.unwrap_or(self.limits.anonymous_lifetime);
         let (key, max) = match &peer {
@@ -288,12 +300,21 @@ fn identify(
     Ok((PeerIdentity::Certified(peer), Some(Duration::from_secs(left))))
 }
 
+fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())
+}
+
+/// What was wrong with the certificate, if that is what was wrong.
+fn certificate_fault(error: &io::Error) -> Option<CertificateFault> {
+    let tls = tls_error(error)?;
+    matches!(tls, rustls::Error::InvalidCertificate(_)).then(|| fault_of(tls.clone()))
+}
+
 fn explain(error: &io::Error) -> (&'static str, String) {
-    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    match tls {
-        Some(tls @ rustls::Error::InvalidCertificate(_)) => {
-            ("certificate", fault_of(tls.clone()).to_string())
-        }
+    if let Some(fault) = certificate_fault(error) {
+        return ("certificate", fault.to_string());
+    }
+    match tls_error(error) {
         Some(rustls::Error::InvalidMessage(_)) => {
             ("not_tls", "the peer does not speak TLS".to_owned())
         }

@@ -50,6 +50,7 @@ fn node(allocations: Vec<DesiredAllocation>) -> DesiredNode {
         leases: Vec::new(),
         forget: Vec::new(),
         recount: None,
+        clear: Vec::new(),
     }
 }
 

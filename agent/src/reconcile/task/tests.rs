@@ -174,6 +174,7 @@ async fn what_the_controller_has_is_forgotten_and_its_record_stays_for_readers()
         leases: Vec::new(),
         forget: vec![id("alloc-a-1")],
         recount: None,
+        clear: Vec::new(),
     }));
     let gone = async {
         while exited.forgotten_at().is_none() {

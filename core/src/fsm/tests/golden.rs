@@ -5,7 +5,7 @@
 //! state they lead to. A change that breaks this test needs a new cluster version that switches it
 //! on, not new files.
 
-use super::world::{World, bad, job, node, person, plain, res, training};
+use super::world::{World, bad, job, node, person, plain, res, sticky, training};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
 use crate::command::{
@@ -125,7 +125,10 @@ fn history() -> World {
     w.give(Actor::controller(), Command::RecordRefusals { refusals: vec![refused] }).unwrap();
     w.give(root(), Command::ThawEvictions).unwrap();
     let gpu = super::world::gpu("titan03", 3);
-    w.give(root(), Command::DeclareGpuFree { gpu, reason: "swapped".to_owned() }).unwrap();
+    w.give(root(), Command::DeclareGpuFree { gpu: gpu.clone(), reason: "swapped".to_owned() })
+        .unwrap();
+    w.conditions("titan03", vec![sticky("titan03", 3)]);
+    w.give(root(), Command::ClearGpu { gpu, reason: "looked at".to_owned() }).unwrap();
     w.pass(Millis::hours(7));
     w.give(person("bob"), Command::ReleaseReservation { id: res("r2") }).ok();
     let to = w.now - Millis::minutes(1);

@@ -3,6 +3,7 @@
 
 mod adoption;
 mod controllers;
+mod endurance;
 mod eviction;
 mod golden;
 mod jobs;

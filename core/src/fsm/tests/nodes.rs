@@ -1,8 +1,11 @@
 //! Nodes: reboots, identities, moved GPUs, operators.
 
-use super::world::{World, agent, facts, gpu, job, node, person, plain, training};
+use super::world::{World, agent, bad, facts, gpu, job, node, person, plain, sticky, training};
 use crate::command::{Command, Report};
 use crate::event::Event;
+use crate::gpu::Presence;
+use crate::health::Severity;
+use crate::node::Liveness;
 use crate::rejection::Rejection;
 use crate::time::Millis;
 
@@ -90,6 +93,81 @@ fn an_operators_word_frees_a_gpu_and_is_kept() {
     assert!(w.last.iter().any(|e| matches!(e, Event::GpuDeclaredFree { .. })));
     assert!(w.fsm.hold(&gpu("titan01", 0)).is_none());
     assert_eq!(w.state_of("a"), "failed");
+}
+
+#[test]
+fn what_stays_of_a_fault_goes_by_an_admins_word_once_the_node_did_it() {
+    let mut w = World::with(&["titan01"]);
+    let clear =
+        |reason: &str| Command::ClearGpu { gpu: gpu("titan01", 0), reason: reason.to_owned() };
+    w.give(person("root"), clear("")).unwrap();
+    assert!(w.last.is_empty(), "nothing to clear is no change: {:?}", w.last);
+    w.conditions("titan01", vec![sticky("titan01", 0)]);
+    assert!(matches!(w.give(person("ada"), clear("x")), Err(Rejection::Denied { .. })));
+    assert!(matches!(w.give(person("root"), clear("\n")), Err(Rejection::InvalidField { .. })));
+    w.give(person("root"), clear("reseated")).unwrap();
+    let ordered = Event::GpuClearOrdered {
+        node: node("titan01"),
+        gpu: gpu("titan01", 0),
+        by: "root".to_owned(),
+        reason: "reseated".to_owned(),
+        kinds: vec!["xid_62".to_owned()],
+    };
+    assert_eq!(w.last, [ordered]);
+    // Told once more it is the same order, and it stays until the node's report shows the effect.
+    w.give(person("root"), clear("again")).unwrap();
+    assert!(w.last.is_empty());
+    let told = |w: &World| w.fsm.desired(&node("titan01"), &[]).clear;
+    assert_eq!(told(&w).len(), 1);
+    w.conditions("titan01", vec![sticky("titan01", 0), bad("titan01", 1, Severity::Notice)]);
+    assert_eq!(told(&w).len(), 1);
+    w.conditions("titan01", vec![bad("titan01", 1, Severity::Notice)]);
+    assert!(told(&w).is_empty());
+    assert!(w.last.iter().any(|e| matches!(e, Event::ConditionCleared { .. })), "{:?}", w.last);
+    w.submit("ada", "a", plain(4)).unwrap();
+    assert_eq!(w.schedule(), 1, "the GPU takes work again");
+}
+
+#[test]
+fn a_later_fault_of_the_same_kind_is_not_cleared_unseen() {
+    let mut w = World::with(&["titan01"]);
+    let mut fault = sticky("titan01", 0);
+    w.conditions("titan01", vec![fault.clone()]);
+    let command = Command::ClearGpu { gpu: gpu("titan01", 0), reason: String::new() };
+    w.give(person("root"), command.clone()).unwrap();
+    fault.since = fault.since + Millis::secs(1);
+    w.conditions("titan01", vec![fault]);
+    assert!(w.fsm.desired(&node("titan01"), &[]).clear.is_empty());
+    w.give(person("root"), command).unwrap();
+    assert_eq!(w.fsm.desired(&node("titan01"), &[]).clear.len(), 1);
+}
+
+#[test]
+fn what_is_still_observed_cannot_be_cleared() {
+    let mut w = World::with(&["titan01"]);
+    let command = || Command::ClearGpu { gpu: gpu("titan01", 0), reason: String::new() };
+    let refused = |w: &mut World| match w.give(person("root"), command()) {
+        Err(Rejection::StillObserved { what, why }) => format!("{what}: {why}"),
+        other => panic!("{other:?}"),
+    };
+    w.conditions("titan01", vec![bad("titan01", 0, Severity::Degraded)]);
+    let why = refused(&mut w);
+    assert_eq!(why, "titan01:0: it is still so (page retirement pending on titan01:0)");
+    w.conditions("titan01", vec![sticky("titan01", 0)]);
+    for (presence, said) in [(Presence::Lost, "gone"), (Presence::Unknown, "not answer")] {
+        let mut facts = facts("titan01", 4, "boot-1");
+        facts.gpus[0].presence = presence;
+        w.report("titan01", Report::Facts { facts }).unwrap();
+        assert!(refused(&mut w).contains(said));
+    }
+    w.report("titan01", Report::Facts { facts: facts("titan01", 4, "boot-1") }).unwrap();
+    let silent_for = Millis::secs(12);
+    let (node, liveness) = (node("titan01"), Liveness::Suspect);
+    let silence = Command::SetLiveness { node, liveness, silent_for };
+    w.give(crate::Actor::controller(), silence).unwrap();
+    assert!(refused(&mut w).contains("silent"));
+    let command = Command::ClearGpu { gpu: gpu("titan09", 0), reason: String::new() };
+    assert!(matches!(w.give(person("root"), command), Err(Rejection::NotFound { .. })));
 }
 
 #[test]

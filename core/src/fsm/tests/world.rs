@@ -154,7 +154,14 @@ pub(super) fn bad(name: &str, index: u32, severity: Severity) -> Condition {
         reason: format!("page retirement pending on {name}:{index}"),
         message: "reset it".to_owned(),
         since: START,
+        sticky: false,
     }
+}
+
+/// One that stays until it is cleared.
+pub(super) fn sticky(name: &str, index: u32) -> Condition {
+    let kind = "xid_62".to_owned();
+    Condition { kind, sticky: true, ..bad(name, index, Severity::Degraded) }
 }
 
 impl World {

@@ -74,6 +74,10 @@ impl Story {
         self
     }
 
+    fn since(&self, kind: &str) -> Timestamp {
+        self.tracker.conditions().iter().find(|c| c.kind == kind).unwrap().since
+    }
+
     /// `kind severity`, with `?` where the status is Unknown.
     fn holds(&self) -> Vec<String> {
         let conditions = self.tracker.conditions();
@@ -307,8 +311,10 @@ fn sticky_conditions_go_by_decision_reset_or_boot_only() {
         story
     };
     let mut cleared = broken();
-    assert!(cleared.tracker.clear(&Subject::Gpu(gpu(1)), "xid_48"));
-    assert!(!cleared.tracker.clear(&Subject::Gpu(gpu(1)), "xid_48"));
+    let since = cleared.since("xid_48");
+    assert!(!cleared.tracker.clear(&gpu(1), "xid_48", since + Millis(1)), "one that came later");
+    assert!(cleared.tracker.clear(&gpu(1), "xid_48", since));
+    assert!(!cleared.tracker.clear(&gpu(1), "xid_48", since));
     check(&cleared, &["xid_62 Degraded"]);
     let mut reset = broken();
     reset.tracker.gpu_reset(&gpu(2));
@@ -336,7 +342,8 @@ fn a_lost_gpu_is_fatal_until_somebody_looked() {
     let lost = Signal::Lost { gpu: gpu(1), reason: "off the bus".to_owned() };
     check(story.measure(3, |_| {}).tell(lost), &["gpu_lost Fatal"]);
     check(story.measure(20, |_| {}), &["gpu_lost Fatal"]);
-    assert!(story.tracker.clear(&Subject::Gpu(gpu(1)), "gpu_lost"));
+    let since = story.since("gpu_lost");
+    assert!(story.tracker.clear(&gpu(1), "gpu_lost", since));
     check(&story, &[]);
 }
 

@@ -267,6 +267,7 @@ impl Story {
             reason: "test".to_owned(),
             message,
             since: self.now,
+            sticky: false,
         });
         self.report(&node, Report::Conditions { conditions });
     }

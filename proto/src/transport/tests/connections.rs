@@ -38,6 +38,8 @@ async fn without_a_certificate_a_peer_can_only_join() {
     assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
     let refused = client.user_certificate(UserCertificateRequest::default()).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+    let denied = |action: &str| ("anonymous".to_owned(), action.to_owned(), "no_certificate");
+    assert_eq!(server.denied(), [denied("renew"), denied("user_certificate")]);
 }
 
 #[tokio::test]
@@ -54,6 +56,9 @@ async fn with_an_expired_certificate_a_node_can_only_renew() {
     assert!(refused.message().contains("renewed"), "{refused}");
     let refused = client.join(JoinRequest::default()).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+    let denied =
+        |action: &str| ("node:titan01".to_owned(), action.to_owned(), "certificate_expired");
+    assert_eq!(server.denied(), [denied("user_certificate"), denied("join")]);
 }
 
 #[tokio::test]
@@ -73,6 +78,8 @@ async fn a_foreign_client_is_refused_in_the_handshake_and_told_why() {
     who_am_i(dialer.channel()).await.unwrap_err();
     assert_eq!(alert(&dialer), Some(AlertDescription::UnknownCA), "{dialer:?}");
     server.refused("certificate", 1).await;
+    let denied = ("anonymous".to_owned(), "connect".to_owned(), "certificate_untrusted");
+    assert_eq!(server.denied(), [denied]);
 
     let stranger = other.shared(&Leaf::node("titan01"));
     let dialer = server.dialer(&stranger);
@@ -137,6 +144,10 @@ async fn revocation_acts_on_connections_that_exist() {
     let status = who_am_i(channel).await.unwrap_err();
     assert_eq!(status.code(), Code::Unauthenticated);
     assert!(status.message().contains("revoked"), "{status}");
+    let denied = |principal: &str, action: &str| {
+        (principal.to_owned(), action.to_owned(), "certificate_revoked")
+    };
+    assert_eq!(server.denied(), [denied("node:titan01", "user_certificate")]);
     who_am_i(dialer.channel()).await.unwrap_err();
     assert_eq!(alert(&dialer), Some(AlertDescription::CertificateRevoked), "{dialer:?}");
 }

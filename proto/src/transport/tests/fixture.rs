@@ -1,6 +1,7 @@
 //! A certificate authority that also makes bad certificates, and a server to try them on.
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{
@@ -16,7 +17,7 @@ use crate::transport::keys::certificate_pem;
 use crate::transport::limits::ENROLL_MESSAGE_BYTES_MAX;
 use crate::transport::server::{ListenerLimits, TlsListener, server_builder};
 use crate::transport::token::SpkiPin;
-use crate::transport::{Address, Dialer, Gate, PeerIdentity, identity};
+use crate::transport::{Address, Denial, Denials, Dialer, Gate, PeerIdentity, identity};
 use crate::v1::enrollment_client::EnrollmentClient;
 use crate::v1::enrollment_server::{Enrollment, EnrollmentServer};
 use crate::v1::{
@@ -162,6 +163,8 @@ pub(super) struct Server {
     pub address: SocketAddr,
     pub credentials: SharedCredentials,
     pub refusals: crate::transport::refusals::Refusals,
+    /// What the controller's books would say.
+    pub denied: Arc<Mutex<Vec<Denial>>>,
     task: JoinHandle<()>,
 }
 
@@ -178,12 +181,16 @@ impl Server {
 
     pub(super) fn with(credentials: SharedCredentials, limits: ListenerLimits) -> Self {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-        let listener = TlsListener::start_with(socket, credentials.clone(), limits).unwrap();
+        let denied = Arc::new(Mutex::new(Vec::new()));
+        let books = Arc::clone(&denied);
+        let denials = Denials::to(move |denial| books.lock().unwrap().push(denial));
+        let listener =
+            TlsListener::start_with(socket, credentials.clone(), denials.clone(), limits).unwrap();
         let (address, refusals) = (listener.local_addr(), listener.refusals());
-        let gate = Gate::new(credentials.revocations().clone());
+        let gate = Gate::new(credentials.revocations().clone(), denials);
         let router = server_builder(gate).add_service(service());
         let task = tokio::spawn(async move { router.serve_with_incoming(listener).await.unwrap() });
-        Self { address, credentials, refusals, task }
+        Self { address, credentials, refusals, denied, task }
     }
 
     pub(super) fn address(&self) -> Address {
@@ -192,6 +199,12 @@ impl Server {
 
     pub(super) fn dialer(&self, credentials: &SharedCredentials) -> Dialer {
         Dialer::new(vec![self.address()], credentials.clone())
+    }
+
+    /// What was told of refusals so far: who, what, why.
+    pub(super) fn denied(&self) -> Vec<(String, String, &'static str)> {
+        let denied = self.denied.lock().unwrap();
+        denied.iter().map(|d| (d.principal.clone(), d.action.clone(), d.code)).collect()
     }
 
     /// Waits until so many refusals of a kind were counted.
