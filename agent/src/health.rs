@@ -74,17 +74,24 @@ fn clear(tracker: &mut HealthTracker, desired: Option<&DesiredNode>) -> bool {
     any
 }
 
+/// What the task is made of.
+pub(crate) struct Parts {
+    pub(crate) state_dir: PathBuf,
+    pub(crate) boot_id: String,
+    pub(crate) gpus: Handle,
+    pub(crate) events: mpsc::Receiver<GpuEvent>,
+    /// What an admin cleared is in the newest document.
+    pub(crate) desired: watch::Receiver<Option<DesiredNode>>,
+    pub(crate) outbox: Outbox,
+    /// The conditions that hold, for the metrics.
+    pub(crate) seen: watch::Sender<Vec<Condition>>,
+    pub(crate) pulse: Pulse,
+}
+
 /// Runs until the monitor ends.
-pub(crate) async fn run(
-    state_dir: PathBuf,
-    boot_id: String,
-    gpus: Handle,
-    mut events: mpsc::Receiver<GpuEvent>,
-    mut desired: watch::Receiver<Option<DesiredNode>>,
-    outbox: Outbox,
-    seen: watch::Sender<Vec<Condition>>,
-    mut pulse: Pulse,
-) {
+pub(crate) async fn run(parts: Parts) {
+    let Parts { state_dir, boot_id, gpus, mut events, mut desired, outbox, seen, mut pulse } =
+        parts;
     let path = state_dir.join(FILE);
     let mut tracker = load(&path, &boot_id);
     let mut snapshots = gpus.snapshots();

@@ -24,6 +24,7 @@ pub mod reconcile;
 pub mod runtime;
 pub mod server;
 pub mod shim;
+pub mod state_file;
 pub mod stop_all;
 pub mod tunnel;
 pub mod unit;

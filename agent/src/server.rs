@@ -28,6 +28,7 @@ use crate::leases::Floors;
 use crate::link::{Fence, Link, LinkParts, Outbox};
 use crate::operations::{self, Operations, Sights};
 use crate::reconcile::{Epochs, Reconciler, ReconcilerParts};
+use crate::stop_all::remove_parent;
 use crate::tunnel::{Tunnels, Wakes};
 use crate::unit::Launcher;
 use crate::user::{AsUser, AsUserConfig, Users, UsersConfig};
@@ -117,17 +118,16 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let (state_dir, boot_id) = (config.state_dir.clone(), machine.boot_id.clone());
     let (conditions, conditions_seen) = watch::channel(Vec::new());
     let pulse = operations.begin("health");
-    let orders = desired.subscribe();
-    tasks.spawn(health::run(
+    tasks.spawn(health::run(health::Parts {
         state_dir,
         boot_id,
-        gpus.clone(),
+        gpus: gpus.clone(),
         events,
-        orders,
-        outbox.clone(),
-        conditions,
+        desired: desired.subscribe(),
+        outbox: outbox.clone(),
+        seen: conditions,
         pulse,
-    ));
+    }));
     let base = machine_facts(&node, &machine, instance()?);
     let pulse = operations.begin("inventory");
     let (inbox, leases) = (outbox.clone(), leases_seen.clone());
@@ -144,6 +144,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         outbox: outbox.clone(),
         credentials: dialer.credentials().clone(),
     };
+    let attempts = registry.clone();
     let link = Link::new(LinkParts {
         node: identity.node.clone(),
         fence: Fence::open(&config.state_dir)?,
@@ -160,7 +161,13 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     tasks.spawn(Renewal::new(folder, &dialer).run());
     tracing::info!(node = %identity.node, cluster = %identity.cluster, "agent runs");
     tasks.spawn(operations::run(operations, sights, monitoring));
-    wait(&mut tasks, stop).await
+    wait(&mut tasks, stop).await?;
+    if attempts.has_live() {
+        return Ok(());
+    }
+    // An empty group of ours would be all that is left on a machine where nothing of fleet runs.
+    let parent = config.cgroup_parent.clone();
+    tokio::task::spawn_blocking(move || remove_parent(&parent)).await.context("remove the cgroup")
 }
 
 /// Until the stop; a part that ends by itself takes the agent with it, and the service manager starts

@@ -3,7 +3,7 @@
 //! Run while no agent runs: it takes the agent's lock. Asks each shim to stop, then kills by cgroup, then
 //! removes cgroups and mounts. Records and logs stay.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use fleet_core::id::AllocationId;
@@ -11,6 +11,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::allocations::{self, AllocationDir, allocations_dir, chain, end_group};
+use crate::cgroup::Hierarchies;
 use crate::clock;
 use crate::config::Config;
 use crate::image;
@@ -89,20 +90,13 @@ async fn stop_one(
     }
 }
 
-/// Removes the empty group of all jobs. The last shims may still be at it, so it is tried for a while;
-/// one that is not empty, or is systemd's, stays.
-fn remove_parent(parent: &str) {
+/// Removes the group of all jobs where it is empty; systemd removes its slices by itself.
+pub(crate) fn remove_parent(parent: &str) {
     if crate::unit::systemd_is_running() {
         return;
     }
-    let root = Path::new(crate::cgroup::ROOT);
-    let Ok(entries) = std::fs::read_dir(root) else { return };
-    let tops = entries.filter_map(Result::ok).map(|entry| entry.path()).chain([root.to_owned()]);
-    let mut left: Vec<PathBuf> =
-        tops.map(|top| top.join(parent)).filter(|group| group.is_dir()).collect();
-    let deadline = Instant::now() + REMOVE_MAX;
-    while !left.is_empty() && Instant::now() < deadline {
-        left.retain(|group| std::fs::remove_dir(group).is_err() && group.is_dir());
-        std::thread::sleep(LOOK_EVERY);
+    match Hierarchies::detect() {
+        Ok(hierarchies) => hierarchies.remove_empty(Path::new(parent), REMOVE_MAX),
+        Err(error) => tracing::debug!(%error, "the empty group of all jobs stays"),
     }
 }

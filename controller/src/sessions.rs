@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fleet_core::id::AllocationId;
-use fleet_core::name::NodeName;
+use fleet_core::name::{NodeName, is_plain_text};
 use fleet_core::time::Timestamp;
 use fleet_proto::v1;
 use tokio::sync::mpsc;
@@ -16,6 +16,19 @@ use crate::clock::wall;
 
 /// Messages waiting for one agent; a link that does not drain them is closed.
 pub const AGENT_QUEUE: usize = 64;
+
+/// Most jobs of one node whose own words are kept, and their length in characters.
+const STATUSES_MAX: usize = 1_000;
+const STATUS_CHARS_MAX: usize = 200;
+
+/// A job's words as they may be shown on anybody's terminal.
+fn status(said: &v1::JobStatus) -> Option<(AllocationId, String)> {
+    let id = AllocationId::parse(&said.allocation).ok()?;
+    let plain = |c: char| if is_plain_text(c.encode_utf8(&mut [0; 4])) { c } else { ' ' };
+    let text: String = said.text.chars().take(STATUS_CHARS_MAX).map(plain).collect();
+    let text = text.trim();
+    (!text.is_empty()).then(|| (id, text.to_owned()))
+}
 
 /// One live connection of an agent.
 #[derive(Debug)]
@@ -30,6 +43,8 @@ struct Session {
     measured: Vec<v1::MeasuredGpu>,
     measured_at: Timestamp,
     held: Vec<AllocationId>,
+    /// What jobs said last of themselves.
+    statuses: BTreeMap<AllocationId, String>,
     to_agent: mpsc::Sender<v1::ControllerMessage>,
 }
 
@@ -79,6 +94,7 @@ impl Sessions {
             measured: Vec::new(),
             measured_at: heard_at,
             held: Vec::new(),
+            statuses: BTreeMap::new(),
             to_agent,
         };
         table.sessions.insert(node.clone(), session);
@@ -111,6 +127,7 @@ impl Sessions {
         session.agent_time = Timestamp(beat.now_unix_ms);
         session.measured = beat.gpus;
         session.measured_at = session.heard_at;
+        session.statuses = beat.statuses.iter().take(STATUSES_MAX).filter_map(status).collect();
         session.held =
             beat.allocations.iter().filter_map(|id| AllocationId::parse(id).ok()).collect();
     }
@@ -162,6 +179,11 @@ impl Sessions {
         self.table().sessions.len()
     }
 
+    /// What an attempt said last of itself, while its node is connected.
+    pub fn status(&self, node: &NodeName, allocation: &AllocationId) -> Option<String> {
+        self.table().sessions.get(node)?.statuses.get(allocation).cloned()
+    }
+
     /// Where to send messages for a node, while it is connected.
     pub fn sender(&self, node: &NodeName) -> Option<mpsc::Sender<v1::ControllerMessage>> {
         self.table().sessions.get(node).map(|s| s.to_agent.clone())
@@ -172,5 +194,23 @@ impl Sessions {
         let mut table = self.table();
         table.sessions.clear();
         table.heard.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn what_a_job_says_is_harmless_on_a_terminal_and_short() {
+        let said = |text: &str| {
+            let allocation = "alloc-a-1".to_owned();
+            status(&v1::JobStatus { allocation, text: text.to_owned() }).map(|(_, text)| text)
+        };
+        assert_eq!(said("epoch 3, loss 0.2").unwrap(), "epoch 3, loss 0.2");
+        assert_eq!(said("\x1b[2Jgone\u{202e}").unwrap(), "[2Jgone");
+        assert_eq!(said("\t\n"), None);
+        assert_eq!(said(&"x".repeat(5_000)).unwrap().len(), STATUS_CHARS_MAX);
     }
 }

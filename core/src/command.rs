@@ -324,6 +324,7 @@ impl Command {
             | Command::UncordonNode { .. }
             | Command::DrainNode { .. }
             | Command::DeclareGpuFree { .. }
+            | Command::ClearGpu { .. }
             | Command::ThawEvictions
             | Command::ResetClock { .. }
             | Command::CreateJoinToken(_)

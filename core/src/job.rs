@@ -79,6 +79,9 @@ pub struct JobSpec {
     /// Replace the job elsewhere once its node was silent for this long; never when absent.
     pub stop_after: Option<Millis>,
     pub tty: bool,
+    /// The size of its terminal at the start; a usual one where the submitter had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<TerminalSize>,
     /// Whether standard input stays open for an attached client.
     pub interactive: bool,
     /// File the output is also written to, as the user, for detached jobs.
@@ -88,6 +91,13 @@ pub struct JobSpec {
     /// The submitter's uid, where the submitting machine vouched for it: the node refuses the job
     /// when its own name service disagrees.
     pub expected_uid: Option<u32>,
+}
+
+/// The size of a terminal in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    pub rows: u16,
+    pub columns: u16,
 }
 
 /// A saved state of a job that a later attempt can go on from.

@@ -19,6 +19,7 @@ pub mod gpu;
 pub mod health;
 pub mod holdings;
 pub mod id;
+pub mod image;
 pub mod job;
 pub mod lease;
 pub mod name;

@@ -38,12 +38,29 @@ fn killed_parts_cost_no_work() -> Result<()> {
     steps.step("a stopped agent comes back with old orders", || stopped_agent(&lab));
     steps.step("a silent node gets nothing new and keeps what it has", || silent_node(&lab));
     steps.step("a controller that is told to stop ends nothing", || orderly_restart(&lab));
+    steps.step("agents that stop leave no empty cgroup", || no_empty_cgroup(&lab));
     steps.step("the audit log is whole after all that", || {
         let export = lab.path("audit.jsonl").to_string_lossy().into_owned();
         lab.output(&["audit", "export", "--file", &export])?;
         lab.run(&["audit", "verify", &export])?.ok().map(drop)
     });
     lab.conclude(steps)
+}
+
+fn no_empty_cgroup(lab: &Lab) -> Result<()> {
+    lab.clear_away()?;
+    for node in lab.nodes()? {
+        lab.run(&["run", "--node", &node, "--", "true"])?.ends(0)?;
+        lab.terminate("agent", &node)?;
+    }
+    let found = lab.belongings().found()?;
+    let groups: Vec<&String> = found.iter().filter(|line| line.starts_with("cgroup ")).collect();
+    ensure!(groups.is_empty(), "{groups:?}");
+    for node in lab.nodes()? {
+        lab.restart("agent", &node)?;
+        lab.node_in(&node, "ready", SOON)?;
+    }
+    lab.run(&["run", "-G", "1", "--", "true"])?.ends(0).map(drop)
 }
 
 fn watched_through(lab: &Lab) -> Result<()> {

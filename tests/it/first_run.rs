@@ -73,7 +73,7 @@ fn exit_codes_and_streams() -> Result<()> {
 fn terminal(lab: &Lab) -> Result<()> {
     let fleet = fleet_tests::programs::built("fleet")?;
     let inner = format!(
-        "stty rows 33 cols 77; {} run -it -- sh -c 'test -t 0 && test -t 1 && tty && until stty size | grep 33; do sleep 0.05; done'; echo code $?",
+        "stty rows 33 cols 77; {} run -it -- sh -c 'stty size; test -t 0 && test -t 1 && tty'; echo code $?",
         fleet.display()
     );
     let mut script = lab.command(&[] as &[&str]);
@@ -95,6 +95,27 @@ fn terminal(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// A checkout can lie deep; the names of sockets may have 107 bytes.
+#[test]
+fn a_cluster_in_a_deep_folder() -> Result<()> {
+    let below = format!("{}/{}", "deep".repeat(40), "er".repeat(50));
+    let Some(lab) = Lab::start_below(1, "v100-pcie:1", &below)? else { return Ok(()) };
+    let mut steps = Steps::default();
+    steps.step("a job runs, is talked to and ends", || {
+        let script = "printf STATUS=here | python3 -c 'import os,socket,sys; \
+            socket.socket(socket.AF_UNIX,socket.SOCK_DGRAM).sendto(sys.stdin.buffer.read(), \
+            os.environ[\"FLEET_NOTIFY_SOCKET\"])'; echo up; sleep 1000";
+        let id = lab.submit(&["-G", "1"], &["sh", "-c", script])?;
+        lab.job_until(&id, "says something", SOON, |job| job["status"] == "here")?;
+        ensure!(lab.output(&["exec", &id, "--", "echo", "inside"])? == "inside\n");
+        ensure!(lab.output(&["logs", &id])? == "up\n");
+        lab.output(&["cancel", &id])?;
+        lab.job_in(&id, "cancelled", SOON).map(drop)
+    });
+    steps.step("a terminal is one", || terminal(&lab));
+    lab.conclude(steps)
+}
+
 #[test]
 fn jobs_and_their_surroundings() -> Result<()> {
     let Some(lab) = Lab::start(2, "v100-pcie:2")? else { return Ok(()) };
@@ -104,6 +125,7 @@ fn jobs_and_their_surroundings() -> Result<()> {
     steps.step("variables and volumes are as asked", || variables_and_volumes(&lab));
     steps.step("another user's job is that user's", || another_user(&lab));
     steps.step("exec runs inside the job and passes its code on", || exec(&lab));
+    steps.step("what a job says of itself is shown", || says(&lab));
     steps.step("logs -f shows all and ends with the job", || logs(&lab));
     steps.step("ps, names, prefixes and @last", || listing(&lab));
     steps.step("a cancelled job ends, and cancelling again is a conflict", || cancel(&lab));
@@ -213,6 +235,29 @@ fn exec(lab: &Lab) -> Result<()> {
     lab.job_in(&id, "cancelled", SOON)?;
     let ran = lab.run(&["exec", &id, "--", "true"])?;
     ensure!(![0, 125].contains(&ran.code()), "into an ended job: {}", ran.code());
+    Ok(())
+}
+
+fn says(lab: &Lab) -> Result<()> {
+    let script = "import os,socket,time
+s=socket.socket(socket.AF_UNIX,socket.SOCK_DGRAM)
+s.sendto(b'STATUS=loading', os.environ['FLEET_NOTIFY_SOCKET'])
+s.sendto(b'STATUS=epoch 3, loss 0.25', os.environ['FLEET_NOTIFY_SOCKET'])
+time.sleep(1000)";
+    let id = lab.submit(&["-J", "talker"], &["python3", "-c", script])?;
+    let said = |job: &Value| job["status"].as_str() == Some("epoch 3, loss 0.25");
+    let job = lab.job_until(&id, "says something", SOON, said)?;
+    for words in [vec!["job", "show", &id], vec!["ps", "-o", "wide"], vec!["why", &id]] {
+        let shown = lab.output(&words)?;
+        ensure!(shown.contains("loss 0.25"), "{words:?}: {shown}");
+    }
+    // An agent that starts anew knows it still.
+    let node = job["node"].as_str().context("node")?.to_owned();
+    lab.kill_and_restart("agent", &node)?;
+    lab.job_until(&id, "says it still", SOON, said)?;
+    lab.output(&["cancel", &id])?;
+    let ended = lab.job_in(&id, "cancelled", SOON)?;
+    ensure!(ended["status"].is_null(), "{ended}");
     Ok(())
 }
 

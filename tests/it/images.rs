@@ -96,6 +96,21 @@ fn images_from_disk() -> Result<()> {
         bytes[at] = b'N';
         refused(&lab, &bytes, "digest")
     });
+    steps.step("what cannot be an image is refused before it is a job", || {
+        let jobs = || Ok::<_, anyhow::Error>(lab.json(&["ps", "--all"])?["items"].clone());
+        let before = jobs()?;
+        for (image, said) in [
+            ("ubuntu:22.04", "docker save"),
+            ("oci:/layout:", "empty"),
+            ("./busybox.tra", "absolute path"),
+            ("docker-archive:busybox.tra", "absolute path"),
+        ] {
+            let ran = lab.run(&["run", "--image", image, "--", "true"])?;
+            ran.fails(2, &["image", said])?;
+        }
+        ensure!(jobs()? == before, "a refused job is in the list");
+        Ok(())
+    });
     steps.step("a file that is not there is named", || {
         let ran = lab.run(&["run", "--image", "/no/such/image.tar", "--", "true"])?;
         ran.ends(125)?;

@@ -19,6 +19,7 @@ mod bench;
 mod clock;
 mod crash_loops;
 mod crashes;
+mod disks;
 mod eviction;
 mod first_run;
 mod gpus;

@@ -265,7 +265,12 @@ const REFUSED: &[(&[&str], i32, &[&str])] = &[
     (&["run", "-v", "/tmp:relative", "--", "true"], 2, &["relative"]),
     (&["run", "-v", "/tmp:/", "--", "true"], 2, &[]),
     (&["run", "-w", "/tmp/../etc", "--", "true"], 2, &["workdir"]),
+    (&["run", "--image", "ubuntu:22.04", "--", "true"], 2, &["image", "images come from files"]),
+    (&["run", "--image", "a\u{202e}b", "--", "true"], 2, &["image"]),
     (&["run", "--reservation", "res-zzzzzz", "--", "true"], 3, &["res-zzzzzz"]),
+    (&["gpu", "clear", "titan01:9"], 3, &["titan01:9"]),
+    (&["gpu", "clear", "titan01:0", "--reason", "a\u{1b}[2Jb"], 2, &["reason"]),
+    (&["checkpoint", "list", "-u", "al ice"], 2, &["owner"]),
     (&["frobnicate"], 2, &["frobnicate"]),
     (&["audit", "verify", "/no/such/file"], 3, &["/no/such/file"]),
     (&["dev", "fault", "--node", "nosuch", "--gpu", "0", "--lost"], 3, &["nosuch"]),
@@ -290,12 +295,6 @@ fn bad_input_is_refused_and_changes_nothing() -> Result<()> {
         ensure!(lab.json(&["reservation", "list", "--all"])?["items"] == serde_json::json!([]));
         ensure!(lab.json(&["ps", "--all"])?["items"] == serde_json::json!([]));
         lab.gpus_free(4, SOON)
-    });
-    steps.step("an image that cannot be had is said with what can", || {
-        let ran = lab.run(&["run", "--image", "ubuntu:22.04", "--", "true"])?;
-        ran.ends(125)?;
-        ensure!(ran.stderr.contains("images come from files"), "{}", ran.stderr);
-        Ok(())
     });
     steps.step("unknown keys in settings are named", || unknown_keys(&lab));
     steps.step("without a controller it is said within seconds", || {

@@ -27,11 +27,20 @@ impl Lab {
     /// Starts a cluster of one controller. `None`, and says so, where this user cannot: that counts as
     /// skipped.
     pub fn start(nodes: u16, gpus: &str) -> Result<Option<Self>> {
-        Self::start_with(1, nodes, gpus)
+        Self::start_in(1, nodes, gpus, "")
     }
 
     /// The same with 1, 3 or 5 controllers.
     pub fn start_with(controllers: u16, nodes: u16, gpus: &str) -> Result<Option<Self>> {
+        Self::start_in(controllers, nodes, gpus, "")
+    }
+
+    /// One controller, in a folder below the test's own.
+    pub fn start_below(nodes: u16, gpus: &str, below: &str) -> Result<Option<Self>> {
+        Self::start_in(1, nodes, gpus, below)
+    }
+
+    fn start_in(controllers: u16, nodes: u16, gpus: &str, below: &str) -> Result<Option<Self>> {
         if !nix::unistd::geteuid().is_root() {
             tell("SKIPPED: clusters with containers and cgroups need root");
             return Ok(None);
@@ -39,10 +48,10 @@ impl Lab {
         let folder = tempfile::Builder::new().prefix("fleet-it-").tempdir()?;
         // Other users' jobs work below it.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
-        let lab = folder.path().join("lab");
-        fs::create_dir(&lab)?;
+        let lab = folder.path().join(below).join("lab");
+        fs::create_dir_all(&lab)?;
         fs::set_permissions(&lab, fs::Permissions::from_mode(0o777))?;
-        let state = folder.path().join("cluster");
+        let state = folder.path().join(below).join("cluster");
         let cluster = Cluster::start_with(&state, &lab, controllers, nodes, gpus)?;
         let belongings = Belongings::of(folder.path(), &state)?;
         Ok(Some(Self { cluster, belongings, expected: Vec::new(), folder }))

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinSet, spawn_blocking};
 
 use super::begin::checkpoint_dir;
 use super::node::Node;
@@ -35,29 +35,44 @@ pub(super) async fn observe(
     checkpoint::start(node.as_user.clone(), config).await
 }
 
-/// Counts a checkpoint the job told of. What cannot be counted is logged: the job goes on.
-pub(super) fn notified(observer: &Handle, record: &Record, path: &str) {
+/// Counts a checkpoint the job told of, as one of `tasks`. What cannot be counted is logged: the job goes on.
+pub(super) fn notified(tasks: &mut JoinSet<()>, observer: &Handle, record: &Record, path: &str) {
     // A relative path is relative to the checkpoint directory, which the observer knows.
     let path = on_node(&record.order.spec, Path::new(path));
     let (observer, id) = (observer.clone(), record.id.clone());
-    tokio::spawn(async move {
+    // Those that are done need not be kept.
+    while tasks.try_join_next().is_some() {}
+    tasks.spawn(async move {
         if let Err(error) = observer.notify(&path.to_string_lossy()).await {
             tracing::warn!(%id, error = super::chain(&error), "a checkpoint was not counted");
         }
     });
 }
 
-/// The checkpoints the job told of since notice number `after`, with the number of the last notice.
-pub(super) async fn told_since(dir: &AllocationDir, after: u64) -> (u64, Vec<String>) {
+/// What the job told on its socket since some notice.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Number of the last notice.
+    pub(super) last: u64,
+    pub(super) checkpoints: Vec<String>,
+    /// The last it said of itself.
+    pub(super) status: Option<String>,
+}
+
+/// What the job told since notice number `after`.
+pub(super) async fn told_since(dir: &AllocationDir, after: u64) -> Told {
     let path = dir.path().join(EVENTS_FILE);
     let read = spawn_blocking(move || read_notices(&path)).await;
     let events = read.ok().and_then(Result::ok).unwrap_or_default();
     let new = events.into_iter().filter(|event| event.sequence > after);
-    new.fold((after, Vec::new()), |(last, mut paths), event| {
-        if let Notice::Checkpoint { path } = event.notice {
-            paths.push(path);
+    new.fold(Told { last: after, ..Told::default() }, |mut told, event| {
+        match event.notice {
+            Notice::Checkpoint { path } => told.checkpoints.push(path),
+            Notice::Status { text } => told.status = Some(text),
+            Notice::Done => {}
         }
-        (last.max(event.sequence), paths)
+        told.last = told.last.max(event.sequence);
+        told
     })
 }
 

@@ -9,7 +9,7 @@ use fleet_core::allocation::{AttemptEnd, EndReport};
 use fleet_core::id::AllocationId;
 use fleet_core::time::Timestamp;
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::begin::{Begin, Ready, Refusal};
@@ -31,9 +31,10 @@ const SHIM_SILENCE_MAX: Duration = Duration::from_secs(30);
 const SOCKET_LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 /// Pause before an order that did not reach the shim is tried again.
 const ORDER_AGAIN: Duration = Duration::from_millis(500);
-/// How long the last checkpoint of an attempt that was stopped may take to be seen complete, beyond the
-/// time a file must keep still.
-const LAST_CHECKPOINT_SLACK: Duration = Duration::from_millis(500);
+/// How long the last look for checkpoints may take: a file system that hangs must not hide the end.
+const LAST_LOOK_MAX: Duration = Duration::from_secs(2);
+/// Of what a job says of itself, so much goes into each heartbeat.
+const STATUS_CHARS_MAX: usize = 200;
 /// Most of a lost shim's own words that are passed on.
 const WORDS_BYTES_MAX: usize = 512;
 
@@ -81,16 +82,19 @@ impl Tell {
 }
 
 /// Starts the task of an attempt, new or from before; returns the way to give it orders.
-pub fn spawn(begin: Begin, tell: Tell) -> mpsc::Sender<Order> {
+/// `status` hears what the job says of itself.
+pub fn spawn(begin: Begin, tell: Tell, status: watch::Sender<String>) -> mpsc::Sender<Order> {
     let (sender, orders) = mpsc::channel(ORDERS_MAX);
     let life = Life {
         begin,
         tell,
+        status,
         orders,
         observer: None,
         observed: None,
         told_seq: 0,
         notices: 0,
+        notifying: JoinSet::new(),
         stop: None,
         user: None,
     };
@@ -109,6 +113,7 @@ struct Stop {
 struct Life {
     begin: Begin,
     tell: Tell,
+    status: watch::Sender<String>,
     orders: mpsc::Receiver<Order>,
     observer: Option<checkpoint::Handle>,
     observed: Option<watch::Receiver<checkpoint::observer::Observed>>,
@@ -116,6 +121,8 @@ struct Life {
     told_seq: u64,
     /// Number of the last of the job's own notices that was looked at.
     notices: u64,
+    /// Checkpoints that the job told of, on their way to a number.
+    notifying: JoinSet<()>,
     stop: Option<Stop>,
     user: Option<User>,
 }
@@ -146,7 +153,7 @@ impl Life {
                 report
             }
         };
-        self.last_checkpoints(report.stopped).await;
+        self.last_checkpoints().await;
         self.clean().await;
         tracing::info!(id = %self.tell.id, end = %report.end, "attempt ended");
         self.tell.tell(Happening::Ended(Box::new(report))).await;
@@ -299,8 +306,10 @@ impl Life {
                     Ok(ShimEvent::Started { started_at_ms, .. }) => self.started(started_at_ms).await,
                     Ok(ShimEvent::Notice(event)) => {
                         self.notices = self.notices.max(event.sequence);
-                        if let Notice::Checkpoint { path } = event.notice {
-                            self.notified(&path);
+                        match event.notice {
+                            Notice::Checkpoint { path } => self.notified(&path),
+                            Notice::Status { text } => self.says(&text),
+                            Notice::Done => {}
                         }
                     }
                     Ok(ShimEvent::MainEnded { .. }) => {}
@@ -329,15 +338,23 @@ impl Life {
             self.started(at).await;
         }
         // What the job told while nobody listened.
-        if report.events > self.notices && self.observer.is_some() {
-            let (last, paths) = checkpoints::told_since(&self.begin.dir, self.notices).await;
-            self.notices = last;
-            for path in paths {
-                self.notified(&path);
-            }
+        if report.events > self.notices {
+            self.take_notices().await;
         }
         if let Some(stop) = &mut self.stop {
             stop.due = Some(Instant::now());
+        }
+    }
+
+    /// What the job told that was not heard yet, from the shim's file.
+    async fn take_notices(&mut self) {
+        let told = checkpoints::told_since(&self.begin.dir, self.notices).await;
+        self.notices = told.last;
+        for path in told.checkpoints {
+            self.notified(&path);
+        }
+        if let Some(text) = told.status {
+            self.says(&text);
         }
     }
 
@@ -345,9 +362,15 @@ impl Life {
         self.tell.tell(Happening::Started { at: Timestamp(at_ms) }).await;
     }
 
-    fn notified(&self, path: &str) {
+    /// Only the last word counts, and only its beginning is told.
+    fn says(&self, text: &str) {
+        let short: String = text.chars().take(STATUS_CHARS_MAX).collect();
+        self.status.send_replace(short);
+    }
+
+    fn notified(&mut self, path: &str) {
         if let Some(observer) = &self.observer {
-            checkpoints::notified(observer, &self.begin.record, path);
+            checkpoints::notified(&mut self.notifying, observer, &self.begin.record, path);
         }
     }
 
@@ -411,15 +434,16 @@ impl Life {
     }
 
     /// What the job saved last must be known before its end is: the next attempt goes on from there.
-    async fn last_checkpoints(&mut self, stopped: bool) {
-        if stopped && let Some(observed) = &mut self.observed {
-            let settle = Duration::from_millis(self.begin.node.timings().settle_closed_ms);
-            let deadline = Instant::now() + settle + LAST_CHECKPOINT_SLACK;
-            while let Ok(Ok(())) =
-                timeout(deadline.saturating_duration_since(Instant::now()), observed.changed())
-                    .await
-            {}
+    /// No process of it is left, so that a last look finds whatever is complete.
+    async fn last_checkpoints(&mut self) {
+        let Some(observer) = self.observer.clone() else { return };
+        // What it told while the connection was broken.
+        self.take_notices().await;
+        let told = async { while self.notifying.join_next().await.is_some() {} };
+        if timeout(LAST_LOOK_MAX, told).await.is_err() {
+            tracing::warn!(id = %self.tell.id, "a checkpoint that the job told of is not counted");
         }
+        observer.finish(LAST_LOOK_MAX).await;
         self.tell_checkpoints().await;
         (self.observer, self.observed) = (None, None);
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fleet_core::job::JobSpec;
+use fleet_core::job::{JobSpec, TerminalSize};
 
 use super::node::Node;
 use super::record::Record;
@@ -15,7 +15,7 @@ use crate::runtime::{
 use crate::shim::order::{Epoch, RuntimeChoice, StopSettings, WindowSize};
 use crate::user::User;
 
-/// Size of a terminal until its user's own is known.
+/// Size of a terminal whose user has none, at the start.
 const WINDOW: WindowSize = WindowSize { rows: 24, columns: 80 };
 
 /// The order in the words of `runtime::prepare`.
@@ -69,7 +69,7 @@ pub(super) fn specification(
                 read_only: volume.read_only,
             })
             .collect(),
-        tty: spec.tty.then_some(WINDOW),
+        tty: spec.tty.then(|| spec.window.map_or(WINDOW, window)),
         interactive: spec.interactive,
         checkpoint_dir: spec.checkpoint.as_ref().map(|plan| PathBuf::from(&plan.dir)),
         resume_from: order.resume_from.as_ref().map(PathBuf::from),
@@ -78,6 +78,10 @@ pub(super) fn specification(
         stop: StopSettings { grace_ms: spec.stop_grace.0, ..StopSettings::default() },
         stop_after_ms: spec.stop_after.map(|after| after.0),
     }
+}
+
+fn window(size: TerminalSize) -> WindowSize {
+    WindowSize { rows: size.rows, columns: size.columns }
 }
 
 /// What is the same for every attempt of this node.

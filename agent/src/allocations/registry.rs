@@ -20,6 +20,17 @@ pub struct Shown {
     pub phase: watch::Receiver<Phase>,
     pub gpus: Vec<GpuUuid>,
     pub owner: Option<UserName>,
+    /// What the job said last of itself.
+    pub status: watch::Receiver<String>,
+}
+
+impl Shown {
+    /// One of which there is nothing here.
+    pub fn ended() -> Self {
+        let (_, phase) = watch::channel(Phase::Ended);
+        let (_, status) = watch::channel(String::new());
+        Self { phase, gpus: Vec::new(), owner: None, status }
+    }
 }
 
 /// Handle on the table. Cheap to clone.
@@ -70,6 +81,19 @@ impl Registry {
 
     pub fn get(&self, id: &AllocationId) -> Option<Shown> {
         self.table().get(id).cloned()
+    }
+
+    /// Whether any attempt has not ended.
+    pub fn has_live(&self) -> bool {
+        self.table().values().any(|shown| *shown.phase.borrow() != Phase::Ended)
+    }
+
+    /// What the live attempts say of themselves.
+    pub fn statuses(&self) -> Vec<(AllocationId, String)> {
+        let table = self.table();
+        let live = table.iter().filter(|(_, shown)| *shown.phase.borrow() != Phase::Ended);
+        let said = live.map(|(id, shown)| (id.clone(), shown.status.borrow().clone()));
+        said.filter(|(_, text)| !text.is_empty()).collect()
     }
 
     /// Live attempts on a GPU.

@@ -14,6 +14,8 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +25,8 @@ pub use limits::{Limits, Usage};
 
 /// Where systemd and everybody else mount the hierarchies.
 pub const ROOT: &str = "/sys/fs/cgroup";
+/// Between two tries to remove a group.
+const REMOVE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Which kind of hierarchy holds processes and which holds the controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,10 +131,19 @@ impl Hierarchies {
     }
 
     /// Removes a group that only held others (the parent of allocations) wherever it is empty. For the
-    /// agent's own end; where anything is left in it, the kernel refuses, rightly.
-    pub fn remove_empty(&self, relative: &Path) {
-        for point in self.v1_points.iter().chain(&self.unified) {
-            fs::remove_dir(point.join(relative)).ok();
+    /// agent's own end; where anything is left in it, the kernel refuses, rightly. The last shims may
+    /// still be at it, so it is tried until `limit` is over.
+    pub fn remove_empty(&self, relative: &Path, limit: Duration) {
+        let points = self.v1_points.iter().chain(&self.unified);
+        let mut left: Vec<PathBuf> =
+            points.map(|point| point.join(relative)).filter(|group| group.is_dir()).collect();
+        let deadline = Instant::now() + limit;
+        loop {
+            left.retain(|group| fs::remove_dir(group).is_err() && group.is_dir());
+            if left.is_empty() || Instant::now() >= deadline {
+                return;
+            }
+            thread::sleep(REMOVE_PAUSE);
         }
     }
 

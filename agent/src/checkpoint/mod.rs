@@ -5,23 +5,23 @@
 //! - [`watch`]: the half that runs as the user, in the as-user helper: inotify, a slow scan, the settle rule.
 //! - [`rules`]: what counts as a checkpoint; pure. [`openfd`]: is a file still open for writing.
 //! - [`journal`]: the numbers on disk.
-//! - [`marker`]: can this node read what another node's attempt has saved. [`dirs`]: each attempt's own directory.
+//! - [`marker`]: can this node read what another node's attempt has saved. [`request`]: asking for one early.
 //!
 //! This module must never decide to stop a job: it reports, the reconcile loop decides.
 
-pub mod dirs;
 mod journal;
 pub mod marker;
 pub mod observer;
 mod openfd;
+pub mod request;
 pub mod rules;
 #[cfg(test)]
 mod tests;
 pub mod watch;
 
-pub use dirs::{AttemptDirs, prepare_attempt_dir, request_checkpoint};
 pub use marker::{ResumeCheck, new_marker_token, verify_resume, write_marker};
 pub use observer::{
     CheckpointSeen, Handle, NotifyError, ObserverConfig, ObserverError, Source, start,
 };
+pub use request::request_checkpoint;
 pub use watch::Timings;

@@ -6,8 +6,9 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::process::ChildStdin;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -120,11 +121,18 @@ impl Observed {
 /// Talks to an observer. Cheap to clone; the observer ends when the last one is dropped.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    orders: mpsc::Sender<Notified>,
+    orders: mpsc::Sender<Order>,
     observed: watch::Receiver<Observed>,
     as_user: AsUser,
     user: User,
     dir: PathBuf,
+}
+
+#[derive(Debug)]
+enum Order {
+    Notified(Notified),
+    /// Look once more, and say when that is done.
+    Finish(oneshot::Sender<()>),
 }
 
 #[derive(Debug)]
@@ -234,14 +242,29 @@ impl Handle {
         let (reply, answer) = oneshot::channel();
         let ended = || NotifyError::Ended { path: path.to_owned() };
         let order = Notified { path: full.to_string_lossy().into_owned(), stat, reply };
-        self.orders.send(order).await.map_err(|_| ended())?;
+        self.orders.send(Order::Notified(order)).await.map_err(|_| ended())?;
         let recorded = answer.await.map_err(|_| ended())?;
         recorded.map_err(|why| NotifyError::NotRecorded { path: path.to_owned(), why })
+    }
+
+    /// The job has no process left: whatever is complete by now is counted when this returns, unless the
+    /// file system takes longer than `wait_max`. Nothing is observed after it.
+    pub async fn finish(&self, wait_max: Duration) {
+        let (reply, done) = oneshot::channel();
+        let finished = async {
+            if self.orders.send(Order::Finish(reply)).await.is_ok() {
+                // An observer that has ended has nothing to say.
+                drop(done.await);
+            }
+        };
+        if tokio::time::timeout(wait_max, finished).await.is_err() {
+            warn!(dir = %self.dir.display(), "the last look for checkpoints takes too long");
+        }
     }
 }
 
 enum Event {
-    Order(Option<Notified>),
+    Order(Option<Order>),
     Line(Option<Result<WatchLine, String>>),
     Restart,
 }
@@ -258,7 +281,7 @@ struct Observer {
 }
 
 impl Observer {
-    async fn run(mut self, mut orders: mpsc::Receiver<Notified>) {
+    async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
         let mut pause = RESTART_AFTER.0;
         let mut helper = Some(self.start_helper());
         let mut restart_at = tokio::time::Instant::now();
@@ -270,7 +293,15 @@ impl Observer {
             };
             match event {
                 Event::Order(None) => return,
-                Event::Order(Some(order)) => self.notified(order).await,
+                Event::Order(Some(Order::Notified(order))) => self.notified(order).await,
+                Event::Order(Some(Order::Finish(reply))) => {
+                    if let Some(helper) = helper.take() {
+                        self.finish(helper).await;
+                    }
+                    // Who asked may have given up.
+                    reply.send(()).ok();
+                    return;
+                }
                 Event::Line(Some(Ok(line))) => {
                     if line == WatchLine::Alive {
                         pause = RESTART_AFTER.0;
@@ -286,6 +317,17 @@ impl Observer {
                     pause = (pause * 2).min(RESTART_AFTER.1);
                 }
                 Event::Restart => helper = Some(self.start_helper()),
+            }
+        }
+    }
+
+    /// Takes what the helper still says; its channel closes when it has ended.
+    async fn finish(&mut self, mut helper: RunningHelper) {
+        helper.finish();
+        while let Some(line) = helper.lines.recv().await {
+            match line {
+                Ok(line) => self.take_line(line).await,
+                Err(why) => self.set_problem(Some(why)),
             }
         }
     }
@@ -432,6 +474,34 @@ async fn next_line(helper: &mut Option<RunningHelper>) -> Option<Result<WatchLin
 struct RunningHelper {
     lines: mpsc::Receiver<Result<WatchLine, String>>,
     stop: Arc<AtomicBool>,
+    ending: Arc<Ending>,
+}
+
+/// How a helper is told that the job has ended.
+#[derive(Debug, Default)]
+struct Ending {
+    told: AtomicBool,
+    /// The helper's input, while it works.
+    input: Mutex<Option<ChildStdin>>,
+}
+
+impl Ending {
+    fn tell(&self) {
+        self.told.store(true, Ordering::SeqCst);
+        self.close();
+    }
+
+    /// Gives the input of a helper that has just begun.
+    fn hold(&self, input: Option<ChildStdin>) {
+        *self.input.lock().unwrap_or_else(PoisonError::into_inner) = input;
+        if self.told.load(Ordering::SeqCst) {
+            self.close();
+        }
+    }
+
+    fn close(&self) {
+        drop(self.input.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
 }
 
 impl RunningHelper {
@@ -439,9 +509,11 @@ impl RunningHelper {
         let (tell, lines) = mpsc::channel(QUEUE_LEN);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let ending = Arc::new(Ending::default());
+        let told = Arc::clone(&ending);
         let thread = std::thread::Builder::new().name("fleet-watch".to_owned());
         let spawned = thread.spawn(move || {
-            if let Err(why) = read_lines(&as_user, &user, request, &tell, &stopped) {
+            if let Err(why) = read_lines(&as_user, &user, request, &tell, &stopped, &told) {
                 // The task may be gone already.
                 let _task_gone = tell.blocking_send(Err(why));
             }
@@ -449,7 +521,12 @@ impl RunningHelper {
         if let Err(error) = spawned {
             warn!(%error, "start the checkpoint watcher's thread");
         }
-        Self { lines, stop }
+        Self { lines, stop, ending }
+    }
+
+    /// The helper looks once more, says what it sees, and ends.
+    fn finish(&self) {
+        self.ending.tell();
     }
 }
 
@@ -465,15 +542,21 @@ fn read_lines(
     request: WatchRequest,
     tell: &mpsc::Sender<Result<WatchLine, String>>,
     stop: &AtomicBool,
+    ending: &Ending,
 ) -> Result<(), String> {
     let silent_max = Duration::from_millis(request.timings.scan_ms).saturating_add(SILENT_MAX);
     let mut helper = as_user.start(user, &Op::Watch(request)).map_err(|error| error.to_string())?;
+    ending.hold(helper.take_input());
     let result = forward_lines(&mut helper, silent_max, tell, stop);
-    if let Err(why) = &result {
+    // One that was told to end and has ended is no problem.
+    if let Err(why) = &result
+        && !ending.told.load(Ordering::SeqCst)
+    {
         // Told now, since the end may be long in coming. Only when it has come is the channel closed, and another helper
         // started: a dead file server costs one helper per allocation, not one per attempt.
         let _task_gone = tell.blocking_send(Err(why.clone()));
     }
+    ending.close();
     helper.end_and_wait();
     Ok(())
 }

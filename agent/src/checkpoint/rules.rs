@@ -217,6 +217,14 @@ impl Tracker {
         self.candidates.values().map(|candidate| candidate.look_again_ms).min()
     }
 
+    /// What was closed by its writer and only has to keep still. When no writer can be left, that is
+    /// certain.
+    #[must_use]
+    pub fn closed(&self) -> Vec<String> {
+        let closed = self.candidates.iter().filter(|(_, candidate)| candidate.closed);
+        closed.map(|(path, _)| path.clone()).collect()
+    }
+
     /// A due file, looked at again: `Some(when it was completed)` if it counts now.
     pub fn settled(
         &mut self,

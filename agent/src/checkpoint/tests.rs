@@ -24,12 +24,14 @@ struct Setup {
     dir: tempfile::TempDir,
     alloc: tempfile::TempDir,
     pattern: &'static str,
+    timings: Timings,
 }
 
 impl Setup {
     fn new(pattern: &'static str) -> Self {
         let user = account("daemon");
-        Self { dir: dir_of(&user), alloc: tempfile::tempdir().unwrap(), user, pattern }
+        let (dir, alloc) = (dir_of(&user), tempfile::tempdir().unwrap());
+        Self { dir, alloc, user, pattern, timings: TIMINGS }
     }
 
     async fn observe(&self) -> Handle {
@@ -38,7 +40,7 @@ impl Setup {
             dir: self.dir.path().into(),
             pattern: self.pattern.into(),
             alloc_dir: self.alloc.path().into(),
-            timings: TIMINGS,
+            timings: self.timings,
         };
         let handle = start(test_as_user(|_| {}), config).await.unwrap();
         handle.ready(WAIT_MAX).await.unwrap();
@@ -128,6 +130,30 @@ async fn complete_files_get_numbers_and_nothing_else_does() {
         names(&until_seq(&handle, 4).await),
         [(1, "1.pt"), (2, "2.pt"), (3, "1.pt"), (4, "4.pt")]
     );
+}
+
+#[tokio::test]
+async fn a_last_look_counts_at_once_what_is_closed() {
+    const NEVER_MS: u64 = 3_600_000;
+    let patient = Timings {
+        settle_closed_ms: NEVER_MS,
+        settle_scanned_ms: NEVER_MS,
+        settle_unknown_ms: NEVER_MS,
+        scan_ms: NEVER_MS,
+    };
+    let setup = Setup { timings: patient, ..Setup::new("*.pt") };
+    let handle = setup.observe().await;
+    fs::write(setup.path("1.pt"), "closed a moment ago").unwrap();
+    // Somebody who is not of the job writes still.
+    let mut open = fs::File::create(setup.path("2.pt")).unwrap();
+    open.write_all(b"half").unwrap();
+    setup.link("3.pt");
+    handle.finish(WAIT_MAX).await;
+    assert_eq!(names(&handle.since(0)), [(1, "1.pt")]);
+    // It was the last: the helper is gone, and asking again does no harm.
+    until("the watcher has ended", || watchers_of(setup.dir.path()).is_empty()).await;
+    handle.finish(WAIT_MAX).await;
+    drop(open);
 }
 
 #[tokio::test]
@@ -371,21 +397,12 @@ async fn a_node_resumes_only_where_it_reads_the_marker_and_the_checkpoint() {
 }
 
 #[tokio::test]
-async fn each_attempt_has_its_own_directory() {
+async fn a_checkpoint_is_asked_for_as_the_user() {
     let (as_user, user) = (test_as_user(|_| {}), account("daemon"));
     let dir = dir_of(&user);
-    let base = dir.path().join("job-1");
-    for attempt in 1..=11 {
-        prepare_attempt_dir(&as_user, &user, &base, attempt).await.unwrap();
-    }
-    fs::create_dir(base.join("attempt-07")).unwrap();
-    let dirs = prepare_attempt_dir(&as_user, &user, &base, 11).await.unwrap();
-    assert_eq!(dirs.current, base.join("attempt-11"));
-    let expected: Vec<PathBuf> = (1..=10).map(|n| base.join(format!("attempt-{n}"))).collect();
-    assert_eq!(dirs.earlier, expected);
-    assert_eq!(fs::metadata(&dirs.current).unwrap().uid(), user.uid);
-    request_checkpoint(&as_user, &user, &dirs.current).await.unwrap();
-    assert!(dirs.current.join(dirs::REQUEST_FILE).exists());
-    let denied = prepare_attempt_dir(&as_user, &account("games"), &base, 12).await;
+    request_checkpoint(&as_user, &user, dir.path()).await.unwrap();
+    let file = dir.path().join(request::REQUEST_FILE);
+    assert_eq!(fs::metadata(file).unwrap().uid(), user.uid);
+    let denied = request_checkpoint(&as_user, &account("games"), dir.path()).await;
     assert!(matches!(denied, Err(crate::user::AsUserError::Op(_))), "{denied:?}");
 }

@@ -3,7 +3,8 @@
 //! It watches the checkpoint directory with inotify and scans it now and then (inotify loses events when its queue
 //! overflows, and sees nothing of what other machines do on NFS). It says what is complete, one JSON line each, and says
 //! `alive` in between, so that the agent can tell a quiet directory from a hung file system. It ends when its stdin
-//! closes. It never numbers anything and never writes a file.
+//! closes, after a last look: then the job has no process left that could still write. It never numbers anything and
+//! never writes a file.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -141,16 +142,23 @@ impl<W: Write> Watcher<'_, W> {
             let wake_ms = self.tracker.next_due_ms().unwrap_or(u64::MAX).min(next_scan_ms);
             // At least a little pause: a file that stays due (still open) must not turn this into a spin.
             if !self.wait(wake_ms.saturating_sub(now_ms).clamp(20, scan_ms.max(20)))? {
-                return Ok(());
+                return self.last_look();
             }
             self.take_events()?;
-            self.settle_due()?;
+            self.settle(&self.tracker.due(self.now()))?;
             if self.now().monotonic_ms >= next_scan_ms {
                 self.scan(Purpose::Look)?;
                 self.say(&WatchLine::Alive)?;
                 next_scan_ms = self.now().monotonic_ms + scan_ms;
             }
         }
+    }
+
+    /// What its writer has closed needs no time to keep still any more.
+    fn last_look(&mut self) -> std::io::Result<()> {
+        self.take_events()?;
+        self.scan(Purpose::Look)?;
+        self.settle(&self.tracker.closed())
     }
 
     /// Waits for events; false when the agent has closed our stdin.
@@ -245,19 +253,19 @@ impl<W: Write> Watcher<'_, W> {
         }
     }
 
-    fn settle_due(&mut self) -> std::io::Result<()> {
-        for path in self.tracker.due(self.now()) {
+    fn settle(&mut self, paths: &[String]) -> std::io::Result<()> {
+        for path in paths {
             let stat = self
-                .stat(&path)
-                .filter(|stat| stat.kind != FileKind::Dir || self.was_renamed(&path, stat));
+                .stat(path)
+                .filter(|stat| stat.kind != FileKind::Dir || self.was_renamed(path, stat));
             let open = match &stat {
                 Some(stat) if stat.kind == FileKind::File => open_for_writing(stat.dev, stat.ino),
                 _ => OpenForWriting::No,
             };
             let completed =
-                self.tracker.settled(&path, stat.as_ref().map(FileId::of), open, self.now());
+                self.tracker.settled(path, stat.as_ref().map(FileId::of), open, self.now());
             if let (Some(completed_at_unix_ms), Some(stat)) = (completed, stat) {
-                self.seen(&path, &stat, completed_at_unix_ms)?;
+                self.seen(path, &stat, completed_at_unix_ms)?;
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Container images from disk: `docker save` archives, OCI archives and OCI layouts.
 //!
-//! - [`reference`]: what the user wrote. [`manifest`]: which blobs make the image.
+//! - [`ImageRef`]: what the user wrote, from the core. [`manifest`]: which blobs make the image.
 //! - [`source`]: bytes of the user's file, read as the user. [`decode`]: digests, compression, bombs.
 //! - [`unpack`]: one layer's tar to one directory, by [`beneath`], which cannot leave that directory.
 //! - [`store`]: layers and images kept by digest under the agent's state directory; called by the reconcile loop.
@@ -15,7 +15,6 @@ mod decode;
 mod error;
 mod limits;
 pub mod manifest;
-pub mod reference;
 pub mod rootfs;
 mod source;
 pub mod store;
@@ -25,8 +24,8 @@ mod unpack;
 mod xattr;
 
 pub use error::{ImageError, Refusal};
+pub use fleet_core::image::{ImageRef, RefError};
 pub use limits::Limits;
 pub use manifest::ImageConfig;
-pub use reference::{ImageRef, RefError};
 pub use rootfs::{Rootfs, RootfsError, RootfsKind, mount, unmount};
 pub use store::{Image, ImageStore, Phase, Progress};

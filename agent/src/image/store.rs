@@ -25,11 +25,11 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use tracing::info;
 
+use super::ImageRef;
 use super::decode::{Bounds, Guarded, Hashing, Until, decompress};
 use super::error::ImageError;
 use super::limits::Limits;
 use super::manifest::{ImageConfig, LayerRecipe, Recipe, docker_recipe, host_arch, oci_recipe};
-use super::reference::ImageRef;
 use super::source::{LayerBlobs, Layout, Spool, guard_error};
 use super::unpack::{Budget, unpack_layer};
 use crate::user::op::{FileKind, FileStat, Op, Reply};

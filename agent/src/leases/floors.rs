@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fleet_core::name::GpuUuid;
-use fleet_proto::transport::files::{self, FileError, MODE_PRIVATE};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::{GpuInfo, GpuSnapshot};
+use crate::state_file::{self, StateFileError};
 
 const FILE: &str = "gpus.json";
 const VERSION: u32 = 1;
@@ -20,18 +20,6 @@ const SLACK_BYTES: u64 = 16 << 20;
 /// No idle GPU holds more than this, or than a twentieth of its memory, whichever is more.
 const FLOOR_BYTES_MAX: u64 = 512 << 20;
 const FLOOR_DIVISOR: u64 = 20;
-
-#[derive(Debug, thiserror::Error)]
-pub enum FloorError {
-    #[error(transparent)]
-    File(#[from] FileError),
-    #[error("{} is not valid", path.display())]
-    Damaged {
-        path: PathBuf,
-        #[source]
-        source: serde_json::Error,
-    },
-}
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Stored {
@@ -52,14 +40,10 @@ pub struct Floors {
 
 impl Floors {
     /// Reads what was learned before.
-    pub fn open(state_dir: &Path) -> Result<Self, FloorError> {
+    pub fn open(state_dir: &Path) -> Result<Self, StateFileError> {
         let path = state_dir.join(FILE);
-        let stored = if path.exists() {
-            serde_json::from_slice(&files::read_limited(&path)?)
-                .map_err(|source| FloorError::Damaged { path: path.clone(), source })?
-        } else {
-            Stored { v: VERSION, ..Stored::default() }
-        };
+        let stored = state_file::read(&path, VERSION)?;
+        let stored = stored.unwrap_or_else(|| Stored { v: VERSION, ..Stored::default() });
         Ok(Self { path: Arc::new(path), stored: Arc::new(Mutex::new(stored)) })
     }
 
@@ -80,7 +64,7 @@ impl Floors {
     }
 
     /// Takes a picture in; writes the file when something new was learned. Small and rare, so it blocks.
-    pub fn learn(&self, snapshot: &GpuSnapshot) -> Result<(), FloorError> {
+    pub fn learn(&self, snapshot: &GpuSnapshot) -> Result<(), StateFileError> {
         let mut stored = self.stored();
         let mut changed = false;
         for gpu in &snapshot.gpus {
@@ -99,8 +83,6 @@ impl Floors {
         if !changed {
             return Ok(());
         }
-        let bytes = serde_json::to_vec(&*stored)
-            .map_err(|source| FloorError::Damaged { path: (*self.path).clone(), source })?;
-        Ok(files::write_atomic(&self.path, &bytes, MODE_PRIVATE)?)
+        state_file::replace(&self.path, &*stored)
     }
 }

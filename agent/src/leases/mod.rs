@@ -10,6 +10,6 @@ mod floors;
 mod holders;
 mod prove;
 
-pub use floors::{FloorError, Floors};
+pub use floors::Floors;
 pub use holders::{Process, by_descriptor, foreign_processes, process};
 pub use prove::{Proof, prove};

@@ -5,8 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use fleet_proto::transport::files::{self, FileError, MODE_PRIVATE};
 use serde::{Deserialize, Serialize};
+
+use crate::state_file::{self, StateFileError};
 
 const FILE: &str = "leader.json";
 const VERSION: u32 = 1;
@@ -17,20 +18,6 @@ pub struct Standing {
     pub incarnation: u64,
     pub term: u64,
     pub applied_index: u64,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum FenceError {
-    #[error(transparent)]
-    File(#[from] FileError),
-    #[error("{} is not valid", path.display())]
-    Damaged {
-        path: PathBuf,
-        #[source]
-        source: serde_json::Error,
-    },
-    #[error("{} was written by a newer version of fleet (v{found})", path.display())]
-    Newer { path: PathBuf, found: u32 },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -49,32 +36,23 @@ pub struct Fence {
 
 impl Fence {
     /// Reads what was stored below `state_dir`.
-    pub fn open(state_dir: &Path) -> Result<Self, FenceError> {
+    pub fn open(state_dir: &Path) -> Result<Self, StateFileError> {
         let path = state_dir.join(FILE);
-        if !path.exists() {
+        let Some(Stored { incarnation, term, .. }) = state_file::read(&path, VERSION)? else {
             return Ok(Self { path, highest: Standing::default() });
-        }
-        let stored: Stored = serde_json::from_slice(&files::read_limited(&path)?)
-            .map_err(|source| FenceError::Damaged { path: path.clone(), source })?;
-        if stored.v > VERSION {
-            return Err(FenceError::Newer { path, found: stored.v });
-        }
-        let Stored { incarnation, term, .. } = stored;
+        };
         Ok(Self { path, highest: Standing { incarnation, term, applied_index: 0 } })
     }
 
     /// Whether a document may be acted upon. What it teaches is durable when this returns.
-    pub fn admit(&mut self, document: Standing) -> Result<bool, FenceError> {
+    pub fn admit(&mut self, document: Standing) -> Result<bool, StateFileError> {
         if document < self.highest {
             return Ok(false);
         }
         let rank = |s: &Standing| (s.incarnation, s.term);
         if rank(&document) > rank(&self.highest) {
             let Standing { incarnation, term, .. } = document;
-            let stored = Stored { v: VERSION, incarnation, term };
-            let bytes = serde_json::to_vec(&stored)
-                .map_err(|source| FenceError::Damaged { path: self.path.clone(), source })?;
-            files::write_atomic(&self.path, &bytes, MODE_PRIVATE)?;
+            state_file::replace(&self.path, &Stored { v: VERSION, incarnation, term })?;
         }
         self.highest = document;
         Ok(true)

@@ -11,6 +11,6 @@ mod fence;
 mod outbox;
 mod session;
 
-pub use fence::{Fence, FenceError, Standing};
+pub use fence::{Fence, Standing};
 pub use outbox::{Batch, Outbox};
 pub use session::{Link, LinkParts};

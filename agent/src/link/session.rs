@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fleet_core::desired::{DESIRED_VERSION, DesiredNode};
+use fleet_core::id::AllocationId;
 use fleet_core::name::NodeName;
 use fleet_daemon::progress::Pulse;
 use fleet_proto::convert::rejection::LEADER_TRAILER;
@@ -237,11 +238,15 @@ impl Session<'_> {
         let gpus = self.parts.view.measured.borrow().clone();
         self.beaten = Instant::now();
         let allocations = self.parts.registry.tell_ids().iter().map(ToString::to_string).collect();
+        let status =
+            |(id, text): (AllocationId, String)| v1::JobStatus { allocation: id.to_string(), text };
+        let statuses = self.parts.registry.statuses().into_iter().map(status).collect();
         self.send(Message::Heartbeat(v1::AgentHeartbeat {
             sent_boottime_ms: clock::boot_ms(),
             now_unix_ms: clock::now().0,
             gpus,
             allocations,
+            statuses,
         }))
         .await
     }

@@ -228,17 +228,19 @@ impl Reconciler {
 
     fn spawn(&mut self, id: AllocationId, record: Record, dir: AllocationDir) {
         let (phase, seen) = watch::channel(Phase::Starting);
+        let (status, said) = watch::channel(String::new());
         let shown = Shown {
             phase: seen,
             gpus: record.order.gpus.clone(),
             owner: Some(record.order.owner.clone()),
+            status: said,
         };
         self.parts.registry.insert(id.clone(), shown);
         self.phases.insert(id.clone(), phase);
         let fenced = record.order.spec.stop_after.is_some();
         let begin = Begin { node: Arc::clone(&self.parts.node), record: Arc::new(record), dir };
         let tell = Tell { id: id.clone(), to: self.tell.clone() };
-        let orders = allocations::spawn(begin, tell);
+        let orders = allocations::spawn(begin, tell, status);
         self.running.insert(id, Running { orders, fenced });
     }
 
@@ -288,9 +290,7 @@ impl Reconciler {
     ) {
         let report = without_exit(end, stopped, clock::now());
         tracing::warn!(%id, end = %report.end, "attempt is not here");
-        let (_, phase) = watch::channel(Phase::Ended);
-        let shown = Shown { phase, gpus: Vec::new(), owner: None };
-        self.parts.registry.insert(id.clone(), shown);
+        self.parts.registry.insert(id.clone(), Shown::ended());
         self.parts.outbox.ended(id, epoch, report);
     }
 
@@ -301,8 +301,7 @@ impl Reconciler {
         if let Some(row) = self.table.rows.get_mut(&id) {
             row.phase = Phase::Running;
         }
-        let (_, phase) = watch::channel(Phase::Ended);
-        self.parts.registry.insert(id.clone(), Shown { phase, gpus: Vec::new(), owner: None });
+        self.parts.registry.insert(id.clone(), Shown::ended());
         tracing::debug!(%id, ?epoch, "looking for what is left of it");
         tokio::spawn(async move {
             let named = id.clone();

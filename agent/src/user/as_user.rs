@@ -282,6 +282,11 @@ impl Helper {
         sent.map_err(|error| self.error(&error.to_string()))
     }
 
+    /// The way to a helper that works until its input ends: dropping it ends the helper in order.
+    pub(crate) fn take_input(&mut self) -> Option<ChildStdin> {
+        self.stdin.take()
+    }
+
     pub(crate) fn read_line(&mut self, deadline: Instant) -> Result<Vec<u8>, AsUserError> {
         let started = Instant::now();
         let line = match self.out.as_mut() {
@@ -400,7 +405,6 @@ fn op_name(op: &Op) -> &'static str {
     match op {
         Op::CheckDir { .. } => "check directory",
         Op::Stat { .. } => "stat",
-        Op::ListDirs { .. } => "list directory",
         Op::WriteFile { .. } => "write file",
         Op::ReadFile { .. } => "read file",
         Op::Touch { .. } => "touch",

@@ -65,7 +65,6 @@ fn perform(op: Op, input: &mut impl BufRead, output: &mut impl Write) -> std::io
         Op::Watch(request) => crate::checkpoint::watch::serve(&request, output),
         Op::CheckDir { path, create } => answer(output, &ops::check_dir(&path, create)),
         Op::Stat { paths } => answer(output, &ops::stat(&paths)),
-        Op::ListDirs { path } => answer(output, &ops::list_dirs(&path)),
         Op::WriteFile { path, text } => answer(output, &ops::write_file(&path, &text)),
         Op::ReadFile { path, bytes_max } => answer(output, &ops::read_file(&path, bytes_max)),
         Op::Touch { path } => answer(output, &ops::touch(&path)),

@@ -21,8 +21,6 @@ pub enum Op {
     CheckDir { path: PathBuf, create: bool },
     /// Stat each path, following links.
     Stat { paths: Vec<PathBuf> },
-    /// Names of the sub-directories of a directory.
-    ListDirs { path: PathBuf },
     /// Write a small file atomically (temporary name, fsync, rename), readable by all.
     WriteFile { path: PathBuf, text: String },
     /// Read a small file whole; a longer one is refused.
@@ -43,7 +41,6 @@ pub enum Op {
 pub enum Reply {
     Done,
     Stats(Vec<Result<FileStat, OpError>>),
-    Names(Vec<String>),
     Text(String),
     /// Follows `Stream`; the bytes come after it.
     File(FileStat),

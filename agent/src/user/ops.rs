@@ -8,9 +8,6 @@ use std::path::{Path, PathBuf};
 
 use super::op::{FileKind, FileStat, OpError, OpErrorKind, Reply, STAT_PATHS_MAX};
 
-/// Most names returned for one directory.
-const LIST_NAMES_MAX: usize = 10_000;
-
 type Outcome = Result<Reply, OpError>;
 
 pub(super) fn check_dir(path: &Path, create: bool) -> Outcome {
@@ -43,26 +40,6 @@ pub(super) fn stat(paths: &[PathBuf]) -> Outcome {
         Ok(FileStat::from(&meta))
     };
     Ok(Reply::Stats(paths.iter().map(one).collect()))
-}
-
-pub(super) fn list_dirs(path: &Path) -> Outcome {
-    absolute(path)?;
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(|error| OpError::io(path, &error))? {
-        let entry = entry.map_err(|error| OpError::io(path, &error))?;
-        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let (true, Ok(name)) = (is_dir, entry.file_name().into_string()) else { continue };
-        if names.len() == LIST_NAMES_MAX {
-            return Err(OpError::new(
-                OpErrorKind::TooLarge,
-                path,
-                format!("more than {LIST_NAMES_MAX} directories"),
-            ));
-        }
-        names.push(name);
-    }
-    names.sort();
-    Ok(Reply::Names(names))
 }
 
 pub(super) fn write_file(path: &Path, text: &str) -> Outcome {

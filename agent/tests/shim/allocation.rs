@@ -227,6 +227,8 @@ impl Drop for Allocation {
             std::thread::sleep(Duration::from_millis(5));
         }
         cgroup.remove().ok();
-        Hierarchies::detect().unwrap().remove_empty(Path::new(&self.node.cgroup_parent));
+        Hierarchies::detect()
+            .unwrap()
+            .remove_empty(Path::new(&self.node.cgroup_parent), Duration::ZERO);
     }
 }

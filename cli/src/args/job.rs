@@ -6,21 +6,11 @@ use super::output::{OutputArgs, OwnerArgs, WatchArgs};
 
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
-    /// Ended ones too
-    #[arg(short, long)]
-    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) list: JobListArgs,
     /// Everybody's
     #[arg(short = 'A', long, conflicts_with_all = ["me", "user"])]
     pub(crate) everybody: bool,
-    #[command(flatten)]
-    pub(crate) owner: OwnerArgs,
-    /// Only on this node
-    #[arg(long, value_name = "NODE")]
-    pub(crate) node: Option<String>,
-    #[command(flatten)]
-    pub(crate) watch: WatchArgs,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Args)]

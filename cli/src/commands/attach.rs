@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fleet_proto::v1::attach_input::Input;
 use fleet_proto::v1::attach_output::Output;
-use fleet_proto::v1::{AttachInput, AttachOpen, AttachOutput, WindowSize};
+use fleet_proto::v1::{AttachInput, AttachOpen, AttachOutput};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -217,7 +217,7 @@ impl Session<'_> {
         let (input, messages) = mpsc::channel(INPUT_MESSAGES_MAX);
         let mut first = vec![Input::Open(self.open.clone())];
         if self.wanted.tty {
-            first.extend(window_size().map(Input::Resize));
+            first.extend(terminal::window().map(Input::Resize));
         }
         for message in first {
             // The channel is new and has room.
@@ -307,7 +307,7 @@ impl Session<'_> {
                 Ok(Flow::GoOn)
             }
             Event::Resized => {
-                self.unsent = window_size().map(Input::Resize);
+                self.unsent = terminal::window().map(Input::Resize);
                 Ok(Flow::GoOn)
             }
             Event::Interrupted => self.interrupted().await,
@@ -404,11 +404,6 @@ fn say_raw(text: &str, ending: &str) {
     let text = crate::output::text::harmless(text);
     // Without a standard error there is nobody to tell.
     drop(writeln!(std::io::stderr(), "{text}{ending}"));
-}
-
-fn window_size() -> Option<WindowSize> {
-    let (rows, columns) = terminal::size()?;
-    Some(WindowSize { rows: rows.into(), columns: columns.into() })
 }
 
 /// Waits for a future that may not be there.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fleet_proto::v1::exec_input::Input;
 use fleet_proto::v1::exec_output::Output;
-use fleet_proto::v1::{ExecInput, ExecOpen, ExecOutput, KeyValue, WindowSize};
+use fleet_proto::v1::{ExecInput, ExecOpen, ExecOutput, KeyValue};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -47,7 +47,7 @@ pub(super) async fn run(context: &Context, args: ExecArgs) -> Result<Exit, Failu
         workdir: args.workdir.clone().unwrap_or_default(),
         tty: args.tty,
         interactive: args.interactive,
-        size: window_size(),
+        size: terminal::window(),
     };
     let sink = Sink::start()?;
     let (input, messages) = mpsc::channel(INPUT_MESSAGES_MAX);
@@ -94,11 +94,6 @@ async fn connect(
         .await
         .unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time")));
     Ok(opened.map_err(|status| client.failure(&status))?.into_inner())
-}
-
-fn window_size() -> Option<WindowSize> {
-    let (rows, columns) = terminal::size()?;
-    Some(WindowSize { rows: rows.into(), columns: columns.into() })
 }
 
 /// One program being run.
@@ -153,7 +148,7 @@ impl Session<'_> {
                 self.keyboard = None;
                 Some(Input::StdinClosed(true))
             }
-            Event::Resized => window_size().map(Input::Resize),
+            Event::Resized => terminal::window().map(Input::Resize),
             Event::Signalled => return Ok(Some(Exit::OwnFailure)),
         };
         if let Some(input) = message {

@@ -3,7 +3,7 @@
 use fleet_proto::v1::{CancelJobRequest, ListCheckpointsRequest, ListJobsRequest};
 
 use super::{Context, owner_filter, watch};
-use crate::args::{CancelArgs, CheckpointListArgs, JobListArgs, JobShowArgs, OwnerArgs, PsArgs};
+use crate::args::{CancelArgs, CheckpointListArgs, JobListArgs, JobShowArgs, PsArgs};
 use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -16,14 +16,8 @@ pub(super) const KIND: &str = "job";
 
 /// `job list` for one's own.
 pub(super) async fn ps(context: &Context, args: &PsArgs) -> Result<Exit, Failure> {
-    let mine = args.owner.user.is_none() && !args.everybody;
-    let list = JobListArgs {
-        all: args.all,
-        owner: OwnerArgs { me: mine, user: args.owner.user.clone() },
-        node: args.node.clone(),
-        watch: args.watch.clone(),
-        output: args.output.clone(),
-    };
+    let mut list = args.list.clone();
+    list.owner.me = list.owner.user.is_none() && !args.everybody;
     self::list(context, &list).await
 }
 

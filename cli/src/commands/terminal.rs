@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal};
 
+use fleet_proto::v1::WindowSize;
 use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use terminal_size::{Height, Width};
 
@@ -12,6 +13,12 @@ use crate::exit_code::Exit;
 pub(super) fn size() -> Option<(u16, u16)> {
     let (Width(columns), Height(rows)) = terminal_size::terminal_size_of(io::stdout())?;
     Some((rows, columns))
+}
+
+/// The same, as the controller is told it.
+pub(super) fn window() -> Option<WindowSize> {
+    let (rows, columns) = size()?;
+    Some(WindowSize { rows: rows.into(), columns: columns.into() })
 }
 
 /// Standard input in raw mode: every key goes to the job. Dropping it restores the terminal.

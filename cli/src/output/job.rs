@@ -35,6 +35,8 @@ pub(crate) struct Job {
     pub(crate) deferral: Option<Deferral>,
     pub(crate) cpu_millis: Option<u64>,
     pub(crate) memory_bytes: Option<u64>,
+    /// What it says of itself.
+    pub(crate) status: Option<String>,
     /// Only where one job is shown.
     pub(crate) spec: Option<Spec>,
 }
@@ -104,6 +106,7 @@ impl From<pb::Job> for Job {
             deferral: job.deferral.map(Deferral::from),
             cpu_millis: size(job.cpu_millis),
             memory_bytes: size(job.memory_bytes),
+            status: text(&job.status),
             spec: job.spec.map(Spec::from),
             id: job.id,
             name: job.name,
@@ -221,6 +224,7 @@ impl Row for Job {
         "deferral",
         "cpu_millis",
         "memory_bytes",
+        "status",
         "spec",
     ];
 
@@ -249,6 +253,7 @@ impl Row for Job {
                 let at = j.last_checkpoint.as_ref().and_then(|seen| seen.completed_at);
                 or_dash(at.map(|at| format!("{} ago", clock.ago(at.0))))
             }),
+            Column::new("SAYS", |j: &Self, _| or_dash(j.status.as_ref())).wide(),
             Column::new("REASON", |j: &Self, _| j.reason_shown()),
         ]
     }
@@ -279,6 +284,7 @@ impl Row for Job {
         let gpus = (!self.gpus.is_empty()).then(|| gpu_names(&self.gpus));
         let optional = [
             ("Reason", self.reason.clone()),
+            ("Says", self.status.clone()),
             ("Exit code", self.exit_code.map(|code| code.to_string())),
             ("Node", self.node.clone()),
             ("GPUs", gpus),

@@ -64,7 +64,7 @@ impl Context {
         let plan = self.plan.borrow().clone();
         self.raft.read(|fsm| {
             let job = fsm.job(id)?;
-            let view = views::job(fsm, &plan, job, false);
+            let view = views::job(fsm, &self.sessions, &plan, job, false);
             let mut details = Vec::new();
             if job.state == JobState::Queued
                 && let Some(explained) = scheduler::explain(fsm, id)
@@ -76,6 +76,9 @@ impl Context {
                 details.extend(
                     explained.verdicts.iter().map(|v| format!("{}: {}", v.node, v.verdict)),
                 );
+            }
+            if !view.status.is_empty() {
+                details.push(format!("it says: {}", view.status));
             }
             if let Some(checkpoint) = &job.last_checkpoint {
                 details.push(format!(

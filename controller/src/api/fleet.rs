@@ -136,7 +136,7 @@ impl Fleet for FleetService {
                 .map(|j| {
                     // The environment can hold secrets: it is its owner's.
                     let with_spec = filter.with_spec && (caller.admin || j.owner == caller.name);
-                    (j.queue.submitted, views::job(fsm, &plan, j, with_spec))
+                    (j.queue.submitted, views::job(fsm, &self.0.sessions, &plan, j, with_spec))
                 })
                 .collect()
         });

@@ -289,7 +289,13 @@ fn job_reason(fsm: &Fsm, plan: &Plan, job: &Job) -> String {
     }
 }
 
-pub(super) fn job(fsm: &Fsm, plan: &Plan, job: &Job, with_spec: bool) -> v1::Job {
+pub(super) fn job(
+    fsm: &Fsm,
+    sessions: &Sessions,
+    plan: &Plan,
+    job: &Job,
+    with_spec: bool,
+) -> v1::Job {
     let allocation = job.allocation.as_ref().and_then(|id| fsm.allocation(id));
     let waiting = plan.waiting.get(&job.id).filter(|_| job.state == JobState::Queued);
     let place = job.place.as_ref().filter(|_| job.state != JobState::Queued);
@@ -323,5 +329,6 @@ pub(super) fn job(fsm: &Fsm, plan: &Plan, job: &Job, with_spec: bool) -> v1::Job
         spec: with_spec.then(|| job_spec_to_wire(&job.spec)),
         cpu_millis: place.map_or(0, |p| p.cpu_millis),
         memory_bytes: place.map_or(0, |p| p.memory_bytes),
+        status: text(allocation.and_then(|a| sessions.status(&a.node, &a.id)).as_ref()),
     }
 }

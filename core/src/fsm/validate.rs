@@ -3,6 +3,7 @@
 
 use super::cluster::check_text;
 use super::reservations::check_gpu_request;
+use crate::image::ImageRef;
 use crate::job::{
     DEFERRAL_MAX, JOB_LIST_MAX, JOB_TEXT_BYTES_MAX, JobSpec, RESTARTS_MAX, STOP_GRACE_MAX,
     TIME_LIMIT_MAX,
@@ -85,9 +86,11 @@ fn absolute(field: &str, path: &str) -> Result<(), Rejection> {
 }
 
 fn paths(spec: &JobSpec) -> Result<(), Rejection> {
-    let image_ok = !spec.image.is_empty() && spec.image.len() <= PATH_BYTES_MAX;
-    if !image_ok || !is_plain_text(&spec.image) {
-        return Err(Rejection::field("image", "\"host\", or a reference to an image"));
+    let image = spec.image.parse::<ImageRef>();
+    image.map_err(|e| Rejection::field("image", format!("{:?}: {}", e.text, e.why)))?;
+    if spec.image.len() > PATH_BYTES_MAX || !is_plain_text(&spec.image) {
+        let problem = format!("at most {PATH_BYTES_MAX} bytes without control characters");
+        return Err(Rejection::field("image", problem));
     }
     // An image may bring its own working directory.
     if !(spec.workdir.is_empty() && spec.image != "host") {

@@ -7,7 +7,7 @@ use fleet_core::Rejection;
 use fleet_core::id::ReservationId;
 use fleet_core::job::{
     CheckpointPlan, JobSpec, RESTARTS_WITH_CHECKPOINT, STOP_GRACE_DEFAULT, TIME_LIMIT_DEFAULT,
-    Volume,
+    TerminalSize, Volume,
 };
 use fleet_core::name::{GpuUuid, NodeName, ProjectName};
 use fleet_core::reservation::GpuRequest;
@@ -64,6 +64,14 @@ fn env(pairs: &[v1::KeyValue]) -> Result<BTreeMap<String, String>, Rejection> {
     Ok(env)
 }
 
+fn window(size: &v1::WindowSize) -> Result<TerminalSize, Rejection> {
+    let side = |field: &str, value: u32| match u16::try_from(value) {
+        Ok(value) if value > 0 => Ok(value),
+        Ok(_) | Err(_) => Err(bad(&format!("size.{field}"), "must be 1 to 65535")),
+    };
+    Ok(TerminalSize { rows: side("rows", size.rows)?, columns: side("columns", size.columns)? })
+}
+
 /// A job's spec with the defaults filled in. `expected_uid` is what the submitting machine vouched
 /// for.
 pub fn job_spec(spec: &v1::JobSpec, expected_uid: Option<u32>) -> Result<JobSpec, Rejection> {
@@ -109,6 +117,7 @@ pub fn job_spec(spec: &v1::JobSpec, expected_uid: Option<u32>) -> Result<JobSpec
         stop_grace: spec.stop_grace_ms.map_or(STOP_GRACE_DEFAULT, Millis),
         stop_after: spec.stop_after_ms.map(Millis),
         tty: spec.tty,
+        window: spec.size.as_ref().filter(|_| spec.tty).map(window).transpose()?,
         interactive: spec.interactive,
         output_file: optional(&spec.output_file),
         immediate: spec.immediate,
@@ -158,6 +167,9 @@ pub fn job_spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
         stop_grace_ms: Some(spec.stop_grace.0),
         stop_after_ms: spec.stop_after.map(|m| m.0),
         tty: spec.tty,
+        size: spec
+            .window
+            .map(|w| v1::WindowSize { rows: w.rows.into(), columns: w.columns.into() }),
         interactive: spec.interactive,
         output_file: spec.output_file.clone().unwrap_or_default(),
         immediate: spec.immediate,
@@ -174,6 +186,8 @@ mod tests {
             name: "train".to_owned(),
             argv: vec!["true".to_owned()],
             workdir: "/tmp".to_owned(),
+            tty: true,
+            size: Some(v1::WindowSize { rows: 33, columns: 77 }),
             checkpoint: Some(v1::CheckpointPlan {
                 dir: "/ck".to_owned(),
                 pattern: "*.pt".to_owned(),
@@ -184,6 +198,20 @@ mod tests {
         assert_eq!(spec.restarts, RESTARTS_WITH_CHECKPOINT);
         assert_eq!(spec.time_limit, TIME_LIMIT_DEFAULT);
         assert_eq!(job_spec(&job_spec_to_wire(&spec), None).expect("again"), spec);
+    }
+
+    #[test]
+    fn a_terminal_has_a_size_that_exists() {
+        for (rows, columns, field) in [(0, 80, "size.rows"), (24, 70_000, "size.columns")] {
+            let size = Some(v1::WindowSize { rows, columns });
+            let wire = v1::JobSpec { tty: true, size, ..v1::JobSpec::default() };
+            let Err(Rejection::InvalidField { field: named, .. }) = job_spec(&wire, None) else {
+                panic!("{rows}x{columns} is no size");
+            };
+            assert_eq!(named, field);
+            // Without a terminal nobody asks.
+            assert!(job_spec(&v1::JobSpec { tty: false, ..wire }, None).is_ok());
+        }
     }
 
     #[test]

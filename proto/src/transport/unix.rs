@@ -2,8 +2,10 @@
 //!
 //! The socket may be open to everybody (mode 0666): the peer's uid, not access to the file, decides.
 
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,15 +22,20 @@ use super::refusals::Refusals;
 use super::server::{PeerIo, PeerKey, PeerStream};
 use super::slots::Slots;
 
-/// Longest socket path the kernel takes, in bytes.
+/// Longest socket path the kernel takes, in bytes. A longer one is reached through its folder; only the
+/// name in it must be short.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// Longest name of a socket within its folder: what `/proc/self/fd/NUMBER/` leaves.
+const SOCKET_NAME_BYTES_MAX: usize = 80;
+/// Linux: only a handle on the folder, which users need not be able to list.
+const O_PATH: i32 = 0o10_000_000;
 /// Accept errors (no file descriptors left) handled in one go before others get their turn.
 const ACCEPT_ERRORS_MAX: usize = 8;
 
 /// Why a socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    #[error("the socket path {} is longer than {SOCKET_PATH_BYTES_MAX} bytes", path.display())]
+    #[error("the name of the socket {} has more than {SOCKET_NAME_BYTES_MAX} bytes", path.display())]
     TooLong { path: PathBuf },
     #[error("another process already serves {}", path.display())]
     InUse { path: PathBuf },
@@ -41,6 +48,29 @@ pub enum SocketError {
         #[source]
         source: io::Error,
     },
+}
+
+/// A way to a socket that the kernel takes, however long its path is. The folder is held meanwhile.
+struct Reached {
+    path: PathBuf,
+    _folder: Option<File>,
+}
+
+fn reach(path: &Path) -> Result<Reached, SocketError> {
+    if path.as_os_str().len() <= SOCKET_PATH_BYTES_MAX {
+        return Ok(Reached { path: path.to_owned(), _folder: None });
+    }
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(SocketError::TooLong { path: path.to_owned() });
+    };
+    if name.len() > SOCKET_NAME_BYTES_MAX {
+        return Err(SocketError::TooLong { path: path.to_owned() });
+    }
+    let opened = OpenOptions::new().read(true).custom_flags(O_PATH).open(folder);
+    let failed = |source| SocketError::Io { action: "reach", path: path.to_owned(), source };
+    let folder = opened.map_err(failed)?;
+    let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+    Ok(Reached { path: short, _folder: Some(folder) })
 }
 
 /// A listener on a path. Dropping it removes the socket file.
@@ -57,13 +87,11 @@ pub struct UnixListener {
 impl UnixListener {
     /// Binds `path` with the given mode. A stale socket is replaced, a served one is not.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, SocketError> {
-        if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
-            return Err(SocketError::TooLong { path: path.to_owned() });
-        }
-        remove_stale(path)?;
+        let reached = reach(path)?;
+        remove_stale(path, &reached)?;
         let failed =
             |action| move |source| SocketError::Io { action, path: path.to_owned(), source };
-        let socket = tokio::net::UnixListener::bind(path).map_err(failed("bind"))?;
+        let socket = tokio::net::UnixListener::bind(&reached.path).map_err(failed("bind"))?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
             .map_err(failed("chmod"))?;
         Ok(Self {
@@ -103,7 +131,7 @@ fn file_of(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-fn remove_stale(path: &Path) -> Result<(), SocketError> {
+fn remove_stale(path: &Path, reached: &Reached) -> Result<(), SocketError> {
     let failed = |action| move |source| SocketError::Io { action, path: path.to_owned(), source };
     let kind = match std::fs::symlink_metadata(path) {
         Ok(metadata) => metadata.file_type(),
@@ -114,7 +142,7 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
         return Err(SocketError::NotASocket { path: path.to_owned() });
     }
     // A connection that is accepted, or would be as soon as there is room, means: it is served.
-    match std::os::unix::net::UnixStream::connect(path) {
+    match std::os::unix::net::UnixStream::connect(&reached.path) {
         Ok(_) => Err(SocketError::InUse { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(failed("remove"))
@@ -159,10 +187,21 @@ pub fn channel(path: &Path) -> Channel {
     let path = path.to_owned();
     let connector = tower::service_fn(move |_: Uri| {
         let path = path.clone();
-        async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        async move {
+            let reached = reach(&path).map_err(io_error)?;
+            UnixStream::connect(&reached.path).await.map(TokioIo::new)
+        }
     });
     // The address is a formality: the connector knows the path.
     Endpoint::from_static("http://localhost")
         .connect_timeout(CONNECT_TIMEOUT)
         .connect_with_connector_lazy(connector)
+}
+
+/// A folder that is not there is told as the kernel would tell it of the socket.
+fn io_error(error: SocketError) -> io::Error {
+    match error {
+        SocketError::Io { source, .. } => source,
+        other => io::Error::new(io::ErrorKind::InvalidInput, other.to_string()),
+    }
 }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::super::ImageRef;
 use super::super::error::ImageError;
 use super::super::limits::Limits;
-use super::super::reference::ImageRef;
 use super::super::store::{Image, ImageStore, Phase};
 use super::archives::*;
 use crate::user::op::OpErrorKind;

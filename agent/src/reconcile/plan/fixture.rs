@@ -41,6 +41,7 @@ pub(crate) fn order(gpus: &[u32]) -> StartOrder {
             time_limit_given: true,
             stop_after: None,
             tty: false,
+            window: None,
             interactive: false,
             output_file: None,
             immediate: false,

@@ -25,8 +25,8 @@ const NVIDIA_MAJOR: u64 = 195;
 const CONTROL_MINOR: u64 = 255;
 /// Minors below those of `nvidiactl` and `nvidia-modeset`.
 pub(super) const MINORS_MAX: u32 = 250;
-/// Longest path of the cluster's folder that leaves room for the sockets below it.
-const FOLDER_BYTES_MAX: usize = 50;
+/// Longest path of the cluster's folder: the kernel takes 4,096 bytes, and jobs lie deep below it.
+const FOLDER_BYTES_MAX: usize = 2_000;
 /// Cores and memory a node is said to have at least, so that jobs fit.
 const NODE_CORES_MIN: usize = 8;
 const NODE_MEMORY_MIN: u64 = 1 << 30;
@@ -91,8 +91,7 @@ impl Plan {
         let bytes = self.folder.as_os_str().len();
         if bytes > FOLDER_BYTES_MAX {
             let problem = format!(
-                "{} has {bytes} bytes, at most {FOLDER_BYTES_MAX}: sockets lie below it",
-                self.folder.display()
+                "a path of {bytes} bytes, at most {FOLDER_BYTES_MAX} leave room for what is below it"
             );
             return Err(Failure::usage("--state", problem).hint("use a folder nearer to /"));
         }
@@ -419,9 +418,12 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_leaves_no_room_for_sockets_is_refused() {
+    fn a_folder_that_leaves_no_room_is_refused() {
         assert!(plan("/tmp/fleet-dev-0a1b").check().is_ok());
-        assert_eq!(plan(&format!("/{}", "x".repeat(60))).check().unwrap_err().exit, Exit::Usage);
+        assert_eq!(
+            plan(&format!("/{}", "x/".repeat(1_100))).check().unwrap_err().exit,
+            Exit::Usage
+        );
         assert!(plan("/tmp/a\"b").check().is_err());
         let many = Plan { nodes: 32, gpus: DevGpus { count: 16, ..plan("/x").gpus }, ..plan("/x") };
         assert!(many.check().unwrap_err().message.contains("512 GPUs"));

@@ -8,16 +8,18 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use fleet_proto::v1::{CheckpointPlan, JobSpec, KeyValue, Volume};
+use fleet_proto::v1::{CheckpointPlan, JobSpec, KeyValue, Volume, WindowSize};
 
 use crate::args::RunArgs;
-use crate::commands::Context;
+use crate::commands::{Context, terminal};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::text::say;
 
 /// The image that means the node's own system.
 const HOST: &str = "host";
+/// What may stand before an image's path, as skopeo spells it.
+const IMAGE_KINDS: [&str; 3] = ["oci", "oci-archive", "docker-archive"];
 /// Replaced by the controller with the job's id, which is not known before the job is accepted.
 const JOB_PLACE: &str = "{job}";
 /// Set by fleet itself, or wrong inside a job.
@@ -33,6 +35,8 @@ pub(super) struct Here {
     pub(super) env: BTreeMap<String, String>,
     /// Variables that are not UTF-8, by their lossy names.
     pub(super) unreadable: Vec<String>,
+    /// Of the terminal, where there is one.
+    pub(super) size: Option<WindowSize>,
 }
 
 impl Here {
@@ -52,7 +56,7 @@ impl Here {
         }
         // The name the user knows the directory by: on the nodes, links may lead elsewhere.
         let logical = env.get("PWD").map(PathBuf::from).filter(|pwd| same_directory(pwd, &real));
-        Ok(Self { cwd: logical.unwrap_or(real), env, unreadable })
+        Ok(Self { cwd: logical.unwrap_or(real), env, unreadable, size: terminal::window() })
     }
 }
 
@@ -97,7 +101,7 @@ pub(super) fn build(context: &Context, args: &RunArgs, here: &Here) -> Result<Jo
     Ok(JobSpec {
         name: args.name.clone().unwrap_or_else(|| default_name(&args.argv)),
         project: args.project.clone().unwrap_or_default(),
-        image: image(args, cwd),
+        image: image(&args.image, cwd)?,
         argv: args.argv.clone(),
         env: env.into_iter().map(|(key, value)| KeyValue { key, value }).collect(),
         volumes: volumes.collect(),
@@ -112,6 +116,7 @@ pub(super) fn build(context: &Context, args: &RunArgs, here: &Here) -> Result<Jo
         stop_grace_ms: context.length_of("--stop-grace", args.stop_grace.as_ref())?,
         stop_after_ms: context.length_of("--stop-after", args.stop_after.as_ref())?,
         tty: args.tty,
+        size: here.size.filter(|_| args.tty),
         interactive: args.interactive,
         output_file,
         immediate: args.immediate,
@@ -179,10 +184,33 @@ fn checkpoint(args: &RunArgs, workdir: &str) -> Result<Option<CheckpointPlan>, F
 }
 
 /// An image on this disk gets its whole path; the node must see the same one.
-fn image(args: &RunArgs, cwd: &str) -> String {
-    let text = &args.image;
-    let a_path = text.starts_with(['.', '/']) || Path::new(cwd).join(text).exists();
-    if text != HOST && a_path { absolute(cwd, text) } else { text.clone() }
+/// The image as the node is to find it. A relative path is one of this machine, so it must be there; an
+/// absolute one may be the node's own.
+fn image(text: &str, cwd: &str) -> Result<String, Failure> {
+    if text == HOST {
+        return Ok(text.to_owned());
+    }
+    let (kind, path) = match text.split_once(':') {
+        Some((kind, path)) if IMAGE_KINDS.contains(&kind) => (Some(kind), path),
+        Some(_) | None => (None, text),
+    };
+    if path.starts_with('/') {
+        return Ok(text.to_owned());
+    }
+    // Behind the kind's path a name within the archive may follow.
+    let file = match (kind, path.split_once(':')) {
+        (Some(_), Some((file, _))) => file,
+        (_, _) => path,
+    };
+    let there = !file.is_empty() && Path::new(cwd).join(file).exists();
+    if !there && (kind.is_some() || file.starts_with('.')) {
+        let message = format!("there is no {file:?} here");
+        return Err(Failure::usage("--image", message)
+            .hint("name the file by its absolute path if only the node has it"));
+    }
+    let kind = kind.map(|kind| format!("{kind}:")).unwrap_or_default();
+    // What is neither a path nor a kind is refused, or known, by the controller.
+    Ok(if there { format!("{kind}{}", absolute(cwd, path)) } else { text.to_owned() })
 }
 
 /// The program's name; characters that may not stand in a name are left out.

@@ -30,7 +30,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 26, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 27, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);

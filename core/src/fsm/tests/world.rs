@@ -126,6 +126,7 @@ pub(super) fn plain(gpus: u32) -> JobSpec {
         time_limit_given: true,
         stop_after: None,
         tty: false,
+        window: None,
         interactive: false,
         output_file: None,
         immediate: false,

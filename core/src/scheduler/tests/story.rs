@@ -116,6 +116,7 @@ pub(crate) fn spec(gpus: GpuRequest, time_limit: Millis) -> JobSpec {
         time_limit_given: true,
         stop_after: None,
         tty: false,
+        window: None,
         interactive: false,
         output_file: None,
         immediate: false,

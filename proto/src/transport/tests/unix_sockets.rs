@@ -25,6 +25,29 @@ async fn the_kernel_vouches_for_local_peers() {
 }
 
 #[tokio::test]
+async fn a_long_path_is_as_good_as_a_short_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let deep = folder.path().join("x".repeat(100)).join("y".repeat(100));
+    std::fs::create_dir_all(&deep).unwrap();
+    let path = deep.join("fleet.sock");
+    // One that is left over, one that is served, one that is reached, as with a short path.
+    let link = folder.path().join("short");
+    std::os::unix::fs::symlink(&deep, &link).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(link.join("fleet.sock")).unwrap());
+    let listener = UnixListener::bind(&path, 0o666).unwrap();
+    let second = UnixListener::bind(&path, 0o600).unwrap_err();
+    assert!(matches!(second, SocketError::InUse { .. }), "{second}");
+    let router = server::server_builder(Gate::default()).add_service(service());
+    let task = tokio::spawn(router.serve_with_incoming(listener));
+    who_am_i(channel(&path)).await.unwrap();
+    task.abort();
+    drop(task.await);
+    assert!(!path.exists());
+    assert!(who_am_i(channel(&path)).await.is_err());
+    assert!(who_am_i(channel(&deep.join("none/fleet.sock"))).await.is_err());
+}
+
+#[tokio::test]
 async fn a_stale_socket_is_replaced_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("fleet.sock");

@@ -17,14 +17,19 @@ fn here() -> Here {
         ("TERM", "xterm"),
     ];
     let env = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    Here { cwd: "/home/ada/net".into(), env: env.into(), unreadable: Vec::new() }
+    let size = Some(WindowSize { rows: 33, columns: 77 });
+    Here { cwd: "/home/ada/net".into(), env: env.into(), unreadable: Vec::new(), size }
 }
 
 fn built(words: &[&str]) -> Result<JobSpec, Failure> {
+    built_in(here(), words)
+}
+
+fn built_in(here: Here, words: &[&str]) -> Result<JobSpec, Failure> {
     let context = Context { config: None, json: false, clock: Clock::of_this_machine() };
     let typed = ["fleet", "run"].iter().chain(words);
     match Cli::try_parse_from(typed).unwrap().verb {
-        Verb::Run(args) => build(&context, &args, &here()),
+        Verb::Run(args) => build(&context, &args, &here),
         other => panic!("{other:?}"),
     }
 }
@@ -53,13 +58,43 @@ fn a_job_on_the_host_is_like_sbatch() {
 #[test]
 fn an_image_gets_only_what_is_named() {
     let spec =
-        built(&["--image", "./net.tar", "-e", "A=1=2", "-e", "PATH", "--tty", "--", "sh"]).unwrap();
-    assert_eq!(spec.image, "/home/ada/net/net.tar");
+        built(&["--image", "/net.tar", "-e", "A=1=2", "-e", "PATH", "--tty", "--", "sh"]).unwrap();
+    assert_eq!((spec.image.as_str(), spec.size), ("/net.tar", here().size));
     assert_eq!(spec.workdir, "");
     let names: Vec<_> = spec.env.iter().map(|pair| pair.key.as_str()).collect();
     assert_eq!(names, ["A", "PATH", "TERM"]);
     assert_eq!(env(&spec, "A").unwrap(), "1=2");
     assert_eq!(built(&["--image", "alpine:3", "--", "sh"]).unwrap().image, "alpine:3");
+}
+
+#[test]
+fn an_image_named_by_a_relative_path_must_be_there() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("layout")).unwrap();
+    std::fs::write(folder.path().join("net.tar"), "").unwrap();
+    let image = |text: &str| {
+        let here = Here { cwd: folder.path().to_owned(), ..here() };
+        built_in(here, &["--image", text, "--", "sh"]).map(|spec| spec.image)
+    };
+    let whole = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    for (text, expected) in [
+        ("./net.tar", whole("net.tar")),
+        ("net.tar", whole("net.tar")),
+        ("oci:layout:v1", format!("oci:{}", whole("layout:v1"))),
+        ("docker-archive:./net.tar", format!("docker-archive:{}", whole("net.tar"))),
+        // The node's own, and what the controller judges.
+        ("/on/the/node.tar", "/on/the/node.tar".to_owned()),
+        ("oci-archive:/on/the/node.tar:x", "oci-archive:/on/the/node.tar:x".to_owned()),
+        ("ubuntu:22.04", "ubuntu:22.04".to_owned()),
+    ] {
+        assert_eq!(image(text).unwrap(), expected, "{text}");
+    }
+    for text in ["./nte.tar", "../nte.tar", "oci:nte", "docker-archive:./nte.tar:x", "oci:"] {
+        let failure = image(text).unwrap_err();
+        assert_eq!(failure.exit, Exit::Usage, "{text}");
+        assert!(failure.message.starts_with("--image"), "{}", failure.message);
+        assert!(failure.hint.unwrap().contains("absolute"), "{text}");
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What may stand after `--image`: `host`, `oci:/dir[:tag]`, `oci-archive:/file[:tag]`, `docker-archive:/file[:name]`, or
-//! an absolute path to one of these, whose kind is then found out. Spelled as `skopeo` does. Pure.
+//! an absolute path to one of these, whose kind is then found out. Spelled as `skopeo` does.
+//!
+//! Read when a job is submitted, so that a wrong one is refused at once, and again on its node.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
