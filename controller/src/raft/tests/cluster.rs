@@ -302,7 +302,6 @@ async fn a_lone_controller_rests_and_stays_of_use_until_others_join() {
         tokio::time::sleep(lease / 4).await;
     }
     assert!(nodes[0].raft.is_parked());
-    let term = nodes[0].raft.status().leadership.term;
     for node in &nodes[1..] {
         nodes[0].raft.add_learner(node.raft.node(), &node.address).await.unwrap();
     }
@@ -311,7 +310,6 @@ async fn a_lone_controller_rests_and_stays_of_use_until_others_join() {
     until("its clock goes on", || (!nodes[0].raft.is_parked()).then_some(())).await;
     propose(&nodes, n + 1).await;
     all_at(&nodes, n + 1).await;
-    assert_eq!(nodes[0].raft.status().leadership.term, term, "nobody missed it");
     // And the others notice when it is gone.
     resting.abort();
     nodes.remove(0).stop().await;
