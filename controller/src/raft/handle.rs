@@ -31,6 +31,8 @@ pub(crate) const ENTRY_BYTES_MAX: usize = 1 << 20;
 const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long confirming leadership may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
+/// A leader that was not heard for so long is not named to anybody any more.
+const LEADER_SILENT_MAX: Duration = Duration::from_secs(3);
 /// How long a leader that a majority follows is waited for: an election is over within this.
 const LEADERLESS_MAX: Duration = Duration::from_millis(2_500);
 /// The cluster version that knows `CheckState`.
@@ -266,9 +268,8 @@ impl RaftHandle {
                     return Err(ProposeError::Fatal(other.to_string()));
                 }
             };
-            let leader = peer_of(&forward);
-            if leader.as_ref().is_some_and(|leader| leader.node != self.node) {
-                return Err(ProposeError::NotLeader { leader });
+            if let Some(leader) = self.heard_leader(peer_of(&forward)) {
+                return Err(ProposeError::NotLeader { leader: Some(leader) });
             }
             if tokio::time::Instant::now() + RETRY_PAUSE >= leader_by {
                 return Err(ProposeError::NoQuorum);
@@ -394,11 +395,10 @@ impl RaftHandle {
         let leader_by = tokio::time::Instant::now() + LEADERLESS_MAX;
         loop {
             let refused = match self.confirm_leadership().await {
-                Err(ReadError::NotLeader { leader })
-                    if leader.as_ref().is_none_or(|leader| leader.node == self.node) =>
-                {
-                    ReadError::NoQuorum
-                }
+                Err(ReadError::NotLeader { leader }) => match self.heard_leader(leader) {
+                    Some(leader) => return Err(ReadError::NotLeader { leader: Some(leader) }),
+                    None => ReadError::NoQuorum,
+                },
                 other => return other,
             };
             if tokio::time::Instant::now() + RETRY_PAUSE >= leader_by {
@@ -406,6 +406,12 @@ impl RaftHandle {
             }
             tokio::time::sleep(RETRY_PAUSE).await;
         }
+    }
+
+    /// Another controller that leads, if it was heard lately: one that is dead is nobody to send people to.
+    fn heard_leader(&self, leader: Option<Peer>) -> Option<Peer> {
+        let lately = self.heard.silence().is_some_and(|silence| silence <= LEADER_SILENT_MAX);
+        leader.filter(|leader| lately && leader.node != self.node)
     }
 
     async fn confirm_leadership(&self) -> Result<(), ReadError> {

@@ -186,6 +186,34 @@ async fn what_a_majority_acknowledged_survives_the_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_left_alone_names_no_dead_leader() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut nodes = three(dir.path()).await;
+    propose(&nodes, 1).await;
+    all_at(&nodes, 1).await;
+    let lead = leader(&nodes).await;
+    let alone = nodes.remove((lead + 1) % 3);
+    for node in nodes {
+        node.stop().await;
+    }
+    let patience = PATIENCE;
+    let told = tokio::time::timeout(patience, async {
+        loop {
+            match alone.raft.propose(command(2)).await.unwrap_err() {
+                // As long as the leader may only be slow.
+                ProposeError::NotLeader { .. } => {
+                    tokio::time::sleep(Duration::from_millis(50)).await
+                }
+                other => break other,
+            }
+        }
+    });
+    assert_eq!(told.await.unwrap(), ProposeError::NoQuorum);
+    assert_eq!(alone.raft.ensure_linearizable().await, Err(ReadError::NoQuorum));
+    alone.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_three_alone_acknowledges_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut nodes = three(dir.path()).await;
