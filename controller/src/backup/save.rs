@@ -12,7 +12,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
 use super::file::CHUNKS_IN_FLIGHT;
-use super::produce::{Contents, produce};
+use super::produce::{Contents, ProduceError, produce};
 use crate::api::Context;
 
 /// The service over its context.
@@ -56,6 +56,10 @@ impl Backup for BackupService {
                     audit_records = manifest.audit_records,
                     "backup given out"
                 ),
+                // Who asked has gone: a full disk there, or Ctrl-C. Nothing is wrong here.
+                Err(error @ ProduceError::Closed) => {
+                    tracing::info!(%error, "backup broken off");
+                }
                 Err(error) => {
                     tracing::warn!(%error, "backup broken off");
                     // The stream below waits for it, unless the client is gone.
