@@ -124,6 +124,9 @@ fn raft_config(config: &RaftConfig, snapshot_every: u64, kept: u64) -> Result<Co
         election_timeout_min: ELECTION_MIN_MS,
         election_timeout_max: ELECTION_MAX_MS,
         enable_pre_vote: Some(true),
+        // A leader that lost power with an entry that others had applied, and not yet on its own disk, must
+        // not go on leading the same term: it would give that index to another command.
+        enable_leader_restore: Some(false),
         max_payload_entries: ENTRIES_PER_MESSAGE,
         install_snapshot_timeout: INSTALL_TIMEOUT_MS,
         snapshot_policy: SnapshotPolicy::LogsSinceLast(snapshot_every),
