@@ -151,8 +151,8 @@ fn controller(lab: &Lab) -> Result<()> {
     disk.fill(CONTROLLER_FILL_MIB)?;
     let checked = (|| {
         // Users are refused, before anything is done; what has to be written still is.
-        lab.run(&["run", "-d", "--", "true"])?.fails(6, &["disk is nearly full"])?;
-        lab.run(&["reserve", "-G", "1", "-t", "1h"])?.fails(6, &["disk is nearly full"])?;
+        lab.run(&["run", "-d", "--", "true"])?.fails(6, &["is nearly full"])?;
+        lab.run(&["reserve", "-G", "1", "-t", "1h"])?.fails(6, &["is nearly full"])?;
         fs::write(lab.path("go"), "")?;
         let job = lab.job_ended(&id, SOON)?;
         ensure!(job["state"] == "failed" && job["exit_code"] == 9, "{job}");

@@ -198,7 +198,7 @@ fn turned_away(lab: &Lab) -> Result<()> {
     let expected = [
         ("user:root", "speak_as_agent", "denied"),
         ("node:titan01", "speak_as_user", "denied"),
-        ("node:titan01", "get_status", "certificate_expired"),
+        ("node:titan01", "sync", "certificate_expired"),
         ("anonymous", "connect", "certificate_expired"),
     ];
     wait::until("the refusals are on record", SOON, wait::POLL_COMMAND, || {

@@ -31,10 +31,11 @@ pub struct Proof {
     pub attempts: Vec<AllocationId>,
 }
 
-/// Returns when every GPU of the lease is empty. Says why not in the log, once per reason.
+/// Returns when every GPU of the lease is empty. Says why not in the log, once per reason, unless it is gone
+/// at the next look: processes that were killed take a moment to go.
 pub async fn prove(proof: Proof) {
     let proof = Arc::new(proof);
-    let (mut pause, mut said) = (AGAIN.0, None);
+    let (mut pause, mut before, mut said) = (AGAIN.0, None, None);
     while !proof.gpus.is_empty() {
         let why = match proof.node.gpus.sample_now().await {
             Ok(snapshot) => {
@@ -47,10 +48,11 @@ pub async fn prove(proof: Proof) {
             Err(error) => Some(error.to_string()),
         };
         let Some(why) = why else { return };
-        if said.as_ref() != Some(&why) {
+        if before.as_ref() == Some(&why) && said.as_ref() != Some(&why) {
             tracing::warn!(lease = %proof.lease, why, "GPUs are not proven empty");
-            said = Some(why);
+            said = Some(why.clone());
         }
+        before = Some(why);
         sleep(pause).await;
         pause = (pause * 2).min(AGAIN.1);
     }
