@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use fleet_core::name::NodeName;
 use fleet_daemon::process::Process;
 use fleet_daemon::systemd;
 use fleet_proto::transport::SharedCredentials;
@@ -46,9 +47,10 @@ pub struct Held(#[expect(dead_code, reason = "held, not read")] Flock<std::fs::F
 
 /// Makes the state folder and takes it.
 pub fn take_state_dir(config: &Config) -> anyhow::Result<Held> {
-    let folders =
-        [&config.state_dir, &config.run_dir, &allocations_dir(config), &volatile_dir(config)];
-    for folder in folders {
+    // Not only ours: on a machine with both, the controller's socket for users is there too.
+    std::fs::create_dir_all(&config.run_dir)
+        .with_context(|| format!("create {}", config.run_dir.display()))?;
+    for folder in [&config.state_dir, &allocations_dir(config), &volatile_dir(config)] {
         create_private_folder(folder)?;
     }
     let path = config.state_dir.join(LOCK_FILE);
@@ -79,25 +81,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let machine = Machine::read();
     let floors = Floors::open(&config.state_dir)?;
     let (gpus, events, _monitor) = Monitor::spawn(monitor_config(&config, floors.known()));
-    let as_user = AsUser::new(AsUserConfig::default());
-    let images =
-        ImageStore::open(&config.state_dir.join("images"), Limits::default(), as_user.clone())?;
-    let node = Arc::new(Node::new(Parts {
-        name: identity.node.clone(),
-        boot_id: machine.boot_id.clone(),
-        shim: shim_path(&config)?,
-        launcher: Launcher::choose(&config.cgroup_parent).await?,
-        users: Users::new(UsersConfig {
-            min_uid: config.min_uid,
-            allow_system_users: config.allow_system_users,
-            ..UsersConfig::default()
-        }),
-        as_user,
-        images,
-        gpus: gpus.clone(),
-        epochs: Epochs::start(&config.state_dir)?,
-        config: config.clone(),
-    }));
+    let node = make_node(&config, identity.node.clone(), &machine, gpus.clone()).await?;
     let outbox = Outbox::default();
     let registry = Registry::new(&allocations_dir(&config));
     let (desired, desired_seen) = watch::channel(None);
@@ -168,6 +152,33 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     // An empty group of ours would be all that is left on a machine where nothing of fleet runs.
     let parent = config.cgroup_parent.clone();
     tokio::task::spawn_blocking(move || remove_parent(&parent)).await.context("remove the cgroup")
+}
+
+/// What attempts need of this node.
+async fn make_node(
+    config: &Config,
+    name: NodeName,
+    machine: &Machine,
+    gpus: gpu::Handle,
+) -> anyhow::Result<Arc<Node>> {
+    let as_user = AsUser::new(AsUserConfig::default());
+    let folder = config.state_dir.join("images");
+    Ok(Arc::new(Node::new(Parts {
+        name,
+        boot_id: machine.boot_id.clone(),
+        shim: shim_path(config)?,
+        launcher: Launcher::choose(&config.cgroup_parent).await?,
+        users: Users::new(UsersConfig {
+            min_uid: config.min_uid,
+            allow_system_users: config.allow_system_users,
+            ..UsersConfig::default()
+        }),
+        images: ImageStore::open(&folder, Limits::default(), as_user.clone())?,
+        as_user,
+        gpus,
+        epochs: Epochs::start(&config.state_dir)?,
+        config: config.clone(),
+    })))
 }
 
 /// Until the stop; a part that ends by itself takes the agent with it, and the service manager starts

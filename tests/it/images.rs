@@ -96,21 +96,7 @@ fn images_from_disk() -> Result<()> {
         bytes[at] = b'N';
         refused(&lab, &bytes, "digest")
     });
-    steps.step("what cannot be an image is refused before it is a job", || {
-        let jobs = || Ok::<_, anyhow::Error>(lab.json(&["ps", "--all"])?["items"].clone());
-        let before = jobs()?;
-        for (image, said) in [
-            ("ubuntu:22.04", "docker save"),
-            ("oci:/layout:", "empty"),
-            ("./busybox.tra", "absolute path"),
-            ("docker-archive:busybox.tra", "absolute path"),
-        ] {
-            let ran = lab.run(&["run", "--image", image, "--", "true"])?;
-            ran.fails(2, &["image", said])?;
-        }
-        ensure!(jobs()? == before, "a refused job is in the list");
-        Ok(())
-    });
+    steps.step("what cannot be an image is refused before it is a job", || refused_early(&lab));
     steps.step("a file that is not there is named", || {
         let ran = lab.run(&["run", "--image", "/no/such/image.tar", "--", "true"])?;
         ran.ends(125)?;
@@ -122,6 +108,22 @@ fn images_from_disk() -> Result<()> {
         lab.gpus_free(2, SOON)
     });
     lab.conclude(steps)
+}
+
+fn refused_early(lab: &Lab) -> Result<()> {
+    let jobs = || Ok::<_, anyhow::Error>(lab.json(&["ps", "--all"])?["items"].clone());
+    let before = jobs()?;
+    for (image, said) in [
+        ("ubuntu:22.04", "docker save"),
+        ("oci:/layout:", "empty"),
+        ("./busybox.tra", "absolute path"),
+        ("docker-archive:busybox.tra", "absolute path"),
+    ] {
+        let ran = lab.run(&["run", "--image", image, "--", "true"])?;
+        ran.fails(2, &["image", said])?;
+    }
+    ensure!(jobs()? == before, "a refused job is in the list");
+    Ok(())
 }
 
 /// (what, entries, a word of the refusal).
