@@ -51,7 +51,7 @@ pub struct Callers {
 
 /// An authenticated caller.
 #[derive(Debug, Clone)]
-pub(super) struct Caller {
+pub(crate) struct Caller {
     pub(super) actor: Actor,
     pub(super) name: UserName,
     pub(super) admin: bool,
@@ -81,7 +81,7 @@ impl Callers {
     }
 
     /// The user behind a request; agents and controllers are not users.
-    pub(super) async fn user<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+    pub(crate) async fn user<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let peer = PeerIdentity::of(request)?;
         self.user_of(&peer).await.inspect_err(|status| {
             if status.code() == Code::PermissionDenied {

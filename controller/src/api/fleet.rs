@@ -306,10 +306,7 @@ impl Fleet for FleetService {
         request: Request<v1::ExportAuditRequest>,
     ) -> Reply<Self::ExportAuditStream> {
         let caller = self.0.callers.user(&request).await?;
-        if !caller.admin {
-            self.0.refusals.note(&caller.actor.principal(), "export_audit", "denied");
-            return Err(Status::permission_denied("exporting the audit log takes an admin"));
-        }
+        self.0.require_admin(&caller, "export_audit")?;
         let chunks = self.0.export_audit(&request.into_inner());
         Ok(Response::new(Box::pin(ReceiverStream::new(chunks))))
     }

@@ -30,9 +30,10 @@ use fleet_core::scheduler::Plan;
 use fleet_proto::transport::Revocations;
 use fleet_proto::transport::client::Address;
 use tokio::sync::watch;
-use tonic::{Request, Status};
+use tonic::Status;
 
 pub use agents::AgentsService;
+use caller::Caller;
 pub use caller::{Admins, Callers};
 pub use controllers::{ControllersService, peer_check};
 pub use enrollment::EnrollmentService;
@@ -79,17 +80,13 @@ impl Context {
     }
 
     /// An admin is asking; what others ask is counted as refused.
-    pub(crate) async fn require_admin<T>(
-        &self,
-        request: &Request<T>,
-        action: &str,
-    ) -> Result<(), Status> {
-        let caller = self.callers.user(request).await?;
+    pub(crate) fn require_admin(&self, caller: &Caller, action: &str) -> Result<(), Status> {
         if caller.admin {
             return Ok(());
         }
         self.refusals.note(&caller.actor.principal(), action, "denied");
-        Err(Status::permission_denied("this takes an admin"))
+        let what = action.replace('_', " ");
+        Err(Status::permission_denied(format!("this takes an admin: {what}")))
     }
 
     /// What a backup is made of next is not older than this moment; says what to do where that cannot

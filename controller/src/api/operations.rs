@@ -16,22 +16,13 @@ const CHUNK_BYTES: usize = 256 << 10;
 const CHUNKS_IN_FLIGHT: usize = 4;
 
 impl Context {
-    fn admins_only(&self, caller: &Caller, action: &str) -> Result<(), Status> {
-        if caller.admin {
-            return Ok(());
-        }
-        self.refusals.note(&caller.actor.principal(), action, "denied");
-        let what = action.replace('_', "-");
-        Err(Status::permission_denied(format!("`fleet controller {what}` takes an admin")))
-    }
-
     /// Says what is logged, after changing it where that is asked.
     pub(super) fn log_level(
         &self,
         caller: &Caller,
         request: &v1::LogLevelRequest,
     ) -> Result<v1::LogLevelReply, Status> {
-        self.admins_only(caller, "log_level")?;
+        self.require_admin(caller, "log_level")?;
         let logging = self.operations.logging();
         if let Some(level) = &request.level {
             let by = caller.actor.principal();
@@ -51,7 +42,7 @@ impl Context {
         &self,
         caller: &Caller,
     ) -> Result<mpsc::Receiver<Result<v1::DebugBundleChunk, Status>>, Status> {
-        self.admins_only(caller, "debug_bundle")?;
+        self.require_admin(caller, "debug_bundle")?;
         tracing::info!(by = caller.actor.principal(), "debug bundle made");
         let context = self.clone();
         let making = tokio::task::spawn_blocking(move || {

@@ -42,7 +42,8 @@ impl Backup for BackupService {
                 "a backup holds the key of the certificate authority: it is given out on the controller's own machine only",
             ));
         }
-        self.0.require_admin(&request, "save_snapshot").await?;
+        let caller = self.0.callers.user(&request).await?;
+        self.0.require_admin(&caller, "save_snapshot")?;
         if !request.get_ref().stale {
             self.0.newest_for_backup().await?;
         }

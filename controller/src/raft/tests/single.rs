@@ -28,6 +28,24 @@ async fn what_is_acknowledged_is_there_after_a_restart() {
     raft.shutdown().await;
 }
 
+/// An entry that the others applied may be missing on the disk of a leader that lost power; going on in the
+/// same term it would give that index to another command.
+#[tokio::test]
+async fn a_leader_that_starts_again_is_elected_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let raft = single(dir.path(), true).await.unwrap();
+    raft.propose(command(1)).await.unwrap().reply.unwrap();
+    let term = raft.leadership().borrow().term;
+    raft.shutdown().await;
+    drop(raft);
+    let raft = single(dir.path(), false).await.unwrap();
+    let mut leadership = raft.leadership();
+    let leads = leadership.wait_for(|now| now.is_leader);
+    let anew = tokio::time::timeout(PATIENCE, leads).await.unwrap().unwrap().term;
+    assert!(anew > term, "term {term}, then {anew}");
+    raft.shutdown().await;
+}
+
 #[tokio::test]
 async fn a_restart_from_snapshot_and_purged_log_gives_the_same_state() {
     let dir = tempfile::tempdir().unwrap();
