@@ -12,13 +12,12 @@ use fleet_daemon::systemd;
 use fleet_proto::transport::files::{self, MODE_PRIVATE};
 use fleet_proto::transport::server::server_builder;
 use fleet_proto::transport::{Denial, Denials, Gate, SharedCredentials, TlsListener, UnixListener};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{
     Admins, AgentsService, Callers, Context, ControllersService, EnrollmentService, FleetService,
-    RefusalLog, peer_check,
+    NewestPlan, RefusalLog, peer_check,
 };
 use crate::backup::{self, BackupService};
 use crate::clock::{LeaderClock, wall};
@@ -151,13 +150,12 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     })
     .await?;
     let sessions = Sessions::default();
-    let (plan, newest_plan) = watch::channel(Arc::default());
     let refusals = RefusalLog::default();
     let context = Context {
         clock: raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len())),
         tunnels: Tunnels::new(sessions.clone()),
         sessions,
-        plan: newest_plan,
+        plan: NewestPlan::default(),
         callers: Callers::new(
             Admins { names: config.admins.clone(), group: config.admin_group.clone() },
             refusals.clone(),
@@ -173,7 +171,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         raft: raft.clone(),
     };
     let mut tasks = JoinSet::new();
-    tasks.spawn(leader::run(context.clone(), plan, stop.clone()));
+    tasks.spawn(leader::run(context.clone(), stop.clone()));
     let keep = backup::Keep {
         dir: config.backup_dir.clone(),
         count: config.backup_keep,

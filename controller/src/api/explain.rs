@@ -61,9 +61,9 @@ impl Context {
     }
 
     fn job_standing(&self, id: &JobId) -> Option<v1::Explanation> {
-        let plan = self.plan.borrow().clone();
         self.raft.read(|fsm| {
             let job = fsm.job(id)?;
+            let plan = self.plan.of(fsm);
             let view = views::job(fsm, &self.sessions, &plan, job, false);
             let mut details = Vec::new();
             if job.state == JobState::Queued

@@ -122,8 +122,8 @@ impl Fleet for FleetService {
         let caller = self.0.callers.user(&request).await?;
         self.0.newest().await?;
         let filter = request.into_inner();
-        let plan = self.0.plan.borrow().clone();
         let mut jobs: Vec<(u64, v1::Job)> = self.0.raft.read(|fsm| {
+            let plan = self.0.plan.of(fsm);
             fsm.jobs()
                 .values()
                 .filter(|j| among(&filter.ids, j.id.as_str()))

@@ -16,6 +16,7 @@ mod fleet;
 mod link;
 mod members;
 mod operations;
+mod plan;
 mod propose;
 mod refusals;
 mod resolve;
@@ -26,10 +27,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleet_core::scheduler::Plan;
 use fleet_proto::transport::Revocations;
 use fleet_proto::transport::client::Address;
-use tokio::sync::watch;
 use tonic::Status;
 
 pub use agents::AgentsService;
@@ -38,6 +37,7 @@ pub use caller::{Admins, Callers};
 pub use controllers::{ControllersService, peer_check};
 pub use enrollment::EnrollmentService;
 pub use fleet::FleetService;
+pub use plan::NewestPlan;
 pub use refusals::RefusalLog;
 pub(crate) use views::{gpu_state, node_state};
 
@@ -60,8 +60,8 @@ pub struct Context {
     pub clock: LeaderClock,
     pub sessions: Sessions,
     pub tunnels: Tunnels,
-    /// The newest plan: places and reasons of what waits.
-    pub plan: watch::Receiver<Arc<Plan>>,
+    /// Places and reasons of what waits.
+    pub plan: NewestPlan,
     pub callers: Callers,
     pub authority: Arc<Authority>,
     pub signer: Arc<AuditSigner>,

@@ -172,7 +172,7 @@ impl Context {
     }
 
     pub(super) fn job_view(&self, id: &JobId) -> Result<v1::Job, Status> {
-        let plan = self.plan.borrow().clone();
+        let plan = self.plan.last();
         self.raft
             .read(|fsm| fsm.job(id).map(|job| views::job(fsm, &self.sessions, &plan, job, false)))
             .ok_or_else(|| to_status(&Rejection::not_found("job", id)))

@@ -9,13 +9,10 @@ pub(crate) mod members;
 mod members_loop;
 mod scheduler_loop;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_core::command::Command;
-use fleet_core::scheduler::Plan;
 use fleet_core::{Actor, Fsm};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -32,8 +29,7 @@ const ANEW_PAUSE: Duration = Duration::from_secs(1);
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Leads whenever this controller is the leader, until `stop`.
-pub async fn run(context: Context, plan: watch::Sender<Arc<Plan>>, stop: CancellationToken) {
-    let plan = Arc::new(plan);
+pub async fn run(context: Context, stop: CancellationToken) {
     let mut leadership = context.raft.leadership();
     let office = async {
         loop {
@@ -41,7 +37,7 @@ pub async fn run(context: Context, plan: watch::Sender<Arc<Plan>>, stop: Cancell
                 leads = leadership.wait_for(|l| l.is_leader) => if leads.is_err() { return },
                 () = follow_time(&context) => return,
             }
-            let loops = lead(&context, &plan);
+            let loops = lead(&context);
             let deposed = leadership.wait_for(|l| !l.is_leader).await.is_ok();
             drop(loops);
             context.sessions.clear();
@@ -57,14 +53,14 @@ pub async fn run(context: Context, plan: watch::Sender<Arc<Plan>>, stop: Cancell
 }
 
 /// Starts the loops of one term of office; dropping the set ends them.
-fn lead(context: &Context, plan: &Arc<watch::Sender<Arc<Plan>>>) -> JoinSet<()> {
+fn lead(context: &Context) -> JoinSet<()> {
     tracing::info!("this controller leads");
     let (seen, nodes) = context.raft.read(|fsm| (fsm.now(), fsm.nodes().len()));
     context.clock.not_before(seen);
     context.clock.compare(wall(), &context.sessions.agent_times(), nodes);
     let mut loops = JoinSet::new();
-    let (of, newest) = (context.clone(), Arc::clone(plan));
-    loops.spawn(keep("scheduler", move || scheduler_loop::run(of.clone(), Arc::clone(&newest))));
+    let of = context.clone();
+    loops.spawn(keep("scheduler", move || scheduler_loop::run(of.clone())));
     let of = context.clone();
     loops.spawn(keep("calendar", move || calendar_loop::run(of.clone())));
     let of = context.clone();
@@ -160,7 +156,10 @@ async fn propose(context: &Context, command: Command) -> bool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::watch;
 
     use super::*;
 

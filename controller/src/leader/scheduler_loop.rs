@@ -1,11 +1,8 @@
 //! Plans whenever the state changed, and proposes what can start.
 
-use std::sync::Arc;
-
 use fleet_core::Fsm;
 use fleet_core::command::Command;
-use fleet_core::scheduler::{self, Plan};
-use tokio::sync::watch;
+use fleet_core::scheduler;
 
 use super::propose;
 use crate::api::Context;
@@ -13,7 +10,7 @@ use crate::api::Context;
 /// Lines of a plan in one command; the rest is planned again right after.
 const PLACEMENTS_MAX: usize = 256;
 
-pub(super) async fn run(context: Context, newest: Arc<watch::Sender<Arc<Plan>>>) {
+pub(super) async fn run(context: Context) {
     let mut applied = context.raft.applied();
     let mut planned = None;
     let mut pulse = context.operations.begin("scheduler");
@@ -28,10 +25,8 @@ pub(super) async fn run(context: Context, newest: Arc<watch::Sender<Arc<Plan>>>)
             }
             continue;
         }
-        let mut plan = context.raft.read(scheduler::plan);
+        let mut placements = context.raft.read(scheduler::placements);
         planned = Some(inputs);
-        let mut placements = std::mem::take(&mut plan.placements);
-        newest.send_replace(Arc::new(plan));
         if !placements.is_empty() {
             placements.truncate(PLACEMENTS_MAX);
             // Whatever came of it, the state is looked at again.

@@ -72,7 +72,7 @@ pub struct Outcome {
     pub audit: Option<AuditRecord>,
 }
 
-/// The state. Two replicas that applied the same log hold equal values.
+/// The state. Two replicas that applied the same log hold equal values of all that a snapshot holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fsm {
     cluster: Option<ClusterId>,
@@ -106,7 +106,7 @@ pub struct Fsm {
     /// The restore this incarnation began with, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     restored: Option<Restored>,
-    /// Counts changes after which a plan may come out differently. Not part of the state: only who
+    /// The last entry after which a plan may come out differently. Not part of the state: only who
     /// plans compares it with what it was.
     #[serde(skip)]
     plan_inputs: u64,
@@ -181,7 +181,9 @@ impl Fsm {
         if let Some(key) = &envelope.request {
             self.requests.remember(principal, key, self.now, reply.clone());
         }
-        self.plan_inputs += u64::from(envelope.command.may_change_the_plan());
+        if envelope.command.may_change_the_plan() {
+            self.plan_inputs = log_index;
+        }
         let rule = allowed.ok();
         let audit = (!events.is_empty()).then(|| self.record(log_index, envelope, rule, &events));
         Outcome { reply, events, audit }

@@ -46,8 +46,10 @@ impl Fsm {
         }
         let document: Document<Fsm> =
             serde_json::from_slice(bytes).map_err(SnapshotError::Decode)?;
-        document.fsm.check_invariants().map_err(SnapshotError::Broken)?;
-        Ok(document.fsm)
+        let mut fsm = document.fsm;
+        fsm.check_invariants().map_err(SnapshotError::Broken)?;
+        fsm.plan_inputs = fsm.applied;
+        Ok(fsm)
     }
 
     /// A digest that two replicas must agree on at the same log index.

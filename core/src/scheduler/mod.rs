@@ -1,7 +1,8 @@
 //! The scheduler: a pure plan over the state. The FSM checks each line again when it is applied.
 //!
-//! The leader loop calls [`plan`] and proposes its lines; the FSM calls [`check`], [`elsewhere`],
-//! [`satisfiable`] and [`could_start_now`]; the API calls [`explain`]. Nothing here changes state.
+//! The leader loop proposes what [`placements`] says; the FSM calls [`check`], [`elsewhere`],
+//! [`satisfiable`] and [`could_start_now`]; the API calls [`plan`] and [`explain`]. Nothing here changes
+//! state.
 //!
 //! How jobs are served: in queue order; packed onto the fullest node that fits, the closest GPUs
 //! first; never on a GPU that is promised to a reservation before the job's end; and behind the
@@ -92,6 +93,26 @@ pub struct Explanation {
     pub earliest: Option<Timestamp>,
     /// No state of the fleet as it is built lets it start.
     pub never: bool,
+}
+
+/// What is to start now, in queue order: the placements of [`plan`], without a word about the jobs that
+/// wait. It is asked for after every change, and looks no further than it must.
+pub fn placements(fsm: &Fsm) -> Vec<Placement> {
+    let mut planner = Planner::new(Capacity::of(fsm));
+    let mut placements = Vec::new();
+    for job in fsm.queue() {
+        if planner.is_spent() {
+            break;
+        }
+        if fsm.may_run_unseen(job).is_some() {
+            continue;
+        }
+        let ask = Ask::of_job(&planner.capacity, job);
+        if let Some(fit) = planner.start(&ask) {
+            placements.push(planner.placement(&job.id, &fit));
+        }
+    }
+    placements
 }
 
 /// Plans the whole queue at the state's own time.

@@ -52,6 +52,11 @@ pub(super) enum Served {
     Waits { reason: String, earliest: Option<Timestamp>, never: bool },
 }
 
+enum Decision<'a> {
+    Placed(Fit),
+    Refused { shape: Shape<'a>, foreseen: Option<Foreseen> },
+}
+
 #[derive(Debug)]
 pub(super) struct Planner<'a> {
     pub(super) capacity: Capacity<'a>,
@@ -76,21 +81,51 @@ impl<'a> Planner<'a> {
             let reason = "its turn comes with the next plan".to_owned();
             return Served::Waits { reason, earliest: None, never: false };
         }
+        match self.decide(ask, FORESEEN_JOBS_MAX) {
+            Decision::Placed(fit) => Served::Placed(fit),
+            Decision::Refused { shape, foreseen } => {
+                let (reason, never) = self.refused.get(&shape).cloned().unwrap_or_default();
+                Served::Waits { reason, earliest: foreseen.map(|f| f.starts_at), never }
+            }
+        }
+    }
+
+    /// As `serve` for those who only start what fits: of the jobs that wait it looks ahead for the one
+    /// whose place is kept, and for no other.
+    pub(super) fn start(&mut self, ask: &Ask<'a>) -> Option<Fit> {
+        if matches!(ask.source, Source::Shut(_)) || self.is_spent() {
+            return None;
+        }
+        match self.decide(ask, 0) {
+            Decision::Placed(fit) => Some(fit),
+            Decision::Refused { .. } => None,
+        }
+    }
+
+    /// No job of any kind can be placed any more.
+    pub(super) fn is_spent(&self) -> bool {
+        self.placed >= PLACEMENTS_MAX
+            || self.capacity.nodes.iter().all(|n| n.closed.is_some() || n.cpu_free == 0)
+    }
+
+    fn decide(&mut self, ask: &Ask<'a>, foreseen_max: u32) -> Decision<'a> {
         let shape = ask.shape();
-        let known = self.refused.get(&shape).cloned();
-        if known.is_none()
+        let never = self.refused.get(&shape).map(|(_, never)| *never);
+        if never.is_none()
             && let Some(fit) = self.find(ask)
         {
             self.take(ask, &fit);
-            return Served::Placed(fit);
+            return Decision::Placed(fit);
         }
-        let foreseen = self.look_ahead(ask, known.as_ref().is_some_and(|(_, never)| *never));
-        let (reason, never) = known.unwrap_or_else(|| words::reason(self, ask, foreseen.as_ref()));
-        self.refused.insert(shape, (reason.clone(), never));
+        let foreseen = self.look_ahead(ask, never == Some(true), foreseen_max);
+        if never.is_none() {
+            let words = words::reason(self, ask, foreseen.as_ref());
+            self.refused.insert(shape.clone(), words);
+        }
         if let Some(foreseen) = &foreseen {
             self.keep_place(ask, foreseen);
         }
-        Served::Waits { reason, earliest: foreseen.map(|f| f.starts_at), never }
+        Decision::Refused { shape, foreseen }
     }
 
     /// As `serve`, with the estimate of its start even where the plan would leave it out.
@@ -256,9 +291,9 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn look_ahead(&mut self, ask: &Ask<'_>, never: bool) -> Option<Foreseen> {
+    fn look_ahead(&mut self, ask: &Ask<'_>, never: bool, max: u32) -> Option<Foreseen> {
         // Without a shadow yet, the first job that can be foreseen gets it, however late it comes.
-        if never || (self.shadow.is_some() && self.foreseen >= FORESEEN_JOBS_MAX) {
+        if never || (self.shadow.is_some() && self.foreseen >= max) {
             return None;
         }
         self.foreseen += 1;

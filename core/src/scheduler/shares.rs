@@ -31,12 +31,13 @@ pub(super) fn share(node: &Node, spec: &JobSpec) -> Share {
     let default = if asked == 0 {
         let cores = cpu.div_ceil(CPU_MILLIS_WITHOUT_GPU);
         Share {
-            cpu_millis: CPU_MILLIS_WITHOUT_GPU.min(cpu),
+            cpu_millis: CPU_MILLIS_WITHOUT_GPU.min(cpu).max(1),
             memory_bytes: portion(memory, 1, cores),
         }
     } else {
         Share {
-            cpu_millis: portion(cpu, asked, built),
+            // Never nothing: a node without free CPU takes no job, whatever it asks for.
+            cpu_millis: portion(cpu, asked, built).max(1),
             memory_bytes: portion(memory, asked, built),
         }
     };

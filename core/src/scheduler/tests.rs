@@ -129,7 +129,7 @@ fn a_start_that_takes_long_does_not_reach_into_a_reservation() {
          reserve res-x bob 1 +20h +30h
          run job-a ada 1 8h",
     );
-    let line = crate::scheduler::plan(&story.fsm).placements.remove(0);
+    let line = crate::scheduler::placements(&story.fsm).remove(0);
     assert_eq!(line.job, job);
     let approved = crate::scheduler::check(&story.fsm, &line).unwrap();
     assert_eq!(approved.parent, None);

@@ -65,7 +65,7 @@ impl Led {
             if self.planned == Some(inputs) {
                 return;
             }
-            let mut placements = scheduler::plan(&self.w.fsm).placements;
+            let mut placements = scheduler::placements(&self.w.fsm);
             self.planned = Some(inputs);
             if !placements.is_empty() {
                 placements.truncate(LINES_MAX);
@@ -73,7 +73,7 @@ impl Led {
                 self.planned = None;
             }
         }
-        panic!("the leader plans without an end: {:?}", scheduler::plan(&self.w.fsm).placements);
+        panic!("the leader plans without an end: {:?}", scheduler::placements(&self.w.fsm));
     }
 
     fn attempts(&self) -> Vec<AllocationId> {

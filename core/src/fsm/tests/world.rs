@@ -257,7 +257,7 @@ impl World {
 
     /// Plans and places, as the leader does.
     pub(super) fn schedule(&mut self) -> usize {
-        let placements = scheduler::plan(&self.fsm).placements;
+        let placements = scheduler::placements(&self.fsm);
         let count = placements.len();
         if count > 0 {
             self.give(Actor::controller(), Command::PlaceJobs { placements }).unwrap();

@@ -11,7 +11,7 @@ use crate::id::ReservationId;
 use crate::job::JobSpec;
 use crate::name::{GpuUuid, NodeName};
 use crate::reservation::GpuRequest;
-use crate::scheduler::{check, explain, plan, satisfiable};
+use crate::scheduler::{check, explain, placements, plan, satisfiable};
 use crate::time::{Millis, Window};
 
 const OWNERS: [&str; 3] = ["ada", "bob", "cyd"];
@@ -222,6 +222,12 @@ proptest! {
         let again = story.place();
         let names: Vec<_> = again.placements.iter().map(|line| &line.job).collect();
         prop_assert!(promised || names.is_empty(), "a second look found room for {:?}", names);
+    }
+
+    #[test]
+    fn what_starts_is_the_same_with_and_without_the_reasons_of_the_rest(drawn in drawn()) {
+        let story = build(&drawn);
+        prop_assert_eq!(placements(&story.fsm), plan(&story.fsm).placements);
     }
 
     #[test]

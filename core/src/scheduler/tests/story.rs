@@ -391,7 +391,8 @@ impl Story {
     /// Plans and applies; every line must be found good.
     pub(crate) fn place(&mut self) -> scheduler::Plan {
         let plan = scheduler::plan(&self.fsm);
-        let placements = plan.placements.clone();
+        let placements = scheduler::placements(&self.fsm);
+        assert_eq!(placements, plan.placements, "the plan without reasons");
         match self.controller(Command::PlaceJobs { placements }) {
             Ok(Reply::Placed { results }) => {
                 for (line, result) in plan.placements.iter().zip(results) {
