@@ -18,6 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fleet_core::id::ClusterId;
 use fleet_core::name::NodeName;
 use fleet_core::time::Timestamp;
+use fleet_proto::convert::rejection::LEADER_TRAILER;
 use fleet_proto::transport::client::{Address, DialError, PinnedDialError, dial_pinned};
 use fleet_proto::transport::credentials::CredentialError;
 use fleet_proto::transport::identity::{CertificateFault, Identity, Role};
@@ -31,6 +32,8 @@ use tonic::transport::Channel;
 
 use store::{IdentityFolder, IdentityRecord, StoreError};
 
+/// Controllers asked, each named by the one before as the one that leads.
+const LEADERS_MAX: usize = 4;
 /// A difference between this machine's clock and the controller's that is worth a word.
 pub const CLOCK_SKEW_NOTICE: Duration = Duration::from_secs(60);
 
@@ -146,12 +149,8 @@ pub async fn join(options: &JoinOptions) -> Result<Joined, JoinError> {
         return Ok(joined);
     }
     let key = options.folder.pending_key()?;
-    let connection = dial_pinned(&options.address, options.token.pin)
-        .await
-        .map_err(|error| explain_dial(&options.address, error))?;
-    let cluster = connection.controller.identity.cluster;
+    let (cluster, reply) = ask_the_leader(options, &key).await?;
     let expected = Identity::new(cluster.clone(), Role::Node(options.name.clone()));
-    let reply = ask(options, &key, connection.channel).await?;
     let pin = options.token.pin;
     let accepted =
         issued::accept(reply, &key, pin, &expected.to_string(), |found| *found == expected)?;
@@ -202,16 +201,49 @@ fn existing_membership(options: &JoinOptions) -> Result<Option<Joined>, JoinErro
     }))
 }
 
+/// Asks the controller that was named, and the one that leads, if that is another.
+async fn ask_the_leader(
+    options: &JoinOptions,
+    key: &OwnKey,
+) -> Result<(ClusterId, Option<fleet_proto::v1::IssuedCertificate>), JoinError> {
+    let mut address = options.address.clone();
+    for _ in 0..LEADERS_MAX {
+        let connection = dial_pinned(&address, options.token.pin)
+            .await
+            .map_err(|error| explain_dial(&address, error))?;
+        let cluster = connection.controller.identity.cluster;
+        let status = match ask(options, key, connection.channel).await {
+            Ok(reply) => return Ok((cluster, reply)),
+            Err(AskError::Join(error)) => return Err(error),
+            Err(AskError::Status(status)) => status,
+        };
+        let leader = status.metadata().get(LEADER_TRAILER).and_then(|value| value.to_str().ok());
+        match leader.and_then(|text| text.parse::<Address>().ok()) {
+            Some(leader) if leader != address => address = leader,
+            Some(_) | None => return Err(explain_status(options, &status)),
+        }
+    }
+    let reason = "the controllers name one another as their leader".to_owned();
+    Err(JoinError::Broken { address, reason })
+}
+
+/// Why one controller gave no certificate.
+enum AskError {
+    Status(Box<tonic::Status>),
+    Join(JoinError),
+}
+
 async fn ask(
     options: &JoinOptions,
     key: &OwnKey,
     channel: Channel,
-) -> Result<Option<fleet_proto::v1::IssuedCertificate>, JoinError> {
+) -> Result<Option<fleet_proto::v1::IssuedCertificate>, AskError> {
+    let csr_der = key.signing_request().map_err(|error| AskError::Join(error.into()))?;
     let mut request = tonic::Request::new(JoinRequest {
         token_id: options.token.id.to_string(),
         secret: options.token.secret.expose().to_owned(),
         name: options.name.to_string(),
-        csr_der: key.signing_request()?,
+        csr_der,
         machine_id: options.machine.machine_id.clone(),
         dmi_uuid: options.machine.dmi_uuid.clone(),
         boot_id: options.machine.boot_id.clone(),
@@ -222,8 +254,8 @@ async fn ask(
     let call = tokio::time::timeout(CALL_TIMEOUT + Duration::from_secs(1), client.join(request));
     match call.await {
         Ok(Ok(reply)) => Ok(reply.into_inner().certificate),
-        Ok(Err(status)) => Err(explain_status(options, &status)),
-        Err(_) => Err(JoinError::NoAnswer { address: options.address.clone() }),
+        Ok(Err(status)) => Err(AskError::Status(Box::new(status))),
+        Err(_) => Err(AskError::Join(JoinError::NoAnswer { address: options.address.clone() })),
     }
 }
 

@@ -140,6 +140,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         desired,
         heard,
         pulse: operations.begin("link"),
+        addresses: config.controllers.is_empty().then(|| folder.clone()),
     });
     tasks.spawn(link.run());
     tasks.spawn(Renewal::new(folder, &dialer).run());

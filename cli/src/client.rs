@@ -6,8 +6,10 @@
 
 mod ways;
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fleet_proto::convert::freshness::{self, Freshness};
 use fleet_proto::transport::client::DialError;
 use fleet_proto::v1::backup_client::BackupClient;
 use fleet_proto::v1::{RequestMeta, ResolveRequest};
@@ -24,7 +26,7 @@ use crate::times::Clock;
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const CALL_TIMEOUT_OF_MANY: Duration = Duration::from_secs(6);
 /// The same while not all have been asked: one that stands still must not hold everybody up.
-const CALL_TIMEOUT_FIRST: Duration = Duration::from_secs(2);
+const CALL_TIMEOUT_FIRST: Duration = Duration::from_secs(3);
 /// From the first try of a call to giving up. A failover takes one to two seconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Where controllers say that they have no quorum: an election is over within this.
@@ -47,13 +49,44 @@ pub(crate) use ways::Api;
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     ways: Ways,
+    /// Any controller may answer.
+    stale: bool,
+    /// Of the answers since it was last told, the oldest that was not confirmed.
+    oldest: Arc<Mutex<Option<Freshness>>>,
     pub(crate) clock: Clock,
 }
 
 impl Client {
     /// Prepares the connection; nothing is sent before the first call.
     pub(crate) fn new(config: &Config, clock: Clock) -> Result<Self, Failure> {
-        Ok(Self { ways: Ways::new(config)?, clock })
+        Ok(Self { ways: Ways::new(config)?, stale: false, oldest: Arc::default(), clock })
+    }
+
+    /// Whether any controller may answer, also one that lags; it then says how old the answer is.
+    pub(crate) fn stale(mut self, stale: bool) -> Self {
+        self.stale = stale;
+        self
+    }
+
+    fn note_age(&self, new: Option<Freshness>) {
+        let Some(new) = new else { return };
+        // What is not known may be older than all that is.
+        let age = |of: &Freshness| of.age_ms.unwrap_or(u64::MAX);
+        let mut oldest = self.oldest.lock().unwrap_or_else(PoisonError::into_inner);
+        if oldest.as_ref().is_none_or(|old| age(old) <= age(&new)) {
+            *oldest = Some(new);
+        }
+    }
+
+    /// How old the answers since the last time may be, in words; nothing where all were confirmed.
+    pub(crate) fn take_age(&self) -> Option<String> {
+        let oldest = self.oldest.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Freshness { controller, age_ms } = oldest?;
+        let age = match age_ms {
+            Some(ms) => format!("at most {} s old", ms.div_ceil(1_000)),
+            None => "of unknown age".to_owned(),
+        };
+        Some(format!("answered by controller {controller} alone, {age}"))
     }
 
     /// The generated client, for streams.
@@ -87,10 +120,16 @@ impl Client {
             };
             let mut request = Request::new(message.clone());
             request.set_timeout(limit);
+            if self.stale {
+                freshness::allow_stale(&mut request);
+            }
             let mut api = self.api().await;
             let answer = tokio::time::timeout(limit, method(&mut api, request)).await;
             let status = match answer {
-                Ok(Ok(response)) => return Ok(response.into_inner()),
+                Ok(Ok(response)) => {
+                    self.note_age(Freshness::of(response.metadata()));
+                    return Ok(response.into_inner());
+                }
                 Ok(Err(status)) => status,
                 Err(_) => Status::deadline_exceeded("no answer in time"),
             };

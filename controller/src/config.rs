@@ -11,11 +11,15 @@ use serde::Deserialize;
 /// Where the file is when nobody says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/fleet/controller.toml";
 /// What is logged unless the file says otherwise. openraft's chatter is for debugging it: it warns of
-/// an absent peer several times a second; the leader's membership loop says so once.
-pub const LOG_LEVEL: &str = "info,openraft=error";
+/// an absent peer several times a second; the leader's membership loop says so once. And it logs as errors what
+/// it answers to whoever asks while it stops.
+pub const LOG_LEVEL: &str = "info,openraft=error,openraft::raft::raft_inner=off";
 
 /// Most nightly backups that can be kept.
 const BACKUPS_MAX: usize = 1_000;
+/// What `election_timeout_ms` may be. A leader that is silent for longer than three seconds is named to nobody any
+/// more, so its heartbeats must come oftener.
+pub const ELECTION_RANGE_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
 
 /// The file, as it is written.
 #[derive(Debug, Deserialize)]
@@ -34,6 +38,9 @@ struct RawConfig {
     /// Unix socket for users of this machine. Default /run/fleet/controller.sock.
     #[serde(default = "default_socket")]
     socket: PathBuf,
+    /// How long a controller waits for a silent leader before it asks for votes, at least. Default 600.
+    #[serde(default = "default_election_timeout_ms")]
+    election_timeout_ms: u64,
     /// Unix group whose members are admins. Default fleet-admin.
     #[serde(default = "default_admin_group")]
     admin_group: String,
@@ -49,7 +56,7 @@ struct RawConfig {
     /// Hour of the day, UTC, after which the nightly backup is made. Default 3.
     #[serde(default = "default_backup_hour")]
     backup_hour: u64,
-    /// Which lines are logged. Default info,openraft=error.
+    /// Which lines are logged. Default info,openraft=error,openraft::raft::raft_inner=off.
     #[serde(default)]
     log_level: Option<String>,
     /// `ADDRESS:PORT` of /metrics, /healthz and /readyz. Default: nowhere.
@@ -67,6 +74,10 @@ fn default_listen() -> String {
 
 fn default_socket() -> PathBuf {
     PathBuf::from("/run/fleet/controller.sock")
+}
+
+fn default_election_timeout_ms() -> u64 {
+    crate::raft::ELECTION_MS
 }
 
 fn default_admin_group() -> String {
@@ -92,6 +103,7 @@ pub struct Config {
     pub listen: std::net::SocketAddr,
     pub advertise: Vec<Address>,
     pub socket: PathBuf,
+    pub election_timeout_ms: u64,
     pub admin_group: String,
     pub admins: Vec<UserName>,
     pub backup_dir: PathBuf,
@@ -132,6 +144,11 @@ impl Config {
                 problems.push(format!("{field}: {} must be an absolute path", path.display()));
             }
         }
+        if !ELECTION_RANGE_MS.contains(&raw.election_timeout_ms) {
+            let (least, most) = ELECTION_RANGE_MS.into_inner();
+            let value = raw.election_timeout_ms;
+            problems.push(format!("election_timeout_ms: {value} is not {least} to {most}"));
+        }
         let mut advertise = Vec::new();
         let said =
             if raw.advertise.is_empty() { vec![reachable(&raw.listen)] } else { raw.advertise };
@@ -157,6 +174,7 @@ impl Config {
                 listen,
                 advertise,
                 socket: raw.socket,
+                election_timeout_ms: raw.election_timeout_ms,
                 admin_group: raw.admin_group,
                 admins,
                 backup_dir,
@@ -198,10 +216,11 @@ mod tests {
 
     #[test]
     fn all_problems_are_said_at_once() {
-        let text = "listen = \"here\"\ndata_dir = \"x\"\nadmins = [\"a b\"]\n\
+        let text = "listen = \"here\"\ndata_dir = \"x\"\nadmins = [\"a b\"]\nelection_timeout_ms = 5001\n\
                     log_level = \"loud\"\nmonitoring_listen = \"9\"";
         let error = Config::parse(Path::new("c.toml"), text).unwrap_err().to_string();
-        for field in ["listen:", "data_dir:", "admins:", "log_level:", "monitoring_listen:"] {
+        let fields = ["listen:", "data_dir:", "admins:", "log_level:", "monitoring_listen:"];
+        for field in fields.into_iter().chain(["election_timeout_ms: 5001 is not 200 to 5000"]) {
             assert!(error.contains(field), "{error}");
         }
     }

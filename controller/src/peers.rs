@@ -16,7 +16,7 @@ use tonic::{Code, Status};
 use crate::raft::PeerConnector;
 
 /// How long another controller may take to say how it stands.
-const FIGURES_TIMEOUT: Duration = Duration::from_secs(1);
+const FIGURES_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// Trailer of a refusal: the caller was removed from the fleet.
 pub const REMOVED_TRAILER: &str = "fleet-removed";
 

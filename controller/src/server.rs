@@ -138,7 +138,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         .with_context(|| format!("listen on {}", config.listen))?;
     let monitoring = operations::bind(config.monitoring_listen)?;
     let connector: Arc<dyn PeerConnector> = Arc::new(TlsConnector(credentials.clone()));
-    let raft = raft::start(RaftConfig {
+    let store = RaftConfig {
         cluster: identity.cluster.clone(),
         node: identity.node,
         dir: config.data_dir.join("raft"),
@@ -147,8 +147,8 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         connector: Arc::clone(&connector),
         cluster_version_max: fleet_core::fsm::CLUSTER_VERSION_MAX,
         fatal: FatalHook::exit_process(),
-    })
-    .await?;
+    };
+    let raft = raft::start_at_pace(store, config.election_timeout_ms).await?;
     let sessions = Sessions::default();
     let refusals = RefusalLog::default();
     let context = Context {

@@ -22,6 +22,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const NODE: &str = "titan01";
+/// What a controller logs unless it is told otherwise.
+const USUAL_LEVEL: &str = fleet_controller::config::LOG_LEVEL;
 /// What must never be in a bundle.
 const HUSH: &str = "hunter2";
 /// The watchdog's time as the units would say it, but short.
@@ -392,7 +394,7 @@ fn logs_more(
 fn log_levels(lab: &Lab) -> Result<()> {
     let shown = lab.json(&["controller", "log-level"])?;
     ensure!(shown["schema"] == "fleet.log_level/v1" && shown["controller_id"] == 1, "{shown}");
-    ensure!(shown["level"] == "info,openraft=error" && shown["usual"] == shown["level"], "{shown}");
+    ensure!(shown["level"] == USUAL_LEVEL && shown["usual"] == shown["level"], "{shown}");
     logs_more(lab, PROGRAMS[0], "DEBUG", || {
         let said = lab.output(&["controller", "log-level", "debug"])?;
         ensure!(said.contains("debug"), "{said}");
@@ -401,7 +403,7 @@ fn log_levels(lab: &Lab) -> Result<()> {
     lab.run(&["controller", "log-level", "verbose"])?.fails(2, &["level", "is not a level"])?;
     as_nobody(lab, &["controller", "log-level", "debug"])?.fails(4, &["admin"])?;
     as_nobody(lab, &["controller", "log-level"])?.fails(4, &["admin"])?;
-    ensure!(lab.json(&["controller", "log-level", "default"])?["level"] == "info,openraft=error");
+    ensure!(lab.json(&["controller", "log-level", "default"])?["level"] == USUAL_LEVEL);
     ensure!(agent(lab, &["log-level"])?.ok()? == "info\n");
     logs_more(lab, PROGRAMS[1], "DEBUG", || {
         let ran = agent(lab, &["log-level", "fleet_agent=debug,info,h2=trace"])?;
@@ -456,7 +458,7 @@ fn reloads(lab: &Lab) -> Result<()> {
     fs::write(&path, &good)?;
     lab.signal("controller", "1", Signal::SIGHUP)?;
     wait::until("the usual level holds again", SOON, POLL_COMMAND, || {
-        Ok((level()? == "info,openraft=error").then_some(()))
+        Ok((level()? == USUAL_LEVEL).then_some(()))
     })
 }
 

@@ -5,13 +5,14 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use fleet_proto::transport::user::UserFolder;
 use serde_json::Value;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, ELECTION_MS};
 use crate::command::{self, COMMAND_MAX};
 use crate::dev_file::DevProcess;
 use crate::programs;
@@ -64,17 +65,21 @@ impl Cluster {
         self.leader_other_than("", wait::SOON)
     }
 
-    /// Waits until `count` controllers vote and have applied the same entry.
+    /// Waits until `count` controllers vote, and all have applied what the leader had when that was first so.
     pub fn controllers_agree(&self, count: usize, limit: Duration) -> Result<()> {
-        let mut last = Vec::new();
+        let (mut last, mut goal) = (Vec::new(), None);
         wait::until(&format!("{count} controllers agree"), limit, POLL_COMMAND, || {
             last = self.controllers()?;
             let voting: Vec<&Controller> = last.iter().filter(|c| c.voter).collect();
-            let mut applied: Vec<Option<u64>> = voting.iter().map(|c| c.applied_index).collect();
-            applied.dedup();
-            let led = voting.iter().filter(|c| c.role == "leader").count() == 1;
-            let same = applied.len() == 1 && applied[0].is_some();
-            Ok((voting.len() == count && same && led).then_some(()))
+            let mut leaders = voting.iter().filter(|c| c.role == "leader");
+            let (Some(leader), None) = (leaders.next(), leaders.next()) else { return Ok(None) };
+            if voting.len() != count {
+                return Ok(None);
+            }
+            goal = goal.or(leader.applied_index);
+            let Some(goal) = goal else { return Ok(None) };
+            let there = voting.iter().all(|c| c.applied_index.is_some_and(|at| at >= goal));
+            Ok(there.then_some(()))
         })
         .with_context(|| format!("last seen: {last:?}"))
     }
@@ -102,7 +107,8 @@ impl Cluster {
         let config = own.join("controller.toml");
         if !config.exists() {
             let text = format!(
-                "data_dir = {:?}\nlisten = \"127.0.0.1:{}\"\nsocket = {:?}\nadmins = [\"root\"]\n",
+                "data_dir = {:?}\nlisten = \"127.0.0.1:{}\"\nsocket = {:?}\nadmins = [\"root\"]\n\
+                 election_timeout_ms = {ELECTION_MS}\n",
                 own.join("data"),
                 free_port()?,
                 self.state().join(format!("{folder}.sock")),
@@ -168,10 +174,16 @@ impl Cluster {
 /// must find its own free.
 const PORTS: std::ops::Range<u16> = 30_000..32_000;
 
+/// Never gives a port twice: whom the last one is for may not have bound it yet.
 fn free_port() -> Result<u16> {
-    let first = usize::try_from(std::process::id())? * 7 % PORTS.len();
-    let mut ports = PORTS.cycle().skip(first).take(PORTS.len());
-    ports
-        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
-        .context("no port is free")
+    static GIVEN: AtomicUsize = AtomicUsize::new(0);
+    let first = usize::try_from(std::process::id())? * 7;
+    loop {
+        let given = GIVEN.fetch_add(1, Ordering::Relaxed);
+        ensure!(given < PORTS.len(), "no port is free");
+        let port = PORTS.start + u16::try_from((first + given) % PORTS.len())?;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(port);
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
@@ -27,20 +27,26 @@ impl Lab {
     /// Starts a cluster of one controller. `None`, and says so, where this user cannot: that counts as
     /// skipped.
     pub fn start(nodes: u16, gpus: &str) -> Result<Option<Self>> {
-        Self::start_in(1, nodes, gpus, "")
+        Self::start_in("", |state, lab| Cluster::start(state, lab, nodes, gpus))
     }
 
-    /// The same with 1, 3 or 5 controllers.
+    /// The same with 1, 3 or 5 controllers, or with one that others will join: elections are slow, so
+    /// that a busy machine does not cause them.
     pub fn start_with(controllers: u16, nodes: u16, gpus: &str) -> Result<Option<Self>> {
-        Self::start_in(controllers, nodes, gpus, "")
+        Self::start_in("", |state, lab| {
+            Cluster::start_patiently(state, lab, controllers, nodes, gpus)
+        })
     }
 
     /// One controller, in a folder below the test's own.
     pub fn start_below(nodes: u16, gpus: &str, below: &str) -> Result<Option<Self>> {
-        Self::start_in(1, nodes, gpus, below)
+        Self::start_in(below, |state, lab| Cluster::start(state, lab, nodes, gpus))
     }
 
-    fn start_in(controllers: u16, nodes: u16, gpus: &str, below: &str) -> Result<Option<Self>> {
+    fn start_in(
+        below: &str,
+        start: impl FnOnce(&Path, &Path) -> Result<Cluster>,
+    ) -> Result<Option<Self>> {
         if !nix::unistd::geteuid().is_root() {
             tell("SKIPPED: clusters with containers and cgroups need root");
             return Ok(None);
@@ -52,7 +58,7 @@ impl Lab {
         fs::create_dir_all(&lab)?;
         fs::set_permissions(&lab, fs::Permissions::from_mode(0o777))?;
         let state = folder.path().join(below).join("cluster");
-        let cluster = Cluster::start_with(&state, &lab, controllers, nodes, gpus)?;
+        let cluster = start(&state, &lab)?;
         let belongings = Belongings::of(folder.path(), &state)?;
         Ok(Some(Self { cluster, belongings, expected: Vec::new(), folder }))
     }

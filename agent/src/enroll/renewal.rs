@@ -58,8 +58,12 @@ pub struct Renewal {
 impl Renewal {
     /// Renews through the same controllers, with its own record of what went wrong.
     pub fn new(folder: IdentityFolder, dialer: &Dialer) -> Self {
-        let dialer = Dialer::new(dialer.addresses().to_vec(), dialer.credentials().clone());
-        Self { folder, dialer, check_interval: CHECK_INTERVAL, retry_min: RETRY_MIN }
+        Self {
+            folder,
+            dialer: dialer.sibling(),
+            check_interval: CHECK_INTERVAL,
+            retry_min: RETRY_MIN,
+        }
     }
 
     /// The same with other pauses.

@@ -139,6 +139,18 @@ impl IdentityFolder {
         record.controllers.iter().map(parse).collect()
     }
 
+    /// Replaces the addresses on record.
+    pub fn store_addresses(&self, addresses: &[Address]) -> Result<(), StoreError> {
+        let mut record = self.record()?.ok_or(StoreError::NotJoined)?;
+        record.controllers = addresses.iter().map(ToString::to_string).collect();
+        let path = self.file(RECORD);
+        let json = serde_json::to_vec_pretty(&record).map_err(|error| StoreError::Damaged {
+            path: path.clone(),
+            reason: error.to_string(),
+        })?;
+        Ok(files::write_atomic(&path, &json, MODE_PUBLIC)?)
+    }
+
     /// The key in use.
     pub fn key(&self) -> Result<OwnKey, StoreError> {
         self.read_key(KEY)

@@ -8,7 +8,7 @@ use fleet_core::name::NodeName;
 use fleet_daemon::progress::Pulse;
 use fleet_proto::convert::rejection::LEADER_TRAILER;
 use fleet_proto::transport::client::{Address, Dialer};
-use fleet_proto::transport::limits::{AGENT_MESSAGE_BYTES_MAX, CONNECT_TIMEOUT};
+use fleet_proto::transport::limits::{ADDRESSES_MAX, AGENT_MESSAGE_BYTES_MAX, CONNECT_TIMEOUT};
 use fleet_proto::v1;
 use fleet_proto::v1::agent_message::Message;
 use fleet_proto::v1::agents_client::AgentsClient;
@@ -23,6 +23,7 @@ use super::backoff::Backoff;
 use super::{Batch, Fence, Outbox, Standing};
 use crate::allocations::Registry;
 use crate::clock;
+use crate::enroll::store::IdentityFolder;
 use crate::inventory::View;
 use crate::tunnel::Tunnels;
 
@@ -40,6 +41,8 @@ const BEAT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// How long a controller may take to accept the agent: the registration goes through the log.
 const ACCEPT_MAX: Duration = Duration::from_secs(10);
+/// After a link that worked is lost, the next is begun within this time, at a moment drawn by lot.
+const LOST_SPREAD: Duration = Duration::from_millis(500);
 /// Messages that wait for the connection.
 const QUEUE: usize = 64;
 
@@ -58,6 +61,8 @@ pub struct LinkParts {
     /// When the heartbeat was sent, since boot, that a controller answered last.
     pub heard: watch::Sender<Duration>,
     pub pulse: Pulse,
+    /// Where addresses that the controllers tell are kept; nothing where the configuration says them.
+    pub addresses: Option<IdentityFolder>,
 }
 
 /// The task that keeps the connection.
@@ -116,7 +121,11 @@ impl Link {
             }
             next = self.next_address(at, &status);
             // Another address is tried at once while there is one that was not.
-            if at + 1 >= channels.len() || useful {
+            if useful {
+                // All agents lost the same leader at the same moment.
+                let pause = LOST_SPREAD.mul_f64(f64::from(random()) / f64::from(u16::MAX));
+                self.parts.pulse.during(sleep(pause)).await;
+            } else if at + 1 >= channels.len() {
                 self.parts.pulse.during(sleep(self.backoff.pause(random()))).await;
             }
         }
@@ -176,6 +185,33 @@ impl Link {
         };
         let status = session.serve(inbound).await;
         (session.useful, status)
+    }
+}
+
+impl LinkParts {
+    /// Takes over where the controllers are. What cannot be read is left out; none at all changes nothing.
+    /// The one in use stays: it is known to be reached from here.
+    fn learn_addresses(&self, told: &[String], in_use: &Address) {
+        let Some(folder) = &self.addresses else { return };
+        let mut new: Vec<Address> = told.iter().filter_map(|text| text.parse().ok()).collect();
+        if new.is_empty() {
+            return;
+        }
+        new.truncate(ADDRESSES_MAX - 1);
+        if !new.contains(in_use) {
+            new.push(in_use.clone());
+        }
+        // Each controller names itself first: another order is no change.
+        let known = self.dialer.addresses();
+        if known.len() == new.len() && new.iter().all(|address| known.contains(address)) {
+            return;
+        }
+        tracing::info!(controllers = ?told, "the controllers' addresses changed");
+        self.dialer.set_addresses(new.clone());
+        // Known in memory all the same; the next start asks the old ones, which tell it again.
+        if let Err(error) = folder.store_addresses(&new) {
+            tracing::warn!(%error, "the controllers' addresses are not stored");
+        }
     }
 }
 
@@ -258,6 +294,9 @@ impl Session<'_> {
             Some(Answer::Echo(echo)) => self.echoed(Duration::from_millis(echo.sent_boottime_ms)),
             Some(Answer::OpenTunnel(open)) => {
                 self.parts.tunnels.open(&self.address, &self.channel, open);
+            }
+            Some(Answer::Controllers(told)) => {
+                self.parts.learn_addresses(&told.addresses, &self.address);
             }
             // From a newer controller: nothing this agent could do.
             None => tracing::warn!("a message of an unknown kind"),

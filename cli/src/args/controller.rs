@@ -2,7 +2,15 @@
 
 use clap::Args;
 
-use super::OutputArgs;
+use super::output::{OutputArgs, WatchArgs};
+
+#[derive(Debug, Default, Args)]
+pub(crate) struct ControllerStatusArgs {
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
 
 #[derive(Debug, Args)]
 #[command(

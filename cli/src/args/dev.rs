@@ -28,6 +28,9 @@ pub(crate) struct DevArgs {
     /// How many controllers: 1, 3 or 5
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = controllers)]
     pub(crate) controllers: u16,
+    /// How long a controller waits for a silent leader, in milliseconds; more on a busy machine
+    #[arg(long, value_name = "MS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(200..=5_000))]
+    pub(crate) election_timeout: u64,
     /// Where to keep everything [default: a new folder that is removed at the end]
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,

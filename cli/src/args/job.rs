@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::output::{OutputArgs, OwnerArgs, WatchArgs};
+use super::output::{OutputArgs, OwnerArgs, StaleArgs, WatchArgs};
 
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
@@ -76,6 +76,8 @@ pub(crate) struct JobListArgs {
     pub(crate) node: Option<String>,
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
+    #[command(flatten)]
+    pub(crate) stale: StaleArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

@@ -20,7 +20,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 pub(crate) use audit::{AuditArgs, AuditFormat, AuditVerb, ExportArgs, VerifyArgs};
-pub(crate) use controller::{ControllerAddArgs, ControllerRemoveArgs, TransferArgs};
+pub(crate) use controller::{
+    ControllerAddArgs, ControllerRemoveArgs, ControllerStatusArgs, TransferArgs,
+};
 pub(crate) use dev::{DevArgs, DevGpus, DevVerb, FaultArgs};
 pub(crate) use job::{
     CancelArgs, CheckpointArgs, CheckpointListArgs, CheckpointVerb, JobArgs, JobListArgs,
@@ -32,7 +34,7 @@ pub(crate) use node::{
     StatusArgs, ThawArgs, TokenCreateArgs, TokenVerb, TopArgs, UncordonArgs,
 };
 pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
-pub(crate) use output::{Format, OutputArgs, OwnerArgs};
+pub(crate) use output::{Format, OutputArgs, OwnerArgs, WatchArgs};
 pub(crate) use reservation::{
     ExtendArgs, ReleaseArgs, ReservationArgs, ReservationListArgs, ReservationShowArgs,
     ReservationVerb, ReserveArgs, WishArgs,

@@ -2,14 +2,18 @@
 
 use clap::{Args, Subcommand};
 
-use super::controller::{ControllerAddArgs, ControllerRemoveArgs, TransferArgs};
+use super::controller::{
+    ControllerAddArgs, ControllerRemoveArgs, ControllerStatusArgs, TransferArgs,
+};
 use super::operations::{DebugBundleArgs, LogLevelArgs};
-use super::output::{OutputArgs, WatchArgs};
+use super::output::{OutputArgs, StaleArgs, WatchArgs};
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
+    #[command(flatten)]
+    pub(crate) stale: StaleArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -50,6 +54,8 @@ pub(crate) enum NodeVerb {
 pub(crate) struct NodeListArgs {
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
+    #[command(flatten)]
+    pub(crate) stale: StaleArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -162,6 +168,8 @@ pub(crate) struct GpuListArgs {
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
     #[command(flatten)]
+    pub(crate) stale: StaleArgs,
+    #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
 
@@ -208,7 +216,7 @@ pub(crate) struct ControllerArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ControllerVerb {
     /// Show the controller's state
-    Status(StatusArgs),
+    Status(ControllerStatusArgs),
     /// List the controllers and how each stands
     List(OutputArgs),
     /// Make a token for one more controller; prints the line to type there

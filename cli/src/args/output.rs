@@ -45,9 +45,16 @@ pub(crate) struct OwnerArgs {
     pub(crate) user: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct WatchArgs {
     /// Show it again every two seconds until Ctrl-C
     #[arg(short, long)]
     pub(crate) watch: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct StaleArgs {
+    /// Any controller may answer, also without a quorum; says how old the answer may be
+    #[arg(long)]
+    pub(crate) stale: bool,
 }

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::output::{OutputArgs, OwnerArgs, WatchArgs};
+use super::output::{OutputArgs, OwnerArgs, StaleArgs, WatchArgs};
 use crate::gpu_wish::GpuWish;
 
 /// Which GPUs; `reserve` and `run` share it.
@@ -106,6 +106,8 @@ pub(crate) struct ReservationListArgs {
     pub(crate) all: bool,
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
+    #[command(flatten)]
+    pub(crate) stale: StaleArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

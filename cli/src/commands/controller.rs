@@ -2,8 +2,8 @@
 
 use fleet_proto::v1::{ResetClockRequest, ThawEvictionsRequest};
 
-use super::{Context, status::fetch};
-use crate::args::{Format, OutputArgs, ResetClockArgs, ThawArgs};
+use super::{Context, status::fetch, watch};
+use crate::args::{ControllerStatusArgs, Format, ResetClockArgs, ThawArgs};
 use crate::client::request_meta;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -11,18 +11,23 @@ use crate::output::controller::ControllerStatus;
 use crate::output::status::Status;
 use crate::output::text::{ask, print, say};
 
-pub(super) async fn status(context: &Context, output: &OutputArgs) -> Result<Exit, Failure> {
-    let (client, printer) = (context.client()?, context.printer(output)?);
-    let (status, items) = (fetch(&client).await?, super::members::fetch(&client).await?);
-    let text = match printer.format {
-        Format::Table | Format::Wide => {
-            format!("{}\n{}", printer.one(&status)?, printer.list(&items)?)
-        }
-        Format::Json => printer.one(&ControllerStatus { status, items })?,
-        Format::Jsonl | Format::Csv => printer.list(&items)?,
-    };
-    print(&text)?;
-    Ok(Exit::Done)
+/// Every controller is asked, and each answers for itself.
+pub(super) async fn status(
+    context: &Context,
+    args: &ControllerStatusArgs,
+) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    watch::show(&client, args.watch, async || {
+        let (status, items) = (fetch(&client).await?, super::members::fetch(&client).await?);
+        Ok(match printer.format {
+            Format::Table | Format::Wide => {
+                format!("{}\n{}", printer.one(&status)?, printer.list(&items)?)
+            }
+            Format::Json => printer.one(&ControllerStatus { status, items })?,
+            Format::Jsonl | Format::Csv => printer.list(&items)?,
+        })
+    })
+    .await
 }
 
 pub(super) async fn thaw(context: &Context, args: &ThawArgs) -> Result<Exit, Failure> {

@@ -19,14 +19,15 @@ const CLEAR_MAX: Duration = Duration::from_secs(10);
 const CLEAR_LOOK: Duration = Duration::from_millis(200);
 
 pub(super) async fn list(context: &Context, args: &GpuListArgs) -> Result<Exit, Failure> {
-    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let (client, printer) =
+        (context.client()?.stale(args.stale.stale), context.printer(&args.output)?);
     let request = ListGpusRequest {
         uuids: Vec::new(),
         node: args.node.clone().unwrap_or_default(),
         model: args.model.clone().unwrap_or_default(),
         free: args.free,
     };
-    watch::show(args.watch.watch, async || printer.list(&fetch(&client, request.clone()).await?))
+    watch::show(&client, args.watch, async || printer.list(&fetch(&client, request.clone()).await?))
         .await
 }
 

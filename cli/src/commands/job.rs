@@ -22,7 +22,8 @@ pub(super) async fn ps(context: &Context, args: &PsArgs) -> Result<Exit, Failure
 }
 
 pub(super) async fn list(context: &Context, args: &JobListArgs) -> Result<Exit, Failure> {
-    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let (client, printer) =
+        (context.client()?.stale(args.stale.stale), context.printer(&args.output)?);
     let request = ListJobsRequest {
         ids: Vec::new(),
         owner: owner_filter(&client, &args.owner).await?,
@@ -30,7 +31,7 @@ pub(super) async fn list(context: &Context, args: &JobListArgs) -> Result<Exit, 
         with_spec: false,
         node: args.node.clone().unwrap_or_default(),
     };
-    watch::show(args.watch.watch, async || printer.list(&fetch(&client, request.clone()).await?))
+    watch::show(&client, args.watch, async || printer.list(&fetch(&client, request.clone()).await?))
         .await
 }
 

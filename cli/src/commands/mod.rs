@@ -32,8 +32,8 @@ use clap::CommandFactory;
 
 use crate::args::{AuditVerb, CheckpointVerb, Cli, ControllerVerb, GpuVerb, JobVerb, NodeVerb};
 use crate::args::{
-    CheckpointListArgs, DevVerb, OutputArgs, OwnerArgs, ReservationVerb, SnapshotVerb, TokenVerb,
-    Verb,
+    CheckpointListArgs, ControllerStatusArgs, DevVerb, OutputArgs, OwnerArgs, ReservationVerb,
+    SnapshotVerb, TokenVerb, Verb,
 };
 use crate::client::Client;
 use crate::config::Config;
@@ -159,10 +159,8 @@ pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
             AuditVerb::Verify(verify) => audit::verify(context, &verify),
         },
         Verb::Controller(args) => match args.verb {
-            None => controller::status(context, &OutputArgs::default()).await,
-            Some(ControllerVerb::Status(status)) => {
-                controller::status(context, &status.output).await
-            }
+            None => controller::status(context, &ControllerStatusArgs::default()).await,
+            Some(ControllerVerb::Status(status)) => controller::status(context, &status).await,
             Some(ControllerVerb::List(output)) => members::list(context, &output).await,
             Some(ControllerVerb::Add(add)) => members::add(context, &add).await,
             Some(ControllerVerb::Remove(remove)) => members::remove(context, &remove).await,

@@ -20,8 +20,9 @@ use crate::output::text::{ask, print, say};
 const KIND: &str = "node";
 
 pub(super) async fn list(context: &Context, args: &NodeListArgs) -> Result<Exit, Failure> {
-    let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    watch::show(args.watch.watch, async || {
+    let (client, printer) =
+        (context.client()?.stale(args.stale.stale), context.printer(&args.output)?);
+    watch::show(&client, args.watch, async || {
         printer.list(&fetch(&client, ListNodesRequest::default()).await?)
     })
     .await

@@ -16,10 +16,11 @@ use crate::output::text::{print, say};
 pub(super) const KIND: &str = "reservation";
 
 pub(super) async fn list(context: &Context, args: &ReservationListArgs) -> Result<Exit, Failure> {
-    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let (client, printer) =
+        (context.client()?.stale(args.stale.stale), context.printer(&args.output)?);
     let owner = owner_filter(&client, &args.owner).await?;
     let request = ListReservationsRequest { ids: Vec::new(), owner, all: args.all };
-    watch::show(args.watch.watch, async || {
+    watch::show(&client, args.watch, async || {
         let items = fetch(&client, request.clone()).await?;
         printer.list(&items)
     })

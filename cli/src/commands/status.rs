@@ -16,8 +16,9 @@ use crate::output::text::print;
 use crate::times::Clock;
 
 pub(super) async fn run(context: &Context, args: &StatusArgs) -> Result<Exit, Failure> {
-    let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    watch::show(args.watch.watch, async || {
+    let client = context.client()?.stale(args.stale.stale);
+    let printer = context.printer(&args.output)?;
+    watch::show(&client, args.watch, async || {
         let status = fetch(&client).await?;
         if !printer.for_people() {
             return printer.one(&status);

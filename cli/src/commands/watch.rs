@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::args::WatchArgs;
+use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::text::print;
+use crate::output::text::{print, say};
 
 /// Between two looks of `--watch`.
 pub(super) const WATCH_PERIOD: Duration = Duration::from_secs(2);
@@ -29,19 +31,31 @@ impl Drop for OtherScreen {
     }
 }
 
-/// Prints `look` once, or with `watch` every two seconds until Ctrl-C.
+/// Prints `look` once, or with `--watch` every two seconds until Ctrl-C; and how old it may be, where `client`
+/// was told so.
 pub(super) async fn show(
-    watch: bool,
+    client: &Client,
+    args: WatchArgs,
     look: impl AsyncFn() -> Result<String, Failure>,
 ) -> Result<Exit, Failure> {
-    if !watch {
+    if !args.watch {
         print(&look().await?)?;
+        if let Some(age) = client.take_age() {
+            say(&age);
+        }
         return Ok(Exit::Done);
     }
     if !std::io::stdout().is_terminal() {
         return Err(Failure::usage("--watch", "needs a terminal"));
     }
-    again_and_again(WATCH_PERIOD, look).await
+    again_and_again(WATCH_PERIOD, async || {
+        let text = look().await?;
+        Ok(match client.take_age() {
+            Some(age) => format!("{}\n\n{age}\n", text.trim_end()),
+            None => text,
+        })
+    })
+    .await
 }
 
 /// The refreshing view. A failed look is shown and tried again: a controller may be away a while.

@@ -56,11 +56,19 @@ impl Context {
             return Err(Status::invalid_argument("the first message must be `open`"));
         };
         let job = writes::job_id(&open.job)?;
+        // Agents are connected to the leader, and a follower may not know the job yet.
+        self.newest().await?;
         self.may_look_into(caller, &job, "attach")?;
         let (client, output) = mpsc::channel(OUTPUT_IN_FLIGHT);
         let follow = Follow { context: self.clone(), job, open, client };
         tokio::spawn(async move {
-            if let Err(Ok(status)) = follow.run(input).await {
+            let ended = tokio::select! {
+                ended = follow.run(input) => ended,
+                () = follow.context.deposed() => {
+                    Err(Ok(Status::unavailable("this controller does not lead any more")))
+                }
+            };
+            if let Err(Ok(status)) = ended {
                 drop(follow.client.send(Err(status)).await);
             }
         });

@@ -8,6 +8,7 @@ use fleet_core::job::JobState;
 use fleet_core::node::Liveness;
 use fleet_core::reservation::ReservationState;
 use fleet_core::time::{Millis, Timestamp};
+use fleet_proto::convert::freshness::{Freshness, may_be_stale};
 use fleet_proto::transport::limits::USER_MESSAGE_BYTES_MAX;
 use fleet_proto::v1;
 use fleet_proto::v1::fleet_server::{Fleet, FleetServer};
@@ -45,6 +46,15 @@ fn among<T: AsRef<str>>(filter: &[T], id: &str) -> bool {
     filter.is_empty() || filter.iter().any(|f| f.as_ref() == id)
 }
 
+/// An answer that says how old it may be, where it is not confirmed.
+fn answer<T>(message: T, fresh: Option<Freshness>) -> Response<T> {
+    let mut response = Response::new(message);
+    if let Some(fresh) = fresh {
+        fresh.mark(&mut response);
+    }
+    response
+}
+
 #[tonic::async_trait]
 impl Fleet for FleetService {
     type AttachStream = Chunks<v1::AttachOutput>;
@@ -54,10 +64,12 @@ impl Fleet for FleetService {
 
     async fn get_status(&self, request: Request<v1::GetStatusRequest>) -> Reply<v1::Status> {
         let caller = self.0.callers.user(&request).await?;
+        // Each controller tells of itself; whoever takes old answers is told how old this one may be.
+        let fresh = may_be_stale(&request).then(|| self.0.freshness());
         let mut status = self.0.status();
         status.caller = caller.name.to_string();
         status.caller_is_admin = caller.admin;
-        Ok(Response::new(status))
+        Ok(answer(status, fresh))
     }
 
     async fn list_nodes(
@@ -65,13 +77,13 @@ impl Fleet for FleetService {
         request: Request<v1::ListNodesRequest>,
     ) -> Reply<v1::ListNodesResponse> {
         self.0.callers.user(&request).await?;
-        self.0.newest().await?;
+        let fresh = self.0.newest_unless_stale(&request).await?;
         let filter = request.into_inner().names;
         let items = self.0.raft.read(|fsm| {
             let wanted = fsm.nodes().values().filter(|n| among(&filter, n.name.as_str()));
             wanted.map(|n| views::node(fsm, &self.0.sessions, n)).collect()
         });
-        Ok(Response::new(v1::ListNodesResponse { items }))
+        Ok(answer(v1::ListNodesResponse { items }, fresh))
     }
 
     async fn list_gpus(
@@ -79,7 +91,7 @@ impl Fleet for FleetService {
         request: Request<v1::ListGpusRequest>,
     ) -> Reply<v1::ListGpusResponse> {
         self.0.callers.user(&request).await?;
-        self.0.newest().await?;
+        let fresh = self.0.newest_unless_stale(&request).await?;
         let filter = request.into_inner();
         let items = self.0.raft.read(|fsm| {
             fsm.nodes()
@@ -92,7 +104,7 @@ impl Fleet for FleetService {
                 .map(|g| views::gpu(fsm, &self.0.sessions, g))
                 .collect()
         });
-        Ok(Response::new(v1::ListGpusResponse { items }))
+        Ok(answer(v1::ListGpusResponse { items }, fresh))
     }
 
     async fn list_reservations(
@@ -100,7 +112,7 @@ impl Fleet for FleetService {
         request: Request<v1::ListReservationsRequest>,
     ) -> Reply<v1::ListReservationsResponse> {
         self.0.callers.user(&request).await?;
-        self.0.newest().await?;
+        let fresh = self.0.newest_unless_stale(&request).await?;
         let filter = request.into_inner();
         let mut items: Vec<v1::Reservation> = self.0.raft.read(|fsm| {
             fsm.reservations()
@@ -112,7 +124,7 @@ impl Fleet for FleetService {
                 .collect()
         });
         items.sort_by_key(|r| r.starts_at_unix_ms);
-        Ok(Response::new(v1::ListReservationsResponse { items }))
+        Ok(answer(v1::ListReservationsResponse { items }, fresh))
     }
 
     async fn list_jobs(
@@ -120,7 +132,7 @@ impl Fleet for FleetService {
         request: Request<v1::ListJobsRequest>,
     ) -> Reply<v1::ListJobsResponse> {
         let caller = self.0.callers.user(&request).await?;
-        self.0.newest().await?;
+        let fresh = self.0.newest_unless_stale(&request).await?;
         let filter = request.into_inner();
         let mut jobs: Vec<(u64, v1::Job)> = self.0.raft.read(|fsm| {
             let plan = self.0.plan.of(fsm);
@@ -142,7 +154,7 @@ impl Fleet for FleetService {
         });
         jobs.sort_by_key(|(submitted, _)| *submitted);
         let items = jobs.into_iter().map(|(_, job)| job).collect();
-        Ok(Response::new(v1::ListJobsResponse { items }))
+        Ok(answer(v1::ListJobsResponse { items }, fresh))
     }
 
     async fn list_checkpoints(
@@ -262,6 +274,7 @@ impl Fleet for FleetService {
         request: Request<v1::ListControllersRequest>,
     ) -> Reply<v1::ListControllersResponse> {
         self.0.callers.user(&request).await?;
+        self.0.caught_up().await?;
         Ok(Response::new(self.0.list_controllers().await))
     }
 

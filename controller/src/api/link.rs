@@ -37,6 +37,8 @@ pub(super) struct Link {
     connection: u64,
     stream: Outbound,
     sent: Option<DesiredNode>,
+    /// Addresses of the controllers, as the agent was told.
+    told: Vec<String>,
     waiting: VecDeque<v1::AgentReports>,
     suspended: bool,
 }
@@ -58,8 +60,9 @@ impl Link {
         connection: u64,
         stream: Outbound,
     ) -> Self {
-        let (sent, waiting) = (None, VecDeque::new());
-        Self { context, node, actor, instance, connection, stream, sent, waiting, suspended: false }
+        let (sent, told, waiting) = (None, Vec::new(), VecDeque::new());
+        let suspended = false;
+        Self { context, node, actor, instance, connection, stream, sent, told, waiting, suspended }
     }
 
     pub(super) async fn run(
@@ -206,9 +209,21 @@ impl Link {
         self.send(v1::ControllerMessage { message: Some(Answer::Acknowledge(acknowledge)) }).await
     }
 
+    /// Tells where the controllers are, if that changed.
+    async fn send_addresses(&mut self) -> Result<(), End> {
+        let addresses = self.context.addresses();
+        if addresses == self.told {
+            return Ok(());
+        }
+        self.told.clone_from(&addresses);
+        let told = Answer::Controllers(v1::ControllerAddresses { addresses });
+        self.send(v1::ControllerMessage { message: Some(told) }).await
+    }
+
     /// Sends what should be on the node if that changed, after making sure that this controller
     /// still leads: a deposed leader must not order anything.
     async fn send_desired(&mut self) -> Result<(), End> {
+        self.send_addresses().await?;
         let held = self.context.sessions.held(&self.node);
         let desired = self.context.raft.read(|fsm| fsm.desired(&self.node, &held));
         if self.sent.as_ref() == Some(&desired) {

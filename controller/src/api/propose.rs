@@ -2,6 +2,7 @@
 
 use fleet_core::command::{Command, ENVELOPE_VERSION, RequestKey};
 use fleet_core::{Actor, Envelope, Rejection, Reply, Timestamp};
+use fleet_proto::convert::freshness::{Freshness, may_be_stale};
 use fleet_proto::convert::rejection::{LEADER_TRAILER, NO_QUORUM_TRAILER, to_status};
 use fleet_proto::v1;
 use prost::Message;
@@ -120,6 +121,40 @@ impl Context {
                 "this controller's clock is {} s from the fleet's time and no majority of agents confirms it yet; try again in a moment, or an admin confirms it with `fleet controller reset-clock`",
                 step_ms / 1_000
             ))),
+        }
+    }
+
+    /// Returns when this controller does not lead any more.
+    pub(super) async fn deposed(&self) {
+        drop(self.raft.leadership().wait_for(|l| !l.is_leader).await);
+    }
+
+    /// [`Self::newest`], unless the caller takes an old answer: then how old it may be.
+    pub(super) async fn newest_unless_stale<T>(
+        &self,
+        request: &tonic::Request<T>,
+    ) -> Result<Option<Freshness>, Status> {
+        if !may_be_stale(request) {
+            return self.newest().await.map(|()| None);
+        }
+        Ok(Some(self.freshness()))
+    }
+
+    /// How old the state here may be.
+    pub(super) fn freshness(&self) -> Freshness {
+        let age = self.raft.age().map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+        Freshness { controller: self.raft.node(), age_ms: age }
+    }
+
+    /// Sends the caller to the leader as long as this controller never knew the newest state: a new one would
+    /// tell of a fleet without members. Without a leader it answers all the same.
+    pub(super) async fn caught_up(&self) -> Result<(), Status> {
+        if self.raft.age().is_some() {
+            return Ok(());
+        }
+        match self.raft.ensure_linearizable().await {
+            Err(ReadError::NotLeader { leader: Some(leader) }) => Err(elsewhere(Some(&leader))),
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 

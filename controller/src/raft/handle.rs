@@ -438,6 +438,10 @@ impl RaftHandle {
     /// is the newest. Nothing where it never was.
     pub fn age(&self) -> Option<Duration> {
         if self.leadership.borrow().is_leader {
+            // Nobody else can have decided anything.
+            if is_alone(&self.raft.server_metrics().borrow_watched(), self.node) {
+                return Some(Duration::ZERO);
+            }
             let metrics = self.raft.metrics();
             return metrics.borrow_watched().last_quorum_acked.map(|at| at.elapsed());
         }

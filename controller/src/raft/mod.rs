@@ -53,5 +53,5 @@ pub use members::{Members, Progress};
 pub use network::{NoPeers, PeerConnector, PlaintextConnector};
 pub use service::{PeerCheck, RaftService};
 pub use snapshot::SnapshotFileError;
-pub use start::{RaftConfig, StartError, start};
+pub use start::{ELECTION_MS, RaftConfig, StartError, start, start_at_pace};
 pub use state_machine::RestoreError;

@@ -22,12 +22,11 @@ use crate::audit::{AuditError, AuditStore};
 
 /// The audit database, beside log and snapshot.
 pub(super) const AUDIT_FILE: &str = "audit.redb";
-/// Time between two heartbeats of the leader.
-const HEARTBEAT_MS: u64 = 150;
-/// A follower that hears nothing for a time between these two starts an election. The leader's
-/// lease is as long as the longer one, so larger values cost time after a leader's death.
-const ELECTION_MIN_MS: u64 = 600;
-pub(super) const ELECTION_MAX_MS: u64 = 1_000;
+/// A follower that hears nothing for a time between this and [`longest_election_ms`] of it starts an election.
+/// The leader's lease is as long as the longer one, so larger values cost time after a leader's death.
+pub const ELECTION_MS: u64 = 600;
+/// Heartbeats in the shortest election timeout.
+const HEARTBEATS: u64 = 4;
 /// Entries after which a snapshot is made.
 const SNAPSHOT_EVERY: u64 = 5_000;
 /// Entries kept in the log although a snapshot contains them, for followers that lag a little.
@@ -116,13 +115,23 @@ fn consensus(error: impl std::fmt::Display) -> StartError {
     StartError::Consensus(error.to_string())
 }
 
+/// The longest election timeout and the leader's lease, where `election_ms` is the shortest.
+pub(super) const fn longest_election_ms(election_ms: u64) -> u64 {
+    election_ms * 5 / 3
+}
+
 /// openraft's configuration, with every value that matters named above.
-fn raft_config(config: &RaftConfig, snapshot_every: u64, kept: u64) -> Result<Config, StartError> {
+fn raft_config(
+    config: &RaftConfig,
+    snapshot_every: u64,
+    kept: u64,
+    election_ms: u64,
+) -> Result<Config, StartError> {
     Config {
         cluster_name: config.cluster.clone(),
-        heartbeat_interval: HEARTBEAT_MS,
-        election_timeout_min: ELECTION_MIN_MS,
-        election_timeout_max: ELECTION_MAX_MS,
+        heartbeat_interval: election_ms / HEARTBEATS,
+        election_timeout_min: election_ms,
+        election_timeout_max: longest_election_ms(election_ms),
         enable_pre_vote: Some(true),
         // A leader that lost power with an entry that others had applied, and not yet on its own disk, must
         // not go on leading the same term: it would give that index to another command.
@@ -139,18 +148,35 @@ fn raft_config(config: &RaftConfig, snapshot_every: u64, kept: u64) -> Result<Co
 
 /// Opens everything under `config.dir` and starts to take part.
 pub async fn start(config: RaftConfig) -> Result<RaftHandle, StartError> {
-    let handle = start_with(config, SNAPSHOT_EVERY, ENTRIES_KEPT, journal::SEGMENT_BYTES).await?;
+    start_at_pace(config, ELECTION_MS).await
+}
+
+/// [`start`] for a machine or network where elections must be slower. All members use the same.
+pub async fn start_at_pace(config: RaftConfig, election_ms: u64) -> Result<RaftHandle, StartError> {
+    let sizes = (SNAPSHOT_EVERY, ENTRIES_KEPT, journal::SEGMENT_BYTES);
+    let handle = open(config, sizes, election_ms).await?;
     handle.bound_log(LOG_BYTES_MAX);
     Ok(handle)
 }
 
 /// [`start`] with other sizes: for tests that want snapshots and purges early.
+#[cfg(test)]
 pub(super) async fn start_with(
     config: RaftConfig,
     snapshot_every: u64,
     kept: u64,
     segment_bytes: u64,
 ) -> Result<RaftHandle, StartError> {
+    open(config, (snapshot_every, kept, segment_bytes), ELECTION_MS).await
+}
+
+/// `sizes`: entries between snapshots, entries kept, bytes of a segment.
+async fn open(
+    config: RaftConfig,
+    sizes: (u64, u64, u64),
+    election_ms: u64,
+) -> Result<RaftHandle, StartError> {
+    let (snapshot_every, kept, segment_bytes) = sizes;
     let identity = Identity { cluster: config.cluster.clone(), node: config.node };
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(&config.dir)?);
     let marked = divergence::marked(&*disk);
@@ -179,7 +205,7 @@ pub(super) async fn start_with(
         audit: audit.clone(),
         members: members.clone(),
     };
-    let openraft = Arc::new(raft_config(&config, snapshot_every, kept)?);
+    let openraft = Arc::new(raft_config(&config, snapshot_every, kept, election_ms)?);
     let raft = Raft::new(config.node, openraft, network, log.clone(), state_machine)
         .await
         .map_err(consensus)?;

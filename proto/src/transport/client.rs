@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{AlertDescription, ClientConfig};
@@ -122,7 +123,8 @@ impl DialError {
 /// Makes channels to the controllers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Dialer {
-    addresses: Arc<[Address]>,
+    /// Shared by all clones, and replaced as a whole.
+    addresses: Arc<ArcSwap<Vec<Address>>>,
     credentials: SharedCredentials,
     /// The address that worked last is tried first.
     preferred: Arc<AtomicUsize>,
@@ -134,15 +136,27 @@ impl Dialer {
     pub fn new(mut addresses: Vec<Address>, credentials: SharedCredentials) -> Self {
         addresses.truncate(ADDRESSES_MAX);
         Self {
-            addresses: addresses.into(),
+            addresses: Arc::new(ArcSwap::from_pointee(addresses)),
             credentials,
             preferred: Arc::default(),
             last_error: Arc::default(),
         }
     }
 
-    pub fn addresses(&self) -> &[Address] {
-        &self.addresses
+    pub fn addresses(&self) -> Arc<Vec<Address>> {
+        self.addresses.load_full()
+    }
+
+    /// From now on these are used, by all clones and siblings; connections that exist go on.
+    pub fn set_addresses(&self, mut addresses: Vec<Address>) {
+        addresses.truncate(ADDRESSES_MAX);
+        self.addresses.store(Arc::new(addresses));
+    }
+
+    /// One that goes to the same places, with its own record of what went wrong.
+    pub fn sibling(&self) -> Self {
+        let addresses = self.addresses.clone();
+        Self { addresses, ..Self::new(Vec::new(), self.credentials.clone()) }
     }
 
     pub fn credentials(&self) -> &SharedCredentials {
@@ -167,7 +181,7 @@ impl Dialer {
             dialer.last_error = self.last_error.clone();
             (address.clone(), dialer.channel())
         };
-        self.addresses.iter().map(one).collect()
+        self.addresses().iter().map(one).collect()
     }
 
     /// Why the last attempt to connect failed, or why the controller refused our certificate after
@@ -186,11 +200,12 @@ impl Dialer {
     }
 
     async fn connect_any(&self) -> Result<(Address, TlsStream<TcpStream>), DialError> {
-        let count = self.addresses.len();
+        let addresses = self.addresses();
+        let count = addresses.len();
         let first = self.preferred.load(Ordering::Relaxed);
         let mut failure = DialError::NoAddress;
         for index in (0..count).map(|offset| (first + offset) % count) {
-            let address = &self.addresses[index];
+            let address = &addresses[index];
             match connect_tls(address, self.credentials.client_config()).await {
                 Ok(stream) => {
                     self.preferred.store(index, Ordering::Relaxed);

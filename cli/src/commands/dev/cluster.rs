@@ -55,6 +55,7 @@ pub(in crate::commands) async fn run(context: &Context, args: &DevArgs) -> Resul
         programs,
         nodes: args.nodes,
         controllers: args.controllers,
+        election_timeout_ms: args.election_timeout,
         gpus: args.gpus,
         tag: tag(args.state.as_deref())?,
     };

@@ -19,7 +19,7 @@ use crate::exit_code::Exit;
 use crate::times::Clock;
 
 /// Until a controller answers, and until all of them vote.
-const CONTROLLER_TIMEOUT: Duration = Duration::from_secs(60);
+const CONTROLLER_TIMEOUT: Duration = Duration::from_secs(90);
 /// Between two renewals of the certificate by which `fleet` finds several controllers.
 pub(super) const RENEW_EVERY: Duration = Duration::from_secs(3_600);
 

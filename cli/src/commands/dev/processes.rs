@@ -75,6 +75,7 @@ pub(super) struct Plan {
     pub(super) programs: Programs,
     pub(super) nodes: u16,
     pub(super) controllers: u16,
+    pub(super) election_timeout_ms: u64,
     pub(super) gpus: DevGpus,
     /// Tells the control groups of several clusters on one machine apart.
     pub(super) tag: String,
@@ -185,9 +186,11 @@ impl Plan {
         if !config.exists() {
             let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
             let text = format!(
-                "data_dir = {}\nlisten = \"{listen}\"\nsocket = {}\nadmins = [\"root\"]\n",
+                "data_dir = {}\nlisten = \"{listen}\"\nsocket = {}\nadmins = [\"root\"]\n\
+                 election_timeout_ms = {}\n",
                 quoted(&data),
-                quoted(&self.socket(number))
+                quoted(&self.socket(number)),
+                self.election_timeout_ms
             );
             write(&config, &text)?;
         }
@@ -412,6 +415,7 @@ mod tests {
             },
             nodes: 2,
             controllers: 1,
+            election_timeout_ms: 600,
             gpus: DevGpus { profile: Profile::V100Pcie, count: 2 },
             tag: "0a1b".to_owned(),
         }

@@ -9,7 +9,8 @@ use tokio_stream::wrappers::TcpListenerStream;
 use super::*;
 use crate::audit::Query;
 use crate::raft::service::PeerCheck;
-use crate::raft::{ProposeError, ReadError};
+use crate::raft::start::longest_election_ms;
+use crate::raft::{ELECTION_MS, ProposeError, ReadError};
 
 /// One controller: its folder, its handle and the server its peers reach.
 pub(super) struct Node {
@@ -163,6 +164,10 @@ async fn what_a_majority_acknowledged_survives_the_leader() {
     let refused = nodes[follower].raft.propose(command(99)).await.unwrap_err();
     let ProposeError::NotLeader { leader: Some(named) } = refused else { panic!("{refused}") };
     assert_eq!(named.address, nodes[old].address);
+    // A follower may answer by itself, and knows how old that is.
+    let age = until("the follower was told", || nodes[follower].raft.age()).await;
+    assert!(age < PATIENCE, "{age:?}");
+    assert!(nodes[old].raft.age().is_some_and(|age| age < PATIENCE));
     let read = nodes[follower].raft.ensure_linearizable().await;
     assert!(matches!(read, Err(ReadError::NotLeader { .. })), "{read:?}");
 
@@ -320,7 +325,7 @@ async fn a_lone_controller_rests_and_stays_of_use_until_others_join() {
     let resting = tokio::spawn(async move { raft.rest_while_alone().await });
     until("its clock is parked", || nodes[0].raft.is_parked().then_some(())).await;
     // Longer than any lease: it still writes and reads.
-    let lease = Duration::from_millis(super::super::start::ELECTION_MAX_MS);
+    let lease = Duration::from_millis(longest_election_ms(ELECTION_MS));
     let began = tokio::time::Instant::now();
     let mut n = 0;
     while began.elapsed() < lease * 2 {
