@@ -5,6 +5,7 @@
 //! a controller that proved, in the TLS handshake, to hold the CA pinned in the token. An expired
 //! certificate stops no job: nothing here touches jobs.
 
+pub(crate) mod leader;
 pub mod renewal;
 pub mod store;
 
@@ -19,9 +20,8 @@ use fleet_core::id::ClusterId;
 use fleet_core::name::NodeName;
 use fleet_core::time::Timestamp;
 use fleet_proto::convert::rejection::LEADER_TRAILER;
-use fleet_proto::transport::client::{Address, DialError, PinnedDialError, dial_pinned};
-use fleet_proto::transport::credentials::CredentialError;
-use fleet_proto::transport::identity::{CertificateFault, Identity, Role};
+use fleet_proto::transport::client::{Address, PinnedDialError, dial_pinned};
+use fleet_proto::transport::identity::{Identity, Role};
 use fleet_proto::transport::issued::{self, Accepted, IssuedFault};
 use fleet_proto::transport::keys::{KeyError, OwnKey};
 use fleet_proto::transport::limits::CALL_TIMEOUT;
@@ -109,19 +109,8 @@ impl fmt::Display for Joined {
 pub enum JoinError {
     #[error("this node is {node} of {cluster} already; use --replace to leave that")]
     OtherMembership { cluster: ClusterId, node: NodeName },
-    #[error(
-        "the controller at {address} does not own the key pinned in the token. Either the token \
-         is from another fleet, or somebody sits between this machine and the controller (man in \
-         the middle). The secret was not sent. ({detail})"
-    )]
-    WrongPin { address: Address, detail: CertificateFault },
-    #[error(
-        "the certificate of {address} is not valid at the time this machine's clock shows \
-         ({detail}). Set the clock (NTP) and try again; the secret was not sent"
-    )]
-    Clock { address: Address, detail: CertificateFault },
-    #[error("cannot reach a controller: {0}; nothing was sent")]
-    Unreachable(DialError),
+    #[error(transparent)]
+    Dial(#[from] PinnedDialError),
     #[error("the connection to {address} broke: {reason}; joining again is harmless")]
     Broken { address: Address, reason: String },
     #[error("no answer from {address} within {} s; joining again is harmless", CALL_TIMEOUT.as_secs())]
@@ -138,8 +127,6 @@ pub enum JoinError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Key(#[from] KeyError),
-    #[error(transparent)]
-    Local(#[from] CredentialError),
 }
 
 /// Joins the fleet the token belongs to. Repeating it is harmless: a member stays one, and an
@@ -153,7 +140,7 @@ pub async fn join(options: &JoinOptions) -> Result<Joined, JoinError> {
     let expected = Identity::new(cluster.clone(), Role::Node(options.name.clone()));
     let pin = options.token.pin;
     let accepted =
-        issued::accept(reply, &key, pin, &expected.to_string(), |found| *found == expected)?;
+        issued::accept(reply, &key, &[pin], &expected.to_string(), |found| *found == expected)?;
     let now = wall_clock();
     let record = IdentityRecord {
         v: store::RECORD_VERSION,
@@ -176,7 +163,7 @@ fn existing_membership(options: &JoinOptions) -> Result<Option<Joined>, JoinErro
     let Some(record) = options.folder.record()? else {
         return Ok(None);
     };
-    let same_authority = options.folder.authority_pin()? == Some(options.token.pin);
+    let same_authority = options.folder.authority_pins()?.contains(&options.token.pin);
     if !same_authority || record.node != options.name {
         if options.replace {
             return Ok(None);
@@ -208,9 +195,7 @@ async fn ask_the_leader(
 ) -> Result<(ClusterId, Option<fleet_proto::v1::IssuedCertificate>), JoinError> {
     let mut address = options.address.clone();
     for _ in 0..LEADERS_MAX {
-        let connection = dial_pinned(&address, options.token.pin)
-            .await
-            .map_err(|error| explain_dial(&address, error))?;
+        let connection = dial_pinned(&address, options.token.pin).await?;
         let cluster = connection.controller.identity.cluster;
         let status = match ask(options, key, connection.channel).await {
             Ok(reply) => return Ok((cluster, reply)),
@@ -271,20 +256,6 @@ fn controllers(address: &Address, accepted: &Accepted) -> Vec<String> {
     }
     all.truncate(fleet_proto::transport::limits::ADDRESSES_MAX);
     all
-}
-
-fn explain_dial(address: &Address, error: PinnedDialError) -> JoinError {
-    let address = address.clone();
-    match error {
-        PinnedDialError::Local(error) => JoinError::Local(error),
-        PinnedDialError::Dial(DialError::Certificate { fault, .. }) => match fault {
-            detail @ (CertificateFault::Expired { .. } | CertificateFault::NotYetValid { .. }) => {
-                JoinError::Clock { address, detail }
-            }
-            detail => JoinError::WrongPin { address, detail },
-        },
-        PinnedDialError::Dial(error) => JoinError::Unreachable(error),
-    }
 }
 
 fn explain_status(options: &JoinOptions, status: &tonic::Status) -> JoinError {

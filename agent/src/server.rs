@@ -12,7 +12,7 @@ use fleet_proto::transport::SharedCredentials;
 use fleet_proto::transport::client::Dialer;
 use fleet_proto::transport::files::create_private_folder;
 use nix::fcntl::{Flock, FlockArg};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -65,6 +65,7 @@ pub fn take_state_dir(config: &Config) -> anyhow::Result<Held> {
 /// Serves until `stop`.
 pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let stop = process.signals.stop.clone();
+    let reload = process.signals.reload.clone();
     let _held = take_state_dir(&config)?;
     let monitoring = operations::bind(config.monitoring_listen)?;
     let operations = Operations::new(config.clone(), process);
@@ -143,7 +144,9 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         addresses: config.controllers.is_empty().then(|| folder.clone()),
     });
     tasks.spawn(link.run());
-    tasks.spawn(Renewal::new(folder, &dialer).run());
+    let renewal = Renewal::new(folder, &dialer);
+    tasks.spawn(take_up_certificates(reload, renewal.reload()));
+    tasks.spawn(renewal.run());
     tracing::info!(node = %identity.node, cluster = %identity.cluster, "agent runs");
     tasks.spawn(operations::run(operations, sights, monitoring));
     wait(&mut tasks, stop).await?;
@@ -219,6 +222,15 @@ fn shim_path(config: &Config) -> anyhow::Result<PathBuf> {
         anyhow::bail!("{} is not there; set runtime.shim", path.display());
     }
     Ok(path)
+}
+
+/// A reload: what was put into the identity folder is taken up without a restart.
+async fn take_up_certificates(mut reload: watch::Receiver<u64>, renewal: Arc<Notify>) {
+    while reload.changed().await.is_ok() {
+        renewal.notify_one();
+    }
+    // Nobody can ask any more; that ends nothing.
+    std::future::pending().await
 }
 
 fn instance() -> anyhow::Result<String> {

@@ -173,6 +173,8 @@ impl Client {
              another controller"
                 .to_owned(),
         );
+        failure.certificate_refused =
+            matches!(dialling, Some(DialError::Refused { .. } | DialError::Certificate { .. }));
         failure.message = match (dialling, nobody) {
             (Some(error), _) => reason(&error),
             (None, Some(error)) => format!("cannot reach the controller at {name}: {error}"),

@@ -15,6 +15,8 @@ use crate::exit_code::Exit;
 const SYSTEM_CONFIG: &str = "/etc/fleet/fleet.toml";
 /// Where the controller listens for local users when there is no file at all.
 const DEFAULT_SOCKET: &str = "/run/fleet/controller.sock";
+/// Where the agent of this machine listens, if it is a node.
+const DEFAULT_AGENT_SOCKET: &str = "/run/fleet/agent.sock";
 
 /// The file as written.
 #[derive(Debug, Default, Deserialize)]
@@ -22,12 +24,16 @@ const DEFAULT_SOCKET: &str = "/run/fleet/controller.sock";
 struct RawConfig {
     /// The controller's Unix socket on this machine; tried first.
     socket: Option<PathBuf>,
-    /// Controllers elsewhere, `HOST:PORT`; need the three files below.
+    /// Controllers elsewhere, `HOST:PORT`; need the three files below, unless somebody vouches.
     #[serde(default)]
     addresses: Vec<String>,
     ca: Option<PathBuf>,
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
+    /// The agent's socket on this machine: vouches for users.
+    agent_socket: Option<PathBuf>,
+    /// Where to get certificates by ssh: a machine on which `fleet` works.
+    login: Option<String>,
 }
 
 /// How to reach a controller by TLS.
@@ -46,6 +52,11 @@ pub(crate) struct Config {
     pub(crate) remote: Option<Remote>,
     /// The fleet's own certificate, by which audit exports are checked.
     pub(crate) ca: Option<PathBuf>,
+    pub(crate) agent_socket: PathBuf,
+    /// Whom to ask for a certificate by ssh.
+    pub(crate) login: Option<String>,
+    /// Controllers elsewhere, whatever certificate is used there.
+    pub(crate) addresses: Vec<Address>,
 }
 
 impl Config {
@@ -54,9 +65,14 @@ impl Config {
         let path = named.unwrap_or(Path::new(SYSTEM_CONFIG));
         match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(&text, path),
-            Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => {
-                Ok(Self { socket: Some(DEFAULT_SOCKET.into()), remote: None, ca: None })
-            }
+            Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => Ok(Self {
+                socket: Some(DEFAULT_SOCKET.into()),
+                remote: None,
+                ca: None,
+                agent_socket: DEFAULT_AGENT_SOCKET.into(),
+                login: None,
+                addresses: Vec::new(),
+            }),
             Err(error) => {
                 let message = format!("cannot read {}: {error}", path.display());
                 Err(Failure::new(Exit::Usage, message))
@@ -83,7 +99,12 @@ impl Config {
             })
             .collect();
         let mut remote = None;
-        if !raw.addresses.is_empty() {
+        if let Some(host) = raw.login.as_ref().filter(|host| !is_ssh_host(host)) {
+            problems.push(format!("login: {host:?} is not HOST or USER@HOST"));
+        }
+        let vouched = raw.login.is_some() || raw.agent_socket.is_some();
+        let files_named = raw.ca.is_some() && (raw.cert.is_some() || raw.key.is_some());
+        if !raw.addresses.is_empty() && (files_named || !vouched) {
             let mut file = |name: &str, path: &Option<PathBuf>| {
                 if path.is_none() {
                     problems.push(format!("{name}: missing; addresses need ca, cert and key"));
@@ -92,18 +113,32 @@ impl Config {
             };
             let files = (file("ca", &raw.ca), file("cert", &raw.cert), file("key", &raw.key));
             if let (Some(ca), Some(cert), Some(key)) = files {
-                remote = Some(Remote { addresses, ca, cert, key });
+                remote = Some(Remote { addresses: addresses.clone(), ca, cert, key });
             }
-        } else if raw.socket.is_none() {
+        } else if raw.socket.is_none() && !vouched {
             problems.push("neither socket nor addresses: where is the controller?".to_owned());
         }
         if problems.is_empty() {
             let socket = raw.socket.as_ref().map(beside);
-            Ok(Self { socket, remote, ca: raw.ca.as_ref().map(beside) })
+            let agent_socket = raw.agent_socket.as_ref().map(beside);
+            Ok(Self {
+                socket,
+                remote,
+                ca: raw.ca.as_ref().map(beside),
+                agent_socket: agent_socket.unwrap_or_else(|| DEFAULT_AGENT_SOCKET.into()),
+                login: raw.login,
+                addresses,
+            })
         } else {
             Err(refused(problems))
         }
     }
+}
+
+/// What ssh takes as a destination, and never as an option.
+fn is_ssh_host(text: &str) -> bool {
+    let legal = |b: u8| b.is_ascii_alphanumeric() || b"@._-:[]".contains(&b);
+    !text.is_empty() && text.len() <= 255 && !text.starts_with('-') && text.bytes().all(legal)
 }
 
 #[cfg(test)]
@@ -133,6 +168,18 @@ mod tests {
         assert_eq!(remote.addresses.len(), 2);
         assert_eq!(remote.ca, Path::new("/etc/fleet/ca.pem"));
         assert_eq!(remote.key, Path::new("/home/ada/me.key"));
+    }
+
+    #[test]
+    fn where_somebody_vouches_no_files_are_needed() {
+        let config = parse("login = \"ada@titan01\"\naddresses = [\"fleet.lab:7443\"]").unwrap();
+        assert_eq!((config.remote, config.addresses.len()), (None, 1));
+        let config = parse("agent_socket = \"a.sock\"").unwrap();
+        assert_eq!(config.agent_socket, Path::new("/etc/fleet/a.sock"));
+        for bad in ["-oProxyCommand=x", "a b", ""] {
+            let failure = parse(&format!("login = {bad:?}")).unwrap_err();
+            assert!(failure.details.join(" ").contains("login"), "{failure:?}");
+        }
     }
 
     #[test]

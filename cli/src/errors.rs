@@ -34,6 +34,8 @@ pub(crate) struct Failure {
     pub(crate) unreached: bool,
     /// Nobody reads the output any more: end quietly.
     pub(crate) closed: bool,
+    /// The controller does not take this certificate; another one may do.
+    pub(crate) certificate_refused: bool,
 }
 
 impl Failure {
@@ -47,6 +49,7 @@ impl Failure {
             unanswered: false,
             unreached: false,
             closed: false,
+            certificate_refused: false,
         }
     }
 
@@ -90,7 +93,12 @@ impl Failure {
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown
         );
         if exit == Exit::Denied && status.code() == Code::Unauthenticated {
-            failure.hint = Some("check the certificate named in fleet.toml".to_owned());
+            failure.certificate_refused = true;
+            failure.hint = Some(
+                "try again: where a node vouches for you a new certificate is asked for; else check \
+                 the one named in fleet.toml"
+                    .to_owned(),
+            );
         }
         failure
     }
@@ -128,7 +136,8 @@ impl Failure {
             | Rejection::TokenRefused { .. }
             | Rejection::ClusterVersion { .. }
             | Rejection::BreaksQuorum { .. }
-            | Rejection::WrongCluster { .. } => {}
+            | Rejection::WrongCluster { .. }
+            | Rejection::InUse { .. } => {}
         }
         failure.rejection = Some(Box::new(rejection));
         failure
@@ -204,7 +213,8 @@ fn exit_of_rejection(rejection: &Rejection) -> Exit {
         | Rejection::PlanStale { .. }
         | Rejection::NodeIdentity { .. }
         | Rejection::BreaksQuorum { .. }
-        | Rejection::WrongCluster { .. } => Exit::Conflict,
+        | Rejection::WrongCluster { .. }
+        | Rejection::InUse { .. } => Exit::Conflict,
         Rejection::GpusHeld { .. }
         | Rejection::NeverFits { .. }
         | Rejection::NotNow { .. }

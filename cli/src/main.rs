@@ -12,6 +12,8 @@ mod exit_code;
 #[cfg(test)]
 mod golden;
 mod gpu_wish;
+mod login;
+mod node_names;
 mod output;
 mod sizes;
 mod times;

@@ -15,12 +15,10 @@ use std::time::Duration;
 use fleet_core::controller::Controller;
 use fleet_core::name::NodeName;
 use fleet_proto::convert::rejection::LEADER_TRAILER;
-use fleet_proto::transport::client::{
-    Address, AddressError, DialError, PinnedDialError, dial_pinned,
-};
+use fleet_proto::transport::client::{Address, AddressError, PinnedDialError, dial_pinned};
 use fleet_proto::transport::credentials::CredentialError;
 use fleet_proto::transport::files::{self, FileError, MODE_PRIVATE, MODE_PUBLIC};
-use fleet_proto::transport::identity::{CertificateFault, Identity, Role, key_pin_of};
+use fleet_proto::transport::identity::{Identity, Role, key_pin_of};
 use fleet_proto::transport::issued::{self, Accepted, IssuedFault};
 use fleet_proto::transport::keys::{KeyError, OwnKey};
 use fleet_proto::transport::limits::CALL_TIMEOUT;
@@ -105,16 +103,8 @@ pub enum JoinError {
     Remains(String),
     #[error("advertise: it names no address by which the others could reach this controller")]
     NoAddress,
-    #[error(
-        "the controller at {address} does not own the key pinned in the token. Either the token is from another fleet, or somebody sits between (man in the middle). The secret was not sent. ({detail})"
-    )]
-    WrongPin { address: Address, detail: CertificateFault },
-    #[error(
-        "the certificate of {address} is not valid at the time this machine's clock shows ({detail}). Set the clock (NTP) and try again; the secret was not sent"
-    )]
-    Clock { address: Address, detail: CertificateFault },
-    #[error("cannot reach a controller: {0}; nothing was sent")]
-    Unreachable(DialError),
+    #[error(transparent)]
+    Dial(#[from] PinnedDialError),
     #[error("the controller at {address} refused: {reason}")]
     Refused { address: Address, reason: String },
     #[error("no controller that leads was found: {reason}; joining again is harmless")]
@@ -154,7 +144,7 @@ pub async fn join(config: &Config, invitation: &Invitation) -> Result<Joined, Jo
     let expected = NodeName::parse(&Controller::name(id)).map_err(|_| IssuedFault::Missing)?;
     let is_me = |identity: &Identity| identity.role == Role::Controller(expected.clone());
     let pin = invitation.token.pin;
-    let accepted = issued::accept(reply.certificate, &key, pin, expected.as_str(), is_me)?;
+    let accepted = issued::accept(reply.certificate, &key, &[pin], expected.as_str(), is_me)?;
     let cluster = accepted.leaf.identity.cluster.to_string();
     let keys = fetch_keys(&asked, &key, &accepted).await?;
     let pinned = keys.first().is_some_and(|k| key_pin_of(&k.certificate_der) == Ok(pin));
@@ -217,12 +207,12 @@ async fn ask(
         let connection = match dial_pinned(&target, token.pin).await {
             Ok(connection) => connection,
             // One that was only named by another may be gone meanwhile.
-            Err(PinnedDialError::Dial(error)) if target != invitation.address => {
+            Err(error) if target != invitation.address => {
                 reason = error.to_string();
                 target = invitation.address.clone();
                 continue;
             }
-            Err(error) => return Err(explain_dial(&target, error)),
+            Err(error) => return Err(error.into()),
         };
         let mut request = tonic::Request::new(v1::JoinControllerRequest {
             token_id: token.id.to_string(),
@@ -289,20 +279,6 @@ async fn make_store(config: &Config, cluster: &str, id: u64) -> Result<(), JoinE
     .await?;
     raft.shutdown().await;
     Ok(())
-}
-
-fn explain_dial(address: &Address, error: PinnedDialError) -> JoinError {
-    let address = address.clone();
-    match error {
-        PinnedDialError::Local(error) => JoinError::Local(error),
-        PinnedDialError::Dial(DialError::Certificate { fault, .. }) => match fault {
-            detail @ (CertificateFault::Expired { .. } | CertificateFault::NotYetValid { .. }) => {
-                JoinError::Clock { address, detail }
-            }
-            detail => JoinError::WrongPin { address, detail },
-        },
-        PinnedDialError::Dial(error) => JoinError::Unreachable(error),
-    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use fleet_proto::transport::client::Address;
 use fleet_proto::transport::{Dialer, SharedCredentials};
 use fleet_proto::v1;
 use fleet_proto::v1::controllers_client::ControllersClient;
+use fleet_proto::v1::enrollment_client::EnrollmentClient;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
@@ -17,6 +18,8 @@ use crate::raft::PeerConnector;
 
 /// How long another controller may take to say how it stands.
 const FIGURES_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// How long the leader may take to record a certificate.
+const VOUCH_TIMEOUT: Duration = Duration::from_secs(8);
 /// Trailer of a refusal: the caller was removed from the fleet.
 pub const REMOVED_TRAILER: &str = "fleet-removed";
 
@@ -76,6 +79,25 @@ impl Peers {
         }
         let problem = format!("controller {} answers at its address", figures.controller_id);
         Err(Silent::Unreachable(problem))
+    }
+}
+
+impl Peers {
+    /// Has the leader give a certificate to a user whom this controller's machine knows.
+    pub async fn vouch_user(
+        &self,
+        id: u64,
+        address: &str,
+        request: v1::VouchUserRequest,
+    ) -> Result<v1::UserCertificateResponse, Status> {
+        let channel = self.0.channel(id, address).map_err(Status::unavailable)?;
+        let mut request = tonic::Request::new(request);
+        request.set_timeout(VOUCH_TIMEOUT);
+        let mut client = EnrollmentClient::new(channel);
+        match tokio::time::timeout(VOUCH_TIMEOUT, client.vouch_user(request)).await {
+            Ok(answer) => answer.map(tonic::Response::into_inner),
+            Err(_) => Err(Status::unavailable("the leading controller does not answer in time")),
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{
     Admins, AgentsService, Callers, Context, ControllersService, EnrollmentService, FleetService,
-    NewestPlan, RefusalLog, peer_check,
+    LoginLog, NewestPlan, RefusalLog, peer_check,
 };
 use crate::backup::{self, BackupService};
 use crate::clock::{LeaderClock, wall};
@@ -26,6 +26,7 @@ use crate::identity::ControllerIdentity;
 use crate::leader;
 use crate::operations::{self, Operations};
 use crate::peers::{Peers, TlsConnector};
+use crate::pki::follow;
 use crate::pki::renewal::keep_own_certificate;
 use crate::pki::{AuditSigner, Authority, PkiError};
 use crate::raft::{self, FatalHook, PeerConnector, RaftConfig, RaftHandle};
@@ -150,22 +151,21 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     };
     let raft = raft::start_at_pace(store, config.election_timeout_ms).await?;
     let sessions = Sessions::default();
-    let refusals = RefusalLog::default();
+    let (refusals, logins) = (RefusalLog::default(), LoginLog::default());
+    let admins = Admins { names: config.admins.clone(), group: config.admin_group.clone() };
     let context = Context {
         clock: raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len())),
         tunnels: Tunnels::new(sessions.clone()),
         sessions,
         plan: NewestPlan::default(),
-        callers: Callers::new(
-            Admins { names: config.admins.clone(), group: config.admin_group.clone() },
-            refusals.clone(),
-        ),
+        callers: Callers::new(admins, raft.clone(), logins.clone(), refusals.clone()),
         authority: Arc::clone(&authority),
         signer,
         revocations: credentials.revocations().clone(),
         advertise: Arc::new(config.advertise.clone()),
         peers: Peers::new(connector),
         refusals,
+        logins,
         pki_dir: config.pki_dir().into(),
         operations: Operations::new(config.clone(), process, credentials.clone()),
         raft: raft.clone(),
@@ -178,6 +178,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         hour: config.backup_hour,
     };
     tasks.spawn(backup::keep(keep, raft.clone(), config.pki_dir(), stop.clone()));
+    tasks.spawn(follow::revocations(raft.clone(), credentials.revocations().clone()));
     let renewing = credentials.clone();
     tasks.spawn(async move { keep_own_certificate(authority, pki_dir, name, renewing).await });
     let removed = removal::noticed(context.clone());

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::access::{AccessCommand, Holder};
 use crate::command::Command;
 use crate::fsm::Fsm;
 use crate::name::{NodeName, UserName};
@@ -119,9 +120,64 @@ fn that_node(actor: &Actor, node: &NodeName) -> Result<&'static str, Rejection> 
     }
 }
 
+/// What the edge let in a moment ago may be shut out by now.
+fn refuse_shut_out(fsm: &Fsm, actor: &Actor) -> Result<(), Rejection> {
+    if actor.serial.as_ref().is_some_and(|serial| fsm.access().revoked.contains_key(serial)) {
+        return Err(denied("a certificate that was not revoked"));
+    }
+    match &actor.who {
+        Who::User { name, .. } if fsm.access().disabled(name).is_some() => {
+            Err(denied("an account that is not disabled"))
+        }
+        Who::User { .. } | Who::Node { .. } | Who::Controller => Ok(()),
+    }
+}
+
+fn authorize_access(actor: &Actor, command: &AccessCommand) -> Result<&'static str, Rejection> {
+    match command {
+        AccessCommand::RecordCertificate { holder, via, .. } => {
+            may_have(actor, holder, via.as_ref())
+        }
+        AccessCommand::RevokeUser { user, .. } => owner_or_admin(actor, Some(user)),
+        AccessCommand::RevokeNode { .. }
+        | AccessCommand::RemoveNode { .. }
+        | AccessCommand::SetVouching { .. }
+        | AccessCommand::DisableUser { .. }
+        | AccessCommand::EnableUser { .. } => admin(actor),
+        AccessCommand::RecordLogins { .. } => controller(actor),
+    }
+}
+
+/// A certificate for oneself, or as a node for one of its users. A user's certificate does not give
+/// another one: it would never run out.
+fn may_have(
+    actor: &Actor,
+    holder: &Holder,
+    via: Option<&NodeName>,
+) -> Result<&'static str, Rejection> {
+    match (&actor.who, holder, via) {
+        (Who::Node { name }, Holder::Node { name: holder }, None) if name == holder => {
+            Ok("that_node")
+        }
+        (Who::Node { name }, Holder::User { .. }, Some(via)) if name == via => Ok("vouching_node"),
+        (Who::User { name, .. }, Holder::User { name: holder }, None)
+            if name == holder && actor.method == AuthMethod::LocalSocket =>
+        {
+            Ok("local_user")
+        }
+        // One that does not lead, for the users of its machine.
+        (Who::Controller, Holder::User { .. }, None) => Ok("vouching_controller"),
+        (Who::Node { .. } | Who::User { .. } | Who::Controller, _, _) => {
+            Err(denied("its holder, or a node for its users"))
+        }
+    }
+}
+
 /// The rule that allows `actor` to give `command`, or why it may not.
 pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static str, Rejection> {
+    refuse_shut_out(fsm, actor)?;
     match command {
+        Command::Access(command) => authorize_access(actor, command),
         Command::CreateReservation(_) | Command::SubmitJob(_) => any_user(actor),
         Command::ExtendReservation { id, .. } | Command::ReleaseReservation { id } => {
             owner_or_admin(actor, fsm.reservation(id).map(|r| &r.owner))

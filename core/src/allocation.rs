@@ -60,6 +60,8 @@ pub enum CauseKey {
         kind: String,
     },
     Drain,
+    /// Its owner's account is closed.
+    Owner,
 }
 
 /// One reason for which an attempt must leave its place.
@@ -166,11 +168,19 @@ pub struct Allocation {
     pub resume_from: Option<String>,
 }
 
+impl Allocation {
+    /// Somebody decided that it leaves; not only faults, which may be one false alarm.
+    pub fn must_leave_by_decision(&self) -> bool {
+        self.causes.contains_key(&CauseKey::Drain) || self.causes.contains_key(&CauseKey::Owner)
+    }
+}
+
 impl From<CauseKey> for String {
     fn from(key: CauseKey) -> String {
         match key {
             CauseKey::Condition { subject, kind } => format!("condition:{subject}:{kind}"),
             CauseKey::Drain => "drain".to_owned(),
+            CauseKey::Owner => "owner".to_owned(),
         }
     }
 }
@@ -180,6 +190,9 @@ impl TryFrom<String> for CauseKey {
     fn try_from(text: String) -> Result<Self, String> {
         if text == "drain" {
             return Ok(CauseKey::Drain);
+        }
+        if text == "owner" {
+            return Ok(CauseKey::Owner);
         }
         let rest =
             text.strip_prefix("condition:").ok_or_else(|| format!("unknown cause {text:?}"))?;

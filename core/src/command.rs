@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::access::AccessCommand;
 use crate::actor::Actor;
 use crate::allocation::EndReport;
 use crate::health::Condition;
@@ -273,6 +274,8 @@ pub enum Command {
         /// Absent where nothing is to be compared yet.
         digest: Option<String>,
     },
+    /// Who may come in: certificates, accounts.
+    Access(AccessCommand),
 }
 
 impl Command {
@@ -306,6 +309,7 @@ impl Command {
             Command::SuspendNode { .. } => "suspend_node",
             Command::RecordRefusals { .. } => "record_refusals",
             Command::CheckState { .. } => "check_state",
+            Command::Access(command) => command.name(),
         }
     }
 
@@ -338,7 +342,8 @@ impl Command {
             | Command::RecordRefusals { .. }
             | Command::CreateControllerToken(_)
             | Command::AdmitController(_)
-            | Command::RemoveController { .. } => 1,
+            | Command::RemoveController { .. }
+            | Command::Access(_) => 1,
             Command::CheckState { .. } => 2,
         }
     }
@@ -357,6 +362,7 @@ impl Command {
                 | Report::DeferralTaken { .. }
                 | Report::Checkpoint { .. } => false,
             }),
+            Command::Access(command) => command.may_change_the_plan(),
             // Clearing changes the plan when the node reports that it is done.
             Command::ClearGpu { .. }
             | Command::InitCluster { .. }

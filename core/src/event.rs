@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::access::AccessEvent;
 use crate::allocation::AttemptEnd;
 use crate::controller::Controller;
 use crate::health::Severity;
@@ -287,6 +288,8 @@ pub enum Event {
         code: String,
         count: u64,
     },
+    /// Certificates and accounts.
+    Access(AccessEvent),
 }
 
 fn gpu_or_node(node: &NodeName, gpu: Option<&GpuUuid>) -> Vec<String> {
@@ -389,6 +392,7 @@ impl Event {
                 objects
             }
             E::ControllerRemoved { controller, .. } => vec![Controller::name(*controller)],
+            E::Access(event) => event.objects(),
         }
     }
 }
@@ -536,6 +540,7 @@ impl std::fmt::Display for Event {
             E::RequestsRefused { principal, action, code, count } => {
                 write!(f, "{count} × {action} by {principal} refused: {code}")
             }
+            E::Access(event) => write!(f, "{event}"),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! Start reading at [`fsm::Fsm::apply`]; [`command::Command`] lists what can be asked,
 //! [`event::Event`] what can happen, [`rejection::Rejection`] why not.
 
+pub mod access;
 pub mod actor;
 pub mod allocation;
 pub mod audit;

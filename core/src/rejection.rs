@@ -74,6 +74,8 @@ pub enum Rejection {
     BreaksQuorum { why: String },
     #[error("this store belongs to cluster {have}")]
     WrongCluster { have: String },
+    #[error("{what} is in use: {}", by.join(", "))]
+    InUse { what: String, by: Vec<String> },
 }
 
 impl Rejection {
@@ -98,6 +100,7 @@ impl Rejection {
             Rejection::ClusterVersion { .. } => "cluster_version",
             Rejection::BreaksQuorum { .. } => "breaks_quorum",
             Rejection::WrongCluster { .. } => "wrong_cluster",
+            Rejection::InUse { .. } => "in_use",
         }
     }
 

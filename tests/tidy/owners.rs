@@ -21,7 +21,13 @@ const OWNED: &[(&str, &[&str], &str)] = &[
     ("oci_spec", &["agent/src/runtime", "agent/src/image"], "use agent::runtime or agent::image"),
     (
         "rcgen",
-        &["proto/src/transport", "controller/src/pki", "agent/src/enroll"],
+        &[
+            "proto/src/transport",
+            "controller/src/pki",
+            "agent/src/enroll",
+            "tests/it/forgery",
+            "tests/it/strangers",
+        ],
         "keys and certificates are made in pki and enroll",
     ),
 ];

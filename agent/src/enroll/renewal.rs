@@ -1,7 +1,10 @@
 //! Renews the node's certificate at half of its life, and replaces it in the running agent.
 //!
-//! Failing to renew is logged and tried again for ever: the agent and its jobs go on regardless.
+//! Also takes up what somebody else put into the folder: `fleet-agent join --replace` after a
+//! revocation needs no restart. Failing to renew is logged and tried again for ever: the agent and
+//! its jobs go on regardless.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_proto::transport::client::{DialError, Dialer};
@@ -9,10 +12,13 @@ use fleet_proto::transport::credentials::CredentialError;
 use fleet_proto::transport::identity::{CertificateFault, PeerCertificate, key_pin_of};
 use fleet_proto::transport::issued::{self, IssuedFault};
 use fleet_proto::transport::keys::KeyError;
-use fleet_proto::transport::limits::{CALL_TIMEOUT, CONNECT_ALL_TIMEOUT};
+use fleet_proto::transport::limits::CALL_TIMEOUT;
+use fleet_proto::transport::token::SpkiPin;
 use fleet_proto::v1::RenewRequest;
 use fleet_proto::v1::enrollment_client::EnrollmentClient;
+use tokio::sync::Notify;
 
+use super::leader;
 use super::store::{IdentityFolder, StoreError};
 use super::wall_clock;
 
@@ -53,6 +59,7 @@ pub struct Renewal {
     dialer: Dialer,
     check_interval: Duration,
     retry_min: Duration,
+    reload: Arc<Notify>,
 }
 
 impl Renewal {
@@ -63,7 +70,13 @@ impl Renewal {
             dialer: dialer.sibling(),
             check_interval: CHECK_INTERVAL,
             retry_min: RETRY_MIN,
+            reload: Arc::default(),
         }
+    }
+
+    /// Makes it look into the folder at once.
+    pub fn reload(&self) -> Arc<Notify> {
+        self.reload.clone()
     }
 
     /// The same with other pauses.
@@ -78,8 +91,16 @@ impl Renewal {
     pub async fn run(self) {
         let mut failures = 0;
         loop {
+            match self.take_up() {
+                Ok(false) => {}
+                Ok(true) => {
+                    failures = 0;
+                    tracing::info!("the certificate in the identity folder is used from now on");
+                }
+                Err(error) => tracing::warn!(%error, "the identity folder cannot be used"),
+            }
             if !is_due(self.dialer.credentials().current().leaf(), wall_clock().0 / 1000) {
-                tokio::time::sleep(self.check_interval).await;
+                self.pause(self.check_interval).await;
                 continue;
             }
             match self.renew().await {
@@ -92,10 +113,34 @@ impl Renewal {
                     let pause = pause_after(failures, self.retry_min);
                     let not_after = self.dialer.credentials().current().leaf().not_after;
                     tracing::warn!(%error, failures, not_after, ?pause, "cannot renew the certificate");
-                    tokio::time::sleep(pause).await;
+                    self.pause(pause).await;
                 }
             }
         }
+    }
+
+    async fn pause(&self, length: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(length) => {}
+            () = self.reload.notified() => {}
+        }
+    }
+
+    /// Uses the stored certificate if it is another one for the same identity. True if it was.
+    fn take_up(&self) -> Result<bool, RenewalError> {
+        let (_, stored) = self.folder.load()?;
+        let credentials = self.dialer.credentials();
+        let current = credentials.current();
+        if stored.leaf().serial == current.leaf().serial {
+            return Ok(false);
+        }
+        if stored.leaf().identity != current.leaf().identity {
+            let now = stored.leaf().identity.to_string();
+            tracing::warn!(now, "this node joined under another identity: restart the agent");
+            return Ok(false);
+        }
+        credentials.replace(stored)?;
+        Ok(true)
     }
 
     /// Renews once, whatever the certificate's age: stores the new one, then uses it.
@@ -103,21 +148,22 @@ impl Renewal {
         let credentials = self.dialer.credentials();
         let current = credentials.current();
         let key = self.folder.key()?;
-        let mut request = tonic::Request::new(RenewRequest { csr_der: key.signing_request()? });
-        request.set_timeout(CALL_TIMEOUT);
-        let mut client = EnrollmentClient::new(self.dialer.channel());
-        let limit = CALL_TIMEOUT + CONNECT_ALL_TIMEOUT;
-        let reply = match tokio::time::timeout(limit, client.renew(request)).await {
-            Ok(Ok(reply)) => reply.into_inner().certificate,
-            Ok(Err(status)) => return Err(self.explain(&status)),
-            Err(_) => return Err(RenewalError::NoAnswer),
+        let message = RenewRequest { csr_der: key.signing_request()? };
+        let answer = leader::ask(&self.dialer, |channel| {
+            let mut request = tonic::Request::new(message.clone());
+            request.set_timeout(CALL_TIMEOUT);
+            async move { EnrollmentClient::new(channel).renew(request).await }
+        });
+        let reply = match answer.await {
+            Ok(reply) => reply.into_inner().certificate,
+            Err(status) => return Err(self.explain(&status)),
         };
-        let authority = current.authorities().first().ok_or(CertificateFault::UntrustedIssuer)?;
-        let pin = key_pin_of(authority)?;
+        let pins: Result<Vec<SpkiPin>, CertificateFault> =
+            current.authorities().iter().map(|authority| key_pin_of(authority)).collect();
         let expected = &current.leaf().identity;
         let same = |found: &fleet_proto::transport::Identity| found == expected;
-        let accepted = issued::accept(reply, &key, pin, &expected.to_string(), same)?;
-        self.folder.replace_certificate(&accepted.certificate_pem)?;
+        let accepted = issued::accept(reply, &key, &pins?, &expected.to_string(), same)?;
+        self.folder.renewed(&accepted)?;
         credentials.replace(accepted.credentials)?;
         Ok(accepted.leaf)
     }

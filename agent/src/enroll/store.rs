@@ -156,20 +156,21 @@ impl IdentityFolder {
         self.read_key(KEY)
     }
 
-    /// The pin of the stored CA, if there is one.
-    pub fn authority_pin(&self) -> Result<Option<SpkiPin>, StoreError> {
+    /// The pins of the stored authorities.
+    pub fn authority_pins(&self) -> Result<Vec<SpkiPin>, StoreError> {
         let path = self.file(AUTHORITY);
         if !path.exists() {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let pem = files::read_limited(&path)?;
-        let Ok(der) = CertificateDer::from_pem_slice(&pem) else {
+        let found: Result<Vec<CertificateDer<'_>>, _> =
+            CertificateDer::pem_slice_iter(&pem).collect();
+        let Some(found) = found.ok().filter(|found| !found.is_empty()) else {
             return Err(StoreError::Damaged { path, reason: "not a certificate".to_owned() });
         };
-        match key_pin_of(&der) {
-            Ok(pin) => Ok(Some(pin)),
-            Err(source) => Err(StoreError::Certificate { path, source }),
-        }
+        let pins: Result<Vec<SpkiPin>, CertificateFault> =
+            found.iter().map(|der| key_pin_of(der)).collect();
+        pins.map_err(|source| StoreError::Certificate { path, source })
     }
 
     /// The key for a join: the one of an attempt that was cut short, else a new one, stored first.
@@ -208,8 +209,14 @@ impl IdentityFolder {
         Ok(())
     }
 
-    /// Stores a renewed certificate for the same key.
-    pub(super) fn replace_certificate(&self, pem: &str) -> Result<(), StoreError> {
+    /// Stores a renewed certificate for the same key, and whom to trust from now on.
+    pub(super) fn renewed(&self, accepted: &Accepted) -> Result<(), StoreError> {
+        let authorities = accepted.authority_pem.as_bytes();
+        files::write_atomic(&self.file(AUTHORITY), authorities, MODE_PUBLIC)?;
+        self.replace_certificate(&accepted.certificate_pem)
+    }
+
+    fn replace_certificate(&self, pem: &str) -> Result<(), StoreError> {
         Ok(files::write_atomic(&self.file(CERTIFICATE), pem.as_bytes(), MODE_PUBLIC)?)
     }
 

@@ -18,7 +18,7 @@ use fleet_proto::transport::{
 use fleet_proto::v1::enrollment_server::{Enrollment, EnrollmentServer};
 use fleet_proto::v1::{
     IssuedCertificate, JoinResponse, RenewRequest, RenewResponse, UserCertificateRequest,
-    UserCertificateResponse,
+    UserCertificateResponse, VouchUserRequest,
 };
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
@@ -132,6 +132,13 @@ impl Enrollment for Desk {
     async fn user_certificate(
         &self,
         _: Request<UserCertificateRequest>,
+    ) -> Result<Response<UserCertificateResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn vouch_user(
+        &self,
+        _: Request<VouchUserRequest>,
     ) -> Result<Response<UserCertificateResponse>, Status> {
         Err(Status::unimplemented("not here"))
     }
@@ -251,7 +258,7 @@ async fn a_member_does_not_change_fleets_by_accident() {
     let mut moved = other.options(state.path());
     moved.replace = true;
     assert!(!join(&moved).await.unwrap().already);
-    assert_eq!(moved.folder.authority_pin().unwrap(), Some(other.ca.pin()));
+    assert_eq!(moved.folder.authority_pins().unwrap(), [other.ca.pin()]);
     moved.folder.load().unwrap();
 }
 
@@ -291,7 +298,7 @@ async fn the_secret_is_not_sent_to_a_controller_with_another_key() {
     let mut options = controller.options(state.path());
     options.token.pin = Ca::new().pin();
     let error = join(&options).await.unwrap_err();
-    assert!(matches!(error, JoinError::WrongPin { .. }), "{error}");
+    assert!(matches!(error, JoinError::Dial(PinnedDialError::WrongPin { .. })), "{error}");
     let text = error.to_string();
     assert!(text.contains("another fleet") && text.contains("man in the middle"), "{text}");
     assert!(controller.joins().is_empty());
@@ -305,7 +312,7 @@ async fn a_wrong_clock_is_named() {
         let controller = Controller::with(ca.clone(), valid);
         let state = tempfile::tempdir().unwrap();
         let error = join(&controller.options(state.path())).await.unwrap_err();
-        assert!(matches!(error, JoinError::Clock { .. }), "{error}");
+        assert!(matches!(error, JoinError::Dial(PinnedDialError::Clock { .. })), "{error}");
         assert!(error.to_string().contains("NTP"), "{error}");
         assert!(controller.joins().is_empty());
     }
@@ -354,7 +361,7 @@ async fn an_unreachable_controller_is_named() {
     let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     options.address = dead.to_string().parse().unwrap();
     let error = join(&options).await.unwrap_err();
-    assert!(matches!(error, JoinError::Unreachable(DialError::Connect { .. })), "{error}");
+    assert!(matches!(error, JoinError::Dial(PinnedDialError::Unreachable(_))), "{error}");
     assert!(error.to_string().contains(&dead.to_string()), "{error}");
 }
 
@@ -473,6 +480,24 @@ async fn a_node_renews_at_half_life_until_it_succeeds() {
     let (_, stored) = folder.load().unwrap();
     assert_eq!(stored.leaf(), dialer.credentials().current().leaf());
     assert!(renewals()[0].contains("node/titan01 at"), "{:?}", renewals());
+}
+
+#[tokio::test]
+async fn what_a_join_put_into_the_folder_is_taken_up() {
+    let (controller, state) = (Controller::start(), tempfile::tempdir().unwrap());
+    let (renewal, dialer) = joined(&controller, state.path(), GOOD).await;
+    let first = dialer.credentials().current().leaf().serial.clone();
+    let mut again = controller.options(state.path());
+    again.replace = true;
+    join(&again).await.unwrap();
+    let reload = renewal.reload();
+    let task = tokio::spawn(renewal.run());
+    reload.notify_one();
+    let serial = || dialer.credentials().current().leaf().serial.clone();
+    wait_until("the new certificate is in use", || serial() != first).await;
+    task.abort();
+    let (_, stored) = again.folder.load().unwrap();
+    assert_eq!(stored.leaf(), dialer.credentials().current().leaf());
 }
 
 #[tokio::test]

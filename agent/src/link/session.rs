@@ -72,7 +72,16 @@ pub struct Link {
     backoff: Backoff,
 }
 
-/// One connection.
+/// A connection on which a controller has accepted this agent.
+struct Connection {
+    channel: Channel,
+    to: mpsc::Sender<v1::AgentMessage>,
+    inbound: Streaming<v1::ControllerMessage>,
+    /// Since boot, when the controller was asked.
+    asked: Duration,
+}
+
+/// What a connection is used for, until it is lost; with a new certificate it goes on over another one.
 struct Session<'a> {
     parts: &'a mut LinkParts,
     channel: Channel,
@@ -146,31 +155,11 @@ impl Link {
     }
 
     async fn connect(&mut self, address: Address, channel: Channel) -> (bool, Status) {
-        let facts = self.parts.view.facts.borrow().clone();
-        let facts_json = match serde_json::to_vec(&facts) {
-            Ok(json) => json,
-            Err(error) => return (false, Status::internal(error.to_string())),
-        };
-        let hello = v1::AgentHello {
-            facts_json,
-            agent_instance: facts.agent_instance.clone(),
-            now_unix_ms: clock::now().0,
-        };
-        let asked = clock::since_boot();
-        let (to, messages) = mpsc::channel(QUEUE);
-        // There is room: it is new.
-        drop(to.try_send(v1::AgentMessage { message: Some(Message::Hello(hello)) }));
-        let mut client =
-            AgentsClient::new(channel.clone()).max_decoding_message_size(AGENT_MESSAGE_BYTES_MAX);
-        let call = client.sync(ReceiverStream::new(messages));
-        let call = timeout(CONNECT_TIMEOUT + ACCEPT_MAX, call);
-        let inbound = match self.parts.pulse.during(call).await {
-            Ok(Ok(response)) => response.into_inner(),
-            Ok(Err(status)) => return (false, status),
-            Err(_) => return (false, Status::deadline_exceeded("not accepted in time")),
+        let Connection { channel, to, inbound, asked } = match self.parts.open(channel).await {
+            Ok(connection) => connection,
+            Err(status) => return (false, status),
         };
         tracing::info!(%address, "linked to the controller");
-        self.parts.outbox.begin(&facts);
         let mut session = Session {
             parts: &mut self.parts,
             channel,
@@ -213,6 +202,32 @@ impl LinkParts {
             tracing::warn!(%error, "the controllers' addresses are not stored");
         }
     }
+
+    /// Says hello, and has the outbox say everything anew when that was accepted.
+    async fn open(&mut self, channel: Channel) -> Result<Connection, Status> {
+        let facts = self.view.facts.borrow().clone();
+        let facts_json =
+            serde_json::to_vec(&facts).map_err(|error| Status::internal(error.to_string()))?;
+        let hello = v1::AgentHello {
+            facts_json,
+            agent_instance: facts.agent_instance.clone(),
+            now_unix_ms: clock::now().0,
+        };
+        let asked = clock::since_boot();
+        let (to, messages) = mpsc::channel(QUEUE);
+        // There is room: it is new.
+        drop(to.try_send(v1::AgentMessage { message: Some(Message::Hello(hello)) }));
+        let mut client =
+            AgentsClient::new(channel.clone()).max_decoding_message_size(AGENT_MESSAGE_BYTES_MAX);
+        let call = client.sync(ReceiverStream::new(messages));
+        let call = timeout(CONNECT_TIMEOUT + ACCEPT_MAX, call);
+        let inbound = match self.pulse.during(call).await {
+            Ok(answer) => answer?.into_inner(),
+            Err(_) => return Err(Status::deadline_exceeded("not accepted in time")),
+        };
+        self.outbox.begin(&facts);
+        Ok(Connection { channel, to, inbound, asked })
+    }
 }
 
 impl Session<'_> {
@@ -221,6 +236,7 @@ impl Session<'_> {
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut silent_at = Instant::now() + SILENCE_MAX;
         let outbox = self.parts.outbox.clone();
+        let mut certificate = self.parts.dialer.credentials().changes();
         loop {
             if self.under_way.is_none()
                 && let Some(batch) = outbox.next_batch(clock::now())
@@ -239,6 +255,13 @@ impl Session<'_> {
                     Err(status) => Err(status),
                 },
                 _ = beat.tick() => self.beat().await,
+                Ok(()) = certificate.changed() => {
+                    if let Some(newer) = self.move_over().await {
+                        inbound = newer;
+                        silent_at = Instant::now() + SILENCE_MAX;
+                    }
+                    Ok(())
+                }
                 () = outbox.changed(), if self.under_way.is_none() => Ok(()),
                 () = sleep_until(silent_at) => {
                     Err(Status::deadline_exceeded("the controller does not answer"))
@@ -252,6 +275,27 @@ impl Session<'_> {
                 && let Err(status) = self.beat().await
             {
                 return status;
+            }
+        }
+    }
+
+    /// The controller ends a connection when the certificate that was shown on it does. With a new one
+    /// another is opened before this one is let go of; tunnels stay on theirs until they end.
+    async fn move_over(&mut self) -> Option<Streaming<v1::ControllerMessage>> {
+        let channels = self.parts.dialer.channels();
+        let (_, channel) = channels.into_iter().find(|(address, _)| *address == self.address)?;
+        match self.parts.open(channel).await {
+            Ok(connection) => {
+                tracing::info!(address = %self.address, "linked with the new certificate");
+                (self.channel, self.to) = (connection.channel, connection.to);
+                self.answered = connection.asked;
+                (self.under_way, self.number, self.held_back) = (None, 0, None);
+                Some(connection.inbound)
+            }
+            Err(status) => {
+                let reason = status.message();
+                tracing::info!(reason, "the link stays on the connection that it has");
+                None
             }
         }
     }

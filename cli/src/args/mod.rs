@@ -7,12 +7,14 @@ mod audit;
 mod controller;
 mod dev;
 mod job;
+mod login;
 mod node;
 mod operations;
 mod output;
 mod reservation;
 mod run;
 mod snapshot;
+mod user;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,10 +30,12 @@ pub(crate) use job::{
     CancelArgs, CheckpointArgs, CheckpointListArgs, CheckpointVerb, JobArgs, JobListArgs,
     JobShowArgs, JobVerb, LogsArgs, PsArgs, WhyArgs,
 };
+pub(crate) use login::LoginArgs;
 pub(crate) use node::{
     ClearArgs, ControllerArgs, ControllerVerb, CordonArgs, DeclareFreeArgs, DrainArgs, GpuArgs,
-    GpuListArgs, GpuVerb, NodeArgs, NodeListArgs, NodeShowArgs, NodeVerb, ResetClockArgs,
-    StatusArgs, ThawArgs, TokenCreateArgs, TokenVerb, TopArgs, UncordonArgs,
+    GpuListArgs, GpuVerb, NodeArgs, NodeLeaveArgs, NodeListArgs, NodeShowArgs, NodeVerb,
+    ResetClockArgs, StatusArgs, ThawArgs, TokenCreateArgs, TokenVerb, TopArgs, UncordonArgs,
+    VouchArgs,
 };
 pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs, WatchArgs};
@@ -41,6 +45,9 @@ pub(crate) use reservation::{
 };
 pub(crate) use run::{ExecArgs, RunArgs};
 pub(crate) use snapshot::{SnapshotArgs, SnapshotSaveArgs, SnapshotVerb};
+pub(crate) use user::{
+    UserArgs, UserDisableArgs, UserEnableArgs, UserListArgs, UserRevokeArgs, UserShowArgs, UserVerb,
+};
 
 /// Share the lab's GPU machines: reserve GPUs, run jobs, see what happened.
 #[derive(Debug, Parser)]
@@ -97,7 +104,7 @@ pub(crate) enum Verb {
     Status(StatusArgs),
     /// Watch GPUs and jobs
     Top(TopArgs),
-    /// Nodes: list, show, cordon, drain, let join
+    /// Nodes: list, show, cordon, drain, let join, remove
     Node(NodeArgs),
     /// GPUs: list, declare free
     Gpu(GpuArgs),
@@ -107,6 +114,10 @@ pub(crate) enum Verb {
     Reservation(ReservationArgs),
     /// Checkpoints that were seen
     Checkpoint(CheckpointArgs),
+    /// Users: list, show, disable
+    User(UserArgs),
+    /// Get a certificate now
+    Login(LoginArgs),
     /// The audit log: export it, verify an export
     Audit(AuditArgs),
     /// The controllers: list, add, remove, look after
@@ -115,6 +126,34 @@ pub(crate) enum Verb {
     Dev(DevArgs),
     /// Print a completion script for a shell
     Completion { shell: clap_complete::Shell },
+}
+
+impl Verb {
+    /// Whether it talks to the controllers of the settings, and so may need a certificate.
+    pub(crate) fn asks_controllers(&self) -> bool {
+        match self {
+            Verb::Dev(_) | Verb::Completion { .. } | Verb::Login(_) => false,
+            Verb::Audit(args) => matches!(args.verb, AuditVerb::Export(_)),
+            Verb::Reserve(_)
+            | Verb::Release(_)
+            | Verb::Extend(_)
+            | Verb::Run(_)
+            | Verb::Exec(_)
+            | Verb::Ps(_)
+            | Verb::Logs(_)
+            | Verb::Cancel(_)
+            | Verb::Why(_)
+            | Verb::Status(_)
+            | Verb::Top(_)
+            | Verb::Node(_)
+            | Verb::Gpu(_)
+            | Verb::Job(_)
+            | Verb::Reservation(_)
+            | Verb::Checkpoint(_)
+            | Verb::User(_)
+            | Verb::Controller(_) => true,
+        }
+    }
 }
 
 /// `-it`, as docker's users type it, means `-i --tty`: `-t` of `run` is a time.

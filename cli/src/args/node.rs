@@ -1,6 +1,6 @@
 //! `status`, `top`, `node`, `gpu`, `controller`: the machines, and who runs them.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::controller::{
     ControllerAddArgs, ControllerRemoveArgs, ControllerStatusArgs, TransferArgs,
@@ -48,6 +48,12 @@ pub(crate) enum NodeVerb {
     Drain(DrainArgs),
     /// Let nodes join
     Token(TokenArgs),
+    /// End a node's certificates, as after a break-in; what runs there goes on
+    Revoke(NodeLeaveArgs),
+    /// Take a node out of the fleet; nothing may be left on it
+    Remove(NodeLeaveArgs),
+    /// Say whether a node's word is enough to let its users in
+    Vouch(VouchArgs),
 }
 
 #[derive(Debug, Clone, Default, Args)]
@@ -112,6 +118,53 @@ pub(crate) struct DrainArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct NodeLeaveArgs {
+    #[arg(value_name = "NODE")]
+    pub(crate) node: String,
+    /// Why, for others to read
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Vouches {
+    /// For nobody
+    Off,
+    /// For its users, without the rights of admins
+    Users,
+    /// For its users, admins as such
+    Admins,
+}
+
+impl Vouches {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Vouches::Off => "off",
+            Vouches::Users => "users",
+            Vouches::Admins => "admins",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A user who is logged in on a node gets a certificate because the node's kernel says who it is.\n\
+    Whoever is root there can claim to be any user: hence never an admin, unless you say so."
+)]
+pub(crate) struct VouchArgs {
+    #[arg(value_name = "NODE")]
+    pub(crate) node: String,
+    /// For whom
+    #[arg(value_enum, value_name = "WHOM")]
+    pub(crate) vouches: Vouches,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct TokenArgs {
     #[command(subcommand)]
     pub(crate) verb: TokenVerb,
@@ -125,8 +178,8 @@ pub(crate) enum TokenVerb {
 
 #[derive(Debug, Args)]
 pub(crate) struct TokenCreateArgs {
-    /// The nodes it is for
-    #[arg(long, required = true, value_name = "NODE", value_delimiter = ',')]
+    /// The nodes it is for: titan01,titan02 or titan[01-12]
+    #[arg(long, required = true, value_name = "NODES")]
     pub(crate) names: Vec<String>,
     /// How long it can be used [default: the controller's]
     #[arg(long, value_name = "LENGTH")]

@@ -1,14 +1,13 @@
 //! The ways to a controller: the socket of this machine, and addresses. One is in use at a time.
 //!
 //! A controller that does not lead names the one that does; then that one is asked next, also where
-//! the settings do not list it. A user of the local socket gets a short certificate over it first,
-//! kept in memory only.
+//! the settings do not list it. A user of the local socket gets a short certificate over it first.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fleet_proto::convert::rejection::{LEADER_TRAILER, NO_QUORUM_TRAILER};
 use fleet_proto::transport::client::{Address, DialError};
-use fleet_proto::transport::user;
 use fleet_proto::transport::{self, Credentials, Dialer, SharedCredentials};
 use fleet_proto::v1::fleet_client::FleetClient;
 use tonic::Status;
@@ -18,6 +17,7 @@ use super::chain;
 use crate::config::{Config, Remote};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
+use crate::login;
 
 /// Largest answer taken: a list of some 50,000 jobs.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -141,15 +141,15 @@ impl Ways {
         let (known, socket, full) = {
             let state = self.state();
             let socket = state.ways.iter().find(|way| way.address.is_none());
-            let socket = socket.map(|way| way.channel.clone());
+            let socket = socket.map(|way| (way.name.clone(), way.channel.clone()));
             (state.credentials.clone(), socket, state.ways.len() >= NAMED_MAX)
         };
         let credentials = match (known, socket) {
             (Some(known), _) => Some(known),
-            (None, Some(socket)) => match user::ask(socket).await {
-                Ok((_, accepted)) => SharedCredentials::new(accepted.credentials).ok(),
-                Err(_) => None,
-            },
+            (None, Some((path, channel))) => {
+                let got = login::by_socket(Path::new(&path), channel).await;
+                got.and_then(|credentials| SharedCredentials::new(credentials).ok())
+            }
             (None, None) => None,
         };
         let Some(credentials) = credentials.filter(|_| !full) else { return false };

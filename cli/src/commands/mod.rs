@@ -10,6 +10,7 @@ mod dev;
 mod exec;
 mod gpu;
 mod job;
+mod login;
 mod logs;
 mod members;
 mod node;
@@ -23,6 +24,7 @@ mod snapshot;
 mod status;
 mod streams;
 mod terminal;
+mod user;
 mod watch;
 mod why;
 
@@ -33,12 +35,13 @@ use clap::CommandFactory;
 use crate::args::{AuditVerb, CheckpointVerb, Cli, ControllerVerb, GpuVerb, JobVerb, NodeVerb};
 use crate::args::{
     CheckpointListArgs, ControllerStatusArgs, DevVerb, OutputArgs, OwnerArgs, ReservationVerb,
-    SnapshotVerb, TokenVerb, Verb,
+    SnapshotVerb, TokenVerb, UserVerb, Verb,
 };
 use crate::client::Client;
-use crate::config::Config;
+use crate::config::{Config, Remote};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
+use crate::login::Login;
 use crate::output::Printer;
 use crate::times::{Clock, When, parse_length, parse_when};
 
@@ -48,12 +51,25 @@ pub(crate) struct Context {
     config: Option<PathBuf>,
     pub(crate) json: bool,
     pub(crate) clock: Clock,
+    /// Where somebody vouches for the user: the way in, or why there is none.
+    vouched: Option<Result<Remote, Failure>>,
 }
 
 impl Context {
     /// The connection to the controller; nothing is sent yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        Client::new(&Config::find(self.config.as_deref())?, self.clock.clone())
+        let mut config = Config::find(self.config.as_deref())?;
+        match &self.vouched {
+            Some(Ok(remote)) => {
+                config.remote = Some(remote.clone());
+                config.socket = None;
+            }
+            // Nobody vouches now: the socket says what it has to say.
+            Some(Err(failure)) if failure.exit == Exit::Unreachable && config.socket.is_some() => {}
+            Some(Err(failure)) => return Err(failure.clone()),
+            None => {}
+        }
+        Client::new(&config, self.clock.clone())
     }
 
     pub(crate) fn printer(&self, args: &OutputArgs) -> Result<Printer, Failure> {
@@ -109,9 +125,30 @@ async fn caller(client: &Client) -> Result<String, Failure> {
 
 /// Carries out what was typed.
 pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
-    let context = Context { config: cli.config, json: cli.json, clock: Clock::of_this_machine() };
-    let context = &context;
-    match cli.verb {
+    let clock = Clock::of_this_machine();
+    let mut context = Context { config: cli.config, json: cli.json, clock, vouched: None };
+    // What is wrong with the settings is said by the command itself.
+    let config =
+        Config::find(context.config.as_deref()).ok().filter(|_| cli.verb.asks_controllers());
+    let login = config.as_ref().and_then(Login::of);
+    if let Some(login) = &login {
+        context.vouched = Some(login.remote().await);
+    }
+    let ended = carry_out(&context, cli.verb).await;
+    if ended.as_ref().is_err_and(|failure| failure.certificate_refused) {
+        // The next command asks for another one.
+        match (login, config.as_ref().and_then(|config| config.socket.as_ref())) {
+            (Some(login), _) => login.forget(),
+            (None, Some(socket)) => crate::login::forget_by_socket(socket),
+            (None, None) => {}
+        }
+    }
+    ended
+}
+
+async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
+    match verb {
+        Verb::Login(args) => login::run(context, &args).await,
         Verb::Reserve(args) => reserve::run(context, &args).await,
         Verb::Release(args) => reservation::release(context, &args).await,
         Verb::Extend(args) => reservation::extend(context, &args).await,
@@ -133,6 +170,9 @@ pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
             Some(NodeVerb::Token(token)) => match token.verb {
                 TokenVerb::Create(create) => node::create_token(context, &create).await,
             },
+            Some(NodeVerb::Revoke(leave)) => node::revoke(context, &leave).await,
+            Some(NodeVerb::Remove(leave)) => node::remove(context, &leave).await,
+            Some(NodeVerb::Vouch(vouch)) => node::vouch(context, &vouch).await,
         },
         Verb::Gpu(args) => match args.verb {
             None => gpu::list(context, &args.list).await,
@@ -153,6 +193,14 @@ pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
         Verb::Checkpoint(args) => match args.verb {
             None => job::checkpoints(context, &CheckpointListArgs::default()).await,
             Some(CheckpointVerb::List(list)) => job::checkpoints(context, &list).await,
+        },
+        Verb::User(args) => match args.verb {
+            None => user::list(context, &args.list).await,
+            Some(UserVerb::List(list)) => user::list(context, &list).await,
+            Some(UserVerb::Show(show)) => user::show(context, &show).await,
+            Some(UserVerb::Disable(disable)) => user::disable(context, &disable).await,
+            Some(UserVerb::Enable(enable)) => user::enable(context, &enable).await,
+            Some(UserVerb::Revoke(revoke)) => user::revoke(context, &revoke).await,
         },
         Verb::Audit(args) => match args.verb {
             AuditVerb::Export(export) => audit::export(context, &export).await,

@@ -1,17 +1,20 @@
-//! `node list|show|cordon|uncordon|drain`, `node token create`.
+//! `node list|show|cordon|uncordon|drain|revoke|remove|vouch`, `node token create`.
 
 use fleet_proto::v1::{
     CordonNodeRequest, CreateJoinTokenRequest, DrainNodeRequest, ListGpusRequest, ListJobsRequest,
-    ListNodesRequest, UncordonNodeRequest,
+    ListNodesRequest, RemoveNodeRequest, RevokeNodeRequest, SetVouchingRequest,
+    UncordonNodeRequest,
 };
 
 use super::{Context, gpu, job, watch};
 use crate::args::{
-    CordonArgs, DrainArgs, NodeListArgs, NodeShowArgs, TokenCreateArgs, UncordonArgs,
+    CordonArgs, DrainArgs, NodeLeaveArgs, NodeListArgs, NodeShowArgs, TokenCreateArgs,
+    UncordonArgs, VouchArgs,
 };
 use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
+use crate::node_names;
 use crate::output::node::Node;
 use crate::output::status::JoinToken;
 use crate::output::text::{ask, print, say};
@@ -104,6 +107,56 @@ pub(super) async fn drain(context: &Context, args: &DrainArgs) -> Result<Exit, F
     changed(&printer, node)
 }
 
+pub(super) async fn revoke(context: &Context, args: &NodeLeaveArgs) -> Result<Exit, Failure> {
+    let client = context.client()?;
+    if !args.yes {
+        say(
+            "Its agent is shut out at once, until it joins again with a new token. Jobs there go on.",
+        );
+        if ask(&format!("End all certificates of {}?", args.node)) == Some(false) {
+            return Err(Failure::new(Exit::Failed, format!("{} is left as it is", args.node)));
+        }
+    }
+    let meta = request_meta(&context.clock)?;
+    let (node, reason) = (args.node.clone(), args.reason.clone());
+    let request = RevokeNodeRequest { meta, node, reason };
+    let revoked = client.call(request, async |api, r| api.revoke_node(r).await).await?;
+    say(&format!("{}: {} certificates revoked", args.node, revoked.certificates));
+    Ok(Exit::Done)
+}
+
+pub(super) async fn remove(context: &Context, args: &NodeLeaveArgs) -> Result<Exit, Failure> {
+    let client = context.client()?;
+    let node = client.resolve(KIND, &args.node).await?;
+    if !args.yes && ask(&format!("Take {node} out of the fleet?")) == Some(false) {
+        return Err(Failure::new(Exit::Failed, format!("{node} is left as it is")));
+    }
+    let meta = request_meta(&context.clock)?;
+    let request = RemoveNodeRequest { meta, node: node.clone(), reason: args.reason.clone() };
+    let removed = client.call(request, async |api, r| api.remove_node(r).await).await;
+    removed.map_err(|failure| match failure.rejection.as_deref() {
+        Some(fleet_core::Rejection::InUse { .. }) => failure.hint(format!(
+            "`fleet node drain {node}` first, release its reservations; of a machine that is gone: \
+             `fleet gpu declare-free`"
+        )),
+        _ => failure,
+    })?;
+    say(&format!("{node} is not a node of this fleet any more"));
+    Ok(Exit::Done)
+}
+
+pub(super) async fn vouch(context: &Context, args: &VouchArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let node = client.resolve(KIND, &args.node).await?;
+    let meta = request_meta(&context.clock)?;
+    let vouches = args.vouches.word().to_owned();
+    let request = SetVouchingRequest { meta, node, vouches };
+    let node = Node::from(client.call(request, async |api, r| api.set_vouching(r).await).await?);
+    say(&format!("{} vouches for: {}", node.name, node.vouches.as_deref().unwrap_or("?")));
+    print(&printer.changed(&[node], |node| &node.name)?)?;
+    Ok(Exit::Done)
+}
+
 /// Whom a drain affects, and how.
 async fn preview(context: &Context, client: &Client, node: &str) -> Result<String, Failure> {
     let request = ListJobsRequest { node: node.to_owned(), with_spec: true, ..Default::default() };
@@ -142,12 +195,10 @@ pub(super) async fn create_token(
     args: &TokenCreateArgs,
 ) -> Result<Exit, Failure> {
     let ttl_ms = context.length_of("--ttl", args.ttl.as_ref())?.unwrap_or(0);
-    for name in &args.names {
-        fleet_core::name::NodeName::parse(name).map_err(|e| Failure::usage("--names", e))?;
-    }
+    let names = node_names::expand(&args.names).map_err(|e| Failure::usage("--names", e))?;
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let meta = request_meta(&context.clock)?;
-    let request = CreateJoinTokenRequest { meta, names: args.names.clone(), ttl_ms };
+    let request = CreateJoinTokenRequest { meta, names: names.clone(), ttl_ms };
     let answer = client.call(request, async |api, r| api.create_join_token(r).await).await?;
     let token = JoinToken::from(answer);
     if !printer.for_people() {
@@ -155,8 +206,14 @@ pub(super) async fn create_token(
         return Ok(Exit::Done);
     }
     let until = token.expires_at.map(|at| context.clock.day_and_minute(at.0));
-    let names = args.names.join(" and ");
-    say(&format!("type this on {names}, before {}; it holds a secret:", until.unwrap_or_default()));
+    let until = until.unwrap_or_default();
+    match names.as_slice() {
+        [one] => say(&format!("type this on {one}, before {until}; it holds a secret:")),
+        many => say(&format!(
+            "type each line on its node, before {until}; all {} hold the same secret:",
+            many.len()
+        )),
+    }
     print(&format!("{}\n", token.join_line))?;
     Ok(Exit::Done)
 }

@@ -15,6 +15,7 @@ pub(crate) mod status;
 pub(crate) mod story;
 mod table;
 pub(crate) mod text;
+pub(crate) mod user;
 mod values;
 
 use serde::Serialize;

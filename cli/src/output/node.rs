@@ -29,6 +29,8 @@ pub(crate) struct Node {
     pub(crate) heard_at: Option<Time>,
     pub(crate) gpu_problem: Option<String>,
     pub(crate) jobs: Vec<String>,
+    pub(crate) vouches: Option<String>,
+    pub(crate) certificate_ends_at: Option<Time>,
 }
 
 impl From<pb::Node> for Node {
@@ -51,6 +53,8 @@ impl From<pb::Node> for Node {
             heard_at: time(node.heard_at_unix_ms),
             gpu_problem: text(&node.gpu_problem),
             jobs: node.jobs,
+            vouches: text(&node.vouches),
+            certificate_ends_at: time(node.certificate_ends_at_unix_ms),
             name: node.name,
             state: node.state,
         }
@@ -96,6 +100,8 @@ impl Row for Node {
         "heard_at",
         "gpu_problem",
         "jobs",
+        "vouches",
+        "certificate_ends_at",
     ];
 
     fn columns() -> Vec<Column<Self>> {
@@ -140,6 +146,11 @@ impl Row for Node {
             ("System", self.os.clone()),
             ("Agent", self.agent_version.clone()),
             ("Boot", self.boot_id.clone()),
+            ("Vouches for", self.vouches.clone()),
+            (
+                "Certificate",
+                self.certificate_ends_at.map(|at| format!("until {}", clock.minute(at.0))),
+            ),
         ];
         lines.extend(optional.into_iter().filter_map(|(key, value)| Some((key, value?))));
         lines.extend(self.conditions.iter().map(|c| ("Condition", condition_line(c))));

@@ -4,6 +4,7 @@ use fleet_proto::v1 as pb;
 
 use super::*;
 use crate::golden;
+use crate::output::user::User;
 
 fn clock() -> Clock {
     Clock::standing("2026-11-21T09:31:07Z", "Europe/Berlin")
@@ -352,4 +353,27 @@ fn the_answer_of_a_change_is_an_id_for_people_and_all_of_it_for_programs() {
     assert!(one.contains("\"fleet.job/v1\"") && !one.contains("items"));
     let both = printer(Format::Json).changed(&jobs, |job| &job.id).unwrap();
     assert!(both.contains("\"fleet.jobs/v1\""));
+}
+
+#[test]
+fn users_are_printed_as_agreed() {
+    let ada = pb::User {
+        name: "ada".to_owned(),
+        state: "active".to_owned(),
+        first_seen_unix_ms: at(0),
+        last_seen_unix_ms: at(30),
+        certificates: 2,
+        jobs_running: 1,
+        reservations: 3,
+        ..Default::default()
+    };
+    let bob = pb::User {
+        name: "bob".to_owned(),
+        state: "disabled".to_owned(),
+        disabled_by: "root".to_owned(),
+        reason: "has left\u{1b}[2J".to_owned(),
+        disabled_at_unix_ms: at(31),
+        ..Default::default()
+    };
+    check("users", &[User::from(bob), User::from(ada)]);
 }

@@ -362,5 +362,12 @@ impl Fleet for Service {
         create_controller_token(CreateControllerTokenRequest) -> JoinToken;
         remove_controller(RemoveControllerRequest) -> ListControllersResponse;
         transfer_leadership(TransferLeadershipRequest) -> ListControllersResponse;
+        revoke_node(RevokeNodeRequest) -> Revoked;
+        remove_node(RemoveNodeRequest) -> Revoked;
+        set_vouching(SetVouchingRequest) -> Node;
+        list_users(ListUsersRequest) -> ListUsersResponse;
+        revoke_user(RevokeUserRequest) -> User;
+        disable_user(DisableUserRequest) -> User;
+        enable_user(EnableUserRequest) -> User;
     }
 }

@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fleet_core::name::{NodeName, UserName};
-use fleet_core::{Actor, AuthMethod, Who};
+use fleet_core::{Actor, AuthMethod, Rejection, Who};
+use fleet_proto::convert::rejection::to_status;
 use fleet_proto::transport::{PeerIdentity, Role};
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use tonic::{Code, Request, Status};
 
-use super::RefusalLog;
+use super::{LoginLog, RefusalLog};
+use crate::raft::RaftHandle;
 
 /// How long the name service may take.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,6 +47,8 @@ struct Account {
 #[derive(Debug, Clone)]
 pub struct Callers {
     admins: Arc<Mutex<Arc<Admins>>>,
+    raft: RaftHandle,
+    logins: LoginLog,
     refusals: RefusalLog,
     known: Arc<Mutex<BTreeMap<Question, (Instant, Account)>>>,
 }
@@ -68,10 +72,10 @@ pub(super) struct NodePeer {
 }
 
 impl Callers {
-    /// `refusals` counts who was no user.
-    pub fn new(admins: Admins, refusals: RefusalLog) -> Self {
+    /// `logins` counts who came in, `refusals` who was not let in.
+    pub fn new(admins: Admins, raft: RaftHandle, logins: LoginLog, refusals: RefusalLog) -> Self {
         let admins = Arc::new(Mutex::new(Arc::new(admins)));
-        Self { admins, refusals, known: Arc::default() }
+        Self { admins, raft, logins, refusals, known: Arc::default() }
     }
 
     /// Others are admins from now on. What was looked up before is forgotten.
@@ -115,10 +119,27 @@ impl Callers {
                 }
             },
         };
-        let account = self.account(question).await?;
-        let who = Who::User { name: account.name.clone(), admin: account.admin };
-        let actor = Actor { who, method, serial: peer.serial().map(str::to_owned) };
-        Ok(Caller { actor, name: account.name, admin: account.admin, uid })
+        let Account { name, admin } = self.account(question).await?;
+        self.check_open(&name)?;
+        let serial = peer.serial();
+        // An admin's rights do not rest on the word of a node that is not trusted with them.
+        let admin =
+            admin && serial.is_none_or(|s| self.raft.read(|fsm| fsm.access().admin_through(s)));
+        let who = Who::User { name: name.clone(), admin };
+        let (word, from) = serial.map_or(("local_socket", "socket"), |s| ("certificate", s));
+        self.logins.note(&name, word, from);
+        let actor = Actor { who, method, serial: serial.map(str::to_owned) };
+        Ok(Caller { actor, name, admin, uid })
+    }
+
+    /// Refuses a closed account, whatever proves who it is.
+    fn check_open(&self, name: &UserName) -> Result<(), Status> {
+        let closed = self.raft.read(|fsm| fsm.access().disabled(name).cloned());
+        let Some(closed) = closed else { return Ok(()) };
+        self.refusals.note(&format!("user:{name}"), "call", "account_disabled");
+        let needs =
+            format!("an open account; {name} was disabled by {}: {}", closed.by, closed.reason);
+        Err(to_status(&Rejection::Denied { needs }))
     }
 
     async fn account(&self, question: Question) -> Result<Account, Status> {

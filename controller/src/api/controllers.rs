@@ -54,6 +54,30 @@ fn internal() -> Status {
     Status::internal("a constant is not a header value")
 }
 
+/// [`controller`], and on the roster: one whose word counts for others too. A refusal is on record.
+pub(super) fn member(
+    raft: &RaftHandle,
+    refusals: &RefusalLog,
+    extensions: &Extensions,
+) -> Result<u64, Status> {
+    let on_roster = |id: u64| {
+        if raft.read(|fsm| fsm.roster().members().contains_key(&id)) {
+            return Ok(id);
+        }
+        Err(Status::permission_denied(format!("controller {id} is not on the roster")))
+    };
+    let found = controller(raft, extensions).and_then(on_roster);
+    found.inspect_err(|status| note(refusals, extensions, status))
+}
+
+fn note(refusals: &RefusalLog, extensions: &Extensions, status: &Status) {
+    if status.code() == Code::PermissionDenied {
+        let peer = extensions.get::<PeerIdentity>().map(PeerIdentity::principal);
+        let peer = peer.unwrap_or_else(|| "unknown".to_owned());
+        refusals.note(&peer, "speak_as_controller", "denied");
+    }
+}
+
 /// Lets only controller `from` speak for controller `from`, and nobody who was removed.
 pub fn peer_check(raft: RaftHandle, refusals: RefusalLog) -> PeerCheck {
     std::sync::Arc::new(move |extensions, from| {
@@ -65,13 +89,8 @@ pub fn peer_check(raft: RaftHandle, refusals: RefusalLog) -> PeerCheck {
                 "controller {id} cannot speak for controller {from}"
             )))
         };
-        controller(&raft, extensions).and_then(speaks_for).inspect_err(|status| {
-            if status.code() == Code::PermissionDenied {
-                let peer = extensions.get::<PeerIdentity>().map(PeerIdentity::principal);
-                let peer = peer.unwrap_or_else(|| "unknown".to_owned());
-                refusals.note(&peer, "speak_as_controller", "denied");
-            }
-        })
+        let found = controller(&raft, extensions).and_then(speaks_for);
+        found.inspect_err(|status| note(&refusals, extensions, status))
     })
 }
 
@@ -81,7 +100,9 @@ impl Controllers for ControllersService {
         &self,
         request: Request<v1::GetAuthorityRequest>,
     ) -> Result<Response<v1::Authority>, Status> {
-        let id = controller(&self.0.raft, request.extensions())?;
+        let extensions = request.extensions();
+        let id = controller(&self.0.raft, extensions)
+            .inspect_err(|status| note(&self.0.refusals, extensions, status))?;
         if !self.0.raft.read(|fsm| fsm.roster().members().contains_key(&id)) {
             let problem = format!("controller {id} is not known here yet; try again");
             return Err(Status::unavailable(problem));
@@ -94,7 +115,9 @@ impl Controllers for ControllersService {
         &self,
         request: Request<v1::GetFiguresRequest>,
     ) -> Result<Response<v1::ControllerFigures>, Status> {
-        controller(&self.0.raft, request.extensions())?;
+        let extensions = request.extensions();
+        controller(&self.0.raft, extensions)
+            .inspect_err(|status| note(&self.0.refusals, extensions, status))?;
         Ok(Response::new(self.0.own_figures()))
     }
 }

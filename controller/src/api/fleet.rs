@@ -299,6 +299,37 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.transfer_leadership(request).await?))
     }
 
+    async fn revoke_node(&self, request: Request<v1::RevokeNodeRequest>) -> Reply<v1::Revoked> {
+        Ok(Response::new(self.0.revoke_node(request).await?))
+    }
+
+    async fn remove_node(&self, request: Request<v1::RemoveNodeRequest>) -> Reply<v1::Revoked> {
+        Ok(Response::new(self.0.remove_node(request).await?))
+    }
+
+    async fn set_vouching(&self, request: Request<v1::SetVouchingRequest>) -> Reply<v1::Node> {
+        Ok(Response::new(self.0.set_vouching(request).await?))
+    }
+
+    async fn list_users(
+        &self,
+        request: Request<v1::ListUsersRequest>,
+    ) -> Reply<v1::ListUsersResponse> {
+        Ok(Response::new(self.0.list_users(request).await?))
+    }
+
+    async fn revoke_user(&self, request: Request<v1::RevokeUserRequest>) -> Reply<v1::User> {
+        Ok(Response::new(self.0.revoke_user(request).await?))
+    }
+
+    async fn disable_user(&self, request: Request<v1::DisableUserRequest>) -> Reply<v1::User> {
+        Ok(Response::new(self.0.disable_user(request).await?))
+    }
+
+    async fn enable_user(&self, request: Request<v1::EnableUserRequest>) -> Reply<v1::User> {
+        Ok(Response::new(self.0.enable_user(request).await?))
+    }
+
     async fn attach(
         &self,
         request: Request<Streaming<v1::AttachInput>>,

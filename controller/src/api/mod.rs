@@ -3,6 +3,7 @@
 //! Each request becomes a command for the log or a look at the state. Nothing here decides anything
 //! about the fleet; the only caller is tonic's router, built in `server.rs`.
 
+mod access;
 mod agents;
 mod attach;
 mod audit_export;
@@ -14,6 +15,7 @@ mod exec;
 mod explain;
 mod fleet;
 mod link;
+mod logins;
 mod members;
 mod operations;
 mod plan;
@@ -37,6 +39,7 @@ pub use caller::{Admins, Callers};
 pub use controllers::{ControllersService, peer_check};
 pub use enrollment::EnrollmentService;
 pub use fleet::FleetService;
+pub use logins::LoginLog;
 pub use plan::NewestPlan;
 pub use refusals::RefusalLog;
 pub(crate) use views::{gpu_state, node_state};
@@ -72,6 +75,7 @@ pub struct Context {
     /// Folder of the certificate authority, for backups.
     pub pki_dir: Arc<Path>,
     pub operations: Operations,
+    pub logins: LoginLog,
 }
 
 impl Context {

@@ -1,12 +1,13 @@
 //! The state as users see it: from the core's types to the API's, joined with what only the leader's
 //! memory knows (measurements, when a node was heard, the plan).
 
+use fleet_core::access::Holder;
 use fleet_core::allocation::Allocation;
 use fleet_core::gpu::{Gpu, Presence};
 use fleet_core::health::{Condition, ConditionStatus, Severity, Subject, health_word};
 use fleet_core::job::{Checkpoint, Job, JobState};
 use fleet_core::lease::LeaseHolder;
-use fleet_core::name::GpuUuid;
+use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::node::{Liveness, Node};
 use fleet_core::reservation::{Reservation, ReservationState};
 use fleet_core::scheduler::Plan;
@@ -109,6 +110,30 @@ pub(super) fn node(fsm: &Fsm, sessions: &Sessions, node: &Node) -> v1::Node {
         heard_at_unix_ms: millis(sessions.heard_at(&node.name)),
         gpu_problem: node.facts.gpu_problem.clone().unwrap_or_default(),
         jobs: on_node.iter().map(|a| a.job.to_string()).collect(),
+        vouches: fsm.access().vouching_of(&node.name).word().to_owned(),
+        certificate_ends_at_unix_ms: millis(fsm.access().newest_ends(&node.name)),
+    }
+}
+
+pub(super) fn user(fsm: &Fsm, name: &UserName) -> v1::User {
+    let account = fsm.access().accounts.get(name);
+    let disabled = account.and_then(|a| a.disabled.as_ref());
+    let holder = Holder::User { name: name.clone() };
+    let jobs = || fsm.jobs().values().filter(|j| j.owner == *name && !j.state.is_final());
+    let queued = jobs().filter(|j| j.state == JobState::Queued).count();
+    let open = fsm.reservations().values().filter(|r| r.owner == *name && r.is_open());
+    v1::User {
+        name: name.to_string(),
+        state: if disabled.is_some() { "disabled" } else { "active" }.to_owned(),
+        disabled_by: disabled.map(|d| d.by.clone()).unwrap_or_default(),
+        reason: disabled.map(|d| d.reason.clone()).unwrap_or_default(),
+        disabled_at_unix_ms: millis(disabled.map(|d| d.at)),
+        first_seen_unix_ms: millis(account.map(|a| a.first_seen)),
+        last_seen_unix_ms: millis(account.map(|a| a.last_seen)),
+        certificates: count(fsm.access().valid_of(&holder, fsm.now())),
+        jobs_running: count(jobs().count() - queued),
+        jobs_queued: count(queued),
+        reservations: count(open.count()),
     }
 }
 

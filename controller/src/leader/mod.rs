@@ -11,6 +11,7 @@ mod scheduler_loop;
 
 use std::time::Duration;
 
+use fleet_core::access::AccessCommand;
 use fleet_core::command::Command;
 use fleet_core::{Actor, Fsm};
 use tokio::task::JoinSet;
@@ -21,7 +22,7 @@ use crate::clock::wall;
 
 /// How often clocks are compared.
 const COMPARE_EVERY: Duration = Duration::from_secs(1);
-/// How often refused requests are written to the audit log.
+/// How often refused requests and logins are written to the audit log.
 const REFUSALS_EVERY: Duration = Duration::from_secs(10);
 /// Pause before a loop that broke off begins anew.
 const ANEW_PAUSE: Duration = Duration::from_secs(1);
@@ -128,6 +129,10 @@ async fn write_refusals(context: Context) {
         let refusals = context.refusals.take();
         if !refusals.is_empty() {
             propose(&context, Command::RecordRefusals { refusals }).await;
+        }
+        let logins = context.logins.take();
+        if !logins.is_empty() {
+            propose(&context, Command::Access(AccessCommand::RecordLogins { logins })).await;
         }
     }
 }

@@ -310,6 +310,7 @@ impl Issued {
             not_after_unix_ms: self.not_after.0,
             now_unix_ms: now.0,
             controllers,
+            trusted_der: vec![authority.certificate_der().to_vec()],
         }
     }
 }

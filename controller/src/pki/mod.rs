@@ -10,6 +10,7 @@
 
 mod audit_signer;
 mod authority;
+pub mod follow;
 pub mod renewal;
 mod request;
 pub mod token;

@@ -24,19 +24,37 @@ pub enum RenewalRefused {
     ExpiredTooLong,
     #[error("an expired certificate can be renewed for its own key only")]
     OtherKey,
+    #[error("this node is not a member of the fleet any more; join again with a new token")]
+    NotAMember,
+    #[error(
+        "an expired certificate can be renewed only if it is the last this node was given, and was not revoked; join again with a new token"
+    )]
+    NotTheNewest,
     #[error(transparent)]
     Certificate(#[from] CertificateFault),
 }
 
 impl RenewalRefused {
+    /// Stable code for the audit log.
+    pub fn code(&self) -> &'static str {
+        match self {
+            RenewalRefused::NotANode => "not_a_node",
+            RenewalRefused::ExpiredTooLong => "expired_too_long",
+            RenewalRefused::OtherKey => "other_key",
+            RenewalRefused::NotAMember => "not_a_member",
+            RenewalRefused::NotTheNewest => "not_the_newest",
+            RenewalRefused::Certificate(fault) => fault.code(),
+        }
+    }
+
     /// The refusal as the agent gets it.
     pub fn to_status(&self) -> tonic::Status {
         tonic::Status::unauthenticated(self.to_string())
     }
 }
 
-/// The node that may have a new certificate for this request. The caller still checks that the
-/// replicated state knows the node.
+/// The node that may have a new certificate for this request, as far as its certificate goes. The
+/// caller still checks that the replicated state knows the node.
 pub fn check_renewal(
     peer: &PeerIdentity,
     request: &SigningRequest,

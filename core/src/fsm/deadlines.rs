@@ -39,8 +39,7 @@ impl Fsm {
         let mut due = Vec::new();
         if a.stop.is_none() {
             due.extend(a.time_limit_at);
-            let waits_for_thaw = self.storm.frozen().is_some()
-                && !a.causes.contains_key(&crate::allocation::CauseKey::Drain);
+            let waits_for_thaw = self.storm.frozen().is_some() && !a.must_leave_by_decision();
             if !waits_for_thaw {
                 due.extend(a.deferral.as_ref().and_then(|d| d.deadline));
             }

@@ -60,10 +60,15 @@ impl Fsm {
             };
             causes.insert(CauseKey::Drain, cause);
         }
+        if let Some(closed) = self.access.disabled(&allocation.owner) {
+            let text = format!("the account of {} is closed", allocation.owner);
+            let (severity, since) = (Severity::Degraded, closed.at);
+            causes.insert(CauseKey::Owner, Cause { severity, since, text, deadline: None });
+        }
         causes
     }
 
-    fn review_allocation(&mut self, turn: &mut Turn<'_>, id: &AllocationId) {
+    pub(super) fn review_allocation(&mut self, turn: &mut Turn<'_>, id: &AllocationId) {
         let mut causes = self.causes_of(id);
         let Some(allocation) = self.allocations.get_mut(id) else { return };
         for (key, cause) in &mut causes {
@@ -186,9 +191,11 @@ impl Fsm {
     }
 
     fn leave_after_checkpoint(&mut self, turn: &mut Turn<'_>, id: &AllocationId, seq: u64) {
-        let drained =
-            self.allocations.get(id).is_some_and(|a| a.causes.contains_key(&CauseKey::Drain));
-        let held_back = if self.storm.frozen().is_some() && !drained {
+        let Some(allocation) = self.allocations.get(id) else { return };
+        let held_back = if allocation.causes.contains_key(&CauseKey::Owner) {
+            // It does not go on elsewhere, so it needs no other place.
+            None
+        } else if self.storm.frozen().is_some() && !allocation.must_leave_by_decision() {
             Some("automatic evictions are frozen".to_owned())
         } else if scheduler::elsewhere(self, id).is_none() {
             Some("nothing else fits it now".to_owned())
@@ -233,7 +240,7 @@ impl Fsm {
         self.allocations
             .values()
             .filter(|a| a.stop.is_none())
-            .filter(|a| !frozen || a.causes.contains_key(&CauseKey::Drain))
+            .filter(|a| !frozen || a.must_leave_by_decision())
             .filter(|a| a.deferral.as_ref().and_then(|d| d.deadline).is_some_and(|at| at <= now))
             .map(|a| a.id.clone())
             .collect()

@@ -70,6 +70,7 @@ impl Fsm {
     /// Everything that could be refused.
     pub(super) fn check_job(&self, actor: &Actor, wish: &SubmitJob) -> Result<(), Rejection> {
         check_owner(actor, &wish.owner)?;
+        self.check_enabled(&wish.owner)?;
         validate::job_spec(&wish.spec)?;
         if self.jobs.contains_key(&wish.id) {
             return Err(Rejection::IdTaken { id: wish.id.to_string() });
@@ -293,6 +294,7 @@ impl Fsm {
             None => {}
         }
         self.say_if_drained(turn, &allocation.node);
+        self.end_reservations_of_disabled(turn);
     }
 
     /// The node is not tried again while the job can go to another; the only one gets another chance.
@@ -389,6 +391,13 @@ impl Fsm {
 
     fn requeue(&mut self, turn: &mut Turn<'_>, id: &JobId, why: String, uses_restart: bool) {
         let Some(job) = self.jobs.get_mut(id) else { return };
+        if let Some(closed) = self.access.disabled(&job.owner) {
+            let by = closed.by.clone();
+            let reason = format!("{why}; the account of {} is closed", job.owner);
+            turn.say(Event::JobCancelled { job: id.clone(), by });
+            let outcome = JobOutcome { exit_code: None, reason };
+            return self.finish_job(id, JobState::Cancelled, outcome);
+        }
         job.allocation = None;
         job.state = JobState::Queued;
         job.queue.class = CLASS_INTERRUPTED;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::access::Access;
 use crate::actor::{Actor, authorize};
 use crate::allocation::Allocation;
 use crate::audit::{self, AuditBody, AuditRecord};
@@ -25,6 +26,7 @@ use crate::reply::Reply;
 use crate::reservation::Reservation;
 use crate::time::Timestamp;
 
+mod access;
 mod adoption;
 mod clearing;
 mod cluster;
@@ -101,6 +103,9 @@ pub struct Fsm {
     roster: Roster,
     requests: requests::RequestTable,
     storm: storm::StormWatch,
+    /// Certificates and accounts.
+    #[serde(default)]
+    access: Access,
     audit_seq: u64,
     audit_head: Option<String>,
     /// The restore this incarnation began with, if it did.
@@ -242,6 +247,7 @@ impl Fsm {
             | Command::SuspendNode { .. }
             | Command::CheckState { .. }
             | Command::RecordRefusals { .. } => Ok(()),
+            Command::Access(command) => self.check_access(actor, command),
         }
     }
 
@@ -285,6 +291,7 @@ impl Fsm {
             Command::RecordRefusals { refusals } => self.record_refusals(turn, refusals),
             // Compared by the shell, which knows what this replica had; the state does not change.
             Command::CheckState { .. } => Ok(Reply::Done),
+            Command::Access(command) => self.apply_access(turn, command),
         }
     }
 

@@ -63,6 +63,7 @@ impl Fsm {
         wish: &CreateReservation,
     ) -> Result<(Window, NodeName, Vec<GpuUuid>), Rejection> {
         check_owner(actor, &wish.owner)?;
+        self.check_enabled(&wish.owner)?;
         check_text("note", &wish.note)?;
         check_gpu_request(&wish.gpus)?;
         let window = self.check_window(wish.window)?;

@@ -24,6 +24,7 @@ pub fn to_status(rejection: &Rejection) -> Status {
         | Rejection::ClusterVersion { .. }
         | Rejection::BreaksQuorum { .. }
         | Rejection::WrongCluster { .. }
+        | Rejection::InUse { .. }
         | Rejection::RequestTooOld { .. } => Code::FailedPrecondition,
         Rejection::IdTaken { .. } | Rejection::RequestReused { .. } => Code::AlreadyExists,
         Rejection::GpusHeld { .. }

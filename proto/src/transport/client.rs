@@ -306,13 +306,40 @@ pub async fn dial_pinned(
     Ok(PinnedConnection { channel, controller })
 }
 
-/// Why [`dial_pinned`] failed.
+/// Why [`dial_pinned`] failed, as whoever joins has to be told.
 #[derive(Debug, thiserror::Error)]
 pub enum PinnedDialError {
-    #[error(transparent)]
-    Dial(#[from] DialError),
+    #[error(
+        "the controller at {address} does not own the key pinned in the token. Either the token is \
+         from another fleet, or somebody sits between this machine and the controller (man in the \
+         middle). The secret was not sent. ({detail})"
+    )]
+    WrongPin { address: Address, detail: CertificateFault },
+    #[error(
+        "the certificate of {address} is not valid at the time this machine's clock shows \
+         ({detail}). Set the clock (NTP) and try again; the secret was not sent"
+    )]
+    Clock { address: Address, detail: CertificateFault },
+    #[error("cannot reach a controller: {0}; nothing was sent")]
+    Unreachable(DialError),
     #[error(transparent)]
     Local(#[from] CredentialError),
+}
+
+impl From<DialError> for PinnedDialError {
+    fn from(error: DialError) -> Self {
+        match error {
+            DialError::Certificate {
+                address,
+                fault:
+                    detail @ (CertificateFault::Expired { .. } | CertificateFault::NotYetValid { .. }),
+            } => PinnedDialError::Clock { address, detail },
+            DialError::Certificate { address, fault: detail } => {
+                PinnedDialError::WrongPin { address, detail }
+            }
+            unreached => PinnedDialError::Unreachable(unreached),
+        }
+    }
 }
 
 fn endpoint() -> Endpoint {

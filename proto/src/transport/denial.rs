@@ -54,7 +54,7 @@ impl Denials {
     pub(super) fn of_certificate(&self, fault: &CertificateFault) {
         if let Some(tell) = &self.0 {
             let (principal, action) = ("anonymous".to_owned(), CONNECT.to_owned());
-            tell(Denial { principal, action, code: word(fault) });
+            tell(Denial { principal, action, code: fault.code() });
         }
     }
 }
@@ -76,26 +76,6 @@ fn action(path: &str) -> String {
         snake.push(letter.to_ascii_lowercase());
     }
     snake
-}
-
-/// A stable word for why a certificate was refused.
-pub(super) fn word(fault: &CertificateFault) -> &'static str {
-    match fault {
-        CertificateFault::Unreadable { .. } => "certificate_unreadable",
-        CertificateFault::IsAuthority => "certificate_is_authority",
-        CertificateFault::UntrustedIssuer => "certificate_untrusted",
-        CertificateFault::BadChain { .. } => "certificate_bad_chain",
-        CertificateFault::Expired { .. } => "certificate_expired",
-        CertificateFault::NotYetValid { .. } => "certificate_not_yet_valid",
-        CertificateFault::NoIdentity
-        | CertificateFault::ManyIdentities { .. }
-        | CertificateFault::BadIdentity(_) => "certificate_bad_identity",
-        CertificateFault::OtherCluster { .. } => "certificate_other_cluster",
-        CertificateFault::WrongRole { .. } => "certificate_wrong_role",
-        CertificateFault::WrongUsage { .. } => "certificate_wrong_usage",
-        CertificateFault::Revoked => "certificate_revoked",
-        CertificateFault::PinMismatch { .. } => "certificate_pin_mismatch",
-    }
 }
 
 #[cfg(test)]

@@ -141,6 +141,28 @@ pub enum CertificateFault {
     PinMismatch { expected: SpkiPin, found: String },
 }
 
+impl CertificateFault {
+    /// A stable word for why a certificate was refused, for counts and the audit log.
+    pub fn code(&self) -> &'static str {
+        match self {
+            CertificateFault::Unreadable { .. } => "certificate_unreadable",
+            CertificateFault::IsAuthority => "certificate_is_authority",
+            CertificateFault::UntrustedIssuer => "certificate_untrusted",
+            CertificateFault::BadChain { .. } => "certificate_bad_chain",
+            CertificateFault::Expired { .. } => "certificate_expired",
+            CertificateFault::NotYetValid { .. } => "certificate_not_yet_valid",
+            CertificateFault::NoIdentity
+            | CertificateFault::ManyIdentities { .. }
+            | CertificateFault::BadIdentity(_) => "certificate_bad_identity",
+            CertificateFault::OtherCluster { .. } => "certificate_other_cluster",
+            CertificateFault::WrongRole { .. } => "certificate_wrong_role",
+            CertificateFault::WrongUsage { .. } => "certificate_wrong_usage",
+            CertificateFault::Revoked => "certificate_revoked",
+            CertificateFault::PinMismatch { .. } => "certificate_pin_mismatch",
+        }
+    }
+}
+
 /// What a certificate says, read but not yet trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerCertificate {

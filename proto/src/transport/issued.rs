@@ -10,6 +10,7 @@ use super::credentials::{CredentialError, Credentials};
 use super::crypto_provider;
 use super::identity::{CertificateFault, Identity, PeerCertificate, is_authority, key_pin_of};
 use super::keys::{OwnKey, certificate_pem};
+use super::limits::CHAIN_LENGTH_MAX;
 use super::peer::Revocations;
 use super::token::SpkiPin;
 use super::verify::{ClientCheck, fault_of};
@@ -38,7 +39,7 @@ pub struct Accepted {
     pub leaf: PeerCertificate,
     /// PEM for the certificate's file.
     pub certificate_pem: String,
-    /// PEM for the CA's file.
+    /// PEM of every authority to trust from now on, the one that signed first: for the CA's file.
     pub authority_pem: String,
     pub credentials: Credentials,
     /// Addresses of controllers, as the controller told them.
@@ -47,16 +48,16 @@ pub struct Accepted {
     pub now_unix_ms: u64,
 }
 
-/// Checks a reply: our key, the CA we know by its pin, and an identity for which `expected` holds.
+/// Checks a reply: our key, a CA we know by its pin, and an identity for which `expected` holds.
 pub fn accept(
     reply: Option<IssuedCertificate>,
     key: &OwnKey,
-    authority: SpkiPin,
+    authorities: &[SpkiPin],
     expected: &str,
     is_expected: impl Fn(&Identity) -> bool,
 ) -> Result<Accepted, IssuedFault> {
     let reply = reply.ok_or(IssuedFault::Missing)?;
-    if !is_authority(&reply.ca_der)? || key_pin_of(&reply.ca_der)? != authority {
+    if !is_authority(&reply.ca_der)? || !authorities.contains(&key_pin_of(&reply.ca_der)?) {
         return Err(IssuedFault::OtherAuthority);
     }
     let leaf = PeerCertificate::parse(&reply.certificate_der)?;
@@ -77,7 +78,7 @@ pub fn accept(
         return Err(IssuedFault::OtherKey);
     }
     let certificate = certificate_pem(&reply.certificate_der);
-    let authority = certificate_pem(&reply.ca_der);
+    let authority = bundle(&reply)?;
     let credentials = Credentials::from_pem(
         certificate.as_bytes(),
         key.to_pem().expose().as_bytes(),
@@ -91,4 +92,19 @@ pub fn accept(
         controllers: reply.controllers,
         now_unix_ms: reply.now_unix_ms,
     })
+}
+
+/// The authority that signed and the others that the fleet trusts: it is the fleet that says so.
+fn bundle(reply: &IssuedCertificate) -> Result<String, IssuedFault> {
+    let mut pem = certificate_pem(&reply.ca_der);
+    for other in reply.trusted_der.iter().take(CHAIN_LENGTH_MAX) {
+        if *other == reply.ca_der {
+            continue;
+        }
+        if !is_authority(other)? {
+            return Err(IssuedFault::OtherAuthority);
+        }
+        pem.push_str(&certificate_pem(other));
+    }
+    Ok(pem)
 }

@@ -21,9 +21,9 @@ pub const REFUSED_LINGER: Duration = Duration::from_millis(500);
 pub const REFUSED_BYTES_MAX: usize = 128 * 1024;
 /// A peer without a valid certificate has this long in all: enough to enrol.
 pub const ANONYMOUS_LIFETIME: Duration = Duration::from_secs(30);
-/// A connection whose certificate was revoked ends within this time; new calls on it are refused
-/// at once.
-pub const REVOCATION_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// New calls of a revoked certificate are refused at once; its connections end after this time, in
+/// which a call under way can still hear why.
+pub const REVOKED_LINGER: Duration = Duration::from_millis(250);
 /// After an accept error (no file descriptors left) the loop rests this long.
 pub const ACCEPT_ERROR_PAUSE: Duration = Duration::from_millis(100);
 

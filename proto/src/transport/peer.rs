@@ -9,12 +9,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use arc_swap::ArcSwap;
 use fleet_core::name::{NodeName, UserName};
 use futures::future::{Either, Ready, ready};
+use tokio::sync::watch;
+use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Status};
 
-use super::denial::{Denials, word};
+use super::denial::Denials;
 use super::identity::{CertificateFault, PeerCertificate, Role};
 
 /// The call a peer without a certificate may make.
@@ -140,19 +141,31 @@ impl fmt::Display for PeerIdentity {
 }
 
 /// Certificates that are refused although they are valid: serials, and whole identities by URI.
-/// Shared and replaced as a whole; checked at the handshake and again at each request.
-#[derive(Debug, Clone, Default)]
-pub struct Revocations(Arc<ArcSwap<BTreeSet<String>>>);
+/// Shared and replaced as a whole; checked at the handshake and again at each request, and each
+/// open connection is told of a new list.
+#[derive(Debug, Clone)]
+pub struct Revocations(Arc<watch::Sender<Arc<BTreeSet<String>>>>);
+
+impl Default for Revocations {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(Arc::default())))
+    }
+}
 
 impl Revocations {
     /// Replaces the list: hexadecimal serials and identity URIs.
     pub fn replace(&self, revoked: BTreeSet<String>) {
-        self.0.store(Arc::new(revoked));
+        self.0.send_replace(Arc::new(revoked));
+    }
+
+    /// The list, and every new one from now on.
+    pub(super) fn changes(&self) -> WatchStream<Arc<BTreeSet<String>>> {
+        WatchStream::new(self.0.subscribe())
     }
 
     /// Refuses a revoked certificate.
     pub fn check(&self, peer: &PeerCertificate) -> Result<(), CertificateFault> {
-        let revoked = self.0.load();
+        let revoked = self.0.borrow().clone();
         if revoked.is_empty()
             || !(revoked.contains(&peer.serial) || revoked.contains(&peer.identity.to_string()))
         {
@@ -216,7 +229,7 @@ impl Gate {
 }
 
 fn refused(fault: CertificateFault) -> Shut {
-    Shut { said: fault.to_string(), code: word(&fault) }
+    Shut { said: fault.to_string(), code: fault.code() }
 }
 
 impl<S> tower::Layer<S> for Gate {

@@ -6,6 +6,8 @@
 //! [`Gate`](super::peer::Gate) in front. Each accepted connection is shaken hands with in its own
 //! task, under a deadline.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,10 +21,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::Stream;
+use tokio_stream::wrappers::WatchStream;
 use tonic::transport::server::Connected;
 
 use super::credentials::SharedCredentials;
@@ -32,7 +35,7 @@ use super::limits::{
     ACCEPT_ERROR_PAUSE, ACCEPT_QUEUE, ANONYMOUS_CONNECTIONS_MAX, ANONYMOUS_LIFETIME,
     CONNECTIONS_MAX, CONNECTIONS_PER_PEER_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX,
     HANDSHAKES_PER_ADDRESS_MAX, HEADER_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
-    PENDING_RESET_STREAMS_MAX, REFUSED_BYTES_MAX, REFUSED_LINGER, REVOCATION_CHECK_INTERVAL,
+    PENDING_RESET_STREAMS_MAX, REFUSED_BYTES_MAX, REFUSED_LINGER, REVOKED_LINGER,
     STREAMS_PER_CONNECTION_MAX,
 };
 use super::peer::{CertifiedPeer, Gate, PeerIdentity, Revocations};
@@ -64,7 +67,6 @@ pub struct ListenerLimits {
     pub handshakes: usize,
     pub handshakes_per_address: usize,
     pub handshake_timeout: Duration,
-    pub revocation_check: Duration,
 }
 
 impl Default for ListenerLimits {
@@ -77,7 +79,6 @@ impl Default for ListenerLimits {
             handshakes: HANDSHAKES_MAX,
             handshakes_per_address: HANDSHAKES_PER_ADDRESS_MAX,
             handshake_timeout: HANDSHAKE_TIMEOUT,
-            revocation_check: REVOCATION_CHECK_INTERVAL,
         }
     }
 }
@@ -253,7 +254,7 @@ impl Accept {
         };
         let io = PeerIo::Tls(Box::new(stream));
         let revocations = self.credentials.revocations().clone();
-        let watch = Watch::new(lifetime, self.limits.revocation_check, revocations);
+        let watch = Watch::new(lifetime, &revocations);
         let stream = PeerStream::new(io, peer, Some(watch), slot);
         // The receiver is gone only when the listener was dropped.
         drop(timeout(limit, self.accepted.send(stream)).await);
@@ -340,37 +341,45 @@ pub struct PeerStream {
     _slot: Slot<PeerKey>,
 }
 
-/// When a connection ends, and when it is next looked at.
-#[derive(Debug)]
+/// When a connection ends: with its certificate, or soon after that was revoked.
 pub(super) struct Watch {
-    ends_at: Instant,
-    check_interval: Duration,
+    ends: Pin<Box<Sleep>>,
+    why: &'static str,
+    lists: WatchStream<Arc<BTreeSet<String>>>,
     revocations: Revocations,
-    next: Pin<Box<Sleep>>,
+    revoked: bool,
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("revoked", &self.revoked).finish_non_exhaustive()
+    }
 }
 
 impl Watch {
-    fn new(lifetime: Duration, check_interval: Duration, revocations: Revocations) -> Self {
-        let now = Instant::now();
-        let ends_at = now + lifetime;
-        let next = Box::pin(sleep_until(ends_at.min(now + check_interval)));
-        Self { ends_at, check_interval, revocations, next }
+    fn new(lifetime: Duration, revocations: &Revocations) -> Self {
+        Self {
+            ends: Box::pin(sleep(lifetime)),
+            why: "the time of this connection's peer is over",
+            lists: revocations.changes(),
+            revocations: revocations.clone(),
+            revoked: false,
+        }
     }
 
     /// Why the connection must end now, if it must; otherwise wakes the task again when it may.
     fn poll_end(&mut self, peer: &PeerIdentity, context: &mut Context<'_>) -> Option<&'static str> {
-        while self.next.as_mut().poll(context).is_ready() {
-            let now = Instant::now();
-            if now >= self.ends_at {
-                return Some("the time of this connection's peer is over");
+        while let Poll::Ready(Some(_)) = Pin::new(&mut self.lists).poll_next(context) {
+            let refused = |certificate| self.revocations.check(certificate).is_err();
+            if !self.revoked && peer.certificate().is_some_and(refused) {
+                self.revoked = true;
+                self.why = "the certificate of this connection's peer was revoked";
+                let soon = Instant::now() + REVOKED_LINGER;
+                let at = self.ends.deadline().min(soon);
+                self.ends.as_mut().reset(at);
             }
-            let revoked = |certificate| self.revocations.check(certificate).is_err();
-            if peer.certificate().is_some_and(revoked) {
-                return Some("the certificate of this connection's peer was revoked");
-            }
-            self.next.as_mut().reset(self.ends_at.min(now + self.check_interval));
         }
-        None
+        self.ends.as_mut().poll(context).is_ready().then_some(self.why)
     }
 }
 

@@ -108,7 +108,7 @@ mod tests {
         };
         state.write(dir.path()).unwrap();
         let clock = Clock::of_this_machine();
-        let context = Context { config: Some(config), json: false, clock };
+        let context = Context { config: Some(config), json: false, clock, vouched: None };
         (dir, context, control)
     }
 

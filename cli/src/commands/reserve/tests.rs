@@ -12,6 +12,7 @@ fn context() -> Context {
         config: None,
         json: false,
         clock: Clock::standing("2026-11-21T09:31:07Z", "Europe/Berlin"),
+        vouched: None,
     }
 }
 

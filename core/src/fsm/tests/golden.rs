@@ -6,6 +6,7 @@
 //! on, not new files.
 
 use super::world::{World, bad, job, node, person, plain, res, sticky, training};
+use crate::access::{AccessCommand, Holder, Login, Vouching};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
 use crate::command::{
@@ -30,7 +31,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 27, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 35, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -130,12 +131,61 @@ fn history() -> World {
     w.conditions("titan03", vec![sticky("titan03", 3)]);
     w.give(root(), Command::ClearGpu { gpu, reason: "looked at".to_owned() }).unwrap();
     w.pass(Millis::hours(7));
+    access(&mut w);
     w.give(person("bob"), Command::ReleaseReservation { id: res("r2") }).ok();
     let to = w.now - Millis::minutes(1);
     w.give(root(), Command::ResetClock { to }).unwrap();
     let (core, digest) = ("0123456789abcdef".to_owned(), Some("00".repeat(32)));
     w.give(Actor::controller(), Command::CheckState { index: 7, core, digest }).unwrap();
     w
+}
+
+/// The commands about who may come in.
+fn access(w: &mut World) {
+    let user = super::world::user;
+    let certificate = |serial: &str, holder, via, not_after| AccessCommand::RecordCertificate {
+        serial: serial.to_owned(),
+        holder,
+        not_after,
+        via,
+        authority: "pin-1".to_owned(),
+    };
+    let not_after = w.now + Millis::hours(12);
+    let ada = || Holder::User { name: user("ada") };
+    let titan = Holder::Node { name: node("titan01") };
+    let login = Login {
+        user: user("ada"),
+        method: "local_socket".to_owned(),
+        from: "socket".to_owned(),
+        requests: 4,
+    };
+    let reason = || "for the record".to_owned();
+    let agent = || super::world::agent("titan01");
+    let all = [
+        (agent(), certificate("0a", titan, None, not_after)),
+        (agent(), certificate("0b", ada(), Some(node("titan01")), not_after)),
+        (person("ada"), certificate("0c", ada(), None, not_after)),
+        (Actor::controller(), AccessCommand::RecordLogins { logins: vec![login] }),
+        (
+            person("root"),
+            AccessCommand::SetVouching { node: node("titan01"), vouching: Vouching::Admins },
+        ),
+        (person("ada"), AccessCommand::RevokeUser { user: user("ada"), reason: reason() }),
+        (person("root"), AccessCommand::RevokeNode { node: node("titan01"), reason: reason() }),
+        (
+            person("root"),
+            AccessCommand::DisableUser {
+                user: user("bob"),
+                reason: reason(),
+                transfer_to: Some(user("ada")),
+            },
+        ),
+        (person("root"), AccessCommand::EnableUser { user: user("bob") }),
+        (person("root"), AccessCommand::RemoveNode { node: node("titan03"), reason: reason() }),
+    ];
+    for (actor, command) in all {
+        w.give(actor, Command::Access(command)).unwrap();
+    }
 }
 
 /// Writes the files of a new version. Never run to make a failing test pass.

@@ -1,6 +1,7 @@
 //! Tests of the state machine: given commands, then reply, events and state.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod access;
 mod adoption;
 mod controllers;
 mod endurance;

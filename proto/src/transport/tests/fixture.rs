@@ -22,7 +22,7 @@ use crate::v1::enrollment_client::EnrollmentClient;
 use crate::v1::enrollment_server::{Enrollment, EnrollmentServer};
 use crate::v1::{
     IssuedCertificate, JoinControllerRequest, JoinControllerResponse, JoinRequest, JoinResponse,
-    RenewRequest, RenewResponse, UserCertificateRequest, UserCertificateResponse,
+    RenewRequest, RenewResponse, UserCertificateRequest, UserCertificateResponse, VouchUserRequest,
 };
 
 pub(super) const CLUSTER: &str = "fleet-testtest";
@@ -151,6 +151,13 @@ impl Enrollment for WhoAmI {
         request: Request<UserCertificateRequest>,
     ) -> Result<Response<UserCertificateResponse>, Status> {
         Ok(Response::new(UserCertificateResponse { certificate: answer(&request)? }))
+    }
+
+    async fn vouch_user(
+        &self,
+        _: Request<VouchUserRequest>,
+    ) -> Result<Response<UserCertificateResponse>, Status> {
+        Err(Status::unimplemented("not here"))
     }
 }
 

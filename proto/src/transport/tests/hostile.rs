@@ -128,7 +128,7 @@ async fn a_client_says_when_the_other_side_speaks_no_tls() {
         drop(stream.read(&mut [0; 16]).await);
     });
     let error = dial_pinned(&address, ca.pin()).await.unwrap_err();
-    assert!(matches!(error, PinnedDialError::Dial(DialError::NotTls { .. })), "{error}");
+    assert!(matches!(error, PinnedDialError::Unreachable(DialError::NotTls { .. })), "{error}");
 }
 
 #[tokio::test]
@@ -166,10 +166,10 @@ async fn a_wrong_pin_sends_nothing_but_the_handshake() {
         *record.lock().unwrap() = Some(bytes);
     });
     let error = dial_pinned(&address, expected.pin()).await.unwrap_err();
-    let PinnedDialError::Dial(DialError::Certificate { fault, .. }) = error else {
+    let PinnedDialError::WrongPin { detail, .. } = error else {
         panic!("{error}");
     };
-    assert!(matches!(fault, CertificateFault::PinMismatch { .. }), "{fault}");
+    assert!(matches!(detail, CertificateFault::PinMismatch { .. }), "{detail}");
     wait_until("the impostor's record", || said.lock().unwrap().is_some()).await;
     assert_eq!(said.lock().unwrap().as_deref(), Some(&[][..]), "application data was sent");
 }
@@ -224,9 +224,7 @@ async fn one_peer_cannot_take_all_connections() {
 #[tokio::test]
 async fn a_revoked_peer_is_cut_off_while_it_is_silent() {
     let ca = Ca::new();
-    let limits =
-        ListenerLimits { revocation_check: Duration::from_millis(50), ..ListenerLimits::default() };
-    let server = Server::with(ca.shared(&Leaf::controller()), limits);
+    let server = Server::start(&ca);
     let node = ca.shared(&Leaf::node("titan01"));
     let stream = TcpStream::connect(server.address).await.unwrap();
     let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();

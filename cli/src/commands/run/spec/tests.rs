@@ -26,7 +26,8 @@ fn built(words: &[&str]) -> Result<JobSpec, Failure> {
 }
 
 fn built_in(here: Here, words: &[&str]) -> Result<JobSpec, Failure> {
-    let context = Context { config: None, json: false, clock: Clock::of_this_machine() };
+    let context =
+        Context { config: None, json: false, clock: Clock::of_this_machine(), vouched: None };
     let typed = ["fleet", "run"].iter().chain(words);
     match Cli::try_parse_from(typed).unwrap().verb {
         Verb::Run(args) => build(&context, &args, &here),

@@ -1,0 +1,85 @@
+//! `user list|show|disable|enable|revoke`.
+
+use fleet_proto::v1::{DisableUserRequest, EnableUserRequest, ListUsersRequest, RevokeUserRequest};
+
+use super::Context;
+use crate::args::{UserDisableArgs, UserEnableArgs, UserListArgs, UserRevokeArgs, UserShowArgs};
+use crate::client::{Client, request_meta};
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+use crate::output::Printer;
+use crate::output::text::{ask, print, say};
+use crate::output::user::User;
+
+/// What it is called in messages.
+const KIND: &str = "user";
+
+async fn fetch(client: &Client, names: Vec<String>) -> Result<Vec<User>, Failure> {
+    let request = ListUsersRequest { names };
+    let listed = client.call(request, async |api, r| api.list_users(r).await).await?;
+    Ok(listed.items.into_iter().map(User::from).collect())
+}
+
+pub(super) async fn list(context: &Context, args: &UserListArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    print(&printer.list(&fetch(&client, Vec::new()).await?)?)?;
+    Ok(Exit::Done)
+}
+
+pub(super) async fn show(context: &Context, args: &UserShowArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let found = fetch(&client, vec![args.user.clone()]).await?.into_iter().next();
+    let user = found.ok_or_else(|| {
+        let rejection = fleet_core::Rejection::not_found(KIND, &args.user);
+        Failure::of_rejection(rejection, &context.clock)
+            .hint("users are known once they came in, reserved something or ran a job")
+    })?;
+    print(&printer.one(&user)?)?;
+    Ok(Exit::Done)
+}
+
+pub(super) async fn disable(context: &Context, args: &UserDisableArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    match fetch(&client, vec![args.user.clone()]).await?.first() {
+        Some(user) => say(&format!(
+            "{} has {} jobs running, {} queued, {} reservations.",
+            user.name, user.jobs_running, user.jobs_queued, user.reservations
+        )),
+        // Not refused: who has left may never have been here.
+        None => say(&format!("{} was never here: is the name right?", args.user)),
+    }
+    if !args.yes && ask(&format!("Disable {}?", args.user)) == Some(false) {
+        return Err(Failure::new(Exit::Failed, format!("{} is left as it is", args.user)));
+    }
+    let request = DisableUserRequest {
+        meta: request_meta(&context.clock)?,
+        user: args.user.clone(),
+        reason: args.reason.clone(),
+        transfer_to: args.transfer_to.clone().unwrap_or_default(),
+    };
+    let user = client.call(request, async |api, r| api.disable_user(r).await).await?;
+    changed(&printer, User::from(user))
+}
+
+pub(super) async fn enable(context: &Context, args: &UserEnableArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let meta = request_meta(&context.clock)?;
+    let request = EnableUserRequest { meta, user: args.user.clone() };
+    let user = client.call(request, async |api, r| api.enable_user(r).await).await?;
+    changed(&printer, User::from(user))
+}
+
+pub(super) async fn revoke(context: &Context, args: &UserRevokeArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let meta = request_meta(&context.clock)?;
+    let (user, reason) = (args.user.clone(), args.reason.clone());
+    let request = RevokeUserRequest { meta, user, reason };
+    let user = client.call(request, async |api, r| api.revoke_user(r).await).await?;
+    changed(&printer, User::from(user))
+}
+
+fn changed(printer: &Printer, user: User) -> Result<Exit, Failure> {
+    say(&format!("{}: {}, {} certificates", user.name, user.state, user.certificates));
+    print(&printer.changed(&[user], |user| &user.name)?)?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,99 @@
+//! Who came in, counted and written to the audit log in batches: the first time at once, then once an
+//! hour, whatever the number of requests.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use fleet_core::access::{LOGINS_MAX, Login};
+use fleet_core::name::UserName;
+
+/// How often the same user, coming in the same way, is written again.
+const AGAIN_AFTER: Duration = Duration::from_secs(3600);
+/// Ways in that are remembered; beyond it those that have been quiet longest are forgotten.
+const WAYS_MAX: usize = 10_000;
+
+/// User, method, where from.
+type Way = (UserName, &'static str, String);
+
+#[derive(Debug)]
+struct Seen {
+    requests: u64,
+    at: Instant,
+    written: Option<Instant>,
+}
+
+/// Handle on the counts.
+#[derive(Debug, Clone, Default)]
+pub struct LoginLog(Arc<Mutex<BTreeMap<Way, Seen>>>);
+
+impl LoginLog {
+    /// Counts one request of a user.
+    pub fn note(&self, user: &UserName, method: &'static str, from: &str) {
+        let mut ways = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let way = (user.clone(), method, from.to_owned());
+        if ways.len() >= WAYS_MAX && !ways.contains_key(&way) {
+            let quiet = ways.iter().min_by_key(|(_, seen)| seen.at).map(|(way, _)| way.clone());
+            quiet.and_then(|way| ways.remove(&way));
+        }
+        let now = Instant::now();
+        let seen = ways.entry(way).or_insert(Seen { requests: 0, at: now, written: None });
+        seen.requests += 1;
+        seen.at = now;
+    }
+
+    /// Takes what is to be written now, one batch at most.
+    pub fn take(&self) -> Vec<Login> {
+        let mut ways = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = |seen: &Seen| seen.written.is_none_or(|at| at.elapsed() >= AGAIN_AFTER);
+        let batch: Vec<Login> = ways
+            .iter_mut()
+            .filter(|(_, seen)| seen.requests > 0 && due(seen))
+            .take(LOGINS_MAX)
+            .map(|((user, method, from), seen)| {
+                seen.written = Some(Instant::now());
+                Login {
+                    user: user.clone(),
+                    method: (*method).to_owned(),
+                    from: from.clone(),
+                    requests: std::mem::take(&mut seen.requests),
+                }
+            })
+            .collect();
+        // What was quiet for so long begins anew when it comes back.
+        ways.retain(|_, seen| seen.requests > 0 || seen.at.elapsed() < AGAIN_AFTER);
+        batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn many_requests_make_one_record() {
+        let log = LoginLog::default();
+        let ada = UserName::parse("ada").unwrap();
+        for _ in 0..1_000 {
+            log.note(&ada, "local_socket", "socket");
+        }
+        let batch = log.take();
+        assert_eq!((batch.len(), batch[0].requests), (1, 1_000));
+        log.note(&ada, "local_socket", "socket");
+        assert!(log.take().is_empty(), "not again within the hour");
+        log.note(&ada, "certificate", "0a");
+        assert_eq!(log.take().len(), 1, "another way in is another record");
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let log = LoginLog::default();
+        for number in 0..WAYS_MAX + 500 {
+            let user = UserName::parse(&format!("u{number}")).unwrap();
+            log.note(&user, "certificate", "0a");
+        }
+        assert_eq!(log.0.lock().unwrap().len(), WAYS_MAX);
+        assert_eq!(log.take().len(), LOGINS_MAX);
+    }
+}

@@ -1,0 +1,345 @@
+//! Who may come in: certificates that were given out, accounts, nodes that vouch.
+//!
+//! The types, commands and events of this subject; `fsm::access` applies them. Keys and certificates
+//! themselves never come here, only what is needed to refuse them: serials and public parts.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::ReservationId;
+use crate::name::{NodeName, UserName};
+use crate::time::{Millis, Timestamp};
+
+/// Certificates of one holder that are valid at a time; beyond it none is given out.
+pub const CERTIFICATES_PER_HOLDER_MAX: usize = 64;
+/// Accounts that are remembered.
+pub const ACCOUNTS_MAX: usize = 20_000;
+/// Lines of one batch of logins.
+pub const LOGINS_MAX: usize = 100;
+/// Longest serial number, in hexadecimal digits.
+pub const SERIAL_DIGITS_MAX: usize = 64;
+/// How long an expired certificate of a node can still be renewed; revocations outlive it.
+pub const RENEWABLE_AFTER_EXPIRY: Millis = Millis::days(30);
+
+/// Whose certificate it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holder {
+    Node { name: NodeName },
+    User { name: UserName },
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Holder::Node { name } => write!(f, "node {name}"),
+            Holder::User { name } => write!(f, "user {name}"),
+        }
+    }
+}
+
+/// For whom a node may vouch. A rooted node can claim to be any of its users, so what its word is
+/// worth is the fleet's decision, not the node's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Vouching {
+    /// Nobody: its users need another way in.
+    Off,
+    /// Its users, without the rights of an admin.
+    #[default]
+    Users,
+    /// Its users, admins as such.
+    Admins,
+}
+
+impl Vouching {
+    /// The word for commands and messages.
+    pub fn word(self) -> &'static str {
+        match self {
+            Vouching::Off => "off",
+            Vouching::Users => "users",
+            Vouching::Admins => "admins",
+        }
+    }
+}
+
+/// A certificate that was given out and has not run out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Issued {
+    pub holder: Holder,
+    pub not_after: Timestamp,
+    /// The node that vouched for the user.
+    pub via: Option<NodeName>,
+    /// Pin of the authority that signed it.
+    pub authority: String,
+}
+
+/// Why an account is closed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disabled {
+    pub by: String,
+    pub reason: String,
+    pub at: Timestamp,
+}
+
+/// What is known of a user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    pub first_seen: Timestamp,
+    pub last_seen: Timestamp,
+    pub disabled: Option<Disabled>,
+}
+
+/// The replicated state of this subject.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Access {
+    /// By serial number: what is valid, and the newest of each node whatever its age.
+    pub issued: BTreeMap<String, Issued>,
+    /// The serial number of the certificate each node got last.
+    pub newest: BTreeMap<NodeName, String>,
+    /// Serial numbers that are refused, and until when that must be remembered.
+    pub revoked: BTreeMap<String, Timestamp>,
+    pub accounts: BTreeMap<UserName, Account>,
+    /// Nodes whose word counts more or less than [`Vouching::default`].
+    pub vouching: BTreeMap<NodeName, Vouching>,
+    /// Rises whenever who is let in may have changed.
+    pub version: u64,
+    /// When what ran out was last swept.
+    pub swept_at: Timestamp,
+}
+
+impl Access {
+    /// What the word of this node is worth.
+    pub fn vouching_of(&self, node: &NodeName) -> Vouching {
+        self.vouching.get(node).copied().unwrap_or_default()
+    }
+
+    /// Why the account is closed, if it is.
+    pub fn disabled(&self, user: &UserName) -> Option<&Disabled> {
+        self.accounts.get(user)?.disabled.as_ref()
+    }
+
+    /// Whether the holder of this certificate acts with an admin's rights, where it is one: not
+    /// when only a node's word stands behind it, or nobody knows whose.
+    pub fn admin_through(&self, serial: &str) -> bool {
+        let trusted = |node| self.vouching_of(node) == Vouching::Admins;
+        self.issued.get(serial).is_some_and(|issued| issued.via.as_ref().is_none_or(trusted))
+    }
+
+    /// The certificate this node got last.
+    pub fn newest_of(&self, node: &NodeName) -> Option<&str> {
+        self.newest.get(node).map(String::as_str)
+    }
+
+    /// When that one ends.
+    pub fn newest_ends(&self, node: &NodeName) -> Option<Timestamp> {
+        Some(self.issued.get(self.newest_of(node)?)?.not_after)
+    }
+
+    /// Whether this expired certificate of the node may still be renewed: only the last one it got,
+    /// and none once it was shut out. A later one than is on record was given out after the backup
+    /// that this fleet was restored from.
+    pub fn may_renew_expired(&self, node: &NodeName, serial: &str, not_after: Timestamp) -> bool {
+        self.newest_of(node) == Some(serial)
+            || self.newest_ends(node).is_some_and(|known| not_after > known)
+    }
+
+    /// How many certificates of this holder are valid.
+    pub fn valid_of(&self, holder: &Holder, now: Timestamp) -> usize {
+        self.issued.values().filter(|i| i.holder == *holder && i.not_after > now).count()
+    }
+}
+
+/// People who came in, counted, so that many calls make few records.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Login {
+    pub user: UserName,
+    /// `local_socket`, `certificate`.
+    pub method: String,
+    /// Where from: the controller's socket, or the certificate's serial number.
+    pub from: String,
+    pub requests: u64,
+}
+
+/// What is decided or recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AccessCommand {
+    /// A certificate is about to be given out. It is not when this is refused.
+    RecordCertificate {
+        serial: String,
+        holder: Holder,
+        not_after: Timestamp,
+        via: Option<NodeName>,
+        authority: String,
+    },
+    /// All certificates of a node, and those it vouched for, are refused from now on.
+    RevokeNode {
+        node: NodeName,
+        reason: String,
+    },
+    /// The node leaves the fleet.
+    RemoveNode {
+        node: NodeName,
+        reason: String,
+    },
+    /// All certificates of a user are refused from now on; new ones can be had.
+    RevokeUser {
+        user: UserName,
+        reason: String,
+    },
+    SetVouching {
+        node: NodeName,
+        vouching: Vouching,
+    },
+    DisableUser {
+        user: UserName,
+        reason: String,
+        /// Who gets the reservations that have not begun; cancelled without.
+        transfer_to: Option<UserName>,
+    },
+    EnableUser {
+        user: UserName,
+    },
+    RecordLogins {
+        logins: Vec<Login>,
+    },
+}
+
+impl AccessCommand {
+    /// Stable name for logs and the audit.
+    pub fn name(&self) -> &'static str {
+        match self {
+            AccessCommand::RecordCertificate { .. } => "record_certificate",
+            AccessCommand::RevokeNode { .. } => "revoke_node",
+            AccessCommand::RemoveNode { .. } => "remove_node",
+            AccessCommand::RevokeUser { .. } => "revoke_user",
+            AccessCommand::SetVouching { .. } => "set_vouching",
+            AccessCommand::DisableUser { .. } => "disable_user",
+            AccessCommand::EnableUser { .. } => "enable_user",
+            AccessCommand::RecordLogins { .. } => "record_logins",
+        }
+    }
+
+    /// Whether something may be placed after it that could not before, or the reverse.
+    pub fn may_change_the_plan(&self) -> bool {
+        match self {
+            AccessCommand::RemoveNode { .. }
+            | AccessCommand::DisableUser { .. }
+            | AccessCommand::EnableUser { .. } => true,
+            AccessCommand::RecordCertificate { .. }
+            | AccessCommand::RevokeNode { .. }
+            | AccessCommand::RevokeUser { .. }
+            | AccessCommand::SetVouching { .. }
+            | AccessCommand::RecordLogins { .. } => false,
+        }
+    }
+}
+
+/// What changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AccessEvent {
+    CertificateIssued {
+        holder: Holder,
+        serial: String,
+        not_after: Timestamp,
+        via: Option<NodeName>,
+    },
+    CertificatesRevoked {
+        holder: Holder,
+        serials: Vec<String>,
+        by: String,
+        reason: String,
+    },
+    NodeRemoved {
+        node: NodeName,
+        by: String,
+        reason: String,
+    },
+    VouchingSet {
+        node: NodeName,
+        vouching: Vouching,
+        by: String,
+    },
+    UserDisabled {
+        user: UserName,
+        by: String,
+        reason: String,
+    },
+    UserEnabled {
+        user: UserName,
+        by: String,
+    },
+    ReservationTransferred {
+        reservation: ReservationId,
+        from: UserName,
+        to: UserName,
+    },
+    UserLoggedIn {
+        user: UserName,
+        method: String,
+        from: String,
+        requests: u64,
+    },
+}
+
+impl AccessEvent {
+    /// Ids and names of what the event is about.
+    pub fn objects(&self) -> Vec<String> {
+        use AccessEvent as E;
+        match self {
+            E::CertificateIssued { holder, via, .. } => {
+                let mut objects = vec![name_of(holder)];
+                objects.extend(via.iter().map(ToString::to_string));
+                objects
+            }
+            E::CertificatesRevoked { holder, .. } => vec![name_of(holder)],
+            E::NodeRemoved { node, .. } | E::VouchingSet { node, .. } => vec![node.to_string()],
+            E::UserDisabled { user, .. }
+            | E::UserEnabled { user, .. }
+            | E::UserLoggedIn { user, .. } => vec![user.to_string()],
+            E::ReservationTransferred { reservation, from, to } => {
+                vec![reservation.to_string(), from.to_string(), to.to_string()]
+            }
+        }
+    }
+}
+
+fn name_of(holder: &Holder) -> String {
+    match holder {
+        Holder::Node { name } => name.to_string(),
+        Holder::User { name } => name.to_string(),
+    }
+}
+
+impl std::fmt::Display for AccessEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        use AccessEvent as E;
+        match self {
+            E::CertificateIssued { holder, serial, via, .. } => {
+                write!(f, "certificate {serial} given to {holder}")?;
+                via.as_ref().map_or(Ok(()), |node| write!(f, ", for whom {node} vouches"))
+            }
+            E::CertificatesRevoked { holder, serials, by, reason } => {
+                let count = serials.len();
+                write!(f, "{count} certificates of {holder} revoked by {by}: {reason}")
+            }
+            E::NodeRemoved { node, by, reason } => {
+                write!(f, "{node} removed from the fleet by {by}: {reason}")
+            }
+            E::VouchingSet { node, vouching, by } => {
+                write!(f, "{node} may vouch for: {} (by {by})", vouching.word())
+            }
+            E::UserDisabled { user, by, reason } => write!(f, "{user} disabled by {by}: {reason}"),
+            E::UserEnabled { user, by } => write!(f, "{user} enabled by {by}"),
+            E::ReservationTransferred { from, to, .. } => {
+                write!(f, "reservation given from {from} to {to}")
+            }
+            E::UserLoggedIn { user, method, requests, .. } => {
+                write!(f, "{user} made {requests} requests ({method})")
+            }
+        }
+    }
+}
