@@ -20,6 +20,8 @@ struct State {
     anchor: Instant,
     anchor_time: Timestamp,
     standing: Standing,
+    /// It goes by the log's time. Before that it may be what the wall clock says.
+    settled: bool,
 }
 
 /// How this clock stands to the machine's wall clock. Steps are in milliseconds, wall minus ours.
@@ -54,23 +56,46 @@ fn signed(a: Timestamp, b: Timestamp) -> i64 {
 
 impl LeaderClock {
     /// A clock that goes on from the log's last time. A log that has none takes the wall clock, and
-    /// so does a fleet without nodes: there is nothing that a wrong time could end.
+    /// so does a fleet without nodes: there is nothing that a wrong time could end. After a start that is
+    /// what was applied so far, which may be nothing: see [`Self::settle`].
     pub fn starting_at(last_seen: Timestamp, nodes: usize) -> Self {
-        let anchor_time = if last_seen == Timestamp(0) { wall() } else { last_seen };
         let clock = LeaderClock(Arc::new(Mutex::new(State {
             anchor: Instant::now(),
-            anchor_time,
+            anchor_time: Timestamp(0),
             standing: Standing::Agreed,
+            settled: false,
         })));
-        clock.compare(wall(), &[], nodes);
+        clock.begin(last_seen, &[], nodes);
         clock
+    }
+
+    fn begin(&self, last_seen: Timestamp, agents: &[Timestamp], nodes: usize) {
+        self.anchor(if last_seen == Timestamp(0) { wall() } else { last_seen });
+        self.compare(wall(), agents, nodes);
+    }
+
+    /// This controller leads, and has applied all that was committed before: the log's last time is
+    /// `seen`. One that never followed another goes on from there, whatever it was started with.
+    pub fn settle(&self, seen: Timestamp, agents: &[Timestamp], nodes: usize) {
+        if std::mem::replace(&mut self.state().settled, true) {
+            self.not_before(seen);
+            self.compare(wall(), agents, nodes);
+        } else {
+            self.begin(seen, agents, nodes);
+        }
+    }
+
+    /// The time to propose with where `seen` is the log's last time: that, until it is known to be the
+    /// last, since nothing in the log can be taken back.
+    pub fn proposing(&self, seen: Timestamp) -> Timestamp {
+        if self.state().settled { self.now() } else { seen }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The time to propose with.
+    /// What this clock shows.
     pub fn now(&self) -> Timestamp {
         let state = self.state();
         let elapsed = u64::try_from(state.anchor.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -78,7 +103,7 @@ impl LeaderClock {
     }
 
     /// Goes on from at least `seen`: another leader's log may be ahead.
-    pub fn not_before(&self, seen: Timestamp) {
+    fn not_before(&self, seen: Timestamp) {
         let now = self.now();
         if seen > now {
             self.anchor(seen);
@@ -89,6 +114,7 @@ impl LeaderClock {
     /// says, if that is ahead, or so far behind that this machine's clock must be wrong.
     pub fn follow(&self, seen: Timestamp) {
         let now = self.now();
+        self.state().settled = true;
         if seen > now || apart(seen, now) > STEP_MAX {
             self.anchor(seen);
         }
@@ -188,7 +214,7 @@ mod tests {
         clock.follow(start - Millis::secs(20));
         assert!(clock.now() >= start, "an entry made a moment ago says nothing");
         // It leads now: its own wall clock, ten years ahead, moves nothing.
-        clock.not_before(start);
+        clock.settle(start, &[], 3);
         clock.compare(start + Millis(3_650 * DAY.0), &[], 3);
         assert!(clock.is_unconfirmed() && clock.now() < start + DAY);
     }
@@ -211,6 +237,17 @@ mod tests {
         let clock = LeaderClock::starting_at(wall() - DAY, 0);
         assert_eq!(clock.standing(), Standing::Agreed);
         assert!(LeaderClock::starting_at(wall() - DAY, 1).is_unconfirmed());
+    }
+
+    #[test]
+    fn what_was_not_applied_at_the_start_counts_once_it_is() {
+        // Nothing of the log was applied, and the machine's clock is a year ahead of it.
+        let clock = LeaderClock::starting_at(Timestamp(0), 0);
+        let log = wall() - Millis(365 * DAY.0);
+        assert_eq!(clock.proposing(Timestamp(0)), Timestamp(0), "not what the wall clock says");
+        clock.settle(log, &[], 3);
+        assert!(clock.is_unconfirmed());
+        assert!(clock.proposing(log) < log + DAY);
     }
 
     #[test]

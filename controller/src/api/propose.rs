@@ -1,7 +1,7 @@
 //! Proposing a caller's command, and what its fate looks like on the wire.
 
 use fleet_core::command::{Command, ENVELOPE_VERSION, RequestKey};
-use fleet_core::{Actor, Envelope, Rejection, Reply, Timestamp};
+use fleet_core::{Actor, Envelope, Fsm, Rejection, Reply, Timestamp};
 use fleet_proto::convert::freshness::{Freshness, may_be_stale};
 use fleet_proto::convert::rejection::{LEADER_TRAILER, NO_QUORUM_TRAILER, to_status};
 use fleet_proto::v1;
@@ -84,7 +84,8 @@ impl Context {
         request: Option<RequestKey>,
         command: Command,
     ) -> Envelope {
-        Envelope { v: ENVELOPE_VERSION, actor, proposed_at: self.clock.now(), request, command }
+        let proposed_at = self.clock.proposing(self.raft.read(Fsm::now));
+        Envelope { v: ENVELOPE_VERSION, actor, proposed_at, request, command }
     }
 
     /// Proposes a user's command. What the newest state answers without the log does not reach it,

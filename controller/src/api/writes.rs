@@ -95,6 +95,8 @@ impl Context {
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let id = reservation_id(&request.id)?;
+        // Longer than it is now, not than it was for a leader that is none any more or only just is.
+        self.newest().await?;
         let ends_now = self.raft.read(|fsm| fsm.reservation(&id).map(|r| r.window.ends_at));
         let ends_now =
             ends_now.ok_or_else(|| to_status(&Rejection::not_found("reservation", &id)))?;

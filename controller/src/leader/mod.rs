@@ -38,6 +38,14 @@ pub async fn run(context: Context, stop: CancellationToken) {
                 leads = leadership.wait_for(|l| l.is_leader) => if leads.is_err() { return },
                 () = follow_time(&context) => return,
             }
+            tokio::select! {
+                () = caught_up(&context) => {}
+                () = follow_time(&context) => return,
+                deposed = leadership.wait_for(|l| !l.is_leader) => match deposed {
+                    Ok(_) => continue,
+                    Err(_) => return,
+                },
+            }
             let loops = lead(&context);
             let deposed = leadership.wait_for(|l| !l.is_leader).await.is_ok();
             drop(loops);
@@ -53,12 +61,20 @@ pub async fn run(context: Context, stop: CancellationToken) {
     }
 }
 
+/// Returns once all that earlier leaders left is applied here: what is decided, and which time it is, goes
+/// by that.
+async fn caught_up(context: &Context) {
+    while let Err(error) = context.raft.ensure_linearizable().await {
+        tracing::warn!(%error, "elected, and no majority confirms it yet");
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
 /// Starts the loops of one term of office; dropping the set ends them.
 fn lead(context: &Context) -> JoinSet<()> {
     tracing::info!("this controller leads");
     let (seen, nodes) = context.raft.read(|fsm| (fsm.now(), fsm.nodes().len()));
-    context.clock.not_before(seen);
-    context.clock.compare(wall(), &context.sessions.agent_times(), nodes);
+    context.clock.settle(seen, &context.sessions.agent_times(), nodes);
     let mut loops = JoinSet::new();
     let of = context.clone();
     loops.spawn(keep("scheduler", move || scheduler_loop::run(of.clone())));
