@@ -159,8 +159,8 @@ impl Cluster {
         let text = format!(
             "addresses = {addresses:?}\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
             self.state().join("ca.crt"),
-            user.join("user.crt"),
-            user.join("user.key"),
+            user.join("user.pem"),
+            user.join("user.pem"),
         );
         // Whole: others read it at any time.
         let new = self.state().join("fleet.toml.new");
