@@ -4,7 +4,7 @@
 //! them; the state machine only knows who is meant to be there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fleet_core::command::Command;
 use fleet_core::time::Millis;
@@ -144,10 +144,26 @@ impl Context {
 
     /// The controllers the leader hears now, itself included.
     fn there(&self) -> BTreeSet<u64> {
+        self.heard_within(THERE_WITHIN)
+    }
+
+    fn heard_within(&self, time: Duration) -> BTreeSet<u64> {
         let progress = self.raft.progress();
-        let heard = |p: &Progress| p.silent.is_some_and(|silent| silent <= THERE_WITHIN);
+        let heard = |p: &Progress| p.silent.is_some_and(|silent| silent <= time);
         let others = progress.iter().filter(|(_, p)| heard(p)).map(|(id, _)| *id);
         others.chain([self.raft.node()]).collect()
+    }
+
+    /// As `breaks_quorum`, by who answers from now on: one that has just died was heard a moment ago.
+    async fn would_break_quorum(&self, id: u64, left: &BTreeSet<u64>) -> Option<String> {
+        let asked = Instant::now();
+        loop {
+            let why = breaks_quorum(id, left, &self.heard_within(asked.elapsed()))?;
+            if asked.elapsed() >= THERE_WITHIN {
+                return Some(why);
+            }
+            tokio::time::sleep(SETTLE_POLL).await;
+        }
     }
 
     pub(super) async fn remove_controller(
@@ -165,7 +181,7 @@ impl Context {
             self.raft.members().voters.into_keys().filter(|voter| *voter != id).collect();
         if is_there
             && !left.is_empty()
-            && let Some(why) = breaks_quorum(id, &left, &self.there())
+            && let Some(why) = self.would_break_quorum(id, &left).await
         {
             return Err(to_status(&Rejection::BreaksQuorum { why }));
         }
