@@ -30,6 +30,21 @@ bench: deps ## What fleet costs, beside the bare runtime and Slurm (BENCH_QUICK=
 bench-peers: ## Install what `make bench` compares with, from Debian's packages
 	@packaging/install-bench-peers.sh
 
+.PHONY: deb
+deb: deps ## Debian packages for controller, nodes and users, in target/deb
+	@packaging/install-deb-tools.sh
+	$(CARGO) build --workspace --bins --release --quiet
+	@packaging/build-debs.sh target/release
+	@packaging/lint-debs.sh
+
+.PHONY: deb-test
+deb-test: deb ## Install, upgrade, remove and purge them in a fresh Debian
+	@packaging/test-debs.sh
+
+.PHONY: apt-repo
+apt-repo: deb ## A signed repository of them in target/apt: make apt-repo KEY=NAME
+	@packaging/apt-repo.sh "$(KEY)"
+
 .PHONY: check
 check: fmt-check lint tidy deny ## The quick part of it: formatting, lints, house rules
 	@echo

@@ -130,7 +130,7 @@ pub struct Config {
     pub monitoring_listen: Option<std::net::SocketAddr>,
     pub gpu: GpuConfig,
     pub runtime: Option<PathBuf>,
-    /// `None`: `fleet-shim` beside this program.
+    /// `None`: `fleet-shim` beside this program or in `/usr/lib/fleet`.
     pub shim: Option<PathBuf>,
     pub min_uid: u32,
     pub allow_system_users: bool,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use fleet_agent::config::{self, Config};
 use fleet_agent::enroll::store::IdentityFolder;
 use fleet_agent::enroll::{JoinOptions, Machine, identity_folder, join};
@@ -47,6 +47,9 @@ enum Verb {
     /// Talk to the NVIDIA driver on behalf of the agent (started by the agent itself)
     #[command(hide = true)]
     NvmlProbe(ProbeOptions),
+    /// Write the manual pages into a folder
+    #[command(hide = true)]
+    Manual { dir: PathBuf },
 }
 
 #[derive(Debug, clap::Args)]
@@ -118,6 +121,7 @@ fn main() -> ExitCode {
 fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
     match verb {
         Verb::NvmlProbe(_) => Ok(()),
+        Verb::Manual { dir } => fleet_daemon::manual::write(Arguments::command(), &dir),
         Verb::CheckConfig(arguments) => {
             Config::load(&arguments.config)?;
             Ok(())

@@ -40,6 +40,8 @@ const LOCK_FILE: &str = "agent.lock";
 const INSTANCE_BYTES: usize = 16;
 /// Name of the shim's program.
 const SHIM: &str = "fleet-shim";
+/// Where packages put it: nobody types its name.
+const SHIM_DIR: &str = "/usr/lib/fleet";
 
 /// The folder as the one agent that may use it; given back when dropped.
 #[derive(Debug)]
@@ -216,7 +218,11 @@ fn monitor_config(config: &Config, known: Vec<GpuInfo>) -> gpu::Config {
 fn shim_path(config: &Config) -> anyhow::Result<PathBuf> {
     let path = match &config.shim {
         Some(path) => path.clone(),
-        None => std::env::current_exe().context("where this program is")?.with_file_name(SHIM),
+        None => {
+            let beside =
+                std::env::current_exe().context("where this program is")?.with_file_name(SHIM);
+            if beside.is_file() { beside } else { Path::new(SHIM_DIR).join(SHIM) }
+        }
     };
     if !Path::new(&path).is_file() {
         anyhow::bail!("{} is not there; set runtime.shim", path.display());

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use fleet_controller::config::{self, Config};
 use fleet_controller::join::{self, Invitation};
 use fleet_controller::raft::{EXIT_STORE_REFUSED, StartError};
@@ -45,6 +45,9 @@ enum Verb {
         /// The backup.
         file: PathBuf,
     },
+    /// Write the manual pages into a folder.
+    #[command(hide = true)]
+    Manual { dir: PathBuf },
 }
 
 #[derive(Debug, clap::Args)]
@@ -118,6 +121,7 @@ fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
             Ok(())
         }
         Verb::Verify { file } => verify(&file),
+        Verb::Manual { dir } => fleet_daemon::manual::write(Args::command(), &dir),
         Verb::Restore(arg) if arg.check => verify(&arg.file),
         Verb::Restore(arg) => {
             let config = Config::load(&arg.config.config)?;

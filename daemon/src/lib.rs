@@ -11,13 +11,15 @@
 //!   main loop answers;
 //! * `metrics`, `process_metrics`: what Prometheus reads;
 //! * `http`: `/metrics`, `/healthz`, `/readyz`, and root's way in over a Unix socket;
-//! * `bundle`, `redact`: a file to send to whoever helps, without secrets.
+//! * `bundle`, `redact`: a file to send to whoever helps, without secrets;
+//! * `manual`: pages for man(1) from what can be typed.
 
 pub mod bundle;
 pub mod config_file;
 pub mod http;
 pub mod log_filter;
 pub mod logging;
+pub mod manual;
 pub mod metrics;
 pub mod process;
 pub mod process_metrics;

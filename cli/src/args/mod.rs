@@ -126,13 +126,16 @@ pub(crate) enum Verb {
     Dev(DevArgs),
     /// Print a completion script for a shell
     Completion { shell: clap_complete::Shell },
+    /// Write the manual pages into a folder
+    #[command(hide = true)]
+    Manual { dir: PathBuf },
 }
 
 impl Verb {
     /// Whether it talks to the controllers of the settings, and so may need a certificate.
     pub(crate) fn asks_controllers(&self) -> bool {
         match self {
-            Verb::Dev(_) | Verb::Completion { .. } | Verb::Login(_) => false,
+            Verb::Dev(_) | Verb::Completion { .. } | Verb::Manual { .. } | Verb::Login(_) => false,
             Verb::Audit(args) => matches!(args.verb, AuditVerb::Export(_)),
             Verb::Reserve(_)
             | Verb::Release(_)

@@ -229,6 +229,13 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             None => dev::run(context, &args).await,
             Some(DevVerb::Fault(fault)) => dev::fault(context, fault),
         },
+        Verb::Manual { dir } => match clap_mangen::generate_to(Cli::command(), &dir) {
+            Ok(()) => Ok(Exit::Done),
+            Err(error) => {
+                let problem = format!("cannot write to {}: {error}", dir.display());
+                Err(Failure::new(Exit::Failed, problem))
+            }
+        },
         Verb::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "fleet", &mut script);

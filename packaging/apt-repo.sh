@@ -1,0 +1,35 @@
+#!/bin/sh
+# Makes a signed repository of the packages in target/deb: apt-repo.sh KEY, called by `make apt-repo KEY=…`.
+#
+# The folder target/apt can be served by any web server, or read by apt where it lies. KEY is any name by which gpg
+# finds a secret key.
+set -eu
+
+cd "$(dirname "$0")/.."
+key=${1:-}
+if [ -z "$key" ]; then
+    echo "apt-repo: which key signs it? make apt-repo KEY=NAME-OR-FINGERPRINT (gpg --list-secret-keys shows yours)" >&2
+    exit 1
+fi
+if ! gpg --list-secret-keys "$key" >/dev/null 2>&1; then
+    echo "apt-repo: gpg knows no secret key $key; gpg --quick-generate-key NAME makes one" >&2
+    exit 1
+fi
+out=target/apt
+rm -rf "$out"
+mkdir -p "$out"
+cp target/deb/*.deb "$out/"
+cd "$out"
+apt-ftparchive packages . > Packages
+gzip -9nk Packages
+apt-ftparchive -o APT::FTPArchive::Release::Origin=fleet -o APT::FTPArchive::Release::Label=fleet release . > Release.new
+mv Release.new Release
+gpg --quiet --batch --yes --local-user "$key" --clearsign --output InRelease Release
+gpg --quiet --batch --yes --local-user "$key" --armor --detach-sign --output Release.gpg Release
+gpg --quiet --export "$key" > fleet-archive-keyring.gpg
+cat <<END
+apt-repo: $out is ready. On each machine, with that folder served at URL:
+    install -D -m 644 fleet-archive-keyring.gpg /usr/share/keyrings/fleet-archive-keyring.gpg
+    echo "deb [signed-by=/usr/share/keyrings/fleet-archive-keyring.gpg] URL ./" > /etc/apt/sources.list.d/fleet.list
+    apt-get update && apt-get install fleet-agent
+END

@@ -1,0 +1,54 @@
+#!/bin/sh
+# Puts ready-built programs into Debian packages: build-debs.sh FOLDER-OF-PROGRAMS, called by `make deb`.
+#
+# The packages come to target/deb. It works in a folder of its own there and changes nothing else. Manual pages and
+# completions are made by the programs themselves. Needs Debian's debhelper (packaging/install-deb-tools.sh).
+set -eu
+
+cd "$(dirname "$0")/.."
+programs=$1
+out=target/deb
+work=$out/work
+
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+packaged=$(dpkg-parsechangelog -l packaging/debian/changelog -S Version)
+case $packaged in
+    "$version" | "$version~"* | "$version+"*) ;;
+    *)
+        echo "build-debs: packaging/debian/changelog says $packaged, Cargo.toml says $version: write an entry for $version" >&2
+        exit 1
+        ;;
+esac
+
+rm -rf "$out"
+mkdir -p "$work/built/bin" "$work/built/man" "$work/built/completion"
+for program in fleet fleet-agent fleet-shim fleet-controller; do
+    install -m 755 "$programs/$program" "$work/built/bin/"
+done
+for program in fleet fleet-agent fleet-controller; do
+    "$programs/$program" manual "$work/built/man"
+done
+"$programs/fleet" completion bash > "$work/built/completion/fleet"
+"$programs/fleet" completion zsh > "$work/built/completion/_fleet"
+"$programs/fleet" completion fish > "$work/built/completion/fleet.fish"
+
+cp -r README.md docs systemd "$work/"
+mkdir -p "$work/packaging"
+cp -r packaging/etc packaging/grafana "$work/packaging/"
+cp -r packaging/debian "$work/debian"
+# Debhelper looks for these beside its own files; the one copy is where other distributions find it too.
+for package in fleet-agent fleet-controller; do
+    cp "systemd/$package.service" "$work/debian/$package.service"
+    cp systemd/fleet.conf "$work/debian/$package.tmpfiles"
+done
+SOURCE_DATE_EPOCH=$(dpkg-parsechangelog -l packaging/debian/changelog -S Timestamp)
+# The programs are built without debug information: there is nothing to put into packages of their own.
+DEB_BUILD_OPTIONS=noautodbgsym
+export SOURCE_DATE_EPOCH DEB_BUILD_OPTIONS
+(cd "$work" && dpkg-buildpackage --build=binary --no-sign -d > ../build.log 2>&1) || {
+    tail -n 40 "$out/build.log" >&2
+    echo "build-debs: the packages could not be built; all of it is in $out/build.log" >&2
+    exit 1
+}
+rm -rf "$work"
+ls -1s --block-size=K "$out"/*.deb
