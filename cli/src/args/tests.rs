@@ -5,10 +5,10 @@ use clap::{Command, CommandFactory, Parser};
 use super::*;
 use crate::golden;
 
-/// Every verb with its whole name, `node drain`.
+/// Every verb that is shown, with its whole name: `node drain`.
 fn verbs(command: &Command, name: &str) -> Vec<String> {
     let mut found = vec![name.to_owned()];
-    for sub in command.get_subcommands() {
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         let name = format!("{name} {}", sub.get_name());
         found.extend(verbs(sub, name.trim()));
     }
