@@ -1,11 +1,26 @@
 #!/bin/sh
-# Installs Debian packages: apt-install.sh CALLER PACKAGE... Says what it installs, in the caller's name.
+# Installs Debian packages: apt-install.sh CALLER WORD... Says what it installs, in the caller's name. A word is a
+# package, or COMMAND:PACKAGE: a package that is needed where the command is missing.
 #
 # Called by the other scripts here. As a normal user it goes through sudo, or says what to type. Tested on Debian 12.
 set -eu
 
 caller=$1
 shift
+
+# /usr/sbin is not on every user's path, but runc is there.
+PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+missing=""
+for word in "$@"; do
+    if [ "${word%%:*}" = "$word" ] || ! command -v "${word%%:*}" >/dev/null 2>&1; then
+        missing="$missing ${word#*:}"
+    fi
+done
+if [ -z "$missing" ]; then
+    exit 0
+fi
+# shellcheck disable=SC2086 # The list is meant to be split.
+set -- $missing
 
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "$caller: missing: $*. There is no apt-get here: install them by your package manager." >&2

@@ -5,21 +5,11 @@
 # goes through sudo, or says what to install. Tested on Debian 12.
 set -eu
 
-# "command:package": the package is needed where the command is missing.
 wanted="cc:gcc crun:crun runc:runc python3:python3 busybox:busybox-static faketime:faketime script:bsdutils"
 
-# /usr/sbin is not on every user's path, but runc is there.
-PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
-
-missing=""
-for pair in $wanted; do
-    if ! command -v "${pair%%:*}" >/dev/null 2>&1; then
-        missing="$missing ${pair#*:}"
-    fi
-done
 # A compiler without the headers of libc links nothing.
 if [ ! -e /usr/include/stdio.h ]; then
-    missing="$missing libc6-dev"
+    wanted="$wanted libc6-dev"
 fi
 # On distributions that have a Rust package the toolchain may come from there; we ask for rustup's.
 if ! command -v cargo >/dev/null 2>&1; then
@@ -27,8 +17,5 @@ if ! command -v cargo >/dev/null 2>&1; then
     exit 1
 fi
 
-if [ -z "$missing" ]; then
-    exit 0
-fi
 # shellcheck disable=SC2086 # The list is meant to be split.
-exec "$(dirname "$0")/apt-install.sh" install-deps $missing
+exec "$(dirname "$0")/apt-install.sh" install-deps $wanted

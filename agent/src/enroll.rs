@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fleet_core::id::ClusterId;
 use fleet_core::name::NodeName;
 use fleet_core::time::Timestamp;
-use fleet_proto::convert::rejection::LEADER_TRAILER;
+use fleet_proto::convert::rejection::leader_named;
 use fleet_proto::transport::client::{Address, PinnedDialError, dial_pinned};
 use fleet_proto::transport::identity::{Identity, Role};
 use fleet_proto::transport::issued::{self, Accepted, IssuedFault};
@@ -202,8 +202,7 @@ async fn ask_the_leader(
             Err(AskError::Join(error)) => return Err(error),
             Err(AskError::Status(status)) => status,
         };
-        let leader = status.metadata().get(LEADER_TRAILER).and_then(|value| value.to_str().ok());
-        match leader.and_then(|text| text.parse::<Address>().ok()) {
+        match leader_named(&status).and_then(|text| text.parse::<Address>().ok()) {
             Some(leader) if leader != address => address = leader,
             Some(_) | None => return Err(explain_status(options, &status)),
         }

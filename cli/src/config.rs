@@ -65,18 +65,25 @@ impl Config {
         let path = named.unwrap_or(Path::new(SYSTEM_CONFIG));
         match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(&text, path),
-            Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => Ok(Self {
-                socket: Some(DEFAULT_SOCKET.into()),
-                remote: None,
-                ca: None,
-                agent_socket: DEFAULT_AGENT_SOCKET.into(),
-                login: None,
-                addresses: Vec::new(),
-            }),
+            Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => {
+                Ok(Self::local(DEFAULT_SOCKET.into()))
+            }
             Err(error) => {
                 let message = format!("cannot read {}: {error}", path.display());
                 Err(Failure::new(Exit::Usage, message))
             }
+        }
+    }
+
+    /// All by the controller's own socket; nothing else is known.
+    pub(crate) fn local(socket: PathBuf) -> Self {
+        Self {
+            socket: Some(socket),
+            remote: None,
+            ca: None,
+            agent_socket: DEFAULT_AGENT_SOCKET.into(),
+            login: None,
+            addresses: Vec::new(),
         }
     }
 

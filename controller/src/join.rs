@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use fleet_core::controller::Controller;
 use fleet_core::name::NodeName;
-use fleet_proto::convert::rejection::LEADER_TRAILER;
+use fleet_proto::convert::rejection::leader_named;
 use fleet_proto::transport::client::{Address, AddressError, PinnedDialError, dial_pinned};
 use fleet_proto::transport::credentials::CredentialError;
 use fleet_proto::transport::files::{self, FileError, MODE_PRIVATE, MODE_PUBLIC};
@@ -27,7 +27,7 @@ use fleet_proto::transport::{Dialer, Secret, SharedCredentials};
 use fleet_proto::v1;
 use fleet_proto::v1::controllers_client::ControllersClient;
 use fleet_proto::v1::enrollment_client::EnrollmentClient;
-use tonic::{Code, Status};
+use tonic::Code;
 
 use crate::config::Config;
 use crate::identity::ControllerIdentity;
@@ -231,16 +231,12 @@ async fn ask(
             return Err(JoinError::Refused { address: target, reason });
         }
         reason = status.message().to_owned();
-        match leader_in(&status) {
+        match leader_named(&status).and_then(|text| text.parse().ok()) {
             Some(leader) if leader != target => target = leader,
             _ => tokio::time::sleep(RETRY_PAUSE).await,
         }
     }
     Err(JoinError::NoLeader { reason })
-}
-
-fn leader_in(status: &Status) -> Option<Address> {
-    status.metadata().get(LEADER_TRAILER)?.to_str().ok()?.parse().ok()
 }
 
 /// The authority's keys, by mutual TLS from the controller that admitted this one.

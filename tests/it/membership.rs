@@ -63,7 +63,6 @@ fn controllers_come_and_go_under_load() -> Result<()> {
     let Some(mut lab) = Lab::start_with(1, 1, "v100-pcie:2")? else { return Ok(()) };
     lab.controller_goes_away();
     lab.expect_in_logs("was removed from", "the test removes controllers");
-    lab.expect_in_logs("\"kind\":\"closed\"", "whoever is killed hangs up within handshakes");
     let mut steps = Steps::default();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {

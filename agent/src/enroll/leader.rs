@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fleet_proto::convert::rejection::LEADER_TRAILER;
+use fleet_proto::convert::rejection::leader_named;
 use fleet_proto::transport::client::Dialer;
 use fleet_proto::transport::limits::{CALL_TIMEOUT, CONNECT_ALL_TIMEOUT};
 use tonic::transport::Channel;
@@ -32,8 +32,8 @@ where
             Err(status) if status.code() == Code::Unavailable => status,
             other => return other,
         };
-        let leader = last.metadata().get(LEADER_TRAILER).and_then(|value| value.to_str().ok());
-        let named = leader.and_then(|l| channels.iter().position(|(a, _)| a.to_string() == l));
+        let named =
+            leader_named(&last).and_then(|l| channels.iter().position(|(a, _)| a.to_string() == l));
         at = named.unwrap_or((at + 1) % channels.len());
         if tries >= channels.len() {
             tokio::time::sleep(PAUSE).await;

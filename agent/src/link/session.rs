@@ -6,7 +6,7 @@ use fleet_core::desired::{DESIRED_VERSION, DesiredNode};
 use fleet_core::id::AllocationId;
 use fleet_core::name::NodeName;
 use fleet_daemon::progress::Pulse;
-use fleet_proto::convert::rejection::LEADER_TRAILER;
+use fleet_proto::convert::rejection::leader_named;
 use fleet_proto::transport::client::{Address, Dialer};
 use fleet_proto::transport::limits::{ADDRESSES_MAX, AGENT_MESSAGE_BYTES_MAX, CONNECT_TIMEOUT};
 use fleet_proto::v1;
@@ -142,9 +142,8 @@ impl Link {
 
     /// A controller that does not lead names the one that does.
     fn next_address(&self, at: usize, status: &Status) -> usize {
-        let leader = status.metadata().get(LEADER_TRAILER).and_then(|value| value.to_str().ok());
         let known = self.parts.dialer.addresses();
-        leader
+        leader_named(status)
             .and_then(|leader| known.iter().position(|address| address.to_string() == leader))
             .unwrap_or(at + 1)
     }

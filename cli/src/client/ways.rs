@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fleet_proto::convert::rejection::{LEADER_TRAILER, NO_QUORUM_TRAILER};
+use fleet_proto::convert::rejection::{NO_QUORUM_TRAILER, leader_named};
 use fleet_proto::transport::client::{Address, DialError};
 use fleet_proto::transport::{self, Credentials, Dialer, SharedCredentials};
 use fleet_proto::v1::fleet_client::FleetClient;
@@ -162,8 +162,7 @@ impl Ways {
 
     /// Takes note of an answer that was none. True if it named the one to ask.
     pub(super) fn note(&self, status: &Status) -> bool {
-        let leader = status.metadata().get(LEADER_TRAILER).and_then(|value| value.to_str().ok());
-        let leader = leader.and_then(|text| text.parse::<Address>().ok());
+        let leader = leader_named(status).and_then(|text| text.parse::<Address>().ok());
         let named = leader.is_some();
         self.state().turn = Some(leader.map_or(Turn::Next, Turn::To));
         named

@@ -67,7 +67,7 @@ impl Context {
         let user = user_name("user", &asked.user)?;
         let command = AccessCommand::RevokeUser { user: user.clone(), reason: asked.reason };
         self.change_access(&request, asked.meta.as_ref(), command).await?;
-        self.user_view(&user)
+        Ok(self.raft.read(|fsm| views::user(fsm, &user)))
     }
 
     pub(super) async fn disable_user(
@@ -83,7 +83,7 @@ impl Context {
         let reason = asked.reason;
         let command = AccessCommand::DisableUser { user: user.clone(), reason, transfer_to };
         self.change_access(&request, asked.meta.as_ref(), command).await?;
-        self.user_view(&user)
+        Ok(self.raft.read(|fsm| views::user(fsm, &user)))
     }
 
     pub(super) async fn enable_user(
@@ -94,7 +94,7 @@ impl Context {
         let user = user_name("user", &asked.user)?;
         let command = AccessCommand::EnableUser { user: user.clone() };
         self.change_access(&request, asked.meta.as_ref(), command).await?;
-        self.user_view(&user)
+        Ok(self.raft.read(|fsm| views::user(fsm, &user)))
     }
 
     pub(super) async fn list_users(
@@ -113,10 +113,6 @@ impl Context {
             shown.map(|user| views::user(fsm, user)).collect()
         });
         Ok(v1::ListUsersResponse { items })
-    }
-
-    fn user_view(&self, user: &UserName) -> Result<v1::User, Status> {
-        Ok(self.raft.read(|fsm| views::user(fsm, user)))
     }
 
     async fn change_access<T: prost::Message>(

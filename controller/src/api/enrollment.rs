@@ -94,20 +94,7 @@ impl EnrollmentService {
             via,
             authority: self.0.authority.pin().to_string(),
         });
-        let principal = actor.principal();
-        let refused = |rejection: Rejection| {
-            self.0.refusals.note(&principal, "record_certificate", rejection.code());
-            to_status(&rejection)
-        };
-        let envelope = self.0.envelope(actor, None, command);
-        if let Some(Err(rejection)) = self.0.raft.read(|fsm| fsm.answer_without_log(&envelope)) {
-            self.0.newest().await?;
-            if self.0.raft.read(|fsm| fsm.answer_without_log(&envelope)).is_some() {
-                return Err(refused(rejection));
-            }
-        }
-        let applied = self.0.raft.propose(envelope).await.map_err(|e| propose_status(&e))?;
-        applied.reply.map_err(refused)?;
+        self.0.change(&actor, None, command).await?;
         Ok(issued.to_wire(&self.0.authority, wall(), self.controllers()))
     }
 

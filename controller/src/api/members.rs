@@ -15,7 +15,6 @@ use futures::future::join_all;
 use tonic::{Request, Status};
 
 use super::Context;
-use super::caller::Caller;
 use super::propose::request_key;
 use crate::leader::members::THERE_WITHIN;
 use crate::pki::token;
@@ -173,7 +172,7 @@ impl Context {
         let caller = self.callers.user(&request).await?;
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
-        self.must_be_admin(&caller, "remove_controller")?;
+        self.require_admin(&caller, "remove_controller")?;
         self.newest().await?;
         let id = request.id;
         let is_there = self.raft.read(|fsm| fsm.roster().members().contains_key(&id));
@@ -195,7 +194,7 @@ impl Context {
     ) -> Result<v1::ListControllersResponse, Status> {
         let caller = self.callers.user(&request).await?;
         let to = request.into_inner().to;
-        self.must_be_admin(&caller, "transfer_leadership")?;
+        self.require_admin(&caller, "transfer_leadership")?;
         self.newest().await?;
         let (me, there, progress) = (self.raft.node(), self.there(), self.raft.progress());
         let voters = self.raft.members().voters;
@@ -227,15 +226,6 @@ impl Context {
             }
         }
         Ok(self.list_controllers().await)
-    }
-
-    fn must_be_admin(&self, caller: &Caller, action: &str) -> Result<(), Status> {
-        if caller.admin {
-            return Ok(());
-        }
-        let rejection = Rejection::Denied { needs: "an admin".to_owned() };
-        self.refusals.note(&caller.actor.principal(), action, rejection.code());
-        Err(to_status(&rejection))
     }
 
     /// Waits a while until `reached`; says whether it was.

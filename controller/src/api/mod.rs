@@ -29,6 +29,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fleet_core::Rejection;
+use fleet_proto::convert::rejection::to_status;
 use fleet_proto::transport::Revocations;
 use fleet_proto::transport::client::Address;
 use tonic::Status;
@@ -88,9 +90,10 @@ impl Context {
         if caller.admin {
             return Ok(());
         }
-        self.refusals.note(&caller.actor.principal(), action, "denied");
-        let what = action.replace('_', " ");
-        Err(Status::permission_denied(format!("this takes an admin: {what}")))
+        let needs = format!("an admin, to {}", action.replace('_', " "));
+        let rejection = Rejection::Denied { needs };
+        self.refusals.note(&caller.actor.principal(), action, rejection.code());
+        Err(to_status(&rejection))
     }
 
     /// What a backup is made of next is not older than this moment; says what to do where that cannot

@@ -100,8 +100,9 @@ pub struct Explanation {
 pub fn placements(fsm: &Fsm) -> Vec<Placement> {
     let mut planner = Planner::new(Capacity::of(fsm));
     let mut placements = Vec::new();
+    let mut spent = planner.is_spent();
     for job in fsm.queue() {
-        if planner.is_spent() {
+        if spent {
             break;
         }
         if fsm.may_run_unseen(job).is_some() {
@@ -110,6 +111,7 @@ pub fn placements(fsm: &Fsm) -> Vec<Placement> {
         let ask = Ask::of_job(&planner.capacity, job);
         if let Some(fit) = planner.start(&ask) {
             placements.push(planner.placement(&job.id, &fit));
+            spent = planner.is_spent();
         }
     }
     placements

@@ -91,9 +91,9 @@ impl<'a> Planner<'a> {
     }
 
     /// As `serve` for those who only start what fits: of the jobs that wait it looks ahead for the one
-    /// whose place is kept, and for no other.
+    /// whose place is kept, and for no other. Callers stop when it [`Self::is_spent`].
     pub(super) fn start(&mut self, ask: &Ask<'a>) -> Option<Fit> {
-        if matches!(ask.source, Source::Shut(_)) || self.is_spent() {
+        if matches!(ask.source, Source::Shut(_)) {
             return None;
         }
         match self.decide(ask, 0) {

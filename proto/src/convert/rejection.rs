@@ -46,6 +46,11 @@ pub fn from_status(status: &Status) -> Option<Rejection> {
     serde_json::from_slice(&bytes).ok()
 }
 
+/// The address of the leading controller, where a status of one that does not lead names it.
+pub fn leader_named(status: &Status) -> Option<&str> {
+    status.metadata().get(LEADER_TRAILER)?.to_str().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -218,8 +218,10 @@ impl Accept {
         let stream = match timeout(limit, acceptor.accept(stream).into_fallible()).await {
             Ok(Ok(stream)) => stream,
             Ok(Err((error, stream))) => {
-                let (kind, reason) = explain(&error);
-                self.refusals.note(kind, &address, &reason);
+                match refused_for(&error) {
+                    Some((kind, reason)) => self.refusals.note(kind, &address, &reason),
+                    None => self.refusals.hung_up(&address, &error),
+                }
                 if let Some(fault) = certificate_fault(&error) {
                     self.denials.of_certificate(&fault);
                 }
@@ -311,16 +313,16 @@ fn certificate_fault(error: &io::Error) -> Option<CertificateFault> {
     matches!(tls, rustls::Error::InvalidCertificate(_)).then(|| fault_of(tls.clone()))
 }
 
-fn explain(error: &io::Error) -> (&'static str, String) {
+/// Kind and reason of a handshake that failed; `None` if the connection ended by itself.
+fn refused_for(error: &io::Error) -> Option<(&'static str, String)> {
     if let Some(fault) = certificate_fault(error) {
-        return ("certificate", fault.to_string());
+        return Some(("certificate", fault.to_string()));
     }
-    match tls_error(error) {
-        Some(rustls::Error::InvalidMessage(_)) => {
-            ("not_tls", "the peer does not speak TLS".to_owned())
+    match tls_error(error)? {
+        rustls::Error::InvalidMessage(_) => {
+            Some(("not_tls", "the peer does not speak TLS".to_owned()))
         }
-        Some(tls) => ("tls", tls.to_string()),
-        None => ("closed", error.to_string()),
+        tls => Some(("tls", tls.to_string())),
     }
 }
 

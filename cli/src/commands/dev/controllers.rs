@@ -121,13 +121,5 @@ impl Cluster<'_> {
 
 /// A client of one controller's socket.
 pub(super) fn by_socket(plan: &Plan, number: u16) -> Result<Client, Failure> {
-    let config = Config {
-        socket: Some(plan.socket(number)),
-        remote: None,
-        ca: None,
-        agent_socket: plan.agent_socket(),
-        login: None,
-        addresses: Vec::new(),
-    };
-    Client::new(&config, Clock::of_this_machine())
+    Client::new(&Config::local(plan.socket(number)), Clock::of_this_machine())
 }

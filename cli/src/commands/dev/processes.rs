@@ -143,12 +143,6 @@ impl Plan {
         self.folder.join(part).join(file)
     }
 
-    /// The socket of the first node's agent.
-    pub(super) fn agent_socket(&self) -> PathBuf {
-        let first = self.node_names().into_iter().next().unwrap_or_default();
-        self.path(&first, "run").join("agent.sock")
-    }
-
     /// Writes the settings that `fleet` reads: the socket of one controller, or the addresses of all.
     pub(super) fn write_client_config(&self) -> Result<(), Failure> {
         // The controller's own folder is closed to users.

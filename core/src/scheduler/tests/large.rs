@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::story::{BEGINNING, Story, spec};
 use crate::reservation::GpuRequest;
-use crate::scheduler::{PLACEMENTS_MAX, check, plan};
+use crate::scheduler::{PLACEMENTS_MAX, check, placements, plan};
 use crate::time::{Millis, Window};
 
 /// Without optimisation a tenth is enough to see that it is right.
@@ -56,6 +56,8 @@ fn a_large_fleet_is_planned() {
             let left = story.fsm.queue().count();
             let what = format!("plan of {left} jobs ({kind}), {NODES} nodes, {placed} running");
             let plan = measured(&what, || plan(&story.fsm));
+            let alone = measured("  its placements alone", || placements(&story.fsm));
+            assert_eq!(alone, plan.placements);
             assert!(plan.placements.len() <= PLACEMENTS_MAX);
             assert_eq!(plan.placements.len() + plan.waiting.len(), left);
             let before = placed;
