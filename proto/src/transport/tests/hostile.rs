@@ -105,6 +105,16 @@ async fn too_many_unfinished_handshakes_are_turned_away() {
 }
 
 #[tokio::test]
+async fn a_peer_that_hangs_up_is_counted_and_refused_nothing() {
+    let ca = Ca::new();
+    let server = Server::start(&ca);
+    // A handshake record that promises more bytes than come.
+    TcpStream::connect(server.address).await.unwrap().write_all(&[22, 3, 1, 1, 0]).await.unwrap();
+    server.refused("closed", 1).await;
+    assert_eq!(server.refusals.counts().len(), 1);
+}
+
+#[tokio::test]
 async fn plain_text_on_the_tls_port_is_refused() {
     let ca = Ca::new();
     let server = Server::start(&ca);
