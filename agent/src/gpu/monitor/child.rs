@@ -2,6 +2,7 @@
 
 use std::io;
 use std::process::Stdio;
+use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child as Process, ChildStdin, ChildStdout, Command};
@@ -77,6 +78,15 @@ impl Child {
         line.push(b'\n');
         // A few bytes: they fit the pipe, since one request is sent at a time.
         self.requests.write_all(&line).await
+    }
+
+    /// How long the thread that enters the driver has stood in line for a processor in all its life; zero
+    /// where the kernel does not count that. Source: Linux, Documentation/scheduler/sched-stats.rst.
+    pub(super) fn without_processor(&self) -> Duration {
+        let read = |pid| std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok();
+        let text = self.process.id().and_then(read).unwrap_or_default();
+        let nanoseconds = text.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+        Duration::from_nanos(nanoseconds.unwrap_or_default())
     }
 
     /// Kills the child and gives back what is left to wait for.

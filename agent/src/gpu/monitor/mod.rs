@@ -2,13 +2,14 @@
 //!
 //! One loop, one child at a time. A step that outlasts its deadline is blamed on the GPU it was
 //! announced for: the child is killed, that GPU is left out of the next one and said to be
-//! unknown, the others go on. A child that outlives SIGKILL is abandoned and counted, and no more than
+//! unknown, the others go on. Time in which the child had no processor is not held against it. A child that outlives SIGKILL is abandoned and counted, and no more than
 //! [`STUCK_PROBES_MAX`] of those are made. The monitor must never enter the driver and never wait
 //! without a deadline.
 
 mod book;
 mod child;
 mod handle;
+mod step;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use super::wire::{Message, Request};
 use book::Book;
 use child::Child;
 use handle::Command;
+use step::Step;
 
 pub use handle::{GpuError, Handle};
 
@@ -143,13 +145,6 @@ struct Running {
     retry_at: Option<Instant>,
 }
 
-#[derive(Debug)]
-struct Step {
-    deadline: Instant,
-    index: Option<u32>,
-    what: String,
-}
-
 /// What woke the loop.
 enum Wake {
     Message(Option<Box<Message>>),
@@ -216,7 +211,7 @@ impl Monitor {
             }
             Phase::Up(running) => {
                 let running = running.as_mut();
-                let step = running.step.as_ref().map(|step| step.deadline);
+                let step = running.step.as_ref().map(Step::deadline);
                 let idle = running.ready && step.is_none();
                 let retry = running.retry_at.filter(|_| idle);
                 let (due, deadline) = (running.next_sample, step.unwrap_or_else(Instant::now));
@@ -242,8 +237,8 @@ impl Monitor {
         self.book.begin_inventory();
         match Child::start(&self.config, &self.book.skipped()) {
             Ok(child) => {
-                let deadline = Instant::now() + self.config.start_deadline;
-                let step = Step { deadline, index: None, what: "start".to_owned() };
+                let most = self.config.start_deadline;
+                let step = Step::new(most, child.without_processor(), None, "start".to_owned());
                 self.phase = Phase::Up(Box::new(Running {
                     child,
                     started: Instant::now(),
@@ -268,7 +263,8 @@ impl Monitor {
                 let ready = running.ready;
                 let config = &self.config;
                 let most = if ready { config.call_deadline } else { config.start_deadline };
-                running.step = Some(Step { deadline: Instant::now() + most, index, what });
+                let waited = running.child.without_processor();
+                running.step = Some(Step::new(most, waited, index, what));
             }
             Message::Absent { reason } => {
                 debug!(reason, "no NVIDIA driver");
@@ -355,8 +351,9 @@ impl Monitor {
     async fn sample(&mut self) {
         let Phase::Up(running) = &mut self.phase else { return };
         let id = self.book.ask_sample();
-        let deadline = Instant::now() + self.config.call_deadline;
-        running.step = Some(Step { deadline, index: None, what: "sample".to_owned() });
+        let waited = running.child.without_processor();
+        let most = self.config.call_deadline;
+        running.step = Some(Step::new(most, waited, None, "sample".to_owned()));
         if let Err(error) = running.child.ask(&Request::Sample { id }).await {
             warn!(%error, "cannot ask the NVML probe");
             self.child_ended().await;
@@ -380,6 +377,10 @@ impl Monitor {
 
     async fn step_timeout(&mut self) {
         let Phase::Up(running) = &mut self.phase else { return };
+        let waited = running.child.without_processor();
+        if running.step.as_mut().is_some_and(|step| step.extend(waited, Instant::now())) {
+            return;
+        }
         let Some(step) = running.step.take() else { return };
         let ready = running.ready;
         self.stop_child().await;
