@@ -48,8 +48,8 @@ use super::{
 
 /// How long subscribers may take to read the last event.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How often a v1-only group is looked at while it ends: it has no event for that.
-const LEGACY_LOOK: Duration = Duration::from_millis(20);
+/// How often a group is looked at while it ends where no event tells: on v1, and for a process that can be told.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Reads of output per turn, so that a flood does not keep the loop from stops and clients.
 const OUTPUT_TURNS_MAX: usize = 8;
 /// Final reads after the last process: what the kernel's pipes can hold, many times over.
@@ -179,6 +179,8 @@ struct Server {
     log: LogWriter,
     tee: Option<Tee>,
     life: Life,
+    /// The job is to be told to stop, and none of its processes was there to be told.
+    untold: bool,
     room: Option<Room>,
     state: Option<ShimState>,
     events_file: Option<File>,
@@ -217,6 +219,7 @@ impl Server {
             log: LogWriter::create(&dir.join(LOG_DIR), order.log)?,
             tee,
             life: Life::new(order.stop, order.stop_after_ms.map(Duration::from_millis), now),
+            untold: false,
             room: None,
             state: None,
             events_file: None,
@@ -277,6 +280,7 @@ impl Server {
         if !self.life.ending() {
             return Step::Nothing;
         }
+        self.tell_to_stop();
         let populated =
             self.room.as_ref().is_some_and(|room| room.cgroup.populated().unwrap_or(true));
         let empty = !populated && self.init.is_none() && self.runtime.is_none();
@@ -302,8 +306,9 @@ impl Server {
     fn next_deadline(&self) -> Option<Duration> {
         let starting = self.runtime.as_ref().map(|_| self.start_deadline);
         let starting = if self.life.ending() { None } else { starting };
-        let looking = (self.life.ending() && self.events_file.is_none())
-            .then(|| clock::since_boot() + LEGACY_LOOK);
+        let untold = self.untold && self.runtime.is_none();
+        let looking = (self.life.ending() && (self.events_file.is_none() || untold))
+            .then(|| clock::since_boot() + LOOK_AGAIN);
         [starting, looking, self.life.next_deadline()].into_iter().flatten().min()
     }
 

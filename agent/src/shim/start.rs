@@ -174,6 +174,12 @@ pub(super) fn verify(room: &Room, order: &ShimOrder, first: Pid) -> Result<(), S
     Err(format!("the runtime put process {first} outside of its control group"))
 }
 
+/// Whether a process is in the shim's own pid namespace: a runtime's, and none of the container's.
+pub(super) fn is_beside_the_shim(pid: Pid) -> bool {
+    let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/pid")).ok();
+    namespace("self") == namespace(&pid.to_string())
+}
+
 fn has_ended(pid: Pid) -> bool {
     stat_field(&pid.to_string(), 3).is_none_or(|state| state == "Z" || state == "X")
 }

@@ -113,6 +113,23 @@ async fn a_stop_is_a_signal_to_every_process_and_then_the_code_is_the_jobs() {
 }
 
 #[tokio::test]
+async fn a_stop_at_any_moment_of_the_start_is_heard() {
+    for runtime in runtimes() {
+        for delay_ms in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15] {
+            let job = Allocation::shell(&runtime, "exec sleep 1000");
+            job.launch().await;
+            // The only thing that can be told of the moments between: how long ago the order was given.
+            tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+            job.client().await.stop(None, None).await.unwrap();
+            let exit = job.exit().await;
+            assert_eq!(exit.reason, EndReason::Stopped, "after {delay_ms} ms: {exit:?}");
+            assert_eq!(exit.signal, Some(15), "after {delay_ms} ms: {exit:?}");
+            job.nothing_is_left().await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn who_ignores_the_signal_is_killed_after_the_grace() {
     for runtime in runtimes() {
         let script = "trap '' TERM; echo ready; while :; do sleep 0.02; done";

@@ -91,13 +91,10 @@ impl Server {
             state.main_pid = Some(first.as_raw());
             state.started_at_ms = Some(started_at_ms);
         }
-        self.set_phase(Phase::Running);
+        let ending = self.life.ending() && self.life.main_ended().is_none();
+        self.set_phase(if ending { Phase::Stopping } else { Phase::Running });
         let event = ShimEvent::Started { main_pid: first.as_raw(), started_at_ms };
         self.clients.publish(&event);
-        if self.life.ending() && self.life.main_ended().is_none() {
-            // Asked to stop while the runtime was at work.
-            self.signal_group(self.order.stop.signal);
-        }
     }
 
     fn set_phase(&mut self, phase: Phase) {
@@ -145,25 +142,35 @@ impl Server {
         let signal_now = self.life.end(cause, grace, clock::since_boot());
         if signal_now {
             self.order.stop.signal = signal.unwrap_or(self.order.stop.signal);
-            // A runtime that is still at work must not die of it; see `note_started`.
-            if self.runtime.is_none() {
-                self.signal_group(self.order.stop.signal);
-            }
+            self.untold = true;
+            self.tell_to_stop();
         }
         self.set_phase(Phase::Stopping);
     }
 
+    /// Sends the stop signal if nobody got it yet. A runtime that is still at work must not die of it, and
+    /// an init that has not started the job's program yet has nobody to pass it on to: then later.
+    pub(super) fn tell_to_stop(&mut self) {
+        if self.untold && self.runtime.is_none() {
+            self.untold = !self.signal_group(self.order.stop.signal);
+        }
+    }
+
     /// To every process of the job but its init, which would pass it on a second time. A wrapper script
-    /// that dies of it must not be the only one told.
-    fn signal_group(&self, signal: i32) {
-        let Some(room) = &self.room else { return };
-        let Ok(signal) = Signal::try_from(signal) else { return };
+    /// that dies of it must not be the only one told. False if there is none: a runtime that has not quite
+    /// left yet, in the shim's own pid namespace, is none.
+    fn signal_group(&self, signal: i32) -> bool {
+        let Some(room) = &self.room else { return false };
+        let Ok(signal) = Signal::try_from(signal) else { return false };
         let members = room.cgroup.members().unwrap_or_default();
-        for pid in members.into_iter().map(Pid::from_raw).filter(|pid| Some(*pid) != self.init) {
-            kill(pid, signal).ok();
+        let of_job = |pid: &Pid| Some(*pid) != self.init && !start::is_beside_the_shim(*pid);
+        let mut told = false;
+        for pid in members.into_iter().map(Pid::from_raw).filter(of_job) {
+            told |= kill(pid, signal).is_ok();
             // A stopped process would not see it.
             kill(pid, Signal::SIGCONT).ok();
         }
+        told
     }
 
     pub(super) fn take_notices(&mut self) {
