@@ -2,15 +2,18 @@
 //!
 //! Start reading at [`server`], which puts it together. Orders come in by [`link`], [`reconcile`] makes the
 //! node follow them, [`allocations`] carries single attempts from order to end; [`leases`] proves GPUs
-//! empty, [`inventory`] and [`health`] say what there is and how it does, [`tunnel`] carries output and
-//! input. The parts under them: [`gpu`] (NVML), [`runtime`], [`shim`], [`unit`], [`cgroup`] and [`filter`]
-//! (isolation), [`image`], [`checkpoint`] and [`user`] (everything that belongs to users), [`enroll`].
+//! empty, [`ahead`] keeps the calendar while no controller answers, [`inventory`] and [`health`] say what there is and how
+//! it does, [`tunnel`] carries output and input, `vouch` says who this node's users are. The parts under them: [`gpu`]
+//! (NVML), [`runtime`], [`shim`], [`unit`], [`cgroup`] and [`filter`] (isolation), [`image`], [`checkpoint`] and [`user`]
+//! (everything that belongs to users), [`enroll`].
 
+pub mod ahead;
 pub mod allocations;
 pub mod cgroup;
 pub mod checkpoint;
 mod clock;
 pub mod config;
+pub mod emergency;
 pub mod enroll;
 pub mod filter;
 pub mod gpu;
@@ -29,3 +32,4 @@ pub mod stop_all;
 pub mod tunnel;
 pub mod unit;
 pub mod user;
+mod vouch;

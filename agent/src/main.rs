@@ -11,8 +11,9 @@ use fleet_agent::enroll::store::IdentityFolder;
 use fleet_agent::enroll::{JoinOptions, Machine, identity_folder, join};
 use fleet_agent::gpu::{ProbeOptions, run_probe};
 use fleet_agent::operations::client;
-use fleet_agent::{server, stop_all};
+use fleet_agent::{emergency, server, stop_all};
 use fleet_core::name::NodeName;
+use fleet_core::time::Millis;
 use fleet_daemon::logging::{self, Logging};
 use fleet_daemon::process::{self, Process, watch_signals};
 use fleet_proto::transport::client::Address;
@@ -44,6 +45,12 @@ enum Verb {
     LogLevel(LogLevelArguments),
     /// Write a file for those who help: configuration, state, log, metrics; without secrets
     DebugBundle(DebugBundleArguments),
+    /// Give a user GPUs of this node for a while; only where no controller answers
+    Grant(GrantArguments),
+    /// Take a grant of this node back
+    Revoke(RevokeArguments),
+    /// What this node does by itself when a reservation's time is over and no controller answers
+    Enforce(EnforceArguments),
     /// Talk to the NVIDIA driver on behalf of the agent (started by the agent itself)
     #[command(hide = true)]
     NvmlProbe(ProbeOptions),
@@ -96,10 +103,57 @@ struct LogLevelArguments {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "For the emergency: with a controller, `fleet reserve --for USER` does it. It is written down on this\n\
+    node, and the controllers make it a reservation and put it on record when they are back."
+)]
+struct GrantArguments {
+    /// Who gets them
+    #[arg(value_name = "USER")]
+    user: String,
+    /// Which: `0,1`, `titan01:0` or UUIDs
+    #[arg(long, required = true, value_name = "GPU", value_delimiter = ',')]
+    gpu: Vec<String>,
+    /// For how long: `30m`, `4h`, `2d`
+    #[arg(short, long, value_name = "LENGTH", value_parser = emergency::parse_length)]
+    time: Millis,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+#[derive(Debug, clap::Args)]
 struct DebugBundleArguments {
     /// Where to write it, a .tar.gz; must not be there yet
     #[arg(value_name = "FILE")]
     file: PathBuf,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+#[derive(Debug, clap::Args)]
+struct RevokeArguments {
+    /// What `grant` printed
+    #[arg(value_name = "RESERVATION")]
+    reservation: String,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "on: jobs that run into somebody else's time are stopped in time for it (the default).\n\
+    warn: they run on, and it is said. off: they run on. Reservations are counted all the same, and what\n\
+    a controller orders is always done. The change is on record when the controllers are back."
+)]
+struct EnforceArguments {
+    #[arg(value_name = "MODE", value_parser = ["on", "warn", "off"])]
+    mode: String,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
     #[command(flatten)]
     config: ConfigArgument,
 }
@@ -148,6 +202,19 @@ fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
             let path = arguments.config.config;
             let config = Config::load(&path)?;
             runtime()?.block_on(client::debug_bundle(&config, &path, &arguments.file))
+        }
+        Verb::Grant(arguments) => {
+            let config = Config::load(&arguments.config.config)?;
+            let GrantArguments { user, gpu, time, reason, .. } = arguments;
+            runtime()?.block_on(emergency::grant(&config, user, gpu, time, reason))
+        }
+        Verb::Revoke(arguments) => {
+            let config = Config::load(&arguments.config.config)?;
+            runtime()?.block_on(emergency::revoke(&config, arguments.reservation))
+        }
+        Verb::Enforce(arguments) => {
+            let config = Config::load(&arguments.config.config)?;
+            runtime()?.block_on(emergency::enforce(&config, arguments.mode, arguments.reason))
         }
     }
 }

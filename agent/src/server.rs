@@ -1,10 +1,13 @@
 //! The composition root: builds every part of an agent, runs it, and takes it down. Jobs go on.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use fleet_core::id::ClusterId;
 use fleet_core::name::NodeName;
 use fleet_daemon::process::Process;
 use fleet_daemon::systemd;
@@ -12,14 +15,15 @@ use fleet_proto::transport::SharedCredentials;
 use fleet_proto::transport::client::Dialer;
 use fleet_proto::transport::files::create_private_folder;
 use nix::fcntl::{Flock, FlockArg};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::ahead::{self, ASKS_MAX, Ask, Line, LocalParts, SOCKET_FILE, Shelf};
 use crate::allocations::{Node, Parts, Registry, allocations_dir, volatile_dir};
 use crate::config::Config;
 use crate::enroll::renewal::Renewal;
-use crate::enroll::store::IdentityFolder;
+use crate::enroll::store::{IdentityFolder, IdentityRecord};
 use crate::enroll::{Machine, identity_folder};
 use crate::gpu::{self, GpuInfo, Monitor};
 use crate::health;
@@ -28,12 +32,15 @@ use crate::inventory::{Inventory, machine_facts};
 use crate::leases::Floors;
 use crate::link::{Fence, Link, LinkParts, Outbox};
 use crate::operations::{self, Operations, Sights};
-use crate::reconcile::{Epochs, Reconciler, ReconcilerParts};
+use crate::reconcile::{CalendarParts, Epochs, Reconciler, ReconcilerParts};
 use crate::stop_all::remove_parent;
 use crate::tunnel::{Tunnels, Wakes};
 use crate::unit::Launcher;
 use crate::user::{AsUser, AsUserConfig, Users, UsersConfig};
+use crate::vouch::VouchService;
 
+/// The folder of the sockets is passed by everybody; who made it before keeps its mode.
+const RUN_DIR_MODE: u32 = 0o755;
 /// Taken by the one agent of a state folder.
 const LOCK_FILE: &str = "agent.lock";
 /// Random bytes that tell two agents of one name apart.
@@ -49,8 +56,14 @@ pub struct Held(#[expect(dead_code, reason = "held, not read")] Flock<std::fs::F
 
 /// Makes the state folder and takes it.
 pub fn take_state_dir(config: &Config) -> anyhow::Result<Held> {
-    // Not only ours: on a machine with both, the controller's socket for users is there too.
+    // Not only ours: users pass through it to the sockets, and on a machine with both programs the controller's is there too.
+    let fresh = !config.run_dir.exists();
     std::fs::create_dir_all(&config.run_dir)
+        .and_then(|()| match fresh {
+            // Whatever the umask of whoever starts this.
+            true => std::fs::set_permissions(&config.run_dir, Permissions::from_mode(RUN_DIR_MODE)),
+            false => Ok(()),
+        })
         .with_context(|| format!("create {}", config.run_dir.display()))?;
     for folder in [&config.state_dir, &allocations_dir(config), &volatile_dir(config)] {
         create_private_folder(folder)?;
@@ -72,15 +85,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let monitoring = operations::bind(config.monitoring_listen)?;
     let operations = Operations::new(config.clone(), process);
     let folder = IdentityFolder::new(&identity_folder(&config.state_dir));
-    let (identity, credentials) = folder.load()?;
-    if let Some(name) = config.name.as_ref().filter(|name| **name != identity.node) {
-        anyhow::bail!("the configuration names this node {name}, it joined as {}", identity.node);
-    }
-    let addresses = match config.controllers.as_slice() {
-        [] => folder.addresses(&identity)?,
-        said => said.to_vec(),
-    };
-    let dialer = Dialer::new(addresses, SharedCredentials::new(credentials)?);
+    let (identity, dialer) = membership(&config, &folder)?;
     let machine = Machine::read();
     let floors = Floors::open(&config.state_dir)?;
     let (gpus, events, _monitor) = Monitor::spawn(monitor_config(&config, floors.known()));
@@ -90,6 +95,8 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let (desired, desired_seen) = watch::channel(None);
     let (heard, heard_seen) = watch::channel(Duration::ZERO);
     let (leases, leases_seen) = watch::channel(None);
+    let (calendar, asks) = open_calendar(&config, identity.cluster.clone(), &machine)?;
+    let line = calendar.line.clone();
     let reconciler = Reconciler::rebuild(ReconcilerParts {
         node: node.clone(),
         floors: floors.clone(),
@@ -99,6 +106,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         heard: heard_seen.clone(),
         leases,
         pulse: operations.begin("reconcile"),
+        calendar,
     })?;
     let mut tasks = JoinSet::new();
     tasks.spawn(reconciler.run());
@@ -118,7 +126,11 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let base = machine_facts(&node, &machine, instance()?);
     let pulse = operations.begin("inventory");
     let (inbox, leases) = (outbox.clone(), leases_seen.clone());
-    let view = Inventory::start(node, floors, registry.clone(), inbox, leases, base, pulse).await;
+    let view =
+        Inventory::start(node.clone(), floors, registry.clone(), inbox, leases, base, pulse).await;
+    let vouching = VouchService::new(&dialer, node.users.clone());
+    let local = LocalParts { node, view: view.clone(), asks, vouching };
+    tasks.spawn(ahead::serve(local, config.run_dir.join(SOCKET_FILE)));
     let sights = Sights {
         node: identity.node.clone(),
         cluster: identity.cluster.to_string(),
@@ -144,6 +156,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         heard,
         pulse: operations.begin("link"),
         addresses: config.controllers.is_empty().then(|| folder.clone()),
+        line,
     });
     tasks.spawn(link.run());
     let renewal = Renewal::new(folder, &dialer);
@@ -158,6 +171,35 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     // An empty group of ours would be all that is left on a machine where nothing of fleet runs.
     let parent = config.cgroup_parent.clone();
     tokio::task::spawn_blocking(move || remove_parent(&parent)).await.context("remove the cgroup")
+}
+
+/// Who this node is to its fleet, and the way to the controllers.
+fn membership(
+    config: &Config,
+    folder: &IdentityFolder,
+) -> anyhow::Result<(IdentityRecord, Dialer)> {
+    let (identity, credentials) = folder.load()?;
+    if let Some(name) = config.name.as_ref().filter(|name| **name != identity.node) {
+        anyhow::bail!("the configuration names this node {name}, it joined as {}", identity.node);
+    }
+    let addresses = match config.controllers.as_slice() {
+        [] => folder.addresses(&identity)?,
+        said => said.to_vec(),
+    };
+    Ok((identity, Dialer::new(addresses, SharedCredentials::new(credentials)?)))
+}
+
+/// The calendar as it was left, and the way to ask about it.
+fn open_calendar(
+    config: &Config,
+    cluster: ClusterId,
+    machine: &Machine,
+) -> anyhow::Result<(CalendarParts, mpsc::Sender<Ask>)> {
+    let shelf = Shelf::new(&config.state_dir, cluster);
+    let (book, time) = shelf.load()?;
+    let line = Line::new(time, &machine.boot_id);
+    let (asks, asked) = mpsc::channel(ASKS_MAX);
+    Ok((CalendarParts { book, shelf, line, asks: asked }, asks))
 }
 
 /// What attempts need of this node.

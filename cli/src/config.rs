@@ -30,7 +30,8 @@ struct RawConfig {
     ca: Option<PathBuf>,
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
-    /// The agent's socket on this machine: vouches for users.
+    /// The agent's socket on this machine: vouches for users, and is asked by `fleet status` when no controller answers.
+    /// Empty: none.
     agent_socket: Option<PathBuf>,
     /// Where to get certificates by ssh: a machine on which `fleet` works.
     login: Option<String>,
@@ -52,7 +53,8 @@ pub(crate) struct Config {
     pub(crate) remote: Option<Remote>,
     /// The fleet's own certificate, by which audit exports are checked.
     pub(crate) ca: Option<PathBuf>,
-    pub(crate) agent_socket: PathBuf,
+    /// `None` where the settings say that no agent is to be asked.
+    pub(crate) agent_socket: Option<PathBuf>,
     /// Whom to ask for a certificate by ssh.
     pub(crate) login: Option<String>,
     /// Controllers elsewhere, whatever certificate is used there.
@@ -81,7 +83,7 @@ impl Config {
             socket: Some(socket),
             remote: None,
             ca: None,
-            agent_socket: DEFAULT_AGENT_SOCKET.into(),
+            agent_socket: Some(DEFAULT_AGENT_SOCKET.into()),
             login: None,
             addresses: Vec::new(),
         }
@@ -109,7 +111,8 @@ impl Config {
         if let Some(host) = raw.login.as_ref().filter(|host| !is_ssh_host(host)) {
             problems.push(format!("login: {host:?} is not HOST or USER@HOST"));
         }
-        let vouched = raw.login.is_some() || raw.agent_socket.is_some();
+        let no_agent = raw.agent_socket.as_ref().is_some_and(|path| path.as_os_str().is_empty());
+        let vouched = raw.login.is_some() || (raw.agent_socket.is_some() && !no_agent);
         let files_named = raw.ca.is_some() && (raw.cert.is_some() || raw.key.is_some());
         if !raw.addresses.is_empty() && (files_named || !vouched) {
             let mut file = |name: &str, path: &Option<PathBuf>| {
@@ -128,11 +131,12 @@ impl Config {
         if problems.is_empty() {
             let socket = raw.socket.as_ref().map(beside);
             let agent_socket = raw.agent_socket.as_ref().map(beside);
+            let agent_socket = agent_socket.unwrap_or_else(|| DEFAULT_AGENT_SOCKET.into());
             Ok(Self {
                 socket,
                 remote,
                 ca: raw.ca.as_ref().map(beside),
-                agent_socket: agent_socket.unwrap_or_else(|| DEFAULT_AGENT_SOCKET.into()),
+                agent_socket: Some(agent_socket).filter(|_| !no_agent),
                 login: raw.login,
                 addresses,
             })
@@ -182,7 +186,10 @@ mod tests {
         let config = parse("login = \"ada@titan01\"\naddresses = [\"fleet.lab:7443\"]").unwrap();
         assert_eq!((config.remote, config.addresses.len()), (None, 1));
         let config = parse("agent_socket = \"a.sock\"").unwrap();
-        assert_eq!(config.agent_socket, Path::new("/etc/fleet/a.sock"));
+        assert_eq!(config.agent_socket, Some("/etc/fleet/a.sock".into()));
+        let config = parse("socket = \"c.sock\"\nagent_socket = \"\"").unwrap();
+        assert_eq!(config.agent_socket, None);
+        assert!(parse("agent_socket = \"\"").is_err(), "no way to a controller is left");
         for bad in ["-oProxyCommand=x", "a b", ""] {
             let failure = parse(&format!("login = {bad:?}")).unwrap_err();
             assert!(failure.details.join(" ").contains("login"), "{failure:?}");

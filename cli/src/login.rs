@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fleet_core::Rejection;
 use fleet_proto::transport::credentials::Credentials;
 use fleet_proto::transport::unix;
 use fleet_proto::transport::user::{
@@ -61,7 +62,7 @@ impl Login {
         let (source, place) = match &config.login {
             Some(host) => (Source::Ssh(host.clone()), host.clone()),
             None => {
-                let path = &config.agent_socket;
+                let path = config.agent_socket.as_ref()?;
                 (Source::Agent(path.clone()), path.display().to_string())
             }
         };
@@ -117,28 +118,50 @@ impl Login {
                 let asked = signed(unix::channel(path), wanted.csr_der.clone());
                 let answer = tokio::time::timeout(ASK_TIMEOUT, asked).await;
                 let late = |_| unreached("this node's agent does not answer".to_owned());
-                answer.map_err(late)?.map_err(|error| self.refused(&error))?
+                answer.map_err(late)?.map_err(|error| refused(&error))?
             }
             Source::Ssh(host) => Some(by_ssh(host, &wanted, typed).await?),
         };
-        self.folder.store(wanted, reply).map_err(|error| self.refused(&error))
+        self.folder.store(wanted, reply).map_err(|error| refused(&error))
     }
 
-    fn refused(&self, error: &UserCertificateError) -> Failure {
-        let UserCertificateError::Refused(status) = error else {
-            return Failure::new(Exit::Failed, format!("no certificate: {}", chain(error)));
-        };
-        let why = status.message();
-        match status.code() {
-            tonic::Code::PermissionDenied => {
-                let failure = Failure::new(Exit::Denied, format!("no certificate: {why}"));
-                failure.hint("on the controller's own machine `fleet` needs none")
-            }
-            tonic::Code::ResourceExhausted => {
-                Failure::new(Exit::NoCapacity, format!("no certificate: {why}"))
-            }
-            _ => unreached(format!("no certificate could be had: {why}")),
+    /// Says to an admin why they are none here.
+    pub(crate) fn explain(&self, mut failure: Failure) -> Failure {
+        let denied = matches!(
+            failure.rejection.as_deref(),
+            Some(Rejection::Denied { needs }) if needs.contains("admin")
+        );
+        if denied && failure.hint.is_none() && matches!(self.source, Source::Agent(_)) {
+            failure.hint = Some(
+                "a node's word makes no admin: use a controller's own machine, or let an admin \
+                 run `fleet node vouch NODE admins` there"
+                    .to_owned(),
+            );
         }
+        failure
+    }
+}
+
+/// Why no certificate was given, with what to do.
+fn refused(error: &UserCertificateError) -> Failure {
+    let UserCertificateError::Refused(status) = error else {
+        return Failure::new(Exit::Failed, format!("no certificate: {}", chain(error)));
+    };
+    let why = status.message();
+    match status.code() {
+        tonic::Code::PermissionDenied | tonic::Code::Unauthenticated => {
+            let failure = Failure::new(Exit::Denied, format!("no certificate: {why}"));
+            failure.hint("on the controller's own machine `fleet` needs none")
+        }
+        tonic::Code::ResourceExhausted => {
+            Failure::new(Exit::NoCapacity, format!("no certificate: {why}"))
+        }
+        // Such as a name that the fleet does not take.
+        tonic::Code::InvalidArgument => {
+            Failure::new(Exit::Failed, format!("no certificate: {why}"))
+        }
+        // Whatever was wrong on the way there, no controller was reached.
+        _ => unreached(format!("no certificate could be had: {why}")),
     }
 }
 
@@ -175,13 +198,10 @@ pub(crate) fn forget_by_socket(socket: &Path) {
 pub(crate) async fn sign(config: &Config, line: &str) -> Result<String, Failure> {
     let csr = base64_of(line).ok_or_else(|| Failure::usage("the request", "is not base64"))?;
     let controller = config.socket.as_ref().filter(|s| UnixStream::connect(s).is_ok());
-    let socket = controller.unwrap_or(&config.agent_socket);
+    let nobody = || unreached("nobody vouches for users on this machine".to_owned());
+    let socket = controller.or(config.agent_socket.as_ref()).ok_or_else(nobody)?;
     let asked = tokio::time::timeout(ASK_TIMEOUT, signed(unix::channel(socket), csr)).await;
-    let late = |_| unreached("nobody vouches for users on this machine".to_owned());
-    let refused = |error: UserCertificateError| {
-        Failure::new(Exit::Denied, format!("no certificate: {}", chain(&error)))
-    };
-    let reply = asked.map_err(late)?.map_err(refused)?;
+    let reply = asked.map_err(|_| nobody())?.map_err(|error| refused(&error))?;
     reply.as_ref().map(to_line).ok_or_else(|| Failure::new(Exit::Failed, "an empty answer"))
 }
 
@@ -204,7 +224,7 @@ async fn by_ssh(
     command.stderr(if typed { Stdio::inherit() } else { Stdio::piped() });
     let mut child = command.spawn().map_err(|error| failed(format!("start ssh: {error}")))?;
     if let Some(mut input) = child.stdin.take() {
-        let line = base64_text(&wanted.csr_der) + "\n";
+        let line = wanted.to_line() + "\n";
         // When ssh is gone already, its exit says why.
         drop(input.write_all(line.as_bytes()).await);
     }
@@ -224,11 +244,6 @@ async fn by_ssh(
         return Err(failed("the answer is too long".to_owned()));
     }
     from_line(line).ok_or_else(|| failed("the answer is no certificate".to_owned()))
-}
-
-fn base64_text(bytes: &[u8]) -> String {
-    use base64::Engine;
-    base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
 fn base64_of(line: &str) -> Option<Vec<u8>> {
@@ -259,7 +274,12 @@ fn own_folder(place: &str) -> Option<PathBuf> {
         let found = std::fs::metadata(dir).ok().filter(std::fs::Metadata::is_dir);
         found.is_some_and(|found| found.uid() == nix::unistd::geteuid().as_raw())
     };
-    let base = match (named("XDG_RUNTIME_DIR").filter(is_ours), named("HOME")) {
+    let home = named("HOME").or_else(|| {
+        // As from cron jobs and services, which may know no home.
+        let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok()??;
+        Some(user.dir)
+    });
+    let base = match (named("XDG_RUNTIME_DIR").filter(is_ours), home) {
         (Some(runtime), _) => runtime.join("fleet"),
         (None, Some(home)) => {
             let host = nix::unistd::gethostname().ok()?;

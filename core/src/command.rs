@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::AccessCommand;
 use crate::actor::Actor;
-use crate::allocation::EndReport;
+use crate::allocation::{EndReport, StopWhy};
 use crate::health::Condition;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
@@ -18,6 +18,7 @@ use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::node::{Liveness, MachineIdentity, NodeFacts};
 use crate::reservation::GpuRequest;
 use crate::time::{Millis, Timestamp, Window};
+use crate::window::{AHEAD_SINCE, EnforcementSwitch, WindowReport};
 
 /// Version of the envelope and of the commands in it that this build writes.
 pub const ENVELOPE_VERSION: u32 = 1;
@@ -159,6 +160,35 @@ pub enum Report {
         allocations: Vec<AllocationId>,
         reservations: Vec<HeldReservation>,
     },
+    /// Which order the node has for a window, and what it did with it on its own.
+    Window(Box<WindowReport>),
+    /// While no controller answered, the node kept a promise to somebody else.
+    StoppedAlone {
+        allocation: AllocationId,
+        epoch: Epoch,
+        why: StopWhy,
+        at: Timestamp,
+    },
+    /// Root set the node's emergency switch.
+    Enforcement(EnforcementSwitch),
+}
+
+impl Report {
+    /// See [`Command::since_version`].
+    pub fn since_version(&self) -> u32 {
+        match self {
+            Report::Facts { .. }
+            | Report::Conditions { .. }
+            | Report::Started { .. }
+            | Report::Checkpoint { .. }
+            | Report::DeferralTaken { .. }
+            | Report::Ended { .. }
+            | Report::Released { .. }
+            | Report::Found(_)
+            | Report::Holdings { .. } => 1,
+            Report::Window(_) | Report::StoppedAlone { .. } | Report::Enforcement(_) => AHEAD_SINCE,
+        }
+    }
 }
 
 /// Refused requests, in batches, so that a flood cannot fill the log.
@@ -334,7 +364,6 @@ impl Command {
             | Command::CreateJoinToken(_)
             | Command::RedeemJoinToken { .. }
             | Command::RegisterNode { .. }
-            | Command::ReportNode { .. }
             | Command::PlaceJobs { .. }
             | Command::AdvanceTime
             | Command::SetLiveness { .. }
@@ -345,6 +374,9 @@ impl Command {
             | Command::RemoveController { .. }
             | Command::Access(_) => 1,
             Command::CheckState { .. } => 2,
+            Command::ReportNode { reports, .. } => {
+                reports.iter().map(Report::since_version).max().unwrap_or(1)
+            }
         }
     }
 
@@ -357,8 +389,11 @@ impl Command {
                 | Report::Conditions { .. }
                 | Report::Found(_)
                 | Report::Holdings { .. }
-                | Report::Facts { .. } => true,
-                Report::Started { .. }
+                | Report::Facts { .. }
+                | Report::Window(_)
+                | Report::StoppedAlone { .. } => true,
+                Report::Enforcement(_)
+                | Report::Started { .. }
                 | Report::DeferralTaken { .. }
                 | Report::Checkpoint { .. } => false,
             }),

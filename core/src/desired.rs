@@ -8,12 +8,13 @@ use serde::{Deserialize, Serialize};
 use crate::allocation::{Allocation, Phase};
 use crate::fsm::Fsm;
 use crate::gpu::Gpu;
-use crate::id::{AllocationId, JobId, LeaseId};
+use crate::id::{AllocationId, JobId, LeaseId, ReservationId};
 use crate::job::JobSpec;
 use crate::lease::{Epoch, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::ClearOrder;
 use crate::time::{Millis, Timestamp};
+use crate::window::DesiredWindow;
 
 /// Version of the document that this build writes.
 pub const DESIRED_VERSION: u32 = 1;
@@ -33,6 +34,9 @@ pub struct DesiredNode {
     /// Conditions that do not count any more, by an admin's decision.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clear: Vec<ClearOrder>,
+    /// The calendar of the coming days, which the agent keeps by itself. One that is not named is left alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<DesiredWindow>,
 }
 
 /// What to do with one allocation.
@@ -44,6 +48,12 @@ pub struct DesiredAllocation {
     pub order: Order,
     /// Take deferral order of this number: answer with the current checkpoint number.
     pub defer: Option<u32>,
+    /// By when it is to be over; for the agent alone only where somebody else was promised the GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<Timestamp>,
+    /// The reservation under whose lease it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<ReservationId>,
 }
 
 /// The order for one allocation.
@@ -103,6 +113,7 @@ impl Fsm {
                 forget,
                 recount,
                 clear: Vec::new(),
+                windows: Vec::new(),
             };
         }
         let mut allocations: Vec<DesiredAllocation> = self
@@ -127,6 +138,8 @@ impl Fsm {
                         why: "its attempt is over".to_owned(),
                     },
                     defer: None,
+                    ends_at: None,
+                    within: None,
                 });
             }
         }
@@ -142,8 +155,9 @@ impl Fsm {
             .collect();
         let forget = held.iter().filter(|id| self.is_over(id)).cloned().collect();
         let clear = self.node(node).map(|node| node.clearing.clone()).unwrap_or_default();
+        let windows = self.desired_windows(node);
         let (v, node, recount) = (DESIRED_VERSION, node.clone(), None);
-        DesiredNode { v, node, allocations, leases, forget, recount, clear }
+        DesiredNode { v, node, allocations, leases, forget, recount, clear, windows }
     }
 
     fn desired_allocation(&self, a: &Allocation) -> DesiredAllocation {
@@ -164,7 +178,15 @@ impl Fsm {
             (None, Phase::Placed | Phase::Running | Phase::Stopping, _) => Order::Keep,
         };
         let defer = a.deferral.as_ref().filter(|d| d.baseline.is_none()).map(|d| d.order);
-        DesiredAllocation { id: a.id.clone(), epoch: a.epoch, lease: a.lease.clone(), order, defer }
+        let limit = self.job(&a.job).map(|job| a.placed_at + job.spec.time_limit);
+        let ends_at = a.time_limit_at.or(limit.into_iter().chain(a.ends_by).min());
+        let parent = a.lease.as_ref().and_then(|id| self.lease(id)?.parent.as_ref());
+        let within = parent.and_then(|id| match &self.lease(id)?.holder {
+            LeaseHolder::Reservation(id) => Some(id.clone()),
+            LeaseHolder::Allocation(_) => None,
+        });
+        let (id, epoch, lease) = (a.id.clone(), a.epoch, a.lease.clone());
+        DesiredAllocation { id, epoch, lease, order, defer, ends_at, within }
     }
 
     /// Whether the log holds the end of that attempt and its GPUs were released.

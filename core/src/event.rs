@@ -14,6 +14,7 @@ use crate::lease::Epoch;
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::Liveness;
 use crate::time::{Millis, Timestamp};
+use crate::window::{EnforcementSwitch, NodeGrant};
 
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -169,6 +170,48 @@ pub enum Event {
         by: String,
     },
 
+    /// Given to its agent ahead of its start.
+    WindowHandedOut {
+        reservation: ReservationId,
+        node: NodeName,
+        revision: Epoch,
+    },
+    /// Its agent has the newest order on its disk.
+    WindowTaken {
+        reservation: ReservationId,
+        node: NodeName,
+    },
+    /// To be cancelled once its agent has let go of it.
+    WindowWithdrawn {
+        reservation: ReservationId,
+        node: NodeName,
+        by: String,
+    },
+    WindowOpenedByNode {
+        reservation: ReservationId,
+        node: NodeName,
+        at: Timestamp,
+    },
+    WindowClosedByNode {
+        reservation: ReservationId,
+        node: NodeName,
+        at: Timestamp,
+    },
+    /// Found in an agent's hands: granted by root there, or from before the controllers were restored.
+    WindowAdopted {
+        reservation: ReservationId,
+        node: NodeName,
+        owner: UserName,
+        gpus: Vec<GpuUuid>,
+        starts_at: Timestamp,
+        ends_at: Timestamp,
+        granted: Option<NodeGrant>,
+    },
+    EnforcementSwitched {
+        node: NodeName,
+        switch: EnforcementSwitch,
+    },
+
     JobQueued {
         job: JobId,
         owner: UserName,
@@ -321,7 +364,8 @@ impl Event {
             | E::NodeDraining { node, .. }
             | E::NodeDrained { node }
             | E::NodeSuspended { node, .. }
-            | E::LivenessChanged { node, .. } => vec![node.to_string()],
+            | E::LivenessChanged { node, .. }
+            | E::EnforcementSwitched { node, .. } => vec![node.to_string()],
             E::ConditionRaised { node, gpu, .. }
             | E::ConditionChanged { node, gpu, .. }
             | E::ConditionCleared { node, gpu, .. } => gpu_or_node(node, gpu.as_ref()),
@@ -332,13 +376,21 @@ impl Event {
                 objects.extend(gpus.iter().map(ToString::to_string));
                 objects
             }
-            E::ReservationMoved { reservation, node, gpus, .. } => {
+            E::ReservationMoved { reservation, node, gpus, .. }
+            | E::WindowAdopted { reservation, node, gpus, .. } => {
                 let mut objects = vec![reservation.to_string(), node.to_string()];
                 objects.extend(gpus.iter().map(ToString::to_string));
                 objects
             }
             E::ReservationStarted { reservation, lease, .. } => {
                 vec![reservation.to_string(), lease.to_string()]
+            }
+            E::WindowHandedOut { reservation, node, .. }
+            | E::WindowTaken { reservation, node }
+            | E::WindowWithdrawn { reservation, node, .. }
+            | E::WindowOpenedByNode { reservation, node, .. }
+            | E::WindowClosedByNode { reservation, node, .. } => {
+                vec![reservation.to_string(), node.to_string()]
             }
             E::ReservationExtended { reservation, .. }
             | E::ReservationDelayed { reservation, .. }
@@ -483,6 +535,36 @@ impl std::fmt::Display for Event {
                 write!(f, "{node} has said what it runs, after the restore")
             }
             E::ReservationCancelled { by, .. } => write!(f, "reservation cancelled by {by}"),
+            E::WindowHandedOut { node, .. } => {
+                write!(f, "handed to {node}, which keeps it by itself from now on")
+            }
+            E::WindowTaken { node, .. } => write!(f, "{node} has it on its disk"),
+            E::WindowWithdrawn { node, by, .. } => {
+                write!(f, "to be cancelled, by {by}; until {node} confirms it, it counts as given")
+            }
+            E::WindowOpenedByNode { node, .. } => {
+                write!(f, "{node} opened it on its own: no controller answered")
+            }
+            E::WindowClosedByNode { node, .. } => {
+                write!(f, "{node} closed it on its own: no controller answered")
+            }
+            E::WindowAdopted { owner, node, gpus, granted: Some(grant), .. } => write!(
+                f,
+                "granted to {owner} on {node} by {} while no controller answered: {} ({})",
+                grant.by,
+                list(gpus),
+                grant.reason
+            ),
+            E::WindowAdopted { owner, node, gpus, granted: None, .. } => {
+                write!(f, "{node} holds it for {owner}: {}; taken over from there", list(gpus))
+            }
+            E::EnforcementSwitched { node, switch } => write!(
+                f,
+                "{node}: enforcement without controllers set to {} by {}: {}",
+                switch.mode.word(),
+                switch.by,
+                switch.reason
+            ),
             E::JobQueued { owner, .. } => write!(f, "queued by {owner}"),
             E::JobPlaced { node, gpus, resume_from, .. } => {
                 write!(f, "placed on {node}")?;

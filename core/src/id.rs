@@ -122,6 +122,11 @@ impl LeaseId {
     pub fn granted(epoch: crate::lease::Epoch, ordinal: u32) -> Self {
         Self(format!("{}{}-{}-{ordinal}", Self::PREFIX, epoch.incarnation, epoch.index))
     }
+
+    /// The lease of what root granted on a node without controllers, until one takes it over.
+    pub fn of_grant(id: &ReservationId) -> Self {
+        Self(format!("{}{}", Self::PREFIX, id.suffix()))
+    }
 }
 
 #[cfg(test)]

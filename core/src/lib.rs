@@ -30,6 +30,7 @@ pub mod reply;
 pub mod reservation;
 pub mod scheduler;
 pub mod time;
+pub mod window;
 
 pub use actor::{Actor, AuthMethod, Who};
 pub use audit::AuditRecord;

@@ -8,6 +8,7 @@ use crate::gpu::{Gpu, GpuLink};
 use crate::health::{Condition, ConditionStatus, Severity, Subject};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::time::Timestamp;
+use crate::window::EnforcementSwitch;
 
 /// Most nodes one fleet holds.
 pub const NODES_MAX: usize = 10_000;
@@ -102,6 +103,9 @@ pub struct Node {
     /// Since the restore from a backup its agent has not said what it holds.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncounted: bool,
+    /// The emergency switch, once root has touched it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<EnforcementSwitch>,
 }
 
 impl Node {

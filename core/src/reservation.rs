@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{LeaseId, ReservationId};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::time::{Millis, Timestamp, Window};
+use crate::window::HandedOut;
 
 /// Longest window of one reservation.
 pub const RESERVATION_LENGTH_MAX: Millis = Millis::days(60);
@@ -62,9 +63,24 @@ pub struct Reservation {
     pub created_at: Timestamp,
     /// Why it is not active though its window has begun, or how it ended.
     pub reason: Option<String>,
+    /// What of it is in its agent's hands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handed_out: Option<HandedOut>,
 }
 
 impl Reservation {
+    /// The time it takes from others: its window, and whatever its agent may still go by.
+    pub fn claim(&self) -> Window {
+        let given = self.handed_out.as_ref().filter(|given| !given.taken).map(|g| g.held_until);
+        let Window { starts_at, ends_at } = self.window;
+        Window { starts_at, ends_at: given.map_or(ends_at, |until| until.max(ends_at)) }
+    }
+
+    /// A change that its agent has not confirmed yet.
+    pub fn is_unconfirmed(&self) -> bool {
+        self.is_open() && self.handed_out.as_ref().is_some_and(|given| !given.taken)
+    }
+
     /// Whether it still claims its GPUs.
     pub fn is_open(&self) -> bool {
         match self.state {

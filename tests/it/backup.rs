@@ -10,7 +10,7 @@ use fleet_tests::command::{self, COMMAND_MAX, Ran};
 use fleet_tests::lab::Lab;
 use fleet_tests::programs;
 use fleet_tests::steps::Steps;
-use fleet_tests::wait::{self, LATER, SOON};
+use fleet_tests::wait::{self, LATER, POLL_COMMAND, SOON};
 use serde_json::Value;
 
 /// Exit code of `fleet` for what is in the way.
@@ -78,15 +78,16 @@ fn recall(lab: &Lab, name: &str) -> Result<String> {
     Ok(fs::read_to_string(lab.path(&format!("id-{name}")))?)
 }
 
-fn reserve(lab: &Lab, owner: &str) -> Result<String> {
-    let printed = lab.output(&["reserve", "-G", "1", "-t", "1h", "--for", owner])?;
+fn reserve(lab: &Lab, owner: &str, from: &str) -> Result<String> {
+    let words = ["reserve", "-G", "1", "--from", from, "-t", "1h", "--for", owner];
+    let printed = lab.output(&words)?;
     let id = printed.split_whitespace().find(|word| word.starts_with("res-"));
     Ok(id.context("no id of a reservation")?.trim_end_matches([',', ':', '.']).to_owned())
 }
 
 fn taken(lab: &Lab) -> Result<()> {
     remember(lab, "before", &running(lab, "before")?)?;
-    remember(lab, "kept", &reserve(lab, "alice")?)?;
+    remember(lab, "kept", &reserve(lab, "alice", "now")?)?;
     let file = lab.path("old.backup");
     let saved = lab.run(&["--json", "controller", "snapshot", "save", text(&file)?])?.json()?;
     ensure!(saved["schema"] == "fleet.backup_saved/v1" && saved["incarnation"] == 1, "{saved}");
@@ -154,7 +155,12 @@ fn restored(lab: &Lab) -> Result<()> {
     remember(lab, "after", &after)?;
     let short = lab.submit(&["-G", "1"], &["sh", "-c", "exit 7"])?;
     ensure!(lab.job_ended(&short, SOON)?["exit_code"] == 7);
-    let lost = reserve(lab, "bob")?;
+    let (held, lost) = (reserve(lab, "bob", "now")?, reserve(lab, "carol", "+8d")?);
+    remember(lab, "held", &held)?;
+    wait::until("the node has it on its disk", SOON, POLL_COMMAND, || {
+        let shown = lab.json(&["reservation", "show", &held])?;
+        Ok((shown["unconfirmed"].is_null() && shown["state"] == "active").then_some(()))
+    })?;
     let jobs = [lab.job(&before)?, lab.job(&after)?];
     let kept = recall(lab, "kept")?;
 
@@ -177,20 +183,28 @@ fn restored(lab: &Lab) -> Result<()> {
     // One that had ended has ended as it did.
     let ended = lab.job_ended(&short, SOON)?;
     ensure!(ended["state"] == "failed" && ended["exit_code"] == 7, "{ended}");
-    // The reservation from before is there, the one from after is told as lost.
-    ensure!(lab.json(&["reservation", "show", &kept])?["state"] == "active");
-    let gone = lab.json(&["reservation", "show", &lost])?;
-    ensure!(gone["state"] == "cancelled" && gone["owner"] == "bob", "{gone}");
-    ensure!(lab.why(&lost)?.contains("made after the backup"), "{}", lab.why(&lost)?);
+    // The reservation from before is there, and the one from after that its node had on its disk. One that no
+    // node had been told of is gone.
+    for (id, owner) in [(&kept, "alice"), (&held, "bob")] {
+        wait::until(&format!("{owner} has it"), SOON, POLL_COMMAND, || {
+            let ran = lab.run(&["reservation", "show", id, "-o", "json"])?;
+            let shown = if ran.code() == 0 { ran.json()? } else { Value::Null };
+            Ok((shown["state"] == "active" && shown["owner"] == owner).then_some(()))
+        })?;
+    }
+    ensure!(lab.why(&held)?.contains("taken over from there"), "{}", lab.why(&held)?);
+    lab.run(&["reservation", "show", &lost])?.fails(3, &[&lost])?;
     ensure!(lab.output(&["status"])?.contains("restored from a backup"));
 
     // New work gets what is left, and nothing else.
     let third = running(lab, "third")?;
     remember(lab, "third", &third)?;
-    let mut held: Vec<_> = jobs.iter().flat_map(gpus_of).collect();
-    held.extend(gpus_of(&lab.json(&["reservation", "show", &kept])?));
+    let mut taken: Vec<_> = jobs.iter().flat_map(gpus_of).collect();
+    for id in [&kept, &held] {
+        taken.extend(gpus_of(&lab.json(&["reservation", "show", id])?));
+    }
     let given = gpus_of(&lab.job(&third)?);
-    ensure!(given.len() == 1 && !held.contains(&given[0]), "{given:?} of {held:?}");
+    ensure!(given.len() == 1 && !taken.contains(&given[0]), "{given:?} of {taken:?}");
     Ok(())
 }
 
@@ -202,7 +216,9 @@ fn ends(lab: &Lab) -> Result<()> {
         let ended = lab.job_ended(&recall(lab, name)?, LATER)?;
         ensure!(ended["state"] == "completed" && ended["attempt"] == 1, "{ended}");
     }
-    lab.run(&["release", &recall(lab, "kept")?])?;
+    for name in ["kept", "held"] {
+        lab.output(&["release", &recall(lab, name)?])?;
+    }
     lab.gpus_free(6, SOON)
 }
 

@@ -12,6 +12,7 @@
     reason = "tests fail by panics and tell what they do"
 )]
 
+mod alone;
 mod archives;
 mod audit;
 mod backup;
@@ -36,3 +37,4 @@ mod peers;
 mod reservations;
 mod shut_out;
 mod strangers;
+mod vouching;

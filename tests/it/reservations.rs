@@ -169,9 +169,7 @@ fn changed(lab: &Lab) -> Result<()> {
     lab.run(&["extend", &id, "-t", "1h"])?.fails(5, &["ended"])?;
     lab.run(&["release", &id])?.fails(5, &["ended"])?;
     lab.output(&["release", &next])?;
-    let shown = lab.json(&["reservation", "show", &next])?;
-    ensure!(shown["state"] == "cancelled", "{shown}");
-    Ok(())
+    reservation_in(lab, &next, "cancelled", SOON).map(drop)
 }
 
 fn others(lab: &Lab) -> Result<()> {

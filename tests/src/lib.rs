@@ -13,5 +13,6 @@ pub mod lab;
 pub mod leftovers;
 pub mod logs;
 pub mod programs;
+pub mod seat;
 pub mod steps;
 pub mod wait;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fleet_proto::convert::rejection::leader_named;
+use fleet_proto::convert::rejection::{NO_QUORUM_TRAILER, leader_named};
 use fleet_proto::transport::client::Dialer;
 use fleet_proto::transport::limits::{CALL_TIMEOUT, CONNECT_ALL_TIMEOUT};
 use tonic::transport::Channel;
@@ -21,6 +21,8 @@ where
     let channels = dialer.channels();
     let mut at = 0;
     let mut last = Status::unavailable("no controller address is known");
+    // What one said that was reached is worth more than that another was not.
+    let mut no_quorum = None;
     for tries in 1..=TRIES_MAX {
         let Some((_, channel)) = channels.get(at) else { return Err(last) };
         let limit = CALL_TIMEOUT + CONNECT_ALL_TIMEOUT;
@@ -35,9 +37,12 @@ where
         let named =
             leader_named(&last).and_then(|l| channels.iter().position(|(a, _)| a.to_string() == l));
         at = named.unwrap_or((at + 1) % channels.len());
+        if last.metadata().contains_key(NO_QUORUM_TRAILER) {
+            no_quorum = Some(last.clone());
+        }
         if tries >= channels.len() {
             tokio::time::sleep(PAUSE).await;
         }
     }
-    Err(last)
+    Err(no_quorum.unwrap_or(last))
 }

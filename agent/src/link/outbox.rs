@@ -7,14 +7,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fleet_core::allocation::EndReport;
+use fleet_core::allocation::{EndReport, StopWhy};
 use fleet_core::command::Report;
 use fleet_core::health::Condition;
 use fleet_core::holdings::{FoundAttempt, HeldReservation};
-use fleet_core::id::{AllocationId, LeaseId};
+use fleet_core::id::{AllocationId, LeaseId, ReservationId};
 use fleet_core::lease::Epoch;
 use fleet_core::node::NodeFacts;
 use fleet_core::time::Timestamp;
+use fleet_core::window::{EnforcementSwitch, WindowReport};
 use tokio::sync::Notify;
 
 use crate::checkpoint::CheckpointSeen;
@@ -36,6 +37,9 @@ enum Key {
     Released(LeaseId),
     Found(AllocationId),
     Holdings,
+    Window(ReservationId),
+    StoppedAlone(AllocationId),
+    Enforcement(Timestamp),
 }
 
 #[derive(Debug)]
@@ -44,6 +48,8 @@ struct Entry {
     report: Report,
     /// Acknowledged on this connection.
     said: bool,
+    /// Not taken: some controller did not know what it means, maybe.
+    refused: bool,
 }
 
 #[derive(Debug, Default)]
@@ -83,7 +89,7 @@ impl State {
         }
         self.next += 1;
         self.places.insert(key.clone(), self.next);
-        self.entries.insert(self.next, Entry { key, report, said: false });
+        self.entries.insert(self.next, Entry { key, report, said: false, refused: false });
     }
 
     fn take_out(&mut self, key: &Key) {
@@ -179,10 +185,13 @@ impl Outbox {
             state.put(Key::Found(one.allocation.clone()), Report::Found(Box::new(one)));
         }
         state.put(Key::Holdings, Report::Holdings { allocations, reservations });
+        // Windows first: a reservation that the controller learns from them is not lost.
+        let first =
+            |key: &Key| matches!(key, Key::Facts | Key::Found(_) | Key::Holdings | Key::Window(_));
         let behind: Vec<u64> = state
             .entries
             .iter()
-            .filter(|(_, entry)| !matches!(entry.key, Key::Facts | Key::Found(_) | Key::Holdings))
+            .filter(|(_, entry)| !first(&entry.key))
             .map(|(at, _)| *at)
             .collect();
         for at in behind {
@@ -196,10 +205,49 @@ impl Outbox {
         self.0.changed.notify_one();
     }
 
+    /// What is on this node's disk of a window, and what was done with it.
+    pub fn window(&self, report: WindowReport) {
+        self.put(Key::Window(report.reservation.clone()), Report::Window(Box::new(report)));
+    }
+
+    /// Stopped while no controller answered; said before its end is.
+    pub fn stopped_alone(&self, id: &AllocationId, epoch: Epoch, why: StopWhy, at: Timestamp) {
+        let allocation = id.clone();
+        let report = Report::StoppedAlone { allocation, epoch, why, at };
+        self.put(Key::StoppedAlone(id.clone()), report);
+    }
+
+    pub fn enforcement(&self, switch: EnforcementSwitch) {
+        self.put(Key::Enforcement(switch.at), Report::Enforcement(switch));
+    }
+
+    /// Whether a controller has what there is to say of the window.
+    pub fn window_is_said(&self, id: &ReservationId) -> bool {
+        let state = self.state();
+        let at = state.places.get(&Key::Window(id.clone()));
+        at.and_then(|at| state.entries.get(at)).is_some_and(|entry| entry.said && !entry.refused)
+    }
+
+    /// It is over and on record.
+    pub fn drop_window(&self, id: &ReservationId) {
+        self.state().take_out(&Key::Window(id.clone()));
+    }
+
+    /// Controllers that were restored from a backup may not know of the windows any more.
+    pub fn windows_again(&self) {
+        for entry in self.state().entries.values_mut() {
+            if matches!(entry.key, Key::Window(_)) {
+                entry.said = false;
+            }
+        }
+        self.0.changed.notify_one();
+    }
+
     /// Nothing of this attempt needs to be said any more.
     pub fn forget(&self, id: &AllocationId) {
         let mut state = self.state();
-        for key in [Key::Started(id.clone()), Key::Deferral(id.clone()), Key::Ended(id.clone())] {
+        let started = [Key::Started(id.clone()), Key::StoppedAlone(id.clone())];
+        for key in started.into_iter().chain([Key::Deferral(id.clone()), Key::Ended(id.clone())]) {
             state.take_out(&key);
         }
         for key in state.checkpoints_of(id) {
@@ -217,7 +265,12 @@ impl Outbox {
         let mut state = self.state();
         state.cautious = 0;
         for entry in state.entries.values_mut() {
-            entry.said = matches!(&entry.report, Report::Facts { facts: known } if known == facts);
+            entry.said = match &entry.report {
+                Report::Facts { facts: known } => known == facts,
+                // Many, and replicated once they are acknowledged.
+                Report::Window(_) => entry.said && !entry.refused,
+                _ => false,
+            };
         }
         drop(state);
         self.0.changed.notify_one();
@@ -258,6 +311,7 @@ impl Outbox {
             let once = match state.entries.get_mut(at) {
                 Some(entry) => {
                     entry.said = true;
+                    entry.refused = refused;
                     matches!(entry.key, Key::Found(_) | Key::Holdings).then(|| entry.key.clone())
                 }
                 None => None,
@@ -371,6 +425,32 @@ mod tests {
         outbox.begin(&facts());
         let again = outbox.next_batch(NOW).unwrap();
         assert!(matches!(again.reports[..], [Report::Started { .. }]), "a recount is said once");
+    }
+
+    #[test]
+    fn a_window_is_said_once_unless_it_was_refused() {
+        let outbox = Outbox::default();
+        let window = WindowReport {
+            reservation: ReservationId::parse("res-r").unwrap(),
+            revision: epoch(),
+            owner: fleet_core::name::UserName::parse("ada").unwrap(),
+            gpus: Vec::new(),
+            window: fleet_core::time::Window { starts_at: NOW, ends_at: NOW },
+            withdrawn: false,
+            opened_at: None,
+            closed_at: None,
+            granted: None,
+        };
+        for (refused, again) in [(true, true), (false, false)] {
+            outbox.window(window.clone());
+            outbox.answered(&outbox.next_batch(NOW).unwrap(), refused);
+            assert_eq!(outbox.window_is_said(&window.reservation), !refused);
+            assert!(outbox.next_batch(NOW).is_none(), "not on this connection");
+            outbox.begin(&facts());
+            assert_eq!(outbox.next_batch(NOW).is_some(), again);
+        }
+        outbox.windows_again();
+        assert!(outbox.next_batch(NOW).is_some(), "to controllers that were restored");
     }
 
     #[test]

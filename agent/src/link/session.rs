@@ -5,6 +5,7 @@ use std::time::Duration;
 use fleet_core::desired::{DESIRED_VERSION, DesiredNode};
 use fleet_core::id::AllocationId;
 use fleet_core::name::NodeName;
+use fleet_core::time::Timestamp;
 use fleet_daemon::progress::Pulse;
 use fleet_proto::convert::rejection::leader_named;
 use fleet_proto::transport::client::{Address, Dialer};
@@ -21,6 +22,7 @@ use tonic::{Status, Streaming};
 
 use super::backoff::Backoff;
 use super::{Batch, Fence, Outbox, Standing};
+use crate::ahead::Line;
 use crate::allocations::Registry;
 use crate::clock;
 use crate::enroll::store::IdentityFolder;
@@ -63,6 +65,7 @@ pub struct LinkParts {
     pub pulse: Pulse,
     /// Where addresses that the controllers tell are kept; nothing where the configuration says them.
     pub addresses: Option<IdentityFolder>,
+    pub line: Line,
 }
 
 /// The task that keeps the connection.
@@ -171,7 +174,9 @@ impl Link {
             answered: asked,
             held_back: None,
         };
+        session.parts.line.linked();
         let status = session.serve(inbound).await;
+        session.parts.line.lost();
         (session.useful, status)
     }
 }
@@ -334,7 +339,12 @@ impl Session<'_> {
         match message.message {
             Some(Answer::Acknowledge(answer)) => self.acknowledged(&answer),
             Some(Answer::Desired(document)) => return self.take(&document),
-            Some(Answer::Echo(echo)) => self.echoed(Duration::from_millis(echo.sent_boottime_ms)),
+            Some(Answer::Echo(echo)) => {
+                let sent = Duration::from_millis(echo.sent_boottime_ms);
+                let time = Timestamp(echo.now_unix_ms);
+                self.parts.line.answered(sent, (!echo.time_unconfirmed).then_some(time));
+                self.echoed(sent);
+            }
             Some(Answer::OpenTunnel(open)) => {
                 self.parts.tunnels.open(&self.address, &self.channel, open);
             }
@@ -387,7 +397,12 @@ impl Session<'_> {
         if desired.v > DESIRED_VERSION || desired.node != self.parts.node {
             return Err(Status::invalid_argument("the document is not for this agent"));
         }
-        match self.parts.fence.admit(standing) {
+        let before = self.parts.fence.highest().incarnation;
+        let admitted = self.parts.fence.admit(standing);
+        if admitted.as_ref().is_ok_and(|good| *good) && standing.incarnation > before {
+            self.parts.outbox.windows_again();
+        }
+        match admitted {
             Ok(true) if self.is_fresh() => {
                 self.useful = true;
                 self.held_back = None;

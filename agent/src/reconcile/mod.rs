@@ -1,12 +1,13 @@
 //! Making the node what it should be: the one owner of the table of attempts.
 //!
 //! - [`plan`]: pure, what to do. [`table`]: what is known. [`epochs`]: the fence. [`recount`]: what is held,
-//!   for controllers that were restored from a backup.
+//!   for controllers that were restored from a backup. [`calendar`]: the windows in this node's hands.
 //!
 //! One task. It takes the newest document of the link and what the attempts' tasks tell, plans, acts, and
 //! plans again. It rebuilds everything from the disk when the agent starts. It must never block, and
 //! nothing is ever stopped because it was not mentioned.
 
+mod calendar;
 mod epochs;
 pub mod plan;
 mod recount;
@@ -14,6 +15,7 @@ mod retention;
 mod table;
 mod task;
 
+pub use calendar::CalendarParts;
 pub use epochs::{Claim, ClaimError, EpochError, Epochs};
 pub use table::{Phase, Release, Row, Table};
 pub use task::{Reconciler, ReconcilerParts};

@@ -45,6 +45,13 @@ pub enum Action {
         epoch: Epoch,
         lease: Option<LeaseId>,
     },
+    /// Its GPUs are somebody else's by now: the order is older than what this node did alone.
+    SayPromised {
+        id: AllocationId,
+        epoch: Epoch,
+        lease: Option<LeaseId>,
+        why: String,
+    },
     /// It is believed to run here and this node has no record of it.
     SayLost {
         id: AllocationId,
@@ -177,7 +184,6 @@ fn release(lease: &DesiredLease, desired: &DesiredNode, table: &Table) -> Option
         matches!(other.holder, LeaseHolder::Reservation(_))
             && other.id != lease.id
             && !other.ending
-            && other.owner == lease.owner
             && gpus.iter().all(|gpu| other.gpus.contains(gpu))
     };
     let reserved_by = desired.leases.iter().find(covers).map(|other| other.owner.clone());
@@ -200,7 +206,9 @@ impl Table {
             Action::Supersede { id } => self.told_to_stop(id, Millis::ZERO),
             Action::Stop { id, grace, .. } => self.told_to_stop(id, *grace),
             Action::Replace { id } | Action::Forget { id } => drop(self.rows.remove(id)),
-            Action::SayNeverStarted { id, epoch, lease } | Action::SayLost { id, epoch, lease } => {
+            Action::SayNeverStarted { id, epoch, lease }
+            | Action::SayPromised { id, epoch, lease, .. }
+            | Action::SayLost { id, epoch, lease } => {
                 self.rows.insert(id.clone(), Row::never_started(*epoch, lease.clone()));
             }
             Action::AnswerDeferral { id, order, .. } => {

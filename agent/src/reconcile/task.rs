@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::calendar::{Calendar, CalendarParts};
 use super::plan::{Action, plan};
 use super::recount;
 use super::retention::Forgotten;
@@ -48,6 +49,20 @@ pub struct ReconcilerParts {
     /// The leases of the newest document, for the inventory.
     pub leases: watch::Sender<Option<Vec<DesiredLease>>>,
     pub pulse: Pulse,
+    pub calendar: CalendarParts,
+}
+
+/// What the reconcile task keeps of its parts.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) node: Arc<Node>,
+    floors: Floors,
+    registry: Registry,
+    pub(super) outbox: Outbox,
+    pub(super) desired: watch::Receiver<Option<DesiredNode>>,
+    heard: watch::Receiver<Duration>,
+    leases: watch::Sender<Option<Vec<DesiredLease>>>,
+    pulse: Pulse,
 }
 
 /// One live attempt's task.
@@ -61,8 +76,9 @@ struct Running {
 /// See the module's doc.
 #[derive(Debug)]
 pub struct Reconciler {
-    parts: ReconcilerParts,
-    table: Table,
+    pub(super) parts: Kept,
+    pub(super) table: Table,
+    pub(super) calendar: Calendar,
     running: BTreeMap<AllocationId, Running>,
     phases: BTreeMap<AllocationId, watch::Sender<Phase>>,
     tell: mpsc::Sender<(AllocationId, Happening)>,
@@ -80,9 +96,21 @@ impl Reconciler {
         let (tell, happenings) = mpsc::channel(HAPPENINGS_MAX);
         let allocations = parts.node.allocations_dir();
         let forgotten = Forgotten::new(parts.node.config.retention, Vec::new());
+        let ReconcilerParts {
+            node,
+            floors,
+            registry,
+            outbox,
+            desired,
+            heard,
+            leases,
+            pulse,
+            calendar,
+        } = parts;
         let mut this = Self {
-            parts,
+            parts: Kept { node, floors, registry, outbox, desired, heard, leases, pulse },
             table: Table::default(),
+            calendar: Calendar::new(calendar),
             running: BTreeMap::new(),
             phases: BTreeMap::new(),
             tell,
@@ -92,6 +120,7 @@ impl Reconciler {
             forgotten,
             again: false,
         };
+        this.say_calendar_again();
         let mut over = Vec::new();
         for id in allocations::list(&allocations)? {
             let dir = this.parts.registry.dir(&id);
@@ -126,7 +155,13 @@ impl Reconciler {
         let mut retention = interval(RETENTION_EVERY);
         retention.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let wait = self.calendar_wait();
             tokio::select! {
+                woken = self.calendar.woken(wait) => {
+                    self.calendar_woken(woken);
+                    self.keep_calendar();
+                    continue;
+                }
                 changed = self.parts.desired.changed() => {
                     if changed.is_err() {
                         return;
@@ -155,21 +190,46 @@ impl Reconciler {
                 () = self.parts.pulse.asked() => continue,
             }
             self.reconcile();
+            self.keep_calendar();
         }
+    }
+
+    /// Shows whose the GPUs are, to the inventory.
+    pub(super) fn show_leases(&self) {
+        let desired = self.parts.desired.borrow().clone();
+        // One that asks what is here does not say whose the GPUs are.
+        let Some(desired) = desired.filter(|desired| desired.recount.is_none()) else { return };
+        let mut leases = desired.leases;
+        self.calendar.add_leases(&mut leases);
+        self.parts.leases.send_if_modified(|known| {
+            let changed = known.as_ref() != Some(&leases);
+            if changed {
+                *known = Some(leases);
+            }
+            changed
+        });
     }
 
     fn reconcile(&mut self) {
         let desired = self.parts.desired.borrow_and_update().clone();
         // One that asks orders nothing, and what it does not name is not over.
-        let Some(desired) = desired.filter(|desired| desired.recount.is_none()) else { return };
-        self.parts.leases.send_if_modified(|known| {
-            let changed = known.as_ref() != Some(&desired.leases);
-            if changed {
-                *known = Some(desired.leases.clone());
-            }
-            changed
-        });
+        let desired = desired.filter(|desired| desired.recount.is_none());
+        let Some(mut desired) = desired else { return };
+        self.take_windows(&desired);
+        self.show_leases();
+        self.calendar.add_leases(&mut desired.leases);
         for action in plan(&desired, &self.table) {
+            let action = match action {
+                // The controllers may not know yet what was released while none answered.
+                Action::DropRelease { lease } if self.calendar.keeps_release(&lease) => continue,
+                Action::Start { id, epoch, lease, order } => {
+                    match self.calendar.in_the_way(&desired, &id) {
+                        Some(why) => Action::SayPromised { id, epoch, lease, why },
+                        None => Action::Start { id, epoch, lease, order },
+                    }
+                }
+                action => action,
+            };
             tracing::debug!(?action, "reconcile");
             // Read what the table is about to lose.
             let before = match &action {
@@ -181,7 +241,7 @@ impl Reconciler {
         }
     }
 
-    fn act(&mut self, action: Action, before: Option<Row>) {
+    pub(super) fn act(&mut self, action: Action, before: Option<Row>) {
         match action {
             Action::Start { id, epoch, lease, order } => self.start(id, epoch, lease, *order),
             Action::Adopt { id, epoch, lease } => self.adopt(&id, epoch, lease),
@@ -197,6 +257,9 @@ impl Reconciler {
             Action::SayNeverStarted { id, epoch, .. } => {
                 let message = "stopped before it started".to_owned();
                 self.say_without_record(&id, epoch, AttemptEnd::CannotStart { message }, true);
+            }
+            Action::SayPromised { id, epoch, why, .. } => {
+                self.say_without_record(&id, epoch, AttemptEnd::NodeFault { message: why }, false);
             }
             Action::SayLost { id, epoch, .. } => self.say_lost(id, epoch),
             Action::AnswerDeferral { id, order, checkpoint_seq } => {
@@ -268,7 +331,7 @@ impl Reconciler {
         }
     }
 
-    fn order(&mut self, id: &AllocationId, order: Order) {
+    pub(super) fn order(&mut self, id: &AllocationId, order: Order) {
         let Some(running) = self.running.get(id) else { return };
         let stop = matches!(order, Order::Stop { .. });
         if let Err(error) = running.orders.try_send(order) {

@@ -84,7 +84,7 @@ impl Ways {
             }
         }
         if state.ways.is_empty() {
-            return Err(Failure::new(Exit::Usage, "no controller is configured"));
+            return Err(nobody(config));
         }
         Ok(Self(Arc::new(Mutex::new(state))))
     }
@@ -173,6 +173,18 @@ impl Ways {
         let state = self.state();
         let way = &state.ways[state.at];
         (way.name.clone(), way.dialer.as_ref().and_then(Dialer::last_error))
+    }
+}
+
+/// Where the settings name no controller, and nobody vouches for the user either.
+fn nobody(config: &Config) -> Failure {
+    match &config.agent_socket {
+        Some(path) => {
+            let message = format!("this machine's agent does not answer at {}", path.display());
+            let failure = Failure::new(Exit::Unreachable, message);
+            failure.hint("`systemctl status fleet-agent`; running jobs are not affected")
+        }
+        None => Failure::new(Exit::Usage, "no controller is configured"),
     }
 }
 

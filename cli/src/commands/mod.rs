@@ -10,6 +10,7 @@ mod dev;
 mod exec;
 mod gpu;
 mod job;
+mod local;
 mod login;
 mod logs;
 mod members;
@@ -64,8 +65,10 @@ impl Context {
                 config.remote = Some(remote.clone());
                 config.socket = None;
             }
-            // Nobody vouches now: the socket says what it has to say.
-            Some(Err(failure)) if failure.exit == Exit::Unreachable && config.socket.is_some() => {}
+            // Nobody vouches now: where a controller lives beside the user, it may be on its way back.
+            Some(Err(failure))
+                if failure.exit == Exit::Unreachable
+                    && config.socket.as_ref().is_some_and(|socket| socket.exists()) => {}
             Some(Err(failure)) => return Err(failure.clone()),
             None => {}
         }
@@ -74,6 +77,11 @@ impl Context {
 
     pub(crate) fn printer(&self, args: &OutputArgs) -> Result<Printer, Failure> {
         Printer::new(self.json, args, self.clock.clone())
+    }
+
+    /// Where the agent of this machine listens, if the settings can be read.
+    pub(crate) fn agent_socket(&self) -> Option<PathBuf> {
+        Config::find(self.config.as_deref()).ok()?.agent_socket
     }
 
     /// The file that `--config` or `FLEET_CONFIG` names.
@@ -135,6 +143,10 @@ pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
         context.vouched = Some(login.remote().await);
     }
     let ended = carry_out(&context, cli.verb).await;
+    let ended = match &login {
+        Some(login) => ended.map_err(|failure| login.explain(failure)),
+        None => ended,
+    };
     if ended.as_ref().is_err_and(|failure| failure.certificate_refused) {
         // The next command asks for another one.
         match (login, config.as_ref().and_then(|config| config.socket.as_ref())) {

@@ -10,7 +10,7 @@ use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::reservation::Reservation;
-use crate::output::text::{print, say};
+use crate::output::text::{harmless, print, say};
 
 /// The kind of object for `Resolve`.
 pub(super) const KIND: &str = "reservation";
@@ -60,11 +60,20 @@ pub(super) async fn release(context: &Context, args: &ReleaseArgs) -> Result<Exi
         let request = ReleaseReservationRequest { meta: request_meta(&context.clock)?, id };
         let answer = client.call(request, async |api, r| api.release_reservation(r).await).await?;
         let reservation = Reservation::from(answer);
-        say(&format!("released {}: {}", reservation.id, reservation.gpus_shown()));
+        let done = if reservation.unconfirmed.is_some() { "asked to release" } else { "released" };
+        say(&format!("{done} {}: {}", reservation.id, reservation.gpus_shown()));
+        note_unconfirmed(&reservation);
         released.push(reservation);
     }
     print(&printer.changed(&released, |r| &r.id)?)?;
     Ok(Exit::Done)
+}
+
+/// What holds until the node has confirmed the change.
+fn note_unconfirmed(reservation: &Reservation) {
+    if let Some(note) = &reservation.unconfirmed {
+        say(&format!("note: {}", harmless(note)));
+    }
 }
 
 pub(super) async fn extend(context: &Context, args: &ExtendArgs) -> Result<Exit, Failure> {
@@ -84,6 +93,7 @@ pub(super) async fn extend(context: &Context, args: &ExtendArgs) -> Result<Exit,
     let reservation = Reservation::from(answer);
     let window = reservation.window_shown(&context.clock);
     say(&format!("{}: {} {window}", reservation.id, reservation.gpus_shown()));
+    note_unconfirmed(&reservation);
     print(&printer.changed(&[reservation], |r| &r.id)?)?;
     Ok(Exit::Done)
 }

@@ -5,33 +5,63 @@ use std::time::Duration;
 
 use fleet_proto::v1::{GetStatusRequest, ListGpusRequest, ListJobsRequest};
 
-use super::{Context, gpu, job, watch};
+use super::{Context, gpu, job, local, watch};
 use crate::args::{OutputArgs, StatusArgs, TopArgs};
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::Printer;
 use crate::output::status::Status;
-use crate::output::text::print;
+use crate::output::text::{harmless, print, say};
 use crate::times::Clock;
 
 pub(super) async fn run(context: &Context, args: &StatusArgs) -> Result<Exit, Failure> {
-    let client = context.client()?.stale(args.stale.stale);
     let printer = context.printer(&args.output)?;
-    watch::show(&client, args.watch, async || {
-        let status = fetch(&client).await?;
-        if !printer.for_people() {
-            return printer.one(&status);
+    let client = match context.client() {
+        Ok(client) => client.stale(args.stale.stale),
+        // Not even a certificate could be had; and nothing can be watched by it.
+        Err(failure) if nobody_decides(&failure) => {
+            print(&of_this_node(context, &printer, failure).await?)?;
+            return Ok(Exit::Done);
         }
-        let gpus = gpu::fetch(&client, ListGpusRequest::default()).await?;
-        let mut text = status.summary();
-        if !gpus.is_empty() {
-            text.push('\n');
-            text.push_str(&printer.list(&gpus)?);
-        }
-        Ok(text)
+        Err(failure) => return Err(failure),
+    };
+    watch::show(&client, args.watch, async || match of_the_fleet(&client, &printer).await {
+        Err(failure) if nobody_decides(&failure) => of_this_node(context, &printer, failure).await,
+        answer => answer,
     })
     .await
+}
+
+/// A certificate that was refused is another matter: the next one may do.
+fn nobody_decides(failure: &Failure) -> bool {
+    failure.exit == Exit::Unreachable && !failure.certificate_refused
+}
+
+async fn of_the_fleet(client: &Client, printer: &Printer) -> Result<String, Failure> {
+    let status = fetch(client).await?;
+    if !printer.for_people() {
+        return printer.one(&status);
+    }
+    let gpus = gpu::fetch(client, ListGpusRequest::default()).await?;
+    let mut text = status.summary();
+    if !gpus.is_empty() {
+        text.push('\n');
+        text.push_str(&printer.list(&gpus)?);
+    }
+    Ok(text)
+}
+
+/// Where no controller answers: what the agent of this very machine knows, and how old that is.
+async fn of_this_node(
+    context: &Context,
+    printer: &Printer,
+    failure: Failure,
+) -> Result<String, Failure> {
+    let Some(status) = local::node_status(context).await else { return Err(failure) };
+    say(&format!("warning: {}", harmless(&failure.message)));
+    say(&format!("this is what {}'s own agent knows; {}", status.node, status.age()));
+    printer.one(&status)
 }
 
 pub(super) async fn fetch(client: &Client) -> Result<Status, Failure> {

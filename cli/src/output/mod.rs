@@ -8,6 +8,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod controller;
 pub(crate) mod gpu;
 pub(crate) mod job;
+pub(crate) mod local;
 pub(crate) mod log_level;
 pub(crate) mod node;
 pub(crate) mod reservation;

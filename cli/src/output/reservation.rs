@@ -20,6 +20,7 @@ pub(crate) struct Reservation {
     pub(crate) note: Option<String>,
     pub(crate) reason: Option<String>,
     pub(crate) created_at: Option<Time>,
+    pub(crate) unconfirmed: Option<String>,
 }
 
 impl From<pb::Reservation> for Reservation {
@@ -32,6 +33,7 @@ impl From<pb::Reservation> for Reservation {
             note: text(&reservation.note),
             reason: text(&reservation.reason),
             created_at: time(reservation.created_at_unix_ms),
+            unconfirmed: text(&reservation.unconfirmed),
             id: reservation.id,
             owner: reservation.owner,
             project: reservation.project,
@@ -72,6 +74,7 @@ impl Row for Reservation {
         "note",
         "reason",
         "created_at",
+        "unconfirmed",
     ];
 
     fn columns() -> Vec<Column<Self>> {
@@ -102,6 +105,7 @@ impl Row for Reservation {
         let optional = [
             ("Note", self.note.clone()),
             ("Reason", self.reason.clone()),
+            ("Unconfirmed", self.unconfirmed.clone()),
             ("Made", self.created_at.map(|at| clock.second(at.0))),
         ];
         lines.extend(optional.into_iter().filter_map(|(key, value)| Some((key, value?))));

@@ -206,8 +206,64 @@ fn reservations_are_printed_as_agreed() {
         note: "figures for the paper".to_owned(),
         reason: String::new(),
         created_at_unix_ms: at(0),
+        unconfirmed:
+            "titan01 has not confirmed the new end; without a controller the old one holds"
+                .to_owned(),
     };
     check("reservations", &[active].map(reservation::Reservation::from));
+}
+
+#[test]
+fn a_node_without_controllers_is_printed_as_agreed() {
+    let status = pb::NodeStatus {
+        node: "titan01".to_owned(),
+        version: "0.1.0".to_owned(),
+        connected: false,
+        heard_at_unix_ms: at(0),
+        fleet_now_unix_ms: at(31),
+        now_unix_ms: at(31),
+        gpus: vec![
+            pb::LocalGpu {
+                uuid: gpu_ref(0).uuid,
+                index: 0,
+                model: "v100".to_owned(),
+                state: "running".to_owned(),
+                held_by: "ada".to_owned(),
+                reservation: "res-9d2fwm".to_owned(),
+                job: "job-4k7wq2".to_owned(),
+                held_until_unix_ms: at(480),
+                reason: String::new(),
+            },
+            pb::LocalGpu {
+                uuid: gpu_ref(1).uuid,
+                index: 1,
+                state: "free".to_owned(),
+                ..Default::default()
+            },
+        ],
+        windows: vec![pb::LocalWindow {
+            reservation: "res-9d2fwm".to_owned(),
+            owner: "eve".to_owned(),
+            gpus: vec!["titan01:0".to_owned(), "titan01:1".to_owned()],
+            starts_at_unix_ms: at(0),
+            ends_at_unix_ms: at(480),
+            state: "open".to_owned(),
+            granted_by: "root".to_owned(),
+            reason: "paper due".to_owned(),
+        }],
+        attempts: vec![pb::LocalAttempt {
+            allocation: "alloc-4k7wq2-1".to_owned(),
+            job: "job-4k7wq2".to_owned(),
+            owner: "ada".to_owned(),
+            gpus: vec!["titan01:0".to_owned()],
+            state: "running".to_owned(),
+            ends_at_unix_ms: at(480),
+        }],
+        enforcement: "warn".to_owned(),
+        enforcement_reason: "nobody can be asked (by root)".to_owned(),
+        warnings: vec!["alloc-4k7wq2-1 is past its time and in somebody's way".to_owned()],
+    };
+    check("node-status", &[local::NodeStatus::from(status)]);
 }
 
 #[test]

@@ -139,9 +139,14 @@ impl Link {
                 let echo = v1::HeartbeatEcho {
                     sent_boottime_ms: beat.sent_boottime_ms,
                     now_unix_ms: self.context.clock.now().0,
+                    time_unconfirmed: self.context.clock.is_unconfirmed(),
                 };
                 self.context.sessions.beat(&self.node, self.connection, beat);
-                self.send(v1::ControllerMessage { message: Some(Answer::Echo(echo)) }).await?;
+                // An answer says: the fleet is led. What cannot decide anything must not keep an agent from keeping
+                // its calendar, nor a shim from its `--stop-after`.
+                if self.context.raft.leads_a_quorum() {
+                    self.send(v1::ControllerMessage { message: Some(Answer::Echo(echo)) }).await?;
+                }
                 self.send_desired().await
             }
             Some(Message::Reports(reports)) => {

@@ -11,6 +11,7 @@ use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::node::{Liveness, Node};
 use fleet_core::reservation::{Reservation, ReservationState};
 use fleet_core::scheduler::Plan;
+use fleet_core::window::Withdrawal;
 use fleet_core::{Fsm, Timestamp};
 use fleet_proto::convert::wish::job_spec_to_wire;
 use fleet_proto::v1;
@@ -254,7 +255,11 @@ fn gpu_refs(fsm: &Fsm, uuids: &[GpuUuid]) -> Vec<v1::GpuRef> {
 }
 
 pub(super) fn reservation(fsm: &Fsm, r: &Reservation) -> v1::Reservation {
+    let given = r.handed_out.as_ref();
+    let cancelled =
+        given.is_some_and(|given| matches!(given.withdrawn, Some(Withdrawal::Cancelled { .. })));
     let state = match r.state {
+        ReservationState::Scheduled if cancelled => "cancelling",
         ReservationState::Scheduled => "scheduled",
         ReservationState::Active => "active",
         ReservationState::Ending => "ending",
@@ -273,6 +278,36 @@ pub(super) fn reservation(fsm: &Fsm, r: &Reservation) -> v1::Reservation {
         note: r.note.clone(),
         reason: r.reason.clone().unwrap_or_default(),
         created_at_unix_ms: r.created_at.0,
+        unconfirmed: unconfirmed(fsm, r),
+    }
+}
+
+/// What the node has not confirmed yet, and what holds until then.
+fn unconfirmed(fsm: &Fsm, r: &Reservation) -> String {
+    let Some(given) = r.handed_out.as_ref().filter(|_| r.is_unconfirmed()) else {
+        return String::new();
+    };
+    let silent = fsm.node(&r.node).is_none_or(|node| node.liveness != Liveness::Ready);
+    let node = if silent { format!("{}, which is not heard,", r.node) } else { r.node.to_string() };
+    match (&given.withdrawn, given.held_until > r.window.ends_at) {
+        (Some(Withdrawal::Cancelled { .. }), _) => {
+            format!("it is cancelled once {node} confirms it; until then its GPUs count as given")
+        }
+        (Some(Withdrawal::Moving { .. }), _) => {
+            format!("it moves to other GPUs once {node} has let go of these")
+        }
+        (Some(Withdrawal::Ended), _) => {
+            format!("{node} has not confirmed its end; until then its GPUs count as given")
+        }
+        (None, true) => {
+            format!("{node} has not confirmed the earlier end; until then its GPUs count as given")
+        }
+        (None, false) if given.revision == given.epoch => {
+            format!("{node} has not confirmed it; without a controller it would not start there")
+        }
+        (None, false) => {
+            format!("{node} has not confirmed the new end; without a controller the old one holds")
+        }
     }
 }
 

@@ -19,6 +19,8 @@ use crate::random;
 const ID_DRAWS_MAX: usize = 4;
 /// Length of a reservation that names neither an end nor a length.
 const RESERVATION_LENGTH_DEFAULT: Millis = Millis::hours(8);
+/// How long an answer waits for the node's word, while its agent is connected.
+const CONFIRM_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
 /// What stands for the job's id in the name of its output file.
 const JOB_PLACEHOLDER: &str = "{job}";
 
@@ -108,6 +110,7 @@ impl Context {
         };
         let command = Command::ExtendReservation { id: id.clone(), ends_at };
         self.change(&caller.actor, Some(key), command).await?;
+        self.node_confirms(&id).await;
         self.reservation_view(&id)
     }
 
@@ -121,7 +124,27 @@ impl Context {
         let id = reservation_id(&request.id)?;
         let command = Command::ReleaseReservation { id: id.clone() };
         self.change(&caller.actor, Some(key), command).await?;
+        self.node_confirms(&id).await;
         self.reservation_view(&id)
+    }
+
+    /// Waits a moment for the node's word on a change of a window in its hands; the answer says if it is missing.
+    async fn node_confirms(&self, id: &ReservationId) {
+        let mut applied = self.raft.applied();
+        let heard = |fsm: &fleet_core::Fsm| {
+            let reservation = fsm.reservation(id).filter(|r| r.is_unconfirmed());
+            reservation.is_some_and(|r| self.sessions.sender(&r.node).is_some())
+        };
+        let confirmed = async {
+            loop {
+                applied.borrow_and_update();
+                if !self.raft.read(heard) || applied.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        // The change is in the log whether or not the word comes in time.
+        drop(tokio::time::timeout(CONFIRM_WAIT, confirmed).await);
     }
 
     fn reservation_view(&self, id: &ReservationId) -> Result<v1::Reservation, Status> {

@@ -33,6 +33,9 @@ const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
 /// A leader that was not heard for so long is not named to anybody any more.
 const LEADER_SILENT_MAX: Duration = Duration::from_secs(3);
+/// A leader that no majority followed for so long answers no agent: another may lead by now. Far below the margin
+/// after which a silent node's job is started elsewhere.
+const QUORUM_SILENCE_MAX: Duration = Duration::from_secs(2);
 /// How long a leader that a majority follows is waited for: an election is over within this.
 const LEADERLESS_MAX: Duration = Duration::from_millis(2_500);
 /// The cluster version that knows `CheckState`.
@@ -427,6 +430,16 @@ impl RaftHandle {
                 Err(ReadError::NoQuorum)
             }
         }
+    }
+
+    /// Whether this controller leads and a majority followed it a moment ago. One that leads alone cannot
+    /// decide anything, and another may lead by now.
+    pub fn leads_a_quorum(&self) -> bool {
+        let metrics = self.raft.metrics();
+        let m = metrics.borrow_watched();
+        let alone = m.membership_config.voter_ids().eq([self.node]);
+        let followed = m.last_quorum_acked.is_some_and(|at| at.elapsed() < QUORUM_SILENCE_MAX);
+        self.leadership.borrow().is_leader && (alone || followed)
     }
 
     /// How long ago a leader was heard; no time at all on the leader itself.

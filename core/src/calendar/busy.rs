@@ -10,6 +10,7 @@ use crate::fsm::Fsm;
 use crate::id::{AllocationId, LeaseId, ReservationId};
 use crate::lease::{Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
+use crate::node::Liveness;
 use crate::reservation::{Reservation, ReservationState};
 use crate::time::{Millis, Timestamp, Window};
 
@@ -128,12 +129,20 @@ fn overdue(fsm: &Fsm, since: Timestamp) -> (Timestamp, bool) {
     (now + if stuck { NEAR } else { RELEASE_ALLOWANCE }, !stuck)
 }
 
+fn is_silent(fsm: &Fsm, node: &NodeName) -> bool {
+    fsm.node(node).is_none_or(|node| node.liveness != Liveness::Ready)
+}
+
 fn reservation_window<'a>(fsm: &Fsm, r: &'a Reservation) -> Option<Busy<'a>> {
     let ending = r.lease.as_ref().and_then(|l: &LeaseId| fsm.lease(l)?.ending_since);
     let (ends_at, releasing) = match r.state {
-        ReservationState::Scheduled => (r.window.ends_at, false),
-        ReservationState::Active if fsm.now() < r.window.ends_at => (r.window.ends_at, false),
+        ReservationState::Scheduled => (r.claim().ends_at, false),
+        ReservationState::Active if fsm.now() < r.window.ends_at => (r.claim().ends_at, false),
         ReservationState::Active => overdue(fsm, r.window.ends_at),
+        // A silent node goes by what it was given; one that is heard is about to answer.
+        ReservationState::Ending if r.claim().ends_at > fsm.now() && is_silent(fsm, &r.node) => {
+            (r.claim().ends_at, false)
+        }
         ReservationState::Ending => overdue(fsm, ending.unwrap_or(fsm.now())),
         ReservationState::Ended | ReservationState::Cancelled => return None,
     };

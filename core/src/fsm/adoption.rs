@@ -358,6 +358,7 @@ impl Fsm {
         }
         turn.say(Event::NodeCounted { node: node.clone() });
         self.start_due_reservations(turn);
+        self.hand_out_due(turn);
     }
 
     /// An operator vouched for a GPU of a node that does not answer any more: once nothing is held there,
@@ -398,6 +399,7 @@ impl Fsm {
             lease: None,
             created_at: now,
             reason: None,
+            handed_out: None,
         };
         self.reservations.insert(held.id.clone(), reservation);
         let why =

@@ -59,6 +59,7 @@ impl Fsm {
         if version > self.cluster_version {
             self.cluster_version = version;
             turn.say(Event::ClusterVersionSet { version });
+            self.hand_out_due(turn);
         }
         Ok(Reply::Done)
     }

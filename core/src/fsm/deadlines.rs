@@ -25,7 +25,7 @@ impl Fsm {
     fn reservation_due(&self, r: &Reservation) -> Option<Timestamp> {
         match r.state {
             ReservationState::Scheduled if r.window.starts_at > self.now => {
-                Some(r.window.starts_at)
+                self.hand_out_at(r).or(Some(r.window.starts_at))
             }
             // It waits for a release, which starts it; only its end is a matter of time.
             ReservationState::Scheduled | ReservationState::Active => Some(r.window.ends_at),
@@ -65,6 +65,7 @@ impl Fsm {
         let now = self.now;
         self.end_due_reservations(turn, now);
         self.start_due_reservations(turn);
+        self.hand_out_due(turn);
         let over: Vec<AllocationId> = self
             .allocations
             .values()

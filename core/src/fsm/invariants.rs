@@ -73,7 +73,7 @@ impl Fsm {
             let claims = matches!(r.state, ReservationState::Scheduled | ReservationState::Active);
             if claims {
                 for gpu in &r.gpus {
-                    windows.entry(gpu).or_default().push((r.window, &r.id));
+                    windows.entry(gpu).or_default().push((r.claim(), &r.id));
                 }
             }
             let has_lease = r.lease.as_ref().is_some_and(|l| self.leases.contains_key(l));

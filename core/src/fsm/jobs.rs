@@ -148,6 +148,7 @@ impl Fsm {
                 owner: owner.clone(),
                 holder: LeaseHolder::Allocation(id.clone()),
                 parent: approved.parent.clone(),
+                given: None,
             };
             self.grant(turn, grant)
         });

@@ -16,14 +16,15 @@ pub(super) struct Grant {
     pub(super) owner: UserName,
     pub(super) holder: LeaseHolder,
     pub(super) parent: Option<LeaseId>,
+    /// What was fixed when the window was handed out; otherwise both come from this turn.
+    pub(super) given: Option<(LeaseId, Epoch)>,
 }
 
 impl Fsm {
     /// Gives the GPUs away under this turn's epoch. The caller has checked that they are free, or
     /// held by `parent` without a child.
     pub(super) fn grant(&mut self, turn: &mut Turn<'_>, grant: Grant) -> LeaseId {
-        let id = LeaseId::granted(turn.epoch, turn.granted);
-        turn.granted += 1;
+        let (id, epoch) = grant.given.unwrap_or_else(|| turn.next_lease());
         for gpu in &grant.gpus {
             match self.holds.get_mut(gpu) {
                 Some(hold) => hold.child = Some(id.clone()),
@@ -34,7 +35,7 @@ impl Fsm {
         }
         let lease = Lease {
             id: id.clone(),
-            epoch: turn.epoch,
+            epoch,
             node: grant.node,
             gpus: grant.gpus,
             owner: grant.owner,
@@ -130,6 +131,7 @@ impl Fsm {
         }
         let by = turn.actor.display_name();
         turn.say(Event::GpuDeclaredFree { gpu: gpu.clone(), by, reason: reason.to_owned() });
+        self.settle_withdrawn(turn, gpu);
         let hold = self.holds.get(gpu).cloned();
         let (child, lease) = hold.map_or((None, None), |hold| (hold.child, Some(hold.lease)));
         for id in [child, lease].into_iter().flatten() {

@@ -43,8 +43,9 @@ mod reservations;
 mod snapshot;
 mod storm;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod validate;
+mod windows;
 
 pub use adoption::Restored;
 pub use invariants::Violation;
@@ -52,7 +53,7 @@ pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
 pub use storm::Freeze;
 
 /// Highest cluster version this build can run at.
-pub const CLUSTER_VERSION_MAX: u32 = 2;
+pub const CLUSTER_VERSION_MAX: u32 = 3;
 /// Finished jobs kept in memory; older ones live on in the audit log.
 pub const FINISHED_JOBS_KEPT: usize = 10_000;
 /// Ended reservations kept in memory.
@@ -151,6 +152,13 @@ pub(crate) struct Turn<'a> {
 impl Turn<'_> {
     pub(crate) fn say(&mut self, event: Event) {
         self.events.push(event);
+    }
+
+    /// Id and epoch of the next lease that this turn grants or promises.
+    pub(crate) fn next_lease(&mut self) -> (LeaseId, Epoch) {
+        let id = LeaseId::granted(self.epoch, self.granted);
+        self.granted += 1;
+        (id, self.epoch)
     }
 }
 

@@ -61,6 +61,7 @@ impl Fsm {
             registered_at: self.now,
             // One that joined after the backup is asked too.
             uncounted: self.restored.is_some(),
+            enforcement: None,
         };
         self.nodes.insert(name.clone(), node);
         turn.say(Event::NodeRegistered {
@@ -267,6 +268,9 @@ impl Fsm {
             Liveness::Suspect | Liveness::Unreachable => Some(now - silent_for),
         };
         turn.say(Event::LivenessChanged { node: name.clone(), liveness });
+        if liveness == Liveness::Ready {
+            self.hand_out_due(turn);
+        }
         Ok(Reply::Done)
     }
 
@@ -279,6 +283,7 @@ impl Fsm {
             node.liveness_since = self.now;
             node.silent_since = None;
             turn.say(Event::LivenessChanged { node: name.clone(), liveness: Liveness::Ready });
+            self.hand_out_due(turn);
         }
     }
 

@@ -1,13 +1,13 @@
 //! What agents report: each fact once, however often it is said.
 
 use super::adoption::HELD_RESERVATIONS_MAX;
-use super::{Fsm, Turn, cluster::check_text, nodes};
+use super::{Fsm, Turn, cluster::check_text, nodes, windows};
 use crate::allocation::{EndReport, Phase};
 use crate::command::Report;
 use crate::event::Event;
 use crate::id::AllocationId;
 use crate::job::{Checkpoint, JobState};
-use crate::lease::Epoch;
+use crate::lease::{Epoch, Lease, LeaseHolder};
 use crate::name::NodeName;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
@@ -55,7 +55,10 @@ impl Fsm {
                         return Err(Rejection::LimitReached { what, limit });
                     }
                 }
+                Report::Window(window) => windows::check_window_report(window)?,
+                Report::Enforcement(switch) => windows::check_switch(switch)?,
                 Report::Started { .. }
+                | Report::StoppedAlone { .. }
                 | Report::DeferralTaken { .. }
                 | Report::Ended { .. }
                 | Report::Found(_)
@@ -97,7 +100,13 @@ impl Fsm {
                 self.ended(turn, node, allocation, *epoch, report);
             }
             Report::Released { lease, epoch } => {
-                if self.leases.get(lease).is_some_and(|l| l.node == *node)
+                // A reservation that goes on, because it was given longer, is not over by a node's word.
+                let over = |l: &Lease| {
+                    l.ending_since.is_some()
+                        || matches!(l.holder, LeaseHolder::Allocation(_))
+                        || !self.hands_out()
+                };
+                if self.leases.get(lease).is_some_and(|l| l.node == *node && over(l))
                     && self.release(turn, lease, *epoch)
                 {
                     self.start_due_reservations(turn);
@@ -109,6 +118,11 @@ impl Fsm {
             Report::Holdings { allocations, reservations } => {
                 self.holdings(turn, node, allocations, reservations);
             }
+            Report::Window(window) => self.window_reported(turn, node, window),
+            Report::StoppedAlone { allocation, epoch, why, at: _ } => {
+                self.stopped_alone(turn, node, allocation, *epoch, why);
+            }
+            Report::Enforcement(switch) => self.enforcement_switched(turn, node, switch),
         }
         Ok(())
     }

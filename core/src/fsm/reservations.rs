@@ -19,6 +19,7 @@ use crate::reservation::{
     RESERVATION_PAST_MAX, RESERVATIONS_OPEN_MAX, Reservation, ReservationState,
 };
 use crate::time::{Timestamp, Window};
+use crate::window::Withdrawal;
 
 impl Fsm {
     pub(super) fn create_reservation(
@@ -48,8 +49,10 @@ impl Fsm {
             lease: None,
             created_at: self.now,
             reason: None,
+            handed_out: None,
         };
         self.reservations.insert(wish.id.clone(), reservation);
+        self.hand_out(turn, &wish.id);
         if window.starts_at <= self.now {
             self.start_reservation(turn, &wish.id);
         }
@@ -116,6 +119,7 @@ impl Fsm {
         if let Some(reservation) = self.reservations.get_mut(id) {
             reservation.window.ends_at = ends_at;
         }
+        self.revise(turn, id, None);
         turn.say(Event::ReservationExtended { reservation: id.clone(), ends_at });
         Ok(Reply::ReservationExtended { id: id.clone(), ends_at })
     }
@@ -126,8 +130,12 @@ impl Fsm {
         ends_at: Timestamp,
     ) -> Result<(), Rejection> {
         let reservation = self.open_reservation(id)?;
-        if reservation.state == ReservationState::Ending {
-            return Err(Rejection::AlreadyEnded { id: id.to_string(), state: "ending".to_owned() });
+        let given = reservation.handed_out.as_ref();
+        let cancelled = given
+            .is_some_and(|given| matches!(given.withdrawn, Some(Withdrawal::Cancelled { .. })));
+        if cancelled || reservation.state == ReservationState::Ending {
+            let state = if cancelled { "being cancelled" } else { "ending" }.to_owned();
+            return Err(Rejection::AlreadyEnded { id: id.to_string(), state });
         }
         let window = Window { starts_at: reservation.window.starts_at, ends_at };
         if ends_at <= self.now || ends_at <= window.starts_at {
@@ -159,6 +167,7 @@ impl Fsm {
         id: &ReservationId,
     ) -> Result<Reply, Rejection> {
         match self.open_reservation(id)?.state {
+            ReservationState::Scheduled if self.is_in_hands(id) => self.withdraw(turn, id),
             ReservationState::Scheduled => {
                 let by = turn.actor.display_name();
                 self.finish_reservation(id, ReservationState::Cancelled, Some(format!("by {by}")));
@@ -173,8 +182,26 @@ impl Fsm {
         Ok(Reply::Done)
     }
 
+    /// Whether an agent may still open it.
+    fn is_in_hands(&self, id: &ReservationId) -> bool {
+        let given = self.reservations.get(id).and_then(|r| r.handed_out.as_ref());
+        given.is_some_and(|given| given.held_until > self.now)
+    }
+
+    /// Cancelled as soon as its agent has let go of it; until then it counts as given.
+    fn withdraw(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        let Some(reservation) = self.reservations.get(id) else { return };
+        let given = reservation.handed_out.as_ref();
+        if given.is_some_and(|g| matches!(g.withdrawn, Some(Withdrawal::Cancelled { .. }))) {
+            return;
+        }
+        let (by, node) = (turn.actor.display_name(), reservation.node.clone());
+        turn.say(Event::WindowWithdrawn { reservation: id.clone(), node, by: by.clone() });
+        self.revise(turn, id, Some(Withdrawal::Cancelled { by }));
+    }
+
     /// Why the reservation cannot be served with the GPUs it was promised, if so.
-    fn unfit(&self, reservation: &Reservation) -> Option<String> {
+    pub(super) fn unfit(&self, reservation: &Reservation) -> Option<String> {
         let node = self.nodes.get(&reservation.node)?;
         if let Some(why) = node.closed_because() {
             return Some(format!("{} is {why}", reservation.node));
@@ -187,33 +214,40 @@ impl Fsm {
         })
     }
 
-    /// Before it starts, broken GPUs are replaced by others that meet the same wish, where there are
-    /// any free for the rest of the window.
-    fn replace_broken_gpus(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
-        let Some(why) = self.reservations.get(id).and_then(|r| self.unfit(r)) else { return };
+    /// Other GPUs that meet the same wish for the rest of the window.
+    pub(super) fn better_place(&mut self, id: &ReservationId) -> Option<(NodeName, Vec<GpuUuid>)> {
         // Its own claim must not stand in its way.
-        let Some(mut reservation) = self.reservations.remove(id) else { return };
+        let reservation = self.reservations.remove(id)?;
         let window = Window { starts_at: self.now, ends_at: reservation.window.ends_at };
-        if let Ok((node, gpus)) = calendar::choose(self, &reservation.wish, window) {
-            let (to, cards) = (node.clone(), gpus.clone());
-            turn.say(Event::ReservationMoved {
-                reservation: id.clone(),
-                node: to,
-                gpus: cards,
-                why,
-            });
-            reservation.node = node;
-            reservation.gpus = gpus;
-        }
+        let found = calendar::choose(self, &reservation.wish, window).ok();
         self.reservations.insert(id.clone(), reservation);
+        found
+    }
+
+    /// Before it starts, broken GPUs are replaced by others that meet the same wish, where there are
+    /// any free for the rest of the window. Only while no agent has the window in its hands.
+    fn replace_broken_gpus(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        let Some(reservation) = self.reservations.get(id) else { return };
+        let Some(why) = self.unfit(reservation).filter(|_| reservation.handed_out.is_none()) else {
+            return;
+        };
+        let Some((node, gpus)) = self.better_place(id) else { return };
+        let Some(reservation) = self.reservations.get_mut(id) else { return };
+        reservation.node = node.clone();
+        reservation.gpus = gpus.clone();
+        turn.say(Event::ReservationMoved { reservation: id.clone(), node, gpus, why });
     }
 
     /// Gives the lease if the GPUs are empty; else says, once, what it waits for.
     pub(super) fn start_reservation(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        if self.waits_for_its_node(turn, id) {
+            return;
+        }
         let uncounted = |r: &Reservation| self.nodes.get(&r.node).is_some_and(|n| n.uncounted);
         let waits = self.reservations.get(id).is_some_and(uncounted);
         if !waits {
             self.replace_broken_gpus(turn, id);
+            self.hand_out(turn, id);
         }
         let Some(reservation) = self.reservations.get(id) else { return };
         let busy = reservation.gpus.iter().find_map(|gpu| self.holds.get(gpu));
@@ -236,9 +270,10 @@ impl Fsm {
             owner: reservation.owner.clone(),
             holder: LeaseHolder::Reservation(id.clone()),
             parent: None,
+            given: reservation.handed_out.as_ref().map(|g| (g.lease.clone(), g.epoch)),
         };
+        let epoch = grant.given.as_ref().map_or(turn.epoch, |(_, epoch)| *epoch);
         let lease = self.grant(turn, grant);
-        let epoch = turn.epoch;
         if let Some(reservation) = self.reservations.get_mut(id) {
             reservation.state = ReservationState::Active;
             reservation.lease = Some(lease.clone());
@@ -261,6 +296,9 @@ impl Fsm {
         reservation.state = ReservationState::Ending;
         reservation.reason = Some(why.to_owned());
         let Some(lease) = reservation.lease.clone() else { return };
+        if self.is_in_hands(id) {
+            self.revise(turn, id, Some(Withdrawal::Ended));
+        }
         turn.say(Event::ReservationEnding { reservation: id.clone(), why: why.to_owned() });
         let children: Vec<AllocationId> = self
             .allocations
@@ -283,9 +321,17 @@ impl Fsm {
         turn.say(Event::ReservationEnded { reservation: id.clone() });
     }
 
-    /// Its window passed before the GPUs were empty.
+    /// Its window passed before the GPUs were empty, as far as is known here.
     pub(super) fn miss_reservation(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
-        let why = "its window passed before the GPUs were free".to_owned();
+        let Some(reservation) = self.reservations.get(id) else { return };
+        let given = reservation.handed_out.as_ref();
+        let why = match given.and_then(|given| given.withdrawn.as_ref()) {
+            Some(Withdrawal::Cancelled { by }) => format!("cancelled by {by}"),
+            _ if given.is_some_and(|given| given.opened_at.is_some()) => {
+                format!("{} served it on its own", reservation.node)
+            }
+            _ => "its window passed before the GPUs were free".to_owned(),
+        };
         self.finish_reservation(id, ReservationState::Ended, Some(why));
         turn.say(Event::ReservationEnded { reservation: id.clone() });
     }

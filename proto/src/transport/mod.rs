@@ -41,6 +41,7 @@ pub use identity::{CertificateFault, Identity, PeerCertificate, Role};
 pub use peer::{Gate, PeerIdentity, Revocations};
 pub use secret::Secret;
 pub use server::TlsListener;
+pub use slots::{Slot, Slots};
 pub use token::{JoinToken, SpkiPin};
 pub use unix::UnixListener;
 

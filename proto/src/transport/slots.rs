@@ -1,6 +1,7 @@
-//! How many connections and handshakes there may be: in all, per peer, and without a certificate.
+//! How many there may be at a time, in all and per key: connections and handshakes of the listeners, requests of one user
+//! at an agent.
 //!
-//! A slot is taken when a connection begins and given back when it is dropped.
+//! A slot is taken when one begins and given back when it is dropped.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A bounded count per key and over all keys.
 #[derive(Debug)]
-pub(super) struct Slots<K: Eq + Hash + Clone> {
+pub struct Slots<K: Eq + Hash + Clone> {
     per_key_max: usize,
     total_max: usize,
     used: Mutex<HashMap<K, usize>>,
@@ -16,18 +17,18 @@ pub(super) struct Slots<K: Eq + Hash + Clone> {
 
 /// One taken place; dropping it gives it back.
 #[derive(Debug)]
-pub(super) struct Slot<K: Eq + Hash + Clone> {
+pub struct Slot<K: Eq + Hash + Clone> {
     slots: Arc<Slots<K>>,
     key: K,
 }
 
 impl<K: Eq + Hash + Clone> Slots<K> {
-    pub(super) fn new(per_key_max: usize, total_max: usize) -> Arc<Self> {
+    pub fn new(per_key_max: usize, total_max: usize) -> Arc<Self> {
         Arc::new(Self { per_key_max, total_max, used: Mutex::default() })
     }
 
     /// Takes a place for `key`, `max` of them at most, unless all are taken.
-    pub(super) fn take(self: &Arc<Self>, key: K, max: usize) -> Option<Slot<K>> {
+    pub fn take(self: &Arc<Self>, key: K, max: usize) -> Option<Slot<K>> {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         if used.values().sum::<usize>() >= self.total_max {
             return None;

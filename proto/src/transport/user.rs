@@ -54,6 +54,11 @@ impl Wanted {
         Ok(Self { key, csr_der })
     }
 
+    /// The signing request as one line of text, for carrying it to another machine.
+    pub fn to_line(&self) -> String {
+        STANDARD.encode(&self.csr_der)
+    }
+
     /// Checks the answer: a user's certificate for this key.
     fn accept(&self, reply: Option<IssuedCertificate>) -> Result<Accepted, UserCertificateError> {
         let authority = reply.as_ref().map_or(&[] as &[u8], |reply| &reply.ca_der);

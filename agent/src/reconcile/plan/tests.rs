@@ -31,7 +31,15 @@ fn table(rows: &[(&str, Row)]) -> Table {
 
 fn wanted(name: &str, index: u64, order: Order) -> DesiredAllocation {
     let lease = Some(lease("lease-1"));
-    DesiredAllocation { id: id(name), epoch: epoch(index), lease, order, defer: None }
+    DesiredAllocation {
+        id: id(name),
+        epoch: epoch(index),
+        lease,
+        order,
+        defer: None,
+        ends_at: None,
+        within: None,
+    }
 }
 
 fn started(name: &str, index: u64, gpus: &[u32]) -> DesiredAllocation {
@@ -51,6 +59,7 @@ fn node(allocations: Vec<DesiredAllocation>) -> DesiredNode {
         forget: Vec::new(),
         recount: None,
         clear: Vec::new(),
+        windows: Vec::new(),
     }
 }
 

@@ -6,12 +6,14 @@ use std::fs;
 use fleet_core::allocation::EndReport;
 use fleet_core::command::Report;
 use fleet_core::desired::DESIRED_VERSION;
+use fleet_core::id::ClusterId;
 use fleet_core::name::NodeName;
 use fleet_core::time::Timestamp;
 use fleet_daemon::progress::Progress;
 use tokio::time::timeout;
 
 use super::*;
+use crate::ahead::{Book, Line, Shelf};
 use crate::allocations::{Parts, allocations_dir};
 use crate::config::Config;
 use crate::gpu::{Config as GpuConfig, Monitor};
@@ -103,6 +105,12 @@ async fn agent(state: &std::path::Path) -> Agent {
         heard: heard_seen,
         leases: watch::channel(None).0,
         pulse: Progress::default().begin("reconcile", PATIENCE),
+        calendar: CalendarParts {
+            book: Book::default(),
+            shelf: Shelf::new(state, ClusterId::parse("fleet-test").unwrap()),
+            line: Line::new(None, BOOT),
+            asks: tokio::sync::mpsc::channel(1).1,
+        },
     });
     tokio::spawn(reconciler.unwrap().run());
     Agent { outbox, registry, desired, _heard: heard }
@@ -175,6 +183,7 @@ async fn what_the_controller_has_is_forgotten_and_its_record_stays_for_readers()
         forget: vec![id("alloc-a-1")],
         recount: None,
         clear: Vec::new(),
+        windows: Vec::new(),
     }));
     let gone = async {
         while exited.forgotten_at().is_none() {

@@ -148,7 +148,7 @@ impl Plan {
         // The controller's own folder is closed to users.
         let (kept, ca) = (self.path(&controller(1), "data/pki/ca.crt"), self.folder.join("ca.crt"));
         fs::copy(&kept, &ca).map_err(|error| cannot("copy", &kept, &error))?;
-        let text = if self.controllers == 1 {
+        let mut text = if self.controllers == 1 {
             format!("socket = {}\nca = {}\n", quoted(&self.socket(1)), quoted(&ca))
         } else {
             let addresses: Result<Vec<String>, Failure> =
@@ -162,6 +162,8 @@ impl Plan {
                 quoted(&user.join("user.pem"))
             )
         };
+        // Should this machine be a node of a real fleet, that is another matter.
+        text.push_str("agent_socket = \"\"\n");
         write(&self.config_file(), &text)
     }
 
@@ -262,6 +264,9 @@ impl Plan {
         let control = file.read().map_err(|e| Failure::new(Exit::Failed, chain(&e)))?;
         device_nodes(&devices, &control)?;
         write(&config, &self.agent_config(name, &devices, &gpus, &state_dir))?;
+        // What `fleet` would read for somebody who is logged in there.
+        let agent_socket = quoted(&self.path(name, "run").join("agent.sock"));
+        write(&self.path(name, "fleet.toml"), &format!("agent_socket = {agent_socket}\n"))?;
         let program = self.programs.agent.display().to_string();
         let config_text = config.display().to_string();
         let process = Process {

@@ -11,13 +11,16 @@ use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
 use crate::command::{
     AdmitController, Command, CreateControllerToken, CreateJoinToken, Envelope, RefusedRequests,
+    Report,
 };
 use crate::fsm::Fsm;
 use crate::health::Severity;
 use crate::id::TokenId;
 use crate::job::JobSpec;
+use crate::lease::Epoch;
 use crate::node::{Liveness, MachineIdentity};
 use crate::time::Millis;
+use crate::window::{AHEAD_SINCE, Enforcement, EnforcementSwitch};
 
 const LOG: &str = include_str!("../../../testdata/log-v1.jsonl");
 const SNAPSHOT: &str = include_str!("../../../testdata/snapshot-v1.json");
@@ -54,7 +57,7 @@ fn a_snapshot_from_the_future_or_a_damaged_one_is_refused() {
 
 /// Every command at least once, in a history that makes sense.
 fn history() -> World {
-    let mut w = World::with(&["titan01", "titan02", "titan03"]);
+    let mut w = World::at_version(&["titan01", "titan02", "titan03"], 1);
     let root = || person("root");
     w.give(Actor::controller(), Command::SetClusterVersion { version: 1 }).unwrap();
     w.reserve("ada", "r1", 2, Millis::ZERO, Millis::hours(4)).unwrap();
@@ -137,6 +140,7 @@ fn history() -> World {
     w.give(root(), Command::ResetClock { to }).unwrap();
     let (core, digest) = ("0123456789abcdef".to_owned(), Some("00".repeat(32)));
     w.give(Actor::controller(), Command::CheckState { index: 7, core, digest }).unwrap();
+    ahead(&mut w);
     w
 }
 
@@ -186,6 +190,24 @@ fn access(w: &mut World) {
     for (actor, command) in all {
         w.give(actor, Command::Access(command)).unwrap();
     }
+}
+
+/// From cluster version 3 on: windows in their nodes' hands, and what a node says that was alone.
+fn ahead(w: &mut World) {
+    w.give(Actor::controller(), Command::SetClusterVersion { version: AHEAD_SINCE }).unwrap();
+    w.reserve("ada", "r3", 1, Millis::hours(1), Millis::hours(1)).unwrap();
+    w.agents_answer = false;
+    w.give(person("ada"), Command::ReleaseReservation { id: res("r3") }).unwrap();
+    let grant = super::windows::grant("g", Millis::hours(6), Millis::hours(2));
+    w.report("titan01", Report::Window(Box::new(grant))).unwrap();
+    let (by, reason) = ("root".to_owned(), "nobody can be asked".to_owned());
+    let switch = EnforcementSwitch { mode: Enforcement::Warn, by, reason, at: w.now };
+    w.report("titan01", Report::Enforcement(switch)).unwrap();
+    let id = w.fsm.job(&job("c")).unwrap().allocation.clone().unwrap();
+    let a = w.fsm.allocation(&id).unwrap().clone();
+    let why = crate::allocation::StopWhy::TimeLimit;
+    let stopped = Report::StoppedAlone { allocation: id, epoch: Epoch::default(), why, at: w.now };
+    w.report(a.node.as_str(), stopped).unwrap();
 }
 
 /// Writes the files of a new version. Never run to make a failing test pass.

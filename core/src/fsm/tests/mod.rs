@@ -12,4 +12,5 @@ mod nodes;
 mod properties;
 mod requests;
 mod reservations;
+pub(crate) mod windows;
 mod world;

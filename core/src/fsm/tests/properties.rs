@@ -3,16 +3,18 @@
 
 use proptest::prelude::*;
 
+use super::windows::answer;
 use super::world::{World, bad, job, node, person, plain, res, training};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
-use crate::command::Command;
+use crate::command::{Command, Report};
 use crate::fsm::Fsm;
 use crate::health::Severity;
 use crate::id::AllocationId;
 use crate::job::JobSpec;
 use crate::node::Liveness;
 use crate::time::Millis;
+use crate::window::WindowReport;
 
 const NODES: [&str; 3] = ["titan01", "titan02", "titan03"];
 const PEOPLE: [&str; 3] = ["ada", "bob", "root"];
@@ -20,26 +22,84 @@ const PEOPLE: [&str; 3] = ["ada", "bob", "root"];
 /// One step of a history. Numbers pick among what exists.
 #[derive(Debug, Clone)]
 enum Step {
-    Reserve { who: usize, gpus: u32, from_minutes: u64, minutes: u64 },
-    Release { which: usize },
-    Extend { which: usize, minutes: u64 },
-    Submit { who: usize, gpus: u32, saves: bool, within: Option<usize> },
-    Cancel { which: usize },
+    Reserve {
+        who: usize,
+        gpus: u32,
+        from_minutes: u64,
+        minutes: u64,
+    },
+    Release {
+        which: usize,
+    },
+    Extend {
+        which: usize,
+        minutes: u64,
+    },
+    Submit {
+        who: usize,
+        gpus: u32,
+        saves: bool,
+        within: Option<usize>,
+    },
+    Cancel {
+        which: usize,
+    },
     Schedule,
-    Start { which: usize },
-    End { which: usize, code: i32 },
-    Fault { which: usize },
-    Checkpoint { which: usize },
-    TakeDeferral { which: usize },
-    Condition { on: usize, gpu: u32, severity: u8 },
-    Recover { on: usize },
-    ProveEmpty { on: usize },
-    Reboot { on: usize },
-    Drain { on: usize },
-    Uncordon { on: usize },
-    Silent { on: usize, unreachable: bool },
+    Start {
+        which: usize,
+    },
+    End {
+        which: usize,
+        code: i32,
+    },
+    Fault {
+        which: usize,
+    },
+    Checkpoint {
+        which: usize,
+    },
+    TakeDeferral {
+        which: usize,
+    },
+    Condition {
+        on: usize,
+        gpu: u32,
+        severity: u8,
+    },
+    Recover {
+        on: usize,
+    },
+    ProveEmpty {
+        on: usize,
+    },
+    Reboot {
+        on: usize,
+    },
+    Drain {
+        on: usize,
+    },
+    Uncordon {
+        on: usize,
+    },
+    Silent {
+        on: usize,
+        unreachable: bool,
+    },
     Thaw,
-    Pass { minutes: u64 },
+    /// Whether agents answer at once to what they are told of their windows.
+    Answer {
+        answers: bool,
+    },
+    /// An agent says what it did with a window on its own, under its newest order or an older one.
+    Alone {
+        which: usize,
+        opened: bool,
+        closed: bool,
+        older: bool,
+    },
+    Pass {
+        minutes: u64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -68,6 +128,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..3_usize).prop_map(|on| Step::Uncordon { on }),
         1 => (0..3_usize, any::<bool>()).prop_map(|(on, unreachable)| Step::Silent { on, unreachable }),
         1 => Just(Step::Thaw),
+        2 => any::<bool>().prop_map(|answers| Step::Answer { answers }),
+        2 => (some.clone(), any::<bool>(), any::<bool>(), any::<bool>())
+            .prop_map(|(which, opened, closed, older)| Step::Alone { which, opened, closed, older }),
         4 => (1..120_u64).prop_map(|minutes| Step::Pass { minutes }),
     ]
 }
@@ -165,9 +228,27 @@ fn take(w: &mut World, number: usize, step: &Step) {
             let command = Command::SetLiveness { node: node(NODES[*on]), liveness, silent_for };
             drop(w.give(Actor::controller(), command));
         }
+        Step::Answer { answers } => w.agents_answer = *answers,
+        Step::Alone { which, opened, closed, older } => {
+            alone(w, *which, [*opened, *closed], *older)
+        }
         Step::Thaw => drop(w.give(person("root"), Command::ThawEvictions)),
         Step::Pass { minutes } => w.pass(Millis::minutes(*minutes)),
     }
+}
+
+fn alone(w: &mut World, which: usize, [opened, closed]: [bool; 2], older: bool) {
+    let told = w.fsm.nodes().keys().flat_map(|name| {
+        w.fsm.desired(name, &[]).windows.into_iter().map(|told| (name.to_string(), told))
+    });
+    let Some((on, mut told)) = pick(told, which) else { return };
+    if older {
+        told.revision = told.epoch;
+    }
+    let at = Some(w.now);
+    let (opened_at, closed_at) = (at.filter(|_| opened), at.filter(|_| closed));
+    let report = WindowReport { opened_at, closed_at, ..answer(&told) };
+    w.report(&on, Report::Window(Box::new(report))).unwrap();
 }
 
 /// Nothing that was promised may be forgotten: what was open before a step is open after it, or the

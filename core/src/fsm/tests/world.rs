@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::windows::window_answers;
 use crate::actor::{Actor, AuthMethod, Who};
 use crate::allocation::{AttemptEnd, EndReport};
 use crate::command::{
@@ -9,7 +10,7 @@ use crate::command::{
     SubmitJob,
 };
 use crate::event::Event;
-use crate::fsm::{Fsm, Outcome};
+use crate::fsm::{CLUSTER_VERSION_MAX, Fsm, Outcome};
 use crate::gpu::{Gpu, Presence};
 use crate::health::{Architecture, Condition, ConditionStatus, Severity, Subject};
 use crate::id::{AllocationId, ClusterId, JobId, ReservationId};
@@ -33,6 +34,8 @@ pub(super) struct World {
     pub(super) last: Vec<Event>,
     /// Events of all commands since somebody cleared it.
     pub(super) heard: Vec<Event>,
+    /// Agents that are heard confirm at once what they are told of their windows.
+    pub(super) agents_answer: bool,
 }
 
 pub(super) fn user(name: &str) -> UserName {
@@ -168,11 +171,19 @@ pub(super) fn sticky(name: &str, index: u32) -> Condition {
 impl World {
     /// A cluster with these nodes, four GPUs each.
     pub(super) fn with(nodes: &[&str]) -> World {
+        World::at_version(nodes, CLUSTER_VERSION_MAX)
+    }
+
+    /// The same, where not all controllers are of this build.
+    pub(super) fn at_version(nodes: &[&str], version: u32) -> World {
         let fsm = Fsm::new();
         let (log, last, heard) = (Vec::new(), Vec::new(), Vec::new());
-        let mut world = World { fsm, index: 0, now: START, log, last, heard };
+        let mut world = World { fsm, index: 0, now: START, log, last, heard, agents_answer: true };
         let cluster = ClusterId::parse("fleet-test").unwrap();
         world.give(Actor::controller(), Command::InitCluster { cluster, incarnation: 1 }).unwrap();
+        if version > world.fsm.cluster_version() {
+            world.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
+        }
         for name in nodes {
             world.boot(name, "boot-1").unwrap();
         }
@@ -185,6 +196,22 @@ impl World {
     }
 
     pub(super) fn apply(&mut self, envelope: Envelope) -> Outcome {
+        let outcome = self.apply_alone(envelope);
+        let mut said = self.last.clone();
+        while self.agents_answer
+            && let Some((name, report)) = window_answers(&self.fsm).into_iter().next()
+        {
+            let command = Command::ReportNode { node: name.clone(), reports: vec![report] };
+            let envelope = self.envelope(agent(name.as_str()), command);
+            self.apply_alone(envelope).reply.unwrap();
+            said.append(&mut self.last);
+        }
+        self.last = said;
+        outcome
+    }
+
+    /// Without what agents answer to it.
+    fn apply_alone(&mut self, envelope: Envelope) -> Outcome {
         self.index += 1;
         let outcome = self.fsm.apply(self.index, &envelope);
         self.log.push((self.index, envelope));

@@ -10,6 +10,7 @@ use crate::actor::{Actor, AuthMethod, Who};
 use crate::allocation::{AttemptEnd, EndReport};
 use crate::calendar::wish::said;
 use crate::command::{Command, CreateReservation, Envelope, Placement, Report, SubmitJob};
+use crate::fsm::tests::windows::window_answers;
 use crate::gpu::{Gpu, GpuLink, LinkLevel, Presence};
 use crate::health::{Architecture, Condition, ConditionStatus, Severity, Subject};
 use crate::id::{AllocationId, ClusterId, JobId, ReservationId};
@@ -187,6 +188,8 @@ impl Story {
         let mut story = Self { fsm: Fsm::new(), now: BEGINNING, index: 0 };
         let cluster = ClusterId::parse("fleet-test").unwrap();
         story.controller(Command::InitCluster { cluster, incarnation: 1 }).unwrap();
+        let version = crate::fsm::CLUSTER_VERSION_MAX;
+        story.controller(Command::SetClusterVersion { version }).unwrap();
         story
     }
 
@@ -213,7 +216,12 @@ impl Story {
         let method = AuthMethod::Internal;
         let actor = Actor { who, method, serial: None };
         let envelope = Envelope { v: 1, actor, proposed_at: self.now, request: None, command };
-        self.fsm.apply(self.index, &envelope).reply
+        let reply = self.fsm.apply(self.index, &envelope).reply;
+        // Agents that are heard confirm at once what they are told of their windows.
+        if let Some((node, report)) = window_answers(&self.fsm).into_iter().next() {
+            self.report(&node, report);
+        }
+        reply
     }
 
     pub(crate) fn controller(&mut self, command: Command) -> Result<Reply, Rejection> {

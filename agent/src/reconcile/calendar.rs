@@ -1,0 +1,441 @@
+//! The reconcile task's part in the calendar: follows the controllers while one answers, keeps the windows in
+//! hand while none does, and makes durable what it confirms.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use fleet_core::allocation::StopWhy;
+use fleet_core::desired::{DesiredLease, DesiredNode};
+use fleet_core::id::{AllocationId, LeaseId, ReservationId};
+use fleet_core::time::{Millis, Timestamp, Window};
+use fleet_core::window::{Enforcement, EnforcementSwitch, NodeGrant};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinSet, spawn_blocking};
+
+use super::plan::Action;
+use super::table::{Phase, Row};
+use super::task::Reconciler;
+use crate::ahead::book::Stage;
+use crate::ahead::{
+    Answer, Ask, Book, GrantWish, Line, Refused, Seen, SeenAttempt, Shelf, ShelfError, Step,
+};
+use crate::allocations::{Order, chain};
+
+/// Longest time between two looks at the calendar: the link may be lost meanwhile.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Shortest, should something not settle.
+const LOOK_MIN: Duration = Duration::from_millis(20);
+/// How often the time is stored, for a boot without controllers.
+const STORE_TIME_EVERY: Duration = Duration::from_secs(600);
+/// Pause after the book could not be stored.
+const STORE_AGAIN: Duration = Duration::from_secs(5);
+
+/// What the calendar is made of.
+#[derive(Debug)]
+pub struct CalendarParts {
+    pub book: Book,
+    pub shelf: Shelf,
+    pub line: Line,
+    /// From the socket on this node.
+    pub asks: mpsc::Receiver<Ask>,
+}
+
+/// Somebody waits until what was asked for is on the disk.
+#[derive(Debug)]
+struct Waiting {
+    tell: oneshot::Sender<Answer>,
+    undo: Undo,
+}
+
+/// What is taken back if it cannot be stored.
+#[derive(Debug)]
+enum Undo {
+    Grant(ReservationId),
+    /// With the end that it had.
+    Revoke(ReservationId, Timestamp),
+    Switch(Timestamp),
+}
+
+/// The calendar as the reconcile task holds it.
+#[derive(Debug)]
+pub(super) struct Calendar {
+    pub(super) book: Book,
+    shelf: Shelf,
+    line: Line,
+    asks: mpsc::Receiver<Ask>,
+    /// The book differs from what is stored.
+    dirty: bool,
+    stored: Instant,
+    saves: JoinSet<(Book, Result<(), ShelfError>)>,
+    waiting: Vec<Waiting>,
+    in_save: Vec<Waiting>,
+    /// Said once that it overruns.
+    overruns: BTreeSet<AllocationId>,
+    /// Said once that the time is not known.
+    no_time: bool,
+    was_alone: bool,
+}
+
+/// What woke the calendar.
+pub(super) enum Woken {
+    Ask(Ask),
+    Saved(Box<Book>, Result<(), ShelfError>),
+    Look,
+}
+
+impl Calendar {
+    pub(super) fn new(parts: CalendarParts) -> Self {
+        let CalendarParts { book, shelf, line, asks } = parts;
+        Self {
+            book,
+            shelf,
+            line,
+            asks,
+            dirty: false,
+            stored: Instant::now(),
+            saves: JoinSet::new(),
+            waiting: Vec::new(),
+            in_save: Vec::new(),
+            overruns: BTreeSet::new(),
+            no_time: false,
+            was_alone: false,
+        }
+    }
+
+    /// Returns when there is something to do for the calendar; `wait` at the latest.
+    pub(super) async fn woken(&mut self, wait: Duration) -> Woken {
+        tokio::select! {
+            Some(ask) = self.asks.recv() => Woken::Ask(ask),
+            Some(saved) = self.saves.join_next() => match saved {
+                Ok((book, result)) => Woken::Saved(Box::new(book), result),
+                Err(error) => {
+                    tracing::error!(%error, "the calendar's thread died");
+                    self.dirty = true;
+                    Woken::Look
+                }
+            },
+            () = tokio::time::sleep(wait) => Woken::Look,
+        }
+    }
+
+    /// The fleet's time, as well as it is known.
+    fn now(&self) -> Option<Timestamp> {
+        self.line.now()
+    }
+
+    /// Whether the lease belongs to a window that this node has closed by itself: its release is to be kept.
+    pub(super) fn keeps_release(&self, lease: &LeaseId) -> bool {
+        self.book.windows.values().any(|held| held.lease == *lease && held.closed_at.is_some())
+    }
+
+    /// The windows opened here alone, as leases beside those of the newest document.
+    pub(super) fn add_leases(&self, leases: &mut Vec<DesiredLease>) {
+        let Some(now) = self.now() else { return };
+        for lease in self.book.leases(now) {
+            if !leases.iter().any(|known| known.holder == lease.holder) {
+                leases.push(lease);
+            }
+        }
+    }
+
+    /// The window that an order for an attempt must be older than, because somebody else has its GPUs.
+    pub(super) fn in_the_way(&self, desired: &DesiredNode, id: &AllocationId) -> Option<String> {
+        let now = self.now()?;
+        let wanted = desired.allocations.iter().find(|wanted| wanted.id == *id)?;
+        let fleet_core::desired::Order::Start(order) = &wanted.order else { return None };
+        let window = self.book.closed_to(&order.gpus, wanted.within.as_ref(), now)?;
+        Some(format!(
+            "its GPUs are {window}'s, which this node opened while no controller answered"
+        ))
+    }
+}
+
+impl Reconciler {
+    /// After a start: what was stopped for others' sake must be known before its end is said.
+    pub(super) fn say_calendar_again(&mut self) {
+        for (id, promise) in &self.calendar.book.attempts {
+            if let Some((why, at)) = &promise.stopped {
+                self.parts.outbox.stopped_alone(id, promise.epoch, why.clone(), *at);
+            }
+        }
+        self.say_book(&self.calendar.book.clone());
+    }
+
+    fn say_book(&self, book: &Book) {
+        for (id, held) in &book.windows {
+            self.parts.outbox.window(held.report(id));
+        }
+        for switch in &book.switches {
+            self.parts.outbox.enforcement(switch.clone());
+        }
+    }
+
+    /// How long the calendar may sleep.
+    pub(super) fn calendar_wait(&self) -> Duration {
+        let calendar = &self.calendar;
+        let next = calendar.now().and_then(|now| {
+            let next = calendar.book.next_instant(now, &self.table)?;
+            Some(Duration::from_millis(next.since(now).0))
+        });
+        next.map_or(LOOK_EVERY, |next| next.clamp(LOOK_MIN, LOOK_EVERY))
+    }
+
+    pub(super) fn calendar_woken(&mut self, woken: Woken) {
+        match woken {
+            Woken::Ask(ask) => self.asked(ask),
+            Woken::Saved(book, result) => self.saved(&book, result),
+            Woken::Look => {}
+        }
+    }
+
+    /// Takes the orders of the newest document over.
+    pub(super) fn take_windows(&mut self, desired: &DesiredNode) {
+        let old = |id: &ReservationId| {
+            tracing::warn!(reservation = %id, "an order for a window is older than the one held; ignored");
+        };
+        let book = &mut self.calendar.book;
+        if !book.take(desired, old) {
+            return;
+        }
+        self.calendar.dirty = true;
+        // One that goes on after it was closed here is not released any more.
+        let reopened: Vec<LeaseId> = book
+            .windows
+            .values()
+            .filter(|held| matches!(held.stage, Stage::Waiting | Stage::Open) && !held.withdrawn)
+            .filter(|held| {
+                held.closed_at.is_none() && self.table.releases.contains_key(&held.lease)
+            })
+            .map(|held| held.lease.clone())
+            .collect();
+        let ending = |lease: &LeaseId| desired.leases.iter().any(|l| l.id == *lease && l.ending);
+        for lease in reopened.into_iter().filter(|lease| !ending(lease)) {
+            let action = Action::DropRelease { lease };
+            self.table.note(&action);
+            self.act(action, None);
+        }
+    }
+
+    /// Brings the calendar to this moment.
+    pub(super) fn keep_calendar(&mut self) {
+        let alone = self.calendar.line.is_alone();
+        if std::mem::replace(&mut self.calendar.was_alone, alone) != alone {
+            let windows = self.calendar.book.windows.len();
+            match alone {
+                true => tracing::info!(windows, "no controller answers: the calendar is kept here"),
+                false => tracing::info!("a controller answers and leads again"),
+            }
+        }
+        let Some(now) = self.calendar.now() else {
+            if alone && !self.calendar.book.windows.is_empty() && !self.calendar.no_time {
+                tracing::error!(
+                    "the time is not known; no window opens or closes before a controller answers"
+                );
+                self.calendar.no_time = true;
+            }
+            return self.store_calendar();
+        };
+        self.calendar.no_time = false;
+        if alone {
+            let steps = self.calendar.book.keep(now, &self.table);
+            for step in steps {
+                self.step(step, now);
+            }
+        } else {
+            self.calendar.overruns.clear();
+            if let Some(desired) = &*self.parts.desired.borrow() {
+                self.calendar.dirty |= self.calendar.book.follow(&desired.leases, now);
+            }
+            let outbox = &self.parts.outbox;
+            let gone = self.calendar.book.tidy(now, &self.table, |id| outbox.window_is_said(id));
+            for id in &gone {
+                outbox.drop_window(id);
+            }
+            self.calendar.dirty |= !gone.is_empty();
+        }
+        self.store_calendar();
+    }
+
+    fn step(&mut self, step: Step, now: Timestamp) {
+        match step {
+            Step::Opened(id) => {
+                tracing::info!(reservation = %id, "window opened, no controller answers");
+                self.calendar.dirty = true;
+                self.show_leases();
+            }
+            Step::Closed(id) => {
+                tracing::info!(reservation = %id, "window closed, no controller answers");
+                self.calendar.dirty = true;
+                self.show_leases();
+            }
+            Step::Overruns { id, why } => {
+                if self.calendar.overruns.insert(id.clone())
+                    && self.calendar.book.enforcement() == Enforcement::Warn
+                {
+                    tracing::warn!(%id, %why, "it is past its time and in somebody's way; enforcement is not on");
+                }
+            }
+            Step::Prove { lease, epoch, gpus, reserved_by } => {
+                let action = Action::Prove { lease, epoch, gpus, reserved_by };
+                self.table.note(&action);
+                self.act(action, None);
+            }
+            Step::Stop { id, epoch, grace, why } => {
+                if self.table.rows.get(&id).is_some_and(|row| row.stop_grace.is_some()) {
+                    return;
+                }
+                tracing::info!(%id, %why, "stopped for somebody else's sake, no controller answers");
+                if let Some(promise) = self.calendar.book.attempts.get_mut(&id) {
+                    promise.stopped = Some((why.clone(), now));
+                    self.calendar.dirty = true;
+                }
+                self.parts.outbox.stopped_alone(&id, epoch, why.clone(), now);
+                self.stop_alone(id, grace, &why);
+            }
+        }
+    }
+
+    fn stop_alone(&mut self, id: AllocationId, grace: Millis, why: &StopWhy) {
+        let action = Action::Stop { id: id.clone(), grace, why: why.to_string() };
+        self.table.note(&action);
+        let grace = Duration::from_millis(grace.0);
+        self.order(&id, Order::Stop { grace, why: why.to_string() });
+    }
+
+    /// Begins to store the book, unless that is under way.
+    fn store_calendar(&mut self) {
+        let calendar = &mut self.calendar;
+        let time_is_old = calendar.stored.elapsed() > STORE_TIME_EVERY;
+        if !calendar.saves.is_empty() || !(calendar.dirty || time_is_old) {
+            return;
+        }
+        calendar.dirty = false;
+        calendar.stored = Instant::now();
+        calendar.in_save.append(&mut calendar.waiting);
+        let (book, shelf, time) =
+            (calendar.book.clone(), calendar.shelf.clone(), calendar.line.anchor());
+        calendar.saves.spawn(async move {
+            let copy = book.clone();
+            let stored = spawn_blocking(move || shelf.store(&copy, time)).await;
+            let stored = stored.unwrap_or_else(|error| Err(ShelfError::Thread(error.to_string())));
+            if stored.is_err() {
+                tokio::time::sleep(STORE_AGAIN).await;
+            }
+            (book, stored)
+        });
+    }
+
+    fn saved(&mut self, book: &Book, result: Result<(), ShelfError>) {
+        let waiting = std::mem::take(&mut self.calendar.in_save);
+        match result {
+            Ok(()) => {
+                self.say_book(book);
+                for one in waiting {
+                    // Who asked may have given up; it is done all the same.
+                    drop(one.tell.send(Answer::Done));
+                }
+            }
+            Err(error) => {
+                let why = chain(&error);
+                tracing::error!(
+                    error = why,
+                    "the calendar is not durable; nothing of it is confirmed"
+                );
+                self.calendar.dirty = true;
+                for one in waiting {
+                    self.undo(&one.undo);
+                    drop(one.tell.send(Answer::NotDurable(why.clone())));
+                }
+            }
+        }
+    }
+
+    fn undo(&mut self, undo: &Undo) {
+        let book = &mut self.calendar.book;
+        match undo {
+            Undo::Grant(id) => drop(book.windows.remove(id)),
+            Undo::Revoke(id, ends_at) => book.revive(id, *ends_at),
+            Undo::Switch(at) => book.switches.retain(|switch| switch.at != *at),
+        }
+        self.show_leases();
+    }
+
+    fn asked(&mut self, ask: Ask) {
+        match ask {
+            Ask::Look(tell) => drop(tell.send(Box::new(self.seen()))),
+            Ask::Grant(wish, tell) => {
+                let id = wish.id.clone();
+                let done = self.grant(wish);
+                self.answer(tell, done.map(|()| Undo::Grant(id)));
+            }
+            Ask::Revoke(id, tell) => {
+                let now = self.calendar.now();
+                let done = now.ok_or(Refused::NoTime);
+                let done = done.and_then(|now| self.calendar.book.revoke(&id, now));
+                self.answer(tell, done.map(|ended_at| Undo::Revoke(id, ended_at)));
+            }
+            Ask::Enforce { mode, by, reason, tell } => {
+                let at = self.calendar.now().unwrap_or_else(crate::clock::now);
+                let switch = EnforcementSwitch { mode, by, reason, at };
+                let at = self.calendar.book.set_switch(switch);
+                self.calendar.overruns.clear();
+                tracing::warn!(
+                    mode = mode.word(),
+                    "enforcement without controllers was switched by root"
+                );
+                self.answer(tell, Ok(Undo::Switch(at)));
+            }
+        }
+    }
+
+    /// Done, but only said to be when it is on the disk; or refused.
+    fn answer(&mut self, tell: oneshot::Sender<Answer>, done: Result<Undo, Refused>) {
+        match done {
+            Ok(undo) => {
+                self.calendar.dirty = true;
+                self.calendar.waiting.push(Waiting { tell, undo });
+                self.show_leases();
+            }
+            Err(refused) => drop(tell.send(Answer::Refused(refused))),
+        }
+    }
+
+    fn grant(&mut self, wish: GrantWish) -> Result<(), Refused> {
+        if !self.calendar.line.is_alone() {
+            return Err(Refused::NotAlone);
+        }
+        let now = self.calendar.now().ok_or(Refused::NoTime)?;
+        let GrantWish { id, owner, gpus, length, by, reason } = wish;
+        let window = Window { starts_at: now, ends_at: now + length };
+        tracing::warn!(reservation = %id, %owner, gpus = gpus.len(), "root granted GPUs without a controller");
+        let grant = NodeGrant { by, reason };
+        self.calendar.book.grant(id, owner, gpus, window, grant, &self.table)
+    }
+
+    /// The node's own view, for the socket.
+    fn seen(&self) -> Seen {
+        let attempt = |(id, row): (&AllocationId, &Row)| {
+            let order = row.order.as_ref()?;
+            let promise = self.calendar.book.attempts.get(id);
+            Some(SeenAttempt {
+                id: id.clone(),
+                job: order.job.clone(),
+                owner: order.owner.clone(),
+                gpus: order.gpus.clone(),
+                starting: row.phase == Phase::Starting,
+                stopping: row.stop_grace.is_some(),
+                ends_at: promise.and_then(|promise| promise.ends_at),
+                within: promise.and_then(|promise| promise.within.clone()),
+            })
+        };
+        let rows = self.table.rows.iter().filter(|(_, row)| row.is_live());
+        Seen {
+            book: self.calendar.book.clone(),
+            attempts: rows.filter_map(attempt).collect(),
+            now: self.calendar.now(),
+            alone: self.calendar.line.is_alone(),
+            heard_at: self.calendar.line.heard_at(),
+            overruns: self.calendar.overruns.iter().cloned().collect(),
+        }
+    }
+}

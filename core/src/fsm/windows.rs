@@ -1,0 +1,473 @@
+//! Windows in agents' hands: handed out ahead, changed only with the agent's word, settled by what it did.
+//!
+//! Called by the handlers of reservations, by time and by agents' reports. Nothing here waits for an answer
+//! or concludes anything from a silence: what was handed out counts as given until the agent says otherwise.
+
+use super::{Fsm, Turn, cluster::check_text};
+use crate::allocation::StopWhy;
+use crate::event::Event;
+use crate::gpu::GPUS_PER_NODE_MAX;
+use crate::id::{AllocationId, ReservationId};
+use crate::lease::Epoch;
+use crate::name::{NodeName, ProjectName};
+use crate::node::{Liveness, Node};
+use crate::rejection::Rejection;
+use crate::reservation::{
+    GpuRequest, RESERVATION_LENGTH_MAX, RESERVATIONS_OPEN_MAX, Reservation, ReservationState,
+};
+use crate::time::{Timestamp, Window};
+use crate::window::{
+    AHEAD_SINCE, DesiredWindow, EnforcementSwitch, HAND_OUT_AHEAD, HandedOut, WINDOWS_PER_NODE_MAX,
+    WindowReport, Withdrawal,
+};
+
+impl Fsm {
+    /// Whether all members know of windows in agents' hands.
+    pub(super) fn hands_out(&self) -> bool {
+        self.cluster_version >= AHEAD_SINCE
+    }
+
+    /// What a node is told of the calendar: every window in its hands, and those it is to let go of.
+    pub(crate) fn desired_windows(&self, node: &NodeName) -> Vec<DesiredWindow> {
+        let told = self.reservations.values().filter(|r| r.node == *node).filter_map(|r| {
+            let given = r.handed_out.as_ref()?;
+            let withdrawn = given.withdrawn.is_some();
+            let wanted = r.is_open() || (withdrawn && !given.taken);
+            wanted.then(|| DesiredWindow {
+                reservation: r.id.clone(),
+                revision: given.revision,
+                lease: given.lease.clone(),
+                epoch: given.epoch,
+                owner: r.owner.clone(),
+                gpus: r.gpus.clone(),
+                window: r.window,
+                withdrawn,
+            })
+        });
+        told.collect()
+    }
+
+    /// When time alone next puts a window into an agent's hands.
+    pub(super) fn hand_out_at(&self, r: &Reservation) -> Option<Timestamp> {
+        let ahead = r.window.starts_at - HAND_OUT_AHEAD;
+        let waits = r.state == ReservationState::Scheduled && r.handed_out.is_none();
+        (waits && self.hands_out() && ahead > self.now).then_some(ahead)
+    }
+
+    /// Puts everything that begins soon into its agent's hands.
+    pub(super) fn hand_out_due(&mut self, turn: &mut Turn<'_>) {
+        let soon = self.now + HAND_OUT_AHEAD;
+        let mut due: Vec<(Timestamp, ReservationId)> = self
+            .reservations
+            .values()
+            .filter(|r| r.handed_out.is_none() && r.window.starts_at <= soon)
+            .filter(|r| matches!(r.state, ReservationState::Scheduled | ReservationState::Active))
+            .map(|r| (r.window.starts_at, r.id.clone()))
+            .collect();
+        due.sort();
+        for (_, id) in due {
+            self.hand_out(turn, &id);
+        }
+    }
+
+    /// Puts one window into its agent's hands, if it begins soon and the agent's hands are not full.
+    pub(super) fn hand_out(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        let now = self.now;
+        let Some(r) = self.reservations.get(id) else { return };
+        let begins = r.window.starts_at <= now;
+        let early = r.window.starts_at > now + HAND_OUT_AHEAD;
+        if r.handed_out.is_some() || early || !self.hands_out() {
+            return;
+        }
+        let Some(node) = self.nodes.get(&r.node) else { return };
+        // A silent agent gets nothing new into its hands, so that it can be taken back without it. One that was
+        // not asked yet after a restore may hold a newer order than this state knows of.
+        if node.uncounted || (!begins && node.liveness != Liveness::Ready) {
+            return;
+        }
+        let held = |other: &&Reservation| {
+            other.node == r.node && other.is_open() && other.handed_out.is_some()
+        };
+        if !begins && self.reservations.values().filter(held).count() >= WINDOWS_PER_NODE_MAX {
+            return;
+        }
+        let (node, held_until) = (r.node.clone(), r.window.ends_at);
+        // One that has begun has a lease already.
+        let lease = r.lease.as_ref().and_then(|id| self.leases.get(id));
+        let given = lease.map(|lease| (lease.id.clone(), lease.epoch));
+        let (lease, epoch) = given.unwrap_or_else(|| turn.next_lease());
+        let given = HandedOut {
+            lease,
+            epoch,
+            revision: turn.epoch,
+            taken: false,
+            held_until,
+            withdrawn: None,
+            opened_at: None,
+            closed_at: None,
+        };
+        turn.say(Event::WindowHandedOut { reservation: id.clone(), node, revision: turn.epoch });
+        if let Some(r) = self.reservations.get_mut(id) {
+            r.handed_out = Some(given);
+        }
+    }
+
+    /// A new order for a window in an agent's hands: what it had counts until it answers.
+    pub(super) fn revise(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &ReservationId,
+        withdrawn: Option<Withdrawal>,
+    ) {
+        let Some(r) = self.reservations.get_mut(id) else { return };
+        let Some(given) = &mut r.handed_out else { return };
+        given.revision = turn.epoch;
+        given.taken = false;
+        given.held_until = given.held_until.max(r.window.ends_at);
+        given.withdrawn = withdrawn;
+    }
+
+    /// Whether the reservation cannot start before its agent has let go of the window: it was cancelled, or
+    /// other GPUs are to take the place of broken ones. A silent agent keeps its window and opens it.
+    pub(super) fn waits_for_its_node(&mut self, turn: &mut Turn<'_>, id: &ReservationId) -> bool {
+        let Some(r) = self.reservations.get(id) else { return false };
+        let Some(given) = &r.handed_out else { return false };
+        if given.withdrawn.is_some() {
+            return true;
+        }
+        // One that was not asked yet after a restore is no reason to move.
+        let heard = |n: &Node| n.liveness == Liveness::Ready && !n.uncounted;
+        let heard = self.nodes.get(&r.node).is_some_and(heard);
+        let Some(why) = self.unfit(r).filter(|_| heard) else { return false };
+        if self.better_place(id).is_none() {
+            return false;
+        }
+        let node = self.reservations.get(id).map(|r| r.node.clone());
+        let delay = format!(
+            "{why}; it moves once {} lets go of it",
+            node.as_ref().map_or("", |n| n.as_str())
+        );
+        turn.say(Event::ReservationDelayed { reservation: id.clone(), why: delay.clone() });
+        if let Some(r) = self.reservations.get_mut(id) {
+            r.reason = Some(delay);
+        }
+        self.revise(turn, id, Some(Withdrawal::Moving { why }));
+        true
+    }
+
+    /// What an agent says of one window.
+    pub(super) fn window_reported(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: &NodeName,
+        report: &WindowReport,
+    ) {
+        let id = &report.reservation;
+        let Some(r) = self.reservations.get(id) else {
+            self.adopt_window(turn, node, report);
+            return;
+        };
+        // No log gave an order that is newer than this very entry.
+        if report.revision > turn.epoch {
+            return;
+        }
+        let known = r.handed_out.as_ref().map(|given| (given.revision, given.taken));
+        let uncounted = self.nodes.get(node).is_some_and(|n| n.uncounted);
+        let (newest, taken) = known.unwrap_or_default();
+        if r.node != *node {
+            let open = matches!(r.state, ReservationState::Scheduled | ReservationState::Cancelled);
+            if uncounted && open && report.revision > newest && !report.withdrawn {
+                // It was moved there after the backup.
+                self.ended_reservations.retain(|ended| ended != id);
+                self.adopt_window(turn, node, report);
+            }
+            return;
+        }
+        // What this state never handed out, it handed out after the backup.
+        if known.is_none() && !uncounted {
+            return;
+        }
+        self.note_own_doing(turn, node, report);
+        if report.revision > newest {
+            self.take_newer(turn, node, report);
+        } else if report.revision == newest && !taken {
+            turn.say(Event::WindowTaken { reservation: id.clone(), node: node.clone() });
+            self.taken(turn, id);
+        }
+        if report.revision >= newest && report.closed_at.is_some() {
+            self.closed_by_node(turn, node, id);
+        }
+    }
+
+    /// What the node did on its own, once.
+    fn note_own_doing(&mut self, turn: &mut Turn<'_>, node: &NodeName, report: &WindowReport) {
+        let id = &report.reservation;
+        let Some(given) = self.reservations.get_mut(id).and_then(|r| r.handed_out.as_mut()) else {
+            return;
+        };
+        if let Some(at) = report.opened_at
+            && given.opened_at.replace(at) != Some(at)
+        {
+            let (reservation, node) = (id.clone(), node.clone());
+            turn.say(Event::WindowOpenedByNode { reservation, node, at });
+        }
+        if let Some(at) = report.closed_at
+            && given.closed_at.replace(at) != Some(at)
+        {
+            let (reservation, node) = (id.clone(), node.clone());
+            turn.say(Event::WindowClosedByNode { reservation, node, at });
+        }
+    }
+
+    /// The agent has the newest order on its disk: what waited for that happens now.
+    fn taken(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        let now = self.now;
+        let Some(r) = self.reservations.get_mut(id) else { return };
+        let Some(given) = &mut r.handed_out else { return };
+        given.taken = true;
+        given.held_until = r.window.ends_at;
+        match given.withdrawn.clone() {
+            Some(Withdrawal::Cancelled { by }) if r.state == ReservationState::Scheduled => {
+                let reason = Some(format!("by {by}"));
+                self.finish_reservation(id, ReservationState::Cancelled, reason);
+                turn.say(Event::ReservationCancelled { reservation: id.clone(), by });
+            }
+            None | Some(Withdrawal::Cancelled { .. }) => {}
+            Some(Withdrawal::Ended) => given.held_until = now,
+            Some(Withdrawal::Moving { .. }) => {
+                r.handed_out = None;
+                if r.state == ReservationState::Scheduled && r.window.starts_at <= now {
+                    self.start_reservation(turn, id);
+                }
+            }
+        }
+    }
+
+    /// The agent has an order that this state never gave: it was restored from a backup. The agent's word
+    /// counts as far as nobody else was promised the GPUs meanwhile.
+    fn take_newer(&mut self, turn: &mut Turn<'_>, node: &NodeName, report: &WindowReport) {
+        let id = &report.reservation;
+        let Some(r) = self.reservations.get(id) else { return };
+        if report.withdrawn {
+            match r.state {
+                ReservationState::Scheduled => {
+                    let by = node.to_string();
+                    let why =
+                        format!("cancelled before the controllers were restored, {node} says");
+                    self.finish_reservation(id, ReservationState::Cancelled, Some(why));
+                    turn.say(Event::ReservationCancelled { reservation: id.clone(), by });
+                }
+                ReservationState::Active => {
+                    let why =
+                        format!("given back before the controllers were restored, {node} says");
+                    self.end_reservation(turn, id, &why);
+                }
+                ReservationState::Ending
+                | ReservationState::Ended
+                | ReservationState::Cancelled => {}
+            }
+            return;
+        }
+        if !r.is_open() {
+            self.revise(turn, id, Some(Withdrawal::Ended));
+            return;
+        }
+        let free_until = self.free_until(id, &report.gpus, report.window);
+        let Some(r) = self.reservations.get_mut(id) else { return };
+        if free_until < report.window.ends_at {
+            self.revise(turn, id, None);
+            return;
+        }
+        let ends_at = report.window.ends_at;
+        let changed = r.window.ends_at != ends_at;
+        r.window.ends_at = ends_at;
+        if let Some(given) = &mut r.handed_out {
+            given.revision = report.revision;
+        }
+        self.taken(turn, id);
+        if changed {
+            turn.say(Event::ReservationExtended { reservation: id.clone(), ends_at });
+        }
+        if self.reservations.get(id).is_some_and(|r| r.handed_out.is_some()) {
+            turn.say(Event::WindowTaken { reservation: id.clone(), node: node.clone() });
+        }
+    }
+
+    /// The first instant of the window at which somebody else was promised one of the GPUs; its end if nobody
+    /// was.
+    fn free_until(
+        &self,
+        id: &ReservationId,
+        gpus: &[crate::name::GpuUuid],
+        window: Window,
+    ) -> Timestamp {
+        self.reservations
+            .values()
+            .filter(|other| other.id != *id)
+            .filter(|other| {
+                matches!(other.state, ReservationState::Scheduled | ReservationState::Active)
+            })
+            .filter(|other| other.gpus.iter().any(|gpu| gpus.contains(gpu)))
+            .filter(|other| other.claim().overlaps(&window))
+            .map(|other| other.claim().starts_at.max(window.starts_at))
+            .fold(window.ends_at, Timestamp::min)
+    }
+
+    /// The node's calendar ran on without us and this window is over there.
+    fn closed_by_node(&mut self, turn: &mut Turn<'_>, node: &NodeName, id: &ReservationId) {
+        let why = format!("its time is over; {node} ended it on its own");
+        match self.reservations.get(id).map(|r| &r.state) {
+            Some(ReservationState::Scheduled) => {
+                self.finish_reservation(id, ReservationState::Ended, Some(served(node)));
+                turn.say(Event::ReservationEnded { reservation: id.clone() });
+            }
+            Some(ReservationState::Active) => self.end_reservation(turn, id, &why),
+            Some(ReservationState::Ended) => {
+                if let Some(r) = self.reservations.get_mut(id) {
+                    r.reason = Some(served(node));
+                }
+            }
+            Some(ReservationState::Ending | ReservationState::Cancelled) | None => {}
+        }
+    }
+
+    /// A window that this state does not know: granted on the node by root, or made after the backup that the
+    /// controllers were restored from. It counts as given, as far as nobody else was promised its GPUs.
+    fn adopt_window(&mut self, turn: &mut Turn<'_>, node: &NodeName, report: &WindowReport) {
+        let ours = |gpu| self.gpus.get(gpu).is_some_and(|g| g.node == *node);
+        let open = self.reservations.values().filter(|r| r.is_open()).count();
+        let over = report.closed_at.is_some() || report.window.ends_at <= self.now;
+        if report.withdrawn || !report.gpus.iter().all(ours) || open >= RESERVATIONS_OPEN_MAX {
+            return;
+        }
+        let id = report.reservation.clone();
+        let from = report.window.starts_at;
+        let rest = Window { starts_at: from.max(self.now), ends_at: report.window.ends_at };
+        let free_until = match over {
+            true => report.window.ends_at,
+            false => self.free_until(&id, &report.gpus, rest),
+        };
+        turn.say(Event::WindowAdopted {
+            reservation: id.clone(),
+            node: node.clone(),
+            owner: report.owner.clone(),
+            gpus: report.gpus.clone(),
+            starts_at: from,
+            ends_at: free_until,
+            granted: report.granted.clone(),
+        });
+        // Somebody else was promised the GPUs from its very beginning: the agent is told to let go.
+        let no_room = !over && free_until <= rest.starts_at;
+        let (lease, epoch) = turn.next_lease();
+        let note = report.granted.as_ref().map_or(String::new(), |grant| grant.reason.clone());
+        let reservation = Reservation {
+            id: id.clone(),
+            owner: report.owner.clone(),
+            project: ProjectName::default_project(),
+            node: node.clone(),
+            gpus: report.gpus.clone(),
+            wish: GpuRequest {
+                count: u32::try_from(report.gpus.len()).unwrap_or(u32::MAX),
+                uuids: report.gpus.clone(),
+                ..GpuRequest::default()
+            },
+            window: Window { starts_at: from, ends_at: free_until.max(from) },
+            note,
+            state: ReservationState::Scheduled,
+            lease: None,
+            created_at: self.now,
+            reason: None,
+            handed_out: Some(HandedOut {
+                lease,
+                epoch,
+                revision: turn.epoch,
+                taken: over,
+                held_until: free_until.max(from),
+                withdrawn: no_room.then_some(Withdrawal::Ended),
+                opened_at: None,
+                closed_at: None,
+            }),
+        };
+        self.reservations.insert(id.clone(), reservation);
+        self.note_own_doing(turn, node, report);
+        if over || no_room {
+            let why = if over { served(node) } else { "others were promised its GPUs".to_owned() };
+            self.finish_reservation(&id, ReservationState::Ended, Some(why));
+            turn.say(Event::ReservationEnded { reservation: id });
+        } else if from <= self.now {
+            self.start_reservation(turn, &id);
+        }
+    }
+
+    /// An operator vouches that nothing runs on the GPU: nobody will open a window on it that was taken back.
+    pub(super) fn settle_withdrawn(&mut self, turn: &mut Turn<'_>, gpu: &crate::name::GpuUuid) {
+        let waits = |r: &&Reservation| {
+            let given = r.handed_out.as_ref().filter(|given| !given.taken);
+            r.gpus.contains(gpu) && given.is_some_and(|given| given.withdrawn.is_some())
+        };
+        let ids: Vec<ReservationId> =
+            self.reservations.values().filter(waits).map(|r| r.id.clone()).collect();
+        for id in ids {
+            self.taken(turn, &id);
+        }
+    }
+
+    /// While no controller answered, the node stopped an attempt whose time was over, for somebody else's sake.
+    pub(super) fn stopped_alone(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: &NodeName,
+        id: &AllocationId,
+        epoch: Epoch,
+        why: &StopWhy,
+    ) {
+        let known = self.allocations.get(id).is_some_and(|a| a.node == *node && a.epoch == epoch);
+        let may = matches!(why, StopWhy::TimeLimit | StopWhy::ReservationEnded);
+        if known && may {
+            self.stop_allocation(turn, id, why.clone());
+        }
+    }
+
+    pub(super) fn enforcement_switched(
+        &mut self,
+        turn: &mut Turn<'_>,
+        name: &NodeName,
+        switch: &EnforcementSwitch,
+    ) {
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        // Each is said again with every connection, in the order in which they were made.
+        if node.enforcement.as_ref().is_some_and(|known| known.at >= switch.at) {
+            return;
+        }
+        node.enforcement = Some(switch.clone());
+        turn.say(Event::EnforcementSwitched { node: name.clone(), switch: switch.clone() });
+    }
+}
+
+fn served(node: &NodeName) -> String {
+    format!("{node} served it on its own, while no controller answered")
+}
+
+/// Checks what an agent says of a window before any of it is believed.
+pub(super) fn check_window_report(report: &WindowReport) -> Result<(), Rejection> {
+    if report.gpus.is_empty() || report.gpus.len() > GPUS_PER_NODE_MAX {
+        return Err(Rejection::field("window.gpus", format!("must be 1 to {GPUS_PER_NODE_MAX}")));
+    }
+    let Window { starts_at, ends_at } = report.window;
+    if ends_at > Timestamp::MAX_ACCEPTED || ends_at.since(starts_at) > RESERVATION_LENGTH_MAX {
+        return Err(Rejection::field("window.ends_at", "too late, or too long"));
+    }
+    match &report.granted {
+        None => Ok(()),
+        Some(grant) => {
+            check_text("window.granted.by", &grant.by)?;
+            check_text("window.granted.reason", &grant.reason)
+        }
+    }
+}
+
+/// Checks what root typed before it is stored and shown.
+pub(super) fn check_switch(switch: &EnforcementSwitch) -> Result<(), Rejection> {
+    check_text("enforcement.by", &switch.by)?;
+    check_text("enforcement.reason", &switch.reason)
+}
