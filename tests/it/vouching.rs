@@ -45,6 +45,12 @@ fn is(seat: &Seat<'_>, name: &str, admin: bool) -> Result<()> {
 fn needs_nothing(lab: &Lab) -> Result<()> {
     let seat = Seat::at(lab, "titan01", USER_ID)?;
     is(&seat, USER, false)?;
+    // Nobody gets through to the socket but by these two.
+    let run_dir = lab.dev_file()?.node("titan01")?.state_dir.with_file_name("run");
+    for (path, passed) in [(run_dir.clone(), 0o005), (run_dir.join("agent.sock"), 0o006)] {
+        let mode = fs::metadata(&path)?.permissions().mode();
+        ensure!(mode & 0o007 == passed, "{} has mode {mode:o}", path.display());
+    }
     let pair = seat.certificate()?;
     let mode = fs::metadata(&pair)?.permissions().mode() & 0o777;
     ensure!(mode == 0o600, "{} has mode {mode:o}", pair.display());

@@ -124,6 +124,8 @@ pub enum Refused {
     Full,
     #[error("there is no grant {id} that is not over")]
     NoGrant { id: ReservationId },
+    #[error("the controllers have made {id} a reservation; `fleet release {id}` ends it")]
+    TakenOver { id: ReservationId },
 }
 
 impl Held {
@@ -525,10 +527,11 @@ impl Book {
     /// Root takes a grant back early. Gives the end that it had.
     pub fn revoke(&mut self, id: &ReservationId, now: Timestamp) -> Result<Timestamp, Refused> {
         let held = self.windows.get_mut(id);
-        let own = held.filter(|held| {
-            held.granted.is_some() && held.revision == Epoch::default() && held.stage == Stage::Open
-        });
+        let own = held.filter(|held| held.granted.is_some() && held.stage == Stage::Open);
         let held = own.ok_or_else(|| Refused::NoGrant { id: id.clone() })?;
+        if held.revision != Epoch::default() {
+            return Err(Refused::TakenOver { id: id.clone() });
+        }
         let ended_at = held.window.ends_at;
         held.window.ends_at = now.max(held.window.starts_at + Millis(1));
         Ok(ended_at)

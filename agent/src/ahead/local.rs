@@ -165,6 +165,7 @@ fn status_of(answer: Answer) -> Result<(), Status> {
             Refused::NotAlone
             | Refused::NoTime
             | Refused::InUse { .. }
+            | Refused::TakenOver { .. }
             | Refused::Promised { .. } => Err(Status::failed_precondition(refused.to_string())),
         },
     }

@@ -296,6 +296,10 @@ fn root_grants_what_is_nobodys_and_takes_it_back() {
     assert_eq!(kept(&mut book, &mut table, at(10)), ["close res-g", "prove lease-g"]);
     assert!(matches!(book.revoke(&res("g"), at(11)), Err(Refused::NoGrant { .. })));
     assert!(matches!(book.revoke(&res("a"), at(11)), Err(Refused::NoGrant { .. })));
+    // Taken over by the controllers it is a reservation like any other.
+    grant(&mut book, "i", &[3], 60).unwrap();
+    assert!(book.take(&document(vec![told("i", 9, &[3], 0, 60)], Vec::new()), |_| panic!("old")));
+    assert!(matches!(book.revoke(&res("i"), at(12)), Err(Refused::TakenOver { .. })));
 }
 
 #[test]

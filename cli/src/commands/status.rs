@@ -17,18 +17,23 @@ use crate::times::Clock;
 
 pub(super) async fn run(context: &Context, args: &StatusArgs) -> Result<Exit, Failure> {
     let printer = context.printer(&args.output)?;
-    let client = match context.client() {
-        Ok(client) => client.stale(args.stale.stale),
-        // Not even a certificate could be had; and nothing can be watched by it.
-        Err(failure) if nobody_decides(&failure) => {
-            print(&of_this_node(context, &printer, failure).await?)?;
-            return Ok(Exit::Done);
-        }
-        Err(failure) => return Err(failure),
+    let client = context.client().map(|client| client.stale(args.stale.stale));
+    let client = match client {
+        Err(failure) if !nobody_decides(&failure) => return Err(failure),
+        client => client,
     };
-    watch::show(&client, args.watch, async || match of_the_fleet(&client, &printer).await {
-        Err(failure) if nobody_decides(&failure) => of_this_node(context, &printer, failure).await,
-        answer => answer,
+    watch::show(client.as_ref().ok(), args.watch, async || {
+        let answer = match &client {
+            Ok(client) => of_the_fleet(client, &printer).await,
+            // Not even a certificate could be had.
+            Err(failure) => Err(failure.clone()),
+        };
+        match answer {
+            Err(failure) if nobody_decides(&failure) => {
+                of_this_node(context, &printer, failure, args.watch.watch).await
+            }
+            answer => answer,
+        }
     })
     .await
 }
@@ -52,16 +57,24 @@ async fn of_the_fleet(client: &Client, printer: &Printer) -> Result<String, Fail
     Ok(text)
 }
 
-/// Where no controller answers: what the agent of this very machine knows, and how old that is.
+/// Where no controller answers: what the agent of this very machine knows, and how old that is. On a screen that
+/// is drawn again and again that stands above it.
 async fn of_this_node(
     context: &Context,
     printer: &Printer,
     failure: Failure,
+    on_screen: bool,
 ) -> Result<String, Failure> {
     let Some(status) = local::node_status(context).await else { return Err(failure) };
-    say(&format!("warning: {}", harmless(&failure.message)));
-    say(&format!("this is what {}'s own agent knows; {}", status.node, status.age()));
-    printer.one(&status)
+    let warning = format!("warning: {}", harmless(&failure.message));
+    let source = format!("this is what {}'s own agent knows; {}", status.node, status.age());
+    let text = printer.one(&status)?;
+    if on_screen {
+        return Ok(format!("{warning}\n{source}\n\n{text}"));
+    }
+    say(&warning);
+    say(&source);
+    Ok(text)
 }
 
 pub(super) async fn fetch(client: &Client) -> Result<Status, Failure> {

@@ -33,14 +33,16 @@ impl Drop for OtherScreen {
 
 /// Prints `look` once, or with `--watch` every two seconds until Ctrl-C; and how old it may be, where `client`
 /// was told so.
-pub(super) async fn show(
-    client: &Client,
+pub(super) async fn show<'a>(
+    client: impl Into<Option<&'a Client>>,
     args: WatchArgs,
     look: impl AsyncFn() -> Result<String, Failure>,
 ) -> Result<Exit, Failure> {
+    let client = client.into();
+    let age = || client.and_then(Client::take_age);
     if !args.watch {
         print(&look().await?)?;
-        if let Some(age) = client.take_age() {
+        if let Some(age) = age() {
             say(&age);
         }
         return Ok(Exit::Done);
@@ -50,7 +52,7 @@ pub(super) async fn show(
     }
     again_and_again(WATCH_PERIOD, async || {
         let text = look().await?;
-        Ok(match client.take_age() {
+        Ok(match age() {
             Some(age) => format!("{}\n\n{age}\n", text.trim_end()),
             None => text,
         })
