@@ -123,6 +123,10 @@ impl Failure {
                 failure.hint = Some(hint.to_owned());
             }
             Rejection::NotFound { kind, .. } => failure.hint = hint_for_missing(kind),
+            Rejection::LinesRefused { problems } => {
+                let lines = problems.iter();
+                failure.details = lines.map(|p| format!("{}: {}", p.line + 1, p.why)).collect();
+            }
             Rejection::InvalidField { .. }
             | Rejection::Denied { .. }
             | Rejection::AlreadyEnded { .. }
@@ -203,7 +207,7 @@ fn gpus(count: usize) -> String {
 
 fn exit_of_rejection(rejection: &Rejection) -> Exit {
     match rejection {
-        Rejection::InvalidField { .. } => Exit::Usage,
+        Rejection::InvalidField { .. } | Rejection::LinesRefused { .. } => Exit::Usage,
         Rejection::NotFound { .. } => Exit::NotFound,
         Rejection::Denied { .. } | Rejection::TokenRefused { .. } => Exit::Denied,
         Rejection::AlreadyEnded { .. }

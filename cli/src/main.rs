@@ -16,6 +16,7 @@ mod login;
 mod node_names;
 mod output;
 mod sizes;
+mod spreadsheet;
 mod times;
 
 use std::process::ExitCode;

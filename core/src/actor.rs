@@ -178,7 +178,9 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
     refuse_shut_out(fsm, actor)?;
     match command {
         Command::Access(command) => authorize_access(actor, command),
-        Command::CreateReservation(_) | Command::SubmitJob(_) => any_user(actor),
+        Command::CreateReservation(_)
+        | Command::ImportReservations { .. }
+        | Command::SubmitJob(_) => any_user(actor),
         Command::ExtendReservation { id, .. } | Command::ReleaseReservation { id } => {
             owner_or_admin(actor, fsm.reservation(id).map(|r| &r.owner))
         }

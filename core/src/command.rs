@@ -214,6 +214,10 @@ pub enum Command {
     },
 
     CreateReservation(CreateReservation),
+    /// A spreadsheet's lines: all of them, or none.
+    ImportReservations {
+        reservations: Vec<CreateReservation>,
+    },
     ExtendReservation {
         id: ReservationId,
         ends_at: Timestamp,
@@ -315,6 +319,7 @@ impl Command {
             Command::InitCluster { .. } => "init_cluster",
             Command::SetClusterVersion { .. } => "set_cluster_version",
             Command::CreateReservation(_) => "create_reservation",
+            Command::ImportReservations { .. } => "import_reservations",
             Command::ExtendReservation { .. } => "extend_reservation",
             Command::ReleaseReservation { .. } => "release_reservation",
             Command::SubmitJob(_) => "submit_job",
@@ -374,6 +379,7 @@ impl Command {
             | Command::RemoveController { .. }
             | Command::Access(_) => 1,
             Command::CheckState { .. } => 2,
+            Command::ImportReservations { .. } => 3,
             Command::ReportNode { reports, .. } => {
                 reports.iter().map(Report::since_version).max().unwrap_or(1)
             }
@@ -410,6 +416,7 @@ impl Command {
             | Command::CheckState { .. }
             | Command::RecordRefusals { .. } => false,
             Command::CreateReservation(_)
+            | Command::ImportReservations { .. }
             | Command::ExtendReservation { .. }
             | Command::ReleaseReservation { .. }
             | Command::SubmitJob(_)

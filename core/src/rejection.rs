@@ -28,6 +28,17 @@ pub struct Slot {
     pub gpus: Vec<GpuUuid>,
 }
 
+/// Why one line of an import cannot be taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineProblem {
+    /// Counted from 0, in the order of the request.
+    pub line: u32,
+    pub why: Rejection,
+    /// The earlier line that takes what this one wants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_by: Option<u32>,
+}
+
 /// Why a command was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
@@ -76,6 +87,8 @@ pub enum Rejection {
     WrongCluster { have: String },
     #[error("{what} is in use: {}", by.join(", "))]
     InUse { what: String, by: Vec<String> },
+    #[error("nothing was imported: {} of its lines cannot be taken", problems.len())]
+    LinesRefused { problems: Vec<LineProblem> },
 }
 
 impl Rejection {
@@ -101,6 +114,7 @@ impl Rejection {
             Rejection::BreaksQuorum { .. } => "breaks_quorum",
             Rejection::WrongCluster { .. } => "wrong_cluster",
             Rejection::InUse { .. } => "in_use",
+            Rejection::LinesRefused { .. } => "lines_refused",
         }
     }
 

@@ -6,6 +6,17 @@ use crate::id::{AllocationId, JobId, ReservationId, TokenId};
 use crate::rejection::Rejection;
 use crate::time::Timestamp;
 
+/// What became of one line of an import.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ImportedLine {
+    Created(ReservationId),
+    /// The same reservation is there already.
+    There(ReservationId),
+    /// Its window is over.
+    Over,
+}
+
 /// The answer to an accepted command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -13,6 +24,10 @@ pub enum Reply {
     Done,
     ReservationCreated {
         id: ReservationId,
+    },
+    /// One answer for each line, in its order.
+    ReservationsImported {
+        lines: Vec<ImportedLine>,
     },
     ReservationExtended {
         id: ReservationId,

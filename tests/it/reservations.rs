@@ -24,6 +24,7 @@ fn windows_and_their_ends() -> Result<()> {
     steps.step("other people's jobs respect it ahead of time", || ahead_of_time(&lab));
     steps.step("extended, shortened, given back", || changed(&lab));
     steps.step("others cannot touch it", || others(&lab));
+    steps.step("a spreadsheet is taken over whole, or not at all", || spreadsheet(&lab));
     steps.step("--wait waits, and gives up in time", || waiting(&lab));
     steps.step("a note may say anything harmless", || {
         let id = lab.output(&["reserve", "-G", "1", "-t", "1h", "--note", "Größe: 3 × 4, 日本"])?;
@@ -46,6 +47,43 @@ fn reservation_in(lab: &Lab, id: &str, state: &str, limit: Duration) -> Result<V
         Ok((last["state"] == state).then(|| last.clone()))
     })
     .with_context(|| last.to_string())
+}
+
+fn spreadsheet(lab: &Lab) -> Result<()> {
+    lab.clear_away()?;
+    let file = lab.path("gpus.csv");
+    let import = |text: &str, words: &[&str]| {
+        fs::write(&file, text)?;
+        let name = file.to_string_lossy();
+        lab.run(&[&["reservation", "import", &name], words].concat())
+    };
+    let good = "user;node;gpu;start;end;note\n\
+        alice;titan01;0 1;+1h;+3h;figures\n\
+        bob;;titan02:0;2030-01-01;2030-01-02 00:00;\n\
+        carol;titan02;1;2020-01-01;2020-01-02 00:00;long ago\n";
+    // Twelve years ahead is too far, and so is bob's wish.
+    let far = import(good, &["--dry-run"])?;
+    far.fails(2, &["error: nothing was imported", "line 3: starts_at: at most"])?;
+    let good = good.replace("2030-01-01;2030-01-02 00:00", "+5h;+6h");
+    let tried = import(&good, &["--dry-run"])?;
+    tried.ok()?;
+    ensure!(tried.stderr.contains("nothing was changed; 2 would be imported, 1 over"), "{tried:?}");
+    ensure!(lab.json(&["reservation", "list"])?["items"] == serde_json::json!([]), "{tried:?}");
+    let done = import(&good, &["--json"])?;
+    let items: Value = serde_json::from_str(&done.stdout)?;
+    let outcomes: Vec<_> = (0..3).map(|at| items["items"][at]["outcome"].as_str()).collect();
+    ensure!(outcomes == [Some("created"), Some("created"), Some("over")], "{items}");
+    let owners = lab.json(&["reservation", "list", "--user", "alice"])?;
+    ensure!(owners["items"][0]["note"] == "figures", "{owners}");
+    // One bad line, and nothing of the rest.
+    let bad = "user,gpus,start,end\ndave,1,+10h,+11h\nalice,v9:1,+10h,+11h\n,1,soon,\n";
+    import(bad, &[])?
+        .fails(2, &["line 4: start: \"soon\"", "line 4: end: empty", "line 4: user: empty"])?;
+    let bad = bad.replace(",1,soon,", "erin,2,+1h,+2h");
+    import(&bad, &[])?.fails(2, &["nothing was imported", "line 3: ", "v9"])?;
+    let all = lab.json(&["reservation", "list"])?;
+    ensure!(all["items"].as_array().is_some_and(|items| items.len() == 2), "{all}");
+    lab.clear_away()
 }
 
 fn overlap(lab: &Lab) -> Result<()> {

@@ -40,8 +40,8 @@ pub(crate) use node::{
 pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs, WatchArgs};
 pub(crate) use reservation::{
-    ExtendArgs, ReleaseArgs, ReservationArgs, ReservationListArgs, ReservationShowArgs,
-    ReservationVerb, ReserveArgs, WishArgs,
+    ExtendArgs, ReleaseArgs, ReservationArgs, ReservationImportArgs, ReservationListArgs,
+    ReservationShowArgs, ReservationVerb, ReserveArgs, WishArgs,
 };
 pub(crate) use run::{ExecArgs, RunArgs};
 pub(crate) use snapshot::{SnapshotArgs, SnapshotSaveArgs, SnapshotVerb};

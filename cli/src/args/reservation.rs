@@ -95,6 +95,8 @@ pub(crate) enum ReservationVerb {
     List(ReservationListArgs),
     /// Show one
     Show(ReservationShowArgs),
+    /// Take over a spreadsheet: all its lines, or none
+    Import(ReservationImportArgs),
 }
 
 #[derive(Debug, Clone, Default, Args)]
@@ -108,6 +110,25 @@ pub(crate) struct ReservationListArgs {
     pub(crate) watch: WatchArgs,
     #[command(flatten)]
     pub(crate) stale: StaleArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The first line names the columns: user, gpus (2 or v100:2) or gpu (titan01:0 titan01:1), node, start, \
+    end, note, project. What is there already and what is over is left out, so an import may be repeated.\n\n\
+    Examples:\n  \
+    fleet reservation import gpus.csv --dry-run\n  \
+    fleet reservation import gpus.csv"
+)]
+pub(crate) struct ReservationImportArgs {
+    /// The spreadsheet as CSV; - is standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: std::path::PathBuf,
+    /// Only say what would come of it
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

@@ -13,7 +13,7 @@ use crate::output::gpu::Gpu;
 use crate::output::text::{ask, print, say};
 
 /// The kind of object for `Resolve`.
-const KIND: &str = "gpu";
+pub(super) const KIND: &str = "gpu";
 /// How long a node may take to carry out what was cleared; it goes on after that, too.
 const CLEAR_MAX: Duration = Duration::from_secs(10);
 const CLEAR_LOOK: Duration = Duration::from_millis(200);

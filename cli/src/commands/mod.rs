@@ -9,6 +9,7 @@ mod controller;
 mod dev;
 mod exec;
 mod gpu;
+mod import;
 mod job;
 mod local;
 mod login;
@@ -201,6 +202,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             None => reservation::list(context, &args.list).await,
             Some(ReservationVerb::List(list)) => reservation::list(context, &list).await,
             Some(ReservationVerb::Show(show)) => reservation::show(context, &show).await,
+            Some(ReservationVerb::Import(args)) => import::run(context, &args).await,
         },
         Verb::Checkpoint(args) => match args.verb {
             None => job::checkpoints(context, &CheckpointListArgs::default()).await,

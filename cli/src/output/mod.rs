@@ -7,6 +7,7 @@
 pub(crate) mod checkpoint;
 pub(crate) mod controller;
 pub(crate) mod gpu;
+pub(crate) mod imported;
 pub(crate) mod job;
 pub(crate) mod local;
 pub(crate) mod log_level;

@@ -348,6 +348,7 @@ impl Fleet for Service {
         list_reservations(ListReservationsRequest) -> ListReservationsResponse;
         list_checkpoints(ListCheckpointsRequest) -> ListCheckpointsResponse;
         explain(ExplainRequest) -> Explanation;
+        import_reservations(ImportReservationsRequest) -> ImportReservationsResponse;
         extend_reservation(ExtendReservationRequest) -> Reservation;
         release_reservation(ReleaseReservationRequest) -> Reservation;
         cordon_node(CordonNodeRequest) -> Node;

@@ -26,7 +26,7 @@ impl Context {
             items.reverse();
             return Ok(items);
         }
-        let owner = writes::owner(&asked.owner, caller)?;
+        let owner = writes::owner(&asked.owner, caller).map_err(|r| to_status(&r))?;
         self.newest().await?;
         let mut jobs: Vec<(u64, JobId)> = self.raft.read(|fsm| {
             let saved = fsm.jobs().values().filter(|job| job.last_checkpoint.is_some());

@@ -188,6 +188,13 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.create_reservation(request).await?))
     }
 
+    async fn import_reservations(
+        &self,
+        request: Request<v1::ImportReservationsRequest>,
+    ) -> Reply<v1::ImportReservationsResponse> {
+        Ok(Response::new(self.0.import_reservations(request).await?))
+    }
+
     async fn extend_reservation(
         &self,
         request: Request<v1::ExtendReservationRequest>,

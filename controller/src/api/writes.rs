@@ -40,10 +40,11 @@ pub(super) fn reservation_id(text: &str) -> Result<ReservationId, Status> {
     ReservationId::parse(text).map_err(|e| invalid("id", e))
 }
 
-pub(super) fn owner(said: &str, caller: &UserName) -> Result<UserName, Status> {
+/// Whom it is for: the caller, where nobody is named.
+pub(super) fn owner(said: &str, caller: &UserName) -> Result<UserName, Rejection> {
     match said {
         "" => Ok(caller.clone()),
-        name => UserName::parse(name).map_err(|e| invalid("owner", e)),
+        name => UserName::parse(name).map_err(|e| Rejection::field("owner", e.to_string())),
     }
 }
 
@@ -55,6 +56,32 @@ impl Context {
         let caller = self.callers.user(&request).await?;
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
+        let id = self.new_reservation_id()?;
+        let wish = self.reservation_wish(&request, id, &caller.name).map_err(|r| to_status(&r))?;
+        match self.change(&caller.actor, Some(key), Command::CreateReservation(wish)).await? {
+            Reply::ReservationCreated { id } => self.reservation_view(&id),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// An id that no reservation has.
+    pub(super) fn new_reservation_id(&self) -> Result<ReservationId, Status> {
+        for _ in 0..ID_DRAWS_MAX {
+            let id = random::reservation_id().map_err(|e| Status::internal(e.to_string()))?;
+            if self.raft.read(|fsm| fsm.reservation(&id).is_none()) {
+                return Ok(id);
+            }
+        }
+        Err(Status::internal("no free id was drawn"))
+    }
+
+    /// What a request wishes for, its fields checked; `caller` gets it where nobody else is named.
+    pub(super) fn reservation_wish(
+        &self,
+        request: &v1::CreateReservationRequest,
+        id: ReservationId,
+        caller: &UserName,
+    ) -> Result<CreateReservation, Rejection> {
         let starts_at = match request.starts_at_unix_ms {
             0 => self.clock.now(),
             millis => Timestamp(millis),
@@ -63,30 +90,18 @@ impl Context {
             (0, 0) => starts_at + RESERVATION_LENGTH_DEFAULT,
             (0, length) => starts_at + Millis(length),
             (end, 0) => Timestamp(end),
-            (_, _) => return Err(invalid("length_ms", "give an end or a length, not both")),
-        };
-        let gpus = wish::gpus(request.gpus.as_ref()).map_err(|r| to_status(&r))?;
-        let owner = owner(&request.owner, &caller.name)?;
-        let project = wish::project(&request.project).map_err(|r| to_status(&r))?;
-        for _ in 0..ID_DRAWS_MAX {
-            let id = random::reservation_id().map_err(|e| Status::internal(e.to_string()))?;
-            if self.raft.read(|fsm| fsm.reservation(&id).is_some()) {
-                continue;
+            (_, _) => {
+                return Err(Rejection::field("length_ms", "give an end or a length, not both"));
             }
-            let command = Command::CreateReservation(CreateReservation {
-                id,
-                owner,
-                project,
-                gpus,
-                window: Window { starts_at, ends_at },
-                note: request.note,
-            });
-            return match self.change(&caller.actor, Some(key), command).await? {
-                Reply::ReservationCreated { id } => self.reservation_view(&id),
-                other => Err(unexpected(&other)),
-            };
-        }
-        Err(Status::internal("no free id was drawn"))
+        };
+        Ok(CreateReservation {
+            id,
+            owner: owner(&request.owner, caller)?,
+            project: wish::project(&request.project)?,
+            gpus: wish::gpus(request.gpus.as_ref())?,
+            window: Window { starts_at, ends_at },
+            note: request.note.clone(),
+        })
     }
 
     pub(super) async fn extend_reservation(
@@ -160,7 +175,7 @@ impl Context {
         let caller = self.callers.user(&request).await?;
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
-        let owner = owner(&request.owner, &caller.name)?;
+        let owner = owner(&request.owner, &caller.name).map_err(|r| to_status(&r))?;
         // The kernel vouches for the caller's uid, not for anybody else's.
         let expected_uid = caller.uid.filter(|_| owner == caller.name);
         let spec = request.spec.ok_or_else(|| invalid("spec", "a job needs a spec"))?;

@@ -33,6 +33,7 @@ mod cluster;
 mod controllers;
 mod deadlines;
 mod eviction;
+mod import;
 mod invariants;
 mod jobs;
 mod leases;
@@ -48,6 +49,7 @@ pub mod validate;
 mod windows;
 
 pub use adoption::Restored;
+pub use import::IMPORT_LINES_MAX;
 pub use invariants::Violation;
 pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
 pub use storm::Freeze;
@@ -222,6 +224,9 @@ impl Fsm {
     fn check_wish(&self, actor: &Actor, command: &Command) -> Result<(), Rejection> {
         match command {
             Command::CreateReservation(wish) => self.check_reservation(actor, wish).map(|_| ()),
+            Command::ImportReservations { reservations } => {
+                self.try_import(actor, reservations).map(|_| ())
+            }
             Command::ExtendReservation { id, ends_at } => self.check_extension(id, *ends_at),
             Command::ReleaseReservation { id } => self.open_reservation(id).map(|_| ()),
             Command::SubmitJob(wish) => self.check_job(actor, wish),
@@ -266,6 +271,9 @@ impl Fsm {
             }
             Command::SetClusterVersion { version } => self.set_cluster_version(turn, *version),
             Command::CreateReservation(wish) => self.create_reservation(turn, wish),
+            Command::ImportReservations { reservations } => {
+                self.import_reservations(turn, reservations)
+            }
             Command::ExtendReservation { id, ends_at } => {
                 self.extend_reservation(turn, id, *ends_at)
             }

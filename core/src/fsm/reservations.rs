@@ -21,42 +21,40 @@ use crate::reservation::{
 use crate::time::{Timestamp, Window};
 use crate::window::Withdrawal;
 
+/// What a wish gets: when, and which GPUs of which node.
+pub(super) type Granted = (Window, NodeName, Vec<GpuUuid>);
+
 impl Fsm {
     pub(super) fn create_reservation(
         &mut self,
         turn: &mut Turn<'_>,
         wish: &CreateReservation,
     ) -> Result<Reply, Rejection> {
-        let (window, node, gpus) = self.check_reservation(turn.actor, wish)?;
+        let granted = self.check_reservation(turn.actor, wish)?;
+        self.book(turn, wish, granted);
+        self.start_if_begun(turn, &wish.id);
+        Ok(Reply::ReservationCreated { id: wish.id.clone() })
+    }
+
+    /// Writes down what was granted.
+    pub(super) fn book(&mut self, turn: &mut Turn<'_>, wish: &CreateReservation, granted: Granted) {
+        let reservation = scheduled(wish, granted, self.now);
         turn.say(Event::ReservationCreated {
             reservation: wish.id.clone(),
             owner: wish.owner.clone(),
-            node: node.clone(),
-            gpus: gpus.clone(),
-            starts_at: window.starts_at,
-            ends_at: window.ends_at,
+            node: reservation.node.clone(),
+            gpus: reservation.gpus.clone(),
+            starts_at: reservation.window.starts_at,
+            ends_at: reservation.window.ends_at,
         });
-        let reservation = Reservation {
-            id: wish.id.clone(),
-            owner: wish.owner.clone(),
-            project: wish.project.clone(),
-            node,
-            gpus,
-            wish: wish.gpus.clone(),
-            window,
-            note: wish.note.clone(),
-            state: ReservationState::Scheduled,
-            lease: None,
-            created_at: self.now,
-            reason: None,
-            handed_out: None,
-        };
         self.reservations.insert(wish.id.clone(), reservation);
         self.hand_out(turn, &wish.id);
-        if window.starts_at <= self.now {
-            self.start_reservation(turn, &wish.id);
+    }
+
+    pub(super) fn start_if_begun(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        if self.reservations.get(id).is_some_and(|r| r.window.starts_at <= self.now) {
+            self.start_reservation(turn, id);
         }
-        Ok(Reply::ReservationCreated { id: wish.id.clone() })
     }
 
     /// Everything that could be refused, and what is granted otherwise.
@@ -64,7 +62,7 @@ impl Fsm {
         &self,
         actor: &Actor,
         wish: &CreateReservation,
-    ) -> Result<(Window, NodeName, Vec<GpuUuid>), Rejection> {
+    ) -> Result<Granted, Rejection> {
         check_owner(actor, &wish.owner)?;
         self.check_enabled(&wish.owner)?;
         check_text("note", &wish.note)?;
@@ -373,6 +371,29 @@ pub(super) fn check_gpu_request(wish: &GpuRequest) -> Result<(), Rejection> {
 }
 
 /// Only an admin may act for somebody else.
+/// A reservation as it is when it was just made.
+pub(super) fn scheduled(
+    wish: &CreateReservation,
+    (window, node, gpus): Granted,
+    now: Timestamp,
+) -> Reservation {
+    Reservation {
+        id: wish.id.clone(),
+        owner: wish.owner.clone(),
+        project: wish.project.clone(),
+        node,
+        gpus,
+        wish: wish.gpus.clone(),
+        window,
+        note: wish.note.clone(),
+        state: ReservationState::Scheduled,
+        lease: None,
+        created_at: now,
+        reason: None,
+        handed_out: None,
+    }
+}
+
 pub(super) fn check_owner(actor: &Actor, owner: &UserName) -> Result<(), Rejection> {
     match &actor.who {
         Who::User { admin: true, .. } => Ok(()),

@@ -14,7 +14,7 @@ pub const NO_QUORUM_TRAILER: &str = "fleet-no-quorum";
 /// The status of a refusal.
 pub fn to_status(rejection: &Rejection) -> Status {
     let code = match rejection {
-        Rejection::InvalidField { .. } => Code::InvalidArgument,
+        Rejection::InvalidField { .. } | Rejection::LinesRefused { .. } => Code::InvalidArgument,
         Rejection::NotFound { .. } => Code::NotFound,
         Rejection::Denied { .. } | Rejection::NodeIdentity { .. } => Code::PermissionDenied,
         Rejection::TokenRefused { .. } => Code::Unauthenticated,

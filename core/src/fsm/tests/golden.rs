@@ -10,16 +10,18 @@ use crate::access::{AccessCommand, Holder, Login, Vouching};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
 use crate::command::{
-    AdmitController, Command, CreateControllerToken, CreateJoinToken, Envelope, RefusedRequests,
-    Report,
+    AdmitController, Command, CreateControllerToken, CreateJoinToken, CreateReservation, Envelope,
+    RefusedRequests, Report,
 };
 use crate::fsm::Fsm;
 use crate::health::Severity;
 use crate::id::TokenId;
 use crate::job::JobSpec;
 use crate::lease::Epoch;
+use crate::name::ProjectName;
 use crate::node::{Liveness, MachineIdentity};
-use crate::time::Millis;
+use crate::reservation::GpuRequest;
+use crate::time::{Millis, Window};
 use crate::window::{AHEAD_SINCE, Enforcement, EnforcementSwitch};
 
 const LOG: &str = include_str!("../../../testdata/log-v1.jsonl");
@@ -34,7 +36,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 35, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 36, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -192,12 +194,26 @@ fn access(w: &mut World) {
     }
 }
 
-/// From cluster version 3 on: windows in their nodes' hands, and what a node says that was alone.
+fn import(name: &str) -> Command {
+    let starts_at = super::world::START + Millis::hours(40);
+    let line = CreateReservation {
+        id: res(name),
+        owner: super::world::user("ada"),
+        project: ProjectName::default_project(),
+        gpus: GpuRequest { count: 1, ..Default::default() },
+        window: Window { starts_at, ends_at: starts_at + Millis::hours(1) },
+        note: "from the spreadsheet".to_owned(),
+    };
+    Command::ImportReservations { reservations: vec![line] }
+}
+
+/// From cluster version 3 on: imports, windows in their nodes' hands, and what a node says that was alone.
 fn ahead(w: &mut World) {
     w.give(Actor::controller(), Command::SetClusterVersion { version: AHEAD_SINCE }).unwrap();
     w.reserve("ada", "r3", 1, Millis::hours(1), Millis::hours(1)).unwrap();
     w.agents_answer = false;
     w.give(person("ada"), Command::ReleaseReservation { id: res("r3") }).unwrap();
+    w.give(person("ada"), import("r4")).unwrap();
     let grant = super::windows::grant("g", Millis::hours(6), Millis::hours(2));
     w.report("titan01", Report::Window(Box::new(grant))).unwrap();
     let (by, reason) = ("root".to_owned(), "nobody can be asked".to_owned());

@@ -7,6 +7,7 @@ mod controllers;
 mod endurance;
 mod eviction;
 mod golden;
+mod import;
 mod jobs;
 mod nodes;
 mod properties;

@@ -1,0 +1,51 @@
+//! What became of the lines of a spreadsheet.
+
+use serde::Serialize;
+
+use super::reservation::Reservation;
+use super::values::or_dash;
+use super::{Column, Row};
+use crate::times::Clock;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Imported {
+    /// Of the file, counted from 1.
+    pub(crate) line: u64,
+    /// `created`, `would be created`, `there`, `over`.
+    pub(crate) outcome: String,
+    pub(crate) reservation: Option<Reservation>,
+}
+
+impl Imported {
+    fn of(&self, cell: impl Fn(&Reservation) -> Option<String>) -> String {
+        or_dash(self.reservation.as_ref().and_then(cell))
+    }
+}
+
+impl Row for Imported {
+    const SCHEMA: &'static str = "fleet.imported_line/v1";
+    const LIST_SCHEMA: &'static str = "fleet.imported_lines/v1";
+    const FIELDS: &'static [&'static str] = &["line", "outcome", "reservation"];
+
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            Column::new("LINE", |i: &Self, _| i.line.to_string()).right(),
+            Column::new("OUTCOME", |i: &Self, _| i.outcome.clone()),
+            Column::new("RESERVATION", |i: &Self, _| {
+                i.of(|r| (!r.id.is_empty()).then(|| r.id.clone()))
+            }),
+            Column::new("OWNER", |i: &Self, _| i.of(|r| Some(r.owner.clone()))),
+            Column::new("GPUS", |i: &Self, _| i.of(|r| Some(r.gpus_shown()))),
+            Column::new("FROM", |i: &Self, clock| {
+                i.of(|r| r.starts_at.map(|at| clock.minute(at.0)))
+            }),
+            Column::new("UNTIL", |i: &Self, clock| {
+                i.of(|r| r.ends_at.map(|at| clock.minute(at.0)))
+            }),
+        ]
+    }
+
+    fn lines(&self, _: &Clock) -> Vec<(&'static str, String)> {
+        vec![("Line", self.line.to_string()), ("Outcome", self.outcome.clone())]
+    }
+}

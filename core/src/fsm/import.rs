@@ -1,0 +1,156 @@
+//! A spreadsheet of reservations, taken over whole or not at all.
+//!
+//! Called by `apply` for `ImportReservations`, and by the edge for a trial. Lines are judged in their order,
+//! each on what the ones before it took. What is there already and what is over is left out and said, so
+//! that an import may be repeated. It must never take some lines and refuse others.
+
+use std::collections::BTreeMap;
+
+use super::reservations::{Granted, check_owner, scheduled};
+use super::{Fsm, Turn};
+use crate::actor::Actor;
+use crate::command::CreateReservation;
+use crate::id::ReservationId;
+use crate::rejection::{LineProblem, Rejection};
+use crate::reply::{ImportedLine, Reply};
+use crate::reservation::Reservation;
+
+/// Most lines of one import.
+pub const IMPORT_LINES_MAX: usize = 2_000;
+
+/// What is to be done about one line.
+enum Line {
+    Book(Granted),
+    Leave(ImportedLine),
+}
+
+impl Line {
+    fn answer(&self, wish: &CreateReservation) -> ImportedLine {
+        match self {
+            Line::Book(_) => ImportedLine::Created(wish.id.clone()),
+            Line::Leave(line) => line.clone(),
+        }
+    }
+}
+
+impl Fsm {
+    /// Takes all lines, or none.
+    pub(super) fn import_reservations(
+        &mut self,
+        turn: &mut Turn<'_>,
+        wishes: &[CreateReservation],
+    ) -> Result<Reply, Rejection> {
+        let (plan, _) = self.trial(turn.actor, wishes)?;
+        let mut lines = Vec::with_capacity(plan.len());
+        for (wish, line) in wishes.iter().zip(plan) {
+            lines.push(line.answer(wish));
+            if let Line::Book(granted) = line {
+                self.book(turn, wish, granted);
+            }
+        }
+        // A start may look for other GPUs: only now are those of all lines taken.
+        for wish in wishes {
+            self.start_if_begun(turn, &wish.id);
+        }
+        Ok(Reply::ReservationsImported { lines })
+    }
+
+    /// What the lines would get, without taking anything: an answer for each, and the state with those in
+    /// it that are new, not one of them started.
+    pub fn try_import(
+        &self,
+        actor: &Actor,
+        wishes: &[CreateReservation],
+    ) -> Result<(Vec<ImportedLine>, Fsm), Rejection> {
+        let (plan, trial) = self.trial(actor, wishes)?;
+        let lines = wishes.iter().zip(plan).map(|(wish, line)| line.answer(wish));
+        Ok((lines.collect(), trial))
+    }
+
+    fn trial(
+        &self,
+        actor: &Actor,
+        wishes: &[CreateReservation],
+    ) -> Result<(Vec<Line>, Fsm), Rejection> {
+        if wishes.len() > IMPORT_LINES_MAX {
+            let what = "lines of one import".to_owned();
+            return Err(Rejection::LimitReached { what, limit: IMPORT_LINES_MAX as u64 });
+        }
+        let mut trial = self.clone();
+        let (mut plan, mut problems) = (Vec::new(), Vec::new());
+        let mut there = self.there(wishes);
+        for (at, wish) in (0..).zip(wishes) {
+            match trial.line(actor, wish, there.remove(&wish.id)) {
+                Ok(line) => {
+                    if let Line::Book(granted) = &line {
+                        let reservation = scheduled(wish, granted.clone(), self.now);
+                        trial.reservations.insert(wish.id.clone(), reservation);
+                    }
+                    plan.push(line);
+                }
+                Err(why) => {
+                    let taken_by = taken_by(&why, wishes);
+                    problems.push(LineProblem { line: at, why, taken_by });
+                }
+            }
+        }
+        if problems.is_empty() {
+            Ok((plan, trial))
+        } else {
+            Err(Rejection::LinesRefused { problems })
+        }
+    }
+
+    /// Judges one line on this state, which holds those before it; `there` is the same from an earlier import.
+    fn line(
+        &self,
+        actor: &Actor,
+        wish: &CreateReservation,
+        there: Option<ReservationId>,
+    ) -> Result<Line, Rejection> {
+        check_owner(actor, &wish.owner)?;
+        if wish.window.ends_at > wish.window.starts_at && wish.window.ends_at <= self.now {
+            return Ok(Line::Leave(ImportedLine::Over));
+        }
+        if let Some(id) = there {
+            return Ok(Line::Leave(ImportedLine::There(id)));
+        }
+        // A reservation that is under way began when nobody was looking: what is left of it counts.
+        let mut wish = wish.clone();
+        if wish.window.ends_at > self.now {
+            wish.window.starts_at = wish.window.starts_at.max(self.now);
+        }
+        self.check_reservation(actor, &wish).map(Line::Book)
+    }
+
+    /// For each line that an earlier import made: its reservation. Two equal lines are two reservations.
+    fn there(&self, wishes: &[CreateReservation]) -> BTreeMap<ReservationId, ReservationId> {
+        let mut free: BTreeMap<_, Vec<&Reservation>> = BTreeMap::new();
+        for reservation in self.reservations.values().filter(|r| r.is_open()) {
+            free.entry((&reservation.owner, reservation.window.ends_at))
+                .or_default()
+                .push(reservation);
+        }
+        let mut there = BTreeMap::new();
+        for wish in wishes {
+            let Some(alike) = free.get_mut(&(&wish.owner, wish.window.ends_at)) else { continue };
+            if let Some(at) = alike.iter().position(|r| self.is_same(r, wish)) {
+                there.insert(wish.id.clone(), alike.remove(at).id.clone());
+            }
+        }
+        there
+    }
+
+    fn is_same(&self, r: &Reservation, wish: &CreateReservation) -> bool {
+        let begun = wish.window.starts_at <= self.now && r.window.starts_at <= self.now;
+        let starts = r.window.starts_at == wish.window.starts_at || begun;
+        starts && r.wish == wish.gpus && r.note == wish.note && r.project == wish.project
+    }
+}
+
+/// The line whose reservation stands in the way, and would be there only with this import.
+fn taken_by(why: &Rejection, wishes: &[CreateReservation]) -> Option<u32> {
+    let Rejection::GpusHeld { holdings, .. } = why else { return None };
+    let line = |holder: &str| wishes.iter().position(|wish| wish.id.as_str() == holder);
+    holdings.iter().find_map(|held| line(&held.holder)).and_then(|at| u32::try_from(at).ok())
+}

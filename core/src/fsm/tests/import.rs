@@ -1,0 +1,162 @@
+//! Imports: whole or not at all, and again without doubling.
+
+use super::world::{World, gpu, node, person, res, user};
+use crate::command::{Command, CreateReservation};
+use crate::fsm::IMPORT_LINES_MAX;
+use crate::name::ProjectName;
+use crate::rejection::{LineProblem, Rejection};
+use crate::reply::{ImportedLine, Reply};
+use crate::reservation::{GpuRequest, ReservationState};
+use crate::time::{Timestamp, Window};
+
+/// A line for `count` GPUs, from and until so many hours after the world's time; a past one is negative.
+fn line(
+    w: &World,
+    name: &str,
+    owner: &str,
+    count: u32,
+    from: i64,
+    until: i64,
+) -> CreateReservation {
+    let at = |hours: i64| Timestamp(w.now.0.saturating_add_signed(hours * 3_600_000));
+    CreateReservation {
+        id: res(name),
+        owner: user(owner),
+        project: ProjectName::default_project(),
+        gpus: GpuRequest { count, ..GpuRequest::default() },
+        window: Window { starts_at: at(from), ends_at: at(until) },
+        note: String::new(),
+    }
+}
+
+fn import(
+    w: &mut World,
+    who: &str,
+    lines: Vec<CreateReservation>,
+) -> Result<Vec<ImportedLine>, Rejection> {
+    match w.give(person(who), Command::ImportReservations { reservations: lines })? {
+        Reply::ReservationsImported { lines } => Ok(lines),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn problems(refused: Result<Vec<ImportedLine>, Rejection>) -> Vec<(u32, &'static str)> {
+    match refused {
+        Err(Rejection::LinesRefused { problems }) => {
+            problems.iter().map(|problem| (problem.line, problem.why.code())).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn all_lines_become_reservations_and_those_under_way_start() {
+    let mut w = World::with(&["titan01"]);
+    let lines = vec![
+        line(&w, "a", "ada", 2, -48, 3),
+        line(&w, "b", "bob", 2, 1, 5),
+        line(&w, "old", "ada", 4, -48, -24),
+    ];
+    let said = import(&mut w, "root", lines).unwrap();
+    let created = |name| ImportedLine::Created(res(name));
+    assert_eq!(said, [created("a"), created("b"), ImportedLine::Over]);
+    let a = w.fsm.reservation(&res("a")).unwrap();
+    assert_eq!((&a.state, a.window.starts_at), (&ReservationState::Active, w.now));
+    assert_eq!(w.fsm.reservation(&res("b")).unwrap().state, ReservationState::Scheduled);
+    assert!(w.fsm.reservation(&res("old")).is_none());
+}
+
+#[test]
+fn one_bad_line_leaves_everything_as_it_was_and_all_bad_ones_are_told() {
+    let mut w = World::with(&["titan01"]);
+    let before = w.fsm.clone();
+    let lines = vec![
+        line(&w, "a", "ada", 3, 1, 5),
+        line(&w, "b", "bob", 2, 2, 3),
+        line(&w, "c", "bob", 1, 2, 3),
+        line(&w, "d", "bob", 1, 5, 4),
+        line(&w, "e", "eve", 5, 1, 2),
+    ];
+    let refused = import(&mut w, "root", lines);
+    let Err(Rejection::LinesRefused { problems: told }) = &refused else { panic!("{refused:?}") };
+    let taken_by: Vec<_> = told.iter().map(|LineProblem { taken_by, .. }| *taken_by).collect();
+    assert_eq!(taken_by, [Some(0), None, None]);
+    let refused = problems(refused);
+    assert_eq!(refused, [(1, "gpus_held"), (3, "invalid_field"), (4, "never_fits")]);
+    assert_eq!(w.fsm.reservations(), before.reservations());
+    assert!(w.said().is_empty());
+}
+
+#[test]
+fn again_it_finds_what_is_there_and_two_equal_lines_are_two() {
+    let mut w = World::with(&["titan01"]);
+    let sheet = |w: &World, tag: &str| {
+        let name = |n: u32| format!("{tag}{n}");
+        vec![
+            line(w, &name(1), "ada", 1, -1, 9),
+            line(w, &name(2), "bob", 1, 20, 30),
+            line(w, &name(3), "bob", 1, 20, 30),
+        ]
+    };
+    let first = sheet(&w, "x");
+    import(&mut w, "root", first).unwrap();
+    let mut again = sheet(&w, "y");
+    again.push(line(&w, "y4", "bob", 1, 20, 30));
+    let said = import(&mut w, "root", again).unwrap();
+    let there = |name: &str| ImportedLine::There(res(name));
+    let wanted = [there("x1"), there("x2"), there("x3"), ImportedLine::Created(res("y4"))];
+    assert_eq!(said, wanted);
+    assert_eq!(w.fsm.reservations().len(), 4);
+}
+
+#[test]
+fn lines_are_for_oneself_unless_an_admin_brings_them() {
+    let mut w = World::with(&["titan01"]);
+    let lines = vec![line(&w, "a", "ada", 1, 1, 2), line(&w, "b", "bob", 1, 1, 2)];
+    assert_eq!(problems(import(&mut w, "ada", lines.clone())), [(1, "denied")]);
+    assert_eq!(import(&mut w, "ada", lines[..1].to_vec()).unwrap().len(), 1);
+}
+
+#[test]
+fn a_trial_says_what_would_come_and_changes_nothing() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let lines = vec![line(&w, "a", "ada", 3, 0, 2), line(&w, "b", "bob", 3, 0, 2)];
+    let (said, trial) = w.fsm.try_import(&person("root"), &lines).unwrap();
+    assert!(w.fsm.reservations().is_empty());
+    assert_eq!(import(&mut w, "root", lines).unwrap(), said);
+    for name in ["a", "b"] {
+        let (tried, done) =
+            (trial.reservation(&res(name)).unwrap(), w.fsm.reservation(&res(name)).unwrap());
+        assert_eq!((&tried.node, &tried.gpus), (&done.node, &done.gpus));
+    }
+}
+
+/// A start may look for other GPUs in place of broken ones: not for those of a later line.
+#[test]
+fn a_line_that_starts_at_once_takes_nothing_of_a_later_one() {
+    let mut w = World::with(&["titan01"]);
+    let these = |name: &str, owner: &str, index: u32| {
+        let mut wish = line(&w, name, owner, 1, 0, 2);
+        wish.gpus.uuids = vec![gpu("titan01", index)];
+        wish.gpus.node = Some(node("titan01"));
+        wish
+    };
+    let lines = vec![
+        line(&w, "a", "ada", 1, 0, 2),
+        these("b", "bob", 1),
+        these("c", "bob", 2),
+        these("d", "bob", 3),
+    ];
+    import(&mut w, "root", lines).unwrap();
+    let held: std::collections::BTreeSet<_> =
+        w.fsm.reservations().values().flat_map(|r| r.gpus.clone()).collect();
+    assert_eq!(held.len(), 4);
+}
+
+#[test]
+fn too_many_lines_are_refused_at_once() {
+    let mut w = World::with(&["titan01"]);
+    let one = line(&w, "a", "ada", 1, 1, 2);
+    let refused = import(&mut w, "root", vec![one; IMPORT_LINES_MAX + 1]);
+    assert!(matches!(refused, Err(Rejection::LimitReached { .. })), "{refused:?}");
+}
