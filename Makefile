@@ -16,6 +16,20 @@ test: deps fmt-check lint build unit python-test ## All that must pass before a 
 	@echo
 	@echo "make test: formatting, lints, build, tests: all passed."
 
+# How many seeds `make sim` runs, and which comes first.
+SEEDS ?= 200
+SEED ?= 1
+
+.PHONY: sim
+sim: ## Simulate whole fleets from seeds, with all that can go wrong (SEEDS=2000 SEED=1)
+	@SEEDS=$(SEEDS) SEED=$(SEED) $(CARGO) test --quiet --workspace --test sim -- \
+	    --nocapture the_same_seed nothing_that_must_not
+
+.PHONY: sim-bugs
+sim-bugs: ## Look for each known bug with fresh seeds, at most 500 for each (SEED=1 BUG=name)
+	@BUGS=fresh SEED=$(SEED) $(CARGO) test --quiet --workspace --test sim -- \
+	    --nocapture each_known_bug_is_found
+
 .PHONY: demo
 demo: deps ## A lab's day on a small cluster on this machine, told step by step
 	$(CARGO) build --workspace --quiet

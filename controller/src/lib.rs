@@ -7,6 +7,7 @@
 pub mod api;
 pub mod audit;
 pub mod backup;
+mod blocking;
 pub mod clock;
 pub mod config;
 pub mod identity;

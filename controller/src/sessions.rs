@@ -38,8 +38,8 @@ struct Session {
     instance: String,
     heard: Instant,
     heard_at: Timestamp,
-    /// The agent's clock when it was last heard.
-    agent_time: Timestamp,
+    /// The agent's clock when it was last heard; before its first heartbeat it has said nothing of it.
+    agent_time: Option<Timestamp>,
     measured: Vec<v1::MeasuredGpu>,
     measured_at: Timestamp,
     held: Vec<AllocationId>,
@@ -90,7 +90,7 @@ impl Sessions {
             instance: instance.to_owned(),
             heard,
             heard_at,
-            agent_time: heard_at,
+            agent_time: None,
             measured: Vec::new(),
             measured_at: heard_at,
             held: Vec::new(),
@@ -124,7 +124,7 @@ impl Sessions {
         if session.connection != connection {
             return;
         }
-        session.agent_time = Timestamp(beat.now_unix_ms);
+        session.agent_time = Some(Timestamp(beat.now_unix_ms));
         session.measured = beat.gpus;
         session.measured_at = session.heard_at;
         session.statuses = beat.statuses.iter().take(STATUSES_MAX).filter_map(status).collect();
@@ -150,14 +150,14 @@ impl Sessions {
         self.table().heard.get(node).map(|(_, at)| *at)
     }
 
-    /// What the connected agents say the time is now.
+    /// What the connected agents say the time is now, as far as they said anything.
     pub fn agent_times(&self) -> Vec<Timestamp> {
         let table = self.table();
         let age = |heard: Instant| u64::try_from(heard.elapsed().as_millis()).unwrap_or(u64::MAX);
         table
             .sessions
             .values()
-            .map(|s| s.agent_time + fleet_core::time::Millis(age(s.heard)))
+            .filter_map(|s| Some(s.agent_time? + fleet_core::time::Millis(age(s.heard))))
             .collect()
     }
 
@@ -201,6 +201,23 @@ impl Sessions {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+
+    /// Found by the simulation: a controller whose clock was wrong took the agents that had only just
+    /// connected for witnesses of it.
+    #[test]
+    fn an_agent_that_has_not_said_the_time_is_no_witness_of_ours() {
+        let sessions = Sessions::default();
+        let node = NodeName::parse("titan01").unwrap();
+        let (to_agent, _kept) = mpsc::channel(1);
+        let connection = sessions.open(&node, "a", to_agent);
+        sessions.heard(&node, connection, "a");
+        assert_eq!(sessions.agent_times(), []);
+        let now_unix_ms = 1_900_000_000_000;
+        let beat = v1::AgentHeartbeat { now_unix_ms, ..v1::AgentHeartbeat::default() };
+        sessions.beat(&node, connection, beat);
+        assert!(sessions.agent_times().iter().all(|time| *time >= Timestamp(now_unix_ms)));
+        assert_eq!(sessions.agent_times().len(), 1);
+    }
 
     #[test]
     fn what_a_job_says_is_harmless_on_a_terminal_and_short() {

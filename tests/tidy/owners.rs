@@ -11,6 +11,8 @@ use crate::{
 /// A place is a file without its ending, or a folder.
 const OWNED: &[(&str, &[&str], &str)] = &[
     ("openraft", &["controller/src/raft"], "use the handle of controller::raft"),
+    ("start_on", &["controller/src/raft", "tests/sim"], "only a simulation has another machine"),
+    ("Foundation", &["controller/src/raft", "tests/sim"], "only a simulation has another machine"),
     ("redb", &["controller/src/raft", "controller/src/audit"], "storage belongs to raft and audit"),
     ("nvml_wrapper", &["agent/src/gpu", "tests/fake-nvml"], "use the handle of agent::gpu"),
     ("nvml_wrapper_sys", &["agent/src/gpu", "tests/fake-nvml"], "use the handle of agent::gpu"),
@@ -55,6 +57,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("agent/src/gpu/probe/raw.rs", "NVML functions that nvml-wrapper does not wrap"),
     ("agent/src/image/xattr.rs", "fsetxattr(2) and fgetxattr(2), which nix lacks"),
     ("agent/src/shim/sys.rs", "fork, close_range and the window-size ioctl have no safe wrapper"),
+    ("tests/sim/os.rs", "it takes the place of two functions of the C library"),
     ("tests/fake-nvml/", "it exports the C functions of NVML and is called through raw pointers"),
 ];
 

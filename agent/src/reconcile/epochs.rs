@@ -67,8 +67,8 @@ pub enum EpochError {
     Damaged { path: PathBuf, line: usize, why: String },
 }
 
-/// Where the lines are kept. A trait so that a test can see what is durable when.
-pub(crate) trait Storage: Send {
+/// Where the lines are kept. A trait so that tests and the simulation can see what is durable when.
+pub trait Storage: Send {
     /// Appends and returns only when it is on the disk.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Replaces everything, durably.
@@ -183,14 +183,20 @@ impl Seen {
 }
 
 /// The owner of the file.
-pub(crate) struct EpochStore<S> {
+#[derive(Debug)]
+pub struct EpochStore<S> {
     seen: Seen,
     storage: S,
 }
 
 impl<S: Storage> EpochStore<S> {
+    /// Takes over what `storage` holds: `text`, which names itself `path` in messages.
+    pub fn read_back(storage: S, path: &Path, text: &[u8]) -> Result<Self, EpochError> {
+        Ok(Self { seen: read_back(path, text)?, storage })
+    }
+
     /// Checks every claim and makes the good ones durable together.
-    fn claim(&mut self, claims: &[Claim]) -> Vec<Result<(), ClaimError>> {
+    pub fn claim(&mut self, claims: &[Claim]) -> Vec<Result<(), ClaimError>> {
         let mut verdicts = Vec::with_capacity(claims.len());
         let mut bytes = Vec::new();
         let mut lines: Vec<(usize, Line)> = Vec::new();

@@ -16,7 +16,7 @@ mod table;
 mod task;
 
 pub use calendar::CalendarParts;
-pub use epochs::{Claim, ClaimError, EpochError, Epochs};
+pub use epochs::{Claim, ClaimError, EpochError, EpochStore, Epochs, Storage};
 pub use table::{Phase, Release, Row, Table};
 pub use task::{Reconciler, ReconcilerParts};
 

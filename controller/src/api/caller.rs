@@ -17,6 +17,8 @@ use tonic::{Code, Request, Status};
 use super::{LoginLog, RefusalLog};
 use crate::raft::RaftHandle;
 
+use crate::blocking::blocking;
+
 /// How long the name service may take.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an answer is used.
@@ -148,7 +150,7 @@ impl Callers {
         }
         let admins = Arc::clone(&self.admins.lock().unwrap_or_else(PoisonError::into_inner));
         let asked = question.clone();
-        let looking = tokio::task::spawn_blocking(move || look_up(&admins, &asked));
+        let looking = blocking(move || look_up(&admins, &asked));
         let account = tokio::time::timeout(LOOKUP_TIMEOUT, looking)
             .await
             .map_err(|_| Status::unavailable("this machine's name service does not answer"))?

@@ -5,6 +5,7 @@
 //! `fleet_core::audit`, where the CLI finds it too. Records are made by the replicated state machine
 //! only; nothing here makes, changes or deletes one.
 
+mod backend;
 pub mod export;
 pub mod query;
 pub mod store;
@@ -14,4 +15,5 @@ mod tests;
 
 pub use export::{ExportRequest, TrailerSigner};
 pub use query::{Order, PAGE_RECORDS_MAX, Page, Query};
+pub(crate) use store::AUDIT_FILE;
 pub use store::{AuditError, AuditStore, Head};

@@ -4,6 +4,7 @@ use fleet_core::{AuditRecord, Timestamp};
 use redb::{Database, ReadableDatabase};
 
 use super::store::{AuditError, AuditStore, BY_OBJECT, BY_TIME, RECORDS, check_line};
+use crate::blocking::blocking;
 
 /// Most records of one page, whatever was asked for.
 pub const PAGE_RECORDS_MAX: usize = 1_000;
@@ -47,7 +48,7 @@ impl AuditStore {
     pub async fn query(&self, query: Query) -> Result<Page, AuditError> {
         self.flush().await?;
         let db = self.db()?;
-        tokio::task::spawn_blocking(move || read_page(&db, &query))
+        blocking(move || read_page(&db, &query))
             .await
             .map_err(|e| AuditError::Read(e.to_string()))?
     }

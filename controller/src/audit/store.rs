@@ -7,14 +7,16 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use fleet_core::AuditRecord;
 use fleet_core::audit::{self, AuditBody};
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend as _, TableDefinition};
 use tokio::sync::oneshot;
 
+use super::backend::DiskBackend;
+use crate::raft::Disk;
 use crate::raft::fatal::{Fatal, FatalHook};
 
 /// Longest time a record stays in memory only.
@@ -27,6 +29,8 @@ const QUEUE_LEN: usize = 4_096;
 const CACHE_BYTES: usize = 4 << 20;
 /// Size up to which every page is checked at start; about a second of reading.
 const CHECK_BYTES_MAX: u64 = 1 << 30;
+/// Name of the database, beside log and snapshot.
+pub(crate) const AUDIT_FILE: &str = "audit.redb";
 /// Version of the tables.
 const FORMAT_VERSION: u64 = 1;
 
@@ -103,11 +107,46 @@ enum Message {
 #[derive(Debug)]
 struct Slot(RwLock<Option<Arc<Database>>>);
 
+/// The way to the writer.
+#[derive(Clone)]
+enum Queue {
+    /// A thread of its own.
+    Thread(SyncSender<Message>),
+    /// Whoever sends: for simulations, where a thread would finish in an order no seed repeats.
+    Direct(Arc<Mutex<Option<Writer>>>),
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Queue")
+    }
+}
+
+impl Queue {
+    fn send(&self, message: Message) -> Result<(), AuditError> {
+        match self {
+            Queue::Thread(queue) => queue.send(message).map_err(|_| AuditError::Stopped),
+            Queue::Direct(writer) => {
+                let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut at_work = writer.take().ok_or(AuditError::Stopped)?;
+                let mut goes_on = at_work.handle(message);
+                if goes_on && at_work.wait().is_zero() {
+                    goes_on = at_work.idle();
+                }
+                if goes_on {
+                    *writer = Some(at_work);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
 /// Handle to the audit log. Clones share one database and one writer.
 #[derive(Debug, Clone)]
 pub struct AuditStore {
     slot: Arc<Slot>,
-    queue: SyncSender<Message>,
+    queue: Queue,
 }
 
 impl AuditStore {
@@ -122,18 +161,36 @@ impl AuditStore {
             .set_cache_size(CACHE_BYTES)
             .create(file)
             .map_err(|e| opening(e.to_string()))?;
-        check_pages(&mut db, file)?;
+        let bytes = std::fs::metadata(file).map_err(|e| opening(e.to_string()))?.len();
+        check_pages(&mut db, file, bytes)?;
         let head = prepare(&db, file, cluster)?;
-        let db = Arc::new(db);
-        let slot = Arc::new(Slot(RwLock::new(Some(Arc::clone(&db)))));
+        let (writer, slot) = Writer::new(db, head, fatal);
         let (queue, messages) = sync_channel(QUEUE_LEN);
-        let writer =
-            Writer { db, slot: Arc::clone(&slot), head, buffer: Vec::new(), through: None, fatal };
         std::thread::Builder::new()
             .name("audit".to_owned())
             .spawn(move || writer.run(&messages))
             .map_err(|e| opening(e.to_string()))?;
-        Ok(AuditStore { slot, queue })
+        Ok(AuditStore { slot, queue: Queue::Thread(queue) })
+    }
+
+    /// The same on a simulated disk and without a thread.
+    pub(crate) fn open_on(
+        disk: &dyn Disk,
+        cluster: &str,
+        fatal: FatalHook,
+    ) -> Result<AuditStore, AuditError> {
+        let file = disk.path().join(AUDIT_FILE);
+        let opening = |problem: String| AuditError::Open { file: file.clone(), problem };
+        let backend = DiskBackend::open(disk, AUDIT_FILE).map_err(|e| opening(e.to_string()))?;
+        let bytes = backend.len().map_err(|e| opening(e.to_string()))?;
+        let mut db = Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .create_with_backend(backend)
+            .map_err(|e| opening(e.to_string()))?;
+        check_pages(&mut db, &file, bytes)?;
+        let head = prepare(&db, &file, cluster)?;
+        let (writer, slot) = Writer::new(db, head, fatal);
+        Ok(AuditStore { slot, queue: Queue::Direct(Arc::new(Mutex::new(Some(writer)))) })
     }
 
     /// Takes what applying the entry `log_index` made. Called by the state machine, in log order.
@@ -144,7 +201,7 @@ impl AuditStore {
         record: Option<AuditRecord>,
     ) -> Result<(), AuditError> {
         let record = record.map(Box::new);
-        self.queue.send(Message::Applied { log_index, record }).map_err(|_| AuditError::Stopped)
+        self.queue.send(Message::Applied { log_index, record })
     }
 
     /// Returns once everything taken so far is on disk.
@@ -156,7 +213,7 @@ impl AuditStore {
     /// (or be stored already). They are on disk when this returns.
     pub(crate) async fn fetched(&self, lines: String) -> Result<(), AuditError> {
         let (done, finished) = oneshot::channel();
-        self.queue.send(Message::Fetched(lines, done)).map_err(|_| AuditError::Stopped)?;
+        self.queue.send(Message::Fetched(lines, done))?;
         finished.await.map_err(|_| AuditError::Stopped)?
     }
 
@@ -170,7 +227,7 @@ impl AuditStore {
         message: impl FnOnce(oneshot::Sender<()>) -> Message,
     ) -> Result<(), AuditError> {
         let (done, finished) = oneshot::channel();
-        self.queue.send(message(done)).map_err(|_| AuditError::Stopped)?;
+        self.queue.send(message(done))?;
         finished.await.map_err(|_| AuditError::Stopped)
     }
 
@@ -211,9 +268,8 @@ impl AuditStore {
 
 /// Lets the database check every page, which it does not do by itself after a clean stop: a damaged
 /// page could otherwise hide records. Beyond [`CHECK_BYTES_MAX`] each record's own hash has to do.
-fn check_pages(db: &mut Database, file: &Path) -> Result<(), AuditError> {
+fn check_pages(db: &mut Database, file: &Path, bytes: u64) -> Result<(), AuditError> {
     let opening = |problem: String| AuditError::Open { file: file.to_owned(), problem };
-    let bytes = std::fs::metadata(file).map_err(|e| opening(e.to_string()))?.len();
     if bytes > CHECK_BYTES_MAX {
         tracing::info!(file = %file.display(), bytes, "audit database too large to check whole at start");
         return Ok(());
@@ -291,64 +347,100 @@ pub(super) fn check_line(seq: u64, line: &str) -> Result<AuditRecord, AuditError
 
 /// The thread that writes.
 struct Writer {
-    db: Arc<Database>,
+    /// `None` once it is closed.
+    db: Option<Arc<Database>>,
     slot: Arc<Slot>,
     /// End of the chain, records in `buffer` included.
     head: Head,
     buffer: Vec<AuditRecord>,
     /// Newest log index taken that is not on disk yet.
     through: Option<u64>,
+    /// When the oldest record in memory was taken.
+    oldest: Option<Instant>,
     fatal: FatalHook,
 }
 
 impl Writer {
+    fn new(db: Database, head: Head, fatal: FatalHook) -> (Writer, Arc<Slot>) {
+        let db = Arc::new(db);
+        let slot = Arc::new(Slot(RwLock::new(Some(Arc::clone(&db)))));
+        let (buffer, through, oldest) = (Vec::new(), None, None);
+        let writer =
+            Writer { db: Some(db), slot: Arc::clone(&slot), head, buffer, through, oldest, fatal };
+        (writer, slot)
+    }
+
     fn run(mut self, messages: &Receiver<Message>) {
-        let mut oldest: Option<Instant> = None;
         loop {
-            let wait = oldest
-                .map_or(FLUSH_INTERVAL, |since| FLUSH_INTERVAL.saturating_sub(since.elapsed()));
-            let step = match messages.recv_timeout(wait) {
-                Ok(Message::Applied { log_index, record }) => {
-                    oldest.get_or_insert_with(Instant::now);
-                    self.take(log_index, record).and_then(|()| {
-                        if self.buffer.len() >= FLUSH_RECORDS { self.commit() } else { Ok(()) }
-                    })
-                }
-                Ok(Message::Fetched(lines, done)) => {
-                    // A bad record from outside is refused; it says nothing about this controller.
-                    let taken = self.take_fetched(&lines);
-                    self.commit().map(|()| {
-                        done.send(taken).ok();
-                    })
-                }
-                Ok(Message::Flush(done)) => self.commit().map(|()| {
-                    // Who stopped waiting does not need the answer.
-                    done.send(()).ok();
-                }),
-                Ok(Message::Close(done)) => {
-                    let closed = self.commit();
-                    // The database is closed before the caller hears of it.
-                    self.slot.0.write().unwrap_or_else(PoisonError::into_inner).take();
-                    drop(self.db);
-                    match closed {
-                        Ok(()) => {
-                            done.send(()).ok();
-                        }
-                        Err(fatal) => self.fatal.stop(&fatal),
-                    }
-                    return;
-                }
-                Err(RecvTimeoutError::Timeout) => self.commit(),
-                Err(RecvTimeoutError::Disconnected) => return,
+            let goes_on = match messages.recv_timeout(self.wait()) {
+                Ok(message) => self.handle(message),
+                Err(RecvTimeoutError::Timeout) => self.idle(),
+                Err(RecvTimeoutError::Disconnected) => false,
             };
-            if let Err(fatal) = step {
-                self.fatal.stop(&fatal);
+            if !goes_on {
                 return;
             }
-            if self.through.is_none() {
-                oldest = None;
-            }
         }
+    }
+
+    /// How long the oldest record in memory may still wait.
+    fn wait(&self) -> Duration {
+        self.oldest.map_or(FLUSH_INTERVAL, |since| FLUSH_INTERVAL.saturating_sub(since.elapsed()))
+    }
+
+    /// Nothing came for as long as [`Self::wait`] said.
+    fn idle(&mut self) -> bool {
+        let step = self.commit();
+        self.stands(step)
+    }
+
+    /// Whether the writer goes on after `step`.
+    fn stands(&mut self, step: Result<(), Fatal>) -> bool {
+        if let Err(fatal) = step {
+            self.fatal.stop(&fatal);
+            return false;
+        }
+        if self.through.is_none() {
+            self.oldest = None;
+        }
+        true
+    }
+
+    /// Does what a message asks; says whether the writer goes on.
+    fn handle(&mut self, message: Message) -> bool {
+        let step = match message {
+            Message::Applied { log_index, record } => {
+                self.oldest.get_or_insert_with(Instant::now);
+                self.take(log_index, record).and_then(|()| {
+                    if self.buffer.len() >= FLUSH_RECORDS { self.commit() } else { Ok(()) }
+                })
+            }
+            Message::Fetched(lines, done) => {
+                // A bad record from outside is refused; it says nothing about this controller.
+                let taken = self.take_fetched(&lines);
+                self.commit().map(|()| {
+                    done.send(taken).ok();
+                })
+            }
+            Message::Flush(done) => self.commit().map(|()| {
+                // Who stopped waiting does not need the answer.
+                done.send(()).ok();
+            }),
+            Message::Close(done) => {
+                let closed = self.commit();
+                // The database is closed before the caller hears of it.
+                self.slot.0.write().unwrap_or_else(PoisonError::into_inner).take();
+                drop(self.db.take());
+                match closed {
+                    Ok(()) => {
+                        done.send(()).ok();
+                    }
+                    Err(fatal) => self.fatal.stop(&fatal),
+                }
+                return false;
+            }
+        };
+        self.stands(step)
     }
 
     fn take(&mut self, log_index: u64, record: Option<Box<AuditRecord>>) -> Result<(), Fatal> {
@@ -415,7 +507,8 @@ impl Writer {
     }
 
     fn stored(&self, seq: u64) -> Result<String, AuditError> {
-        let read = self.db.begin_read().map_err(AuditError::read)?;
+        let db = self.db.as_ref().ok_or(AuditError::Stopped)?;
+        let read = db.begin_read().map_err(AuditError::read)?;
         let records = read.open_table(RECORDS).map_err(AuditError::read)?;
         let line = records.get(seq).map_err(AuditError::read)?;
         line.map(|line| line.value().to_owned())
@@ -434,7 +527,8 @@ impl Writer {
     }
 
     fn write(&self, through: u64) -> Result<(), redb::Error> {
-        let mut write = self.db.begin_write()?;
+        let Some(db) = &self.db else { return Ok(()) };
+        let mut write = db.begin_write()?;
         // Without it a crash while recovering from a crash could roll back what was durable.
         write.set_two_phase_commit(true);
         {

@@ -261,3 +261,47 @@ async fn a_damaged_page_is_refused_at_start() {
     let refused = open(dir.path(), loud());
     assert!(matches!(refused, Err(AuditError::Open { .. })), "{refused:?}");
 }
+
+/// The database of version 1 is read by every later version: `testdata/audit-v1.hex` holds the lines of 32
+/// bytes that are not all zero. Written anew when `FLEET_WRITE_GOLDEN` is set, until a version was released.
+#[tokio::test]
+async fn the_database_of_version_1_can_be_read() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/audit-v1.hex");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("audit.redb");
+    let records = chain(7);
+    if std::env::var_os("FLEET_WRITE_GOLDEN").is_some() {
+        let store = open(dir.path(), loud()).unwrap();
+        feed(&store, &records);
+        store.close().await.unwrap();
+        let bytes = std::fs::read(&file).unwrap();
+        let mut text = format!("{:x}\n", bytes.len());
+        for (at, line) in (0..).step_by(32).zip(bytes.chunks(32)) {
+            if line.iter().any(|b| *b != 0) {
+                text.push_str(&format!("{at:x} {}\n", hex::encode(line)));
+            }
+        }
+        std::fs::write(&golden, text).unwrap();
+        std::fs::remove_file(&file).unwrap();
+    }
+    let text = std::fs::read_to_string(golden).unwrap();
+    let mut lines = text.lines();
+    let number = |text: &str| usize::from_str_radix(text, 16).unwrap();
+    let mut bytes = vec![0; number(lines.next().unwrap())];
+    for (at, line) in lines.filter_map(|line| line.split_once(' ')) {
+        let line = hex::decode(line).unwrap();
+        bytes[number(at)..][..line.len()].copy_from_slice(&line);
+    }
+    std::fs::write(&file, bytes).unwrap();
+    let store = open(dir.path(), loud()).unwrap();
+    let read = store.query(Query::default()).await.unwrap().records;
+    assert_eq!(read, records);
+    assert_eq!(store.durable_log_index().unwrap(), 14);
+    // Both indices too, and it goes on from there.
+    let job = Query { object: Some("job-a".to_owned()), ..Query::default() };
+    assert_eq!(seqs(&store, job).await.0, [3, 6]);
+    let late = Query { since: Some(Timestamp(600)), ..Query::default() };
+    assert_eq!(seqs(&store, late).await.0, [6, 7]);
+    feed(&store, &chain(9)[7..]);
+    assert_eq!(store.query(Query::default()).await.unwrap().records.len(), 9);
+}

@@ -1,8 +1,8 @@
 //! The few file operations the log needs, over one directory.
 //!
-//! The journal and the snapshot files go through [`Disk`], so that tests can put a simulated disk
-//! underneath and cut the power after any operation. [`RealDisk`] is the only one used outside
-//! tests; opening it locks the directory, and refuses a network file system. Nothing here retries:
+//! The journal and the snapshot files go through [`Disk`], so that tests and the simulation can put a
+//! disk of their own underneath and cut the power after any operation. [`RealDisk`] is the only one used
+//! outside them; opening it locks the directory, and refuses a network file system. Nothing here retries:
 //! an error goes up and ends the process.
 
 use std::fmt::Debug;
@@ -31,7 +31,7 @@ const NETWORK_FILE_SYSTEMS: [(i64, &str); 7] = [
 ];
 
 /// One directory of files.
-pub(crate) trait Disk: Send + Sync + Debug {
+pub trait Disk: Send + Sync + Debug {
     /// Names of the regular files, in no order.
     fn list(&self) -> io::Result<Vec<String>>;
     /// Opens an existing file for reading and writing.
@@ -47,7 +47,8 @@ pub(crate) trait Disk: Send + Sync + Debug {
 }
 
 /// One open file. Writes are positioned; there is no cursor.
-pub(crate) trait DiskFile: Send + Sync + Debug {
+#[expect(clippy::len_without_is_empty, reason = "nobody asks whether a file is empty")]
+pub trait DiskFile: Send + Sync + Debug {
     fn len(&self) -> io::Result<u64>;
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::about::{About, CORE, StateCheck};
 use super::disk::{Disk, read_all, replace_file};
+use crate::blocking::blocking;
 
 /// There once this controller's state was found to differ.
 pub(crate) const MARKER_FILE: &str = "diverged";
@@ -42,10 +43,10 @@ impl OwnCheck {
     /// Takes the digest of `fsm`, as it is after entry `index`, off the async threads.
     pub(crate) fn take(&self, fsm: Fsm, index: u64) {
         let own = self.clone();
-        tokio::task::spawn_blocking(move || {
+        tokio::spawn(blocking(move || {
             let check = StateCheck { index, digest: hex::encode(fsm.digest()) };
             *own.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(check);
-        });
+        }));
     }
 }
 

@@ -21,7 +21,7 @@ use super::fatal::FatalHook;
 use super::journal::{Identity, Journal, JournalError, Place, State};
 use super::measures::LogMeasures;
 use super::types::{Entry, LogId, TypeConfig, Vote};
-use super::writer::{Op, Written, run_writer};
+use super::writer::{Op, Writers, Written, run_writer, run_writer_in_task};
 
 /// Calls that may wait for the writer thread before callers are held up.
 const QUEUE_LEN: usize = 1024;
@@ -135,12 +135,25 @@ impl Shared {
 
 impl LogStore {
     /// Opens the log and starts its writer thread.
+    #[cfg(test)]
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         identity: Identity,
         create: bool,
         segment_bytes: u64,
         fatal: FatalHook,
+    ) -> Result<LogStore, JournalError> {
+        Self::open_with(disk, identity, create, segment_bytes, fatal, Writers::Threads)
+    }
+
+    /// Opens the log and starts its writer.
+    pub(crate) fn open_with(
+        disk: Arc<dyn Disk>,
+        identity: Identity,
+        create: bool,
+        segment_bytes: u64,
+        fatal: FatalHook,
+        writers: Writers,
     ) -> Result<LogStore, JournalError> {
         let dir = disk.path().to_owned();
         let (journal, state) = Journal::open(disk, identity, create, segment_bytes)?;
@@ -150,10 +163,17 @@ impl LogStore {
         });
         let (queue, ops) = mpsc::channel(QUEUE_LEN);
         let for_writer = Arc::clone(&shared);
-        std::thread::Builder::new()
-            .name("raft-log".to_owned())
-            .spawn(move || run_writer(journal, ops, &for_writer, &fatal))
-            .map_err(|source| JournalError::Io { file: dir, source })?;
+        match writers {
+            Writers::Threads => {
+                std::thread::Builder::new()
+                    .name("raft-log".to_owned())
+                    .spawn(move || run_writer(journal, ops, &for_writer, &fatal))
+                    .map_err(|source| JournalError::Io { file: dir, source })?;
+            }
+            Writers::Tasks(pace) => {
+                tokio::spawn(run_writer_in_task(journal, ops, for_writer, fatal, pace));
+            }
+        }
         Ok(LogStore { shared, queue })
     }
 

@@ -42,7 +42,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use disk::DiskError;
+pub use disk::{Disk, DiskError, DiskFile};
 pub use fatal::{EXIT_DIVERGED, EXIT_STORE_FAILED, EXIT_STORE_REFUSED, Fatal, FatalHook};
 pub use handle::{
     Applied, Leadership, MemberError, Peer, ProposeError, RaftHandle, RaftStatus, ReadError,
@@ -53,5 +53,6 @@ pub use members::{Members, Progress};
 pub use network::{NoPeers, PeerConnector, PlaintextConnector};
 pub use service::{PeerCheck, RaftService};
 pub use snapshot::SnapshotFileError;
-pub use start::{ELECTION_MS, RaftConfig, StartError, start, start_at_pace};
-pub use state_machine::RestoreError;
+pub use start::{ELECTION_MS, Foundation, RaftConfig, StartError, start, start_at_pace, start_on};
+pub use state_machine::{Apply, RestoreError};
+pub use writer::Pace;

@@ -15,10 +15,10 @@ use super::disk::{Disk, RealDisk};
 use super::fatal::FatalHook;
 use super::journal::{self, Group, Identity, Journal, JournalError};
 use super::snapshot::{SnapshotFile, SnapshotFileError};
-use super::start::{AUDIT_FILE, StartError};
+use super::start::StartError;
 use super::state_machine::RestoreError;
 use super::types::{Membership, SnapshotMeta, StoredMembership};
-use crate::audit::AuditStore;
+use crate::audit::{AUDIT_FILE, AuditStore};
 
 /// The one controller of a cluster that begins anew from a backup.
 #[derive(Debug)]

@@ -16,12 +16,11 @@ use super::journal::{self, Identity, JournalError};
 use super::log_store::LogStore;
 use super::network::{Network, PeerConnector};
 use super::snapshot::{SnapshotFile, SnapshotFileError};
-use super::state_machine::{RestoreError, StateMachine};
+use super::state_machine::{Apply, RestoreError, StateMachine};
 use super::types::Raft;
-use crate::audit::{AuditError, AuditStore};
+use super::writer::{Pace, Writers};
+use crate::audit::{AUDIT_FILE, AuditError, AuditStore};
 
-/// The audit database, beside log and snapshot.
-pub(super) const AUDIT_FILE: &str = "audit.redb";
 /// A follower that hears nothing for a time between this and [`longest_election_ms`] of it starts an election.
 /// The leader's lease is as long as the longer one, so larger values cost time after a leader's death.
 pub const ELECTION_MS: u64 = 600;
@@ -69,6 +68,21 @@ impl std::fmt::Debug for RaftConfig {
             .field("members", &self.members)
             .finish_non_exhaustive()
     }
+}
+
+/// What the stores stand on where that is not this machine's disk and threads: a simulation brings its
+/// own. Everything runs on the caller's runtime then, in an order that a seed repeats.
+#[derive(Debug, Clone)]
+pub struct Foundation {
+    pub disk: Arc<dyn Disk>,
+    /// What the writers wait for before the disk does what they ask.
+    pub pace: Pace,
+    pub apply: Apply,
+    /// Entries between two snapshots, entries kept beside one, bytes of a segment: small, so that
+    /// all of it happens within a short run.
+    pub snapshot_every: u64,
+    pub entries_kept: u64,
+    pub segment_bytes: u64,
 }
 
 /// Why consensus does not start. Nothing was changed on disk.
@@ -121,12 +135,8 @@ pub(super) const fn longest_election_ms(election_ms: u64) -> u64 {
 }
 
 /// openraft's configuration, with every value that matters named above.
-fn raft_config(
-    config: &RaftConfig,
-    snapshot_every: u64,
-    kept: u64,
-    election_ms: u64,
-) -> Result<Config, StartError> {
+fn raft_config(config: &RaftConfig, measures: Measures) -> Result<Config, StartError> {
+    let Measures { snapshot_every, kept, election_ms, .. } = measures;
     Config {
         cluster_name: config.cluster.clone(),
         heartbeat_interval: election_ms / HEARTBEATS,
@@ -146,6 +156,15 @@ fn raft_config(
     .map_err(consensus)
 }
 
+/// When snapshots are made, how large files get, and how patient elections are.
+#[derive(Debug, Clone, Copy)]
+struct Measures {
+    snapshot_every: u64,
+    kept: u64,
+    segment_bytes: u64,
+    election_ms: u64,
+}
+
 /// Opens everything under `config.dir` and starts to take part.
 pub async fn start(config: RaftConfig) -> Result<RaftHandle, StartError> {
     start_at_pace(config, ELECTION_MS).await
@@ -153,8 +172,13 @@ pub async fn start(config: RaftConfig) -> Result<RaftHandle, StartError> {
 
 /// [`start`] for a machine or network where elections must be slower. All members use the same.
 pub async fn start_at_pace(config: RaftConfig, election_ms: u64) -> Result<RaftHandle, StartError> {
-    let sizes = (SNAPSHOT_EVERY, ENTRIES_KEPT, journal::SEGMENT_BYTES);
-    let handle = open(config, sizes, election_ms).await?;
+    let measures = Measures {
+        snapshot_every: SNAPSHOT_EVERY,
+        kept: ENTRIES_KEPT,
+        segment_bytes: journal::SEGMENT_BYTES,
+        election_ms,
+    };
+    let handle = open(config, measures).await?;
     handle.bound_log(LOG_BYTES_MAX);
     Ok(handle)
 }
@@ -167,35 +191,62 @@ pub(super) async fn start_with(
     kept: u64,
     segment_bytes: u64,
 ) -> Result<RaftHandle, StartError> {
-    open(config, (snapshot_every, kept, segment_bytes), ELECTION_MS).await
+    let election_ms = ELECTION_MS;
+    open(config, Measures { snapshot_every, kept, segment_bytes, election_ms }).await
 }
 
-/// `sizes`: entries between snapshots, entries kept, bytes of a segment.
-async fn open(
-    config: RaftConfig,
-    sizes: (u64, u64, u64),
-    election_ms: u64,
-) -> Result<RaftHandle, StartError> {
-    let (snapshot_every, kept, segment_bytes) = sizes;
-    let identity = Identity { cluster: config.cluster.clone(), node: config.node };
+async fn open(config: RaftConfig, measures: Measures) -> Result<RaftHandle, StartError> {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(&config.dir)?);
+    let open_audit = |config: &RaftConfig| {
+        AuditStore::open(&config.dir.join(AUDIT_FILE), &config.cluster, config.fatal.clone())
+    };
+    start_parts(config, disk, Writers::Threads, Apply::default(), open_audit, measures).await
+}
+
+/// [`start`] on other foundations than this machine's: for simulations.
+pub async fn start_on(
+    config: RaftConfig,
+    foundation: Foundation,
+) -> Result<RaftHandle, StartError> {
+    let Foundation { disk, pace, apply, snapshot_every, entries_kept, segment_bytes } = foundation;
+    let for_audit = Arc::clone(&disk);
+    let open_audit = |config: &RaftConfig| {
+        AuditStore::open_on(&*for_audit, &config.cluster, config.fatal.clone())
+    };
+    let (kept, election_ms) = (entries_kept, ELECTION_MS);
+    let measures = Measures { snapshot_every, kept, segment_bytes, election_ms };
+    start_parts(config, disk, Writers::Tasks(pace), apply, open_audit, measures).await
+}
+
+async fn start_parts(
+    config: RaftConfig,
+    disk: Arc<dyn Disk>,
+    writers: Writers,
+    apply: Apply,
+    open_audit: impl Fn(&RaftConfig) -> Result<AuditStore, AuditError>,
+    measures: Measures,
+) -> Result<RaftHandle, StartError> {
     let marked = divergence::marked(&*disk);
     let marked = marked.map_err(|source| DiskError::Open { path: config.dir.clone(), source })?;
     if let Some((file, index)) = marked {
         return Err(StartError::Diverged { file, index });
     }
+    let identity = Identity { cluster: config.cluster.clone(), node: config.node };
     let (snapshots, snapshot) = SnapshotFile::open(Arc::clone(&disk), &identity)?;
-    let log = LogStore::open(disk, identity, config.create, segment_bytes, config.fatal.clone())?;
-    check_no_gap(&config, &log, snapshot.as_ref().and_then(|(description, _)| description.last))?;
-    let audit =
-        AuditStore::open(&config.dir.join(AUDIT_FILE), &config.cluster, config.fatal.clone())?;
-    let state_machine = StateMachine::restore(
-        snapshots,
-        snapshot,
-        audit.clone(),
-        config.cluster_version_max,
-        config.fatal.clone(),
+    let (create, fatal) = (config.create, config.fatal.clone());
+    let log = LogStore::open_with(
+        disk,
+        identity,
+        create,
+        measures.segment_bytes,
+        fatal.clone(),
+        writers,
     )?;
+    check_no_gap(&config, &log, snapshot.as_ref().and_then(|(description, _)| description.last))?;
+    let audit = open_audit(&config)?;
+    let version_max = config.cluster_version_max;
+    let state_machine =
+        StateMachine::restore(snapshots, snapshot, audit.clone(), version_max, apply, fatal)?;
     let view = state_machine.view();
     let (members, own) = (Members::default(), state_machine.own_check());
     let network = Network {
@@ -205,7 +256,7 @@ async fn open(
         audit: audit.clone(),
         members: members.clone(),
     };
-    let openraft = Arc::new(raft_config(&config, snapshot_every, kept, election_ms)?);
+    let openraft = Arc::new(raft_config(&config, measures)?);
     let raft = Raft::new(config.node, openraft, network, log.clone(), state_machine)
         .await
         .map_err(consensus)?;

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use fleet_core::event::Event;
-use fleet_core::{Command, Fsm};
+use fleet_core::fsm::Outcome;
+use fleet_core::{Command, Envelope, Fsm};
 use futures::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
@@ -22,6 +23,7 @@ use super::fatal::{Fatal, FatalHook};
 use super::snapshot::{ReadSnapshot, SnapshotData, SnapshotFile};
 use super::types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::audit::AuditStore;
+use crate::blocking::blocking;
 
 /// What the rest of the controller reads: the state, and how far it is.
 #[derive(Debug)]
@@ -74,10 +76,38 @@ impl View {
     }
 }
 
+/// How an entry is applied: [`Fsm::apply`], but for a simulation that watches it.
+#[derive(Clone)]
+pub struct Apply(Arc<ApplyFn>);
+
+type ApplyFn = dyn Fn(&mut Fsm, u64, &Envelope) -> Outcome + Send + Sync;
+
+impl Default for Apply {
+    fn default() -> Self {
+        Apply(Arc::new(Fsm::apply))
+    }
+}
+
+impl Apply {
+    /// Calls `apply` with the state, the entry's index and the entry.
+    pub fn with(
+        apply: impl Fn(&mut Fsm, u64, &Envelope) -> Outcome + Send + Sync + 'static,
+    ) -> Apply {
+        Apply(Arc::new(apply))
+    }
+}
+
+impl std::fmt::Debug for Apply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Apply")
+    }
+}
+
 /// The adapter.
 #[derive(Debug)]
 pub(crate) struct StateMachine {
     view: Arc<View>,
+    apply: Apply,
     last: Option<LogId>,
     membership: StoredMembership,
     snapshots: Arc<SnapshotFile>,
@@ -113,6 +143,7 @@ impl StateMachine {
         snapshot: Option<ReadSnapshot>,
         audit: AuditStore,
         cluster_version_max: u32,
+        apply: Apply,
         fatal: FatalHook,
     ) -> Result<StateMachine, RestoreError> {
         let (fsm, meta) = match snapshot {
@@ -134,6 +165,7 @@ impl StateMachine {
                 applied,
                 evictions: Evictions::default(),
             }),
+            apply,
             last: meta.last_log_id,
             membership: meta.last_membership,
             snapshots: Arc::new(snapshots),
@@ -197,7 +229,7 @@ impl StateMachine {
             }
             EntryPayload::Normal(envelope) => {
                 self.refuse_newer_version(&envelope.command)?;
-                let outcome = self.view.write(|fsm| fsm.apply(index, &envelope));
+                let outcome = self.view.write(|fsm| (self.apply.0)(fsm, index, &envelope));
                 // Not what is replayed or was proposed elsewhere: each is counted once in the fleet.
                 if responder.is_some() {
                     self.view.evictions.count(&outcome.events);
@@ -283,7 +315,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
         let snapshots = Arc::clone(&self.snapshots);
-        let read = tokio::task::spawn_blocking(move || snapshots.read())
+        let read = blocking(move || snapshots.read())
             .await
             .map_err(io::Error::other)?
             .map_err(io::Error::other)?;
@@ -303,9 +335,7 @@ async fn install(
     let fsm = decode(body).map_err(io::Error::other)?;
     check_audit(&fsm, audit).map_err(io::Error::other)?;
     let (meta, body, snapshots) = (meta.clone(), Arc::clone(body), Arc::clone(snapshots));
-    tokio::task::spawn_blocking(move || snapshots.write(&meta, &body))
-        .await
-        .map_err(io::Error::other)??;
+    blocking(move || snapshots.write(&meta, &body)).await.map_err(io::Error::other)??;
     Ok(fsm)
 }
 
@@ -327,7 +357,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         self.audit.flush().await.map_err(io::Error::other)?;
         let (fsm, meta) = (std::mem::take(&mut self.fsm), self.meta.clone());
         let snapshots = Arc::clone(&self.snapshots);
-        let built = tokio::task::spawn_blocking(move || {
+        let built = blocking(move || {
             let body = Arc::new(fsm.to_snapshot());
             snapshots.write(&meta, &body).map(|()| (meta, body))
         })

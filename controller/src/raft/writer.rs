@@ -1,10 +1,13 @@
-//! The log's writer thread: drains the queue, writes one group, syncs once, answers everybody.
+//! The log's writer: drains the queue, writes one group, syncs once, answers everybody.
 //!
-//! The only place where the journal is written. Any error goes to the fatal hook, which ends the
-//! process; where the hook returns (tests), the thread answers every later call with the error and
+//! A thread of its own, which may wait for the disk; in a simulation a task, which waits on simulated
+//! time. The only place where the journal is written. Any error goes to the fatal hook, which ends the
+//! process; where the hook returns (tests), the writer answers every later call with the error and
 //! touches the disk no more.
 
 use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
 use openraft::storage::IOFlushed;
 use tokio::sync::{mpsc, oneshot};
@@ -17,6 +20,29 @@ use super::types::TypeConfig;
 
 /// Calls taken from the queue into one group at most.
 const GROUP_OPS_MAX: usize = 1024;
+
+/// How long a simulated disk takes before it does what is asked of it; asked before each group.
+#[derive(Clone)]
+pub struct Pace(Arc<dyn Fn() -> Duration + Send + Sync>);
+
+impl Pace {
+    pub fn with(pace: impl Fn() -> Duration + Send + Sync + 'static) -> Pace {
+        Pace(Arc::new(pace))
+    }
+}
+
+impl std::fmt::Debug for Pace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pace")
+    }
+}
+
+/// Where a store's writer runs.
+#[derive(Debug, Clone)]
+pub(crate) enum Writers {
+    Threads,
+    Tasks(Pace),
+}
 
 /// Answer to a call that waits for the disk.
 pub(crate) type Written = oneshot::Sender<io::Result<()>>;
@@ -55,34 +81,33 @@ pub(crate) fn run_writer(
     shared: &Shared,
     fatal: &FatalHook,
 ) {
-    let mut writer = Writer {
-        journal,
-        group: Group::default(),
-        waiting: Vec::new(),
-        committed: None,
-        purged: false,
-        failed: None,
-        shared,
-        fatal,
-    };
+    let mut writer = Writer::new(journal, shared, fatal);
     let mut closing = None;
     while closing.is_none()
         && let Some(op) = ops.blocking_recv()
     {
-        closing = writer.take(op);
-        for _ in 1..GROUP_OPS_MAX {
-            if closing.is_some() {
-                break;
-            }
-            let Ok(op) = ops.try_recv() else { break };
-            closing = writer.take(op);
-        }
-        writer.flush();
+        closing = writer.take_group(op, &mut ops);
     }
-    let closed = writer.close();
-    if let Some(done) = closing {
-        done.send(closed).ok();
+    writer.end(closing);
+}
+
+/// The same as a task.
+pub(crate) async fn run_writer_in_task(
+    journal: Journal,
+    mut ops: mpsc::Receiver<Op>,
+    shared: Arc<Shared>,
+    fatal: FatalHook,
+    pace: Pace,
+) {
+    let mut writer = Writer::new(journal, &shared, &fatal);
+    let mut closing = None;
+    while closing.is_none()
+        && let Some(op) = ops.recv().await
+    {
+        tokio::time::sleep((pace.0)()).await;
+        closing = writer.take_group(op, &mut ops);
     }
+    writer.end(closing);
 }
 
 struct Writer<'a> {
@@ -96,7 +121,41 @@ struct Writer<'a> {
     fatal: &'a FatalHook,
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    fn new(journal: Journal, shared: &'a Shared, fatal: &'a FatalHook) -> Writer<'a> {
+        Writer {
+            journal,
+            group: Group::default(),
+            waiting: Vec::new(),
+            committed: None,
+            purged: false,
+            failed: None,
+            shared,
+            fatal,
+        }
+    }
+
+    /// Writes what waits, beginning with `first`; gives back the answer channel of a `Close`.
+    fn take_group(&mut self, first: Op, ops: &mut mpsc::Receiver<Op>) -> Option<Written> {
+        let mut closing = self.take(first);
+        for _ in 1..GROUP_OPS_MAX {
+            if closing.is_some() {
+                break;
+            }
+            let Ok(op) = ops.try_recv() else { break };
+            closing = self.take(op);
+        }
+        self.flush();
+        closing
+    }
+
+    fn end(self, closing: Option<Written>) {
+        let closed = self.close();
+        if let Some(done) = closing {
+            done.send(closed).ok();
+        }
+    }
+
     /// Adds one call to the group; gives back the answer channel of a `Close`.
     fn take(&mut self, op: Op) -> Option<Written> {
         let (added, waiting) = match op {

@@ -21,6 +21,7 @@ mod golden;
 mod install;
 mod sim_disk;
 mod single;
+mod stores;
 mod suite;
 mod upgrade;
 

@@ -26,6 +26,8 @@ enum Change {
 struct Inode {
     durable: Vec<u8>,
     pending: Vec<Change>,
+    /// As programs see it.
+    current: Vec<u8>,
 }
 
 fn change(bytes: &mut Vec<u8>, change: &Change) {
@@ -42,10 +44,17 @@ fn change(bytes: &mut Vec<u8>, change: &Change) {
 }
 
 impl Inode {
+    fn of(bytes: &[u8]) -> Inode {
+        Inode { durable: bytes.to_vec(), pending: Vec::new(), current: bytes.to_vec() }
+    }
+
     fn now(&self) -> Vec<u8> {
-        let mut bytes = self.durable.clone();
-        self.pending.iter().for_each(|c| change(&mut bytes, c));
-        bytes
+        self.current.clone()
+    }
+
+    fn put(&mut self, new: Change) {
+        change(&mut self.current, &new);
+        self.pending.push(new);
     }
 
     fn after_cut(&self, unsynced: Unsynced) -> Vec<u8> {
@@ -109,7 +118,7 @@ impl SimDisk {
         {
             let mut platter = disk.0.lock().unwrap();
             for (i, (name, bytes)) in files.iter().enumerate() {
-                platter.inodes.push(Inode { durable: bytes.clone(), pending: Vec::new() });
+                platter.inodes.push(Inode::of(bytes));
                 platter.names.insert(name.clone(), i);
             }
             platter.durable_names = platter.names.clone();
@@ -199,11 +208,12 @@ struct SimFile {
 
 impl DiskFile for SimFile {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.disk.0.lock().unwrap().inodes[self.inode].now().len() as u64)
+        Ok(self.disk.0.lock().unwrap().inodes[self.inode].current.len() as u64)
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let bytes = self.disk.0.lock().unwrap().inodes[self.inode].now();
+        let platter = self.disk.0.lock().unwrap();
+        let bytes = &platter.inodes[self.inode].current;
         let range = offset as usize..offset as usize + buf.len();
         buf.copy_from_slice(bytes.get(range).ok_or(io::Error::from(io::ErrorKind::UnexpectedEof))?);
         Ok(())
@@ -214,14 +224,14 @@ impl DiskFile for SimFile {
         let stepped = platter.step();
         // A write that fails may have got part of the way.
         let written = if stepped.is_ok() { buf } else { &buf[..buf.len() / 2] };
-        platter.inodes[self.inode].pending.push(Change::Write(offset, written.to_vec()));
+        platter.inodes[self.inode].put(Change::Write(offset, written.to_vec()));
         stepped
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut platter = self.disk.0.lock().unwrap();
         platter.step()?;
-        platter.inodes[self.inode].pending.push(Change::SetLen(len));
+        platter.inodes[self.inode].put(Change::SetLen(len));
         Ok(())
     }
 

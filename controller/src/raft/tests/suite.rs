@@ -9,7 +9,7 @@ use crate::raft::disk::{Disk, RealDisk};
 use crate::raft::journal::{Identity, SEGMENT_BYTES};
 use crate::raft::log_store::LogStore;
 use crate::raft::snapshot::SnapshotFile;
-use crate::raft::state_machine::StateMachine;
+use crate::raft::state_machine::{Apply, StateMachine};
 use crate::raft::types::TypeConfig;
 
 struct Builder;
@@ -30,7 +30,8 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, tempfile::TempDir> for Bui
         let audit =
             AuditStore::open(&dir.path().join("audit.redb"), CLUSTER, hook.clone()).unwrap();
         let state_machine =
-            StateMachine::restore(snapshots, snapshot, audit, version, hook).unwrap();
+            StateMachine::restore(snapshots, snapshot, audit, version, Apply::default(), hook)
+                .unwrap();
         Ok((dir, log, state_machine))
     }
 }

@@ -1,0 +1,156 @@
+//! The calendar in a simulated node's hands: production's [`Book`] and [`Line`], on the machine's disk.
+//!
+//! What production's `reconcile/calendar.rs` does with them, in its order: orders are on the disk before they are
+//! confirmed, the controllers lead while one answers, and the book is kept alone while none does. Root's
+//! grants on the node are left out.
+
+use fleet_agent::ahead::Step;
+use fleet_agent::ahead::book::Stage;
+use fleet_agent::reconcile::plan::Action;
+use fleet_core::desired::{DesiredNode, Order};
+use fleet_core::id::LeaseId;
+
+use super::Agent;
+
+impl Agent {
+    /// After a start: what was stopped for others' sake must be known before its end is said.
+    pub(super) fn say_calendar_again(&mut self) {
+        for (id, promise) in &self.book.attempts {
+            if let Some((why, at)) = &promise.stopped {
+                self.outbox.stopped_alone(id, promise.epoch, why.clone(), *at);
+            }
+        }
+        self.say_book();
+    }
+
+    fn say_book(&self) {
+        for (id, held) in &self.book.windows {
+            self.outbox.window(held.report(id));
+        }
+    }
+
+    fn store_book(&mut self) {
+        let mut machine = self.scene.machine(self.post.at);
+        machine.book = self.book.clone();
+        machine.fleet_time = self.line.anchor();
+        drop(machine);
+        self.say_book();
+    }
+
+    /// Takes the orders of a document over.
+    pub(super) fn take_windows(&mut self, document: &DesiredNode) {
+        let (scene, name) = (&self.scene, &self.name);
+        let old = |id: &_| scene.say(name, &format!("ignores an older order for {id}"));
+        if !self.book.take(document, old) {
+            return;
+        }
+        self.store_book();
+        // One that goes on after it was closed here is not released any more.
+        let ending = |lease: &LeaseId| document.leases.iter().any(|l| l.id == *lease && l.ending);
+        let reopened = self.book.windows.values().filter(|held| {
+            matches!(held.stage, Stage::Waiting | Stage::Open)
+                && !held.withdrawn
+                && held.closed_at.is_none()
+                && self.table.releases.contains_key(&held.lease)
+                && !ending(&held.lease)
+        });
+        let reopened: Vec<LeaseId> = reopened.map(|held| held.lease.clone()).collect();
+        for lease in reopened {
+            self.note_and_act(Action::DropRelease { lease });
+        }
+    }
+
+    /// What becomes of a planned action because of what this node did alone.
+    pub(super) fn with_calendar(&self, document: &DesiredNode, action: Action) -> Option<Action> {
+        let keeps = |lease: &LeaseId| {
+            let mut held = self.book.windows.values();
+            held.any(|held| held.lease == *lease && held.closed_at.is_some())
+        };
+        match action {
+            Action::DropRelease { lease } if keeps(&lease) => None,
+            Action::Start { id, epoch, lease, order } => {
+                let wanted = document.allocations.iter().find(|wanted| wanted.id == id);
+                let within = wanted.and_then(|wanted| match &wanted.order {
+                    Order::Start(_) => wanted.within.as_ref(),
+                    Order::Keep | Order::Stop { .. } => None,
+                });
+                let now = self.line.now();
+                let in_the_way = now.and_then(|now| self.book.closed_to(&order.gpus, within, now));
+                match in_the_way {
+                    Some(window) => {
+                        let why = format!("its GPUs are {window}'s");
+                        Some(Action::SayPromised { id, epoch, lease, why })
+                    }
+                    None => Some(Action::Start { id, epoch, lease, order }),
+                }
+            }
+            action => Some(action),
+        }
+    }
+
+    /// The windows opened here alone, as leases beside those of the document.
+    pub(super) fn add_leases(&self, document: &mut DesiredNode) {
+        let Some(now) = self.line.now() else { return };
+        for lease in self.book.leases(now) {
+            if !document.leases.iter().any(|known| known.holder == lease.holder) {
+                document.leases.push(lease);
+            }
+        }
+    }
+
+    /// Brings the calendar to this moment.
+    pub(super) fn keep_calendar(&mut self, document: Option<&DesiredNode>) {
+        let Some(now) = self.line.now() else { return };
+        if self.line.is_alone() {
+            for step in self.book.keep(now, &self.table) {
+                self.step(step, now);
+            }
+            return;
+        }
+        let mut changed = document.is_some_and(|d| self.book.follow(&d.leases, now));
+        let outbox = &self.outbox;
+        for id in self.book.tidy(now, &self.table, |id| outbox.window_is_said(id)) {
+            self.outbox.drop_window(&id);
+            changed = true;
+        }
+        if changed {
+            self.store_book();
+        }
+    }
+
+    fn step(&mut self, step: Step, now: fleet_core::Timestamp) {
+        match step {
+            Step::Opened(id) => {
+                self.scene.say(&self.name, &format!("opens {id} alone"));
+                self.store_book();
+            }
+            Step::Closed(id) => {
+                self.scene.say(&self.name, &format!("closes {id} alone"));
+                self.store_book();
+            }
+            Step::Overruns { .. } => {}
+            Step::Prove { lease, epoch, gpus, reserved_by } => {
+                self.note_and_act(Action::Prove { lease, epoch, gpus, reserved_by });
+            }
+            Step::Stop { id, epoch, grace, why } => {
+                if self.table.rows.get(&id).is_some_and(|row| row.stop_grace.is_some()) {
+                    return;
+                }
+                if let Some(promise) = self.book.attempts.get_mut(&id) {
+                    promise.stopped = Some((why.clone(), now));
+                }
+                self.store_book();
+                self.outbox.stopped_alone(&id, epoch, why.clone(), now);
+                // The log holds no order for it, but the promise to somebody else. Whether there is one is what
+                // the book's own tests are about; that no other attempt is stopped is looked at here.
+                self.scene.oracle().promised_to_another(&id);
+                self.note_and_act(Action::Stop { id, grace, why: why.to_string() });
+            }
+        }
+    }
+
+    fn note_and_act(&mut self, action: Action) {
+        self.table.note(&action);
+        self.act(action);
+    }
+}

@@ -1,0 +1,143 @@
+//! Known bugs, to be found: each takes away one thing the design relies on.
+//!
+//! A simulation that finds nothing proves something only if it would find these. They live in the
+//! simulation's own wrappers (around the disk, the state machine, the agent's fences and the clients' reads)
+//! and nowhere in the product.
+
+use std::sync::Arc;
+
+use fleet_controller::raft::Apply;
+use fleet_core::command::{Command, Envelope};
+use fleet_core::fsm::Outcome;
+use fleet_core::lease::{Lease, LeaseHolder};
+use fleet_core::name::UserName;
+use fleet_core::node::Liveness;
+use fleet_core::{Actor, AuthMethod, Fsm, Who};
+
+use crate::scene::Scene;
+
+/// What is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// A vote is answered before it is on the disk.
+    VoteNotSynced,
+    /// An entry is acknowledged before it is on the disk.
+    LogNotSynced,
+    /// After a restart an entry is applied although it was applied before.
+    AppliedTwice,
+    /// The node takes an order under a lower epoch than it has seen.
+    EpochCheckOff,
+    /// The node follows documents that are older than the newest it has seen.
+    FenceOff,
+    /// A node that is not heard of has its GPUs given to others.
+    SilenceFreesGpus,
+    /// A controller answers reads from what it knows, without asking whether it still leads.
+    StaleReads,
+    /// An attempt that a document does not mention is stopped.
+    AbsenceStops,
+    /// A checkpoint from before the order to leave is counted again, as one that came after it.
+    StaleCheckpointTriggers,
+    /// A request that is sent again is carried out again.
+    RequestsForgotten,
+    /// The release is reported before the GPU is empty.
+    ReleasedBeforeEmpty,
+    /// Fleet time is whatever the leader's wall clock says.
+    WallClockBelieved,
+}
+
+/// One of them: the name to ask for it by, and a seed that finds it.
+pub(crate) struct Known {
+    pub(crate) name: &'static str,
+    pub(crate) bug: Bug,
+    pub(crate) seed: u64,
+}
+
+const fn known(name: &'static str, bug: Bug, seed: u64) -> Known {
+    Known { name, bug, seed }
+}
+
+/// All of them.
+pub(crate) const ALL: &[Known] = &[
+    known("vote-not-synced", Bug::VoteNotSynced, 1),
+    known("log-not-synced", Bug::LogNotSynced, 1),
+    known("applied-twice", Bug::AppliedTwice, 3),
+    known("epoch-check-off", Bug::EpochCheckOff, 2),
+    known("fence-off", Bug::FenceOff, 1),
+    known("silence-frees-gpus", Bug::SilenceFreesGpus, 2),
+    known("stale-reads", Bug::StaleReads, 1),
+    known("absence-stops", Bug::AbsenceStops, 1),
+    known("stale-checkpoint-triggers", Bug::StaleCheckpointTriggers, 1),
+    known("requests-forgotten", Bug::RequestsForgotten, 1),
+    known("released-before-empty", Bug::ReleasedBeforeEmpty, 1),
+    known("wall-clock-believed", Bug::WallClockBelieved, 12),
+];
+
+pub(crate) fn named(name: &str) -> Option<Bug> {
+    ALL.iter().find(|known| known.name == name).map(|known| known.bug)
+}
+
+impl Bug {
+    /// What must stand in unsynced bytes for a sync of them to be left out.
+    pub(crate) fn never_sync(self) -> Option<&'static str> {
+        match self {
+            Bug::VoteNotSynced => Some("{\"vote\":"),
+            Bug::LogNotSynced => Some("{\"entry\":"),
+            _ => None,
+        }
+    }
+}
+
+/// How `controller` applies entries: as the product does, watched, and with the bug if there is one.
+pub(crate) fn apply(scene: &Arc<Scene>, controller: u64) -> Apply {
+    let scene = Arc::clone(scene);
+    let restarted_at = scene.oracle().newest_index();
+    let mut_first = std::sync::Mutex::new(restarted_at > 0);
+    Apply::with(move |fsm: &mut Fsm, index: u64, envelope: &Envelope| {
+        let outcome = match scene.bug {
+            Some(bug) => with_bug(bug, fsm, index, envelope, &mut_first),
+            None => fsm.apply(index, envelope),
+        };
+        scene.applied(controller, index, envelope, &outcome, fsm);
+        outcome
+    })
+}
+
+fn with_bug(
+    bug: Bug,
+    fsm: &mut Fsm,
+    index: u64,
+    envelope: &Envelope,
+    first_after_restart: &std::sync::Mutex<bool>,
+) -> Outcome {
+    let mut changed = envelope.clone();
+    match (bug, &mut changed.command) {
+        (Bug::RequestsForgotten, _) => changed.request = None,
+        (Bug::AppliedTwice, Command::ReportNode { .. } | Command::SubmitJob(_)) => {
+            let mut first = first_after_restart.lock().expect("nobody panics with it");
+            if std::mem::take(&mut *first) {
+                drop(fsm.apply(index, envelope));
+            }
+        }
+        (Bug::SilenceFreesGpus, Command::SetLiveness { node, liveness, .. })
+            if *liveness != Liveness::Ready =>
+        {
+            // One GPU for each time the leader notices the silence.
+            let runs_there = |lease: &&Lease| {
+                lease.node == *node && matches!(lease.holder, LeaseHolder::Allocation(_))
+            };
+            let lease = fsm.leases().values().find(runs_there);
+            if let Some(gpu) = lease.and_then(|lease| lease.gpus.first()).cloned() {
+                let reason = "it was silent for too long".to_owned();
+                changed.actor = root();
+                changed.command = Command::DeclareGpuFree { gpu, reason };
+            }
+        }
+        _ => {}
+    }
+    fsm.apply(index, &changed)
+}
+
+fn root() -> Actor {
+    let name = UserName::parse("root").expect("a legal name");
+    Actor { who: Who::User { name, admin: true }, method: AuthMethod::Internal, serial: None }
+}

@@ -1,0 +1,321 @@
+//! One controller: production's consensus, state, API and leader's loops on a simulated disk and network.
+//!
+//! Everything above the disk, the sockets and the clock is the product's own: openraft with its log store,
+//! snapshots and audit database, the gRPC services, the loops of the leader. What is not: TLS (identities
+//! come with the connection), the certificate authority, and `server.rs`, which puts the parts together
+//! over sockets as this file does over [`Net`](crate::net::Net).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use fleet_controller::api::{
+    Admins, AgentsService, Callers, Context, ControllersService, FleetService, LoginLog,
+    NewestPlan, RefusalLog, peer_check,
+};
+use fleet_controller::clock::{LeaderClock, wall};
+use fleet_controller::config::Config;
+use fleet_controller::leader;
+use fleet_controller::operations::Operations;
+use fleet_controller::peers::Peers;
+use fleet_controller::raft::{
+    self, Fatal, FatalHook, Foundation, Pace, PeerConnector, RaftConfig, RaftHandle,
+};
+use fleet_controller::removal;
+use fleet_controller::sessions::Sessions;
+use fleet_controller::tunnels::Tunnels;
+use fleet_core::command::{Command, ENVELOPE_VERSION};
+use fleet_core::fsm::CLUSTER_VERSION_MAX;
+use fleet_core::name::UserName;
+use fleet_core::{Actor, Envelope};
+use fleet_daemon::logging::{self, Logging};
+use fleet_daemon::process::{Process, Signals};
+use fleet_proto::transport::server::server_builder;
+use fleet_proto::transport::{Denials, Gate};
+use tokio::sync::watch;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+
+use crate::bugs::{self, Bug};
+use crate::disk::SimDisk;
+use crate::net::HostId;
+use crate::scene::{Scene, controller_name, controller_role};
+
+/// Small, so that snapshots, purges and new segments happen in every run.
+const SNAPSHOT_EVERY: u64 = 60;
+const ENTRIES_KEPT: u64 = 15;
+const SEGMENT_BYTES: u64 = 24 << 10;
+/// Between two tries to confirm that this controller leads.
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// How often the one with the bug that believes the wall clock looks at it.
+const BELIEVE_EVERY: Duration = Duration::from_millis(500);
+
+/// One controller's machine: what is left of it when its process is not there.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) id: u64,
+    pub(crate) host: HostId,
+    pub(crate) disk: SimDisk,
+    /// Voters of the new cluster; empty for one that joins it.
+    pub(crate) members: BTreeMap<u64, String>,
+    /// It has its store: from now on an empty disk is refused.
+    created: AtomicBool,
+    handle: Mutex<Option<RaftHandle>>,
+    /// Why the process ended by itself.
+    ended: Mutex<Option<Ended>>,
+}
+
+/// How a process ended by itself.
+#[derive(Debug, Clone)]
+pub(crate) enum Ended {
+    /// The disk did not do what was asked.
+    Disk(String),
+    /// The others said that it was removed.
+    Removed,
+    /// Anything else: never right.
+    Other(String),
+}
+
+impl Seat {
+    pub(crate) fn new(
+        id: u64,
+        host: HostId,
+        disk: SimDisk,
+        members: BTreeMap<u64, String>,
+    ) -> Seat {
+        Seat {
+            id,
+            host,
+            disk,
+            members,
+            created: AtomicBool::new(false),
+            handle: Mutex::default(),
+            ended: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        controller_name(self.id)
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<RaftHandle>> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its consensus, while it runs.
+    pub(crate) fn raft(&self) -> Option<RaftHandle> {
+        self.slot().clone()
+    }
+
+    pub(crate) fn forget_handle(&self) {
+        self.slot().take();
+    }
+
+    pub(crate) fn take_ended(&self) -> Option<Ended> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn end(&self, why: Ended) {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+        // A process that has ended writes nothing any more.
+        self.disk.unmount();
+    }
+}
+
+/// Address of a controller: its host's number.
+pub(crate) fn address(host: HostId) -> String {
+    format!("c{host}.sim:7443")
+}
+
+/// The host behind an address.
+pub(crate) fn host_of(address: &str) -> Option<HostId> {
+    address.strip_prefix('c')?.split_once('.')?.0.parse().ok()
+}
+
+struct Connector {
+    scene: Arc<Scene>,
+    seat: Arc<Seat>,
+}
+
+impl PeerConnector for Connector {
+    fn channel(&self, node: u64, address: &str) -> Result<Channel, String> {
+        let to = host_of(address).ok_or_else(|| format!("{node} has no address {address}"))?;
+        let identity = self.scene.identity(controller_role(self.seat.id));
+        Ok(self.scene.net.channel(self.seat.host, to, identity))
+    }
+}
+
+/// The process: until its host drops it.
+pub(crate) async fn run(scene: Arc<Scene>, seat: Arc<Seat>) {
+    let disk = seat.disk.mount();
+    let hook = {
+        let seat = Arc::clone(&seat);
+        FatalHook::with(move |fatal| {
+            seat.end(match fatal {
+                Fatal::Store { .. } => Ended::Disk(fatal.to_string()),
+                _ => Ended::Other(fatal.to_string()),
+            });
+        })
+    };
+    let pace = {
+        let disk = seat.disk.clone();
+        Pace::with(move || disk.pause())
+    };
+    let config = RaftConfig {
+        cluster: scene.cluster().to_string(),
+        node: seat.id,
+        dir: "/sim".into(),
+        create: !seat.created.load(Ordering::Relaxed),
+        members: seat.members.clone(),
+        connector: Arc::new(Connector { scene: Arc::clone(&scene), seat: Arc::clone(&seat) }),
+        cluster_version_max: CLUSTER_VERSION_MAX,
+        fatal: hook,
+    };
+    let foundation = Foundation {
+        disk,
+        pace,
+        apply: bugs::apply(&scene, seat.id),
+        snapshot_every: SNAPSHOT_EVERY,
+        entries_kept: ENTRIES_KEPT,
+        segment_bytes: SEGMENT_BYTES,
+    };
+    let raft = match raft::start_on(config, foundation).await {
+        Ok(raft) => raft,
+        Err(error) => {
+            let text = with_sources(&error);
+            seat.end(match error.exit_code() {
+                raft::EXIT_STORE_FAILED => Ended::Disk(text),
+                _ if seat.disk.trouble().fails || seat.disk.trouble().full => Ended::Disk(text),
+                _ => Ended::Other(text),
+            });
+            return;
+        }
+    };
+    seat.created.store(true, Ordering::Relaxed);
+    *seat.slot() = Some(raft.clone());
+    serve(scene, seat, raft).await;
+}
+
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    text
+}
+
+async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
+    let sessions = Sessions::default();
+    let root = UserName::parse("root").expect("a legal name");
+    let (refusals, logins) = (RefusalLog::default(), LoginLog::default());
+    let context = Context {
+        clock: raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len())),
+        tunnels: Tunnels::new(sessions.clone()),
+        sessions,
+        plan: NewestPlan::default(),
+        callers: Callers::new(
+            Admins { names: vec![root], group: "no-such-group".to_owned() },
+            raft.clone(),
+            logins.clone(),
+            refusals.clone(),
+        ),
+        authority: Arc::clone(&scene.pki.authority),
+        signer: Arc::clone(&scene.pki.signer),
+        revocations: scene.pki.credentials.revocations().clone(),
+        advertise: Arc::new(vec![address(seat.host).parse().expect("a legal address")]),
+        peers: Peers::new(Arc::new(Connector {
+            scene: Arc::clone(&scene),
+            seat: Arc::clone(&seat),
+        })),
+        refusals: refusals.clone(),
+        pki_dir: scene.folder.as_path().into(),
+        operations: operations(&scene),
+        logins,
+        raft: raft.clone(),
+    };
+    tokio::spawn(leader::run(context.clone(), CancellationToken::new()));
+    tokio::spawn(make_cluster(Arc::clone(&scene), context.clone()));
+    tokio::spawn(tell_leadership(Arc::clone(&scene), Arc::clone(&seat), raft.clone()));
+    if scene.bug == Some(Bug::WallClockBelieved) {
+        let clock = context.clock.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(BELIEVE_EVERY).await;
+                clock.set(wall());
+            }
+        });
+    }
+    let removed = removal::noticed(context.clone());
+    let incoming = ReceiverStream::new(scene.net.listen(seat.host));
+    let revocations = scene.pki.credentials.revocations().clone();
+    let served = server_builder(Gate::new(revocations, Denials::default()))
+        .add_service(AgentsService::new(context.clone()).into_server())
+        .add_service(ControllersService::new(context.clone()).into_server())
+        .add_service(raft.service(peer_check(raft.clone(), refusals)).into_server())
+        .add_service(FleetService::new(context).into_server())
+        .serve_with_incoming(incoming.map(Ok::<_, std::io::Error>));
+    tokio::select! {
+        served = served => {
+            if let Err(error) = served {
+                seat.end(Ended::Other(format!("the server ended: {error}")));
+            }
+        }
+        () = removed => seat.end(Ended::Removed),
+    }
+}
+
+/// Nobody looks after a simulated process: it has no signals, no file and no log.
+fn operations(scene: &Scene) -> Operations {
+    static LOGGING: OnceLock<Logging> = OnceLock::new();
+    let logging = LOGGING.get_or_init(|| logging::init("error")).clone();
+    let config_path = scene.folder.join("controller.toml");
+    std::fs::write(&config_path, "").expect("a file in memory");
+    let config = Config::load(&config_path).expect("the defaults");
+    let (_, reload) = watch::channel(0);
+    let signals = Signals { stop: CancellationToken::new(), reload };
+    let process = Process { config_path, logging, signals };
+    Operations::new(config, process, scene.pki.credentials.clone())
+}
+
+/// The first leader makes the cluster's first entry, as `init` does. Whether it is there already is known
+/// only once all is applied that was decided before.
+async fn make_cluster(scene: Arc<Scene>, context: Context) {
+    let mut leadership = context.raft.leadership();
+    while leadership.wait_for(|l| l.is_leader).await.is_ok() {
+        if context.raft.ensure_linearizable().await.is_err() {
+            tokio::time::sleep(AGAIN_AFTER).await;
+            continue;
+        }
+        if context.raft.read(|fsm| fsm.cluster().is_some()) {
+            return;
+        }
+        let envelope = Envelope {
+            v: ENVELOPE_VERSION,
+            actor: Actor::controller(),
+            proposed_at: context.clock.now(),
+            request: None,
+            command: Command::InitCluster { cluster: scene.cluster(), incarnation: 1 },
+        };
+        if context.raft.propose(envelope).await.is_ok() {
+            return;
+        }
+    }
+}
+
+async fn tell_leadership(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
+    let mut leadership = raft.leadership();
+    loop {
+        let now = *leadership.borrow_and_update();
+        if now.is_leader {
+            scene.say(&seat.name(), &format!("leads term {}", now.term));
+        }
+        if leadership.changed().await.is_err() {
+            return;
+        }
+    }
+}

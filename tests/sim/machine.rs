@@ -1,0 +1,274 @@
+//! A node's machine: its GPUs, the processes on them, and what is on its disk. Physics, not program.
+//!
+//! It goes on while the agent is dead or cut off, as shims and jobs do. It knows what is true, and says so
+//! when something happens that must not: two jobs on one GPU, an epoch that falls, a job killed without an
+//! order. The agent of the simulation looks at it as production's looks at shims, cgroups and NVML.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fleet_agent::ahead::Book;
+use fleet_agent::ahead::clock::Anchor;
+use fleet_core::allocation::{AttemptEnd, EndReport};
+use fleet_core::desired::StartOrder;
+use fleet_core::health::{Condition, ConditionStatus, Severity, Subject};
+use fleet_core::id::{AllocationId, JobId, LeaseId};
+use fleet_core::lease::Epoch;
+use fleet_core::name::{GpuUuid, NodeName};
+use fleet_core::time::Timestamp;
+
+use crate::rng::Rng;
+use crate::scene::BEGIN_MS;
+
+/// GPUs of each machine.
+const GPUS: u32 = 2;
+/// How long processes take to be gone after SIGKILL, and their memory after them.
+const DEATH_US: (u64, u64) = (10_000, 1_500_000);
+
+/// What is known of one attempt on this machine's disk, and what it does.
+#[derive(Debug, Clone)]
+pub(crate) struct Attempt {
+    pub(crate) epoch: Epoch,
+    pub(crate) lease: Option<LeaseId>,
+    pub(crate) order: StartOrder,
+    /// The boot in which it was begun.
+    pub(crate) boot: u32,
+    pub(crate) started_us: u64,
+    /// When the program ends by itself.
+    ends_us: u64,
+    /// When SIGKILL comes.
+    kill_us: Option<u64>,
+    pub(crate) told_to_stop: bool,
+    pub(crate) checkpoints_us: Vec<u64>,
+    checkpoint_every_us: Option<u64>,
+    /// The shim stops it when it has heard of no controller for so long.
+    pub(crate) heard_us: u64,
+    pub(crate) end: Option<(u64, EndReport)>,
+}
+
+impl Attempt {
+    pub(crate) fn is_live(&self) -> bool {
+        self.end.is_none()
+    }
+}
+
+/// See the module's doc.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) name: NodeName,
+    pub(crate) boot: u32,
+    pub(crate) gpus: Vec<GpuUuid>,
+    pub(crate) attempts: BTreeMap<AllocationId, Attempt>,
+    /// The windows in its hands, and the fleet's time when they were stored.
+    pub(crate) book: Book,
+    pub(crate) fleet_time: Option<Anchor>,
+    /// Bytes of the file of epochs.
+    pub(crate) epochs_file: Vec<u8>,
+    /// When an order to leave was answered, and with which checkpoint number.
+    pub(crate) deferrals_us: BTreeMap<AllocationId, (u64, u64)>,
+    /// What the driver says of GPUs that are not well, and since when.
+    pub(crate) ailing: BTreeMap<GpuUuid, (Severity, u64)>,
+    /// Memory that is still in use after its process.
+    busy_until_us: BTreeMap<GpuUuid, u64>,
+    /// All that was ever started.
+    started: BTreeSet<(AllocationId, Epoch)>,
+    /// The highest grant anything was started under.
+    highest: BTreeMap<GpuUuid, (Epoch, Option<LeaseId>)>,
+    rng: Rng,
+}
+
+fn time(us: u64) -> Timestamp {
+    Timestamp(BEGIN_MS + us / 1_000)
+}
+
+impl Machine {
+    pub(crate) fn new(at: usize, rng: Rng) -> Machine {
+        let name = NodeName::parse(&format!("gpu{:02}", at + 1)).expect("a legal name");
+        let uuid = |n| GpuUuid::parse(&format!("GPU-{at}{n}")).expect("a legal uuid");
+        Machine {
+            name,
+            boot: 1,
+            gpus: (0..GPUS).map(uuid).collect(),
+            attempts: BTreeMap::new(),
+            book: Book::default(),
+            fleet_time: None,
+            epochs_file: Vec::new(),
+            deferrals_us: BTreeMap::new(),
+            ailing: BTreeMap::new(),
+            busy_until_us: BTreeMap::new(),
+            started: BTreeSet::new(),
+            highest: BTreeMap::new(),
+            rng,
+        }
+    }
+
+    pub(crate) fn boot_id(&self) -> String {
+        format!("boot-{}-{}", self.name, self.boot)
+    }
+
+    /// The live attempt on a GPU.
+    pub(crate) fn on_gpu(&self, gpu: &GpuUuid) -> Option<&AllocationId> {
+        let mut live = self.attempts.iter().filter(|(_, attempt)| attempt.is_live());
+        live.find(|(_, attempt)| attempt.order.gpus.contains(gpu)).map(|(id, _)| id)
+    }
+
+    /// Whether NVML would show a process or memory in use.
+    pub(crate) fn in_use(&self, gpu: &GpuUuid, now_us: u64) -> bool {
+        self.on_gpu(gpu).is_some() || self.busy_until_us.get(gpu).is_some_and(|at| *at > now_us)
+    }
+
+    /// Its health, as the agent reports it.
+    pub(crate) fn conditions(&self) -> Vec<Condition> {
+        let one = |(gpu, (severity, since_us)): (&GpuUuid, &(Severity, u64))| Condition {
+            subject: Subject::Gpu(gpu.clone()),
+            kind: "simulated".to_owned(),
+            status: ConditionStatus::True,
+            severity: *severity,
+            reason: format!("{gpu} is not well"),
+            message: String::new(),
+            since: time(*since_us),
+            sticky: false,
+        };
+        self.ailing.iter().map(one).collect()
+    }
+
+    /// Whether something was started later on every one of these.
+    pub(crate) fn granted_since(&self, gpus: &[GpuUuid], epoch: Epoch) -> bool {
+        let later = |gpu| self.highest.get(gpu).is_some_and(|(highest, _)| *highest > epoch);
+        !gpus.is_empty() && gpus.iter().all(later)
+    }
+
+    /// Whether this was started here, ever.
+    pub(crate) fn was_started(&self, id: &AllocationId, epoch: Epoch) -> bool {
+        self.started.contains(&(id.clone(), epoch))
+    }
+
+    /// What runs.
+    pub(crate) fn live(&self) -> impl Iterator<Item = &Attempt> {
+        self.attempts.values().filter(|attempt| attempt.is_live())
+    }
+
+    /// Whether anything runs that has saved a checkpoint.
+    pub(crate) fn saves_checkpoints(&self) -> bool {
+        self.live().any(|attempt| !attempt.checkpoints_us.is_empty())
+    }
+
+    pub(crate) fn live_of(&self, job: &JobId) -> Option<&AllocationId> {
+        let mut live = self.attempts.iter().filter(|(_, attempt)| attempt.is_live());
+        live.find(|(_, attempt)| attempt.order.job == *job).map(|(id, _)| id)
+    }
+
+    /// The shim starts the program. An error is something that must never happen.
+    pub(crate) fn start(
+        &mut self,
+        now_us: u64,
+        id: &AllocationId,
+        epoch: Epoch,
+        lease: Option<LeaseId>,
+        order: &StartOrder,
+    ) -> Result<(), String> {
+        if !self.started.insert((id.clone(), epoch)) {
+            return Err(format!("{id} is started on {} a second time", self.name));
+        }
+        for gpu in &order.gpus {
+            if let Some(other) = self.on_gpu(gpu) {
+                return Err(format!("{gpu} is given twice: {id} starts while {other} runs on it"));
+            }
+            if let Some((highest, holder)) = self.highest.get(gpu)
+                && (epoch < *highest || (epoch == *highest && lease != *holder))
+            {
+                return Err(format!("{id} starts on {gpu} under {epoch:?}, after {highest:?}"));
+            }
+            self.highest.insert(gpu.clone(), (epoch, lease.clone()));
+        }
+        let length =
+            order.spec.argv.get(1).and_then(|text| text.parse::<u64>().ok()).unwrap_or(5_000);
+        let saves = order.spec.checkpoint.is_some();
+        let every = saves.then(|| self.rng.between(1_000_000, 4_000_000));
+        let attempt = Attempt {
+            epoch,
+            lease,
+            order: order.clone(),
+            boot: self.boot,
+            started_us: now_us,
+            ends_us: now_us + length * 1_000,
+            kill_us: None,
+            told_to_stop: false,
+            checkpoints_us: Vec::new(),
+            checkpoint_every_us: every,
+            heard_us: now_us,
+            end: None,
+        };
+        self.attempts.insert(id.clone(), attempt);
+        Ok(())
+    }
+
+    /// The stop signal now, SIGKILL after `grace_us`.
+    pub(crate) fn stop(&mut self, now_us: u64, id: &AllocationId, grace_us: u64) {
+        let Some(attempt) = self.attempts.get_mut(id) else { return };
+        attempt.told_to_stop = true;
+        // Some programs go at once, some wait for the kill.
+        let goes = self.rng.chance(70);
+        let after = if goes { grace_us.min(self.rng.between(50_000, 800_000)) } else { grace_us };
+        let death = self.rng.between(DEATH_US.0, DEATH_US.1);
+        let at = now_us + after + death;
+        attempt.kill_us = Some(attempt.kill_us.map_or(at, |known| known.min(at)));
+    }
+
+    /// Everything that happens by itself.
+    pub(crate) fn step(&mut self, now_us: u64) -> Vec<(AllocationId, &'static str)> {
+        let mut happened = Vec::new();
+        for (id, attempt) in &mut self.attempts {
+            if !attempt.is_live() {
+                continue;
+            }
+            if let Some(every) = attempt.checkpoint_every_us {
+                let last = attempt.checkpoints_us.last().copied().unwrap_or(attempt.started_us);
+                if now_us >= last + every && attempt.kill_us.is_none() {
+                    attempt.checkpoints_us.push(now_us);
+                    happened.push((id.clone(), "checkpoint"));
+                }
+            }
+            let killed = attempt.kill_us.is_some_and(|at| at <= now_us);
+            let ended = attempt.ends_us <= now_us && attempt.kill_us.is_none();
+            if !killed && !ended {
+                continue;
+            }
+            let end = if killed {
+                AttemptEnd::Signaled { signal: 15 }
+            } else {
+                AttemptEnd::Exited { code: 0 }
+            };
+            attempt.end =
+                Some((now_us, report(end, killed && attempt.told_to_stop, attempt, now_us)));
+            happened.push((id.clone(), if killed { "killed" } else { "exited" }));
+            let until = now_us + self.rng.between(0, DEATH_US.1);
+            for gpu in &attempt.order.gpus {
+                self.busy_until_us.insert(gpu.clone(), until);
+            }
+        }
+        happened
+    }
+
+    /// The machine boots anew: nothing runs any more, the disk is as it was.
+    pub(crate) fn reboot(&mut self, now_us: u64) {
+        self.boot += 1;
+        self.busy_until_us.clear();
+        for attempt in self.attempts.values_mut().filter(|attempt| attempt.is_live()) {
+            let message = "the node booted anew".to_owned();
+            let end = AttemptEnd::Lost { message };
+            attempt.end = Some((now_us, report(end, false, attempt, now_us)));
+        }
+    }
+}
+
+fn report(end: AttemptEnd, stopped: bool, attempt: &Attempt, now_us: u64) -> EndReport {
+    EndReport {
+        end,
+        done: false,
+        stopped,
+        started_at: Some(time(attempt.started_us)),
+        ended_at: time(now_us),
+        cpu_usec: None,
+        memory_peak_bytes: None,
+    }
+}

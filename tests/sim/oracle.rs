@@ -1,0 +1,205 @@
+//! The judge: what must hold after every step, and what must be true when all is calm.
+//!
+//! It sees each entry that any controller applies, each answer that a user got, and the machines
+//! themselves. It must never be told what the product believes instead of what happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fleet_core::Fsm;
+use fleet_core::command::Envelope;
+use fleet_core::event::Event;
+use fleet_core::fsm::Outcome;
+use fleet_core::id::{AllocationId, JobId, ReservationId};
+use fleet_core::reservation::ReservationState;
+use fleet_core::time::{Millis, Timestamp};
+
+use crate::scene::{Scene, kind};
+
+/// How far fleet time may be ahead of the truth: a step that is taken over without a majority, and what
+/// clocks of the simulation are wrong by without anybody noticing.
+const AHEAD_MAX: Millis = Millis::secs(60);
+/// How long a checkpoint's report may take to be applied once it was said to be fresh.
+const REPORT_MAX_US: u64 = 40_000_000;
+/// A checkpoint older than this triggers nothing.
+const FRESH_US: u64 = 60_000_000;
+
+/// What a user was told has been done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Done {
+    Reserved(ReservationId),
+    Extended(ReservationId, Timestamp),
+    Released(ReservationId),
+    Submitted(JobId),
+    Cancelled(JobId),
+    Removed(u64),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    text: String,
+    /// State of the audit chain after it: its number and hash cover everything before.
+    audit: (u64, String),
+}
+
+/// See the module's doc.
+#[derive(Debug, Default)]
+pub(crate) struct Oracle {
+    pub(crate) violation: Option<String>,
+    entries: BTreeMap<u64, Entry>,
+    /// Attempts for which the log holds a reason to stop.
+    may_stop: BTreeSet<AllocationId>,
+    /// What was acknowledged, by request id.
+    done: BTreeMap<String, Done>,
+    /// How often each kind of event came, so that a world in which little happens is noticed.
+    pub(crate) happened: BTreeMap<String, u64>,
+    pub(crate) requests: u64,
+    pub(crate) unanswered: u64,
+}
+
+impl Oracle {
+    pub(crate) fn newest_index(&self) -> u64 {
+        self.entries.last_key_value().map_or(0, |(index, _)| *index)
+    }
+
+    pub(crate) fn acknowledged(&mut self, request: String, done: Done) {
+        self.done.insert(request, done);
+    }
+
+    /// Whether it was acknowledged and may not be gone.
+    pub(crate) fn holds(&self, done: &Done) -> bool {
+        self.done.values().any(|known| known == done)
+    }
+
+    pub(crate) fn acknowledgements(&self) -> usize {
+        self.done.len()
+    }
+
+    /// A node without controllers stops it for the sake of a reservation that begins.
+    pub(crate) fn promised_to_another(&mut self, id: &AllocationId) {
+        self.may_stop.insert(id.clone());
+    }
+
+    pub(crate) fn may_stop(&self, id: &AllocationId) -> bool {
+        self.may_stop.contains(id)
+    }
+
+    /// A controller applied an entry.
+    pub(crate) fn applied(
+        &mut self,
+        scene: &Scene,
+        controller: u64,
+        index: u64,
+        envelope: &Envelope,
+        outcome: &Outcome,
+        fsm: &Fsm,
+    ) -> Result<(), String> {
+        let now = scene.true_time();
+        let (seq, hash) = fsm.audit_head();
+        let entry = Entry {
+            text: format!("{envelope:?} -> {:?}", outcome.reply),
+            audit: (seq, hash.unwrap_or_default().to_owned()),
+        };
+        if let Some(known) = self.entries.get(&index) {
+            if *known == entry {
+                return Ok(());
+            }
+            return Err(format!(
+                "entry {index} is {} with audit record {} on controller {controller}, and was {} with {}",
+                entry.text, entry.audit.0, known.text, known.audit.0
+            ));
+        }
+        self.entries.insert(index, entry);
+        for event in &outcome.events {
+            *self.happened.entry(kind(event)).or_default() += 1;
+        }
+        fsm.check_invariants().map_err(|violation| format!("after entry {index}: {violation}"))?;
+        if fsm.now() > now + AHEAD_MAX {
+            let ahead = fsm.now().since(now);
+            return Err(format!("after entry {index} fleet time is {} s ahead", ahead.0 / 1_000));
+        }
+        outcome.events.iter().try_for_each(|event| self.event(scene, event))
+    }
+
+    fn event(&mut self, scene: &Scene, event: &Event) -> Result<(), String> {
+        match event {
+            Event::JobStopping { allocation, .. } | Event::AttemptEnded { allocation, .. } => {
+                self.may_stop.insert(allocation.clone());
+            }
+            Event::EvictionStarted { allocation, after_checkpoint, .. } => {
+                self.may_stop.insert(allocation.clone());
+                if let Some(seq) = after_checkpoint {
+                    return eviction_is_due(scene, allocation, *seq);
+                }
+            }
+            Event::GpusReleased { lease, node, gpus } => {
+                let now = scene.now_us();
+                let on = scene.machines.iter().map(|m| m.lock().expect("nobody panics with it"));
+                let Some(machine) = on.into_iter().find(|m| m.name == *node) else { return Ok(()) };
+                if let Some(gpu) = gpus.iter().find(|gpu| machine.in_use(gpu, now)) {
+                    let by = machine.on_gpu(gpu);
+                    return Err(format!("{lease} is released while {gpu} is in use ({by:?})"));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether all that was acknowledged is there, each once.
+    pub(crate) fn check_acknowledged(&self, fsm: &Fsm) -> Result<(), String> {
+        let mut names: BTreeMap<&str, usize> = BTreeMap::new();
+        for job in fsm.jobs().values() {
+            *names.entry(&job.spec.name).or_default() += 1;
+        }
+        for reservation in fsm.reservations().values() {
+            *names.entry(&reservation.note).or_default() += 1;
+        }
+        if let Some((name, count)) = names.iter().find(|(_, count)| **count > 1) {
+            return Err(format!("request {name} was carried out {count} times"));
+        }
+        for (request, done) in &self.done {
+            let holds = match done {
+                Done::Reserved(id) => fsm.reservation(id).is_some_and(|r| r.note == *request),
+                Done::Extended(id, ends_at) => {
+                    fsm.reservation(id).is_some_and(|r| r.window.ends_at >= *ends_at)
+                }
+                Done::Released(id) => fsm.reservation(id).is_some_and(|r| {
+                    !matches!(r.state, ReservationState::Scheduled | ReservationState::Active)
+                }),
+                Done::Removed(id) => fsm.roster().was_removed(*id),
+                Done::Submitted(id) => fsm.job(id).is_some_and(|job| job.spec.name == *request),
+                Done::Cancelled(id) => {
+                    fsm.job(id).is_some_and(|job| job.cancel_requested || job.state.is_final())
+                }
+            };
+            if !holds {
+                return Err(format!("{done:?} was acknowledged ({request}) and is lost"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An eviction after a checkpoint needs one that was made after the order to leave was taken, lately.
+fn eviction_is_due(scene: &Scene, id: &AllocationId, seq: u64) -> Result<(), String> {
+    let now = scene.now_us();
+    for machine in &scene.machines {
+        let machine = machine.lock().expect("nobody panics with it");
+        let Some(attempt) = machine.attempts.get(id) else { continue };
+        let made = attempt.checkpoints_us.get(seq as usize - 1).copied();
+        let Some(made) = made else {
+            return Err(format!("{id} is evicted after checkpoint {seq}, which it never made"));
+        };
+        let answered = machine.deferrals_us.get(id).map(|(_, seq)| *seq);
+        if answered.is_none_or(|answered| seq <= answered) {
+            return Err(format!("{id} is evicted after checkpoint {seq}, made before the order"));
+        }
+        if now - made > FRESH_US + REPORT_MAX_US {
+            return Err(format!(
+                "{id} is evicted after checkpoint {seq}, made {} s ago",
+                (now - made) / 1_000_000
+            ));
+        }
+    }
+    Ok(())
+}
