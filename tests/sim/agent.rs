@@ -19,7 +19,7 @@ use fleet_agent::allocations::{Registry, Shown, without_exit};
 use fleet_agent::checkpoint::{CheckpointSeen, Source};
 use fleet_agent::inventory::View;
 use fleet_agent::link::{Fence, Link, LinkParts, Outbox};
-use fleet_agent::reconcile::plan::{Action, plan};
+use fleet_agent::reconcile::plan::{Action, plan, waited_for};
 use fleet_agent::reconcile::{Claim, EpochStore, Phase, Release, Row, Storage, Table};
 use fleet_agent::tunnel::{Tunnels, Wakes};
 use fleet_core::allocation::AttemptEnd;
@@ -361,6 +361,9 @@ impl Agent {
             }
             self.act(action);
         }
+        for lease in waited_for(&document, &self.table) {
+            self.outbox.released_again(lease);
+        }
     }
 
     fn stop_what_is_absent(&mut self, document: &DesiredNode) {
@@ -616,6 +619,7 @@ impl Agent {
             let Some(release) = self.table.releases.get_mut(&lease) else { continue };
             if release.0 == epoch {
                 release.1 = Release::Released;
+                self.scene.say(&self.name, &format!("{lease} is proven empty"));
                 self.outbox.released(&lease, epoch);
             }
         }

@@ -58,10 +58,10 @@ const fn known(name: &'static str, bug: Bug, seed: u64) -> Known {
 
 /// All of them.
 pub(crate) const ALL: &[Known] = &[
-    known("vote-not-synced", Bug::VoteNotSynced, 1),
-    known("log-not-synced", Bug::LogNotSynced, 1),
-    known("applied-twice", Bug::AppliedTwice, 3),
-    known("epoch-check-off", Bug::EpochCheckOff, 2),
+    known("vote-not-synced", Bug::VoteNotSynced, 3),
+    known("log-not-synced", Bug::LogNotSynced, 3),
+    known("applied-twice", Bug::AppliedTwice, 5),
+    known("epoch-check-off", Bug::EpochCheckOff, 1),
     known("fence-off", Bug::FenceOff, 1),
     known("silence-frees-gpus", Bug::SilenceFreesGpus, 2),
     known("stale-reads", Bug::StaleReads, 1),
@@ -69,7 +69,7 @@ pub(crate) const ALL: &[Known] = &[
     known("stale-checkpoint-triggers", Bug::StaleCheckpointTriggers, 1),
     known("requests-forgotten", Bug::RequestsForgotten, 1),
     known("released-before-empty", Bug::ReleasedBeforeEmpty, 1),
-    known("wall-clock-believed", Bug::WallClockBelieved, 12),
+    known("wall-clock-believed", Bug::WallClockBelieved, 18),
 ];
 
 pub(crate) fn named(name: &str) -> Option<Bug> {

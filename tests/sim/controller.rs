@@ -25,7 +25,7 @@ use fleet_controller::raft::{
 use fleet_controller::removal;
 use fleet_controller::sessions::Sessions;
 use fleet_controller::tunnels::Tunnels;
-use fleet_core::command::{Command, ENVELOPE_VERSION};
+use fleet_core::command::{AdmitController, Command, ENVELOPE_VERSION};
 use fleet_core::fsm::CLUSTER_VERSION_MAX;
 use fleet_core::name::UserName;
 use fleet_core::{Actor, Envelope};
@@ -48,8 +48,6 @@ use crate::scene::{Scene, controller_name, controller_role};
 const SNAPSHOT_EVERY: u64 = 60;
 const ENTRIES_KEPT: u64 = 15;
 const SEGMENT_BYTES: u64 = 24 << 10;
-/// Between two tries to confirm that this controller leads.
-const AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// How often the one with the bug that believes the wall clock looks at it.
 const BELIEVE_EVERY: Duration = Duration::from_millis(500);
 
@@ -194,8 +192,11 @@ pub(crate) async fn run(scene: Arc<Scene>, seat: Arc<Seat>) {
             return;
         }
     };
-    seat.created.store(true, Ordering::Relaxed);
     *seat.slot() = Some(raft.clone());
+    let created = seat.created.swap(true, Ordering::Relaxed);
+    if !created && !seat.members.is_empty() {
+        make_cluster(&scene, &seat, &raft).await;
+    }
     serve(scene, seat, raft).await;
 }
 
@@ -239,7 +240,6 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
         raft: raft.clone(),
     };
     tokio::spawn(leader::run(context.clone(), CancellationToken::new()));
-    tokio::spawn(make_cluster(Arc::clone(&scene), context.clone()));
     tokio::spawn(tell_leadership(Arc::clone(&scene), Arc::clone(&seat), raft.clone()));
     if scene.bug == Some(Bug::WallClockBelieved) {
         let clock = context.clock.clone();
@@ -282,27 +282,33 @@ fn operations(scene: &Scene) -> Operations {
     Operations::new(config, process, scene.pki.credentials.clone())
 }
 
-/// The first leader makes the cluster's first entry, as `init` does. Whether it is there already is known
-/// only once all is applied that was decided before.
-async fn make_cluster(scene: Arc<Scene>, context: Context) {
-    let mut leadership = context.raft.leadership();
-    while leadership.wait_for(|l| l.is_leader).await.is_ok() {
-        if context.raft.ensure_linearizable().await.is_err() {
-            tokio::time::sleep(AGAIN_AFTER).await;
-            continue;
-        }
-        if context.raft.read(|fsm| fsm.cluster().is_some()) {
-            return;
-        }
+/// Makes the cluster's first entries before anybody is served, as `init` does.
+async fn make_cluster(scene: &Scene, seat: &Seat, raft: &RaftHandle) {
+    let mut leadership = raft.leadership();
+    if leadership.wait_for(|l| l.is_leader).await.is_err() {
+        return;
+    }
+    let clock = raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len()));
+    let (id, address) = (seat.id, address(seat.host));
+    for command in [
+        Command::InitCluster { cluster: scene.cluster(), incarnation: 1 },
+        Command::SetClusterVersion { version: CLUSTER_VERSION_MAX },
+        Command::AdmitController(AdmitController {
+            id,
+            address,
+            token: None,
+            key_sha256: String::new(),
+        }),
+    ] {
         let envelope = Envelope {
             v: ENVELOPE_VERSION,
             actor: Actor::controller(),
-            proposed_at: context.clock.now(),
+            proposed_at: clock.now(),
             request: None,
-            command: Command::InitCluster { cluster: scene.cluster(), incarnation: 1 },
+            command,
         };
-        if context.raft.propose(envelope).await.is_ok() {
-            return;
+        if let Err(error) = raft.propose(envelope).await {
+            seat.end(Ended::Other(format!("the cluster could not be made: {error}")));
         }
     }
 }

@@ -50,6 +50,8 @@ struct Entry {
     said: bool,
     /// Not taken: some controller did not know what it means, maybe.
     refused: bool,
+    /// Said a second time on this connection.
+    again: bool,
 }
 
 #[derive(Debug, Default)]
@@ -89,7 +91,8 @@ impl State {
         }
         self.next += 1;
         self.places.insert(key.clone(), self.next);
-        self.entries.insert(self.next, Entry { key, report, said: false, refused: false });
+        let entry = Entry { key, report, said: false, refused: false, again: false };
+        self.entries.insert(self.next, entry);
     }
 
     fn take_out(&mut self, key: &Key) {
@@ -174,6 +177,18 @@ impl Outbox {
     pub fn released(&self, lease: &LeaseId, epoch: Epoch) {
         let key = Key::Released(lease.clone());
         self.put(key, Report::Released { lease: lease.clone(), epoch });
+    }
+
+    /// A release that was said and is waited for all the same: once more on this connection.
+    pub fn released_again(&self, lease: &LeaseId) {
+        let mut state = self.state();
+        let at = state.places.get(&Key::Released(lease.clone())).copied();
+        let entry = at.and_then(|at| state.entries.get_mut(&at));
+        if let Some(entry) = entry.filter(|entry| entry.said && !entry.again) {
+            (entry.said, entry.again) = (false, true);
+            drop(state);
+            self.0.changed.notify_one();
+        }
     }
 
     /// What the node holds, said once to a controller that was restored from a backup; everything else
@@ -265,6 +280,7 @@ impl Outbox {
         let mut state = self.state();
         state.cautious = 0;
         for entry in state.entries.values_mut() {
+            entry.again = false;
             entry.said = match &entry.report {
                 Report::Facts { facts: known } => known == facts,
                 // Many, and replicated once they are acknowledged.
@@ -451,6 +467,22 @@ mod tests {
         }
         outbox.windows_again();
         assert!(outbox.next_batch(NOW).is_some(), "to controllers that were restored");
+    }
+
+    #[test]
+    fn a_release_that_is_still_waited_for_is_said_once_more_on_a_connection() {
+        let outbox = Outbox::default();
+        let lease = LeaseId::parse("lease-1").unwrap();
+        outbox.released(&lease, epoch());
+        outbox.released_again(&lease);
+        for connection in 0..2 {
+            for _ in 0..2 {
+                outbox.answered(&outbox.next_batch(NOW).unwrap(), false);
+                outbox.released_again(&lease);
+            }
+            assert!(outbox.next_batch(NOW).is_none(), "connection {connection}: not for ever");
+            outbox.begin(&facts());
+        }
     }
 
     #[test]

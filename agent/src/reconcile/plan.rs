@@ -190,6 +190,27 @@ fn release(lease: &DesiredLease, desired: &DesiredNode, table: &Table) -> Option
     Some(Action::Prove { lease: lease.id.clone(), epoch, gpus, reserved_by })
 }
 
+/// What this node has released and the document still waits for, though nothing of it is under the lease any
+/// more: a release is not taken while somebody else is believed to be there. So it is when this node has
+/// closed a window alone, and a job was meant to run in it that the node never heard of.
+pub fn waited_for<'a>(
+    desired: &'a DesiredNode,
+    table: &'a Table,
+) -> impl Iterator<Item = &'a LeaseId> {
+    let released = |lease: &&DesiredLease| {
+        let known = table.releases.get(&lease.id);
+        lease.ending && known == Some(&(lease.epoch, Release::Released))
+    };
+    let under = |lease: &DesiredLease, other: &DesiredLease| {
+        other.id != lease.id
+            && matches!(other.holder, LeaseHolder::Allocation(_))
+            && other.gpus.iter().any(|gpu| lease.gpus.contains(gpu))
+    };
+    let alone =
+        move |lease: &&DesiredLease| !desired.leases.iter().any(|other| under(lease, other));
+    desired.leases.iter().filter(released).filter(alone).map(|lease| &lease.id)
+}
+
 impl Table {
     /// Notes what an action changes in the table itself; the caller does the rest.
     pub fn note(&mut self, action: &Action) {

@@ -17,7 +17,7 @@ use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::calendar::{Calendar, CalendarParts};
-use super::plan::{Action, plan};
+use super::plan::{Action, plan, waited_for};
 use super::recount;
 use super::retention::Forgotten;
 use super::table::{Phase, Release, Row, Table};
@@ -238,6 +238,9 @@ impl Reconciler {
             };
             self.table.note(&action);
             self.act(action, before);
+        }
+        for lease in waited_for(&desired, &self.table) {
+            self.parts.outbox.released_again(lease);
         }
     }
 

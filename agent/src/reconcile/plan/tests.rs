@@ -231,6 +231,28 @@ fn a_lease_is_proven_empty_once_its_attempt_has_ended_or_it_is_ending() {
     }
 }
 
+/// Found by the simulation: the release of a window was refused while a job was believed to be in it, and
+/// never said again.
+#[test]
+fn a_release_that_was_not_taken_is_waited_for_once_nothing_is_under_the_lease() {
+    let reservation = LeaseHolder::Reservation(ReservationId::parse("res-r").unwrap());
+    let child = || held("lease-2", 5, &[0], LeaseHolder::Allocation(id("alloc-a")), true);
+    let mut table = Table::default();
+    table.releases.insert(lease("lease-1"), (epoch(4), Release::Released));
+    let mut desired = node(vec![]);
+    for (ending, children, waited) in
+        [(false, vec![], 0), (true, vec![child()], 0), (true, vec![], 1)]
+    {
+        desired.leases = vec![held("lease-1", 4, &[0, 1], reservation.clone(), ending)];
+        desired.leases.extend(children);
+        assert_eq!(waited_for(&desired, &table).count(), waited);
+    }
+    table.releases.insert(lease("lease-1"), (epoch(4), Release::Proving));
+    assert_eq!(waited_for(&desired, &table).count(), 0);
+    table.releases.insert(lease("lease-1"), (epoch(3), Release::Released));
+    assert_eq!(waited_for(&desired, &table).count(), 0, "of another grant");
+}
+
 #[test]
 fn within_a_reservation_its_owners_own_programs_are_no_obstacle() {
     let holder = LeaseHolder::Allocation(id("alloc-a-1"));
