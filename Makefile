@@ -40,6 +40,13 @@ bench: deps ## What fleet costs, beside the bare runtime and Slurm (BENCH_QUICK=
 	$(CARGO) build --workspace --release --quiet
 	@target/release/bench
 
+# CYCLES and SEED are read by tests/it/soak.rs; the figures are its last lines but a few.
+CYCLES ?= 200
+SEED ?= 1
+.PHONY: soak
+soak: deps build ## Kill, stop and cut off controllers under load, again and again (CYCLES=200 SEED=1)
+	SOAK_CYCLES=$(CYCLES) SOAK_SEED=$(SEED) $(CARGO) test --workspace --test it --quiet -- soak:: --nocapture
+
 .PHONY: bench-peers
 bench-peers: ## Install what `make bench` compares with, from Debian's packages
 	@packaging/install-bench-peers.sh

@@ -17,8 +17,7 @@ pub const LOG_LEVEL: &str = "info,openraft=error,openraft::raft::raft_inner=off"
 
 /// Most nightly backups that can be kept.
 const BACKUPS_MAX: usize = 1_000;
-/// What `election_timeout_ms` may be. A leader that is silent for longer than three seconds is named to nobody any
-/// more, so its heartbeats must come oftener.
+/// What `election_timeout_ms` may be: below it a busy disk causes elections, above it nobody waits for one.
 pub const ELECTION_RANGE_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
 
 /// The file, as it is written.

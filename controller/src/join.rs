@@ -12,9 +12,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fleet_core::Rejection;
 use fleet_core::controller::Controller;
 use fleet_core::name::NodeName;
-use fleet_proto::convert::rejection::leader_named;
+use fleet_proto::convert::rejection::{from_status, leader_named};
 use fleet_proto::transport::client::{Address, AddressError, PinnedDialError, dial_pinned};
 use fleet_proto::transport::credentials::CredentialError;
 use fleet_proto::transport::files::{self, FileError, MODE_PRIVATE, MODE_PUBLIC};
@@ -27,7 +28,7 @@ use fleet_proto::transport::{Dialer, Secret, SharedCredentials};
 use fleet_proto::v1;
 use fleet_proto::v1::controllers_client::ControllersClient;
 use fleet_proto::v1::enrollment_client::EnrollmentClient;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::config::Config;
 use crate::identity::ControllerIdentity;
@@ -226,7 +227,7 @@ async fn ask(
             Ok(reply) => return Ok((target, reply.into_inner())),
             Err(status) => status,
         };
-        if !matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled) {
+        if !may_pass(&status) {
             let reason = status.message().to_owned();
             return Err(JoinError::Refused { address: target, reason });
         }
@@ -237,6 +238,13 @@ async fn ask(
         }
     }
     Err(JoinError::NoLeader { reason })
+}
+
+/// Whether the same request may be answered in a moment: nobody leads, or the fleet has just begun.
+fn may_pass(status: &Status) -> bool {
+    let unanswered = [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled];
+    unanswered.contains(&status.code())
+        || matches!(from_status(status), Some(Rejection::NotNow { .. }))
 }
 
 /// The authority's keys, by mutual TLS from the controller that admitted this one.

@@ -60,7 +60,7 @@ fn data_dir(lab: &Lab) -> Result<PathBuf> {
     Ok(PathBuf::from(line.context("no data_dir")?.trim_matches('"')))
 }
 
-fn text(path: &Path) -> Result<&str> {
+pub(crate) fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a path that is text")
 }
 
@@ -135,7 +135,7 @@ fn count(lab: &Lab, name: &str) -> usize {
 }
 
 /// Kills the controller, puts its folder away, restores and starts it.
-fn begin_anew(lab: &Lab, backup: &Path, away: &str, killed: bool) -> Result<()> {
+pub(crate) fn begin_anew(lab: &Lab, backup: &Path, away: &str, killed: bool) -> Result<()> {
     if killed {
         lab.kill("controller", "1")?;
         fs::rename(data_dir(lab)?, lab.folder().join(away))?;

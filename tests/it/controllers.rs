@@ -11,7 +11,8 @@ use fleet_tests::wait::{self, LATER, SOON};
 use nix::sys::signal::Signal;
 
 /// Writes a growing file until told to end: whether it runs can be seen without any controller.
-const WORKER: &str = "while ! [ -e over ]; do echo x >> alive; sleep 0.1; done; rm -f over; exit 3";
+pub(crate) const WORKER: &str =
+    "while ! [ -e over ]; do echo x >> alive; sleep 0.1; done; rm -f over; exit 3";
 /// Exit code of `fleet` where nobody decides.
 const NO_QUORUM: i32 = 8;
 
@@ -23,14 +24,14 @@ fn lab() -> Result<Option<Lab>> {
 }
 
 /// Waits until the worker has written something after now.
-fn works(lab: &Lab) -> Result<()> {
+pub(crate) fn works(lab: &Lab) -> Result<()> {
     let length = || fs::metadata(lab.path("alive")).map_or(0, |meta| meta.len());
     let before = length();
     wait::eventually("the job goes on", SOON, || Ok(length() > before))
 }
 
 /// Every record, as the controller `id` itself has it, checked; without the signed trailer.
-fn chain_of(lab: &Lab, id: &str) -> Result<Vec<String>> {
+pub(crate) fn chain_of(lab: &Lab, id: &str) -> Result<Vec<String>> {
     let path = lab.path(&format!("audit-{id}.jsonl"));
     let shown = path.to_string_lossy().into_owned();
     let export = lab.command_at(id, &["audit", "export", "--file", &shown])?;
@@ -42,7 +43,7 @@ fn chain_of(lab: &Lab, id: &str) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-fn same_chains(lab: &Lab) -> Result<()> {
+pub(crate) fn same_chains(lab: &Lab) -> Result<()> {
     lab.controllers_agree(3, LATER)?;
     let mut found = Vec::new();
     for controller in lab.controllers()? {

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use fleet_tests::lab::Lab;
+use fleet_tests::random::Random;
 use fleet_tests::steps::Steps;
 use fleet_tests::wait::{self, LATER, SOON};
 
@@ -20,25 +21,9 @@ const JOBS: usize = 40;
 /// The seed of the pauses; printed, so that a failure can be tried again.
 const SEED: u64 = 0x5eed_f1ee_7000_0001;
 
-/// A small generator (SplitMix64) for pauses: repeatable, and nothing depends on its quality.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit
-    }
-
-    /// A random moment: the only pause that is meant to be blind.
-    fn pause(&mut self, limit_ms: u64) {
-        let until = Instant::now() + Duration::from_millis(self.below(limit_ms));
-        while Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
+/// A random moment: the only pause that is meant to be blind.
+fn pause(random: &mut Random, limit_ms: u64) {
+    std::thread::sleep(Duration::from_millis(random.below(limit_ms)));
 }
 
 /// What clients were told.
@@ -66,9 +51,9 @@ fn a_controller_killed_under_load_forgets_nothing() -> Result<()> {
                     scope.spawn(move || client(lab, number, told, over))
                 })
                 .collect();
-            let mut random = Random(SEED);
+            let mut random = Random::new(SEED);
             let killed = (0..CONTROLLER_KILLS).try_for_each(|_| -> Result<()> {
-                random.pause(400);
+                pause(&mut random, 400);
                 lab.kill_and_restart("controller", "1")?;
                 lab.controller_answers()
             });
@@ -167,9 +152,9 @@ fn an_agent_killed_at_any_moment_runs_each_job_once() -> Result<()> {
                 )
             })
             .collect::<Result<_>>()?;
-        let mut random = Random(SEED ^ 7);
+        let mut random = Random::new(SEED ^ 7);
         for _ in 0..AGENT_KILLS {
-            random.pause(900);
+            pause(&mut random, 900);
             lab.kill_and_restart("agent", "titan01")?;
         }
         wait::until("all jobs have ended", LATER, wait::POLL_COMMAND, || {

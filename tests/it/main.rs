@@ -36,5 +36,6 @@ mod outputs;
 mod peers;
 mod reservations;
 mod shut_out;
+mod soak;
 mod strangers;
 mod vouching;

@@ -11,6 +11,9 @@ use fleet_tests::lab::Lab;
 use fleet_tests::steps::Steps;
 use fleet_tests::wait::{self, LATER, POLL_COMMAND};
 
+use crate::backup;
+use crate::controllers::same_chains;
+
 /// Exit codes of `fleet` and `fleet-controller`.
 const CONFLICT: i32 = 5;
 const NO_QUORUM: i32 = 8;
@@ -115,6 +118,43 @@ fn controllers_come_and_go_under_load() -> Result<()> {
         // Where a step broke off.
         stop.store(true, Ordering::Relaxed);
     });
+    lab.conclude(steps)
+}
+
+#[test]
+fn who_joins_when_the_log_is_gone_catches_up_from_the_snapshot() -> Result<()> {
+    let Some(mut lab) = Lab::start_with(1, 1, "v100-pcie:1")? else { return Ok(()) };
+    lab.controller_goes_away();
+    let snapshot = |folder: &str| lab.state().join(folder).join("data/raft/snapshot");
+    let mut steps = Steps::default();
+    let (mut kept, mut first) = (String::new(), String::new());
+    steps.step("a controller whose log begins behind a snapshot", || {
+        let reserve = ["reserve", "-G", "1", "--from", "+24h", "-t", "1h"];
+        kept = lab.output(&reserve)?.trim().to_owned();
+        let file = lab.path("all.backup");
+        lab.output(&["controller", "snapshot", "save", backup::text(&file)?])?;
+        ensure!(!snapshot("controller-1").exists(), "it has made a snapshot by itself");
+        backup::begin_anew(&lab, &file, "before", true)?;
+        ensure!(snapshot("controller-1").exists(), "it does not begin with a snapshot");
+        // A restored fleet begins with a new number.
+        first = lab.leader()?;
+        lab.renumbered("controller", "1", &first)?;
+        lab.output(&["reservation", "show", &kept]).map(drop)
+    });
+    steps.step("two join: they have the snapshot, what came after it, and the audit log", || {
+        grow(&lab, ["c2", "c3"], 3)?;
+        for folder in ["c2", "c3"] {
+            ensure!(snapshot(folder).exists(), "{folder} was sent no snapshot");
+        }
+        lab.know_all_controllers(&first)?;
+        same_chains(&lab)
+    });
+    steps.step("they decide without the one that had the log", || {
+        lab.output(&["controller", "remove", &first, "--yes"])?;
+        lab.has_ended("controller", &first, LATER)?;
+        lab.output(&["release", &kept]).map(drop)
+    });
+    lab.expect_in_logs("was removed from", "the test removes it");
     lab.conclude(steps)
 }
 

@@ -22,8 +22,8 @@ use crate::wait::{self, POLL, POLL_COMMAND, SOON};
 
 /// Until controller and agents are up.
 const START_MAX: Duration = Duration::from_secs(120);
-/// How long controllers of a test wait for a silent leader: longer than a busy machine lets one wait.
-pub(crate) const ELECTION_MS: u64 = 2_000;
+/// What `fleet dev` lets a controller wait for a silent leader unless told otherwise.
+const ELECTION_MS_USUAL: u64 = 600;
 /// Until everything is down again.
 const STOP_MAX: Duration = Duration::from_secs(60);
 /// Until one process that was told to stop has stopped.
@@ -45,6 +45,8 @@ pub struct Cluster {
     config: PathBuf,
     /// Where commands are run.
     lab: PathBuf,
+    /// How long its controllers wait for a silent leader.
+    election_ms: u64,
     dev: Mutex<Child>,
     /// Processes that were started again after they had been killed.
     restarted: Mutex<Vec<Restarted>>,
@@ -63,40 +65,19 @@ impl Cluster {
     /// Starts `fleet dev` with one controller and waits until it says that it is ready. Commands are run in
     /// `lab`.
     pub fn start(state: &Path, lab: &Path, nodes: u16, gpus: &str) -> Result<Self> {
-        Self::start_with(state, lab, 1, nodes, gpus)
+        Self::start_with(state, lab, (1, ELECTION_MS_USUAL), nodes, gpus)
     }
 
-    /// The same with 1, 3 or 5 controllers.
+    /// The same with 1, 3 or 5 controllers, which wait so many milliseconds for a silent leader.
     pub fn start_with(
         state: &Path,
         lab: &Path,
-        controllers: u16,
+        (controllers, election_ms): (u16, u64),
         nodes: u16,
         gpus: &str,
     ) -> Result<Self> {
-        Self::start_dev(state, lab, &["--controllers", &controllers.to_string()], nodes, gpus)
-    }
-
-    /// The same with elections so slow that a busy machine does not cause them.
-    pub fn start_patiently(
-        state: &Path,
-        lab: &Path,
-        controllers: u16,
-        nodes: u16,
-        gpus: &str,
-    ) -> Result<Self> {
-        let (controllers, patience) = (controllers.to_string(), ELECTION_MS.to_string());
-        let options = ["--controllers", &controllers, "--election-timeout", &patience];
-        Self::start_dev(state, lab, &options, nodes, gpus)
-    }
-
-    fn start_dev(
-        state: &Path,
-        lab: &Path,
-        options: &[&str],
-        nodes: u16,
-        gpus: &str,
-    ) -> Result<Self> {
+        let (controllers, timeout) = (controllers.to_string(), election_ms.to_string());
+        let options = ["--controllers", &controllers, "--election-timeout", &timeout];
         let fleet = programs::built("fleet")?;
         let folder = state.parent().context("the state folder has no parent")?;
         let log = folder.join("dev.log");
@@ -121,6 +102,7 @@ impl Cluster {
             state: state.to_owned(),
             config: state.join("fleet.toml"),
             lab: lab.to_owned(),
+            election_ms,
             dev: Mutex::new(dev),
             restarted: Mutex::default(),
             joined: Mutex::default(),
@@ -136,6 +118,11 @@ impl Cluster {
     /// The folder of the cluster.
     pub fn state(&self) -> &Path {
         &self.state
+    }
+
+    /// How long its controllers wait for a silent leader, at least, in milliseconds.
+    pub fn election_ms(&self) -> u64 {
+        self.election_ms
     }
 
     /// The folder in which commands run and jobs start.
@@ -281,6 +268,16 @@ impl Cluster {
         let (role, id) = (process.role.clone(), process.id.clone());
         self.joined.lock().unwrap_or_else(PoisonError::into_inner).push(process);
         self.restart(&role, &id)
+    }
+
+    /// A component that was started again goes by another number now: a controller after a restore.
+    pub fn renumbered(&self, role: &str, old: &str, new: &str) -> Result<()> {
+        let process = DevProcess { id: new.to_owned(), ..self.process(role, old)? };
+        self.joined.lock().unwrap_or_else(PoisonError::into_inner).push(process);
+        for one in self.restarted().iter_mut().filter(|one| one.role == role && one.id == old) {
+            one.id = new.to_owned();
+        }
+        Ok(())
     }
 
     /// The process of a component now: the one started again, else the one in `dev.json`.

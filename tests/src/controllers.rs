@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use fleet_proto::transport::user::UserFolder;
 use serde_json::Value;
 
-use crate::cluster::{Cluster, ELECTION_MS};
+use crate::cluster::Cluster;
 use crate::command::{self, COMMAND_MAX};
 use crate::dev_file::DevProcess;
 use crate::programs;
@@ -101,17 +101,28 @@ impl Cluster {
     /// Lets one more controller join, and starts it. Gives its number in the fleet. `folder` names its
     /// folder; one that was used before is used again.
     pub fn add_controller(&self, folder: &str) -> Result<String> {
+        self.add_controller_behind(folder, |port| Ok(([127, 0, 0, 1], port).into()))
+    }
+
+    /// The same; the others reach it, listening on a port, at what `address` says for it.
+    pub fn add_controller_behind(
+        &self,
+        folder: &str,
+        address: impl FnOnce(u16) -> Result<SocketAddr>,
+    ) -> Result<String> {
         let program = programs::built("fleet-controller")?;
         let own = self.state().join(folder);
         fs::create_dir_all(&own)?;
         let config = own.join("controller.toml");
         if !config.exists() {
+            let port = free_port()?;
             let text = format!(
-                "data_dir = {:?}\nlisten = \"127.0.0.1:{}\"\nsocket = {:?}\nadmins = [\"root\"]\n\
-                 election_timeout_ms = {ELECTION_MS}\n",
+                "data_dir = {:?}\nlisten = \"127.0.0.1:{port}\"\nadvertise = [\"{}\"]\nsocket = {:?}\n\
+                 admins = [\"root\"]\nelection_timeout_ms = {}\n",
                 own.join("data"),
-                free_port()?,
+                address(port)?,
                 self.state().join(format!("{folder}.sock")),
+                self.election_ms(),
             );
             fs::write(&config, text)?;
         }

@@ -13,6 +13,9 @@ use crate::leftovers::Belongings;
 use crate::logs::{self, Expected};
 use crate::steps::Steps;
 
+/// How long controllers of a test wait for a silent leader: longer than a busy machine lets one wait.
+const ELECTION_MS: u64 = 2_000;
+
 /// A cluster and its folder. Derefs to the cluster. A test ends it by [`Lab::conclude`].
 #[derive(Debug)]
 pub struct Lab {
@@ -33,9 +36,12 @@ impl Lab {
     /// The same with 1, 3 or 5 controllers, or with one that others will join: elections are slow, so
     /// that a busy machine does not cause them.
     pub fn start_with(controllers: u16, nodes: u16, gpus: &str) -> Result<Option<Self>> {
-        Self::start_in("", |state, lab| {
-            Cluster::start_patiently(state, lab, controllers, nodes, gpus)
-        })
+        Self::start_at_pace((controllers, ELECTION_MS), nodes, gpus)
+    }
+
+    /// The same; they wait so many milliseconds for a silent leader.
+    pub fn start_at_pace(pace: (u16, u64), nodes: u16, gpus: &str) -> Result<Option<Self>> {
+        Self::start_in("", |state, lab| Cluster::start_with(state, lab, pace, nodes, gpus))
     }
 
     /// One controller, in a folder below the test's own.

@@ -86,6 +86,10 @@ impl Belongings {
             if stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')) {
                 continue;
             }
+            // One without a command line has no memory any more (or never had): it is on its way out.
+            if command.is_empty() {
+                continue;
+            }
             let ours = in_group
                 || cwd.starts_with(&self.folder)
                 || command.contains(&folder)

@@ -5,14 +5,18 @@
 //!
 //! Start reading at [`lab::Lab`] for tests and [`cluster::Cluster`] for one cluster.
 
+pub mod clients;
 pub mod cluster;
 pub mod command;
 pub mod controllers;
 pub mod dev_file;
+pub mod history;
 pub mod lab;
 pub mod leftovers;
 pub mod logs;
+pub mod network;
 pub mod programs;
+pub mod random;
 pub mod seat;
 pub mod steps;
 pub mod wait;

@@ -31,12 +31,12 @@ pub(crate) const ENTRY_BYTES_MAX: usize = 1 << 20;
 const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long confirming leadership may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
-/// A leader that was not heard for so long is not named to anybody any more.
+/// A leader that was not heard for so long, or for two elections, is not named to anybody any more.
 const LEADER_SILENT_MAX: Duration = Duration::from_secs(3);
 /// A leader that no majority followed for so long answers no agent: another may lead by now. Far below the margin
 /// after which a silent node's job is started elsewhere.
 const QUORUM_SILENCE_MAX: Duration = Duration::from_secs(2);
-/// How long a leader that a majority follows is waited for: an election is over within this.
+/// How long a leader that a majority follows is waited for, or two elections and a half: one is over within this.
 const LEADERLESS_MAX: Duration = Duration::from_millis(2_500);
 /// The cluster version that knows `CheckState`.
 const CHECK_STATE_SINCE: u32 = 2;
@@ -249,7 +249,7 @@ impl RaftHandle {
             self.check_space(FREE_BYTES_MIN)?;
         }
         let deadline = tokio::time::Instant::now() + timeout;
-        let leader_by = deadline.min(tokio::time::Instant::now() + LEADERLESS_MAX);
+        let leader_by = deadline.min(tokio::time::Instant::now() + self.leaderless_max());
         loop {
             let writing = self.raft.client_write(envelope.clone());
             let Ok(written) = tokio::time::timeout_at(deadline, writing).await else {
@@ -395,7 +395,7 @@ impl RaftHandle {
     /// Returns once this controller is known to lead and has applied all that was committed before
     /// the call: a read after it sees everything acknowledged anywhere.
     pub async fn ensure_linearizable(&self) -> Result<(), ReadError> {
-        let leader_by = tokio::time::Instant::now() + LEADERLESS_MAX;
+        let leader_by = tokio::time::Instant::now() + self.leaderless_max();
         loop {
             let refused = match self.confirm_leadership().await {
                 Err(ReadError::NotLeader { leader }) => match self.heard_leader(leader) {
@@ -413,8 +413,18 @@ impl RaftHandle {
 
     /// Another controller that leads, if it was heard lately: one that is dead is nobody to send people to.
     fn heard_leader(&self, leader: Option<Peer>) -> Option<Peer> {
-        let lately = self.heard.silence().is_some_and(|silence| silence <= LEADER_SILENT_MAX);
+        let most = LEADER_SILENT_MAX.max(self.election_max() * 2);
+        let lately = self.heard.silence().is_some_and(|silence| silence <= most);
         leader.filter(|leader| lately && leader.node != self.node)
+    }
+
+    /// Longest that a follower waits for a silent leader.
+    fn election_max(&self) -> Duration {
+        Duration::from_millis(self.raft.config().election_timeout_max)
+    }
+
+    fn leaderless_max(&self) -> Duration {
+        LEADERLESS_MAX.max(self.election_max() * 5 / 2)
     }
 
     async fn confirm_leadership(&self) -> Result<(), ReadError> {
