@@ -100,6 +100,23 @@ impl Fleet {
         running.find(|(_, raft)| raft.leadership().borrow().is_leader)
     }
 
+    /// One that was removed before it received anything knows nobody whom it could ask whether it was: it
+    /// waits, which harms nobody, until its operator stops it. The others must notice by themselves.
+    pub(crate) fn stop_strangers(&mut self) {
+        let Some((_, leader)) = self.leader() else { return };
+        let stranger = |seat: &&Arc<Seat>| {
+            let empty = seat.raft().is_some_and(|raft| raft.members().voters.is_empty());
+            empty && leader.read(|fsm| fsm.roster().was_removed(seat.id))
+        };
+        let strangers: Vec<Arc<Seat>> = self.members().filter(stranger).cloned().collect();
+        for seat in strangers {
+            self.scene
+                .say(&seat.name(), "is stopped by its operator: it never was part of the fleet");
+            self.comings.gone(seat.host);
+            self.down(&seat, 0);
+        }
+    }
+
     /// One more comes, if there is a machine for it and nobody waits.
     pub(crate) fn one_more(&mut self) {
         if !self.comings.waiting.is_empty() {

@@ -221,6 +221,7 @@ impl Fleet {
             self.supervise();
             if self.scene.now_us() >= look_at {
                 look_at += LOOK_EVERY_US;
+                self.stop_strangers();
                 unrest = self.unrest();
                 if unrest.is_none() {
                     if let Err(what) = self.judge_calm() {
