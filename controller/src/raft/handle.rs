@@ -36,7 +36,8 @@ const LEADER_SILENT_MAX: Duration = Duration::from_secs(3);
 /// A leader that no majority followed for so long answers no agent: another may lead by now. Far below the margin
 /// after which a silent node's job is started elsewhere.
 const QUORUM_SILENCE_MAX: Duration = Duration::from_secs(2);
-/// How long a leader that a majority follows is waited for, or two elections and a half: one is over within this.
+/// How long a leader that a majority follows is waited for: an election is over within this, unless they are slow.
+/// Less than a client gives its first try, so that it hears why there is no answer.
 const LEADERLESS_MAX: Duration = Duration::from_millis(2_500);
 /// The cluster version that knows `CheckState`.
 const CHECK_STATE_SINCE: u32 = 2;
@@ -249,7 +250,7 @@ impl RaftHandle {
             self.check_space(FREE_BYTES_MIN)?;
         }
         let deadline = tokio::time::Instant::now() + timeout;
-        let leader_by = deadline.min(tokio::time::Instant::now() + self.leaderless_max());
+        let leader_by = deadline.min(tokio::time::Instant::now() + LEADERLESS_MAX);
         loop {
             let writing = self.raft.client_write(envelope.clone());
             let Ok(written) = tokio::time::timeout_at(deadline, writing).await else {
@@ -395,7 +396,7 @@ impl RaftHandle {
     /// Returns once this controller is known to lead and has applied all that was committed before
     /// the call: a read after it sees everything acknowledged anywhere.
     pub async fn ensure_linearizable(&self) -> Result<(), ReadError> {
-        let leader_by = tokio::time::Instant::now() + self.leaderless_max();
+        let leader_by = tokio::time::Instant::now() + LEADERLESS_MAX;
         loop {
             let refused = match self.confirm_leadership().await {
                 Err(ReadError::NotLeader { leader }) => match self.heard_leader(leader) {
@@ -421,10 +422,6 @@ impl RaftHandle {
     /// Longest that a follower waits for a silent leader.
     fn election_max(&self) -> Duration {
         Duration::from_millis(self.raft.config().election_timeout_max)
-    }
-
-    fn leaderless_max(&self) -> Duration {
-        LEADERLESS_MAX.max(self.election_max() * 5 / 2)
     }
 
     async fn confirm_leadership(&self) -> Result<(), ReadError> {
