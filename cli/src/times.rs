@@ -388,9 +388,9 @@ fn timestamp(unix_ms: u64) -> Option<Timestamp> {
     i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok())
 }
 
-/// RFC 3339 in UTC, for JSON.
+/// RFC 3339 in UTC, for JSON; always with milliseconds, so that sorting the text sorts the times.
 pub(crate) fn rfc3339(unix_ms: u64) -> String {
-    timestamp(unix_ms).map_or_else(|| unix_ms.to_string(), |at| at.to_string())
+    timestamp(unix_ms).map_or_else(|| unix_ms.to_string(), |at| format!("{at:.3}"))
 }
 
 /// A length for people, in its two largest units: `2d 3h`, `20m`, `0s`.

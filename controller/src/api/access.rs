@@ -140,6 +140,6 @@ fn held_by_node(fsm: &Fsm, node: &NodeName) -> u32 {
 fn known_users(fsm: &Fsm) -> std::collections::BTreeSet<UserName> {
     let accounts = fsm.access().accounts.keys();
     let jobs = fsm.jobs().values().filter(|j| !j.state.is_final()).map(|j| &j.owner);
-    let reservations = fsm.reservations().values().filter(|r| r.is_open()).map(|r| &r.owner);
+    let reservations = fsm.open_reservations().map(|r| &r.owner);
     accounts.chain(jobs).chain(reservations).cloned().collect()
 }

@@ -466,5 +466,5 @@ fn running(fsm: &Fsm) -> usize {
 }
 
 fn active(fsm: &Fsm) -> usize {
-    fsm.reservations().values().filter(|r| r.state == ReservationState::Active).count()
+    fsm.open_reservations().filter(|r| r.state == ReservationState::Active).count()
 }

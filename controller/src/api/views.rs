@@ -122,7 +122,7 @@ pub(super) fn user(fsm: &Fsm, name: &UserName) -> v1::User {
     let holder = Holder::User { name: name.clone() };
     let jobs = || fsm.jobs().values().filter(|j| j.owner == *name && !j.state.is_final());
     let queued = jobs().filter(|j| j.state == JobState::Queued).count();
-    let open = fsm.reservations().values().filter(|r| r.owner == *name && r.is_open());
+    let open = fsm.open_reservations().filter(|r| r.owner == *name);
     v1::User {
         name: name.to_string(),
         state: if disabled.is_some() { "disabled" } else { "active" }.to_owned(),

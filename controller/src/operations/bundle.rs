@@ -79,7 +79,7 @@ fn state(fsm: &Fsm) -> Value {
         "nodes": fsm.nodes().values().collect::<Vec<_>>(),
         "gpus": fsm.gpus().values().collect::<Vec<_>>(),
         "leases": fsm.leases().values().collect::<Vec<_>>(),
-        "reservations": fsm.reservations().values().filter(|r| r.is_open()).collect::<Vec<_>>(),
+        "reservations": fsm.open_reservations().collect::<Vec<_>>(),
         "allocations": fsm.allocations().values().collect::<Vec<_>>(),
         "jobs_open": open.map(without_spec).collect::<Vec<_>>(),
         "jobs_finished_last": finished.into_iter().map(without_spec).collect::<Vec<_>>(),

@@ -266,7 +266,7 @@ fn census(fsm: &Fsm, now: fleet_core::Timestamp) -> Census {
         gpus: Tally::of(&GPU_STATES, fsm.gpus().values().map(|gpu| gpu_state(fsm, gpu).0)),
         reservations: Tally::of(
             &RESERVATION_STATES,
-            fsm.reservations().values().filter_map(|r| reservation_word(&r.state)),
+            fsm.open_reservations().filter_map(|r| reservation_word(&r.state)),
         ),
         jobs: Tally::of(
             &JOB_STATES,

@@ -91,7 +91,7 @@ impl<'a> Calendar<'a> {
     /// Only for the nodes that are asked for.
     pub(crate) fn where_node(fsm: &'a Fsm, wanted: impl Fn(&NodeName) -> bool) -> Self {
         let mut calendar = Self::default();
-        for r in fsm.reservations().values().filter(|r| wanted(&r.node)) {
+        for r in fsm.open_reservations().filter(|r| wanted(&r.node)) {
             if let Some(busy) = reservation_window(fsm, r) {
                 calendar.add(&r.gpus, busy);
             }

@@ -287,7 +287,7 @@ impl Fsm {
             return Err(Rejection::not_found("node", node));
         }
         let jobs = self.allocations.values().filter(|a| a.node == *node).map(|a| a.id.to_string());
-        let promised = self.reservations.values().filter(|r| r.is_open() && r.node == *node);
+        let promised = self.reservations.open().filter(|r| r.node == *node);
         let leases = self.leases.values().filter(|l| l.node == *node).map(|l| l.id.to_string());
         let mut by: Vec<String> =
             jobs.chain(promised.map(|r| r.id.to_string())).chain(leases).collect();
@@ -412,25 +412,24 @@ impl Fsm {
     ) {
         let planned: Vec<ReservationId> = self
             .reservations
-            .values()
+            .open()
             .filter(|r| r.owner == *user && r.state == ReservationState::Scheduled)
             .map(|r| r.id.clone())
             .collect();
         for id in planned {
-            match (transfer_to, self.reservations.get_mut(&id)) {
-                (Some(to), Some(reservation)) => {
-                    reservation.owner = to.clone();
-                    turn.say(Event::Access(AccessEvent::ReservationTransferred {
-                        reservation: id,
-                        from: user.clone(),
-                        to: to.clone(),
-                    }));
-                }
-                (_, _) => {
-                    // It is open: it was just found so.
-                    drop(self.release_reservation(turn, &id));
-                }
+            let Some(to) = transfer_to else {
+                // It is open: it was just found so.
+                drop(self.release_reservation(turn, &id));
+                continue;
+            };
+            if let Some(mut reservation) = self.reservations.get_mut(&id) {
+                reservation.owner = to.clone();
             }
+            turn.say(Event::Access(AccessEvent::ReservationTransferred {
+                reservation: id,
+                from: user.clone(),
+                to: to.clone(),
+            }));
         }
     }
 
@@ -461,7 +460,7 @@ impl Fsm {
     pub(super) fn end_reservations_of_disabled(&mut self, turn: &mut Turn<'_>) {
         let over: Vec<ReservationId> = self
             .reservations
-            .values()
+            .open()
             .filter(|r| r.state == ReservationState::Active)
             .filter(|r| self.access.disabled(&r.owner).is_some())
             .filter(|r| !self.has_children(r.lease.as_ref()))

@@ -193,7 +193,7 @@ impl Fsm {
                 for child in children {
                     self.end_lease(&child);
                 }
-                if let Some(reservation) = self.reservations.get_mut(&reservation) {
+                if let Some(mut reservation) = self.reservations.get_mut(&reservation) {
                     reservation.state = ReservationState::Ending;
                     reservation.reason = Some("it had ended after the backup".to_owned());
                 }
@@ -401,7 +401,7 @@ impl Fsm {
             reason: None,
             handed_out: None,
         };
-        self.reservations.insert(held.id.clone(), reservation);
+        self.reservations.insert(reservation);
         let why =
             "it was made after the backup the fleet was restored from: reserve again".to_owned();
         self.finish_reservation(&held.id, ReservationState::Cancelled, Some(why));

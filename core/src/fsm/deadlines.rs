@@ -17,7 +17,7 @@ pub(crate) const LOST_MARGIN: Millis = Millis::secs(5);
 impl Fsm {
     /// The next instant at which time alone changes something.
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        let reservations = self.reservations.values().filter_map(|r| self.reservation_due(r));
+        let reservations = self.reservations.open().filter_map(|r| self.reservation_due(r));
         let allocations = self.allocations.values().flat_map(|a| self.allocation_due(a));
         reservations.chain(allocations).min()
     }
@@ -94,7 +94,7 @@ impl Fsm {
     fn end_due_reservations(&mut self, turn: &mut Turn<'_>, now: Timestamp) {
         let due: Vec<(ReservationId, bool)> = self
             .reservations
-            .values()
+            .open()
             .filter(|r| r.window.ends_at <= now)
             .filter_map(|r| match r.state {
                 ReservationState::Active => Some((r.id.clone(), true)),
@@ -118,7 +118,7 @@ impl Fsm {
         let now = self.now;
         let due: Vec<ReservationId> = self
             .reservations
-            .values()
+            .open()
             .filter(|r| r.state == ReservationState::Scheduled)
             .filter(|r| r.window.starts_at <= now && now < r.window.ends_at)
             .map(|r| r.id.clone())

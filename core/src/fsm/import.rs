@@ -84,7 +84,7 @@ impl Fsm {
                 Ok(line) => {
                     if let Line::Book(granted) = &line {
                         let reservation = scheduled(wish, granted.clone(), self.now);
-                        trial.reservations.insert(wish.id.clone(), reservation);
+                        trial.reservations.insert(reservation);
                     }
                     plan.push(line);
                 }
@@ -126,7 +126,7 @@ impl Fsm {
     /// For each line that an earlier import made: its reservation. Two equal lines are two reservations.
     fn there(&self, wishes: &[CreateReservation]) -> BTreeMap<ReservationId, ReservationId> {
         let mut free: BTreeMap<_, Vec<&Reservation>> = BTreeMap::new();
-        for reservation in self.reservations.values().filter(|r| r.is_open()) {
+        for reservation in self.reservations.open() {
             free.entry((&reservation.owner, reservation.window.ends_at))
                 .or_default()
                 .push(reservation);

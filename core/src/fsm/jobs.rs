@@ -415,9 +415,10 @@ impl Fsm {
         job.outcome = Some(outcome);
         job.ended_at = Some(self.now);
         job.allocation = None;
-        self.finished.push(id.clone());
-        if self.finished.len() > FINISHED_JOBS_KEPT {
-            let oldest = self.finished.remove(0);
+        self.finished.push_back(id.clone());
+        if self.finished.len() > FINISHED_JOBS_KEPT
+            && let Some(oldest) = self.finished.pop_front()
+        {
             self.jobs.remove(&oldest);
         }
     }

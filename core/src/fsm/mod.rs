@@ -4,7 +4,7 @@
 //! per log entry, in log order, on every replica. It must never look at who is leader, read a clock
 //! or depend on anything but the state and the entry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,7 @@ use crate::time::Timestamp;
 
 mod access;
 mod adoption;
+mod book;
 mod clearing;
 mod cluster;
 mod controllers;
@@ -91,15 +92,15 @@ pub struct Fsm {
     gpus: BTreeMap<GpuUuid, Gpu>,
     holds: BTreeMap<GpuUuid, Hold>,
     leases: BTreeMap<LeaseId, Lease>,
-    reservations: BTreeMap<ReservationId, Reservation>,
+    reservations: book::Book,
     jobs: BTreeMap<JobId, Job>,
     /// Queued jobs in the order they are served.
     #[serde(with = "queue_as_list")]
     queue: BTreeMap<QueueKey, JobId>,
     jobs_submitted: u64,
     /// Finished jobs, oldest first.
-    finished: Vec<JobId>,
-    ended_reservations: Vec<ReservationId>,
+    finished: VecDeque<JobId>,
+    ended_reservations: VecDeque<ReservationId>,
     allocations: BTreeMap<AllocationId, Allocation>,
     tokens: BTreeMap<TokenId, JoinToken>,
     #[serde(default)]
@@ -395,7 +396,12 @@ impl Fsm {
     }
 
     pub fn reservations(&self) -> &BTreeMap<ReservationId, Reservation> {
-        &self.reservations
+        self.reservations.all()
+    }
+
+    /// Those of them that have not ended.
+    pub fn open_reservations(&self) -> impl Iterator<Item = &Reservation> {
+        self.reservations.open()
     }
 
     pub fn reservation(&self, id: &ReservationId) -> Option<&Reservation> {

@@ -47,7 +47,7 @@ impl Fsm {
             starts_at: reservation.window.starts_at,
             ends_at: reservation.window.ends_at,
         });
-        self.reservations.insert(wish.id.clone(), reservation);
+        self.reservations.insert(reservation);
         self.hand_out(turn, &wish.id);
     }
 
@@ -71,7 +71,7 @@ impl Fsm {
         if self.reservations.contains_key(&wish.id) {
             return Err(Rejection::IdTaken { id: wish.id.to_string() });
         }
-        if self.reservations.values().filter(|r| r.is_open()).count() >= RESERVATIONS_OPEN_MAX {
+        if self.reservations.open().count() >= RESERVATIONS_OPEN_MAX {
             let what = "open reservations".to_owned();
             return Err(Rejection::LimitReached { what, limit: RESERVATIONS_OPEN_MAX as u64 });
         }
@@ -114,7 +114,7 @@ impl Fsm {
         ends_at: Timestamp,
     ) -> Result<Reply, Rejection> {
         self.check_extension(id, ends_at)?;
-        if let Some(reservation) = self.reservations.get_mut(id) {
+        if let Some(mut reservation) = self.reservations.get_mut(id) {
             reservation.window.ends_at = ends_at;
         }
         self.revise(turn, id, None);
@@ -218,7 +218,7 @@ impl Fsm {
         let reservation = self.reservations.remove(id)?;
         let window = Window { starts_at: self.now, ends_at: reservation.window.ends_at };
         let found = calendar::choose(self, &reservation.wish, window).ok();
-        self.reservations.insert(id.clone(), reservation);
+        self.reservations.insert(reservation);
         found
     }
 
@@ -230,7 +230,7 @@ impl Fsm {
             return;
         };
         let Some((node, gpus)) = self.better_place(id) else { return };
-        let Some(reservation) = self.reservations.get_mut(id) else { return };
+        let Some(mut reservation) = self.reservations.get_mut(id) else { return };
         reservation.node = node.clone();
         reservation.gpus = gpus.clone();
         turn.say(Event::ReservationMoved { reservation: id.clone(), node, gpus, why });
@@ -257,7 +257,7 @@ impl Fsm {
             if reservation.reason.as_deref() != Some(why.as_str()) {
                 turn.say(Event::ReservationDelayed { reservation: id.clone(), why: why.clone() });
             }
-            if let Some(reservation) = self.reservations.get_mut(id) {
+            if let Some(mut reservation) = self.reservations.get_mut(id) {
                 reservation.reason = Some(why);
             }
             return;
@@ -272,7 +272,7 @@ impl Fsm {
         };
         let epoch = grant.given.as_ref().map_or(turn.epoch, |(_, epoch)| *epoch);
         let lease = self.grant(turn, grant);
-        if let Some(reservation) = self.reservations.get_mut(id) {
+        if let Some(mut reservation) = self.reservations.get_mut(id) {
             reservation.state = ReservationState::Active;
             reservation.lease = Some(lease.clone());
             reservation.reason = None;
@@ -290,10 +290,12 @@ impl Fsm {
 
     /// Stops what runs under it and takes the lease back; it has ended when the GPUs are empty.
     pub(super) fn end_reservation(&mut self, turn: &mut Turn<'_>, id: &ReservationId, why: &str) {
-        let Some(reservation) = self.reservations.get_mut(id) else { return };
+        let Some(mut reservation) = self.reservations.get_mut(id) else { return };
         reservation.state = ReservationState::Ending;
         reservation.reason = Some(why.to_owned());
-        let Some(lease) = reservation.lease.clone() else { return };
+        let lease = reservation.lease.clone();
+        drop(reservation);
+        let Some(lease) = lease else { return };
         if self.is_in_hands(id) {
             self.revise(turn, id, Some(Withdrawal::Ended));
         }
@@ -340,13 +342,15 @@ impl Fsm {
         state: ReservationState,
         reason: Option<String>,
     ) {
-        let Some(reservation) = self.reservations.get_mut(id) else { return };
+        let Some(mut reservation) = self.reservations.get_mut(id) else { return };
         reservation.state = state;
         reservation.reason = reason;
         reservation.lease = None;
-        self.ended_reservations.push(id.clone());
-        if self.ended_reservations.len() > ENDED_RESERVATIONS_KEPT {
-            let oldest = self.ended_reservations.remove(0);
+        drop(reservation);
+        self.ended_reservations.push_back(id.clone());
+        if self.ended_reservations.len() > ENDED_RESERVATIONS_KEPT
+            && let Some(oldest) = self.ended_reservations.pop_front()
+        {
             self.reservations.remove(&oldest);
         }
     }
@@ -370,7 +374,6 @@ pub(super) fn check_gpu_request(wish: &GpuRequest) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Only an admin may act for somebody else.
 /// A reservation as it is when it was just made.
 pub(super) fn scheduled(
     wish: &CreateReservation,
@@ -394,6 +397,7 @@ pub(super) fn scheduled(
     }
 }
 
+/// Only an admin may act for somebody else.
 pub(super) fn check_owner(actor: &Actor, owner: &UserName) -> Result<(), Rejection> {
     match &actor.who {
         Who::User { admin: true, .. } => Ok(()),

@@ -29,7 +29,7 @@ impl Fsm {
 
     /// What a node is told of the calendar: every window in its hands, and those it is to let go of.
     pub(crate) fn desired_windows(&self, node: &NodeName) -> Vec<DesiredWindow> {
-        let told = self.reservations.values().filter(|r| r.node == *node).filter_map(|r| {
+        let told = self.reservations.counting().filter(|r| r.node == *node).filter_map(|r| {
             let given = r.handed_out.as_ref()?;
             let withdrawn = given.withdrawn.is_some();
             let wanted = r.is_open() || (withdrawn && !given.taken);
@@ -59,7 +59,7 @@ impl Fsm {
         let soon = self.now + HAND_OUT_AHEAD;
         let mut due: Vec<(Timestamp, ReservationId)> = self
             .reservations
-            .values()
+            .open()
             .filter(|r| r.handed_out.is_none() && r.window.starts_at <= soon)
             .filter(|r| matches!(r.state, ReservationState::Scheduled | ReservationState::Active))
             .map(|r| (r.window.starts_at, r.id.clone()))
@@ -85,10 +85,8 @@ impl Fsm {
         if node.uncounted || (!begins && node.liveness != Liveness::Ready) {
             return;
         }
-        let held = |other: &&Reservation| {
-            other.node == r.node && other.is_open() && other.handed_out.is_some()
-        };
-        if !begins && self.reservations.values().filter(held).count() >= WINDOWS_PER_NODE_MAX {
+        let held = |other: &&Reservation| other.node == r.node && other.handed_out.is_some();
+        if !begins && self.reservations.open().filter(held).count() >= WINDOWS_PER_NODE_MAX {
             return;
         }
         let (node, held_until) = (r.node.clone(), r.window.ends_at);
@@ -107,7 +105,7 @@ impl Fsm {
             closed_at: None,
         };
         turn.say(Event::WindowHandedOut { reservation: id.clone(), node, revision: turn.epoch });
-        if let Some(r) = self.reservations.get_mut(id) {
+        if let Some(mut r) = self.reservations.get_mut(id) {
             r.handed_out = Some(given);
         }
     }
@@ -119,11 +117,12 @@ impl Fsm {
         id: &ReservationId,
         withdrawn: Option<Withdrawal>,
     ) {
-        let Some(r) = self.reservations.get_mut(id) else { return };
+        let Some(mut r) = self.reservations.get_mut(id) else { return };
+        let ends_at = r.window.ends_at;
         let Some(given) = &mut r.handed_out else { return };
         given.revision = turn.epoch;
         given.taken = false;
-        given.held_until = given.held_until.max(r.window.ends_at);
+        given.held_until = given.held_until.max(ends_at);
         given.withdrawn = withdrawn;
     }
 
@@ -148,7 +147,7 @@ impl Fsm {
             node.as_ref().map_or("", |n| n.as_str())
         );
         turn.say(Event::ReservationDelayed { reservation: id.clone(), why: delay.clone() });
-        if let Some(r) = self.reservations.get_mut(id) {
+        if let Some(mut r) = self.reservations.get_mut(id) {
             r.reason = Some(delay);
         }
         self.revise(turn, id, Some(Withdrawal::Moving { why }));
@@ -202,9 +201,8 @@ impl Fsm {
     /// What the node did on its own, once.
     fn note_own_doing(&mut self, turn: &mut Turn<'_>, node: &NodeName, report: &WindowReport) {
         let id = &report.reservation;
-        let Some(given) = self.reservations.get_mut(id).and_then(|r| r.handed_out.as_mut()) else {
-            return;
-        };
+        let Some(mut r) = self.reservations.get_mut(id) else { return };
+        let Some(given) = &mut r.handed_out else { return };
         if let Some(at) = report.opened_at
             && given.opened_at.replace(at) != Some(at)
         {
@@ -222,24 +220,27 @@ impl Fsm {
     /// The agent has the newest order on its disk: what waited for that happens now.
     fn taken(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
         let now = self.now;
-        let Some(r) = self.reservations.get_mut(id) else { return };
+        let Some(mut r) = self.reservations.get_mut(id) else { return };
+        let Window { starts_at, ends_at } = r.window;
+        let scheduled = r.state == ReservationState::Scheduled;
         let Some(given) = &mut r.handed_out else { return };
         given.taken = true;
-        given.held_until = r.window.ends_at;
-        match given.withdrawn.clone() {
-            Some(Withdrawal::Cancelled { by }) if r.state == ReservationState::Scheduled => {
+        let withdrawn = given.withdrawn.clone();
+        given.held_until = if withdrawn == Some(Withdrawal::Ended) { now } else { ends_at };
+        if matches!(withdrawn, Some(Withdrawal::Moving { .. })) {
+            r.handed_out = None;
+        }
+        drop(r);
+        match withdrawn {
+            Some(Withdrawal::Cancelled { by }) if scheduled => {
                 let reason = Some(format!("by {by}"));
                 self.finish_reservation(id, ReservationState::Cancelled, reason);
                 turn.say(Event::ReservationCancelled { reservation: id.clone(), by });
             }
-            None | Some(Withdrawal::Cancelled { .. }) => {}
-            Some(Withdrawal::Ended) => given.held_until = now,
-            Some(Withdrawal::Moving { .. }) => {
-                r.handed_out = None;
-                if r.state == ReservationState::Scheduled && r.window.starts_at <= now {
-                    self.start_reservation(turn, id);
-                }
+            Some(Withdrawal::Moving { .. }) if scheduled && starts_at <= now => {
+                self.start_reservation(turn, id);
             }
+            None | Some(_) => {}
         }
     }
 
@@ -273,17 +274,18 @@ impl Fsm {
             return;
         }
         let free_until = self.free_until(id, &report.gpus, report.window);
-        let Some(r) = self.reservations.get_mut(id) else { return };
-        if free_until < report.window.ends_at {
+        let ends_at = report.window.ends_at;
+        if free_until < ends_at {
             self.revise(turn, id, None);
             return;
         }
-        let ends_at = report.window.ends_at;
+        let Some(mut r) = self.reservations.get_mut(id) else { return };
         let changed = r.window.ends_at != ends_at;
         r.window.ends_at = ends_at;
         if let Some(given) = &mut r.handed_out {
             given.revision = report.revision;
         }
+        drop(r);
         self.taken(turn, id);
         if changed {
             turn.say(Event::ReservationExtended { reservation: id.clone(), ends_at });
@@ -302,7 +304,7 @@ impl Fsm {
         window: Window,
     ) -> Timestamp {
         self.reservations
-            .values()
+            .open()
             .filter(|other| other.id != *id)
             .filter(|other| {
                 matches!(other.state, ReservationState::Scheduled | ReservationState::Active)
@@ -323,7 +325,7 @@ impl Fsm {
             }
             Some(ReservationState::Active) => self.end_reservation(turn, id, &why),
             Some(ReservationState::Ended) => {
-                if let Some(r) = self.reservations.get_mut(id) {
+                if let Some(mut r) = self.reservations.get_mut(id) {
                     r.reason = Some(served(node));
                 }
             }
@@ -335,7 +337,7 @@ impl Fsm {
     /// controllers were restored from. It counts as given, as far as nobody else was promised its GPUs.
     fn adopt_window(&mut self, turn: &mut Turn<'_>, node: &NodeName, report: &WindowReport) {
         let ours = |gpu| self.gpus.get(gpu).is_some_and(|g| g.node == *node);
-        let open = self.reservations.values().filter(|r| r.is_open()).count();
+        let open = self.reservations.open().count();
         let over = report.closed_at.is_some() || report.window.ends_at <= self.now;
         if report.withdrawn || !report.gpus.iter().all(ours) || open >= RESERVATIONS_OPEN_MAX {
             return;
@@ -388,7 +390,7 @@ impl Fsm {
                 closed_at: None,
             }),
         };
-        self.reservations.insert(id.clone(), reservation);
+        self.reservations.insert(reservation);
         self.note_own_doing(turn, node, report);
         if over || no_room {
             let why = if over { served(node) } else { "others were promised its GPUs".to_owned() };
@@ -406,7 +408,7 @@ impl Fsm {
             r.gpus.contains(gpu) && given.is_some_and(|given| given.withdrawn.is_some())
         };
         let ids: Vec<ReservationId> =
-            self.reservations.values().filter(waits).map(|r| r.id.clone()).collect();
+            self.reservations.counting().filter(waits).map(|r| r.id.clone()).collect();
         for id in ids {
             self.taken(turn, &id);
         }

@@ -137,7 +137,7 @@ impl<'a> Capacity<'a> {
     }
 
     fn find_pools(&mut self) {
-        for reservation in self.fsm.reservations().values() {
+        for reservation in self.fsm.open_reservations() {
             let Some(at) = self.position(&reservation.node) else { continue };
             let Some(lease) = usable_lease(self.fsm, reservation) else { continue };
             let node = &self.nodes[at];
