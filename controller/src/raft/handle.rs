@@ -442,30 +442,34 @@ impl RaftHandle {
     /// Whether this controller leads and a majority followed it a moment ago. One that leads alone cannot
     /// decide anything, and another may lead by now.
     pub fn leads_a_quorum(&self) -> bool {
-        let metrics = self.raft.metrics();
-        let m = metrics.borrow_watched();
-        let alone = m.membership_config.voter_ids().eq([self.node]);
-        let followed = m.last_quorum_acked.is_some_and(|at| at.elapsed() < QUORUM_SILENCE_MAX);
-        self.leadership.borrow().is_leader && (alone || followed)
+        self.leadership.borrow().is_leader
+            && self.unfollowed().is_some_and(|silent| silent < QUORUM_SILENCE_MAX)
     }
 
-    /// How long ago a leader was heard; no time at all on the leader itself.
+    /// How long ago a leader was heard. On the leader itself, how long ago a majority followed it: one that
+    /// nobody follows may have been replaced long ago, or even removed, without ever hearing of it.
     pub fn leader_silence(&self) -> Option<Duration> {
-        if self.leadership.borrow().is_leader { Some(Duration::ZERO) } else { self.heard.silence() }
+        if self.leadership.borrow().is_leader { self.unfollowed() } else { self.heard.silence() }
     }
 
     /// How old the state as applied here may be: since when this controller has not been told that it
     /// is the newest. Nothing where it never was.
     pub fn age(&self) -> Option<Duration> {
         if self.leadership.borrow().is_leader {
-            // Nobody else can have decided anything.
-            if is_alone(&self.raft.server_metrics().borrow_watched(), self.node) {
-                return Some(Duration::ZERO);
-            }
-            let metrics = self.raft.metrics();
-            return metrics.borrow_watched().last_quorum_acked.map(|at| at.elapsed());
+            return self.unfollowed();
         }
         self.heard.age(*self.view.applied().borrow())
+    }
+
+    /// As a leader: since when no majority has said that it follows. A single controller is its own majority.
+    fn unfollowed(&self) -> Option<Duration> {
+        let metrics = self.raft.metrics();
+        let m = metrics.borrow_watched();
+        let memberships = [&m.membership_config, &m.committed_membership_config];
+        if memberships.iter().all(|one| one.voter_ids().eq([self.node])) {
+            return Some(Duration::ZERO);
+        }
+        m.last_quorum_acked.map(|at| at.elapsed())
     }
 
     /// Index of the last entry applied here, and every change of it.

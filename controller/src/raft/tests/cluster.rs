@@ -237,6 +237,12 @@ async fn one_of_three_alone_acknowledges_nothing() {
     assert_eq!(alone.raft.incarnation(), 1);
     let read = alone.raft.ensure_linearizable().await;
     assert!(read.is_err(), "a leader without a majority must not vouch for its state");
+    // It leads as far as it knows, and must know that nobody follows: it may have been removed meanwhile.
+    assert!(alone.raft.leadership().borrow().is_leader);
+    let silent = |raft: &crate::raft::RaftHandle| {
+        raft.leader_silence().filter(|s| *s > Duration::from_secs(1))
+    };
+    until("it notices that nobody follows", || silent(&alone.raft)).await;
     alone.stop().await;
 }
 
