@@ -94,6 +94,9 @@ struct Agent {
     name: String,
     table: Table,
     book: Book,
+    /// The book differs from what is stored, in what attempts were promised only.
+    attempts_dirty: bool,
+    stored_us: u64,
     line: Line,
     outbox: Outbox,
     registry: Registry,
@@ -172,6 +175,8 @@ pub(crate) async fn run(scene: Arc<Scene>, post: Post) {
         name: name.to_string(),
         table: Table::default(),
         book,
+        attempts_dirty: false,
+        stored_us: 0,
         line: line.clone(),
         outbox: outbox.clone(),
         registry: registry.clone(),

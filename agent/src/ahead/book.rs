@@ -74,6 +74,13 @@ pub struct Book {
     pub switches: Vec<EnforcementSwitch>,
 }
 
+/// What of a document was new.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Taken {
+    pub windows: bool,
+    pub attempts: bool,
+}
+
 /// One thing to do while no controller answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
@@ -166,10 +173,10 @@ impl Book {
         at
     }
 
-    /// Takes the orders of a document over. Says whether anything is to be stored; `old` hears of orders that
-    /// are older than what is held.
-    pub fn take(&mut self, desired: &DesiredNode, mut old: impl FnMut(&ReservationId)) -> bool {
-        let mut changed = false;
+    /// Takes the orders of a document over. Says what is to be stored; `old` hears of orders that are older
+    /// than what is held.
+    pub fn take(&mut self, desired: &DesiredNode, mut old: impl FnMut(&ReservationId)) -> Taken {
+        let mut taken = Taken::default();
         for told in &desired.windows {
             let known = self.windows.get(&told.reservation);
             match known.map(|held| held.revision) {
@@ -204,7 +211,7 @@ impl Book {
                 closed_at: known.and_then(|held| held.closed_at).filter(|_| !again),
             };
             self.windows.insert(told.reservation.clone(), held);
-            changed = true;
+            taken.windows = true;
         }
         for wanted in &desired.allocations {
             let known = self.attempts.get(&wanted.id).filter(|known| known.epoch == wanted.epoch);
@@ -216,10 +223,10 @@ impl Book {
             };
             if self.attempts.get(&wanted.id) != Some(&promise) {
                 self.attempts.insert(wanted.id.clone(), promise);
-                changed = true;
+                taken.attempts = true;
             }
         }
-        changed
+        taken
     }
 
     /// While a controller answers it leads, and the book follows what it says of the leases.

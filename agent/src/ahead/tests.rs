@@ -7,7 +7,7 @@ use fleet_core::desired::{DESIRED_VERSION, DesiredAllocation, DesiredNode, Order
 use fleet_core::name::NodeName;
 use fleet_core::window::DesiredWindow;
 
-use super::book::{Held, Promise, Stage};
+use super::book::{Held, Promise, Stage, Taken};
 use super::*;
 use crate::reconcile::plan::Action;
 use crate::reconcile::plan::fixture::{gpu, order};
@@ -81,7 +81,8 @@ fn row(gpus: &[u32]) -> Row {
 
 fn book(windows: Vec<DesiredWindow>, allocations: Vec<DesiredAllocation>) -> Book {
     let mut book = Book::default();
-    assert!(book.take(&document(windows, allocations), |_| panic!("nothing is old")));
+    let taken = book.take(&document(windows, allocations), |_| panic!("nothing is old"));
+    assert_ne!(taken, Taken::default());
     book
 }
 
@@ -125,19 +126,19 @@ fn an_older_order_for_a_window_is_ignored_and_an_equal_one_is_the_same() {
     let mut book = book(vec![told("a", 5, &[0], 0, 60)], Vec::new());
     let mut old = Vec::new();
     let longer = told("a", 4, &[0], 0, 600);
-    assert!(!book.take(&document(vec![longer], Vec::new()), |id| old.push(id.clone())));
+    assert!(!book.take(&document(vec![longer], Vec::new()), |id| old.push(id.clone())).windows);
     assert_eq!(old, [res("a")]);
     let same = told("a", 5, &[0], 0, 600);
-    assert!(!book.take(&document(vec![same], Vec::new()), |_| panic!("it is not old")));
+    assert!(!book.take(&document(vec![same], Vec::new()), |_| panic!("it is not old")).windows);
     assert_eq!(book.windows[&res("a")].window.ends_at, at(60));
     // A withdrawal is remembered: the order before it does not bring the window back.
     let gone = DesiredWindow { withdrawn: true, ..told("a", 6, &[0], 0, 60) };
-    assert!(book.take(&document(vec![gone], Vec::new()), |_| panic!("it is not old")));
+    assert!(book.take(&document(vec![gone], Vec::new()), |_| panic!("it is not old")).windows);
     book.take(&document(vec![told("a", 5, &[0], 0, 60)], Vec::new()), |id| old.push(id.clone()));
     assert!(book.windows[&res("a")].withdrawn && old.len() == 2);
     assert!(kept(&mut book, &mut Table::default(), at(1)).is_empty());
     // What is not named is left alone.
-    assert!(!book.take(&document(Vec::new(), Vec::new()), |_| ()));
+    assert!(!book.take(&document(Vec::new(), Vec::new()), |_| ()).windows);
     assert_eq!(book.windows.len(), 1);
 }
 
@@ -228,7 +229,7 @@ fn what_was_given_longer_after_it_had_been_closed_goes_on() {
     kept(&mut book, &mut table, at(60));
     prove_all(&mut table);
     kept(&mut book, &mut table, at(61));
-    assert!(book.take(&document(vec![told("a", 2, &[0], 0, 180)], Vec::new()), |_| ()));
+    assert!(book.take(&document(vec![told("a", 2, &[0], 0, 180)], Vec::new()), |_| ()).windows);
     assert_eq!(book.windows[&res("a")].closed_at, None);
     table.releases.clear();
     assert_eq!(kept(&mut book, &mut table, at(70)), ["open res-a"]);
@@ -298,7 +299,10 @@ fn root_grants_what_is_nobodys_and_takes_it_back() {
     assert!(matches!(book.revoke(&res("a"), at(11)), Err(Refused::NoGrant { .. })));
     // Taken over by the controllers it is a reservation like any other.
     grant(&mut book, "i", &[3], 60).unwrap();
-    assert!(book.take(&document(vec![told("i", 9, &[3], 0, 60)], Vec::new()), |_| panic!("old")));
+    assert!(
+        book.take(&document(vec![told("i", 9, &[3], 0, 60)], Vec::new()), |_| panic!("old"))
+            .windows
+    );
     assert!(matches!(book.revoke(&res("i"), at(12)), Err(Refused::TakenOver { .. })));
 }
 

@@ -3,7 +3,9 @@
 //! `allocation.json` (the order, before anything starts), `stop.json` (a stop was ordered), `end.json` (how
 //! it ended, where the shim could not say it), `forgotten` (the controller has it in its log). None of them
 //! is synced: after a power cut there is no process, and the controller knows by the new boot id. `run` leads
-//! to a file system in memory, with what a runtime needs while the job runs: sockets, bundle, its own state.
+//! to a file system in memory, with what is needed while the job runs: the shim's order and state, sockets,
+//! bundle, the runtime's own state. Nothing is deleted here before all of it is: on ext4 each new file looks
+//! past all that were deleted within the last minute, which costs more than the job where jobs are short.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -131,8 +133,7 @@ impl AllocationDir {
         replace(&self.0.join(RECORD_FILE), record)
     }
 
-    /// Makes `run`: a link to a directory of this attempt below `volatile`. On ext4 each new file
-    /// looks past all that were deleted within seconds, which costs more than the job where jobs are short.
+    /// Makes `run`: a link to a directory of this attempt below `volatile`.
     pub fn make_run_dir(&self, volatile: &Path) -> Result<(), RecordError> {
         let (link, Some(name)) = (self.0.join(RUN_DIR), self.0.file_name()) else { return Ok(()) };
         let target = volatile.join(name);
@@ -151,16 +152,15 @@ impl AllocationDir {
         }
     }
 
+    /// Removes what `run` leads to; the link stays as long as the rest.
     fn remove_run_dir(&self) -> Result<(), RecordError> {
-        let link = self.0.join(RUN_DIR);
-        let Ok(target) = fs::read_link(&link) else { return Ok(()) };
+        let Ok(target) = fs::read_link(self.0.join(RUN_DIR)) else { return Ok(()) };
         match fs::remove_dir_all(&target) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(failed("remove", &target)(error));
+                Err(failed("remove", &target)(error))
             }
-            _ => {}
+            _ => Ok(()),
         }
-        fs::remove_file(&link).map_err(failed("remove", &link))
     }
 
     pub fn record(&self) -> Result<Option<Record>, RecordError> {

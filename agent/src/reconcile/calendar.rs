@@ -27,6 +27,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const LOOK_MIN: Duration = Duration::from_millis(20);
 /// How often the time is stored, for a boot without controllers.
 const STORE_TIME_EVERY: Duration = Duration::from_secs(600);
+/// Shortest time between two stores for the sake of what attempts were promised.
+const STORE_ATTEMPTS_EVERY: Duration = Duration::from_secs(1);
 /// Pause after the book could not be stored.
 const STORE_AGAIN: Duration = Duration::from_secs(5);
 
@@ -65,6 +67,9 @@ pub(super) struct Calendar {
     asks: mpsc::Receiver<Ask>,
     /// The book differs from what is stored.
     dirty: bool,
+    /// It differs in what attempts were promised only. Nothing is confirmed by that, and nobody loses anything
+    /// by it unless the agent dies and no controller answers: it may wait.
+    attempts_dirty: bool,
     stored: Instant,
     saves: JoinSet<(Book, Result<(), ShelfError>)>,
     waiting: Vec<Waiting>,
@@ -92,6 +97,7 @@ impl Calendar {
             line,
             asks,
             dirty: false,
+            attempts_dirty: false,
             stored: Instant::now(),
             saves: JoinSet::new(),
             waiting: Vec::new(),
@@ -194,7 +200,9 @@ impl Reconciler {
             tracing::warn!(reservation = %id, "an order for a window is older than the one held; ignored");
         };
         let book = &mut self.calendar.book;
-        if !book.take(desired, old) {
+        let taken = book.take(desired, old);
+        self.calendar.attempts_dirty |= taken.attempts;
+        if !taken.windows {
             return;
         }
         self.calendar.dirty = true;
@@ -305,11 +313,14 @@ impl Reconciler {
     /// Begins to store the book, unless that is under way.
     fn store_calendar(&mut self) {
         let calendar = &mut self.calendar;
-        let time_is_old = calendar.stored.elapsed() > STORE_TIME_EVERY;
-        if !calendar.saves.is_empty() || !(calendar.dirty || time_is_old) {
+        let age = calendar.stored.elapsed();
+        let attempts_are_old = calendar.attempts_dirty && age > STORE_ATTEMPTS_EVERY;
+        let due = calendar.dirty || attempts_are_old || age > STORE_TIME_EVERY;
+        if !calendar.saves.is_empty() || !due {
             return;
         }
         calendar.dirty = false;
+        calendar.attempts_dirty = false;
         calendar.stored = Instant::now();
         calendar.in_save.append(&mut calendar.waiting);
         let (book, shelf, time) =

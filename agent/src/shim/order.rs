@@ -1,6 +1,6 @@
 //! The files of an allocation's directory, read and written by agent and shim. Each carries `"v"`.
 //!
-//! `order.json` (agent to shim, once), `state.json` (shim: what it made, for whoever cleans up),
+//! `run/order.json` (agent to shim, once), `run/state.json` (shim: what it made, for whoever cleans up),
 //! `events.jsonl` (shim: what the job said), `exit.json` (shim: how it ended, written once, durable).
 
 use std::path::{Path, PathBuf};
@@ -16,8 +16,6 @@ use crate::{
 pub const VERSION: u32 = 1;
 
 /// Names in the allocation's directory.
-pub const ORDER_FILE: &str = "order.json";
-pub const STATE_FILE: &str = "state.json";
 pub const EXIT_FILE: &str = "exit.json";
 pub const EVENTS_FILE: &str = "events.jsonl";
 pub const LOG_DIR: &str = "log";
@@ -26,6 +24,8 @@ pub const SHIM_LOG_FILE: &str = "shim.log";
 /// What means nothing once the attempt has ended. The agent makes it a link to a file system in memory; a
 /// plain directory does as well.
 pub const RUN_DIR: &str = "run";
+pub const ORDER_FILE: &str = "run/order.json";
+pub const STATE_FILE: &str = "run/state.json";
 pub const SOCKET_FILE: &str = "run/shim.sock";
 pub const BUNDLE_DIR: &str = "run/bundle";
 /// What the OCI runtime says when a start fails.

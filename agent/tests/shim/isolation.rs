@@ -9,7 +9,7 @@ use std::{
 use fleet_agent::{
     filter::{self, FilterHandle},
     runtime::{Gpu, Runtime, Volume},
-    shim::order::{EndReason, RuntimeKind, ShimState},
+    shim::order::{EndReason, RuntimeKind, STATE_FILE, ShimState},
 };
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
@@ -113,7 +113,7 @@ async fn the_filter_is_in_force_before_the_first_process() {
         let script = format!(
             "#!/bin/sh\n(: < {}) 2> {report}\ncat {} >> {report}\nexec {} \"$@\"\n",
             node.display(),
-            job.dir.join("state.json").display(),
+            job.dir.join(STATE_FILE).display(),
             runtime.path.display(),
             report = report.display(),
         );

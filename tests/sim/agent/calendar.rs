@@ -12,6 +12,9 @@ use fleet_core::id::LeaseId;
 
 use super::Agent;
 
+/// Shortest time between two stores for the sake of what attempts were promised.
+const STORE_ATTEMPTS_EVERY_US: u64 = 1_000_000;
+
 impl Agent {
     /// After a start: what was stopped for others' sake must be known before its end is said.
     pub(super) fn say_calendar_again(&mut self) {
@@ -34,6 +37,7 @@ impl Agent {
         machine.book = self.book.clone();
         machine.fleet_time = self.line.anchor();
         drop(machine);
+        (self.attempts_dirty, self.stored_us) = (false, self.scene.now_us());
         self.say_book();
     }
 
@@ -41,7 +45,9 @@ impl Agent {
     pub(super) fn take_windows(&mut self, document: &DesiredNode) {
         let (scene, name) = (&self.scene, &self.name);
         let old = |id: &_| scene.say(name, &format!("ignores an older order for {id}"));
-        if !self.book.take(document, old) {
+        let taken = self.book.take(document, old);
+        self.attempts_dirty |= taken.attempts;
+        if !taken.windows {
             return;
         }
         self.store_book();
@@ -100,6 +106,10 @@ impl Agent {
 
     /// Brings the calendar to this moment.
     pub(super) fn keep_calendar(&mut self, document: Option<&DesiredNode>) {
+        // What attempts were promised may wait.
+        if self.attempts_dirty && self.scene.now_us() > self.stored_us + STORE_ATTEMPTS_EVERY_US {
+            self.store_book();
+        }
         let Some(now) = self.line.now() else { return };
         if self.line.is_alone() {
             for step in self.book.keep(now, &self.table) {
