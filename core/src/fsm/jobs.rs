@@ -15,7 +15,7 @@ use crate::node::Node;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler;
-use crate::time::Millis;
+use crate::time::{Millis, Timestamp};
 
 /// Queue class of work that was interrupted: before everything else.
 const CLASS_INTERRUPTED: u8 = 0;
@@ -111,7 +111,7 @@ impl Fsm {
                 let reason = format!("cancelled by {by} before it ran");
                 let outcome = JobOutcome { exit_code: None, reason };
                 turn.say(Event::JobCancelled { job: id.clone(), by });
-                self.finish_job(id, JobState::Cancelled, outcome);
+                self.finish_job(id, JobState::Cancelled, outcome, self.now);
             }
         }
         Ok(Reply::Done)
@@ -289,7 +289,10 @@ impl Fsm {
         match self.next_step(&allocation, report) {
             Some(Next::Finish(state, outcome)) => {
                 turn.say(finished_event(&id, state, &outcome, &allocation));
-                self.finish_job(&id, state, outcome);
+                // The report may come long after the end; and the node's clock may be off.
+                let began = allocation.started_at.unwrap_or(allocation.placed_at);
+                let at = report.ended_at.min(self.now).max(began);
+                self.finish_job(&id, state, outcome, at);
             }
             Some(Next::Again { why, uses_restart }) => self.requeue(turn, &id, why, uses_restart),
             None => {}
@@ -397,7 +400,7 @@ impl Fsm {
             let reason = format!("{why}; the account of {} is closed", job.owner);
             turn.say(Event::JobCancelled { job: id.clone(), by });
             let outcome = JobOutcome { exit_code: None, reason };
-            return self.finish_job(id, JobState::Cancelled, outcome);
+            return self.finish_job(id, JobState::Cancelled, outcome, self.now);
         }
         job.allocation = None;
         job.state = JobState::Queued;
@@ -408,12 +411,12 @@ impl Fsm {
         turn.say(Event::JobRequeued { job: id.clone(), why, resume_from });
     }
 
-    fn finish_job(&mut self, id: &JobId, state: JobState, outcome: JobOutcome) {
+    fn finish_job(&mut self, id: &JobId, state: JobState, outcome: JobOutcome, at: Timestamp) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         self.queue.remove(&job.queue);
         job.state = state;
         job.outcome = Some(outcome);
-        job.ended_at = Some(self.now);
+        job.ended_at = Some(at);
         job.allocation = None;
         self.finished.push_back(id.clone());
         if self.finished.len() > FINISHED_JOBS_KEPT

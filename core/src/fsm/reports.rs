@@ -148,11 +148,12 @@ impl Fsm {
         }
         let Some(job) = self.jobs.get_mut(&allocation.job) else { return };
         // The node's clock may be off; a start cannot lie in the future.
-        allocation.started_at = Some(at.min(now).max(allocation.placed_at));
+        let at = at.min(now).max(allocation.placed_at);
+        allocation.started_at = Some(at);
         let limit = now + job.spec.time_limit;
         allocation.time_limit_at =
             Some(allocation.ends_by.map_or(limit, |ends_by| limit.min(ends_by)));
-        job.started_at.get_or_insert(now);
+        job.started_at.get_or_insert(at);
         if allocation.phase == Phase::Placed {
             allocation.phase = Phase::Running;
             job.state = JobState::Running;

@@ -2,7 +2,7 @@
 
 use super::world::{World, ended, gpu, job, node, person, plain, training};
 use crate::actor::Actor;
-use crate::allocation::AttemptEnd;
+use crate::allocation::{AttemptEnd, EndReport};
 use crate::command::{Command, Report};
 use crate::health::Severity;
 use crate::job::{JobSpec, JobState};
@@ -31,6 +31,31 @@ fn how_an_attempt_ends_decides_what_becomes_of_the_job() {
             "{end:?}"
         );
     }
+}
+
+#[test]
+fn a_job_has_the_times_of_its_program_however_late_they_are_reported() {
+    let began = |w: &World, name: &str| w.fsm.job(&job(name)).unwrap().started_at.unwrap();
+    let over = |w: &World, name: &str| w.fsm.job(&job(name)).unwrap().ended_at.unwrap();
+    let mut w = World::with(&["titan01"]);
+    let cases = [
+        // Its agent was away for an hour after it.
+        ("late", Millis::minutes(1), Millis::minutes(61), Millis::minutes(1)),
+        // The node's clock is ahead of the fleet's, and behind it.
+        ("ahead", Millis::days(1), Millis::minutes(2), Millis::minutes(2)),
+    ];
+    for (index, (name, written, reported, counts)) in (0..).zip(cases) {
+        let a = w.run(name, plain(1), "titan01", &[index]);
+        let (start, epoch) = (began(&w, name), w.fsm.allocation(&a).unwrap().epoch);
+        w.pass(reported);
+        let end = ended(AttemptEnd::Exited { code: 0 }, false);
+        let report = EndReport { ended_at: start + written, ..end };
+        w.report("titan01", Report::Ended { allocation: a, epoch, report }).unwrap();
+        assert_eq!(over(&w, name), start + counts, "{name}");
+    }
+    let a = w.run("behind", plain(1), "titan01", &[2]);
+    w.end(&a, AttemptEnd::Exited { code: 0 });
+    assert_eq!(over(&w, "behind"), began(&w, "behind"), "an end cannot lie before its start");
 }
 
 #[test]
