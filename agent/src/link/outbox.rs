@@ -292,6 +292,13 @@ impl Outbox {
         self.0.changed.notify_one();
     }
 
+    /// Whether starts are all that was not said yet.
+    pub fn has_only_starts(&self) -> bool {
+        let state = self.state();
+        let mut unsaid = state.entries.values().filter(|entry| !entry.said).peekable();
+        unsaid.peek().is_some() && unsaid.all(|entry| matches!(entry.key, Key::Started(_)))
+    }
+
     /// The next batch of what was not said yet.
     pub fn next_batch(&self, now: Timestamp) -> Option<Batch> {
         let mut state = self.state();
@@ -396,8 +403,11 @@ mod tests {
     #[test]
     fn what_is_acknowledged_is_said_again_only_on_a_new_connection() {
         let outbox = Outbox::default();
+        assert!(!outbox.has_only_starts());
         outbox.started(&id(1), epoch(), NOW);
+        assert!(outbox.has_only_starts());
         outbox.ended(&id(1), epoch(), end());
+        assert!(!outbox.has_only_starts());
         let batch = outbox.next_batch(NOW).unwrap();
         assert!(matches!(batch.reports[..], [Report::Started { .. }, Report::Ended { .. }]));
         outbox.answered(&batch, false);

@@ -45,6 +45,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(15);
 const ACCEPT_MAX: Duration = Duration::from_secs(10);
 /// After a link that worked is lost, the next is begun within this time, at a moment drawn by lot.
 const LOST_SPREAD: Duration = Duration::from_millis(500);
+/// How long a start waits for company: a job that ends within it is one entry in the log instead of two.
+const COMPANY_MAX: Duration = Duration::from_millis(10);
 /// Messages that wait for the connection.
 const QUEUE: usize = 64;
 
@@ -91,6 +93,8 @@ struct Session<'a> {
     address: Address,
     to: mpsc::Sender<v1::AgentMessage>,
     under_way: Option<(u64, Batch)>,
+    /// Until then starts wait for something else to be said with them.
+    company_until: Option<Instant>,
     number: u64,
     /// A document was taken on this connection.
     useful: bool,
@@ -168,6 +172,7 @@ impl Link {
             address,
             to,
             under_way: None,
+            company_until: None,
             number: 0,
             useful: false,
             beaten: Instant::now(),
@@ -243,6 +248,7 @@ impl Session<'_> {
         let mut certificate = self.parts.dialer.credentials().changes();
         loop {
             if self.under_way.is_none()
+                && !self.waits_for_company()
                 && let Some(batch) = outbox.next_batch(clock::now())
                 && let Err(status) = self.report(batch).await
             {
@@ -267,6 +273,8 @@ impl Session<'_> {
                     Ok(())
                 }
                 () = outbox.changed(), if self.under_way.is_none() => Ok(()),
+                () = sleep_until(self.company_until.unwrap_or(silent_at)),
+                    if self.company_until.is_some() => Ok(()),
                 () = sleep_until(silent_at) => {
                     Err(Status::deadline_exceeded("the controller does not answer"))
                 }
@@ -281,6 +289,19 @@ impl Session<'_> {
                 return status;
             }
         }
+    }
+
+    /// Whether what there is to say, starts only, may wait a moment longer.
+    fn waits_for_company(&mut self) -> bool {
+        let now = Instant::now();
+        let until = match self.parts.outbox.has_only_starts() {
+            true => *self.company_until.get_or_insert(now + COMPANY_MAX),
+            false => now,
+        };
+        if until <= now {
+            self.company_until = None;
+        }
+        until > now
     }
 
     /// The controller ends a connection when the certificate that was shown on it does. With a new one
