@@ -36,7 +36,7 @@ demo: deps ## A lab's day on a small cluster on this machine, told step by step
 	@$(CARGO) run --quiet -p fleet-tests --bin demo
 
 .PHONY: bench
-bench: deps ## What fleet costs, beside the bare runtime and Slurm (BENCH_QUICK=1: only that it works)
+bench: deps ## What fleet costs, beside the bare runtime, Slurm and etcd (BENCH_QUICK=1: only that it works)
 	$(CARGO) build --workspace --release --quiet
 	@target/release/bench
 

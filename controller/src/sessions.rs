@@ -30,6 +30,9 @@ fn status(said: &v1::JobStatus) -> Option<(AllocationId, String)> {
     (!text.is_empty()).then(|| (id, text.to_owned()))
 }
 
+/// A message on its way to an agent. Boxed: a queue has room for dozens, at each of thousands of agents.
+pub type ToAgent = Box<v1::ControllerMessage>;
+
 /// One live connection of an agent.
 #[derive(Debug)]
 struct Session {
@@ -45,7 +48,7 @@ struct Session {
     held: Vec<AllocationId>,
     /// What jobs said last of themselves.
     statuses: BTreeMap<AllocationId, String>,
-    to_agent: mpsc::Sender<v1::ControllerMessage>,
+    to_agent: mpsc::Sender<ToAgent>,
 }
 
 #[derive(Debug, Default)]
@@ -74,12 +77,7 @@ impl Sessions {
     }
 
     /// Registers a connection; returns its number.
-    pub fn open(
-        &self,
-        node: &NodeName,
-        instance: &str,
-        to_agent: mpsc::Sender<v1::ControllerMessage>,
-    ) -> u64 {
+    pub fn open(&self, node: &NodeName, instance: &str, to_agent: mpsc::Sender<ToAgent>) -> u64 {
         let mut table = self.table();
         table.connections += 1;
         let connection = table.connections;
@@ -174,6 +172,11 @@ impl Sessions {
         self.table().sessions.get(node).map(|s| s.held.clone()).unwrap_or_default()
     }
 
+    /// This long for each agent that is connected.
+    pub fn pause(&self, each: Duration) -> Duration {
+        each * u32::try_from(self.connected()).unwrap_or(u32::MAX)
+    }
+
     /// How many agents are connected.
     pub fn connected(&self) -> usize {
         self.table().sessions.len()
@@ -185,7 +188,7 @@ impl Sessions {
     }
 
     /// Where to send messages for a node, while it is connected.
-    pub fn sender(&self, node: &NodeName) -> Option<mpsc::Sender<v1::ControllerMessage>> {
+    pub fn sender(&self, node: &NodeName) -> Option<mpsc::Sender<ToAgent>> {
         self.table().sessions.get(node).map(|s| s.to_agent.clone())
     }
 

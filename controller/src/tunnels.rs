@@ -70,7 +70,8 @@ impl Tunnels {
             purpose: Some(purpose),
         };
         let message = v1::controller_message::Message::OpenTunnel(ask);
-        agent.send(v1::ControllerMessage { message: Some(message) }).await.map_err(|_| gone())?;
+        let message = v1::ControllerMessage { message: Some(message) };
+        agent.send(Box::new(message)).await.map_err(|_| gone())?;
         match tokio::time::timeout(CALL_BACK_TIMEOUT, answered).await {
             Ok(Ok(tunnel)) => Ok(tunnel),
             Ok(Err(_)) | Err(_) => {

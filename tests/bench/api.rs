@@ -108,7 +108,7 @@ pub(crate) fn now_unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-fn meta() -> Option<RequestMeta> {
+pub(crate) fn meta() -> Option<RequestMeta> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let request_id = format!("bench-{}-{number}", std::process::id());

@@ -105,7 +105,7 @@ fn idle(bench: &Bench, when: &str, all: &[Watched]) -> Result<Vec<Row>> {
     all.iter().zip(before).map(row).collect()
 }
 
-fn rss_anon_kib(pid: i32) -> Result<u64> {
+pub(crate) fn rss_anon_kib(pid: i32) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let status = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -114,7 +114,7 @@ fn rss_anon_kib(pid: i32) -> Result<u64> {
 }
 
 /// What the scheduler has given to all threads.
-fn cpu_nanos(pid: i32) -> Result<u64> {
+pub(crate) fn cpu_nanos(pid: i32) -> Result<u64> {
     let mut total = 0;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         // A thread that ends between the two takes its count with it: there is none at rest.

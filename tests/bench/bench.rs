@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-/// Groups of rows.
-const GROUPS: [&str; 4] = ["rest", "start", "durable", "jobs"];
+// Groups of rows.
+/// Those on a cluster with one controller, and those on one with three.
+const ONE: [&str; 4] = ["rest", "start", "durable", "jobs"];
+const THREE: [&str; 3] = ["replicated", "failover", "agents"];
 /// A short run does so many times less, but never nothing.
 const QUICK_DIVISOR: usize = 20;
 const QUICK_MIN: usize = 5;
@@ -24,12 +26,10 @@ impl Bench {
         let only = env::var("BENCH_ONLY").unwrap_or_default();
         let groups: Vec<String> =
             only.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect();
+        let known = [ONE.as_slice(), THREE.as_slice()].concat();
         for group in &groups {
-            ensure!(
-                GROUPS.contains(&group.as_str()),
-                "BENCH_ONLY: {group:?} is none of {}",
-                GROUPS.join(", ")
-            );
+            let words = known.join(", ");
+            ensure!(known.contains(&group.as_str()), "BENCH_ONLY: {group:?} is none of {words}");
         }
         Ok(Self { quick, groups })
     }
@@ -40,6 +40,16 @@ impl Bench {
 
     pub(crate) fn wants(&self, group: &str) -> bool {
         self.groups.is_empty() || self.groups.iter().any(|wanted| wanted == group)
+    }
+
+    /// A group on a cluster with one controller.
+    pub(crate) fn wants_one(&self) -> bool {
+        ONE.iter().any(|group| self.wants(group))
+    }
+
+    /// A group on a cluster with three.
+    pub(crate) fn wants_three(&self) -> bool {
+        THREE.iter().any(|group| self.wants(group))
     }
 
     pub(crate) fn wants_slurm(&self) -> bool {

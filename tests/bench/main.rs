@@ -1,22 +1,31 @@
-//! `make bench`: what fleet costs, beside the bare runtime and, where it is installed, Slurm, in the same run.
+//! `make bench`: what fleet costs, beside the bare runtime and, where they are installed, Slurm and etcd, in the
+//! same run.
 //!
-//! It starts a cluster of one node by `fleet dev` and measures it from outside: by the `fleet` command, by a
-//! small client of the API, by `/proc`. It prints a table and writes `target/bench.json`; a figure that was not
-//! measured in this run is never shown. `BENCH_QUICK=1` makes everything short (such figures mean nothing),
-//! `BENCH_ONLY=start,jobs,rest,durable` chooses, `BENCH_OUT` names another file. It leaves nothing behind.
+//! It starts clusters by `fleet dev`, one of a node and a controller and one with three controllers, and measures
+//! them from outside: by the `fleet` command, by small clients of the API, by `/proc`. It prints a table and writes
+//! `target/bench.json`; a figure that was not measured in this run is never shown. `BENCH_QUICK=1` makes everything
+//! short (such figures mean nothing), `BENCH_ONLY=start,jobs,rest,durable,replicated,failover,agents` chooses,
+//! `BENCH_OUT` names another file. It leaves nothing behind.
 //!
-//! Start reading at [`measure`]. What each row means is in `docs/benchmarks.md`.
+//! Start reading at [`one_controller`] and [`three_controllers`]. What each row means is in `docs/benchmarks.md`.
 #![expect(clippy::print_stdout, reason = "telling is what this program does")]
 
+mod agents;
 mod api;
 mod at_rest;
 mod bench;
 mod bundle;
+mod daemons;
 mod durable;
+mod etcd;
+mod failover;
+mod flock;
 mod floor;
 mod jobs;
 mod machine;
 mod orphans;
+mod remote;
+mod replicated;
 mod row;
 mod samples;
 mod slurm;
@@ -35,6 +44,7 @@ use anyhow::{Context as _, Result, ensure};
 use fleet_tests::{cluster::Cluster, leftovers::Belongings};
 
 use bench::Bench;
+use etcd::Etcd;
 use row::Row;
 use slurm::Slurm;
 
@@ -42,6 +52,9 @@ use slurm::Slurm;
 pub(crate) const AT_A_TIME: u64 = 4;
 /// One node with as many pretended GPUs as there are, for the reservations.
 const GPUS: &str = "v100-pcie:16";
+/// Where there are several, and how long they wait for a silent leader: an installed controller's default.
+const CONTROLLERS: u16 = 3;
+const ELECTION_MS: u64 = 600;
 /// Writes by which the disk is described.
 const DISK_WRITES: usize = 200;
 
@@ -50,6 +63,7 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         [] => run(),
         [word, dir] if word == floor::WORKER => floor::work(Path::new(dir)),
+        [word, file] if word == flock::WORKER => flock::work(Path::new(file)),
         _ => Err(anyhow::anyhow!("it takes no arguments")),
     };
     match outcome {
@@ -85,16 +99,33 @@ fn run() -> Result<()> {
     clean
 }
 
-/// Every group of rows, each with its peers running beside it; and whether the cluster left nothing behind.
+/// All groups that are wanted; and whether the clusters left nothing behind.
 fn measure(bench: &Bench, folder: &Path, memory: &Path) -> Result<(Vec<Row>, Result<()>)> {
+    let begin = Instant::now();
+    let step = |what: &str| println!("bench: {:4.0} s: {what}", begin.elapsed().as_secs_f64());
+    let (mut rows, mut clean) = (Vec::new(), Ok(()));
+    if bench.wants_one() {
+        clean = one_controller(bench, folder, memory, &mut rows, step)?;
+    }
+    if bench.wants_three() {
+        clean = clean.and(three_controllers(bench, folder, memory, &mut rows, step)?);
+    }
+    Ok((rows, clean))
+}
+
+/// The groups on one node with one controller, each with its peers running beside it.
+fn one_controller(
+    bench: &Bench,
+    folder: &Path,
+    memory: &Path,
+    rows: &mut Vec<Row>,
+    step: impl Fn(&str),
+) -> Result<Result<()>> {
     let slurm = if bench.wants_slurm() { slurm_of(folder)? } else { None };
     let state = folder.join("c");
     run_dir_in_memory(&state, memory)?;
     let cluster = Cluster::start(&state, folder, 1, GPUS)?;
     let belongings = Belongings::of(folder, &state)?;
-    let mut rows = Vec::new();
-    let begin = Instant::now();
-    let step = |what: &str| println!("bench: {:4.0} s: {what}", begin.elapsed().as_secs_f64());
     // First what is at rest: afterwards the controller remembers a thousand jobs.
     if bench.wants("rest") {
         step("memory and idle time");
@@ -118,7 +149,38 @@ fn measure(bench: &Bench, folder: &Path, memory: &Path) -> Result<(Vec<Row>, Res
     cluster.stop()?;
     drop(slurm);
     orphans::reap()?;
-    Ok((rows, belongings.nothing_left()))
+    Ok(belongings.nothing_left())
+}
+
+/// The groups on three controllers and one node.
+fn three_controllers(
+    bench: &Bench,
+    folder: &Path,
+    memory: &Path,
+    rows: &mut Vec<Row>,
+    step: impl Fn(&str),
+) -> Result<Result<()>> {
+    let state = folder.join("c3");
+    // The controllers get as many as this process may have.
+    flock::raise_files()?;
+    let cluster = Cluster::start_with(&state, folder, (CONTROLLERS, ELECTION_MS), 1, GPUS)?;
+    let belongings = Belongings::of(folder, &state)?;
+    if bench.wants("replicated") {
+        let etcd = etcd_of(folder)?;
+        step("reservations on three controllers");
+        rows.extend(replicated::rows(bench, &cluster, etcd.as_ref(), folder)?);
+    }
+    if bench.wants("failover") {
+        step("leaders that are killed");
+        rows.extend(failover::rows(bench, &cluster)?);
+    }
+    // Last: it leaves a killed controller, and a state with thousands of nodes.
+    if bench.wants("agents") {
+        step("thousands of agents");
+        rows.extend(agents::rows(bench, &cluster, memory)?);
+    }
+    cluster.stop()?;
+    Ok(belongings.nothing_left())
 }
 
 /// `fleet dev` keeps everything in its folder; an installed agent's run folder is `/run/fleet`.
@@ -140,6 +202,19 @@ fn slurm_of(folder: &Path) -> Result<Option<Slurm>> {
     }
     println!(
         "bench: slurm: not installed, skipped: make bench-peers, or apt-get install slurm-wlm munge (missing: {})",
+        missing.join(", ")
+    );
+    Ok(None)
+}
+
+fn etcd_of(folder: &Path) -> Result<Option<Etcd>> {
+    let missing = etcd::missing();
+    if missing.is_empty() {
+        println!("bench: etcd is measured beside it: three members, mutual TLS.");
+        return Etcd::start(&folder.join("etcd")).map(Some);
+    }
+    println!(
+        "bench: etcd: not installed, skipped: make bench-peers, or apt-get install etcd-server (missing: {})",
         missing.join(", ")
     );
     Ok(None)

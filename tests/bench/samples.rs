@@ -15,6 +15,10 @@ impl Samples {
         self.push(time.as_secs_f64() * 1e3);
     }
 
+    pub(crate) fn extend(&mut self, others: Self) {
+        self.0.extend(others.0);
+    }
+
     pub(crate) fn total(&self) -> f64 {
         self.0.iter().sum()
     }

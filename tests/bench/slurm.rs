@@ -9,37 +9,31 @@ use std::{
     net::TcpListener,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-    thread,
+    process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
-use nix::{sys::signal::Signal, unistd::Pid};
+use anyhow::{Result, ensure};
 
-use crate::timed;
+use crate::{
+    daemons::{self, DIRECTORIES, Daemons},
+    timed,
+};
 
-/// What has to be installed, and where the programs come from.
+/// What has to be installed.
 const PROGRAMS: [&str; 7] =
     ["munged", "mungekey", "slurmctld", "slurmd", "srun", "sbatch", "squeue"];
-const DIRECTORIES: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Tasks at a time. Many more than fleet gets: Slurm 22.05 fills free slots about once a second, so with four it
 /// would do four of these jobs a second. With more than these it does not get faster.
 pub(crate) const SLOTS: u64 = 64;
-/// Until its node is idle.
-const START_MAX: Duration = Duration::from_secs(60);
-/// Until a daemon has ended; then it is killed.
-const STOP_MAX: Duration = Duration::from_secs(20);
 /// Until a job array has ended.
 const ARRAY_MAX: Duration = Duration::from_secs(300);
 /// Between two looks at the queue: rare, because each look costs Slurm time.
 const QUEUE_INTERVAL: Duration = Duration::from_millis(200);
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The programs that are missing, for the one line that says so.
 pub(crate) fn missing() -> Vec<&'static str> {
-    let found = |name: &str| DIRECTORIES.split(':').any(|dir| Path::new(dir).join(name).exists());
-    PROGRAMS.into_iter().filter(|name| !found(name)).collect()
+    daemons::missing(&PROGRAMS)
 }
 
 /// A running Slurm; ends with this value.
@@ -47,8 +41,7 @@ pub(crate) fn missing() -> Vec<&'static str> {
 pub(crate) struct Slurm {
     dir: PathBuf,
     conf: PathBuf,
-    /// In the order in which they were started.
-    daemons: Vec<Child>,
+    daemons: Daemons,
 }
 
 impl Slurm {
@@ -59,7 +52,7 @@ impl Slurm {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
         let conf = dir.join("slurm.conf");
         fs::write(&conf, configuration(dir)?)?;
-        let mut slurm = Self { dir: dir.to_owned(), conf, daemons: Vec::new() };
+        let mut slurm = Self { dir: dir.to_owned(), conf, daemons: Daemons::default() };
         slurm.start_munge()?;
         let conf = slurm.conf.display().to_string();
         slurm.daemon("slurmctld", &["-D", "-i", "-f", &conf])?;
@@ -94,8 +87,7 @@ impl Slurm {
         let log = File::create(self.dir.join(format!("{name}.out")))?;
         let mut command = self.command(name);
         command.args(arguments).stdout(log.try_clone()?).stderr(log);
-        self.daemons.push(command.spawn().with_context(|| format!("start {name}"))?);
-        Ok(())
+        self.daemons.start(command)
     }
 
     fn command(&self, name: &str) -> Command {
@@ -117,17 +109,7 @@ impl Slurm {
     }
 
     fn wait(&mut self, what: &str, ready: impl Fn() -> Result<bool>) -> Result<()> {
-        let deadline = Instant::now() + START_MAX;
-        while !ready()? {
-            for daemon in &mut self.daemons {
-                if let Some(status) = daemon.try_wait()? {
-                    bail!("Slurm: a daemon ended with {status}, see {}", self.dir.display());
-                }
-            }
-            ensure!(Instant::now() < deadline, "Slurm: waited in vain for {what}");
-            thread::sleep(POLL_INTERVAL);
-        }
-        Ok(())
+        self.daemons.wait(&format!("Slurm: {what}"), &self.dir, ready)
     }
 
     /// `srun -n1 true`, from its start to its exit.
@@ -153,22 +135,6 @@ impl Slurm {
             }
             ensure!(begin.elapsed() < ARRAY_MAX, "Slurm's job array did not end");
             timed::rest(QUEUE_INTERVAL)?;
-        }
-    }
-}
-
-impl Drop for Slurm {
-    fn drop(&mut self) {
-        for daemon in self.daemons.iter_mut().rev() {
-            let pid = Pid::from_raw(daemon.id().cast_signed());
-            nix::sys::signal::kill(pid, Signal::SIGTERM).ok();
-            let deadline = Instant::now() + STOP_MAX;
-            while matches!(daemon.try_wait(), Ok(None)) {
-                if Instant::now() > deadline {
-                    daemon.kill().ok();
-                }
-                thread::sleep(POLL_INTERVAL);
-            }
         }
     }
 }
@@ -244,7 +210,7 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         let slurm = Slurm::start(folder.path()).unwrap();
-        let pids: Vec<u32> = slurm.daemons.iter().map(Child::id).collect();
+        let pids = slurm.daemons.pids();
         assert!(slurm.run_one().unwrap() > Duration::ZERO);
         assert!(slurm.run_array(8).unwrap() > Duration::ZERO);
         drop(slurm);

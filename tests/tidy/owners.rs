@@ -27,6 +27,7 @@ const OWNED: &[(&str, &[&str], &str)] = &[
             "proto/src/transport",
             "controller/src/pki",
             "agent/src/enroll",
+            "tests/bench/etcd",
             "tests/it/forgery",
             "tests/it/strangers",
         ],

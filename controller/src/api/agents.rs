@@ -13,13 +13,13 @@ use fleet_proto::v1::agent_message::Message;
 use fleet_proto::v1::agents_server::{Agents, AgentsServer};
 use fleet_proto::v1::tunnel_frame::Frame;
 use tokio::sync::mpsc;
-use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Context;
 use super::caller::NodePeer;
-use super::link::Link;
+use super::link::{Link, ToStream};
 use super::propose::propose_status;
 use crate::sessions::AGENT_QUEUE;
 use crate::tunnels::{FRAMES_IN_FLIGHT, Tunnel};
@@ -66,7 +66,8 @@ impl Agents for AgentsService {
         let (stream, receiver) = mpsc::channel(AGENT_QUEUE);
         let link = Link::new(self.0.clone(), node, actor, hello.agent_instance, connection, stream);
         tokio::spawn(link.run(messages, outbound));
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        let messages = ReceiverStream::new(receiver).map(|sent: ToStream| sent.map(|boxed| *boxed));
+        Ok(Response::new(Box::pin(messages)))
     }
 
     async fn tunnel(

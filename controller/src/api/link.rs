@@ -13,19 +13,25 @@ use fleet_core::{Actor, Rejection};
 use fleet_proto::v1;
 use fleet_proto::v1::agent_message::Message;
 use fleet_proto::v1::controller_message::Message as Answer;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until};
 use tonic::{Status, Streaming};
 
 use super::Context;
 use crate::raft::{Applied, ProposeError};
-use crate::sessions::Standing;
+use crate::sessions::{Standing, ToAgent};
 
 /// Batches of reports that wait while one is being written.
 const BATCHES_WAITING_MAX: usize = 16;
 /// An agent that says nothing for this long has lost its connection.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// After a look at the state, a link waits this long for each agent that is connected before it looks again: all
+/// links together look at most so often, however fast the log grows. The first look after a pause is at once.
+const LOOK_PAUSE_PER_AGENT: Duration = Duration::from_micros(20);
 
-type Outbound = mpsc::Sender<Result<v1::ControllerMessage, Status>>;
+/// What goes out on the stream.
+pub(super) type ToStream = Result<ToAgent, Status>;
+type Outbound = mpsc::Sender<ToStream>;
 type Written = (u64, Result<Applied, ProposeError>);
 
 /// See the module's doc.
@@ -68,7 +74,7 @@ impl Link {
     pub(super) async fn run(
         mut self,
         mut inbound: Streaming<v1::AgentMessage>,
-        mut asks: mpsc::Receiver<v1::ControllerMessage>,
+        mut asks: mpsc::Receiver<ToAgent>,
     ) {
         let end = self.serve(&mut inbound, &mut asks).await;
         self.context.sessions.close(&self.node, self.connection);
@@ -85,18 +91,20 @@ impl Link {
     async fn serve(
         &mut self,
         inbound: &mut Streaming<v1::AgentMessage>,
-        asks: &mut mpsc::Receiver<v1::ControllerMessage>,
+        asks: &mut mpsc::Receiver<ToAgent>,
     ) -> End {
         let mut applied = self.context.raft.applied();
+        let mut look_at = Instant::now();
         let mut leadership = self.context.raft.leadership();
-        let (written_tx, mut written) = mpsc::channel::<Written>(1);
-        let mut writing = false;
+        let mut writing = None;
         if let Err(end) = self.send_desired().await {
             return end;
         }
         loop {
-            if !writing && let Some(batch) = self.waiting.pop_front() {
-                writing = self.write(batch, written_tx.clone()).await;
+            if writing.is_none()
+                && let Some(batch) = self.waiting.pop_front()
+            {
+                writing = Some(self.write(batch));
             }
             let step = tokio::select! {
                 message = tokio::time::timeout(SILENCE_MAX, inbound.message()),
@@ -105,13 +113,19 @@ impl Link {
                     Ok(Ok(None) | Err(_)) => Err(End::Closed),
                     Err(_) => Err(End::Tell(Status::deadline_exceeded("nothing was heard for too long"))),
                 },
-                Some((number, result)) = written.recv() => {
-                    writing = false;
-                    self.acknowledge(number, result).await
+                written = answered(&mut writing) => {
+                    writing = None;
+                    match written {
+                        Some((number, result)) => self.acknowledge(number, result).await,
+                        None => Err(End::Tell(Status::internal("the reports were not written"))),
+                    }
                 }
-                Some(ask) = asks.recv() => self.send(ask).await,
-                changed = applied.changed() => match changed {
-                    Ok(()) => self.send_desired().await,
+                Some(ask) = asks.recv() => self.pass_on(ask).await,
+                changed = changed_after(look_at, &mut applied) => match changed {
+                    Ok(()) => {
+                        look_at = Instant::now() + self.context.sessions.pause(LOOK_PAUSE_PER_AGENT);
+                        self.send_desired().await
+                    }
                     Err(_) => Err(End::Tell(Status::unavailable("this controller is stopping"))),
                 },
                 changed = leadership.changed() => {
@@ -125,14 +139,19 @@ impl Link {
         }
     }
 
-    async fn send(&self, message: v1::ControllerMessage) -> Result<(), End> {
+    async fn send(&self, answer: Answer) -> Result<(), End> {
+        self.pass_on(Box::new(v1::ControllerMessage { message: Some(answer) })).await
+    }
+
+    async fn pass_on(&self, message: ToAgent) -> Result<(), End> {
         self.stream.send(Ok(message)).await.map_err(|_| End::Closed)
     }
 
     async fn hear(&mut self, message: v1::AgentMessage) -> Result<(), End> {
         let standing = self.context.sessions.heard(&self.node, self.connection, &self.instance);
         if standing == Standing::Superseded {
-            self.suspend().await;
+            // Rare, and large: not in every link.
+            Box::pin(self.suspend()).await;
         }
         match message.message {
             Some(Message::Heartbeat(beat)) => {
@@ -145,7 +164,7 @@ impl Link {
                 // An answer says: the fleet is led. What cannot decide anything must not keep an agent from keeping
                 // its calendar, nor a shim from its `--stop-after`.
                 if self.context.raft.leads_a_quorum() {
-                    self.send(v1::ControllerMessage { message: Some(Answer::Echo(echo)) }).await?;
+                    self.send(Answer::Echo(echo)).await?;
                 }
                 self.send_desired().await
             }
@@ -175,15 +194,17 @@ impl Link {
         }
     }
 
-    /// Begins to write a batch; the answer comes over `written`. Says whether it was begun.
-    async fn write(&mut self, batch: v1::AgentReports, written: mpsc::Sender<Written>) -> bool {
+    /// Begins to write a batch, beside everything else; gives where the answer comes.
+    fn write(&self, batch: v1::AgentReports) -> oneshot::Receiver<Written> {
+        let (written, answer) = oneshot::channel();
         let reports: Vec<Report> = match serde_json::from_slice(&batch.reports_json) {
             Ok(reports) => reports,
             Err(error) => {
                 let rejection = Rejection::field("reports_json", error.to_string());
                 let applied = Applied { log_index: 0, reply: Err(rejection) };
-                // The receiver is the caller's own and has room: nothing else is being written.
-                return written.send((batch.number, Ok(applied))).await.is_ok();
+                // The receiver is here.
+                drop(written.send((batch.number, Ok(applied))));
+                return answer;
             }
         };
         let command = Command::ReportNode { node: self.node.clone(), reports };
@@ -192,9 +213,9 @@ impl Link {
         tokio::spawn(async move {
             let result = raft.propose(envelope).await;
             // The link may have ended meanwhile.
-            drop(written.send((batch.number, result)).await);
+            drop(written.send((batch.number, result)));
         });
-        true
+        answer
     }
 
     async fn acknowledge(
@@ -211,7 +232,7 @@ impl Link {
             Err(error) => return Err(End::Tell(super::propose::propose_status(&error))),
         };
         let acknowledge = v1::Acknowledge { number, refused };
-        self.send(v1::ControllerMessage { message: Some(Answer::Acknowledge(acknowledge)) }).await
+        self.send(Answer::Acknowledge(acknowledge)).await
     }
 
     /// Tells where the controllers are, if that changed.
@@ -221,8 +242,7 @@ impl Link {
             return Ok(());
         }
         self.told.clone_from(&addresses);
-        let told = Answer::Controllers(v1::ControllerAddresses { addresses });
-        self.send(v1::ControllerMessage { message: Some(told) }).await
+        self.send(Answer::Controllers(v1::ControllerAddresses { addresses })).await
     }
 
     /// Sends what should be on the node if that changed, after making sure that this controller
@@ -251,6 +271,43 @@ impl Link {
         let term = leadership.term;
         let message = v1::Desired { incarnation, term, applied_index, desired_json };
         self.sent = Some(desired);
-        self.send(v1::ControllerMessage { message: Some(Answer::Desired(message)) }).await
+        self.send(Answer::Desired(message)).await
+    }
+}
+
+/// What became of the batch that is being written, if one is; nothing where its task broke off.
+async fn answered(writing: &mut Option<oneshot::Receiver<Written>>) -> Option<Written> {
+    match writing {
+        Some(answer) => answer.await.ok(),
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns when something was applied, but not before `at`.
+async fn changed_after(
+    at: Instant,
+    applied: &mut watch::Receiver<u64>,
+) -> Result<(), watch::error::RecvError> {
+    sleep_until(at).await;
+    applied.changed().await
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_change_is_seen_at_once_and_the_next_ones_together_after_the_pause() {
+        let (index, mut applied) = watch::channel(0_u64);
+        index.send_replace(1);
+        changed_after(Instant::now(), &mut applied).await.unwrap();
+        let at = Instant::now() + Duration::from_millis(50);
+        for number in 2..100 {
+            index.send_replace(number);
+        }
+        changed_after(at, &mut applied).await.unwrap();
+        assert!(Instant::now() >= at);
+        assert!(!applied.has_changed().unwrap(), "all of them were seen");
     }
 }

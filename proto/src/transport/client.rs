@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{AlertDescription, ClientConfig};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -136,6 +137,8 @@ pub struct Dialer {
     /// Shared by all clones, and replaced as a whole.
     addresses: Arc<ArcSwap<Vec<Address>>>,
     credentials: SharedCredentials,
+    /// This machine's address to connect from; nothing: as the kernel chooses.
+    from: Option<IpAddr>,
     other_way: Option<OtherWay>,
     /// The address that worked last is tried first.
     preferred: Arc<AtomicUsize>,
@@ -149,6 +152,7 @@ impl Dialer {
         Self {
             addresses: Arc::new(ArcSwap::from_pointee(addresses)),
             credentials,
+            from: None,
             other_way: None,
             preferred: Arc::default(),
             last_error: Arc::default(),
@@ -165,6 +169,11 @@ impl Dialer {
         Self { other_way, ..Self::new(addresses, credentials) }
     }
 
+    /// The same, connecting from this one of the machine's addresses: many that pretend to be machines.
+    pub fn from(self, address: IpAddr) -> Self {
+        Self { from: Some(address), ..self }
+    }
+
     pub fn addresses(&self) -> Arc<Vec<Address>> {
         self.addresses.load_full()
     }
@@ -178,7 +187,8 @@ impl Dialer {
     /// One that goes to the same places, with its own record of what went wrong.
     pub fn sibling(&self) -> Self {
         let (addresses, other_way) = (self.addresses.clone(), self.other_way.clone());
-        Self { addresses, other_way, ..Self::new(Vec::new(), self.credentials.clone()) }
+        let new = Self::new(Vec::new(), self.credentials.clone());
+        Self { addresses, other_way, from: self.from, ..new }
     }
 
     pub fn credentials(&self) -> &SharedCredentials {
@@ -206,7 +216,7 @@ impl Dialer {
                 return (address.clone(), make(address));
             }
             let mut dialer = Self::new(vec![address.clone()], self.credentials.clone());
-            dialer.last_error = self.last_error.clone();
+            (dialer.last_error, dialer.from) = (self.last_error.clone(), self.from);
             (address.clone(), dialer.channel())
         };
         self.addresses().iter().map(one).collect()
@@ -234,7 +244,7 @@ impl Dialer {
         let mut failure = DialError::NoAddress;
         for index in (0..count).map(|offset| (first + offset) % count) {
             let address = &addresses[index];
-            match connect_tls(address, self.credentials.client_config()).await {
+            match connect_tls(address, self.credentials.client_config(), self.from).await {
                 Ok(stream) => {
                     self.preferred.store(index, Ordering::Relaxed);
                     return Ok((address.clone(), stream));
@@ -316,7 +326,7 @@ pub async fn dial_pinned(
     pin: SpkiPin,
 ) -> Result<PinnedConnection, PinnedDialError> {
     let config = Arc::new(pinned_client_config(pin)?);
-    let stream = connect_tls(address, config).await?;
+    let stream = connect_tls(address, config, None).await?;
     let chain: &[CertificateDer<'_>] = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let controller = chain
         .first()
@@ -382,9 +392,10 @@ fn endpoint() -> Endpoint {
 async fn connect_tls(
     address: &Address,
     config: Arc<ClientConfig>,
+    from: Option<IpAddr>,
 ) -> Result<TlsStream<TcpStream>, DialError> {
     let connecting = async {
-        let stream = connect_tcp(address).await?;
+        let stream = connect_tcp(address, from).await?;
         let name = ServerName::try_from(SERVER_NAME)
             .map_err(|e| DialError::Tls { address: address.clone(), reason: e.to_string() })?;
         let connected = TlsConnector::from(config).connect(name, stream).await;
@@ -396,13 +407,13 @@ async fn connect_tls(
     }
 }
 
-async fn connect_tcp(address: &Address) -> Result<TcpStream, DialError> {
+async fn connect_tcp(address: &Address, from: Option<IpAddr>) -> Result<TcpStream, DialError> {
     let resolved = tokio::net::lookup_host(address.0.as_str()).await.map_err(|error| {
         DialError::Resolve { address: address.clone(), reason: error.to_string() }
     })?;
     let mut reason = "the name has no address".to_owned();
     for candidate in resolved.take(ADDRESSES_MAX) {
-        match TcpStream::connect(candidate).await {
+        match connect_from(from, candidate).await {
             Ok(stream) => {
                 // Latency of small messages; a failure costs only that.
                 drop(stream.set_nodelay(true));
@@ -412,4 +423,11 @@ async fn connect_tcp(address: &Address) -> Result<TcpStream, DialError> {
         }
     }
     Err(DialError::Connect { address: address.clone(), reason })
+}
+
+async fn connect_from(from: Option<IpAddr>, to: SocketAddr) -> io::Result<TcpStream> {
+    let Some(from) = from else { return TcpStream::connect(to).await };
+    let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.bind((from, 0).into())?;
+    socket.connect(to).await
 }

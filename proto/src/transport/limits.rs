@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// Connections one listener serves at a time.
-pub const CONNECTIONS_MAX: usize = 1024;
+/// Connections one listener serves at a time: all agents of the largest fleet (`fleet_core::node::NODES_MAX`), and
+/// as many again of everybody else as there are streams to jobs, users and other controllers.
+pub const CONNECTIONS_MAX: usize = 12_288;
 /// Of these, connections without a valid certificate: they can never crowd out the others.
 pub const ANONYMOUS_CONNECTIONS_MAX: usize = 64;
 /// Of these, connections of one identity (or one local uid).
