@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::id::ReservationId;
-use crate::reservation::Reservation;
+use crate::reservation::{RESERVATIONS_OPEN_MAX, Reservation};
 
 /// All reservations that are kept. Stored as the plain map.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -53,6 +53,11 @@ impl Book {
     /// Those that have not ended.
     pub(super) fn open(&self) -> impl Iterator<Item = &Reservation> {
         self.counting().filter(|r| r.is_open())
+    }
+
+    /// No more fit in.
+    pub(super) fn is_full(&self) -> bool {
+        self.open().count() >= RESERVATIONS_OPEN_MAX
     }
 
     pub(super) fn get(&self, id: &ReservationId) -> Option<&Reservation> {

@@ -71,7 +71,7 @@ impl Fsm {
         if self.reservations.contains_key(&wish.id) {
             return Err(Rejection::IdTaken { id: wish.id.to_string() });
         }
-        if self.reservations.open().count() >= RESERVATIONS_OPEN_MAX {
+        if self.reservations.is_full() {
             let what = "open reservations".to_owned();
             return Err(Rejection::LimitReached { what, limit: RESERVATIONS_OPEN_MAX as u64 });
         }

@@ -12,9 +12,7 @@ use crate::lease::Epoch;
 use crate::name::{NodeName, ProjectName};
 use crate::node::{Liveness, Node};
 use crate::rejection::Rejection;
-use crate::reservation::{
-    GpuRequest, RESERVATION_LENGTH_MAX, RESERVATIONS_OPEN_MAX, Reservation, ReservationState,
-};
+use crate::reservation::{GpuRequest, RESERVATION_LENGTH_MAX, Reservation, ReservationState};
 use crate::time::{Timestamp, Window};
 use crate::window::{
     AHEAD_SINCE, DesiredWindow, EnforcementSwitch, HAND_OUT_AHEAD, HandedOut, WINDOWS_PER_NODE_MAX,
@@ -337,9 +335,8 @@ impl Fsm {
     /// controllers were restored from. It counts as given, as far as nobody else was promised its GPUs.
     fn adopt_window(&mut self, turn: &mut Turn<'_>, node: &NodeName, report: &WindowReport) {
         let ours = |gpu| self.gpus.get(gpu).is_some_and(|g| g.node == *node);
-        let open = self.reservations.open().count();
         let over = report.closed_at.is_some() || report.window.ends_at <= self.now;
-        if report.withdrawn || !report.gpus.iter().all(ours) || open >= RESERVATIONS_OPEN_MAX {
+        if report.withdrawn || !report.gpus.iter().all(ours) || self.reservations.is_full() {
             return;
         }
         let id = report.reservation.clone();
