@@ -144,7 +144,9 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         credentials: dialer.credentials().clone(),
     };
     let attempts = registry.clone();
+    let (authorities, authorities_told) = watch::channel(None);
     let link = Link::new(LinkParts {
+        authorities,
         node: identity.node.clone(),
         fence: Fence::open(&config.state_dir)?,
         tunnels: Tunnels::new(registry.clone(), Wakes::start()?, dialer.clone()),
@@ -159,7 +161,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         line,
     });
     tasks.spawn(link.run());
-    let renewal = Renewal::new(folder, &dialer);
+    let renewal = Renewal::new(folder, &dialer).following(authorities_told);
     tasks.spawn(take_up_certificates(reload, renewal.reload()));
     tasks.spawn(renewal.run());
     tracing::info!(node = %identity.node, cluster = %identity.cluster, "agent runs");

@@ -140,6 +140,7 @@ impl Failure {
             | Rejection::TokenRefused { .. }
             | Rejection::ClusterVersion { .. }
             | Rejection::BreaksQuorum { .. }
+            | Rejection::Authority { .. }
             | Rejection::WrongCluster { .. }
             | Rejection::InUse { .. } => {}
         }
@@ -217,6 +218,7 @@ fn exit_of_rejection(rejection: &Rejection) -> Exit {
         | Rejection::PlanStale { .. }
         | Rejection::NodeIdentity { .. }
         | Rejection::BreaksQuorum { .. }
+        | Rejection::Authority { .. }
         | Rejection::WrongCluster { .. }
         | Rejection::InUse { .. } => Exit::Conflict,
         Rejection::GpusHeld { .. }

@@ -32,7 +32,7 @@ use tonic::{Code, Status};
 
 use crate::config::Config;
 use crate::identity::ControllerIdentity;
-use crate::pki::{Authority, PkiError, SERVER_CERTIFICATE_FILE, SERVER_KEY_FILE};
+use crate::pki::{Authority, Keyring, PkiError, SERVER_CERTIFICATE_FILE, SERVER_KEY_FILE};
 use crate::raft::{self, FatalHook, RaftConfig, StartError};
 
 /// The key of a join that is under way, below the folder of the keys.
@@ -148,7 +148,7 @@ pub async fn join(config: &Config, invitation: &Invitation) -> Result<Joined, Jo
     let accepted = issued::accept(reply.certificate, &key, &[pin], expected.as_str(), is_me)?;
     let cluster = accepted.leaf.identity.cluster.to_string();
     let keys = fetch_keys(&asked, &key, &accepted).await?;
-    let pinned = keys.first().is_some_and(|k| key_pin_of(&k.certificate_der) == Ok(pin));
+    let pinned = keys.iter().any(|k| key_pin_of(&k.certificate_der) == Ok(pin));
     if !pinned {
         return Err(JoinError::OtherAuthority);
     }
@@ -177,7 +177,7 @@ fn existing(config: &Config, invitation: &Invitation) -> Result<Option<Joined>, 
         };
     };
     let ControllerIdentity { cluster, node: id, .. } = identity;
-    if Authority::load(&pki)?.pin() == invitation.token.pin {
+    if Keyring::load(&pki)?.trusts(invitation.token.pin) {
         return Ok(Some(Joined { cluster, id, already: true }));
     }
     let folder = config.data_dir.display().to_string();

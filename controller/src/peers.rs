@@ -20,6 +20,8 @@ use crate::raft::PeerConnector;
 const FIGURES_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// How long the leader may take to record a certificate.
 const VOUCH_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long another controller may take to give the authorities' keys.
+const KEYS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Trailer of a refusal: the caller was removed from the fleet.
 pub const REMOVED_TRAILER: &str = "fleet-removed";
 
@@ -31,6 +33,10 @@ impl PeerConnector for TlsConnector {
     fn channel(&self, _node: u64, address: &str) -> Result<Channel, String> {
         let address = address.parse::<Address>().map_err(|e| e.to_string())?;
         Ok(Dialer::new(vec![address], self.0.clone()).channel())
+    }
+
+    fn generation(&self) -> u64 {
+        *self.0.changes().borrow()
     }
 }
 
@@ -83,6 +89,23 @@ impl Peers {
 }
 
 impl Peers {
+    /// The authorities' keys, as that controller holds them.
+    pub async fn authority_keys(
+        &self,
+        id: u64,
+        address: &str,
+    ) -> Result<Vec<v1::AuthorityKey>, String> {
+        let channel = self.0.channel(id, address)?;
+        let mut request = tonic::Request::new(v1::GetAuthorityRequest {});
+        request.set_timeout(KEYS_TIMEOUT);
+        let mut client = ControllersClient::new(channel);
+        match tokio::time::timeout(KEYS_TIMEOUT, client.get_authority(request)).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner().keys),
+            Ok(Err(status)) => Err(explain(&status)),
+            Err(_) => Err(format!("no answer within {KEYS_TIMEOUT:?}")),
+        }
+    }
+
     /// Has the leader give a certificate to a user whom this controller's machine knows.
     pub async fn vouch_user(
         &self,

@@ -28,7 +28,7 @@ use crate::operations::{self, Operations};
 use crate::peers::{Peers, TlsConnector};
 use crate::pki::follow;
 use crate::pki::renewal::keep_own_certificate;
-use crate::pki::{AuditSigner, Authority, PkiError};
+use crate::pki::{AuditSigner, Authority, Keyring, PkiError};
 use crate::raft::{self, FatalHook, PeerConnector, RaftConfig, RaftHandle};
 use crate::removal;
 use crate::sessions::Sessions;
@@ -122,19 +122,17 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let stop = process.signals.stop.clone();
     let identity = ControllerIdentity::load(&config.data_dir)?;
     let name = identity.name()?;
-    let authority = Arc::new(Authority::load(&config.pki_dir())?);
-    if authority.cluster().as_str() != identity.cluster {
+    let keyring = Keyring::load(&config.pki_dir())?;
+    if keyring.signing().cluster().as_str() != identity.cluster {
         anyhow::bail!(
             "the keys in {} belong to cluster {}, the store to {}",
             config.pki_dir().display(),
-            authority.cluster(),
+            keyring.signing().cluster(),
             identity.cluster
         );
     }
     let pki_dir = config.pki_dir();
-    let credentials =
-        SharedCredentials::new(authority.own_credentials(&pki_dir, &name, wall())?)?;
-    let signer = Arc::new(AuditSigner::load_or_create(&authority, &pki_dir, &name, wall())?);
+    let credentials = SharedCredentials::new(keyring.own_credentials(&name, wall())?)?;
     let socket = std::net::TcpListener::bind(config.listen)
         .with_context(|| format!("listen on {}", config.listen))?;
     let monitoring = operations::bind(config.monitoring_listen)?;
@@ -150,20 +148,26 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         fatal: FatalHook::exit_process(),
     };
     let raft = raft::start_at_pace(store, config.election_timeout_ms).await?;
+    // As far as the state here knows by now; the rest as it comes.
+    keyring.follow(&raft.read(|fsm| fsm.authorities().clone()))?;
+    keyring.renew_own(&name, wall(), &credentials)?;
+    let signing = keyring.signing();
+    let signer = Arc::new(AuditSigner::load_or_create(&signing, &pki_dir, &name, wall())?);
     let sessions = Sessions::default();
     let (refusals, logins) = (RefusalLog::default(), LoginLog::default());
     let admins = Admins { names: config.admins.clone(), group: config.admin_group.clone() };
+    let peers = Peers::new(connector);
     let context = Context {
         clock: raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len())),
         tunnels: Tunnels::new(sessions.clone()),
         sessions,
         plan: NewestPlan::default(),
         callers: Callers::new(admins, raft.clone(), logins.clone(), refusals.clone()),
-        authority: Arc::clone(&authority),
-        signer,
+        keyring: keyring.clone(),
+        signer: Arc::clone(&signer),
         revocations: credentials.revocations().clone(),
         advertise: Arc::new(config.advertise.clone()),
-        peers: Peers::new(connector),
+        peers: peers.clone(),
         refusals,
         logins,
         pki_dir: config.pki_dir().into(),
@@ -179,8 +183,16 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     };
     tasks.spawn(backup::keep(keep, raft.clone(), config.pki_dir(), stop.clone()));
     tasks.spawn(follow::revocations(raft.clone(), credentials.revocations().clone()));
-    let renewing = credentials.clone();
-    tasks.spawn(async move { keep_own_certificate(authority, pki_dir, name, renewing).await });
+    tasks.spawn(keep_own_certificate(keyring.clone(), name.clone(), credentials.clone()));
+    tasks.spawn(follow::authorities(follow::Following {
+        raft: raft.clone(),
+        keyring,
+        peers,
+        id: name,
+        credentials: credentials.clone(),
+        signer,
+        folder: pki_dir,
+    }));
     let removed = removal::noticed(context.clone());
     let serving = serve_both(&config, context, credentials, socket, monitoring, stop.clone());
     tokio::pin!(serving);

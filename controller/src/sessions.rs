@@ -39,6 +39,8 @@ struct Session {
     /// Counts connections; a later one replaces an earlier one of the same node.
     connection: u64,
     instance: String,
+    /// Serial number of the certificate that was shown.
+    certificate: Option<String>,
     heard: Instant,
     heard_at: Timestamp,
     /// The agent's clock when it was last heard; before its first heartbeat it has said nothing of it.
@@ -86,6 +88,7 @@ impl Sessions {
         let session = Session {
             connection,
             instance: instance.to_owned(),
+            certificate: None,
             heard,
             heard_at,
             agent_time: None,
@@ -97,6 +100,23 @@ impl Sessions {
         };
         table.sessions.insert(node.clone(), session);
         connection
+    }
+
+    /// Notes which certificate was shown on a connection.
+    pub fn shown(&self, node: &NodeName, connection: u64, serial: Option<String>) {
+        let mut table = self.table();
+        if let Some(session) = table.sessions.get_mut(node)
+            && session.connection == connection
+        {
+            session.certificate = serial;
+        }
+    }
+
+    /// The certificates of the connected agents, by their serial numbers.
+    pub fn certificates(&self) -> Vec<(NodeName, String)> {
+        let table = self.table();
+        let sessions = table.sessions.iter();
+        sessions.filter_map(|(node, s)| Some((node.clone(), s.certificate.clone()?))).collect()
     }
 
     /// Notes that something was heard on a connection.

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::access::{AccessCommand, Holder};
+use crate::authority::AuthorityCommand;
 use crate::command::Command;
 use crate::fsm::Fsm;
 use crate::name::{NodeName, UserName};
@@ -148,6 +149,20 @@ fn authorize_access(actor: &Actor, command: &AccessCommand) -> Result<&'static s
     }
 }
 
+fn authorize_authority(
+    actor: &Actor,
+    command: &AuthorityCommand,
+) -> Result<&'static str, Rejection> {
+    match command {
+        AuthorityCommand::StartRotation { .. }
+        | AuthorityCommand::SkipInRotation { .. }
+        | AuthorityCommand::AbortRotation => admin(actor),
+        AuthorityCommand::BeginMoving { .. }
+        | AuthorityCommand::NoteMoved { .. }
+        | AuthorityCommand::FinishRotation { .. } => controller(actor),
+    }
+}
+
 /// A certificate for oneself, or as a node for one of its users. A user's certificate does not give
 /// another one: it would never run out.
 fn may_have(
@@ -178,6 +193,7 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
     refuse_shut_out(fsm, actor)?;
     match command {
         Command::Access(command) => authorize_access(actor, command),
+        Command::Authority(command) => authorize_authority(actor, command),
         Command::CreateReservation(_)
         | Command::ImportReservations { .. }
         | Command::SubmitJob(_) => any_user(actor),

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::access::AccessCommand;
 use crate::actor::Actor;
 use crate::allocation::{EndReport, StopWhy};
+use crate::authority::{AuthorityCommand, ROTATION_SINCE};
 use crate::health::Condition;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
@@ -310,6 +311,8 @@ pub enum Command {
     },
     /// Who may come in: certificates, accounts.
     Access(AccessCommand),
+    /// The exchange of the certificate authority.
+    Authority(AuthorityCommand),
 }
 
 impl Command {
@@ -345,6 +348,7 @@ impl Command {
             Command::RecordRefusals { .. } => "record_refusals",
             Command::CheckState { .. } => "check_state",
             Command::Access(command) => command.name(),
+            Command::Authority(command) => command.name(),
         }
     }
 
@@ -380,6 +384,7 @@ impl Command {
             | Command::Access(_) => 1,
             Command::CheckState { .. } => 2,
             Command::ImportReservations { .. } => 3,
+            Command::Authority(_) => ROTATION_SINCE,
             Command::ReportNode { reports, .. } => {
                 reports.iter().map(Report::since_version).max().unwrap_or(1)
             }
@@ -414,6 +419,7 @@ impl Command {
             | Command::AdmitController(_)
             | Command::RemoveController { .. }
             | Command::CheckState { .. }
+            | Command::Authority(_)
             | Command::RecordRefusals { .. } => false,
             Command::CreateReservation(_)
             | Command::ImportReservations { .. }

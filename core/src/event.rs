@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::AccessEvent;
 use crate::allocation::AttemptEnd;
+use crate::authority::AuthorityEvent;
 use crate::controller::Controller;
 use crate::health::Severity;
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
@@ -333,6 +334,8 @@ pub enum Event {
     },
     /// Certificates and accounts.
     Access(AccessEvent),
+    /// The exchange of the certificate authority.
+    Authority(AuthorityEvent),
 }
 
 fn gpu_or_node(node: &NodeName, gpu: Option<&GpuUuid>) -> Vec<String> {
@@ -445,6 +448,7 @@ impl Event {
             }
             E::ControllerRemoved { controller, .. } => vec![Controller::name(*controller)],
             E::Access(event) => event.objects(),
+            E::Authority(event) => event.objects(),
         }
     }
 }
@@ -623,6 +627,7 @@ impl std::fmt::Display for Event {
                 write!(f, "{count} × {action} by {principal} refused: {code}")
             }
             E::Access(event) => write!(f, "{event}"),
+            E::Authority(event) => write!(f, "{event}"),
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod access;
 pub mod actor;
 pub mod allocation;
 pub mod audit;
+pub mod authority;
 pub mod backup;
 pub mod calendar;
 pub mod command;

@@ -83,6 +83,9 @@ pub enum Rejection {
     /// The controllers could not decide anything afterwards.
     #[error("this would leave the controllers without a quorum: {why}")]
     BreaksQuorum { why: String },
+    /// The exchange of the certificate authority is not where this could be done.
+    #[error("the certificate authority: {why}")]
+    Authority { why: String },
     #[error("this store belongs to cluster {have}")]
     WrongCluster { have: String },
     #[error("{what} is in use: {}", by.join(", "))]
@@ -112,6 +115,7 @@ impl Rejection {
             Rejection::TokenRefused { .. } => "token_refused",
             Rejection::ClusterVersion { .. } => "cluster_version",
             Rejection::BreaksQuorum { .. } => "breaks_quorum",
+            Rejection::Authority { .. } => "authority",
             Rejection::WrongCluster { .. } => "wrong_cluster",
             Rejection::InUse { .. } => "in_use",
             Rejection::LinesRefused { .. } => "lines_refused",

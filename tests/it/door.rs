@@ -90,6 +90,15 @@ impl Door {
         self.with(&key, &issued.certificate_der)
     }
 
+    /// A user with a certificate of this authority who trusts what `other` does, and goes there.
+    pub(crate) fn papers_for(&self, other: &Door, name: &str) -> Result<Dialer> {
+        let key = OwnKey::generate()?;
+        let request = SigningRequest::parse(&key.signing_request()?)?;
+        let issued =
+            self.authority.issue_user(&request, &UserName::parse(name)?, USER_LIFE, now())?;
+        other.with(&key, &issued.certificate_der)
+    }
+
     /// Somebody with this certificate.
     pub(crate) fn with(&self, key: &OwnKey, certificate: &[u8]) -> Result<Dialer> {
         let credentials = Credentials::from_pem(

@@ -35,6 +35,7 @@ mod operations;
 mod outputs;
 mod peers;
 mod reservations;
+mod rotation;
 mod shut_out;
 mod soak;
 mod strangers;

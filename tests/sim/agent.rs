@@ -193,6 +193,8 @@ pub(crate) async fn run(scene: Arc<Scene>, post: Post) {
         post,
     };
     let link = Link::new(LinkParts {
+        // Nobody exchanges an authority here.
+        authorities: watch::channel(None).0,
         node: name,
         fence: Fence::open(&folder).expect("a fence"),
         tunnels: Tunnels::new(registry.clone(), wakes(), dialer.clone()),

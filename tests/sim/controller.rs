@@ -225,7 +225,7 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
             logins.clone(),
             refusals.clone(),
         ),
-        authority: Arc::clone(&scene.pki.authority),
+        keyring: scene.pki.keyring.clone(),
         signer: Arc::clone(&scene.pki.signer),
         revocations: scene.pki.credentials.revocations().clone(),
         advertise: Arc::new(vec![address(seat.host).parse().expect("a legal address")]),

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use fleet_controller::pki::{AuditSigner, Authority};
+use fleet_controller::pki::{AuditSigner, Authority, Keyring};
 use fleet_core::name::NodeName;
 use fleet_core::time::Timestamp;
 use fleet_proto::transport::SharedCredentials;
@@ -15,6 +15,7 @@ use crate::scene::BEGIN_MS;
 #[derive(Debug, Clone)]
 pub(crate) struct Pki {
     pub(crate) authority: Arc<Authority>,
+    pub(crate) keyring: Keyring,
     pub(crate) signer: Arc<AuditSigner>,
     pub(crate) credentials: SharedCredentials,
 }
@@ -33,8 +34,9 @@ impl Pki {
         };
         let signer =
             AuditSigner::load_or_create(&authority, folder, &owner(), now).expect("a signer");
-        let own = authority.own_credentials(folder, &owner(), now).expect("credentials");
+        let keyring = Keyring::load(folder).expect("what was made");
+        let own = keyring.own_credentials(&owner(), now).expect("credentials");
         let credentials = SharedCredentials::new(own).expect("usable credentials");
-        Pki { authority: Arc::new(authority), signer: Arc::new(signer), credentials }
+        Pki { authority: Arc::new(authority), keyring, signer: Arc::new(signer), credentials }
     }
 }

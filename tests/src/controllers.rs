@@ -169,7 +169,7 @@ impl Cluster {
         let addresses: Vec<String> = self.controllers()?.into_iter().map(|c| c.addr).collect();
         let text = format!(
             "addresses = {addresses:?}\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
-            self.state().join("ca.crt"),
+            user.join("ca.crt"),
             user.join("user.pem"),
             user.join("user.pem"),
         );

@@ -1,4 +1,6 @@
-//! Renews the node's certificate at half of its life, and replaces it in the running agent.
+//! Renews the node's certificate at half of its life, and replaces it in the running agent. Where the fleet
+//! exchanges its certificate authority it does so as soon as the new one signs, and once more when the old one is
+//! given up.
 //!
 //! Also takes up what somebody else put into the folder: `fleet-agent join --replace` after a
 //! revocation needs no restart. Failing to renew is logged and tried again for ever: the agent and
@@ -8,15 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_proto::transport::client::{DialError, Dialer};
-use fleet_proto::transport::credentials::CredentialError;
+use fleet_proto::transport::credentials::{CredentialError, Credentials};
 use fleet_proto::transport::identity::{CertificateFault, PeerCertificate, key_pin_of};
 use fleet_proto::transport::issued::{self, IssuedFault};
 use fleet_proto::transport::keys::KeyError;
 use fleet_proto::transport::limits::CALL_TIMEOUT;
 use fleet_proto::transport::token::SpkiPin;
-use fleet_proto::v1::RenewRequest;
 use fleet_proto::v1::enrollment_client::EnrollmentClient;
-use tokio::sync::Notify;
+use fleet_proto::v1::{Authorities, RenewRequest};
+use tokio::sync::{Notify, watch};
 
 use super::leader;
 use super::store::{IdentityFolder, StoreError};
@@ -30,6 +32,11 @@ pub const RETRY_MIN: Duration = Duration::from_secs(30);
 pub const RETRY_MAX: Duration = Duration::from_secs(15 * 60);
 /// Renewals of many nodes that joined together are spread over this part of the certificate's life.
 const JITTER_DIVISOR: u64 = 10;
+
+/// How finely that is done.
+const SHARES: u32 = 1_000;
+/// The longest time that controllers may spread the renewals of a move over.
+const SPREAD_MAX: Duration = Duration::from_secs(600);
 
 /// Why a renewal failed.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +67,8 @@ pub struct Renewal {
     check_interval: Duration,
     retry_min: Duration,
     reload: Arc<Notify>,
+    /// Which authorities the fleet has, as far as a controller said.
+    told: watch::Receiver<Option<Authorities>>,
 }
 
 impl Renewal {
@@ -71,7 +80,14 @@ impl Renewal {
             check_interval: CHECK_INTERVAL,
             retry_min: RETRY_MIN,
             reload: Arc::default(),
+            told: watch::channel(None).1,
         }
+    }
+
+    /// The same, which also renews when these say that the fleet has other authorities than this node.
+    pub fn following(mut self, told: watch::Receiver<Option<Authorities>>) -> Self {
+        self.told = told;
+        self
     }
 
     /// Makes it look into the folder at once.
@@ -88,7 +104,7 @@ impl Renewal {
     }
 
     /// Runs until dropped.
-    pub async fn run(self) {
+    pub async fn run(mut self) {
         let mut failures = 0;
         loop {
             match self.take_up() {
@@ -99,7 +115,8 @@ impl Renewal {
                 }
                 Err(error) => tracing::warn!(%error, "the identity folder cannot be used"),
             }
-            if !is_due(self.dialer.credentials().current().leaf(), wall_clock().0 / 1000) {
+            let is_due = is_due(self.dialer.credentials().current().leaf(), wall_clock().0 / 1000);
+            if !is_due && !self.must_move().await {
                 self.pause(self.check_interval).await;
                 continue;
             }
@@ -107,6 +124,10 @@ impl Renewal {
                 Ok(leaf) => {
                     failures = 0;
                     tracing::info!(serial = %leaf.serial, not_after = leaf.not_after, "certificate renewed");
+                    if self.differs() {
+                        // Whoever signed had not heard yet: in a moment it has.
+                        self.pause(self.retry_min).await;
+                    }
                 }
                 Err(error) => {
                     failures += 1;
@@ -119,11 +140,30 @@ impl Renewal {
         }
     }
 
-    async fn pause(&self, length: Duration) {
+    async fn pause(&mut self, length: Duration) {
         tokio::select! {
             () = tokio::time::sleep(length) => {}
             () = self.reload.notified() => {}
+            Ok(()) = self.told.changed() => {}
         }
+    }
+
+    /// Whether this node's certificate, or its trust, is not by the authorities that the fleet has.
+    fn differs(&self) -> bool {
+        let told = self.told.borrow();
+        told.as_ref().is_some_and(|told| is_elsewhere(&self.dialer.credentials().current(), told))
+    }
+
+    /// The same, at this node's turn: all of them hear of it in the same moment.
+    async fn must_move(&self) -> bool {
+        if !self.differs() {
+            return false;
+        }
+        let spread = self.told.borrow().as_ref().map_or(0, |told| told.spread_ms);
+        let spread = Duration::from_millis(spread).min(SPREAD_MAX);
+        let share = share_of(&self.dialer.credentials().current().leaf().serial);
+        tokio::time::sleep(spread * share / SHARES).await;
+        self.differs()
     }
 
     /// Uses the stored certificate if it is another one for the same identity. True if it was.
@@ -183,11 +223,21 @@ impl Renewal {
 /// A certificate from the future is due as well: the clock was set back, a new one cannot hurt.
 pub(super) fn is_due(leaf: &PeerCertificate, now: u64) -> bool {
     let life = leaf.not_after.saturating_sub(leaf.not_before);
-    // The serial is random and stays the same over restarts.
-    let share =
-        leaf.serial.bytes().fold(0_u64, |sum, b| sum.wrapping_mul(31) + u64::from(b)) % 1000;
-    let jitter = life / JITTER_DIVISOR * share / 1000;
+    let jitter = life / JITTER_DIVISOR * u64::from(share_of(&leaf.serial)) / u64::from(SHARES);
     now < leaf.not_before || now >= leaf.not_before + life / 2 + jitter
+}
+
+/// Where this node stands among all, in [`SHARES`]: the serial is random and stays the same over restarts.
+fn share_of(serial: &str) -> u32 {
+    serial.bytes().fold(0_u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(b))) % SHARES
+}
+
+/// Whether the own certificate is of another authority than the one that signs, or one is trusted that the fleet
+/// does not trust any more.
+pub(super) fn is_elsewhere(own: &Credentials, told: &Authorities) -> bool {
+    let signed_elsewhere = own.signer().is_none_or(|pin| pin.to_string() != told.signing);
+    let mut trusted = own.authorities().iter().filter_map(|der| key_pin_of(der).ok());
+    signed_elsewhere || trusted.any(|pin| !told.trusted.contains(&pin.to_string()))
 }
 
 pub(super) fn pause_after(failures: u32, first: Duration) -> Duration {

@@ -17,8 +17,8 @@ use fleet_proto::transport::{
 };
 use fleet_proto::v1::enrollment_server::{Enrollment, EnrollmentServer};
 use fleet_proto::v1::{
-    IssuedCertificate, JoinResponse, RenewRequest, RenewResponse, UserCertificateRequest,
-    UserCertificateResponse, VouchUserRequest,
+    Authorities, IssuedCertificate, JoinResponse, RenewRequest, RenewResponse,
+    UserCertificateRequest, UserCertificateResponse, VouchUserRequest,
 };
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
@@ -27,7 +27,7 @@ use rcgen::{
 use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status};
 
-use super::renewal::{Renewal, is_due, pause_after};
+use super::renewal::{Renewal, is_due, is_elsewhere, pause_after};
 use super::*;
 
 const CLUSTER: &str = "fleet-testtest";
@@ -36,6 +36,7 @@ const CLUSTER: &str = "fleet-testtest";
 struct Ca {
     der: Vec<u8>,
     issuer: Issuer<'static, KeyPair>,
+    params: CertificateParams,
 }
 
 impl Ca {
@@ -46,11 +47,17 @@ impl Ca {
         params.distinguished_name.push(DnType::CommonName, CLUSTER);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         let der = params.self_signed(&key).unwrap().der().to_vec();
-        Self { der, issuer: Issuer::new(params, key) }
+        Self { der, issuer: Issuer::new(params.clone(), key), params }
     }
 
     fn pin(&self) -> SpkiPin {
         identity::key_pin_of(&self.der).unwrap()
+    }
+
+    /// The name and key of `other`, certified by this one.
+    fn vouch(&self, other: &Ca) -> Vec<u8> {
+        let certified = other.params.clone().signed_by(other.issuer.key(), &self.issuer);
+        certified.unwrap().der().to_vec()
     }
 
     /// A certificate for `fleet://CLUSTER/<path>`, valid between two offsets from now, in seconds.
@@ -538,6 +545,41 @@ async fn a_renewal_that_fails_changes_nothing_and_says_why() {
     assert!(error.contains(&address), "{error}");
     assert_eq!(std::fs::read(state.path().join("identity/agent.crt")).unwrap(), before);
     assert!(dialer.last_error().is_none(), "the link's own record is untouched");
+}
+
+/// Controllers say which authorities there are; a node whose own are others renews, without being due.
+#[tokio::test]
+async fn a_node_follows_the_fleet_to_another_authority() {
+    let (controller, state) = (Controller::start(), tempfile::tempdir().unwrap());
+    let (renewal, dialer) = joined(&controller, state.path(), GOOD).await;
+    let folder = IdentityFolder::new(&identity_folder(state.path()));
+    let (tell, told) = tokio::sync::watch::channel(None);
+    let pauses = (Duration::from_secs(3600), Duration::from_millis(10));
+    let task = tokio::spawn(renewal.with_pauses(pauses.0, pauses.1).following(told).run());
+    let (old, new) = (controller.ca.clone(), Arc::new(Ca::new()));
+    let authorities = |signing: SpkiPin, trusted: &[SpkiPin]| {
+        let trusted = trusted.iter().map(ToString::to_string).collect();
+        Authorities { signing: signing.to_string(), trusted, spread_ms: 5 }
+    };
+    // While the old one signs there is nothing to do, though another one is trusted too.
+    let both = [new.pin(), old.pin()];
+    tell.send_replace(Some(authorities(old.pin(), &both)));
+    let (signs, vouches) = (new.clone(), old.clone());
+    controller.answer(move |csr| {
+        let mut reply = signs.reply(csr, "node/titan01", GOOD);
+        reply.trusted_der = vec![signs.der.clone(), vouches.der.clone()];
+        reply.vouched_der = vec![vouches.vouch(&signs)];
+        Ok(Some(reply))
+    });
+    let elsewhere = |told: &Authorities| is_elsewhere(&dialer.credentials().current(), told);
+    assert!(!elsewhere(&authorities(old.pin(), &both)));
+    tell.send_replace(Some(authorities(new.pin(), &both)));
+    wait_until("it has moved", || folder.authority_pins().unwrap() == both).await;
+    wait_until("it is in use", || !elsewhere(&authorities(new.pin(), &both))).await;
+    task.abort();
+    assert_eq!(controller.desk.renewals.lock().unwrap().len(), 1, "asked once, and not before");
+    // Once the old one is given up it is not trusted here for longer than needed.
+    assert!(elsewhere(&authorities(new.pin(), &[new.pin()])));
 }
 
 #[test]

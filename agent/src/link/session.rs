@@ -68,6 +68,8 @@ pub struct LinkParts {
     /// Where addresses that the controllers tell are kept; nothing where the configuration says them.
     pub addresses: Option<IdentityFolder>,
     pub line: Line,
+    /// Which authorities the fleet has, as a controller says; renewal follows it.
+    pub authorities: watch::Sender<Option<v1::Authorities>>,
 }
 
 /// The task that keeps the connection.
@@ -371,6 +373,13 @@ impl Session<'_> {
             }
             Some(Answer::Controllers(told)) => {
                 self.parts.learn_addresses(&told.addresses, &self.address);
+            }
+            Some(Answer::Authorities(told)) => {
+                self.parts.authorities.send_if_modified(|known| {
+                    let new = known.as_ref() != Some(&told);
+                    *known = Some(told);
+                    new
+                });
             }
             // From a newer controller: nothing this agent could do.
             None => tracing::warn!("a message of an unknown kind"),

@@ -4,6 +4,7 @@
 //! knows the clock and the time zone. Help texts are held by golden tests.
 
 mod audit;
+mod authority;
 mod controller;
 mod dev;
 mod job;
@@ -22,6 +23,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 pub(crate) use audit::{AuditArgs, AuditFormat, AuditVerb, ExportArgs, VerifyArgs};
+pub(crate) use authority::{
+    AbortArgs, AuthorityArgs, AuthorityStatusArgs, AuthorityVerb, RotateArgs, SkipArgs,
+};
 pub(crate) use controller::{
     ControllerAddArgs, ControllerRemoveArgs, ControllerStatusArgs, TransferArgs,
 };

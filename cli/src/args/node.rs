@@ -278,6 +278,8 @@ pub(crate) enum ControllerVerb {
     Remove(ControllerRemoveArgs),
     /// Let another controller lead, before work on this one
     TransferLeadership(TransferArgs),
+    /// The certificate authority, and its exchange for a new one
+    Ca(super::AuthorityArgs),
     /// Let evictions go on after too many faults at once froze them
     ThawEvictions(ThawArgs),
     /// Set the fleet's time after it ran wrong

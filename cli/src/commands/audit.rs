@@ -76,8 +76,8 @@ pub(super) fn verify(context: &Context, args: &VerifyArgs) -> Result<Exit, Failu
     Ok(Exit::Done)
 }
 
-/// The CA certificate to check the signature by, DER: the named one, or that of the settings.
-fn authority(context: &Context, args: &VerifyArgs) -> Result<Option<Vec<u8>>, Failure> {
+/// The CA certificates to check the signature by, DER: those of the named file, or of the settings'.
+fn authority(context: &Context, args: &VerifyArgs) -> Result<Option<Vec<Vec<u8>>>, Failure> {
     let path = match (&args.ca, Config::find(context.named_config().map(PathBuf::as_path))) {
         (Some(named), _) => named.clone(),
         (None, Ok(Config { ca: Some(ca), .. })) => ca,
@@ -85,30 +85,36 @@ fn authority(context: &Context, args: &VerifyArgs) -> Result<Option<Vec<u8>>, Fa
         (None, Ok(_) | Err(_)) => return Ok(None),
     };
     let text = std::fs::read_to_string(&path).map_err(|error| cannot("read", &path, &error))?;
-    let found = certificate(&text);
+    let found = certificates(&text);
     let none = || Failure::usage("--ca", format!("{} holds no certificate", path.display()));
     found.map(Some).ok_or_else(none)
 }
 
-/// The first certificate of a PEM text.
-fn certificate(pem: &str) -> Option<Vec<u8>> {
-    let (_, rest) = pem.split_once("-----BEGIN CERTIFICATE-----")?;
-    let (body, _) = rest.split_once("-----END CERTIFICATE-----")?;
-    BASE64.decode(body.split_whitespace().collect::<String>()).ok()
+/// The certificates of a PEM text, at least one: there are two while one authority is exchanged for another.
+fn certificates(pem: &str) -> Option<Vec<Vec<u8>>> {
+    let mut found = Vec::new();
+    let mut rest = pem;
+    while let Some((_, begun)) = rest.split_once("-----BEGIN CERTIFICATE-----") {
+        let (body, after) = begun.split_once("-----END CERTIFICATE-----")?;
+        found.push(BASE64.decode(body.split_whitespace().collect::<String>()).ok()?);
+        rest = after;
+    }
+    (!found.is_empty()).then_some(found)
 }
 
-/// Whether a trailer was signed by an audit signer of this authority.
-fn is_signed(authority: &[u8], message: &[u8], signature: &Signature) -> bool {
+/// Whether a trailer was signed by an audit signer of one of these authorities.
+fn is_signed(authorities: &[Vec<u8>], message: &[u8], signature: &Signature) -> bool {
     let parts = (BASE64.decode(&signature.key), BASE64.decode(&signature.value));
     let (Ok(signer), Ok(value)) = parts else { return false };
-    verify_audit_signature(authority, &signer, message, &value).is_ok()
+    let signed = |by: &Vec<u8>| verify_audit_signature(by, &signer, message, &value).is_ok();
+    authorities.iter().any(signed)
 }
 
 /// Feeds all lines to the verifier; the first bad one is the failure.
 fn check(
     mut input: impl BufRead,
     path: &Path,
-    authority: Option<&[u8]>,
+    authority: Option<&[Vec<u8>]>,
 ) -> Result<Summary, Failure> {
     let bad = |problem: String| {
         let file = if path == Path::new("-") {

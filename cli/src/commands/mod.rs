@@ -5,6 +5,7 @@
 
 mod attach;
 mod audit;
+mod authority;
 mod controller;
 mod dev;
 mod exec;
@@ -229,6 +230,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(ControllerVerb::TransferLeadership(transfer)) => {
                 members::transfer(context, &transfer).await
             }
+            Some(ControllerVerb::Ca(ca)) => authority::run(context, ca.verb).await,
             Some(ControllerVerb::ThawEvictions(thaw)) => controller::thaw(context, &thaw).await,
             Some(ControllerVerb::ResetClock(reset)) => {
                 controller::reset_clock(context, &reset).await

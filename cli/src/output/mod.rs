@@ -4,6 +4,7 @@
 //! so that the two cannot disagree. JSON is versioned (`schema`), snake_case, times RFC 3339, sizes
 //! in bytes, null for what is not known; fields are only ever added.
 
+pub(crate) mod authority;
 pub(crate) mod checkpoint;
 pub(crate) mod controller;
 pub(crate) mod gpu;

@@ -363,6 +363,10 @@ impl Fleet for Service {
         create_controller_token(CreateControllerTokenRequest) -> JoinToken;
         remove_controller(RemoveControllerRequest) -> ListControllersResponse;
         transfer_leadership(TransferLeadershipRequest) -> ListControllersResponse;
+        get_authority_status(GetAuthorityStatusRequest) -> AuthorityStatus;
+        rotate_authority(RotateAuthorityRequest) -> AuthorityStatus;
+        skip_in_rotation(SkipInRotationRequest) -> AuthorityStatus;
+        abort_rotation(AbortRotationRequest) -> AuthorityStatus;
         revoke_node(RevokeNodeRequest) -> Revoked;
         remove_node(RemoveNodeRequest) -> Revoked;
         set_vouching(SetVouchingRequest) -> Node;

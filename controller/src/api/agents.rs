@@ -62,6 +62,7 @@ impl Agents for AgentsService {
         self.register(&node, &actor, facts).await?;
         let (to_agent, outbound) = mpsc::channel(AGENT_QUEUE);
         let connection = self.0.sessions.open(&node, &hello.agent_instance, to_agent.clone());
+        self.0.sessions.shown(&node, connection, actor.serial.clone());
         tracing::info!(%node, instance = hello.agent_instance, "agent connected");
         let (stream, receiver) = mpsc::channel(AGENT_QUEUE);
         let link = Link::new(self.0.clone(), node, actor, hello.agent_instance, connection, stream);

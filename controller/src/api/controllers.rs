@@ -108,7 +108,7 @@ impl Controllers for ControllersService {
             return Err(Status::unavailable(problem));
         }
         tracing::info!(controller = id, "a controller fetches the authority's keys");
-        Ok(Response::new(v1::Authority { keys: self.0.authority.to_wire() }))
+        Ok(Response::new(v1::Authority { keys: self.0.keyring.to_wire() }))
     }
 
     async fn get_figures(

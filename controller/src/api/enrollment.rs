@@ -22,7 +22,7 @@ use super::propose::propose_status;
 use super::{Context, controllers};
 use crate::clock::wall;
 use crate::pki::renewal::{RenewalRefused, check_renewal};
-use crate::pki::{Issued, SigningRequest, USER_LIFE, token};
+use crate::pki::{Authority, Issued, SigningRequest, USER_LIFE, token};
 
 /// Numbers tried for a new controller while others join at the same time.
 const NUMBER_DRAWS_MAX: usize = 4;
@@ -85,17 +85,17 @@ impl EnrollmentService {
         actor: Actor,
         holder: Holder,
         via: Option<NodeName>,
-        issued: &Issued,
+        (issued, by): (&Issued, &Authority),
     ) -> Result<v1::IssuedCertificate, Status> {
         let command = Command::Access(AccessCommand::RecordCertificate {
             serial: issued.serial.clone(),
             holder,
             not_after: issued.not_after,
             via,
-            authority: self.0.authority.pin().to_string(),
+            authority: by.pin().to_string(),
         });
         self.0.change(&actor, None, command).await?;
-        Ok(issued.to_wire(&self.0.authority, wall(), self.controllers()))
+        Ok(self.0.keyring.reply(issued, by, wall(), self.controllers()))
     }
 
     /// A controller that does not lead has the one that does record what it vouches for: its users
@@ -163,10 +163,10 @@ impl EnrollmentService {
             refused(rejection.code());
             to_status(&rejection)
         })?;
-        let issued =
-            self.0.authority.issue_node(&signing, name, wall()).map_err(|e| e.to_status())?;
-        let certificate =
-            self.hand_out(actor, Holder::Node { name: name.clone() }, None, &issued).await?;
+        let by = self.0.keyring.signing();
+        let issued = by.issue_node(&signing, name, wall()).map_err(|e| e.to_status())?;
+        let holder = Holder::Node { name: name.clone() };
+        let certificate = self.hand_out(actor, holder, None, (&issued, &by)).await?;
         tracing::info!(node = %name, serial = issued.serial, "node joined");
         Ok(certificate)
     }
@@ -243,13 +243,10 @@ impl Enrollment for EnrollmentService {
         let number = self.admit(id, address.to_string(), &signing).await?;
         let name = NodeName::parse(&Controller::name(number))
             .map_err(|e| Status::internal(e.to_string()))?;
-        let issued = self
-            .0
-            .authority
-            .issue_controller(&signing, &name, wall())
-            .map_err(|e| e.to_status())?;
+        let by = self.0.keyring.signing();
+        let issued = by.issue_controller(&signing, &name, wall()).map_err(|e| e.to_status())?;
         tracing::info!(controller = number, serial = issued.serial, "controller admitted");
-        let certificate = issued.to_wire(&self.0.authority, wall(), self.controllers());
+        let certificate = self.0.keyring.reply(&issued, &by, wall(), self.controllers());
         let certificate = Some(certificate);
         Ok(Response::new(v1::JoinControllerResponse { controller_id: number, certificate }))
     }
@@ -261,14 +258,14 @@ impl Enrollment for EnrollmentService {
         let peer = PeerIdentity::of(&request)?;
         let signing = self.signing_request(&peer.principal(), &request.get_ref().csr_der)?;
         let name = self.renewable(&peer, &signing).await?;
-        let issued =
-            self.0.authority.issue_node(&signing, &name, wall()).map_err(|e| e.to_status())?;
+        let by = self.0.keyring.signing();
+        let issued = by.issue_node(&signing, &name, wall()).map_err(|e| e.to_status())?;
         let actor = Actor {
             who: Who::Node { name: name.clone() },
             method: AuthMethod::Certificate,
             serial: peer.serial().map(str::to_owned),
         };
-        let certificate = self.hand_out(actor, Holder::Node { name }, None, &issued).await?;
+        let certificate = self.hand_out(actor, Holder::Node { name }, None, (&issued, &by)).await?;
         Ok(Response::new(v1::RenewResponse { certificate: Some(certificate) }))
     }
 
@@ -289,13 +286,11 @@ impl Enrollment for EnrollmentService {
         if let Some(answer) = self.by_leader(&caller.name, csr_der).await {
             return answer.map(Response::new);
         }
-        let issued = self
-            .0
-            .authority
-            .issue_user(&signing, &caller.name, USER_LIFE, wall())
-            .map_err(|e| e.to_status())?;
+        let by = self.0.keyring.signing();
+        let issued =
+            by.issue_user(&signing, &caller.name, USER_LIFE, wall()).map_err(|e| e.to_status())?;
         let holder = Holder::User { name: caller.name };
-        let certificate = self.hand_out(caller.actor, holder, None, &issued).await?;
+        let certificate = self.hand_out(caller.actor, holder, None, (&issued, &by)).await?;
         Ok(Response::new(v1::UserCertificateResponse { certificate: Some(certificate) }))
     }
 
@@ -323,12 +318,10 @@ impl Enrollment for EnrollmentService {
         let serial = peer.serial().map(str::to_owned);
         let actor = Actor { who, method: AuthMethod::Certificate, serial };
         let signing = self.signing_request(&actor.principal(), &asked.csr_der)?;
-        let issued = self
-            .0
-            .authority
-            .issue_user(&signing, &name, USER_LIFE, wall())
-            .map_err(|e| e.to_status())?;
-        let certificate = self.hand_out(actor, Holder::User { name }, via, &issued).await?;
+        let by = self.0.keyring.signing();
+        let issued =
+            by.issue_user(&signing, &name, USER_LIFE, wall()).map_err(|e| e.to_status())?;
+        let certificate = self.hand_out(actor, Holder::User { name }, via, (&issued, &by)).await?;
         Ok(Response::new(v1::UserCertificateResponse { certificate: Some(certificate) }))
     }
 }

@@ -306,6 +306,34 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.transfer_leadership(request).await?))
     }
 
+    async fn get_authority_status(
+        &self,
+        request: Request<v1::GetAuthorityStatusRequest>,
+    ) -> Reply<v1::AuthorityStatus> {
+        Ok(Response::new(self.0.get_authority_status(request).await?))
+    }
+
+    async fn rotate_authority(
+        &self,
+        request: Request<v1::RotateAuthorityRequest>,
+    ) -> Reply<v1::AuthorityStatus> {
+        Ok(Response::new(self.0.rotate_authority(request).await?))
+    }
+
+    async fn skip_in_rotation(
+        &self,
+        request: Request<v1::SkipInRotationRequest>,
+    ) -> Reply<v1::AuthorityStatus> {
+        Ok(Response::new(self.0.skip_in_rotation(request).await?))
+    }
+
+    async fn abort_rotation(
+        &self,
+        request: Request<v1::AbortRotationRequest>,
+    ) -> Reply<v1::AuthorityStatus> {
+        Ok(Response::new(self.0.abort_rotation(request).await?))
+    }
+
     async fn revoke_node(&self, request: Request<v1::RevokeNodeRequest>) -> Reply<v1::Revoked> {
         Ok(Response::new(self.0.revoke_node(request).await?))
     }

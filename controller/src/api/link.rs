@@ -29,6 +29,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// links together look at most so often, however fast the log grows. The first look after a pause is at once.
 const LOOK_PAUSE_PER_AGENT: Duration = Duration::from_micros(20);
 
+/// Agents that move to another authority do so one in this time, on average, and all within the other.
+const MOVE_EVERY_MS: u64 = 20;
+const MOVE_SPREAD_MAX_MS: u64 = 120_000;
+
 /// What goes out on the stream.
 pub(super) type ToStream = Result<ToAgent, Status>;
 type Outbound = mpsc::Sender<ToStream>;
@@ -45,6 +49,8 @@ pub(super) struct Link {
     sent: Option<DesiredNode>,
     /// Addresses of the controllers, as the agent was told.
     told: Vec<String>,
+    /// The version of the state's authorities that the agent was told.
+    told_authorities: u64,
     waiting: VecDeque<v1::AgentReports>,
     suspended: bool,
 }
@@ -67,8 +73,20 @@ impl Link {
         stream: Outbound,
     ) -> Self {
         let (sent, told, waiting) = (None, Vec::new(), VecDeque::new());
-        let suspended = false;
-        Self { context, node, actor, instance, connection, stream, sent, told, waiting, suspended }
+        let (suspended, told_authorities) = (false, 0);
+        Self {
+            context,
+            node,
+            actor,
+            instance,
+            connection,
+            stream,
+            sent,
+            told,
+            told_authorities,
+            waiting,
+            suspended,
+        }
     }
 
     pub(super) async fn run(
@@ -245,10 +263,27 @@ impl Link {
         self.send(Answer::Controllers(v1::ControllerAddresses { addresses })).await
     }
 
+    /// Tells which authorities the fleet has, once it ever exchanged one, and when that changes.
+    async fn send_authorities(&mut self) -> Result<(), End> {
+        let told = self.told_authorities;
+        let newer = self.context.raft.read(|fsm| {
+            let all = fsm.authorities();
+            let signing = all.signing().filter(|_| all.version != told)?.pin.clone();
+            let trusted = all.trusted().iter().map(|known| known.pin.clone()).collect();
+            let nodes = u64::try_from(fsm.nodes().len()).unwrap_or(u64::MAX);
+            let spread_ms = nodes.saturating_mul(MOVE_EVERY_MS).min(MOVE_SPREAD_MAX_MS);
+            Some((all.version, v1::Authorities { signing, trusted, spread_ms }))
+        });
+        let Some((version, authorities)) = newer else { return Ok(()) };
+        self.told_authorities = version;
+        self.send(Answer::Authorities(authorities)).await
+    }
+
     /// Sends what should be on the node if that changed, after making sure that this controller
     /// still leads: a deposed leader must not order anything.
     async fn send_desired(&mut self) -> Result<(), End> {
         self.send_addresses().await?;
+        self.send_authorities().await?;
         let held = self.context.sessions.held(&self.node);
         let desired = self.context.raft.read(|fsm| fsm.desired(&self.node, &held));
         if self.sent.as_ref() == Some(&desired) {

@@ -44,7 +44,7 @@ fn breaks_quorum(id: u64, left: &BTreeSet<u64>, there: &BTreeSet<u64>) -> Option
 impl Context {
     /// How this controller stands.
     pub(super) fn own_figures(&self) -> v1::ControllerFigures {
-        let status = self.raft.status();
+        let (status, own) = (self.raft.status(), self.keyring.own());
         v1::ControllerFigures {
             controller_id: status.node,
             role: status.role.to_owned(),
@@ -53,6 +53,8 @@ impl Context {
             applied_index: status.applied_index,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             leader_id: status.leadership.leader.unwrap_or(0),
+            authorities: own.ready.iter().map(ToString::to_string).collect(),
+            signed_by: own.signed_by.map(|pin| pin.to_string()).unwrap_or_default(),
         }
     }
 
@@ -123,8 +125,8 @@ impl Context {
             0 => token::TOKEN_TTL_DEFAULT,
             millis => Millis(millis),
         };
-        let minted =
-            token::mint_controller_token(self.authority.pin(), ttl).map_err(|e| e.to_status())?;
+        let minted = token::mint_controller_token(self.keyring.signing().pin(), ttl)
+            .map_err(|e| e.to_status())?;
         let command = Command::CreateControllerToken(minted.command);
         match self.change(&caller.actor, None, command).await? {
             Reply::JoinTokenCreated { id, expires_at } => {

@@ -23,6 +23,7 @@ mod plan;
 mod propose;
 mod refusals;
 mod resolve;
+mod rotation;
 mod views;
 mod writes;
 
@@ -51,7 +52,7 @@ use crate::audit::AuditStore;
 use crate::clock::LeaderClock;
 use crate::operations::Operations;
 use crate::peers::Peers;
-use crate::pki::{AuditSigner, Authority};
+use crate::pki::{AuditSigner, Keyring};
 use crate::raft::RaftHandle;
 use crate::sessions::Sessions;
 use crate::tunnels::Tunnels;
@@ -69,7 +70,7 @@ pub struct Context {
     /// Places and reasons of what waits.
     pub plan: NewestPlan,
     pub callers: Callers,
-    pub authority: Arc<Authority>,
+    pub keyring: Keyring,
     pub signer: Arc<AuditSigner>,
     pub revocations: Revocations,
     pub advertise: Arc<Vec<Address>>,

@@ -288,7 +288,7 @@ impl Context {
             millis => Millis(millis),
         };
         let names = names.map_err(|r| to_status(&r))?;
-        let minted = token::mint_token(self.authority.pin(), names.clone(), ttl)
+        let minted = token::mint_token(self.keyring.signing().pin(), names.clone(), ttl)
             .map_err(|e| e.to_status())?;
         let command = Command::CreateJoinToken(minted.command);
         match self.change(&caller.actor, None, command).await? {

@@ -8,15 +8,17 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fleet_core::audit::verify::Verifier;
+use fleet_core::authority::AuthorityCommand;
 use fleet_core::command::{ENVELOPE_VERSION, RefusedRequests};
-use fleet_core::{Actor, Command, Envelope, Fsm, Timestamp};
+use fleet_core::name::UserName;
+use fleet_core::{Actor, AuthMethod, Command, Envelope, Fsm, Timestamp, Who};
 
 use super::*;
 use crate::audit::{AuditStore, Query};
 use crate::clock::wall;
 use crate::config::Config;
 use crate::identity::ControllerIdentity;
-use crate::pki::Authority;
+use crate::pki::{Authority, Keyring};
 use crate::raft::{self, FatalHook, PlaintextConnector, RaftConfig, RaftHandle};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -77,9 +79,13 @@ impl Place {
 }
 
 async fn give(raft: &RaftHandle, command: Command) {
+    give_as(raft, Actor::controller(), command).await;
+}
+
+async fn give_as(raft: &RaftHandle, actor: Actor, command: Command) {
     let envelope = Envelope {
         v: ENVELOPE_VERSION,
-        actor: Actor::controller(),
+        actor,
         proposed_at: Timestamp(1_000),
         request: None,
         command,
@@ -137,6 +143,37 @@ async fn a_backup_taken_while_others_write_is_of_one_moment() {
     assert!(last > 1, "nobody wrote");
     stop.cancel();
     writer.await.unwrap();
+    raft.shutdown().await;
+}
+
+/// The state says which authority signs, the files hold the keys: a backup has both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_the_middle_of_an_exchange_of_the_authority_both_come_back() {
+    let place = Place::with_authority();
+    let raft = place.start(true).await;
+    give(&raft, Command::SetClusterVersion { version: fleet_core::fsm::CLUSTER_VERSION_MAX }).await;
+    let keyring = Keyring::load(&place.config.pki_dir()).unwrap();
+    let (from, to) = keyring.begin(wall()).unwrap();
+    let pins = [to.pin.clone(), from.pin.clone()];
+    let who = Who::User { name: UserName::parse("root").unwrap(), admin: true };
+    let admin = Actor { who, method: AuthMethod::LocalSocket, serial: None };
+    give_as(&raft, admin, Command::Authority(AuthorityCommand::StartRotation { from, to })).await;
+    let controllers = std::collections::BTreeSet::new();
+    give(&raft, Command::Authority(AuthorityCommand::BeginMoving { controllers })).await;
+    keyring.follow(&raft.read(|fsm| fsm.authorities().clone())).unwrap();
+    let path = place.file("a.backup");
+    write(Contents::of(&raft, &place.config.pki_dir()), &path).await.unwrap();
+    raft.shutdown().await;
+
+    let anew = Place::empty();
+    restore(&anew.config, &path).await.unwrap();
+    let raft = anew.start(false).await;
+    let state = raft.read(|fsm| fsm.authorities().clone());
+    let keyring = Keyring::load(&anew.config.pki_dir()).unwrap();
+    assert!(keyring.follow(&state).unwrap(), "no key is missing");
+    assert_eq!(keyring.signing().pin().to_string(), pins[0]);
+    assert_eq!(keyring.to_wire().len(), 2);
+    assert!(pins.iter().all(|pin| keyring.trusts(pin.parse().unwrap())));
     raft.shutdown().await;
 }
 

@@ -1,4 +1,5 @@
-//! Raises the cluster version once every member can run it, and lets the members compare their states.
+//! Raises the cluster version once every member can run it, lets the members compare their states, and takes the
+//! exchange of the certificate authority on.
 //!
 //! A version is never lowered. A member that is away holds a rise back: it might come back as it was.
 
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use fleet_core::Fsm;
 use fleet_core::command::Command;
 
-use super::propose;
+use super::{authority, propose};
 use crate::api::Context;
 
 /// How often the members are looked at.
@@ -37,6 +38,7 @@ pub(super) async fn run(context: Context) {
                 propose(&context, command).await;
             }
         }
+        authority::step(&context).await;
         tokio::time::sleep(PERIOD).await;
     }
 }

@@ -3,6 +3,7 @@
 //! `server.rs` spawns [`run`] once. Each loop looks at the state, proposes commands and has no state
 //! of its own that matters: another leader takes over from the log alone.
 
+mod authority;
 mod calendar_loop;
 mod liveness;
 pub(crate) mod members;

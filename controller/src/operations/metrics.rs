@@ -289,7 +289,7 @@ impl Source for ControllerSource {
     fn write(&self, page: &mut Page<'_>) -> fmt::Result {
         let context = &self.0;
         let controller = context.raft.node().to_string();
-        let cluster = context.authority.cluster().to_string();
+        let cluster = context.keyring.signing().cluster().to_string();
         let version = env!("CARGO_PKG_VERSION").to_owned();
         page.many(&INFO, [([version, cluster, controller], 1.0)])?;
         page.one(&READY, yes(not_ready(context).is_empty()))?;

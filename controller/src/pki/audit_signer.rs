@@ -4,11 +4,13 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use fleet_core::name::NodeName;
 use fleet_core::time::Timestamp;
 use fleet_proto::transport::files::{self, MODE_PRIVATE, MODE_PUBLIC};
-use fleet_proto::transport::identity::{Identity, PeerCertificate, Role};
+use fleet_proto::transport::identity::{Identity, PeerCertificate, Role, is_signed_by};
 use fleet_proto::transport::keys::{OwnKey, certificate_pem};
 use fleet_proto::transport::secret::Secret;
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, SigningKey};
@@ -30,7 +32,9 @@ pub struct AuditSignature {
 }
 
 /// The audit signer of one controller.
-pub struct AuditSigner {
+pub struct AuditSigner(ArcSwap<Pair>);
+
+struct Pair {
     key: KeyPair,
     certificate_der: Vec<u8>,
 }
@@ -42,8 +46,40 @@ impl fmt::Debug for AuditSigner {
 }
 
 impl AuditSigner {
-    /// The signer from `folder`; made there when there is none or its certificate is used up.
+    /// The signer from `folder`; made there when there is none, or its certificate is used up or of another
+    /// authority.
     pub fn load_or_create(
+        authority: &Authority,
+        folder: &Path,
+        id: &NodeName,
+        now: Timestamp,
+    ) -> Result<Self, PkiError> {
+        let pair = Pair::load_or_create(authority, folder, id, now)?;
+        Ok(Self(ArcSwap::from_pointee(pair)))
+    }
+
+    /// The same for the one that is in use.
+    pub fn renew(
+        &self,
+        authority: &Authority,
+        folder: &Path,
+        id: &NodeName,
+        now: Timestamp,
+    ) -> Result<(), PkiError> {
+        self.0.store(Arc::new(Pair::load_or_create(authority, folder, id, now)?));
+        Ok(())
+    }
+
+    /// Signs the bytes of a trailer.
+    pub fn sign(&self, message: &[u8]) -> Result<AuditSignature, PkiError> {
+        let pair = self.0.load();
+        let signature = pair.key.sign(message).map_err(crypto("sign an audit export"))?;
+        Ok(AuditSignature { certificate_der: pair.certificate_der.clone(), signature })
+    }
+}
+
+impl Pair {
+    fn load_or_create(
         authority: &Authority,
         folder: &Path,
         id: &NodeName,
@@ -97,13 +133,8 @@ impl AuditSigner {
         let expected = Identity::new(authority.cluster().clone(), Role::AuditSigner(id.clone()));
         let usable = own.matches(&certificate)?
             && leaf.identity == expected
+            && is_signed_by(&certificate, authority.certificate_der())?
             && now.0 / 1000 < leaf.not_after;
         Ok(usable.then(|| Self { key, certificate_der: certificate.to_vec() }))
-    }
-
-    /// Signs the bytes of a trailer.
-    pub fn sign(&self, message: &[u8]) -> Result<AuditSignature, PkiError> {
-        let signature = self.key.sign(message).map_err(crypto("sign an audit export"))?;
-        Ok(AuditSignature { certificate_der: self.certificate_der.clone(), signature })
     }
 }

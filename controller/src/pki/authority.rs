@@ -1,14 +1,13 @@
-//! The CA itself: its key, its certificate, and what it issues.
+//! A CA itself: its key, its certificate, and what it issues; and where they are stored.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fleet_core::id::ClusterId;
 use fleet_core::name::{NodeName, UserName};
 use fleet_core::time::Timestamp;
-use fleet_proto::transport::credentials::Credentials;
-use fleet_proto::transport::files::{self, MODE_PRIVATE, MODE_PUBLIC};
+use fleet_proto::transport::files::{self, FileError, MODE_PRIVATE, MODE_PUBLIC};
 use fleet_proto::transport::identity::{Identity, Role, key_pin_of};
 use fleet_proto::transport::keys::{certificate_pem, cluster_id};
 use fleet_proto::transport::secret::Secret;
@@ -29,7 +28,11 @@ use super::{
 };
 
 const KEY_FILE: &str = "ca.key";
-const CERTIFICATE_FILE: &str = "ca.crt";
+/// All that are trusted, the one that signs first.
+pub(super) const CERTIFICATE_FILE: &str = "ca.crt";
+/// Keys of further authorities: `ca-PIN.key`.
+const FURTHER_PREFIX: &str = "ca-";
+const FURTHER_SUFFIX: &str = ".key";
 /// The controller's own key and certificate.
 pub const SERVER_KEY_FILE: &str = "server.key";
 pub const SERVER_CERTIFICATE_FILE: &str = "server.crt";
@@ -45,9 +48,10 @@ pub struct Issued {
     pub not_after: Timestamp,
 }
 
-/// The certificate authority of one cluster.
+/// A certificate authority of one cluster.
 pub struct Authority {
     cluster: ClusterId,
+    unit: Option<String>,
     certificate: CertificateDer<'static>,
     pin: SpkiPin,
     not_after: Timestamp,
@@ -68,67 +72,125 @@ impl Authority {
         if path.exists() {
             return Err(PkiError::AlreadyInitialised { path });
         }
-        let cluster = cluster_id(random()?);
-        let key =
-            KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(crypto("make the CA key"))?;
-        let mut params = CertificateParams::default();
-        params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::OrganizationName, "fleet");
-        params.distinguished_name.push(DnType::CommonName, cluster.as_str());
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.serial_number = Some(new_serial()?);
-        set_validity(&mut params, now, AUTHORITY_LIFE);
-        let certificate = params.self_signed(&key).map_err(crypto("sign the CA certificate"))?;
+        let made = Self::make(cluster_id(random()?), None, now)?;
         files::create_private_folder(folder)?;
-        let key_pem = Secret::new(key.serialize_pem());
+        let key_pem = made.key_pem();
         files::write_atomic(&folder.join(KEY_FILE), key_pem.expose().as_bytes(), MODE_PRIVATE)?;
-        files::write_atomic(&path, certificate.pem().as_bytes(), MODE_PUBLIC)?;
+        files::write_atomic(&path, made.certificate_pem().as_bytes(), MODE_PUBLIC)?;
         Self::load(folder)
     }
 
-    /// Reads what [`Authority::create`] wrote.
+    /// One with a new key, in memory only. `unit` tells it from others of the same cluster.
+    pub(super) fn make(
+        cluster: ClusterId,
+        unit: Option<&str>,
+        now: Timestamp,
+    ) -> Result<Self, PkiError> {
+        let key =
+            KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(crypto("make the CA key"))?;
+        let params = authority_params(&cluster, unit, now)?;
+        let certificate = params.self_signed(&key).map_err(crypto("sign the CA certificate"))?;
+        Self::of(certificate.der().clone(), key)
+    }
+
+    fn of(certificate: CertificateDer<'static>, key: KeyPair) -> Result<Self, PkiError> {
+        let path = PathBuf::from(CERTIFICATE_FILE);
+        let damaged = |reason: String| PkiError::Damaged { path, reason };
+        let Named { cluster, unit, not_after } = read_authority(&certificate).map_err(damaged)?;
+        let pin = key_pin_of(&certificate)?;
+        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(crypto("read the CA"))?;
+        Ok(Self { cluster, unit, certificate, pin, not_after, issuer })
+    }
+
+    /// The name and key of `other`, certified by this one: for whoever knows only this one.
+    pub(super) fn vouch(&self, other: &Authority, now: Timestamp) -> Result<String, PkiError> {
+        let params = authority_params(&other.cluster, other.unit.as_deref(), now)?;
+        let signed = params.signed_by(other.issuer.key(), &self.issuer);
+        Ok(certificate_pem(signed.map_err(crypto("vouch for an authority"))?.der()))
+    }
+
+    /// Reads the one that signs.
     pub fn load(folder: &Path) -> Result<Self, PkiError> {
+        let found = Self::load_all(folder)?.authorities.into_iter().next();
+        found.ok_or_else(|| PkiError::NotInitialised { path: folder.join(CERTIFICATE_FILE) })
+    }
+
+    /// Reads all whose keys are here, the one that signs first. There is that one, or it is an error.
+    pub(super) fn load_all(folder: &Path) -> Result<Stored, PkiError> {
         let path = folder.join(CERTIFICATE_FILE);
         if !path.exists() {
             return Err(PkiError::NotInitialised { path });
         }
         let damaged = |reason: String| PkiError::Damaged { path: path.clone(), reason };
         let pem = files::read_limited(&path)?;
-        let certificate =
-            CertificateDer::from_pem_slice(&pem).map_err(|error| damaged(error.to_string()))?;
-        let (cluster, not_after) = read_authority(&certificate).map_err(damaged)?;
-        let pin = key_pin_of(&certificate)?;
-
-        let key_path = folder.join(KEY_FILE);
-        let damaged = |reason: String| PkiError::Damaged { path: key_path.clone(), reason };
-        let key_pem = String::from_utf8(files::read_private(&key_path)?)
-            .map_err(|_| damaged("not text".to_owned()))?;
-        let key = KeyPair::from_pem(&key_pem).map_err(|error| damaged(error.to_string()))?;
-        if SpkiPin::of_spki(&key.subject_public_key_info()) != pin {
-            return Err(damaged(format!("it is not the key of {}", path.display())));
+        let trusted: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+        let trusted: Vec<CertificateDer<'static>> = trusted.map_err(|e| damaged(e.to_string()))?;
+        if trusted.is_empty() {
+            return Err(damaged("it holds no certificate".to_owned()));
         }
-        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(crypto("read the CA"))?;
-        Ok(Self { cluster, certificate, pin, not_after, issuer })
+        let mut authorities = Vec::new();
+        for (at, certificate) in trusted.iter().enumerate() {
+            read_authority(certificate).map_err(damaged)?;
+            let pin = key_pin_of(certificate)?;
+            match find_key(folder, pin)? {
+                Some(key) => authorities.push(Self::of(certificate.clone(), key)?),
+                // Trusted only: whoever signs has the key.
+                None if at > 0 => {}
+                None => {
+                    let (path, of) = (folder.join(KEY_FILE), path.display());
+                    let reason = format!("it is not the key of {of}");
+                    return Err(PkiError::Damaged { path, reason });
+                }
+            }
+        }
+        Ok(Stored { authorities, trusted })
     }
 
     /// Writes down what another controller gave of itself: `create` for one that joins.
     pub fn install(folder: &Path, keys: &[v1::AuthorityKey]) -> Result<Self, PkiError> {
-        let key = keys.first().ok_or_else(|| PkiError::Damaged {
-            path: folder.join(KEY_FILE),
-            reason: "no key came from the other controller".to_owned(),
-        })?;
+        if keys.is_empty() {
+            return Err(PkiError::Damaged {
+                path: folder.join(KEY_FILE),
+                reason: "no key came from the other controller".to_owned(),
+            });
+        }
         files::create_private_folder(folder)?;
-        let certificate = certificate_pem(&key.certificate_der);
-        files::write_atomic(&folder.join(KEY_FILE), key.key_pem.as_bytes(), MODE_PRIVATE)?;
-        files::write_atomic(&folder.join(CERTIFICATE_FILE), certificate.as_bytes(), MODE_PUBLIC)?;
+        let mut trusted = String::new();
+        for key in keys {
+            store_key(folder, key_pin_of(&key.certificate_der)?, key.key_pem.as_bytes())?;
+            trusted.push_str(&certificate_pem(&key.certificate_der));
+        }
+        files::write_atomic(&folder.join(CERTIFICATE_FILE), trusted.as_bytes(), MODE_PUBLIC)?;
         Self::load(folder)
     }
 
-    /// All of it, private keys included, for another controller.
-    pub fn to_wire(&self) -> Vec<v1::AuthorityKey> {
+    /// With its key from the folder, if that is there.
+    pub(super) fn with_key_of(
+        folder: &Path,
+        certificate: &CertificateDer<'static>,
+    ) -> Result<Option<Self>, PkiError> {
+        let key = find_key(folder, key_pin_of(certificate)?)?;
+        key.map(|key| Self::of(certificate.clone(), key)).transpose()
+    }
+
+    /// All of it, private key included, for another controller.
+    pub(super) fn to_wire(&self) -> v1::AuthorityKey {
         let key_pem = self.issuer.key().serialize_pem();
-        vec![v1::AuthorityKey { certificate_der: self.certificate.to_vec(), key_pem }]
+        v1::AuthorityKey { certificate_der: self.certificate.to_vec(), key_pem }
+    }
+
+    /// For this controller's own folder.
+    pub(super) fn key_pem(&self) -> Secret {
+        Secret::new(self.issuer.key().serialize_pem())
+    }
+
+    /// When its certificate ends.
+    pub fn not_after(&self) -> Timestamp {
+        self.not_after
+    }
+
+    pub(super) fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
     }
 
     pub fn cluster(&self) -> &ClusterId {
@@ -182,6 +244,16 @@ impl Authority {
         self.issue(&request.key, Role::Controller(id.clone()), CONTROLLER_LIFE, now)
     }
 
+    /// The same for a key that was made here.
+    pub(super) fn issue_own(
+        &self,
+        key: &KeyPair,
+        id: &NodeName,
+        now: Timestamp,
+    ) -> Result<Issued, PkiError> {
+        self.issue(key, Role::Controller(id.clone()), CONTROLLER_LIFE, now)
+    }
+
     pub(super) fn issue_audit_signer(
         &self,
         key: &KeyPair,
@@ -189,67 +261,6 @@ impl Authority {
         now: Timestamp,
     ) -> Result<Issued, PkiError> {
         self.issue(key, Role::AuditSigner(id.clone()), AUDIT_SIGNER_LIFE, now)
-    }
-
-    /// This controller's own credentials from `folder`; makes a new key and certificate when there
-    /// are none, when they cannot be used, or when half of their life is over.
-    pub fn own_credentials(
-        &self,
-        folder: &Path,
-        id: &NodeName,
-        now: Timestamp,
-    ) -> Result<Credentials, PkiError> {
-        let key_path = folder.join(SERVER_KEY_FILE);
-        let certificate_path = folder.join(SERVER_CERTIFICATE_FILE);
-        let authority_path = folder.join(CERTIFICATE_FILE);
-        let old = match Credentials::load(&certificate_path, &key_path, &authority_path) {
-            Ok(own) if self.is_fresh(&own, id, now) => return Ok(own),
-            Ok(own) => {
-                tracing::info!(controller = %id, "renewing the controller's own certificate");
-                Some(own)
-            }
-            Err(error) => {
-                let reason = error.to_string();
-                tracing::info!(controller = %id, reason, "making the controller's own certificate");
-                None
-            }
-        };
-        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(crypto("make a key"))?;
-        let issued = match (
-            self.issue(&key, Role::Controller(id.clone()), CONTROLLER_LIFE, now),
-            old,
-        ) {
-            (Ok(issued), _) => issued,
-            // Rather the clock than ten years: with the old one an admin can still look and set it right.
-            (Err(error @ PkiError::AuthorityExpired { .. }), Some(old)) => {
-                tracing::error!(%error, "keeping the controller's own certificate; is this machine's clock right?");
-                return Ok(old);
-            }
-            (Err(error), _) => return Err(error),
-        };
-        let chain = certificate_pem(&issued.certificate_der);
-        let key_pem = Secret::new(key.serialize_pem());
-        // Key first: a crash in between leaves a pair that does not match, which is made anew.
-        files::write_atomic(&key_path, key_pem.expose().as_bytes(), MODE_PRIVATE)?;
-        files::write_atomic(&certificate_path, chain.as_bytes(), MODE_PUBLIC)?;
-        let authority = self.certificate_pem();
-        let own = Credentials::from_pem(
-            chain.as_bytes(),
-            key_pem.expose().as_bytes(),
-            authority.as_bytes(),
-        )?;
-        Ok(own)
-    }
-
-    fn is_fresh(&self, own: &Credentials, id: &NodeName, now: Timestamp) -> bool {
-        let leaf = own.leaf();
-        let expected = Identity::new(self.cluster.clone(), Role::Controller(id.clone()));
-        let issued_here = own.authorities().iter().any(|a| a.as_ref() == self.certificate.as_ref());
-        let half = leaf.not_before + leaf.not_after.saturating_sub(leaf.not_before) / 2;
-        leaf.identity == expected
-            && issued_here
-            && leaf.not_before <= now.0 / 1000
-            && now.0 / 1000 < half
     }
 
     fn issue(
@@ -292,31 +303,14 @@ impl Authority {
     }
 }
 
-impl Issued {
-    /// The reply to the one who asked. `controllers` are the addresses it should use.
-    pub fn to_wire(
-        &self,
-        authority: &Authority,
-        now: Timestamp,
-        controllers: Vec<String>,
-    ) -> v1::IssuedCertificate {
-        v1::IssuedCertificate {
-            certificate_der: self.certificate_der.clone(),
-            ca_der: authority.certificate_der().to_vec(),
-            cluster_id: authority.cluster().to_string(),
-            identity: self.identity.to_string(),
-            serial: self.serial.clone(),
-            not_before_unix_ms: self.not_before.0,
-            not_after_unix_ms: self.not_after.0,
-            now_unix_ms: now.0,
-            controllers,
-            trusted_der: vec![authority.certificate_der().to_vec()],
-        }
-    }
+/// What a CA certificate of ours says.
+struct Named {
+    cluster: ClusterId,
+    unit: Option<String>,
+    not_after: Timestamp,
 }
 
-/// Cluster id and end of validity, from a CA certificate of ours.
-fn read_authority(der: &[u8]) -> Result<(ClusterId, Timestamp), String> {
+fn read_authority(der: &[u8]) -> Result<Named, String> {
     let (_, cert) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
     if !cert.is_ca() {
         return Err("it is not a CA certificate".to_owned());
@@ -324,8 +318,85 @@ fn read_authority(der: &[u8]) -> Result<(ClusterId, Timestamp), String> {
     let name = cert.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
     let name = name.ok_or_else(|| "it names no cluster".to_owned())?;
     let cluster = ClusterId::parse(name).map_err(|error| error.to_string())?;
+    let unit = cert.subject().iter_organizational_unit().next();
+    let unit = unit.and_then(|unit| unit.as_str().ok()).map(str::to_owned);
     let seconds = u64::try_from(cert.validity().not_after.timestamp()).unwrap_or(0);
-    Ok((cluster, Timestamp(seconds.saturating_mul(1000))))
+    Ok(Named { cluster, unit, not_after: Timestamp(seconds.saturating_mul(1000)) })
+}
+
+/// A CA certificate of ours. Each name must come out the same to the byte whenever it is written.
+fn authority_params(
+    cluster: &ClusterId,
+    unit: Option<&str>,
+    now: Timestamp,
+) -> Result<CertificateParams, PkiError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, "fleet");
+    params.distinguished_name.push(DnType::CommonName, cluster.as_str());
+    if let Some(unit) = unit {
+        params.distinguished_name.push(DnType::OrganizationalUnitName, unit);
+    }
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.serial_number = Some(new_serial()?);
+    set_validity(&mut params, now, AUTHORITY_LIFE);
+    Ok(params)
+}
+
+/// The authorities in a folder.
+pub(super) struct Stored {
+    /// With their keys, the one that signs first.
+    pub(super) authorities: Vec<Authority>,
+    /// All that are trusted.
+    pub(super) trusted: Vec<CertificateDer<'static>>,
+}
+
+/// Where keys may lie: that of the first authority has no pin in its name.
+pub(super) fn key_files(folder: &Path) -> Result<Vec<PathBuf>, PkiError> {
+    let failed = |source| {
+        let (action, path) = ("read", folder.to_owned());
+        PkiError::File(FileError::Io { action, path, source })
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
+        let further = name.starts_with(FURTHER_PREFIX) && name.ends_with(FURTHER_SUFFIX);
+        if name == KEY_FILE || further {
+            found.push(folder.join(name));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+pub(super) fn read_key(path: &Path) -> Result<(SpkiPin, KeyPair), PkiError> {
+    let damaged = |reason: String| PkiError::Damaged { path: path.to_owned(), reason };
+    let pem = String::from_utf8(files::read_private(path)?)
+        .map_err(|_| damaged("not text".to_owned()))?;
+    let key = KeyPair::from_pem(&pem).map_err(|error| damaged(error.to_string()))?;
+    Ok((SpkiPin::of_spki(&key.subject_public_key_info()), key))
+}
+
+fn find_key(folder: &Path, pin: SpkiPin) -> Result<Option<KeyPair>, PkiError> {
+    for path in key_files(folder)? {
+        let (of, key) = read_key(&path)?;
+        if of == pin {
+            return Ok(Some(key));
+        }
+    }
+    Ok(None)
+}
+
+/// Writes a key down under its own name.
+pub(super) fn store_key(folder: &Path, pin: SpkiPin, pem: &[u8]) -> Result<(), PkiError> {
+    let name = format!("{FURTHER_PREFIX}{}{FURTHER_SUFFIX}", short(pin));
+    Ok(files::write_atomic(&folder.join(name), pem, MODE_PRIVATE)?)
+}
+
+/// A pin as part of a file's name.
+pub(super) fn short(pin: SpkiPin) -> String {
+    hex::encode(&pin.as_bytes()[..8])
 }
 
 /// Sets the validity, in whole seconds, and returns it.

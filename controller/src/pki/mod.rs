@@ -1,7 +1,7 @@
 //! The fleet's own certificate authority: made at `fleet-controller init`, used by the API to let
 //! nodes and users in.
 //!
-//! [`Authority`] issues; [`SigningRequest`] is what it issues for, with everything in it ignored but
+//! [`Authority`] issues, and [`Keyring`] holds the one or two that there are; [`SigningRequest`] is what it issues for, with everything in it ignored but
 //! the key; [`token`] mints and checks join tokens; [`renewal`] decides who may renew and keeps the
 //! controller's own certificate fresh; [`AuditSigner`] signs audit exports.
 //!
@@ -11,15 +11,19 @@
 mod audit_signer;
 mod authority;
 pub mod follow;
+mod keyring;
 pub mod renewal;
 mod request;
 pub mod token;
 
 #[cfg(test)]
+mod keyring_tests;
+#[cfg(test)]
 mod tests;
 
 pub use audit_signer::{AuditSignature, AuditSigner};
 pub use authority::{Authority, Issued, SERVER_CERTIFICATE_FILE, SERVER_KEY_FILE};
+pub use keyring::{Keyring, Own};
 pub use request::SigningRequest;
 
 use std::path::PathBuf;

@@ -1,7 +1,5 @@
 //! Who may renew a certificate, and keeping the controller's own one fresh.
 
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fleet_core::name::NodeName;
@@ -10,7 +8,7 @@ use fleet_proto::transport::identity::{CertificateFault, Role};
 use fleet_proto::transport::limits::RENEW_EXPIRED_MAX;
 use fleet_proto::transport::{PeerIdentity, Revocations, SharedCredentials};
 
-use super::{Authority, SigningRequest};
+use super::{Keyring, SigningRequest};
 
 /// How often the controller looks at its own certificate.
 pub const OWN_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
@@ -79,27 +77,13 @@ pub fn check_renewal(
 
 /// Runs until dropped: renews the controller's own certificate at half of its life, for listeners
 /// and dialers alike. A failure is logged and tried again; the old one stays in use.
-pub async fn keep_own_certificate(
-    authority: Arc<Authority>,
-    folder: PathBuf,
-    id: NodeName,
-    credentials: SharedCredentials,
-) {
+pub async fn keep_own_certificate(keyring: Keyring, id: NodeName, credentials: SharedCredentials) {
     loop {
         tokio::time::sleep(OWN_CHECK_INTERVAL).await;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
-        let result = authority
-            .own_credentials(&folder, &id, now)
-            .map_err(|error| error.to_string())
-            .and_then(|own| {
-                if own.leaf().serial == credentials.current().leaf().serial {
-                    return Ok(());
-                }
-                credentials.replace(own).map_err(|error| error.to_string())
-            });
-        if let Err(reason) = result {
-            tracing::error!(reason, "cannot renew the controller's own certificate");
+        if let Err(error) = keyring.renew_own(&id, now, &credentials) {
+            tracing::error!(%error, "cannot renew the controller's own certificate");
         }
     }
 }

@@ -172,10 +172,10 @@ fn nothing_outlives_the_authority() {
 
 #[test]
 fn the_controllers_own_certificate_is_renewed_at_half_its_life() {
-    let (folder, authority) = authority();
+    let (folder, _) = authority();
     let pki = folder.path().join("pki");
     let serial = |now| {
-        let own = authority.own_credentials(&pki, &node("c1"), now).unwrap();
+        let own = Keyring::load(&pki).unwrap().own_credentials(&node("c1"), now).unwrap();
         own.leaf().serial.clone()
     };
     let first = serial(NOW);
@@ -325,7 +325,7 @@ fn an_audit_signature_belongs_to_its_text_its_signer_and_its_fleet() {
 }
 
 /// Issues to local users, as the API does.
-struct Desk(Authority);
+struct Desk(Keyring);
 
 #[tonic::async_trait]
 impl Enrollment for Desk {
@@ -360,9 +360,9 @@ impl Enrollment for Desk {
         let now = wall_clock();
         let user = UserName::parse("ada").unwrap();
         let issued = SigningRequest::parse(&request.into_inner().csr_der)
-            .and_then(|request| self.0.issue_user(&request, &user, USER_LIFE, now))
+            .and_then(|request| self.0.signing().issue_user(&request, &user, USER_LIFE, now))
             .map_err(|error| error.to_status())?;
-        let certificate = Some(issued.to_wire(&self.0, now, Vec::new()));
+        let certificate = Some(self.0.reply(&issued, &self.0.signing(), now, Vec::new()));
         Ok(Response::new(v1::UserCertificateResponse { certificate }))
     }
 
@@ -384,7 +384,8 @@ async fn a_local_user_gets_a_certificate_that_works_over_the_network() {
     let folder = tempfile::tempdir().unwrap();
     let pki = folder.path().join("pki");
     let authority = Authority::create(&pki, wall_clock()).unwrap();
-    let own = authority.own_credentials(&pki, &node("c1"), wall_clock()).unwrap();
+    let keyring = Keyring::load(&pki).unwrap();
+    let own = keyring.own_credentials(&node("c1"), wall_clock()).unwrap();
     let cluster = authority.cluster().clone();
     let own = SharedCredentials::new(own).unwrap();
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -394,7 +395,7 @@ async fn a_local_user_gets_a_certificate_that_works_over_the_network() {
     let unix = UnixListener::bind(&path, 0o666).unwrap();
     // One server on both listeners.
     let router =
-        server::server_builder(Gate::default()).add_service(EnrollmentServer::new(Desk(authority)));
+        server::server_builder(Gate::default()).add_service(EnrollmentServer::new(Desk(keyring)));
     let task = tokio::spawn(router.serve_with_incoming(tokio_stream::StreamExt::merge(tcp, unix)));
 
     let own_folder = UserFolder::new(&folder.path().join("ada"));

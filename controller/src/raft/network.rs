@@ -5,7 +5,7 @@
 //! A peer that cannot be reached is reported as unreachable, so that openraft backs off.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fleet_proto::v1;
@@ -50,6 +50,11 @@ const AUDIT_PAGE: usize = 500;
 pub trait PeerConnector: Send + Sync {
     /// A channel that reaches controller `node` at `address`, and only that one.
     fn channel(&self, node: u64, address: &str) -> Result<Channel, String>;
+
+    /// Rises when channels should be made anew: this controller has other credentials than before.
+    fn generation(&self) -> u64 {
+        0
+    }
 }
 
 /// Plain TCP without TLS: for tests on the loopback interface only.
@@ -88,19 +93,31 @@ pub(crate) struct Network {
 pub(crate) struct Peer {
     network: Network,
     target: u64,
-    client: Result<RaftClient<Channel>, String>,
+    address: String,
+    client: Mutex<Made>,
 }
+
+/// A client, and the generation of the channels it was made in.
+type Made = (u64, Result<RaftClient<Channel>, String>);
 
 impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = Peer;
 
     async fn new_client(&mut self, target: u64, node: &BasicNode) -> Peer {
-        let client = self.connector.channel(target, &node.addr).map(|channel| {
+        let (address, client) = (node.addr.clone(), Mutex::new(self.client(target, &node.addr)));
+        Peer { network: self.clone(), target, address, client }
+    }
+}
+
+impl Network {
+    fn client(&self, target: u64, address: &str) -> Made {
+        let generation = self.connector.generation();
+        let client = self.connector.channel(target, address).map(|channel| {
             RaftClient::new(channel)
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX)
         });
-        Peer { network: self.clone(), target, client }
+        (generation, client)
     }
 }
 
@@ -116,7 +133,13 @@ enum Call {
 
 impl Peer {
     fn client(&self) -> Result<RaftClient<Channel>, RPCError<TypeConfig>> {
-        self.client.clone().map_err(|e| RPCError::Unreachable(Unreachable::from_string(e)))
+        let mut made = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is under way ends on the connection before, which would end some time with the certificate that was
+        // shown on it.
+        if made.0 != self.network.connector.generation() {
+            *made = self.network.client(self.target, &self.address);
+        }
+        made.1.clone().map_err(|e| RPCError::Unreachable(Unreachable::from_string(e)))
     }
 
     async fn call<Q: Serialize, A: DeserializeOwned>(

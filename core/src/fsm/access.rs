@@ -122,6 +122,7 @@ impl Fsm {
         };
         if let Holder::Node { name } = record.holder {
             self.access.newest.insert(name.clone(), record.serial.to_owned());
+            self.certified_in_rotation(turn.actor, name, record.authority);
         }
         self.access.issued.insert(record.serial.to_owned(), issued);
         turn.say(Event::Access(AccessEvent::CertificateIssued {
@@ -142,6 +143,7 @@ impl Fsm {
         if self.access.issued.contains_key(record.serial) {
             return Err(Rejection::IdTaken { id: record.serial.to_owned() });
         }
+        self.check_authority(record.authority)?;
         match record.holder {
             Holder::User { name } => self.check_enabled(name)?,
             // Joining, a node is not known yet; later it has to be.

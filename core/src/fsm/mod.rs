@@ -12,6 +12,7 @@ use crate::access::Access;
 use crate::actor::{Actor, authorize};
 use crate::allocation::Allocation;
 use crate::audit::{self, AuditBody, AuditRecord};
+use crate::authority::Authorities;
 use crate::command::{Command, Envelope};
 use crate::controller::Roster;
 use crate::event::Event;
@@ -28,6 +29,7 @@ use crate::time::Timestamp;
 
 mod access;
 mod adoption;
+mod authority;
 mod book;
 mod clearing;
 mod cluster;
@@ -56,7 +58,7 @@ pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
 pub use storm::Freeze;
 
 /// Highest cluster version this build can run at.
-pub const CLUSTER_VERSION_MAX: u32 = 3;
+pub const CLUSTER_VERSION_MAX: u32 = 4;
 /// Finished jobs kept in memory; older ones live on in the audit log.
 pub const FINISHED_JOBS_KEPT: usize = 10_000;
 /// Ended reservations kept in memory.
@@ -110,6 +112,9 @@ pub struct Fsm {
     /// Certificates and accounts.
     #[serde(default)]
     access: Access,
+    /// The certificate authority, where it was ever exchanged.
+    #[serde(default, skip_serializing_if = "Authorities::is_untouched")]
+    authorities: Authorities,
     audit_seq: u64,
     audit_head: Option<String>,
     /// The restore this incarnation began with, if it did.
@@ -260,6 +265,7 @@ impl Fsm {
             | Command::SetLiveness { .. }
             | Command::SuspendNode { .. }
             | Command::CheckState { .. }
+            | Command::Authority(_)
             | Command::RecordRefusals { .. } => Ok(()),
             Command::Access(command) => self.check_access(actor, command),
         }
@@ -309,6 +315,7 @@ impl Fsm {
             // Compared by the shell, which knows what this replica had; the state does not change.
             Command::CheckState { .. } => Ok(Reply::Done),
             Command::Access(command) => self.apply_access(turn, command),
+            Command::Authority(command) => self.apply_authority(turn, command),
         }
     }
 

@@ -23,6 +23,7 @@ pub fn to_status(rejection: &Rejection) -> Status {
         | Rejection::PlanStale { .. }
         | Rejection::ClusterVersion { .. }
         | Rejection::BreaksQuorum { .. }
+        | Rejection::Authority { .. }
         | Rejection::WrongCluster { .. }
         | Rejection::InUse { .. }
         | Rejection::RequestTooOld { .. } => Code::FailedPrecondition,

@@ -349,8 +349,9 @@ pub async fn dial_pinned(
 pub enum PinnedDialError {
     #[error(
         "the controller at {address} does not own the key pinned in the token. Either the token is \
-         from another fleet, or somebody sits between this machine and the controller (man in the \
-         middle). The secret was not sent. ({detail})"
+         from another fleet, or was made before this one exchanged its authority (make a new one), \
+         or somebody sits between this machine and the controller (man in the middle). The secret \
+         was not sent. ({detail})"
     )]
     WrongPin { address: Address, detail: CertificateFault },
     #[error(

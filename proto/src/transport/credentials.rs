@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::crypto_provider;
 use super::files::{self, FileError};
-use super::identity::{CertificateFault, PeerCertificate};
+use super::identity::{CertificateFault, PeerCertificate, is_signed_by, key_pin_of};
 use super::peer::Revocations;
 use super::token::SpkiPin;
 use super::verify::{ClientCheck, ClientVerifier, PinCheck, ServerCheck, ServerVerifier};
@@ -50,7 +50,7 @@ pub enum CredentialError {
     Verifier(#[from] rustls::server::VerifierBuilderError),
 }
 
-/// Certificate chain (leaf first, CA last), key and trusted CAs of one process. Immutable.
+/// Certificate chain (leaf first, what others vouch, CAs last), key and trusted CAs of one process. Immutable.
 pub struct Credentials {
     leaf: PeerCertificate,
     chain: Vec<CertificateDer<'static>>,
@@ -107,14 +107,36 @@ impl Credentials {
         &self.authorities
     }
 
-    fn server_config(&self, revocations: &Revocations) -> Result<ServerConfig, CredentialError> {
+    /// The pin of the trusted authority that signed the own certificate; none if that is not trusted here.
+    pub fn signer(&self) -> Option<SpkiPin> {
+        let leaf = self.chain.first()?;
+        let signed = |authority: &&CertificateDer<'_>| is_signed_by(leaf, authority) == Ok(true);
+        key_pin_of(self.authorities.iter().find(signed)?).ok()
+    }
+
+    /// The own certificate.
+    pub fn leaf_der(&self) -> &[u8] {
+        self.chain.first().map_or(&[], |leaf| leaf.as_ref())
+    }
+
+    /// Whether peers are shown the same by these, and the same ones are trusted.
+    pub fn is_same(&self, other: &Credentials) -> bool {
+        self.chain == other.chain && self.authorities == other.authorities
+    }
+
+    /// Whether peers are shown this certificate too, beside the own one.
+    pub fn shows(&self, certificate: &[u8]) -> bool {
+        self.chain.iter().any(|shown| shown.as_ref() == certificate)
+    }
+
+    fn client_check(&self, revocations: &Revocations) -> Result<ClientCheck, CredentialError> {
+        let cluster = self.leaf.identity.cluster.clone();
+        let (roots, revocations) = (self.roots.clone(), revocations.clone());
+        Ok(ClientCheck::new(cluster, roots, revocations, crypto_provider())?)
+    }
+
+    fn server_config(&self, check: Arc<ClientCheck>) -> Result<ServerConfig, CredentialError> {
         let provider = crypto_provider();
-        let check = ClientCheck::new(
-            self.leaf.identity.cluster.clone(),
-            self.roots.clone(),
-            revocations.clone(),
-            provider.clone(),
-        )?;
         let verifier = Arc::new(ClientVerifier { check, provider: provider.clone() });
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -182,6 +204,7 @@ impl fmt::Debug for Credentials {
 
 struct Loaded {
     credentials: Arc<Credentials>,
+    check: Arc<ClientCheck>,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
 }
@@ -227,6 +250,11 @@ impl SharedCredentials {
         &self.revocations
     }
 
+    /// What is asked of peers now.
+    pub(super) fn client_check(&self) -> Arc<ClientCheck> {
+        self.loaded.load().check.clone()
+    }
+
     pub(super) fn server_config(&self) -> Arc<ServerConfig> {
         self.loaded.load().server.clone()
     }
@@ -237,8 +265,10 @@ impl SharedCredentials {
 }
 
 fn build(credentials: Credentials, revocations: &Revocations) -> Result<Loaded, CredentialError> {
+    let check = Arc::new(credentials.client_check(revocations)?);
     Ok(Loaded {
-        server: Arc::new(credentials.server_config(revocations)?),
+        server: Arc::new(credentials.server_config(check.clone())?),
+        check,
         client: Arc::new(credentials.client_config()?),
         credentials: Arc::new(credentials),
     })

@@ -53,6 +53,13 @@ pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileErro
     File::open(folder).and_then(|f| f.sync_all()).map_err(failed("flush", folder))
 }
 
+/// Removes a file for good: it does not come back after a power cut.
+pub fn remove(path: &Path) -> Result<(), FileError> {
+    fs::remove_file(path).map_err(failed("remove", path))?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    File::open(folder).and_then(|f| f.sync_all()).map_err(failed("flush", folder))
+}
+
 fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(mode);

@@ -113,7 +113,7 @@ pub enum CertificateFault {
     Unreadable { reason: String },
     #[error("the certificate belongs to a certificate authority, not to a peer")]
     IsAuthority,
-    #[error("the certificate was not issued by this fleet's authority")]
+    #[error("the certificate was not issued by an authority that is trusted here")]
     UntrustedIssuer,
     #[error("the certificate's signature or chain is wrong: {reason}")]
     BadChain { reason: String },
@@ -246,6 +246,12 @@ impl PeerCertificate {
 /// The pin of any certificate's public key, CA or leaf.
 pub fn key_pin_of(der: &[u8]) -> Result<SpkiPin, CertificateFault> {
     Ok(SpkiPin::of_spki(parse_x509(der)?.public_key().raw))
+}
+
+/// Whether the key of the certificate `by` signed `der`.
+pub fn is_signed_by(der: &[u8], by: &[u8]) -> Result<bool, CertificateFault> {
+    let by = parse_x509(by)?;
+    Ok(parse_x509(der)?.verify_signature(Some(by.public_key())).is_ok())
 }
 
 /// Whether the certificate belongs to an authority.

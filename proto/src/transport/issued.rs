@@ -8,7 +8,9 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 
 use super::credentials::{CredentialError, Credentials};
 use super::crypto_provider;
-use super::identity::{CertificateFault, Identity, PeerCertificate, is_authority, key_pin_of};
+use super::identity::{
+    CertificateFault, Identity, PeerCertificate, is_authority, is_signed_by, key_pin_of,
+};
 use super::keys::{OwnKey, certificate_pem};
 use super::limits::CHAIN_LENGTH_MAX;
 use super::peer::Revocations;
@@ -48,7 +50,8 @@ pub struct Accepted {
     pub now_unix_ms: u64,
 }
 
-/// Checks a reply: our key, a CA we know by its pin, and an identity for which `expected` holds.
+/// Checks a reply: our key, a CA we know by its pin or by one we know, and an identity for which `expected`
+/// holds.
 pub fn accept(
     reply: Option<IssuedCertificate>,
     key: &OwnKey,
@@ -57,9 +60,7 @@ pub fn accept(
     is_expected: impl Fn(&Identity) -> bool,
 ) -> Result<Accepted, IssuedFault> {
     let reply = reply.ok_or(IssuedFault::Missing)?;
-    if !is_authority(&reply.ca_der)? || !authorities.contains(&key_pin_of(&reply.ca_der)?) {
-        return Err(IssuedFault::OtherAuthority);
-    }
+    let roots = known_roots(&reply, authorities)?;
     let leaf = PeerCertificate::parse(&reply.certificate_der)?;
     if !is_expected(&leaf.identity) {
         let expected = expected.to_owned();
@@ -67,13 +68,16 @@ pub fn accept(
     }
     // By the certificate's own time: this machine's clock may be wrong, and is told so elsewhere.
     let issued_at = UnixTime::since_unix_epoch(Duration::from_secs(leaf.not_before));
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from(reply.ca_der.as_slice()).into_owned()).map_err(fault_of)?;
     let provider = crypto_provider();
     let cluster = leaf.identity.cluster.clone();
     let check = ClientCheck::new(cluster, Arc::new(roots), Revocations::default(), provider)
         .map_err(CredentialError::Verifier)?;
-    check.check(&CertificateDer::from(reply.certificate_der.as_slice()), &[], issued_at)?;
+    let vouched: Vec<CertificateDer<'_>> =
+        reply.vouched_der.iter().map(|der| CertificateDer::from(der.as_slice())).collect();
+    check.check(&CertificateDer::from(reply.certificate_der.as_slice()), &vouched, issued_at)?;
+    if !is_signed_by(&reply.certificate_der, &reply.ca_der)? {
+        return Err(IssuedFault::OtherAuthority);
+    }
     if !key.matches(&reply.certificate_der)? {
         return Err(IssuedFault::OtherKey);
     }
@@ -92,6 +96,25 @@ pub fn accept(
         controllers: reply.controllers,
         now_unix_ms: reply.now_unix_ms,
     })
+}
+
+/// Those of the authorities in the reply that we know by their pins. One that we do not know counts by what one
+/// of these vouches.
+fn known_roots(
+    reply: &IssuedCertificate,
+    authorities: &[SpkiPin],
+) -> Result<RootCertStore, IssuedFault> {
+    let mut roots = RootCertStore::empty();
+    let others = reply.trusted_der.iter().take(CHAIN_LENGTH_MAX);
+    for der in std::iter::once(&reply.ca_der).chain(others) {
+        if is_authority(der)? && authorities.contains(&key_pin_of(der)?) {
+            roots.add(CertificateDer::from(der.as_slice()).into_owned()).map_err(fault_of)?;
+        }
+    }
+    if roots.is_empty() || !is_authority(&reply.ca_der)? {
+        return Err(IssuedFault::OtherAuthority);
+    }
+    Ok(roots)
 }
 
 /// The authority that signed and the others that the fleet trusts: it is the fleet that says so.

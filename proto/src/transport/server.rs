@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -38,7 +38,7 @@ use super::limits::{
     PENDING_RESET_STREAMS_MAX, REFUSED_BYTES_MAX, REFUSED_LINGER, REVOKED_LINGER,
     STREAMS_PER_CONNECTION_MAX,
 };
-use super::peer::{CertifiedPeer, Gate, PeerIdentity, Revocations};
+use super::peer::{CertifiedPeer, Gate, PeerIdentity};
 use super::refusals::Refusals;
 use super::slots::{Slot, Slots};
 use super::verify::fault_of;
@@ -213,6 +213,8 @@ impl Accept {
     ) {
         // Latency of small messages; a failure costs only that.
         drop(stream.set_nodelay(true));
+        // Before the configuration is read: a change in between is not missed.
+        let generations = self.credentials.changes();
         let acceptor = TlsAcceptor::from(self.credentials.server_config());
         let limit = self.limits.handshake_timeout;
         let stream = match timeout(limit, acceptor.accept(stream).into_fallible()).await {
@@ -242,6 +244,8 @@ impl Accept {
             }
         };
         let lifetime = lifetime.unwrap_or(self.limits.anonymous_lifetime);
+        let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let shown: Vec<_> = shown.iter().map(|one| one.clone().into_owned()).collect();
         let (key, max) = match &peer {
             PeerIdentity::Certified(certified) => (
                 PeerKey::Identity(certified.certificate.identity.to_string()),
@@ -255,8 +259,7 @@ impl Accept {
             return self.refusals.note("too_many_connections", &peer, &"too many connections");
         };
         let io = PeerIo::Tls(Box::new(stream));
-        let revocations = self.credentials.revocations().clone();
-        let watch = Watch::new(lifetime, &revocations);
+        let watch = Watch::new(lifetime, &self.credentials, generations, shown);
         let stream = PeerStream::new(io, peer, Some(watch), slot);
         // The receiver is gone only when the listener was dropped.
         drop(timeout(limit, self.accepted.send(stream)).await);
@@ -334,7 +337,7 @@ pub(super) enum PeerIo {
 }
 
 /// One connection with its peer. It ends by itself when the peer's certificate expires, and soon
-/// after it is revoked, whatever streams are open on it.
+/// after it is revoked or its authority is trusted no more, whatever streams are open on it.
 #[derive(Debug)]
 pub struct PeerStream {
     io: PeerIo,
@@ -343,42 +346,71 @@ pub struct PeerStream {
     _slot: Slot<PeerKey>,
 }
 
-/// When a connection ends: with its certificate, or soon after that was revoked.
+/// When a connection ends: with its certificate, or soon after that was revoked or its authority given up.
 pub(super) struct Watch {
     ends: Pin<Box<Sleep>>,
     why: &'static str,
     lists: WatchStream<Arc<BTreeSet<String>>>,
-    revocations: Revocations,
-    revoked: bool,
+    /// Each time the own credentials change, and with them who is trusted.
+    generations: WatchStream<u64>,
+    credentials: SharedCredentials,
+    /// The chain that the peer has shown; empty for one without a certificate.
+    shown: Vec<CertificateDer<'static>>,
+    refused: bool,
 }
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("revoked", &self.revoked).finish_non_exhaustive()
+        f.debug_struct("Watch").field("refused", &self.refused).finish_non_exhaustive()
     }
 }
 
 impl Watch {
-    fn new(lifetime: Duration, revocations: &Revocations) -> Self {
+    fn new(
+        lifetime: Duration,
+        credentials: &SharedCredentials,
+        generations: watch::Receiver<u64>,
+        shown: Vec<CertificateDer<'static>>,
+    ) -> Self {
         Self {
             ends: Box::pin(sleep(lifetime)),
             why: "the time of this connection's peer is over",
-            lists: revocations.changes(),
-            revocations: revocations.clone(),
-            revoked: false,
+            lists: credentials.revocations().changes(),
+            generations: WatchStream::from_changes(generations),
+            credentials: credentials.clone(),
+            shown,
+            refused: false,
+        }
+    }
+
+    /// Whether the chain that was shown would not be let in any more.
+    fn is_trusted_no_more(&self) -> bool {
+        let Some((leaf, rest)) = self.shown.split_first() else { return false };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let check = self.credentials.client_check();
+        check.check(leaf, rest, UnixTime::since_unix_epoch(now)).is_err()
+    }
+
+    fn refuse(&mut self, why: &'static str) {
+        if !std::mem::replace(&mut self.refused, true) {
+            self.why = why;
+            let at = self.ends.deadline().min(Instant::now() + REVOKED_LINGER);
+            self.ends.as_mut().reset(at);
         }
     }
 
     /// Why the connection must end now, if it must; otherwise wakes the task again when it may.
     fn poll_end(&mut self, peer: &PeerIdentity, context: &mut Context<'_>) -> Option<&'static str> {
         while let Poll::Ready(Some(_)) = Pin::new(&mut self.lists).poll_next(context) {
-            let refused = |certificate| self.revocations.check(certificate).is_err();
-            if !self.revoked && peer.certificate().is_some_and(refused) {
-                self.revoked = true;
-                self.why = "the certificate of this connection's peer was revoked";
-                let soon = Instant::now() + REVOKED_LINGER;
-                let at = self.ends.deadline().min(soon);
-                self.ends.as_mut().reset(at);
+            let revocations = self.credentials.revocations();
+            let refused = |certificate| revocations.check(certificate).is_err();
+            if peer.certificate().is_some_and(refused) {
+                self.refuse("the certificate of this connection's peer was revoked");
+            }
+        }
+        while let Poll::Ready(Some(_)) = Pin::new(&mut self.generations).poll_next(context) {
+            if self.is_trusted_no_more() {
+                self.refuse("the authority of this connection's peer is trusted no more");
             }
         }
         self.ends.as_mut().poll(context).is_ready().then_some(self.why)

@@ -242,7 +242,7 @@ fn error_of(fault: CertificateFault) -> Error {
 
 /// [`ClientCheck`] as rustls wants it.
 pub(super) struct ClientVerifier {
-    pub(super) check: ClientCheck,
+    pub(super) check: Arc<ClientCheck>,
     pub(super) provider: Arc<CryptoProvider>,
 }
 

@@ -83,15 +83,17 @@ fn swapped_dropped_and_endless_lines_are_noticed() {
 #[test]
 fn without_a_signature_an_authority_does_not_vouch() {
     let text = export(Format::JsonLines);
-    let failure = check(text.as_bytes(), Path::new("-"), Some(b"ca")).unwrap_err();
+    let failure = check(text.as_bytes(), Path::new("-"), Some(&[b"ca".to_vec()])).unwrap_err();
     assert!(failure.message.starts_with("standard input is not a whole audit log"), "{failure:?}");
 }
 
 #[test]
 fn a_certificate_is_found_in_pem_and_nothing_else() {
     let pem = "x\n-----BEGIN CERTIFICATE-----\nAQID\nBA==\n-----END CERTIFICATE-----\n";
-    assert_eq!(certificate(pem), Some(vec![1, 2, 3, 4]));
+    let one = vec![1, 2, 3, 4];
+    assert_eq!(certificates(pem), Some(vec![one.clone()]));
+    assert_eq!(certificates(&format!("{pem}{pem}")), Some(vec![one.clone(), one]));
     for bad in ["", "AQID", "-----BEGIN CERTIFICATE-----\nAQID"] {
-        assert_eq!(certificate(bad), None);
+        assert_eq!(certificates(bad), None);
     }
 }

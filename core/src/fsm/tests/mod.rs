@@ -3,6 +3,7 @@
 
 mod access;
 mod adoption;
+pub(crate) mod authority;
 mod controllers;
 mod endurance;
 mod eviction;

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status};
 
 use crate::transport::credentials::{Credentials, SharedCredentials};
-use crate::transport::keys::certificate_pem;
+use crate::transport::keys::{OwnKey, certificate_pem};
 use crate::transport::limits::ENROLL_MESSAGE_BYTES_MAX;
 use crate::transport::server::{ListenerLimits, TlsListener, server_builder};
 use crate::transport::token::SpkiPin;
@@ -67,6 +67,7 @@ impl Leaf {
 pub(super) struct Ca {
     pub der: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
+    params: CertificateParams,
 }
 
 impl Ca {
@@ -77,7 +78,13 @@ impl Ca {
         params.distinguished_name.push(DnType::CommonName, CLUSTER);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         let der = params.self_signed(&key).unwrap().der().clone();
-        Self { der, issuer: Issuer::new(params, key) }
+        Self { der, issuer: Issuer::new(params.clone(), key), params }
+    }
+
+    /// The name and key of `other`, certified by this one.
+    pub(super) fn vouch(&self, other: &Ca) -> CertificateDer<'static> {
+        let certified = other.params.clone().signed_by(other.issuer.key(), &self.issuer);
+        certified.unwrap().der().clone()
     }
 
     pub(super) fn pin(&self) -> SpkiPin {
@@ -87,6 +94,15 @@ impl Ca {
     /// DER of the leaf and PEM of its new key.
     pub(super) fn leaf(&self, leaf: &Leaf) -> (CertificateDer<'static>, String) {
         let key = KeyPair::generate().unwrap();
+        (self.certify_key(leaf, &key), key.serialize_pem())
+    }
+
+    /// DER of a leaf for this key.
+    pub(super) fn certify(&self, leaf: &Leaf, key: &OwnKey) -> CertificateDer<'static> {
+        self.certify_key(leaf, &KeyPair::from_pem(key.to_pem().expose()).unwrap())
+    }
+
+    fn certify_key(&self, leaf: &Leaf, key: &KeyPair) -> CertificateDer<'static> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         let uri = |uri: &String| SanType::URI(uri.as_str().try_into().unwrap());
@@ -100,8 +116,7 @@ impl Ca {
         params.extended_key_usages = leaf.usages.clone();
         params.is_ca =
             if leaf.is_ca { IsCa::Ca(BasicConstraints::Unconstrained) } else { IsCa::ExplicitNoCa };
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        (certificate.der().clone(), key.serialize_pem())
+        params.signed_by(key, &self.issuer).unwrap().der().clone()
     }
 
     pub(super) fn credentials(&self, leaf: &Leaf) -> Credentials {

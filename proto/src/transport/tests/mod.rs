@@ -6,5 +6,6 @@ mod bad_certificates;
 mod connections;
 mod fixture;
 mod hostile;
+mod rotation;
 mod texts;
 mod unix_sockets;

@@ -1,0 +1,75 @@
+//! Takes the exchange of the certificate authority from step to step, once whoever it waits for is there.
+//!
+//! Called by `members_loop` each time it looks round; nothing is done, and nothing kept in memory, while none is
+//! under way. The state machine checks each step again.
+
+use std::collections::BTreeSet;
+
+use fleet_core::Fsm;
+use fleet_core::authority::{AuthorityCommand, NODES_PER_COMMAND_MAX, Stage};
+use fleet_core::command::Command;
+use fleet_core::name::NodeName;
+
+use super::propose;
+use crate::api::Context;
+
+/// One look at where it stands, and the step that is due.
+pub(super) async fn step(context: &Context) {
+    let under_way = context.raft.read(|fsm| {
+        let rotation = fsm.authorities().rotation.as_ref()?;
+        Some((rotation.stage, rotation.to.pin.clone()))
+    });
+    match under_way {
+        None => {}
+        Some((Stage::Spreading, pin)) => {
+            let (controllers, missing) = context.controllers_with_key(&pin).await;
+            if missing.is_empty() && covers_roster(context, &controllers) {
+                tracing::info!(pin, "every controller has the new authority's key: it signs now");
+                command(context, AuthorityCommand::BeginMoving { controllers }).await;
+            }
+        }
+        Some((Stage::Moving, pin)) => {
+            let nodes = newly_moved(context, &pin);
+            if !nodes.is_empty() {
+                command(context, AuthorityCommand::NoteMoved { nodes }).await;
+            }
+            if !context.raft.read(|fsm| fsm.waiting_in_rotation().is_over()) {
+                return;
+            }
+            let (controllers, missing) = context.controllers_moved(&pin).await;
+            if missing.is_empty() && covers_roster(context, &controllers) {
+                tracing::info!(pin, "nobody needs the old authority: it is trusted no more");
+                command(context, AuthorityCommand::FinishRotation { controllers }).await;
+            }
+        }
+    }
+}
+
+async fn command(context: &Context, command: AuthorityCommand) {
+    // What was refused is looked at again.
+    propose(context, Command::Authority(command)).await;
+}
+
+/// There is a moment in which a new cluster has nobody on its roster.
+fn covers_roster(context: &Context, controllers: &BTreeSet<u64>) -> bool {
+    context.raft.read(|fsm| {
+        let members = fsm.roster().members();
+        !members.is_empty() && members.keys().all(|id| controllers.contains(id))
+    })
+}
+
+/// Nodes that are linked with a certificate of the new authority, and were not noted yet.
+fn newly_moved(context: &Context, pin: &str) -> BTreeSet<NodeName> {
+    let linked = context.sessions.certificates();
+    let moved = |fsm: &Fsm| {
+        let rotation = fsm.authorities().rotation.as_ref()?;
+        let issued = &fsm.access().issued;
+        let is_new = |(node, serial): &(NodeName, String)| {
+            !rotation.nodes.contains(node)
+                && issued.get(serial).is_some_and(|issued| issued.authority == pin)
+        };
+        let found = linked.into_iter().filter(is_new).map(|(node, _)| node);
+        Some(found.take(NODES_PER_COMMAND_MAX).collect())
+    };
+    context.raft.read(moved).unwrap_or_default()
+}
