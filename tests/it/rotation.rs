@@ -110,6 +110,7 @@ fn the_authority_is_exchanged_under_a_running_job() -> Result<()> {
     lab.expect_in_logs("no link to a controller", "the test locks an agent out");
     lab.expect_in_logs("key did not come", "the test stops a controller that is asked for it");
     lab.expect_in_logs("the link closed", "the test locks an agent out");
+    lab.expect_in_logs("failed to send HeartbeatProgress", "openraft says so when a leader stops");
     let mut steps = Steps::default();
     let mut found = None;
     steps.step("a job runs, an export is signed, certificates are in use", || {
