@@ -137,7 +137,7 @@ pub struct RaftStatus {
 #[derive(Clone)]
 pub struct RaftHandle {
     pub(super) raft: Raft,
-    view: Arc<View>,
+    pub(super) view: Arc<View>,
     pub(super) log: LogStore,
     audit: AuditStore,
     leadership: watch::Receiver<Leadership>,
@@ -579,6 +579,7 @@ impl RaftHandle {
 
     /// Makes a snapshot now, without waiting for the next one that is due.
     pub async fn snapshot(&self) -> Result<(), ReadError> {
+        self.view.snapshots.ask();
         self.raft.trigger().snapshot().await.map_err(|e| ReadError::Fatal(e.to_string()))
     }
 

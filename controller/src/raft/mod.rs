@@ -37,6 +37,7 @@ mod start;
 mod state_machine;
 mod types;
 mod watermark;
+mod worth;
 mod writer;
 
 #[cfg(test)]

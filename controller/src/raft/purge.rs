@@ -4,6 +4,7 @@
 //! outgrow a bound before that, this asks for a snapshot, and then for the purge of all it holds. A follower
 //! that lagged behind gets the snapshot. One task, ended with consensus.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
@@ -16,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 impl RaftHandle {
     /// From now on the log's entries take about `bytes_max` bytes at most.
     pub(super) fn bound_log(&self, bytes_max: usize) {
-        let (raft, log) = (self.raft.clone(), self.log.clone());
+        let (raft, log, view) = (self.raft.clone(), self.log.clone(), Arc::clone(&self.view));
         tokio::spawn(async move {
             let mut metrics = raft.metrics();
             while metrics.changed().await.is_ok() {
@@ -31,6 +32,7 @@ impl RaftHandle {
                 let asked = if snapshot > purged {
                     raft.trigger().purge_log(snapshot).await
                 } else if applied > snapshot {
+                    view.snapshots.ask();
                     raft.trigger().snapshot().await
                 } else {
                     Ok(())

@@ -26,7 +26,7 @@ use crate::audit::{AUDIT_FILE, AuditError, AuditStore};
 pub const ELECTION_MS: u64 = 600;
 /// Heartbeats in the shortest election timeout.
 const HEARTBEATS: u64 = 4;
-/// Entries after which a snapshot is made.
+/// Entries after which a snapshot is made, if it is worth its bytes (`worth.rs`).
 const SNAPSHOT_EVERY: u64 = 5_000;
 /// Entries kept in the log although a snapshot contains them, for followers that lag a little.
 const ENTRIES_KEPT: u64 = 1_000;

@@ -17,11 +17,11 @@ use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use tokio::sync::watch;
 
 use super::about::CORE;
-use super::codec::StoredLogId;
 use super::divergence::{self, OwnCheck};
 use super::fatal::{Fatal, FatalHook};
 use super::snapshot::{ReadSnapshot, SnapshotData, SnapshotFile};
 use super::types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig};
+use super::worth::SnapshotWorth;
 use crate::audit::AuditStore;
 use crate::blocking::blocking;
 
@@ -31,6 +31,7 @@ pub(crate) struct View {
     fsm: RwLock<Fsm>,
     applied: watch::Sender<u64>,
     evictions: Evictions,
+    pub(super) snapshots: SnapshotWorth,
 }
 
 /// Evictions begun by commands that this controller proposed, since its start.
@@ -146,10 +147,12 @@ impl StateMachine {
         apply: Apply,
         fatal: FatalHook,
     ) -> Result<StateMachine, RestoreError> {
+        let worth = SnapshotWorth::default();
         let (fsm, meta) = match snapshot {
             None => (Fsm::new(), SnapshotMeta::default()),
             Some((description, body)) => {
                 let meta = description.to_meta().map_err(RestoreError::Unreadable)?;
+                worth.made(last_index(&meta), body.len());
                 (decode(&body)?, meta)
             }
         };
@@ -158,12 +161,13 @@ impl StateMachine {
             return Err(RestoreError::NewerCluster { found, max });
         }
         check_audit(&fsm, &audit)?;
-        let applied = watch::Sender::new(meta.last_log_id.map_or(0, |id| id.index));
+        let applied = watch::Sender::new(last_index(&meta));
         Ok(StateMachine {
             view: Arc::new(View {
                 fsm: RwLock::new(fsm),
                 applied,
                 evictions: Evictions::default(),
+                snapshots: worth,
             }),
             apply,
             last: meta.last_log_id,
@@ -251,6 +255,11 @@ impl StateMachine {
     }
 }
 
+/// Index of the last entry in a snapshot; 0 for none.
+fn last_index(meta: &SnapshotMeta) -> u64 {
+    meta.last_log_id.map_or(0, |id| id.index)
+}
+
 fn decode(body: &[u8]) -> Result<Fsm, RestoreError> {
     Fsm::from_snapshot(body).map_err(|e| RestoreError::Unreadable(e.to_string()))
 }
@@ -287,8 +296,14 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         Ok(())
     }
 
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder> {
+        let due = self.view.snapshots.is_due(last_index(&self.meta()));
+        if force || due { Some(self.get_snapshot_builder().await) } else { None }
+    }
+
     async fn get_snapshot_builder(&mut self) -> Builder {
         Builder {
+            view: Arc::clone(&self.view),
             fsm: self.view.read(Fsm::clone),
             meta: self.meta(),
             snapshots: Arc::clone(&self.snapshots),
@@ -307,9 +322,10 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             self.fatal.store_failed("installing a snapshot", error);
         })?;
         self.view.write(|state| *state = fsm);
+        self.view.snapshots.made(last_index(meta), snapshot.len());
         self.last = meta.last_log_id;
         self.membership = meta.last_membership.clone();
-        self.view.applied.send_replace(meta.last_log_id.map_or(0, |id| id.index));
+        self.view.applied.send_replace(last_index(meta));
         Ok(())
     }
 
@@ -342,6 +358,7 @@ async fn install(
 /// A copy of the state on its way to disk.
 #[derive(Debug)]
 pub(crate) struct Builder {
+    view: Arc<View>,
     fsm: Fsm,
     meta: SnapshotMeta,
     snapshots: Arc<SnapshotFile>,
@@ -366,11 +383,8 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         let (meta, snapshot) = built.inspect_err(|error| {
             self.fatal.store_failed("writing a snapshot", error);
         })?;
-        tracing::info!(
-            log_index = meta.last_log_id.map(|id| StoredLogId::from(id).index),
-            bytes = snapshot.len(),
-            "snapshot written"
-        );
+        self.view.snapshots.made(last_index(&meta), snapshot.len());
+        tracing::info!(log_index = last_index(&meta), bytes = snapshot.len(), "snapshot written");
         Ok(Snapshot { meta, snapshot })
     }
 }

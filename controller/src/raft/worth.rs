@@ -1,0 +1,62 @@
+//! Whether a snapshot is worth its bytes.
+//!
+//! openraft asks the state machine every so many entries. A snapshot is the whole state, so with a large state
+//! and many small changes one after another would be written, on every member. It is due once the entries since
+//! the last one take about as much as that took: whatever the state's size, at most as much goes into snapshots
+//! as into the log. It never holds back one that somebody asked for.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What an entry takes in the log, about.
+const ENTRY_BYTES: u64 = 500;
+/// A snapshot smaller than this costs nothing to speak of.
+const SMALL_BYTES: u64 = 1 << 20;
+
+/// The newest snapshot, and whether somebody waits for another.
+#[derive(Debug, Default)]
+pub(crate) struct SnapshotWorth {
+    bytes: AtomicU64,
+    /// Of the last entry in it.
+    index: AtomicU64,
+    asked: AtomicBool,
+}
+
+impl SnapshotWorth {
+    /// A snapshot that ends with entry `index` was made, read or received.
+    pub(crate) fn made(&self, index: u64, bytes: usize) {
+        self.index.fetch_max(index, Ordering::Relaxed);
+        self.bytes.store(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// The next one is due whatever it costs.
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one that would end with entry `applied` is to be made.
+    pub(crate) fn is_due(&self, applied: u64) -> bool {
+        let asked = self.asked.swap(false, Ordering::Relaxed);
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let since = applied.saturating_sub(self.index.load(Ordering::Relaxed));
+        asked || bytes < SMALL_BYTES || since.saturating_mul(ENTRY_BYTES) >= bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_state_is_written_as_often_as_its_log_grows_by_as_much() {
+        let worth = SnapshotWorth::default();
+        assert!(worth.is_due(5_000), "there is none yet");
+        worth.made(5_000, 1 << 19);
+        assert!(worth.is_due(5_001), "it is small");
+        worth.made(5_001, 50_000_000);
+        assert!(!worth.is_due(105_000));
+        assert!(worth.is_due(105_001));
+        worth.ask();
+        assert!(worth.is_due(5_002), "somebody asked for it");
+        assert!(!worth.is_due(5_002), "and got it");
+    }
+}
