@@ -28,6 +28,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// After a look at the state, a link waits this long for each agent that is connected before it looks again: all
 /// links together look at most so often, however fast the log grows. The first look after a pause is at once.
 const LOOK_PAUSE_PER_AGENT: Duration = Duration::from_micros(20);
+/// A shorter pause is none: the timer counts in milliseconds, and a few links may look as often as they like.
+const LOOK_PAUSE_MIN: Duration = Duration::from_millis(1);
 
 /// Agents that move to another authority do so one in this time, on average, and all within the other.
 const MOVE_EVERY_MS: u64 = 20;
@@ -141,7 +143,10 @@ impl Link {
                 Some(ask) = asks.recv() => self.pass_on(ask).await,
                 changed = changed_after(look_at, &mut applied) => match changed {
                     Ok(()) => {
-                        look_at = Instant::now() + self.context.sessions.pause(LOOK_PAUSE_PER_AGENT);
+                        let pause = self.context.sessions.pause(LOOK_PAUSE_PER_AGENT);
+                        if pause >= LOOK_PAUSE_MIN {
+                            look_at = Instant::now() + pause;
+                        }
                         self.send_desired().await
                     }
                     Err(_) => Err(End::Tell(Status::unavailable("this controller is stopping"))),
