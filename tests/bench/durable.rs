@@ -22,7 +22,7 @@ const PAIRS: usize = 300;
 const WARM_UP: usize = 10;
 /// Clients at the same time, and how long they go on.
 const CLIENTS: usize = 64;
-const CROWD: Duration = Duration::from_secs(10);
+const CROWD: Duration = Duration::from_secs(5);
 /// Far ahead, so that no agent has a part in it; each client has its own hour, so that none is refused.
 const AHEAD: Duration = Duration::from_secs(20 * 24 * 3600);
 const SLOT: Duration = Duration::from_secs(3600);

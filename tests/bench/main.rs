@@ -165,14 +165,15 @@ fn three_controllers(
     flock::raise_files()?;
     let cluster = Cluster::start_with(&state, folder, (CONTROLLERS, ELECTION_MS), 1, GPUS)?;
     let belongings = Belongings::of(folder, &state)?;
+    // Before the rows after which the controllers remember many thousands of answers.
+    if bench.wants("failover") {
+        step("leaders that are killed");
+        rows.extend(failover::rows(bench, &cluster)?);
+    }
     if bench.wants("replicated") {
         let etcd = etcd_of(folder)?;
         step("reservations on three controllers");
         rows.extend(replicated::rows(bench, &cluster, etcd.as_ref(), folder)?);
-    }
-    if bench.wants("failover") {
-        step("leaders that are killed");
-        rows.extend(failover::rows(bench, &cluster)?);
     }
     // Last: it leaves a killed controller, and a state with thousands of nodes.
     if bench.wants("agents") {

@@ -18,8 +18,9 @@ use crate::api::meta;
 
 /// One try. A controller that knows no leader says so sooner, and one that was killed is known to be gone.
 const TRY_MAX: Duration = Duration::from_secs(10);
-/// Tries of one call. Not a time: a machine that stood still must not end the bench.
-const TRIES_MAX: usize = 300;
+/// Tries of one call, every other of which follows a pause. Not a time: a machine that stood still must not end the
+/// bench.
+const TRIES_MAX: usize = 3_000;
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
 
