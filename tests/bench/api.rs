@@ -82,19 +82,24 @@ impl Api {
         starts_at_unix_ms: u64,
         length: Duration,
     ) -> Result<Reservation> {
-        let message = CreateReservationRequest {
-            meta: meta(),
-            gpus: Some(GpuWish { count: 1, ..Default::default() }),
-            starts_at_unix_ms,
-            length_ms: length.as_millis() as u64,
-            ..Default::default()
-        };
+        let message = one_gpu(starts_at_unix_ms, length);
         Ok(self.0.create_reservation(request(message)).await?.into_inner())
     }
 
     pub(crate) async fn release(&mut self, id: String) -> Result<Reservation> {
         let message = ReleaseReservationRequest { meta: meta(), id };
         Ok(self.0.release_reservation(request(message)).await?.into_inner())
+    }
+}
+
+/// A wish for one GPU from `starts_at_unix_ms`.
+pub(crate) fn one_gpu(starts_at_unix_ms: u64, length: Duration) -> CreateReservationRequest {
+    CreateReservationRequest {
+        meta: meta(),
+        gpus: Some(GpuWish { count: 1, ..Default::default() }),
+        starts_at_unix_ms,
+        length_ms: length.as_millis() as u64,
+        ..Default::default()
     }
 }
 

@@ -7,14 +7,13 @@ use fleet_proto::{
     convert::rejection::{from_status, leader_named},
     transport::{Dialer, SharedCredentials, user::UserFolder},
     v1::{
-        CreateJoinTokenRequest, CreateReservationRequest, GpuWish, ReleaseReservationRequest,
-        Reservation, fleet_client::FleetClient,
+        CreateJoinTokenRequest, ReleaseReservationRequest, Reservation, fleet_client::FleetClient,
     },
 };
 use fleet_tests::cluster::Cluster;
 use tonic::{Code, Request, Response, Status, transport::Channel};
 
-use crate::api::meta;
+use crate::api::{meta, one_gpu};
 
 /// One try. A controller that knows no leader says so sooner, and one that was killed is known to be gone.
 const TRY_MAX: Duration = Duration::from_secs(10);
@@ -66,13 +65,7 @@ impl Connection {
         starts_at_unix_ms: u64,
         length: Duration,
     ) -> Result<Reservation> {
-        let message = CreateReservationRequest {
-            meta: meta(),
-            gpus: Some(GpuWish { count: 1, ..Default::default() }),
-            starts_at_unix_ms,
-            length_ms: length.as_millis() as u64,
-            ..Default::default()
-        };
+        let message = one_gpu(starts_at_unix_ms, length);
         self.ask(message, async |api, r| api.create_reservation(r).await).await
     }
 

@@ -11,6 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use fleet_core::audit::export::Signature;
 use fleet_core::audit::verify::{LINE_BYTES_MAX, SignatureCheck, Summary, Verifier};
+use fleet_proto::transport::credentials::certificates;
 use fleet_proto::transport::signature::verify_audit_signature;
 use fleet_proto::v1::ExportAuditRequest;
 
@@ -85,21 +86,14 @@ fn authority(context: &Context, args: &VerifyArgs) -> Result<Option<Vec<Vec<u8>>
         (None, Ok(_) | Err(_)) => return Ok(None),
     };
     let text = std::fs::read_to_string(&path).map_err(|error| cannot("read", &path, &error))?;
-    let found = certificates(&text);
     let none = || Failure::usage("--ca", format!("{} holds no certificate", path.display()));
-    found.map(Some).ok_or_else(none)
+    certificates_in(&text).map(Some).ok_or_else(none)
 }
 
 /// The certificates of a PEM text, at least one: there are two while one authority is exchanged for another.
-fn certificates(pem: &str) -> Option<Vec<Vec<u8>>> {
-    let mut found = Vec::new();
-    let mut rest = pem;
-    while let Some((_, begun)) = rest.split_once("-----BEGIN CERTIFICATE-----") {
-        let (body, after) = begun.split_once("-----END CERTIFICATE-----")?;
-        found.push(BASE64.decode(body.split_whitespace().collect::<String>()).ok()?);
-        rest = after;
-    }
-    (!found.is_empty()).then_some(found)
+fn certificates_in(pem: &str) -> Option<Vec<Vec<u8>>> {
+    let found = certificates(pem.as_bytes(), "authority").ok()?;
+    Some(found.iter().map(|der| der.to_vec()).collect())
 }
 
 /// Whether a trailer was signed by an audit signer of one of these authorities.

@@ -17,6 +17,7 @@ use tonic::{Request, Status};
 use super::Context;
 use super::propose::request_key;
 use crate::leader::members::THERE_WITHIN;
+use crate::peers::Silent;
 use crate::pki::token;
 use crate::raft::Progress;
 
@@ -71,6 +72,18 @@ impl Context {
         all
     }
 
+    /// How a controller stands: this one knows, others are asked.
+    pub(super) async fn figures_of(
+        &self,
+        id: u64,
+        address: &str,
+    ) -> Result<v1::ControllerFigures, Silent> {
+        if id == self.raft.node() {
+            return Ok(self.own_figures());
+        }
+        self.peers.figures(id, address).await
+    }
+
     /// Every controller, each asked how it stands.
     pub(super) async fn list_controllers(&self) -> v1::ListControllersResponse {
         let wanted: BTreeMap<u64, String> = self.raft.read(|fsm| {
@@ -83,11 +96,7 @@ impl Context {
             all.entry(*id).or_insert_with(|| address.clone());
         }
         let asking = all.into_iter().map(async |(id, address)| {
-            let asked = if id == self.raft.node() {
-                Ok(self.own_figures())
-            } else {
-                self.peers.figures(id, &address).await
-            };
+            let asked = self.figures_of(id, &address).await;
             let mut item = v1::Controller { id, address, ..Default::default() };
             match asked {
                 Ok(figures) => {

@@ -30,11 +30,7 @@ impl Context {
             members.map(|member| (member.id, member.address.clone())).collect()
         });
         let asking = members.into_iter().map(async |(id, address)| {
-            let figures = if id == self.raft.node() {
-                Ok(self.own_figures())
-            } else {
-                self.peers.figures(id, &address).await.map_err(|silent| silent.to_string())
-            };
+            let figures = self.figures_of(id, &address).await.map_err(|silent| silent.to_string());
             (id, figures.and_then(|figures| ready(&figures)))
         });
         let (mut there, mut missing) = (BTreeSet::new(), BTreeMap::new());

@@ -187,7 +187,8 @@ fn finish_client(mut config: ClientConfig) -> ClientConfig {
     config
 }
 
-fn certificates(
+/// The certificates of a PEM text, DER, at least one. `what` names the text in the error.
+pub fn certificates(
     pem: &[u8],
     what: &'static str,
 ) -> Result<Vec<CertificateDer<'static>>, CredentialError> {

@@ -91,9 +91,9 @@ fn without_a_signature_an_authority_does_not_vouch() {
 fn a_certificate_is_found_in_pem_and_nothing_else() {
     let pem = "x\n-----BEGIN CERTIFICATE-----\nAQID\nBA==\n-----END CERTIFICATE-----\n";
     let one = vec![1, 2, 3, 4];
-    assert_eq!(certificates(pem), Some(vec![one.clone()]));
-    assert_eq!(certificates(&format!("{pem}{pem}")), Some(vec![one.clone(), one]));
+    assert_eq!(certificates_in(pem), Some(vec![one.clone()]));
+    assert_eq!(certificates_in(&format!("{pem}{pem}")), Some(vec![one.clone(), one]));
     for bad in ["", "AQID", "-----BEGIN CERTIFICATE-----\nAQID"] {
-        assert_eq!(certificates(bad), None);
+        assert_eq!(certificates_in(bad), None);
     }
 }
