@@ -1,7 +1,8 @@
 //! What the agent keeps of each attempt in `<state>/allocations/<id>/`, beside the shim's own files.
 //!
 //! `allocation.json` (the order, before anything starts), `stop.json` (a stop was ordered), `end.json` (how
-//! it ended, where the shim could not say it), `forgotten` (the controller has it in its log). None of them
+//! it ended, where the shim could not say it), `forgotten` (the controller has it in its log: `run` under
+//! another name). None of them
 //! is synced: after a power cut there is no process, and the controller knows by the new boot id. `run` leads
 //! to a file system in memory, with what is needed while the job runs: the shim's order and state, sockets,
 //! bundle, the runtime's own state. Nothing is deleted here before all of it is: on ext4 each new file looks
@@ -17,6 +18,10 @@ use fleet_core::desired::StartOrder;
 use fleet_core::id::{AllocationId, LeaseId};
 use fleet_core::lease::Epoch;
 use fleet_core::time::Timestamp;
+use nix::errno::Errno;
+use nix::fcntl::AT_FDCWD;
+use nix::sys::stat::{UtimensatFlags, utimensat};
+use nix::sys::time::TimeSpec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -189,15 +194,8 @@ impl AllocationDir {
 
     /// The controller has the end in its log: only what people may read later stays.
     pub fn forget(&self) -> Result<(), RecordError> {
-        let path = self.0.join(FORGOTTEN_FILE);
-        OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed("create", &path))?;
         self.remove_run_dir()?;
+        self.mark_forgotten()?;
         for name in TRANSIENT {
             let path = self.0.join(name);
             match fs::remove_dir_all(&path) {
@@ -210,9 +208,31 @@ impl AllocationDir {
         Ok(())
     }
 
+    /// The link that has just lost what it led to becomes the mark: one file less to make for each job.
+    fn mark_forgotten(&self) -> Result<(), RecordError> {
+        if self.forgotten_at().is_some() {
+            return Ok(());
+        }
+        let (link, mark) = (self.0.join(RUN_DIR), self.0.join(FORGOTTEN_FILE));
+        let now = TimeSpec::UTIME_NOW;
+        match utimensat(AT_FDCWD, &link, &now, &now, UtimensatFlags::NoFollowSymlink) {
+            Ok(()) => fs::rename(&link, &mark).map_err(failed("rename", &link)),
+            // It never came so far as to get one.
+            Err(Errno::ENOENT) => OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&mark)
+                .map(drop)
+                .map_err(failed("create", &mark)),
+            Err(error) => Err(failed("set the time of", &link)(error.into())),
+        }
+    }
+
     /// When it was forgotten.
     pub fn forgotten_at(&self) -> Option<Timestamp> {
-        let modified = fs::metadata(self.0.join(FORGOTTEN_FILE)).ok()?.modified().ok()?;
+        let mark = fs::symlink_metadata(self.0.join(FORGOTTEN_FILE));
+        let modified = mark.ok()?.modified().ok()?;
         let since = modified.duration_since(std::time::UNIX_EPOCH).ok()?;
         Some(Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
     }

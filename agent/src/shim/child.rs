@@ -23,12 +23,12 @@ use nix::{
         signal::{SigSet, SigmaskHow, Signal, sigprocmask},
         stat::{Mode, umask},
     },
-    unistd::{Pid, execve, fexecve, pipe2},
+    unistd::{Pid, execve, pipe2},
 };
 
 use super::{
     mounts::{Failure, c_string},
-    sealed, sys,
+    sys,
 };
 
 /// Most bytes of an explanation a child may send.
@@ -48,8 +48,6 @@ pub(super) struct Descriptors {
 /// A program to run inside the cgroup.
 pub(super) struct Launch<'a> {
     pub program: PathBuf,
-    /// Run it from a sealed copy in memory, which crun would otherwise make itself.
-    pub sealed: bool,
     pub arguments: Vec<String>,
     pub descriptors: Descriptors,
     /// `cgroup.procs` files; the last one, with the filter, is entered after the word.
@@ -118,8 +116,6 @@ fn become_program(launch: Launch<'_>, go: File) -> Failure {
 fn try_become_program(launch: Launch<'_>, mut go: File) -> Result<Infallible, Failure> {
     // A runtime must not go on building a container that nobody owns. (Not passed on to its children.)
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(|error| format!("tie to the shim: {error}"))?;
-    // A kernel that does not run programs from memory (vm.memfd_noexec) leaves it to crun.
-    let copy = if launch.sealed { sealed::copy(&launch.program).ok().flatten() } else { None };
     let program = c_string(launch.program.into_os_string().into_vec())?;
     let arguments: Vec<_> =
         launch.arguments.into_iter().map(c_string).collect::<Result<_, Failure>>()?;
@@ -150,9 +146,6 @@ fn try_become_program(launch: Launch<'_>, mut go: File) -> Result<Infallible, Fa
         .map_err(|error| format!("unblock signals: {error}"))?;
     // The runtime gets a clean environment: nothing of the starter's, and never the user's.
     let environment = [c"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"];
-    if let Some(copy) = &copy {
-        let Err(_noexec) = fexecve(copy, &arguments, &environment);
-    }
     let Err(error) = execve(&program, &arguments, &environment);
     Err(format!("run {}: {error}", program.to_string_lossy()))
 }

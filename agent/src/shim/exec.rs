@@ -80,14 +80,13 @@ impl Execs {
         let mode = cgroup.mode;
         let waiting = Waiting::fork(Launch {
             program: order.runtime.path.clone(),
-            sealed: order.runtime.kind == RuntimeKind::Crun,
             arguments,
             descriptors: opened.child,
             join: match kind {
                 RuntimeKind::Crun => cgroup.join_files(),
                 RuntimeKind::Runc => Vec::new(),
             },
-            mounts: &|| mounts::prepare_exec(mode, kind),
+            mounts: &|| mounts::prepare_exec(mode, &order.runtime),
         })
         .map_err(|error| format!("start the runtime: {error}"))?;
         let exec = Exec {

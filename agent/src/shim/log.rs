@@ -1,6 +1,6 @@
 //! The job's output on disk: numbered segments of records, written by the shim, read by anybody.
 //!
-//! Segments are never renamed, so a follower cannot lose its place: `log/00000001.log` is full, the next
+//! Segments are never renamed, so a follower cannot lose its place: `00000001.log` is full, the next
 //! one begins, and beyond `max_files` the oldest is deleted. A record is one chunk as the job wrote it:
 //! stream (1 byte: 1 stdout, 2 stderr), unix milliseconds (8 bytes, little endian), length (4 bytes),
 //! data. A torn record at the end of a segment (power cut) ends that segment for the reader.
@@ -68,11 +68,7 @@ pub(super) struct LogWriter {
 }
 
 impl LogWriter {
-    pub(super) fn create(dir: &Path, settings: LogSettings) -> io::Result<Self> {
-        match fs::create_dir(dir) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
+    pub(super) fn new(dir: &Path, settings: LogSettings) -> io::Result<Self> {
         let segment = segments(dir)?.last().map_or(1, |(number, _)| number + 1);
         Ok(Self {
             dir: dir.to_owned(),
@@ -173,7 +169,7 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// `dir` is the allocation's `log` directory; it need not exist yet.
+    /// `dir` is the allocation's directory; it need not exist yet.
     #[must_use]
     pub fn new(dir: PathBuf) -> Self {
         Self { dir, segment: 0, file: None, offset: 0 }
@@ -276,7 +272,7 @@ mod tests {
     fn what_is_written_is_read_across_segments() {
         let dir = tempfile::tempdir().unwrap();
         let settings = LogSettings { max_bytes: 64, max_files: 100 };
-        let mut writer = LogWriter::create(dir.path(), settings).unwrap();
+        let mut writer = LogWriter::new(dir.path(), settings).unwrap();
         let mut reader = LogReader::new(dir.path().to_owned());
         assert!(reader.read_record().unwrap().is_none());
         let mut wanted = Vec::new();
@@ -297,7 +293,7 @@ mod tests {
     fn a_flood_keeps_the_newest_within_the_limits() {
         let dir = tempfile::tempdir().unwrap();
         let settings = LogSettings { max_bytes: 1000, max_files: 3 };
-        let mut writer = LogWriter::create(dir.path(), settings).unwrap();
+        let mut writer = LogWriter::new(dir.path(), settings).unwrap();
         for _ in 0..500 {
             writer.write(Stream::Stderr, 1, &[b'x'; 100]);
         }
@@ -312,10 +308,10 @@ mod tests {
     fn a_torn_record_ends_its_segment_only() {
         let dir = tempfile::tempdir().unwrap();
         let settings = LogSettings { max_bytes: 1 << 20, max_files: 3 };
-        LogWriter::create(dir.path(), settings).unwrap().write(Stream::Stdout, 1, b"first");
+        LogWriter::new(dir.path(), settings).unwrap().write(Stream::Stdout, 1, b"first");
         let path = dir.path().join("00000001.log");
         let length = fs::metadata(&path).unwrap().len();
-        let mut second = LogWriter::create(dir.path(), settings).unwrap();
+        let mut second = LogWriter::new(dir.path(), settings).unwrap();
         second.write(Stream::Stdout, 1, b"second");
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         file.set_len(length - 2).unwrap();

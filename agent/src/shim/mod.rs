@@ -23,7 +23,6 @@ mod mounts;
 mod notify;
 pub mod order;
 pub mod protocol;
-mod sealed;
 mod server;
 mod start;
 mod stdio;

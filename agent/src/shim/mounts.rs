@@ -1,4 +1,5 @@
-//! What is mounted before the runtime runs: the node's root for image `host`, and the user's volumes.
+//! What is mounted before the runtime runs: the node's root for image `host`, the user's volumes, the
+//! runtime itself.
 //!
 //! Runs in the shim's forked child only, in a mount namespace of its own: nothing appears on the node,
 //! and everything goes away with the container. The namespace stays a slave of the node's, so a file
@@ -22,7 +23,7 @@ use nix::{
     unistd::{Gid, Uid, setegid, seteuid, setgroups},
 };
 
-use super::order::{Identity, MountPlan, RuntimeKind, VolumeOrder};
+use super::order::{Identity, MountPlan, RuntimeChoice, RuntimeKind, VolumeOrder};
 use crate::cgroup::Mode;
 
 const NOTHING: Option<&str> = None;
@@ -32,9 +33,7 @@ pub(super) type Failure = String;
 
 /// Enters a new mount namespace and makes everything the bundle refers to.
 pub(super) fn prepare(plan: &MountPlan, identity: &Identity) -> Result<(), Failure> {
-    unshare(CloneFlags::CLONE_NEWNS).map_err(|error| format!("make a mount namespace: {error}"))?;
-    mount(NOTHING, "/", NOTHING, MsFlags::MS_REC | MsFlags::MS_SLAVE, NOTHING)
-        .map_err(|error| format!("detach the mount namespace: {error}"))?;
+    enter_namespace()?;
     // The user's paths first, while the process sees the node as the user sees it.
     let mut held = Vec::new();
     let seen = as_user(identity, || look_at_user_paths(plan, &mut held))?;
@@ -56,26 +55,48 @@ pub(super) fn prepare(plan: &MountPlan, identity: &Identity) -> Result<(), Failu
     Ok(())
 }
 
-/// Hides the node's cgroup tree from crun, whose releases before 1.9 refuse to run beside a cgroup2 tree
-/// that has controllers. It is told not to manage cgroups and has been put into the right ones already.
-pub(super) fn hide_cgroup_tree(mode: Mode, kind: RuntimeKind) -> Result<(), Failure> {
-    if mode != Mode::Hybrid || kind != RuntimeKind::Crun {
+/// Makes the place that crun wants to be started in; runc needs nothing. Comes last, since nothing of the
+/// bundle should see it.
+pub(super) fn prepare_runtime(mode: Mode, runtime: &RuntimeChoice) -> Result<(), Failure> {
+    if runtime.kind != RuntimeKind::Crun {
         return Ok(());
     }
+    protect(&runtime.path);
+    if mode == Mode::Hybrid { hide_cgroup_tree() } else { Ok(()) }
+}
+
+/// The same for `exec`, where nothing else is mounted.
+pub(super) fn prepare_exec(mode: Mode, runtime: &RuntimeChoice) -> Result<(), Failure> {
+    if runtime.kind != RuntimeKind::Crun {
+        return Ok(());
+    }
+    enter_namespace()?;
+    prepare_runtime(mode, runtime)
+}
+
+/// Lets the runtime be started from a read-only mount. A container could overwrite the program that made it
+/// through `/proc/self/exe` (CVE-2019-5736), so crun makes itself such a mount and starts a second time, with
+/// all its libraries, unless it finds that it is in one already (libcrun, `cloned_binary.c`,
+/// `is_self_cloned`). Where this fails crun does it, so there is nothing to report.
+fn protect(program: &Path) {
+    let again = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    if bind(program, program, MsFlags::empty()).is_ok() {
+        mount(NOTHING, program, NOTHING, again, NOTHING).ok();
+    }
+}
+
+/// Hides the node's cgroup tree from crun, whose releases before 1.9 refuse to run beside a cgroup2 tree
+/// that has controllers. It is told not to manage cgroups and has been put into the right ones already.
+fn hide_cgroup_tree() -> Result<(), Failure> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC | MsFlags::MS_RDONLY;
     mount(Some("none"), crate::cgroup::ROOT, Some("tmpfs"), flags, Some("size=4k"))
         .map_err(|error| format!("hide the cgroup tree from the runtime: {error}"))
 }
 
-/// A mount namespace for `exec`, where only the cgroup tree must be hidden.
-pub(super) fn prepare_exec(mode: Mode, kind: RuntimeKind) -> Result<(), Failure> {
-    if mode != Mode::Hybrid || kind != RuntimeKind::Crun {
-        return Ok(());
-    }
+fn enter_namespace() -> Result<(), Failure> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(|error| format!("make a mount namespace: {error}"))?;
     mount(NOTHING, "/", NOTHING, MsFlags::MS_REC | MsFlags::MS_SLAVE, NOTHING)
-        .map_err(|error| format!("detach the mount namespace: {error}"))?;
-    hide_cgroup_tree(mode, kind)
+        .map_err(|error| format!("detach the mount namespace: {error}"))
 }
 
 /// Runs `body` with the user's effective ids, as an NFS server with root_squash wants it, and returns.

@@ -18,12 +18,11 @@ pub const VERSION: u32 = 1;
 /// Names in the allocation's directory.
 pub const EXIT_FILE: &str = "exit.json";
 pub const EVENTS_FILE: &str = "events.jsonl";
-pub const LOG_DIR: &str = "log";
-/// What the shim itself has to say; empty in a healthy life.
-pub const SHIM_LOG_FILE: &str = "shim.log";
 /// What means nothing once the attempt has ended. The agent makes it a link to a file system in memory; a
 /// plain directory does as well.
 pub const RUN_DIR: &str = "run";
+/// What the shim itself has to say; empty in a healthy life.
+pub const SHIM_LOG_FILE: &str = "run/shim.log";
 pub const ORDER_FILE: &str = "run/order.json";
 pub const STATE_FILE: &str = "run/state.json";
 pub const SOCKET_FILE: &str = "run/shim.sock";

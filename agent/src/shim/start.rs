@@ -74,13 +74,12 @@ pub(super) fn start(
     let mode = cgroup.mode;
     let waiting = Waiting::fork(Launch {
         program: order.runtime.path.clone(),
-        sealed: order.runtime.kind == RuntimeKind::Crun,
         arguments: run_arguments(dir, order),
         descriptors: child,
         join: joined(order.runtime.kind, &cgroup),
         mounts: &|| {
             mounts::prepare(&order.mounts, &order.identity)?;
-            mounts::hide_cgroup_tree(mode, order.runtime.kind)
+            mounts::prepare_runtime(mode, &order.runtime)
         },
     })
     .map_err(StartError::Spawn)?;

@@ -18,7 +18,7 @@ use crate::allocations::AllocationDir;
 use crate::reconcile::Phase;
 use crate::shim::client::{Attached, ShimClient};
 use crate::shim::log::{LogReader, Record, Stream};
-use crate::shim::order::{LOG_DIR, WindowSize};
+use crate::shim::order::WindowSize;
 
 /// How often the log is looked at where nobody gives notice.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -67,9 +67,8 @@ impl Tunnels {
         wish: &v1::TunnelOutput,
         to: &ToUser,
     ) -> Result<(), Gone> {
-        let log = dir.path().join(LOG_DIR);
         let mut wake: Option<Wake> = None;
-        let mut follower = Follower { reader: LogReader::new(log.clone()), to };
+        let mut follower = Follower { reader: LogReader::new(dir.path().to_owned()), to };
         let mut phase = phase;
         if !wish.from_beginning {
             follower.skip_to_tail(usize::try_from(wish.tail_lines).unwrap_or(usize::MAX)).await?;
@@ -77,7 +76,7 @@ impl Tunnels {
         loop {
             // Made before looking: what comes while we look is not missed.
             if wake.is_none() && wish.follow {
-                wake = self.wakes.watch(&log).ok();
+                wake = self.wakes.watch(dir.path()).ok();
             }
             let notified = wake.as_ref().map(Wake::notified);
             tokio::pin!(notified);

@@ -170,9 +170,10 @@ impl Allocation {
                 return value;
             }
             if Instant::now() >= deadline {
-                let shim_log = fs::read_to_string(self.dir.join("shim.log")).unwrap_or_default();
+                let shim_log =
+                    fs::read_to_string(self.dir.join("run/shim.log")).unwrap_or_default();
                 let runtime_log =
-                    fs::read_to_string(self.dir.join("runtime.log")).unwrap_or_default();
+                    fs::read_to_string(self.dir.join("run/runtime.log")).unwrap_or_default();
                 panic!("no {what} in {PATIENCE:?}; shim: {shim_log} runtime: {runtime_log}");
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -184,7 +185,7 @@ impl Allocation {
     }
 
     pub(crate) fn output_of(&self, wanted: Option<Stream>) -> String {
-        let mut reader = LogReader::new(self.dir.join("log"));
+        let mut reader = LogReader::new(self.dir.clone());
         let mut data = Vec::new();
         while let Some(record) = reader.read_record().unwrap() {
             if wanted.is_none_or(|stream| stream == record.stream) {
@@ -205,11 +206,11 @@ impl Allocation {
         self.wait_for("removed cgroup", || (!cgroup.exists()).then_some(())).await;
         let socket = self.dir.join("run/shim.sock");
         self.wait_for("removed socket", || (!socket.exists()).then_some(())).await;
-        assert!(!self.dir.join("runtime").exists(), "runtime state is left");
+        assert!(!self.dir.join("run/runtime").exists(), "runtime state is left");
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let name = self.root.path().to_str().unwrap();
         assert!(!mounts.contains(name), "a mount is left: {mounts}");
-        let shim_log = fs::read_to_string(self.dir.join("shim.log")).unwrap();
+        let shim_log = fs::read_to_string(self.dir.join("run/shim.log")).unwrap();
         assert_eq!(shim_log, "", "the shim complained");
     }
 }

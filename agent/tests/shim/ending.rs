@@ -1,6 +1,6 @@
 //! How attempts end: codes, signals, stops, leftovers, memory, lost agents and lost shims.
 
-use std::{fs, process::Stdio, time::Duration};
+use std::{fs, path::PathBuf, process::Stdio, time::Duration};
 
 use fleet_agent::{
     runtime::Resources,
@@ -182,8 +182,9 @@ async fn a_flood_of_output_is_kept_within_limits_and_its_last_bytes_are_there() 
         job.launch().await;
         let exit = job.exit().await;
         assert_eq!((exit.code, exit.log_bytes_lost), (Some(0), 0));
-        let files: Vec<_> =
-            fs::read_dir(job.dir.join("log")).unwrap().map(Result::unwrap).collect();
+        let files = fs::read_dir(&job.dir).unwrap().map(Result::unwrap);
+        let is_log = |path: PathBuf| path.extension().is_some_and(|extension| extension == "log");
+        let files: Vec<_> = files.filter(|file| is_log(file.path())).collect();
         let bytes: u64 = files.iter().map(|file| file.metadata().unwrap().len()).sum();
         assert!(files.len() == 3 && bytes < 4 << 20, "{files:?} {bytes}");
         assert!(job.output().ends_with("END\n"));
@@ -244,7 +245,10 @@ async fn a_lost_shim_leaves_a_group_that_the_agent_can_end_and_never_starts_twic
         // A second shim refuses: the job may still be running.
         job.launch_prepared().await;
         job.wait_for("a refusal", || {
-            fs::read_to_string(job.dir.join("shim.log")).unwrap().contains("was lost").then_some(())
+            fs::read_to_string(job.dir.join("run/shim.log"))
+                .unwrap()
+                .contains("was lost")
+                .then_some(())
         })
         .await;
         assert!(state.cgroup.populated().unwrap());
@@ -288,7 +292,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         assert!(message.contains("/no/such/directory"), "{message}");
         assert_eq!((exit.code, exit.signal, exit.shell_code()), (None, None, 125));
         assert_eq!(ShimState::read(&job.dir).unwrap().unwrap().main_pid, None);
-        fs::write(job.dir.join("shim.log"), "").unwrap(); // It has said so there, too.
+        fs::write(job.dir.join("run/shim.log"), "").unwrap(); // It has said so there, too.
         job.nothing_is_left().await;
     }
 }
