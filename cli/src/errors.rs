@@ -118,6 +118,11 @@ impl Failure {
                 );
                 failure.hint = Some("set this machine's clock".to_owned());
             }
+            Rejection::RequestForgotten { .. } => {
+                let hint = "see what is there (fleet ps, fleet reservation list, fleet audit export) \
+                            before you ask again";
+                failure.hint = Some(hint.to_owned());
+            }
             Rejection::StillObserved { .. } => {
                 let hint = "what is measured goes away by itself; a GPU that fell off the bus takes a reboot";
                 failure.hint = Some(hint.to_owned());
@@ -225,7 +230,9 @@ fn exit_of_rejection(rejection: &Rejection) -> Exit {
         | Rejection::NeverFits { .. }
         | Rejection::NotNow { .. }
         | Rejection::LimitReached { .. } => Exit::NoCapacity,
-        Rejection::RequestTooOld { .. } | Rejection::ClusterVersion { .. } => Exit::Failed,
+        Rejection::RequestTooOld { .. }
+        | Rejection::RequestForgotten { .. }
+        | Rejection::ClusterVersion { .. } => Exit::Failed,
     }
 }
 

@@ -70,6 +70,10 @@ pub enum Rejection {
         "the request was made at {made_at_ms} ms and it is {now_ms} ms now: too far apart; check this machine's clock"
     )]
     RequestTooOld { made_at_ms: u64, now_ms: u64 },
+    #[error(
+        "so many requests came after this one that it is not known any more whether it was carried out"
+    )]
+    RequestForgotten { made_at_ms: u64 },
     #[error("{what}: at most {limit}")]
     LimitReached { what: String, limit: u64 },
     #[error("{what} is not as the plan assumed: {why}")]
@@ -109,6 +113,7 @@ impl Rejection {
             Rejection::StillObserved { .. } => "still_observed",
             Rejection::RequestReused { .. } => "request_reused",
             Rejection::RequestTooOld { .. } => "request_too_old",
+            Rejection::RequestForgotten { .. } => "request_forgotten",
             Rejection::LimitReached { .. } => "limit_reached",
             Rejection::PlanStale { .. } => "plan_stale",
             Rejection::NodeIdentity { .. } => "node_identity",

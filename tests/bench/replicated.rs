@@ -7,10 +7,6 @@
 use std::{
     collections::BTreeMap,
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
     time::{Duration, Instant},
 };
 
@@ -39,9 +35,6 @@ const CONNECTIONS_MAX: usize = 64;
 const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 1;
 const TURN: Duration = Duration::from_secs(4);
-/// A turn ends after so many pairs at the latest: the controllers remember the answers of the last twenty minutes,
-/// 200,000 of them, and refuse more.
-const PAIRS_MAX: usize = 6_000;
 /// Before each turn, not counted: connections are made.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// Far ahead, so that no agent has a part in it; each client has its own hour, so that none is refused.
@@ -209,12 +202,10 @@ fn turn(bench: &Bench, runtime: &Runtime, crowd: usize, over: Vec<Client>) -> Re
 async fn work(clients: &[Client], length: Duration) -> Result<Samples> {
     let mut tasks = JoinSet::new();
     let begin = Instant::now();
-    let begun = Arc::new(AtomicUsize::new(0));
     for (number, client) in clients.iter().cloned().enumerate() {
-        let begun = Arc::clone(&begun);
         tasks.spawn(async move {
             let (mut client, mut times) = (client, Samples::default());
-            while begin.elapsed() < length && begun.fetch_add(1, Ordering::Relaxed) < PAIRS_MAX {
+            while begin.elapsed() < length {
                 client.pair(number, &mut times).await?;
             }
             Ok::<_, anyhow::Error>(times)

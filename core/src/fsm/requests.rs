@@ -1,7 +1,9 @@
 //! The table of answered requests: a retry gets the first answer again.
 //!
-//! Keyed by principal and request id, so that nobody can read another's answers. Kept for a window
-//! of FSM time; a request made outside the window is refused, since its answer may be forgotten.
+//! Keyed by principal and request id, so that nobody can read another's answers. Kept for a window of FSM
+//! time, or until there are too many: then the answers to the requests made first go, and from then on no
+//! request made as early as those is taken that is not known. So a request is refused where its answer may
+//! be forgotten, and never carried out twice.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +16,18 @@ use crate::time::{Millis, Timestamp};
 
 /// How long answers are kept, and how far a client's clock may be off.
 pub(crate) const REQUEST_WINDOW: Millis = Millis::minutes(10);
-/// Most answers kept; beyond it new requests are refused rather than old answers forgotten.
+/// Most answers kept.
 pub(crate) const REQUESTS_KEPT_MAX: usize = 200_000;
+/// How many go at once when there are as many: looking through all of them must be rare.
+const FORGOTTEN_AT_ONCE: usize = REQUESTS_KEPT_MAX / 10;
 /// Longest request id, in bytes.
 pub(crate) const REQUEST_ID_BYTES_MAX: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Answer {
     body_sha256: String,
+    /// By the client's clock.
+    made_at: Timestamp,
     at: Timestamp,
     reply: Result<Reply, Rejection>,
 }
@@ -33,6 +39,9 @@ pub(super) struct RequestTable {
     answers: BTreeMap<String, Answer>,
     /// When the oldest answers were last dropped.
     swept_at: Timestamp,
+    /// Answers to requests made until then, by their clients' clocks, may have been forgotten early.
+    #[serde(default)]
+    forgotten_until: Timestamp,
 }
 
 impl RequestTable {
@@ -58,11 +67,8 @@ impl RequestTable {
             let (made_at_ms, now_ms) = (key.made_at.0, now.0);
             return Some(Err(Rejection::RequestTooOld { made_at_ms, now_ms }));
         }
-        if self.answers.len() >= REQUESTS_KEPT_MAX {
-            let what = "requests within ten minutes".to_owned();
-            return Some(Err(Rejection::LimitReached { what, limit: REQUESTS_KEPT_MAX as u64 }));
-        }
-        None
+        (key.made_at <= self.forgotten_until)
+            .then_some(Err(Rejection::RequestForgotten { made_at_ms: key.made_at.0 }))
     }
 
     pub(super) fn remember(
@@ -72,7 +78,8 @@ impl RequestTable {
         now: Timestamp,
         reply: Result<Reply, Rejection>,
     ) {
-        let answer = Answer { body_sha256: key.body_sha256.clone(), at: now, reply };
+        let (body_sha256, made_at) = (key.body_sha256.clone(), key.made_at);
+        let answer = Answer { body_sha256, made_at, at: now, reply };
         self.answers.insert(table_key(&principal, key), answer);
         // An answer must outlive every retry that is still accepted: made_at may be a window ahead.
         let keep = Millis(2 * REQUEST_WINDOW.0);
@@ -80,11 +87,23 @@ impl RequestTable {
             self.swept_at = now;
             self.answers.retain(|_, answer| now.since(answer.at) <= keep);
         }
+        if self.answers.len() > REQUESTS_KEPT_MAX {
+            self.forget_first();
+        }
+    }
+
+    /// Forgets the answers to the requests that were made first.
+    fn forget_first(&mut self) {
+        let mut made_at: Vec<Timestamp> = self.answers.values().map(|a| a.made_at).collect();
+        let (_, last, _) = made_at.select_nth_unstable(FORGOTTEN_AT_ONCE);
+        self.forgotten_until = self.forgotten_until.max(*last);
+        self.answers.retain(|_, answer| answer.made_at > self.forgotten_until);
     }
 
     /// After the clock was set back, answers of the future would refuse everything.
     pub(super) fn forget_after(&mut self, to: Timestamp) {
         self.swept_at = self.swept_at.min(to);
+        self.forgotten_until = self.forgotten_until.min(to);
         for answer in self.answers.values_mut() {
             answer.at = answer.at.min(to);
         }

@@ -26,7 +26,8 @@ pub fn to_status(rejection: &Rejection) -> Status {
         | Rejection::Authority { .. }
         | Rejection::WrongCluster { .. }
         | Rejection::InUse { .. }
-        | Rejection::RequestTooOld { .. } => Code::FailedPrecondition,
+        | Rejection::RequestTooOld { .. }
+        | Rejection::RequestForgotten { .. } => Code::FailedPrecondition,
         Rejection::IdTaken { .. } | Rejection::RequestReused { .. } => Code::AlreadyExists,
         Rejection::GpusHeld { .. }
         | Rejection::NeverFits { .. }

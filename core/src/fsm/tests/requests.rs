@@ -1,5 +1,6 @@
 //! Retries: the same request twice, with another body, by another user, too late.
 
+use super::super::requests::REQUESTS_KEPT_MAX;
 use super::world::{World, job, person, plain, user};
 use crate::command::{Command, RequestKey, SubmitJob};
 use crate::rejection::Rejection;
@@ -61,4 +62,39 @@ fn a_clock_far_off_is_named() {
     envelope.request =
         Some(RequestKey { id: "r".to_owned(), made_at, body_sha256: "b".to_owned() });
     assert!(matches!(w.apply(envelope).reply, Err(Rejection::RequestTooOld { .. })));
+}
+
+#[test]
+fn when_there_are_too_many_the_first_ones_are_forgotten_and_never_carried_out_again() {
+    let mut w = World::with(&["titan01"]);
+    let key = |number: usize, made_at| {
+        let (id, body_sha256) = (format!("r{number}"), "b".to_owned());
+        RequestKey { id, made_at, body_sha256 }
+    };
+    let ask = |w: &mut World, number: usize, made_at, command| {
+        let mut envelope = w.envelope(person("ada"), command);
+        envelope.request = Some(key(number, made_at));
+        w.apply(envelope).reply
+    };
+    let noop = || Command::CancelJob { id: job("none") };
+    let began = w.now;
+    ask(&mut w, 0, began, submit("first", "ada")).unwrap();
+    // Half of the clients have a clock that is nine minutes ahead.
+    let made_at = |w: &World, number| w.now + Millis::minutes(if number % 2 == 0 { 0 } else { 9 });
+    for number in 1..=REQUESTS_KEPT_MAX {
+        w.now = began + Millis(number as u64 / 1_000);
+        let made_at = made_at(&w, number);
+        ask(&mut w, number, made_at, noop()).unwrap_err();
+    }
+    let reply = ask(&mut w, 0, began, submit("second", "ada"));
+    assert!(matches!(reply, Err(Rejection::RequestForgotten { .. })), "{reply:?}");
+    assert!(w.fsm.job(&job("second")).is_none());
+    // What is still known is answered as before, and who asks now is served, whichever clock they have.
+    let last = REQUESTS_KEPT_MAX;
+    let known = made_at(&w, last);
+    assert!(matches!(ask(&mut w, last, known, noop()), Err(Rejection::NotFound { .. })));
+    for (number, name) in [(last + 1, "third"), (last + 2, "fourth")] {
+        let made_at = made_at(&w, number);
+        ask(&mut w, number, made_at, submit(name, "ada")).unwrap();
+    }
 }
