@@ -22,7 +22,7 @@ esac
 
 rm -rf "$out"
 mkdir -p "$work/built/bin" "$work/built/man" "$work/built/completion"
-for program in fleet fleet-agent fleet-shim fleet-controller; do
+for program in fleet fleet-agent fleet-shim fleet-init fleet-controller; do
     install -m 755 "$programs/$program" "$work/built/bin/"
 done
 for program in fleet fleet-agent fleet-controller; do

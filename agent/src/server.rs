@@ -45,9 +45,10 @@ const RUN_DIR_MODE: u32 = 0o755;
 const LOCK_FILE: &str = "agent.lock";
 /// Random bytes that tell two agents of one name apart.
 const INSTANCE_BYTES: usize = 16;
-/// Name of the shim's program.
+/// Names of the shim's program and of the containers' init.
 const SHIM: &str = "fleet-shim";
-/// Where packages put it: nobody types its name.
+const INIT: &str = "fleet-init";
+/// Where packages put them: nobody types their names.
 const SHIM_DIR: &str = "/usr/lib/fleet";
 
 /// The folder as the one agent that may use it; given back when dropped.
@@ -216,7 +217,8 @@ async fn make_node(
     Ok(Arc::new(Node::new(Parts {
         name,
         boot_id: machine.boot_id.clone(),
-        shim: shim_path(config)?,
+        shim: program(config, SHIM)?,
+        init: program(config, INIT)?,
         launcher: Launcher::choose(&config.cgroup_parent).await?,
         users: Users::new(UsersConfig {
             min_uid: config.min_uid,
@@ -258,17 +260,18 @@ fn monitor_config(config: &Config, known: Vec<GpuInfo>) -> gpu::Config {
     }
 }
 
-/// The shim's program: as configured, or beside this one.
-fn shim_path(config: &Config) -> anyhow::Result<PathBuf> {
+/// The shim's program, or the containers' init beside it: as configured, or beside this one.
+fn program(config: &Config, name: &str) -> anyhow::Result<PathBuf> {
     let path = match &config.shim {
-        Some(path) => path.clone(),
+        Some(shim) if name == SHIM => shim.clone(),
+        Some(shim) => shim.with_file_name(name),
         None => {
             let beside =
-                std::env::current_exe().context("where this program is")?.with_file_name(SHIM);
-            if beside.is_file() { beside } else { Path::new(SHIM_DIR).join(SHIM) }
+                std::env::current_exe().context("where this program is")?.with_file_name(name);
+            if beside.is_file() { beside } else { Path::new(SHIM_DIR).join(name) }
         }
     };
-    if !Path::new(&path).is_file() {
+    if !path.is_file() {
         anyhow::bail!("{} is not there; set runtime.shim", path.display());
     }
     Ok(path)

@@ -137,6 +137,7 @@ fn node(runtime: RuntimeChoice) -> NodeSettings {
         node_name: "floor".to_owned(),
         runtime,
         shim_path: PathBuf::from("/nonexistent"),
+        init_path: PathBuf::from("/nonexistent"),
         cgroup_parent: crate::floor::CGROUP.to_owned(),
         systemd: false,
         majors: NvidiaMajors::default(),

@@ -6,8 +6,14 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 
 /// All that a cluster consists of, as `make build` leaves it.
-const NEEDED: [&str; 5] =
-    ["fleet", "fleet-controller", "fleet-agent", "fleet-shim", "libfleet_fake_nvml.so"];
+const NEEDED: [&str; 6] = [
+    "fleet",
+    "fleet-controller",
+    "fleet-agent",
+    "fleet-shim",
+    "fleet-init",
+    "libfleet_fake_nvml.so",
+];
 
 /// A built program or library by its file name.
 pub fn built(name: &str) -> Result<PathBuf> {

@@ -25,7 +25,9 @@ pub struct Node {
     pub name: NodeName,
     pub config: Config,
     pub boot_id: String,
+    /// The programs of the shim and of the containers' init.
     pub shim: PathBuf,
+    pub init: PathBuf,
     pub launcher: Launcher,
     pub users: Users,
     pub as_user: AsUser,
@@ -43,6 +45,7 @@ pub struct Parts {
     pub config: Config,
     pub boot_id: String,
     pub shim: PathBuf,
+    pub init: PathBuf,
     pub launcher: Launcher,
     pub users: Users,
     pub as_user: AsUser,
@@ -53,13 +56,25 @@ pub struct Parts {
 
 impl Node {
     pub fn new(parts: Parts) -> Self {
-        let Parts { name, config, boot_id, shim, launcher, users, as_user, images, gpus, epochs } =
-            parts;
+        let Parts {
+            name,
+            config,
+            boot_id,
+            shim,
+            init,
+            launcher,
+            users,
+            as_user,
+            images,
+            gpus,
+            epochs,
+        } = parts;
         Self {
             name,
             config,
             boot_id,
             shim,
+            init,
             launcher,
             users,
             as_user,

@@ -94,6 +94,7 @@ pub(super) fn node_settings(
         node_name: node.name.to_string(),
         runtime,
         shim_path: node.shim.clone(),
+        init_path: node.init.clone(),
         cgroup_parent: node.config.cgroup_parent.clone(),
         systemd: node.launcher.is_systemd(),
         majors,

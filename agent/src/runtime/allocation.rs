@@ -113,8 +113,10 @@ pub struct Rlimit {
 pub struct NodeSettings {
     pub node_name: String,
     pub runtime: RuntimeChoice,
-    /// The `fleet-shim` binary: the shim outside, the init inside.
+    /// The `fleet-shim` binary.
     pub shim_path: PathBuf,
+    /// The `fleet-init` binary, mounted into the container.
+    pub init_path: PathBuf,
     /// Below which cgroup (or in which slice) allocations live, without slashes at the ends.
     pub cgroup_parent: String,
     /// Allocations are systemd units ([`crate::unit::Launcher`] says).

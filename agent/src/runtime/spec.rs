@@ -15,7 +15,9 @@ use super::{AllocationSpec, Image, NodeSettings, PrepareError};
 use crate::{
     cgroup::{CgroupPlan, Mode},
     filter::{DeviceKind, DeviceRule},
-    shim::{init_path_in_container, notify_path_in_container, order::NOTIFY_SOCKET_FILE},
+    shim::{
+        init_arguments, init_path_in_container, notify_path_in_container, order::NOTIFY_SOCKET_FILE,
+    },
 };
 
 /// Control nodes of NVIDIA's driver, shared by all who hold a lease.
@@ -107,14 +109,11 @@ fn process(spec: &AllocationSpec, context: &Context<'_>) -> Result<Process, Prep
     user.set_uid(spec.user.uid)
         .set_gid(spec.user.gid)
         .set_additional_gids(Some(spec.user.groups.clone()));
-    let mut arguments =
-        vec![init_path_in_container().to_owned(), "init".to_owned(), "--".to_owned()];
-    arguments.extend(context.argv.iter().cloned());
     let mut process = Process::default();
     process
         .set_terminal(Some(spec.tty.is_some()))
         .set_user(user)
-        .set_args(Some(arguments))
+        .set_args(Some(init_arguments(&context.argv)))
         .set_env(Some(context.environment.clone()))
         .set_cwd(context.cwd.clone())
         .set_capabilities(Some(capabilities(spec)))
@@ -249,7 +248,7 @@ fn mounts(spec: &AllocationSpec, context: &Context<'_>, readonly: bool) -> Vec<M
     if readonly {
         list.push(mount("/tmp", "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=1777"]));
     }
-    list.push(bind(&context.node.shim_path, init_path_in_container(), &["ro", "nosuid", "nodev"]));
+    list.push(bind(&context.node.init_path, init_path_in_container(), &["ro", "nosuid", "nodev"]));
     let notify = context.dir.join(crate::shim::order::NOTIFY_DIR).join(NOTIFY_SOCKET_FILE);
     list.push(bind(&notify, notify_path_in_container(), &["nosuid", "nodev", "noexec"]));
     for node in device_nodes(spec, context.node) {

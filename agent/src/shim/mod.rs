@@ -31,10 +31,16 @@ mod tee;
 
 pub use server::main;
 
-/// Where the container's init (this binary) appears inside.
+/// Where the container's init appears inside.
 #[must_use]
 pub fn init_path_in_container() -> &'static str {
     init::PATH_IN_CONTAINER
+}
+
+/// What the container runs: its init, which starts `argv`.
+#[must_use]
+pub fn init_arguments(argv: &[String]) -> Vec<String> {
+    init::ARGUMENTS.into_iter().map(str::to_owned).chain(argv.iter().cloned()).collect()
 }
 
 /// Where the job finds its notify socket: `FLEET_NOTIFY_SOCKET`.

@@ -34,7 +34,6 @@ use super::{
     clock,
     control::{ClientId, Clients, Mode as ClientMode},
     exec::Execs,
-    init,
     life::{Cause, Life, Step},
     log::LogWriter,
     notify::NotifySocket,
@@ -64,11 +63,6 @@ const USAGE: u8 = 2;
 pub fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     match (arguments.next().as_deref(), arguments.next().as_deref()) {
-        (Some("init"), Some("--")) => init::main(arguments.collect()),
-        (Some("exec"), Some(rows)) => {
-            let columns = arguments.next().unwrap_or_default();
-            init::exec_main(rows, &columns, arguments.skip(1).collect())
-        }
         (Some(dir), None) if !dir.starts_with('-') => match run(Path::new(dir)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -77,7 +71,7 @@ pub fn main() -> ExitCode {
             }
         },
         _ => {
-            say("usage: fleet-shim DIR | fleet-shim init -- COMMAND...");
+            say("usage: fleet-shim DIR");
             ExitCode::from(USAGE)
         }
     }

@@ -74,8 +74,3 @@ pub(super) fn set_window_size(terminal: BorrowedFd<'_>, size: WindowSize) -> io:
     let answer = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
-
-/// Makes the calling process's own group the terminal's foreground group. SIGTTOU must be blocked.
-pub(super) fn take_terminal(terminal: BorrowedFd<'_>) -> io::Result<()> {
-    nix::unistd::tcsetpgrp(terminal, nix::unistd::getpgrp()).map_err(io::Error::from)
-}

@@ -109,6 +109,7 @@ impl Allocation {
             node_name: "titan01".to_owned(),
             runtime: runtime.choice(),
             shim_path: PathBuf::from(env!("CARGO_BIN_EXE_fleet-shim")),
+            init_path: PathBuf::from(env!("CARGO_BIN_EXE_fleet-init")),
             cgroup_parent: format!("fleet-test{}-{number}", std::process::id()),
             systemd: false,
             majors: NvidiaMajors::default(),

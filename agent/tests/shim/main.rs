@@ -7,6 +7,7 @@ mod allocation;
 mod containers;
 mod cost;
 mod ending;
+mod init;
 mod isolation;
 mod talking;
 mod units;

@@ -84,6 +84,7 @@ async fn agent(state: &std::path::Path) -> Agent {
         name: NodeName::parse("n1").unwrap(),
         boot_id: BOOT.to_owned(),
         shim: "/bin/false".into(),
+        init: "/bin/false".into(),
         launcher: Launcher::Plain,
         users: Users::new(UsersConfig::default()),
         images: ImageStore::open(&state.join("images"), Limits::default(), as_user.clone())

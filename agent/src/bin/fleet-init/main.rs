@@ -1,0 +1,254 @@
+//! Process 1 of the container: `fleet-init init -- COMMAND…`, mounted where `fleet_agent::shim` says.
+//!
+//! A program that is itself process 1 of a pid namespace ignores signals it has no handler for (SIGTERM
+//! above all) and inherits every orphan. So this small init starts the job's program as its child, passes
+//! signals on, reaps orphans, and reports the program's exact wait status to the shim through a pipe that
+//! the job cannot reach. It runs as the user, without capabilities. It must never outlive its children.
+//! `fleet-init exec ROWS COLUMNS -- COMMAND…` is for programs beside the job: it becomes the program.
+//!
+//! There is one for every job, in images with any C library or none, so it uses none itself: it starts in
+//! microseconds, has a few pages of memory, and nothing in it can fail before its first line. All of `std`
+//! that needs the C library's start is out of bounds here: no allocation, no threads, no printing, no panic.
+#![no_main]
+// The loops that stand for `memcpy` and its like must not be compiled into calls of themselves.
+#![no_builtins]
+
+mod kernel;
+
+use core::ffi::CStr;
+
+use kernel::{Errno, Words};
+
+/// Where the shim put the pipe for the main process's status (`fleet_agent::shim`, `child::STATUS_FD`).
+const STATUS_FD: i32 = 3;
+const STDERR: i32 = 2;
+
+/// Exit codes of shells for a command that cannot be run.
+const NOT_EXECUTABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
+const USAGE: i32 = 2;
+
+/// Where a command is looked for if the environment does not say, as execvp(3) does.
+const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
+/// The kernel takes no longer path (`PATH_MAX`).
+const PATH_BYTES_MAX: usize = 4096;
+/// Most of a message that is written.
+const MESSAGE_BYTES_MAX: usize = 512;
+
+fn main(mut words: Words) -> i32 {
+    match words.get(1) {
+        Some(b"init") if words.get(2) == Some(b"--") => init(&mut words, 3),
+        Some(b"exec") if words.get(4) == Some(b"--") => {
+            resize(words.get(2), words.get(3));
+            become_command(&mut words, 5)
+        }
+        _ => {
+            complain(&[b"fleet-init is the first process of a container, started by fleet-shim"]);
+            USAGE
+        }
+    }
+}
+
+/// Runs as process 1 until no process is left. The command begins at word `first`.
+fn init(words: &mut Words, first: usize) -> i32 {
+    // Another process of the same user must not reach the status pipe through /proc/1.
+    kernel::become_undumpable();
+    kernel::block_signals(true);
+    match kernel::fork() {
+        Ok(Some(main)) => supervise(main),
+        Ok(None) => {
+            kernel::close(STATUS_FD);
+            kernel::make_own_group();
+            kernel::take_terminal();
+            become_command(words, first)
+        }
+        Err(error) => {
+            complain(&[b"start the command: ", error.text()]);
+            NOT_EXECUTABLE
+        }
+    }
+}
+
+/// Sets the terminal's size before the program can ask for it (crun's exec does not).
+fn resize(rows: Option<&[u8]>, columns: Option<&[u8]>) {
+    if let (Some(rows), Some(columns)) = (number(rows), number(columns))
+        && rows > 0
+    {
+        kernel::set_window_size(rows, columns);
+    }
+}
+
+fn number(text: Option<&[u8]>) -> Option<u16> {
+    text?.iter().try_fold(0_u16, |number, digit| {
+        let digit = u16::from(digit.wrapping_sub(b'0'));
+        if digit > 9 { None } else { number.checked_mul(10)?.checked_add(digit) }
+    })
+}
+
+/// Reaps and passes on signals. After the main process has ended the others may go on: the shim decides
+/// how long. Returns the main process's code once nobody is left.
+fn supervise(main: i32) -> i32 {
+    let mut ended = None;
+    loop {
+        let Some(signal) = kernel::wait_for_signal() else { continue };
+        if signal != kernel::SIGCHLD {
+            if ended.is_none() {
+                kernel::kill(main, signal);
+            }
+            continue;
+        }
+        loop {
+            match kernel::wait_for_child() {
+                Ok(Some((pid, status))) if pid == main => {
+                    ended = ended.or_else(|| report(status));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error) if error == Errno::INTERRUPTED => {}
+                // ECHILD: nobody is left. Other errors cannot happen to this call.
+                Err(_) => return ended.unwrap_or(0),
+            }
+        }
+    }
+}
+
+/// Tells the shim how the main process ended; the code a shell would give for it.
+fn report(status: kernel::Status) -> Option<i32> {
+    let (kind, number, code): (&[u8], _, _) = match status {
+        kernel::Status::Exited(code) => (b"exit ", code, code),
+        kernel::Status::Signaled(signal) => (b"signal ", signal, signal.wrapping_add(128)),
+        kernel::Status::Other => return None,
+    };
+    // The shim may be gone; then there is nobody to tell.
+    let mut line = Line::default();
+    line.push(kind);
+    line.push_number(number);
+    kernel::write(STATUS_FD, line.bytes());
+    kernel::close(STATUS_FD);
+    Some(code)
+}
+
+/// Does not return if the command can be run; otherwise the code that shells give.
+fn become_command(words: &mut Words, first: usize) -> i32 {
+    kernel::block_signals(false);
+    let Some(name) = words.get(first) else {
+        complain(&[b"no command"]);
+        return NOT_EXECUTABLE;
+    };
+    let error = look_and_execute(words, first, name);
+    complain(&[name, b": ", error.text()]);
+    if error == Errno::NOT_FOUND { NOT_FOUND } else { NOT_EXECUTABLE }
+}
+
+/// As execvp(3): a name without a slash is looked for along `PATH`; one that may not be run does not end
+/// the search, but is the reason if nothing else is found.
+fn look_and_execute(words: &mut Words, first: usize, name: &'static [u8]) -> Errno {
+    if name.is_empty() {
+        return Errno::NOT_FOUND;
+    }
+    let mut path = Path::default();
+    if name.contains(&b'/') {
+        return match path.join(b"", name) {
+            Some(path) => execute(words, first, path),
+            None => Errno::NAME_TOO_LONG,
+        };
+    }
+    let mut reason = Errno::NOT_FOUND;
+    for dir in words.variable(b"PATH").unwrap_or(DEFAULT_PATH).split(|byte| *byte == b':') {
+        let Some(path) = path.join(dir, name) else { continue };
+        match execute(words, first, path) {
+            Errno::NOT_ALLOWED => reason = Errno::NOT_ALLOWED,
+            error if error.goes_on() => {}
+            error => return error,
+        }
+    }
+    reason
+}
+
+/// What the kernel does not know as a program is a script for `sh`.
+fn execute(words: &mut Words, first: usize, path: &CStr) -> Errno {
+    match words.execute(path, first) {
+        Errno::NO_PROGRAM => words.execute_script(path, first),
+        error => error,
+    }
+}
+
+fn complain(parts: &[&[u8]]) {
+    let mut line = Line::default();
+    line.push(b"fleet: ");
+    for part in parts {
+        line.push(part);
+    }
+    line.end();
+    kernel::write(STDERR, line.bytes());
+}
+
+/// A path being put together.
+struct Path([u8; PATH_BYTES_MAX]);
+
+impl Default for Path {
+    fn default() -> Self {
+        Self([0; PATH_BYTES_MAX])
+    }
+}
+
+impl Path {
+    /// `dir/name`, or `name` where `dir` is empty; `None` if that is too long.
+    fn join(&mut self, dir: &[u8], name: &[u8]) -> Option<&CStr> {
+        let slash: &[u8] = if dir.is_empty() { b"" } else { b"/" };
+        let mut length = 0_usize;
+        for byte in dir.iter().chain(slash).chain(name).chain(b"\0") {
+            *self.0.get_mut(length)? = *byte;
+            length = length.wrapping_add(1);
+        }
+        CStr::from_bytes_until_nul(&self.0).ok()
+    }
+}
+
+/// Text of one write; what does not fit is left out.
+struct Line {
+    bytes: [u8; MESSAGE_BYTES_MAX],
+    length: usize,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self { bytes: [0; MESSAGE_BYTES_MAX], length: 0 }
+    }
+}
+
+impl Line {
+    fn push(&mut self, text: &[u8]) {
+        for byte in text {
+            // One place stays for the end of the line.
+            if self.length.wrapping_add(1) < MESSAGE_BYTES_MAX
+                && let Some(place) = self.bytes.get_mut(self.length)
+            {
+                *place = *byte;
+                self.length = self.length.wrapping_add(1);
+            }
+        }
+    }
+
+    /// `number` is at most 255.
+    fn push_number(&mut self, number: i32) {
+        let number = u8::try_from(number).unwrap_or(u8::MAX);
+        let digit = |value: u8| b'0'.wrapping_add(value % 10);
+        for (least, value) in [(100, number / 100), (10, number / 10), (0, number)] {
+            if number >= least {
+                self.push(&[digit(value)]);
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(place) = self.bytes.get_mut(self.length) {
+            *place = b'\n';
+            self.length = self.length.wrapping_add(1);
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+}
