@@ -151,7 +151,7 @@ impl Oracle {
         for job in fsm.jobs().values() {
             *names.entry(&job.spec.name).or_default() += 1;
         }
-        for reservation in fsm.reservations().values() {
+        for reservation in fsm.reservations() {
             *names.entry(&reservation.note).or_default() += 1;
         }
         if let Some((name, count)) = names.iter().find(|(_, count)| **count > 1) {

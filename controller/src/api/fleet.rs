@@ -116,7 +116,6 @@ impl Fleet for FleetService {
         let filter = request.into_inner();
         let mut items: Vec<v1::Reservation> = self.0.raft.read(|fsm| {
             fsm.reservations()
-                .values()
                 .filter(|r| among(&filter.ids, r.id.as_str()))
                 .filter(|r| filter.all || !filter.ids.is_empty() || r.is_open())
                 .filter(|r| filter.owner.is_empty() || r.owner.as_str() == filter.owner)

@@ -22,7 +22,7 @@ pub(super) fn resolve(fsm: &Fsm, caller: &UserName, text: &str, kind: &str) -> V
         candidates.extend(fsm.jobs().keys().map(|id| found("job", id)));
     }
     if wants("reservation") {
-        candidates.extend(fsm.reservations().keys().map(|id| found("reservation", id)));
+        candidates.extend(fsm.reservations().map(|r| found("reservation", &r.id)));
     }
     if wants("node") {
         candidates.extend(fsm.nodes().keys().map(|name| found("node", name)));
@@ -63,7 +63,6 @@ fn last(fsm: &Fsm, caller: &UserName, kind: &str) -> Vec<Resolved> {
         .map(|j| (j.submitted_at, found("job", &j.id)));
     let reservation = fsm
         .reservations()
-        .values()
         .filter(|r| r.owner == *caller)
         .max_by_key(|r| (r.created_at, r.id.clone()))
         .map(|r| (r.created_at, found("reservation", &r.id)));

@@ -85,21 +85,32 @@ pub struct Calendar<'a> {
 
 impl<'a> Calendar<'a> {
     pub fn of(fsm: &'a Fsm) -> Self {
-        Self::where_node(fsm, |_| true)
+        Self::gathered(fsm, |_| true, None)
     }
 
     /// Only for the nodes that are asked for.
     pub(crate) fn where_node(fsm: &'a Fsm, wanted: impl Fn(&NodeName) -> bool) -> Self {
+        Self::gathered(fsm, wanted, None)
+    }
+
+    /// Only what stands in the way of that window. It is asked for at every reservation, and thousands may lie
+    /// before and behind.
+    pub(crate) fn within(fsm: &'a Fsm, window: &Window) -> Self {
+        Self::gathered(fsm, |_| true, Some(window))
+    }
+
+    fn gathered(fsm: &'a Fsm, wanted: impl Fn(&NodeName) -> bool, within: Option<&Window>) -> Self {
+        let matters = |busy: &Busy<'_>| within.is_none_or(|window| busy.window.overlaps(window));
         let mut calendar = Self::default();
         for r in fsm.open_reservations().filter(|r| wanted(&r.node)) {
-            if let Some(busy) = reservation_window(fsm, r) {
+            if let Some(busy) = reservation_window(fsm, r).filter(matters) {
                 calendar.add(&r.gpus, busy);
             }
         }
         for lease in fsm.leases().values().filter(|lease| wanted(&lease.node)) {
             // Under a reservation's lease the reservation's own window says it all.
             if lease.parent.is_none()
-                && let Some(busy) = lease_window(fsm, lease)
+                && let Some(busy) = lease_window(fsm, lease).filter(matters)
             {
                 calendar.add(&lease.gpus, busy);
             }

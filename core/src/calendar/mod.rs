@@ -44,13 +44,16 @@ pub fn choose(
     if wish.count == 0 {
         return Err(Rejection::field("gpus.count", "must be at least 1"));
     }
-    let search = Search::new(fsm, wish)?;
+    let search = Search::new(fsm, wish, &Calendar::within(fsm, &window))?;
     // A GPU that is just being emptied will do where no other is free: the reservation starts as
     // soon as it is released.
     [Releasing::Taken, Releasing::Free]
         .into_iter()
         .find_map(|releasing| search.best(window, releasing))
-        .ok_or_else(|| search.refusal(window))
+        .ok_or_else(|| match Search::new(fsm, wish, &Calendar::of(fsm)) {
+            Ok(search) => search.refusal(window),
+            Err(rejection) => rejection,
+        })
 }
 
 /// Whether the reservation's own GPUs are free until `ends_at` beyond its window.
@@ -120,12 +123,15 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(fsm: &'a Fsm, request: &'a GpuRequest) -> Result<Self, Rejection> {
+    fn new(
+        fsm: &'a Fsm,
+        request: &'a GpuRequest,
+        calendar: &Calendar<'a>,
+    ) -> Result<Self, Rejection> {
         let wish = Wish::new(request);
         wish.is_built(fsm)?;
-        let calendar = Calendar::of(fsm);
         let nodes = fsm.nodes().values();
-        let candidates = nodes.filter_map(|node| Candidate::of(fsm, &wish, &calendar, node));
+        let candidates = nodes.filter_map(|node| Candidate::of(fsm, &wish, calendar, node));
         let candidates = candidates.collect();
         Ok(Self { fsm, wish, candidates })
     }

@@ -4,7 +4,7 @@
 //! by the state machine only. It decides nothing; it must never lose sight of one that counts, so nobody
 //! changes a reservation but through `get_mut`, which looks again when the change is done.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::id::ReservationId;
 use crate::reservation::{RESERVATIONS_OPEN_MAX, Reservation};
 
-/// All reservations that are kept. Stored as the plain map.
+/// All reservations that are kept. Stored as one map.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "BTreeMap<ReservationId, Reservation>")]
 pub(super) struct Book {
-    all: BTreeMap<ReservationId, Reservation>,
     /// Those that `counts`.
-    counting: BTreeSet<ReservationId>,
+    counting: BTreeMap<ReservationId, Reservation>,
+    over: BTreeMap<ReservationId, Reservation>,
 }
 
 /// Whether it claims GPUs, or its agent has yet to let go of it.
@@ -29,25 +29,32 @@ fn counts(r: &Reservation) -> bool {
 
 impl From<BTreeMap<ReservationId, Reservation>> for Book {
     fn from(all: BTreeMap<ReservationId, Reservation>) -> Self {
-        let counting = all.values().filter(|r| counts(r)).map(|r| r.id.clone()).collect();
-        Self { all, counting }
+        let (counting, over) = all.into_iter().partition(|(_, r)| counts(r));
+        Self { counting, over }
     }
 }
 
 impl Serialize for Book {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.all.serialize(serializer)
+        serializer.collect_map(self.all().map(|r| (&r.id, r)))
     }
 }
 
 impl Book {
-    pub(super) fn all(&self) -> &BTreeMap<ReservationId, Reservation> {
-        &self.all
+    /// All of them, by id.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Reservation> {
+        let mut counting = self.counting.values().peekable();
+        let mut over = self.over.values().peekable();
+        std::iter::from_fn(move || match (counting.peek(), over.peek()) {
+            (Some(one), Some(other)) if other.id < one.id => over.next(),
+            (None, _) => over.next(),
+            (Some(_), _) => counting.next(),
+        })
     }
 
     /// Those that claim GPUs, and those that an agent has yet to let go of.
     pub(super) fn counting(&self) -> impl Iterator<Item = &Reservation> {
-        self.counting.iter().filter_map(|id| self.all.get(id))
+        self.counting.values()
     }
 
     /// Those that have not ended.
@@ -57,66 +64,66 @@ impl Book {
 
     /// No more fit in.
     pub(super) fn is_full(&self) -> bool {
-        self.open().count() >= RESERVATIONS_OPEN_MAX
+        self.counting.len() >= RESERVATIONS_OPEN_MAX && self.open().count() >= RESERVATIONS_OPEN_MAX
     }
 
     pub(super) fn get(&self, id: &ReservationId) -> Option<&Reservation> {
-        self.all.get(id)
+        self.counting.get(id).or_else(|| self.over.get(id))
     }
 
     pub(super) fn contains_key(&self, id: &ReservationId) -> bool {
-        self.all.contains_key(id)
+        self.get(id).is_some()
     }
 
     pub(super) fn get_mut(&mut self, id: &ReservationId) -> Option<Page<'_>> {
-        let reservation = self.all.get_mut(id)?;
-        Some(Page { reservation, counting: &mut self.counting })
+        let reservation = self.remove(id)?;
+        Some(Page { reservation: Some(reservation), book: self })
     }
 
-    /// Whether those that count are the ones it knows of.
+    /// Whether each is where it belongs.
     pub(super) fn is_in_order(&self) -> bool {
-        self.counting.iter().eq(self.all.values().filter(|r| counts(r)).map(|r| &r.id))
+        self.counting.values().all(counts) && !self.over.values().any(counts)
     }
 
     pub(super) fn insert(&mut self, reservation: Reservation) {
-        let id = reservation.id.clone();
-        self.all.insert(id.clone(), reservation);
-        drop(self.get_mut(&id));
+        // One that counts may have been there as one that does not.
+        self.remove(&reservation.id);
+        let place = if counts(&reservation) { &mut self.counting } else { &mut self.over };
+        place.insert(reservation.id.clone(), reservation);
     }
 
     pub(super) fn remove(&mut self, id: &ReservationId) -> Option<Reservation> {
-        self.counting.remove(id);
-        self.all.remove(id)
+        self.counting.remove(id).or_else(|| self.over.remove(id))
     }
 }
 
-/// One reservation while it is changed.
+/// One reservation while it is changed: out of the book, and put back where it belongs then.
 pub(super) struct Page<'a> {
-    reservation: &'a mut Reservation,
-    counting: &'a mut BTreeSet<ReservationId>,
+    /// Missing only while it is put back.
+    reservation: Option<Reservation>,
+    book: &'a mut Book,
 }
+
+const OUT: &str = "a page has its reservation until it is dropped";
 
 impl Deref for Page<'_> {
     type Target = Reservation;
 
     fn deref(&self) -> &Reservation {
-        self.reservation
+        self.reservation.as_ref().expect(OUT)
     }
 }
 
 impl DerefMut for Page<'_> {
     fn deref_mut(&mut self) -> &mut Reservation {
-        self.reservation
+        self.reservation.as_mut().expect(OUT)
     }
 }
 
 impl Drop for Page<'_> {
     fn drop(&mut self) {
-        let id = &self.reservation.id;
-        match counts(self.reservation) {
-            true if !self.counting.contains(id) => drop(self.counting.insert(id.clone())),
-            false => drop(self.counting.remove(id)),
-            true => {}
+        if let Some(reservation) = self.reservation.take() {
+            self.book.insert(reservation);
         }
     }
 }

@@ -70,7 +70,7 @@ impl Fsm {
     fn reservations_do_not_overlap(&self) -> Result<(), Violation> {
         must!(self.reservations.is_in_order(), "the open reservations are not all known as open");
         let mut windows: BTreeMap<&GpuUuid, Vec<_>> = BTreeMap::new();
-        for r in self.reservations.all().values() {
+        for r in self.reservations.all() {
             let claims = matches!(r.state, ReservationState::Scheduled | ReservationState::Active);
             if claims {
                 for gpu in &r.gpus {

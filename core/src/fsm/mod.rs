@@ -402,7 +402,8 @@ impl Fsm {
         self.leases.get(id)
     }
 
-    pub fn reservations(&self) -> &BTreeMap<ReservationId, Reservation> {
+    /// All that are kept, by id.
+    pub fn reservations(&self) -> impl Iterator<Item = &Reservation> {
         self.reservations.all()
     }
 

@@ -419,7 +419,7 @@ fn a_day_without_controllers() {
         let expected = [ended.clone(), ended.clone(), ended, ReservationState::Active];
         let states = |fleet: &Fleet| ["now", "noon", "next", "night"].map(|name| fleet.state(name));
         let took = node.meets(&mut fleet, |fleet| {
-            let confirmed = fleet.fsm.reservations().values().all(|r| !r.is_unconfirmed());
+            let confirmed = fleet.fsm.reservations().all(|r| !r.is_unconfirmed());
             confirmed
                 && states(fleet) == expected
                 && ["child", "inway"].iter().all(|name| fleet.job(name) == JobState::TimedOut)
@@ -437,7 +437,7 @@ fn a_day_without_controllers() {
         node.book.follow(&desired.leases, fleet.now);
         assert_eq!(node.book, before);
         assert_eq!(held(&node.book, "night").stage, Stage::Open);
-        assert!(fleet.fsm.reservations().values().all(|r| !r.is_unconfirmed() || !r.is_open()));
+        assert!(fleet.fsm.reservations().all(|r| !r.is_unconfirmed() || !r.is_open()));
     }
 }
 

@@ -154,7 +154,7 @@ impl Led {
         fsm.allocations().is_empty()
             && fsm.leases().is_empty()
             && fsm.nodes().values().all(well)
-            && !fsm.reservations().values().any(|r| r.is_open())
+            && !fsm.reservations().any(|r| r.is_open())
     }
 
     fn nobody_waits_in_vain(&self) {
@@ -174,14 +174,8 @@ impl Led {
             let command = Command::SetLiveness { node, liveness, silent_for: Millis::ZERO };
             self.w.give(Actor::controller(), command).unwrap();
         }
-        let open: Vec<_> = self
-            .w
-            .fsm
-            .reservations()
-            .values()
-            .filter(|r| r.is_open())
-            .map(|r| r.id.clone())
-            .collect();
+        let open: Vec<_> =
+            self.w.fsm.reservations().filter(|r| r.is_open()).map(|r| r.id.clone()).collect();
         for id in open {
             self.w.give(person("root"), Command::ReleaseReservation { id }).unwrap();
         }

@@ -83,7 +83,7 @@ fn one_bad_line_leaves_everything_as_it_was_and_all_bad_ones_are_told() {
     assert_eq!(taken_by, [Some(0), None, None]);
     let refused = problems(refused);
     assert_eq!(refused, [(1, "gpus_held"), (3, "invalid_field"), (4, "never_fits")]);
-    assert_eq!(w.fsm.reservations(), before.reservations());
+    assert!(w.fsm.reservations().eq(before.reservations()));
     assert!(w.said().is_empty());
 }
 
@@ -106,7 +106,7 @@ fn again_it_finds_what_is_there_and_two_equal_lines_are_two() {
     let there = |name: &str| ImportedLine::There(res(name));
     let wanted = [there("x1"), there("x2"), there("x3"), ImportedLine::Created(res("y4"))];
     assert_eq!(said, wanted);
-    assert_eq!(w.fsm.reservations().len(), 4);
+    assert_eq!(w.fsm.reservations().count(), 4);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_trial_says_what_would_come_and_changes_nothing() {
     let mut w = World::with(&["titan01", "titan02"]);
     let lines = vec![line(&w, "a", "ada", 3, 0, 2), line(&w, "b", "bob", 3, 0, 2)];
     let (said, trial) = w.fsm.try_import(&person("root"), &lines).unwrap();
-    assert!(w.fsm.reservations().is_empty());
+    assert!(w.fsm.reservations().next().is_none());
     assert_eq!(import(&mut w, "root", lines).unwrap(), said);
     for name in ["a", "b"] {
         let (tried, done) =
@@ -149,7 +149,7 @@ fn a_line_that_starts_at_once_takes_nothing_of_a_later_one() {
     ];
     import(&mut w, "root", lines).unwrap();
     let held: std::collections::BTreeSet<_> =
-        w.fsm.reservations().values().flat_map(|r| r.gpus.clone()).collect();
+        w.fsm.reservations().flat_map(|r| r.gpus.clone()).collect();
     assert_eq!(held.len(), 4);
 }
 

@@ -152,19 +152,19 @@ fn take(w: &mut World, number: usize, step: &Step) {
             drop(w.reserve(PEOPLE[*who], &format!("r{number}"), *gpus, from, length));
         }
         Step::Release { which } => {
-            if let Some(id) = pick(w.fsm.reservations().keys().cloned(), *which) {
+            if let Some(id) = pick(w.fsm.reservations().map(|r| r.id.clone()), *which) {
                 drop(w.give(person("root"), Command::ReleaseReservation { id }));
             }
         }
         Step::Extend { which, minutes } => {
-            if let Some(id) = pick(w.fsm.reservations().keys().cloned(), *which) {
+            if let Some(id) = pick(w.fsm.reservations().map(|r| r.id.clone()), *which) {
                 let ends_at = w.now + Millis::minutes(*minutes);
                 drop(w.give(person("root"), Command::ExtendReservation { id, ends_at }));
             }
         }
         Step::Submit { who, gpus, saves, within } => {
             let reservation =
-                within.and_then(|which| pick(w.fsm.reservations().keys().cloned(), which));
+                within.and_then(|which| pick(w.fsm.reservations().map(|r| r.id.clone()), which));
             let base = if *saves && *gpus > 0 { training() } else { plain(0) };
             let mut spec = JobSpec { reservation, ..base };
             spec.gpus.count = *gpus;

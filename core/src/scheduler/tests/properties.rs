@@ -146,11 +146,11 @@ fn trespassed<'a>(fsm: &'a Fsm, line: &Placement, gpu: &GpuUuid) -> Option<&'a R
         r.owner == job.owner && r.lease.is_some()
     };
     // Within its reservation a job is stopped at the reservation's end.
-    let held = fsm.reservations().values().find(|r| r.gpus.contains(gpu) && inside(&r.id));
+    let held = fsm.reservations().find(|r| r.gpus.contains(gpu) && inside(&r.id));
     let limit = starts_at + job.spec.time_limit + job.spec.stop_grace;
     let ends_at = held.map_or(limit, |r| limit.min(r.window.ends_at));
     let window = Window { starts_at, ends_at };
-    let open = fsm.reservations().values().filter(|r| r.is_open() && r.gpus.contains(gpu));
+    let open = fsm.reservations().filter(|r| r.is_open() && r.gpus.contains(gpu));
     open.filter(|r| r.window.overlaps(&window)).map(|r| &r.id).find(|id| !inside(id))
 }
 

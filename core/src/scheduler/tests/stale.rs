@@ -95,7 +95,7 @@ fn a_line_for_a_reservation_names_its_lease() {
     );
     let lines = plan(&story.fsm).placements;
     let approved: Vec<_> = lines.iter().map(|line| check(&story.fsm, line).unwrap()).collect();
-    let reservation = story.fsm.reservations().values().next().unwrap();
+    let reservation = story.fsm.reservations().next().unwrap();
     assert_eq!(approved[0].parent, reservation.lease);
     assert_eq!(approved[0].ends_by, Some(BEGINNING + length("8h")));
     assert_eq!((&approved[1].parent, approved[1].ends_by), (&None, None));
