@@ -54,7 +54,7 @@ pub(crate) const AT_A_TIME: u64 = 4;
 const GPUS: &str = "v100-pcie:16";
 /// Where there are several, and how long they wait for a silent leader: an installed controller's default.
 const CONTROLLERS: u16 = 3;
-const ELECTION_MS: u64 = 600;
+const ELECTION_MS: u64 = 450;
 /// Writes by which the disk is described.
 const DISK_WRITES: usize = 200;
 

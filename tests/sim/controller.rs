@@ -48,6 +48,8 @@ use crate::scene::{Scene, controller_name, controller_role};
 const SNAPSHOT_EVERY: u64 = 60;
 const ENTRIES_KEPT: u64 = 15;
 const SEGMENT_BYTES: u64 = 24 << 10;
+/// Patient enough for the slow disks and links that seeds draw.
+const ELECTION_MS: u64 = 600;
 /// How often the one with the bug that believes the wall clock looks at it.
 const BELIEVE_EVERY: Duration = Duration::from_millis(500);
 
@@ -179,6 +181,7 @@ pub(crate) async fn run(scene: Arc<Scene>, seat: Arc<Seat>) {
         snapshot_every: SNAPSHOT_EVERY,
         entries_kept: ENTRIES_KEPT,
         segment_bytes: SEGMENT_BYTES,
+        election_ms: ELECTION_MS,
     };
     let raft = match raft::start_on(config, foundation).await {
         Ok(raft) => raft,

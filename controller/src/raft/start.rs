@@ -23,7 +23,7 @@ use crate::audit::{AUDIT_FILE, AuditError, AuditStore};
 
 /// A follower that hears nothing for a time between this and [`longest_election_ms`] of it starts an election.
 /// The leader's lease is as long as the longer one, so larger values cost time after a leader's death.
-pub const ELECTION_MS: u64 = 600;
+pub const ELECTION_MS: u64 = 450;
 /// Heartbeats in the shortest election timeout.
 const HEARTBEATS: u64 = 4;
 /// Entries after which a snapshot is made, if it is worth its bytes (`worth.rs`).
@@ -83,6 +83,8 @@ pub struct Foundation {
     pub snapshot_every: u64,
     pub entries_kept: u64,
     pub segment_bytes: u64,
+    /// The shortest election timeout.
+    pub election_ms: u64,
 }
 
 /// Why consensus does not start. Nothing was changed on disk.
@@ -208,12 +210,19 @@ pub async fn start_on(
     config: RaftConfig,
     foundation: Foundation,
 ) -> Result<RaftHandle, StartError> {
-    let Foundation { disk, pace, apply, snapshot_every, entries_kept, segment_bytes } = foundation;
+    let Foundation {
+        disk,
+        pace,
+        apply,
+        snapshot_every,
+        entries_kept: kept,
+        segment_bytes,
+        election_ms,
+    } = foundation;
     let for_audit = Arc::clone(&disk);
     let open_audit = |config: &RaftConfig| {
         AuditStore::open_on(&*for_audit, &config.cluster, config.fatal.clone())
     };
-    let (kept, election_ms) = (entries_kept, ELECTION_MS);
     let measures = Measures { snapshot_every, kept, segment_bytes, election_ms };
     start_parts(config, disk, Writers::Tasks(pace), apply, open_audit, measures).await
 }

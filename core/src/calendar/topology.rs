@@ -82,9 +82,15 @@ impl Topology {
                 }
             }
         }
+        // Links come in the order of the GPUs, so each end is looked for where the last one was.
+        let (mut a, mut b) = (0, 0);
         for link in &node.facts.links {
-            let at = |uuid: &GpuUuid| gpus.iter().position(|gpu| gpu.uuid == *uuid);
-            if let (Some(a), Some(b)) = (at(&link.a), at(&link.b)) {
+            let at = |uuid: &GpuUuid, near: usize| {
+                let mut places = (near..count).chain(0..near);
+                places.find(|at| gpus[*at].uuid == *uuid)
+            };
+            if let (Some(one), Some(other)) = (at(&link.a, a), at(&link.b, b)) {
+                (a, b) = (one, other);
                 levels[a * count + b] = level(link.level);
                 levels[b * count + a] = level(link.level);
             }
