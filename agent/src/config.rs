@@ -22,6 +22,8 @@ pub const LOG_LEVEL: &str = "info";
 /// The slice or control group that holds every job, unless the file says otherwise.
 const CGROUP_PARENT: &str = "fleet";
 const CGROUP_PARENT_SYSTEMD: &str = "fleet.slice";
+/// Most names in each list of the exempt.
+const EXEMPT_MAX: usize = 1_000;
 /// Programs of the administrator that may have a GPU open without being dirt, by file name. They count
 /// only when the executable belongs to root.
 const BASELINE_PROCESSES: [&str; 16] = [
@@ -58,6 +60,7 @@ struct RawConfig {
     gpu: RawGpu,
     runtime: RawRuntime,
     users: RawUsers,
+    enforce: RawEnforce,
     jobs: RawJobs,
     logs: RawLogs,
     checkpoints: RawCheckpoints,
@@ -85,6 +88,14 @@ struct RawRuntime {
 struct RawUsers {
     min_uid: Option<u32>,
     allow_system_users: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawEnforce {
+    cgroup: Option<String>,
+    exempt_users: Vec<String>,
+    exempt_groups: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -134,6 +145,7 @@ pub struct Config {
     pub shim: Option<PathBuf>,
     pub min_uid: u32,
     pub allow_system_users: bool,
+    pub enforce: EnforceConfig,
     /// What jobs may share; `None` is what the machine has, less a reserve.
     pub cpu_millis: Option<u64>,
     pub memory_bytes: Option<u64>,
@@ -141,6 +153,16 @@ pub struct Config {
     pub logs: LogSettings,
     pub retention: Retention,
     pub checkpoints: Timings,
+}
+
+/// Whom the gate holds to reservations, and where it is.
+#[derive(Debug, Clone, Default)]
+pub struct EnforceConfig {
+    /// Below the root of the cgroup2 tree; `None`: the root.
+    pub cgroup: Option<String>,
+    /// Who passes without a reservation.
+    pub exempt_users: Vec<String>,
+    pub exempt_groups: Vec<String>,
 }
 
 /// How GPUs are looked at.
@@ -214,6 +236,7 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
         }
     });
     let cgroup_parent = cgroup_parent(raw.cgroup_parent, problems);
+    let enforce = enforce(raw.enforce, problems);
     let log_level = config_file::log_level(raw.log_level.as_deref(), LOG_LEVEL, problems);
     let monitoring_listen =
         config_file::listen("monitoring_listen", &raw.monitoring_listen, problems);
@@ -262,6 +285,7 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
         shim: raw.runtime.shim,
         min_uid: raw.users.min_uid.unwrap_or(1000),
         allow_system_users: raw.users.allow_system_users,
+        enforce,
         cpu_millis: raw.jobs.cpu_millis,
         memory_bytes: raw.jobs.memory_bytes,
         pids_max,
@@ -283,6 +307,25 @@ fn cgroup_parent(said: Option<String>, problems: &mut Vec<String>) -> String {
         problems.push(format!("cgroup_parent: {name:?} must be one plain name"));
     }
     name
+}
+
+fn enforce(raw: RawEnforce, problems: &mut Vec<String>) -> EnforceConfig {
+    let RawEnforce { cgroup, exempt_users, exempt_groups } = raw;
+    let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
+    if let Some(path) = cgroup.as_ref().filter(|path| !path.split('/').all(plain)) {
+        problems.push(format!("enforce.cgroup: {path:?} must be a plain path below the root"));
+    }
+    for (field, names) in
+        [("enforce.exempt_users", &exempt_users), ("enforce.exempt_groups", &exempt_groups)]
+    {
+        if let Some(name) = names.iter().find(|name| name.is_empty() || name.contains('\0')) {
+            problems.push(format!("{field}: {name:?} is no name"));
+        }
+        if names.len() > EXEMPT_MAX {
+            problems.push(format!("{field}: {} names, at most {EXEMPT_MAX}", names.len()));
+        }
+    }
+    EnforceConfig { cgroup, exempt_users, exempt_groups }
 }
 
 fn timings(raw: &RawCheckpoints, numbers: &mut Numbers<'_>) -> Timings {
@@ -362,7 +405,8 @@ mod tests {
     #[test]
     fn all_problems_are_said_at_once() {
         let text = "name = \"A b\"\nstate_dir = \"x\"\ncontrollers = [\"here\"]\n\
-                    cgroup_parent = \"../up\"\nlog_level = \"loud\"\nmonitoring_listen = \"9\"\n[gpu]\nsample_interval_ms = 0\n[jobs]\nmemory_bytes = 1";
+                    cgroup_parent = \"../up\"\nlog_level = \"loud\"\nmonitoring_listen = \"9\"\n[gpu]\nsample_interval_ms = 0\n[jobs]\nmemory_bytes = 1\n\
+                    [enforce]\ncgroup = \"/a/../b\"\nexempt_groups = [\"\"]";
         let said = problem(text);
         for field in [
             "name",
@@ -373,6 +417,8 @@ mod tests {
             "monitoring_listen",
             "gpu.sample_interval_ms",
             "jobs.memory_bytes",
+            "enforce.cgroup",
+            "enforce.exempt_groups",
         ] {
             assert!(said.contains(field), "{field}: {said}");
         }

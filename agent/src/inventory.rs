@@ -13,6 +13,7 @@ use fleet_core::id::AllocationId;
 use fleet_core::lease::LeaseHolder;
 use fleet_core::name::GpuUuid;
 use fleet_core::node::{MachineIdentity, NodeFacts};
+use fleet_core::time::Timestamp;
 use fleet_daemon::progress::Pulse;
 use fleet_proto::v1;
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
@@ -21,9 +22,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::allocations::{Node, Registry};
+use crate::clock;
 use crate::enroll::Machine;
 use crate::gpu::{DriverState, GpuSnapshot, GpuState, Observed};
-use crate::leases::{Floors, foreign_processes, process};
+use crate::leases::{Floors, Foreign, foreign_processes, process};
 use crate::link::Outbox;
 
 /// Looks in a row at which a GPU must be dirty: a job that just ended is not dirt.
@@ -57,6 +59,8 @@ pub struct Inventory {
     base: NodeFacts,
     /// Looks in a row at which each GPU was found dirty.
     dirty: BTreeMap<GpuUuid, u32>,
+    /// Since when which process is on a GPU without a lease.
+    foreign: BTreeMap<(GpuUuid, u32), Timestamp>,
     names: HashMap<u32, String>,
     facts: watch::Sender<NodeFacts>,
     measured: watch::Sender<Vec<v1::MeasuredGpu>>,
@@ -92,6 +96,7 @@ pub fn machine_facts(node: &Node, machine: &Machine, instance: String) -> NodeFa
         gpus: Vec::new(),
         links: Vec::new(),
         gpu_problem: None,
+        enforced: None,
     }
 }
 
@@ -116,14 +121,34 @@ impl Inventory {
         let (facts, facts_seen) = watch::channel(base.clone());
         let (measured, measured_seen) = watch::channel(Vec::new());
         let (dirty, names) = (BTreeMap::new(), HashMap::new());
-        let mut inventory =
-            Self { node, floors, registry, outbox, leases, base, dirty, names, facts, measured };
+        let foreign = BTreeMap::new();
+        let mut inventory = Self {
+            node,
+            floors,
+            registry,
+            outbox,
+            leases,
+            base,
+            dirty,
+            foreign,
+            names,
+            facts,
+            measured,
+        };
         inventory.look(&snapshots.borrow_and_update().clone()).await;
+        let mut gate = inventory.node.gate.state();
         tokio::spawn(async move {
             loop {
                 tokio::select! {
                     () = pulse.asked() => continue,
                     changed = snapshots.changed() => if changed.is_err() { return },
+                    Ok(()) = gate.changed() => {
+                        let enforced = gate.borrow_and_update().enforced.clone();
+                        // Cloned first: what is borrowed cannot be replaced.
+                        let facts = inventory.facts.borrow().clone();
+                        inventory.say(NodeFacts { enforced, ..facts });
+                        continue;
+                    }
                 }
                 let snapshot = snapshots.borrow_and_update().clone();
                 inventory.look(&snapshot).await;
@@ -137,13 +162,16 @@ impl Inventory {
             tracing::warn!(%error, "what was learned of the GPUs is not stored");
         }
         let dirt = self.dirt(snapshot).await;
-        let facts = self.facts_of(snapshot, &dirt);
+        self.say(self.facts_of(snapshot, &dirt));
+        let measured = self.measure(snapshot).await;
+        self.measured.send_replace(measured);
+    }
+
+    fn say(&self, facts: NodeFacts) {
         if facts != *self.facts.borrow() {
             self.outbox.facts(facts.clone());
             self.facts.send_replace(facts);
         }
-        let measured = self.measure(snapshot).await;
-        self.measured.send_replace(measured);
     }
 
     fn facts_of(&self, snapshot: &GpuSnapshot, dirt: &BTreeMap<GpuUuid, String>) -> NodeFacts {
@@ -180,6 +208,7 @@ impl Inventory {
             gpus: snapshot.gpus.iter().map(gpu).collect(),
             links: snapshot.links.iter().map(link).collect(),
             gpu_problem: problem,
+            enforced: self.node.gate.state().borrow().enforced.clone(),
             ..self.base.clone()
         }
     }
@@ -204,39 +233,61 @@ impl Inventory {
     }
 
     async fn dirt_on(
-        &self,
+        &mut self,
         snapshot: &Arc<GpuSnapshot>,
         state: &GpuState,
         leases: &[&DesiredLease],
         attempts: Vec<AllocationId>,
     ) -> Option<String> {
         let processes = state.telemetry.processes.value()?;
-        if !processes.is_empty() {
-            let mut uids = Vec::new();
-            for lease in leases.iter().filter(|lease| !lease.ending) {
-                // Who reserved a GPU may use it without a job.
-                if let LeaseHolder::Reservation(_) = lease.holder
-                    && let Ok(user) = self.node.users.resolve(lease.owner.as_str(), None).await
-                {
-                    uids.push(user.uid);
-                }
-            }
-            let (snapshot, node) = (Arc::clone(snapshot), Arc::clone(&self.node));
-            let (uuid, attempts) = (state.info.uuid.clone(), attempts.clone());
-            let look = move || {
-                let baseline = &node.config.gpu.baseline_processes;
-                foreign_processes(&snapshot, &uuid, &attempts, &uids, baseline)
-            };
-            let foreign = spawn_blocking(look).await.unwrap_or_default();
-            if !foreign.is_empty() {
-                return Some(format!("used without a lease by {}", foreign.join(", ")));
-            }
+        let foreign = self.foreign_on(snapshot, state, leases, &attempts).await;
+        self.note_foreign(&state.info.uuid, &foreign);
+        if !foreign.is_empty() {
+            let named: Vec<String> = foreign.iter().map(ToString::to_string).collect();
+            return Some(format!("used without a lease by {}", named.join(", ")));
         }
         let used = state.telemetry.memory_used_bytes.value().copied()?;
         let explained = !leases.is_empty() || !attempts.is_empty() || !processes.is_empty();
         let floor = self.floors.of(&state.info);
         (!explained && used > floor)
             .then(|| format!("{} MiB in use by nobody that shows", used >> 20))
+    }
+
+    /// The processes on a GPU that no lease explains.
+    async fn foreign_on(
+        &self,
+        snapshot: &Arc<GpuSnapshot>,
+        state: &GpuState,
+        leases: &[&DesiredLease],
+        attempts: &[AllocationId],
+    ) -> Vec<Foreign> {
+        if state.telemetry.processes.value().is_none_or(Vec::is_empty) {
+            return Vec::new();
+        }
+        let mut uids = Vec::new();
+        for lease in leases.iter().filter(|lease| !lease.ending) {
+            // Who reserved a GPU may use it without a job.
+            if let LeaseHolder::Reservation(_) = lease.holder
+                && let Ok(user) = self.node.users.resolve(lease.owner.as_str(), None).await
+            {
+                uids.push(user.uid);
+            }
+        }
+        let (snapshot, node) = (Arc::clone(snapshot), Arc::clone(&self.node));
+        let (uuid, attempts) = (state.info.uuid.clone(), attempts.to_vec());
+        let look = move || {
+            let baseline = &node.config.gpu.baseline_processes;
+            foreign_processes(&snapshot, &uuid, &attempts, &uids, baseline)
+        };
+        spawn_blocking(look).await.unwrap_or_default()
+    }
+
+    /// Keeps since when each process is on a GPU without a lease, as far as this agent saw it.
+    fn note_foreign(&mut self, gpu: &GpuUuid, found: &[Foreign]) {
+        self.foreign.retain(|(on, pid), _| on != gpu || found.iter().any(|one| one.pid == *pid));
+        for one in found {
+            self.foreign.entry((gpu.clone(), one.pid)).or_insert_with(clock::now);
+        }
     }
 
     async fn measure(&mut self, snapshot: &GpuSnapshot) -> Vec<v1::MeasuredGpu> {
@@ -252,7 +303,15 @@ impl Inventory {
                     None => (String::new(), String::new()),
                 };
                 let memory_used_bytes = one.memory_bytes.unwrap_or(0);
-                processes.push(v1::MeasuredProcess { pid, user, name, memory_used_bytes });
+                let since = self.foreign.get(&(state.info.uuid.clone(), pid));
+                let foreign_since_unix_ms = since.map_or(0, |since| since.0);
+                processes.push(v1::MeasuredProcess {
+                    pid,
+                    user,
+                    name,
+                    memory_used_bytes,
+                    foreign_since_unix_ms,
+                });
             }
             let value = |observed: &Observed<u32>| observed.value().copied();
             all.push(v1::MeasuredGpu {

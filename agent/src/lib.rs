@@ -9,6 +9,7 @@
 
 pub mod ahead;
 pub mod allocations;
+pub mod bpf;
 pub mod cgroup;
 pub mod checkpoint;
 mod clock;
@@ -16,6 +17,7 @@ pub mod config;
 pub mod emergency;
 pub mod enroll;
 pub mod filter;
+pub mod gate;
 pub mod gpu;
 mod health;
 pub mod image;

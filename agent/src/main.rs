@@ -11,7 +11,7 @@ use fleet_agent::enroll::store::IdentityFolder;
 use fleet_agent::enroll::{JoinOptions, Machine, identity_folder, join};
 use fleet_agent::gpu::{ProbeOptions, run_probe};
 use fleet_agent::operations::client;
-use fleet_agent::{emergency, server, stop_all};
+use fleet_agent::{emergency, gate, server, stop_all};
 use fleet_core::name::NodeName;
 use fleet_core::time::Millis;
 use fleet_daemon::logging::{self, Logging};
@@ -49,8 +49,10 @@ enum Verb {
     Grant(GrantArguments),
     /// Take a grant of this node back
     Revoke(RevokeArguments),
-    /// What this node does by itself when a reservation's time is over and no controller answers
+    /// Root's switch: lowers what this node does to hold people to their reservations
     Enforce(EnforceArguments),
+    /// What keeps people without a reservation out of the GPUs, without an agent
+    Gate(GateArguments),
     /// Talk to the NVIDIA driver on behalf of the agent (started by the agent itself)
     #[command(hide = true)]
     NvmlProbe(ProbeOptions),
@@ -144,9 +146,10 @@ struct RevokeArguments {
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "on: jobs that run into somebody else's time are stopped in time for it (the default).\n\
-    warn: they run on, and it is said. off: they run on. Reservations are counted all the same, and what\n\
-    a controller orders is always done. The change is on record when the controllers are back."
+    after_help = "on: what `fleet node enforce` ordered is in force, and while no controller answers, jobs that run\n\
+    into somebody else's time are stopped in time for it (the default). warn: it is only said. off: nothing,\n\
+    and nobody is kept out of the GPUs. Reservations are counted all the same, and jobs that a controller\n\
+    stops are always stopped. The change is on record when the controllers are back."
 )]
 struct EnforceArguments {
     #[arg(value_name = "MODE", value_parser = ["on", "warn", "off"])]
@@ -156,6 +159,22 @@ struct EnforceArguments {
     reason: String,
     #[command(flatten)]
     config: ConfigArgument,
+}
+
+#[derive(Debug, clap::Args)]
+struct GateArguments {
+    #[command(subcommand)]
+    verb: GateVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum GateVerb {
+    /// Put in force again what was in force last: at boot, before anybody can log in
+    Load(ConfigArgument),
+    /// Print what the kernel has: the mode, who passes, who was denied how often
+    Show(ConfigArgument),
+    /// Take it away, so that everybody may open every GPU: when fleet leaves the machine
+    Remove(ConfigArgument),
 }
 
 // Not an async main: the helpers must stay small processes without a runtime.
@@ -212,6 +231,11 @@ fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
             let config = Config::load(&arguments.config.config)?;
             runtime()?.block_on(emergency::revoke(&config, arguments.reservation))
         }
+        Verb::Gate(arguments) => match arguments.verb {
+            GateVerb::Load(file) => gate::command::load(&Config::load(&file.config)?),
+            GateVerb::Show(file) => gate::command::show(&Config::load(&file.config)?),
+            GateVerb::Remove(file) => gate::command::remove(&Config::load(&file.config)?),
+        },
         Verb::Enforce(arguments) => {
             let config = Config::load(&arguments.config.config)?;
             runtime()?.block_on(emergency::enforce(&config, arguments.mode, arguments.reason))

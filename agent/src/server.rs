@@ -25,6 +25,7 @@ use crate::config::Config;
 use crate::enroll::renewal::Renewal;
 use crate::enroll::store::{IdentityFolder, IdentityRecord};
 use crate::enroll::{Machine, identity_folder};
+use crate::gate;
 use crate::gpu::{self, GpuInfo, Monitor};
 use crate::health;
 use crate::image::{ImageStore, Limits};
@@ -90,7 +91,9 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let machine = Machine::read();
     let floors = Floors::open(&config.state_dir)?;
     let (gpus, events, _monitor) = Monitor::spawn(monitor_config(&config, floors.known()));
-    let node = make_node(&config, identity.node.clone(), &machine, gpus.clone()).await?;
+    let (gate, gate_ends) = gate::Handle::new();
+    let node = make_node(&config, identity.node.clone(), &machine, gpus.clone(), gate).await?;
+    let gate = make_gate(&node, gate_ends, &operations)?;
     let outbox = Outbox::default();
     let registry = Registry::new(&allocations_dir(&config));
     let (desired, desired_seen) = watch::channel(None);
@@ -111,6 +114,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     })?;
     let mut tasks = JoinSet::new();
     tasks.spawn(reconciler.run());
+    tasks.spawn(gate.run());
     let (state_dir, boot_id) = (config.state_dir.clone(), machine.boot_id.clone());
     let (conditions, conditions_seen) = watch::channel(Vec::new());
     let pulse = operations.begin("health");
@@ -205,12 +209,30 @@ fn open_calendar(
     Ok((CalendarParts { book, shelf, line, asks: asked }, asks))
 }
 
+/// What holds people to their reservations.
+fn make_gate(
+    node: &Node,
+    ends: gate::Ends,
+    operations: &Operations,
+) -> anyhow::Result<gate::task::Task> {
+    Ok(gate::task::Task::new(gate::task::TaskParts {
+        state_dir: node.config.state_dir.clone(),
+        config: node.config.enforce.clone(),
+        jobs: node.config.cgroup_parent.clone(),
+        users: node.users.clone(),
+        gpus: node.gpus.clone(),
+        ends,
+        pulse: operations.begin("gate"),
+    })?)
+}
+
 /// What attempts need of this node.
 async fn make_node(
     config: &Config,
     name: NodeName,
     machine: &Machine,
     gpus: gpu::Handle,
+    gate: gate::Handle,
 ) -> anyhow::Result<Arc<Node>> {
     let as_user = AsUser::new(AsUserConfig::default());
     let folder = config.state_dir.join("images");
@@ -228,6 +250,7 @@ async fn make_node(
         images: ImageStore::open(&folder, Limits::default(), as_user.clone())?,
         as_user,
         gpus,
+        gate,
         epochs: Epochs::start(&config.state_dir)?,
         config: config.clone(),
     })))

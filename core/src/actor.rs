@@ -204,6 +204,7 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
         Command::CordonNode { .. }
         | Command::UncordonNode { .. }
         | Command::DrainNode { .. }
+        | Command::EnforceNode { .. }
         | Command::DeclareGpuFree { .. }
         | Command::ClearGpu { .. }
         | Command::ThawEvictions

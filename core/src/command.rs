@@ -19,7 +19,7 @@ use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::node::{Liveness, MachineIdentity, NodeFacts};
 use crate::reservation::GpuRequest;
 use crate::time::{Millis, Timestamp, Window};
-use crate::window::{AHEAD_SINCE, EnforcementSwitch, WindowReport};
+use crate::window::{AHEAD_SINCE, ENFORCE_SINCE, Enforcement, EnforcementSwitch, WindowReport};
 
 /// Version of the envelope and of the commands in it that this build writes.
 pub const ENVELOPE_VERSION: u32 = 1;
@@ -313,6 +313,11 @@ pub enum Command {
     Access(AccessCommand),
     /// The exchange of the certificate authority.
     Authority(AuthorityCommand),
+    /// How a node holds people to their reservations.
+    EnforceNode {
+        node: NodeName,
+        mode: Enforcement,
+    },
 }
 
 impl Command {
@@ -349,6 +354,7 @@ impl Command {
             Command::CheckState { .. } => "check_state",
             Command::Access(command) => command.name(),
             Command::Authority(command) => command.name(),
+            Command::EnforceNode { .. } => "enforce_node",
         }
     }
 
@@ -385,6 +391,7 @@ impl Command {
             Command::CheckState { .. } => 2,
             Command::ImportReservations { .. } => 3,
             Command::Authority(_) => ROTATION_SINCE,
+            Command::EnforceNode { .. } => ENFORCE_SINCE,
             Command::ReportNode { reports, .. } => {
                 reports.iter().map(Report::since_version).max().unwrap_or(1)
             }
@@ -420,6 +427,7 @@ impl Command {
             | Command::RemoveController { .. }
             | Command::CheckState { .. }
             | Command::Authority(_)
+            | Command::EnforceNode { .. }
             | Command::RecordRefusals { .. } => false,
             Command::CreateReservation(_)
             | Command::ImportReservations { .. }

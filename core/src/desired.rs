@@ -12,9 +12,9 @@ use crate::id::{AllocationId, JobId, LeaseId, ReservationId};
 use crate::job::JobSpec;
 use crate::lease::{Epoch, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
-use crate::node::ClearOrder;
+use crate::node::{ClearOrder, Node};
 use crate::time::{Millis, Timestamp};
-use crate::window::DesiredWindow;
+use crate::window::{DesiredWindow, Enforcement};
 
 /// Version of the document that this build writes.
 pub const DESIRED_VERSION: u32 = 1;
@@ -37,6 +37,9 @@ pub struct DesiredNode {
     /// The calendar of the coming days, which the agent keeps by itself. One that is not named is left alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<DesiredWindow>,
+    /// How the node holds people to their reservations; where it is not said, as it did before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforce: Option<Enforcement>,
 }
 
 /// What to do with one allocation.
@@ -114,6 +117,7 @@ impl Fsm {
                 recount,
                 clear: Vec::new(),
                 windows: Vec::new(),
+                enforce: None,
             };
         }
         let mut allocations: Vec<DesiredAllocation> = self
@@ -156,8 +160,9 @@ impl Fsm {
         let forget = held.iter().filter(|id| self.is_over(id)).cloned().collect();
         let clear = self.node(node).map(|node| node.clearing.clone()).unwrap_or_default();
         let windows = self.desired_windows(node);
+        let enforce = self.node(node).map(Node::enforcement_ordered);
         let (v, node, recount) = (DESIRED_VERSION, node.clone(), None);
-        DesiredNode { v, node, allocations, leases, forget, recount, clear, windows }
+        DesiredNode { v, node, allocations, leases, forget, recount, clear, windows, enforce }
     }
 
     fn desired_allocation(&self, a: &Allocation) -> DesiredAllocation {

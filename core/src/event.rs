@@ -15,7 +15,7 @@ use crate::lease::Epoch;
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::Liveness;
 use crate::time::{Millis, Timestamp};
-use crate::window::{EnforcementSwitch, NodeGrant};
+use crate::window::{Enforcement, EnforcementSwitch, NodeGrant};
 
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -212,6 +212,12 @@ pub enum Event {
         node: NodeName,
         switch: EnforcementSwitch,
     },
+    NodeEnforcementSet {
+        node: NodeName,
+        mode: Enforcement,
+        before: Enforcement,
+        by: String,
+    },
 
     JobQueued {
         job: JobId,
@@ -368,7 +374,8 @@ impl Event {
             | E::NodeDrained { node }
             | E::NodeSuspended { node, .. }
             | E::LivenessChanged { node, .. }
-            | E::EnforcementSwitched { node, .. } => vec![node.to_string()],
+            | E::EnforcementSwitched { node, .. }
+            | E::NodeEnforcementSet { node, .. } => vec![node.to_string()],
             E::ConditionRaised { node, gpu, .. }
             | E::ConditionChanged { node, gpu, .. }
             | E::ConditionCleared { node, gpu, .. } => gpu_or_node(node, gpu.as_ref()),
@@ -568,6 +575,12 @@ impl std::fmt::Display for Event {
                 switch.mode.word(),
                 switch.by,
                 switch.reason
+            ),
+            E::NodeEnforcementSet { node, mode, before, by } => write!(
+                f,
+                "{node}: enforcement set to {} by {by}, it was {}",
+                mode.word(),
+                before.word()
             ),
             E::JobQueued { owner, .. } => write!(f, "queued by {owner}"),
             E::JobPlaced { node, gpus, resume_from, .. } => {

@@ -8,7 +8,7 @@ use crate::gpu::{Gpu, GpuLink};
 use crate::health::{Condition, ConditionStatus, Severity, Subject};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::time::Timestamp;
-use crate::window::EnforcementSwitch;
+use crate::window::{Enforced, Enforcement, EnforcementOrder, EnforcementSwitch};
 
 /// Most nodes one fleet holds.
 pub const NODES_MAX: usize = 10_000;
@@ -44,6 +44,9 @@ pub struct NodeFacts {
     pub links: Vec<GpuLink>,
     /// Why there is no GPU inventory, when there is none.
     pub gpu_problem: Option<String>,
+    /// Absent from agents that do not know of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforced: Option<Enforced>,
 }
 
 /// Whether the leader hears the agent. Silence only stops new placements.
@@ -106,6 +109,9 @@ pub struct Node {
     /// The emergency switch, once root has touched it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<EnforcementSwitch>,
+    /// How it is to hold people to their reservations; none before an admin said so the first time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforce: Option<EnforcementOrder>,
 }
 
 impl Node {
@@ -116,6 +122,11 @@ impl Node {
             .filter(|c| c.status != ConditionStatus::False)
             .map(|c| c.severity)
             .max()
+    }
+
+    /// What an admin ordered; a node nobody gave an order only observes.
+    pub fn enforcement_ordered(&self) -> Enforcement {
+        self.enforce.as_ref().map_or(Enforcement::Off, |order| order.mode)
     }
 
     /// The conditions of one GPU and of the node itself.

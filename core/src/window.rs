@@ -86,11 +86,16 @@ pub struct WindowReport {
     pub granted: Option<NodeGrant>,
 }
 
-/// What an agent does by itself at the end of a window while no controller answers.
+/// Cluster version from which on nodes can be told to hold people to their reservations.
+pub const ENFORCE_SINCE: u32 = 5;
+
+/// How a node holds people to reservations. Ordered per node by an admin, whose silence means `Off`; root's
+/// switch on the node, which is `On` unless root touches it, only ever lowers that, and also says what the node
+/// does by itself at the end of a window while no controller answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Enforcement {
-    /// Ends what runs on into somebody else's time.
+    /// Ends what runs on into somebody else's time; the kernel keeps those out who hold no lease.
     #[default]
     On,
     /// Only says so.
@@ -108,6 +113,40 @@ impl Enforcement {
             Enforcement::Off => "off",
         }
     }
+
+    /// The mode that people name by this word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Enforcement::On, Enforcement::Warn, Enforcement::Off]
+            .into_iter()
+            .find(|mode| mode.word() == word)
+    }
+
+    /// The laxer of two.
+    #[must_use]
+    pub fn at_most(self, ceiling: Self) -> Self {
+        match (self, ceiling) {
+            (Enforcement::Off, _) | (_, Enforcement::Off) => Enforcement::Off,
+            (Enforcement::Warn, _) | (_, Enforcement::Warn) => Enforcement::Warn,
+            (Enforcement::On, Enforcement::On) => Enforcement::On,
+        }
+    }
+}
+
+/// An admin's order for a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnforcementOrder {
+    pub mode: Enforcement,
+    pub by: String,
+    pub since: Timestamp,
+}
+
+/// What a node says it does, which may be less than it was told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enforced {
+    pub mode: Enforcement,
+    /// Why it is not what was ordered, or not sure to be in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// How root set the switch on a node, and why.

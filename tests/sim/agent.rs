@@ -147,6 +147,7 @@ fn facts(machine: &Machine, instance: &str) -> NodeFacts {
         gpus: machine.gpus.iter().enumerate().map(gpu).collect(),
         links: Vec::new(),
         gpu_problem: None,
+        enforced: None,
     }
 }
 

@@ -55,7 +55,7 @@ const IMPURE: &[&str] = &[
 /// A path that ends in a slash is a folder.
 pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("agent/src/bin/fleet-init/kernel.rs", "a program without a C library calls the kernel itself"),
-    ("agent/src/filter/bpf.rs", "the bpf(2) system call has no safe wrapper"),
+    ("agent/src/bpf/call.rs", "the bpf(2) system call has no safe wrapper"),
     ("agent/src/gpu/probe/raw.rs", "NVML functions that nvml-wrapper does not wrap"),
     ("agent/src/image/xattr.rs", "fsetxattr(2) and fgetxattr(2), which nix lacks"),
     ("agent/src/shim/sys.rs", "fork, close_range and the window-size ioctl have no safe wrapper"),

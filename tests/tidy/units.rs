@@ -22,6 +22,16 @@ const MUST_SAY: &[(&str, &str, &str)] = &[
         "this is how it is started",
     ),
     (
+        "systemd/fleet-gate.service",
+        "ExecStart=/usr/bin/fleet-agent gate load --config /etc/fleet/agent.toml",
+        "a node that enforces must do so before anybody can log in",
+    ),
+    (
+        "systemd/fleet-gate.service",
+        "Before=fleet-agent.service systemd-user-sessions.service ssh.service sshd.service ssh.socket cron.service atd.service",
+        "whoever starts a program before the gate is there keeps the GPU that it opened",
+    ),
+    (
         "systemd/fleet-agent.service",
         "ExecStart=/usr/bin/fleet-agent run --config /etc/fleet/agent.toml",
         "this is how it is started",

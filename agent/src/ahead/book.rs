@@ -3,7 +3,7 @@
 //! Kept by the reconcile task. Orders replace lower ones only; what is not named is left alone. Stages only go
 //! forward, but for a window that was given longer after it had been closed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fleet_core::allocation::StopWhy;
 use fleet_core::desired::{DesiredLease, DesiredNode};
@@ -14,6 +14,7 @@ use fleet_core::time::{Millis, Timestamp, Window};
 use fleet_core::window::{Enforcement, EnforcementSwitch, NodeGrant, WindowReport};
 use serde::{Deserialize, Serialize};
 
+use crate::gate::Grant;
 use crate::reconcile::{Release, Row, Table};
 
 /// How long a window that is over is remembered, so that an old order for it is known as such.
@@ -472,6 +473,20 @@ impl Book {
                 ending: false,
             }
         })
+    }
+
+    /// Who may open which GPU because a window of theirs is open; where the time is not known, by its stage alone.
+    pub fn open_to(&self, now: Option<Timestamp>) -> BTreeSet<Grant> {
+        let open = |held: &&Held| match now {
+            Some(now) => held.is_open(now),
+            None => held.stage == Stage::Open && !held.withdrawn,
+        };
+        let grants = |held: &Held| {
+            let (owner, until) = (held.owner.clone(), Some(held.window.ends_at));
+            let gpus = held.gpus.clone().into_iter();
+            gpus.map(move |gpu| Grant { owner: owner.clone(), gpu, until })
+        };
+        self.windows.values().filter(open).flat_map(grants).collect()
     }
 
     /// Root gives a user GPUs for a while. `id` is drawn by the caller.

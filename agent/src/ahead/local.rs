@@ -216,8 +216,7 @@ impl Local for LocalService {
     ) -> Result<Response<v1::NodeStatus>, Status> {
         let by = root(&request)?;
         let request = request.into_inner();
-        let modes = [Enforcement::On, Enforcement::Warn, Enforcement::Off];
-        let mode = modes.into_iter().find(|mode| mode.word() == request.mode);
+        let mode = Enforcement::from_word(&request.mode);
         let mode = mode.ok_or_else(|| invalid("mode", "must be on, warn or off"))?;
         let reason = reason(&request.reason)?;
         self.ask(|tell| Ask::Enforce { mode, by, reason, tell }).await?;
@@ -302,6 +301,10 @@ impl LocalService {
         for id in &seen.overruns {
             warnings.push(format!("{id} is past its time and in somebody's way"));
         }
+        let enforced = self.0.node.gate.state().borrow().enforced.clone();
+        if let Some(problem) = enforced.as_ref().and_then(|enforced| enforced.problem.clone()) {
+            warnings.push(problem);
+        }
         Ok(v1::NodeStatus {
             node: self.0.node.name.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -319,6 +322,7 @@ impl LocalService {
                 .last()
                 .map_or(String::new(), |switch| format!("{} (by {})", switch.reason, switch.by)),
             warnings,
+            enforced: enforced.map_or(String::new(), |enforced| enforced.mode.word().to_owned()),
         })
     }
 }

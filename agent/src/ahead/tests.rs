@@ -4,7 +4,7 @@
 mod day;
 
 use fleet_core::desired::{DESIRED_VERSION, DesiredAllocation, DesiredNode, Order};
-use fleet_core::name::NodeName;
+use fleet_core::name::{GpuUuid, NodeName};
 use fleet_core::window::DesiredWindow;
 
 use super::book::{Held, Promise, Stage, Taken};
@@ -60,6 +60,7 @@ fn document(windows: Vec<DesiredWindow>, allocations: Vec<DesiredAllocation>) ->
         recount: None,
         clear: Vec::new(),
         windows,
+        enforce: None,
     }
 }
 
@@ -164,6 +165,19 @@ fn a_window_opens_and_closes_on_time_and_its_children_go_with_it() {
     let held = &book.windows[&res("a")];
     assert_eq!(held.stage, Stage::Closed);
     assert_eq!((held.opened_at, held.closed_at), (Some(at(60)), Some(at(120))));
+}
+
+#[test]
+fn the_owner_of_an_open_window_may_open_its_gpus_and_only_in_its_time() {
+    let mut book = book(vec![told("a", 5, &[0, 1], 0, 60)], Vec::new());
+    assert!(book.open_to(Some(at(0))).is_empty(), "it was not opened yet");
+    kept(&mut book, &mut Table::default(), at(0));
+    let open = book.open_to(Some(at(59)));
+    let gpus: Vec<&GpuUuid> = open.iter().map(|grant| &grant.gpu).collect();
+    assert_eq!(gpus, [&gpu(0), &gpu(1)]);
+    assert!(open.iter().all(|g| g.owner.as_str() == "of-a" && g.until == Some(at(60))));
+    assert!(book.open_to(Some(at(60))).is_empty(), "tightened first, whatever else ends it");
+    assert_eq!(book.open_to(None).len(), 2, "where nobody knows the time, nobody is shut out");
 }
 
 #[test]

@@ -92,6 +92,7 @@ impl Begin {
         let _permit = permit.map_err(|error| node_fault(&error))?;
         let user = self.user().await?;
         let gpus = self.gpus(&user).await?;
+        self.node.gate.admits(&self.record.order.owner, &self.record.order.gpus).await;
         let observer = self.checkpoints(&user).await?;
         let image = self.image(&user).await?;
         self.bundle(user, gpus, image).await?;

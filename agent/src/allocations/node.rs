@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 
 use crate::checkpoint::Timings;
 use crate::config::Config;
+use crate::gate;
 use crate::gpu;
 use crate::image::ImageStore;
 use crate::reconcile::Epochs;
@@ -33,6 +34,7 @@ pub struct Node {
     pub as_user: AsUser,
     pub images: ImageStore,
     pub gpus: gpu::Handle,
+    pub gate: gate::Handle,
     pub epochs: Epochs,
     pub starts: Semaphore,
     runtime: Mutex<Option<RuntimeChoice>>,
@@ -51,6 +53,7 @@ pub struct Parts {
     pub as_user: AsUser,
     pub images: ImageStore,
     pub gpus: gpu::Handle,
+    pub gate: gate::Handle,
     pub epochs: Epochs,
 }
 
@@ -67,6 +70,7 @@ impl Node {
             as_user,
             images,
             gpus,
+            gate,
             epochs,
         } = parts;
         Self {
@@ -80,6 +84,7 @@ impl Node {
             as_user,
             images,
             gpus,
+            gate,
             epochs,
             starts: Semaphore::new(STARTS_AT_ONCE_MAX),
             runtime: Mutex::default(),

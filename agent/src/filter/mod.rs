@@ -8,7 +8,6 @@
 //! programs from the root down must allow, so a runtime can add its own and only narrow ours. On pure
 //! v1 it is the devices controller, deny-all first, read back.
 
-mod bpf;
 mod program;
 mod v1;
 
@@ -20,10 +19,15 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::bpf::call as bpf;
+
 pub use program::assemble;
 
 /// Most rules in one filter: a node has at most a few dozen GPUs.
 pub const RULES_MAX: usize = 512;
+
+/// Seen in `bpftool prog`.
+const PROGRAM_NAME: &str = "fleet_device";
 
 /// Minor number of `/dev/nvidiactl`.
 pub const NVIDIACTL_MINOR: u32 = 255;
@@ -115,13 +119,15 @@ pub enum FilterError {
 /// Attaches the filter to a cgroup2 directory and proves that the kernel has it.
 pub fn attach(cgroup: &Path, rules: &[DeviceRule]) -> Result<FilterHandle, FilterError> {
     let code = assemble(rules)?;
-    let program = bpf::load(&code).map_err(|(source, log)| FilterError::Load { log, source })?;
+    let program = bpf::load(&code, PROGRAM_NAME)
+        .map_err(|(source, log)| FilterError::Load { log, source })?;
     let dir = open_cgroup(cgroup)?;
     let on_cgroup =
         |action| move |source| FilterError::Cgroup { action, path: cgroup.to_owned(), source };
     let program_id =
         bpf::program_id(program.as_fd()).map_err(on_cgroup("ask for the program id"))?;
-    bpf::attach(dir.as_fd(), program.as_fd()).map_err(on_cgroup("attach the device filter"))?;
+    bpf::attach(dir.as_fd(), program.as_fd(), None)
+        .map_err(on_cgroup("attach the device filter"))?;
     let handle = FilterHandle::Bpf { cgroup: cgroup.to_owned(), program_id };
     verify(&handle, rules)?;
     Ok(handle)

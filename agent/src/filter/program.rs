@@ -1,47 +1,19 @@
 //! Assembles the device filter: a straight list of comparisons that ends in "deny".
 //!
-//! Called by the parent module only. The instruction encoding is the kernel's
-//! (`include/uapi/linux/bpf.h`, `bpf_common.h`); the context is `struct bpf_cgroup_dev_ctx`:
-//! `access_type` (access << 16 | type), `major`, `minor`.
+//! Called by the parent module only.
 
 use super::{Access, DeviceKind, DeviceRule, FilterError, RULES_MAX};
+use crate::bpf::instruction::{
+    ACCESS_MKNOD, ACCESS_READ, ACCESS_WRITE, AND_IMMEDIATE, CONTEXT, DEVICE_BLOCK, DEVICE_CHAR,
+    EXIT, Instruction, JUMP_NOT_EQUAL, LOAD_WORD, MOVE_IMMEDIATE, MOVE_REGISTER, RESULT,
+    SHIFT_RIGHT, instruction,
+};
 
-/// One instruction as the kernel reads it: opcode, registers, offset, immediate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct Instruction {
-    pub code: u8,
-    /// Destination in the low four bits, source in the high four.
-    pub registers: u8,
-    pub offset: i16,
-    pub immediate: i32,
-}
-
-const LOAD_WORD: u8 = 0x61; // BPF_LDX | BPF_MEM | BPF_W
-const MOVE_IMMEDIATE: u8 = 0xb7; // BPF_ALU64 | BPF_MOV | BPF_K
-const MOVE_REGISTER: u8 = 0xbf; // BPF_ALU64 | BPF_MOV | BPF_X
-const AND_IMMEDIATE: u8 = 0x57; // BPF_ALU64 | BPF_AND | BPF_K
-const SHIFT_RIGHT: u8 = 0x77; // BPF_ALU64 | BPF_RSH | BPF_K
-const JUMP_NOT_EQUAL: u8 = 0x55; // BPF_JMP | BPF_JNE | BPF_K
-const EXIT: u8 = 0x95; // BPF_JMP | BPF_EXIT
-
-const DEVICE_BLOCK: i32 = 1;
-const DEVICE_CHAR: i32 = 2;
-const ACCESS_MKNOD: i32 = 1;
-const ACCESS_READ: i32 = 2;
-const ACCESS_WRITE: i32 = 4;
-
-const RESULT: u8 = 0;
-const CONTEXT: u8 = 1;
 const KIND: u8 = 2;
 const ACCESS: u8 = 3;
 const MAJOR: u8 = 4;
 const MINOR: u8 = 5;
 const SCRATCH: u8 = 6;
-
-const fn instruction(code: u8, to: u8, from: u8, offset: i16, immediate: i32) -> Instruction {
-    Instruction { code, registers: to | from << 4, offset, immediate }
-}
 
 /// The whole program for these rules; default deny.
 pub fn assemble(rules: &[DeviceRule]) -> Result<Vec<Instruction>, FilterError> {

@@ -63,27 +63,43 @@ pub fn process(pid: u32) -> Option<Process> {
     Some(Process { pid, uid, name, cgroups, exe })
 }
 
+/// A process on a GPU that nothing explains. Some drivers list pids that do not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreign {
+    pub pid: u32,
+    pub found: Option<Process>,
+}
+
+impl std::fmt::Display for Foreign {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.found {
+            Some(found) => write!(f, "{found}"),
+            None => write!(f, "pid {}, which is not in /proc", self.pid),
+        }
+    }
+}
+
 /// The processes that the driver shows on a GPU and that nothing explains: neither one of the attempts,
-/// nor one of these users, nor the baseline. In words, since some drivers list pids that do not exist.
+/// nor one of these users, nor the baseline.
 pub fn foreign_processes(
     snapshot: &GpuSnapshot,
     gpu: &GpuUuid,
     attempts: &[AllocationId],
     uids: &[u32],
     baseline: &[String],
-) -> Vec<String> {
+) -> Vec<Foreign> {
     let Some(state) = snapshot.gpu(gpu) else { return Vec::new() };
     let Some(listed) = state.telemetry.processes.value() else { return Vec::new() };
     let mut pids: Vec<u32> = listed.iter().map(|process| process.pid).collect();
     pids.sort_unstable();
     pids.dedup();
     let foreign = |pid: u32| match process(pid) {
-        None => Some(format!("pid {pid}, which is not in /proc")),
+        None => Some(Foreign { pid, found: None }),
         Some(found) => {
             let explained = uids.contains(&found.uid)
                 || attempts.iter().any(|id| found.is_of(id))
                 || found.is_baseline(baseline);
-            (!explained).then(|| found.to_string())
+            (!explained).then_some(Foreign { pid, found: Some(found) })
         }
     };
     pids.into_iter().filter_map(foreign).collect()

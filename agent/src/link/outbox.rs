@@ -543,6 +543,7 @@ mod tests {
             gpus: Vec::new(),
             links: Vec::new(),
             gpu_problem: None,
+            enforced: None,
         }
     }
 }

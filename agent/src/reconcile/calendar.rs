@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use fleet_core::allocation::StopWhy;
 use fleet_core::desired::{DesiredLease, DesiredNode};
 use fleet_core::id::{AllocationId, LeaseId, ReservationId};
+use fleet_core::lease::LeaseHolder;
+use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::time::{Millis, Timestamp, Window};
 use fleet_core::window::{Enforcement, EnforcementSwitch, NodeGrant};
 use tokio::sync::{mpsc, oneshot};
@@ -20,6 +22,7 @@ use crate::ahead::{
     Answer, Ask, Book, GrantWish, Line, Refused, Seen, SeenAttempt, Shelf, ShelfError, Step,
 };
 use crate::allocations::{Order, chain};
+use crate::gate::{Grant, Wanted};
 
 /// Longest time between two looks at the calendar: the link may be lost meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -156,6 +159,11 @@ impl Calendar {
     }
 }
 
+/// A lease without a known end.
+fn grants_of<'a>(owner: &'a UserName, gpus: &'a [GpuUuid]) -> impl Iterator<Item = Grant> + 'a {
+    gpus.iter().map(|gpu| Grant { owner: owner.clone(), gpu: gpu.clone(), until: None })
+}
+
 impl Reconciler {
     /// After a start: what was stopped for others' sake must be known before its end is said.
     pub(super) fn say_calendar_again(&mut self) {
@@ -224,8 +232,13 @@ impl Reconciler {
         }
     }
 
-    /// Brings the calendar to this moment.
+    /// Brings the calendar to this moment, and the gate with it.
     pub(super) fn keep_calendar(&mut self) {
+        self.advance_calendar();
+        self.want_gate();
+    }
+
+    fn advance_calendar(&mut self) {
         let alone = self.calendar.line.is_alone();
         if std::mem::replace(&mut self.calendar.was_alone, alone) != alone {
             let windows = self.calendar.book.windows.len();
@@ -262,6 +275,30 @@ impl Reconciler {
             self.calendar.dirty |= !gone.is_empty();
         }
         self.store_calendar();
+    }
+
+    /// Says who may open which GPU now: whose windows are open, and whose jobs have it.
+    fn want_gate(&self) {
+        let book = &self.calendar.book;
+        let desired = self.parts.desired.borrow();
+        let desired = desired.as_ref().filter(|desired| desired.recount.is_none());
+        let mut grants = book.open_to(self.calendar.now());
+        for lease in desired.iter().flat_map(|desired| &desired.leases).filter(|l| !l.ending) {
+            // One that this node holds as a window is open as long as that is.
+            if let LeaseHolder::Reservation(id) = &lease.holder
+                && !book.windows.contains_key(id)
+            {
+                grants.extend(grants_of(&lease.owner, &lease.gpus));
+            }
+        }
+        for row in self.table.rows.values().filter(|row| row.is_live()) {
+            if let Some(order) = &row.order {
+                grants.extend(grants_of(&order.owner, &order.gpus));
+            }
+        }
+        let ordered = desired.and_then(|desired| desired.enforce);
+        let ceiling = book.enforcement();
+        self.parts.node.gate.want(Wanted { ordered, ceiling, grants });
     }
 
     fn step(&mut self, step: Step, now: Timestamp) {

@@ -45,6 +45,21 @@ pub fn unit_name(allocation_id: &str) -> String {
     format!("fleet-{allocation_id}.service")
 }
 
+/// Where the group of all jobs is below the root of each hierarchy: systemd nests slices by the dashes in their names.
+#[must_use]
+pub fn group_path(parent: &str) -> PathBuf {
+    match parent.strip_suffix(".slice").filter(|_| systemd_is_running()) {
+        Some(name) => nested(name),
+        None => PathBuf::from(parent),
+    }
+}
+
+/// `a-b` is `a.slice/a-b.slice`.
+fn nested(name: &str) -> PathBuf {
+    let ends = name.match_indices('-').map(|(at, _)| at).chain([name.len()]);
+    ends.map(|end| format!("{}.slice", &name[..end])).collect()
+}
+
 /// True where systemd is process 1 (what `sd_booted(3)` asks).
 #[must_use]
 pub fn systemd_is_running() -> bool {
@@ -87,5 +102,17 @@ impl Launcher {
             Self::Systemd(manager) => manager.kill(&unit_name(allocation_id)).await,
             Self::Plain => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_are_nested_by_their_dashes() {
+        assert_eq!(nested("fleet"), Path::new("fleet.slice"));
+        let deep = Path::new("fleet.slice/fleet-dev1.slice/fleet-dev1-titan01.slice");
+        assert_eq!(nested("fleet-dev1-titan01"), deep);
     }
 }

@@ -36,10 +36,10 @@ pub(crate) use job::{
 };
 pub(crate) use login::LoginArgs;
 pub(crate) use node::{
-    ClearArgs, ControllerArgs, ControllerVerb, CordonArgs, DeclareFreeArgs, DrainArgs, GpuArgs,
-    GpuListArgs, GpuVerb, NodeArgs, NodeLeaveArgs, NodeListArgs, NodeShowArgs, NodeVerb,
-    ResetClockArgs, StatusArgs, ThawArgs, TokenCreateArgs, TokenVerb, TopArgs, UncordonArgs,
-    VouchArgs,
+    ClearArgs, ControllerArgs, ControllerVerb, CordonArgs, DeclareFreeArgs, DrainArgs, Enforce,
+    EnforceArgs, GpuArgs, GpuListArgs, GpuVerb, NodeArgs, NodeLeaveArgs, NodeListArgs,
+    NodeShowArgs, NodeVerb, ResetClockArgs, StatusArgs, ThawArgs, TokenCreateArgs, TokenVerb,
+    TopArgs, UncordonArgs, VouchArgs,
 };
 pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs, WatchArgs};

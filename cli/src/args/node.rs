@@ -46,6 +46,8 @@ pub(crate) enum NodeVerb {
     Uncordon(UncordonArgs),
     /// No new work, and move its jobs away at their next checkpoints
     Drain(DrainArgs),
+    /// Hold people to their reservations, or only observe; admins only
+    Enforce(EnforceArgs),
     /// Let nodes join
     Token(TokenArgs),
     /// End a node's certificates, as after a break-in; what runs there goes on
@@ -111,6 +113,49 @@ pub(crate) struct DrainArgs {
     #[arg(short, long)]
     pub(crate) yes: bool,
     /// Only show what it would affect
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// How a node holds people to their reservations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Enforce {
+    /// Everybody may open every GPU
+    Off,
+    /// The same, and who has no reservation is counted and told
+    Warn,
+    /// The kernel keeps those out who have no reservation
+    On,
+}
+
+impl Enforce {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Enforce::Off => "off",
+            Enforce::Warn => "warn",
+            Enforce::On => "on",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A fresh node only observes (off). Before `on`, and for as long as you like, `warn` shows who would be\n\
+    kept out. `on` concerns who opens a GPU from then on; root, jobs and the exempt users of the node's\n\
+    configuration pass. What a device filter cannot hold: root itself, and with it the docker group."
+)]
+pub(crate) struct EnforceArgs {
+    /// The nodes: titan01, titan01,titan02 or titan[01-12]
+    #[arg(value_name = "NODES")]
+    pub(crate) nodes: String,
+    #[arg(value_enum, value_name = "MODE")]
+    pub(crate) mode: Enforce,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Only show whom it would affect now
     #[arg(long)]
     pub(crate) dry_run: bool,
     #[command(flatten)]

@@ -8,6 +8,7 @@ mod audit;
 mod authority;
 mod controller;
 mod dev;
+mod enforce;
 mod exec;
 mod gpu;
 mod import;
@@ -187,6 +188,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(NodeVerb::Revoke(leave)) => node::revoke(context, &leave).await,
             Some(NodeVerb::Remove(leave)) => node::remove(context, &leave).await,
             Some(NodeVerb::Vouch(vouch)) => node::vouch(context, &vouch).await,
+            Some(NodeVerb::Enforce(args)) => enforce::enforce(context, &args).await,
         },
         Verb::Gpu(args) => match args.verb {
             None => gpu::list(context, &args.list).await,

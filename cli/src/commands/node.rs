@@ -20,7 +20,7 @@ use crate::output::status::JoinToken;
 use crate::output::text::{ask, print, say};
 
 /// The kind of object for `Resolve`.
-const KIND: &str = "node";
+pub(super) const KIND: &str = "node";
 
 pub(super) async fn list(context: &Context, args: &NodeListArgs) -> Result<Exit, Failure> {
     let (client, printer) =

@@ -26,6 +26,7 @@ pub(crate) struct Gpu {
     pub(crate) reason: Option<String>,
     #[serde(rename = "use")]
     pub(crate) in_use: Option<Use>,
+    pub(crate) enforced: Option<String>,
 }
 
 /// What was measured last.
@@ -44,6 +45,8 @@ pub(crate) struct Process {
     pub(crate) user: Option<String>,
     pub(crate) name: Option<String>,
     pub(crate) memory_used_bytes: u64,
+    /// Since when no lease explains it.
+    pub(crate) foreign_since: Option<Time>,
 }
 
 impl From<pb::Gpu> for Gpu {
@@ -60,6 +63,7 @@ impl From<pb::Gpu> for Gpu {
             conditions: gpu.conditions.into_iter().map(Condition::from).collect(),
             reason: text(&gpu.reason),
             in_use: gpu.r#use.map(Use::from),
+            enforced: text(&gpu.enforced),
             uuid: gpu.uuid,
             node: gpu.node,
             index: gpu.index,
@@ -75,6 +79,7 @@ impl From<pb::GpuUse> for Use {
             user: text(&process.user),
             name: text(&process.name),
             memory_used_bytes: process.memory_used_bytes,
+            foreign_since: time(process.foreign_since_unix_ms),
         };
         Self {
             utilization_percent: measured.utilization_percent,
@@ -105,6 +110,18 @@ impl Gpu {
         if parts.is_empty() { "-".to_owned() } else { parts.join(" ") }
     }
 
+    /// The processes on it that no lease explains.
+    pub(crate) fn foreign(&self) -> impl Iterator<Item = &Process> {
+        let processes = self.in_use.iter().flat_map(|measured| &measured.processes);
+        processes.filter(|process| process.foreign_since.is_some())
+    }
+
+    /// Who is on it, and for how long without a lease.
+    fn used_by(&self, clock: &Clock) -> String {
+        let processes = self.in_use.iter().flat_map(|measured| &measured.processes);
+        processes.map(|process| process.line(clock)).collect::<Vec<_>>().join(", ")
+    }
+
     /// Why it is in its state, else what is wrong with it.
     fn reason_shown(&self) -> String {
         let wrong = self.conditions.iter().filter(|condition| condition.status != "false");
@@ -115,6 +132,17 @@ impl Gpu {
     fn temperature(&self) -> Option<String> {
         let celsius = self.in_use.as_ref().and_then(|measured| measured.temperature_celsius);
         celsius.map(|celsius| format!("{celsius}°C"))
+    }
+}
+
+impl Process {
+    /// `ada python3 (4242)`, and since when without a lease.
+    pub(crate) fn line(&self, clock: &Clock) -> String {
+        let user = self.user.as_deref().unwrap_or("?");
+        let name = self.name.as_deref().unwrap_or("?");
+        let since =
+            self.foreign_since.map(|at| format!(" without a lease for {}", clock.ago(at.0)));
+        format!("{user} {name} ({}){}", self.pid, since.unwrap_or_default())
     }
 }
 
@@ -137,6 +165,7 @@ impl Row for Gpu {
         "conditions",
         "reason",
         "use",
+        "enforced",
     ];
 
     fn columns() -> Vec<Column<Self>> {
@@ -152,6 +181,11 @@ impl Row for Gpu {
             }),
             Column::new("USE", |g: &Self, _| g.used()).right(),
             Column::new("TEMP", |g: &Self, _| or_dash(g.temperature())).right().wide(),
+            Column::new("ENFORCED", |g: &Self, _| or_dash(g.enforced.as_ref())).wide(),
+            Column::new("USED BY", |g: &Self, clock| {
+                or_dash(Some(g.used_by(clock)).filter(|text| !text.is_empty()))
+            })
+            .wide(),
             Column::new("HEALTH", |g: &Self, _| or_dash(g.health.as_ref())).state(),
             Column::new("UUID", |g: &Self, _| g.uuid.clone()).wide(),
             Column::new("REASON", |g: &Self, _| g.reason_shown()),

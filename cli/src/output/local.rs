@@ -23,6 +23,8 @@ pub(crate) struct NodeStatus {
     pub(crate) jobs: Vec<NodeJob>,
     pub(crate) enforcement: String,
     pub(crate) enforcement_reason: Option<String>,
+    /// What is in force for people without a reservation.
+    pub(crate) enforced: Option<String>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -74,6 +76,7 @@ impl From<pb::NodeStatus> for NodeStatus {
             jobs: status.attempts.into_iter().map(NodeJob::from).collect(),
             enforcement: status.enforcement,
             enforcement_reason: text(&status.enforcement_reason),
+            enforced: text(&status.enforced),
             warnings: status.warnings,
             node: status.node,
             version: status.version,
@@ -154,6 +157,7 @@ impl Row for NodeStatus {
         "jobs",
         "enforcement",
         "enforcement_reason",
+        "enforced",
         "warnings",
     ];
 
@@ -173,7 +177,8 @@ impl Row for NodeStatus {
             ("Fleet's time", or_dash(self.fleet_now.map(|now| clock.second(now.0)))),
         ];
         let why = self.enforcement_reason.as_ref().map(|why| format!(": {why}"));
-        lines.push(("Enforcement", format!("{}{}", self.enforcement, why.unwrap_or_default())));
+        lines.push(("Root's switch", format!("{}{}", self.enforcement, why.unwrap_or_default())));
+        lines.push(("Enforced", or_dash(self.enforced.as_ref())));
         for gpu in &self.gpus {
             let held = gpu.held_by.as_ref().map_or(String::new(), |by| format!(" {by}"));
             let what = gpu.job.as_ref().or(gpu.reservation.as_ref());

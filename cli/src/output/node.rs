@@ -31,6 +31,9 @@ pub(crate) struct Node {
     pub(crate) jobs: Vec<String>,
     pub(crate) vouches: Option<String>,
     pub(crate) certificate_ends_at: Option<Time>,
+    pub(crate) enforce: Option<String>,
+    pub(crate) enforced: Option<String>,
+    pub(crate) enforced_problem: Option<String>,
 }
 
 impl From<pb::Node> for Node {
@@ -55,6 +58,9 @@ impl From<pb::Node> for Node {
             jobs: node.jobs,
             vouches: text(&node.vouches),
             certificate_ends_at: time(node.certificate_ends_at_unix_ms),
+            enforce: text(&node.enforce),
+            enforced: text(&node.enforced),
+            enforced_problem: text(&node.enforced_problem),
             name: node.name,
             state: node.state,
         }
@@ -70,9 +76,20 @@ impl Node {
         format!("{} of {}", Bytes(self.memory_bytes_used), Bytes(self.memory_bytes))
     }
 
+    /// What it is to do about people without a reservation, and what it does where that is something else.
+    pub(crate) fn enforcement(&self) -> Option<String> {
+        let ordered = self.enforce.as_ref()?;
+        Some(match &self.enforced {
+            Some(enforced) if enforced == ordered => ordered.clone(),
+            Some(enforced) => format!("{ordered} ({enforced} in force)"),
+            None if ordered == "off" => ordered.clone(),
+            None => format!("{ordered} (not confirmed)"),
+        })
+    }
+
     /// The reason of its state, and what is wrong with its GPUs.
     fn reason_shown(&self) -> String {
-        let parts = [&self.reason, &self.gpu_problem];
+        let parts = [&self.reason, &self.gpu_problem, &self.enforced_problem];
         parts.into_iter().flatten().cloned().collect::<Vec<_>>().join("; ")
     }
 }
@@ -102,6 +119,9 @@ impl Row for Node {
         "jobs",
         "vouches",
         "certificate_ends_at",
+        "enforce",
+        "enforced",
+        "enforced_problem",
     ];
 
     fn columns() -> Vec<Column<Self>> {
@@ -112,6 +132,7 @@ impl Row for Node {
             Column::new("CPUS USED", |n: &Self, _| n.cpus()).right(),
             Column::new("MEMORY USED", |n: &Self, _| n.memory()).right(),
             Column::new("JOBS", |n: &Self, _| n.jobs.len().to_string()).right(),
+            Column::new("ENFORCE", |n: &Self, _| or_dash(n.enforcement())),
             Column::new("HEARD", |n: &Self, clock| {
                 or_dash(n.heard_at.map(|at| format!("{} ago", clock.ago(at.0))))
             })
@@ -146,6 +167,8 @@ impl Row for Node {
             ("System", self.os.clone()),
             ("Agent", self.agent_version.clone()),
             ("Boot", self.boot_id.clone()),
+            ("Enforcement", self.enforcement()),
+            ("Not enforced", self.enforced_problem.clone()),
             ("Vouches for", self.vouches.clone()),
             (
                 "Certificate",

@@ -176,6 +176,7 @@ fn gpus_are_printed_as_agreed() {
                 user: "ada".to_owned(),
                 name: "python3".to_owned(),
                 memory_used_bytes: 11 << 30,
+                foreign_since_unix_ms: 0,
             }],
             measured_at_unix_ms: at(31),
         }),
@@ -185,8 +186,20 @@ fn gpus_are_printed_as_agreed() {
         uuid: gpu_ref(1).uuid,
         node: "titan01".to_owned(),
         index: 1,
-        state: "free".to_owned(),
+        state: "dirty".to_owned(),
         health: "ok".to_owned(),
+        r#use: Some(pb::GpuUse {
+            processes: vec![pb::GpuProcess {
+                pid: 4243,
+                user: "eve".to_owned(),
+                name: "python3".to_owned(),
+                memory_used_bytes: 1 << 30,
+                foreign_since_unix_ms: at(20),
+            }],
+            measured_at_unix_ms: at(31),
+            ..Default::default()
+        }),
+        enforced: "warn".to_owned(),
         ..Default::default()
     };
     check("gpus", &[held, free].map(gpu::Gpu::from));
@@ -261,6 +274,7 @@ fn a_node_without_controllers_is_printed_as_agreed() {
         }],
         enforcement: "warn".to_owned(),
         enforcement_reason: "nobody can be asked (by root)".to_owned(),
+        enforced: "warn".to_owned(),
         warnings: vec!["alloc-4k7wq2-1 is past its time and in somebody's way".to_owned()],
     };
     check("node-status", &[local::NodeStatus::from(status)]);

@@ -354,6 +354,7 @@ impl Fleet for Service {
         cordon_node(CordonNodeRequest) -> Node;
         uncordon_node(UncordonNodeRequest) -> Node;
         drain_node(DrainNodeRequest) -> Node;
+        enforce_node(EnforceNodeRequest) -> Node;
         declare_gpu_free(DeclareGpuFreeRequest) -> Gpu;
         clear_gpu(ClearGpuRequest) -> Gpu;
         thaw_evictions(ThawEvictionsRequest) -> Status;

@@ -2,13 +2,15 @@
 
 use std::pin::Pin;
 
-use fleet_core::Fsm;
 use fleet_core::command::Command;
 use fleet_core::job::JobState;
 use fleet_core::node::Liveness;
 use fleet_core::reservation::ReservationState;
 use fleet_core::time::{Millis, Timestamp};
+use fleet_core::window::Enforcement;
+use fleet_core::{Fsm, Rejection};
 use fleet_proto::convert::freshness::{Freshness, may_be_stale};
+use fleet_proto::convert::rejection::to_status;
 use fleet_proto::transport::limits::USER_MESSAGE_BYTES_MAX;
 use fleet_proto::v1;
 use fleet_proto::v1::fleet_server::{Fleet, FleetServer};
@@ -238,6 +240,20 @@ impl Fleet for FleetService {
         let drain = |node| Command::DrainNode { node, reason: asked.reason, deadline };
         Ok(Response::new(
             self.0.change_node(&request, asked.meta.as_ref(), &asked.node, drain).await?,
+        ))
+    }
+
+    async fn enforce_node(&self, request: Request<v1::EnforceNodeRequest>) -> Reply<v1::Node> {
+        let asked = request.get_ref().clone();
+        let mode = Enforcement::from_word(&asked.mode).ok_or_else(|| {
+            to_status(&Rejection::field(
+                "mode",
+                format!("{:?} must be off, warn or on", asked.mode),
+            ))
+        })?;
+        let enforce = |node| Command::EnforceNode { node, mode };
+        Ok(Response::new(
+            self.0.change_node(&request, asked.meta.as_ref(), &asked.node, enforce).await?,
         ))
     }
 

@@ -113,7 +113,21 @@ pub(super) fn node(fsm: &Fsm, sessions: &Sessions, node: &Node) -> v1::Node {
         jobs: on_node.iter().map(|a| a.job.to_string()).collect(),
         vouches: fsm.access().vouching_of(&node.name).word().to_owned(),
         certificate_ends_at_unix_ms: millis(fsm.access().newest_ends(&node.name)),
+        enforce: node.enforcement_ordered().word().to_owned(),
+        enforced: enforced(Some(node)),
+        enforced_problem: node
+            .facts
+            .enforced
+            .as_ref()
+            .and_then(|enforced| enforced.problem.clone())
+            .unwrap_or_default(),
     }
+}
+
+/// What the node says it does; nothing where it said nothing.
+fn enforced(node: Option<&Node>) -> String {
+    let enforced = node.and_then(|node| node.facts.enforced.as_ref());
+    enforced.map_or(String::new(), |enforced| enforced.mode.word().to_owned())
 }
 
 pub(super) fn user(fsm: &Fsm, name: &UserName) -> v1::User {
@@ -219,6 +233,7 @@ pub(super) fn gpu(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> v1::Gpu {
         conditions: conditions.filter(own).filter(shown).map(condition).collect(),
         reason,
         r#use: gpu_use(sessions, gpu),
+        enforced: enforced(node),
     }
 }
 
@@ -229,6 +244,7 @@ fn gpu_use(sessions: &Sessions, gpu: &Gpu) -> Option<v1::GpuUse> {
         user: p.user,
         name: p.name,
         memory_used_bytes: p.memory_used_bytes,
+        foreign_since_unix_ms: p.foreign_since_unix_ms,
     };
     Some(v1::GpuUse {
         utilization_percent: measured.utilization_percent,

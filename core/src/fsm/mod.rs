@@ -58,7 +58,7 @@ pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
 pub use storm::Freeze;
 
 /// Highest cluster version this build can run at.
-pub const CLUSTER_VERSION_MAX: u32 = 4;
+pub const CLUSTER_VERSION_MAX: u32 = 5;
 /// Finished jobs kept in memory; older ones live on in the audit log.
 pub const FINISHED_JOBS_KEPT: usize = 10_000;
 /// Ended reservations kept in memory.
@@ -266,6 +266,7 @@ impl Fsm {
             | Command::SuspendNode { .. }
             | Command::CheckState { .. }
             | Command::Authority(_)
+            | Command::EnforceNode { .. }
             | Command::RecordRefusals { .. } => Ok(()),
             Command::Access(command) => self.check_access(actor, command),
         }
@@ -316,6 +317,7 @@ impl Fsm {
             Command::CheckState { .. } => Ok(Reply::Done),
             Command::Access(command) => self.apply_access(turn, command),
             Command::Authority(command) => self.apply_authority(turn, command),
+            Command::EnforceNode { node, mode } => self.enforce_node(turn, node, *mode),
         }
     }
 

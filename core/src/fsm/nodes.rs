@@ -10,6 +10,7 @@ use crate::node::{CONDITIONS_PER_NODE_MAX, Cordon, Drain, Liveness, NODES_MAX, N
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::time::{Millis, Timestamp};
+use crate::window::{Enforcement, EnforcementOrder};
 
 impl Fsm {
     pub(super) fn register_node(
@@ -62,6 +63,7 @@ impl Fsm {
             // One that joined after the backup is asked too.
             uncounted: self.restored.is_some(),
             enforcement: None,
+            enforce: None,
         };
         self.nodes.insert(name.clone(), node);
         turn.say(Event::NodeRegistered {
@@ -224,6 +226,24 @@ impl Fsm {
         turn.say(Event::NodeDraining { node: name.clone(), by, reason, deadline });
         self.review_node(turn, name);
         self.say_if_drained(turn, name);
+        Ok(Reply::Done)
+    }
+
+    /// How the node is to hold people to their reservations. The same order again changes nothing, not even since
+    /// when.
+    pub(super) fn enforce_node(
+        &mut self,
+        turn: &mut Turn<'_>,
+        name: &NodeName,
+        mode: Enforcement,
+    ) -> Result<Reply, Rejection> {
+        let (by, since) = (turn.actor.display_name(), self.now);
+        let node = self.node_mut(name)?;
+        let before = node.enforcement_ordered();
+        if before != mode {
+            node.enforce = Some(EnforcementOrder { mode, by: by.clone(), since });
+            turn.say(Event::NodeEnforcementSet { node: name.clone(), mode, before, by });
+        }
         Ok(Reply::Done)
     }
 

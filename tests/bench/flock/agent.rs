@@ -265,6 +265,7 @@ impl Agent {
             gpus: (0..GPUS).filter_map(gpu).collect(),
             links: Vec::new(),
             gpu_problem: None,
+            enforced: None,
         }
     }
 }

@@ -80,6 +80,7 @@ fn facts(boot: &str) -> NodeFacts {
         gpus: (0..GPUS).map(one).collect(),
         links: Vec::new(),
         gpu_problem: None,
+        enforced: None,
     }
 }
 

@@ -60,6 +60,7 @@ fn node(allocations: Vec<DesiredAllocation>) -> DesiredNode {
         recount: None,
         clear: Vec::new(),
         windows: Vec::new(),
+        enforce: None,
     }
 }
 

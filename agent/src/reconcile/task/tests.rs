@@ -91,6 +91,7 @@ async fn agent(state: &std::path::Path) -> Agent {
             .unwrap(),
         as_user,
         gpus,
+        gate: crate::gate::Handle::new().0,
         epochs: Epochs::start(state).unwrap(),
         config: config.clone(),
     }));
@@ -185,6 +186,7 @@ async fn what_the_controller_has_is_forgotten_and_its_record_stays_for_readers()
         recount: None,
         clear: Vec::new(),
         windows: Vec::new(),
+        enforce: None,
     }));
     let gone = async {
         while exited.forgotten_at().is_none() {

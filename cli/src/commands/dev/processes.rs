@@ -129,6 +129,15 @@ impl Plan {
         self.folder.join("user")
     }
 
+    /// Where a node's control group is, below the root of a hierarchy.
+    fn cgroup_path(&self, node: &str) -> String {
+        let name = self.cgroup(node);
+        match name.strip_suffix(".slice") {
+            Some(_) => format!("fleet.slice/fleet-dev{}.slice/{name}", self.tag),
+            None => name,
+        }
+    }
+
     /// The name of a node's control group; every job of it lies below.
     pub(super) fn cgroup(&self, node: &str) -> String {
         // systemd nests slices by the dashes in their names.
@@ -297,6 +306,8 @@ impl Plan {
              [runtime]\nshim = {}\n\n\
              # Everybody on this machine may run jobs, root too.\n\
              [users]\nmin_uid = 0\nallow_system_users = true\n\n\
+             # Not the whole machine: only what is in this node's own control group.\n\
+             [enforce]\ncgroup = \"{}\"\n\n\
              [jobs]\ncpu_millis = {}\nmemory_bytes = {memory}\n",
             quoted(state),
             quoted(&self.path(name, "run")),
@@ -307,6 +318,7 @@ impl Plan {
             fleet_fake_nvml_control::CONTROL_ENV,
             quoted(gpus),
             quoted(&self.programs.shim),
+            self.cgroup_path(name),
             cores * 1_000,
         )
     }

@@ -22,7 +22,7 @@ use crate::name::ProjectName;
 use crate::node::{Liveness, MachineIdentity};
 use crate::reservation::GpuRequest;
 use crate::time::{Millis, Window};
-use crate::window::{AHEAD_SINCE, Enforcement, EnforcementSwitch};
+use crate::window::{AHEAD_SINCE, ENFORCE_SINCE, Enforcement, EnforcementSwitch};
 
 const LOG: &str = include_str!("../../../testdata/log-v1.jsonl");
 const SNAPSHOT: &str = include_str!("../../../testdata/snapshot-v1.json");
@@ -36,7 +36,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 42, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 43, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -144,7 +144,18 @@ fn history() -> World {
     w.give(Actor::controller(), Command::CheckState { index: 7, core, digest }).unwrap();
     ahead(&mut w);
     rotation(&mut w);
+    enforcement(&mut w);
     w
+}
+
+/// From cluster version 5 on: nodes hold people to their reservations.
+fn enforcement(w: &mut World) {
+    let version = ENFORCE_SINCE;
+    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
+    for mode in [Enforcement::Warn, Enforcement::On] {
+        let command = Command::EnforceNode { node: node("titan01"), mode };
+        w.give(person("root"), command).unwrap();
+    }
 }
 
 /// From cluster version 4 on: the authority is exchanged, and once more, which stays unfinished.

@@ -8,6 +8,7 @@ use crate::health::Severity;
 use crate::node::Liveness;
 use crate::rejection::Rejection;
 use crate::time::Millis;
+use crate::window::{ENFORCE_SINCE, Enforcement};
 
 #[test]
 fn a_new_boot_ends_what_ran_and_frees_its_gpus() {
@@ -180,6 +181,40 @@ fn closed_nodes_take_nothing_new() {
     assert!(w.place("a", "titan01", &[0]).is_err());
     w.give(person("root"), Command::UncordonNode { node: node("titan01") }).unwrap();
     assert_eq!(w.schedule(), 1);
+}
+
+#[test]
+fn how_a_node_holds_people_to_reservations_is_an_admins_word() {
+    let mut w = World::with(&["titan01"]);
+    let wanted = |w: &World| w.fsm.desired(&node("titan01"), &[]).enforce;
+    assert_eq!(wanted(&w), Some(Enforcement::Off), "a node nobody gave an order only observes");
+    let order = |mode| Command::EnforceNode { node: node("titan01"), mode };
+    assert_eq!(order(Enforcement::On).since_version(), ENFORCE_SINCE);
+    let denied = w.give(person("ada"), order(Enforcement::On));
+    assert!(matches!(denied, Err(Rejection::Denied { .. })), "{denied:?}");
+    w.give(person("root"), order(Enforcement::On)).unwrap();
+    assert_eq!(wanted(&w), Some(Enforcement::On));
+    let ordered = w.fsm.node(&node("titan01")).unwrap().enforce.clone().unwrap();
+    assert_eq!(ordered.by, "root");
+    w.pass(Millis::minutes(1));
+    w.give(person("root"), order(Enforcement::On)).unwrap();
+    assert_eq!(w.fsm.node(&node("titan01")).unwrap().enforce.as_ref(), Some(&ordered));
+    let again = crate::fsm::Fsm::from_snapshot(&w.fsm.to_snapshot()).unwrap();
+    assert_eq!(again.desired(&node("titan01"), &[]).enforce, Some(Enforcement::On));
+    w.give(person("root"), order(Enforcement::Off)).unwrap();
+    assert_eq!(wanted(&w), Some(Enforcement::Off));
+    let unknown = Command::EnforceNode { node: node("titan09"), mode: Enforcement::Off };
+    assert!(matches!(w.give(person("root"), unknown), Err(Rejection::NotFound { .. })));
+}
+
+#[test]
+fn roots_switch_only_lowers_what_was_ordered() {
+    use Enforcement::{Off, On, Warn};
+    for (order, switch, found) in
+        [(On, On, On), (On, Warn, Warn), (Warn, On, Warn), (Off, On, Off), (On, Off, Off)]
+    {
+        assert_eq!(order.at_most(switch), found, "{order:?} {switch:?}");
+    }
 }
 
 #[test]

@@ -98,6 +98,7 @@ pub(super) fn facts(name: &str, gpus: u32, boot: &str) -> NodeFacts {
         gpus: (0..gpus).map(one).collect(),
         links: Vec::new(),
         gpu_problem: None,
+        enforced: None,
     }
 }
 

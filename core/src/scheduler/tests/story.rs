@@ -140,6 +140,7 @@ fn facts(name: &str, words: &[&str]) -> NodeFacts {
         gpus: Vec::new(),
         links: Vec::new(),
         gpu_problem: None,
+        enforced: None,
     };
     for word in words {
         match word.split_once('=') {

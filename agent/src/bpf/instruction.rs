@@ -1,0 +1,59 @@
+//! The instructions that device programs are assembled from. The encoding is the kernel's
+//! (`include/uapi/linux/bpf.h`, `bpf_common.h`).
+//!
+//! The context of a device program is `struct bpf_cgroup_dev_ctx`: `access_type` (access << 16 | type), `major`,
+//! `minor`, each of 32 bits.
+
+/// One instruction as the kernel reads it: opcode, registers, offset, immediate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Instruction {
+    pub code: u8,
+    /// Destination in the low four bits, source in the high four.
+    pub registers: u8,
+    pub offset: i16,
+    pub immediate: i32,
+}
+
+pub(crate) const LOAD_WORD: u8 = 0x61; // BPF_LDX | BPF_MEM | BPF_W
+pub(crate) const LOAD_IMMEDIATE_64: u8 = 0x18; // BPF_LD | BPF_IMM | BPF_DW, two instructions long
+pub(crate) const STORE_WORD: u8 = 0x63; // BPF_STX | BPF_MEM | BPF_W
+pub(crate) const STORE_DOUBLE: u8 = 0x7b; // BPF_STX | BPF_MEM | BPF_DW
+pub(crate) const STORE_WORD_IMMEDIATE: u8 = 0x62; // BPF_ST | BPF_MEM | BPF_W
+pub(crate) const STORE_DOUBLE_IMMEDIATE: u8 = 0x7a; // BPF_ST | BPF_MEM | BPF_DW
+pub(crate) const ATOMIC_DOUBLE: u8 = 0xdb; // BPF_STX | BPF_ATOMIC | BPF_DW; immediate 0 adds
+pub(crate) const MOVE_IMMEDIATE: u8 = 0xb7; // BPF_ALU64 | BPF_MOV | BPF_K
+pub(crate) const MOVE_REGISTER: u8 = 0xbf; // BPF_ALU64 | BPF_MOV | BPF_X
+pub(crate) const MOVE_REGISTER_32: u8 = 0xbc; // BPF_ALU | BPF_MOV | BPF_X: the upper half becomes 0
+pub(crate) const ADD_IMMEDIATE: u8 = 0x07; // BPF_ALU64 | BPF_ADD | BPF_K
+pub(crate) const AND_IMMEDIATE: u8 = 0x57; // BPF_ALU64 | BPF_AND | BPF_K
+pub(crate) const SHIFT_RIGHT: u8 = 0x77; // BPF_ALU64 | BPF_RSH | BPF_K
+pub(crate) const JUMP: u8 = 0x05; // BPF_JMP | BPF_JA
+pub(crate) const JUMP_EQUAL: u8 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+pub(crate) const JUMP_NOT_EQUAL: u8 = 0x55; // BPF_JMP | BPF_JNE | BPF_K
+pub(crate) const CALL: u8 = 0x85; // BPF_JMP | BPF_CALL
+pub(crate) const EXIT: u8 = 0x95; // BPF_JMP | BPF_EXIT
+
+/// Source of a [`LOAD_IMMEDIATE_64`] that stands for the descriptor of a map (`BPF_PSEUDO_MAP_FD`).
+pub(crate) const MAP_DESCRIPTOR: u8 = 1;
+
+pub(crate) const DEVICE_BLOCK: i32 = 1;
+pub(crate) const DEVICE_CHAR: i32 = 2;
+pub(crate) const ACCESS_MKNOD: i32 = 1;
+pub(crate) const ACCESS_READ: i32 = 2;
+pub(crate) const ACCESS_WRITE: i32 = 4;
+
+/// Holds what the program answers, and what a function it called answered.
+pub(crate) const RESULT: u8 = 0;
+/// At the start of a program: where the context is.
+pub(crate) const CONTEXT: u8 = 1;
+
+pub(crate) const fn instruction(
+    code: u8,
+    to: u8,
+    from: u8,
+    offset: i16,
+    immediate: i32,
+) -> Instruction {
+    Instruction { code, registers: to | from << 4, offset, immediate }
+}

@@ -1,0 +1,407 @@
+//! The gate as the kernel has it: one device program on a control group, and its maps.
+//!
+//! Used by the gate's task and by `fleet-agent gate`. The program stays where it is when the agent ends, however it
+//! ends: it lives with the control group, and its maps with it. A later agent finds all of it again by asking the
+//! control group, and puts a program of its own in the place of that one, over the same maps, in one step. Nothing
+//! here decides who passes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::program::{EVERY_GPU, EVERY_GPU_FOR_GROUP, Shape, assemble};
+use crate::bpf::call as bpf;
+use crate::bpf::call::Map;
+use crate::cgroup::{CgroupError, Hierarchies};
+use crate::unit::group_path;
+
+/// Seen in `bpftool prog`; the mode is in the name for those who look there.
+const PROGRAM_ON: &str = "fleet_gate_on";
+const PROGRAM_WARN: &str = "fleet_gate_warn";
+const MAP_PASSES: &str = "fleet_passes";
+const MAP_DENIALS: &str = "fleet_denials";
+const MAP_TREES: &str = "fleet_trees";
+
+/// Most who may pass: users times GPUs.
+pub const PASSES_MAX: u32 = 65_536;
+/// Most pairs of user and GPU whose denials are counted.
+const DENIALS_MAX: u32 = 16_384;
+const TREES_MAX: u32 = 16;
+
+/// A user, and a GPU by its minor number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pass {
+    who: u32,
+    gpu: u32,
+}
+
+impl Pass {
+    /// This user, this GPU.
+    #[must_use]
+    pub fn user(uid: u32, minor: u32) -> Self {
+        Self { who: uid, gpu: minor }
+    }
+
+    /// This user, every GPU.
+    #[must_use]
+    pub fn exempt_user(uid: u32) -> Self {
+        Self { who: uid, gpu: EVERY_GPU }
+    }
+
+    /// Everybody whose own group is this one, every GPU.
+    #[must_use]
+    pub fn exempt_group(gid: u32) -> Self {
+        Self { who: gid, gpu: EVERY_GPU_FOR_GROUP }
+    }
+
+    fn key(self) -> [u8; 8] {
+        let mut key = [0; 8];
+        key[..4].copy_from_slice(&self.who.to_ne_bytes());
+        key[4..].copy_from_slice(&self.gpu.to_ne_bytes());
+        key
+    }
+
+    fn of_key(key: [u8; 8]) -> Self {
+        let [a, b, c, d, e, f, g, h] = key;
+        Self { who: u32::from_ne_bytes([a, b, c, d]), gpu: u32::from_ne_bytes([e, f, g, h]) }
+    }
+}
+
+impl std::fmt::Display for Pass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.gpu {
+            EVERY_GPU => write!(f, "uid {}: every GPU", self.who),
+            EVERY_GPU_FOR_GROUP => write!(f, "gid {}: every GPU", self.who),
+            minor => write!(f, "uid {}: minor {minor}", self.who),
+        }
+    }
+}
+
+/// Who is counted as denied: a user and a minor number.
+pub type Denied = (u32, u32);
+
+/// What the gate is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    /// Else it only counts.
+    pub deny: bool,
+    /// Major number of the GPUs' device nodes.
+    pub cards: u32,
+    pub passes: BTreeSet<Pass>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum GateError {
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error("no cgroup2 tree is mounted here: this machine has cgroup v1 alone")]
+    NoCgroup2,
+    #[error("{action} {}", path.display())]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("this kernel does not take the program: {log}")]
+    Load { log: String, source: io::Error },
+    #[error("{action}")]
+    Bpf { action: &'static str, source: io::Error },
+    #[error("{count} entries, at most {PASSES_MAX}")]
+    TooMany { count: usize },
+}
+
+fn bpf_error(action: &'static str) -> impl FnOnce(io::Error) -> GateError {
+    move |source| GateError::Bpf { action, source }
+}
+
+/// Where the gate is, or would be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Site {
+    cgroup: PathBuf,
+    /// The group of all jobs; none where the gate is not above it.
+    jobs: Option<PathBuf>,
+    /// The tree's own root is there; another group is made.
+    is_root: bool,
+}
+
+impl Site {
+    /// The root of the cgroup2 tree, or `below` it. `jobs` is the name of the group of all jobs.
+    pub fn find(below: Option<&str>, jobs: &str) -> Result<Self, GateError> {
+        let hierarchies = Hierarchies::detect()?;
+        let root = hierarchies.unified().ok_or(GateError::NoCgroup2)?;
+        let cgroup = below.map_or_else(|| root.to_owned(), |below| root.join(below));
+        let jobs = root.join(group_path(jobs));
+        let above = jobs.starts_with(&cgroup) && jobs != cgroup;
+        Ok(Self { jobs: above.then_some(jobs), is_root: below.is_none(), cgroup })
+    }
+
+    #[must_use]
+    pub fn cgroup(&self) -> &Path {
+        &self.cgroup
+    }
+
+    fn open(&self) -> Result<File, GateError> {
+        let source = |source| GateError::File { action: "open", path: self.cgroup.clone(), source };
+        File::open(&self.cgroup).map_err(source)
+    }
+
+    fn make(&self) -> Result<(), GateError> {
+        if self.is_root {
+            return Ok(());
+        }
+        let made = std::fs::create_dir_all(&self.cgroup);
+        made.map_err(|source| GateError::File { action: "make", path: self.cgroup.clone(), source })
+    }
+}
+
+#[derive(Debug)]
+struct Maps {
+    passes: Map<8>,
+    denials: Map<8>,
+    trees: Map<8>,
+}
+
+impl Maps {
+    fn new() -> Result<Self, GateError> {
+        let make = |name, most| {
+            bpf::map_create(name, 8, 8, most).and_then(Map::new).map_err(bpf_error("make a map"))
+        };
+        Ok(Self {
+            passes: make(MAP_PASSES, PASSES_MAX)?,
+            denials: make(MAP_DENIALS, DENIALS_MAX)?,
+            trees: make(MAP_TREES, TREES_MAX)?,
+        })
+    }
+
+    /// Those of a program, if it has all of them.
+    fn of(ids: &[u32]) -> Option<Self> {
+        let mut found: BTreeMap<String, OwnedFd> = BTreeMap::new();
+        for id in ids {
+            let map = bpf::map_by_id(*id).ok()?;
+            found.insert(bpf::map_facts(map.as_fd()).ok()?.name, map);
+        }
+        let mut take = |name: &str| Map::new(found.remove(name)?).ok();
+        let (passes, denials) = (take(MAP_PASSES)?, take(MAP_DENIALS)?);
+        // A program that cannot tell jobs has no use for the third.
+        let trees = take(MAP_TREES)
+            .or_else(|| bpf::map_create(MAP_TREES, 8, 8, TREES_MAX).and_then(Map::new).ok())?;
+        Some(Self { passes, denials, trees })
+    }
+}
+
+/// One of our programs on a control group.
+#[derive(Debug)]
+struct Found {
+    id: u32,
+    program: OwnedFd,
+    deny: bool,
+    maps: Vec<u32>,
+}
+
+fn find(cgroup: &File) -> Result<Vec<Found>, GateError> {
+    let ids = bpf::query(cgroup.as_fd()).map_err(bpf_error("query the programs of the cgroup"))?;
+    let mut found = Vec::new();
+    for id in ids {
+        // One that went away meanwhile is not there.
+        let Ok(program) = bpf::program_by_id(id) else { continue };
+        let facts =
+            bpf::program_facts(program.as_fd()).map_err(bpf_error("ask what a program is"))?;
+        if facts.name == PROGRAM_ON || facts.name == PROGRAM_WARN {
+            found.push(Found { id, program, deny: facts.name == PROGRAM_ON, maps: facts.maps });
+        }
+    }
+    Ok(found)
+}
+
+/// The gate in force.
+#[derive(Debug)]
+pub struct Gate {
+    site: Site,
+    id: u32,
+    deny: bool,
+    cards: u32,
+    maps: Maps,
+    passes: BTreeSet<Pass>,
+    /// Whether the kernel tells jobs by their control group; else their owners pass.
+    tells_jobs: bool,
+}
+
+/// What there is of a gate, as `fleet-agent gate show` tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    pub deny: bool,
+    pub passes: Vec<Pass>,
+    pub denials: Vec<(Denied, u64)>,
+}
+
+impl Gate {
+    /// Puts the gate in force, in the place of one that is there. Until the moment at which the new one is in
+    /// force the old one is; where there is none, nobody is kept out before.
+    pub fn install(site: Site, wish: &Wish) -> Result<Self, GateError> {
+        site.make()?;
+        let cgroup = site.open()?;
+        let before = find(&cgroup)?;
+        let maps = match before.iter().find_map(|found| Maps::of(&found.maps)) {
+            Some(maps) => maps,
+            None => Maps::new()?,
+        };
+        let held = maps.passes.entries(entries_max()).map_err(bpf_error("read the map"))?;
+        let passes = held.into_iter().map(|(key, _)| Pass::of_key(key)).collect();
+        let (deny, cards) = (wish.deny, wish.cards);
+        let mut gate = Self { site, id: 0, deny, cards, maps, passes, tells_jobs: true };
+        gate.set_passes(&wish.passes)?;
+        gate.set_trees()?;
+        gate.put(&cgroup, &before)?;
+        Ok(gate)
+    }
+
+    fn put(&mut self, cgroup: &File, before: &[Found]) -> Result<(), GateError> {
+        let name = if self.deny { PROGRAM_ON } else { PROGRAM_WARN };
+        let shape = Shape {
+            cards: self.cards,
+            deny: self.deny,
+            passes: self.maps.passes.as_fd().as_raw_fd(),
+            denials: self.maps.denials.as_fd().as_raw_fd(),
+            trees: Some(self.maps.trees.as_fd().as_raw_fd()),
+        };
+        let program = match bpf::load(&assemble(shape), name) {
+            Ok(program) => program,
+            // Most likely a kernel on which device programs cannot ask for the control group.
+            Err((first, first_log)) => {
+                self.tells_jobs = false;
+                bpf::load(&assemble(Shape { trees: None, ..shape }), name).map_err(
+                    |(source, log)| match log.is_empty() {
+                        true => GateError::Load { log: first_log, source: first },
+                        false => GateError::Load { log, source },
+                    },
+                )?
+            }
+        };
+        self.id =
+            bpf::program_id(program.as_fd()).map_err(bpf_error("ask for the program's id"))?;
+        let old = before.first().map(|found| found.program.as_fd());
+        let replaced =
+            old.is_some_and(|old| bpf::attach(cgroup.as_fd(), program.as_fd(), Some(old)).is_ok());
+        let mut rest = before.iter().skip(usize::from(replaced));
+        if !replaced {
+            // Before Linux 5.6: the new one first, and for a moment both.
+            bpf::attach(cgroup.as_fd(), program.as_fd(), None)
+                .map_err(bpf_error("attach the gate to the cgroup"))?;
+        }
+        rest.try_for_each(|found| bpf::detach(cgroup.as_fd(), found.program.as_fd()))
+            .map_err(bpf_error("take the gate before this one off the cgroup"))?;
+        if self.is_there()? {
+            return Ok(());
+        }
+        let source = io::Error::other("the kernel does not list it");
+        Err(GateError::Bpf { action: "see the gate on the cgroup", source })
+    }
+
+    /// Whether nobody has taken it off.
+    pub fn is_there(&self) -> Result<bool, GateError> {
+        let cgroup = self.site.open()?;
+        let ids = bpf::query(cgroup.as_fd()).map_err(bpf_error("query the programs"))?;
+        Ok(ids.contains(&self.id))
+    }
+
+    /// Whether it is what it is to be, but for who passes.
+    #[must_use]
+    pub fn has_shape(&self, wish: &Wish) -> bool {
+        self.deny == wish.deny && self.cards == wish.cards
+    }
+
+    #[must_use]
+    pub fn denies(&self) -> bool {
+        self.deny
+    }
+
+    #[must_use]
+    pub fn tells_jobs(&self) -> bool {
+        self.tells_jobs
+    }
+
+    /// Who passes from now on. Acts at once; who may not any more goes first.
+    pub fn set_passes(&mut self, wanted: &BTreeSet<Pass>) -> Result<(), GateError> {
+        if wanted.len() > entries_max() {
+            return Err(GateError::TooMany { count: wanted.len() });
+        }
+        let gone: Vec<Pass> = self.passes.difference(wanted).copied().collect();
+        for pass in gone {
+            self.maps.passes.remove(&pass.key()).map_err(bpf_error("take an entry away"))?;
+            self.passes.remove(&pass);
+        }
+        let new: Vec<Pass> = wanted.difference(&self.passes).copied().collect();
+        for pass in new {
+            self.maps.passes.set(&pass.key(), 1).map_err(bpf_error("add an entry"))?;
+            self.passes.insert(pass);
+        }
+        Ok(())
+    }
+
+    /// The group of all jobs may be made and removed as jobs come and go: each time it is another one.
+    pub fn set_trees(&self) -> Result<(), GateError> {
+        let id = |path: &PathBuf| std::fs::metadata(path).ok().map(|meta| meta.ino());
+        let wanted: Option<u64> = self.site.jobs.as_ref().and_then(id);
+        let most = usize::try_from(TREES_MAX).unwrap_or(usize::MAX);
+        let held = self.maps.trees.entries(most).map_err(bpf_error("read the map"))?;
+        for (key, _) in held.iter().filter(|(key, _)| Some(u64::from_ne_bytes(*key)) != wanted) {
+            self.maps.trees.remove(key).map_err(bpf_error("take an entry away"))?;
+        }
+        if let Some(id) = wanted.filter(|id| !held.iter().any(|(key, _)| *key == id.to_ne_bytes()))
+        {
+            self.maps.trees.set(&id.to_ne_bytes(), 1).map_err(bpf_error("add an entry"))?;
+        }
+        Ok(())
+    }
+
+    /// How often each user was denied each GPU since the gate was made first.
+    pub fn denials(&self) -> Result<BTreeMap<Denied, u64>, GateError> {
+        Ok(denials_of(&self.maps)?.into_iter().collect())
+    }
+}
+
+fn entries_max() -> usize {
+    usize::try_from(PASSES_MAX).unwrap_or(usize::MAX)
+}
+
+fn denials_of(maps: &Maps) -> Result<Vec<(Denied, u64)>, GateError> {
+    let most = usize::try_from(DENIALS_MAX).unwrap_or(usize::MAX);
+    let entries = maps.denials.entries(most).map_err(bpf_error("read the denials"))?;
+    let denied = |(key, count)| {
+        let Pass { who, gpu } = Pass::of_key(key);
+        ((who, gpu), count)
+    };
+    Ok(entries.into_iter().map(denied).collect())
+}
+
+/// What is in force there, whoever put it there; `None` where nothing is.
+pub fn show(site: &Site) -> Result<Option<Shown>, GateError> {
+    if !site.cgroup.is_dir() {
+        return Ok(None);
+    }
+    let found = find(&site.open()?)?;
+    let Some(one) = found.first() else { return Ok(None) };
+    let Some(maps) = Maps::of(&one.maps) else {
+        return Ok(Some(Shown { deny: one.deny, passes: Vec::new(), denials: Vec::new() }));
+    };
+    let passes = maps.passes.entries(entries_max()).map_err(bpf_error("read the map"))?;
+    let mut passes: Vec<Pass> = passes.into_iter().map(|(key, _)| Pass::of_key(key)).collect();
+    passes.sort_unstable();
+    let mut denials = denials_of(&maps)?;
+    denials.sort_unstable();
+    Ok(Some(Shown { deny: one.deny, passes, denials }))
+}
+
+/// Takes every gate of ours off. Says whether there was one.
+pub fn remove(site: &Site) -> Result<bool, GateError> {
+    if !site.cgroup.is_dir() {
+        return Ok(false);
+    }
+    let cgroup = site.open()?;
+    let found = find(&cgroup)?;
+    for one in &found {
+        tracing::debug!(id = one.id, "taking the gate off");
+        bpf::detach(cgroup.as_fd(), one.program.as_fd())
+            .map_err(bpf_error("take the gate off the cgroup"))?;
+    }
+    Ok(!found.is_empty())
+}

@@ -1,0 +1,117 @@
+//! The gate: holds people who ssh in to their reservations, in the kernel.
+//!
+//! - [`kernel`]: the program on the root of the cgroup2 tree and its maps; `program`: how it is assembled.
+//!   [`rules`]: who passes, as it is kept on the disk for the next boot. [`task`]: keeps the kernel and the disk at what
+//!   the reconcile task wants. [`command`]: `fleet-agent gate load`, `show` and `remove`.
+//!
+//! The reconcile task says who holds what now ([`Handle::want`]); an attempt waits until its owner passes
+//! ([`Handle::admits`]). The gate is about open(2) only: who has a GPU open keeps it. It never decides who holds a
+//! lease, never waits for a name service before it tightens, and outlives the agent: an agent that ends, or is killed,
+//! leaves it in force as it is. Where the kernel cannot hold it, that is said, and the node only observes.
+
+pub mod command;
+pub mod kernel;
+mod program;
+pub mod rules;
+pub mod task;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use fleet_core::name::{GpuUuid, UserName};
+use fleet_core::time::Timestamp;
+use fleet_core::window::{Enforced, Enforcement};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// How long an attempt waits until its owner passes. Where jobs are told by their control group it does not matter.
+const ADMIT_MAX: Duration = Duration::from_secs(5);
+
+/// One user may open one GPU.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Grant {
+    pub owner: UserName,
+    pub gpu: GpuUuid,
+    /// When it is over, where that is known: for a boot after that.
+    pub until: Option<Timestamp>,
+}
+
+/// What the reconcile task wants of the gate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// By an admin; none before a controller said so, and then it stays as it was.
+    pub ordered: Option<Enforcement>,
+    /// By root on this node.
+    pub ceiling: Enforcement,
+    pub grants: BTreeSet<Grant>,
+}
+
+/// How the gate is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct State {
+    /// None before the first turn.
+    pub enforced: Option<Enforced>,
+    /// Who passes where.
+    pub admitted: BTreeSet<(UserName, GpuUuid)>,
+    /// How often somebody was denied, or would have been, since the agent started.
+    pub denials: u64,
+}
+
+impl State {
+    /// Whether this user may open these GPUs.
+    fn admits(&self, owner: &UserName, gpus: &[GpuUuid]) -> bool {
+        let Some(enforced) = &self.enforced else { return false };
+        let passes = |gpu: &GpuUuid| self.admitted.contains(&(owner.clone(), gpu.clone()));
+        enforced.mode != Enforcement::On || gpus.iter().all(passes)
+    }
+}
+
+/// What others hold of the gate. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    wanted: watch::Sender<Option<Wanted>>,
+    state: watch::Receiver<State>,
+}
+
+/// The task's side of it.
+#[derive(Debug)]
+pub struct Ends {
+    wanted: watch::Receiver<Option<Wanted>>,
+    state: watch::Sender<State>,
+}
+
+impl Handle {
+    /// And the ends for the task.
+    #[must_use]
+    pub fn new() -> (Self, Ends) {
+        let (wanted, wanted_seen) = watch::channel(None);
+        let (state, state_seen) = watch::channel(State::default());
+        (Self { wanted, state: state_seen }, Ends { wanted: wanted_seen, state })
+    }
+
+    /// Says what is wanted now.
+    pub fn want(&self, wanted: Wanted) {
+        self.wanted.send_if_modified(|known| {
+            let new = known.as_ref() != Some(&wanted);
+            if new {
+                *known = Some(wanted);
+            }
+            new
+        });
+    }
+
+    /// How it is, and notice of each change.
+    #[must_use]
+    pub fn state(&self) -> watch::Receiver<State> {
+        self.state.clone()
+    }
+
+    /// Waits until this user may open these GPUs; where that takes too long, says so and lets the caller go on.
+    pub async fn admits(&self, owner: &UserName, gpus: &[GpuUuid]) {
+        let mut state = self.state.clone();
+        let there = state.wait_for(|state| state.admits(owner, gpus));
+        if !gpus.is_empty() && timeout(ADMIT_MAX, there).await.is_err() {
+            tracing::warn!(%owner, "the gate does not let the owner of a job pass yet");
+        }
+    }
+}

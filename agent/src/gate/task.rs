@@ -1,0 +1,399 @@
+//! The task that keeps the gate at what is wanted: in the kernel at once, on the disk for the next boot.
+//!
+//! One task, started by `server`; it owns the gate. Who may not pass any more goes out of the kernel's map before
+//! anything is waited for; who may pass from now on comes in as soon as the name service has said their number.
+//! When it ends, or is killed, the gate stays as it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fleet_core::name::{GpuUuid, UserName};
+use fleet_core::window::{Enforced, Enforcement};
+use fleet_daemon::progress::Pulse;
+use nix::unistd::{Group, User};
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{sleep, timeout};
+
+use super::kernel::{self, Denied, Gate, GateError, Site, Wish};
+use super::rules::{Rule, Rules};
+use super::{Ends, State, Wanted};
+use crate::allocations::chain;
+use crate::config::EnforceConfig;
+use crate::filter::{NVIDIA_MAJOR_USUAL, NvidiaMajors};
+use crate::gpu;
+use crate::user::Users;
+
+/// How often the gate in force is looked at: is it there, whom did it deny.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// The same where there is none.
+const LOOK_IDLE: Duration = Duration::from_secs(60);
+/// Pause after the kernel refused it, or a name service did not know somebody.
+const AGAIN_AFTER: Duration = Duration::from_secs(30);
+/// How often the exempt users and groups are looked up, and how long that may take.
+const EXEMPT_EVERY: Duration = Duration::from_secs(600);
+const EXEMPT_MAX: Duration = Duration::from_secs(10);
+/// One user's denials on one GPU are logged once in this time.
+const DENIAL_LOG_EVERY: Duration = Duration::from_secs(600);
+/// Pairs of user and GPU that are remembered for that.
+const DENIALS_LOGGED_MAX: usize = 4_096;
+/// Where the kernel says which driver has which number.
+const PROC_DEVICES: &str = "/proc/devices";
+
+/// What the task is made of.
+#[derive(Debug)]
+pub struct TaskParts {
+    pub state_dir: PathBuf,
+    pub config: EnforceConfig,
+    /// The group of all jobs.
+    pub jobs: String,
+    pub users: Users,
+    pub gpus: gpu::Handle,
+    pub ends: Ends,
+    pub pulse: Pulse,
+}
+
+/// Major number of the GPUs' device nodes; the driver may not be loaded yet.
+pub(super) fn cards_major() -> u32 {
+    let majors = NvidiaMajors::read(Path::new(PROC_DEVICES)).unwrap_or_default();
+    majors.cards.unwrap_or(NVIDIA_MAJOR_USUAL)
+}
+
+/// Uids and gids that pass everywhere.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Exempt {
+    uids: BTreeSet<u32>,
+    gids: BTreeSet<u32>,
+}
+
+/// What came of asking the name service for a user.
+#[derive(Debug)]
+enum Uid {
+    Known(u32),
+    /// And when.
+    Refused(String, Instant),
+}
+
+/// See the module's doc.
+#[derive(Debug)]
+pub struct Task {
+    parts: TaskParts,
+    rules: Rules,
+    gate: Option<Gate>,
+    /// The kernel refused it then, and why.
+    refused: Option<(Instant, String)>,
+    uids: BTreeMap<UserName, Uid>,
+    lookups: JoinSet<(UserName, Result<u32, String>)>,
+    /// Names that are being looked up.
+    asked: BTreeSet<UserName>,
+    exempt_at: Option<Instant>,
+    exempting: JoinSet<Exempt>,
+    /// Counts as they were last.
+    denials: BTreeMap<Denied, u64>,
+    logged: BTreeMap<Denied, Instant>,
+    /// Whether one of an earlier agent was looked for.
+    swept: bool,
+    stored: Rules,
+}
+
+impl Task {
+    /// Goes on from what was stored.
+    pub fn new(parts: TaskParts) -> Result<Self, crate::state_file::StateFileError> {
+        let rules = Rules::load(&parts.state_dir)?;
+        // What was known before is good until it is known better.
+        let uids = rules.rules.iter().map(|rule| (rule.owner.clone(), Uid::Known(rule.uid)));
+        Ok(Self {
+            uids: uids.collect(),
+            stored: rules.clone(),
+            rules,
+            gate: None,
+            refused: None,
+            lookups: JoinSet::new(),
+            asked: BTreeSet::new(),
+            exempt_at: None,
+            exempting: JoinSet::new(),
+            denials: BTreeMap::new(),
+            logged: BTreeMap::new(),
+            swept: false,
+            parts,
+        })
+    }
+
+    /// Runs until the agent ends.
+    pub async fn run(mut self) {
+        loop {
+            let wait = if self.gate.is_some() { LOOK_EVERY } else { LOOK_IDLE };
+            let wait = self.refused.as_ref().map_or(wait, |_| AGAIN_AFTER);
+            tokio::select! {
+                () = self.parts.pulse.asked() => continue,
+                changed = self.parts.ends.wanted.changed() => if changed.is_err() { return },
+                Some(found) = self.lookups.join_next() => self.found(found.ok()),
+                Some(exempt) = self.exempting.join_next() => {
+                    if let Ok(Exempt { uids, gids }) = exempt {
+                        (self.rules.exempt_uids, self.rules.exempt_gids) = (uids, gids);
+                    }
+                }
+                () = sleep(wait) => {}
+            }
+            self.turn().await;
+        }
+    }
+
+    async fn turn(&mut self) {
+        let wanted = self.parts.ends.wanted.borrow_and_update().clone();
+        // Nothing is known yet: what is in force stays.
+        let Some(wanted) = wanted else { return };
+        let ordered = wanted.ordered.unwrap_or(self.rules.ordered);
+        (self.rules.ordered, self.rules.wanted) = (ordered, ordered.at_most(wanted.ceiling));
+        self.ask_for_names(&wanted);
+        self.ask_for_exempt();
+        self.rules.rules = self.rules_of(&wanted);
+        let result = self.apply();
+        let count = self.count_denials();
+        self.tell(result.err().map(|error| chain(&error)), count);
+        self.store().await;
+    }
+
+    /// Who passes of those whose number is known.
+    fn rules_of(&self, wanted: &Wanted) -> BTreeSet<Rule> {
+        let snapshot = self.parts.gpus.latest();
+        let minor = |gpu: &GpuUuid| {
+            let known = self.rules.rules.iter().find(|rule| rule.gpu == *gpu);
+            // Before the driver answers: where it was before.
+            snapshot.gpu(gpu).map(|state| state.info.minor).or(known.map(|rule| rule.minor))
+        };
+        let rule = |grant: &super::Grant| {
+            let Some(Uid::Known(uid)) = self.uids.get(&grant.owner) else { return None };
+            Some(Rule {
+                owner: grant.owner.clone(),
+                uid: *uid,
+                gpu: grant.gpu.clone(),
+                minor: minor(&grant.gpu)?,
+                until: grant.until,
+            })
+        };
+        wanted.grants.iter().filter_map(rule).collect()
+    }
+
+    fn ask_for_names(&mut self, wanted: &Wanted) {
+        let owners: BTreeSet<&UserName> = wanted.grants.iter().map(|grant| &grant.owner).collect();
+        self.uids.retain(|name, _| owners.contains(name));
+        let due = |uid: Option<&Uid>| match uid {
+            None => true,
+            Some(Uid::Known(_)) => false,
+            Some(Uid::Refused(_, at)) => at.elapsed() > AGAIN_AFTER,
+        };
+        for owner in owners {
+            if due(self.uids.get(owner)) && self.asked.insert(owner.clone()) {
+                let (users, owner) = (self.parts.users.clone(), owner.clone());
+                self.lookups.spawn(async move {
+                    let found = users.resolve(owner.as_str(), None).await;
+                    (owner, found.map(|user| user.uid).map_err(|error| error.to_string()))
+                });
+            }
+        }
+    }
+
+    fn found(&mut self, found: Option<(UserName, Result<u32, String>)>) {
+        // One that panicked is asked for again.
+        let Some((owner, found)) = found else { return self.asked.clear() };
+        self.asked.remove(&owner);
+        let uid = match found {
+            Ok(uid) => Uid::Known(uid),
+            Err(why) => {
+                tracing::warn!(%owner, why, "who holds a GPU cannot pass the gate");
+                Uid::Refused(why, Instant::now())
+            }
+        };
+        self.uids.insert(owner, uid);
+    }
+
+    fn ask_for_exempt(&mut self) {
+        let EnforceConfig { exempt_users, exempt_groups, .. } = &self.parts.config;
+        let due = self.exempt_at.is_none_or(|at| at.elapsed() > EXEMPT_EVERY);
+        if !due || !self.exempting.is_empty() {
+            return;
+        }
+        self.exempt_at = Some(Instant::now());
+        if exempt_users.is_empty() && exempt_groups.is_empty() {
+            (self.rules.exempt_uids, self.rules.exempt_gids) = Default::default();
+            return;
+        }
+        let (users, groups) = (exempt_users.clone(), exempt_groups.clone());
+        let before =
+            Exempt { uids: self.rules.exempt_uids.clone(), gids: self.rules.exempt_gids.clone() };
+        self.exempting.spawn(async move {
+            let asked = spawn_blocking(move || exempt(&users, &groups));
+            match timeout(EXEMPT_MAX, asked).await {
+                Ok(Ok(found)) => found,
+                Ok(Err(_)) | Err(_) => {
+                    tracing::warn!("the name service does not say who is exempt; as before");
+                    before
+                }
+            }
+        });
+    }
+
+    /// Brings the kernel to what is wanted.
+    fn apply(&mut self) -> Result<(), GateError> {
+        if self.rules.wanted == Enforcement::Off {
+            self.refused = None;
+            if self.gate.take().is_none() && std::mem::replace(&mut self.swept, true) {
+                return Ok(());
+            }
+            self.swept = true;
+            return match Site::find(self.parts.config.cgroup.as_deref(), &self.parts.jobs) {
+                Ok(site) => kernel::remove(&site).map(drop),
+                // Then there cannot be one.
+                Err(GateError::NoCgroup2) => Ok(()),
+                Err(error) => Err(error),
+            };
+        }
+        let deny = self.rules.wanted == Enforcement::On;
+        let wish = Wish { deny, cards: cards_major(), passes: self.rules.passes(None) };
+        let in_force = self.gate.as_mut().filter(|gate| gate.has_shape(&wish));
+        if let Some(gate) = in_force {
+            gate.set_passes(&wish.passes)?;
+            gate.set_trees()?;
+            if gate.is_there()? {
+                return Ok(());
+            }
+            tracing::warn!("the gate was taken off by somebody; it is put on again");
+        }
+        if self.refused.as_ref().is_some_and(|(at, _)| at.elapsed() < AGAIN_AFTER) {
+            return Ok(());
+        }
+        let site = Site::find(self.parts.config.cgroup.as_deref(), &self.parts.jobs)?;
+        let gate = Gate::install(site, &wish)?;
+        // What was counted while no agent looked was told by nobody, and is too late to be told.
+        self.denials = gate.denials()?;
+        let (mode, tells_jobs) = (self.rules.wanted.word(), gate.tells_jobs());
+        tracing::info!(mode, entries = wish.passes.len(), tells_jobs, "the gate is in force");
+        self.gate = Some(gate);
+        Ok(())
+    }
+
+    /// How many denials there were since the last look.
+    fn count_denials(&mut self) -> u64 {
+        let Some(gate) = &self.gate else { return 0 };
+        let now = match gate.denials() {
+            Ok(now) => now,
+            Err(error) => {
+                tracing::debug!(error = chain(&error), "the denials cannot be read");
+                return 0;
+            }
+        };
+        let mut sum = 0;
+        for (denied, count) in &now {
+            let new = count.saturating_sub(self.denials.get(denied).copied().unwrap_or(0));
+            if new > 0 {
+                sum += new;
+                log_denial(&mut self.logged, *denied, new, gate.denies());
+            }
+        }
+        self.denials = now;
+        sum
+    }
+
+    fn tell(&mut self, error: Option<String>, denials: u64) {
+        let wanted = self.rules.wanted;
+        if let Some(why) = error {
+            if self.refused.as_ref().is_none_or(|(_, known)| *known != why) {
+                tracing::error!(
+                    mode = wanted.word(),
+                    why,
+                    "reservations are not enforced as ordered"
+                );
+            }
+            self.refused = Some((Instant::now(), why));
+        } else if self.gate.is_some() {
+            self.refused = None;
+        }
+        let mode = match &self.gate {
+            Some(gate) if gate.denies() => Enforcement::On,
+            Some(_) => Enforcement::Warn,
+            None => Enforcement::Off,
+        };
+        let refused = self.refused.as_ref().map(|(_, why)| match mode {
+            Enforcement::Off => {
+                format!("`{}` is not available here, the node only observes: {why}", wanted.word())
+            }
+            Enforcement::Warn | Enforcement::On => {
+                format!("`{}` is in force as it was before: {why}", mode.word())
+            }
+        });
+        let unknown = self.uids.iter().find_map(|(name, uid)| match uid {
+            Uid::Refused(why, _) if mode != Enforcement::Off => {
+                Some(format!("{name} holds a GPU and cannot pass: {why}"))
+            }
+            Uid::Refused(..) | Uid::Known(_) => None,
+        });
+        let problem = refused.or(unknown);
+        let rules = self.rules.rules.iter();
+        let admitted = rules.map(|rule| (rule.owner.clone(), rule.gpu.clone())).collect();
+        self.parts.ends.state.send_if_modified(|state| {
+            let denials = state.denials + denials;
+            let enforced = Some(Enforced { mode, problem });
+            let new = State { enforced, admitted, denials };
+            let changed = *state != new;
+            *state = new;
+            changed
+        });
+    }
+
+    async fn store(&mut self) {
+        if self.stored == self.rules {
+            return;
+        }
+        let (rules, state_dir) = (self.rules.clone(), self.parts.state_dir.clone());
+        let stored = spawn_blocking(move || rules.store(&state_dir).map(|()| rules)).await;
+        match stored {
+            Ok(Ok(rules)) => self.stored = rules,
+            Ok(Err(error)) => {
+                let error = chain(&error);
+                tracing::warn!(error, "who passes the gate is not on the disk for the next boot");
+            }
+            Err(error) => tracing::warn!(%error, "who passes the gate is not on the disk"),
+        }
+    }
+}
+
+fn log_denial(logged: &mut BTreeMap<Denied, Instant>, denied: Denied, count: u64, really: bool) {
+    if logged.get(&denied).is_some_and(|at| at.elapsed() < DENIAL_LOG_EVERY) {
+        return;
+    }
+    if logged.len() >= DENIALS_LOGGED_MAX {
+        logged.clear();
+    }
+    logged.insert(denied, Instant::now());
+    let (uid, minor) = denied;
+    match really {
+        true => tracing::info!(uid, minor, count, "kept out of a GPU that they hold no lease of"),
+        false => tracing::info!(uid, minor, count, "opened a GPU that they hold no lease of"),
+    }
+}
+
+/// The numbers of the exempt, as far as this node knows them. Blocks, as long as the name service does.
+fn exempt(users: &[String], groups: &[String]) -> Exempt {
+    let mut exempt = Exempt::default();
+    let unknown = |name: &str| tracing::warn!(name, "an exempt user or group is not known here");
+    let mut user = |name: &str| match User::from_name(name) {
+        Ok(Some(user)) => {
+            exempt.uids.insert(user.uid.as_raw());
+        }
+        Ok(None) | Err(_) => unknown(name),
+    };
+    users.iter().for_each(|name| user(name));
+    let mut gids = BTreeSet::new();
+    for name in groups {
+        match Group::from_name(name) {
+            Ok(Some(group)) => {
+                gids.insert(group.gid.as_raw());
+                group.mem.iter().for_each(|member| user(member));
+            }
+            Ok(None) | Err(_) => unknown(name),
+        }
+    }
+    exempt.gids = gids;
+    exempt
+}

@@ -1,0 +1,112 @@
+//! `node enforce`: whether a node holds people to their reservations; shows first whom that affects.
+
+use std::time::Duration;
+
+use fleet_proto::v1::{EnforceNodeRequest, ListGpusRequest, ListNodesRequest};
+
+use super::{Context, gpu, node};
+use crate::args::{Enforce, EnforceArgs};
+use crate::client::{Client, request_meta};
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+use crate::node_names;
+use crate::output::node::Node;
+use crate::output::text::{ask, print, say};
+
+/// How long the nodes may take to carry it out; they go on after that, too.
+const CONFIRM_MAX: Duration = Duration::from_secs(10);
+const CONFIRM_LOOK: Duration = Duration::from_millis(200);
+
+pub(super) async fn enforce(context: &Context, args: &EnforceArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let names = names(&client, &args.nodes).await?;
+    if args.dry_run {
+        print(&preview(context, &client, &names).await?)?;
+        return Ok(Exit::Done);
+    }
+    if !args.yes && args.mode == Enforce::On {
+        preview(context, &client, &names).await?.lines().for_each(say);
+        match ask(&format!("Keep everybody without a reservation out of {}?", args.nodes)) {
+            Some(true) => {}
+            Some(false) => {
+                return Err(Failure::new(Exit::Failed, format!("{} left as it is", args.nodes)));
+            }
+            None => {
+                let problem = "there is nobody to ask whether these may lose access";
+                return Err(Failure::usage("--yes", problem).hint("say --yes once that is settled"));
+            }
+        }
+    }
+    for name in &names {
+        let (meta, mode) = (request_meta(&context.clock)?, args.mode.word().to_owned());
+        let request = EnforceNodeRequest { meta, node: name.clone(), mode };
+        client.call(request, async |api, r| api.enforce_node(r).await).await?;
+    }
+    let nodes = confirmed(&client, &names, args.mode.word()).await?;
+    for node in &nodes {
+        let enforcement = node.enforcement().unwrap_or_default();
+        let problem = node.enforced_problem.as_ref().map(|why| format!(": {why}"));
+        say(&format!("{}: {enforcement}{}", node.name, problem.unwrap_or_default()));
+    }
+    print(&printer.changed(&nodes, |node| &node.name)?)?;
+    Ok(Exit::Done)
+}
+
+/// One node as people name it, or all that a list stands for.
+async fn names(client: &Client, text: &str) -> Result<Vec<String>, Failure> {
+    if !text.contains(['[', ',']) {
+        return Ok(vec![client.resolve(node::KIND, text).await?]);
+    }
+    let names = node_names::expand(&[text.to_owned()]).map_err(|e| Failure::usage("NODES", e))?;
+    for name in &names {
+        // All of them are known before any is changed.
+        client.resolve(node::KIND, name).await?;
+    }
+    Ok(names)
+}
+
+/// The nodes, once they say that they do what they are told, or cannot; or as they are after a while.
+async fn confirmed(client: &Client, names: &[String], mode: &str) -> Result<Vec<Node>, Failure> {
+    let deadline = tokio::time::Instant::now() + CONFIRM_MAX;
+    loop {
+        let nodes = node::fetch(client, ListNodesRequest { names: names.to_vec() }).await?;
+        let settled = |node: &Node| {
+            node.enforced.as_deref() == Some(mode)
+                || node.enforced_problem.is_some()
+                || node.state == "unreachable"
+        };
+        if nodes.iter().all(settled) || tokio::time::Instant::now() >= deadline {
+            return Ok(nodes);
+        }
+        tokio::time::sleep(CONFIRM_LOOK).await;
+    }
+}
+
+/// Who is on the nodes' GPUs now without a lease.
+async fn preview(context: &Context, client: &Client, names: &[String]) -> Result<String, Failure> {
+    let nodes = node::fetch(client, ListNodesRequest { names: names.to_vec() }).await?;
+    let mut text = String::new();
+    for node in &nodes {
+        if node.enforced.is_none() {
+            text.push_str(&format!("{}: its agent says nothing of enforcement yet\n", node.name));
+        }
+        let request = ListGpusRequest { node: node.name.clone(), ..Default::default() };
+        let gpus = gpu::fetch(client, request).await?;
+        if gpus.iter().any(|gpu| gpu.in_use.is_none()) {
+            text.push_str(&format!("{}: it is not known who uses its GPUs now\n", node.name));
+        }
+        let foreign = gpus.iter().flat_map(|gpu| gpu.foreign().map(move |process| (gpu, process)));
+        let lines: Vec<String> = foreign
+            .map(|(gpu, process)| format!("  {} {}\n", gpu.name(), process.line(&context.clock)))
+            .collect();
+        match lines.len() {
+            0 => text.push_str(&format!("{}: nobody would lose access now\n", node.name)),
+            _ => text.push_str(&format!(
+                "{}: on its GPUs without a reservation, and kept out with `on`:\n{}",
+                node.name,
+                lines.concat()
+            )),
+        }
+    }
+    Ok(text)
+}
