@@ -88,17 +88,15 @@ impl Cgroup {
         })
     }
 
-    /// Makes the group. For a unit on cgroup v2, the calling process first moves itself into `unit/shim`: a
-    /// directory with controllers below it holds no processes of its own there.
+    /// Makes the group. For a unit on cgroup v2, the calling process first moves itself into `unit/shim`, with
+    /// whoever it has started by now: a directory with controllers below it holds no processes of its own there.
     pub fn create(hierarchies: &Hierarchies, plan: &CgroupPlan) -> Result<Self, CgroupError> {
         let group = match plan {
             CgroupPlan::Path { .. } => Self::locate(hierarchies, plan)?,
             CgroupPlan::OwnUnit { unit, .. } => {
                 let own = own_unit(hierarchies, unit)?;
                 if let (Mode::Unified, Some(root)) = (hierarchies.mode(), hierarchies.unified()) {
-                    let seat = root.join(&own).join("shim");
-                    make(&seat)?;
-                    write(&seat.join("cgroup.procs"), "0")?;
+                    take_seat(&root.join(&own))?;
                 }
                 Self::at(hierarchies, &own.join("job"))?
             }
@@ -191,6 +189,20 @@ fn own_unit(hierarchies: &Hierarchies, unit: &str) -> Result<PathBuf, CgroupErro
         return Err(CgroupError::NotInUnit { unit: unit.to_owned(), found: found.to_owned() });
     }
     Ok(path.to_owned())
+}
+
+/// Moves all processes of a unit's own directory into `shim` below it: the shim, and the writer of a job's
+/// output file, which it has forked already.
+fn take_seat(unit: &Path) -> Result<(), CgroupError> {
+    let seat = unit.join("shim");
+    make(&seat)?;
+    let procs = seat.join("cgroup.procs");
+    write(&procs, "0")?;
+    for pid in read(&unit.join("cgroup.procs"))?.lines() {
+        // One that has ended since is nowhere any more.
+        fs::write(&procs, pid).ok();
+    }
+    Ok(())
 }
 
 /// Tries of making a directory whose parent an ending allocation's owner removes at the same moment.
