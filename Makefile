@@ -51,6 +51,13 @@ soak: deps build ## Kill, stop and cut off controllers under load, again and aga
 bench-peers: ## Install what `make bench` compares with, from Debian's packages
 	@packaging/install-bench-peers.sh
 
+# All cases, or those that are named; they use the packages of `make deb`.
+VM_CASES ?= all
+.PHONY: vm
+vm: deb build ## Booted machines with fleet from its packages: systemd, dpkg, ssh (VM_CASES=smoke)
+	@packaging/install-vm-tools.sh
+	VM_REQUIRED=1 VM_CASES=$(VM_CASES) VM_DEBS=target/deb $(CARGO) test --workspace --test vm --quiet -- fleet_on --nocapture
+
 .PHONY: deb
 deb: deps ## Debian packages for controller, nodes and users, in target/deb
 	@packaging/install-deb-tools.sh

@@ -1,13 +1,15 @@
 #!/bin/sh
-# Puts ready-built programs into Debian packages: build-debs.sh FOLDER-OF-PROGRAMS, called by `make deb`.
+# Puts ready-built programs into Debian packages: build-debs.sh FOLDER-OF-PROGRAMS [OUT], called by `make deb` and by
+# the tests on booted machines (with DEB_COMPRESSION=none).
 #
-# The packages come to target/deb. It works in a folder of its own there and changes nothing else. Manual pages and
-# completions are made by the programs themselves. Needs Debian's debhelper (packaging/install-deb-tools.sh).
+# The packages come to OUT, target/deb unless it is said, which is made anew. It works in a folder of its own there and
+# changes nothing else. Manual pages and completions are made by the programs themselves. Needs Debian's debhelper
+# (packaging/install-deb-tools.sh).
 set -eu
 
+programs=$(realpath "$1")
+out=$(realpath -m "${2:-$(dirname "$0")/../target/deb}")
 cd "$(dirname "$0")/.."
-programs=$1
-out=target/deb
 work=$out/work
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
@@ -45,6 +47,8 @@ SOURCE_DATE_EPOCH=$(dpkg-parsechangelog -l packaging/debian/changelog -S Timesta
 # The programs are built without debug information: there is nothing to put into packages of their own.
 DEB_BUILD_OPTIONS=noautodbgsym
 export SOURCE_DATE_EPOCH DEB_BUILD_OPTIONS
+DEB_COMPRESSION=${DEB_COMPRESSION:-xz}
+export DEB_COMPRESSION
 (cd "$work" && dpkg-buildpackage --build=binary --no-sign -d > ../build.log 2>&1) || {
     tail -n 40 "$out/build.log" >&2
     echo "build-debs: the packages could not be built; all of it is in $out/build.log" >&2

@@ -1,0 +1,179 @@
+//! The disk that every guest starts from: a small Debian as an admin would find it, with an sshd that knows the key
+//! of the run and pretended GPUs in /dev. No part of fleet is in it.
+//!
+//! Made once and kept in target/vm under a name that comes from all that went into it; guests write to overlays.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use fleet_tests::command;
+use fleet_tests::lab::tell;
+use sha2::{Digest as _, Sha256};
+
+use crate::tools;
+
+/// Changes when the disk is made in another way.
+const FORM: u32 = 1;
+const PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,libpam-systemd,iproute2,openssh-server,crun,\
+    linux-image-cloud-amd64,procps,kmod,ca-certificates,adduser";
+/// Length of the disk's file; what is not written takes no room.
+const DISK: &str = "4G";
+const STEP_LIMIT: Duration = Duration::from_secs(300);
+/// Pretended GPUs of each machine.
+pub(crate) const GPUS: u32 = 4;
+
+/// Which Debian, and how its cgroups are arranged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Debian {
+    pub(crate) suite: &'static str,
+    /// v1 controllers beside a bare cgroup2 tree, as old machines have it.
+    pub(crate) hybrid: bool,
+}
+
+impl Debian {
+    pub(crate) const BOOKWORM: Self = Self { suite: "bookworm", hybrid: false };
+}
+
+/// A disk and what boots it.
+#[derive(Debug, Clone)]
+pub(crate) struct Image {
+    pub(crate) disk: PathBuf,
+    pub(crate) kernel: PathBuf,
+    pub(crate) initrd: PathBuf,
+}
+
+impl Image {
+    /// Takes the one in `cache`, or makes it.
+    pub(crate) fn ready(cache: &Path, suite: &str) -> Result<Self> {
+        let parts: Vec<String> = files().into_iter().map(|(a, b)| format!("{a}\n{b}")).collect();
+        let all = format!("{FORM} {suite} {PACKAGES} {DISK} {}", parts.join("\n"));
+        let key = hex::encode(Sha256::digest(all));
+        let folder = cache.join(format!("{suite}-{}", &key[..12]));
+        if !folder.is_dir() {
+            tell(&format!("making a machine's disk: Debian {suite}"));
+            let new = folder.with_extension("new");
+            if new.exists() {
+                fs::remove_dir_all(&new).with_context(|| format!("remove {}", new.display()))?;
+            }
+            fs::create_dir_all(&new)?;
+            make(&new, suite)?;
+            fs::rename(&new, &folder).with_context(|| format!("rename {}", new.display()))?;
+        }
+        let [disk, kernel, initrd] =
+            ["disk.img", "vmlinuz", "initrd"].map(|name| folder.join(name));
+        Ok(Self { disk, kernel, initrd })
+    }
+}
+
+fn make(folder: &Path, suite: &str) -> Result<()> {
+    let root = folder.join("root");
+    let options = ["--variant=minbase".to_owned(), format!("--include={PACKAGES}")];
+    tools::fetch(&options, suite, &root)?;
+    for (path, text) in files() {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().context("a file lies in a folder")?)?;
+        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    fs::create_dir_all(root.join("var/log/journal"))?;
+    let units = root.join("etc/systemd/system");
+    fs::create_dir_all(units.join("multi-user.target.wants"))?;
+    symlink(
+        "/lib/systemd/system/systemd-networkd.service",
+        units.join("multi-user.target.wants/systemd-networkd.service"),
+    )?;
+    for masked in MASKED {
+        symlink("/dev/null", units.join(masked))?;
+    }
+    for user in ["ada", "bob"] {
+        let mut useradd = Command::new("chroot");
+        useradd.arg(&root).args(["/usr/sbin/useradd", "-m", "-s", "/bin/bash", user]);
+        command::run(useradd, STEP_LIMIT)?.ok()?;
+    }
+    move_out(&root.join("boot"), "vmlinuz-", &folder.join("vmlinuz"))?;
+    move_out(&root.join("boot"), "initrd.img-", &folder.join("initrd"))?;
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.args(["-q", "-t", "ext4", "-L", "root", "-d"]).arg(&root);
+    mke2fs.arg(folder.join("disk.img")).arg(DISK).env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin");
+    command::run(mke2fs, STEP_LIMIT)?.ok()?;
+    fs::remove_dir_all(&root).with_context(|| format!("remove {}", root.display()))
+}
+
+fn move_out(boot: &Path, start: &str, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(boot)? {
+        let path = entry?.path();
+        if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start)) {
+            return fs::rename(&path, to).with_context(|| format!("move {}", path.display()));
+        }
+    }
+    bail!("no {start}* in {}", boot.display())
+}
+
+/// Units that only take time.
+const MASKED: [&str; 6] = [
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "dpkg-db-backup.timer",
+    "e2scrub_all.timer",
+    "fstrim.timer",
+    "serial-getty@ttyS0.service",
+];
+
+/// Machines that a case may boot: name and the last byte of its addresses.
+pub(crate) const MACHINES: [(&str, u8); 3] = [("fleet1", 1), ("titan01", 11), ("titan02", 12)];
+
+/// The guest's address in the machines' own network.
+pub(crate) fn address(number: u8) -> String {
+    format!("10.77.0.{number}")
+}
+
+/// Hardware address in the network of qemu (0) or of the machines (1).
+pub(crate) fn hardware_address(network: u8, number: u8) -> String {
+    format!("52:54:00:77:{network:02x}:{number:02x}")
+}
+
+/// All files of ours in the image.
+fn files() -> Vec<(String, String)> {
+    let mut hosts = "127.0.0.1 localhost\n".to_owned();
+    let mut gpus = "c /dev/nvidiactl 0666 root root - 195:255\n".to_owned();
+    for gpu in 0..GPUS {
+        gpus.push_str(&format!("c /dev/nvidia{gpu} 0666 root root - 195:{gpu}\n"));
+    }
+    let mut files = Vec::new();
+    for (name, number) in MACHINES {
+        let address = address(number);
+        hosts.push_str(&format!("{address} {name}\n"));
+        for (network, address) in [(0, "10.0.2.15".to_owned()), (1, address)] {
+            let mac = hardware_address(network, number);
+            files.push((
+                format!("etc/systemd/network/{network}-{name}.network"),
+                format!("[Match]\nMACAddress={mac}\n[Network]\nAddress={address}/24\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n"),
+            ));
+        }
+    }
+    files.extend(
+        [
+            ("etc/hosts", hosts.as_str()),
+            ("etc/hostname", ""),
+            ("etc/machine-id", ""),
+            (
+                "etc/fstab",
+                "/dev/vda / ext4 errors=remount-ro 0 1\nLABEL=baggage /mnt ext4 ro 0 0\n",
+            ),
+            ("etc/tmpfiles.d/gpus.conf", &gpus),
+            // The packages are at hand; nothing is fetched, and whoever is asked says yes.
+            ("etc/apt/sources.list", ""),
+            ("etc/apt/apt.conf.d/90yes", "APT::Get::Assume-Yes \"true\";\n"),
+            (
+                "etc/ssh/sshd_config.d/vm.conf",
+                "AuthorizedKeysFile /mnt/authorized_keys\nPermitRootLogin prohibit-password\n\
+                 UseDNS no\nMaxSessions 100\n",
+            ),
+        ]
+        .map(|(path, text)| (path.to_owned(), text.to_owned())),
+    );
+    files
+}

@@ -1,0 +1,65 @@
+//! Booted machines: Debian under qemu, fleet installed from its packages, by the words of docs/operations.md.
+//!
+//! What no other test sees is seen here: systemd and its transient units, dpkg, sshd, a power cut. `make vm` runs all
+//! of it ([`cases::CASES`]). Unless cases are asked for, and where no machine can be made (no root, no packages, no mirror
+//! of Debian), it says SKIPPED and why; with `VM_REQUIRED=1`, as in `make vm`, the latter is a failure.
+//!
+//! Guests are emulated (TCG), so they run anywhere and are slow: waits are long, and nothing here measures time.
+//! It must never reach beyond loopback but to fetch Debian's packages, and never leave a guest running.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "tests fail by panics and tell what they do"
+)]
+
+mod cases;
+mod debs;
+mod hub;
+mod image;
+mod lab;
+mod machine;
+mod page;
+mod site;
+mod smoke;
+mod tools;
+
+use std::env;
+
+use anyhow::{Result, ensure};
+use fleet_tests::lab::tell;
+
+use crate::cases::CASES;
+use crate::site::Site;
+
+/// Which cases run: names with commas between, or `all`.
+const ASKED: &str = "VM_CASES";
+
+#[test]
+fn fleet_on_booted_machines() -> Result<()> {
+    let Ok(asked) = env::var(ASKED) else {
+        tell("SKIPPED: fleet on booted machines: `make vm` boots them");
+        return Ok(());
+    };
+    let names: Vec<&str> = match asked.as_str() {
+        "all" => CASES.iter().map(|case| case.name).collect(),
+        some => some.split(',').map(str::trim).collect(),
+    };
+    for name in &names {
+        let known: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+        ensure!(known.contains(name), "{ASKED}: there is no case {name:?}, only {known:?}");
+    }
+    let mut failed = Vec::new();
+    for case in CASES.iter().filter(|case| names.contains(&case.name)) {
+        tell(&format!("case    {}: {}", case.name, case.about));
+        let Some(site) = Site::prepare(case.debian)? else { return Ok(()) };
+        match site.conclude(case.run) {
+            Ok(()) => tell(&format!("passed  {}", case.name)),
+            Err(error) => {
+                tell(&format!("FAILED  {}: {error:#}", case.name));
+                failed.push(case.name);
+            }
+        }
+    }
+    ensure!(failed.is_empty(), "failed on booted machines: {}", failed.join(", "));
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! Where a case takes place: its machines, the network between them, and the disk with the packages that each of them
+//! finds under /mnt. Nothing of it is left in the end but, after a failure, what the machines wrote.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use fleet_tests::command;
+use fleet_tests::lab::tell;
+use fleet_tests::programs;
+use fleet_tests::steps::Steps;
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::debs;
+use crate::hub::Hub;
+use crate::image::{Debian, GPUS, Image};
+use crate::machine::{Common, Machine};
+use crate::tools::{self, Tools};
+
+/// Set where a case that cannot run is a failure.
+const REQUIRED: &str = "VM_REQUIRED";
+const STEP_LIMIT: Duration = Duration::from_secs(300);
+const FAKE_NVML: &str = "libfleet_fake_nvml.so";
+
+/// The place of one case.
+#[derive(Debug)]
+pub(crate) struct Site {
+    common: Arc<Common>,
+    hub: Hub,
+    machines: Mutex<Vec<Arc<Machine>>>,
+    folder: tempfile::TempDir,
+}
+
+impl Site {
+    /// Makes ready all that machines need. `None`, and says why, where that cannot be had.
+    pub(crate) fn prepare(debian: Debian) -> Result<Option<Self>> {
+        let required = env::var_os(REQUIRED).is_some();
+        let had = match tools::missing() {
+            Some(reason) => Err(anyhow::anyhow!(reason)),
+            None => Self::things(debian),
+        };
+        match had {
+            Ok((tools, image)) => Self::build(debian, tools, image).map(Some),
+            Err(error) if required => Err(error.context("no machine can be booted")),
+            Err(error) => {
+                tell(&format!("SKIPPED: fleet on booted machines: {error:#}"));
+                Ok(None)
+            }
+        }
+    }
+
+    /// qemu and the disk, made once for all runs.
+    fn things(debian: Debian) -> Result<(Tools, Image)> {
+        let fleet = programs::built("fleet")?;
+        let cache = fleet.ancestors().nth(2).context("programs lie in target")?.join("vm");
+        fs::create_dir_all(&cache)?;
+        let lock = fs::File::create(cache.join("lock"))?;
+        let held = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
+        let things = (Tools::ready(&cache)?, Image::ready(&cache, debian.suite)?);
+        drop(held);
+        Ok(things)
+    }
+
+    fn build(debian: Debian, tools: Tools, image: Image) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("fleet-vm-").tempdir_in("/var/tmp")?;
+        let key = folder.path().join("key");
+        let mut keygen = Command::new("ssh-keygen");
+        keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", "tests", "-f"]).arg(&key);
+        command::run(keygen, STEP_LIMIT)?.ok()?;
+        let baggage = pack(folder.path(), &key)?;
+        let common = Arc::new(Common { tools, image, debian, baggage, key });
+        Ok(Self { common, hub: Hub::default(), machines: Mutex::default(), folder })
+    }
+
+    /// A machine that has just come up for the first time.
+    pub(crate) fn boot(&self, name: &'static str) -> Result<Arc<Machine>> {
+        let lan = self.hub.socket(name)?;
+        let folder = self.folder.path().join(name);
+        let machine = Arc::new(Machine::new(name, folder, Arc::clone(&self.common), lan)?);
+        self.machines.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&machine));
+        machine.switch_on()?;
+        Ok(machine)
+    }
+
+    /// Carries a case out and clears up after it.
+    pub(crate) fn conclude(mut self, case: fn(&Self, &mut Steps) -> Result<()>) -> Result<()> {
+        let mut steps = Steps::default();
+        let broke = case(&self, &mut steps).err();
+        let machines = std::mem::take(&mut self.machines).into_inner();
+        let machines = machines.unwrap_or_else(PoisonError::into_inner);
+        if broke.is_some() || !steps.all_held() {
+            self.folder.disable_cleanup(true);
+            for machine in &machines {
+                tell(&format!("the last of {}:\n{}", machine.name, machine.last_words()));
+            }
+            tell(&format!("all of it is in {}", self.folder.path().display()));
+            fs::remove_file(&self.common.baggage).ok();
+        }
+        for machine in &machines {
+            machine.cut_power();
+            machine.drop_disk();
+        }
+        match broke {
+            Some(error) => Err(error),
+            None => steps.verdict(),
+        }
+    }
+}
+
+/// The disk that is /mnt everywhere: packages, the key that may log in, a pretended driver and its GPUs.
+fn pack(folder: &Path, key: &Path) -> Result<PathBuf> {
+    let content = folder.join("baggage");
+    debs::provide(&content.join("debs"))?;
+    fs::remove_dir_all(content.join("debs.built")).ok();
+    debs::provide_next(&content.join("debs"), &content.join("next"))?;
+    fs::copy(key.with_extension("pub"), content.join("authorized_keys"))?;
+    fs::copy(programs::built(FAKE_NVML)?, content.join(FAKE_NVML))?;
+    let gpu = |minor: u32| {
+        format!(
+            "[[gpus]]\nprofile = \"titan-x\"\nuuid = \"GPU-00000000-0000-0000-0000-00000000000{minor}\"\n\
+             minor = {minor}\npci_bus_id = \"00000000:{:02X}:00.0\"\n",
+            minor + 1
+        )
+    };
+    let gpus: String = (0..GPUS).map(gpu).collect();
+    fs::write(content.join("gpus.toml"), format!("v = 1\n{gpus}"))?;
+    let disk = folder.join("baggage.img");
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.args(["-q", "-t", "ext4", "-L", "baggage", "-d"]).arg(&content).arg(&disk).arg("1G");
+    mke2fs.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin");
+    command::run(mke2fs, STEP_LIMIT)?.ok()?;
+    fs::remove_dir_all(&content)?;
+    Ok(disk)
+}
