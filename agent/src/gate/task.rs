@@ -201,7 +201,12 @@ impl Task {
         let uid = match found {
             Ok(uid) => Uid::Known(uid),
             Err(why) => {
-                tracing::warn!(%owner, why, "who holds a GPU cannot pass the gate");
+                // Where nothing is held up nobody has to hear of it.
+                if self.rules.wanted == Enforcement::Off {
+                    tracing::debug!(%owner, why, "who holds a GPU could not pass a gate");
+                } else {
+                    tracing::warn!(%owner, why, "who holds a GPU cannot pass the gate");
+                }
                 Uid::Refused(why, Instant::now())
             }
         };
@@ -342,10 +347,15 @@ impl Task {
     }
 
     async fn store(&mut self) {
-        if self.stored == self.rules {
+        let mut rules = self.rules.clone();
+        if rules.wanted == Enforcement::Off {
+            // Nothing is loaded at boot, so nothing is written for each job.
+            rules.rules.clear();
+        }
+        if self.stored == rules {
             return;
         }
-        let (rules, state_dir) = (self.rules.clone(), self.parts.state_dir.clone());
+        let state_dir = self.parts.state_dir.clone();
         let stored = spawn_blocking(move || rules.store(&state_dir).map(|()| rules)).await;
         match stored {
             Ok(Ok(rules)) => self.stored = rules,
