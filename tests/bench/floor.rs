@@ -306,7 +306,8 @@ fn plan(name: &str) -> CgroupPlan {
 }
 
 fn join(group: &Cgroup) -> Result<()> {
-    for file in group.join_files() {
+    for dir in group.directories() {
+        let file = dir.join("cgroup.procs");
         fs::write(&file, "0").with_context(|| format!("write {}", file.display()))?;
     }
     Ok(())

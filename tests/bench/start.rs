@@ -18,8 +18,11 @@ use crate::{
 const RUNS: usize = 200;
 /// Thrown away: page cache, connections, the first cgroups.
 const WARM_UP: usize = 3;
-/// Slurm's turn comes once in so many runs: it takes a hundred times as long.
-const SLURM_EVERY: usize = 5;
+/// Of one competitor in a row. Who moves a process between cgroups pays for the system's quiet since the last
+/// move (an RCU grace period); runs that alternate one by one would have each pay for its neighbour's.
+const IN_A_ROW: usize = 10;
+/// Of Slurm in its turn: it takes a hundred times as long.
+const SLURM_IN_A_ROW: usize = 2;
 /// Over the floor.
 const TARGET_OVER_FLOOR_MS: f64 = 15.0;
 
@@ -48,28 +51,32 @@ pub(crate) fn rows(
         peer: Samples::default(),
         floors: BTreeMap::new(),
     };
-    for _ in 0..WARM_UP {
-        turns.take(true)?;
-    }
+    turns.take(WARM_UP, 1)?;
     turns.fleet = Samples::default();
     turns.peer = Samples::default();
     turns.floors.clear();
-    for number in 0..bench.of(RUNS) {
-        turns.take(number % SLURM_EVERY == 0)?;
+    for _ in 0..bench.of(RUNS).div_ceil(IN_A_ROW) {
+        turns.take(IN_A_ROW, SLURM_IN_A_ROW)?;
     }
     Ok(turns.rows())
 }
 
 impl Turns<'_> {
-    /// One of each, one after the other, so that all meet the same machine.
-    fn take(&mut self, with_slurm: bool) -> Result<()> {
-        self.fleet.push_time(run_true(self.cluster)?);
-        for kind in Kind::ALL.into_iter().filter(|kind| kind.available()) {
-            let took = self.worker.run(kind)?;
-            self.floors.entry(kind).or_default().push_time(took);
+    /// So many of each, so that all meet the same machine.
+    fn take(&mut self, runs: usize, runs_of_slurm: usize) -> Result<()> {
+        for _ in 0..runs {
+            self.fleet.push_time(run_true(self.cluster)?);
         }
-        if let Some(slurm) = self.slurm.filter(|_| with_slurm) {
-            self.peer.push_time(slurm.run_one()?);
+        for kind in Kind::ALL.into_iter().filter(|kind| kind.available()) {
+            for _ in 0..runs {
+                let took = self.worker.run(kind)?;
+                self.floors.entry(kind).or_default().push_time(took);
+            }
+        }
+        if let Some(slurm) = self.slurm {
+            for _ in 0..runs_of_slurm {
+                self.peer.push_time(slurm.run_one()?);
+            }
         }
         orphans::reap()?;
         timed::go_on()

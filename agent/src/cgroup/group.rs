@@ -51,6 +51,20 @@ pub struct Cgroup {
     pub relative: PathBuf,
 }
 
+/// How a new process of an allocation comes in, by a way that waits for nobody.
+///
+/// A move of a whole process (`cgroup.procs`) takes a lock of the whole system and then waits for an RCU
+/// grace period, 5 to 20 ms. A thread that moves itself (`tasks`, v1 only) and a child that is born inside
+/// (`CLONE_INTO_CGROUP`, cgroup2 only) do not (kernel/cgroup/cgroup.c: `cgroup_procs_write_start`,
+/// `cgroup_css_set_fork`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// v1 `tasks` files, each of which holds limits only: a process of one thread writes "0" to them.
+    pub limited: Vec<PathBuf>,
+    /// The cgroup2 directory, with the filter.
+    pub unified: Option<PathBuf>,
+}
+
 impl Cgroup {
     /// Where the plan's group lies, whether it exists or not. For a unit this is where systemd puts it.
     pub fn locate(hierarchies: &Hierarchies, plan: &CgroupPlan) -> Result<Self, CgroupError> {
@@ -150,11 +164,12 @@ impl Cgroup {
         self.unified.as_deref().or_else(|| self.v1.get("freezer").map(PathBuf::as_path))
     }
 
-    /// Files to write "0" to, to move the writing process in: v1 first, so that whoever is in the
-    /// cgroup2 directory has every limit already.
+    /// Where new processes come in.
     #[must_use]
-    pub fn join_files(&self) -> Vec<PathBuf> {
-        self.directories().map(|dir| dir.join("cgroup.procs")).collect()
+    pub fn entry(&self) -> Entry {
+        let unified = self.unified.clone();
+        let limited = self.directories().filter(|dir| Some(*dir) != unified.as_deref());
+        Entry { limited: limited.map(|dir| dir.join("tasks")).collect(), unified }
     }
 
     /// True if the group exists in any hierarchy.

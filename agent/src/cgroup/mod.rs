@@ -20,7 +20,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub use group::{Cgroup, CgroupPlan};
+pub use group::{Cgroup, CgroupPlan, Entry};
 pub use limits::{Limits, Usage};
 
 /// Where systemd and everybody else mount the hierarchies.

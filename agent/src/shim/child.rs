@@ -1,9 +1,9 @@
 //! The forked child that becomes the OCI runtime, already inside the allocation's cgroup.
 //!
-//! Born before the filter stands, so that the slow part of joining (the first move into any cgroup waits
-//! for an RCU grace period, 5 ms and more) runs beside the shim's own work. It joins the v1 hierarchies,
-//! which hold only limits, and mounts what the bundle needs; then it waits for the shim's word, and only
-//! after that enters the cgroup2 directory with the filter and execs. No word: it ends.
+//! Born in the cgroup2 directory, whose filter stands by then; it joins the v1 hierarchies, which hold only
+//! limits, mounts what the bundle needs, and waits for the shim's word before its exec. No word: it ends.
+//! None of that waits for the rest of the system (see [`Entry`]). Where the kernel cannot give birth inside
+//! a cgroup (before 5.7), the child moves itself after the word.
 
 use std::{
     convert::Infallible,
@@ -13,7 +13,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::ffi::OsStringExt,
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use nix::{
@@ -30,6 +30,7 @@ use super::{
     mounts::{Failure, c_string},
     sys,
 };
+use crate::cgroup::Entry;
 
 /// Most bytes of an explanation a child may send.
 const FAILURE_BYTES_MAX: u64 = 4096;
@@ -50,9 +51,9 @@ pub(super) struct Launch<'a> {
     pub program: PathBuf,
     pub arguments: Vec<String>,
     pub descriptors: Descriptors,
-    /// `cgroup.procs` files; the last one, with the filter, is entered after the word.
-    pub join: Vec<PathBuf>,
-    /// Mounting; runs in the child before it joins anything.
+    /// Empty for a runtime that joins by itself.
+    pub entry: Entry,
+    /// Mounting; runs in the child once it is in the v1 hierarchies.
     pub mounts: &'a dyn Fn() -> Result<(), Failure>,
 }
 
@@ -72,14 +73,15 @@ pub(super) struct Started {
 }
 
 impl Waiting {
-    /// Forks. The child does nothing in the filtered cgroup until [`Self::go`].
+    /// Forks. The filter of `launch.entry` must stand: the child is behind it from its first moment.
     pub(super) fn fork(launch: Launch<'_>) -> io::Result<Self> {
         let (go_read, go_write) = pipe2(OFlag::O_CLOEXEC)?;
         let (failure_read, failure_write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        let Some(pid) = sys::fork()? else {
+        let Born { pid, late } = birth(launch.entry.unified.as_deref())?;
+        let Some(pid) = pid else {
             // The child's own copy would keep the pipe open after the shim's death.
             drop(go_write);
-            let text = become_program(launch, File::from(go_read));
+            let text = become_program(launch, late, File::from(go_read));
             // Nobody may be listening; there is no other place for it.
             File::from(failure_write).write_all(text.as_bytes()).ok();
             sys::exit(126)
@@ -87,7 +89,7 @@ impl Waiting {
         Ok(Self { pid, go: File::from(go_write), failure: File::from(failure_read) })
     }
 
-    /// Lets the child enter the filtered cgroup and exec.
+    /// Lets the child exec.
     pub(super) fn go(mut self) -> Started {
         // A child that is gone already has left its reason in the other pipe.
         self.go.write_all(b"g").ok();
@@ -105,34 +107,57 @@ impl Started {
     }
 }
 
+/// The two sides of a fork.
+struct Born {
+    /// None in the child.
+    pid: Option<Pid>,
+    /// For the child: the `cgroup.procs` file it has yet to enter.
+    late: Option<PathBuf>,
+}
+
+fn birth(unified: Option<&Path>) -> io::Result<Born> {
+    let Some(dir) = unified else {
+        return Ok(Born { pid: sys::fork()?, late: None });
+    };
+    match sys::fork_into(File::open(dir)?.as_fd()) {
+        Ok(pid) => Ok(Born { pid, late: None }),
+        Err(error)
+            if [libc::ENOSYS, libc::E2BIG, libc::EINVAL]
+                .contains(&error.raw_os_error().unwrap_or_default()) =>
+        {
+            Ok(Born { pid: sys::fork()?, late: Some(dir.join("cgroup.procs")) })
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Does not return when all goes well.
-fn become_program(launch: Launch<'_>, go: File) -> Failure {
-    match try_become_program(launch, go) {
+fn become_program(launch: Launch<'_>, late: Option<PathBuf>, go: File) -> Failure {
+    match try_become_program(launch, late, go) {
         Ok(never) => match never {},
         Err(text) => text,
     }
 }
 
-fn try_become_program(launch: Launch<'_>, mut go: File) -> Result<Infallible, Failure> {
+fn try_become_program(
+    launch: Launch<'_>,
+    late: Option<PathBuf>,
+    mut go: File,
+) -> Result<Infallible, Failure> {
     // A runtime must not go on building a container that nobody owns. (Not passed on to its children.)
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(|error| format!("tie to the shim: {error}"))?;
     let program = c_string(launch.program.into_os_string().into_vec())?;
     let arguments: Vec<_> =
         launch.arguments.into_iter().map(c_string).collect::<Result<_, Failure>>()?;
+    for path in &launch.entry.limited {
+        join(&mut open_door(path)?)?;
+    }
     // Opened before the mounts, which may hide the tree.
-    let mut doors = Vec::with_capacity(launch.join.len());
-    for path in &launch.join {
-        let door = OpenOptions::new().write(true).open(path);
-        doors.push(door.map_err(|error| format!("open {}: {error}", path.display()))?);
-    }
-    let filtered = doors.pop();
-    for door in &mut doors {
-        join(door)?;
-    }
+    let late = late.as_deref().map(open_door).transpose()?;
     (launch.mounts)()?;
     let mut word = [0];
     go.read_exact(&mut word).map_err(|_| "the shim went away before the start".to_owned())?;
-    if let Some(mut door) = filtered {
+    if let Some(mut door) = late {
         join(&mut door)?;
     }
     place(launch.descriptors)?;
@@ -150,7 +175,12 @@ fn try_become_program(launch: Launch<'_>, mut go: File) -> Result<Infallible, Fa
     Err(format!("run {}: {error}", program.to_string_lossy()))
 }
 
-/// Moves this process into the group of an opened `cgroup.procs`.
+fn open_door(path: &Path) -> Result<File, Failure> {
+    let door = OpenOptions::new().write(true).open(path);
+    door.map_err(|error| format!("open {}: {error}", path.display()))
+}
+
+/// Moves this process into the group of an opened `cgroup.procs` or `tasks`.
 fn join(door: &mut File) -> Result<(), Failure> {
     door.write_all(b"0").map_err(|error| format!("join the cgroup: {error}"))
 }

@@ -15,9 +15,9 @@ use super::{
     files,
     init::{self, MainEnd},
     mounts,
-    order::{BUNDLE_DIR, CONSOLE_FILE, RuntimeKind, ShimOrder},
+    order::{BUNDLE_DIR, CONSOLE_FILE, ShimOrder},
     protocol::ExecRequest,
-    start::{read_pid_file, runtime_arguments, runtime_message},
+    start::{self, read_pid_file, runtime_arguments, runtime_message},
     stdio::{self, Stdio, Wanted},
 };
 use crate::cgroup::Cgroup;
@@ -82,10 +82,7 @@ impl Execs {
             program: order.runtime.path.clone(),
             arguments,
             descriptors: opened.child,
-            join: match kind {
-                RuntimeKind::Crun => cgroup.join_files(),
-                RuntimeKind::Runc => Vec::new(),
-            },
+            entry: start::entry(kind, cgroup),
             mounts: &|| mounts::prepare_exec(mode, &order.runtime),
         })
         .map_err(|error| format!("start the runtime: {error}"))?;

@@ -1,10 +1,6 @@
 //! From the order to a running container: cgroup, limits, filter, proof, and only then a process.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, io, path::Path, time::Duration};
 
 use nix::unistd::Pid;
 
@@ -18,7 +14,7 @@ use super::{
     stdio::{self, Opened, Wanted},
 };
 use crate::{
-    cgroup::{Cgroup, CgroupError, Hierarchies, Mode},
+    cgroup::{Cgroup, CgroupError, Entry, Hierarchies},
     filter::{self, FilterError, FilterHandle},
 };
 
@@ -56,8 +52,8 @@ pub(super) struct Launched {
     pub status: Option<fs::File>,
 }
 
-/// Makes the cgroup and starts a child that waits outside of the filtered part; meanwhile attaches and
-/// verifies the filter and writes `state.json`; then lets the child in.
+/// Makes the cgroup, attaches and verifies the filter, and only then has a child born in there, which makes
+/// itself ready while `state.json` is written.
 pub(super) fn start(
     dir: &Path,
     order: &ShimOrder,
@@ -65,10 +61,7 @@ pub(super) fn start(
     let hierarchies = Hierarchies::detect()?;
     let cgroup = Cgroup::create(&hierarchies, &order.cgroup)?;
     cgroup.limit(&order.limits)?;
-    if cgroup.mode == Mode::Legacy {
-        // Every hierarchy is joined at once there, so the list must stand before the child.
-        attach(&cgroup, order)?;
-    }
+    let filter = attach(&cgroup, order)?;
     let wanted = Wanted { tty: order.tty, interactive: order.interactive, status: true };
     let Opened { stdio, child, status } = stdio::open(dir, wanted).map_err(StartError::Stdio)?;
     let mode = cgroup.mode;
@@ -76,14 +69,13 @@ pub(super) fn start(
         program: order.runtime.path.clone(),
         arguments: run_arguments(dir, order),
         descriptors: child,
-        join: joined(order.runtime.kind, &cgroup),
+        entry: entry(order.runtime.kind, &cgroup),
         mounts: &|| {
             mounts::prepare(&order.mounts, &order.identity)?;
             mounts::prepare_runtime(mode, &order.runtime)
         },
     })
     .map_err(StartError::Spawn)?;
-    let filter = attach(&cgroup, order)?;
     let state = ShimState {
         v: VERSION,
         allocation_id: order.allocation_id.clone(),
@@ -116,10 +108,10 @@ fn attach(cgroup: &Cgroup, order: &ShimOrder) -> Result<FilterHandle, StartError
 
 /// crun is told to leave cgroups alone and is put in place itself. runc manages a sub-group (it would
 /// take our program off a group it shares), and puts the container's process there before its exec.
-fn joined(kind: RuntimeKind, cgroup: &Cgroup) -> Vec<PathBuf> {
+pub(super) fn entry(kind: RuntimeKind, cgroup: &Cgroup) -> Entry {
     match kind {
-        RuntimeKind::Crun => cgroup.join_files(),
-        RuntimeKind::Runc => Vec::new(),
+        RuntimeKind::Crun => cgroup.entry(),
+        RuntimeKind::Runc => Entry::default(),
     }
 }
 

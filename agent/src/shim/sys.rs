@@ -1,5 +1,8 @@
 //! The system calls of the shim that have no safe wrapper. The only file of the shim with `unsafe`.
-#![expect(unsafe_code, reason = "fork, close_range and the window-size ioctl have no safe wrapper")]
+#![expect(
+    unsafe_code,
+    reason = "fork, clone3, close_range and the window-size ioctl have no safe wrapper"
+)]
 
 use std::{
     io,
@@ -10,6 +13,9 @@ use nix::unistd::{ForkResult, Pid};
 
 use super::order::WindowSize;
 
+/// linux/sched.h; the libc crate's constant of that name is too narrow and reads 0.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
 /// Forks: `Some(pid)` in the parent, `None` in the child, which must end by an exec or by [`exit`].
 ///
 /// The child is a full copy and may use anything, because the shim never has a second thread: no lock
@@ -19,6 +25,26 @@ pub(super) fn fork() -> io::Result<Option<Pid>> {
     match unsafe { nix::unistd::fork() }? {
         ForkResult::Parent { child } => Ok(Some(child)),
         ForkResult::Child => Ok(None),
+    }
+}
+
+/// As [`fork`], but the child is born in the cgroup2 directory of `cgroup`, past its device filter, without
+/// the wait that a move costs. `ENOSYS`, `E2BIG` or `EINVAL`: the kernel is older than 5.7 (clone(2)).
+pub(super) fn fork_into(cgroup: BorrowedFd<'_>) -> io::Result<Option<Pid>> {
+    // SAFETY: a struct of integers, for which zero means "not used".
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = CLONE_INTO_CGROUP;
+    arguments.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
+    arguments.cgroup = u64::from(cgroup.as_raw_fd().cast_unsigned());
+    // SAFETY: without CLONE_VM the child is a full copy as after fork, of a process with one thread (see
+    // `fork`); the kernel reads `arguments`, whose size it is told. What the C library does in its own fork
+    // beside that (handlers, the thread's cached id) nobody here asks for before the exec.
+    let answer =
+        unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of_val(&arguments)) };
+    match answer {
+        0 => Ok(None),
+        pid if pid > 0 => Ok(Some(Pid::from_raw(i32::try_from(pid).map_err(io::Error::other)?))),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
