@@ -240,8 +240,11 @@ impl Inventory {
         attempts: Vec<AllocationId>,
     ) -> Option<String> {
         let processes = state.telemetry.processes.value()?;
-        let foreign = self.foreign_on(snapshot, state, leases, &attempts).await;
-        self.note_foreign(&state.info.uuid, &foreign);
+        let uuid = &state.info.uuid;
+        let mut foreign = self.foreign_on(snapshot, state, leases, &attempts).await;
+        let seen_before = self.note_foreign(uuid, &foreign);
+        // The driver's list is a moment older than /proc: who has just ended is in the one and not the other.
+        foreign.retain(|one| one.found.is_some() || seen_before.contains(&one.pid));
         if !foreign.is_empty() {
             let named: Vec<String> = foreign.iter().map(ToString::to_string).collect();
             return Some(format!("used without a lease by {}", named.join(", ")));
@@ -282,12 +285,15 @@ impl Inventory {
         spawn_blocking(look).await.unwrap_or_default()
     }
 
-    /// Keeps since when each process is on a GPU without a lease, as far as this agent saw it.
-    fn note_foreign(&mut self, gpu: &GpuUuid, found: &[Foreign]) {
+    /// Keeps since when each process is on a GPU without a lease, as far as this agent saw it. Gives those that
+    /// were there at the last look already.
+    fn note_foreign(&mut self, gpu: &GpuUuid, found: &[Foreign]) -> Vec<u32> {
         self.foreign.retain(|(on, pid), _| on != gpu || found.iter().any(|one| one.pid == *pid));
+        let seen = self.foreign.keys().filter(|(on, _)| on == gpu).map(|(_, pid)| *pid).collect();
         for one in found {
             self.foreign.entry((gpu.clone(), one.pid)).or_insert_with(clock::now);
         }
+        seen
     }
 
     async fn measure(&mut self, snapshot: &GpuSnapshot) -> Vec<v1::MeasuredGpu> {

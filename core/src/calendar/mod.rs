@@ -19,7 +19,7 @@ pub(crate) mod wish;
 pub(crate) use busy::known_end;
 pub use busy::{Busy, By, Calendar, NEAR, RELEASE_ALLOWANCE};
 use topology::{Spread, Topology};
-use wish::{GpuSet, Wish, gpus_of, said, unfit, uuids_of};
+use wish::{GpuSet, Wish, broken, gpus_of, said, unfit, uuids_of};
 
 /// Most holdings one refusal names.
 pub const HOLDINGS_MAX: usize = 64;
@@ -106,10 +106,13 @@ enum Releasing {
 /// A node that has what is wished for, whoever holds it.
 struct Candidate<'a> {
     node: &'a Node,
-    /// GPUs that take new work.
+    /// GPUs that take new work, or will once whoever uses them without a lease is gone.
     healthy: GpuSet,
     /// Of these, the GPUs that are meant.
     meant: GpuSet,
+    /// The GPUs that somebody uses without a lease now, and from when on that says nothing.
+    dirty: GpuSet,
+    clean_from: Timestamp,
     /// From when on the node takes reservations.
     open_from: Timestamp,
     /// The busy windows of each GPU, by place.
@@ -213,7 +216,10 @@ impl<'a> Search<'a> {
             }
             match node.closed_because().filter(|_| near || closed_for_good(node)) {
                 Some(why) => said.push(format!("{} is {why}", node.name)),
-                None => said.extend(meant.iter().filter_map(|gpu| unfit(node, gpu))),
+                None => {
+                    let why = if near { unfit } else { broken };
+                    said.extend(meant.iter().filter_map(|gpu| why(node, gpu)));
+                }
             }
         }
         let more = said.len().saturating_sub(OBSTACLES_MAX);
@@ -230,10 +236,11 @@ impl<'a> Candidate<'a> {
         if closed_for_good(node) {
             return None;
         }
-        let (mut healthy, mut meant) = (0, 0);
+        let (mut healthy, mut meant, mut dirty) = (0, 0, 0);
         for (at, gpu) in gpus_of(fsm, node).enumerate() {
-            if unfit(node, gpu).is_none() {
+            if broken(node, gpu).is_none() {
                 healthy |= 1 << at;
+                dirty |= GpuSet::from(gpu.dirty.is_some()) << at;
                 meant |= GpuSet::from(wish.means(gpu)) << at;
             }
         }
@@ -245,7 +252,7 @@ impl<'a> Candidate<'a> {
             Liveness::Suspect | Liveness::Unreachable => fsm.now() + NEAR,
         };
         let busy = gpus_of(fsm, node).map(|gpu| calendar.on(&gpu.uuid).to_vec()).collect();
-        Some(Self { node, healthy, meant, open_from, busy })
+        Some(Self { node, healthy, meant, dirty, clean_from: fsm.now() + NEAR, open_from, busy })
     }
 
     /// The healthy GPUs, meant or not, that nobody has in the window.
@@ -254,6 +261,9 @@ impl<'a> Candidate<'a> {
             return 0;
         }
         let mut free = self.healthy;
+        if window.starts_at < self.clean_from {
+            free &= !self.dirty;
+        }
         for (at, busy) in self.busy.iter().enumerate() {
             let taken = busy.iter().any(|b| {
                 b.window.overlaps(&window) && !(b.releasing && releasing == Releasing::Free)
@@ -268,8 +278,9 @@ impl<'a> Candidate<'a> {
     /// The instants from `first` on at which the node may have more to give.
     fn instants(&self, first: Timestamp) -> Vec<Timestamp> {
         let ends = self.busy.iter().flat_map(|busy| busy.iter().map(|b| b.window.ends_at));
+        let clean = (self.dirty != 0).then_some(self.clean_from);
         let mut instants: Vec<Timestamp> =
-            ends.chain([first, self.open_from]).filter(|at| *at >= first).collect();
+            ends.chain([first, self.open_from]).chain(clean).filter(|at| *at >= first).collect();
         instants.sort();
         instants.dedup();
         instants.truncate(SLOT_INSTANTS_MAX);

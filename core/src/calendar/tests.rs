@@ -238,6 +238,7 @@ fn broken_gpus_and_closed_nodes_are_passed_over() {
          notice titan01:3
          reserve res-a ada 1@titan01 +0h +1h
          reserve res-b ada 1@titan01 +0h +1h
+         reserve res-g ada titan01:2 +1h +2h
          cordon titan02 fans
          reserve res-c ada 1@titan02 +5h +6h
          silent titan03
@@ -248,7 +249,8 @@ fn broken_gpus_and_closed_nodes_are_passed_over() {
         "res-a: titan01:3 Active
          res-b: 1 GPU on titan01 (titan01:0 is lost; titan01:1 does not answer; titan01:2 is in use without a lease: python3 of mia): held
            titan01:3 ada res-a until +1h
-           next: +1h titan01:3
+           next: +10m titan01:2
+         res-g: titan01:2 Scheduled
          res-c: 1 GPU on titan02 (titan02 is cordoned by root: fans): held
          res-d: 1 GPU on titan03 (titan03 is unreachable): held
            next: +10m titan03:0

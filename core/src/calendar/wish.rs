@@ -39,16 +39,22 @@ pub(crate) fn said(gpu: &Gpu) -> String {
     format!("{}:{}", gpu.node, gpu.index)
 }
 
-/// Why a GPU takes no new work, whoever asks.
+/// Why a GPU takes no new work now, whoever asks.
 pub(crate) fn unfit(node: &Node, gpu: &Gpu) -> Option<String> {
+    let in_use = || {
+        let why = gpu.dirty.as_ref()?;
+        Some(format!("{} is in use without a lease: {why}", said(gpu)))
+    };
+    broken(node, gpu).or_else(in_use)
+}
+
+/// Why a GPU takes no new work, now or later: who uses it without a lease will have gone by then.
+pub(crate) fn broken(node: &Node, gpu: &Gpu) -> Option<String> {
     use crate::gpu::Presence;
     match gpu.presence {
         Presence::Present => {}
         Presence::Lost => return Some(format!("{} is lost", said(gpu))),
         Presence::Unknown => return Some(format!("{} does not answer", said(gpu))),
-    }
-    if let Some(why) = &gpu.dirty {
-        return Some(format!("{} is in use without a lease: {why}", said(gpu)));
     }
     let condition = node.conditions.iter().find(|c| {
         c.is_active()
