@@ -22,7 +22,7 @@ use crate::raft::fatal::{Fatal, FatalHook};
 /// Longest time a record stays in memory only.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// Records in memory at which they are written at once.
-const FLUSH_RECORDS: usize = 1_000;
+const FLUSH_RECORDS: usize = 8_000;
 /// Applied entries that may wait for the writer before apply is held up.
 const QUEUE_LEN: usize = 4_096;
 /// Cache of the database.

@@ -6,12 +6,13 @@
 //! States are compared between controllers with the same core only: during an upgrade nothing is.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, BufWriter};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fleet_core::Fsm;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::about::{About, CORE, StateCheck};
 use super::disk::{Disk, read_all, replace_file};
@@ -21,6 +22,8 @@ use crate::blocking::blocking;
 pub(crate) const MARKER_FILE: &str = "diverged";
 const MARKER_VERSION: u32 = 1;
 const MARKER_BYTES_MAX: u64 = 64 << 10;
+/// What is hashed at once.
+const DIGEST_BLOCK_BYTES: usize = 64 << 10;
 
 /// The content of [`MARKER_FILE`].
 #[derive(Debug, Serialize, Deserialize)]
@@ -44,9 +47,33 @@ impl OwnCheck {
     pub(crate) fn take(&self, fsm: Fsm, index: u64) {
         let own = self.clone();
         tokio::spawn(blocking(move || {
-            let check = StateCheck { index, digest: hex::encode(fsm.digest()) };
+            let check = StateCheck { index, digest: digest(&fsm) };
             *own.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(check);
         }));
+    }
+}
+
+/// The digest that replicas compare, in hex: [`Fsm::digest`], without the state's bytes in memory.
+fn digest(fsm: &Fsm) -> String {
+    let mut hash = BufWriter::with_capacity(DIGEST_BLOCK_BYTES, Hash(Sha256::new()));
+    // Neither can fail: plain data with text keys, and a writer that takes everything.
+    let written = serde_json::to_writer(&mut hash, &fsm.document()).map_err(io::Error::from);
+    match written.and_then(|()| hash.into_inner().map_err(io::IntoInnerError::into_error)) {
+        Ok(Hash(hash)) => hex::encode(hash.finalize()),
+        Err(_) => hex::encode(fsm.digest()),
+    }
+}
+
+struct Hash(Sha256);
+
+impl io::Write for Hash {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -102,6 +129,11 @@ mod tests {
     fn about(core: &str, index: u64, digest: &str) -> About {
         let check = Some(StateCheck { index, digest: digest.to_owned() });
         About { cluster_version: 2, core: core.to_owned(), free_bytes: None, check }
+    }
+
+    #[test]
+    fn the_digest_is_that_of_the_state() {
+        assert_eq!(digest(&Fsm::new()), hex::encode(Fsm::new().digest()));
     }
 
     #[test]

@@ -79,7 +79,8 @@ fn encode(
     })?;
     let checksum = crc32fast::hash(&description);
     let first = format!("{MAGIC} {SNAPSHOT_FILE_VERSION} {checksum:08x} {}\n", description.len());
-    let mut bytes = first.into_bytes();
+    let mut bytes = Vec::with_capacity(first.len() + description.len() + 1 + body.len());
+    bytes.extend(first.into_bytes());
     bytes.extend(description);
     bytes.push(b'\n');
     bytes.extend_from_slice(body);

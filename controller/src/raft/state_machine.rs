@@ -374,8 +374,12 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         self.audit.flush().await.map_err(io::Error::other)?;
         let (fsm, meta) = (std::mem::take(&mut self.fsm), self.meta.clone());
         let snapshots = Arc::clone(&self.snapshots);
+        let expected = self.view.snapshots.expected_bytes();
         let built = blocking(move || {
-            let body = Arc::new(fsm.to_snapshot());
+            let mut body = Vec::with_capacity(expected);
+            serde_json::to_writer(&mut body, &fsm.document())?;
+            let body = Arc::new(body);
+            drop(fsm);
             snapshots.write(&meta, &body).map(|()| (meta, body))
         })
         .await

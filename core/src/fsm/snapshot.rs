@@ -35,7 +35,12 @@ impl Fsm {
     /// The whole state, for storing.
     pub fn to_snapshot(&self) -> Vec<u8> {
         // Plain data with text keys cannot fail to serialise; an empty snapshot is refused on load.
-        serde_json::to_vec(&Document { v: SNAPSHOT_VERSION, fsm: self }).unwrap_or_default()
+        serde_json::to_vec(&self.document()).unwrap_or_default()
+    }
+
+    /// What [`Self::to_snapshot`] makes bytes of, as JSON: for who wants to stream it.
+    pub fn document(&self) -> impl Serialize {
+        Document { v: SNAPSHOT_VERSION, fsm: self }
     }
 
     /// Takes a stored state back, after checking that it is whole.
