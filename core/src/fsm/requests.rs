@@ -1,9 +1,9 @@
 //! The table of answered requests: a retry gets the first answer again.
 //!
 //! Keyed by principal and request id, so that nobody can read another's answers. Kept for a window of FSM
-//! time, or until there are too many: then the answers to the requests made first go, and from then on no
-//! request made as early as those is taken that is not known. So a request is refused where its answer may
-//! be forgotten, and never carried out twice.
+//! time, or until there are too many: then the first answers go, and from then on no request of the same
+//! principal is taken that was made as early as those and is not known. So a request is refused where its
+//! answer may be forgotten, and never carried out twice; and a wrong clock harms its owner only.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +20,8 @@ pub(crate) const REQUEST_WINDOW: Millis = Millis::minutes(10);
 pub(crate) const REQUESTS_KEPT_MAX: usize = 200_000;
 /// How many go at once when there are as many: looking through all of them must be rare.
 const FORGOTTEN_AT_ONCE: usize = REQUESTS_KEPT_MAX / 10;
+/// Between principal, which never holds it, and request id.
+const SEPARATOR: char = '|';
 /// Longest request id, in bytes.
 pub(crate) const REQUEST_ID_BYTES_MAX: usize = 64;
 
@@ -39,9 +41,9 @@ pub(super) struct RequestTable {
     answers: BTreeMap<String, Answer>,
     /// When the oldest answers were last dropped.
     swept_at: Timestamp,
-    /// Answers to requests made until then, by their clients' clocks, may have been forgotten early.
-    #[serde(default)]
-    forgotten_until: Timestamp,
+    /// Answers to a principal's requests made until then, by its own clock, may have been forgotten early.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    forgotten: BTreeMap<String, Timestamp>,
 }
 
 impl RequestTable {
@@ -67,7 +69,8 @@ impl RequestTable {
             let (made_at_ms, now_ms) = (key.made_at.0, now.0);
             return Some(Err(Rejection::RequestTooOld { made_at_ms, now_ms }));
         }
-        (key.made_at <= self.forgotten_until)
+        let until = self.forgotten.get(principal)?;
+        (key.made_at <= *until)
             .then_some(Err(Rejection::RequestForgotten { made_at_ms: key.made_at.0 }))
     }
 
@@ -86,24 +89,35 @@ impl RequestTable {
         if now.since(self.swept_at) > Millis::minutes(1) {
             self.swept_at = now;
             self.answers.retain(|_, answer| now.since(answer.at) <= keep);
+            // What was made before that is too old, known or not.
+            self.forgotten.retain(|_, until| now.since(*until) <= keep);
         }
         if self.answers.len() > REQUESTS_KEPT_MAX {
             self.forget_first();
         }
     }
 
-    /// Forgets the answers to the requests that were made first.
+    /// Forgets the answers that were given first.
     fn forget_first(&mut self) {
-        let mut made_at: Vec<Timestamp> = self.answers.values().map(|a| a.made_at).collect();
-        let (_, last, _) = made_at.select_nth_unstable(FORGOTTEN_AT_ONCE);
-        self.forgotten_until = self.forgotten_until.max(*last);
-        self.answers.retain(|_, answer| answer.made_at > self.forgotten_until);
+        let mut given: Vec<Timestamp> = self.answers.values().map(|a| a.at).collect();
+        let (_, last, _) = given.select_nth_unstable(FORGOTTEN_AT_ONCE);
+        let forgotten = &mut self.forgotten;
+        self.answers.retain(|table_key, answer| {
+            let keep = answer.at > *last;
+            if !keep && let Some((principal, _)) = table_key.split_once(SEPARATOR) {
+                let until = forgotten.entry(principal.to_owned()).or_default();
+                *until = (*until).max(answer.made_at);
+            }
+            keep
+        });
     }
 
     /// After the clock was set back, answers of the future would refuse everything.
     pub(super) fn forget_after(&mut self, to: Timestamp) {
         self.swept_at = self.swept_at.min(to);
-        self.forgotten_until = self.forgotten_until.min(to);
+        for until in self.forgotten.values_mut() {
+            *until = (*until).min(to);
+        }
         for answer in self.answers.values_mut() {
             answer.at = answer.at.min(to);
         }
@@ -111,5 +125,5 @@ impl RequestTable {
 }
 
 fn table_key(principal: &str, key: &RequestKey) -> String {
-    format!("{principal}|{}", key.id)
+    format!("{principal}{SEPARATOR}{}", key.id)
 }
