@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use fleet_tests::clients::{Clients, Noted};
+use fleet_tests::clients::{Clients, Noted, Seen};
 use fleet_tests::history::{self, Answer, Asked, Operation};
 use fleet_tests::lab::{Lab, tell};
 use fleet_tests::network::Network;
@@ -221,13 +221,14 @@ fn percentile(sorted: &[Duration], of_hundred: usize) -> Duration {
     sorted.get(at).copied().unwrap_or_default()
 }
 
-fn tell_figures(cycles: u64, noted: &[Noted], without_leader: &mut [Duration], wrong: usize) {
+fn tell_figures(cycles: u64, seen: &Seen, without_leader: &mut [Duration], wrong: usize) {
+    let Seen { noted, refusals, .. } = seen;
     let unknown = noted.iter().filter(|noted| noted.operation.answer == Answer::Unknown).count();
     let changes = noted.iter().filter(|noted| noted.operation.asked != Asked::Read).count();
     without_leader.sort();
     tell(&format!(
-        "soak: {cycles} cycles, {} operations ({changes} changes), {unknown} unknown; without leader \
-         p50 {:.2} s, p99 {:.2} s; {wrong} violations",
+        "soak: {cycles} cycles, {} operations ({changes} changes), {unknown} unknown, refused \
+         {refusals:?}; without leader p50 {:.2} s, p99 {:.2} s; {wrong} violations",
         noted.len(),
         percentile(without_leader, 50).as_secs_f64(),
         percentile(without_leader, 99).as_secs_f64(),
@@ -247,7 +248,7 @@ fn no_fault_breaks_what_was_acknowledged() -> Result<()> {
     let network = Network::new(lab.state());
     let mut steps = Steps::default();
     steps.step("three controllers, each behind a gate", || three_behind_gates(&lab, &network));
-    let (mut job, mut noted, mut problems) = (String::new(), Vec::new(), Vec::new());
+    let (mut job, mut seen) = (String::new(), Seen::default());
     let mut without_leader = Vec::new();
     if steps.all_held() {
         steps.step(&format!("{cycles} cycles from seed {seed}"), || {
@@ -261,23 +262,24 @@ fn no_fault_breaks_what_was_acknowledged() -> Result<()> {
             let done = (0..cycles).try_for_each(|number| soak.cycle(number));
             network.heal();
             without_leader = soak.without_leader;
-            (noted, problems) = clients.finish()?;
+            seen = clients.finish()?;
             done
         });
         steps.step("what clients saw has an order", || {
-            let operations: Vec<Operation> = noted.iter().map(|noted| noted.operation).collect();
+            let operations: Vec<Operation> =
+                seen.noted.iter().map(|noted| noted.operation).collect();
             let found = history::check(&operations);
-            let wrong = problems.len() + usize::from(found.is_err());
-            tell_figures(cycles, &noted, &mut without_leader, wrong);
+            let wrong = seen.problems.len() + usize::from(found.is_err());
+            tell_figures(cycles, &seen, &mut without_leader, wrong);
             found?;
-            if !problems.is_empty() {
-                bail!("{}", problems.join("\n"));
+            if !seen.problems.is_empty() {
+                bail!("refused {:?}\n{}", seen.refusals, seen.problems.join("\n"));
             }
             Ok(())
         });
         steps.step("all three have the same history", || same_chains(&lab));
         steps.step("it holds what was acknowledged, once", || {
-            everything_acknowledged_is_recorded(&lab, &noted)
+            everything_acknowledged_is_recorded(&lab, &seen.noted)
         });
         steps.step("the job never noticed", || {
             let found = lab.job(&job)?;

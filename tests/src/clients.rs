@@ -3,12 +3,14 @@
 //! They speak to all controllers by TLS and follow whoever leads. A request without an answer is sent again with the
 //! same id, until it is given up; then nobody knows whether it took effect. Only `history` judges what they saw.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
+use fleet_core::Rejection;
 use fleet_proto::convert::rejection::{from_status, leader_named};
 use fleet_proto::transport::user::UserFolder;
 use fleet_proto::transport::{Dialer, SharedCredentials};
@@ -45,6 +47,16 @@ pub struct Noted {
     pub request: Option<String>,
 }
 
+/// What all clients saw.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub noted: Vec<Noted>,
+    /// What was wrong by itself.
+    pub problems: Vec<String>,
+    /// How often a change was refused, by the code of the reason.
+    pub refusals: BTreeMap<String, u64>,
+}
+
 /// What all clients share.
 #[derive(Debug)]
 struct Shared {
@@ -59,6 +71,8 @@ struct Shared {
     noted: Mutex<Vec<Noted>>,
     /// What is wrong whatever the order: answers that no client should ever get.
     problems: Mutex<Vec<String>>,
+    /// How often a change was refused, by the code of the reason.
+    refusals: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Shared {
@@ -72,6 +86,15 @@ impl Shared {
 
     fn problem(&self, problem: String) {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner).push(problem);
+    }
+
+    /// Counts a refusal. Says whether its reason is one that `held` takes: that somebody else has the key.
+    fn refused(&self, status: &Status, held: fn(&Rejection) -> bool) -> bool {
+        let why = from_status(status);
+        let code = why.as_ref().map_or_else(|| status.code().to_string(), |r| r.code().to_owned());
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        *refusals.entry(code).or_default() += 1;
+        why.is_some_and(|why| held(&why))
     }
 
     /// Keys of a round are its own, so that what has no answer touches no later one.
@@ -118,6 +141,7 @@ impl Clients {
             stop: AtomicBool::new(false),
             noted: Mutex::default(),
             problems: Mutex::default(),
+            refusals: Mutex::default(),
         });
         let mut threads = Vec::new();
         for number in 0..count {
@@ -154,14 +178,15 @@ impl Clients {
         (ends.len(), ends.into_iter().min())
     }
 
-    /// Lets them give back what they have and end. Gives what they saw, and what was wrong by itself.
-    pub fn finish(self) -> Result<(Vec<Noted>, Vec<String>)> {
+    /// Lets them give back what they have and end.
+    pub fn finish(self) -> Result<Seen> {
         self.shared.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
             thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
         }
         let problems = self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok((self.shared.noted().clone(), problems))
+        let refusals = self.shared.refusals.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(Seen { noted: self.shared.noted().clone(), problems, refusals })
     }
 }
 
@@ -248,8 +273,7 @@ impl Client {
             }
             Err(Failed::Unanswered) => Answer::Unknown,
             Err(Failed::Refused { status, retried }) => {
-                use fleet_core::Rejection::{GpusHeld, NotNow};
-                if !matches!(from_status(&status), Some(GpusHeld { .. } | NotNow { .. })) {
+                if !self.shared.refused(&status, |why| matches!(why, Rejection::GpusHeld { .. })) {
                     self.shared.problem(format!("reservation {tag} was refused: {status:?}"));
                 }
                 // A refusal is remembered nowhere: where a controller that stood still finds the first try when it
@@ -271,6 +295,7 @@ impl Client {
             Ok(_) => Answer::Done,
             Err(Failed::Unanswered) => Answer::Unknown,
             Err(Failed::Refused { status, .. }) => {
+                self.shared.refused(&status, |_| false);
                 self.shared.problem(format!("release of {tag} was refused: {status:?}"));
                 Answer::Refused
             }

@@ -26,6 +26,7 @@ pub enum Asked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     Done,
+    /// Because somebody has it. A refusal for any other reason is wrong by itself.
     Refused,
     /// Of a read: who holds the key.
     Holder(Option<Tag>),
