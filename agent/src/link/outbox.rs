@@ -101,6 +101,13 @@ impl State {
         }
     }
 
+    /// What was to be said to whoever asked before. Whoever asks again is told everything again.
+    fn drop_recount(&mut self) {
+        let answers = |key: &&Key| matches!(key, Key::Found(_) | Key::Holdings);
+        let keys: Vec<Key> = self.places.keys().filter(answers).cloned().collect();
+        keys.iter().for_each(|key| self.take_out(key));
+    }
+
     fn checkpoints_of(&self, id: &AllocationId) -> Vec<Key> {
         let (from, to) = (Key::Checkpoint(id.clone(), 0), Key::Checkpoint(id.clone(), u64::MAX));
         self.places.range(from..=to).map(|(key, _)| key.clone()).collect()
@@ -195,6 +202,8 @@ impl Outbox {
     /// is said again behind it, for what the controller learns by it.
     pub fn recount(&self, found: Vec<FoundAttempt>, reservations: Vec<HeldReservation>) {
         let mut state = self.state();
+        // An earlier answer, or what is left of it, is not part of this one.
+        state.drop_recount();
         let allocations = found.iter().map(|one| one.allocation.clone()).collect();
         for one in found {
             state.put(Key::Found(one.allocation.clone()), Report::Found(Box::new(one)));
@@ -279,6 +288,8 @@ impl Outbox {
     pub fn begin(&self, facts: &NodeFacts) {
         let mut state = self.state();
         state.cautious = 0;
+        // Half an answer would be taken for a whole one, by controllers that have not asked.
+        state.drop_recount();
         for entry in state.entries.values_mut() {
             entry.again = false;
             entry.said = match &entry.report {
@@ -451,6 +462,27 @@ mod tests {
         outbox.begin(&facts());
         let again = outbox.next_batch(NOW).unwrap();
         assert!(matches!(again.reports[..], [Report::Started { .. }]), "a recount is said once");
+    }
+
+    #[test]
+    fn half_an_answer_is_never_taken_for_a_whole_one() {
+        let outbox = Outbox::default();
+        outbox.recount(vec![found(1), found(2)], Vec::new());
+        outbox.answered(&outbox.next_batch(NOW).unwrap(), false);
+        // Another controller, restored once more, has not heard the first half.
+        outbox.begin(&facts());
+        assert!(outbox.next_batch(NOW).is_none(), "it has not asked yet");
+        outbox.recount(vec![found(1), found(2)], Vec::new());
+        outbox.answered(&outbox.next_batch(NOW).unwrap(), false);
+        // Asked again on the same connection: the whole answer, its end behind all of it.
+        outbox.recount(vec![found(2), found(1)], Vec::new());
+        let mut said = Vec::new();
+        while let Some(batch) = outbox.next_batch(NOW) {
+            said.extend(batch.reports.clone());
+            outbox.answered(&batch, false);
+        }
+        let holdings = matches!(said.last(), Some(Report::Holdings { .. }));
+        assert!(said.len() == 3 && holdings, "{said:?}");
     }
 
     #[test]

@@ -264,9 +264,12 @@ impl Reconciler {
             }
         } else {
             self.calendar.overruns.clear();
-            if let Some(desired) = &*self.parts.desired.borrow() {
+            // One that only asks cannot know which leases there are.
+            let desired = self.parts.desired.borrow();
+            if let Some(desired) = desired.as_ref().filter(|desired| desired.recount.is_none()) {
                 self.calendar.dirty |= self.calendar.book.follow(&desired.leases, now);
             }
+            drop(desired);
             let outbox = &self.parts.outbox;
             let gone = self.calendar.book.tidy(now, &self.table, |id| outbox.window_is_said(id));
             for id in &gone {

@@ -10,7 +10,7 @@
 mod calendar;
 mod epochs;
 pub mod plan;
-mod recount;
+pub mod recount;
 mod retention;
 mod table;
 mod task;

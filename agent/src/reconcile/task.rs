@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fleet_core::allocation::AttemptEnd;
 use fleet_core::desired::{DesiredLease, DesiredNode, StartOrder};
-use fleet_core::holdings::HeldReservation;
+use fleet_core::holdings::{FoundAttempt, HeldReservation};
 use fleet_core::id::{AllocationId, LeaseId};
 use fleet_core::lease::{Epoch, LeaseHolder};
 use fleet_core::name::{GpuUuid, UserName};
@@ -65,6 +65,9 @@ pub(super) struct Kept {
     pulse: Pulse,
 }
 
+/// What was found here for controllers that ask, and the reservations this node was told of.
+type Found = (Result<Vec<FoundAttempt>, RecordError>, Vec<HeldReservation>);
+
 /// One live attempt's task.
 #[derive(Debug)]
 struct Running {
@@ -86,6 +89,9 @@ pub struct Reconciler {
     proofs: JoinSet<(LeaseId, Epoch)>,
     proving: BTreeMap<LeaseId, AbortHandle>,
     forgotten: Forgotten,
+    /// Answers to controllers that were restored, and the number of the newest.
+    counts: JoinSet<(u64, Found)>,
+    counted: u64,
     /// An order did not get through.
     again: bool,
 }
@@ -118,6 +124,8 @@ impl Reconciler {
             proofs: JoinSet::new(),
             proving: BTreeMap::new(),
             forgotten,
+            counts: JoinSet::new(),
+            counted: 0,
             again: false,
         };
         this.say_calendar_again();
@@ -176,6 +184,12 @@ impl Reconciler {
                     if let Ok((lease, epoch)) = proven {
                         self.proven(&lease, epoch);
                     }
+                }
+                Some(found) = self.counts.join_next() => {
+                    if let Ok((number, found)) = found {
+                        self.tell_found(number, found);
+                    }
+                    continue;
                 }
                 Ok(()) = self.parts.heard.changed() => {
                     self.heard();
@@ -497,9 +511,9 @@ impl Reconciler {
         }
     }
 
-    /// Tells controllers that were restored from a backup what is here.
-    fn recount(&self, since: Timestamp) {
-        let (registry, outbox) = (self.parts.registry.clone(), self.parts.outbox.clone());
+    /// Looks what is here, for controllers that were restored from a backup.
+    fn recount(&mut self, since: Timestamp) {
+        let registry = self.parts.registry.clone();
         let folder = self.parts.node.allocations_dir();
         let rows = self.table.rows.clone();
         let leases = self.parts.leases.borrow().clone().unwrap_or_default();
@@ -512,19 +526,32 @@ impl Reconciler {
                 LeaseHolder::Allocation(_) => None,
             })
             .collect();
-        spawn_blocking(move || match recount::found(&registry, &folder, &rows, since) {
+        self.counted += 1;
+        let number = self.counted;
+        self.counts.spawn_blocking(move || {
+            (number, (recount::found(&registry, &folder, &rows, since), reservations))
+        });
+    }
+
+    /// Tells what was found, unless those who asked have asked again, or ask no more.
+    fn tell_found(&self, number: u64, (found, reservations): Found) {
+        let asks = self.parts.desired.borrow().as_ref().is_some_and(|d| d.recount.is_some());
+        if number != self.counted || !asks {
+            return;
+        }
+        match found {
             Ok(found) => {
                 tracing::info!(
                     attempts = found.len(),
                     reservations = reservations.len(),
                     "the controllers were restored from a backup; they are told what is here"
                 );
-                outbox.recount(found, reservations);
+                self.parts.outbox.recount(found, reservations);
             }
             Err(error) => {
                 tracing::error!(error = chain(&error), "what is here cannot be read");
             }
-        });
+        }
     }
 
     fn remove_old(&mut self) {

@@ -17,5 +17,5 @@ mod tests;
 pub use file::{Written, check, write};
 pub use keep::{Keep, keep};
 pub use produce::{Contents, ProduceError, produce};
-pub use restore::{Restored, read_out_to, restore};
+pub use restore::{Restored, read_out_to, restore, restore_on};
 pub use save::BackupService;

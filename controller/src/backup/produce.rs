@@ -13,6 +13,7 @@ use fleet_proto::transport::files;
 use tokio::sync::mpsc;
 
 use crate::audit::{AuditError, AuditStore, Query};
+use crate::blocking::blocking;
 use crate::clock::wall;
 use crate::raft::RaftHandle;
 
@@ -80,17 +81,14 @@ pub async fn produce(
 ) -> Result<Manifest, ProduceError> {
     let Contents { fsm, term, controller, controllers, audit, newer, pki_dir } = contents;
     let send = async |bytes| chunks.send(bytes).await.map_err(|_| ProduceError::Closed);
-    let authority = tokio::task::spawn_blocking(move || read_authority(&pki_dir))
-        .await
-        .map_err(|_| ProduceError::Closed)??;
+    let authority =
+        blocking(move || read_authority(&pki_dir)).await.map_err(|_| ProduceError::Closed)??;
     let (seq, head) = fsm.audit_head();
     let head = head.unwrap_or_default().to_owned();
     let cluster = fsm.cluster().ok_or(ProduceError::NoCluster)?.to_string();
     let (incarnation, cluster_version) = (fsm.incarnation(), fsm.cluster_version());
     let index = fsm.applied();
-    let state = tokio::task::spawn_blocking(move || fsm.to_snapshot())
-        .await
-        .map_err(|_| ProduceError::Closed)?;
+    let state = blocking(move || fsm.to_snapshot()).await.map_err(|_| ProduceError::Closed)?;
     let manifest = Manifest {
         v: backup::BACKUP_VERSION,
         cluster,

@@ -7,6 +7,7 @@
 //! neither vote with it nor lead it. Nothing here talks to anybody.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use fleet_core::backup::{Checked, Manifest, Part};
@@ -17,11 +18,13 @@ use fleet_proto::transport::files::{MODE_PRIVATE, create_private_folder, write_a
 
 use super::file::{Written, check, each_part, write};
 use super::produce::Contents;
+use crate::blocking::blocking;
 use crate::clock::wall;
 use crate::config::Config;
 use crate::identity::ControllerIdentity;
 use crate::pki::Authority;
-use crate::raft::offline::{self, Seed};
+use crate::raft::Disk;
+use crate::raft::offline::{self, Seed, Seeding};
 
 /// There while a restore is under way: what else is in the folder is unfinished.
 const UNFINISHED: &str = "restore.unfinished";
@@ -40,35 +43,70 @@ pub struct Restored {
 pub async fn restore(config: &Config, file: &Path) -> anyhow::Result<Restored> {
     let (data_dir, pki_dir) = (&config.data_dir, config.pki_dir());
     let path = file.to_owned();
-    let checked = tokio::task::spawn_blocking(move || check(&path)).await??;
+    let checked = blocking(move || check(&path)).await??;
     clear(data_dir, &pki_dir)?;
-    let Checked { manifest, fsm, files } = checked;
 
     create_private_folder(data_dir)?;
     write_atomic(&data_dir.join(UNFINISHED), b"", MODE_PRIVATE)?;
     create_private_folder(&pki_dir)?;
-    for (name, bytes) in &files {
+    for (name, bytes) in &checked.files {
         write_atomic(&pki_dir.join(name), bytes, MODE_PRIVATE)?;
     }
     let authority = Authority::load(&pki_dir).context("the backup's certificate authority")?;
-    if authority.cluster().as_str() != manifest.cluster {
+    let cluster = &checked.manifest.cluster;
+    if authority.cluster().as_str() != cluster {
         anyhow::bail!(
-            "the backup is of {}, but the authority in it is that of {}",
-            manifest.cluster,
+            "the backup is of {cluster}, but the authority in it is that of {}",
             authority.cluster()
         );
     }
+    let seeding = offline::seed(&data_dir.join(RAFT_DIR), cluster)?;
+    let address = config.advertise.first().map(ToString::to_string).unwrap_or_default();
+    let restored = begin_anew(file, checked, seeding, &address).await?;
+    ControllerIdentity::new(restored.manifest.cluster.clone(), restored.node).store(data_dir)?;
+    std::fs::remove_file(data_dir.join(UNFINISHED))
+        .with_context(|| format!("remove {UNFINISHED} in {}", data_dir.display()))?;
+    Ok(restored)
+}
 
+/// [`restore`] onto an empty disk that is not this machine's, for a controller at `address`: for simulations.
+/// Keys and identity are the caller's.
+pub async fn restore_on(
+    disk: Arc<dyn Disk>,
+    file: &Path,
+    address: &str,
+) -> anyhow::Result<Restored> {
+    let path = file.to_owned();
+    let checked = blocking(move || check(&path)).await??;
+    let seeding = offline::seed_on(disk, &checked.manifest.cluster)?;
+    begin_anew(file, checked, seeding, address).await
+}
+
+/// Fills the empty store: with what the backup holds, and the first command of a new incarnation.
+async fn begin_anew(
+    file: &Path,
+    checked: Checked,
+    seeding: Seeding,
+    address: &str,
+) -> anyhow::Result<Restored> {
+    let Checked { manifest, fsm, files: _ } = checked;
     // Above everything that this backup, or one restored before it, can have granted; and never the same
     // twice, though the same backup may be restored twice.
     let incarnation = (manifest.incarnation + 1).max(wall().0 / 1_000);
     let used = manifest.controllers.keys().copied().max().unwrap_or(0);
     let node = incarnation.max(used + 1).max(manifest.controller + 1);
-    let raft_dir = data_dir.join(RAFT_DIR);
-    fill(file, &raft_dir, config, &manifest, fsm, node, incarnation).await?;
-    ControllerIdentity::new(manifest.cluster.clone(), node).store(data_dir)?;
-    std::fs::remove_file(data_dir.join(UNFINISHED))
-        .with_context(|| format!("remove {UNFINISHED} in {}", data_dir.display()))?;
+    let cluster = ClusterId::parse(&manifest.cluster)?;
+    take_audit_log(file, &seeding).await?;
+    let begin = Envelope {
+        v: ENVELOPE_VERSION,
+        actor: Actor::controller(),
+        // The fleet's time goes on from where it was; the leader's clock takes it from there.
+        proposed_at: fsm.now(),
+        request: None,
+        command: Command::InitCluster { cluster, incarnation },
+    };
+    let (cluster, term) = (manifest.cluster.as_str(), manifest.term);
+    seeding.finish(Seed { cluster, node, address, term, fsm, begin }).await?;
     Ok(Restored { manifest, node, incarnation })
 }
 
@@ -99,17 +137,8 @@ fn clear(data_dir: &Path, pki_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn fill(
-    file: &Path,
-    raft_dir: &Path,
-    config: &Config,
-    manifest: &Manifest,
-    fsm: fleet_core::Fsm,
-    node: u64,
-    incarnation: u64,
-) -> anyhow::Result<()> {
-    let cluster = ClusterId::parse(&manifest.cluster)?;
-    let seeding = offline::seed(raft_dir, &manifest.cluster)?;
+/// Hands the backup's audit log over, piece by piece.
+async fn take_audit_log(file: &Path, seeding: &Seeding) -> anyhow::Result<()> {
     // The file was checked as a whole before; here it is read again for the audit log.
     let (lines, mut pieces) = tokio::sync::mpsc::channel::<String>(super::file::CHUNKS_IN_FLIGHT);
     let path = file.to_owned();
@@ -129,17 +158,6 @@ async fn fill(
     let (taken, read) = tokio::join!(taking, reading);
     taken?;
     read??;
-    let begin = Envelope {
-        v: ENVELOPE_VERSION,
-        actor: Actor::controller(),
-        // The fleet's time goes on from where it was; the leader's clock takes it from there.
-        proposed_at: fsm.now(),
-        request: None,
-        command: Command::InitCluster { cluster, incarnation },
-    };
-    let address = config.advertise.first().map(ToString::to_string).unwrap_or_default();
-    let (cluster, term) = (manifest.cluster.as_str(), manifest.term);
-    seeding.finish(Seed { cluster, node, address: &address, term, fsm, begin }).await?;
     Ok(())
 }
 

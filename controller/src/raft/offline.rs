@@ -48,6 +48,12 @@ pub fn seed(dir: &Path, cluster: &str) -> Result<Seeding, StartError> {
     Ok(Seeding { disk, audit })
 }
 
+/// [`seed`] on another foundation than this machine's disk: for simulations.
+pub fn seed_on(disk: Arc<dyn Disk>, cluster: &str) -> Result<Seeding, StartError> {
+    let audit = AuditStore::open_on(&*disk, cluster, FatalHook::exit_process())?;
+    Ok(Seeding { disk, audit })
+}
+
 impl Seeding {
     /// Takes whole lines of the audit log, each continuing the one before.
     pub async fn audit_lines(&self, lines: String) -> Result<(), StartError> {

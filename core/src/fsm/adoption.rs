@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Fsm, Hold, Turn};
-use crate::allocation::{Allocation, AttemptEnd, EndReport, Phase};
+use crate::allocation::{Allocation, AttemptEnd, EndReport, Phase, StopWhy};
 use crate::event::Event;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, JobId, LeaseId};
@@ -85,14 +85,20 @@ impl Fsm {
         } else if self.job(&order.job).is_some_and(|job| order.attempt <= job.attempt) {
             return;
         }
-        if self.job(&order.job).is_some_and(|job| job.state.is_final()) {
+        if self.job(&order.job).is_some_and(|job| job.state.is_final()) && found.end.is_some() {
             return;
         }
+        let Some(over) = self.leases_before(found) else { return };
         self.leave_earlier_attempt(turn, &order.job);
-        if !self.take_gpus(turn, found) {
-            return;
+        for lease in over {
+            self.drop_lease(turn, &lease);
         }
+        self.take_up_again(&order.job);
         self.adopt(turn, node, found);
+        if self.job(&order.job).is_some_and(|job| job.cancel_requested) && found.end.is_none() {
+            let by = order.owner.to_string();
+            self.stop_allocation(turn, id, StopWhy::Cancelled { by });
+        }
         if let Some(end) = &found.end {
             self.ended(turn, node, id, found.epoch, end);
         }
@@ -114,7 +120,6 @@ impl Fsm {
     /// A later attempt proves that the earlier one is over.
     fn leave_earlier_attempt(&mut self, turn: &mut Turn<'_>, job: &JobId) {
         let Some(job) = self.jobs.get_mut(job) else { return };
-        self.queue.remove(&job.queue);
         let Some(earlier) = job.allocation.take() else { return };
         let Some(allocation) = self.allocations.remove(&earlier) else { return };
         if let Some(lease) = &allocation.lease {
@@ -125,9 +130,20 @@ impl Fsm {
         turn.say(Event::AttemptEnded { job, allocation: earlier, end });
     }
 
-    /// Takes leases of the backup off the GPUs that a later grant had; false if one is held by a grant
-    /// that is not older.
-    fn take_gpus(&mut self, turn: &mut Turn<'_>, found: &FoundAttempt) -> bool {
+    /// A job that was over, as far as a state knew that had not heard of its later attempt: that runs, so it goes
+    /// on. Nobody would look after what runs otherwise.
+    fn take_up_again(&mut self, id: &JobId) {
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        self.queue.remove(&job.queue);
+        if job.state.is_final() {
+            (job.outcome, job.ended_at) = (None, None);
+            self.finished.retain(|finished| finished != id);
+        }
+    }
+
+    /// Leases of the backup on the GPUs that a later grant had; nothing if one is held by a grant that
+    /// is not older.
+    fn leases_before(&self, found: &FoundAttempt) -> Option<Vec<LeaseId>> {
         let owner = &found.order.owner;
         let mut over: Vec<LeaseId> = Vec::new();
         for gpu in &found.order.gpus {
@@ -143,15 +159,12 @@ impl Fsm {
                     continue;
                 }
                 if holder.epoch >= found.epoch {
-                    return false;
+                    return None;
                 }
                 over.push(holder.id.clone());
             }
         }
-        for id in over {
-            self.drop_lease(turn, &id);
-        }
-        true
+        Some(over)
     }
 
     /// A lease that had been released after the backup, with what it stood for.
@@ -290,6 +303,8 @@ impl Fsm {
     /// A job submitted after the backup. Only this node vouches for it, so it never leaves it.
     fn make_job(&mut self, node: &NodeName, found: &FoundAttempt) {
         let order = &found.order;
+        // As old as the backup, so that it waits for all nodes: another one may have a later attempt of it.
+        let since = self.restored.as_ref().map_or(self.now, |restored| restored.since);
         self.jobs_submitted += 1;
         let queue = QueueKey { class: super::jobs::CLASS_NEW, submitted: self.jobs_submitted };
         let mut spec = order.spec.clone();
@@ -302,7 +317,7 @@ impl Fsm {
             spec,
             state: JobState::Starting,
             queue,
-            submitted_at: found.accepted_at.min(self.now),
+            submitted_at: found.accepted_at.min(since),
             started_at: None,
             ended_at: None,
             attempt: order.attempt,

@@ -29,8 +29,12 @@ impl Fsm {
         }
         if known.facts.boot_id != facts.boot_id {
             let boot_id = facts.boot_id.clone();
+            let uncounted = known.uncounted;
             turn.say(Event::NodeRebooted { node: name.clone(), boot_id });
-            self.forget_boot(turn, name, facts);
+            // A backup does not know which boot it was that ended what: the node says so itself when it is asked.
+            if !uncounted {
+                self.forget_boot(turn, name, facts);
+            }
         }
         self.take_facts(turn, name, facts);
         self.heard(turn, name);

@@ -100,13 +100,10 @@ impl Fsm {
                 self.ended(turn, node, allocation, *epoch, report);
             }
             Report::Released { lease, epoch } => {
-                // A reservation that goes on, because it was given longer, is not over by a node's word.
-                let over = |l: &Lease| {
-                    l.ending_since.is_some()
-                        || matches!(l.holder, LeaseHolder::Allocation(_))
-                        || !self.hands_out()
-                };
-                if self.leases.get(lease).is_some_and(|l| l.node == *node && over(l))
+                if self
+                    .leases
+                    .get(lease)
+                    .is_some_and(|l| l.node == *node && self.is_over_by_its_node(l))
                     && self.release(turn, lease, *epoch)
                 {
                     self.start_due_reservations(turn);
@@ -125,6 +122,20 @@ impl Fsm {
             Report::Enforcement(switch) => self.enforcement_switched(turn, node, switch),
         }
         Ok(())
+    }
+
+    /// Whether a lease may end by its node's word that the GPUs are empty.
+    fn is_over_by_its_node(&self, lease: &Lease) -> bool {
+        // After a restore the state may be older than the end of what ran under it: that is told first, and
+        // this again behind it.
+        let uncounted = self.nodes.get(&lease.node).is_some_and(|node| node.uncounted);
+        let over = lease.ending_since.is_some()
+            || match &lease.holder {
+                LeaseHolder::Allocation(id) => !self.allocations.contains_key(id),
+                // One that goes on, because it was given longer, is not over by a node's word.
+                LeaseHolder::Reservation(_) => !self.hands_out(),
+            };
+        over && !uncounted
     }
 
     /// Whether the allocation is on that node; agents speak for their own node only.

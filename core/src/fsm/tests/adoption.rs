@@ -127,6 +127,92 @@ fn a_job_that_began_after_the_backup_goes_on_where_it_is() {
 }
 
 #[test]
+fn a_job_that_a_node_brings_along_waits_for_all_nodes_before_it_is_tried_again() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let backup = w.fsm.clone();
+    w.pass(Millis::minutes(5));
+    let first = w.run("a", training(), "titan01", &[0]);
+    let mut over = found(&w.fsm, &first);
+    over.end = Some(ended(AttemptEnd::NodeFault { message: "gone".to_owned() }, false));
+    w.end(&first, AttemptEnd::NodeFault { message: "gone".to_owned() });
+    let second = w.place("a", "titan02", &[0]).unwrap();
+    w.start(&second);
+    let goes_on = found(&w.fsm, &second);
+    restore(&mut w, backup);
+    recount(&mut w, "titan01", vec![over], Vec::new());
+    assert_eq!(w.state_of("a"), "queued", "as its first attempt ended");
+    assert_eq!(w.schedule(), 0, "its second one may run on titan02");
+    recount(&mut w, "titan02", vec![goes_on], Vec::new());
+    assert_eq!(w.schedule(), 0);
+    assert_eq!(w.fsm.job(&job("a")).unwrap().allocation, Some(second));
+}
+
+#[test]
+fn a_release_from_after_the_backup_waits_for_the_end_of_what_ran() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", plain(1), "titan01", &[0]);
+    let mut over = found(&w.fsm, &a);
+    over.end = Some(ended(AttemptEnd::Exited { code: 0 }, false));
+    let (lease, epoch) = (over.lease.clone().unwrap(), over.epoch);
+    let backup = w.fsm.clone();
+    restore(&mut w, backup);
+    // The agent's first words on a connection are what it had to say before it was asked.
+    w.report("titan01", Report::Released { lease: lease.clone(), epoch }).unwrap();
+    assert!(w.fsm.lease(&lease).is_some() && w.fsm.allocation(&a).is_some());
+    recount(&mut w, "titan01", vec![over], Vec::new());
+    assert!(w.fsm.lease(&lease).is_some(), "it says so again");
+    w.report("titan01", Report::Released { lease: lease.clone(), epoch }).unwrap();
+    assert!(w.fsm.lease(&lease).is_none());
+}
+
+#[test]
+fn a_job_that_seemed_to_be_over_goes_on_where_a_later_attempt_runs() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let first = w.run("a", plain(1), "titan01", &[0]);
+    w.submit("ada", "b", plain(1)).unwrap();
+    let backup = w.fsm.clone();
+    // Both run on titan02 later, a as its second attempt.
+    let again = w.place("b", "titan02", &[1]).unwrap();
+    w.start(&again);
+    let mut second = found(&w.fsm, &again);
+    let other = second.clone();
+    second.order.job = job("a");
+    (second.order.attempt, second.allocation) = (2, AllocationId::of_attempt(&job("a"), 2));
+    second.lease = Some(crate::id::LeaseId::parse("lease-1-99-0").unwrap());
+    second.order.gpus = vec![gpu("titan02", 2)];
+    restore(&mut w, backup);
+    let mut over = found(&w.fsm, &first);
+    over.end = Some(ended(AttemptEnd::Exited { code: 9 }, false));
+    recount(&mut w, "titan01", vec![over], Vec::new());
+    w.give(super::world::person("ada"), Command::CancelJob { id: job("b") }).unwrap();
+    assert_eq!((w.state_of("a"), w.state_of("b")), ("failed", "cancelled"));
+    recount(&mut w, "titan02", vec![other, second.clone()], Vec::new());
+    assert_eq!((w.state_of("a"), w.state_of("b")), ("starting", "stopping"));
+    assert_eq!(w.fsm.job(&job("a")).unwrap().allocation, Some(second.allocation.clone()));
+    let desired = w.fsm.desired(&node("titan02"), &[again.clone()]);
+    let stops = |one: &crate::desired::DesiredAllocation| matches!(one.order, Order::Stop { .. });
+    assert!(desired.allocations.iter().any(|one| one.id == again && stops(one)), "{desired:?}");
+    assert!(desired.allocations.iter().any(|one| one.id == second.allocation && !stops(one)));
+}
+
+#[test]
+fn a_boot_after_the_backup_does_not_undo_what_had_ended_before_it() {
+    let mut w = World::with(&["titan01"]);
+    let (a, b) = (w.run("a", plain(1), "titan01", &[0]), w.run("b", training(), "titan01", &[1]));
+    let mut over = found(&w.fsm, &a);
+    over.end = Some(ended(AttemptEnd::Exited { code: 0 }, false));
+    let backup = w.fsm.clone();
+    restore(&mut w, backup);
+    w.boot("titan01", "another-boot").unwrap();
+    assert_eq!((w.state_of("a"), w.state_of("b")), ("running", "running"), "nobody was asked yet");
+    recount(&mut w, "titan01", vec![over], Vec::new());
+    assert_eq!((w.state_of("a"), w.state_of("b")), ("completed", "queued"));
+    assert!(w.fsm.allocation(&b).is_none());
+    w.release("titan01");
+    assert_eq!(w.fsm.leases().len(), 0);
+}
+
+#[test]
 fn what_ended_after_the_backup_ends_as_it_did() {
     let mut w = World::with(&["titan01"]);
     let a = w.run("a", training(), "titan01", &[0]);
