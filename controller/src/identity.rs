@@ -21,11 +21,14 @@ pub struct ControllerIdentity {
     v: u32,
     pub cluster: String,
     pub node: u64,
+    /// Address of the controller that admitted this one: whom to ask before any other has been heard of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joined_through: Option<String>,
 }
 
 impl ControllerIdentity {
     pub fn new(cluster: String, node: u64) -> Self {
-        Self { v: VERSION, cluster, node }
+        Self { v: VERSION, cluster, node, joined_through: None }
     }
 
     /// The name in its certificate.

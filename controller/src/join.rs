@@ -158,7 +158,8 @@ pub async fn join(config: &Config, invitation: &Invitation) -> Result<Joined, Jo
     files::write_atomic(&pki.join(SERVER_KEY_FILE), key_pem.expose().as_bytes(), MODE_PRIVATE)?;
     let certificate = accepted.certificate_pem.as_bytes();
     files::write_atomic(&pki.join(SERVER_CERTIFICATE_FILE), certificate, MODE_PUBLIC)?;
-    let identity = ControllerIdentity::new(cluster.clone(), id);
+    let mut identity = ControllerIdentity::new(cluster.clone(), id);
+    identity.joined_through = Some(asked.to_string());
     identity.store(&config.data_dir).map_err(JoinError::Identity)?;
     // From here on it is a member; a pending key that stays is of no use to anybody.
     drop(std::fs::remove_file(pki.join(PENDING_KEY)));

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::api::Context;
 use crate::peers::Silent;
 
@@ -15,8 +17,13 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// While a leader was heard this lately, nobody is asked.
 const LEADER_SILENT: Duration = Duration::from_secs(4);
 
-/// Returns when another controller says that this one was removed.
-pub async fn noticed(context: Context) {
+/// How long one that joined may wait for the leader to come before it says what may be wrong.
+const STRANGER_MAX: Duration = Duration::from_secs(30);
+
+/// Returns when another controller says that this one was removed. `joined_through` is the address of the one
+/// that admitted it: one that was removed before anybody sent it anything knows no other.
+pub async fn noticed(context: Context, joined_through: Option<String>) {
+    let mut stranger = Some(Instant::now());
     loop {
         tokio::time::sleep(PERIOD).await;
         if context.raft.leader_silence().is_some_and(|silent| silent < LEADER_SILENT) {
@@ -30,6 +37,20 @@ pub async fn noticed(context: Context) {
         });
         others.extend(members.voters);
         others.remove(&me);
+        match &joined_through {
+            Some(address) if others.is_empty() => {
+                if stranger.is_some_and(|since| since.elapsed() > STRANGER_MAX) {
+                    stranger = None;
+                    tracing::warn!(
+                        through = address,
+                        "no controller has sent anything since this one (id {me}) joined. If `fleet controller list` does not name it, it was removed: stop it, and join with an empty data_dir. Otherwise the others do not reach its address"
+                    );
+                }
+                // Whoever is there now knows who was removed.
+                others.insert(0, address.clone());
+            }
+            Some(_) | None => stranger = None,
+        }
         for (id, address) in others {
             if context.peers.figures(id, &address).await == Err(Silent::RemovedMe) {
                 return;

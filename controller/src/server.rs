@@ -193,7 +193,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         signer,
         folder: pki_dir,
     }));
-    let removed = removal::noticed(context.clone());
+    let removed = removal::noticed(context.clone(), identity.joined_through.clone());
     let serving = serve_both(&config, context, credentials, socket, monitoring, stop.clone());
     tokio::pin!(serving);
     let served = tokio::select! {

@@ -7,6 +7,7 @@
 //! when the last process is gone, a release when the GPU is proven empty.
 
 mod calendar;
+mod recount;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -23,7 +24,7 @@ use fleet_agent::reconcile::plan::{Action, plan, waited_for};
 use fleet_agent::reconcile::{Claim, EpochStore, Phase, Release, Row, Storage, Table};
 use fleet_agent::tunnel::{Tunnels, Wakes};
 use fleet_core::allocation::AttemptEnd;
-use fleet_core::desired::{DesiredAllocation, DesiredNode, Order, StartOrder};
+use fleet_core::desired::{DesiredAllocation, DesiredLease, DesiredNode, Order, StartOrder};
 use fleet_core::gpu::{Gpu, Presence};
 use fleet_core::health::{Architecture, Condition};
 use fleet_core::id::{AllocationId, LeaseId};
@@ -114,6 +115,8 @@ struct Agent {
     stale_seen: u64,
     /// Old documents are to turn up that can do harm.
     harm_due: bool,
+    /// Of the newest document that did not ask.
+    leases: Vec<DesiredLease>,
 }
 
 fn facts(machine: &Machine, instance: &str) -> NodeFacts {
@@ -191,6 +194,7 @@ pub(crate) async fn run(scene: Arc<Scene>, post: Post) {
         old: VecDeque::new(),
         stale_seen,
         harm_due: false,
+        leases: Vec::new(),
         post,
     };
     let link = Link::new(LinkParts {
@@ -239,14 +243,19 @@ impl Agent {
         self.rebuild();
         loop {
             tokio::select! {
-                changed = desired.changed() => if changed.is_err() { return },
+                changed = desired.changed() => match changed {
+                    Ok(()) => self.asked(desired.borrow().as_ref()),
+                    Err(_) => return,
+                },
                 changed = heard.changed() => match changed {
                     Ok(()) => self.heard(),
                     Err(_) => return,
                 },
                 () = tokio::time::sleep(LOOK_EVERY) => self.look(),
             }
-            let document = desired.borrow_and_update().clone();
+            let document = desired.borrow().clone();
+            // One that asks orders nothing, and what it does not name is not over.
+            let document = document.filter(|document| document.recount.is_none());
             if let Some(document) = &document {
                 self.remember(document);
                 self.reconcile(document);
@@ -396,8 +405,10 @@ impl Agent {
         self.beginning.retain(|one| one.id != *id);
         if !keep_record {
             let mut machine = self.scene.machine(self.post.at);
-            if machine.attempts.get(id).is_some_and(|attempt| !attempt.is_live()) {
-                machine.attempts.remove(id);
+            if machine.attempts.get(id).is_some_and(|attempt| !attempt.is_live())
+                && let Some(attempt) = machine.attempts.remove(id)
+            {
+                machine.forgotten.insert(id.clone(), attempt);
             }
         }
     }

@@ -58,15 +58,15 @@ const fn known(name: &'static str, bug: Bug, seed: u64) -> Known {
 
 /// All of them.
 pub(crate) const ALL: &[Known] = &[
-    known("vote-not-synced", Bug::VoteNotSynced, 3),
-    known("log-not-synced", Bug::LogNotSynced, 3),
+    known("vote-not-synced", Bug::VoteNotSynced, 5),
+    known("log-not-synced", Bug::LogNotSynced, 5),
     known("applied-twice", Bug::AppliedTwice, 5),
-    known("epoch-check-off", Bug::EpochCheckOff, 1),
-    known("fence-off", Bug::FenceOff, 1),
+    known("epoch-check-off", Bug::EpochCheckOff, 8),
+    known("fence-off", Bug::FenceOff, 2),
     known("silence-frees-gpus", Bug::SilenceFreesGpus, 2),
-    known("stale-reads", Bug::StaleReads, 1),
-    known("absence-stops", Bug::AbsenceStops, 1),
-    known("stale-checkpoint-triggers", Bug::StaleCheckpointTriggers, 1),
+    known("stale-reads", Bug::StaleReads, 3),
+    known("absence-stops", Bug::AbsenceStops, 2),
+    known("stale-checkpoint-triggers", Bug::StaleCheckpointTriggers, 26),
     known("requests-forgotten", Bug::RequestsForgotten, 1),
     known("released-before-empty", Bug::ReleasedBeforeEmpty, 1),
     known("wall-clock-believed", Bug::WallClockBelieved, 18),

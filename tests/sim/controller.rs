@@ -6,7 +6,7 @@
 //! over sockets as this file does over [`Net`](crate::net::Net).
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use fleet_controller::api::{
     Admins, AgentsService, Callers, Context, ControllersService, FleetService, LoginLog,
     NewestPlan, RefusalLog, peer_check,
 };
+use fleet_controller::backup::BackupService;
 use fleet_controller::clock::{LeaderClock, wall};
 use fleet_controller::config::Config;
 use fleet_controller::leader;
@@ -50,19 +51,24 @@ const ENTRIES_KEPT: u64 = 15;
 const SEGMENT_BYTES: u64 = 24 << 10;
 /// Patient enough for the slow disks and links that seeds draw.
 const ELECTION_MS: u64 = 600;
+/// How often one that waits looks whether it was admitted.
+const ADMITTED_POLL: Duration = Duration::from_millis(300);
 /// How often the one with the bug that believes the wall clock looks at it.
 const BELIEVE_EVERY: Duration = Duration::from_millis(500);
 
 /// One controller's machine: what is left of it when its process is not there.
 #[derive(Debug)]
 pub(crate) struct Seat {
-    pub(crate) id: u64,
+    /// Which controller it is: another one after the fleet was restored from a backup.
+    id: AtomicU64,
     pub(crate) host: HostId,
     pub(crate) disk: SimDisk,
-    /// Voters of the new cluster; empty for one that joins it.
-    pub(crate) members: BTreeMap<u64, String>,
+    /// The voter of the new cluster; empty for one that joins it.
+    first: BTreeMap<u64, String>,
     /// It has its store: from now on an empty disk is refused.
     created: AtomicBool,
+    /// Address of the controller that admitted it.
+    through: Mutex<Option<String>>,
     handle: Mutex<Option<RaftHandle>>,
     /// Why the process ended by itself.
     ended: Mutex<Option<Ended>>,
@@ -80,25 +86,46 @@ pub(crate) enum Ended {
 }
 
 impl Seat {
-    pub(crate) fn new(
-        id: u64,
-        host: HostId,
-        disk: SimDisk,
-        members: BTreeMap<u64, String>,
-    ) -> Seat {
+    pub(crate) fn new(id: u64, host: HostId, disk: SimDisk, first: BTreeMap<u64, String>) -> Seat {
         Seat {
-            id,
+            id: AtomicU64::new(id),
             host,
             disk,
-            members,
+            first,
             created: AtomicBool::new(false),
+            through: Mutex::default(),
             handle: Mutex::default(),
             ended: Mutex::default(),
         }
     }
 
+    pub(crate) fn id(&self) -> u64 {
+        self.id.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn name(&self) -> String {
-        controller_name(self.id)
+        controller_name(self.id())
+    }
+
+    /// Another controller is on this machine from now on, with a store already or with an empty disk.
+    pub(crate) fn become_anew(&self, id: u64, created: bool) {
+        self.id.store(id, Ordering::Relaxed);
+        self.created.store(created, Ordering::Relaxed);
+        self.through.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.take_ended();
+    }
+
+    pub(crate) fn joins_through(&self, address: String) {
+        *self.through.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
+    }
+
+    pub(crate) fn joined_through(&self) -> Option<String> {
+        self.through.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The cluster it makes on its empty disk, if it is the first.
+    fn members(&self) -> BTreeMap<u64, String> {
+        if self.first.contains_key(&self.id()) { self.first.clone() } else { BTreeMap::new() }
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<RaftHandle>> {
@@ -143,7 +170,7 @@ struct Connector {
 impl PeerConnector for Connector {
     fn channel(&self, node: u64, address: &str) -> Result<Channel, String> {
         let to = host_of(address).ok_or_else(|| format!("{node} has no address {address}"))?;
-        let identity = self.scene.identity(controller_role(self.seat.id));
+        let identity = self.scene.identity(controller_role(self.seat.id()));
         Ok(self.scene.net.channel(self.seat.host, to, identity))
     }
 }
@@ -166,10 +193,10 @@ pub(crate) async fn run(scene: Arc<Scene>, seat: Arc<Seat>) {
     };
     let config = RaftConfig {
         cluster: scene.cluster().to_string(),
-        node: seat.id,
+        node: seat.id(),
         dir: "/sim".into(),
         create: !seat.created.load(Ordering::Relaxed),
-        members: seat.members.clone(),
+        members: seat.members(),
         connector: Arc::new(Connector { scene: Arc::clone(&scene), seat: Arc::clone(&seat) }),
         cluster_version_max: CLUSTER_VERSION_MAX,
         fatal: hook,
@@ -177,7 +204,7 @@ pub(crate) async fn run(scene: Arc<Scene>, seat: Arc<Seat>) {
     let foundation = Foundation {
         disk,
         pace,
-        apply: bugs::apply(&scene, seat.id),
+        apply: bugs::apply(&scene, seat.id()),
         snapshot_every: SNAPSHOT_EVERY,
         entries_kept: ENTRIES_KEPT,
         segment_bytes: SEGMENT_BYTES,
@@ -197,7 +224,7 @@ pub(crate) async fn run(scene: Arc<Scene>, seat: Arc<Seat>) {
     };
     *seat.slot() = Some(raft.clone());
     let created = seat.created.swap(true, Ordering::Relaxed);
-    if !created && !seat.members.is_empty() {
+    if !created && !seat.members().is_empty() {
         make_cluster(&scene, &seat, &raft).await;
     }
     serve(scene, seat, raft).await;
@@ -237,7 +264,7 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
             seat: Arc::clone(&seat),
         })),
         refusals: refusals.clone(),
-        pki_dir: scene.folder.as_path().into(),
+        pki_dir: scene.pki.folder.as_path().into(),
         operations: operations(&scene),
         logins,
         raft: raft.clone(),
@@ -253,12 +280,22 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
             }
         });
     }
-    let removed = removal::noticed(context.clone());
+    let removed = {
+        let (context, seat) = (context.clone(), Arc::clone(&seat));
+        async move {
+            // Production's is admitted before it starts.
+            while seat.joined_through().is_none() && context.raft.members().voters.is_empty() {
+                tokio::time::sleep(ADMITTED_POLL).await;
+            }
+            removal::noticed(context, seat.joined_through()).await;
+        }
+    };
     let incoming = ReceiverStream::new(scene.net.listen(seat.host));
     let revocations = scene.pki.credentials.revocations().clone();
     let served = server_builder(Gate::new(revocations, Denials::default()))
         .add_service(AgentsService::new(context.clone()).into_server())
         .add_service(ControllersService::new(context.clone()).into_server())
+        .add_service(BackupService::new(context.clone()).into_server())
         .add_service(raft.service(peer_check(raft.clone(), refusals)).into_server())
         .add_service(FleetService::new(context).into_server())
         .serve_with_incoming(incoming.map(Ok::<_, std::io::Error>));
@@ -292,7 +329,7 @@ async fn make_cluster(scene: &Scene, seat: &Seat, raft: &RaftHandle) {
         return;
     }
     let clock = raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len()));
-    let (id, address) = (seat.id, address(seat.host));
+    let (id, address) = (seat.id(), address(seat.host));
     for command in [
         Command::InitCluster { cluster: scene.cluster(), incarnation: 1 },
         Command::SetClusterVersion { version: CLUSTER_VERSION_MAX },

@@ -98,6 +98,15 @@ impl SimDisk {
         self.platter().life += 1;
     }
 
+    /// Another disk takes its place. Call after [`Self::unmount`].
+    pub(crate) fn wipe(&self) {
+        let mut platter = self.platter();
+        platter.inodes.clear();
+        platter.names.clear();
+        platter.durable_names.clear();
+        platter.trouble = Trouble::default();
+    }
+
     pub(crate) fn set_trouble(&self, trouble: Trouble) {
         self.platter().trouble = trouble;
     }

@@ -1,5 +1,6 @@
 //! What goes wrong, when: from the seed, one thing after the other, several at once, each for a while.
 
+use fleet_controller::raft::RaftHandle;
 use fleet_core::health::Severity;
 use fleet_core::name::GpuUuid;
 
@@ -46,6 +47,7 @@ enum Fault {
     HandOver,
     AilingGpu,
     OneMore,
+    LostDisks,
 }
 
 const FAULTS: &[(Fault, u64)] = &[
@@ -68,6 +70,7 @@ const FAULTS: &[(Fault, u64)] = &[
     (Fault::HandOver, 3),
     (Fault::AilingGpu, 12),
     (Fault::OneMore, 5),
+    (Fault::LostDisks, 6),
 ];
 
 impl Fault {
@@ -92,7 +95,8 @@ impl Fault {
             | Fault::FullDisk
             | Fault::WrongClock
             | Fault::HandOver
-            | Fault::OneMore => false,
+            | Fault::OneMore
+            | Fault::LostDisks => false,
         }
     }
 }
@@ -293,9 +297,14 @@ impl Faults {
                 self.until(fleet, 3, 15, Cure::Gpu(post.at, gpu));
             }
             Fault::OneMore => fleet.one_more(),
+            Fault::LostDisks => fleet.restore(&mut self.rng),
             Fault::HandOver => {
-                let to = self.rng.between(1, fleet.seats.len() as u64);
-                if let Some(raft) = seat.raft() {
+                // The API asks only another member to lead.
+                let to = self.rng.one_of(&fleet.seats).id();
+                let member = |raft: &RaftHandle| {
+                    to != raft.node() && raft.members().voters.contains_key(&to)
+                };
+                if let Some(raft) = seat.raft().filter(member) {
                     fleet.world.inside(controller, async move {
                         // Only a request: whoever does not lead refuses it.
                         drop(raft.transfer_leadership(to).await);

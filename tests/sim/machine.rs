@@ -58,6 +58,8 @@ pub(crate) struct Machine {
     pub(crate) boot: u32,
     pub(crate) gpus: Vec<GpuUuid>,
     pub(crate) attempts: BTreeMap<AllocationId, Attempt>,
+    /// Records of those that controllers have on record: kept for a while, for people and for a recount.
+    pub(crate) forgotten: BTreeMap<AllocationId, Attempt>,
     /// The windows in its hands, and the fleet's time when they were stored.
     pub(crate) book: Book,
     pub(crate) fleet_time: Option<Anchor>,
@@ -89,6 +91,7 @@ impl Machine {
             boot: 1,
             gpus: (0..GPUS).map(uuid).collect(),
             attempts: BTreeMap::new(),
+            forgotten: BTreeMap::new(),
             book: Book::default(),
             fleet_time: None,
             epochs_file: Vec::new(),
@@ -198,6 +201,7 @@ impl Machine {
             heard_us: now_us,
             end: None,
         };
+        self.forgotten.remove(id);
         self.attempts.insert(id.clone(), attempt);
         Ok(())
     }

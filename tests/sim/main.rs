@@ -3,12 +3,12 @@
 //! One process, one thread, simulated time. What is the product's own, and what is not:
 //!
 //! * real: the core; openraft with the product's log store, snapshots, audit database and network; the gRPC
-//!   services and the leader's loops of the controller; link, outbox, fences, plan and calendar of the agent;
+//!   services and the leader's loops of the controller; making and restoring backups; link, outbox, fences, plan and calendar of the agent;
 //!   every message on the wire, by tonic and HTTP/2.
 //! * simulated: clocks and randomness ([`os`]), disks ([`disk`]), the network ([`net`]), machines with GPUs
 //!   and processes ([`machine`]), what moves shims and proves GPUs empty ([`agent`]), users ([`user`]).
-//! * left out: TLS, certificates, the command line, tunnels to jobs, restoring a backup, root's grants on a node
-//!   without controllers. Tests with real processes have those.
+//! * left out: TLS, certificates, the command line, tunnels to jobs, root's grants on a node without
+//!   controllers. Tests with real processes have those.
 //!
 //! Start reading at [`run`]; [`faults`] is what goes wrong, [`oracle`] what must hold, [`bugs`] what must be
 //! found. `make sim SEEDS=2000 SEED=1` runs more of it, `make sim-bugs` looks for each known bug.
@@ -24,6 +24,7 @@ mod net;
 mod oracle;
 mod os;
 mod pki;
+mod restore;
 mod rng;
 mod roster;
 mod run;
@@ -49,6 +50,7 @@ const RECORDED_MAX: u64 = 100;
 /// What happens in some of that many runs. Where it does not the world has become too dull to prove
 /// anything: requests are refused for a wrong reason, or work never has to leave.
 const HAPPENS: &[&str] = &[
+    "AttemptAdopted",
     "CheckpointRecorded",
     "ConditionCleared",
     "ConditionRaised",
@@ -64,6 +66,7 @@ const HAPPENS: &[&str] = &[
     "JobRequeued",
     "JobTimedOut",
     "LivenessChanged",
+    "NodeCounted",
     "NodeDrained",
     "NodeDraining",
     "NodeRebooted",
@@ -71,6 +74,7 @@ const HAPPENS: &[&str] = &[
     "ReservationDelayed",
     "ReservationEnded",
     "ReservationExtended",
+    "Restored",
 ];
 /// Lines of a trace that are shown when something was found.
 const SHOWN_LINES: usize = 60;

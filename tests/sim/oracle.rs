@@ -10,6 +10,7 @@ use fleet_core::command::Envelope;
 use fleet_core::event::Event;
 use fleet_core::fsm::Outcome;
 use fleet_core::id::{AllocationId, JobId, ReservationId};
+use fleet_core::name::GpuUuid;
 use fleet_core::reservation::ReservationState;
 use fleet_core::time::{Millis, Timestamp};
 
@@ -35,8 +36,17 @@ pub(crate) enum Done {
 }
 
 #[derive(Debug, PartialEq, Eq)]
+struct Acknowledged {
+    done: Done,
+    at_us: u64,
+    /// The newest entry then: its own is not behind it.
+    index: u64,
+}
+
+#[derive(Debug, PartialEq, Eq)]
 struct Entry {
     text: String,
+    request: Option<String>,
     /// State of the audit chain after it: its number and hash cover everything before.
     audit: (u64, String),
 }
@@ -49,7 +59,10 @@ pub(crate) struct Oracle {
     /// Attempts for which the log holds a reason to stop.
     may_stop: BTreeSet<AllocationId>,
     /// What was acknowledged, by request id.
-    done: BTreeMap<String, Done>,
+    done: BTreeMap<String, Acknowledged>,
+    /// Requests that were carried out and whose entries were lost with the disks. A node may bring back what
+    /// came of one while its user, who has no answer yet, asks again.
+    lost: BTreeSet<String>,
     /// How often each kind of event came, so that a world in which little happens is noticed.
     pub(crate) happened: BTreeMap<String, u64>,
     pub(crate) requests: u64,
@@ -61,13 +74,23 @@ impl Oracle {
         self.entries.last_key_value().map_or(0, |(index, _)| *index)
     }
 
-    pub(crate) fn acknowledged(&mut self, request: String, done: Done) {
-        self.done.insert(request, done);
+    pub(crate) fn acknowledged(&mut self, request: String, done: Done, at_us: u64) {
+        let index = self.newest_index();
+        self.done.insert(request, Acknowledged { done, at_us, index });
+    }
+
+    /// All disks were lost, and the fleet goes on from a backup that was begun at `begun_us` and ends with
+    /// entry `index`. What was acknowledged later may be lost; nothing else.
+    pub(crate) fn restored(&mut self, index: u64, begun_us: u64) {
+        let lost = self.entries.split_off(&(index + 1));
+        self.lost.extend(lost.into_values().filter_map(|entry| entry.request));
+        self.done.retain(|_, one| one.at_us <= begun_us && one.index <= index);
+        *self.happened.entry("Restored".to_owned()).or_default() += 1;
     }
 
     /// Whether it was acknowledged and may not be gone.
     pub(crate) fn holds(&self, done: &Done) -> bool {
-        self.done.values().any(|known| known == done)
+        self.done.values().any(|known| known.done == *done)
     }
 
     pub(crate) fn acknowledgements(&self) -> usize {
@@ -97,6 +120,7 @@ impl Oracle {
         let (seq, hash) = fsm.audit_head();
         let entry = Entry {
             text: format!("{envelope:?} -> {:?}", outcome.reply),
+            request: envelope.request.as_ref().map(|request| request.id.to_string()),
             audit: (seq, hash.unwrap_or_default().to_owned()),
         };
         if let Some(known) = self.entries.get(&index) {
@@ -117,10 +141,16 @@ impl Oracle {
             let ahead = fsm.now().since(now);
             return Err(format!("after entry {index} fleet time is {} s ahead", ahead.0 / 1_000));
         }
-        outcome.events.iter().try_for_each(|event| self.event(scene, event))
+        outcome.events.iter().try_for_each(|event| self.event(scene, event, &outcome.events, fsm))
     }
 
-    fn event(&mut self, scene: &Scene, event: &Event) -> Result<(), String> {
+    fn event(
+        &mut self,
+        scene: &Scene,
+        event: &Event,
+        all: &[Event],
+        fsm: &Fsm,
+    ) -> Result<(), String> {
         match event {
             Event::JobStopping { allocation, .. } | Event::AttemptEnded { allocation, .. } => {
                 self.may_stop.insert(allocation.clone());
@@ -131,11 +161,21 @@ impl Oracle {
                     return eviction_is_due(scene, allocation, *seq);
                 }
             }
+            // A node that was not asked since a restore gets nothing, and what was given on there is
+            // not given away by the end of what a backup believes.
+            Event::GpusReleased { node, .. } if fsm.uncounted().any(|name| name == node) => {}
             Event::GpusReleased { lease, node, gpus } => {
                 let now = scene.now_us();
                 let on = scene.machines.iter().map(|m| m.lock().expect("nobody panics with it"));
                 let Some(machine) = on.into_iter().find(|m| m.name == *node) else { return Ok(()) };
-                if let Some(gpu) = gpus.iter().find(|gpu| machine.in_use(gpu, now)) {
+                // One that was given on after the backup is not given away by that.
+                let passed_on = |gpu: &GpuUuid| {
+                    all.iter().any(|other| {
+                        matches!(other, Event::AttemptAdopted { gpus, .. } if gpus.contains(gpu))
+                    })
+                };
+                let mut kept = gpus.iter().filter(|gpu| !passed_on(gpu));
+                if let Some(gpu) = kept.find(|gpu| machine.in_use(gpu, now)) {
                     let by = machine.on_gpu(gpu);
                     return Err(format!("{lease} is released while {gpu} is in use ({by:?})"));
                 }
@@ -151,13 +191,15 @@ impl Oracle {
         for job in fsm.jobs().values() {
             *names.entry(&job.spec.name).or_default() += 1;
         }
-        for reservation in fsm.reservations() {
+        // One that a node brought back has lost its note.
+        for reservation in fsm.reservations().filter(|r| !r.note.is_empty()) {
             *names.entry(&reservation.note).or_default() += 1;
         }
-        if let Some((name, count)) = names.iter().find(|(_, count)| **count > 1) {
+        let twice = |(name, count): &(&&str, &usize)| **count > 1 && !self.lost.contains(**name);
+        if let Some((name, count)) = names.iter().find(twice) {
             return Err(format!("request {name} was carried out {count} times"));
         }
-        for (request, done) in &self.done {
+        for (request, Acknowledged { done, .. }) in &self.done {
             let holds = match done {
                 Done::Reserved(id) => fsm.reservation(id).is_some_and(|r| r.note == *request),
                 Done::Extended(id, ends_at) => {

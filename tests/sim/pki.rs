@@ -14,6 +14,7 @@ use crate::scene::BEGIN_MS;
 /// See the module's doc.
 #[derive(Debug, Clone)]
 pub(crate) struct Pki {
+    pub(crate) folder: std::path::PathBuf,
     pub(crate) authority: Arc<Authority>,
     pub(crate) keyring: Keyring,
     pub(crate) signer: Arc<AuditSigner>,
@@ -37,6 +38,13 @@ impl Pki {
         let keyring = Keyring::load(folder).expect("what was made");
         let own = keyring.own_credentials(&owner(), now).expect("credentials");
         let credentials = SharedCredentials::new(own).expect("usable credentials");
-        Pki { authority: Arc::new(authority), keyring, signer: Arc::new(signer), credentials }
+        let folder = folder.to_owned();
+        Pki {
+            folder,
+            authority: Arc::new(authority),
+            keyring,
+            signer: Arc::new(signer),
+            credentials,
+        }
     }
 }

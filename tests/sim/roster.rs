@@ -14,7 +14,7 @@ use fleet_core::name::UserName;
 use fleet_core::time::Millis;
 use fleet_core::{Actor, AuthMethod, Envelope, Fsm, Who};
 
-use crate::controller::{Seat, address};
+use crate::controller::{Seat, address, host_of};
 use crate::net::HostId;
 use crate::run::Fleet;
 
@@ -31,6 +31,10 @@ pub(crate) struct Comings {
     /// Were removed, and have noticed.
     gone: BTreeSet<HostId>,
     next_us: u64,
+    /// The id of the next that comes, where those that were meant for it were given already.
+    next_id: Option<u64>,
+    /// When the fleet was restored from a backup last.
+    pub(crate) restored_us: u64,
 }
 
 impl Comings {
@@ -48,27 +52,46 @@ impl Comings {
         self.gone.insert(host);
     }
 
+    /// Machines that were ever in use.
+    pub(crate) fn seats_used(&self, seats: &[Arc<Seat>]) -> Vec<Arc<Seat>> {
+        seats.iter().take(self.used).cloned().collect()
+    }
+
+    /// The fleet was restored on `first`; `others` join it, on empty disks.
+    pub(crate) fn begin_anew(&mut self, seats: &[Arc<Seat>], first: HostId, others: &[HostId]) {
+        let mut id = seats[first].id();
+        let hosts = seats.iter().take(self.used).map(|seat| seat.host);
+        self.gone = hosts.filter(|host| *host != first && !others.contains(host)).collect();
+        self.waiting.clear();
+        for host in others {
+            id += 1;
+            seats[*host].become_anew(id, false);
+            self.waiting.push_back(Arc::clone(&seats[*host]));
+        }
+        self.next_id = Some(id + 1);
+    }
+
     pub(crate) fn waits(&self) -> Option<&Arc<Seat>> {
         self.waiting.front()
     }
 }
 
 fn admission(fsm: &Fsm, seat: &Seat) -> [Envelope; 2] {
-    let token = TokenId::parse(&format!("token-join{}", seat.id)).expect("a legal id");
+    let token = TokenId::parse(&format!("token-join{}", seat.id())).expect("a legal id");
     let root = UserName::parse("root").expect("a legal name");
     let admin = Actor {
         who: Who::User { name: root, admin: true },
         method: AuthMethod::Internal,
         serial: None,
     };
-    let key = format!("{:064x}", seat.id);
+    let key = format!("{:064x}", seat.id());
     let create = CreateControllerToken {
         id: token.clone(),
         secret_sha256: key.clone(),
         ttl: Millis::hours(1),
     };
     let admit = AdmitController {
-        id: seat.id,
+        id: seat.id(),
         address: address(seat.host),
         token: Some(token),
         key_sha256: key,
@@ -100,13 +123,15 @@ impl Fleet {
         running.find(|(_, raft)| raft.leadership().borrow().is_leader)
     }
 
-    /// One that was removed before it received anything knows nobody whom it could ask whether it was: it
-    /// waits, which harms nobody, until its operator stops it. The others must notice by themselves.
+    /// One that was removed before it received anything knows nobody but the controller that admitted it. Where
+    /// that is gone too it waits, which harms nobody, until its operator stops it.
     pub(crate) fn stop_strangers(&mut self) {
         let Some((_, leader)) = self.leader() else { return };
         let stranger = |seat: &&Arc<Seat>| {
             let empty = seat.raft().is_some_and(|raft| raft.members().voters.is_empty());
-            empty && leader.read(|fsm| fsm.roster().was_removed(seat.id))
+            let through = seat.joined_through().and_then(|address| host_of(&address));
+            let knows = through.is_some_and(|host| !self.comings.is_gone(host));
+            empty && !knows && leader.read(|fsm| fsm.roster().was_removed(seat.id()))
         };
         let strangers: Vec<Arc<Seat>> = self.members().filter(stranger).cloned().collect();
         for seat in strangers {
@@ -124,6 +149,10 @@ impl Fleet {
         }
         let Some(seat) = self.seats.get(self.comings.used).cloned() else { return };
         self.comings.used += 1;
+        if let Some(id) = &mut self.comings.next_id {
+            seat.become_anew(*id, false);
+            *id += 1;
+        }
         self.world.start(seat.host);
         self.comings.waiting.push_back(seat);
     }
@@ -137,10 +166,11 @@ impl Fleet {
         }
         self.comings.next_us = now + AGAIN_AFTER_US;
         let Some((host, raft)) = self.leader() else { return };
-        if raft.read(|fsm| fsm.roster().members().contains_key(&seat.id)) {
+        if raft.read(|fsm| fsm.roster().members().contains_key(&seat.id())) {
             self.comings.waiting.pop_front();
             return;
         }
+        seat.joins_through(address(host));
         self.world.inside(host, async move {
             for envelope in raft.read(|fsm| admission(fsm, &seat)) {
                 // Refused or lost: it asks again.

@@ -177,7 +177,7 @@ impl Fleet {
             return Some(format!("{wanted:?} are to vote, and {members:?} are members"));
         }
         let mut there = self.members();
-        let removed = there.find(|seat| !wanted.contains(&seat.id));
+        let removed = there.find(|seat| !wanted.contains(&seat.id()));
         removed.map(|seat| format!("{} was removed and has not noticed", seat.name()))
     }
 
@@ -189,6 +189,9 @@ impl Fleet {
             }
             if let Some(lease) = fsm.leases().values().next() {
                 return Some(format!("{} is not released", lease.id));
+            }
+            if let Some(node) = fsm.uncounted().next() {
+                return Some(format!("{node} has not said what it holds"));
             }
             let silent = |node: &&fleet_core::node::Node| node.liveness != Liveness::Ready;
             let node = fsm.nodes().values().find(silent);
@@ -261,7 +264,9 @@ impl Fleet {
             self.restarts.iter().filter(|(_, at)| **at <= now).map(|(host, _)| *host).collect();
         for host in due {
             self.restarts.remove(&host);
-            self.world.start(host);
+            if !self.comings.is_gone(host) {
+                self.world.start(host);
+            }
         }
     }
 

@@ -19,6 +19,7 @@ use crate::machine::Machine;
 use crate::net::Net;
 use crate::oracle::Oracle;
 use crate::pki::Pki;
+use crate::restore::Backup;
 use crate::rng::Rng;
 use crate::trace::Trace;
 
@@ -39,6 +40,7 @@ pub(crate) struct Scene {
     /// Where the agents of this run keep their few files.
     pub(crate) folder: std::path::PathBuf,
     now_us: AtomicU64,
+    backups: Mutex<Vec<Backup>>,
     oracle: Mutex<Oracle>,
     trace: Mutex<Trace>,
     rng: Mutex<Rng>,
@@ -61,6 +63,7 @@ impl Scene {
             users_rest: AtomicBool::new(false),
             folder,
             now_us: AtomicU64::new(0),
+            backups: Mutex::default(),
             oracle: Mutex::default(),
             trace: Mutex::default(),
             rng: Mutex::new(rng),
@@ -87,6 +90,11 @@ impl Scene {
 
     pub(crate) fn machine(&self, at: usize) -> MutexGuard<'_, Machine> {
         self.machines[at].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the admin has saved so far.
+    pub(crate) fn backups(&self) -> MutexGuard<'_, Vec<Backup>> {
+        self.backups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn rng(&self) -> MutexGuard<'_, Rng> {

@@ -19,6 +19,7 @@ use crate::bugs::Bug;
 use crate::controller::{Seat, host_of};
 use crate::net::HostId;
 use crate::oracle::Done;
+use crate::restore;
 use crate::rng::Rng;
 use crate::scene::{BEGIN_MS, Scene, user_role};
 
@@ -30,6 +31,8 @@ const REQUEST_MAX: Duration = Duration::from_secs(25);
 const AGAIN_AFTER: Duration = Duration::from_millis(150);
 /// How many users end what they began before they go.
 const TIDY_PERCENT: u64 = 70;
+/// How often the admin saves a backup beside other work.
+const SAVE_PERCENT: u64 = 60;
 /// What a user waits between two requests, where there is more work than GPUs and where there is not.
 const PAUSE_BUSY_MS: (u64, u64) = (100, 1_500);
 const PAUSE_QUIET_MS: (u64, u64) = (500, 3_500);
@@ -38,6 +41,7 @@ const PAUSE_QUIET_MS: (u64, u64) = (500, 3_500);
 pub(crate) struct User {
     scene: Arc<Scene>,
     name: String,
+    host: HostId,
     seats: Vec<Arc<Seat>>,
     clients: Vec<(HostId, FleetClient<Channel>)>,
     /// Which controller is asked first.
@@ -73,6 +77,7 @@ impl User {
         User {
             scene,
             name: name.to_owned(),
+            host,
             seats,
             clients,
             at: 0,
@@ -173,7 +178,8 @@ impl User {
     }
 
     fn acknowledged(&self, request: String, done: Done) {
-        self.scene.oracle().acknowledged(request, done);
+        let now = self.scene.now_us();
+        self.scene.oracle().acknowledged(request, done, now);
     }
 
     async fn reserve(&mut self) {
@@ -195,11 +201,13 @@ impl User {
         self.tell(&format!("{request} reserve"), &answer);
         let Answer::Yes(made) = answer else { return };
         let id = ReservationId::parse(&made.id).expect("a legal id");
-        self.acknowledged(request.clone(), Done::Reserved(id.clone()));
+        let done = Done::Reserved(id.clone());
+        self.acknowledged(request.clone(), done.clone());
         self.reservations.push(id);
         if self.rng.chance(30)
             && let Answer::Yes(again) = self.ask(wish, call).await
             && again.id != made.id
+            && self.scene.oracle().holds(&done)
         {
             self.scene.violation(format!("{request} gave {} and then {}", made.id, again.id));
         }
@@ -273,11 +281,13 @@ impl User {
         self.tell(&format!("{request} submit"), &answer);
         let Answer::Yes(made) = answer else { return };
         let id = JobId::parse(&made.id).expect("a legal id");
-        self.acknowledged(request.clone(), Done::Submitted(id.clone()));
+        let done = Done::Submitted(id.clone());
+        self.acknowledged(request.clone(), done.clone());
         self.jobs.push(id);
         if self.rng.chance(30)
             && let Answer::Yes(again) = self.ask(wish, call).await
             && again.id != made.id
+            && self.scene.oracle().holds(&done)
         {
             self.scene.violation(format!("{request} gave {} and then {}", made.id, again.id));
         }
@@ -333,6 +343,9 @@ impl User {
         if self.rng.chance(50) {
             self.thaw().await;
         }
+        if self.rng.chance(SAVE_PERCENT) {
+            self.back_up().await;
+        }
         let meta = self.meta();
         let request = meta.request_id.clone();
         match self.drained.clone() {
@@ -365,6 +378,15 @@ impl User {
         }
         let pause = self.rng.between(1_500, 6_000);
         tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+
+    /// A backup, from whichever controller.
+    async fn back_up(&mut self) {
+        let to = self.rng.one_of(&self.clients).0;
+        let channel = self.scene.net.channel(self.host, to, self.scene.admin());
+        let saved = restore::save(&self.scene, channel).await;
+        let word = saved.err().unwrap_or_else(|| "done".to_owned());
+        self.scene.say(&self.name, &format!("backup from host {to}: {word}"));
     }
 
     /// Evictions go on that a storm of faults has stopped.

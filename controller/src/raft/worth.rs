@@ -48,7 +48,9 @@ impl SnapshotWorth {
         let asked = self.asked.swap(false, Ordering::Relaxed);
         let bytes = self.bytes.load(Ordering::Relaxed);
         let since = applied.saturating_sub(self.index.load(Ordering::Relaxed));
-        asked || bytes < SMALL_BYTES || since.saturating_mul(ENTRY_BYTES) >= bytes.saturating_mul(LOG_TO_STATE)
+        asked
+            || bytes < SMALL_BYTES
+            || since.saturating_mul(ENTRY_BYTES) >= bytes.saturating_mul(LOG_TO_STATE)
     }
 }
 
