@@ -190,6 +190,14 @@ fn follower(lab: &Lab) -> Result<&'static str> {
     CONTROLLERS.into_iter().find(|id| **id != leader).context("a follower")
 }
 
+/// `fleet status` says it in one line.
+fn said_by_status(lab: &Lab, how: &str) -> Result<()> {
+    let status = lab.json(&["status"])?;
+    let warnings = status["warnings"].to_string();
+    ensure!(warnings.contains("is being exchanged") && warnings.contains(how), "{status}");
+    Ok(())
+}
+
 fn spreading(lab: &Lab) -> Result<()> {
     lab.terminate("agent", "titan02")?;
     let away = follower(lab)?;
@@ -200,6 +208,7 @@ fn spreading(lab: &Lab) -> Result<()> {
     let named = |s: &Value| s["controllers"][0]["id"] == away_id;
     let shown = ca_status(lab, "it waits for the controller that is away", named)?;
     ensure!(shown["stage"] == "spreading", "{shown}");
+    said_by_status(lab, "spreading, waits for all controllers")?;
     let again = lab.run(&rotate)?.ok()?.to_owned();
     ensure!(again.contains(shown["also_trusted"].as_str().context("pin")?), "another one: {again}");
     lab.output(&["controller", "ca", "abort", "--yes"])?;
@@ -220,6 +229,7 @@ fn moving(lab: &Lab, before: &Before) -> Result<()> {
     ensure!(shown["also_trusted"] == before.signing.as_str(), "{shown}");
     ensure!(shown["moved_nodes"] == 1 && shown["signing"] != before.signing.as_str(), "{shown}");
     ensure!(shown["user_certificates"].as_u64() > Some(0), "root's is of the old one: {shown}");
+    said_by_status(lab, "moving, waits for nodes (1)")?;
     let said = log_of(lab, "titan01")?;
     ensure!(said.contains("linked with the new certificate"), "it has not moved over");
     ensure!(!said.contains("no link to a controller"), "there was a gap: {said}");

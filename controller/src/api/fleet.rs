@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 
+use fleet_core::authority::Stage;
 use fleet_core::command::Command;
 use fleet_core::job::JobState;
 use fleet_core::node::Liveness;
@@ -465,6 +466,7 @@ impl Context {
             )),
         }
         warnings.extend(self.raft.read(restored_warning));
+        warnings.extend(self.raft.read(exchange_warning));
         warnings.extend(self.raft.space_warnings());
         if let Some(freeze) = self.raft.read(|fsm| fsm.evictions_frozen().cloned()) {
             warnings.push(format!(
@@ -499,6 +501,22 @@ fn restored_warning(fsm: &Fsm) -> Option<String> {
         ));
     }
     Some(text)
+}
+
+/// How far an exchange of the certificate authority is, while it goes on.
+fn exchange_warning(fsm: &Fsm) -> Option<String> {
+    let rotation = fsm.authorities().rotation.as_ref()?;
+    let waiting = fsm.waiting_in_rotation();
+    let (stage, nodes, users) =
+        (rotation.stage.word(), waiting.nodes.len(), waiting.user_certificates);
+    let for_whom = match rotation.stage {
+        Stage::Spreading => "waits for all controllers to hold the new key".to_owned(),
+        Stage::Moving => format!("waits for nodes ({nodes}) and users' certificates ({users})"),
+    };
+    Some(format!(
+        "the certificate authority is being exchanged, by {}: {stage}, {for_whom}; see `fleet controller ca status`",
+        rotation.by
+    ))
 }
 
 fn running(fsm: &Fsm) -> usize {

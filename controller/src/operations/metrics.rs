@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::PoisonError;
 
 use fleet_core::Fsm;
+use fleet_core::authority::Stage;
 use fleet_core::lease::LeaseHolder;
 use fleet_core::node::Liveness;
 use fleet_core::reservation::ReservationState;
@@ -128,6 +129,16 @@ const CLOCK_UNSURE: Metric = Metric::gauge(
     NONE,
     "1 while nobody confirms the time and reservations neither start nor end, else 0.",
 );
+const EXCHANGE: Metric = Metric::gauge(
+    "fleet_authority_exchange_stage",
+    NONE,
+    "Exchange of the certificate authority: 0 none, 1 spreading, 2 moving.",
+);
+const EXCHANGE_NODES: Metric = Metric::gauge(
+    "fleet_authority_exchange_nodes_waiting",
+    NONE,
+    "Nodes that the exchange of the certificate authority waits for.",
+);
 const CERTIFICATE: Metric = Metric::gauge(
     "fleet_certificate_expiry_timestamp_seconds",
     Unit::Seconds,
@@ -135,7 +146,7 @@ const CERTIFICATE: Metric = Metric::gauge(
 );
 
 /// The table.
-pub(super) const METRICS: [Metric; 36] = [
+pub(super) const METRICS: [Metric; 38] = [
     INFO,
     READY,
     LEADER,
@@ -171,6 +182,8 @@ pub(super) const METRICS: [Metric; 36] = [
     TURNED_AWAY,
     CLOCK_STEP,
     CLOCK_UNSURE,
+    EXCHANGE,
+    EXCHANGE_NODES,
     CERTIFICATE,
 ];
 
@@ -222,6 +235,8 @@ struct Census {
     queue_oldest_ms: u64,
     deferred: usize,
     frozen: bool,
+    /// The stage of an exchange of the authority, and how many nodes it waits for.
+    exchange: (u8, usize),
     audit: u64,
 }
 
@@ -277,6 +292,7 @@ fn census(fsm: &Fsm, now: fleet_core::Timestamp) -> Census {
         queue_oldest_ms: oldest.map_or(0, |at| now.since(at).0),
         deferred: fsm.allocations().values().filter(|a| a.deferral.is_some()).count(),
         frozen: fsm.evictions_frozen().is_some(),
+        exchange: exchange(fsm),
         audit: fsm.audit_head().0,
     }
 }
@@ -351,7 +367,9 @@ impl ControllerSource {
         let [after, without] = context.raft.evictions();
         let evictions = [("yes", after), ("no", without)];
         page.many(&EVICTIONS, evictions.map(|(word, n)| ([word.to_owned()], n as f64)))?;
-        page.one(&FROZEN, yes(census.frozen))
+        page.one(&FROZEN, yes(census.frozen))?;
+        page.one(&EXCHANGE, f64::from(census.exchange.0))?;
+        page.one(&EXCHANGE_NODES, census.exchange.1 as f64)
     }
 
     fn edge(&self, page: &mut Page<'_>) -> fmt::Result {
@@ -373,6 +391,15 @@ impl ControllerSource {
         page.one(&CLOCK_UNSURE, yes(context.clock.is_unconfirmed()))?;
         page.one(&CERTIFICATE, own.credentials.current().leaf().not_after as f64)
     }
+}
+
+fn exchange(fsm: &Fsm) -> (u8, usize) {
+    let stage = match fsm.authorities().rotation.as_ref().map(|rotation| rotation.stage) {
+        None => return (0, 0),
+        Some(Stage::Spreading) => 1,
+        Some(Stage::Moving) => 2,
+    };
+    (stage, fsm.waiting_in_rotation().nodes.len())
 }
 
 #[cfg(test)]
