@@ -25,6 +25,7 @@ use crate::allocations::{Node, Registry};
 use crate::clock;
 use crate::enroll::Machine;
 use crate::gpu::{DriverState, GpuSnapshot, GpuState, Observed};
+use crate::holders::Usages;
 use crate::leases::{Floors, Foreign, foreign_processes, process};
 use crate::link::Outbox;
 
@@ -52,6 +53,7 @@ pub struct View {
 pub struct Inventory {
     node: Arc<Node>,
     floors: Floors,
+    usages: Usages,
     registry: Registry,
     outbox: Outbox,
     /// The leases of the last document; `None` before the first.
@@ -104,7 +106,7 @@ impl Inventory {
     /// Waits for the first look at the GPUs, then runs as a task.
     pub async fn start(
         node: Arc<Node>,
-        floors: Floors,
+        (floors, usages): (Floors, Usages),
         registry: Registry,
         outbox: Outbox,
         leases: watch::Receiver<Option<Vec<DesiredLease>>>,
@@ -125,6 +127,7 @@ impl Inventory {
         let mut inventory = Self {
             node,
             floors,
+            usages,
             registry,
             outbox,
             leases,
@@ -163,6 +166,9 @@ impl Inventory {
         }
         let dirt = self.dirt(snapshot).await;
         self.say(self.facts_of(snapshot, &dirt));
+        let leases = self.leases.borrow().clone().unwrap_or_default();
+        let (node, registry, outbox) = (&self.node, &self.registry, &self.outbox);
+        self.usages.look(node, registry, outbox, snapshot, &leases).await;
         let measured = self.measure(snapshot).await;
         self.measured.send_replace(measured);
     }

@@ -20,6 +20,7 @@ pub mod filter;
 pub mod gate;
 pub mod gpu;
 mod health;
+pub mod holders;
 pub mod image;
 pub mod inventory;
 pub mod leases;

@@ -28,6 +28,7 @@ use crate::enroll::{Machine, identity_folder};
 use crate::gate;
 use crate::gpu::{self, GpuInfo, Monitor};
 use crate::health;
+use crate::holders::Usages;
 use crate::image::{ImageStore, Limits};
 use crate::inventory::{Inventory, machine_facts};
 use crate::leases::Floors;
@@ -131,8 +132,9 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let base = machine_facts(&node, &machine, instance()?);
     let pulse = operations.begin("inventory");
     let (inbox, leases) = (outbox.clone(), leases_seen.clone());
+    let seen = (floors, Usages::open(&config.state_dir)?);
     let view =
-        Inventory::start(node.clone(), floors, registry.clone(), inbox, leases, base, pulse).await;
+        Inventory::start(node.clone(), seen, registry.clone(), inbox, leases, base, pulse).await;
     let vouching = VouchService::new(&dialer, node.users.clone());
     let local = LocalParts { node, view: view.clone(), asks, vouching };
     tasks.spawn(ahead::serve(local, config.run_dir.join(SOCKET_FILE)));

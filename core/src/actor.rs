@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::access::{AccessCommand, Holder};
 use crate::authority::AuthorityCommand;
 use crate::command::Command;
+use crate::ending::EndingCommand;
 use crate::fsm::Fsm;
 use crate::name::{NodeName, UserName};
 use crate::rejection::Rejection;
@@ -194,6 +195,10 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
     match command {
         Command::Access(command) => authorize_access(actor, command),
         Command::Authority(command) => authorize_authority(actor, command),
+        Command::Ending(EndingCommand::SetRules { .. }) => admin(actor),
+        Command::Ending(EndingCommand::SetAtEnd { id, .. }) => {
+            owner_or_admin(actor, fsm.reservation(id).map(|r| &r.owner))
+        }
         Command::CreateReservation(_)
         | Command::ImportReservations { .. }
         | Command::SubmitJob(_) => any_user(actor),

@@ -10,6 +10,7 @@ use crate::access::AccessCommand;
 use crate::actor::Actor;
 use crate::allocation::{EndReport, StopWhy};
 use crate::authority::{AuthorityCommand, ROTATION_SINCE};
+use crate::ending::{ENDING_SINCE, EndPolicy, EndingCommand, Seen};
 use crate::health::Condition;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
@@ -62,6 +63,9 @@ pub struct CreateReservation {
     pub gpus: GpuRequest,
     pub window: Window,
     pub note: String,
+    /// From cluster version 6 on; the fleet's rule where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_end: Option<EndPolicy>,
 }
 
 /// A job to queue.
@@ -172,6 +176,13 @@ pub enum Report {
     },
     /// Root set the node's emergency switch.
     Enforcement(EnforcementSwitch),
+    /// What is seen on the GPUs of an open window.
+    Use {
+        reservation: ReservationId,
+        seen: Seen,
+        /// Somebody was there at any time.
+        came: bool,
+    },
 }
 
 impl Report {
@@ -188,6 +199,7 @@ impl Report {
             | Report::Found(_)
             | Report::Holdings { .. } => 1,
             Report::Window(_) | Report::StoppedAlone { .. } | Report::Enforcement(_) => AHEAD_SINCE,
+            Report::Use { .. } => ENDING_SINCE,
         }
     }
 }
@@ -318,6 +330,8 @@ pub enum Command {
         node: NodeName,
         mode: Enforcement,
     },
+    /// How windows end.
+    Ending(EndingCommand),
 }
 
 impl Command {
@@ -355,6 +369,7 @@ impl Command {
             Command::Access(command) => command.name(),
             Command::Authority(command) => command.name(),
             Command::EnforceNode { .. } => "enforce_node",
+            Command::Ending(command) => command.name(),
         }
     }
 
@@ -364,7 +379,6 @@ impl Command {
         match self {
             Command::InitCluster { .. }
             | Command::SetClusterVersion { .. }
-            | Command::CreateReservation(_)
             | Command::ExtendReservation { .. }
             | Command::ReleaseReservation { .. }
             | Command::SubmitJob(_)
@@ -388,10 +402,12 @@ impl Command {
             | Command::AdmitController(_)
             | Command::RemoveController { .. }
             | Command::Access(_) => 1,
+            Command::CreateReservation(wish) => wish.at_end.map_or(1, |_| ENDING_SINCE),
             Command::CheckState { .. } => 2,
             Command::ImportReservations { .. } => 3,
             Command::Authority(_) => ROTATION_SINCE,
             Command::EnforceNode { .. } => ENFORCE_SINCE,
+            Command::Ending(_) => ENDING_SINCE,
             Command::ReportNode { reports, .. } => {
                 reports.iter().map(Report::since_version).max().unwrap_or(1)
             }
@@ -411,6 +427,7 @@ impl Command {
                 | Report::Window(_)
                 | Report::StoppedAlone { .. } => true,
                 Report::Enforcement(_)
+                | Report::Use { .. }
                 | Report::Started { .. }
                 | Report::DeferralTaken { .. }
                 | Report::Checkpoint { .. } => false,
@@ -428,6 +445,7 @@ impl Command {
             | Command::CheckState { .. }
             | Command::Authority(_)
             | Command::EnforceNode { .. }
+            | Command::Ending(_)
             | Command::RecordRefusals { .. } => false,
             Command::CreateReservation(_)
             | Command::ImportReservations { .. }

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::{Allocation, Phase};
+use crate::ending::ReservationRules;
 use crate::fsm::Fsm;
 use crate::gpu::Gpu;
 use crate::id::{AllocationId, JobId, LeaseId, ReservationId};
@@ -40,6 +41,9 @@ pub struct DesiredNode {
     /// How the node holds people to their reservations; where it is not said, as it did before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforce: Option<Enforcement>,
+    /// How windows end; where it is not said, by their time alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules: Option<ReservationRules>,
 }
 
 /// What to do with one allocation.
@@ -118,6 +122,7 @@ impl Fsm {
                 clear: Vec::new(),
                 windows: Vec::new(),
                 enforce: None,
+                rules: None,
             };
         }
         let mut allocations: Vec<DesiredAllocation> = self
@@ -162,7 +167,19 @@ impl Fsm {
         let windows = self.desired_windows(node);
         let enforce = self.node(node).map(Node::enforcement_ordered);
         let (v, node, recount) = (DESIRED_VERSION, node.clone(), None);
-        DesiredNode { v, node, allocations, leases, forget, recount, clear, windows, enforce }
+        let rules = self.ends_by_rules().then_some(*self.reservation_rules());
+        DesiredNode {
+            v,
+            node,
+            allocations,
+            leases,
+            forget,
+            recount,
+            clear,
+            windows,
+            enforce,
+            rules,
+        }
     }
 
     fn desired_allocation(&self, a: &Allocation) -> DesiredAllocation {

@@ -9,6 +9,7 @@ use crate::access::AccessEvent;
 use crate::allocation::AttemptEnd;
 use crate::authority::AuthorityEvent;
 use crate::controller::Controller;
+use crate::ending::{EndPolicy, ReservationRules};
 use crate::health::Severity;
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
 use crate::lease::Epoch;
@@ -218,6 +219,33 @@ pub enum Event {
         before: Enforcement,
         by: String,
     },
+    ReservationRulesSet {
+        rules: ReservationRules,
+        before: ReservationRules,
+        by: String,
+    },
+    ReservationAtEndSet {
+        reservation: ReservationId,
+        at_end: EndPolicy,
+        by: String,
+    },
+    /// Somebody is there for the first time.
+    ReservationUsed {
+        reservation: ReservationId,
+        node: NodeName,
+    },
+    /// It is in use, and nobody else wants its GPUs.
+    ReservationWentOn {
+        reservation: ReservationId,
+        ends_at: Timestamp,
+    },
+    /// Given back: nobody came.
+    ReservationNotUsed {
+        reservation: ReservationId,
+        node: NodeName,
+        owner: UserName,
+        after: Millis,
+    },
 
     JobQueued {
         job: JobId,
@@ -364,6 +392,7 @@ impl Event {
             | E::ClockReset { .. }
             | E::EvictionsFrozen { .. }
             | E::EvictionsThawed { .. }
+            | E::ReservationRulesSet { .. }
             | E::RequestsRefused { .. } => Vec::new(),
             E::NodeRegistered { node, .. }
             | E::NodeRebooted { node, .. }
@@ -399,10 +428,14 @@ impl Event {
             | E::WindowTaken { reservation, node }
             | E::WindowWithdrawn { reservation, node, .. }
             | E::WindowOpenedByNode { reservation, node, .. }
-            | E::WindowClosedByNode { reservation, node, .. } => {
+            | E::WindowClosedByNode { reservation, node, .. }
+            | E::ReservationUsed { reservation, node }
+            | E::ReservationNotUsed { reservation, node, .. } => {
                 vec![reservation.to_string(), node.to_string()]
             }
             E::ReservationExtended { reservation, .. }
+            | E::ReservationWentOn { reservation, .. }
+            | E::ReservationAtEndSet { reservation, .. }
             | E::ReservationDelayed { reservation, .. }
             | E::ReservationEnding { reservation, .. }
             | E::ReservationEnded { reservation }
@@ -582,6 +615,19 @@ impl std::fmt::Display for Event {
                 mode.word(),
                 before.word()
             ),
+            E::ReservationRulesSet { rules, before, by } => {
+                write!(f, "rules for reservations set by {by}: {rules}; they were: {before}")
+            }
+            E::ReservationAtEndSet { at_end, by, .. } => {
+                write!(f, "at its end {}, by {by}", at_end.word())
+            }
+            E::ReservationUsed { node, .. } => write!(f, "its GPUs on {node} are in use"),
+            E::ReservationWentOn { .. } => {
+                write!(f, "reservation goes on: it is in use, and nobody else reserved its GPUs")
+            }
+            E::ReservationNotUsed { owner, node, after, .. } => {
+                write!(f, "given back: {owner} did not come to {node} for {after}")
+            }
             E::JobQueued { owner, .. } => write!(f, "queued by {owner}"),
             E::JobPlaced { node, gpus, resume_from, .. } => {
                 write!(f, "placed on {node}")?;

@@ -15,6 +15,7 @@ pub mod calendar;
 pub mod command;
 pub mod controller;
 pub mod desired;
+pub mod ending;
 pub mod event;
 pub mod fsm;
 pub mod gpu;

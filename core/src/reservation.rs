@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ending::{EndPolicy, Usage};
 use crate::id::{LeaseId, ReservationId};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::time::{Millis, Timestamp, Window};
@@ -66,6 +67,11 @@ pub struct Reservation {
     /// What of it is in its agent's hands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handed_out: Option<HandedOut>,
+    /// What happens at its end; the fleet's rule where it says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_end: Option<EndPolicy>,
+    #[serde(default, skip_serializing_if = "Usage::is_unknown")]
+    pub usage: Usage,
 }
 
 impl Reservation {

@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ending::EndPolicy;
 use crate::id::{LeaseId, ReservationId};
 use crate::lease::Epoch;
 use crate::name::{GpuUuid, UserName};
@@ -61,6 +62,9 @@ pub struct DesiredWindow {
     pub window: Window,
     /// It is not to be opened, or to be closed now.
     pub withdrawn: bool,
+    /// What happens at its end, where the reservation says so itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_end: Option<EndPolicy>,
 }
 
 /// Root's own grant on a node without controllers.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fleet_core::allocation::StopWhy;
 use fleet_core::desired::{DesiredLease, DesiredNode};
+use fleet_core::ending::{EndPolicy, ReservationRules};
 use fleet_core::id::{AllocationId, LeaseId, ReservationId};
 use fleet_core::lease::{Epoch, LeaseHolder};
 use fleet_core::name::{GpuUuid, UserName};
@@ -52,6 +53,9 @@ pub struct Held {
     /// Only where no controller answered then.
     pub opened_at: Option<Timestamp>,
     pub closed_at: Option<Timestamp>,
+    /// What happens at its end, where the reservation says so itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_end: Option<EndPolicy>,
 }
 
 /// By when an attempt is to be over, as its controller last said.
@@ -73,6 +77,9 @@ pub struct Book {
     /// How root set the switch, last last.
     #[serde(default)]
     pub switches: Vec<EnforcementSwitch>,
+    /// How windows end, as a controller last said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules: Option<ReservationRules>,
 }
 
 /// What of a document was new.
@@ -178,6 +185,10 @@ impl Book {
     /// than what is held.
     pub fn take(&mut self, desired: &DesiredNode, mut old: impl FnMut(&ReservationId)) -> Taken {
         let mut taken = Taken::default();
+        if desired.rules.is_some() && desired.rules != self.rules {
+            self.rules = desired.rules;
+            taken.windows = true;
+        }
         for told in &desired.windows {
             let known = self.windows.get(&told.reservation);
             match known.map(|held| held.revision) {
@@ -210,6 +221,7 @@ impl Book {
                 stage,
                 opened_at: known.and_then(|held| held.opened_at),
                 closed_at: known.and_then(|held| held.closed_at).filter(|_| !again),
+                at_end: told.at_end,
             };
             self.windows.insert(told.reservation.clone(), held);
             taken.windows = true;
@@ -541,6 +553,7 @@ impl Book {
             stage,
             opened_at,
             closed_at,
+            at_end: None,
         };
         self.windows.insert(id, held);
         Ok(())

@@ -47,6 +47,7 @@ fn told(name: &str, revision: u64, gpus: &[u32], from: u64, to: u64) -> DesiredW
         gpus: gpus.iter().copied().map(gpu).collect(),
         window: Window { starts_at: at(from), ends_at: at(to) },
         withdrawn: false,
+        at_end: None,
     }
 }
 
@@ -61,6 +62,7 @@ fn document(windows: Vec<DesiredWindow>, allocations: Vec<DesiredAllocation>) ->
         clear: Vec::new(),
         windows,
         enforce: None,
+        rules: None,
     }
 }
 

@@ -10,6 +10,7 @@ use crate::checkpoint::Timings;
 use crate::config::Config;
 use crate::gate;
 use crate::gpu;
+use crate::holders;
 use crate::image::ImageStore;
 use crate::reconcile::Epochs;
 use crate::runtime::{DiscoverError, discover};
@@ -35,6 +36,7 @@ pub struct Node {
     pub images: ImageStore,
     pub gpus: gpu::Handle,
     pub gate: gate::Handle,
+    pub holders: holders::Handle,
     pub epochs: Epochs,
     pub starts: Semaphore,
     runtime: Mutex<Option<RuntimeChoice>>,
@@ -85,6 +87,7 @@ impl Node {
             images,
             gpus,
             gate,
+            holders: holders::Handle::default(),
             epochs,
             starts: Semaphore::new(STARTS_AT_ONCE_MAX),
             runtime: Mutex::default(),

@@ -3,6 +3,7 @@
 //! Everything here reads `/proc` and may take a while on a busy node: call it on a thread of its own, and
 //! only where a GPU is concerned. Nothing here ends a process.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -41,7 +42,7 @@ impl Process {
     }
 
     /// Whether it is one of the administrator's own, or ours.
-    fn is_baseline(&self, names: &[String]) -> bool {
+    pub fn is_baseline(&self, names: &[String]) -> bool {
         let Some((exe, of_root)) = &self.exe else { return false };
         let ours = fs::read_link("/proc/self/exe").is_ok_and(|own| own == *exe);
         let name = exe.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -107,23 +108,46 @@ pub fn foreign_processes(
 
 /// The processes that have a GPU's device node open, by their descriptors, but for the baseline.
 pub fn by_descriptor(minor: u32, device_dir: &Path, baseline: &[String]) -> Vec<Process> {
-    let name = format!("nvidia{minor}");
-    if !device_dir.join(&name).exists() {
-        return Vec::new();
-    }
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    let open = pids.filter(|pid| has_open(*pid, &name));
-    open.filter_map(process).filter(|found| !found.is_baseline(baseline)).collect()
+    let found = by_descriptors(&[minor], device_dir, baseline);
+    found.into_iter().map(|(_, process)| process).collect()
 }
 
-fn has_open(pid: u32, name: &str) -> bool {
+/// The same for several GPUs, with their minor numbers.
+pub fn by_descriptors(
+    minors: &[u32],
+    device_dir: &Path,
+    baseline: &[String],
+) -> Vec<(u32, Process)> {
+    let nodes = minors.iter().map(|minor| (*minor, format!("nvidia{minor}")));
+    let nodes: Vec<(u32, String)> =
+        nodes.filter(|(_, name)| device_dir.join(name).exists()).collect();
+    let mut found = Vec::new();
+    if nodes.is_empty() {
+        return found;
+    }
+    let Ok(entries) = fs::read_dir("/proc") else { return found };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    for pid in pids {
+        let open = opened(pid, &nodes);
+        let Some(holder) = (!open.is_empty()).then(|| process(pid)).flatten() else { continue };
+        if !holder.is_baseline(baseline) {
+            found.extend(open.into_iter().map(|minor| (minor, holder.clone())));
+        }
+    }
+    found
+}
+
+/// Which of these device nodes a process has open.
+fn opened(pid: u32, nodes: &[(u32, String)]) -> BTreeSet<u32> {
     // A process that went away while we looked has nothing open.
-    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    descriptors.take(DESCRIPTORS_MAX).filter_map(Result::ok).any(|entry| {
-        fs::read_link(entry.path())
-            .is_ok_and(|target| target.file_name().is_some_and(|found| found == name))
-    })
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return BTreeSet::new() };
+    let targets = descriptors.take(DESCRIPTORS_MAX).filter_map(Result::ok);
+    let targets = targets.filter_map(|entry| fs::read_link(entry.path()).ok());
+    let minor = |target: std::path::PathBuf| {
+        let name = target.file_name()?.to_str()?;
+        nodes.iter().find(|(_, known)| known == name).map(|(minor, _)| *minor)
+    };
+    targets.filter_map(minor).collect()
 }
 
 #[cfg(test)]
@@ -148,7 +172,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("nvidia77");
         let _held = fs::File::create(&path).unwrap();
-        assert!(has_open(std::process::id(), "nvidia77"));
-        assert!(!has_open(std::process::id(), "nvidia78"));
+        fs::File::create(dir.path().join("nvidia78")).unwrap();
+        let found = by_descriptors(&[77, 78], dir.path(), &["-".to_owned()]);
+        // The agent's own program is no dirt.
+        assert_eq!(found, []);
+        let nodes = [77, 78].map(|minor| (minor, format!("nvidia{minor}")));
+        assert_eq!(opened(std::process::id(), &nodes), BTreeSet::from([77]));
     }
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fleet_core::allocation::{EndReport, StopWhy};
 use fleet_core::command::Report;
+use fleet_core::ending::Seen;
 use fleet_core::health::Condition;
 use fleet_core::holdings::{FoundAttempt, HeldReservation};
 use fleet_core::id::{AllocationId, LeaseId, ReservationId};
@@ -40,6 +41,7 @@ enum Key {
     Window(ReservationId),
     StoppedAlone(AllocationId),
     Enforcement(Timestamp),
+    Use(ReservationId),
 }
 
 #[derive(Debug)]
@@ -243,6 +245,18 @@ impl Outbox {
 
     pub fn enforcement(&self, switch: EnforcementSwitch) {
         self.put(Key::Enforcement(switch.at), Report::Enforcement(switch));
+    }
+
+    /// What is seen on the GPUs of an open window. That nobody is there for some time is still true when it is said
+    /// again, and was so for longer.
+    pub fn use_seen(&self, id: &ReservationId, seen: Seen, came: bool) {
+        let report = Report::Use { reservation: id.clone(), seen, came };
+        self.put(Key::Use(id.clone()), report);
+    }
+
+    /// The window is not open any more.
+    pub fn drop_use(&self, id: &ReservationId) {
+        self.state().take_out(&Key::Use(id.clone()));
     }
 
     /// Whether a controller has what there is to say of the window.

@@ -23,6 +23,7 @@ use crate::ahead::{
 };
 use crate::allocations::{Order, chain};
 use crate::gate::{Grant, Wanted};
+use crate::holders::Orders;
 
 /// Longest time between two looks at the calendar: the link may be lost meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -236,6 +237,8 @@ impl Reconciler {
     pub(super) fn keep_calendar(&mut self) {
         self.advance_calendar();
         self.want_gate();
+        let rules = self.calendar.book.rules;
+        self.parts.node.holders.order(Orders { rules });
     }
 
     fn advance_calendar(&mut self) {

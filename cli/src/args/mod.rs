@@ -44,8 +44,8 @@ pub(crate) use node::{
 pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs, WatchArgs};
 pub(crate) use reservation::{
-    ExtendArgs, ReleaseArgs, ReservationArgs, ReservationImportArgs, ReservationListArgs,
-    ReservationShowArgs, ReservationVerb, ReserveArgs, WishArgs,
+    AtEnd, ExtendArgs, ReleaseArgs, ReservationArgs, ReservationImportArgs, ReservationListArgs,
+    ReservationRulesArgs, ReservationShowArgs, ReservationVerb, ReserveArgs, WishArgs,
 };
 pub(crate) use run::{ExecArgs, RunArgs};
 pub(crate) use snapshot::{SnapshotArgs, SnapshotSaveArgs, SnapshotVerb};
@@ -114,7 +114,7 @@ pub(crate) enum Verb {
     Gpu(GpuArgs),
     /// Jobs of everybody: list, show
     Job(JobArgs),
-    /// Reservations of everybody: list, show
+    /// Reservations of everybody: list, show, import, rules
     Reservation(ReservationArgs),
     /// Checkpoints that were seen
     Checkpoint(CheckpointArgs),

@@ -1,6 +1,7 @@
 //! `reserve`, `release`, `extend`, `reservation`.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+use fleet_core::ending::EndPolicy;
 
 use super::output::{OutputArgs, OwnerArgs, StaleArgs, WatchArgs};
 use crate::gpu_wish::GpuWish;
@@ -20,6 +21,27 @@ pub(crate) struct WishArgs {
     /// Only on this node
     #[arg(long, value_name = "NODE")]
     pub(crate) node: Option<String>,
+}
+
+/// What happens at the end of a reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AtEnd {
+    /// While it is in use and nobody else reserved its GPUs, it goes on, a quarter of an hour at a time
+    ExtendIfFree,
+    /// It ends, and what is left on its GPUs is ended
+    Stop,
+    /// It ends; what is left is named, and left alone until somebody else's reservation begins
+    Warn,
+}
+
+impl AtEnd {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            AtEnd::ExtendIfFree => EndPolicy::ExtendIfFree.word(),
+            AtEnd::Stop => EndPolicy::Stop.word(),
+            AtEnd::Warn => EndPolicy::Warn.word(),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -42,6 +64,9 @@ pub(crate) struct ReserveArgs {
     /// Try again for so long where the GPUs cannot be had
     #[arg(long, value_name = "LENGTH")]
     pub(crate) wait: Option<String>,
+    /// What happens at its end [default: as `fleet reservation rules` says]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) at_end: Option<AtEnd>,
     /// What it is for
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
@@ -65,7 +90,7 @@ pub(crate) struct ReleaseArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("end").required(true).args(["time", "until"]))]
+#[command(group = clap::ArgGroup::new("end").required(true).multiple(true).args(["time", "until", "at_end"]))]
 pub(crate) struct ExtendArgs {
     /// The reservation
     #[arg(value_name = "RESERVATION")]
@@ -74,8 +99,11 @@ pub(crate) struct ExtendArgs {
     #[arg(short = 't', long = "time", value_name = "LENGTH")]
     pub(crate) time: Option<String>,
     /// The new end; an earlier one shortens it
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", conflicts_with = "time")]
     pub(crate) until: Option<String>,
+    /// What happens at its end
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) at_end: Option<AtEnd>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -97,6 +125,30 @@ pub(crate) enum ReservationVerb {
     Show(ReservationShowArgs),
     /// Take over a spreadsheet: all its lines, or none
     Import(ReservationImportArgs),
+    /// Show how reservations end, or set it for all of them; admins only
+    Rules(ReservationRulesArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Whose processes are ended, and how that goes: only on nodes with `fleet node enforce NODE on`.\n\n\
+    Examples:\n  \
+    fleet reservation rules\n  \
+    fleet reservation rules --at-end stop --grace 5m\n  \
+    fleet reservation rules --no-show never"
+)]
+pub(crate) struct ReservationRulesArgs {
+    /// What happens at the end of those that say nothing themselves
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) at_end: Option<AtEnd>,
+    /// Those that nobody comes for are given back after this time; or `never`
+    #[arg(long, value_name = "LENGTH")]
+    pub(crate) no_show: Option<String>,
+    /// How long who is asked to let go of a GPU may take
+    #[arg(long, value_name = "LENGTH")]
+    pub(crate) grace: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Clone, Default, Args)]

@@ -108,6 +108,7 @@ async fn requests(
                 project: line.project.clone(),
                 owner: line.user.clone(),
                 length_ms: 0,
+                at_end: String::new(),
             }),
             Err(failure) if failure.unanswered || failure.unreached => return Err(failure),
             Err(failure) => {

@@ -206,6 +206,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(ReservationVerb::List(list)) => reservation::list(context, &list).await,
             Some(ReservationVerb::Show(show)) => reservation::show(context, &show).await,
             Some(ReservationVerb::Import(args)) => import::run(context, &args).await,
+            Some(ReservationVerb::Rules(args)) => reservation::rules(context, &args).await,
         },
         Verb::Checkpoint(args) => match args.verb {
             None => job::checkpoints(context, &CheckpointListArgs::default()).await,

@@ -1,15 +1,18 @@
-//! `reservation list|show`, `release`, `extend`.
+//! `reservation list|show|rules`, `release`, `extend`.
 
 use fleet_proto::v1::{
-    ExtendReservationRequest, ListReservationsRequest, ReleaseReservationRequest,
+    ExtendReservationRequest, GetReservationRulesRequest, ListReservationsRequest,
+    ReleaseReservationRequest, SetReservationRulesRequest,
 };
 
 use super::{Context, owner_filter, watch};
-use crate::args::{ExtendArgs, ReleaseArgs, ReservationListArgs, ReservationShowArgs};
+use crate::args::{
+    AtEnd, ExtendArgs, ReleaseArgs, ReservationListArgs, ReservationRulesArgs, ReservationShowArgs,
+};
 use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::reservation::Reservation;
+use crate::output::reservation::{NEVER, Reservation, ReservationRules};
 use crate::output::text::{harmless, print, say};
 
 /// The kind of object for `Resolve`.
@@ -87,13 +90,51 @@ pub(super) async fn extend(context: &Context, args: &ExtendArgs) -> Result<Exit,
     };
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let id = client.resolve(KIND, &args.id).await?;
-    let meta = request_meta(&context.clock)?;
-    let request = ExtendReservationRequest { meta, id, ends_at_unix_ms, longer_by_ms };
-    let answer = client.call(request, async |api, r| api.extend_reservation(r).await).await?;
-    let reservation = Reservation::from(answer);
+    let mut changed = None;
+    let request = |meta| ExtendReservationRequest { meta, id: id.clone(), ..Default::default() };
+    if let Some(at_end) = args.at_end {
+        let at_end = at_end.word().to_owned();
+        let request = ExtendReservationRequest { at_end, ..request(request_meta(&context.clock)?) };
+        changed = Some(client.call(request, async |api, r| api.extend_reservation(r).await).await?);
+    }
+    if ends_at_unix_ms > 0 || longer_by_ms > 0 || changed.is_none() {
+        let request = ExtendReservationRequest {
+            ends_at_unix_ms,
+            longer_by_ms,
+            ..request(request_meta(&context.clock)?)
+        };
+        changed = Some(client.call(request, async |api, r| api.extend_reservation(r).await).await?);
+    }
+    let reservation = Reservation::from(changed.unwrap_or_default());
     let window = reservation.window_shown(&context.clock);
     say(&format!("{}: {} {window}", reservation.id, reservation.gpus_shown()));
     note_unconfirmed(&reservation);
     print(&printer.changed(&[reservation], |r| &r.id)?)?;
+    Ok(Exit::Done)
+}
+
+/// The fleet's rules: as they are, or set and as they are then.
+pub(super) async fn rules(context: &Context, args: &ReservationRulesArgs) -> Result<Exit, Failure> {
+    let no_show_ms = match args.no_show.as_deref() {
+        Some(NEVER | "0") => Some(0),
+        Some(text) => Some(context.length("--no-show", text)?),
+        None => None,
+    };
+    let grace_ms = match args.grace.as_deref() {
+        Some("0") => Some(0),
+        Some(text) => Some(context.length("--grace", text)?),
+        None => None,
+    };
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let answer = if args.at_end.is_none() && no_show_ms.is_none() && grace_ms.is_none() {
+        let request = GetReservationRulesRequest {};
+        client.call(request, async |api, r| api.get_reservation_rules(r).await).await?
+    } else {
+        let at_end = args.at_end.map(AtEnd::word).unwrap_or_default().to_owned();
+        let meta = request_meta(&context.clock)?;
+        let request = SetReservationRulesRequest { meta, at_end, no_show_ms, grace_ms };
+        client.call(request, async |api, r| api.set_reservation_rules(r).await).await?
+    };
+    print(&printer.one(&ReservationRules::from(answer))?)?;
     Ok(Exit::Done)
 }

@@ -6,7 +6,7 @@ use fleet_core::rejection::Slot;
 use fleet_proto::v1::{CreateReservationRequest, GpuWish};
 
 use super::{Context, gpu};
-use crate::args::{ReserveArgs, WishArgs};
+use crate::args::{AtEnd, ReserveArgs, WishArgs};
 use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -114,6 +114,7 @@ async fn create(
         project: args.project.clone().unwrap_or_default(),
         owner: args.owner.clone().unwrap_or_default(),
         length_ms: window.length_ms,
+        at_end: args.at_end.map(AtEnd::word).unwrap_or_default().to_owned(),
     };
     let answer = client.call(request, async |api, r| api.create_reservation(r).await).await?;
     Ok(Reservation::from(answer))
@@ -160,6 +161,9 @@ fn next_command(args: &ReserveArgs, window: &Window, slot: &Slot, clock: &Clock)
         if let Some(value) = value {
             flag(name, value.clone());
         }
+    }
+    if let Some(at_end) = args.at_end {
+        words.extend(["--at-end".to_owned(), at_end.word().to_owned()]);
     }
     crate::output::job::shell_words(&words)
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::values::{GpuRef, Time, gpu_names, or_dash, text, time};
 use super::{Column, Row};
-use crate::times::Clock;
+use crate::times::{Clock, length};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Reservation {
@@ -21,6 +21,7 @@ pub(crate) struct Reservation {
     pub(crate) reason: Option<String>,
     pub(crate) created_at: Option<Time>,
     pub(crate) unconfirmed: Option<String>,
+    pub(crate) at_end: Option<String>,
 }
 
 impl From<pb::Reservation> for Reservation {
@@ -34,6 +35,7 @@ impl From<pb::Reservation> for Reservation {
             reason: text(&reservation.reason),
             created_at: time(reservation.created_at_unix_ms),
             unconfirmed: text(&reservation.unconfirmed),
+            at_end: text(&reservation.at_end),
             id: reservation.id,
             owner: reservation.owner,
             project: reservation.project,
@@ -75,6 +77,7 @@ impl Row for Reservation {
         "reason",
         "created_at",
         "unconfirmed",
+        "at_end",
     ];
 
     fn columns() -> Vec<Column<Self>> {
@@ -88,6 +91,7 @@ impl Row for Reservation {
                 or_dash(r.starts_at.map(|at| clock.minute(at.0)))
             }),
             Column::new("UNTIL", |r: &Self, clock| or_dash(r.ends_at.map(|at| clock.minute(at.0)))),
+            Column::new("AT END", |r: &Self, _| or_dash(r.at_end.clone())).wide(),
             Column::new("NOTE", |r: &Self, _| r.note.clone().unwrap_or_default()),
             Column::new("REASON", |r: &Self, _| r.reason.clone().unwrap_or_default()),
         ]
@@ -103,6 +107,7 @@ impl Row for Reservation {
             ("Until", or_dash(self.ends_at.map(|at| clock.second(at.0)))),
         ];
         let optional = [
+            ("At end", self.at_end.clone()),
             ("Note", self.note.clone()),
             ("Reason", self.reason.clone()),
             ("Unconfirmed", self.unconfirmed.clone()),
@@ -110,5 +115,52 @@ impl Row for Reservation {
         ];
         lines.extend(optional.into_iter().filter_map(|(key, value)| Some((key, value?))));
         lines
+    }
+}
+
+/// What stands for a time that never comes.
+pub(crate) const NEVER: &str = "never";
+
+/// How reservations end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct ReservationRules {
+    pub(crate) at_end: String,
+    /// None: never.
+    pub(crate) no_show_ms: Option<u64>,
+    pub(crate) grace_ms: u64,
+}
+
+impl From<pb::ReservationRules> for ReservationRules {
+    fn from(rules: pb::ReservationRules) -> Self {
+        let pb::ReservationRules { at_end, no_show_ms, grace_ms } = rules;
+        Self { at_end, no_show_ms: (no_show_ms > 0).then_some(no_show_ms), grace_ms }
+    }
+}
+
+impl ReservationRules {
+    fn no_show(&self) -> String {
+        self.no_show_ms.map_or(NEVER.to_owned(), length)
+    }
+}
+
+impl Row for ReservationRules {
+    const SCHEMA: &'static str = "fleet.reservation_rules/v1";
+    const LIST_SCHEMA: &'static str = "fleet.reservation_rules_list/v1";
+    const FIELDS: &'static [&'static str] = &["at_end", "no_show_ms", "grace_ms"];
+
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            Column::new("AT END", |rules: &Self, _| rules.at_end.clone()),
+            Column::new("NO SHOW", |rules: &Self, _| rules.no_show()),
+            Column::new("GRACE", |rules: &Self, _| length(rules.grace_ms)),
+        ]
+    }
+
+    fn lines(&self, _clock: &Clock) -> Vec<(&'static str, String)> {
+        vec![
+            ("At end", self.at_end.clone()),
+            ("No show", self.no_show()),
+            ("Grace", length(self.grace_ms)),
+        ]
     }
 }

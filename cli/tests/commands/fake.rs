@@ -351,6 +351,8 @@ impl Fleet for Service {
         import_reservations(ImportReservationsRequest) -> ImportReservationsResponse;
         extend_reservation(ExtendReservationRequest) -> Reservation;
         release_reservation(ReleaseReservationRequest) -> Reservation;
+        get_reservation_rules(GetReservationRulesRequest) -> ReservationRules;
+        set_reservation_rules(SetReservationRulesRequest) -> ReservationRules;
         cordon_node(CordonNodeRequest) -> Node;
         uncordon_node(UncordonNodeRequest) -> Node;
         drain_node(DrainNodeRequest) -> Node;

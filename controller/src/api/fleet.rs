@@ -110,6 +110,23 @@ impl Fleet for FleetService {
         Ok(answer(v1::ListGpusResponse { items }, fresh))
     }
 
+    async fn get_reservation_rules(
+        &self,
+        request: Request<v1::GetReservationRulesRequest>,
+    ) -> Reply<v1::ReservationRules> {
+        self.0.callers.user(&request).await?;
+        let fresh = self.0.newest_unless_stale(&request).await?;
+        let rules = self.0.raft.read(|fsm| views::reservation_rules(fsm.reservation_rules()));
+        Ok(answer(rules, fresh))
+    }
+
+    async fn set_reservation_rules(
+        &self,
+        request: Request<v1::SetReservationRulesRequest>,
+    ) -> Reply<v1::ReservationRules> {
+        Ok(Response::new(self.0.set_reservation_rules(request).await?))
+    }
+
     async fn list_reservations(
         &self,
         request: Request<v1::ListReservationsRequest>,

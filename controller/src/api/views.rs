@@ -3,6 +3,7 @@
 
 use fleet_core::access::Holder;
 use fleet_core::allocation::Allocation;
+use fleet_core::ending::ReservationRules;
 use fleet_core::gpu::{Gpu, Presence};
 use fleet_core::health::{Condition, ConditionStatus, Severity, Subject, health_word};
 use fleet_core::job::{Checkpoint, Job, JobState};
@@ -295,6 +296,15 @@ pub(super) fn reservation(fsm: &Fsm, r: &Reservation) -> v1::Reservation {
         reason: r.reason.clone().unwrap_or_default(),
         created_at_unix_ms: r.created_at.0,
         unconfirmed: unconfirmed(fsm, r),
+        at_end: fsm.at_end(r).word().to_owned(),
+    }
+}
+
+pub(super) fn reservation_rules(rules: &ReservationRules) -> v1::ReservationRules {
+    v1::ReservationRules {
+        at_end: rules.at_end.word().to_owned(),
+        no_show_ms: rules.no_show.0,
+        grace_ms: rules.grace.0,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Requests that change something: from the wire to a command, and the changed object back.
 
 use fleet_core::command::{Command, CreateReservation, SubmitJob};
+use fleet_core::ending::{EndPolicy, EndingCommand};
 use fleet_core::fsm::validate;
 use fleet_core::id::{JobId, ReservationId};
 use fleet_core::name::{GpuUuid, NodeName, UserName};
@@ -48,7 +49,35 @@ pub(super) fn owner(said: &str, caller: &UserName) -> Result<UserName, Rejection
     }
 }
 
+/// What happens at an end, where something is said.
+fn at_end(said: &str) -> Result<Option<EndPolicy>, Rejection> {
+    if said.is_empty() {
+        return Ok(None);
+    }
+    let policy = EndPolicy::from_word(said).ok_or_else(|| {
+        let words = EndPolicy::ALL.map(EndPolicy::word).join(", ");
+        Rejection::field("at_end", format!("{said:?} must be one of {words}"))
+    })?;
+    Ok(Some(policy))
+}
+
 impl Context {
+    pub(super) async fn set_reservation_rules(
+        &self,
+        request: Request<v1::SetReservationRulesRequest>,
+    ) -> Result<v1::ReservationRules, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let command = EndingCommand::SetRules {
+            at_end: at_end(&request.at_end).map_err(|r| to_status(&r))?,
+            no_show: request.no_show_ms.map(Millis),
+            grace: request.grace_ms.map(Millis),
+        };
+        self.change(&caller.actor, Some(key), Command::Ending(command)).await?;
+        Ok(self.raft.read(|fsm| views::reservation_rules(fsm.reservation_rules())))
+    }
+
     pub(super) async fn create_reservation(
         &self,
         request: Request<v1::CreateReservationRequest>,
@@ -101,6 +130,7 @@ impl Context {
             gpus: wish::gpus(request.gpus.as_ref())?,
             window: Window { starts_at, ends_at },
             note: request.note.clone(),
+            at_end: at_end(&request.at_end)?,
         })
     }
 
@@ -112,6 +142,16 @@ impl Context {
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let id = reservation_id(&request.id)?;
+        let at_end = at_end(&request.at_end).map_err(|r| to_status(&r))?;
+        if let Some(at_end) = at_end {
+            if request.ends_at_unix_ms != 0 || request.longer_by_ms != 0 {
+                return Err(invalid("at_end", "give it alone, without another end"));
+            }
+            let command = EndingCommand::SetAtEnd { id: id.clone(), at_end };
+            self.change(&caller.actor, Some(key), Command::Ending(command)).await?;
+            self.node_confirms(&id).await;
+            return self.reservation_view(&id);
+        }
         // Longer than it is now, not than it was for a leader that is none any more or only just is.
         self.newest().await?;
         let ends_now = self.raft.read(|fsm| fsm.reservation(&id).map(|r| r.window.ends_at));

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fsm, Hold, Turn};
 use crate::allocation::{Allocation, AttemptEnd, EndReport, Phase, StopWhy};
+use crate::ending::Usage;
 use crate::event::Event;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, JobId, LeaseId};
@@ -415,6 +416,8 @@ impl Fsm {
             created_at: now,
             reason: None,
             handed_out: None,
+            at_end: None,
+            usage: Usage::default(),
         };
         self.reservations.insert(reservation);
         let why =

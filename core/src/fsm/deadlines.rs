@@ -28,7 +28,8 @@ impl Fsm {
                 self.hand_out_at(r).or(Some(r.window.starts_at))
             }
             // It waits for a release, which starts it; only its end is a matter of time.
-            ReservationState::Scheduled | ReservationState::Active => Some(r.window.ends_at),
+            ReservationState::Scheduled => Some(r.window.ends_at),
+            ReservationState::Active => Some(self.active_due(r)),
             ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
                 None
             }
@@ -63,6 +64,8 @@ impl Fsm {
     /// Runs everything that is due.
     pub(super) fn advance_time(&mut self, turn: &mut Turn<'_>) -> Result<Reply, Rejection> {
         let now = self.now;
+        self.let_due_go_on(turn);
+        self.release_no_shows(turn);
         self.end_due_reservations(turn, now);
         self.start_due_reservations(turn);
         self.hand_out_due(turn);

@@ -33,6 +33,9 @@ impl Fsm {
                 }
             }
         }
+        if let Some(parent) = &grant.parent {
+            self.job_came(parent);
+        }
         let lease = Lease {
             id: id.clone(),
             epoch,

@@ -15,6 +15,7 @@ use crate::audit::{self, AuditBody, AuditRecord};
 use crate::authority::Authorities;
 use crate::command::{Command, Envelope};
 use crate::controller::Roster;
+use crate::ending::ReservationRules;
 use crate::event::Event;
 use crate::gpu::Gpu;
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
@@ -35,6 +36,7 @@ mod clearing;
 mod cluster;
 mod controllers;
 mod deadlines;
+mod ending;
 mod eviction;
 mod import;
 mod invariants;
@@ -58,7 +60,7 @@ pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
 pub use storm::Freeze;
 
 /// Highest cluster version this build can run at.
-pub const CLUSTER_VERSION_MAX: u32 = 5;
+pub const CLUSTER_VERSION_MAX: u32 = 6;
 /// Finished jobs kept in memory; older ones live on in the audit log.
 pub const FINISHED_JOBS_KEPT: usize = 10_000;
 /// Ended reservations kept in memory.
@@ -115,6 +117,9 @@ pub struct Fsm {
     /// The certificate authority, where it was ever exchanged.
     #[serde(default, skip_serializing_if = "Authorities::is_untouched")]
     authorities: Authorities,
+    /// How windows end, where an admin said so.
+    #[serde(default, skip_serializing_if = "ReservationRules::is_default")]
+    rules: ReservationRules,
     audit_seq: u64,
     audit_head: Option<String>,
     /// The restore this incarnation began with, if it did.
@@ -267,6 +272,7 @@ impl Fsm {
             | Command::CheckState { .. }
             | Command::Authority(_)
             | Command::EnforceNode { .. }
+            | Command::Ending(_)
             | Command::RecordRefusals { .. } => Ok(()),
             Command::Access(command) => self.check_access(actor, command),
         }
@@ -318,6 +324,7 @@ impl Fsm {
             Command::Access(command) => self.apply_access(turn, command),
             Command::Authority(command) => self.apply_authority(turn, command),
             Command::EnforceNode { node, mode } => self.enforce_node(turn, node, *mode),
+            Command::Ending(command) => self.apply_ending(turn, command),
         }
     }
 

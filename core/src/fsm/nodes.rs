@@ -27,7 +27,9 @@ impl Fsm {
             let why = "its machine id differs from the one that joined".to_owned();
             return Err(Rejection::NodeIdentity { node: name.clone(), why });
         }
-        if known.facts.boot_id != facts.boot_id {
+        let rebooted = known.facts.boot_id != facts.boot_id;
+        self.forget_use(name, rebooted);
+        if rebooted {
             let boot_id = facts.boot_id.clone();
             let uncounted = known.uncounted;
             turn.say(Event::NodeRebooted { node: name.clone(), boot_id });
@@ -292,8 +294,9 @@ impl Fsm {
             Liveness::Suspect | Liveness::Unreachable => Some(now - silent_for),
         };
         turn.say(Event::LivenessChanged { node: name.clone(), liveness });
-        if liveness == Liveness::Ready {
-            self.hand_out_due(turn);
+        match liveness {
+            Liveness::Ready => self.hand_out_due(turn),
+            Liveness::Suspect | Liveness::Unreachable => self.forget_use(name, false),
         }
         Ok(Reply::Done)
     }

@@ -62,6 +62,7 @@ impl Fsm {
                 | Report::DeferralTaken { .. }
                 | Report::Ended { .. }
                 | Report::Found(_)
+                | Report::Use { .. }
                 | Report::Released { .. } => {}
             }
         }
@@ -120,6 +121,9 @@ impl Fsm {
                 self.stopped_alone(turn, node, allocation, *epoch, why);
             }
             Report::Enforcement(switch) => self.enforcement_switched(turn, node, switch),
+            Report::Use { reservation, seen, came } => {
+                self.use_seen(turn, node, reservation, *seen, *came);
+            }
         }
         Ok(())
     }

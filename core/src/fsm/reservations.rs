@@ -6,6 +6,7 @@ use crate::actor::{Actor, Who};
 use crate::allocation::StopWhy;
 use crate::calendar;
 use crate::command::CreateReservation;
+use crate::ending::Usage;
 use crate::event::Event;
 use crate::gpu::{GPUS_PER_NODE_MAX, Presence};
 use crate::health::Severity;
@@ -394,6 +395,8 @@ pub(super) fn scheduled(
         created_at: now,
         reason: None,
         handed_out: None,
+        at_end: wish.at_end,
+        usage: Usage::default(),
     }
 }
 

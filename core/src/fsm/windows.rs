@@ -5,6 +5,7 @@
 
 use super::{Fsm, Turn, cluster::check_text};
 use crate::allocation::StopWhy;
+use crate::ending::Usage;
 use crate::event::Event;
 use crate::gpu::GPUS_PER_NODE_MAX;
 use crate::id::{AllocationId, ReservationId};
@@ -40,6 +41,7 @@ impl Fsm {
                 gpus: r.gpus.clone(),
                 window: r.window,
                 withdrawn,
+                at_end: r.at_end,
             })
         });
         told.collect()
@@ -295,7 +297,7 @@ impl Fsm {
 
     /// The first instant of the window at which somebody else was promised one of the GPUs; its end if nobody
     /// was.
-    fn free_until(
+    pub(super) fn free_until(
         &self,
         id: &ReservationId,
         gpus: &[crate::name::GpuUuid],
@@ -386,6 +388,8 @@ impl Fsm {
                 opened_at: None,
                 closed_at: None,
             }),
+            at_end: None,
+            usage: Usage::default(),
         };
         self.reservations.insert(reservation);
         self.note_own_doing(turn, node, report);

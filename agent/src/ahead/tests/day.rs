@@ -123,6 +123,7 @@ impl Fleet {
             gpus: GpuRequest { count: uuids.len() as u32, uuids, ..GpuRequest::default() },
             window: Window { starts_at: at(from), ends_at: at(to) },
             note: String::new(),
+            at_end: None,
         };
         let who = Who::User { name: ada(), admin: true };
         self.give(who, Command::CreateReservation(wish));

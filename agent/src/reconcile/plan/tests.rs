@@ -61,6 +61,7 @@ fn node(allocations: Vec<DesiredAllocation>) -> DesiredNode {
         clear: Vec::new(),
         windows: Vec::new(),
         enforce: None,
+        rules: None,
     }
 }
 

@@ -187,6 +187,7 @@ async fn what_the_controller_has_is_forgotten_and_its_record_stays_for_readers()
         clear: Vec::new(),
         windows: Vec::new(),
         enforce: None,
+        rules: None,
     }));
     let gone = async {
         while exited.forgotten_at().is_none() {

@@ -13,6 +13,7 @@ use crate::command::{
     AdmitController, Command, CreateControllerToken, CreateJoinToken, CreateReservation, Envelope,
     RefusedRequests, Report,
 };
+use crate::ending::{EndPolicy, EndingCommand, Seen};
 use crate::fsm::Fsm;
 use crate::health::Severity;
 use crate::id::TokenId;
@@ -36,7 +37,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 43, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 45, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -145,7 +146,39 @@ fn history() -> World {
     ahead(&mut w);
     rotation(&mut w);
     enforcement(&mut w);
+    ending(&mut w);
     w
+}
+
+/// From cluster version 6 on: windows end by rules.
+fn ending(w: &mut World) {
+    let version = crate::ending::ENDING_SINCE;
+    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
+    let (no_show, grace) = (Some(Millis::hours(1)), Some(Millis::minutes(5)));
+    let set = EndingCommand::SetRules { at_end: Some(EndPolicy::Warn), no_show, grace };
+    w.give(person("root"), Command::Ending(set)).unwrap();
+    let at_end = EndPolicy::ExtendIfFree;
+    let wish = CreateReservation {
+        id: res("r5"),
+        owner: super::world::user("ada"),
+        project: ProjectName::default_project(),
+        gpus: GpuRequest { count: 1, node: Some(node("titan01")), ..Default::default() },
+        window: Window { starts_at: w.now, ends_at: w.now + Millis::hours(1) },
+        note: String::new(),
+        at_end: Some(EndPolicy::Stop),
+    };
+    w.give(person("ada"), Command::CreateReservation(wish)).unwrap();
+    let own = EndingCommand::SetAtEnd { id: res("r5"), at_end };
+    w.give(person("ada"), Command::Ending(own)).unwrap();
+    for (seen, came) in [
+        (Seen::Nobody { since_ms: Millis::secs(1) }, false),
+        (Seen::Unclear, false),
+        (Seen::Others, true),
+        (Seen::Used, true),
+    ] {
+        w.report("titan01", Report::Use { reservation: res("r5"), seen, came }).unwrap();
+    }
+    w.pass(Millis::minutes(59));
 }
 
 /// From cluster version 5 on: nodes hold people to their reservations.
@@ -224,6 +257,7 @@ fn import(name: &str) -> Command {
         gpus: GpuRequest { count: 1, ..Default::default() },
         window: Window { starts_at, ends_at: starts_at + Millis::hours(1) },
         note: "from the spreadsheet".to_owned(),
+        at_end: None,
     };
     Command::ImportReservations { reservations: vec![line] }
 }

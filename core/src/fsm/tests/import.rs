@@ -26,6 +26,7 @@ fn line(
         gpus: GpuRequest { count, ..GpuRequest::default() },
         window: Window { starts_at: at(from), ends_at: at(until) },
         note: String::new(),
+        at_end: None,
     }
 }
 

@@ -5,6 +5,7 @@ mod access;
 mod adoption;
 pub(crate) mod authority;
 mod controllers;
+mod ending;
 mod endurance;
 mod eviction;
 mod golden;

@@ -8,6 +8,7 @@ use super::world::{World, bad, job, node, person, plain, res, training};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
 use crate::command::{Command, Report};
+use crate::ending::{EndPolicy, EndingCommand, Seen};
 use crate::fsm::Fsm;
 use crate::health::Severity;
 use crate::id::AllocationId;
@@ -34,6 +35,16 @@ enum Step {
     Extend {
         which: usize,
         minutes: u64,
+    },
+    AtEnd {
+        which: usize,
+        policy: usize,
+        rule: bool,
+    },
+    Use {
+        which: usize,
+        seen: usize,
+        came: bool,
     },
     Submit {
         who: usize,
@@ -117,6 +128,10 @@ fn step() -> impl Strategy<Value = Step> {
         5 => some.clone().prop_map(|which| Step::Start { which }),
         4 => (some.clone(), 0..2_i32).prop_map(|(which, code)| Step::End { which, code }),
         1 => some.clone().prop_map(|which| Step::Fault { which }),
+        2 => (some.clone(), 0..3_usize, any::<bool>())
+            .prop_map(|(which, policy, rule)| Step::AtEnd { which, policy, rule }),
+        3 => (some.clone(), 0..4_usize, any::<bool>())
+            .prop_map(|(which, seen, came)| Step::Use { which, seen, came }),
         3 => some.clone().prop_map(|which| Step::Checkpoint { which }),
         3 => some.clone().prop_map(|which| Step::TakeDeferral { which }),
         2 => (0..3_usize, 0..4_u32, 0..3_u8)
@@ -160,6 +175,16 @@ fn take(w: &mut World, number: usize, step: &Step) {
             if let Some(id) = pick(w.fsm.reservations().map(|r| r.id.clone()), *which) {
                 let ends_at = w.now + Millis::minutes(*minutes);
                 drop(w.give(person("root"), Command::ExtendReservation { id, ends_at }));
+            }
+        }
+        Step::AtEnd { which, policy, rule } => at_end(w, *which, EndPolicy::ALL[*policy], *rule),
+        Step::Use { which, seen, came } => {
+            let nobody = Seen::Nobody { since_ms: Millis::minutes(20) };
+            let seen = [Seen::Used, Seen::Others, Seen::Unclear, nobody][*seen];
+            let all = w.fsm.open_reservations().map(|r| (r.node.clone(), r.id.clone()));
+            if let Some((on, reservation)) = pick(all, *which) {
+                let came = *came;
+                w.report(on.as_str(), Report::Use { reservation, seen, came }).unwrap();
             }
         }
         Step::Submit { who, gpus, saves, within } => {
@@ -235,6 +260,17 @@ fn take(w: &mut World, number: usize, step: &Step) {
         Step::Thaw => drop(w.give(person("root"), Command::ThawEvictions)),
         Step::Pass { minutes } => w.pass(Millis::minutes(*minutes)),
     }
+}
+
+fn at_end(w: &mut World, which: usize, at_end: EndPolicy, rule: bool) {
+    let all = w.fsm.reservations().map(|r| r.id.clone());
+    let command = match (rule, pick(all, which)) {
+        (false, Some(id)) => EndingCommand::SetAtEnd { id, at_end },
+        (true, _) | (false, None) => {
+            EndingCommand::SetRules { at_end: Some(at_end), no_show: None, grace: None }
+        }
+    };
+    drop(w.give(person("root"), Command::Ending(command)));
 }
 
 fn alone(w: &mut World, which: usize, [opened, closed]: [bool; 2], older: bool) {

@@ -150,6 +150,7 @@ fn windows_that_make_no_sense_name_their_field() {
             gpus: GpuRequest { count: 1, ..GpuRequest::default() },
             window: Window { starts_at, ends_at },
             note: String::new(),
+            at_end: None,
         };
         match w.give(person("ada"), Command::CreateReservation(wish)) {
             Err(Rejection::InvalidField { field, .. }) => assert_eq!(field, wrong),

@@ -380,6 +380,7 @@ impl World {
             gpus: GpuRequest { count: gpus, ..GpuRequest::default() },
             window: Window { starts_at, ends_at: starts_at + length },
             note: String::new(),
+            at_end: None,
         };
         self.give(person(who), Command::CreateReservation(wish))
     }

@@ -296,6 +296,7 @@ impl Story {
             gpus,
             window,
             note: String::new(),
+            at_end: None,
         }))
     }
 

@@ -1,0 +1,203 @@
+//! How windows end: what is done at the end, what becomes of those nobody came for, and how long who holds a GPU past
+//! the end is given.
+//!
+//! The fleet's rules and each reservation's own policy, set by `fsm/ending.rs`; whose processes are ended is decided by
+//! [`fate`], for the agents, with a controller and without. Nothing here knows of processes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::ReservationId;
+use crate::time::{Millis, Timestamp};
+
+/// Cluster version from which on windows end by these rules; before, each ends when its time is over.
+pub const ENDING_SINCE: u32 = 6;
+/// How much longer a window in use is made at a time.
+pub const EXTEND_STEP: Millis = Millis::minutes(15);
+/// How long before its end that is looked at first: its node is to know in time.
+pub const EXTEND_LEAD: Millis = Millis::minutes(1);
+/// How long nobody has to come for a window, unless an admin said something else.
+pub const NO_SHOW_DEFAULT: Millis = Millis::minutes(30);
+/// Longest such time.
+pub const NO_SHOW_MAX: Millis = Millis::days(7);
+/// How long who is asked to let go of a GPU may take, unless an admin said something else.
+pub const GRACE_DEFAULT: Millis = Millis::minutes(1);
+/// Longest such time: somebody else waits.
+pub const GRACE_MAX: Millis = Millis::hours(1);
+
+/// What happens at the end of a window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndPolicy {
+    /// While it is in use and nobody else reserved its GPUs, it goes on.
+    #[default]
+    ExtendIfFree,
+    /// It ends, and what is left on its GPUs is ended.
+    Stop,
+    /// It ends; what is left on its GPUs is left alone until somebody else's window begins.
+    Warn,
+}
+
+impl EndPolicy {
+    /// All of them, in the order people read them.
+    pub const ALL: [EndPolicy; 3] = [EndPolicy::ExtendIfFree, EndPolicy::Stop, EndPolicy::Warn];
+
+    /// The word people type and see.
+    pub fn word(self) -> &'static str {
+        match self {
+            EndPolicy::ExtendIfFree => "extend-if-free",
+            EndPolicy::Stop => "stop",
+            EndPolicy::Warn => "warn",
+        }
+    }
+
+    /// The policy that people name by this word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        EndPolicy::ALL.into_iter().find(|policy| policy.word() == word)
+    }
+}
+
+/// The fleet's rules, as an admin set them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservationRules {
+    /// For reservations that say nothing themselves.
+    pub at_end: EndPolicy,
+    /// A window that nobody came for is given back after this time; zero: never.
+    pub no_show: Millis,
+    /// Between asking a process to end and ending it.
+    pub grace: Millis,
+}
+
+impl Default for ReservationRules {
+    fn default() -> Self {
+        let at_end = EndPolicy::default();
+        Self { at_end, no_show: NO_SHOW_DEFAULT, grace: GRACE_DEFAULT }
+    }
+}
+
+impl ReservationRules {
+    /// Whether nobody ever set them.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl std::fmt::Display for ReservationRules {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { at_end, no_show, grace } = self;
+        write!(f, "at the end {}, grace {grace}, ", at_end.word())?;
+        match *no_show {
+            Millis::ZERO => write!(f, "never given back for want of users"),
+            no_show => write!(f, "given back if nobody comes for {no_show}"),
+        }
+    }
+}
+
+/// Commands about how windows end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndingCommand {
+    /// What is not said stays.
+    SetRules { at_end: Option<EndPolicy>, no_show: Option<Millis>, grace: Option<Millis> },
+    /// Of one reservation.
+    SetAtEnd { id: ReservationId, at_end: EndPolicy },
+}
+
+impl EndingCommand {
+    /// Stable name for logs and the audit.
+    pub fn name(&self) -> &'static str {
+        match self {
+            EndingCommand::SetRules { .. } => "set_reservation_rules",
+            EndingCommand::SetAtEnd { .. } => "set_reservation_at_end",
+        }
+    }
+}
+
+/// What a node sees on the GPUs of an open window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Seen {
+    /// A process of its owner, which is no job's.
+    Used,
+    /// Somebody, but no such process.
+    Others,
+    /// Nobody, for so long on the node's own clock, all of which it watched.
+    Nobody { since_ms: Millis },
+    /// The driver does not say.
+    Unclear,
+}
+
+/// What is known of the use of a reservation's window.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Somebody was there, once.
+    #[serde(default)]
+    pub came: bool,
+    /// A process of its owner was there, by the node's last word.
+    #[serde(default)]
+    pub used: bool,
+    /// Nobody is there since then, by the word of a node that is heard.
+    #[serde(default)]
+    pub nobody_since: Option<Timestamp>,
+}
+
+impl Usage {
+    /// Whether nothing was ever said.
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What becomes of the processes that are left on the GPUs of a window that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// They are named, and left alone.
+    Left,
+    /// They are asked to end, and ended.
+    Ended,
+}
+
+/// Whether what is left after a window is ended: by its policy, because it was given back, or because somebody else's
+/// window has begun.
+pub fn fate(at_end: EndPolicy, given_back: bool, wanted: bool) -> Fate {
+    match at_end {
+        _ if wanted => Fate::Ended,
+        EndPolicy::Stop => Fate::Ended,
+        EndPolicy::ExtendIfFree if given_back => Fate::Ended,
+        EndPolicy::ExtendIfFree | EndPolicy::Warn => Fate::Left,
+    }
+}
+
+/// When a window that was to end then ends after one more step, as somebody still works in it: after `now`, however late
+/// that is noticed.
+pub fn one_step_more(ends_at: Timestamp, now: Timestamp) -> Timestamp {
+    let late = now.since(ends_at).0;
+    let steps = late / EXTEND_STEP.0 + 1;
+    ends_at + Millis(steps.saturating_mul(EXTEND_STEP.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_ended_is_decided_by_policy_and_by_who_waits() {
+        for policy in EndPolicy::ALL {
+            assert_eq!(fate(policy, false, true), Fate::Ended, "somebody else's window begins");
+            assert_eq!(EndPolicy::from_word(policy.word()), Some(policy));
+        }
+        assert_eq!(fate(EndPolicy::Stop, false, false), Fate::Ended);
+        assert_eq!(fate(EndPolicy::ExtendIfFree, true, false), Fate::Ended);
+        assert_eq!(fate(EndPolicy::ExtendIfFree, false, false), Fate::Left);
+        assert_eq!(fate(EndPolicy::Warn, true, false), Fate::Left);
+    }
+
+    #[test]
+    fn a_step_ends_after_now() {
+        let end = Timestamp(1_000_000);
+        assert_eq!(one_step_more(end, end - EXTEND_LEAD), end + EXTEND_STEP);
+        assert_eq!(one_step_more(end, end), end + EXTEND_STEP);
+        let late = end + Millis::hours(5);
+        let then = one_step_more(end, late);
+        assert!(then > late && then.since(late) <= EXTEND_STEP, "{then:?}");
+    }
+}

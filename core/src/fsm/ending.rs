@@ -1,0 +1,251 @@
+//! The ends of windows: those in use go on while nobody else wants their GPUs, those that nobody came for are given
+//! back, and what the fleet's rules say about both.
+//!
+//! Called by time, by agents' reports and by the handlers of the commands. Only a node's explicit word that nobody is
+//! there gives a window back: silence and doubt never do. Who was there by a silent node's last word counts as there.
+
+use super::{Fsm, Turn};
+use crate::ending::{
+    ENDING_SINCE, EXTEND_LEAD, EndPolicy, EndingCommand, GRACE_MAX, NO_SHOW_MAX, ReservationRules,
+    Seen, one_step_more,
+};
+use crate::event::Event;
+use crate::id::{LeaseId, ReservationId};
+use crate::lease::LeaseHolder;
+use crate::name::NodeName;
+use crate::node::Liveness;
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+use crate::reservation::{RESERVATION_LENGTH_MAX, Reservation, ReservationState};
+use crate::time::{Millis, Timestamp, Window};
+
+impl Fsm {
+    /// The rules for all reservations.
+    pub fn reservation_rules(&self) -> &ReservationRules {
+        &self.rules
+    }
+
+    /// Whether all members know them.
+    pub(crate) fn ends_by_rules(&self) -> bool {
+        self.cluster_version >= ENDING_SINCE
+    }
+
+    /// What happens at the end of this one.
+    pub fn at_end(&self, r: &Reservation) -> EndPolicy {
+        match self.ends_by_rules() {
+            true => r.at_end.unwrap_or(self.rules.at_end),
+            false => EndPolicy::Stop,
+        }
+    }
+
+    pub(super) fn apply_ending(
+        &mut self,
+        turn: &mut Turn<'_>,
+        command: &EndingCommand,
+    ) -> Result<Reply, Rejection> {
+        match command {
+            EndingCommand::SetRules { at_end, no_show, grace } => {
+                let before = self.rules;
+                let rules = ReservationRules {
+                    at_end: at_end.unwrap_or(before.at_end),
+                    no_show: no_show.unwrap_or(before.no_show),
+                    grace: grace.unwrap_or(before.grace),
+                };
+                self.set_rules(turn, rules)
+            }
+            EndingCommand::SetAtEnd { id, at_end } => self.set_at_end(turn, id, *at_end),
+        }
+    }
+
+    fn set_rules(
+        &mut self,
+        turn: &mut Turn<'_>,
+        rules: ReservationRules,
+    ) -> Result<Reply, Rejection> {
+        if rules.no_show > NO_SHOW_MAX {
+            return Err(Rejection::field("no_show", format!("at most {NO_SHOW_MAX}; 0 is never")));
+        }
+        if rules.grace > GRACE_MAX {
+            return Err(Rejection::field("grace", format!("at most {GRACE_MAX}")));
+        }
+        let before = std::mem::replace(&mut self.rules, rules);
+        if before != rules {
+            let by = turn.actor.display_name();
+            turn.say(Event::ReservationRulesSet { rules, before, by });
+        }
+        Ok(Reply::Done)
+    }
+
+    fn set_at_end(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &ReservationId,
+        at_end: EndPolicy,
+    ) -> Result<Reply, Rejection> {
+        let r = self.open_reservation(id)?;
+        if r.state == ReservationState::Ending {
+            let state = "ending".to_owned();
+            return Err(Rejection::AlreadyEnded { id: id.to_string(), state });
+        }
+        if r.at_end == Some(at_end) {
+            return Ok(Reply::Done);
+        }
+        let withdrawn = r.handed_out.as_ref().and_then(|given| given.withdrawn.clone());
+        if let Some(mut r) = self.reservations.get_mut(id) {
+            r.at_end = Some(at_end);
+        }
+        // Its node ends what is left there by itself, so it must know.
+        self.revise(turn, id, withdrawn);
+        let by = turn.actor.display_name();
+        turn.say(Event::ReservationAtEndSet { reservation: id.clone(), at_end, by });
+        Ok(Reply::Done)
+    }
+
+    /// When time next changes something about one that holds its lease. At once where it is to go on.
+    pub(super) fn active_due(&self, r: &Reservation) -> Timestamp {
+        let ends_at = r.window.ends_at;
+        let look = ends_at - EXTEND_LEAD;
+        let end = match self.at_end(r) {
+            EndPolicy::Stop | EndPolicy::Warn => ends_at,
+            EndPolicy::ExtendIfFree if look > self.now => look,
+            EndPolicy::ExtendIfFree if self.goes_on_until(r).is_some() => self.now,
+            EndPolicy::ExtendIfFree => ends_at,
+        };
+        self.no_show_at(r).map_or(end, |at| at.min(end))
+    }
+
+    /// Until when a window that ends goes on instead. For people only: jobs have limits of their own.
+    fn goes_on_until(&self, r: &Reservation) -> Option<Timestamp> {
+        let ends_at = r.window.ends_at;
+        let withdrawn = r.handed_out.as_ref().is_some_and(|given| given.withdrawn.is_some());
+        if self.at_end(r) != EndPolicy::ExtendIfFree
+            || r.state != ReservationState::Active
+            || ends_at - EXTEND_LEAD > self.now
+            || withdrawn
+            || !r.usage.used
+            || self.check_enabled(&r.owner).is_err()
+            || self.nodes.get(&r.node).is_some_and(|node| node.drain.is_some())
+        {
+            return None;
+        }
+        let longest = r.window.starts_at + RESERVATION_LENGTH_MAX;
+        let more = one_step_more(ends_at, self.now).min(longest);
+        if more <= ends_at {
+            return None;
+        }
+        let added = Window { starts_at: ends_at, ends_at: more };
+        let until = self.free_until(&r.id, &r.gpus, added);
+        (until > ends_at && until > self.now).then_some(until)
+    }
+
+    /// Windows in use that are about to end go on, where nobody else wants their GPUs.
+    pub(super) fn let_due_go_on(&mut self, turn: &mut Turn<'_>) {
+        let due: Vec<(ReservationId, Timestamp)> = self
+            .reservations
+            .open()
+            .filter_map(|r| Some((r.id.clone(), self.goes_on_until(r)?)))
+            .collect();
+        for (id, ends_at) in due {
+            if let Some(mut r) = self.reservations.get_mut(&id) {
+                r.window.ends_at = ends_at;
+            }
+            self.revise(turn, &id, None);
+            turn.say(Event::ReservationWentOn { reservation: id, ends_at });
+        }
+    }
+
+    /// When a window is given back because nobody came.
+    fn no_show_at(&self, r: &Reservation) -> Option<Timestamp> {
+        let since = r.usage.nobody_since?;
+        let heard = |node: &crate::node::Node| node.liveness == Liveness::Ready && !node.uncounted;
+        let waits = r.state == ReservationState::Active
+            && self.ends_by_rules()
+            && self.rules.no_show > Millis::ZERO
+            && !r.usage.came
+            && self.nodes.get(&r.node).is_some_and(heard);
+        waits.then(|| since.max(r.window.starts_at) + self.rules.no_show)
+    }
+
+    pub(super) fn release_no_shows(&mut self, turn: &mut Turn<'_>) {
+        let now = self.now;
+        let due: Vec<ReservationId> = self
+            .reservations
+            .open()
+            .filter(|r| self.no_show_at(r).is_some_and(|at| at <= now))
+            .map(|r| r.id.clone())
+            .collect();
+        let after = self.rules.no_show;
+        for id in due {
+            let Some(r) = self.reservations.get(&id) else { continue };
+            let (node, owner) = (r.node.clone(), r.owner.clone());
+            turn.say(Event::ReservationNotUsed { reservation: id.clone(), node, owner, after });
+            self.end_reservation(turn, &id, &format!("nobody came for {after}"));
+        }
+    }
+
+    /// What a node sees on the GPUs of a window.
+    pub(super) fn use_seen(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: &NodeName,
+        id: &ReservationId,
+        seen: Seen,
+        came: bool,
+    ) {
+        let now = self.now;
+        let known = self.reservations.get(id);
+        let Some(known) = known.filter(|r| r.node == *node && r.is_open()) else { return };
+        let granted = known.lease.as_ref().and_then(|lease| self.leases.get(lease));
+        let granted_at = granted.map_or(now, |lease| lease.granted_at);
+        let mut usage = known.usage.clone();
+        usage.came |= came || seen == Seen::Used;
+        usage.used = match seen {
+            Seen::Used => true,
+            Seen::Nobody { .. } | Seen::Others => false,
+            // Not seen to have gone.
+            Seen::Unclear => usage.used,
+        };
+        usage.nobody_since = match seen {
+            Seen::Nobody { since_ms } => Some((now - since_ms).max(granted_at)),
+            Seen::Used | Seen::Others | Seen::Unclear => None,
+        };
+        if usage.came && !known.usage.came {
+            let (reservation, node) = (id.clone(), node.clone());
+            turn.say(Event::ReservationUsed { reservation, node });
+        }
+        if usage != known.usage
+            && let Some(mut r) = self.reservations.get_mut(id)
+        {
+            r.usage = usage;
+        }
+    }
+
+    /// The agent went silent, or begins anew: that nobody is there must be said again. After a boot nobody is.
+    pub(super) fn forget_use(&mut self, node: &NodeName, rebooted: bool) {
+        let forgets = |r: &&Reservation| {
+            let usage = &r.usage;
+            r.node == *node && (usage.nobody_since.is_some() || (rebooted && usage.used))
+        };
+        let ids: Vec<ReservationId> =
+            self.reservations.open().filter(forgets).map(|r| r.id.clone()).collect();
+        for id in ids {
+            if let Some(mut r) = self.reservations.get_mut(&id) {
+                r.usage.nobody_since = None;
+                r.usage.used &= !rebooted;
+            }
+        }
+    }
+
+    /// A job is placed under the lease: somebody came.
+    pub(super) fn job_came(&mut self, parent: &LeaseId) {
+        // Logs of before give the state they gave.
+        if !self.ends_by_rules() {
+            return;
+        }
+        let Some(lease) = self.leases.get(parent) else { return };
+        let LeaseHolder::Reservation(id) = lease.holder.clone() else { return };
+        if let Some(mut r) = self.reservations.get_mut(&id) {
+            r.usage.came = true;
+        }
+    }
+}
