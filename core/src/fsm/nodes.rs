@@ -28,10 +28,10 @@ impl Fsm {
             return Err(Rejection::NodeIdentity { node: name.clone(), why });
         }
         let rebooted = known.facts.boot_id != facts.boot_id;
+        let uncounted = known.uncounted;
         self.forget_use(name, rebooted);
         if rebooted {
             let boot_id = facts.boot_id.clone();
-            let uncounted = known.uncounted;
             turn.say(Event::NodeRebooted { node: name.clone(), boot_id });
             // A backup does not know which boot it was that ended what: the node says so itself when it is asked.
             if !uncounted {

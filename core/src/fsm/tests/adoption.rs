@@ -189,7 +189,7 @@ fn a_job_that_seemed_to_be_over_goes_on_where_a_later_attempt_runs() {
     recount(&mut w, "titan02", vec![other, second.clone()], Vec::new());
     assert_eq!((w.state_of("a"), w.state_of("b")), ("starting", "stopping"));
     assert_eq!(w.fsm.job(&job("a")).unwrap().allocation, Some(second.allocation.clone()));
-    let desired = w.fsm.desired(&node("titan02"), &[again.clone()]);
+    let desired = w.fsm.desired(&node("titan02"), std::slice::from_ref(&again));
     let stops = |one: &crate::desired::DesiredAllocation| matches!(one.order, Order::Stop { .. });
     assert!(desired.allocations.iter().any(|one| one.id == again && stops(one)), "{desired:?}");
     assert!(desired.allocations.iter().any(|one| one.id == second.allocation && !stops(one)));
