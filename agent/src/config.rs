@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fleet_core::ending::ForeignUse;
 use fleet_core::name::NodeName;
 use fleet_daemon::config_file::{self, ConfigError};
 use fleet_daemon::log_filter::LogFilter;
@@ -96,6 +97,7 @@ struct RawEnforce {
     cgroup: Option<String>,
     exempt_users: Vec<String>,
     exempt_groups: Vec<String>,
+    foreign: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -163,6 +165,8 @@ pub struct EnforceConfig {
     /// Who passes without a reservation.
     pub exempt_users: Vec<String>,
     pub exempt_groups: Vec<String>,
+    /// What is done about processes on a GPU that nobody leased to their user.
+    pub foreign: ForeignUse,
 }
 
 /// How GPUs are looked at.
@@ -310,7 +314,14 @@ fn cgroup_parent(said: Option<String>, problems: &mut Vec<String>) -> String {
 }
 
 fn enforce(raw: RawEnforce, problems: &mut Vec<String>) -> EnforceConfig {
-    let RawEnforce { cgroup, exempt_users, exempt_groups } = raw;
+    let RawEnforce { cgroup, exempt_users, exempt_groups, foreign } = raw;
+    let foreign = foreign.map_or(Some(ForeignUse::default()), |word| {
+        let known = ForeignUse::from_word(&word);
+        if known.is_none() {
+            problems.push(format!("enforce.foreign: {word:?} must be warn or stop"));
+        }
+        known
+    });
     let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
     if let Some(path) = cgroup.as_ref().filter(|path| !path.split('/').all(plain)) {
         problems.push(format!("enforce.cgroup: {path:?} must be a plain path below the root"));
@@ -325,7 +336,8 @@ fn enforce(raw: RawEnforce, problems: &mut Vec<String>) -> EnforceConfig {
             problems.push(format!("{field}: {} names, at most {EXEMPT_MAX}", names.len()));
         }
     }
-    EnforceConfig { cgroup, exempt_users, exempt_groups }
+    let foreign = foreign.unwrap_or_default();
+    EnforceConfig { cgroup, exempt_users, exempt_groups, foreign }
 }
 
 fn timings(raw: &RawCheckpoints, numbers: &mut Numbers<'_>) -> Timings {
@@ -406,7 +418,7 @@ mod tests {
     fn all_problems_are_said_at_once() {
         let text = "name = \"A b\"\nstate_dir = \"x\"\ncontrollers = [\"here\"]\n\
                     cgroup_parent = \"../up\"\nlog_level = \"loud\"\nmonitoring_listen = \"9\"\n[gpu]\nsample_interval_ms = 0\n[jobs]\nmemory_bytes = 1\n\
-                    [enforce]\ncgroup = \"/a/../b\"\nexempt_groups = [\"\"]";
+                    [enforce]\ncgroup = \"/a/../b\"\nexempt_groups = [\"\"]\nforeign = \"end\"";
         let said = problem(text);
         for field in [
             "name",
@@ -419,6 +431,7 @@ mod tests {
             "jobs.memory_bytes",
             "enforce.cgroup",
             "enforce.exempt_groups",
+            "enforce.foreign",
         ] {
             assert!(said.contains(field), "{field}: {said}");
         }

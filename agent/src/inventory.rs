@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fleet_core::desired::DesiredLease;
+use fleet_core::ending::ForeignUse;
 use fleet_core::gpu::{Gpu, GpuLink, short_model};
 use fleet_core::id::AllocationId;
 use fleet_core::lease::LeaseHolder;
@@ -25,7 +26,7 @@ use crate::allocations::{Node, Registry};
 use crate::clock;
 use crate::enroll::Machine;
 use crate::gpu::{DriverState, GpuSnapshot, GpuState, Observed};
-use crate::holders::Usages;
+use crate::holders::{self, Doom, Evictor, Found, Usages};
 use crate::leases::{Floors, Foreign, foreign_processes, process};
 use crate::link::Outbox;
 
@@ -34,8 +35,6 @@ const DIRTY_LOOKS: u32 = 2;
 /// Memory kept for the system: this part of all, within these bounds.
 const RESERVE_DIVISOR: u64 = 20;
 const RESERVE_BYTES: (u64, u64) = (256 << 20, 8 << 30);
-/// How long the name service may take to name a uid, for display only.
-const NAME_MAX: Duration = Duration::from_secs(2);
 /// Names that are remembered.
 const NAMES_MAX: usize = 4_096;
 /// How long the first inventory may take before the node says it has none yet.
@@ -63,6 +62,8 @@ pub struct Inventory {
     dirty: BTreeMap<GpuUuid, u32>,
     /// Since when which process is on a GPU without a lease.
     foreign: BTreeMap<(GpuUuid, u32), Timestamp>,
+    /// Ends them, where the configuration says so.
+    evictor: Evictor,
     names: HashMap<u32, String>,
     facts: watch::Sender<NodeFacts>,
     measured: watch::Sender<Vec<v1::MeasuredGpu>>,
@@ -134,6 +135,7 @@ impl Inventory {
             base,
             dirty,
             foreign,
+            evictor: Evictor::default(),
             names,
             facts,
             measured,
@@ -223,19 +225,62 @@ impl Inventory {
     async fn dirt(&mut self, snapshot: &Arc<GpuSnapshot>) -> BTreeMap<GpuUuid, String> {
         let Some(leases) = self.leases.borrow().clone() else { return BTreeMap::new() };
         let mut found = BTreeMap::new();
+        let mut strays = Vec::new();
         for state in &snapshot.gpus {
             let uuid = &state.info.uuid;
             let on_it: Vec<&DesiredLease> =
                 leases.iter().filter(|lease| lease.gpus.contains(uuid)).collect();
             let attempts = self.registry.on_gpu(uuid);
-            let why = self.dirt_on(snapshot, state, &on_it, attempts).await;
+            let why = self.dirt_on(snapshot, state, &on_it, attempts, &mut strays).await;
             let looks = self.dirty.entry(uuid.clone()).or_default();
             *looks = if why.is_some() { looks.saturating_add(1) } else { 0 };
             if let Some(why) = why.filter(|_| *looks >= DIRTY_LOOKS) {
                 found.insert(uuid.clone(), why);
             }
         }
+        self.end_strays(&strays).await;
         found
+    }
+
+    /// Ends those who use a GPU that nobody leased to them, where the node is told so.
+    async fn end_strays(&mut self, strays: &[Found]) {
+        let doom = self.node.holders.orders().doom(true);
+        if self.node.config.enforce.foreign == ForeignUse::Warn || doom == Doom::Left {
+            self.evictor = Evictor::default();
+            return;
+        }
+        let Some(spared) = self.node.spared() else { return };
+        for (step, holders) in self.evictor.turn(strays, doom, &spared, Instant::now()) {
+            let holders = holders::named(holders).await;
+            for holder in &holders {
+                tracing::warn!(gpu = %holder.gpu, %holder, ?step, "on a GPU without a lease");
+            }
+            self.outbox.holders(None, step, holders);
+        }
+    }
+
+    /// Those of them that are ended: not who has any lease on the GPU, nor those who are left after a window, which is
+    /// the business of its lease; nobody while it is not known who the lessees are.
+    async fn strays(
+        &self,
+        gpu: &GpuUuid,
+        foreign: &[Foreign],
+        leases: &[&DesiredLease],
+    ) -> Vec<Found> {
+        let mut lessees = Vec::new();
+        for lease in leases {
+            if lease.ending && matches!(lease.holder, LeaseHolder::Reservation(_)) {
+                return Vec::new();
+            }
+            match self.node.users.resolve(lease.owner.as_str(), None).await {
+                Ok(user) => lessees.push(user.uid),
+                Err(_) => return Vec::new(),
+            }
+        }
+        let processes = foreign.iter().filter_map(|one| one.found.clone());
+        let strays =
+            processes.filter(|one| !lessees.contains(&one.uid) && !lessees.contains(&one.real_uid));
+        strays.map(|process| Found { gpu: gpu.clone(), process }).collect()
     }
 
     async fn dirt_on(
@@ -244,6 +289,7 @@ impl Inventory {
         state: &GpuState,
         leases: &[&DesiredLease],
         attempts: Vec<AllocationId>,
+        strays: &mut Vec<Found>,
     ) -> Option<String> {
         let processes = state.telemetry.processes.value()?;
         let uuid = &state.info.uuid;
@@ -251,6 +297,7 @@ impl Inventory {
         let seen_before = self.note_foreign(uuid, &foreign);
         // The driver's list is a moment older than /proc: who has just ended is in the one and not the other.
         foreign.retain(|one| one.found.is_some() || seen_before.contains(&one.pid));
+        strays.extend(self.strays(uuid, &foreign, leases).await);
         if !foreign.is_empty() {
             let named: Vec<String> = foreign.iter().map(ToString::to_string).collect();
             return Some(format!("used without a lease by {}", named.join(", ")));
@@ -342,12 +389,7 @@ impl Inventory {
         if let Some(name) = self.names.get(&uid) {
             return name.clone();
         }
-        let ask = spawn_blocking(move || {
-            let found = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid));
-            found.ok().flatten().map(|user| user.name)
-        });
-        let answer = timeout(NAME_MAX, ask).await.ok().and_then(Result::ok).flatten();
-        let name = answer.unwrap_or_else(|| uid.to_string());
+        let name = holders::name_of(uid).await.unwrap_or_else(|| uid.to_string());
         if self.names.len() >= NAMES_MAX {
             self.names.clear();
         }

@@ -10,7 +10,7 @@ use crate::access::AccessCommand;
 use crate::actor::Actor;
 use crate::allocation::{EndReport, StopWhy};
 use crate::authority::{AuthorityCommand, ROTATION_SINCE};
-use crate::ending::{ENDING_SINCE, EndPolicy, EndingCommand, Seen};
+use crate::ending::{ENDING_SINCE, EndPolicy, EndingCommand, Holder, HolderStep, Seen};
 use crate::health::Condition;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
@@ -183,6 +183,13 @@ pub enum Report {
         /// Somebody was there at any time.
         came: bool,
     },
+    /// Who holds GPUs that are not theirs, or not any more, and what was done about it.
+    Holders {
+        /// Whose time is over; none where nobody leased the GPU to them.
+        reservation: Option<ReservationId>,
+        step: HolderStep,
+        holders: Vec<Holder>,
+    },
 }
 
 impl Report {
@@ -199,7 +206,7 @@ impl Report {
             | Report::Found(_)
             | Report::Holdings { .. } => 1,
             Report::Window(_) | Report::StoppedAlone { .. } | Report::Enforcement(_) => AHEAD_SINCE,
-            Report::Use { .. } => ENDING_SINCE,
+            Report::Use { .. } | Report::Holders { .. } => ENDING_SINCE,
         }
     }
 }
@@ -428,6 +435,7 @@ impl Command {
                 | Report::StoppedAlone { .. } => true,
                 Report::Enforcement(_)
                 | Report::Use { .. }
+                | Report::Holders { .. }
                 | Report::Started { .. }
                 | Report::DeferralTaken { .. }
                 | Report::Checkpoint { .. } => false,

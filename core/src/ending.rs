@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::ReservationId;
+use crate::name::GpuUuid;
 use crate::time::{Millis, Timestamp};
 
 /// Cluster version from which on windows end by these rules; before, each ends when its time is over.
@@ -145,6 +146,62 @@ impl Usage {
     pub fn is_unknown(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// Most holders that are named at a time.
+pub const HOLDERS_MAX: usize = 16;
+
+/// A process that holds a GPU, as its node saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    pub gpu: GpuUuid,
+    pub pid: u32,
+    pub uid: u32,
+    /// As the node's name service has it; the number where it does not.
+    pub user: String,
+    pub command: String,
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (pid {}) of {}", self.command, self.pid, self.user)
+    }
+}
+
+/// What a node does about those who use a GPU that nobody leased to them, where it holds people to their reservations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ForeignUse {
+    /// Says so.
+    #[default]
+    Warn,
+    /// Ends them, after a grace.
+    Stop,
+}
+
+impl ForeignUse {
+    /// The word people type and see.
+    pub fn word(self) -> &'static str {
+        match self {
+            ForeignUse::Warn => "warn",
+            ForeignUse::Stop => "stop",
+        }
+    }
+
+    /// What people name by this word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        [ForeignUse::Warn, ForeignUse::Stop].into_iter().find(|policy| policy.word() == word)
+    }
+}
+
+/// What was done about holders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HolderStep {
+    /// Named, and left alone.
+    Left,
+    Asked,
+    Killed,
 }
 
 /// What becomes of the processes that are left on the GPUs of a window that is over.

@@ -9,7 +9,7 @@ use crate::access::AccessEvent;
 use crate::allocation::AttemptEnd;
 use crate::authority::AuthorityEvent;
 use crate::controller::Controller;
-use crate::ending::{EndPolicy, ReservationRules};
+use crate::ending::{EndPolicy, Holder, HolderStep, ReservationRules};
 use crate::health::Severity;
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
 use crate::lease::Epoch;
@@ -239,6 +239,14 @@ pub enum Event {
         reservation: ReservationId,
         ends_at: Timestamp,
     },
+    /// On GPUs that are not theirs, or not any more.
+    HoldersSeen {
+        node: NodeName,
+        /// Whose time is over; none where nobody leased the GPUs.
+        reservation: Option<ReservationId>,
+        step: HolderStep,
+        holders: Vec<Holder>,
+    },
     /// Given back: nobody came.
     ReservationNotUsed {
         reservation: ReservationId,
@@ -445,6 +453,12 @@ impl Event {
                 objects.extend(gpus.iter().map(ToString::to_string));
                 objects
             }
+            E::HoldersSeen { node, reservation, holders, .. } => {
+                let mut objects = vec![node.to_string()];
+                objects.extend(reservation.iter().map(ToString::to_string));
+                objects.extend(holders.iter().map(|holder| holder.gpu.to_string()));
+                objects
+            }
             E::NodeCounted { node } => vec![node.to_string()],
             E::JobPlaced { job, allocation, node, gpus, .. }
             | E::AttemptAdopted { job, allocation, node, gpus, .. } => {
@@ -620,6 +634,20 @@ impl std::fmt::Display for Event {
             }
             E::ReservationAtEndSet { at_end, by, .. } => {
                 write!(f, "at its end {}, by {by}", at_end.word())
+            }
+            E::HoldersSeen { node, reservation, step, holders } => {
+                let step = match step {
+                    HolderStep::Left => "is left alone",
+                    HolderStep::Asked => "is asked to end",
+                    HolderStep::Killed => "did not end when asked, and is killed",
+                };
+                let whose = match reservation {
+                    Some(_) => "after the end of the reservation",
+                    None => "without a lease",
+                };
+                let named: Vec<String> =
+                    holders.iter().map(|holder| format!("{holder} on {}", holder.gpu)).collect();
+                write!(f, "{node}, {whose}: {} {step}", named.join(", "))
             }
             E::ReservationUsed { node, .. } => write!(f, "its GPUs on {node} are in use"),
             E::ReservationWentOn { .. } => {

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ending::EndPolicy;
+use crate::ending::{EndPolicy, ForeignUse};
 use crate::id::{LeaseId, ReservationId};
 use crate::lease::Epoch;
 use crate::name::{GpuUuid, UserName};
@@ -151,6 +151,9 @@ pub struct Enforced {
     /// Why it is not what was ordered, or not sure to be in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// What it does about those who use a GPU without a lease, by its configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign: Option<ForeignUse>,
 }
 
 /// How root set the switch on a node, and why.

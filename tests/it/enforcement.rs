@@ -18,11 +18,11 @@ use fleet_tests::steps::Steps;
 use fleet_tests::wait::{self, LATER, POLL_COMMAND, SOON};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
-const NODE: &str = "titan01";
+pub(crate) const NODE: &str = "titan01";
 const NVIDIA: u64 = 195;
 /// Users that every machine has: one with reservations, one without.
-const LESSEE: (&str, u32) = ("daemon", 1);
-const STRANGER: (&str, u32) = ("games", 5);
+pub(crate) const LESSEE: (&str, u32) = ("daemon", 1);
+pub(crate) const STRANGER: (&str, u32) = ("games", 5);
 /// How long before its start, or its end, that is said.
 const AHEAD: Duration = Duration::from_secs(15);
 
@@ -174,7 +174,12 @@ fn who_has_no_reservation_is_kept_out() -> Result<()> {
     lab.conclude(steps)
 }
 
-fn reserve(lab: &Lab, (user, _): (&str, u32), gpu: u32, more: &[&str]) -> Result<String> {
+pub(crate) fn reserve(
+    lab: &Lab,
+    (user, _): (&str, u32),
+    gpu: u32,
+    more: &[&str],
+) -> Result<String> {
     let gpu = format!("{NODE}:{gpu}");
     let words = ["reserve", "--for", user, "--gpu", &gpu];
     let words: Vec<&str> = words.iter().chain(more).copied().collect();
@@ -197,10 +202,10 @@ fn gate(lab: &Lab, verb: &str) -> Result<Ran> {
     agent(lab, &["gate", verb])
 }
 
-fn use_gpu(lab: &Lab, processes: Vec<Process>) -> Result<()> {
+pub(crate) fn use_gpu(lab: &Lab, gpu: usize, processes: Vec<Process>) -> Result<()> {
     let file = ControlFile::new(lab.dev_file()?.node(NODE)?.gpu_control.clone());
     let change = |control: &mut Control| {
-        if let Some(gpu) = control.gpus.get_mut(2) {
+        if let Some(gpu) = control.gpus.get_mut(gpu) {
             gpu.faults.processes = processes;
         }
     };
@@ -216,7 +221,7 @@ fn preview(lab: &Lab) -> Result<()> {
     let mut stranger = command.spawn()?;
     let pid = stranger.id();
     let one = Process { pid, memory_bytes: 1 << 30, kind: ProcessKind::Compute };
-    let seen = use_gpu(lab, vec![one]).and_then(|()| {
+    let seen = use_gpu(lab, 2, vec![one]).and_then(|()| {
         let line = format!("{NODE}:2 {} sleep ({pid})", STRANGER.0);
         wait::until("the preview names the stranger", SOON, POLL_COMMAND, || {
             let said = lab.output(&["node", "enforce", NODE, "on", "--dry-run"])?;
@@ -232,7 +237,7 @@ fn preview(lab: &Lab) -> Result<()> {
     stranger.kill()?;
     stranger.wait()?;
     seen?;
-    use_gpu(lab, Vec::new())?;
+    use_gpu(lab, 2, Vec::new())?;
     lab.gpus_free(3, SOON)
 }
 
@@ -268,7 +273,7 @@ fn confirmed(lab: &Lab, id: &str) -> Result<()> {
     })
 }
 
-fn ends_soon(lab: &Lab, id: &str) -> Result<()> {
+pub(crate) fn ends_soon(lab: &Lab, id: &str) -> Result<()> {
     lab.output(&["extend", id, "--until", &ahead()])?;
     confirmed(lab, id)
 }

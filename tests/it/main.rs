@@ -23,6 +23,7 @@ mod crash_loops;
 mod crashes;
 mod disks;
 mod door;
+mod ending;
 mod enforcement;
 mod eviction;
 mod first_run;

@@ -80,6 +80,9 @@ pub struct Book {
     /// How windows end, as a controller last said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<ReservationRules>,
+    /// How people are held to their reservations here, as an admin last said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforce: Option<Enforcement>,
 }
 
 /// What of a document was new.
@@ -187,6 +190,10 @@ impl Book {
         let mut taken = Taken::default();
         if desired.rules.is_some() && desired.rules != self.rules {
             self.rules = desired.rules;
+            taken.windows = true;
+        }
+        if desired.enforce.is_some() && desired.enforce != self.enforce {
+            self.enforce = desired.enforce;
             taken.windows = true;
         }
         for told in &desired.windows {

@@ -12,6 +12,7 @@ pub mod book;
 pub mod clock;
 mod line;
 mod local;
+mod over;
 mod store;
 
 pub use book::{Book, Refused, Step};

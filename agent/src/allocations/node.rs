@@ -10,7 +10,7 @@ use crate::checkpoint::Timings;
 use crate::config::Config;
 use crate::gate;
 use crate::gpu;
-use crate::holders;
+use crate::holders::{self, Spared};
 use crate::image::ImageStore;
 use crate::reconcile::Epochs;
 use crate::runtime::{DiscoverError, discover};
@@ -92,6 +92,14 @@ impl Node {
             starts: Semaphore::new(STARTS_AT_ONCE_MAX),
             runtime: Mutex::default(),
         }
+    }
+
+    /// Whose processes are never ended; none before the name service has said who is exempt.
+    pub fn spared(&self) -> Option<Spared> {
+        let exempt = self.gate.state().borrow().exempt.clone()?;
+        // Root in any case.
+        let below = if self.config.allow_system_users { 1 } else { self.config.min_uid.max(1) };
+        Some(Spared { below, uids: exempt.uids, gids: exempt.gids })
     }
 
     /// The OCI runtime. Looked for until there is one: a node without can still be observed. Blocks

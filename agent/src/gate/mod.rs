@@ -55,6 +55,15 @@ pub struct State {
     pub admitted: BTreeSet<(UserName, GpuUuid)>,
     /// How often somebody was denied, or would have been, since the agent started.
     pub denials: u64,
+    /// Who passes without a lease, by number; none before the name service was asked.
+    pub exempt: Option<Exempt>,
+}
+
+/// Uids and gids that pass everywhere.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Exempt {
+    pub uids: BTreeSet<u32>,
+    pub gids: BTreeSet<u32>,
 }
 
 impl State {

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use super::kernel::{self, Denied, Gate, GateError, Site, Wish};
 use super::rules::{Rule, Rules};
-use super::{Ends, State, Wanted};
+use super::{Ends, Exempt, State, Wanted};
 use crate::allocations::chain;
 use crate::config::EnforceConfig;
 use crate::filter::{NVIDIA_MAJOR_USUAL, NvidiaMajors};
@@ -59,13 +59,6 @@ pub(super) fn cards_major() -> u32 {
     majors.cards.unwrap_or(NVIDIA_MAJOR_USUAL)
 }
 
-/// Uids and gids that pass everywhere.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Exempt {
-    uids: BTreeSet<u32>,
-    gids: BTreeSet<u32>,
-}
-
 /// What came of asking the name service for a user.
 #[derive(Debug)]
 enum Uid {
@@ -87,7 +80,9 @@ pub struct Task {
     /// Names that are being looked up.
     asked: BTreeSet<UserName>,
     exempt_at: Option<Instant>,
-    exempting: JoinSet<Exempt>,
+    /// The name service was asked for them, by this agent.
+    exempt_known: bool,
+    exempting: JoinSet<Option<Exempt>>,
     /// Counts as they were last.
     denials: BTreeMap<Denied, u64>,
     logged: BTreeMap<Denied, Instant>,
@@ -111,6 +106,7 @@ impl Task {
             lookups: JoinSet::new(),
             asked: BTreeSet::new(),
             exempt_at: None,
+            exempt_known: false,
             exempting: JoinSet::new(),
             denials: BTreeMap::new(),
             logged: BTreeMap::new(),
@@ -129,8 +125,9 @@ impl Task {
                 changed = self.parts.ends.wanted.changed() => if changed.is_err() { return },
                 Some(found) = self.lookups.join_next() => self.found(found.ok()),
                 Some(exempt) = self.exempting.join_next() => {
-                    if let Ok(Exempt { uids, gids }) = exempt {
+                    if let Ok(Some(Exempt { uids, gids })) = exempt {
                         (self.rules.exempt_uids, self.rules.exempt_gids) = (uids, gids);
+                        self.exempt_known = true;
                     }
                 }
                 () = sleep(wait) => {}
@@ -222,18 +219,17 @@ impl Task {
         self.exempt_at = Some(Instant::now());
         if exempt_users.is_empty() && exempt_groups.is_empty() {
             (self.rules.exempt_uids, self.rules.exempt_gids) = Default::default();
+            self.exempt_known = true;
             return;
         }
         let (users, groups) = (exempt_users.clone(), exempt_groups.clone());
-        let before =
-            Exempt { uids: self.rules.exempt_uids.clone(), gids: self.rules.exempt_gids.clone() };
         self.exempting.spawn(async move {
             let asked = spawn_blocking(move || exempt(&users, &groups));
             match timeout(EXEMPT_MAX, asked).await {
-                Ok(Ok(found)) => found,
+                Ok(Ok(found)) => Some(found),
                 Ok(Err(_)) | Err(_) => {
                     tracing::warn!("the name service does not say who is exempt; as before");
-                    before
+                    None
                 }
             }
         });
@@ -336,10 +332,13 @@ impl Task {
         let problem = refused.or(unknown);
         let rules = self.rules.rules.iter();
         let admitted = rules.map(|rule| (rule.owner.clone(), rule.gpu.clone())).collect();
+        let Rules { exempt_uids: uids, exempt_gids: gids, .. } = self.rules.clone();
+        let exempt = self.exempt_known.then_some(Exempt { uids, gids });
         self.parts.ends.state.send_if_modified(|state| {
             let denials = state.denials + denials;
-            let enforced = Some(Enforced { mode, problem });
-            let new = State { enforced, admitted, denials };
+            let enforced =
+                Some(Enforced { mode, problem, foreign: Some(self.parts.config.foreign) });
+            let new = State { enforced, admitted, denials, exempt };
             let changed = *state != new;
             *state = new;
             changed

@@ -1,22 +1,88 @@
-//! People on the GPUs: whether they use the windows they have.
+//! People on the GPUs: whether they use the windows they have, and what becomes of those whose time is over.
 //!
 //! - [`usage`]: what is seen on the GPUs of each open window; told to the controllers, for which a window in use goes on
 //!   and one that nobody came for is given back.
+//! - [`evict`]: names who is left on a GPU that is not theirs any more, asks them to end, and ends them. `pidfd` is how a
+//!   signal reaches the process that is meant and no other.
 //!
 //! The reconcile task says what is to be done ([`Handle::order`]). Nothing here decides whose a GPU is.
 
+pub mod evict;
+mod pidfd;
 pub mod usage;
 
-use fleet_core::ending::ReservationRules;
-use tokio::sync::watch;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use fleet_core::ending::{Holder, ReservationRules};
+use fleet_core::id::{LeaseId, ReservationId};
+use fleet_core::name::UserName;
+use fleet_core::window::Enforcement;
+use nix::unistd::{Uid, User};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+pub use evict::{Doom, Evictor, Found};
 pub use usage::Usages;
+
+use crate::leases::Process;
+
+/// How long the name service may take to name a uid, for display only.
+const NAME_MAX: Duration = Duration::from_secs(2);
+
+/// Whose processes are never ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Spared {
+    /// Root, and the system's users below this number.
+    pub below: u32,
+    /// Those that pass the gate anyway.
+    pub uids: BTreeSet<u32>,
+    pub gids: BTreeSet<u32>,
+}
+
+impl Spared {
+    /// By who started it, as the gate does.
+    #[must_use]
+    pub fn covers(&self, process: &Process) -> bool {
+        process.real_uid < self.below
+            || self.uids.contains(&process.real_uid)
+            || self.gids.contains(&process.real_gid)
+    }
+}
+
+/// A window that is over, and whose GPUs are not proven empty yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Over {
+    pub reservation: ReservationId,
+    /// Who is left is ended.
+    pub ends: bool,
+    /// Whose own the next window on all of its GPUs is: they may stay.
+    pub heir: Option<UserName>,
+}
 
 /// What the reconcile task knows of how windows end here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Orders {
     /// The fleet's rules; none before a controller gave any.
     pub rules: Option<ReservationRules>,
+    /// How people are held to their reservations here: nobody is ended unless it is `On`.
+    pub mode: Option<Enforcement>,
+    /// By lease.
+    pub over: BTreeMap<LeaseId, Over>,
+}
+
+impl Orders {
+    /// What becomes of those who are left.
+    #[must_use]
+    pub fn doom(&self, ends: bool) -> Doom {
+        match self.rules {
+            Some(rules) if ends && self.mode == Some(Enforcement::On) => {
+                Doom::Ended { grace: Duration::from_millis(rules.grace.0) }
+            }
+            Some(_) | None => Doom::Left,
+        }
+    }
 }
 
 /// What others hold of the orders. Cheap to clone.
@@ -41,9 +107,32 @@ impl Handle {
         });
     }
 
+    /// About one lease; none where it is no window's, or not over.
+    #[must_use]
+    pub fn over(&self, lease: &LeaseId) -> Option<Over> {
+        self.0.borrow().over.get(lease).cloned()
+    }
+
     /// As it was said last.
     #[must_use]
     pub fn orders(&self) -> Orders {
         self.0.borrow().clone()
     }
+}
+
+/// A uid's name, where the name service knows it and answers in time.
+pub async fn name_of(uid: u32) -> Option<String> {
+    let ask = spawn_blocking(move || User::from_uid(Uid::from_raw(uid)).ok().flatten());
+    let answer = timeout(NAME_MAX, ask).await.ok().and_then(Result::ok).flatten();
+    answer.map(|user| user.name)
+}
+
+/// Fills in the names.
+pub async fn named(mut holders: Vec<Holder>) -> Vec<Holder> {
+    for holder in &mut holders {
+        if let Some(name) = name_of(holder.uid).await {
+            holder.user = name;
+        }
+    }
+    holders
 }

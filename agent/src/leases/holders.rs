@@ -21,6 +21,11 @@ const DESCRIPTORS_MAX: usize = 65_536;
 pub struct Process {
     pub pid: u32,
     pub uid: u32,
+    /// Who started it, whatever it has become.
+    pub real_uid: u32,
+    pub real_gid: u32,
+    /// When, in ticks since boot: with its number, that is this process and no other.
+    pub started: u64,
     pub name: String,
     /// Its control groups, as the kernel lists them.
     pub cgroups: String,
@@ -41,6 +46,13 @@ impl Process {
         self.cgroups.split(['/', '\n']).any(|part| part == id.as_str() || part == unit)
     }
 
+    /// As it was called; its name where that cannot be read.
+    pub fn command(&self) -> String {
+        let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if line.trim().is_empty() { self.name.clone() } else { line.trim().to_owned() }
+    }
+
     /// Whether it is one of the administrator's own, or ours.
     pub fn is_baseline(&self, names: &[String]) -> bool {
         let Some((exe, of_root)) = &self.exe else { return false };
@@ -53,7 +65,14 @@ impl Process {
 /// What `/proc` says of a process; `None` when there is none.
 pub fn process(pid: u32) -> Option<Process> {
     let dir = Path::new("/proc").join(pid.to_string());
+    let started = started_ticks(pid)?;
     let uid = fs::metadata(&dir).ok()?.uid();
+    let status = fs::read_to_string(dir.join("status")).unwrap_or_default();
+    let real = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        line.split_ascii_whitespace().next()?.parse().ok()
+    };
+    let (real_uid, real_gid) = (real("Uid:").unwrap_or(uid), real("Gid:").unwrap_or(0));
     let name = fs::read_to_string(dir.join("comm")).unwrap_or_default();
     let cgroups = fs::read_to_string(dir.join("cgroup")).unwrap_or_default();
     let exe = fs::read_link(dir.join("exe")).ok().map(|path| {
@@ -61,7 +80,15 @@ pub fn process(pid: u32) -> Option<Process> {
         (path, of_root)
     });
     let name = name.trim().chars().filter(|c| !c.is_control()).collect();
-    Some(Process { pid, uid, name, cgroups, exe })
+    Some(Process { pid, uid, real_uid, real_gid, started, name, cgroups, exe })
+}
+
+/// When a process began, in ticks since boot: field 22 of `/proc/PID/stat`. `None` when there is none.
+pub fn started_ticks(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold spaces and parentheses itself.
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// A process on a GPU that nothing explains. Some drivers list pids that do not exist.

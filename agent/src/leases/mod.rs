@@ -1,7 +1,8 @@
 //! Releasing GPUs: a lease that is over is given back only when its GPUs are proven empty.
 //!
 //! - [`prove`]: one task per lease that ends; it asks the driver and `/proc` until both say "nobody", ends
-//!   what is left of the lease's own attempts by their cgroups, and touches nobody else's processes.
+//!   what is left of the lease's own attempts by their cgroups, and leaves people's processes to
+//!   [`crate::holders`].
 //! - [`holders`]: who has a GPU open. [`floors`]: how much memory an idle GPU shows.
 //!
 //! A GPU that is lost or does not answer is never released here: nothing about it is proven.
@@ -11,5 +12,7 @@ mod holders;
 mod prove;
 
 pub use floors::Floors;
-pub use holders::{Foreign, Process, by_descriptor, by_descriptors, foreign_processes, process};
+pub use holders::{
+    Foreign, Process, by_descriptor, by_descriptors, foreign_processes, process, started_ticks,
+};
 pub use prove::{Proof, prove};

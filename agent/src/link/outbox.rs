@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fleet_core::allocation::{EndReport, StopWhy};
 use fleet_core::command::Report;
-use fleet_core::ending::Seen;
+use fleet_core::ending::{Holder, HolderStep, Seen};
 use fleet_core::health::Condition;
 use fleet_core::holdings::{FoundAttempt, HeldReservation};
 use fleet_core::id::{AllocationId, LeaseId, ReservationId};
@@ -25,6 +25,9 @@ use crate::checkpoint::CheckpointSeen;
 const BATCH_MAX: usize = 500;
 /// Checkpoints of one attempt that wait to be said; of more, the oldest are left out.
 const CHECKPOINTS_MAX: usize = 64;
+
+/// Reports about holders that wait to be said; the log has them all.
+const HOLDERS_WAITING_MAX: usize = 256;
 
 /// What a report is about: a later one of the same key takes its place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,6 +45,7 @@ enum Key {
     StoppedAlone(AllocationId),
     Enforcement(Timestamp),
     Use(ReservationId),
+    Holders(u64),
 }
 
 #[derive(Debug)]
@@ -254,6 +258,23 @@ impl Outbox {
         self.put(Key::Use(id.clone()), report);
     }
 
+    /// Who is on GPUs that are not theirs, and what was done about it: said once.
+    pub fn holders(
+        &self,
+        reservation: Option<ReservationId>,
+        step: HolderStep,
+        holders: Vec<Holder>,
+    ) {
+        let mut state = self.state();
+        let waiting = state.places.keys().filter(|key| matches!(key, Key::Holders(_))).count();
+        if waiting < HOLDERS_WAITING_MAX {
+            let key = Key::Holders(state.next);
+            state.put(key, Report::Holders { reservation, step, holders });
+        }
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
     /// The window is not open any more.
     pub fn drop_use(&self, id: &ReservationId) {
         self.state().take_out(&Key::Use(id.clone()));
@@ -360,7 +381,8 @@ impl Outbox {
                 Some(entry) => {
                     entry.said = true;
                     entry.refused = refused;
-                    matches!(entry.key, Key::Found(_) | Key::Holdings).then(|| entry.key.clone())
+                    matches!(entry.key, Key::Found(_) | Key::Holdings | Key::Holders(_))
+                        .then(|| entry.key.clone())
                 }
                 None => None,
             };

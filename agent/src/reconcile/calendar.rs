@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
 
 use super::plan::Action;
-use super::table::{Phase, Row};
+use super::table::{Phase, Release, Row};
 use super::task::Reconciler;
 use crate::ahead::book::Stage;
 use crate::ahead::{
@@ -237,8 +237,7 @@ impl Reconciler {
     pub(super) fn keep_calendar(&mut self) {
         self.advance_calendar();
         self.want_gate();
-        let rules = self.calendar.book.rules;
-        self.parts.node.holders.order(Orders { rules });
+        self.order_about_holders();
     }
 
     fn advance_calendar(&mut self) {
@@ -281,6 +280,19 @@ impl Reconciler {
             self.calendar.dirty |= !gone.is_empty();
         }
         self.store_calendar();
+    }
+
+    /// Says what becomes of those who are left on GPUs whose window is over.
+    fn order_about_holders(&self) {
+        let book = &self.calendar.book;
+        let releases = &self.table.releases;
+        let proving = |lease: &LeaseId| {
+            releases.get(lease).is_some_and(|(_, release)| *release == Release::Proving)
+        };
+        let over = self.calendar.now().map(|now| book.over(now, proving)).unwrap_or_default();
+        // Root's switch on the node lowers what an admin ordered.
+        let mode = book.enforce.map(|ordered| ordered.at_most(book.enforcement()));
+        self.parts.node.holders.order(Orders { rules: book.rules, mode, over });
     }
 
     /// Says who may open which GPU now: whose windows are open, and whose jobs have it.

@@ -476,6 +476,7 @@ impl Reconciler {
             node: Arc::clone(&self.parts.node),
             floors: self.parts.floors.clone(),
             registry: self.parts.registry.clone(),
+            outbox: self.parts.outbox.clone(),
             lease: lease.clone(),
             gpus,
             reserved_by,

@@ -34,6 +34,7 @@ pub(crate) struct Node {
     pub(crate) enforce: Option<String>,
     pub(crate) enforced: Option<String>,
     pub(crate) enforced_problem: Option<String>,
+    pub(crate) foreign: Option<String>,
 }
 
 impl From<pb::Node> for Node {
@@ -61,6 +62,7 @@ impl From<pb::Node> for Node {
             enforce: text(&node.enforce),
             enforced: text(&node.enforced),
             enforced_problem: text(&node.enforced_problem),
+            foreign: text(&node.foreign),
             name: node.name,
             state: node.state,
         }
@@ -122,6 +124,7 @@ impl Row for Node {
         "enforce",
         "enforced",
         "enforced_problem",
+        "foreign",
     ];
 
     fn columns() -> Vec<Column<Self>> {
@@ -169,6 +172,7 @@ impl Row for Node {
             ("Boot", self.boot_id.clone()),
             ("Enforcement", self.enforcement()),
             ("Not enforced", self.enforced_problem.clone()),
+            ("Use without a lease", self.foreign.clone()),
             ("Vouches for", self.vouches.clone()),
             (
                 "Certificate",

@@ -116,6 +116,13 @@ pub(super) fn node(fsm: &Fsm, sessions: &Sessions, node: &Node) -> v1::Node {
         certificate_ends_at_unix_ms: millis(fsm.access().newest_ends(&node.name)),
         enforce: node.enforcement_ordered().word().to_owned(),
         enforced: enforced(Some(node)),
+        foreign: node
+            .facts
+            .enforced
+            .as_ref()
+            .and_then(|enforced| enforced.foreign)
+            .map(|policy| policy.word().to_owned())
+            .unwrap_or_default(),
         enforced_problem: node
             .facts
             .enforced

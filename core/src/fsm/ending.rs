@@ -4,10 +4,10 @@
 //! Called by time, by agents' reports and by the handlers of the commands. Only a node's explicit word that nobody is
 //! there gives a window back: silence and doubt never do. Who was there by a silent node's last word counts as there.
 
-use super::{Fsm, Turn};
+use super::{Fsm, Turn, cluster::check_text};
 use crate::ending::{
-    ENDING_SINCE, EXTEND_LEAD, EndPolicy, EndingCommand, GRACE_MAX, NO_SHOW_MAX, ReservationRules,
-    Seen, one_step_more,
+    ENDING_SINCE, EXTEND_LEAD, EndPolicy, EndingCommand, GRACE_MAX, HOLDERS_MAX, Holder,
+    HolderStep, NO_SHOW_MAX, ReservationRules, Seen, one_step_more,
 };
 use crate::event::Event;
 use crate::id::{LeaseId, ReservationId};
@@ -220,6 +220,26 @@ impl Fsm {
         }
     }
 
+    /// Who is on GPUs that are not theirs: for the record.
+    pub(super) fn holders_seen(
+        &self,
+        turn: &mut Turn<'_>,
+        node: &NodeName,
+        reservation: Option<&ReservationId>,
+        step: HolderStep,
+        holders: &[Holder],
+    ) {
+        // A node speaks for its own.
+        let ours = |holder: &&Holder| self.gpus.get(&holder.gpu).is_some_and(|g| g.node == *node);
+        let holders: Vec<Holder> = holders.iter().filter(ours).cloned().collect();
+        let on_node =
+            |id: &&ReservationId| self.reservations.get(id).is_some_and(|r| r.node == *node);
+        let reservation = reservation.filter(on_node).cloned();
+        if !holders.is_empty() {
+            turn.say(Event::HoldersSeen { node: node.clone(), reservation, step, holders });
+        }
+    }
+
     /// The agent went silent, or begins anew: that nobody is there must be said again. After a boot nobody is.
     pub(super) fn forget_use(&mut self, node: &NodeName, rebooted: bool) {
         let forgets = |r: &&Reservation| {
@@ -248,4 +268,17 @@ impl Fsm {
             r.usage.came = true;
         }
     }
+}
+
+/// Checks what an agent says of processes before it is stored and shown.
+pub(super) fn check_holders(holders: &[Holder]) -> Result<(), Rejection> {
+    if holders.len() > HOLDERS_MAX {
+        let what = "holders in one report".to_owned();
+        return Err(Rejection::LimitReached { what, limit: HOLDERS_MAX as u64 });
+    }
+    for holder in holders {
+        check_text("holders.user", &holder.user)?;
+        check_text("holders.command", &holder.command)?;
+    }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! What agents report: each fact once, however often it is said.
 
 use super::adoption::HELD_RESERVATIONS_MAX;
-use super::{Fsm, Turn, cluster::check_text, nodes, windows};
+use super::{Fsm, Turn, cluster::check_text, ending::check_holders, nodes, windows};
 use crate::allocation::{EndReport, Phase};
 use crate::command::Report;
 use crate::event::Event;
@@ -57,6 +57,7 @@ impl Fsm {
                 }
                 Report::Window(window) => windows::check_window_report(window)?,
                 Report::Enforcement(switch) => windows::check_switch(switch)?,
+                Report::Holders { holders, .. } => check_holders(holders)?,
                 Report::Started { .. }
                 | Report::StoppedAlone { .. }
                 | Report::DeferralTaken { .. }
@@ -123,6 +124,9 @@ impl Fsm {
             Report::Enforcement(switch) => self.enforcement_switched(turn, node, switch),
             Report::Use { reservation, seen, came } => {
                 self.use_seen(turn, node, reservation, *seen, *came);
+            }
+            Report::Holders { reservation, step, holders } => {
+                self.holders_seen(turn, node, reservation.as_ref(), *step, holders);
             }
         }
         Ok(())

@@ -1,11 +1,11 @@
 //! How windows end: those in use go on, those nobody came for are given back, and who may say otherwise.
 
-use super::world::{START, World, job, node, person, plain, res};
+use super::world::{START, World, gpu, job, node, person, plain, res};
 use crate::actor::Actor;
 use crate::command::{Command, CreateReservation, Report};
 use crate::ending::{
-    ENDING_SINCE, EXTEND_LEAD, EXTEND_STEP, EndPolicy, EndingCommand, NO_SHOW_DEFAULT,
-    ReservationRules, Seen,
+    ENDING_SINCE, EXTEND_LEAD, EXTEND_STEP, EndPolicy, EndingCommand, HOLDERS_MAX, Holder,
+    HolderStep, NO_SHOW_DEFAULT, ReservationRules, Seen,
 };
 use crate::event::Event;
 use crate::job::JobSpec;
@@ -260,4 +260,31 @@ fn before_all_members_know_the_rules_windows_end_as_they_did() {
     };
     assert_eq!(wish(None).since_version(), 1);
     assert_eq!(wish(Some(EndPolicy::Warn)).since_version(), ENDING_SINCE);
+}
+
+#[test]
+fn holders_are_on_record_for_their_node_only_and_within_bounds() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    w.reserve("ada", "r", 4, Millis::ZERO, HOUR).unwrap();
+    let holder = |on: &str, command: &str| Holder {
+        gpu: gpu(on, 0),
+        pid: 4711,
+        uid: 1000,
+        user: "eve".to_owned(),
+        command: command.to_owned(),
+    };
+    let told =
+        |holders| Report::Holders { reservation: Some(res("r")), step: HolderStep::Asked, holders };
+    w.report("titan01", told(vec![holder("titan01", "python"), holder("titan02", "x")])).unwrap();
+    let [Event::HoldersSeen { holders, reservation: Some(_), .. }] = &w.last[..] else {
+        panic!("{:?}", w.last)
+    };
+    assert_eq!(holders.len(), 1);
+    let said = w.said().remove(0);
+    assert!(said.contains("python (pid 4711) of eve") && said.contains("asked to end"), "{said}");
+    assert!(w.last[0].objects().contains(&res("r").to_string()));
+    w.report("titan02", told(vec![holder("titan02", "x")])).unwrap();
+    assert!(matches!(&w.last[..], [Event::HoldersSeen { reservation: None, .. }]));
+    assert!(w.report("titan01", told(vec![holder("titan01", "\u{1b}[2J")])).is_err());
+    assert!(w.report("titan01", told(vec![holder("titan01", "x"); HOLDERS_MAX + 1])).is_err());
 }

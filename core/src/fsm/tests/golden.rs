@@ -13,7 +13,7 @@ use crate::command::{
     AdmitController, Command, CreateControllerToken, CreateJoinToken, CreateReservation, Envelope,
     RefusedRequests, Report,
 };
-use crate::ending::{EndPolicy, EndingCommand, Seen};
+use crate::ending::{EndPolicy, EndingCommand, Holder as GpuHolder, HolderStep, Seen};
 use crate::fsm::Fsm;
 use crate::health::Severity;
 use crate::id::TokenId;
@@ -179,6 +179,15 @@ fn ending(w: &mut World) {
         w.report("titan01", Report::Use { reservation: res("r5"), seen, came }).unwrap();
     }
     w.pass(Millis::minutes(59));
+    let holder = GpuHolder {
+        gpu: super::world::gpu("titan01", 0),
+        pid: 4711,
+        uid: 1000,
+        user: "ada".to_owned(),
+        command: "python train.py".to_owned(),
+    };
+    let (step, holders) = (HolderStep::Asked, vec![holder]);
+    w.report("titan01", Report::Holders { reservation: Some(res("r5")), step, holders }).unwrap();
 }
 
 /// From cluster version 5 on: nodes hold people to their reservations.

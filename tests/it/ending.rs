@@ -1,0 +1,133 @@
+//! How windows end: nobody comes, somebody stays, somebody has no lease at all.
+//!
+//! People are processes with an unprivileged uid here, which the driver is said to show on a GPU.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command};
+
+use anyhow::{Context as _, Result, ensure};
+use fleet_fake_nvml_control::{Process, ProcessKind};
+use fleet_tests::lab::Lab;
+use fleet_tests::steps::Steps;
+use fleet_tests::wait::{self, LATER, POLL_COMMAND};
+
+use crate::enforcement::{LESSEE, NODE, STRANGER, ends_soon, reserve, use_gpu};
+
+/// A program of a user on a GPU.
+struct Program<'a> {
+    lab: &'a Lab,
+    gpu: usize,
+    child: Child,
+}
+
+impl<'a> Program<'a> {
+    fn start(lab: &'a Lab, (_, uid): (&str, u32), gpu: usize, script: &str) -> Result<Self> {
+        let uid = uid.to_string();
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups", "sh", "-c", script]);
+        let child = command.spawn()?;
+        let (pid, kind) = (child.id(), ProcessKind::Compute);
+        let program = Self { lab, gpu, child };
+        use_gpu(lab, gpu, vec![Process { pid, memory_bytes: 1 << 30, kind }])?;
+        Ok(program)
+    }
+
+    /// The signal that ended it.
+    fn ended_by(&mut self) -> Result<Option<i32>> {
+        let ended = wait::until("the program is ended", LATER, POLL_COMMAND, || {
+            Ok(self.child.try_wait()?)
+        })?;
+        use_gpu(self.lab, self.gpu, Vec::new())?;
+        Ok(ended.signal())
+    }
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+        drop(use_gpu(self.lab, self.gpu, Vec::new()));
+    }
+}
+
+#[test]
+fn windows_end_by_rules() -> Result<()> {
+    let Some(mut lab) = Lab::start(1, "titan-x:4")? else { return Ok(()) };
+    for expected in ["GPUs are not proven empty", "left after a window", "without a lease"] {
+        lab.expect_in_logs(expected, "the test leaves programs on GPUs");
+    }
+    let mut steps = Steps::default();
+    steps.step("the rules are shown, and set", || {
+        let rules = lab.json(&["reservation", "rules"])?;
+        ensure!(rules["at_end"] == "extend-if-free" && rules["no_show_ms"] == 1_800_000, "{rules}");
+        lab.output(&["node", "enforce", NODE, "on", "--yes"])?;
+        let rules = ["reservation", "rules", "--no-show", "2s", "--grace", "1s"];
+        ensure!(lab.output(&rules)?.contains("2s"));
+        Ok(())
+    });
+    steps.step("a reservation that nobody comes for is given back", || {
+        let id = reserve(&lab, LESSEE, 0, &["-t", "1h"])?;
+        in_state(&lab, &id, "ended")?;
+        told(&lab, &id, "did not come")?;
+        lab.output(&["reservation", "rules", "--no-show", "never"])?;
+        Ok(())
+    });
+    steps.step("one in use goes on", || {
+        let id = reserve(&lab, LESSEE, 3, &["-t", "1h"])?;
+        let program = Program::start(&lab, LESSEE, 3, "exec sleep 1000")?;
+        told(&lab, &id, "are in use")?;
+        ends_soon(&lab, &id)?;
+        told(&lab, &id, "goes on")?;
+        ensure!(lab.json(&["reservation", "show", &id])?["state"] == "active");
+        lab.output(&["extend", &id, "--at-end", "warn"])?;
+        ensure!(lab.json(&["reservation", "show", &id])?["at_end"] == "warn");
+        lab.output(&["release", &id])?;
+        told(&lab, &id, "left alone")?;
+        drop(program);
+        in_state(&lab, &id, "ended")
+    });
+    steps.step("who stays after the end is named, asked and ended", || {
+        let id = reserve(&lab, LESSEE, 2, &["-t", "1h", "--at-end", "stop"])?;
+        let mut program = Program::start(&lab, LESSEE, 2, "trap '' TERM; exec sleep 1000")?;
+        told(&lab, &id, "are in use")?;
+        lab.output(&["release", &id])?;
+        ensure!(program.ended_by()? == Some(9));
+        let story = told(&lab, &id, "is killed")?;
+        let named = format!("sleep 1000 (pid {}) of {}", program.child.id(), LESSEE.0);
+        ensure!(story.contains(&named) && story.contains("asked to end"), "{story}");
+        in_state(&lab, &id, "ended")
+    });
+    steps.step("who has no lease is left alone, or ended where the node is told so", || {
+        let config = lab.dev_file()?.process("agent", NODE)?.config.clone();
+        let text = fs::read_to_string(&config)?;
+        let mut program = Program::start(&lab, STRANGER, 2, "exec sleep 1000")?;
+        told(&lab, NODE, "in use without a lease")?;
+        ensure!(program.child.try_wait()?.is_none());
+        ensure!(lab.json(&["node", "show", NODE])?["foreign"] == "warn");
+        fs::write(&config, text.replace("[enforce]", "[enforce]\nforeign = \"stop\""))?;
+        lab.kill("agent", NODE)?;
+        lab.restart("agent", NODE)?;
+        ensure!(program.ended_by()? == Some(15));
+        let story = told(&lab, NODE, "without a lease: ")?;
+        ensure!(story.contains(&format!("of {} on", STRANGER.0)), "{story}");
+        ensure!(lab.json(&["node", "show", NODE])?["foreign"] == "stop");
+        Ok(())
+    });
+    lab.gpus_free(4, LATER)?;
+    lab.conclude(steps)
+}
+
+fn in_state(lab: &Lab, id: &str, state: &str) -> Result<()> {
+    wait::until(&format!("{id} is {state}"), LATER, POLL_COMMAND, || {
+        Ok((lab.json(&["reservation", "show", id])?["state"] == state).then_some(()))
+    })
+    .with_context(|| lab.why(id).unwrap_or_default())
+}
+
+fn told(lab: &Lab, what: &str, said: &str) -> Result<String> {
+    wait::until(&format!("it is told: {said}"), LATER, POLL_COMMAND, || {
+        Ok(Some(lab.why(what)?).filter(|story| story.contains(said)))
+    })
+    .with_context(|| lab.why(what).unwrap_or_default())
+}
