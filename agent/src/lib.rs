@@ -26,6 +26,7 @@ pub mod inventory;
 pub mod leases;
 pub mod link;
 pub mod operations;
+mod proc_stat;
 pub mod reconcile;
 pub mod runtime;
 pub mod server;

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::leases::started_ticks;
+use crate::proc_stat::started_ticks;
 
 /// What a process is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Target {
         };
         // Looked at after it was opened: what it says is about the process that is held, or about one after that, which
         // began later.
-        Ok((started_ticks(pid) == Some(started)).then_some(Self(fd)))
+        Ok((started_ticks(&pid.to_string()) == Some(started)).then_some(Self(fd)))
     }
 
     /// False where it is gone.
@@ -62,7 +62,7 @@ mod tests {
     fn only_the_process_that_is_meant_is_told() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = child.id();
-        let started = started_ticks(pid).unwrap();
+        let started = started_ticks(&pid.to_string()).unwrap();
         assert!(Target::hold(pid, started + 1).unwrap().is_none(), "another one with its number");
         let target = Target::hold(pid, started).unwrap().unwrap();
         assert!(target.tell(Tell::Term).unwrap());

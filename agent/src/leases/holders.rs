@@ -12,6 +12,7 @@ use fleet_core::id::AllocationId;
 use fleet_core::name::GpuUuid;
 
 use crate::gpu::GpuSnapshot;
+use crate::proc_stat::started_ticks;
 
 /// Descriptors of one process that are looked at.
 const DESCRIPTORS_MAX: usize = 65_536;
@@ -65,7 +66,7 @@ impl Process {
 /// What `/proc` says of a process; `None` when there is none.
 pub fn process(pid: u32) -> Option<Process> {
     let dir = Path::new("/proc").join(pid.to_string());
-    let started = started_ticks(pid)?;
+    let started = started_ticks(&pid.to_string())?;
     let uid = fs::metadata(&dir).ok()?.uid();
     let status = fs::read_to_string(dir.join("status")).unwrap_or_default();
     let real = |key: &str| {
@@ -81,14 +82,6 @@ pub fn process(pid: u32) -> Option<Process> {
     });
     let name = name.trim().chars().filter(|c| !c.is_control()).collect();
     Some(Process { pid, uid, real_uid, real_gid, started, name, cgroups, exe })
-}
-
-/// When a process began, in ticks since boot: field 22 of `/proc/PID/stat`. `None` when there is none.
-pub fn started_ticks(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold spaces and parentheses itself.
-    let (_, after_name) = stat.rsplit_once(')')?;
-    after_name.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// A process on a GPU that nothing explains. Some drivers list pids that do not exist.

@@ -12,7 +12,5 @@ mod holders;
 mod prove;
 
 pub use floors::Floors;
-pub use holders::{
-    Foreign, Process, by_descriptor, by_descriptors, foreign_processes, process, started_ticks,
-};
+pub use holders::{Foreign, Process, by_descriptor, by_descriptors, foreign_processes, process};
 pub use prove::{Proof, prove};

@@ -60,10 +60,15 @@ pub async fn prove(proof: Proof) {
         let look = match proof.node.gpus.sample_now().await {
             Ok(snapshot) => {
                 let proof = Arc::clone(&proof);
-                let uids = proof.tolerated().await;
-                spawn_blocking(move || proof.look(&snapshot, &uids))
-                    .await
-                    .unwrap_or_else(|error| Look::without(error.to_string()))
+                let (uids, all_known) = proof.tolerated().await;
+                let looking = spawn_blocking(move || proof.look(&snapshot, &uids));
+                let mut look =
+                    looking.await.unwrap_or_else(|error| Look::without(error.to_string()));
+                if !all_known {
+                    // Whoever is there may be one of those who may stay.
+                    look.holders.clear();
+                }
+                look
             }
             Err(error) => Look::without(error.to_string()),
         };
@@ -82,15 +87,16 @@ pub async fn prove(proof: Proof) {
 }
 
 impl Proof {
-    /// Whose programs are no obstacle.
-    async fn tolerated(&self) -> Vec<u32> {
+    /// Whose programs are no obstacle, and whether the name service knew all of their numbers.
+    async fn tolerated(&self) -> (Vec<u32>, bool) {
         let heir = self.node.holders.over(&self.lease).and_then(|over| over.heir);
-        let mut uids = Vec::new();
+        let (mut uids, mut all_known) = (Vec::new(), true);
         for name in self.reserved_by.iter().chain(&heir) {
             let found = self.node.users.resolve(name.as_str(), None).await;
+            all_known &= found.is_ok();
             uids.extend(found.map(|user| user.uid));
         }
-        uids
+        (uids, all_known)
     }
 
     /// Who is left after a window: named, or asked to end and ended. When the next one's grace is over.

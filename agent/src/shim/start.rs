@@ -16,6 +16,7 @@ use super::{
 use crate::{
     cgroup::{Cgroup, CgroupError, Entry, Hierarchies},
     filter::{self, FilterError, FilterHandle},
+    proc_stat,
 };
 
 /// How long a runtime may take from its start to the job's first process.
@@ -84,7 +85,7 @@ pub(super) fn start(
             .map(|text| text.trim().to_owned())
             .unwrap_or_default(),
         shim_pid: nix::unistd::getpid().as_raw(),
-        shim_start_ticks: start_ticks("self").unwrap_or(0),
+        shim_start_ticks: proc_stat::started_ticks("self").unwrap_or(0),
         cgroup: cgroup.clone(),
         filter: filter.clone(),
         main_pid: None,
@@ -172,18 +173,7 @@ pub(super) fn is_beside_the_shim(pid: Pid) -> bool {
 }
 
 fn has_ended(pid: Pid) -> bool {
-    stat_field(&pid.to_string(), 3).is_none_or(|state| state == "Z" || state == "X")
-}
-
-fn start_ticks(pid: &str) -> Option<u64> {
-    stat_field(pid, 22)?.parse().ok()
-}
-
-/// A field of `/proc/PID/stat`, counted from 1 as in proc(5); the name in field 2 may hold anything.
-fn stat_field(pid: &str, number: usize) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, after_name) = stat.rsplit_once(')')?;
-    after_name.split_whitespace().nth(number - 3).map(str::to_owned)
+    proc_stat::field(&pid.to_string(), 3).is_none_or(|state| state == "Z" || state == "X")
 }
 
 /// The runtime's last words about a failed start.

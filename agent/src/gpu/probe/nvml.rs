@@ -18,6 +18,7 @@ use crate::gpu::report::{
     DriverInfo, EccCounts, GpuInfo, GpuProcess, ProcessKind, RetiredPages, Telemetry,
 };
 use crate::gpu::wire::Message;
+use crate::proc_stat::started_ticks;
 
 /// Words of the NUMA mask asked for: 256 nodes.
 const NUMA_WORDS: usize = 4;
@@ -205,15 +206,8 @@ fn describe(process: &ProcessInfo, kind: ProcessKind) -> GpuProcess {
         UsedGpuMemory::Used(bytes) => Some(bytes),
         UsedGpuMemory::Unavailable => None,
     };
-    GpuProcess { pid: process.pid, kind, memory_bytes, started_ticks: started_ticks(process.pid) }
-}
-
-/// Field 22 of /proc/PID/stat; `None` when there is no such process.
-fn started_ticks(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold spaces and parentheses itself.
-    let (_, after_name) = stat.rsplit_once(')')?;
-    after_name.split_ascii_whitespace().nth(19)?.parse().ok()
+    let started_ticks = started_ticks(&process.pid.to_string());
+    GpuProcess { pid: process.pid, kind, memory_bytes, started_ticks }
 }
 
 /// The NUMA node whose memory is near: from NVML, else from sysfs.
