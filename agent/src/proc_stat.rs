@@ -15,6 +15,17 @@ pub(crate) fn started_ticks(pid: &str) -> Option<u64> {
     field(pid, 22)?.parse().ok()
 }
 
+/// Linux's PF_EXITING, in field 9: set before anything of a process is taken apart, and never taken back
+/// (include/linux/sched.h, `exit_signals` in kernel/signal.c).
+const EXITING: u32 = 0x4;
+
+/// Whether it has begun to end, or is gone. From then on its group does not list it any more, while its state may
+/// read "running" for as long as its memory and its mounts are taken apart: about one in some thousands is met there.
+pub(crate) fn has_begun_to_end(pid: &str) -> bool {
+    let flags = field(pid, 9).and_then(|flags| flags.parse::<u32>().ok());
+    flags.is_none_or(|flags| flags & EXITING != 0)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -28,5 +39,20 @@ mod tests {
         assert!(started_ticks(&own).unwrap() > 0);
         assert_eq!(field(&own, 2), None, "the name is not among them");
         assert_eq!(started_ticks("4194305"), None, "above the largest number there is");
+    }
+
+    #[test]
+    fn what_is_not_reaped_yet_has_ended_and_what_runs_has_not() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id().to_string();
+        assert!(!has_begun_to_end(&pid));
+        child.kill().unwrap();
+        let is_left = nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT;
+        let id =
+            nix::sys::wait::Id::Pid(nix::unistd::Pid::from_raw(child.id().try_into().unwrap()));
+        nix::sys::wait::waitid(id, is_left).unwrap();
+        assert!(has_begun_to_end(&pid), "nobody has asked for its end");
+        child.wait().unwrap();
+        assert!(has_begun_to_end(&pid), "gone");
     }
 }

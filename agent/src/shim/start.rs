@@ -160,7 +160,7 @@ pub(super) fn read_pid_file(path: &Path) -> Option<Pid> {
 pub(super) fn verify(room: &Room, order: &ShimOrder, first: Pid) -> Result<(), String> {
     filter::verify(&room.filter, &order.devices).map_err(|error| error.to_string())?;
     let members = room.cgroup.members().map_err(|error| error.to_string())?;
-    if members.contains(&first.as_raw()) || has_ended(first) {
+    if members.contains(&first.as_raw()) || proc_stat::has_begun_to_end(&first.to_string()) {
         return Ok(());
     }
     Err(format!("the runtime put process {first} outside of its control group"))
@@ -170,10 +170,6 @@ pub(super) fn verify(room: &Room, order: &ShimOrder, first: Pid) -> Result<(), S
 pub(super) fn is_beside_the_shim(pid: Pid) -> bool {
     let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/pid")).ok();
     namespace("self") == namespace(&pid.to_string())
-}
-
-fn has_ended(pid: Pid) -> bool {
-    proc_stat::field(&pid.to_string(), 3).is_none_or(|state| state == "Z" || state == "X")
 }
 
 /// The runtime's last words about a failed start.

@@ -138,7 +138,8 @@ async fn the_filter_is_in_force_before_the_first_process() {
         fs::set_permissions(&probe, fs::Permissions::from_mode(0o755)).unwrap();
         job.node.runtime.path = probe;
         job.launch().await;
-        assert_eq!(job.exit().await.code, Some(0));
+        let exit = job.exit().await;
+        assert_eq!(exit.code, Some(0), "{exit:?}");
         let text = fs::read_to_string(&report).unwrap();
         let (refusal, state) = text.split_once('\n').unwrap();
         assert!(refusal.contains("Operation not permitted"), "{text}");
