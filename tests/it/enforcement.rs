@@ -251,7 +251,7 @@ fn job(lab: &Lab, login: &Login<'_>) -> Result<()> {
     let id = command::run(submit, COMMAND_MAX)?.ok()?.trim().to_owned();
     wait::eventually("it has tried", LATER, || Ok(lab.path(&format!("tried-{id}")).exists()))
         .with_context(|| lab.why(&id).unwrap_or_default())?;
-    let output = lab.output(&["logs", &id])?;
+    let output = lab.output_until(&id, LATER, |output| output.lines().count() >= 4)?;
     let opened: Vec<&str> = output.lines().filter(|l| l.contains("No such device")).collect();
     ensure!(opened.len() == 1 && opened[0].contains("nvidia3"), "{output}");
     ensure!(login.all(STRANGER)? == [Denied, Denied, Denied, LetThrough]);

@@ -108,7 +108,7 @@ fn a_cluster_in_a_deep_folder() -> Result<()> {
         let id = lab.submit(&["-G", "1"], &["sh", "-c", script])?;
         lab.job_until(&id, "says something", SOON, |job| job["status"] == "here")?;
         ensure!(lab.output(&["exec", &id, "--", "echo", "inside"])? == "inside\n");
-        ensure!(lab.output(&["logs", &id])? == "up\n");
+        lab.output_until(&id, SOON, |output| output == "up\n")?;
         lab.output(&["cancel", &id])?;
         lab.job_in(&id, "cancelled", SOON).map(drop)
     });

@@ -212,6 +212,21 @@ impl Cluster {
         })
     }
 
+    /// A running job's output, once `complete` says that all has come: what a job does is seen before what it says.
+    pub fn output_until(
+        &self,
+        id: &str,
+        limit: Duration,
+        complete: impl Fn(&str) -> bool,
+    ) -> Result<String> {
+        let mut last = String::new();
+        wait::until(&format!("the output of {id} has come"), limit, POLL_COMMAND, || {
+            last = self.output(&["logs", id])?;
+            Ok(complete(&last).then(|| last.clone()))
+        })
+        .with_context(|| format!("so far: {last}"))
+    }
+
     /// Waits until a job is in this state; fails at once when it ended in another.
     pub fn job_in(&self, id: &str, state: &str, limit: Duration) -> Result<Value> {
         let job = self.job_until(id, &format!("is {state}"), limit, |job| {
