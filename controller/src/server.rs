@@ -239,6 +239,7 @@ async fn serve_both(
     context.operations.count_refusals("network", network.refusals());
     context.operations.count_refusals("socket", local.refusals());
     let looking_after = operations::run(context.clone(), monitoring);
+    let raft = context.raft.clone();
     let over_network = server_builder(gate())
         .add_service(EnrollmentService::new(context.clone()).into_server())
         .add_service(AgentsService::new(context.clone()).into_server())
@@ -263,6 +264,7 @@ async fn serve_both(
         biased;
         () = stop.cancelled() => {
             systemd::stopping();
+            raft.end_streams();
             // Streams of agents and attached users never finish by themselves.
             if let Ok(result) = tokio::time::timeout(DRAIN_TIMEOUT, &mut both).await {
                 result.context("serve")?;

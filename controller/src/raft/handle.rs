@@ -11,6 +11,7 @@ use openraft::async_runtime::watch::WatchReceiver;
 use openraft::error::{ClientWriteError, ForwardToLeader, LinearizableReadError, RaftError};
 use openraft::{Instant as _, ReadPolicy};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::about::{About, CORE, Members};
 use super::divergence::{self, OwnCheck};
@@ -151,6 +152,8 @@ pub struct RaftHandle {
     node: u64,
     dir: Arc<Path>,
     cluster_version_max: u32,
+    /// Cancelled when other controllers are to end what they have open here.
+    closing: CancellationToken,
 }
 
 impl std::fmt::Debug for RaftHandle {
@@ -185,6 +188,7 @@ impl RaftHandle {
             node: config.node,
             dir: config.dir.as_path().into(),
             cluster_version_max: config.cluster_version_max,
+            closing: CancellationToken::new(),
         }
     }
 
@@ -574,7 +578,14 @@ impl RaftHandle {
             own: self.own.clone(),
             dir: Arc::clone(&self.dir),
             cluster_version_max: self.cluster_version_max,
+            closing: self.closing.clone(),
         }
+    }
+
+    /// Ends the streams of other controllers, which end by themselves only when their leader does: for a server
+    /// that lets open requests finish.
+    pub fn end_streams(&self) {
+        self.closing.cancel();
     }
 
     /// Makes a snapshot now, without waiting for the next one that is due.
@@ -585,6 +596,7 @@ impl RaftHandle {
 
     /// Stops taking part, then syncs and closes the stores. Call once, last.
     pub async fn shutdown(&self) {
+        self.end_streams();
         let stop = async {
             if let Err(error) = self.raft.shutdown().await {
                 tracing::warn!(%error, "consensus did not stop cleanly");

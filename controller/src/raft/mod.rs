@@ -8,7 +8,7 @@
 //! * `writer`, `log_store`: one thread that writes and syncs in groups, and openraft's view of it;
 //! * `snapshot`, `state_machine`: the FSM, its snapshots, its audit records;
 //! * `offline`: making a store from a backup, reading out one that is left over;
-//! * `network`, `service`: the two ends of the gRPC between controllers;
+//! * `network`, `pipeline`, `service`: the two ends of the gRPC between controllers;
 //! * `about`, `divergence`, `space`: what members can do, whether their states agree, room on their disks;
 //! * `measures`: what it counts of itself;
 //! * `handle`, `members`: what the rest of the controller sees.
@@ -29,6 +29,7 @@ mod measures;
 mod members;
 mod network;
 pub mod offline;
+mod pipeline;
 mod purge;
 mod service;
 mod snapshot;

@@ -11,13 +11,16 @@ use std::time::Duration;
 use fleet_proto::v1;
 use fleet_proto::v1::raft_client::RaftClient;
 use fleet_proto::v1::snapshot_part::Part;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt as _};
 use openraft::error::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
-use openraft::network::RPCOption;
+use openraft::network::{RPCOption, stream_append_sequential};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest,
-    TransferLeaderResponse, VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult,
+    TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
-use openraft::{BasicNode, RaftNetworkFactory, RaftNetworkV2};
+use openraft::{BasicNode, OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -26,6 +29,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
 use super::about::{About, Members};
+use super::pipeline::{self, Pipeline};
 use super::snapshot::SnapshotData;
 use super::types::{Snapshot, TypeConfig, Vote};
 use crate::audit::{AuditStore, Query};
@@ -97,6 +101,9 @@ pub(crate) struct Peer {
     client: Mutex<Made>,
 }
 
+/// What comes back for entries, one by one.
+type Answers<'s> = BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>;
+
 /// A client, and the generation of the channels it was made in.
 type Made = (u64, Result<RaftClient<Channel>, String>);
 
@@ -132,14 +139,42 @@ enum Call {
 }
 
 impl Peer {
-    fn client(&self) -> Result<RaftClient<Channel>, RPCError<TypeConfig>> {
+    /// A client, and the generation of the credentials it shows.
+    pub(super) fn client(&self) -> Result<(u64, RaftClient<Channel>), RPCError<TypeConfig>> {
         let mut made = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         // What is under way ends on the connection before, which would end some time with the certificate that was
         // shown on it.
-        if made.0 != self.network.connector.generation() {
+        if made.0 != self.generation() {
             *made = self.network.client(self.target, &self.address);
         }
-        made.1.clone().map_err(|e| RPCError::Unreachable(Unreachable::from_string(e)))
+        match &made.1 {
+            Ok(client) => Ok((made.0, client.clone())),
+            Err(e) => Err(RPCError::Unreachable(Unreachable::from_string(e))),
+        }
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.network.connector.generation()
+    }
+
+    /// `question` for the peer.
+    pub(super) fn message<Q: Serialize>(
+        &self,
+        question: &Q,
+    ) -> Result<v1::RaftRequest, RPCError<TypeConfig>> {
+        let payload = serde_json::to_vec(question)
+            .map_err(|e| RPCError::Network(NetworkError::from_string(e)))?;
+        Ok(v1::RaftRequest {
+            cluster_id: self.network.cluster.clone(),
+            from: self.network.node,
+            to: self.target,
+            payload,
+        })
+    }
+
+    /// What the peer said of itself with an answer.
+    pub(super) fn heard(&self, about: About) {
+        self.network.members.heard(self.target, about);
     }
 
     async fn call<Q: Serialize, A: DeserializeOwned>(
@@ -148,15 +183,8 @@ impl Peer {
         question: &Q,
         deadline: Duration,
     ) -> Result<A, RPCError<TypeConfig>> {
-        let mut client = self.client()?;
-        let payload = serde_json::to_vec(question)
-            .map_err(|e| RPCError::Network(NetworkError::from_string(e)))?;
-        let mut request = tonic::Request::new(v1::RaftRequest {
-            cluster_id: self.network.cluster.clone(),
-            from: self.network.node,
-            to: self.target,
-            payload,
-        });
+        let (_, mut client) = self.client()?;
+        let mut request = tonic::Request::new(self.message(question)?);
         request.set_timeout(deadline);
         let answer = async {
             match call {
@@ -172,7 +200,7 @@ impl Peer {
             .map_err(|_| unreachable_peer(format!("no answer within {deadline:?}")))?
             .map_err(|status| unreachable_peer(describe(&status)))?;
         let answer = answer.into_inner();
-        self.network.members.heard(self.target, About::read(&answer.about));
+        self.heard(About::read(&answer.about));
         serde_json::from_slice(&answer.payload)
             .map_err(|e| RPCError::Network(NetworkError::from_string(e)))
     }
@@ -219,7 +247,7 @@ impl Peer {
         vote: Vote,
         snapshot: Snapshot,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
-        let mut client = self.client()?;
+        let (_, mut client) = self.client()?;
         let broken = |e: String| StreamingError::Unreachable(Unreachable::from_string(e));
         let fsm = fleet_core::Fsm::from_snapshot(&snapshot.snapshot)
             .map_err(|e| broken(e.to_string()))?;
@@ -253,7 +281,7 @@ impl Peer {
     }
 }
 
-fn describe(status: &tonic::Status) -> String {
+pub(super) fn describe(status: &tonic::Status) -> String {
     format!("{}: {}", status.code(), status.message())
 }
 
@@ -270,6 +298,23 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
         self.call(Call::Append, &rpc, option.soft_ttl().max(APPEND_TIMEOUT)).await
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<Answers<'s>, RPCError<TypeConfig>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+    {
+        Box::pin(async move {
+            let patience = option.soft_ttl().max(APPEND_TIMEOUT);
+            match pipeline::open(self, patience).await? {
+                Some(opened) => Ok(Pipeline::over(self, opened, patience).run(input).boxed()),
+                None => stream_append_sequential(self, input, option).await,
+            }
+        })
     }
 
     async fn vote(

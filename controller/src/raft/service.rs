@@ -3,17 +3,21 @@
 //! Every call is checked: same cluster, meant for this node, from the node that the connection's
 //! certificate names ([`PeerCheck`]). The service decides nothing; it passes messages on.
 
+use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fleet_proto::v1;
 use fleet_proto::v1::raft_server::{Raft as RaftApi, RaftServer};
 use fleet_proto::v1::snapshot_part::Part;
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
 use openraft::raft::AppendEntriesRequest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::about::{About, CORE};
@@ -41,6 +45,7 @@ pub struct RaftService {
     pub(super) own: OwnCheck,
     pub(super) dir: Arc<Path>,
     pub(super) cluster_version_max: u32,
+    pub(super) closing: CancellationToken,
 }
 
 impl std::fmt::Debug for RaftService {
@@ -73,6 +78,10 @@ impl RaftService {
     }
 
     fn reply<T: Serialize>(&self, answer: &T) -> Result<Response<v1::RaftReply>, Status> {
+        self.message(answer).map(Response::new)
+    }
+
+    fn message<T: Serialize>(&self, answer: &T) -> Result<v1::RaftReply, Status> {
         let json = |e: serde_json::Error| Status::internal(e.to_string());
         let payload = serde_json::to_vec(answer).map_err(json)?;
         let about = About {
@@ -82,19 +91,71 @@ impl RaftService {
             check: self.own.newest(),
         };
         let about = serde_json::to_vec(&about).map_err(json)?;
-        Ok(Response::new(v1::RaftReply { payload, about }))
+        Ok(v1::RaftReply { payload, about })
     }
 
     fn open<T: DeserializeOwned>(&self, request: Request<v1::RaftRequest>) -> Result<T, Status> {
         let (_, extensions, message) = request.into_parts();
+        self.read(&extensions, &message)
+    }
+
+    fn read<T: DeserializeOwned>(
+        &self,
+        extensions: &http::Extensions,
+        message: &v1::RaftRequest,
+    ) -> Result<T, Status> {
         self.check(&message.cluster_id, message.from, message.to)?;
-        (self.check)(&extensions, message.from)?;
+        (self.check)(extensions, message.from)?;
         serde_json::from_slice(&message.payload).map_err(|e| {
             // Entries of a newer fleet stop here, before anything is stored: the leader keeps
             // trying, and this controller follows again once it is upgraded.
             tracing::error!(from = message.from, error = %e, "cannot read a message of another controller; is it newer than this one?");
             Status::invalid_argument(format!("payload: {e}"))
         })
+    }
+}
+
+/// What came in on a stream of entries, and is not answered yet.
+#[derive(Debug, Clone, Default)]
+struct Taken(Arc<Mutex<TakenState>>);
+
+#[derive(Debug, Default)]
+struct TakenState {
+    /// What the leader knew to be committed, for each request. As long as openraft lets requests wait.
+    committed: VecDeque<u64>,
+    /// Why nothing more is taken.
+    refusal: Option<Status>,
+}
+
+impl Taken {
+    fn state(&self) -> MutexGuard<'_, TakenState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes a request on; nothing after one that was refused.
+    fn note(
+        &self,
+        read: Result<AppendEntriesRequest<TypeConfig>, Status>,
+    ) -> Option<AppendEntriesRequest<TypeConfig>> {
+        let mut state = self.state();
+        match read {
+            Ok(entries) => {
+                state.committed.push_back(entries.leader_commit.map_or(0, |id| id.index));
+                Some(entries)
+            }
+            Err(status) => {
+                state.refusal = Some(status);
+                None
+            }
+        }
+    }
+
+    fn next_committed(&self) -> u64 {
+        self.state().committed.pop_front().unwrap_or_default()
+    }
+
+    fn refused(&self) -> Option<Status> {
+        self.state().refusal.take()
     }
 }
 
@@ -115,6 +176,36 @@ impl RaftApi for RaftService {
             self.heard.note(committed, *self.applied.borrow());
         }
         self.reply(&answer)
+    }
+
+    type AppendStreamStream = BoxStream<'static, Result<v1::RaftReply, Status>>;
+
+    async fn append_stream(
+        &self,
+        request: Request<Streaming<v1::RaftRequest>>,
+    ) -> Result<Response<Self::AppendStreamStream>, Status> {
+        let (_, extensions, messages) = request.into_parts();
+        let (service, taken) = (self.clone(), Taken::default());
+        let entries = messages.scan((), {
+            let (service, taken) = (service.clone(), taken.clone());
+            move |(), message| {
+                let read = message.and_then(|message| service.read(&extensions, &message));
+                std::future::ready(taken.note(read))
+            }
+        });
+        let answers = self.raft.stream_append(entries).map({
+            let taken = taken.clone();
+            move |answer| {
+                let (answer, committed) = (answer.map_err(stopped)?, taken.next_committed());
+                if answer.is_ok() {
+                    service.heard.note(committed, *service.applied.borrow());
+                }
+                service.message(&answer)
+            }
+        });
+        let refused = stream::once(async move { taken.refused() }).filter_map(async |r| r.map(Err));
+        let closed = self.closing.clone().cancelled_owned();
+        Ok(Response::new(answers.chain(refused).take_until(closed).boxed()))
     }
 
     async fn vote(

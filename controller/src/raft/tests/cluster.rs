@@ -2,6 +2,7 @@
 
 use fleet_proto::v1;
 use fleet_proto::v1::raft_client::RaftClient;
+use fleet_proto::v1::raft_server::{Raft, RaftServer};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -31,7 +32,10 @@ pub(super) fn anybody() -> PeerCheck {
 }
 
 pub(super) fn serve(raft: &RaftHandle, listener: TcpListener, check: PeerCheck) -> Server {
-    let service = raft.service(check).into_server();
+    serve_as(raft.service(check).into_server(), listener)
+}
+
+fn serve_as(service: RaftServer<impl Raft>, listener: TcpListener) -> Server {
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let task = tokio::spawn(async move {
         let server = tonic::transport::Server::builder().add_service(service);
@@ -50,10 +54,18 @@ impl Server {
 }
 
 async fn start_node(config: RaftConfig, listener: TcpListener) -> Node {
+    start_node_as(config, listener, |raft| raft.service(anybody()).into_server()).await
+}
+
+async fn start_node_as<S: Raft>(
+    config: RaftConfig,
+    listener: TcpListener,
+    service: impl FnOnce(&RaftHandle) -> RaftServer<S>,
+) -> Node {
     let address = listener.local_addr().unwrap().to_string();
     // Small, so that snapshots and purges happen within a test.
     let raft = start_with(config.clone(), 20, 5, 4_096).await.unwrap();
-    let server = serve(&raft, listener, anybody());
+    let server = serve_as(service(&raft), listener);
     Node { config, address, raft, server }
 }
 
@@ -66,10 +78,18 @@ impl Node {
     }
 }
 
-pub(super) async fn restart((mut config, address): (RaftConfig, String)) -> Node {
+pub(super) async fn restart(stopped: (RaftConfig, String)) -> Node {
+    restart_as(stopped, |raft| raft.service(anybody()).into_server()).await
+}
+
+/// Starts it again behind another service.
+pub(super) async fn restart_as<S: Raft>(
+    (mut config, address): (RaftConfig, String),
+    service: impl FnOnce(&RaftHandle) -> RaftServer<S>,
+) -> Node {
     config.create = false;
     let listener = TcpListener::bind(&address).await.unwrap();
-    start_node(config, listener).await
+    start_node_as(config, listener, service).await
 }
 
 async fn three(dir: &Path) -> Vec<Node> {
@@ -386,6 +406,18 @@ async fn messages_of_another_cluster_for_another_node_or_in_anothers_name_are_re
     assert_eq!(ask(CLUSTER, 1, 1, "null").await, Err(Code::FailedPrecondition));
     assert_eq!(ask(CLUSTER, 3, 1, "null").await, Err(Code::PermissionDenied));
     assert_eq!(ask(CLUSTER, 2, 1, "{").await, Err(Code::InvalidArgument));
+    // A stream of entries is looked at message by message.
+    for (cluster, from, refused) in [
+        ("fleet-other", 2, Code::FailedPrecondition),
+        (CLUSTER, 3, Code::PermissionDenied),
+        (CLUSTER, 2, Code::InvalidArgument),
+    ] {
+        let (cluster_id, payload) = (cluster.to_owned(), b"{".to_vec());
+        let message = v1::RaftRequest { cluster_id, from, to: 1, payload };
+        let opened = client.append_stream(futures::stream::iter([message.clone(), message])).await;
+        let mut answers = opened.unwrap().into_inner();
+        assert_eq!(answers.message().await.unwrap_err().code(), refused);
+    }
     drop(client);
     server.stop().await;
     raft.shutdown().await;
