@@ -263,7 +263,10 @@ impl Monitor {
                 let ready = running.ready;
                 let config = &self.config;
                 let most = if ready { config.call_deadline } else { config.start_deadline };
-                let waited = running.child.without_processor();
+                // Counted from the question: a step may be given what those before it had to wait, and the
+                // kernel is asked once for all GPUs.
+                let before = running.step.as_ref().map(Step::waited_before);
+                let waited = before.unwrap_or_else(|| running.child.without_processor());
                 running.step = Some(Step::new(most, waited, index, what));
             }
             Message::Absent { reason } => {

@@ -18,7 +18,7 @@ pub(super) struct Step {
     deadline: Instant,
     /// Longest it may take by itself.
     most: Duration,
-    /// What the child had waited for processors when it began.
+    /// What the child had waited for processors when it began, or when what it is part of was asked for.
     waited_before: Duration,
     /// The GPU it is on.
     pub(super) index: Option<u32>,
@@ -34,6 +34,10 @@ impl Step {
 
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
+    }
+
+    pub(super) fn waited_before(&self) -> Duration {
+        self.waited_before
     }
 
     /// Gives back what the child waited for a processor; false if nothing is left to give. `waited` is what
