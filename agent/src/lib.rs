@@ -14,6 +14,7 @@ pub mod cgroup;
 pub mod checkpoint;
 mod clock;
 pub mod config;
+pub mod doctor;
 pub mod emergency;
 pub mod enroll;
 pub mod filter;

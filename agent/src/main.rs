@@ -11,7 +11,7 @@ use fleet_agent::enroll::store::IdentityFolder;
 use fleet_agent::enroll::{JoinOptions, Machine, identity_folder, join};
 use fleet_agent::gpu::{ProbeOptions, run_probe};
 use fleet_agent::operations::client;
-use fleet_agent::{emergency, gate, server, stop_all};
+use fleet_agent::{doctor, emergency, gate, server, stop_all};
 use fleet_core::name::NodeName;
 use fleet_core::time::Millis;
 use fleet_daemon::logging::{self, Logging};
@@ -53,6 +53,9 @@ enum Verb {
     Enforce(EnforceArguments),
     /// What keeps people without a reservation out of the GPUs, without an agent
     Gate(GateArguments),
+    /// Print what is wrong with this node, as JSON (started by `fleet doctor`)
+    #[command(hide = true)]
+    Doctor(ConfigArgument),
     /// Talk to the NVIDIA driver on behalf of the agent (started by the agent itself)
     #[command(hide = true)]
     NvmlProbe(ProbeOptions),
@@ -199,6 +202,7 @@ fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
             Config::load(&arguments.config)?;
             Ok(())
         }
+        Verb::Doctor(arguments) => runtime()?.block_on(doctor::run(&arguments.config)),
         Verb::Run(arguments) => {
             let config = Config::load(&arguments.config)?;
             logging.configure(&config.log_level);

@@ -238,11 +238,12 @@ async fn make_node(
 ) -> anyhow::Result<Arc<Node>> {
     let as_user = AsUser::new(AsUserConfig::default());
     let folder = config.state_dir.join("images");
+    let (shim, init) = helpers(config)?;
     Ok(Arc::new(Node::new(Parts {
         name,
         boot_id: machine.boot_id.clone(),
-        shim: program(config, SHIM)?,
-        init: program(config, INIT)?,
+        shim,
+        init,
         launcher: Launcher::choose(&config.cgroup_parent).await?,
         users: Users::new(UsersConfig {
             min_uid: config.min_uid,
@@ -286,6 +287,11 @@ fn monitor_config(config: &Config, known: Vec<GpuInfo>) -> gpu::Config {
 }
 
 /// The shim's program, or the containers' init beside it: as configured, or beside this one.
+/// The shim, and the init of containers.
+pub(crate) fn helpers(config: &Config) -> anyhow::Result<(PathBuf, PathBuf)> {
+    Ok((program(config, SHIM)?, program(config, INIT)?))
+}
+
 fn program(config: &Config, name: &str) -> anyhow::Result<PathBuf> {
     let path = match &config.shim {
         Some(shim) if name == SHIM => shim.clone(),

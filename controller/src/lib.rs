@@ -10,6 +10,7 @@ pub mod backup;
 mod blocking;
 pub mod clock;
 pub mod config;
+pub mod doctor;
 pub mod identity;
 pub mod join;
 pub mod leader;

@@ -8,7 +8,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use fleet_controller::config::{self, Config};
 use fleet_controller::join::{self, Invitation};
 use fleet_controller::raft::{EXIT_STORE_REFUSED, StartError};
-use fleet_controller::{backup, server};
+use fleet_controller::{backup, doctor, server};
 use fleet_daemon::logging::{self, Logging};
 use fleet_daemon::process::{self, Process, watch_signals};
 
@@ -50,6 +50,9 @@ enum Verb {
         /// The backup.
         file: PathBuf,
     },
+    /// Print what is wrong with this controller, as JSON (started by `fleet doctor`).
+    #[command(hide = true)]
+    Doctor(ConfigArg),
     /// Write the manual pages into a folder.
     #[command(hide = true)]
     Manual { dir: PathBuf },
@@ -126,6 +129,7 @@ fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
             Ok(())
         }
         Verb::Verify { file } => verify(&file),
+        Verb::Doctor(arg) => doctor::run(&arg.config),
         Verb::Manual { dir } => fleet_daemon::manual::write(Args::command(), &dir),
         Verb::Restore(arg) if arg.check => verify(&arg.file),
         Verb::Restore(arg) => {

@@ -50,6 +50,7 @@ fn programs_can_be_looked_after() -> Result<()> {
     steps.step("health and readiness", || readiness(&lab));
     steps.step("the log's level changes while a program runs", || log_levels(&lab));
     steps.step("SIGHUP takes a good configuration and refuses a bad one", || reloads(&lab));
+    steps.step("the doctor finds what is wrong and says what to do", || doctor(&lab));
     steps.step("debug bundles help and hold no secret", || bundles(&lab));
     lab.conclude(steps)
 }
@@ -460,6 +461,79 @@ fn reloads(lab: &Lab) -> Result<()> {
     wait::until("the usual level holds again", SOON, POLL_COMMAND, || {
         Ok((level()? == USUAL_LEVEL).then_some(()))
     })
+}
+
+/// `fleet doctor` with the configurations of this cluster.
+fn doctors_words(lab: &Lab) -> Result<Vec<String>> {
+    let mut words = vec!["doctor".to_owned()];
+    for ((role, id), flag) in PROGRAMS.into_iter().zip(["--controller-config", "--agent-config"]) {
+        let config = lab.dev_file()?.process(role, id)?.config.clone();
+        words.extend([flag.to_owned(), config.to_string_lossy().into_owned()]);
+    }
+    Ok(words)
+}
+
+/// The levels and codes of what it finds in a check of one part, and how it ended.
+fn doctor_says(lab: &Lab, part: &str, check: &str) -> Result<(Vec<(String, String)>, i32)> {
+    let mut words = doctors_words(lab)?;
+    words.push("--json".to_owned());
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let ran = command::run(lab.command(&words), LATER)?;
+    let all: Value = serde_json::from_str(&ran.stdout).with_context(|| format!("{ran:?}"))?;
+    ensure!(all["schema"] == "fleet.doctor/v1", "{all}");
+    let items = all["items"].as_array().context("no items")?;
+    let word = |item: &Value, field: &str| item[field].as_str().unwrap_or_default().to_owned();
+    let of_check = |item: &&Value| item["part"] == part && item["check"] == check;
+    let found = items.iter().filter(of_check).map(|i| (word(i, "level"), word(i, "code")));
+    Ok((found.collect(), ran.code()))
+}
+
+fn doctor(lab: &Lab) -> Result<()> {
+    let says = |part: &str, check: &str, level: &str, code: &str| -> Result<i32> {
+        let (found, ended) = doctor_says(lab, part, check)?;
+        let expected = (level.to_owned(), code.to_owned());
+        ensure!(found.contains(&expected), "{part} {check} should say {expected:?}: {found:?}");
+        Ok(ended)
+    };
+    for (part, check) in [
+        ("node", "agent"),
+        ("node", "certificate"),
+        ("node", "controllers"),
+        ("node", "owners"),
+        ("controller", "controller"),
+        ("controller", "certificate"),
+        ("controller", "keys"),
+        ("fleet", "controllers"),
+    ] {
+        says(part, check, "ok", "ok")?;
+    }
+    // What the agent itself did with this kernel is what the doctor finds.
+    let (bpf, _) = doctor_says(lab, "node", "bpf")?;
+    ensure!(bpf.iter().all(|(level, _)| level != "unseen"), "root sees it: {bpf:?}");
+
+    let data = lab.dev_file()?.process("controller", "1")?.config.with_file_name("data");
+    let key = data.join("pki/server.key");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644))?;
+    ensure!(says("controller", "keys", "problem", "key_open")? == 1);
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
+
+    let words = doctors_words(lab)?;
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let ran = as_nobody(lab, &words)?;
+    ensure!(ran.stdout.contains("unseen") && ran.stderr.contains("root sees more"), "{ran:?}");
+
+    for (role, id) in PROGRAMS {
+        lab.kill(role, id)?;
+    }
+    ensure!(says("node", "agent", "problem", "agent_down")? == 1);
+    says("node", "certificate", "ok", "ok")?;
+    says("controller", "controller", "problem", "controller_down")?;
+    says("fleet", "controllers", "problem", "fleet_unreachable")?;
+    for program in PROGRAMS {
+        restart(lab, program)?;
+    }
+    lab.controller_answers()?;
+    lab.node_in(NODE, "ready", SOON)
 }
 
 /// The parts of a bundle by their names without the folder.

@@ -60,6 +60,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("agent/src/gpu/probe/raw.rs", "NVML functions that nvml-wrapper does not wrap"),
     ("agent/src/image/xattr.rs", "fsetxattr(2) and fgetxattr(2), which nix lacks"),
     ("agent/src/shim/sys.rs", "fork, close_range and the window-size ioctl have no safe wrapper"),
+    ("daemon/src/doctor/kernel_clock.rs", "adjtimex(2), which nix lacks"),
     ("tests/sim/os.rs", "it takes the place of two functions of the C library"),
     ("tests/fake-nvml/", "it exports the C functions of NVML and is called through raw pointers"),
 ];

@@ -130,6 +130,11 @@ impl Hierarchies {
         self.v1.get(controller).map(PathBuf::as_path)
     }
 
+    /// Every v1 controller that is mounted.
+    pub fn v1_controllers(&self) -> impl Iterator<Item = &str> {
+        self.v1.keys().map(String::as_str)
+    }
+
     /// Removes a group that only held others (the parent of allocations) wherever it is empty. For the
     /// agent's own end; where anything is left in it, the kernel refuses, rightly. The last shims may
     /// still be at it, so it is tried until `limit` is over.

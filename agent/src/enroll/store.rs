@@ -88,6 +88,11 @@ impl IdentityFolder {
         &self.0
     }
 
+    /// This node's own certificate.
+    pub fn certificate(&self) -> PathBuf {
+        self.file(CERTIFICATE)
+    }
+
     fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }

@@ -16,6 +16,7 @@ use super::program::{EVERY_GPU, EVERY_GPU_FOR_GROUP, Shape, assemble};
 use crate::bpf::call as bpf;
 use crate::bpf::call::Map;
 use crate::cgroup::{CgroupError, Hierarchies};
+use crate::filter::NVIDIA_MAJOR_USUAL;
 use crate::unit::group_path;
 
 /// Seen in `bpftool prog`; the mode is in the name for those who look there.
@@ -256,26 +257,8 @@ impl Gate {
 
     fn put(&mut self, cgroup: &File, before: &[Found]) -> Result<(), GateError> {
         let name = if self.deny { PROGRAM_ON } else { PROGRAM_WARN };
-        let shape = Shape {
-            cards: self.cards,
-            deny: self.deny,
-            passes: self.maps.passes.as_fd().as_raw_fd(),
-            denials: self.maps.denials.as_fd().as_raw_fd(),
-            trees: Some(self.maps.trees.as_fd().as_raw_fd()),
-        };
-        let program = match bpf::load(&assemble(shape), name) {
-            Ok(program) => program,
-            // Most likely a kernel on which device programs cannot ask for the control group.
-            Err((first, first_log)) => {
-                self.tells_jobs = false;
-                bpf::load(&assemble(Shape { trees: None, ..shape }), name).map_err(
-                    |(source, log)| match log.is_empty() {
-                        true => GateError::Load { log: first_log, source: first },
-                        false => GateError::Load { log, source },
-                    },
-                )?
-            }
-        };
+        let (program, tells_jobs) = load(&self.maps, self.deny, self.cards, name)?;
+        self.tells_jobs = tells_jobs;
         self.id =
             bpf::program_id(program.as_fd()).map_err(bpf_error("ask for the program's id"))?;
         let old = before.first().map(|found| found.program.as_fd());
@@ -371,6 +354,38 @@ fn denials_of(maps: &Maps) -> Result<Vec<(Denied, u64)>, GateError> {
         ((who, gpu), count)
     };
     Ok(entries.into_iter().map(denied).collect())
+}
+
+/// Loads the program, and says whether it tells jobs by their control group.
+fn load(
+    maps: &Maps,
+    deny: bool,
+    cards: u32,
+    name: &'static str,
+) -> Result<(OwnedFd, bool), GateError> {
+    let shape = Shape {
+        cards,
+        deny,
+        passes: maps.passes.as_fd().as_raw_fd(),
+        denials: maps.denials.as_fd().as_raw_fd(),
+        trees: Some(maps.trees.as_fd().as_raw_fd()),
+    };
+    let (first, first_log) = match bpf::load(&assemble(shape), name) {
+        Ok(program) => return Ok((program, true)),
+        Err(refused) => refused,
+    };
+    // Most likely a kernel on which device programs cannot ask for the control group.
+    match bpf::load(&assemble(Shape { trees: None, ..shape }), name) {
+        Ok(program) => Ok((program, false)),
+        Err((_, log)) if log.is_empty() => Err(GateError::Load { log: first_log, source: first }),
+        Err((source, log)) => Err(GateError::Load { log, source }),
+    }
+}
+
+/// Whether this kernel takes the program, without putting it anywhere: whether it would tell jobs.
+pub fn try_out() -> Result<bool, GateError> {
+    let (_, tells_jobs) = load(&Maps::new()?, false, NVIDIA_MAJOR_USUAL, PROGRAM_WARN)?;
+    Ok(tells_jobs)
 }
 
 /// What is in force there, whoever put it there; `None` where nothing is.

@@ -7,6 +7,7 @@ mod audit;
 mod authority;
 mod controller;
 mod dev;
+mod doctor;
 mod job;
 mod login;
 mod node;
@@ -30,6 +31,7 @@ pub(crate) use controller::{
     ControllerAddArgs, ControllerRemoveArgs, ControllerStatusArgs, TransferArgs,
 };
 pub(crate) use dev::{DevArgs, DevGpus, DevVerb, FaultArgs};
+pub(crate) use doctor::DoctorArgs;
 pub(crate) use job::{
     CancelArgs, CheckpointArgs, CheckpointListArgs, CheckpointVerb, JobArgs, JobListArgs,
     JobShowArgs, JobVerb, LogsArgs, PsArgs, WhyArgs,
@@ -108,6 +110,8 @@ pub(crate) enum Verb {
     Status(StatusArgs),
     /// Watch GPUs and jobs
     Top(TopArgs),
+    /// Find what is wrong with this machine and the fleet, and what to do
+    Doctor(DoctorArgs),
     /// Nodes: list, show, cordon, drain, let join, remove
     Node(NodeArgs),
     /// GPUs: list, declare free
@@ -152,6 +156,7 @@ impl Verb {
             | Verb::Why(_)
             | Verb::Status(_)
             | Verb::Top(_)
+            | Verb::Doctor(_)
             | Verb::Node(_)
             | Verb::Gpu(_)
             | Verb::Job(_)

@@ -8,6 +8,7 @@ mod audit;
 mod authority;
 mod controller;
 mod dev;
+mod doctor;
 mod enforce;
 mod exec;
 mod gpu;
@@ -175,6 +176,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         Verb::Why(args) => why::run(context, &args).await,
         Verb::Status(args) => status::run(context, &args).await,
         Verb::Top(args) => status::top(context, &args).await,
+        Verb::Doctor(args) => doctor::run(context, &args).await,
         Verb::Node(args) => match args.verb {
             None => node::list(context, &args.list).await,
             Some(NodeVerb::List(list)) => node::list(context, &list).await,

@@ -7,6 +7,7 @@
 pub(crate) mod authority;
 pub(crate) mod checkpoint;
 pub(crate) mod controller;
+pub(crate) mod doctor;
 pub(crate) mod gpu;
 pub(crate) mod imported;
 pub(crate) mod job;

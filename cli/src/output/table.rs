@@ -92,11 +92,10 @@ fn tone(word: &str) -> Option<Color> {
     let first = word.split([' ', ',', '(']).next().unwrap_or(word);
     Some(match first {
         "ready" | "free" | "ok" | "running" | "active" | "completed" => Color::Green,
-        "failed" | "fatal" | "lost" | "unreachable" | "dirty" | "unhealthy" | "timed_out" => {
-            Color::Red
-        }
+        "failed" | "fatal" | "lost" | "unreachable" | "dirty" | "unhealthy" | "timed_out"
+        | "problem" => Color::Red,
         "suspect" | "degraded" | "cordoned" | "draining" | "drained" | "suspended" | "stopping"
-        | "ending" | "releasing" | "unknown" | "queued" | "starting" => Color::Yellow,
+        | "warning" | "ending" | "releasing" | "unknown" | "queued" | "starting" => Color::Yellow,
         _ => return None,
     })
 }

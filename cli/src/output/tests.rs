@@ -377,6 +377,45 @@ fn a_story_is_told_as_agreed() {
 }
 
 #[test]
+fn the_doctor_says_problems_first_and_what_is_fine_in_a_line() {
+    use doctor::{Finding, Level};
+    let one =
+        |part: &str, check: &str, level, code: &str, what: &str, action: Option<&str>| Finding {
+            part: part.to_owned(),
+            check: check.to_owned(),
+            level,
+            code: code.to_owned(),
+            what: what.to_owned(),
+            action: action.map(str::to_owned),
+        };
+    let findings = [
+        one(
+            "node",
+            "driver",
+            Level::Problem,
+            "driver_library_mismatch",
+            "driver 535.183, libraries 550.54",
+            Some("drain it, then reboot"),
+        ),
+        one(
+            "node",
+            "docker",
+            Level::Warning,
+            "docker_group",
+            "root: \u{1b}[2Jada",
+            Some("gpasswd -d"),
+        ),
+        one("node", "bpf", Level::Unseen, "unseen", "only root can see that", None),
+        one("node", "disk", Level::Ok, "ok", "room", None),
+        one("node", "disk", Level::Ok, "ok", "more room", None),
+        one("node", "docker", Level::Ok, "ok", "and this is fine", None),
+        one("fleet", "controllers", Level::Ok, "ok", "all 3 answer", None),
+    ];
+    check("doctor", &findings);
+    golden::check("output/doctor-people.txt", &doctor::text(&findings));
+}
+
+#[test]
 fn an_empty_list_is_still_a_list() {
     let none: [job::Job; 0] = [];
     let printed = |format| printer(format).list(&none).unwrap();

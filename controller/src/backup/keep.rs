@@ -56,6 +56,24 @@ pub async fn keep(keep: Keep, raft: RaftHandle, pki_dir: PathBuf, stop: Cancella
     }
 }
 
+/// Backups of ours in a folder, oldest first.
+fn names_in(dir: &Path) -> std::io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if made_at(&name).is_some() {
+            names.push(name);
+        }
+    }
+    names.sort_by_key(|name| made_at(name));
+    Ok(names)
+}
+
+/// When the newest of ours in a folder was made, in Unix seconds.
+pub fn newest_in(dir: &Path) -> std::io::Result<Option<u64>> {
+    Ok(names_in(dir)?.last().and_then(|name| made_at(name)))
+}
+
 impl Keep {
     pub(super) async fn step(
         &self,
@@ -64,8 +82,8 @@ impl Keep {
         now: Timestamp,
     ) -> anyhow::Result<()> {
         let seconds = now.0 / 1_000;
-        let newest = match self.names() {
-            Ok(names) => names.last().and_then(|name| made_at(name)),
+        let newest = match newest_in(&self.dir) {
+            Ok(newest) => newest,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => {
                 return Err(error).with_context(|| format!("list {}", self.dir.display()));
@@ -87,21 +105,8 @@ impl Keep {
         self.remove_old()
     }
 
-    /// Backups of ours, oldest first.
-    fn names(&self) -> std::io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        for entry in std::fs::read_dir(&self.dir)? {
-            let name = entry?.file_name().to_string_lossy().into_owned();
-            if made_at(&name).is_some() {
-                names.push(name);
-            }
-        }
-        names.sort_by_key(|name| made_at(name));
-        Ok(names)
-    }
-
     fn remove_old(&self) -> anyhow::Result<()> {
-        let names = self.names()?;
+        let names = names_in(&self.dir)?;
         let old = &names[..names.len().saturating_sub(self.count)];
         let unfinished: Vec<String> = std::fs::read_dir(&self.dir)?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())

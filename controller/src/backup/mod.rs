@@ -15,7 +15,7 @@ mod save;
 mod tests;
 
 pub use file::{Written, check, write};
-pub use keep::{Keep, keep};
+pub use keep::{Keep, keep, newest_in};
 pub use produce::{Contents, ProduceError, produce};
 pub use restore::{Restored, read_out_to, restore, restore_on};
 pub use save::BackupService;

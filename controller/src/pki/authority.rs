@@ -29,7 +29,7 @@ use super::{
 
 const KEY_FILE: &str = "ca.key";
 /// All that are trusted, the one that signs first.
-pub(super) const CERTIFICATE_FILE: &str = "ca.crt";
+pub const CERTIFICATE_FILE: &str = "ca.crt";
 /// Keys of further authorities: `ca-PIN.key`.
 const FURTHER_PREFIX: &str = "ca-";
 const FURTHER_SUFFIX: &str = ".key";

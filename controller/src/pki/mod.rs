@@ -22,7 +22,10 @@ mod keyring_tests;
 mod tests;
 
 pub use audit_signer::{AuditSignature, AuditSigner};
-pub use authority::{Authority, Issued, SERVER_CERTIFICATE_FILE, SERVER_KEY_FILE};
+pub use authority::{
+    Authority, CERTIFICATE_FILE as AUTHORITY_CERTIFICATE_FILE, Issued, SERVER_CERTIFICATE_FILE,
+    SERVER_KEY_FILE,
+};
 pub use keyring::{Keyring, Own};
 pub use request::SigningRequest;
 

@@ -10,7 +10,7 @@ use fleet_core::id::ClusterId;
 use fleet_core::name::{NodeName, UserName};
 use sha2::{Digest, Sha256};
 use x509_parser::extensions::GeneralName;
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::{FromDer, Validity, X509Certificate};
 
 use super::limits::CERTIFICATE_BYTES_MAX;
 use super::token::SpkiPin;
@@ -257,6 +257,13 @@ pub fn is_signed_by(der: &[u8], by: &[u8]) -> Result<bool, CertificateFault> {
 /// Whether the certificate belongs to an authority.
 pub fn is_authority(der: &[u8]) -> Result<bool, CertificateFault> {
     Ok(parse_x509(der)?.is_ca())
+}
+
+/// From when to when any certificate is good, CA or leaf, in Unix seconds.
+pub fn validity_of(der: &[u8]) -> Result<(u64, u64), CertificateFault> {
+    let cert = parse_x509(der)?;
+    let Validity { not_before, not_after } = cert.validity();
+    Ok((unsigned(not_before.timestamp()), unsigned(not_after.timestamp())))
 }
 
 /// SHA-256 of some bytes, for pins and hashes of secrets.

@@ -1,0 +1,448 @@
+//! What the facts of a node mean. Pure: given facts, then findings; a test for each.
+//!
+//! What controllers have in common with nodes is in `daemon::doctor::machine`, packages in `packages`.
+
+use std::collections::BTreeSet;
+
+use fleet_daemon::doctor::machine::{self, Certificate, Disk, NetworkMount, Reach, length};
+use fleet_daemon::doctor::{Check, Finding, Look};
+
+use super::PART;
+use super::packages::{self, Packages, RuntimePackage};
+use crate::cgroup::Mode;
+
+/// More than this between the node's clock and the fleet's time, and people see windows end early or late.
+const OFFSET_SOON_MS: u64 = 5_000;
+/// A step that most agents must agree on before the leader believes it.
+const OFFSET_MAX_MS: u64 = 60_000;
+/// Most owners or processes named in one line.
+const NAMED_MAX: usize = 5;
+/// Without these controllers jobs cannot be limited.
+const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];
+/// On v1 jobs are also counted, stopped and held to their devices by controllers.
+const NEEDED_V1: [&str; 6] = ["cpu", "cpuacct", "memory", "pids", "freezer", "devices"];
+
+/// All that was gathered.
+#[derive(Debug)]
+pub(super) struct Facts {
+    /// This node's name, as far as known.
+    pub(super) node: Option<String>,
+    /// Of this program.
+    pub(super) version: &'static str,
+    /// Unix seconds.
+    pub(super) now: u64,
+    pub(super) joined: Look<bool>,
+    pub(super) agent: Agent,
+    pub(super) driver: Driver,
+    pub(super) cgroups: Look<Cgroups>,
+    /// Whether the kernel takes the gate's program: whether it then tells jobs, or why it does not take it.
+    pub(super) bpf: Look<Result<bool, String>>,
+    pub(super) runtime: Look<Result<Runtime, String>>,
+    /// Whether the shim and the init of containers are there; else what is missing.
+    pub(super) shim: Result<(), String>,
+    pub(super) docker: Look<Docker>,
+    pub(super) packages: Look<Option<Packages>>,
+    pub(super) owners: Vec<(String, Known)>,
+    pub(super) holders: Look<Vec<Holder>>,
+    pub(super) clock: Look<bool>,
+    pub(super) disks: Vec<Disk>,
+    pub(super) mounts: Look<Vec<NetworkMount>>,
+    pub(super) controllers: Look<Vec<Reach>>,
+    pub(super) certificate: Certificate,
+}
+
+/// The running agent, by its socket.
+#[derive(Debug)]
+pub(super) enum Agent {
+    /// Nobody listens there.
+    Down(String),
+    /// Somebody does, and does not answer.
+    Silent(String),
+    Up(Box<Running>),
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Running {
+    pub(super) version: String,
+    pub(super) connected: bool,
+    /// How long ago a controller answered, in seconds.
+    pub(super) heard: Option<u64>,
+    /// This machine's clock against the fleet's time, in milliseconds; none where that is not known.
+    pub(super) ahead_ms: Option<i64>,
+    /// Root's switch.
+    pub(super) ceiling: String,
+    pub(super) ceiling_reason: String,
+    pub(super) warnings: Vec<String>,
+}
+
+/// The NVIDIA driver, from files alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Driver {
+    /// Display controllers of NVIDIA on the bus, each with the kernel driver that has it.
+    pub(super) on_bus: Vec<Option<String>>,
+    /// The version of the module in the kernel.
+    pub(super) module: Option<String>,
+    /// How many GPUs the module knows.
+    pub(super) known: Option<usize>,
+    pub(super) library: Option<Library>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Library {
+    pub(super) path: String,
+    /// By its file name.
+    pub(super) version: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Cgroups {
+    pub(super) mode: Mode,
+    pub(super) controllers: BTreeSet<String>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Runtime {
+    pub(super) name: &'static str,
+    pub(super) path: String,
+    pub(super) version: String,
+    pub(super) package: Option<RuntimePackage>,
+}
+
+/// Who can have dockerd make containers for them, as root.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Docker {
+    pub(super) socket: bool,
+    /// Everybody may write to it.
+    pub(super) open: bool,
+    pub(super) members: Vec<String>,
+}
+
+/// What the name service says of an owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Known {
+    Yes,
+    No,
+    NoAnswer,
+}
+
+/// Somebody on a GPU whom no name service knows.
+#[derive(Debug, Clone)]
+pub(super) struct Holder {
+    pub(super) process: String,
+    pub(super) uid: u32,
+    pub(super) gpu: u32,
+}
+
+fn check(name: &'static str) -> Check {
+    Check { part: PART, name }
+}
+
+/// Every finding, in the order of the checks.
+pub(super) fn all(facts: &Facts) -> Vec<Finding> {
+    let mut found = agent(facts);
+    found.extend(clock(facts));
+    match &facts.controllers {
+        Ok(tried) => found.extend(machine::controllers(check("controllers"), tried)),
+        Err(why) => found.push(check("controllers").unseen(why)),
+    }
+    if facts.joined != Ok(false) {
+        found.push(machine::certificate(check("certificate"), &facts.certificate, facts.now));
+    }
+    found.extend(driver(&facts.driver, facts.node.as_deref()));
+    found.extend(cgroups(&facts.cgroups));
+    found.push(bpf(&facts.bpf, &facts.cgroups));
+    found.extend(runtime(&facts.runtime, &facts.shim));
+    found.push(docker(&facts.docker));
+    found.push(packages::upgrades(check("packages"), &facts.packages));
+    found.extend(owners(&facts.owners, &facts.agent));
+    found.push(holders(&facts.holders));
+    found.extend(facts.disks.iter().map(|disk| machine::disk(check("disk"), disk)));
+    found.extend(machine::mounts(check("mounts"), &facts.mounts));
+    found
+}
+
+fn agent(facts: &Facts) -> Vec<Finding> {
+    let check = check("agent");
+    let node = facts.node.as_deref().unwrap_or("NODE");
+    let agent = match &facts.agent {
+        Agent::Down(_) if facts.joined == Ok(false) => {
+            let action =
+                "on a controller `fleet node token create`; it prints the line to type here";
+            return vec![check.warning("not_joined", "this node is in no fleet yet", action)];
+        }
+        Agent::Down(why) => {
+            let what = format!("the agent does not run ({why}); jobs go on without it");
+            let action =
+                "`systemctl start fleet-agent`; `journalctl -u fleet-agent` says why it ended";
+            return vec![check.problem("agent_down", what, action)];
+        }
+        Agent::Silent(why) => {
+            let action = "`journalctl -u fleet-agent`; a restart of it hurts no job";
+            return vec![check.problem("agent_silent", why, action)];
+        }
+        Agent::Up(agent) => agent,
+    };
+    let mut found = Vec::new();
+    if agent.version != facts.version {
+        let (runs, installed) = (&agent.version, facts.version);
+        let what = format!("the agent that runs is {runs}, the one installed is {installed}");
+        let action = "`systemctl restart fleet-agent`; it hurts no job";
+        found.push(check.warning("agent_old", what, action));
+    }
+    if !agent.connected {
+        let since = agent
+            .heard
+            .map_or("since the agent started".to_owned(), |heard| format!("for {}", length(heard)));
+        let what = format!("no controller has answered {since}; jobs and reservations go on");
+        let action = "see `controllers` here, and `fleet doctor` on a controller";
+        found.push(check.problem("agent_alone", what, action));
+    }
+    if agent.ceiling != "on" && !agent.ceiling.is_empty() {
+        let Running { ceiling, ceiling_reason, .. } = agent.as_ref();
+        let what = format!("root lowered what this node enforces to {ceiling}: {ceiling_reason}");
+        let action = "when that is over, `fleet-agent enforce on --reason TEXT`";
+        found.push(check.warning("enforcement_lowered", what, action));
+    }
+    let warnings = agent
+        .warnings
+        .iter()
+        .map(|warning| check.warning("agent_warning", warning, format!("see `fleet why {node}`")));
+    found.extend(warnings);
+    if found.is_empty() {
+        found.push(check.ok("the agent runs, and a controller answers it"));
+    }
+    found
+}
+
+fn clock(facts: &Facts) -> Vec<Finding> {
+    let check = check("clock");
+    let mut found = vec![machine::clock(check, &facts.clock)];
+    let Agent::Up(agent) = &facts.agent else { return found };
+    let Some(ahead) = agent.ahead_ms.filter(|_| agent.connected) else { return found };
+    let off = ahead.unsigned_abs();
+    if off <= OFFSET_SOON_MS {
+        return found;
+    }
+    let way = if ahead > 0 { "ahead of" } else { "behind" };
+    let what = format!("the clock is {} {way} the fleet's time", length(off / 1_000));
+    let action = "set the clocks by a time server; compare with `date` on the controllers";
+    found.push(match off > OFFSET_MAX_MS {
+        true => check.problem("clock_wrong", what, action),
+        false => check.warning("clock_off", what, action),
+    });
+    found
+}
+
+fn driver(driver: &Driver, node: Option<&str>) -> Vec<Finding> {
+    let check = check("driver");
+    let node = node.unwrap_or("NODE");
+    let Driver { on_bus, module, known, library } = driver;
+    let Some(module) = module else {
+        if on_bus.is_empty() {
+            return vec![check.ok("there is no NVIDIA GPU, and no driver")];
+        }
+        let others: BTreeSet<&str> =
+            on_bus.iter().filter_map(|one| one.as_deref()).filter(|one| *one != "nvidia").collect();
+        let held = match others.is_empty() {
+            true => String::new(),
+            false => format!(" ({} has them)", others.into_iter().collect::<Vec<_>>().join(", ")),
+        };
+        let what = format!("{} NVIDIA GPUs, but the driver is not loaded{held}", on_bus.len());
+        let action = "`modprobe nvidia`; after a new kernel `dkms status` says whether it was built for that";
+        return vec![check.problem("driver_not_loaded", what, action)];
+    };
+    let mut found = Vec::new();
+    match library {
+        None => found.push(check.problem(
+            "library_missing",
+            format!("the kernel has driver {module}, but libnvidia-ml.so.1 is not there"),
+            "install the driver's libraries in the same version",
+        )),
+        Some(Library { path, version: None }) => {
+            found.push(check.unseen(format!("{path} does not tell its version")));
+        }
+        Some(Library { version: Some(version), .. }) if version != module => {
+            found.push(check.problem(
+                "driver_library_mismatch",
+                format!(
+                    "the kernel has driver {module}, the libraries are {version}: nothing new starts on the GPUs"
+                ),
+                format!("`fleet node drain {node}`, then reboot; see `packages` to keep it from coming back"),
+            ));
+        }
+        Some(Library { .. }) => {}
+    }
+    if let Some(known) = known.filter(|known| *known < on_bus.len()) {
+        let what = format!("the driver knows {known} of {} GPUs", on_bus.len());
+        let action = "`dmesg | grep -i nvrm` says why; often it takes a power cycle";
+        found.push(check.problem("gpus_missing", what, action));
+    }
+    if found.is_empty() {
+        found.push(check.ok(format!("driver {module}, its libraries are the same")));
+    }
+    found
+}
+
+fn cgroups(cgroups: &Look<Cgroups>) -> Vec<Finding> {
+    let check = check("cgroup");
+    let Cgroups { mode, controllers } = match cgroups {
+        Ok(cgroups) => cgroups,
+        Err(why) => {
+            let action = "mount cgroup2 at /sys/fs/cgroup, as systemd does";
+            return vec![check.problem("cgroup_none", why, action)];
+        }
+    };
+    let mut found = Vec::new();
+    let needed: &[&str] = if *mode == Mode::Legacy { &NEEDED_V1 } else { &NEEDED };
+    let missing: Vec<&str> =
+        needed.iter().filter(|name| !controllers.contains(**name)).copied().collect();
+    if !missing.is_empty() {
+        let what = format!("the kernel offers no controller {}", missing.join(", "));
+        let action =
+            "look for cgroup_disable= in /proc/cmdline; memory may need cgroup_enable=memory";
+        found.push(check.problem("cgroup_controllers", what, action));
+    }
+    let (word, v1) = match mode {
+        Mode::Unified => ("cgroup v2", false),
+        Mode::Hybrid => ("cgroup v1 with v2 beside it", false),
+        Mode::Legacy => ("cgroup v1 alone", true),
+    };
+    if v1 {
+        let what = format!("{word}: people who ssh in cannot be kept out of GPUs, only jobs");
+        let action = "boot with systemd.unified_cgroup_hierarchy=1";
+        found.push(check.warning("cgroup_v1", what, action));
+    }
+    if found.is_empty() {
+        found.push(check.ok(format!("{word}, with all controllers that are needed")));
+    }
+    found
+}
+
+fn bpf(bpf: &Look<Result<bool, String>>, cgroups: &Look<Cgroups>) -> Finding {
+    let check = check("bpf");
+    match bpf {
+        Ok(Ok(true)) => {
+            check.ok("the kernel takes device programs, and tells jobs from their owners")
+        }
+        Ok(Ok(false)) => check.warning(
+            "bpf_no_jobs",
+            "on this kernel the owner of a job may also open its GPUs from outside the job",
+            "nothing, or Linux 6.1 or newer",
+        ),
+        // The devices controller is used there.
+        Ok(Err(_)) if cgroups.as_ref().is_ok_and(|found| found.mode == Mode::Legacy) => {
+            check.ok("not needed: cgroup v1 has a controller for devices")
+        }
+        Ok(Err(why)) => check.problem(
+            "bpf_refused",
+            format!("no device filter can be loaded, so no job with a GPU starts: {why}"),
+            "a kernel with CONFIG_CGROUP_BPF and CONFIG_BPF_SYSCALL is needed",
+        ),
+        Err(why) => check.unseen(why),
+    }
+}
+
+fn runtime(runtime: &Look<Result<Runtime, String>>, shim: &Result<(), String>) -> Vec<Finding> {
+    let check = check("runtime");
+    let mut found = Vec::new();
+    if let Err(why) = shim {
+        let action = "`apt-get install --reinstall fleet-agent`, or set runtime.shim";
+        found.push(check.problem("shim_missing", why, action));
+    }
+    match runtime {
+        Err(why) => found.push(check.unseen(why)),
+        Ok(Err(why)) => {
+            let action = "`apt-get install crun`; runc will do as well";
+            found.push(check.problem("runtime_missing", why, action));
+        }
+        Ok(Ok(runtime)) => {
+            let Runtime { name, path, version, package } = runtime;
+            let old = packages::runtime(check, name, version, package.as_ref());
+            found.push(old.unwrap_or_else(|| check.ok(format!("{name} {version}, {path}"))));
+        }
+    }
+    found
+}
+
+fn docker(docker: &Look<Docker>) -> Finding {
+    let check = check("docker");
+    let action = "`gpasswd -d USER docker` for all but admins; `fleet run --image` and rootless Podman need no such group";
+    match docker {
+        Err(why) => check.unseen(why),
+        Ok(Docker { socket: false, .. }) => check.ok("dockerd does not run here"),
+        Ok(Docker { open: true, .. }) => check.problem(
+            "docker_open",
+            "everybody may write to dockerd's socket: all can get any GPU, and root",
+            "`chmod 660` on /run/docker.sock, and look who opened it",
+        ),
+        Ok(Docker { members, .. }) if members.is_empty() => {
+            check.ok("nobody but root may speak with dockerd")
+        }
+        Ok(Docker { members, .. }) => {
+            let what = format!(
+                "by group docker these can get any GPU, reserved or not, and root: {}",
+                named(members)
+            );
+            check.warning("docker_group", what, action)
+        }
+    }
+}
+
+fn owners(owners: &[(String, Known)], agent: &Agent) -> Vec<Finding> {
+    let check = check("owners");
+    let which = |wanted: Known| -> Vec<String> {
+        owners.iter().filter(|(_, known)| *known == wanted).map(|(name, _)| name.clone()).collect()
+    };
+    let mut found = Vec::new();
+    let (lost, silent) = (which(Known::No), which(Known::NoAnswer));
+    if !lost.is_empty() {
+        let what = format!("{} hold GPUs here, and no name service knows them", named(&lost));
+        let action =
+            "`getent passwd NAME`; for who has left, `fleet release` and `fleet user disable`";
+        found.push(check.problem("owner_unknown", what, action));
+    }
+    if !silent.is_empty() {
+        let what = format!("the name service does not answer for {}", named(&silent));
+        let action = "see to it (`getent passwd NAME`, sssd, nslcd): their jobs cannot start";
+        found.push(check.problem("names_silent", what, action));
+    }
+    if !found.is_empty() {
+        return found;
+    }
+    vec![match agent {
+        Agent::Up(_) => check.ok(format!("the name service knows all {} owners", owners.len())),
+        Agent::Down(_) | Agent::Silent(_) => {
+            check.unseen("the agent does not answer, so who holds GPUs is not known")
+        }
+    }]
+}
+
+fn holders(holders: &Look<Vec<Holder>>) -> Finding {
+    let check = check("holders");
+    match holders {
+        Err(why) => check.unseen(why),
+        Ok(holders) if holders.is_empty() => check.ok("every process on a GPU has a known user"),
+        Ok(holders) => {
+            let each: Vec<String> = holders
+                .iter()
+                .map(|one| format!("{} of uid {} on nvidia{}", one.process, one.uid, one.gpu))
+                .collect();
+            let what = format!("no name service knows who this is: {}", named(&each));
+            let action = "see whose it is (`ps -fp PID`), and end it if it is nobody's";
+            check.warning("holder_unknown", what, action)
+        }
+    }
+}
+
+/// The first few, and how many more.
+fn named(names: &[String]) -> String {
+    let text = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(NAMED_MAX) {
+        0 => text,
+        more => format!("{text} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

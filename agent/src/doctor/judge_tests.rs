@@ -1,0 +1,237 @@
+//! A test for each finding of `judge`.
+
+#![allow(clippy::unwrap_used)]
+
+use fleet_daemon::doctor::Level;
+use fleet_daemon::doctor::machine::{Reached, Validity};
+
+use super::*;
+
+fn healthy() -> Facts {
+    let running = Running {
+        version: "1.0.0".to_owned(),
+        connected: true,
+        heard: Some(1),
+        ahead_ms: Some(200),
+        ceiling: "on".to_owned(),
+        ..Running::default()
+    };
+    let driver = Driver {
+        on_bus: vec![Some("nvidia".to_owned()); 2],
+        module: Some("550.54".to_owned()),
+        known: Some(2),
+        library: Some(Library { path: "/l".to_owned(), version: Some("550.54".to_owned()) }),
+    };
+    let runtime = Runtime {
+        name: "crun",
+        path: "/usr/bin/crun".to_owned(),
+        version: "1.21".to_owned(),
+        package: None,
+    };
+    Facts {
+        node: Some("titan01".to_owned()),
+        version: "1.0.0",
+        now: 1_000,
+        joined: Ok(true),
+        agent: Agent::Up(Box::new(running)),
+        driver,
+        cgroups: Ok(Cgroups { mode: Mode::Unified, controllers: names(&NEEDED) }),
+        bpf: Ok(Ok(true)),
+        runtime: Ok(Ok(runtime)),
+        shim: Ok(()),
+        docker: Ok(Docker::default()),
+        packages: Ok(Some(Packages::default())),
+        owners: vec![("ada".to_owned(), Known::Yes)],
+        holders: Ok(Vec::new()),
+        clock: Ok(true),
+        disks: Vec::new(),
+        mounts: Ok(Vec::new()),
+        controllers: Ok(vec![Reach { address: "c:1".to_owned(), reached: Reached::Connected }]),
+        certificate: Certificate {
+            name: "certificate",
+            path: "/c".to_owned(),
+            validity: Ok(Validity { from: 0, until: 86_400 }),
+            renews: true,
+            action: "join again",
+        },
+    }
+}
+
+fn names(of: &[&str]) -> BTreeSet<String> {
+    of.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// What is not as it should be, each with a word of what is said.
+fn bad(change: impl FnOnce(&mut Facts)) -> Vec<(Level, &'static str, String)> {
+    let mut facts = healthy();
+    change(&mut facts);
+    let found = all(&facts);
+    for one in &found {
+        assert_eq!(one.action.is_some(), one.level <= Level::Warning, "{one:?}");
+        assert!(!one.what.contains('\n'), "{one:?}");
+    }
+    found
+        .into_iter()
+        .filter(|one| one.level != Level::Ok)
+        .map(|one| (one.level, one.code, one.what))
+        .collect()
+}
+
+/// That change leads to this finding alone.
+#[track_caller]
+fn only(level: Level, code: &str, said: &str, change: impl FnOnce(&mut Facts)) {
+    let found = bad(change);
+    let [(found_level, found_code, what)] = found.as_slice() else {
+        panic!("not one finding: {found:?}")
+    };
+    assert_eq!((*found_level, *found_code), (level, code), "{what}");
+    assert!(what.contains(said), "{what}");
+}
+
+#[track_caller]
+fn problem(code: &str, said: &str, change: impl FnOnce(&mut Facts)) {
+    only(Level::Problem, code, said, change);
+}
+
+#[track_caller]
+fn warning(code: &str, said: &str, change: impl FnOnce(&mut Facts)) {
+    only(Level::Warning, code, said, change);
+}
+
+fn running(facts: &mut Facts, change: impl FnOnce(&mut Running)) {
+    match &mut facts.agent {
+        Agent::Up(running) => change(running),
+        Agent::Down(_) | Agent::Silent(_) => panic!("it is up in a healthy node"),
+    }
+}
+
+#[test]
+fn on_a_healthy_node_every_check_is_content() {
+    assert_eq!(bad(|_| {}), []);
+    let checks: BTreeSet<&str> = all(&healthy()).iter().map(|one| one.check).collect();
+    assert_eq!(checks.len(), 13, "{checks:?}");
+}
+
+#[test]
+fn the_agent() {
+    warning("agent_old", "runs is 0.9.0", |f| running(f, |a| a.version = "0.9.0".to_owned()));
+    problem("agent_alone", "for 2 h", |f| {
+        running(f, |a| (a.connected, a.heard) = (false, Some(7_200)));
+    });
+    problem("agent_alone", "since the agent started", |f| {
+        running(f, |a| (a.connected, a.heard) = (false, None));
+    });
+    warning("enforcement_lowered", "to warn: a demo", |f| {
+        running(f, |a| (a.ceiling, a.ceiling_reason) = ("warn".to_owned(), "a demo".to_owned()));
+    });
+    warning("agent_warning", "no cgroup2", |f| {
+        running(f, |a| a.warnings = vec!["no cgroup2".to_owned()]);
+    });
+    let silent = |f: &mut Facts| f.agent = Agent::Silent("no answer for 5 s".to_owned());
+    let codes: Vec<_> = bad(silent).iter().map(|one| one.1).collect();
+    assert_eq!(codes, ["agent_silent", "unseen"], "the owners are not known then");
+    let down = |f: &mut Facts| {
+        f.agent = Agent::Down("refused".to_owned());
+        f.owners.clear();
+    };
+    let codes: Vec<_> = bad(down).iter().map(|one| one.1).collect();
+    assert_eq!(codes, ["agent_down", "unseen"]);
+    let codes: Vec<_> = bad(|f| {
+        down(f);
+        f.joined = Ok(false);
+        f.certificate.validity = Err("not there".to_owned());
+    })
+    .iter()
+    .map(|one| one.1)
+    .collect();
+    assert_eq!(codes, ["not_joined", "unseen"], "and there is no certificate to look at");
+}
+
+#[test]
+fn the_clock_against_the_fleets_time() {
+    warning("clock_off", "6 s ahead of", |f| running(f, |a| a.ahead_ms = Some(6_000)));
+    problem("clock_wrong", "2 min behind", |f| running(f, |a| a.ahead_ms = Some(-120_000)));
+    let alone = bad(|f| running(f, |a| (a.ahead_ms, a.connected) = (Some(-120_000), false)));
+    assert_eq!(alone.len(), 1, "nobody knows then: {alone:?}");
+    warning("clock_unsynchronised", "no time server", |f| f.clock = Ok(false));
+}
+
+#[test]
+fn the_driver() {
+    problem("driver_library_mismatch", "driver 550.54, the libraries are 550.90", |f| {
+        f.driver.library =
+            Some(Library { path: "/l".to_owned(), version: Some("550.90".to_owned()) });
+    });
+    problem("library_missing", "libnvidia-ml.so.1", |f| f.driver.library = None);
+    problem(
+        "driver_not_loaded",
+        "2 NVIDIA GPUs, but the driver is not loaded (nouveau has them)",
+        |f| {
+            f.driver =
+                Driver { on_bus: vec![Some("nouveau".to_owned()), None], ..Driver::default() };
+        },
+    );
+    problem("gpus_missing", "knows 1 of 2", |f| f.driver.known = Some(1));
+    only(Level::Unseen, "unseen", "does not tell", |f| {
+        f.driver.library = Some(Library { path: "/l".to_owned(), version: None });
+    });
+    assert_eq!(bad(|f| f.driver = Driver::default()), [], "a node without GPUs is none the worse");
+}
+
+#[test]
+fn control_groups_and_the_kernels_programs() {
+    let of = |mode, controllers: &[&str]| Ok(Cgroups { mode, controllers: names(controllers) });
+    problem("cgroup_controllers", "controller memory", |f| {
+        f.cgroups = of(Mode::Unified, &["cpu", "pids"]);
+    });
+    problem("cgroup_controllers", "controller pids", |f| {
+        f.cgroups = of(Mode::Hybrid, &["cpu", "memory"]);
+    });
+    problem("cgroup_none", "nothing", |f| f.cgroups = Err("nothing is mounted".to_owned()));
+    warning("cgroup_v1", "ssh in", |f| f.cgroups = of(Mode::Legacy, &NEEDED_V1));
+    warning("cgroup_v1", "ssh in", |f| {
+        f.cgroups = of(Mode::Legacy, &NEEDED_V1);
+        f.bpf = Ok(Err("not there".to_owned()));
+    });
+    problem("bpf_refused", "no device filter", |f| f.bpf = Ok(Err("invalid".to_owned())));
+    warning("bpf_no_jobs", "from outside", |f| f.bpf = Ok(Ok(false)));
+    only(Level::Unseen, "unseen", "only root", |f| f.bpf = Err("only root".to_owned()));
+}
+
+#[test]
+fn runtime_and_shim() {
+    problem("runtime_missing", "none", |f| f.runtime = Ok(Err("none".to_owned())));
+    problem("shim_missing", "gone", |f| f.shim = Err("gone".to_owned()));
+    problem("runtime_unsafe", "CVE-2024-21626", |f| {
+        if let Ok(Ok(runtime)) = &mut f.runtime {
+            (runtime.name, runtime.version) = ("runc", "1.1.5".to_owned());
+        }
+    });
+}
+
+#[test]
+fn who_speaks_with_dockerd_is_named() {
+    let of = |open, members: &[&str]| {
+        let members = members.iter().map(|name| (*name).to_owned()).collect();
+        Ok(Docker { socket: true, open, members })
+    };
+    warning("docker_group", "root: ada, bob", |f| f.docker = of(false, &["ada", "bob"]));
+    warning("docker_group", "e and 1 more", |f| {
+        f.docker = of(false, &["a", "b", "c", "d", "e", "f"]);
+    });
+    problem("docker_open", "everybody", |f| f.docker = of(true, &[]));
+    assert_eq!(bad(|f| f.docker = of(false, &[])), []);
+    let idle = Docker { members: vec!["ada".to_owned()], ..Docker::default() };
+    assert_eq!(bad(|f| f.docker = Ok(idle)), [], "a group alone does nothing");
+}
+
+#[test]
+fn owners_whom_nobody_knows() {
+    problem("owner_unknown", "eve hold GPUs", |f| f.owners.push(("eve".to_owned(), Known::No)));
+    problem("names_silent", "for eve", |f| f.owners.push(("eve".to_owned(), Known::NoAnswer)));
+    warning("holder_unknown", "python3 (pid 7) of uid 4711 on nvidia0", |f| {
+        let process = "python3 (pid 7)".to_owned();
+        f.holders = Ok(vec![Holder { process, uid: 4_711, gpu: 0 }]);
+    });
+    only(Level::Unseen, "unseen", "only root", |f| f.holders = Err("only root".to_owned()));
+}

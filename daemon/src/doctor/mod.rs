@@ -1,0 +1,100 @@
+//! What is wrong with a machine or will soon be: what `fleet-agent doctor` and `fleet-controller doctor` have in common.
+//!
+//! Two halves that never mix: [`look`] gathers facts, each within a time limit and whether or not the program runs;
+//! [`machine`], and the `judge` of either program, are pure and say what the facts mean. Each finding says what to do.
+//! Nothing here changes anything, and what could not be looked at is said, never taken for good.
+
+mod kernel_clock;
+pub mod look;
+pub mod machine;
+
+use std::io::Write as _;
+
+use serde::Serialize;
+
+/// Of what [`print`] prints.
+pub const SCHEMA: &str = "fleet.doctor/v1";
+
+/// A fact, or why it could not be had.
+pub type Look<T> = Result<T, String>;
+
+/// How bad it is; the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Something does not work, or somebody gets what is not theirs.
+    Problem,
+    /// It will go wrong, or may.
+    Warning,
+    /// It could not be looked at.
+    Unseen,
+    Ok,
+}
+
+/// What was found about one thing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// `node` or `controller`.
+    pub part: &'static str,
+    /// What was looked at: `driver`, `disk`, ...
+    pub check: &'static str,
+    pub level: Level,
+    /// Which finding it is, for programs; it does not change.
+    pub code: &'static str,
+    pub what: String,
+    /// What to do about it.
+    pub action: Option<String>,
+}
+
+/// The findings of one check, as its judge makes them.
+#[derive(Debug, Clone, Copy)]
+pub struct Check {
+    pub part: &'static str,
+    pub name: &'static str,
+}
+
+impl Check {
+    fn finding(self, level: Level, code: &'static str, what: String) -> Finding {
+        Finding { part: self.part, check: self.name, level, code, what, action: None }
+    }
+
+    /// Something is wrong, and this is what to do.
+    pub fn problem(
+        self,
+        code: &'static str,
+        what: impl Into<String>,
+        action: impl Into<String>,
+    ) -> Finding {
+        let found = self.finding(Level::Problem, code, what.into());
+        Finding { action: Some(action.into()), ..found }
+    }
+
+    /// Something may go wrong, and this is what to do.
+    pub fn warning(
+        self,
+        code: &'static str,
+        what: impl Into<String>,
+        action: impl Into<String>,
+    ) -> Finding {
+        let found = self.finding(Level::Warning, code, what.into());
+        Finding { action: Some(action.into()), ..found }
+    }
+
+    /// It could not be looked at, for this reason.
+    pub fn unseen(self, why: impl Into<String>) -> Finding {
+        self.finding(Level::Unseen, "unseen", why.into())
+    }
+
+    /// It is as it should be.
+    pub fn ok(self, what: impl Into<String>) -> Finding {
+        self.finding(Level::Ok, "ok", what.into())
+    }
+}
+
+/// Prints the findings as one line of JSON: `fleet doctor` reads it.
+pub fn print(items: &[Finding]) -> anyhow::Result<()> {
+    let mut line = serde_json::to_vec(&serde_json::json!({ "schema": SCHEMA, "items": items }))?;
+    line.push(b'\n');
+    std::io::stdout().write_all(&line)?;
+    Ok(())
+}
