@@ -5,7 +5,7 @@
 # goes through sudo, or says what to install. Tested on Debian 12.
 set -eu
 
-wanted="cc:gcc crun:crun runc:runc python3:python3 busybox:busybox-static faketime:faketime script:bsdutils"
+wanted="cc:gcc crun:crun runc:runc python3:python3 busybox:busybox-static faketime:faketime script:bsdutils docker-registry:docker-registry"
 
 # A compiler without the headers of libc links nothing.
 if [ ! -e /usr/include/stdio.h ]; then
@@ -15,6 +15,13 @@ fi
 if ! command -v cargo >/dev/null 2>&1; then
     echo "install-deps: there is no cargo; install Rust with rustup: https://rustup.rs" >&2
     exit 1
+fi
+
+# The package of docker-registry starts one for everybody on port 5000. Tests start their own; nobody else asked for it.
+if ! command -v docker-registry >/dev/null 2>&1 && [ -d /run/systemd/system ]; then
+    as_root=""
+    [ "$(id -u)" -eq 0 ] || as_root="sudo"
+    $as_root systemctl mask docker-registry.service >/dev/null 2>&1 || true
 fi
 
 # shellcheck disable=SC2086 # The list is meant to be split.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fleet_core::ending::ForeignUse;
+use fleet_core::image::is_registry;
 use fleet_core::name::NodeName;
 use fleet_daemon::config_file::{self, ConfigError};
 use fleet_daemon::log_filter::LogFilter;
@@ -14,6 +15,7 @@ use fleet_proto::transport::client::Address;
 use serde::Deserialize;
 
 use crate::checkpoint::Timings;
+use crate::image;
 use crate::shim::order::LogSettings;
 
 /// Where the file is when nobody says otherwise.
@@ -25,6 +27,8 @@ const CGROUP_PARENT: &str = "fleet";
 const CGROUP_PARENT_SYSTEMD: &str = "fleet.slice";
 /// Most names in each list of the exempt.
 const EXEMPT_MAX: usize = 1_000;
+/// Most mirrors of one registry: each is asked in turn.
+const MIRRORS_MAX: usize = 8;
 /// Programs of the administrator that may have a GPU open without being dirt, by file name. They count
 /// only when the executable belongs to root.
 const BASELINE_PROCESSES: [&str; 16] = [
@@ -65,6 +69,7 @@ struct RawConfig {
     jobs: RawJobs,
     logs: RawLogs,
     checkpoints: RawCheckpoints,
+    images: RawImages,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -126,6 +131,21 @@ struct RawCheckpoints {
     scan_ms: Option<u64>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawImages {
+    credentials_file: Option<PathBuf>,
+    registries: BTreeMap<String, RawRegistry>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawRegistry {
+    insecure: bool,
+    ca_file: Option<PathBuf>,
+    mirrors: Vec<String>,
+}
+
 /// The configuration, checked.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -155,6 +175,8 @@ pub struct Config {
     pub logs: LogSettings,
     pub retention: Retention,
     pub checkpoints: Timings,
+    /// Where images come from.
+    pub images: image::Settings,
 }
 
 /// Whom the gate holds to reservations, and where it is.
@@ -240,7 +262,7 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
         }
     });
     let cgroup_parent = cgroup_parent(raw.cgroup_parent, problems);
-    let enforce = enforce(raw.enforce, problems);
+    let (enforce, images) = (enforce(raw.enforce, problems), images(raw.images, problems));
     let log_level = config_file::log_level(raw.log_level.as_deref(), LOG_LEVEL, problems);
     let monitoring_listen =
         config_file::listen("monitoring_listen", &raw.monitoring_listen, problems);
@@ -299,7 +321,30 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
             count: usize::try_from(keep).unwrap_or(usize::MAX),
         },
         checkpoints,
+        images,
     }
+}
+
+fn images(raw: RawImages, problems: &mut Vec<String>) -> image::Settings {
+    let absolute = |field: String, path: Option<&PathBuf>, problems: &mut Vec<String>| {
+        if let Some(path) = path.filter(|path| !path.is_absolute()) {
+            problems.push(format!("{field}: {} must be an absolute path", path.display()));
+        }
+    };
+    absolute("images.credentials_file".to_owned(), raw.credentials_file.as_ref(), problems);
+    let mut registries = BTreeMap::new();
+    for (name, RawRegistry { insecure, ca_file, mirrors }) in raw.registries {
+        let field = format!("images.registries.{name:?}");
+        absolute(format!("{field}.ca_file"), ca_file.as_ref(), problems);
+        if let Some(bad) = mirrors.iter().chain([&name]).find(|name| !is_registry(name)) {
+            problems.push(format!("{field}: {bad:?} must be HOST or HOST:PORT"));
+        }
+        if mirrors.len() > MIRRORS_MAX {
+            problems.push(format!("{field}.mirrors: at most {MIRRORS_MAX}"));
+        }
+        registries.insert(name, image::RegistrySettings { insecure, ca_file, mirrors });
+    }
+    image::Settings { credentials_file: raw.credentials_file, registries }
 }
 
 fn cgroup_parent(said: Option<String>, problems: &mut Vec<String>) -> String {
@@ -418,7 +463,8 @@ mod tests {
     fn all_problems_are_said_at_once() {
         let text = "name = \"A b\"\nstate_dir = \"x\"\ncontrollers = [\"here\"]\n\
                     cgroup_parent = \"../up\"\nlog_level = \"loud\"\nmonitoring_listen = \"9\"\n[gpu]\nsample_interval_ms = 0\n[jobs]\nmemory_bytes = 1\n\
-                    [enforce]\ncgroup = \"/a/../b\"\nexempt_groups = [\"\"]\nforeign = \"end\"";
+                    [enforce]\ncgroup = \"/a/../b\"\nexempt_groups = [\"\"]\nforeign = \"end\"\n\
+                    [images]\ncredentials_file = \"c\"\n[images.registries.\"a b\"]\nca_file = \"ca\"";
         let said = problem(text);
         for field in [
             "name",
@@ -432,6 +478,9 @@ mod tests {
             "enforce.cgroup",
             "enforce.exempt_groups",
             "enforce.foreign",
+            "images.credentials_file",
+            "images.registries.\"a b\".ca_file",
+            "HOST:PORT",
         ] {
             assert!(said.contains(field), "{field}: {said}");
         }

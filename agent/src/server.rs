@@ -29,7 +29,7 @@ use crate::gate;
 use crate::gpu::{self, GpuInfo, Monitor};
 use crate::health;
 use crate::holders::Usages;
-use crate::image::{ImageStore, Limits};
+use crate::image::{ImageError, ImageStore, Limits};
 use crate::inventory::{Inventory, machine_facts};
 use crate::leases::Floors;
 use crate::link::{Fence, Link, LinkParts, Outbox};
@@ -228,6 +228,11 @@ fn make_gate(
     })?)
 }
 
+fn open_images(config: &Config, as_user: &AsUser) -> Result<ImageStore, ImageError> {
+    let folder = config.state_dir.join("images");
+    ImageStore::open(&folder, Limits::default(), config.images.clone(), as_user.clone())
+}
+
 /// What attempts need of this node.
 async fn make_node(
     config: &Config,
@@ -237,7 +242,6 @@ async fn make_node(
     gate: gate::Handle,
 ) -> anyhow::Result<Arc<Node>> {
     let as_user = AsUser::new(AsUserConfig::default());
-    let folder = config.state_dir.join("images");
     let (shim, init) = helpers(config)?;
     Ok(Arc::new(Node::new(Parts {
         name,
@@ -250,7 +254,7 @@ async fn make_node(
             allow_system_users: config.allow_system_users,
             ..UsersConfig::default()
         }),
-        images: ImageStore::open(&folder, Limits::default(), as_user.clone())?,
+        images: open_images(config, &as_user)?,
         as_user,
         gpus,
         gate,

@@ -14,6 +14,7 @@ use crate::ending::{ENDING_SINCE, EndPolicy, EndingCommand, Holder, HolderStep, 
 use crate::health::Condition;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
+use crate::image::{ImageUsed, REGISTRY_SINCE};
 use crate::job::JobSpec;
 use crate::lease::Epoch;
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
@@ -124,6 +125,9 @@ pub enum Report {
         allocation: AllocationId,
         epoch: Epoch,
         at: Timestamp,
+        /// What the name of its image in a registry meant; none for other images.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        image: Option<ImageUsed>,
     },
     /// The agent took deferral order `order` when its checkpoint number was `checkpoint_seq`.
     DeferralTaken {
@@ -198,13 +202,14 @@ impl Report {
         match self {
             Report::Facts { .. }
             | Report::Conditions { .. }
-            | Report::Started { .. }
+            | Report::Started { image: None, .. }
             | Report::Checkpoint { .. }
             | Report::DeferralTaken { .. }
             | Report::Ended { .. }
             | Report::Released { .. }
             | Report::Found(_)
             | Report::Holdings { .. } => 1,
+            Report::Started { image: Some(_), .. } => REGISTRY_SINCE,
             Report::Window(_) | Report::StoppedAlone { .. } | Report::Enforcement(_) => AHEAD_SINCE,
             Report::Use { .. } | Report::Holders { .. } => ENDING_SINCE,
         }
@@ -388,7 +393,6 @@ impl Command {
             | Command::SetClusterVersion { .. }
             | Command::ExtendReservation { .. }
             | Command::ReleaseReservation { .. }
-            | Command::SubmitJob(_)
             | Command::CancelJob { .. }
             | Command::CordonNode { .. }
             | Command::UncordonNode { .. }
@@ -409,6 +413,8 @@ impl Command {
             | Command::AdmitController(_)
             | Command::RemoveController { .. }
             | Command::Access(_) => 1,
+            Command::SubmitJob(job) if job.spec.is_from_registry() => REGISTRY_SINCE,
+            Command::SubmitJob(_) => 1,
             Command::CreateReservation(wish) => wish.at_end.map_or(1, |_| ENDING_SINCE),
             Command::CheckState { .. } => 2,
             Command::ImportReservations { .. } => 3,

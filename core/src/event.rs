@@ -12,6 +12,7 @@ use crate::controller::Controller;
 use crate::ending::{EndPolicy, Holder, HolderStep, ReservationRules};
 use crate::health::Severity;
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
+use crate::image::ImageUsed;
 use crate::lease::Epoch;
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::Liveness;
@@ -270,6 +271,9 @@ pub enum Event {
     JobStarted {
         job: JobId,
         allocation: AllocationId,
+        /// What the name of its image in a registry meant.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        image: Option<ImageUsed>,
     },
     CheckpointRecorded {
         job: JobId,
@@ -467,7 +471,7 @@ impl Event {
                 objects.extend(gpus.iter().map(ToString::to_string));
                 objects
             }
-            E::JobStarted { job, allocation }
+            E::JobStarted { job, allocation, .. }
             | E::CheckpointRecorded { job, allocation, .. }
             | E::EvictionDeferred { job, allocation, .. }
             | E::DeferralTaken { job, allocation, .. }
@@ -667,7 +671,11 @@ impl std::fmt::Display for Event {
                     None => Ok(()),
                 }
             }
-            E::JobStarted { allocation, .. } => write!(f, "{allocation} runs"),
+            E::JobStarted { allocation, image: None, .. } => write!(f, "{allocation} runs"),
+            E::JobStarted { allocation, image: Some(image), .. } => {
+                write!(f, "{allocation} runs from image {}", image.digest)?;
+                image.note.as_ref().map_or(Ok(()), |note| write!(f, " ({note})"))
+            }
             E::CheckpointRecorded { seq, path, .. } => write!(f, "checkpoint {seq} saved: {path}"),
             E::EvictionDeferred { causes, .. } => {
                 write!(f, "must leave ({}); waits for the next checkpoint", list(causes))

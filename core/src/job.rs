@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{AllocationId, JobId, ReservationId};
+use crate::image::{ImageRef, ImageUsed};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::reservation::GpuRequest;
 use crate::time::{Millis, Timestamp};
@@ -56,7 +57,7 @@ pub struct Volume {
 pub struct JobSpec {
     pub name: String,
     pub project: ProjectName,
-    /// `host`, or a reference to an OCI image on disk.
+    /// `host`, or a reference to an OCI image on disk or in a registry.
     pub image: String,
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
@@ -91,6 +92,13 @@ pub struct JobSpec {
     /// The submitter's uid, where the submitting machine vouched for it: the node refuses the job
     /// when its own name service disagrees.
     pub expected_uid: Option<u32>,
+}
+
+impl JobSpec {
+    /// Whether its image comes from a registry.
+    pub fn is_from_registry(&self) -> bool {
+        matches!(self.image.parse(), Ok(ImageRef::Registry(_)))
+    }
 }
 
 /// The size of a terminal in characters.
@@ -207,4 +215,7 @@ pub struct Job {
     pub excluded_nodes: BTreeMap<NodeName, String>,
     pub cancel_requested: bool,
     pub outcome: Option<JobOutcome>,
+    /// What the newest attempt runs from, where its image has a name in a registry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageUsed>,
 }

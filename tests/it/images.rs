@@ -114,8 +114,10 @@ fn refused_early(lab: &Lab) -> Result<()> {
     let jobs = || Ok::<_, anyhow::Error>(lab.json(&["ps", "--all"])?["items"].clone());
     let before = jobs()?;
     for (image, said) in [
-        ("ubuntu:22.04", "docker save"),
+        ("docker-daemon:ubuntu", "docker save"),
+        ("Ubuntu", "lower-case"),
         ("oci:/layout:", "empty"),
+        ("busybox.tra.tar", "absolute path"),
         ("./busybox.tra", "absolute path"),
         ("docker-archive:busybox.tra", "absolute path"),
     ] {

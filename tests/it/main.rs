@@ -36,6 +36,7 @@ mod membership;
 mod operations;
 mod outputs;
 mod peers;
+mod registry;
 mod reservations;
 mod rotation;
 mod shut_out;

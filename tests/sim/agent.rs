@@ -340,7 +340,7 @@ impl Agent {
                 row.phase = Phase::Running;
             }
             self.show(&id, row.phase, attempt.order.gpus.clone());
-            self.outbox.started(&id, attempt.epoch, time(attempt.started_us));
+            self.outbox.started(&id, attempt.epoch, time(attempt.started_us), None);
             self.table.rows.insert(id, row);
         }
         self.look();
@@ -470,7 +470,7 @@ impl Agent {
             (attempt.epoch, attempt.lease) = (epoch, lease);
             let at = time(attempt.started_us);
             drop(machine);
-            self.outbox.started(id, epoch, at);
+            self.outbox.started(id, epoch, at, None);
         }
     }
 
@@ -610,7 +610,7 @@ impl Agent {
         if let Some(phase) = self.phases.get(id) {
             phase.send_replace(Phase::Running);
         }
-        self.outbox.started(id, epoch, time(now));
+        self.outbox.started(id, epoch, time(now), None);
     }
 
     /// Two attempts of one job must not run at once, wherever they are.

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_core::allocation::AttemptEnd;
+use fleet_core::image::ImageUsed;
 use fleet_core::lease::Epoch;
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::ending::chain;
@@ -59,6 +61,8 @@ pub struct Begin {
     pub node: Arc<Node>,
     pub record: Arc<Record>,
     pub dir: AllocationDir,
+    /// How far its preparation is, where the job's own words will be.
+    pub says: watch::Sender<String>,
 }
 
 /// What is there when an attempt may start.
@@ -88,13 +92,15 @@ impl Begin {
     }
 
     async fn make_ready(&self) -> Result<Ready, AttemptEnd> {
+        // Before the permit: it may take long, and others need nothing of the kind.
+        let pulled = self.pull().await?;
         let permit = self.node.starts.acquire().await;
         let _permit = permit.map_err(|error| node_fault(&error))?;
         let user = self.user().await?;
         let gpus = self.gpus(&user).await?;
         self.node.gate.admits(&self.record.order.owner, &self.record.order.gpus).await;
         let observer = self.checkpoints(&user).await?;
-        let image = self.image(&user).await?;
+        let image = self.image(&user, pulled).await?;
         self.bundle(user, gpus, image).await?;
         Ok(Ready { observer })
     }
@@ -169,18 +175,43 @@ impl Begin {
         Ok(Some(observer))
     }
 
+    fn reference(&self) -> Result<ImageRef, AttemptEnd> {
+        self.record.order.spec.image.parse().map_err(|error| user_fault(&error))
+    }
+
+    /// The image, if it is one of a registry.
+    async fn pull(&self) -> Result<Option<image::Image>, AttemptEnd> {
+        let ImageRef::Registry(name) = self.reference()? else { return Ok(None) };
+        let (says, shown) = (self.says.clone(), name.to_string());
+        let progress = move |progress: image::Progress| {
+            says.send_replace(preparing(&shown, progress));
+        };
+        let pulled = self.node.images.pull(&name, progress).await;
+        self.says.send_replace(String::new());
+        pulled.map(Some).map_err(|error| of_image(&error))
+    }
+
     /// The root file system.
-    async fn image(&self, user: &User) -> Result<Image, AttemptEnd> {
-        let reference: ImageRef =
-            self.record.order.spec.image.parse().map_err(|error| user_fault(&error))?;
+    async fn image(&self, user: &User, pulled: Option<image::Image>) -> Result<Image, AttemptEnd> {
+        let reference = self.reference()?;
         if reference == ImageRef::Host {
             return Ok(Image::Host);
         }
         self.write_record().await?;
-        let id = self.record.id.clone();
-        let progress = move |progress: image::Progress| tracing::debug!(%id, ?progress, "image");
-        let resolved = self.node.images.resolve(&reference, user, progress).await;
-        let found = resolved.map_err(|error| of_image(&error))?;
+        let found = match pulled {
+            Some(pulled) => pulled,
+            None => {
+                let id = self.record.id.clone();
+                let progress =
+                    move |progress: image::Progress| tracing::debug!(%id, ?progress, "image");
+                let resolved = self.node.images.resolve(&reference, user, progress).await;
+                resolved.map_err(|error| of_image(&error))?
+            }
+        };
+        if let Some(digest) = found.manifest.clone() {
+            let used = ImageUsed { digest, note: found.note.clone() };
+            self.dir.write_image(&used).map_err(|error| node_fault(&error))?;
+        }
         let config = order::image_config(&found.config);
         let dir = self.dir.path().to_owned();
         let mounted = spawn_blocking(move || image::mount(&found, &dir)).await;
@@ -241,8 +272,21 @@ fn of_user_op(error: &AsUserError) -> AttemptEnd {
     }
 }
 
+/// What is shown of a job whose image is on its way.
+fn preparing(name: &str, progress: image::Progress) -> String {
+    let image::Progress { phase, bytes_done, bytes_total } = progress;
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let share = format!("{} of {} MiB", mib(bytes_done), mib(bytes_total));
+    match phase {
+        image::Phase::Waiting => format!("waits for image {name}"),
+        image::Phase::Pulling => format!("pulls image {name}: {share}"),
+        image::Phase::Reading | image::Phase::Unpacking => format!("unpacks image {name}: {share}"),
+    }
+}
+
 fn of_image(error: &ImageError) -> AttemptEnd {
     match error {
+        ImageError::Registry(registry) if registry.is_the_nodes() => node_fault(error),
         ImageError::Source(source) => match of_user_op(source) {
             AttemptEnd::CannotStart { .. } => user_fault(error),
             _ => node_fault(error),

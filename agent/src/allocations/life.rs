@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fleet_core::allocation::{AttemptEnd, EndReport};
 use fleet_core::id::AllocationId;
+use fleet_core::image::ImageUsed;
 use fleet_core::time::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -54,6 +55,8 @@ pub enum Order {
 pub enum Happening {
     Started {
         at: Timestamp,
+        /// What the name of its image in a registry meant.
+        image: Option<ImageUsed>,
     },
     /// With its path as the job sees it.
     Checkpoint {
@@ -142,7 +145,13 @@ impl Life {
                 self.clean().await;
                 return self.tell.tell(Happening::Stale { why }).await;
             }
-            End::Exit(exit) => of_exit(&exit, self.stop.is_some() || self.stop_on_record()),
+            End::Exit(exit) => {
+                // It may be over before its start was seen, and only a start says which image it ran.
+                if let (Some(at), Ok(Some(_))) = (exit.started_at_ms, self.begin.dir.image()) {
+                    self.started(at).await;
+                }
+                of_exit(&exit, self.stop.is_some() || self.stop_on_record())
+            }
             End::Report(report) => {
                 let (dir, record) = (&self.begin.dir, &self.begin.record);
                 // One that was refused early has nothing on disk yet, and its end must not be lost.
@@ -230,7 +239,7 @@ impl Life {
             Refusal::End(end) => End::Report(without_exit(end, false, clock::now())),
         })?;
         self.take_observer(observer);
-        let Begin { node, dir, record } = &self.begin;
+        let Begin { node, dir, record, .. } = &self.begin;
         let launched = node.launcher.launch(&node.shim, dir.path(), record.id.as_str()).await;
         launched.map_err(|error| {
             let end = AttemptEnd::NodeFault { message: chain(&error) };
@@ -248,7 +257,7 @@ impl Life {
         if self.begin.record.order.spec.checkpoint.is_none() {
             return;
         }
-        let Begin { node, record, dir } = &self.begin;
+        let Begin { node, record, dir, .. } = &self.begin;
         let Ok(user) = self.begin.user().await else {
             tracing::warn!(id = %self.tell.id, "checkpoints are not observed: the owner is not known now");
             return;
@@ -359,7 +368,11 @@ impl Life {
     }
 
     async fn started(&self, at_ms: u64) {
-        self.tell.tell(Happening::Started { at: Timestamp(at_ms) }).await;
+        let image = self.begin.dir.image().unwrap_or_else(|error| {
+            tracing::warn!(id = %self.tell.id, error = chain(&error), "image not told");
+            None
+        });
+        self.tell.tell(Happening::Started { at: Timestamp(at_ms), image }).await;
     }
 
     /// Only the last word counts, and only its beginning is told.
@@ -450,7 +463,7 @@ impl Life {
 
     /// The shim is gone without a word: whatever is left of the job goes, and it is the node's fault.
     async fn lost(&self, error: &ClientError) -> End {
-        let Begin { node, dir, record } = &self.begin;
+        let Begin { node, dir, record, .. } = &self.begin;
         tracing::error!(id = %record.id, error = chain(error), "the shim is lost");
         if let Err(error) = node.launcher.end(record.id.as_str()).await {
             tracing::warn!(id = %record.id, error = chain(&error), "unit not ended");

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use fleet_core::allocation::EndReport;
 use fleet_core::desired::StartOrder;
 use fleet_core::id::{AllocationId, LeaseId};
+use fleet_core::image::ImageUsed;
 use fleet_core::lease::Epoch;
 use fleet_core::time::Timestamp;
 use nix::errno::Errno;
@@ -35,6 +36,7 @@ const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 const RECORD_FILE: &str = "allocation.json";
 const STOP_FILE: &str = "stop.json";
 const END_FILE: &str = "end.json";
+const IMAGE_FILE: &str = "image.json";
 const FORGOTTEN_FILE: &str = "forgotten";
 /// Removed when the record is forgotten; what people may want to read later stays.
 const TRANSIENT: [&str; 2] = ["rootfs", "volumes"];
@@ -89,6 +91,12 @@ struct StopMark {
 struct EndMark {
     v: u32,
     report: EndReport,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct ImageMark {
+    v: u32,
+    used: ImageUsed,
 }
 
 /// Any of the files, for its version.
@@ -227,6 +235,17 @@ impl AllocationDir {
                 .map_err(failed("create", &mark)),
             Err(error) => Err(failed("set the time of", &link)(error.into())),
         }
+    }
+
+    /// Notes what the name of its image meant.
+    pub fn write_image(&self, used: &ImageUsed) -> Result<(), RecordError> {
+        let used = used.clone();
+        replace(&self.0.join(IMAGE_FILE), &ImageMark { v: VERSION, used })
+    }
+
+    /// What the name of its image meant, if it is one of a registry.
+    pub fn image(&self) -> Result<Option<ImageUsed>, RecordError> {
+        Ok(read::<ImageMark>(&self.0.join(IMAGE_FILE))?.map(|mark| mark.used))
     }
 
     /// When it was forgotten.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::registry::RegistryError;
 use crate::user::AsUserError;
 
 /// Names from archives are shown escaped and no longer than this.
@@ -61,6 +62,8 @@ pub enum Refusal {
 pub enum ImageError {
     #[error("image file cannot be read")]
     Source(#[from] AsUserError),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
     #[error("read image {path}")]
     Read {
         path: String,

@@ -1,6 +1,7 @@
-//! Container images from disk: `docker save` archives, OCI archives and OCI layouts.
+//! Container images from registries, and from disk: `docker save` archives, OCI archives and OCI layouts.
 //!
 //! - [`ImageRef`]: what the user wrote, from the core. [`manifest`]: which blobs make the image.
+//! - [`registry`]: names in registries, pulled as the node. [`turns`]: once, however many ask.
 //! - [`source`]: bytes of the user's file, read as the user. [`decode`]: digests, compression, bombs.
 //! - [`unpack`]: one layer's tar to one directory, by [`beneath`], which cannot leave that directory.
 //! - [`store`]: layers and images kept by digest under the agent's state directory; called by the reconcile loop.
@@ -15,11 +16,13 @@ mod decode;
 mod error;
 mod limits;
 pub mod manifest;
+pub mod registry;
 pub mod rootfs;
 mod source;
 pub mod store;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod unpack;
 mod xattr;
 
@@ -27,5 +30,6 @@ pub use error::{ImageError, Refusal};
 pub use fleet_core::image::{ImageRef, RefError};
 pub use limits::Limits;
 pub use manifest::ImageConfig;
+pub use registry::{RegistryError, RegistrySettings, Settings};
 pub use rootfs::{Rootfs, RootfsError, RootfsKind, mount, unmount};
 pub use store::{Image, ImageStore, Phase, Progress};

@@ -3,13 +3,17 @@
 //! ```text
 //! layers/<diff id>/{fs/, layer.json}   a layer, unpacked once; read-only from then on
 //! images/<config digest>.json          configuration and layers of an image
-//! sources/<key>.json                   which image a file was when it was last read
+//! sources/<key>.json                   which image a file, or a name in a registry, was when it was last read
+//! downloads/                           blobs of registries on their way; gone on with after a restart
 //! tmp/                                 half-made things; emptied when the store is opened
 //! ```
 //!
 //! A layer is made in `tmp`, synced and renamed, so there is never half of one, and concurrent requests for one image or
 //! layer wait for the first. A file is always opened as the requesting user, also when its image is known already: nobody
-//! gets an image by digest whose file they may not read. Called by the reconcile loop; one store per agent.
+//! gets an image by digest whose file they may not read. What comes from a registry is for everybody on the node. Called
+//! by the attempts' tasks; one store per agent.
+
+mod pulled;
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -20,6 +24,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fleet_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
@@ -30,13 +35,18 @@ use super::decode::{Bounds, Guarded, Hashing, Until, decompress};
 use super::error::ImageError;
 use super::limits::Limits;
 use super::manifest::{ImageConfig, LayerRecipe, Recipe, docker_recipe, host_arch, oci_recipe};
+use super::registry::Settings;
+use super::registry::pull::Downloads;
 use super::source::{LayerBlobs, Layout, Spool, guard_error};
+use super::turns::Turns;
 use super::unpack::{Budget, unpack_layer};
 use crate::user::op::{FileKind, FileStat, Op, Reply};
 use crate::user::{AsUser, User};
 
 /// Images that are unpacked at once; more wait.
 const UNPACKS_AT_ONCE_MAX: usize = 2;
+/// Images that are pulled at once; more wait.
+const PULLS_AT_ONCE_MAX: usize = 4;
 /// How long reading one archive or one blob may take.
 const READ_MAX: Duration = Duration::from_secs(3600);
 /// How long one request waits for another that makes the same thing.
@@ -55,6 +65,10 @@ pub struct Image {
     pub config: ImageConfig,
     /// Lowest first.
     pub layers: Vec<Layer>,
+    /// `sha256:…` of what its name in a registry means.
+    pub manifest: Option<String>,
+    /// What whoever asked should know.
+    pub note: Option<String>,
 }
 
 /// One unpacked layer.
@@ -78,6 +92,9 @@ pub struct Progress {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
+    /// Others are pulling.
+    Waiting,
+    Pulling,
     Reading,
     Unpacking,
 }
@@ -143,6 +160,13 @@ struct ImageDocument {
 struct SourceDocument {
     v: u32,
     digest: String,
+    /// The rest only for names in registries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    manifest: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pulled_at: Option<Timestamp>,
 }
 
 struct Inner {
@@ -152,6 +176,10 @@ struct Inner {
     being_made: Mutex<HashSet<String>>,
     made: Condvar,
     turns: Arc<Semaphore>,
+    registries: Settings,
+    downloads: Downloads,
+    pulling: Turns,
+    pulls: Arc<Semaphore>,
 }
 
 /// The node's images. Cheap to clone.
@@ -168,12 +196,17 @@ impl std::fmt::Debug for ImageStore {
 
 impl ImageStore {
     /// Opens or makes the store. Only root may look into it: its layers hold other users' files.
-    pub fn open(dir: &Path, limits: Limits, as_user: AsUser) -> Result<Self, ImageError> {
+    pub fn open(
+        dir: &Path,
+        limits: Limits,
+        registries: Settings,
+        as_user: AsUser,
+    ) -> Result<Self, ImageError> {
         let tmp = dir.join("tmp");
         if tmp.exists() {
             fs::remove_dir_all(&tmp).map_err(|error| ImageError::io("empty", &tmp, error))?;
         }
-        for part in ["", "layers", "images", "sources", "tmp"] {
+        for part in ["", "layers", "images", "sources", "downloads", "tmp"] {
             let path = dir.join(part);
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
             made.map_err(|error| ImageError::io("make", &path, error))?;
@@ -187,6 +220,10 @@ impl ImageStore {
             being_made: Mutex::default(),
             made: Condvar::new(),
             turns: Arc::new(Semaphore::new(UNPACKS_AT_ONCE_MAX)),
+            registries,
+            downloads: Downloads::open(dir.join("downloads"), limits.free_bytes_min),
+            pulling: Turns::default(),
+            pulls: Arc::new(Semaphore::new(PULLS_AT_ONCE_MAX)),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -199,6 +236,9 @@ impl ImageStore {
         user: &User,
         report: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<Image, ImageError> {
+        if let ImageRef::Registry(name) = image {
+            return self.pull(name, report).await;
+        }
         let turn = Arc::clone(&self.inner.turns)
             .acquire_owned()
             .await
@@ -293,7 +333,7 @@ impl Inner {
         let digest = made.digest.trim_start_matches("sha256:").to_owned();
         self.write_document(
             &self.dir.join("sources").join(format!("{key}.json")),
-            &SourceDocument { v: VERSION, digest },
+            &SourceDocument { v: VERSION, digest, name: None, manifest: None, pulled_at: None },
         )?;
         Ok(made)
     }
@@ -497,7 +537,13 @@ impl Inner {
             })
         };
         let layers = document.layers.iter().map(layer).collect::<Option<Vec<_>>>()?;
-        Some(Image { digest: format!("sha256:{digest}"), config: document.config, layers })
+        Some(Image {
+            digest: format!("sha256:{digest}"),
+            config: document.config,
+            layers,
+            manifest: None,
+            note: None,
+        })
     }
 
     fn layer_document(&self, diff_id: &str) -> Option<LayerDocument> {

@@ -13,6 +13,7 @@ use fleet_core::ending::{Holder, HolderStep, Seen};
 use fleet_core::health::Condition;
 use fleet_core::holdings::{FoundAttempt, HeldReservation};
 use fleet_core::id::{AllocationId, LeaseId, ReservationId};
+use fleet_core::image::ImageUsed;
 use fleet_core::lease::Epoch;
 use fleet_core::node::NodeFacts;
 use fleet_core::time::Timestamp;
@@ -153,9 +154,15 @@ impl Outbox {
         self.put(Key::Conditions, Report::Conditions { conditions });
     }
 
-    pub fn started(&self, allocation: &AllocationId, epoch: Epoch, at: Timestamp) {
+    pub fn started(
+        &self,
+        allocation: &AllocationId,
+        epoch: Epoch,
+        at: Timestamp,
+        image: Option<ImageUsed>,
+    ) {
         let key = Key::Started(allocation.clone());
-        self.put(key, Report::Started { allocation: allocation.clone(), epoch, at });
+        self.put(key, Report::Started { allocation: allocation.clone(), epoch, at, image });
     }
 
     pub fn deferral_taken(&self, allocation: &AllocationId, order: u32, checkpoint_seq: u64) {
@@ -451,7 +458,7 @@ mod tests {
     fn what_is_acknowledged_is_said_again_only_on_a_new_connection() {
         let outbox = Outbox::default();
         assert!(!outbox.has_only_starts());
-        outbox.started(&id(1), epoch(), NOW);
+        outbox.started(&id(1), epoch(), NOW, None);
         assert!(outbox.has_only_starts());
         outbox.ended(&id(1), epoch(), end());
         assert!(!outbox.has_only_starts());
@@ -470,7 +477,7 @@ mod tests {
     fn a_refused_batch_is_taken_apart_so_that_only_the_bad_one_is_lost() {
         let outbox = Outbox::default();
         for n in 0..3 {
-            outbox.started(&id(n), epoch(), NOW);
+            outbox.started(&id(n), epoch(), NOW, None);
         }
         outbox.answered(&outbox.next_batch(NOW).unwrap(), true);
         for n in 0..3 {
@@ -484,7 +491,7 @@ mod tests {
     #[test]
     fn a_recount_says_each_attempt_alone_then_what_is_held_then_everything_again() {
         let outbox = Outbox::default();
-        outbox.started(&id(1), epoch(), NOW);
+        outbox.started(&id(1), epoch(), NOW, None);
         outbox.answered(&outbox.next_batch(NOW).unwrap(), false);
         outbox.recount(vec![found(1), found(2)], Vec::new());
         let mut said = Vec::new();

@@ -318,7 +318,8 @@ impl Reconciler {
         self.parts.registry.insert(id.clone(), shown);
         self.phases.insert(id.clone(), phase);
         let fenced = record.order.spec.stop_after.is_some();
-        let begin = Begin { node: Arc::clone(&self.parts.node), record: Arc::new(record), dir };
+        let (node, record) = (Arc::clone(&self.parts.node), Arc::new(record));
+        let begin = Begin { node, record, dir, says: status.clone() };
         let tell = Tell { id: id.clone(), to: self.tell.clone() };
         let orders = allocations::spawn(begin, tell, status);
         self.running.insert(id, Running { orders, fenced });
@@ -344,7 +345,7 @@ impl Reconciler {
             }
         });
         if self.table.rows.get(id).is_some_and(|row| row.phase == Phase::Running) {
-            self.parts.outbox.started(id, epoch, clock::now());
+            self.parts.outbox.started(id, epoch, clock::now(), dir.image().ok().flatten());
         }
     }
 
@@ -404,10 +405,10 @@ impl Reconciler {
         let Some(row) = self.table.rows.get_mut(id) else { return };
         let epoch = row.epoch;
         match happening {
-            Happening::Started { at } => {
+            Happening::Started { at, image } => {
                 row.phase = Phase::Running;
                 self.show(id, Phase::Running);
-                self.parts.outbox.started(id, epoch, at);
+                self.parts.outbox.started(id, epoch, at, image);
             }
             Happening::Checkpoint { seen, path } => {
                 row.checkpoint_seq = row.checkpoint_seq.max(seen.seq);

@@ -37,6 +37,9 @@ pub(crate) struct Job {
     pub(crate) memory_bytes: Option<u64>,
     /// What it says of itself.
     pub(crate) status: Option<String>,
+    /// What the name of its image in a registry meant.
+    pub(crate) image_digest: Option<String>,
+    pub(crate) image_note: Option<String>,
     /// Only where one job is shown.
     pub(crate) spec: Option<Spec>,
 }
@@ -107,6 +110,8 @@ impl From<pb::Job> for Job {
             cpu_millis: size(job.cpu_millis),
             memory_bytes: size(job.memory_bytes),
             status: text(&job.status),
+            image_digest: text(&job.image_digest),
+            image_note: text(&job.image_note),
             spec: job.spec.map(Spec::from),
             id: job.id,
             name: job.name,
@@ -225,6 +230,8 @@ impl Row for Job {
         "cpu_millis",
         "memory_bytes",
         "status",
+        "image_digest",
+        "image_note",
         "spec",
     ];
 
@@ -304,6 +311,8 @@ impl Row for Job {
         if let Some(spec) = &self.spec {
             lines.extend(spec.lines());
         }
+        let image = [("Image digest", &self.image_digest), ("Image note", &self.image_note)];
+        lines.extend(image.into_iter().filter_map(|(key, value)| Some((key, value.clone()?))));
         lines
     }
 }

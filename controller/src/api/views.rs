@@ -357,7 +357,7 @@ pub(super) fn checkpoint(job: &Job, c: &Checkpoint) -> v1::Checkpoint {
 }
 
 /// One sentence: why it waits, what it waits for, how it ended.
-fn job_reason(fsm: &Fsm, plan: &Plan, job: &Job) -> String {
+fn job_reason(fsm: &Fsm, plan: &Plan, job: &Job, preparing: Option<String>) -> String {
     if let Some(outcome) = &job.outcome {
         return outcome.reason.clone();
     }
@@ -371,7 +371,7 @@ fn job_reason(fsm: &Fsm, plan: &Plan, job: &Job) -> String {
     if let Some(stop) = &allocation.stop {
         return stop.why.to_string();
     }
-    let Some(deferral) = &allocation.deferral else { return String::new() };
+    let Some(deferral) = &allocation.deferral else { return preparing.unwrap_or_default() };
     let causes = allocation.causes.values().map(|c| c.text.as_str()).collect::<Vec<_>>().join(", ");
     match (&deferral.held_back, &job.spec.checkpoint) {
         (Some(why), _) => format!("should leave ({causes}) but {why}"),
@@ -393,6 +393,12 @@ pub(super) fn job(
     let waiting = plan.waiting.get(&job.id).filter(|_| job.state == JobState::Queued);
     let place = job.place.as_ref().filter(|_| job.state != JobState::Queued);
     let deferral = allocation.and_then(|a| a.deferral.as_ref().map(|d| (a, d)));
+    let said = allocation.and_then(|a| sessions.status(&a.node, &a.id));
+    // Before it runs it says nothing: that is its agent, on what it is doing for it.
+    let (preparing, status) = match job.state {
+        JobState::Starting => (said, None),
+        _ => (None, said),
+    };
     v1::Job {
         id: job.id.to_string(),
         name: job.spec.name.clone(),
@@ -403,7 +409,7 @@ pub(super) fn job(
         gpus: place.map(|p| gpu_refs(fsm, &p.gpus)).unwrap_or_default(),
         attempt: job.attempt,
         last_checkpoint: job.last_checkpoint.as_ref().map(|c| checkpoint(job, c)),
-        reason: job_reason(fsm, plan, job),
+        reason: job_reason(fsm, plan, job, preparing),
         exit_code: job.outcome.as_ref().and_then(|o| o.exit_code),
         submitted_at_unix_ms: job.submitted_at.0,
         started_at_unix_ms: millis(job.started_at),
@@ -422,6 +428,8 @@ pub(super) fn job(
         spec: with_spec.then(|| job_spec_to_wire(&job.spec)),
         cpu_millis: place.map_or(0, |p| p.cpu_millis),
         memory_bytes: place.map_or(0, |p| p.memory_bytes),
-        status: text(allocation.and_then(|a| sessions.status(&a.node, &a.id)).as_ref()),
+        status: text(status.as_ref()),
+        image_digest: text(job.image.as_ref().map(|image| &image.digest)),
+        image_note: text(job.image.as_ref().and_then(|image| image.note.as_ref())),
     }
 }

@@ -331,6 +331,7 @@ impl Fsm {
             excluded_nodes: std::collections::BTreeMap::new(),
             cancel_requested: false,
             outcome: None,
+            image: None,
         };
         self.jobs.insert(order.job.clone(), job);
     }

@@ -60,6 +60,7 @@ impl Fsm {
             excluded_nodes: std::collections::BTreeMap::new(),
             cancel_requested: false,
             outcome: None,
+            image: None,
         };
         self.jobs.insert(wish.id.clone(), job);
         self.queue.insert(queue, wish.id.clone());

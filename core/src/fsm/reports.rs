@@ -6,6 +6,7 @@ use crate::allocation::{EndReport, Phase};
 use crate::command::Report;
 use crate::event::Event;
 use crate::id::AllocationId;
+use crate::image::ImageUsed;
 use crate::job::{Checkpoint, JobState};
 use crate::lease::{Epoch, Lease, LeaseHolder};
 use crate::name::NodeName;
@@ -58,8 +59,13 @@ impl Fsm {
                 Report::Window(window) => windows::check_window_report(window)?,
                 Report::Enforcement(switch) => windows::check_switch(switch)?,
                 Report::Holders { holders, .. } => check_holders(holders)?,
-                Report::Started { .. }
-                | Report::StoppedAlone { .. }
+                Report::Started { image, .. } => {
+                    if let Some(image) = image {
+                        check_text("image.digest", &image.digest)?;
+                        check_text("image.note", image.note.as_deref().unwrap_or_default())?;
+                    }
+                }
+                Report::StoppedAlone { .. }
                 | Report::DeferralTaken { .. }
                 | Report::Ended { .. }
                 | Report::Found(_)
@@ -77,8 +83,8 @@ impl Fsm {
         report: &Report,
     ) -> Result<(), Rejection> {
         match report {
-            Report::Started { allocation, epoch, at } => {
-                self.started(turn, node, allocation, *epoch, *at);
+            Report::Started { allocation, epoch, at, image } => {
+                self.started(turn, node, allocation, *epoch, (*at, image.as_ref()));
             }
             Report::DeferralTaken { allocation, order, checkpoint_seq } => {
                 if self.is_on(node, allocation) {
@@ -157,7 +163,7 @@ impl Fsm {
         node: &NodeName,
         id: &AllocationId,
         epoch: Epoch,
-        at: Timestamp,
+        (at, image): (Timestamp, Option<&ImageUsed>),
     ) {
         let now = self.now;
         let Some(allocation) = self.allocations.get_mut(id) else { return };
@@ -173,11 +179,13 @@ impl Fsm {
         allocation.time_limit_at =
             Some(allocation.ends_by.map_or(limit, |ends_by| limit.min(ends_by)));
         job.started_at.get_or_insert(at);
+        job.image = image.cloned();
         if allocation.phase == Phase::Placed {
             allocation.phase = Phase::Running;
             job.state = JobState::Running;
         }
-        turn.say(Event::JobStarted { job: allocation.job.clone(), allocation: id.clone() });
+        let (job, allocation, image) = (allocation.job.clone(), id.clone(), image.cloned());
+        turn.say(Event::JobStarted { job, allocation, image });
     }
 
     pub(super) fn ended(
@@ -194,7 +202,7 @@ impl Fsm {
         }
         // A program can be gone before its start was reported.
         if let Some(at) = report.started_at {
-            self.started(turn, node, id, epoch, at);
+            self.started(turn, node, id, epoch, (at, None));
         }
         self.end_attempt(turn, id, report);
     }

@@ -153,7 +153,7 @@ impl Fleet {
         let allocation = results[0].clone().unwrap();
         let epoch = self.fsm.allocation(&allocation).unwrap().epoch;
         let at = self.now;
-        self.says(Report::Started { allocation: allocation.clone(), epoch, at });
+        self.says(Report::Started { allocation: allocation.clone(), epoch, at, image: None });
         allocation
     }
 

@@ -3,5 +3,6 @@
 
 mod archives;
 mod evil;
+mod registry;
 mod rootfs;
 mod store;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::super::ImageRef;
 use super::super::error::ImageError;
 use super::super::limits::Limits;
+use super::super::registry::Settings;
 use super::super::store::{Image, ImageStore, Phase};
 use super::archives::*;
 use crate::user::op::OpErrorKind;
@@ -36,8 +37,8 @@ impl Setup {
     }
 
     fn store(&self) -> ImageStore {
-        ImageStore::open(&self.state.path().join("images"), self.limits, test_as_user(|_| {}))
-            .unwrap()
+        let dir = self.state.path().join("images");
+        ImageStore::open(&dir, self.limits, Settings::default(), test_as_user(|_| {})).unwrap()
     }
 
     pub(super) async fn resolve(&self, path: &Path) -> Result<Image, ImageError> {

@@ -17,7 +17,7 @@ use crate::ahead::{Book, Line, Shelf};
 use crate::allocations::{Parts, allocations_dir};
 use crate::config::Config;
 use crate::gpu::{Config as GpuConfig, Monitor};
-use crate::image::{ImageStore, Limits};
+use crate::image::{self, ImageStore, Limits};
 use crate::reconcile::Epochs;
 use crate::reconcile::plan::fixture::order;
 use crate::shim::order::{EXIT_FILE, EndReason, Epoch as ShimEpoch, ExitRecord};
@@ -87,8 +87,13 @@ async fn agent(state: &std::path::Path) -> Agent {
         init: "/bin/false".into(),
         launcher: Launcher::Plain,
         users: Users::new(UsersConfig::default()),
-        images: ImageStore::open(&state.join("images"), Limits::default(), as_user.clone())
-            .unwrap(),
+        images: ImageStore::open(
+            &state.join("images"),
+            Limits::default(),
+            image::Settings::default(),
+            as_user.clone(),
+        )
+        .unwrap(),
         as_user,
         gpus,
         gate: crate::gate::Handle::new().0,

@@ -20,6 +20,10 @@ use crate::output::text::say;
 const HOST: &str = "host";
 /// What may stand before an image's path, as skopeo spells it.
 const IMAGE_KINDS: [&str; 3] = ["oci", "oci-archive", "docker-archive"];
+/// What says that a name is one of a registry, whatever lies here.
+const REGISTRY_KIND: &str = "docker://";
+/// How names of archives end: one that is not here is a mistake rather than a repository.
+const ARCHIVE_ENDINGS: [&str; 4] = [".tar", ".tar.gz", ".tgz", ".tar.zst"];
 /// Replaced by the controller with the job's id, which is not known before the job is accepted.
 const JOB_PLACE: &str = "{job}";
 /// Set by fleet itself, or wrong inside a job.
@@ -183,11 +187,10 @@ fn checkpoint(args: &RunArgs, workdir: &str) -> Result<Option<CheckpointPlan>, F
     Ok(Some(CheckpointPlan { dir: absolute(workdir, dir), pattern }))
 }
 
-/// An image on this disk gets its whole path; the node must see the same one.
 /// The image as the node is to find it. A relative path is one of this machine, so it must be there; an
-/// absolute one may be the node's own.
+/// absolute one may be the node's own. What lies here goes before what a registry may have under that name.
 fn image(text: &str, cwd: &str) -> Result<String, Failure> {
-    if text == HOST {
+    if text == HOST || text.starts_with(REGISTRY_KIND) {
         return Ok(text.to_owned());
     }
     let (kind, path) = match text.split_once(':') {
@@ -203,10 +206,16 @@ fn image(text: &str, cwd: &str) -> Result<String, Failure> {
         (_, _) => path,
     };
     let there = !file.is_empty() && Path::new(cwd).join(file).exists();
-    if !there && (kind.is_some() || file.starts_with('.')) {
+    let is_archive = ARCHIVE_ENDINGS.iter().any(|ending| file.ends_with(ending));
+    if !there && (kind.is_some() || file.starts_with('.') || is_archive) {
         let message = format!("there is no {file:?} here");
         return Err(Failure::usage("--image", message)
             .hint("name the file by its absolute path if only the node has it"));
+    }
+    if there && kind.is_none() && !file.starts_with('.') && !is_archive {
+        say(&format!(
+            "fleet: image {file} is what lies here; a registry's is {REGISTRY_KIND}{file}"
+        ));
     }
     let kind = kind.map(|kind| format!("{kind}:")).unwrap_or_default();
     // What is neither a path nor a kind is refused, or known, by the controller.

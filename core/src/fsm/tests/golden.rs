@@ -17,6 +17,7 @@ use crate::ending::{EndPolicy, EndingCommand, Holder as GpuHolder, HolderStep, S
 use crate::fsm::Fsm;
 use crate::health::Severity;
 use crate::id::TokenId;
+use crate::image::ImageUsed;
 use crate::job::JobSpec;
 use crate::lease::Epoch;
 use crate::name::ProjectName;
@@ -147,7 +148,21 @@ fn history() -> World {
     rotation(&mut w);
     enforcement(&mut w);
     ending(&mut w);
+    images(&mut w);
     w
+}
+
+/// From cluster version 7 on: images come from registries.
+fn images(w: &mut World) {
+    let version = crate::image::REGISTRY_SINCE;
+    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
+    let spec = JobSpec { image: "python:3.12".to_owned(), ..plain(0) };
+    w.submit("ada", "pulled", spec).unwrap();
+    let allocation = w.place("pulled", "titan01", &[]).unwrap();
+    let (epoch, at) = (w.fsm.allocation(&allocation).unwrap().epoch, w.now);
+    let note = Some("as pulled 3 minutes ago: registry docker.io does not answer".to_owned());
+    let image = Some(ImageUsed { digest: format!("sha256:{}", "0a".repeat(32)), note });
+    w.report("titan01", Report::Started { allocation, epoch, at, image }).unwrap();
 }
 
 /// From cluster version 6 on: windows end by rules.

@@ -3,8 +3,9 @@
 use super::world::{World, ended, gpu, job, node, person, plain, training};
 use crate::actor::Actor;
 use crate::allocation::{AttemptEnd, EndReport};
-use crate::command::{Command, Report};
+use crate::command::{Command, Report, SubmitJob};
 use crate::health::Severity;
+use crate::image::{ImageUsed, REGISTRY_SINCE};
 use crate::job::{JobSpec, JobState};
 use crate::lease::Epoch;
 use crate::node::Liveness;
@@ -228,4 +229,30 @@ fn a_job_that_no_node_can_start_fails_and_does_not_wait_for_ever() {
     }
     assert_eq!(w.state_of("a"), "failed");
     assert!(w.fsm.job(&job("a")).unwrap().outcome.as_ref().unwrap().reason.contains("no shim"));
+}
+
+#[test]
+fn a_job_is_told_which_image_its_name_meant() {
+    let spec = |image: &str| JobSpec { image: image.to_owned(), ..plain(0) };
+    let image =
+        ImageUsed { digest: format!("sha256:{}", "0a".repeat(32)), note: Some("old".to_owned()) };
+    let mut w = World::with(&["titan01"]);
+    w.submit("ada", "a", spec("python:3.12")).unwrap();
+    let a = w.place("a", "titan01", &[]).unwrap();
+    let (epoch, at) = (w.fsm.allocation(&a).unwrap().epoch, w.now);
+    let started = |image| Report::Started { allocation: a.clone(), epoch, at, image: Some(image) };
+    let long = ImageUsed { note: Some("x".repeat(100_000)), ..image.clone() };
+    assert_eq!(started(image.clone()).since_version(), REGISTRY_SINCE);
+    assert!(w.report("titan01", started(long)).is_err());
+    w.report("titan01", started(image.clone())).unwrap();
+    assert_eq!(w.fsm.job(&job("a")).unwrap().image.as_ref(), Some(&image));
+    // Members that read names otherwise would refuse what others take.
+    let since = |image: &str| {
+        let (id, owner) = (job("x"), super::world::user("ada"));
+        let wish = SubmitJob { id, owner, spec: spec(image), marker: "m".to_owned() };
+        Command::SubmitJob(Box::new(wish)).since_version()
+    };
+    assert_eq!((since("host"), since("/x.tar")), (1, 1));
+    assert_eq!(since("ghcr.io/lab/x"), REGISTRY_SINCE);
+    assert!(w.submit("ada", "b", spec("Python")).is_err());
 }

@@ -314,7 +314,8 @@ impl World {
     pub(super) fn start(&mut self, id: &AllocationId) {
         let a = self.fsm.allocation(id).unwrap();
         let (on, epoch) = (a.node.to_string(), a.epoch);
-        let report = Report::Started { allocation: id.clone(), epoch, at: self.now };
+        let (allocation, at) = (id.clone(), self.now);
+        let report = Report::Started { allocation, epoch, at, image: None };
         self.report(&on, report).unwrap();
     }
 

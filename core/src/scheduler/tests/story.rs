@@ -491,7 +491,7 @@ impl Story {
             ["start", job] => {
                 let a = self.fsm.allocation(&self.allocation(job)).unwrap().clone();
                 let (allocation, epoch, at) = (a.id, a.epoch, self.now);
-                self.report(&a.node, Report::Started { allocation, epoch, at });
+                self.report(&a.node, Report::Started { allocation, epoch, at, image: None });
             }
             ["end", job] => self.end(job, AttemptEnd::Exited { code: 0 }),
             ["cannot-resume", job, why @ ..] => {

@@ -87,10 +87,23 @@ fn an_image_named_by_a_relative_path_must_be_there() {
         ("/on/the/node.tar", "/on/the/node.tar".to_owned()),
         ("oci-archive:/on/the/node.tar:x", "oci-archive:/on/the/node.tar:x".to_owned()),
         ("ubuntu:22.04", "ubuntu:22.04".to_owned()),
+        ("ghcr.io/lab/net.tar/x", "ghcr.io/lab/net.tar/x".to_owned()),
+        // What lies here goes before a registry's, unless that is said.
+        ("layout", whole("layout")),
+        ("docker://layout", "docker://layout".to_owned()),
+        ("docker://net.tar", "docker://net.tar".to_owned()),
     ] {
         assert_eq!(image(text).unwrap(), expected, "{text}");
     }
-    for text in ["./nte.tar", "../nte.tar", "oci:nte", "docker-archive:./nte.tar:x", "oci:"] {
+    for text in [
+        "./nte.tar",
+        "../nte.tar",
+        "oci:nte",
+        "docker-archive:./nte.tar:x",
+        "oci:",
+        "nte.tar",
+        "x/nte.tar.gz",
+    ] {
         let failure = image(text).unwrap_err();
         assert_eq!(failure.exit, Exit::Usage, "{text}");
         assert!(failure.message.starts_with("--image"), "{}", failure.message);

@@ -1,0 +1,291 @@
+//! Blobs to files: a few at a time, each hashed as it comes, and gone on with where an earlier try stopped.
+//!
+//! ```text
+//! downloads/<digest>.part   what has come of a blob
+//! downloads/<digest>        all of it, with the digest it must have
+//! ```
+//!
+//! Called by [`super::pull`] on the thread of a pull, where blocking for the disk is no harm. A blob has one writer: pulls
+//! that share a layer wait for each other. A file with its final name is whole.
+
+use std::cell::{Cell, RefCell};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use http::StatusCode;
+use http::header::CONTENT_RANGE;
+use nix::sys::statvfs::statvfs;
+use sha2::{Digest as _, Sha256};
+use tracing::debug;
+
+use super::super::decode::{BUFFER_BYTES, as_u64};
+use super::super::error::ImageError;
+use super::super::store::Reporter;
+use super::super::turns::Turns;
+use super::error::RegistryError;
+use super::http::Answer;
+use super::remote::{Remote, TRIES_MAX, pause};
+
+/// Blobs of one image that come at once.
+const BLOBS_AT_ONCE_MAX: usize = 3;
+/// How often the free space is looked at.
+const FREE_CHECK_BYTES: u64 = 64 << 20;
+/// What was begun and not gone on with for so long is removed.
+const LEFT_OVER_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// A blob as the manifest describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// In hex.
+    pub(super) digest: String,
+    pub(super) bytes: u64,
+}
+
+/// The folder of downloads, and who writes what in it.
+#[derive(Debug)]
+pub(in super::super) struct Downloads {
+    dir: PathBuf,
+    free_bytes_min: u64,
+    writing: Turns,
+}
+
+impl Downloads {
+    pub(in super::super) fn open(dir: PathBuf, free_bytes_min: u64) -> Self {
+        let this = Self { dir, free_bytes_min, writing: Turns::default() };
+        this.remove_left_over();
+        this
+    }
+
+    /// What no pull has touched for a day.
+    fn remove_left_over(&self) {
+        let Ok(entries) = fs::read_dir(&self.dir) else { return };
+        for entry in entries.flatten() {
+            let touched = entry.metadata().and_then(|meta| meta.modified()).ok();
+            let age = touched.and_then(|at| SystemTime::now().duration_since(at).ok());
+            if age.is_some_and(|age| age > LEFT_OVER_AFTER) {
+                // It is in nobody's way but the disk's; the next look tries again.
+                drop(fs::remove_file(entry.path()));
+            }
+        }
+    }
+
+    pub(super) fn path(&self, digest: &str) -> PathBuf {
+        self.dir.join(digest)
+    }
+
+    /// It is unpacked, or useless.
+    pub(in super::super) fn remove(&self, digest: &str) {
+        drop(fs::remove_file(self.path(digest)));
+    }
+
+    fn part(&self, digest: &str) -> PathBuf {
+        self.dir.join(format!("{digest}.part"))
+    }
+
+    fn has_room(&self, for_bytes: u64) -> Result<(), ImageError> {
+        let stat = statvfs(&self.dir);
+        let stat = stat.map_err(|errno| ImageError::io("look at", &self.dir, errno.into()))?;
+        let free = stat.blocks_available().saturating_mul(stat.fragment_size());
+        let min = self.free_bytes_min.saturating_add(for_bytes);
+        if free < min {
+            return Err(ImageError::DiskFull { path: self.dir.clone(), min });
+        }
+        Ok(())
+    }
+
+    /// Gets all of them.
+    pub(super) async fn fetch_all(
+        &self,
+        remote: &Remote,
+        wanted: &[Wanted],
+        report: &mut Reporter<'_>,
+    ) -> Result<(), ImageError> {
+        self.remove_left_over();
+        self.has_room(wanted.iter().map(|blob| blob.bytes).fold(0, u64::saturating_add))?;
+        let done = Cell::new(0);
+        let report = RefCell::new(report);
+        let progress = |bytes: i64| {
+            done.set(done.get() + bytes);
+            report.borrow_mut().bytes(u64::try_from(done.get()).unwrap_or(0));
+        };
+        let all = wanted.iter().map(|blob| self.fetch(remote, blob, &progress));
+        stream::iter(all).buffer_unordered(BLOBS_AT_ONCE_MAX).try_collect::<()>().await
+    }
+
+    async fn fetch(
+        &self,
+        remote: &Remote,
+        blob: &Wanted,
+        progress: &dyn Fn(i64),
+    ) -> Result<(), ImageError> {
+        let turn = self.writing.of(&blob.digest);
+        let _writer = turn.lock().await;
+        if self.path(&blob.digest).exists() {
+            progress(as_i64(blob.bytes));
+            return Ok(());
+        }
+        let mut writer = Writer::open(&self.part(&blob.digest), blob)?;
+        progress(as_i64(writer.bytes));
+        let mut failed = 0;
+        loop {
+            if writer.bytes == blob.bytes {
+                let found = writer.digest();
+                if found == blob.digest {
+                    return writer.finish(&self.path(&blob.digest));
+                }
+                if !writer.resumed {
+                    writer.discard();
+                    let (name, expected) = (format!("sha256:{}", blob.digest), blob.digest.clone());
+                    return Err(ImageError::DigestMismatch { name, expected, found });
+                }
+                // What lay here from before may have been wrong: once more, from the beginning.
+                progress(-as_i64(writer.bytes));
+                writer.begin_anew()?;
+            }
+            let before = writer.bytes;
+            let error = match self.try_once(remote, blob, &mut writer, progress).await {
+                Ok(()) if writer.bytes == blob.bytes => continue,
+                Ok(()) => RegistryError::Unreachable {
+                    host: remote.registry().to_owned(),
+                    why: format!("{} of {} bytes of a layer came", writer.bytes, blob.bytes),
+                },
+                Err(ImageError::Registry(error)) if error.is_passing() => error,
+                Err(error) => return Err(error),
+            };
+            failed = if writer.bytes > before { 1 } else { failed + 1 };
+            if failed >= TRIES_MAX {
+                return Err(error.into());
+            }
+            debug!(%error, digest = blob.digest, at = writer.bytes, "blob is gone on with");
+            pause(failed).await;
+        }
+    }
+
+    /// One request, and as much of its answer as comes.
+    async fn try_once(
+        &self,
+        remote: &Remote,
+        blob: &Wanted,
+        writer: &mut Writer,
+        progress: &dyn Fn(i64),
+    ) -> Result<(), ImageError> {
+        let mut answer = remote.blob(&format!("sha256:{}", blob.digest), writer.bytes).await?;
+        if writer.bytes > 0 && !goes_on(&answer, writer.bytes) {
+            progress(-as_i64(writer.bytes));
+            writer.begin_anew()?;
+            if answer.status != StatusCode::OK {
+                return Ok(());
+            }
+        }
+        self.take(&mut answer, blob, writer, progress).await
+    }
+
+    async fn take(
+        &self,
+        answer: &mut Answer,
+        blob: &Wanted,
+        writer: &mut Writer,
+        progress: &dyn Fn(i64),
+    ) -> Result<(), ImageError> {
+        let mut checked = writer.bytes;
+        while let Some(part) = answer.part().await? {
+            let bytes = as_u64(part.len());
+            if writer.bytes + bytes > blob.bytes {
+                let (name, found) = (format!("sha256:{}", blob.digest), writer.bytes + bytes);
+                writer.discard();
+                return Err(ImageError::SizeMismatch { name, expected: blob.bytes, found });
+            }
+            if writer.bytes - checked >= FREE_CHECK_BYTES {
+                checked = writer.bytes;
+                self.has_room(0)?;
+            }
+            writer.add(&part)?;
+            progress(as_i64(bytes));
+        }
+        Ok(())
+    }
+}
+
+/// Whether an answer begins where we stopped.
+fn goes_on(answer: &Answer, from: u64) -> bool {
+    let range = answer.headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
+    let begins = |range: &str| range.strip_prefix("bytes ")?.split('-').next()?.parse().ok();
+    answer.status == StatusCode::PARTIAL_CONTENT && range.and_then(begins) == Some(from)
+}
+
+/// One blob's file, and the digest of what is in it.
+struct Writer {
+    path: PathBuf,
+    file: File,
+    sha: Sha256,
+    bytes: u64,
+    /// Some of it was there before this pull.
+    resumed: bool,
+}
+
+impl Writer {
+    /// Goes on behind what is there.
+    fn open(path: &Path, blob: &Wanted) -> Result<Self, ImageError> {
+        let failed = |source| ImageError::io("open", path, source);
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(failed)?;
+        let mut sha = Sha256::new();
+        let mut bytes = 0;
+        if file.metadata().map_err(failed)?.len() > blob.bytes {
+            file.set_len(0).map_err(failed)?;
+        }
+        let mut buf = vec![0; BUFFER_BYTES];
+        loop {
+            let count = file.read(&mut buf).map_err(failed)?;
+            if count == 0 {
+                break;
+            }
+            sha.update(&buf[..count]);
+            bytes += as_u64(count);
+        }
+        Ok(Self { path: path.to_owned(), file, sha, bytes, resumed: bytes > 0 })
+    }
+
+    fn add(&mut self, part: &[u8]) -> Result<(), ImageError> {
+        self.file.write_all(part).map_err(|source| self.failed("write", source))?;
+        self.sha.update(part);
+        self.bytes += as_u64(part.len());
+        Ok(())
+    }
+
+    fn begin_anew(&mut self) -> Result<(), ImageError> {
+        let emptied = self.file.set_len(0).and_then(|()| self.file.seek(SeekFrom::Start(0)));
+        emptied.map_err(|source| self.failed("empty", source))?;
+        (self.sha, self.bytes, self.resumed) = (Sha256::new(), 0, false);
+        Ok(())
+    }
+
+    fn digest(&self) -> String {
+        hex::encode(self.sha.clone().finalize())
+    }
+
+    /// Not synced: what is unpacked from it is, and after a power cut it is checked again by its digest.
+    fn finish(self, to: &Path) -> Result<(), ImageError> {
+        fs::rename(&self.path, to).map_err(|source| self.failed("rename", source))
+    }
+
+    fn discard(&self) {
+        drop(fs::remove_file(&self.path));
+    }
+
+    fn failed(&self, what: &'static str, source: std::io::Error) -> ImageError {
+        ImageError::io(what, &self.path, source)
+    }
+}
+
+fn as_i64(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

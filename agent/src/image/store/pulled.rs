@@ -1,0 +1,158 @@
+//! Images of registries in the store: pulled where they are not here, or not what their name means now.
+//!
+//! A name with a digest that is here is used without asking anybody. A tag is asked for each time, and what was pulled
+//! last is used where its registry does not answer: the job is told so. Requests for one name wait for each other, so that
+//! a layer comes once however many ask.
+
+use std::sync::Arc;
+
+use fleet_core::image::RegistryRef;
+use fleet_core::time::Timestamp;
+use sha2::{Digest as _, Sha256};
+use tokio::runtime::Handle;
+use tracing::{info, warn};
+
+use super::{
+    Image, ImageStore, Inner, Phase, Progress, Report, Reporter, SourceDocument, VERSION,
+    read_document,
+};
+use crate::clock;
+use crate::image::error::ImageError;
+use crate::image::manifest::{LayerRecipe, host_arch};
+use crate::image::registry::RegistryError;
+use crate::image::registry::pull::{Fetched, Meaning, Session, Waited};
+
+impl ImageStore {
+    /// The image of a name in a registry. Stops when the caller stops waiting; what has come is gone on with next time.
+    pub async fn pull(
+        &self,
+        name: &RegistryRef,
+        report: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> Result<Image, ImageError> {
+        report(Progress { phase: Phase::Waiting, bytes_done: 0, bytes_total: 0 });
+        let alone = self.inner.pulling.of(&name.to_string()).lock_owned().await;
+        let place = Arc::clone(&self.inner.pulls).acquire_owned().await;
+        let place = place.map_err(|_| ImageError::ThreadDied)?;
+        let (store, name, handle) = (self.clone(), name.clone(), Handle::current());
+        let (mut tell, answer) = tokio::sync::oneshot::channel();
+        let spawned = std::thread::Builder::new().name("fleet-pull".to_owned()).spawn(move || {
+            let pulled = store.inner.pull(&name, &handle, &mut tell, &report);
+            drop((place, alone));
+            // The caller may have given up.
+            let _caller_gone = tell.send(pulled);
+        });
+        spawned.map_err(|error| ImageError::io("start a thread for", &self.inner.dir, error))?;
+        answer.await.unwrap_or(Err(ImageError::ThreadDied))
+    }
+}
+
+impl Inner {
+    fn pull(
+        &self,
+        name: &RegistryRef,
+        handle: &Handle,
+        waited_for: &mut dyn Waited,
+        report: &Report,
+    ) -> Result<Image, ImageError> {
+        let known = self.known_name(name);
+        if let (Some(_), Some((_, image))) = (&name.digest, &known) {
+            return Ok(image.clone());
+        }
+        let manifest = known.as_ref().and_then(|(source, _)| source.manifest.as_deref());
+        let mut session = Session::new(name, &self.registries, handle, waited_for)?;
+        let (digest, text) = match (session.meaning(manifest, &self.limits), known) {
+            (Ok(Meaning::Manifest { digest, text }), _) => (digest, text),
+            (Ok(Meaning::Known), Some((_, image))) => return Ok(image),
+            (Ok(Meaning::Known), None) => return Err(RegistryError::GivenUp.into()),
+            (Err(error), Some((source, image))) if error.is_the_nodes() => {
+                warn!(%name, %error, "image is used as it was pulled last");
+                return Ok(Image { note: Some(as_pulled_last(&error, source.pulled_at)), ..image });
+            }
+            (Err(error), _) => return Err(error.into()),
+        };
+        let pinned = RegistryRef { tag: None, digest: Some(digest.clone()), ..name.clone() };
+        if let Some((_, image)) = self.known_name(&pinned) {
+            self.write_name(name, &image)?;
+            return Ok(image);
+        }
+        let recipe = session.recipe(text, &self.limits)?;
+        let layers = recipe.layers.clone();
+        let missing = self.missing(&layers)?;
+        let total = missing.iter().map(|layer| size(layer)).fold(0, u64::saturating_add);
+        info!(%name, %digest, layers = layers.len(), missing = missing.len(), bytes = total, "pull");
+        let mut pulling = Reporter::new(report, Phase::Pulling, total);
+        session.fetch(&self.downloads, &missing, &mut pulling)?;
+        let turn = handle.block_on(self.turns.acquire()).map_err(|_| ImageError::ThreadDied)?;
+        let made = self.make_image(&mut Fetched(&self.downloads), recipe, report);
+        drop(turn);
+        for (digest, _) in missing.iter().filter_map(|layer| layer.digest.as_ref()) {
+            self.downloads.remove(digest);
+        }
+        let image = Image { manifest: Some(digest), ..made? };
+        self.write_name(&pinned, &image)?;
+        self.write_name(name, &image)?;
+        Ok(image)
+    }
+
+    /// The layers that must be fetched, if all of the image is within the limits.
+    fn missing<'a>(&self, layers: &'a [LayerRecipe]) -> Result<Vec<&'a LayerRecipe>, ImageError> {
+        let bytes = layers.iter().map(size).fold(0, u64::saturating_add);
+        let max = self.limits.source_bytes_max;
+        if bytes > max {
+            let what = format!("{bytes} bytes of all layers of the image");
+            return Err(ImageError::OverLimit { what, max });
+        }
+        let mut missing: Vec<&LayerRecipe> = Vec::new();
+        for layer in layers.iter().filter(|layer| self.layer_document(&layer.diff_id).is_none()) {
+            // Docker's empty layer comes several times.
+            if !missing.iter().any(|other| other.digest == layer.digest) {
+                missing.push(layer);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// What a name meant when it was last pulled, if all of that is here.
+    fn known_name(&self, name: &RegistryRef) -> Option<(SourceDocument, Image)> {
+        let document: SourceDocument = read_document(&self.name_path(name))?;
+        if document.v > VERSION || document.name.as_deref() != Some(&name.to_string()) {
+            return None;
+        }
+        let image = self.known_image(&document.digest)?;
+        let image = Image { manifest: document.manifest.clone(), ..image };
+        Some((document, image))
+    }
+
+    fn write_name(&self, name: &RegistryRef, image: &Image) -> Result<(), ImageError> {
+        let document = SourceDocument {
+            v: VERSION,
+            digest: image.digest.trim_start_matches("sha256:").to_owned(),
+            name: Some(name.to_string()),
+            manifest: image.manifest.clone(),
+            pulled_at: Some(clock::now()),
+        };
+        self.write_document(&self.name_path(name), &document)
+    }
+
+    fn name_path(&self, name: &RegistryRef) -> std::path::PathBuf {
+        let key = hex::encode(Sha256::digest(format!("registry\0{name}\0{}", host_arch())));
+        self.dir.join("sources").join(format!("{key}.json"))
+    }
+}
+
+fn size(layer: &LayerRecipe) -> u64 {
+    layer.digest.as_ref().map_or(0, |(_, bytes)| *bytes)
+}
+
+fn as_pulled_last(error: &RegistryError, at: Option<Timestamp>) -> String {
+    let age = at.map(|at| clock::now().0.saturating_sub(at.0) / 60_000);
+    let age = age.map_or_else(
+        || "earlier".to_owned(),
+        |minutes| match minutes {
+            0..120 => format!("{minutes} minutes ago"),
+            120..2880 => format!("{} hours ago", minutes / 60),
+            _ => format!("{} days ago", minutes / 1440),
+        },
+    );
+    format!("as pulled {age}: {error}")
+}

@@ -1,0 +1,18 @@
+//! One at a time for each name, for tasks: who asks for the same thing waits for whoever makes it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The names that somebody is at.
+#[derive(Debug, Default)]
+pub(super) struct Turns(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
+
+impl Turns {
+    /// The lock of this name.
+    pub(super) fn of(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nobody is at them any more.
+        all.retain(|_, turn| Arc::strong_count(turn) > 1);
+        Arc::clone(all.entry(name.to_owned()).or_default())
+    }
+}
