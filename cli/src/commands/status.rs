@@ -11,6 +11,7 @@ use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::Printer;
+use crate::output::process::{OnGpus, on_gpus};
 use crate::output::status::Status;
 use crate::output::text::{harmless, print, say};
 use crate::times::Clock;
@@ -99,6 +100,10 @@ pub(super) async fn top(context: &Context, args: &TopArgs) -> Result<Exit, Failu
             format!("fleet top   {}\n{}", clock.second(clock.now_ms()), status.summary());
         text.push_str(&format!("\n{}", printer.list(&gpus)?));
         text.push_str(&format!("\n{}", printer.list(&jobs)?));
+        let processes = on_gpus(&gpus);
+        if !processes.is_empty() {
+            text.push_str(&format!("\n{}", printer.table(&processes, OnGpus::columns())));
+        }
         Ok(text)
     };
     if std::io::stdout().is_terminal() {

@@ -207,8 +207,12 @@ impl Row for Gpu {
             ("Job", self.job.clone()),
             ("Until", self.held_until.map(|until| clock.minute(until.0))),
             ("Health", self.health.clone()),
+            ("Use", self.in_use.as_ref().map(|_| self.used())),
+            ("Temperature", self.temperature()),
         ];
         lines.extend(optional.into_iter().filter_map(|(key, value)| Some((key, value?))));
+        let processes = self.in_use.iter().flat_map(|measured| &measured.processes);
+        lines.extend(processes.map(|process| ("Process", process.line(clock))));
         lines.extend(self.conditions.iter().map(|c| ("Condition", condition_line(c))));
         lines
     }

@@ -14,6 +14,7 @@ pub(crate) mod job;
 pub(crate) mod local;
 pub(crate) mod log_level;
 pub(crate) mod node;
+pub(crate) mod process;
 pub(crate) mod reservation;
 pub(crate) mod status;
 pub(crate) mod story;
@@ -81,6 +82,11 @@ impl Printer {
         Ok(Self { format, header: !args.no_header, colour, clock })
     }
 
+    #[cfg(test)]
+    pub(crate) fn plain(clock: Clock) -> Self {
+        Self { format: Format::Table, header: true, colour: false, clock }
+    }
+
     /// Whether people read it, not programs.
     pub(crate) fn for_people(&self) -> bool {
         matches!(self.format, Format::Table | Format::Wide)
@@ -91,7 +97,8 @@ impl Printer {
         match self.format {
             Format::Table | Format::Wide => {
                 let wide = self.format == Format::Wide;
-                Ok(table::render(items, wide, self.header, self.colour, &self.clock))
+                let (header, colour) = (self.header, self.colour);
+                Ok(table::render(items, T::columns(), wide, header, colour, &self.clock))
             }
             Format::Json => pretty(&List { schema: T::LIST_SCHEMA, items }),
             Format::Jsonl => {
@@ -101,6 +108,11 @@ impl Printer {
             }
             Format::Csv => table::csv(items, self.header),
         }
+    }
+
+    /// A table that only people see: part of a screen.
+    pub(crate) fn table<T>(&self, items: &[T], columns: Vec<Column<T>>) -> String {
+        table::render(items, columns, false, self.header, self.colour, &self.clock)
     }
 
     /// One thing as text.

@@ -44,14 +44,15 @@ impl<T> Column<T> {
     }
 }
 
-pub(super) fn render<T: Row>(
+pub(super) fn render<T>(
     items: &[T],
+    columns: Vec<Column<T>>,
     wide: bool,
     header: bool,
     colour: bool,
     clock: &Clock,
 ) -> String {
-    let columns: Vec<Column<T>> = T::columns().into_iter().filter(|c| wide || !c.wide).collect();
+    let columns: Vec<Column<T>> = columns.into_iter().filter(|c| wide || !c.wide).collect();
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Disabled);
