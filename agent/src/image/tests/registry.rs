@@ -55,6 +55,11 @@ impl Fake {
 }
 
 fn read_request(stream: &TcpStream) -> Asked {
+    let mut first = [0];
+    // Somebody who speaks TLS waits for an answer and sends no line.
+    if stream.peek(&mut first).is_err() || !first[0].is_ascii_uppercase() {
+        return Asked::default();
+    }
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let first = lines.next().unwrap_or_default();
     let headers = lines.take_while(|line| !line.is_empty());
