@@ -301,7 +301,12 @@ const REFUSED: &[(&[&str], i32, &[&str])] = &[
     (&["run", "-v", "/tmp:relative", "--", "true"], 2, &["relative"]),
     (&["run", "-v", "/tmp:/", "--", "true"], 2, &[]),
     (&["run", "-w", "/tmp/../etc", "--", "true"], 2, &["workdir"]),
-    (&["run", "--image", "ubuntu:22.04", "--", "true"], 2, &["image", "images come from files"]),
+    (
+        &["run", "--image", "nosuch.tar", "--", "true"],
+        2,
+        &["--image", "there is no \"nosuch.tar\""],
+    ),
+    (&["run", "--image", "Ubuntu:22.04", "--", "true"], 2, &["image"]),
     (&["run", "--image", "a\u{202e}b", "--", "true"], 2, &["image"]),
     (&["run", "--reservation", "res-zzzzzz", "--", "true"], 3, &["res-zzzzzz"]),
     (&["gpu", "clear", "titan01:9"], 3, &["titan01:9"]),

@@ -452,5 +452,30 @@ impl User {
         while self.drained.is_some() {
             self.administer().await;
         }
+        if self.name == "root" {
+            self.open_nodes().await;
+        }
+    }
+
+    /// A backup that was restored may close nodes again that were opened after it: the admin looks.
+    async fn open_nodes(&mut self) {
+        loop {
+            tokio::time::sleep(AGAIN_AFTER).await;
+            let call = |mut client: FleetClient<Channel>, wish| async move {
+                client.list_nodes(wish).await
+            };
+            let Answer::Yes(list) = self.ask(v1::ListNodesRequest::default(), call).await else {
+                continue;
+            };
+            // One that is away does not say which it is.
+            if list.items.iter().all(|node| node.state == "ready") {
+                return;
+            }
+            let closed = |node: &&v1::Node| matches!(node.state.as_str(), "draining" | "drained");
+            self.drained = list.items.iter().find(closed).map(|node| node.name.clone());
+            while self.drained.is_some() {
+                self.administer().await;
+            }
+        }
     }
 }

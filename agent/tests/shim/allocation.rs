@@ -148,7 +148,10 @@ impl Allocation {
     }
 
     pub(crate) async fn exit(&self) -> ExitRecord {
-        self.wait_for("exit.json", || ExitRecord::read(&self.dir).unwrap()).await
+        let exit = self.wait_for("exit.json", || ExitRecord::read(&self.dir).unwrap()).await;
+        // Only seen where a test fails: most look at what the job did, not at why it did not.
+        eprintln!("{exit:?}");
+        exit
     }
 
     pub(crate) async fn running(&self) -> ShimState {
