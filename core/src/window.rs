@@ -14,6 +14,8 @@ use crate::time::{Millis, Timestamp, Window};
 
 /// Cluster version from which on windows are handed out: every member knows the commands and the state then.
 pub const AHEAD_SINCE: u32 = 3;
+/// Cluster version from which on a window that moved after a backup comes back with its note and its rule for the end.
+pub const MOVED_WHOLE_SINCE: u32 = 7;
 /// Windows that begin within this time are in their agents' hands.
 pub const HAND_OUT_AHEAD: Millis = Millis::days(7);
 /// Most windows in one agent's hands; those that begin first come first. One that begins is handed out in any

@@ -201,10 +201,7 @@ impl Oracle {
         }
         for (request, Acknowledged { done, .. }) in &self.done {
             let holds = match done {
-                // Moved after the backup that was restored: its new node brought it back, without its note.
-                Done::Reserved(id) => {
-                    fsm.reservation(id).is_some_and(|r| r.note == *request || r.note.is_empty())
-                }
+                Done::Reserved(id) => fsm.reservation(id).is_some_and(|r| r.note == *request),
                 Done::Extended(id, ends_at) => {
                     fsm.reservation(id).is_some_and(|r| r.window.ends_at >= *ends_at)
                 }

@@ -16,8 +16,8 @@ use crate::rejection::Rejection;
 use crate::reservation::{GpuRequest, RESERVATION_LENGTH_MAX, Reservation, ReservationState};
 use crate::time::{Timestamp, Window};
 use crate::window::{
-    AHEAD_SINCE, DesiredWindow, EnforcementSwitch, HAND_OUT_AHEAD, HandedOut, WINDOWS_PER_NODE_MAX,
-    WindowReport, Withdrawal,
+    AHEAD_SINCE, DesiredWindow, EnforcementSwitch, HAND_OUT_AHEAD, HandedOut, MOVED_WHOLE_SINCE,
+    WINDOWS_PER_NODE_MAX, WindowReport, Withdrawal,
 };
 
 impl Fsm {
@@ -333,8 +333,9 @@ impl Fsm {
         }
     }
 
-    /// A window that this state does not know: granted on the node by root, or made after the backup that the
-    /// controllers were restored from. It counts as given, as far as nobody else was promised its GPUs.
+    /// A window that this state does not know, at least not there: granted on the node by root, or made or moved there
+    /// after the backup that the controllers were restored from. It counts as given, as far as nobody else was promised
+    /// its GPUs. Of one that moved, what agents are not told stays as it was.
     fn adopt_window(&mut self, turn: &mut Turn<'_>, node: &NodeName, report: &WindowReport) {
         let ours = |gpu| self.gpus.get(gpu).is_some_and(|g| g.node == *node);
         let over = report.closed_at.is_some() || report.window.ends_at <= self.now;
@@ -360,23 +361,12 @@ impl Fsm {
         // Somebody else was promised the GPUs from its very beginning: the agent is told to let go.
         let no_room = !over && free_until <= rest.starts_at;
         let (lease, epoch) = turn.next_lease();
-        let note = report.granted.as_ref().map_or(String::new(), |grant| grant.reason.clone());
         let reservation = Reservation {
-            id: id.clone(),
-            owner: report.owner.clone(),
-            project: ProjectName::default_project(),
             node: node.clone(),
             gpus: report.gpus.clone(),
-            wish: GpuRequest {
-                count: u32::try_from(report.gpus.len()).unwrap_or(u32::MAX),
-                uuids: report.gpus.clone(),
-                ..GpuRequest::default()
-            },
             window: Window { starts_at: from, ends_at: free_until.max(from) },
-            note,
             state: ReservationState::Scheduled,
             lease: None,
-            created_at: self.now,
             reason: None,
             handed_out: Some(HandedOut {
                 lease,
@@ -388,8 +378,8 @@ impl Fsm {
                 opened_at: None,
                 closed_at: None,
             }),
-            at_end: None,
             usage: Usage::default(),
+            ..self.as_first_reserved(node, report)
         };
         self.reservations.insert(reservation);
         self.note_own_doing(turn, node, report);
@@ -399,6 +389,37 @@ impl Fsm {
             turn.say(Event::ReservationEnded { reservation: id });
         } else if from <= self.now {
             self.start_reservation(turn, &id);
+        }
+    }
+
+    /// What was asked for, of a window to be adopted: as this state knows it, else as far as its node does.
+    fn as_first_reserved(&self, node: &NodeName, report: &WindowReport) -> Reservation {
+        let whole = self.cluster_version >= MOVED_WHOLE_SINCE;
+        let known = self.reservations.get(&report.reservation);
+        if let Some(known) = known.filter(|r| whole && r.owner == report.owner) {
+            return known.clone();
+        }
+        let note = report.granted.as_ref().map_or(String::new(), |grant| grant.reason.clone());
+        Reservation {
+            id: report.reservation.clone(),
+            owner: report.owner.clone(),
+            project: ProjectName::default_project(),
+            node: node.clone(),
+            gpus: report.gpus.clone(),
+            wish: GpuRequest {
+                count: u32::try_from(report.gpus.len()).unwrap_or(u32::MAX),
+                uuids: report.gpus.clone(),
+                ..GpuRequest::default()
+            },
+            window: report.window,
+            note,
+            state: ReservationState::Scheduled,
+            lease: None,
+            created_at: self.now,
+            reason: None,
+            handed_out: None,
+            at_end: None,
+            usage: Usage::default(),
         }
     }
 

@@ -4,16 +4,17 @@ use super::world::{START, World, bad, facts, gpu, job, node, person, plain, res,
 use crate::actor::Actor;
 use crate::allocation::{AttemptEnd, StopWhy};
 use crate::calendar;
-use crate::command::{Command, Report};
+use crate::command::{Command, CreateReservation, Report};
+use crate::ending::EndPolicy;
 use crate::fsm::Fsm;
 use crate::health::Severity;
 use crate::id::ReservationId;
 use crate::job::JobSpec;
 use crate::lease::Epoch;
-use crate::name::{GpuUuid, NodeName};
+use crate::name::{GpuUuid, NodeName, ProjectName};
 use crate::node::Liveness;
 use crate::rejection::Rejection;
-use crate::reservation::{Reservation, ReservationState};
+use crate::reservation::{GpuRequest, Reservation, ReservationState};
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::{
     AHEAD_SINCE, DesiredWindow, Enforcement, EnforcementSwitch, HAND_OUT_AHEAD, NodeGrant,
@@ -474,7 +475,18 @@ fn what_was_handed_out_after_the_backup_is_asked_for_before_it_is_handed_out_aga
 fn what_was_moved_after_the_backup_is_where_its_newest_order_is() {
     for moved_first in [false, true] {
         let mut w = World::with(&["titan01", "titan02"]);
-        w.reserve("ada", "r", 4, Millis::hours(1), Millis::hours(2)).unwrap();
+        let starts_at = w.now + Millis::hours(1);
+        let wish = CreateReservation {
+            id: res("r"),
+            owner: user("ada"),
+            project: ProjectName::default_project(),
+            gpus: GpuRequest { count: 4, ..GpuRequest::default() },
+            window: Window { starts_at, ends_at: starts_at + Millis::hours(2) },
+            note: "camera ready".to_owned(),
+            at_end: Some(EndPolicy::Stop),
+        };
+        w.give(person("ada"), Command::CreateReservation(wish)).unwrap();
+        let first = r(&w, "r").clone();
         let (old, window) = (r(&w, "r").node.to_string(), r(&w, "r").window);
         let backup = (w.fsm.clone(), w.index);
         w.conditions(&old, vec![bad(&old, 0, Severity::Degraded)]);
@@ -502,6 +514,8 @@ fn what_was_moved_after_the_backup_is_where_its_newest_order_is() {
         }
         let now = r(&w, "r");
         assert_eq!((now.node.as_str(), now.window.ends_at), (new.as_str(), window.ends_at));
+        assert_eq!((&now.note, now.at_end, &now.wish), (&first.note, first.at_end, &first.wish));
+        assert_eq!(now.created_at, first.created_at);
         assert_eq!((&now.state, &now.gpus), (&ReservationState::Active, &moved.gpus), "{now:?}");
         // Nobody draws somebody else's reservation to itself later.
         let revision = Epoch { incarnation: 2, index: w.index };
