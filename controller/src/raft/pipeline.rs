@@ -120,8 +120,11 @@ impl<'p> Pipeline<'p> {
         let message = self.peer.message(request)?;
         // The channel has room for all that may be in flight, so this fails only if the stream is gone: then the
         // answers say why.
-        let sent = self.requests.as_ref().map(|requests| requests.try_send(message));
-        tracing::trace!(?sent, "entries on their way");
+        if let Some(requests) = &self.requests
+            && requests.try_send(message).is_err()
+        {
+            tracing::debug!("the stream of entries is gone");
+        }
         self.waiting.push_back(Instant::now());
         if self.generation != self.peer.generation() {
             self.requests = None;
