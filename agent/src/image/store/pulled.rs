@@ -145,14 +145,7 @@ fn size(layer: &LayerRecipe) -> u64 {
 }
 
 fn as_pulled_last(error: &RegistryError, at: Option<Timestamp>) -> String {
-    let age = at.map(|at| clock::now().0.saturating_sub(at.0) / 60_000);
-    let age = age.map_or_else(
-        || "earlier".to_owned(),
-        |minutes| match minutes {
-            0..120 => format!("{minutes} minutes ago"),
-            120..2880 => format!("{} hours ago", minutes / 60),
-            _ => format!("{} days ago", minutes / 1440),
-        },
-    );
+    let age = at.map(|at| format!("{} ago", clock::now().since(at)));
+    let age = age.unwrap_or_else(|| "earlier".to_owned());
     format!("as pulled {age}: {error}")
 }
