@@ -3,7 +3,7 @@
 use fleet_proto::v1 as pb;
 use serde::Serialize;
 
-use super::values::{Condition, Time, condition_line, or_dash, size, text, time};
+use super::values::{Condition, GpuRef, Time, condition_line, or_dash, size, text, time};
 use super::{Column, Row};
 use crate::sizes::Bytes;
 use crate::times::Clock;
@@ -91,6 +91,13 @@ impl From<pb::GpuUse> for Use {
     }
 }
 
+impl From<&Gpu> for GpuRef {
+    fn from(gpu: &Gpu) -> Self {
+        let (uuid, model) = (gpu.uuid.clone(), gpu.model.clone());
+        Self { uuid, node: Some(gpu.node.clone()), index: Some(gpu.index), model }
+    }
+}
+
 impl Gpu {
     /// `titan01:3`.
     pub(crate) fn name(&self) -> String {
@@ -110,16 +117,19 @@ impl Gpu {
         if parts.is_empty() { "-".to_owned() } else { parts.join(" ") }
     }
 
-    /// The processes on it that no lease explains.
+    /// All processes that were seen on it.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = &Process> {
+        self.in_use.iter().flat_map(|measured| &measured.processes)
+    }
+
+    /// Those that no lease explains.
     pub(crate) fn foreign(&self) -> impl Iterator<Item = &Process> {
-        let processes = self.in_use.iter().flat_map(|measured| &measured.processes);
-        processes.filter(|process| process.foreign_since.is_some())
+        self.processes().filter(|process| process.foreign_since.is_some())
     }
 
     /// Who is on it, and for how long without a lease.
     fn used_by(&self, clock: &Clock) -> String {
-        let processes = self.in_use.iter().flat_map(|measured| &measured.processes);
-        processes.map(|process| process.line(clock)).collect::<Vec<_>>().join(", ")
+        self.processes().map(|process| process.line(clock)).collect::<Vec<_>>().join(", ")
     }
 
     /// Why it is in its state, else what is wrong with it.
@@ -211,8 +221,7 @@ impl Row for Gpu {
             ("Temperature", self.temperature()),
         ];
         lines.extend(optional.into_iter().filter_map(|(key, value)| Some((key, value?))));
-        let processes = self.in_use.iter().flat_map(|measured| &measured.processes);
-        lines.extend(processes.map(|process| ("Process", process.line(clock))));
+        lines.extend(self.processes().map(|process| ("Process", process.line(clock))));
         lines.extend(self.conditions.iter().map(|c| ("Condition", condition_line(c))));
         lines
     }

@@ -82,11 +82,6 @@ impl Printer {
         Ok(Self { format, header: !args.no_header, colour, clock })
     }
 
-    #[cfg(test)]
-    pub(crate) fn plain(clock: Clock) -> Self {
-        Self { format: Format::Table, header: true, colour: false, clock }
-    }
-
     /// Whether people read it, not programs.
     pub(crate) fn for_people(&self) -> bool {
         matches!(self.format, Format::Table | Format::Wide)

@@ -205,6 +205,36 @@ fn gpus_are_printed_as_agreed() {
     check("gpus", &[held, free].map(gpu::Gpu::from));
 }
 
+fn gpu_with(index: u32, processes: &[(u32, u64)]) -> gpu::Gpu {
+    let process = |(pid, foreign_since_unix_ms): &(u32, u64)| pb::GpuProcess {
+        pid: *pid,
+        user: format!("user{pid}"),
+        name: "python3".to_owned(),
+        memory_used_bytes: 1 << 30,
+        foreign_since_unix_ms: *foreign_since_unix_ms,
+    };
+    let processes = processes.iter().map(process).collect();
+    let measured = pb::GpuUse { processes, ..pb::GpuUse::default() };
+    let node = "titan01".to_owned();
+    gpu::Gpu::from(pb::Gpu { node, index, r#use: Some(measured), ..pb::Gpu::default() })
+}
+
+#[test]
+fn each_process_has_a_line_and_those_without_a_lease_come_first() {
+    let gpus = [
+        gpu_with(0, &[(7, 0)]),
+        gpu_with(1, &[(7, 0)]),
+        gpu_with(2, &[]),
+        gpu_with(3, &[(900, at(21))]),
+    ];
+    assert_eq!(
+        printer(Format::Table).table(&process::on_gpus(&gpus), process::OnGpus::columns()),
+        "GPUS         PID  USER     MEMORY  PROGRAM  WITHOUT A LEASE FOR\n\
+         titan01:3    900  user900   1 GiB  python3  10m 7s\n\
+         titan01:0,1    7  user7     2 GiB  python3  -\n"
+    );
+}
+
 #[test]
 fn reservations_are_printed_as_agreed() {
     let active = pb::Reservation {
