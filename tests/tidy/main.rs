@@ -9,6 +9,7 @@
 mod code;
 mod configs;
 mod docs;
+mod findings;
 mod layers;
 mod metrics;
 mod owners;

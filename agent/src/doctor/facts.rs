@@ -115,13 +115,10 @@ async fn agent(config: &Config) -> (Agent, Option<v1::NodeStatus>) {
     };
     let heard = (status.heard_at_unix_ms > 0)
         .then(|| status.now_unix_ms.saturating_sub(status.heard_at_unix_ms) / 1_000);
-    let ahead = |now: u64, fleet: u64| Some(i64::try_from(now).ok()? - i64::try_from(fleet).ok()?);
-    let fleet_now = Some(status.fleet_now_unix_ms).filter(|now| *now > 0);
     let running = Running {
         version: status.version.clone(),
         connected: status.connected,
         heard,
-        ahead_ms: fleet_now.and_then(|fleet| ahead(status.now_unix_ms, fleet)),
         ceiling: status.enforcement.clone(),
         ceiling_reason: status.enforcement_reason.clone(),
         warnings: status.warnings.clone(),

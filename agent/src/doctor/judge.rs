@@ -5,18 +5,12 @@
 use std::collections::BTreeSet;
 
 use fleet_daemon::doctor::machine::{self, Certificate, Disk, NetworkMount, Reach, length};
-use fleet_daemon::doctor::{Check, Finding, Look};
+use fleet_daemon::doctor::{Check, Finding, Look, named};
 
 use super::PART;
 use super::packages::{self, Packages, RuntimePackage};
 use crate::cgroup::Mode;
 
-/// More than this between the node's clock and the fleet's time, and people see windows end early or late.
-const OFFSET_SOON_MS: u64 = 5_000;
-/// A step that most agents must agree on before the leader believes it.
-const OFFSET_MAX_MS: u64 = 60_000;
-/// Most owners or processes named in one line.
-const NAMED_MAX: usize = 5;
 /// Without these controllers jobs cannot be limited.
 const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];
 /// On v1 jobs are also counted, stopped and held to their devices by controllers.
@@ -67,8 +61,6 @@ pub(super) struct Running {
     pub(super) connected: bool,
     /// How long ago a controller answered, in seconds.
     pub(super) heard: Option<u64>,
-    /// This machine's clock against the fleet's time, in milliseconds; none where that is not known.
-    pub(super) ahead_ms: Option<i64>,
     /// Root's switch.
     pub(super) ceiling: String,
     pub(super) ceiling_reason: String,
@@ -140,7 +132,7 @@ fn check(name: &'static str) -> Check {
 /// Every finding, in the order of the checks.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let mut found = agent(facts);
-    found.extend(clock(facts));
+    found.push(machine::clock(check("clock"), &facts.clock));
     match &facts.controllers {
         Ok(tried) => found.extend(machine::controllers(check("controllers"), tried)),
         Err(why) => found.push(check("controllers").unseen(why)),
@@ -211,25 +203,6 @@ fn agent(facts: &Facts) -> Vec<Finding> {
     if found.is_empty() {
         found.push(check.ok("the agent runs, and a controller answers it"));
     }
-    found
-}
-
-fn clock(facts: &Facts) -> Vec<Finding> {
-    let check = check("clock");
-    let mut found = vec![machine::clock(check, &facts.clock)];
-    let Agent::Up(agent) = &facts.agent else { return found };
-    let Some(ahead) = agent.ahead_ms.filter(|_| agent.connected) else { return found };
-    let off = ahead.unsigned_abs();
-    if off <= OFFSET_SOON_MS {
-        return found;
-    }
-    let way = if ahead > 0 { "ahead of" } else { "behind" };
-    let what = format!("the clock is {} {way} the fleet's time", length(off / 1_000));
-    let action = "set the clocks by a time server; compare with `date` on the controllers";
-    found.push(match off > OFFSET_MAX_MS {
-        true => check.problem("clock_wrong", what, action),
-        false => check.warning("clock_off", what, action),
-    });
     found
 }
 
@@ -431,15 +404,6 @@ fn holders(holders: &Look<Vec<Holder>>) -> Finding {
             let action = "see whose it is (`ps -fp PID`), and end it if it is nobody's";
             check.warning("holder_unknown", what, action)
         }
-    }
-}
-
-/// The first few, and how many more.
-fn named(names: &[String]) -> String {
-    let text = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMED_MAX) {
-        0 => text,
-        more => format!("{text} and {more} more"),
     }
 }
 

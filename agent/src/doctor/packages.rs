@@ -1,15 +1,13 @@
 //! What the packages of a node mean: the container runtime's version, and upgrades of the driver that nobody asked
 //! for. Pure; called by `judge` with what `facts` found.
 
-use fleet_daemon::doctor::{Check, Finding, Look};
+use fleet_daemon::doctor::{Check, Finding, Look, named};
 
 /// Versions fleet is tried with; what is older may do, and may not.
 const CRUN_TRIED: [u64; 3] = [1, 8, 1];
 const RUNC_TRIED: [u64; 3] = [1, 1, 5];
 /// runc lets a container reach the host's files before this (CVE-2024-21626). Distributions repair older ones.
 const RUNC_SAFE: [u64; 3] = [1, 1, 12];
-/// Most packages named in one line.
-const NAMED_MAX: usize = 4;
 
 /// The package that a runtime came in, with what apt would put in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,14 +79,9 @@ pub(super) fn upgrades(check: Check, packages: &Look<Option<Packages>>) -> Findi
     if open.is_empty() {
         return check.ok("the driver's packages are held back from unattended upgrades");
     }
-    let more = match open.len().saturating_sub(NAMED_MAX) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let names = open[..open.len().min(NAMED_MAX)].join(", ");
     check.warning(
         "driver_unattended",
-        format!("unattended upgrades may exchange the driver under running jobs: {names}{more}"),
+        format!("unattended upgrades may exchange the driver under running jobs: {}", named(&open)),
         "`apt-mark hold` them, or list \"nvidia-\" and \"libnvidia-\" in Unattended-Upgrade::Package-Blacklist",
     )
 }
@@ -178,7 +171,7 @@ mod tests {
         let many: Vec<(String, bool)> = (0..6).map(|n| (format!("libnvidia-{n}"), false)).collect();
         let many: Vec<(&str, bool)> =
             many.iter().map(|(name, held)| (name.as_str(), *held)).collect();
-        assert!(packages(&many, &[], true).what.ends_with("and 2 more"));
+        assert!(packages(&many, &[], true).what.ends_with("and 1 more"));
         assert_eq!(upgrades(CHECK, &Ok(None)).level, Level::Ok);
         assert_eq!(upgrades(CHECK, &Err("no".to_owned())).level, Level::Unseen);
     }

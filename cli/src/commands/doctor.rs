@@ -33,6 +33,11 @@ const OFFSET_MAX_MS: u64 = 60_000;
 /// Entries that a controller may be behind the others.
 const LAG_MAX: u64 = 1_000;
 
+/// `1 problem`, `2 problems`.
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// What a program prints.
 #[derive(Debug, Deserialize)]
 struct Printed {
@@ -45,10 +50,9 @@ pub(super) async fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Fa
     let controller = part("controller", "fleet-controller", args.controller_config.as_deref());
     let (node, controller, fleet) = tokio::join!(node, controller, fleet(context));
     let (node, controller) = (node?, controller?);
-    let clock_known = node.iter().any(|one| one.check == "agent" && one.level == Level::Ok);
     let mut found = node;
     found.extend(controller);
-    found.extend(of_fleet(&fleet, context.clock.now_ms(), !clock_known));
+    found.extend(of_fleet(&fleet, context.clock.now_ms()));
     found.sort_by_key(|one| one.level);
     match printer.format {
         Format::Table => print(&text(&found))?,
@@ -62,7 +66,8 @@ pub(super) async fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Fa
             true => "; root sees more",
             false => "",
         };
-        say(&format!("{problems} problems, {warnings} warnings, {unseen} not looked at{more}"));
+        let (problems, warnings) = (counted(problems, "problem"), counted(warnings, "warning"));
+        say(&format!("{problems}, {warnings}, {unseen} not looked at{more}"));
     }
     Ok(if problems > 0 { Exit::Failed } else { Exit::Done })
 }
@@ -144,8 +149,8 @@ impl Check {
     }
 }
 
-/// What the answer of the controllers means. The clock is compared where no agent did.
-fn of_fleet(fleet: &Fleet, now_ms: u64, compare_clock: bool) -> Vec<Finding> {
+/// What the answer of the controllers means.
+fn of_fleet(fleet: &Fleet, now_ms: u64) -> Vec<Finding> {
     let (status, members) = match fleet {
         Ok(answer) => answer,
         Err(failure) => return vec![unanswered(failure)],
@@ -165,8 +170,7 @@ fn of_fleet(fleet: &Fleet, now_ms: u64, compare_clock: bool) -> Vec<Finding> {
     if found.len() == before {
         found.push(check.ok(format!("all {} nodes are ready", status.nodes)));
     }
-    let fleets = status.now.map(|now| now.0).filter(|_| compare_clock);
-    found.extend(fleets.map(|fleets| clock(now_ms, fleets)));
+    found.extend(status.now.map(|now| clock(now_ms, now.0)));
     found
 }
 
@@ -287,7 +291,7 @@ mod tests {
     fn bad(change: impl FnOnce(&mut Status, &mut Vec<Controller>)) -> Vec<(Level, String, String)> {
         let (mut status, mut members) = healthy();
         change(&mut status, &mut members);
-        let found = of_fleet(&Ok((status, members)), NOW, true);
+        let found = of_fleet(&Ok((status, members)), NOW);
         for one in &found {
             assert_eq!(one.action.is_some(), one.level <= Level::Warning, "{one:?}");
         }
@@ -334,24 +338,22 @@ mod tests {
         codes(&nodes, &[(Level::Warning, "nodes_not_ready")]);
         let warned = bad(|status, _| status.warnings = vec!["evictions are frozen".to_owned()]);
         codes(&warned, &[(Level::Warning, "fleet_warning")]);
-        let off = of_fleet(&Ok(healthy()), NOW + 6_000, true);
+        let off = of_fleet(&Ok(healthy()), NOW + 6_000);
         assert!(off.iter().any(|one| one.code == "clock_off" && one.what.contains("6 s ahead")));
-        let wrong = of_fleet(&Ok(healthy()), NOW - 61_000, true);
+        let wrong = of_fleet(&Ok(healthy()), NOW - 61_000);
         assert!(wrong.iter().any(|one| one.code == "clock_wrong" && one.what.contains("behind")));
-        let compared = of_fleet(&Ok(healthy()), NOW - 61_000, false);
-        assert!(compared.iter().all(|one| one.level == Level::Ok), "an agent did that");
     }
 
     #[test]
     fn a_fleet_that_does_not_answer_is_a_problem_and_one_that_refuses_is_not() {
-        let of = |exit, message: &str| of_fleet(&Err(Failure::new(exit, message)), NOW, true);
+        let of = |exit, message: &str| of_fleet(&Err(Failure::new(exit, message)), NOW);
         let found = of(Exit::Unreachable, "no controller answers");
         assert_eq!((found[0].level, found[0].code.as_str()), (Level::Problem, "fleet_unreachable"));
         assert!(found[0].action.as_ref().unwrap().contains("fleet-controller"));
         assert_eq!(of(Exit::Denied, "no").first().unwrap().level, Level::Unseen);
         let usage =
             Failure { details: vec![" key x".to_owned()], ..Failure::new(Exit::Usage, "bad") };
-        let found = of_fleet(&Err(usage), NOW, true);
+        let found = of_fleet(&Err(usage), NOW);
         assert_eq!(
             (found[0].code.as_str(), found[0].what.as_str()),
             ("config_invalid", "bad; key x")

@@ -21,6 +21,7 @@ use crate::backup::newest_in;
 use crate::clock::wall;
 use crate::config::Config;
 use crate::pki::{AUTHORITY_CERTIFICATE_FILE, SERVER_CERTIFICATE_FILE};
+use crate::raft::disk::network_file_system_of;
 
 /// How long the folders of the controller may take: they should be on a disk of this machine.
 const FILES_LIMIT: Duration = Duration::from_secs(5);
@@ -54,6 +55,7 @@ pub(super) fn gather(config: &Config) -> Facts {
         store: Store {
             path: config.data_dir.display().to_string(),
             kind: look::file_system_of(&config.data_dir),
+            remote: remote(config),
         },
         keys,
         disks: disks(config),
@@ -67,6 +69,13 @@ pub(super) fn gather(config: &Config) -> Facts {
         certificate,
         authority,
     }
+}
+
+/// By the decision of the store itself.
+fn remote(config: &Config) -> Look<Option<&'static str>> {
+    let data = config.data_dir.clone();
+    let look = move || network_file_system_of(&data).map_err(|error| may_not(&error, &data));
+    look::within(FILES_LIMIT, "the data folder", look).flatten()
 }
 
 type OfFiles = (Look<bool>, Look<Vec<Key>>, Look<Option<u64>>, Certificate, Certificate);

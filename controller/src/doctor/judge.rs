@@ -10,10 +10,8 @@ use super::PART;
 /// A nightly backup older than this was missed; at twice that nobody can call it an accident.
 const BACKUP_AGE_SOON: u64 = 36 * 3600;
 const BACKUP_AGE_MAX: u64 = 3 * 24 * 3600;
-/// File systems on which a sync says nothing, or that are gone after a reboot.
+/// File systems that are gone after a reboot.
 const FLEETING: [&str; 3] = ["tmpfs", "ramfs", "overlay"];
-const REMOTE: [&str; 8] =
-    ["nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "glusterfs", "fuse.glusterfs", "9p"];
 /// What others may do with a key's file: nothing.
 const OTHERS: u32 = 0o077;
 
@@ -41,6 +39,8 @@ pub(super) struct Store {
     pub(super) path: String,
     /// The kind of its file system.
     pub(super) kind: Look<String>,
+    /// The network's, if the store would refuse it as that.
+    pub(super) remote: Look<Option<&'static str>>,
 }
 
 /// A private key, or the folder that holds them.
@@ -102,21 +102,20 @@ fn controller(facts: &Facts) -> Finding {
 
 fn store(store: &Store) -> Finding {
     let check = check("store");
-    let Store { path, kind } = store;
+    let Store { path, kind, remote } = store;
     let action =
         format!("stop it, move {path} to a disk of this machine (ext4, xfs), set data_dir");
-    match kind {
-        Err(why) => check.unseen(why),
-        Ok(kind) if REMOTE.contains(&kind.as_str()) => {
-            let what =
-                format!("the store {path} is on {kind}: a server's pause stops the controller");
+    match (remote, kind) {
+        (Err(why), _) | (Ok(None), Err(why)) => check.unseen(why),
+        (Ok(Some(kind)), _) => {
+            let what = format!("the store {path} is on {kind}: the controller does not start");
             check.problem("store_remote", what, action)
         }
-        Ok(kind) if FLEETING.contains(&kind.as_str()) => {
+        (Ok(None), Ok(kind)) if FLEETING.contains(&kind.as_str()) => {
             let what = format!("the store {path} is on {kind}, which does not outlive the machine");
             check.warning("store_fleeting", what, action)
         }
-        Ok(kind) => check.ok(format!("the store is on {kind}")),
+        (Ok(None), Ok(kind)) => check.ok(format!("the store is on {kind}")),
     }
 }
 
@@ -198,7 +197,7 @@ mod tests {
             now: 100 * DAY,
             made: Ok(true),
             listens: Ok(()),
-            store: Store { path: "/s".to_owned(), kind: Ok("ext4".to_owned()) },
+            store: Store { path: "/s".to_owned(), kind: Ok("ext4".to_owned()), remote: Ok(None) },
             keys: Ok(vec![Key { path: "/s/ca.key".to_owned(), mode: 0o100_600, own: true }]),
             disks: Vec::new(),
             backups: Backups { path: "/b".to_owned(), keep: 7, newest: Ok(Some(99 * DAY)) },
@@ -245,7 +244,8 @@ mod tests {
     #[test]
     fn where_the_store_is() {
         let on = |f: &mut Facts, kind: &str| f.store.kind = Ok(kind.to_owned());
-        only(Level::Problem, "store_remote", "nfs4", |f| on(f, "nfs4"));
+        only(Level::Problem, "store_remote", "on NFS", |f| f.store.remote = Ok(Some("NFS")));
+        only(Level::Unseen, "unseen", "hangs", |f| f.store.remote = Err("hangs".to_owned()));
         only(Level::Warning, "store_fleeting", "tmpfs", |f| on(f, "tmpfs"));
         only(Level::Unseen, "unseen", "why", |f| f.store.kind = Err("why".to_owned()));
     }

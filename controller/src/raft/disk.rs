@@ -115,6 +115,11 @@ impl RealDisk {
     }
 }
 
+/// Which network file system `path` is on, if it is on one that cannot hold a store. Waits for a server that is silent.
+pub(crate) fn network_file_system_of(path: &Path) -> io::Result<Option<&'static str>> {
+    Ok(network_file_system(statfs::statfs(path)?.filesystem_type().0))
+}
+
 #[expect(clippy::cast_lossless, reason = "the type of f_type differs between C libraries")]
 fn network_file_system(magic: impl Into<i64>) -> Option<&'static str> {
     let magic = magic.into() as u32 as i64;

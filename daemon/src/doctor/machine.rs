@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use super::{Check, Finding, Look};
+use super::{Check, Finding, Level, Look};
 use crate::config_file::ConfigError;
 
 /// Free space below which what must be written may not be: the controller refuses commands at a quarter GiB.
@@ -184,24 +184,21 @@ pub fn mounts(check: Check, mounts: &Look<Vec<NetworkMount>>) -> Vec<Finding> {
 #[must_use]
 pub fn controllers(check: Check, tried: &[Reach]) -> Vec<Finding> {
     let reached = tried.iter().filter(|one| one.reached == Reached::Connected).count();
+    let level = if reached == 0 { Level::Problem } else { Level::Warning };
     let mut found = Vec::new();
     for Reach { address, reached: how } in tried {
-        let (code, what, action) = match how {
+        found.push(match how {
             Reached::Connected => continue,
-            Reached::NoName(why) => (
-                "controller_name",
-                format!("controller {address}: {why}"),
-                format!("see to the name service (`getent hosts`), or to the address {address}"),
-            ),
-            Reached::NoConnection(why) => (
-                "controller_unreachable",
-                format!("controller {address}: {why}"),
-                format!("see whether the controller runs and nothing between blocks {address}"),
-            ),
-        };
-        found.push(match reached {
-            0 => check.problem(code, what, action),
-            _ => check.warning(code, what, action),
+            Reached::NoName(why) => {
+                let what = format!("controller {address}: {why}");
+                let action = "see to the name service (`getent hosts`), or to the address";
+                check.found(level, "controller_name", what, action)
+            }
+            Reached::NoConnection(why) => {
+                let what = format!("controller {address}: {why}");
+                let action = "see whether the controller runs, and nothing between blocks it";
+                check.found(level, "controller_unreachable", what, action)
+            }
         });
     }
     if reached > 0 {
@@ -242,7 +239,6 @@ pub fn certificate(check: Check, certificate: &Certificate, now: u64) -> Finding
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
     use super::*;
 
     const CHECK: Check = Check { part: "node", name: "it" };

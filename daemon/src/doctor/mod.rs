@@ -58,6 +58,16 @@ impl Check {
         Finding { part: self.part, check: self.name, level, code, what, action: None }
     }
 
+    fn found(
+        self,
+        level: Level,
+        code: &'static str,
+        what: impl Into<String>,
+        action: impl Into<String>,
+    ) -> Finding {
+        Finding { action: Some(action.into()), ..self.finding(level, code, what.into()) }
+    }
+
     /// Something is wrong, and this is what to do.
     pub fn problem(
         self,
@@ -65,8 +75,7 @@ impl Check {
         what: impl Into<String>,
         action: impl Into<String>,
     ) -> Finding {
-        let found = self.finding(Level::Problem, code, what.into());
-        Finding { action: Some(action.into()), ..found }
+        self.found(Level::Problem, code, what, action)
     }
 
     /// Something may go wrong, and this is what to do.
@@ -76,8 +85,7 @@ impl Check {
         what: impl Into<String>,
         action: impl Into<String>,
     ) -> Finding {
-        let found = self.finding(Level::Warning, code, what.into());
-        Finding { action: Some(action.into()), ..found }
+        self.found(Level::Warning, code, what, action)
     }
 
     /// It could not be looked at, for this reason.
@@ -88,6 +96,20 @@ impl Check {
     /// It is as it should be.
     pub fn ok(self, what: impl Into<String>) -> Finding {
         self.finding(Level::Ok, "ok", what.into())
+    }
+}
+
+/// Most names in one line.
+const NAMED_MAX: usize = 5;
+
+/// The first few, and how many more there are.
+#[must_use]
+pub fn named<T: AsRef<str>>(names: &[T]) -> String {
+    let shown: Vec<&str> = names.iter().take(NAMED_MAX).map(AsRef::as_ref).collect();
+    let text = shown.join(", ");
+    match names.len() - shown.len() {
+        0 => text,
+        more => format!("{text} and {more} more"),
     }
 }
 
