@@ -29,6 +29,8 @@ const CGROUP_PARENT_SYSTEMD: &str = "fleet.slice";
 const EXEMPT_MAX: usize = 1_000;
 /// Most mirrors of one registry: each is asked in turn.
 const MIRRORS_MAX: usize = 8;
+/// The smallest limit of the image store that is taken for one.
+const IMAGE_STORE_BYTES_LEAST: u64 = 1 << 20;
 /// Programs of the administrator that may have a GPU open without being dirt, by file name. They count
 /// only when the executable belongs to root.
 const BASELINE_PROCESSES: [&str; 16] = [
@@ -134,6 +136,7 @@ struct RawCheckpoints {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct RawImages {
+    store_bytes_max: Option<u64>,
     credentials_file: Option<PathBuf>,
     registries: BTreeMap<String, RawRegistry>,
 }
@@ -175,7 +178,7 @@ pub struct Config {
     pub logs: LogSettings,
     pub retention: Retention,
     pub checkpoints: Timings,
-    /// Where images come from.
+    /// Where images come from, and what they may take.
     pub images: image::Settings,
 }
 
@@ -331,6 +334,9 @@ fn images(raw: RawImages, problems: &mut Vec<String>) -> image::Settings {
             problems.push(format!("{field}: {} must be an absolute path", path.display()));
         }
     };
+    let store_bytes_max = raw.store_bytes_max;
+    let mut numbers = Numbers { problems };
+    numbers.at_least("images.store_bytes_max", store_bytes_max, IMAGE_STORE_BYTES_LEAST);
     absolute("images.credentials_file".to_owned(), raw.credentials_file.as_ref(), problems);
     let mut registries = BTreeMap::new();
     for (name, RawRegistry { insecure, ca_file, mirrors }) in raw.registries {
@@ -344,7 +350,7 @@ fn images(raw: RawImages, problems: &mut Vec<String>) -> image::Settings {
         }
         registries.insert(name, image::RegistrySettings { insecure, ca_file, mirrors });
     }
-    image::Settings { credentials_file: raw.credentials_file, registries }
+    image::Settings { credentials_file: raw.credentials_file, registries, store_bytes_max }
 }
 
 fn cgroup_parent(said: Option<String>, problems: &mut Vec<String>) -> String {
@@ -464,7 +470,7 @@ mod tests {
         let text = "name = \"A b\"\nstate_dir = \"x\"\ncontrollers = [\"here\"]\n\
                     cgroup_parent = \"../up\"\nlog_level = \"loud\"\nmonitoring_listen = \"9\"\n[gpu]\nsample_interval_ms = 0\n[jobs]\nmemory_bytes = 1\n\
                     [enforce]\ncgroup = \"/a/../b\"\nexempt_groups = [\"\"]\nforeign = \"end\"\n\
-                    [images]\ncredentials_file = \"c\"\n[images.registries.\"a b\"]\nca_file = \"ca\"";
+                    [images]\nstore_bytes_max = 5\ncredentials_file = \"c\"\n[images.registries.\"a b\"]\nca_file = \"ca\"";
         let said = problem(text);
         for field in [
             "name",
@@ -478,6 +484,7 @@ mod tests {
             "enforce.cgroup",
             "enforce.exempt_groups",
             "enforce.foreign",
+            "images.store_bytes_max",
             "images.credentials_file",
             "images.registries.\"a b\".ca_file",
             "HOST:PORT",

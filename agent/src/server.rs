@@ -82,8 +82,7 @@ pub fn take_state_dir(config: &Config) -> anyhow::Result<Held> {
 
 /// Serves until `stop`.
 pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
-    let stop = process.signals.stop.clone();
-    let reload = process.signals.reload.clone();
+    let (stop, reload) = (process.signals.stop.clone(), process.signals.reload.clone());
     let _held = take_state_dir(&config)?;
     let monitoring = operations::bind(config.monitoring_listen)?;
     let operations = Operations::new(config.clone(), process);
@@ -95,8 +94,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let (gate, gate_ends) = gate::Handle::new();
     let node = make_node(&config, identity.node.clone(), &machine, gpus.clone(), gate).await?;
     let gate = make_gate(&node, gate_ends, &operations)?;
-    let outbox = Outbox::default();
-    let registry = Registry::new(&allocations_dir(&config));
+    let (outbox, registry) = (Outbox::default(), Registry::new(&allocations_dir(&config)));
     let (desired, desired_seen) = watch::channel(None);
     let (heard, heard_seen) = watch::channel(Duration::ZERO);
     let (leases, leases_seen) = watch::channel(None);
@@ -136,6 +134,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let view =
         Inventory::start(node.clone(), seen, registry.clone(), inbox, leases, base, pulse).await;
     let vouching = VouchService::new(&dialer, node.users.clone());
+    let images = node.images.clone();
     let local = LocalParts { node, view: view.clone(), asks, vouching };
     tasks.spawn(ahead::serve(local, config.run_dir.join(SOCKET_FILE)));
     let sights = Sights {
@@ -149,6 +148,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         registry: registry.clone(),
         outbox: outbox.clone(),
         credentials: dialer.credentials().clone(),
+        images,
     };
     let attempts = registry.clone();
     let (authorities, authorities_told) = watch::channel(None);
@@ -230,7 +230,16 @@ fn make_gate(
 
 fn open_images(config: &Config, as_user: &AsUser) -> Result<ImageStore, ImageError> {
     let folder = config.state_dir.join("images");
-    ImageStore::open(&folder, Limits::default(), config.images.clone(), as_user.clone())
+    let limits = Limits::of_store(&config.state_dir, config.images.store_bytes_max);
+    let (allocations, registries) = (allocations_dir(config), config.images.clone());
+    let store = ImageStore::open(&folder, &allocations, limits, registries, as_user.clone())?;
+    let tidied = store.clone();
+    // What it does is done in steps of which each may be the last; nobody waits for it.
+    let thread = std::thread::Builder::new().name("fleet-tidy".to_owned());
+    if let Err(error) = thread.spawn(move || tidied.tidy_up()) {
+        tracing::warn!(%error, "images are not tidied up");
+    }
+    Ok(store)
 }
 
 /// What attempts need of this node.

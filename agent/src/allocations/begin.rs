@@ -292,6 +292,7 @@ fn of_image(error: &ImageError) -> AttemptEnd {
             _ => node_fault(error),
         },
         ImageError::DiskFull { .. }
+        | ImageError::StoreFull { .. }
         | ImageError::Io { .. }
         | ImageError::Write { .. }
         | ImageError::Busy { .. }

@@ -15,6 +15,16 @@ pub(super) fn shown(name: &[u8]) -> String {
     format!("{}{}", name.escape_ascii(), if cut { "…" } else { "" })
 }
 
+/// Bytes as people read them.
+fn readable(bytes: u64) -> String {
+    let units = [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let Some((unit, name)) = units.into_iter().find(|(unit, _)| bytes >= *unit) else {
+        return format!("{bytes} bytes");
+    };
+    let tenths = u128::from(bytes) * 10 / u128::from(unit);
+    format!("{}.{} {name}", tenths / 10, tenths % 10)
+}
+
 /// What is wrong with one entry of a layer or archive.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -92,6 +102,16 @@ pub enum ImageError {
     Bomb { name: String, max: u64 },
     #[error("the disk of {} has less than {min} bytes free", path.display())]
     DiskFull { path: PathBuf, min: u64 },
+    #[error(
+        "the image has {} or more, and the image store of this node may have {} (images.store_bytes_max in its agent.toml)",
+        readable(*needs), readable(*limit)
+    )]
+    StoreTooSmall { needs: u64, limit: u64 },
+    #[error(
+        "the image store of this node is full: it may have {} (images.store_bytes_max in its agent.toml), {} of that are in use, and the image needs {} more",
+        readable(*limit), readable(*in_use), readable(*needs)
+    )]
+    StoreFull { needs: u64, in_use: u64, limit: u64 },
     #[error("{what} {}", path.display())]
     Io {
         what: &'static str,

@@ -1,4 +1,8 @@
-//! The named limits on what an image may be. Each refusal names the limit it hit.
+//! The named limits on what an image may be, and all of them together. Each refusal names the limit it hit.
+
+use std::path::Path;
+
+use nix::sys::statvfs::statvfs;
 
 /// Bounds on one image. The defaults fit the largest CUDA images in use several times over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,9 +36,26 @@ pub struct Limits {
     pub ratio_from_bytes: u64,
     /// Bytes that must stay free on the disk of the store.
     pub free_bytes_min: u64,
+    /// Bytes of all unpacked layers of the store together.
+    pub store_bytes_max: u64,
 }
 
 const GIB: u64 = 1 << 30;
+/// The store's part of the disk it lies on, in percent, where nobody says what it may have.
+const DISK_PERCENT: u64 = 50;
+
+impl Limits {
+    /// Those of a store in this folder.
+    pub fn of_store(folder: &Path, store_bytes_max: Option<u64>) -> Self {
+        let disk = || {
+            let stat = statvfs(folder).ok()?;
+            Some(stat.blocks().saturating_mul(stat.fragment_size()) / 100 * DISK_PERCENT)
+        };
+        let usual = Self::default();
+        let store_bytes_max = store_bytes_max.or_else(disk).unwrap_or(usual.store_bytes_max);
+        Self { store_bytes_max, ..usual }
+    }
+}
 
 impl Default for Limits {
     fn default() -> Self {
@@ -54,6 +75,7 @@ impl Default for Limits {
             ratio_max: 200,
             ratio_from_bytes: GIB,
             free_bytes_min: GIB,
+            store_bytes_max: u64::MAX,
         }
     }
 }

@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::error::ImageError;
 use super::limits::Limits;
+use super::store::Claim;
 
 /// How deep an index may refer to further indexes.
 const INDEX_DEPTH_MAX: usize = 3;
@@ -58,6 +59,14 @@ pub(super) struct Recipe {
     pub(super) digest: String,
     pub(super) config: ImageConfig,
     pub(super) layers: Vec<LayerRecipe>,
+}
+
+impl Recipe {
+    /// What of it must stay in the store.
+    pub(super) fn claim(&self) -> Claim {
+        let layers = self.layers.iter().map(|layer| layer.diff_id.clone()).collect();
+        Claim { image: self.digest.clone(), layers }
+    }
 }
 
 #[derive(Debug, Deserialize)]

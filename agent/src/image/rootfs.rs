@@ -2,7 +2,8 @@
 //!
 //! overlayfs where the kernel and the disk allow it, a plain copy otherwise. Everything lies in `rootfs/` of the
 //! allocation's directory, so that an agent that was restarted finds and removes it. Mounting again what is mounted, and
-//! unmounting what is not, are no errors.
+//! unmounting what is not, are no errors. `rootfs/image.json` says which image is below, from before the mount until after
+//! it: nothing of that may be removed from the store.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,12 +15,15 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount as mount_fs, umount2};
 use nix::sys::stat::Mode;
+use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::copy::copy_layer;
-use super::store::Image;
+use super::store::{Claim, Image, used_now};
 
 const DIR: &str = "rootfs";
+const IMAGE_FILE: &str = "image.json";
+const VERSION: u32 = 1;
 /// The kernel takes one page of mount options.
 const OPTIONS_BYTES_MAX: usize = 4095;
 /// Nothing in a layer may make overlayfs look elsewhere; the attributes for that are never unpacked, and this says so
@@ -51,6 +55,32 @@ pub enum RootfsError {
     },
 }
 
+/// What a root file system is made of.
+#[derive(Debug, Serialize, Deserialize)]
+struct Below {
+    v: u32,
+    image: String,
+    layers: Vec<String>,
+    /// The image's record in the store.
+    record: PathBuf,
+}
+
+/// What the allocation of this directory has of the store. `Err`: something, and nobody knows what.
+pub(super) fn in_use(alloc_dir: &Path) -> Result<Option<Claim>, ()> {
+    let top = alloc_dir.join(DIR);
+    match below(&top) {
+        Some(Below { image, layers, .. }) => Ok(Some(Claim { image, layers })),
+        // Half written by an agent that died, or by one that did not write it yet.
+        None if is_mount_point(&top.join("merged")) => Err(()),
+        None => Ok(None),
+    }
+}
+
+fn below(top: &Path) -> Option<Below> {
+    let below: Below = serde_json::from_slice(&fs::read(top.join(IMAGE_FILE)).ok()?).ok()?;
+    (below.v <= VERSION).then_some(below)
+}
+
 fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> RootfsError {
     let path = path.to_path_buf();
     move |source| RootfsError::Io { what, path, source }
@@ -72,6 +102,11 @@ pub fn mount(image: &Image, alloc_dir: &Path) -> Result<Rootfs, RootfsError> {
         let path = top.join(name);
         fs::DirBuilder::new().mode(mode).create(&path).map_err(io("make", &path))?;
     }
+    let Claim { image: digest, layers } = image.hold.claim.clone();
+    let below = Below { v: VERSION, image: digest, layers, record: image.record.clone() };
+    let path = top.join(IMAGE_FILE);
+    let text = serde_json::to_vec(&below).map_err(std::io::Error::from);
+    text.and_then(|text| fs::write(&path, text)).map_err(io("write", &path))?;
     like_top_layer(image, &top.join("upper"))?;
     match mount_overlay(image, &top) {
         Ok(()) => Ok(Rootfs { path: merged, kind: RootfsKind::Overlay }),
@@ -96,6 +131,9 @@ pub fn unmount(alloc_dir: &Path) -> Result<(), RootfsError> {
             other => other,
         };
         unmounted.map_err(|errno| io("unmount", &merged)(errno.into()))?;
+    }
+    if let Some(below) = below(&top) {
+        used_now(&below.record);
     }
     remove(&top)
 }

@@ -10,9 +10,12 @@
 //!
 //! A layer is made in `tmp`, synced and renamed, so there is never half of one, and concurrent requests for one image or
 //! layer wait for the first. A file is always opened as the requesting user, also when its image is known already: nobody
-//! gets an image by digest whose file they may not read. What comes from a registry is for everybody on the node. Called
-//! by the attempts' tasks; one store per agent.
+//! gets an image by digest whose file they may not read. What comes from a registry is for everybody on the node. All
+//! together have a limit ([`collect`]). Called by the attempts' tasks; one store per agent.
 
+mod choice;
+mod collect;
+mod holds;
 mod pulled;
 
 use std::collections::HashSet;
@@ -22,17 +25,17 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use fleet_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::ImageRef;
 use super::decode::{Bounds, Guarded, Hashing, Until, decompress};
-use super::error::ImageError;
+use super::error::{ImageError, Refusal};
 use super::limits::Limits;
 use super::manifest::{ImageConfig, LayerRecipe, Recipe, docker_recipe, host_arch, oci_recipe};
 use super::registry::Settings;
@@ -42,6 +45,10 @@ use super::turns::Turns;
 use super::unpack::{Budget, unpack_layer};
 use crate::user::op::{FileKind, FileStat, Op, Reply};
 use crate::user::{AsUser, User};
+
+pub use collect::Figures;
+use holds::Holds;
+pub(super) use holds::{Claim, Hold};
 
 /// Images that are unpacked at once; more wait.
 const UNPACKS_AT_ONCE_MAX: usize = 2;
@@ -69,6 +76,10 @@ pub struct Image {
     pub manifest: Option<String>,
     /// What whoever asked should know.
     pub note: Option<String>,
+    /// Its record in the store.
+    pub(super) record: PathBuf,
+    /// It is not removed as long as somebody has this.
+    pub(super) hold: Arc<Hold>,
 }
 
 /// One unpacked layer.
@@ -171,6 +182,10 @@ struct SourceDocument {
 
 struct Inner {
     dir: PathBuf,
+    /// Where the attempts' folders are.
+    allocations: PathBuf,
+    holds: Holds,
+    figures: Mutex<Option<Figures>>,
     limits: Limits,
     as_user: AsUser,
     being_made: Mutex<HashSet<String>>,
@@ -195,9 +210,11 @@ impl std::fmt::Debug for ImageStore {
 }
 
 impl ImageStore {
-    /// Opens or makes the store. Only root may look into it: its layers hold other users' files.
+    /// Opens or makes the store. Only root may look into it: its layers hold other users' files. `allocations` is where
+    /// attempts say what they use.
     pub fn open(
         dir: &Path,
+        allocations: &Path,
         limits: Limits,
         registries: Settings,
         as_user: AsUser,
@@ -215,6 +232,9 @@ impl ImageStore {
             .map_err(|error| ImageError::io("protect", dir, error))?;
         let inner = Inner {
             dir: dir.to_path_buf(),
+            allocations: allocations.to_path_buf(),
+            holds: Holds::default(),
+            figures: Mutex::default(),
             limits,
             as_user,
             being_made: Mutex::default(),
@@ -294,6 +314,10 @@ impl Inner {
         let mut blobs = Layout { as_user: &self.as_user, user, dir: path, limits: &self.limits };
         let recipe = oci_recipe(&mut blobs, image.tag(), &self.limits)?
             .ok_or_else(|| not_an_image(path, "the directory has no index.json"))?;
+        let new =
+            recipe.layers.iter().filter(|layer| self.layer_document(&layer.diff_id).is_none());
+        let packed = new.filter_map(|layer| layer.digest.as_ref()).map(|(_, bytes)| *bytes);
+        self.make_room(packed.fold(0, u64::saturating_add))?;
         self.make_image(&mut blobs, recipe, report)
     }
 
@@ -322,6 +346,7 @@ impl Inner {
                 max,
             });
         }
+        self.make_room(stat.size_bytes)?;
         let tmp = TempDir::new(&self.dir.join("tmp"))?;
         let mut reading = Reporter::new(report, Phase::Reading, stat.size_bytes);
         let name = path.display().to_string();
@@ -369,7 +394,9 @@ impl Inner {
         recipe: Recipe,
         report: &Report,
     ) -> Result<Image, ImageError> {
+        let _held = self.holds.hold(recipe.claim());
         let mut budget = Budget::new(&self.limits);
+        budget.bytes_left = budget.bytes_left.min(self.limits.store_bytes_max);
         let size = |layer: &LayerRecipe| match &layer.digest {
             Some((_, size)) => *size,
             None => blobs.size_of(&layer.blob).unwrap_or(0),
@@ -377,7 +404,9 @@ impl Inner {
         let total = recipe.layers.iter().map(size).fold(0, u64::saturating_add);
         let mut unpacking = Reporter::new(report, Phase::Unpacking, total);
         for (index, layer) in recipe.layers.iter().enumerate() {
-            self.make_layer(blobs, index, layer, &mut budget, &mut unpacking)?;
+            let made = self.make_layer(blobs, index, layer, &mut budget, &mut unpacking);
+            made.map_err(|error| self.of_store(error))?;
+            self.stay_within()?;
         }
         let layers = recipe.layers.into_iter().map(|layer| layer.diff_id).collect();
         let document =
@@ -390,6 +419,19 @@ impl Inner {
                 std::io::ErrorKind::NotFound.into(),
             )
         })
+    }
+
+    /// Where one image may be larger than the store, that is what it is too large for.
+    fn of_store(&self, error: ImageError) -> ImageError {
+        let limit = self.limits.store_bytes_max;
+        match error {
+            ImageError::Refused { why: Refusal::ImageTooLarge { .. }, .. }
+                if limit < self.limits.bytes_max =>
+            {
+                ImageError::StoreTooSmall { needs: limit, limit }
+            }
+            other => other,
+        }
     }
 
     fn make_layer(
@@ -522,7 +564,10 @@ impl Inner {
 
     /// The image, if all of it is there.
     fn known_image(&self, digest: &str) -> Option<Image> {
-        let document: ImageDocument = read_document(&self.image_path(digest))?;
+        // Held before anybody can remove what is seen here.
+        let mut locked = self.holds.lock();
+        let record = self.image_path(digest);
+        let document: ImageDocument = read_document(&record)?;
         if document.v > VERSION || document.digest != digest {
             return None;
         }
@@ -537,12 +582,16 @@ impl Inner {
             })
         };
         let layers = document.layers.iter().map(layer).collect::<Option<Vec<_>>>()?;
+        used_now(&record);
+        let hold = locked.hold(Claim { image: digest.to_owned(), layers: document.layers });
         Some(Image {
             digest: format!("sha256:{digest}"),
             config: document.config,
             layers,
             manifest: None,
             note: None,
+            record,
+            hold: Arc::new(hold),
         })
     }
 
@@ -625,6 +674,14 @@ impl<R: std::io::Read> std::io::Read for Watched<'_, '_, R> {
         self.done += super::decode::as_u64(count);
         self.report.bytes(self.done);
         Ok(count)
+    }
+}
+
+/// Notes that the image of this record is used.
+pub(super) fn used_now(record: &Path) {
+    let file = File::options().append(true).open(record);
+    if let Err(error) = file.and_then(|file| file.set_modified(SystemTime::now())) {
+        warn!(%error, path = %record.display(), "it is not noted that an image is used");
     }
 }
 

@@ -15,6 +15,7 @@ use fleet_daemon::metrics::{Metric, Page, Source, Unit};
 use super::Sights;
 use crate::clock;
 use crate::gpu::{DriverState, GpuSnapshot, GpuState, Observed};
+use crate::image::Figures;
 
 const NONE: Unit = Unit::None;
 
@@ -49,6 +50,20 @@ const STUCK: Metric = Metric::gauge(
     NONE,
     "Processes of the agent that hang in the GPU driver.",
 );
+const IMAGES: Metric =
+    Metric::gauge("fleet_agent_images", NONE, "Images in the node's image store.");
+const IMAGE_BYTES: Metric = Metric::gauge(
+    "fleet_agent_image_store_bytes",
+    Unit::Bytes,
+    "Of all layers in the node's image store, unpacked.",
+);
+const IMAGE_LIMIT: Metric = Metric::gauge(
+    "fleet_agent_image_store_limit_bytes",
+    Unit::Bytes,
+    "What they may have; images that were not used for longest make room.",
+);
+const IMAGES_REMOVED: Metric =
+    Metric::counter("fleet_agent_images_removed_total", NONE, "Images removed from the store.");
 const CERTIFICATE: Metric = Metric::gauge(
     "fleet_certificate_expiry_timestamp_seconds",
     Unit::Seconds,
@@ -116,7 +131,7 @@ const fn gpu(name: &'static str, unit: Unit, help: &'static str) -> Metric {
 }
 
 /// The table.
-pub(super) const METRICS: [Metric; 26] = [
+pub(super) const METRICS: [Metric; 30] = [
     INFO,
     READY,
     LINKED,
@@ -125,6 +140,10 @@ pub(super) const METRICS: [Metric; 26] = [
     WAITING,
     DRIVER,
     STUCK,
+    IMAGES,
+    IMAGE_BYTES,
+    IMAGE_LIMIT,
+    IMAGES_REMOVED,
     CERTIFICATE,
     CONDITIONS,
     GPU_INFO,
@@ -218,6 +237,12 @@ impl AgentSource {
         let state = driver_word(&snapshot.driver_state);
         page.many(&DRIVER, DRIVER_STATES.map(|word| ([word.to_owned()], yes(word == state))))?;
         page.one(&STUCK, snapshot.stuck_probes as f64)?;
+        let images = sights.images.figures();
+        let number = |of: fn(&Figures) -> u64| images.as_ref().map(|figures| of(figures) as f64);
+        page.maybe(&IMAGES, number(|figures| figures.images))?;
+        page.maybe(&IMAGE_BYTES, number(|figures| figures.bytes))?;
+        page.maybe(&IMAGE_LIMIT, number(|figures| figures.bytes_max))?;
+        page.maybe(&IMAGES_REMOVED, number(|figures| figures.removed))?;
         page.one(&CERTIFICATE, sights.credentials.current().leaf().not_after as f64)?;
         let conditions = sights.conditions.borrow().clone();
         let holds = conditions.iter().filter(|condition| condition.is_active()).map(|condition| {

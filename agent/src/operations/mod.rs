@@ -32,6 +32,7 @@ use tokio::task::JoinSet;
 use crate::allocations::Registry;
 use crate::config::{self, Config};
 use crate::gpu;
+use crate::image::ImageStore;
 use crate::link::Outbox;
 
 /// How long one step of a main loop may take.
@@ -60,6 +61,7 @@ pub struct Sights {
     pub registry: Registry,
     pub outbox: Outbox,
     pub credentials: SharedCredentials,
+    pub images: ImageStore,
 }
 
 /// What the program knows of itself. Cheap to clone.

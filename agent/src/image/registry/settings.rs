@@ -15,6 +15,8 @@ pub struct Settings {
     pub credentials_file: Option<PathBuf>,
     /// By HOST or HOST:PORT, as in names of images.
     pub registries: BTreeMap<String, RegistrySettings>,
+    /// Bytes that all images together may have; `None` is half of the disk.
+    pub store_bytes_max: Option<u64>,
 }
 
 /// What is special about one registry.

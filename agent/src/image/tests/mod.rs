@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod archives;
+mod collect;
 mod evil;
 mod registry;
 mod rootfs;

@@ -133,16 +133,19 @@ impl Setup {
     fn with(insecure: &[&str]) -> Self {
         let plain = RegistrySettings { insecure: true, ..RegistrySettings::default() };
         let registries = insecure.iter().map(|name| ((*name).to_owned(), plain.clone())).collect();
-        let settings = Settings { credentials_file: None, registries };
+        let settings = Settings { registries, ..Settings::default() };
         let limits = Limits { free_bytes_min: 0, ..Limits::default() };
         Self { state: tempfile::tempdir().unwrap(), settings, limits }
     }
 
     async fn pull(&self, name: &str) -> Result<Image, ImageError> {
-        let dir = self.dir("");
-        let as_user = test_as_user(|_| {});
-        let store = ImageStore::open(&dir, self.limits, self.settings.clone(), as_user).unwrap();
-        store.pull(&RegistryRef::parse(name).unwrap(), |_| {}).await
+        self.store().pull(&RegistryRef::parse(name).unwrap(), |_| {}).await
+    }
+
+    fn store(&self) -> ImageStore {
+        let (dir, as_user) = (self.dir(""), test_as_user(|_| {}));
+        let allocations = self.state.path().join("allocations");
+        ImageStore::open(&dir, &allocations, self.limits, self.settings.clone(), as_user).unwrap()
     }
 
     fn dir(&self, part: &str) -> PathBuf {
@@ -331,9 +334,7 @@ async fn pulls_of_one_image_at_once_are_one_pull_and_stop_when_nobody_waits() {
     let held = Held::new(&[layer("whole")]);
     let fake = Fake::start(Box::new(move |asked| held.answer(asked)));
     let setup = Setup::with(&[&fake.name]);
-    let as_user = test_as_user(|_| {});
-    let store =
-        ImageStore::open(&setup.dir(""), setup.limits, setup.settings.clone(), as_user).unwrap();
+    let store = setup.store();
     let name = RegistryRef::parse(&format!("{}/x:v1", fake.name)).unwrap();
     let pulls = (0..8).map(|_| {
         let (store, name) = (store.clone(), name.clone());
@@ -350,9 +351,7 @@ async fn pulls_of_one_image_at_once_are_one_pull_and_stop_when_nobody_waits() {
     let silent_name = silent.local_addr().unwrap().to_string();
     let plain = RegistrySettings { insecure: true, ..RegistrySettings::default() };
     setup.settings.registries.insert(silent_name.clone(), plain);
-    let as_user = test_as_user(|_| {});
-    let store =
-        ImageStore::open(&setup.dir(""), setup.limits, setup.settings.clone(), as_user).unwrap();
+    let store = setup.store();
     let name = RegistryRef::parse(&format!("{silent_name}/x")).unwrap();
     for _ in 0..3 {
         let (store, name) = (store.clone(), name.clone());

@@ -36,9 +36,10 @@ impl Setup {
         path
     }
 
-    fn store(&self) -> ImageStore {
+    pub(super) fn store(&self) -> ImageStore {
         let dir = self.state.path().join("images");
-        ImageStore::open(&dir, self.limits, Settings::default(), test_as_user(|_| {})).unwrap()
+        let (allocations, as_user) = (self.state.path().join("allocations"), test_as_user(|_| {}));
+        ImageStore::open(&dir, &allocations, self.limits, Settings::default(), as_user).unwrap()
     }
 
     pub(super) async fn resolve(&self, path: &Path) -> Result<Image, ImageError> {

@@ -89,6 +89,7 @@ async fn agent(state: &std::path::Path) -> Agent {
         users: Users::new(UsersConfig::default()),
         images: ImageStore::open(
             &state.join("images"),
+            &allocations_dir(&config),
             Limits::default(),
             image::Settings::default(),
             as_user.clone(),

@@ -1,0 +1,78 @@
+//! What nobody may remove from the store: images that are being made, or were handed out and are not mounted yet.
+//!
+//! What is mounted says so in its attempt's own folder ([`crate::image::rootfs`]), which outlives the agent; holds are for
+//! the time before. Whoever removes something keeps [`Holds::lock`] from looking to the last rename, so that nothing is
+//! handed out in between. Never drop a [`Hold`] with that lock in hand.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Layers of an image, and the image itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::image) struct Claim {
+    /// Digest of the configuration, in hex.
+    pub(in crate::image) image: String,
+    pub(in crate::image) layers: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    next: u64,
+    claims: BTreeMap<u64, Claim>,
+}
+
+/// All holds of one store.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Holds(Arc<Mutex<Table>>);
+
+/// Keeps an image from being removed until it is dropped.
+#[derive(Debug)]
+pub(in crate::image) struct Hold {
+    table: Arc<Mutex<Table>>,
+    number: u64,
+    pub(in crate::image) claim: Claim,
+}
+
+impl PartialEq for Hold {
+    /// Two holds on one thing are alike.
+    fn eq(&self, other: &Self) -> bool {
+        self.claim == other.claim
+    }
+}
+
+impl Eq for Hold {}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner).claims.remove(&self.number);
+    }
+}
+
+/// The right to hand out and to remove.
+pub(super) struct Locked<'a> {
+    holds: &'a Holds,
+    table: MutexGuard<'a, Table>,
+}
+
+impl Holds {
+    pub(super) fn lock(&self) -> Locked<'_> {
+        Locked { holds: self, table: self.0.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    pub(super) fn hold(&self, claim: Claim) -> Hold {
+        self.lock().hold(claim)
+    }
+}
+
+impl Locked<'_> {
+    pub(super) fn hold(&mut self, claim: Claim) -> Hold {
+        let number = self.table.next;
+        self.table.next += 1;
+        self.table.claims.insert(number, claim.clone());
+        Hold { table: Arc::clone(&self.holds.0), number, claim }
+    }
+
+    pub(super) fn claims(&self) -> impl Iterator<Item = &Claim> {
+        self.table.claims.values()
+    }
+}
