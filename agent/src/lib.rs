@@ -34,6 +34,7 @@ pub mod server;
 pub mod shim;
 pub mod state_file;
 pub mod stop_all;
+pub mod terminals;
 pub mod tunnel;
 pub mod unit;
 pub mod user;

@@ -36,6 +36,7 @@ use crate::link::{Fence, Link, LinkParts, Outbox};
 use crate::operations::{self, Operations, Sights};
 use crate::reconcile::{CalendarParts, Epochs, Reconciler, ReconcilerParts};
 use crate::stop_all::remove_parent;
+use crate::terminals;
 use crate::tunnel::{Tunnels, Wakes};
 use crate::unit::Launcher;
 use crate::user::{AsUser, AsUserConfig, Users, UsersConfig};
@@ -93,7 +94,6 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let (gpus, events, _monitor) = Monitor::spawn(monitor_config(&config, floors.known()));
     let (gate, gate_ends) = gate::Handle::new();
     let node = make_node(&config, identity.node.clone(), &machine, gpus.clone(), gate).await?;
-    let gate = make_gate(&node, gate_ends, &operations)?;
     let (outbox, registry) = (Outbox::default(), Registry::new(&allocations_dir(&config)));
     let (desired, desired_seen) = watch::channel(None);
     let (heard, heard_seen) = watch::channel(Duration::ZERO);
@@ -113,7 +113,8 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     })?;
     let mut tasks = JoinSet::new();
     tasks.spawn(reconciler.run());
-    tasks.spawn(gate.run());
+    tasks.spawn(make_gate(&node, gate_ends, &operations)?.run());
+    tasks.spawn(make_terminals(&node, &line, &operations)?.run());
     let (state_dir, boot_id) = (config.state_dir.clone(), machine.boot_id.clone());
     let (conditions, conditions_seen) = watch::channel(Vec::new());
     let pulse = operations.begin("health");
@@ -223,9 +224,20 @@ fn make_gate(
         jobs: node.config.cgroup_parent.clone(),
         users: node.users.clone(),
         gpus: node.gpus.clone(),
+        terminals: node.terminals.clone(),
         ends,
         pulse: operations.begin("gate"),
     })?)
+}
+
+/// What people read on their terminals.
+fn make_terminals(
+    node: &Arc<Node>,
+    line: &Line,
+    operations: &Operations,
+) -> anyhow::Result<terminals::task::Task> {
+    let pulse = operations.begin("terminals");
+    Ok(terminals::task::Task::open(Arc::clone(node), line.clone(), pulse)?)
 }
 
 fn open_images(config: &Config, as_user: &AsUser) -> Result<ImageStore, ImageError> {

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use fleet_fake_nvml_control::{Process, ProcessKind};
 use fleet_tests::lab::Lab;
 use fleet_tests::steps::Steps;
+use fleet_tests::terminal::Terminal;
 use fleet_tests::wait::{self, LATER, POLL_COMMAND};
 
 use crate::enforcement::{LESSEE, NODE, STRANGER, ends_soon, reserve, use_gpu};
@@ -96,6 +97,15 @@ fn windows_end_by_rules() -> Result<()> {
         let story = told(&lab, &id, "is killed")?;
         let named = format!("sleep 1000 (pid {}) of {}", program.child.id(), LESSEE.0);
         ensure!(story.contains(&named) && story.contains("asked to end"), "{story}");
+        in_state(&lab, &id, "ended")
+    });
+    steps.step("its owner reads on the terminal that it ends soon", || {
+        let mut terminal = Terminal::of(LESSEE.1)?;
+        let id = reserve(&lab, LESSEE, 1, &["-t", "1h", "--at-end", "stop"])?;
+        lab.output(&["extend", &id, "--until", "+15m5s"])?;
+        let said = format!("fleet: Your reservation {id} of {NODE}:1 ends at ");
+        terminal.shows(&[&said, &format!("`fleet extend {id} -t 2h`")], LATER)?;
+        lab.output(&["release", &id])?;
         in_state(&lab, &id, "ended")
     });
     steps.step("who has no lease is left alone, or ended where the node is told so", || {

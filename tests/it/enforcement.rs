@@ -15,6 +15,7 @@ use fleet_fake_nvml_control::{Control, ControlFile, Process, ProcessKind};
 use fleet_tests::command::{self, COMMAND_MAX, Ran};
 use fleet_tests::lab::{Lab, tell};
 use fleet_tests::steps::Steps;
+use fleet_tests::terminal::Terminal;
 use fleet_tests::wait::{self, LATER, POLL_COMMAND, SOON};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
@@ -116,10 +117,12 @@ fn who_has_no_reservation_is_kept_out() -> Result<()> {
         now = reserve(&lab, LESSEE, 0, &["-t", "1h"])?;
         preview(&lab)
     });
-    steps.step("with warn everybody passes, and it is counted", || {
+    steps.step("with warn everybody passes, is told on the terminal, and it is counted", || {
+        let mut terminal = Terminal::of(STRANGER.1)?;
         lab.output(&["node", "enforce", NODE, "warn"])?;
         ensure!(lab.json(&["node", "show", NODE])?["enforced"] == "warn");
         ensure!(login.all(STRANGER)? == [LetThrough; 4]);
+        terminal.shows(&["fleet: You use GPUs that you have not reserved: titan01:"], LATER)?;
         let shown = gate(&lab, "show")?;
         let uid = STRANGER.1;
         ensure!(shown.ok()?.contains(&format!("denied  uid {uid}: minor 3")), "{}", shown.stdout);

@@ -19,4 +19,5 @@ pub mod programs;
 pub mod random;
 pub mod seat;
 pub mod steps;
+pub mod terminal;
 pub mod wait;

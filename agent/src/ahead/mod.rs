@@ -2,6 +2,7 @@
 //!
 //! - [`book`]: pure, which windows there are and what is to be done about them when. [`clock`]: pure, the
 //!   fleet's time without the fleet. [`line`]: whether a controller answers. [`store`]: the book on the disk.
+//!   `over`, `running`: pure, what becomes of windows at their end.
 //!   [`local`]: the socket on this node, for `fleet status`, `fleet-agent grant` and `enforce`.
 //!
 //! The reconcile task owns the book and carries its steps out. While a controller answers, the controller
@@ -13,6 +14,7 @@ pub mod clock;
 mod line;
 mod local;
 mod over;
+mod running;
 mod store;
 
 pub use book::{Book, Refused, Step};
@@ -20,6 +22,7 @@ pub use clock::FleetClock;
 pub use line::Line;
 pub use local::{ASKS_MAX, SOCKET_FILE};
 pub use local::{Answer, Ask, GrantWish, LocalParts, Seen, SeenAttempt, serve};
+pub use running::{After, Running};
 pub use store::{Shelf, ShelfError};
 
 #[cfg(test)]

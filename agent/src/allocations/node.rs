@@ -15,6 +15,7 @@ use crate::image::ImageStore;
 use crate::reconcile::Epochs;
 use crate::runtime::{DiscoverError, discover};
 use crate::shim::order::RuntimeChoice;
+use crate::terminals;
 use crate::unit::Launcher;
 use crate::user::{AsUser, Users};
 
@@ -37,6 +38,7 @@ pub struct Node {
     pub gpus: gpu::Handle,
     pub gate: gate::Handle,
     pub holders: holders::Handle,
+    pub terminals: terminals::Handle,
     pub epochs: Epochs,
     pub starts: Semaphore,
     runtime: Mutex<Option<RuntimeChoice>>,
@@ -88,6 +90,7 @@ impl Node {
             gpus,
             gate,
             holders: holders::Handle::default(),
+            terminals: terminals::Handle::default(),
             epochs,
             starts: Semaphore::new(STARTS_AT_ONCE_MAX),
             runtime: Mutex::default(),

@@ -53,6 +53,8 @@ pub struct State {
     pub enforced: Option<Enforced>,
     /// Who passes where.
     pub admitted: BTreeSet<(UserName, GpuUuid)>,
+    /// The numbers of those who pass somewhere by a lease.
+    pub holders: BTreeSet<u32>,
     /// How often somebody was denied, or would have been, since the agent started.
     pub denials: u64,
     /// Who passes without a lease, by number; none before the name service was asked.

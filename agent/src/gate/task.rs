@@ -22,6 +22,7 @@ use crate::allocations::chain;
 use crate::config::EnforceConfig;
 use crate::filter::{NVIDIA_MAJOR_USUAL, NvidiaMajors};
 use crate::gpu;
+use crate::terminals;
 use crate::user::Users;
 
 /// How often the gate in force is looked at: is it there, whom did it deny.
@@ -49,6 +50,8 @@ pub struct TaskParts {
     pub jobs: String,
     pub users: Users,
     pub gpus: gpu::Handle,
+    /// Who is denied hears of it there.
+    pub terminals: terminals::Handle,
     pub ends: Ends,
     pub pulse: Pulse,
 }
@@ -289,6 +292,7 @@ impl Task {
             let new = count.saturating_sub(self.denials.get(denied).copied().unwrap_or(0));
             if new > 0 {
                 sum += new;
+                self.parts.terminals.denied(denied.0, denied.1, gate.denies());
                 log_denial(&mut self.logged, *denied, new, gate.denies());
             }
         }
@@ -331,14 +335,15 @@ impl Task {
         });
         let problem = refused.or(unknown);
         let rules = self.rules.rules.iter();
-        let admitted = rules.map(|rule| (rule.owner.clone(), rule.gpu.clone())).collect();
+        let admitted = rules.clone().map(|rule| (rule.owner.clone(), rule.gpu.clone())).collect();
+        let holders: BTreeSet<u32> = rules.map(|rule| rule.uid).collect();
         let Rules { exempt_uids: uids, exempt_gids: gids, .. } = self.rules.clone();
         let exempt = self.exempt_known.then_some(Exempt { uids, gids });
         self.parts.ends.state.send_if_modified(|state| {
             let denials = state.denials + denials;
             let enforced =
                 Some(Enforced { mode, problem, foreign: Some(self.parts.config.foreign) });
-            let new = State { enforced, admitted, denials, exempt };
+            let new = State { enforced, admitted, holders, denials, exempt };
             let changed = *state != new;
             *state = new;
             changed

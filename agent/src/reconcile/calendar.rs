@@ -24,6 +24,7 @@ use crate::ahead::{
 use crate::allocations::{Order, chain};
 use crate::gate::{Grant, Wanted};
 use crate::holders::Orders;
+use crate::terminals::Known;
 
 /// Longest time between two looks at the calendar: the link may be lost meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -295,7 +296,7 @@ impl Reconciler {
         self.parts.node.holders.order(Orders { rules: book.rules, mode, over });
     }
 
-    /// Says who may open which GPU now: whose windows are open, and whose jobs have it.
+    /// Says who may open which GPU now: whose windows are open, and whose jobs have it. The terminals hear the same.
     fn want_gate(&self) {
         let book = &self.calendar.book;
         let desired = self.parts.desired.borrow();
@@ -316,6 +317,9 @@ impl Reconciler {
         }
         let ordered = desired.and_then(|desired| desired.enforce);
         let ceiling = book.enforcement();
+        let mode = book.enforce.map(|ordered| ordered.at_most(ceiling));
+        let running = book.running(mode);
+        self.parts.node.terminals.know(Known { running, grants: grants.clone() });
         self.parts.node.gate.want(Wanted { ordered, ceiling, grants });
     }
 

@@ -1,0 +1,187 @@
+//! What the owners of windows are to be told now. Pure: windows and time come in, what was said goes with it.
+//!
+//! Each owner hears of an end at the marks before it, once each, whoever is logged in then. Of an end that can still move
+//! they hear once per mark, however often it is moved on by itself; of one that cannot, at each mark of that very end. So
+//! a window that goes on for days says nothing all that time, and speaks again when somebody else has reserved what
+//! follows.
+
+use std::collections::BTreeMap;
+
+use fleet_core::ending::EXTEND_STEP;
+use fleet_core::id::ReservationId;
+use fleet_core::time::{Millis, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::ahead::{After, Running};
+
+/// How long before an end its owner is told, in minutes.
+const MARKS: [u64; 4] = [24 * 60, 60, 15, 5];
+/// Of an end that can still move this is the last mark: five minutes before, nobody has to do anything.
+const LAST_IF_IT_MAY_MOVE: u64 = 15;
+/// What is late is not said where the next mark comes within this time.
+const SOON: Millis = Millis::minutes(2);
+
+/// What was said about one window.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Told {
+    ends_at: Timestamp,
+    /// By mark, in minutes: whether the end could not move any more when it was said.
+    marks: BTreeMap<u64, bool>,
+}
+
+/// What was said about all windows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Said {
+    windows: BTreeMap<ReservationId, Told>,
+}
+
+impl Said {
+    /// The windows whose owners are to be told now; noted as said. `alone`: no controller answers, so no end moves.
+    pub fn due<'a>(
+        &mut self,
+        running: &'a [Running],
+        alone: bool,
+        now: Timestamp,
+    ) -> Vec<&'a Running> {
+        // One that is not open is not forgotten before its end: it may go on.
+        self.windows.retain(|id, told| {
+            told.ends_at > now || running.iter().any(|one| one.reservation == *id)
+        });
+        let due = |one: &&Running| one.window.ends_at > now && self.take(one, alone, now);
+        running.iter().filter(due).collect()
+    }
+
+    fn take(&mut self, one: &Running, alone: bool, now: Timestamp) -> bool {
+        let ends_at = one.window.ends_at;
+        let firm = match one.after {
+            After::Own => return false,
+            After::MayGoOn => alone,
+            After::Over { .. } => true,
+        };
+        let told = self.windows.get(&one.reservation);
+        let mut told = told.cloned().unwrap_or_else(|| Told { ends_at, ..Told::default() });
+        if ends_at != told.ends_at {
+            told.moved_to(one, now);
+        }
+        let mark = mark(one, now).filter(|mark| firm || *mark >= LAST_IF_IT_MAY_MOVE);
+        let due = mark.is_some_and(|mark| match told.marks.get(&mark) {
+            None => true,
+            Some(was_firm) => firm && !was_firm,
+        });
+        if let Some(mark) = mark.filter(|_| due) {
+            told.marks.insert(mark, firm);
+        }
+        self.windows.insert(one.reservation.clone(), told);
+        due
+    }
+}
+
+impl Told {
+    fn moved_to(&mut self, one: &Running, now: Timestamp) {
+        let ends_at = one.window.ends_at;
+        let step = ends_at > self.ends_at && ends_at.since(self.ends_at) <= EXTEND_STEP;
+        self.ends_at = ends_at;
+        if step {
+            // It went on by itself; should that end be the last one, that is news.
+            self.marks.values_mut().for_each(|firm| *firm = false);
+        } else {
+            // Who moves an end knows it: only the marks that are still to come count.
+            self.marks = passed(one, now).map(|mark| (mark, true)).collect();
+        }
+    }
+}
+
+/// The marks that have passed. One before the window began is none: who reserves an hour knows.
+fn passed(one: &Running, now: Timestamp) -> impl Iterator<Item = u64> {
+    let left = one.window.ends_at.since(now);
+    let whole = one.window.ends_at.since(one.window.starts_at);
+    let passed = move |mark: &u64| left <= Millis::minutes(*mark) && Millis::minutes(*mark) < whole;
+    MARKS.into_iter().filter(passed)
+}
+
+/// The last mark that has passed, unless the next one comes at once.
+fn mark(one: &Running, now: Timestamp) -> Option<u64> {
+    let left = one.window.ends_at.since(now);
+    let mark = passed(one, now).min()?;
+    let next = MARKS.into_iter().filter(|next| *next < mark).max();
+    let soon = next.is_some_and(|next| left <= Millis::minutes(next) + SOON);
+    (!soon).then_some(mark)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use fleet_core::name::UserName;
+    use fleet_core::time::Window;
+
+    use super::*;
+
+    const START: Timestamp = Timestamp(1_800_000_000_000);
+
+    fn running(hours: u64, after: After) -> Running {
+        Running {
+            reservation: ReservationId::parse("res-a").unwrap(),
+            owner: UserName::parse("ada").unwrap(),
+            gpus: Vec::new(),
+            window: Window { starts_at: START, ends_at: START + Millis::hours(hours) },
+            after,
+        }
+    }
+
+    fn firm() -> After {
+        After::Over { next: None, ended: false }
+    }
+
+    /// Minutes before the end at which something is said, looking each minute until it is over.
+    fn said(said: &mut Said, one: &Running, alone: bool, from: u64) -> Vec<u64> {
+        let at = |left: u64| one.window.ends_at - Millis::minutes(left);
+        let look = |left: &u64| !said.due(std::slice::from_ref(one), alone, at(*left)).is_empty();
+        (0..=from).rev().filter(look).collect()
+    }
+
+    #[test]
+    fn an_end_that_cannot_move_is_said_at_each_mark_once() {
+        let mut all = Said::default();
+        let one = running(48, firm());
+        assert_eq!(said(&mut all, &one, false, 48 * 60), [24 * 60, 60, 15, 5]);
+        assert_eq!(said(&mut all, &one, false, 48 * 60), [0; 0], "also from the disk");
+        assert_eq!(said(&mut Said::default(), &running(1, firm()), false, 60), [15, 5]);
+        let alone = running(8, After::MayGoOn);
+        assert_eq!(said(&mut Said::default(), &alone, true, 480), [60, 15, 5]);
+        assert_eq!(said(&mut Said::default(), &running(8, After::Own), true, 480), [0; 0]);
+    }
+
+    #[test]
+    fn who_comes_late_says_the_last_one_only() {
+        assert_eq!(said(&mut Said::default(), &running(48, firm()), false, 40), [40, 15, 5]);
+        assert_eq!(said(&mut Said::default(), &running(48, firm()), false, 16), [15, 5]);
+        assert_eq!(said(&mut Said::default(), &running(48, firm()), false, 3), [3]);
+    }
+
+    #[test]
+    fn one_that_goes_on_by_itself_is_said_once_until_somebody_else_comes() {
+        let mut all = Said::default();
+        let mut one = running(8, After::MayGoOn);
+        assert_eq!(said(&mut all, &one, false, 480), [60, 15]);
+        for _ in 0..96 {
+            one.window.ends_at = one.window.ends_at + EXTEND_STEP;
+            assert_eq!(said(&mut all, &one, false, 16), [0; 0]);
+        }
+        one.after = firm();
+        assert_eq!(said(&mut all, &one, false, 12), [12, 5], "it is the last end now");
+        one.after = After::MayGoOn;
+        one.window.ends_at = one.window.ends_at + Millis::hours(8);
+        assert_eq!(said(&mut all, &one, false, 480), [60, 15], "its owner made it longer");
+    }
+
+    #[test]
+    fn what_is_over_is_forgotten() {
+        let (mut all, one) = (Said::default(), running(1, firm()));
+        said(&mut all, &one, false, 15);
+        assert_eq!(all.windows.len(), 1);
+        all.due(&[], false, one.window.ends_at - Millis(1));
+        assert_eq!(all.windows.len(), 1);
+        all.due(&[], false, one.window.ends_at);
+        assert_eq!(all, Said::default());
+    }
+}

@@ -1,0 +1,78 @@
+//! What people who are logged in read on their terminals: that a reservation of theirs ends soon, and whose the GPU is that
+//! they were kept out of.
+//!
+//! - [`due`]: pure, what the owners of windows are to be told now, once each. [`denials`]: pure, who is told of a denial, and
+//!   how often. [`words`]: pure, the texts. `tty`: the terminals of a user. [`task`]: all of it together.
+//!
+//! The reconcile task says which windows run and who holds what ([`Handle::know`]), the gate whom it denied
+//! ([`Handle::denied`]). It works from what this node knows, with controllers and without, and it is words only: nothing
+//! here decides anything, and nothing waits for it.
+
+pub mod denials;
+pub mod due;
+pub mod task;
+mod tty;
+pub mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::ahead::Running;
+use crate::gate::Grant;
+
+/// Users whose denials wait to be told.
+const DENIED_USERS_MAX: usize = 1_000;
+
+/// What the reconcile task knows.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    pub running: Vec<Running>,
+    /// Who may use what now.
+    pub grants: BTreeSet<Grant>,
+}
+
+/// What one user was denied, or would have been.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Denied {
+    pub minors: BTreeSet<u32>,
+    /// They did not get in.
+    pub really: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    known: Option<Known>,
+    denied: BTreeMap<u32, Denied>,
+}
+
+/// What others hold of it. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Handle(Arc<Mutex<State>>);
+
+impl Handle {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says what is so now.
+    pub fn know(&self, known: Known) {
+        self.state().known = Some(known);
+    }
+
+    /// A user opened a GPU without a lease.
+    pub fn denied(&self, uid: u32, minor: u32, really: bool) {
+        let denied = &mut self.state().denied;
+        if denied.len() < DENIED_USERS_MAX || denied.contains_key(&uid) {
+            let denied = denied.entry(uid).or_default();
+            denied.minors.insert(minor);
+            denied.really = really;
+        }
+    }
+
+    /// What is known, and who was denied something since this was asked last. Nothing before the first word.
+    fn take(&self) -> Option<(Known, BTreeMap<u32, Denied>)> {
+        let mut state = self.state();
+        let known = state.known.clone()?;
+        Some((known, std::mem::take(&mut state.denied)))
+    }
+}

@@ -1,0 +1,226 @@
+//! The task that writes to terminals: looks what is due, notes on the disk that it was said, and says it.
+//!
+//! One task, started by `server`. What it says is noted first, so that an agent that is killed in between leaves a thing
+//! unsaid rather than says it twice. Names are looked up and terminals written to beside its loop: a name service that
+//! hangs costs a message.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fleet_core::name::{GpuUuid, UserName};
+use fleet_core::time::Timestamp;
+use fleet_daemon::progress::Pulse;
+use jiff::tz::TimeZone;
+use serde::{Deserialize, Serialize};
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{sleep, timeout};
+
+use super::denials::Denials;
+use super::due::Said;
+use super::words::{HeldBy, Here, for_terminal};
+use super::{Denied, Known, tty};
+use crate::ahead::Line;
+use crate::allocations::{Node, chain};
+use crate::clock;
+use crate::gate::Grant;
+use crate::state_file::{self, StateFileError};
+
+const FILE: &str = "terminals.json";
+const VERSION: u32 = 1;
+/// How often it is looked what is to be said.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long finding a user's terminals and writing to them may take.
+const TELL_MAX: Duration = Duration::from_secs(10);
+/// Messages on their way at a time; more are dropped.
+const TELLING_MAX: usize = 64;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Stored {
+    v: u32,
+    said: Said,
+}
+
+/// Whom a message is for.
+#[derive(Debug)]
+enum To {
+    Owner(UserName),
+    Uid(u32),
+}
+
+/// See the module's doc.
+#[derive(Debug)]
+pub struct Task {
+    node: Arc<Node>,
+    line: Line,
+    pulse: Pulse,
+    path: PathBuf,
+    said: Said,
+    denials: Denials,
+    /// Who was to be told of a denial and was not there.
+    telling: JoinSet<Option<u32>>,
+}
+
+impl Task {
+    /// Goes on from what was said before.
+    pub fn open(node: Arc<Node>, line: Line, pulse: Pulse) -> Result<Self, StateFileError> {
+        let path = node.config.state_dir.join(FILE);
+        let stored: Option<Stored> = state_file::read(&path, VERSION)?;
+        let said = stored.map(|stored| stored.said).unwrap_or_default();
+        let (denials, telling) = (Denials::default(), JoinSet::new());
+        Ok(Self { node, line, pulse, path, said, denials, telling })
+    }
+
+    /// Runs until the agent ends.
+    pub async fn run(mut self) {
+        loop {
+            tokio::select! {
+                () = self.pulse.asked() => continue,
+                Some(told) = self.telling.join_next() => {
+                    if let Ok(Some(uid)) = told {
+                        self.denials.forget(uid);
+                    }
+                    continue;
+                }
+                () = sleep(LOOK_EVERY) => {}
+            }
+            if let Some((known, denied)) = self.node.terminals.take() {
+                self.say_what_ends(&known).await;
+                self.say_who_was_denied(&known, denied);
+            }
+        }
+    }
+
+    fn here(&self, now: Timestamp) -> Here {
+        Here { node: self.node.name.clone(), now, zone: TimeZone::system() }
+    }
+
+    async fn say_what_ends(&mut self, known: &Known) {
+        // Nobody is told a time that nobody knows.
+        let Some(now) = self.line.now() else { return };
+        let (before, alone) = (self.said.clone(), self.line.is_alone());
+        let due = self.said.due(&known.running, alone, now);
+        if self.said != before {
+            self.store().await;
+        }
+        let here = self.here(now);
+        for one in due {
+            let indexes: Vec<Option<u32>> = one.gpus.iter().map(|gpu| self.index(gpu)).collect();
+            self.tell(To::Owner(one.owner.clone()), here.ending(one, &indexes, alone));
+        }
+    }
+
+    fn say_who_was_denied(&mut self, known: &Known, denied: BTreeMap<u32, Denied>) {
+        if denied.is_empty() {
+            return;
+        }
+        let holders = self.node.gate.state().borrow().holders.clone();
+        let here = self.here(self.line.now().unwrap_or_else(clock::now));
+        for (uid, Denied { minors, really }) in denied {
+            if self.denials.take(uid, holders.contains(&uid), Instant::now()) {
+                let gpus: Vec<_> =
+                    minors.iter().filter_map(|minor| self.on_minor(*minor, known)).collect();
+                if !gpus.is_empty() {
+                    self.tell(To::Uid(uid), here.denied(really, &gpus));
+                }
+            }
+        }
+    }
+
+    fn index(&self, gpu: &GpuUuid) -> Option<u32> {
+        self.node.gpus.latest().gpu(gpu).map(|state| state.info.index)
+    }
+
+    /// The GPU behind a device node, and who has it; none where the driver shows no such GPU.
+    fn on_minor(&self, minor: u32, known: &Known) -> Option<(Option<u32>, HeldBy)> {
+        let snapshot = self.node.gpus.latest();
+        let state = snapshot.gpus.iter().find(|state| state.info.minor == minor)?;
+        Some((Some(state.info.index), held_by(&state.info.uuid, &known.grants)))
+    }
+
+    async fn store(&self) {
+        let stored = Stored { v: VERSION, said: self.said.clone() };
+        let path = self.path.clone();
+        match spawn_blocking(move || state_file::replace(&path, &stored)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                let error = chain(&error);
+                tracing::warn!(error, "what was said on terminals is not on the disk");
+            }
+            Err(error) => tracing::warn!(%error, "what was said on terminals is not on the disk"),
+        }
+    }
+
+    fn tell(&mut self, to: To, text: String) {
+        if self.telling.len() >= TELLING_MAX {
+            tracing::debug!(?to, "too many messages at a time; one is dropped");
+            return;
+        }
+        let node = Arc::clone(&self.node);
+        self.telling.spawn(async move {
+            let uid = match &to {
+                To::Uid(uid) => *uid,
+                To::Owner(owner) => match node.users.resolve(owner.as_str(), None).await {
+                    Ok(user) => user.uid,
+                    Err(error) => {
+                        tracing::debug!(%owner, %error, "an owner is not known here, and not told");
+                        return None;
+                    }
+                },
+            };
+            let jobs = node.config.cgroup_parent.clone();
+            let line = for_terminal(&text);
+            let write = spawn_blocking(move || tty::write_to(uid, &jobs, &line));
+            match timeout(TELL_MAX, write).await {
+                Ok(Ok(0)) => {
+                    tracing::debug!(uid, text, "nobody is there to be told");
+                    return matches!(to, To::Uid(_)).then_some(uid);
+                }
+                Ok(Ok(terminals)) => {
+                    tracing::info!(uid, terminals, text, "told on their terminals")
+                }
+                Ok(Err(_)) | Err(_) => tracing::warn!(uid, "terminals could not be written to"),
+            }
+            None
+        });
+    }
+}
+
+/// Who has a GPU: of several the one whose end is known, as a window's own jobs hold it too.
+fn held_by(gpu: &GpuUuid, grants: &BTreeSet<Grant>) -> HeldBy {
+    let of_gpu = grants.iter().filter(|grant| grant.gpu == *gpu);
+    let best = of_gpu.max_by_key(|grant| grant.until);
+    best.map(|grant| (grant.owner.clone(), grant.until))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use fleet_core::id::ReservationId;
+    use fleet_core::time::{Millis, Window};
+
+    use super::*;
+    use crate::ahead::{After, Running};
+
+    #[test]
+    fn what_was_said_is_not_said_again_by_the_next_agent() {
+        let start = Timestamp(1_800_000_000_000);
+        let one = [Running {
+            reservation: ReservationId::parse("res-a").unwrap(),
+            owner: UserName::parse("ada").unwrap(),
+            gpus: Vec::new(),
+            window: Window { starts_at: start, ends_at: start + Millis::hours(1) },
+            after: After::Over { next: None, ended: true },
+        }];
+        let now = start + Millis::minutes(46);
+        let mut said = Said::default();
+        assert_eq!(said.due(&one, false, now).len(), 1);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        state_file::replace(&path, &Stored { v: VERSION, said: said.clone() }).unwrap();
+        let mut again = state_file::read::<Stored>(&path, VERSION).unwrap().unwrap().said;
+        assert_eq!(again, said);
+        assert!(again.due(&one, false, now).is_empty());
+    }
+}

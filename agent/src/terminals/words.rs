@@ -1,0 +1,182 @@
+//! What people read on their terminals, in plain ASCII. Pure: names and times come in as they are to be shown.
+
+use fleet_core::name::{NodeName, UserName};
+use fleet_core::time::{Millis, Timestamp};
+use jiff::tz::TimeZone;
+
+use crate::ahead::{After, Running};
+
+/// What a GPU is called where nobody knows its number yet.
+const UNNUMBERED: &str = "?";
+
+/// Where and when the reader is.
+#[derive(Debug)]
+pub struct Here {
+    pub node: NodeName,
+    pub now: Timestamp,
+    pub zone: TimeZone,
+}
+
+/// Whose a GPU is, and until when, if that is known.
+pub type HeldBy = Option<(UserName, Option<Timestamp>)>;
+
+impl Here {
+    /// `18:00`, with the day where that is not today.
+    fn time(&self, at: Timestamp) -> String {
+        let zoned = |at: Timestamp| {
+            let ms = i64::try_from(at.0).ok()?;
+            Some(jiff::Timestamp::from_millisecond(ms).ok()?.to_zoned(self.zone.clone()))
+        };
+        let (Some(then), Some(now)) = (zoned(at), zoned(self.now)) else {
+            return format!("{} ms", at.0);
+        };
+        let same_day = then.date() == now.date();
+        then.strftime(if same_day { "%H:%M" } else { "%a %-d %b %H:%M" }).to_string()
+    }
+
+    /// `titan01:0,1`.
+    fn gpus(&self, indexes: &[Option<u32>]) -> String {
+        let shown = |index: &Option<u32>| index.map_or(UNNUMBERED.to_owned(), |n| n.to_string());
+        let shown: Vec<String> = indexes.iter().map(shown).collect();
+        format!("{}:{}", self.node, shown.join(","))
+    }
+
+    /// To the owner of a window that ends. `alone`: no controller answers.
+    pub fn ending(&self, one: &Running, indexes: &[Option<u32>], alone: bool) -> String {
+        let (id, gpus) = (&one.reservation, self.gpus(indexes));
+        let (at, left) =
+            (self.time(one.window.ends_at), in_words(one.window.ends_at.since(self.now)));
+        let first = format!("Your reservation {id} of {gpus} ends at {at} (in {left}).");
+        let longer = format!("`fleet extend {id} -t 2h` makes it longer.");
+        let rest = match &one.after {
+            _ if alone => "No controller answers, so it cannot be made longer now.".to_owned(),
+            After::MayGoOn | After::Own => {
+                format!("It goes on while you use it and nobody else reserves it; {longer}")
+            }
+            After::Over { next: Some(next), ended } => {
+                format!("{next} has the next one.{}", left_over(*ended))
+            }
+            After::Over { next: None, ended } => format!("{longer}{}", left_over(*ended)),
+        };
+        format!("{first} {rest}")
+    }
+
+    /// To somebody who opened GPUs without a lease. `denied`: and could not.
+    pub fn denied(&self, denied: bool, gpus: &[(Option<u32>, HeldBy)]) -> String {
+        let first = match denied {
+            true => "You were kept out of GPUs that you have not reserved:",
+            false => "You use GPUs that you have not reserved:",
+        };
+        // Those with the same holder in one go.
+        let mut groups: Vec<(&HeldBy, Vec<Option<u32>>)> = Vec::new();
+        for (index, held) in gpus {
+            match groups.iter_mut().find(|(known, _)| *known == held) {
+                Some((_, indexes)) => indexes.push(*index),
+                None => groups.push((held, vec![*index])),
+            }
+        }
+        let group = |(held, indexes): &(&HeldBy, Vec<Option<u32>>)| {
+            let gpus = self.gpus(indexes);
+            let verb = if indexes.len() == 1 { "is" } else { "are" };
+            match held {
+                Some((who, Some(until))) => {
+                    format!("{gpus} {verb} held by {who} until {}", self.time(*until))
+                }
+                Some((who, None)) => format!("{gpus} {verb} held by {who}"),
+                None => format!("{gpus} {verb} held by nobody"),
+            }
+        };
+        let held: Vec<String> = groups.iter().map(group).collect();
+        let free = gpus.iter().find(|(_, held)| held.is_none()).and_then(|(index, _)| *index);
+        let how = match free {
+            Some(index) => format!("`fleet reserve --gpu {}:{index}` reserves it.", self.node),
+            None => "`fleet gpu list --free` shows what is free, `fleet reserve -G 1` reserves it."
+                .to_owned(),
+        };
+        format!("{first} {}. {how}", held.join("; "))
+    }
+}
+
+fn left_over(ended: bool) -> &'static str {
+    if ended { " What still runs there then is ended." } else { "" }
+}
+
+/// `15 minutes`, `2 hours`.
+fn in_words(left: Millis) -> String {
+    let minutes = (left.0 + 30_000) / 60_000;
+    match (minutes, (minutes + 30) / 60) {
+        (0, _) => "less than a minute".to_owned(),
+        (1, _) => "1 minute".to_owned(),
+        (minutes, _) if minutes < 60 => format!("{minutes} minutes"),
+        (_, 1) => "1 hour".to_owned(),
+        (_, hours) => format!("{hours} hours"),
+    }
+}
+
+/// As it goes to a terminal: on a line of its own, with nothing that a terminal would take for an order.
+pub fn for_terminal(text: &str) -> Vec<u8> {
+    let plain = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
+    let text: String = text.chars().map(plain).collect();
+    format!("\r\nfleet: {text}\r\n").into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use fleet_core::id::ReservationId;
+    use fleet_core::time::Window;
+
+    use super::*;
+
+    /// 2026-11-22 12:00 UTC.
+    const NOON: Timestamp = Timestamp(1_795_348_800_000);
+
+    fn here() -> Here {
+        Here { node: NodeName::parse("titan01").unwrap(), now: NOON, zone: TimeZone::UTC }
+    }
+
+    fn user(name: &str) -> UserName {
+        UserName::parse(name).unwrap()
+    }
+
+    #[test]
+    fn an_owner_reads_when_it_ends_and_what_comes_then() {
+        let say = |minutes: u64, after: After, alone: bool| {
+            let window = Window { starts_at: NOON, ends_at: NOON + Millis::minutes(minutes) };
+            let id = ReservationId::parse("res-1").unwrap();
+            let one =
+                Running { reservation: id, owner: user("ada"), gpus: Vec::new(), window, after };
+            here().ending(&one, &[Some(0), Some(1)], alone)
+        };
+        let over = |next: Option<&str>, ended| After::Over { next: next.map(user), ended };
+        assert_eq!(
+            say(15, over(None, true), false),
+            "Your reservation res-1 of titan01:0,1 ends at 12:15 (in 15 minutes). \
+             `fleet extend res-1 -t 2h` makes it longer. What still runs there then is ended."
+        );
+        let bobs = say(24 * 60, over(Some("bob"), true), false);
+        assert!(bobs.contains("at Mon 23 Nov 12:00 (in 24 hours). bob has the next one. What"));
+        assert!(say(60, After::MayGoOn, false).contains("(in 1 hour). It goes on while you use"));
+        assert!(say(60, After::MayGoOn, true).contains("No controller answers"));
+    }
+
+    #[test]
+    fn who_was_kept_out_reads_who_is_in_and_what_to_do() {
+        let bob = || Some((user("bob"), Some(NOON + Millis::hours(6))));
+        let said = here().denied(true, &[(Some(0), bob()), (Some(2), bob()), (Some(1), None)]);
+        assert_eq!(
+            said,
+            "You were kept out of GPUs that you have not reserved: titan01:0,2 are held by bob until 18:00; \
+             titan01:1 is held by nobody. `fleet reserve --gpu titan01:1` reserves it."
+        );
+        let said = here().denied(false, &[(None, Some((user("eve"), None)))]);
+        assert!(said.starts_with("You use GPUs") && said.contains("titan01:? is held by eve."));
+        assert!(said.contains("fleet gpu list"));
+    }
+
+    #[test]
+    fn nothing_reaches_a_terminal_that_is_not_text() {
+        let bytes = for_terminal("a\x1b[2J\u{9b}b\nc");
+        assert_eq!(bytes, b"\r\nfleet: a?[2J?b?c\r\n");
+    }
+}
