@@ -117,7 +117,6 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     tasks.spawn(make_terminals(&node, &line, &operations)?.run());
     let (state_dir, boot_id) = (config.state_dir.clone(), machine.boot_id.clone());
     let (conditions, conditions_seen) = watch::channel(Vec::new());
-    let pulse = operations.begin("health");
     tasks.spawn(health::run(health::Parts {
         state_dir,
         boot_id,
@@ -126,7 +125,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         desired: desired.subscribe(),
         outbox: outbox.clone(),
         seen: conditions,
-        pulse,
+        pulse: operations.begin("health"),
     }));
     let base = machine_facts(&node, &machine, instance()?);
     let pulse = operations.begin("inventory");
@@ -134,8 +133,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let seen = (floors, Usages::open(&config.state_dir)?);
     let view =
         Inventory::start(node.clone(), seen, registry.clone(), inbox, leases, base, pulse).await;
-    let vouching = VouchService::new(&dialer, node.users.clone());
-    let images = node.images.clone();
+    let (vouching, images) = (VouchService::new(&dialer, node.users.clone()), node.images.clone());
     let local = LocalParts { node, view: view.clone(), asks, vouching };
     tasks.spawn(ahead::serve(local, config.run_dir.join(SOCKET_FILE)));
     let sights = Sights {
@@ -157,7 +155,8 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         authorities,
         node: identity.node.clone(),
         fence: Fence::open(&config.state_dir)?,
-        tunnels: Tunnels::new(registry.clone(), Wakes::start()?, dialer.clone()),
+        tunnels: Tunnels::new(registry.clone(), Wakes::start()?, dialer.clone())
+            .with_images(sights.images.clone()),
         dialer: dialer.clone(),
         outbox,
         view,

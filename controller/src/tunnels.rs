@@ -1,4 +1,4 @@
-//! Byte streams between a user and a node, through the agent's own connection to the controller.
+//! Streams between a user and a node, through the agent's own connection to the controller.
 //!
 //! Agents accept no connections, so the controller asks for a stream over the link and the agent
 //! calls back with its number. The API opens, `api::agents` answers.
@@ -45,11 +45,11 @@ impl Tunnels {
         Self { sessions, pending: Arc::default() }
     }
 
-    /// Asks the node's agent for a stream.
+    /// Asks the node's agent for a stream, of an allocation or of the node itself.
     pub async fn open(
         &self,
         node: &NodeName,
-        allocation: &AllocationId,
+        allocation: Option<&AllocationId>,
         purpose: Purpose,
     ) -> Result<Tunnel, Status> {
         let gone = || Status::unavailable(format!("{node} is not connected to this controller"));
@@ -66,7 +66,7 @@ impl Tunnels {
         }
         let ask = v1::OpenTunnel {
             tunnel_id: id,
-            allocation: allocation.to_string(),
+            allocation: allocation.map(ToString::to_string).unwrap_or_default(),
             purpose: Some(purpose),
         };
         let message = v1::controller_message::Message::OpenTunnel(ask);

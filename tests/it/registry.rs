@@ -54,6 +54,7 @@ fn images_of_a_registry() -> Result<()> {
         ensure!(lab.job("@last")?["image_digest"] == moved.as_str());
         Ok(())
     });
+    images_by_hand(&lab, &mut steps, &tag, &digest);
     steps.step("an unknown tag is said to be unknown", || {
         let ran = cat(&format!("{name}:none"))?;
         ran.ends(125)?;
@@ -90,6 +91,67 @@ fn images_of_a_registry() -> Result<()> {
         Ok(())
     });
     lab.conclude(steps)
+}
+
+/// `fleet image`: what lies on the node, without a job.
+fn images_by_hand(lab: &Lab, steps: &mut Steps, tag: &str, older: &str) {
+    let list = || -> Result<Vec<Value>> {
+        let listed = lab.run(&["image", "list", "--node", NODE, "--json"])?;
+        let listed: Value = serde_json::from_str(listed.ok()?)?;
+        Ok(listed["items"].as_array().context("no items")?.clone())
+    };
+    let by_hand = |words: &[&str]| lab.run(&[&["image"], words, &["--node", NODE]].concat());
+    steps.step("the node lists what was pulled, and a pull of what is here is quick", || {
+        let items = list()?;
+        let tagged = |item: &&Value| item["names"][0] == tag;
+        let now = items.iter().find(tagged).context("the tag is not listed")?;
+        ensure!(items.iter().any(|item| item["digest"] == older), "{items:?}");
+        ensure!(now["in_use"] == false && now["size_bytes"].as_u64() > Some(0), "{now}");
+        let pulled = by_hand(&["pull", tag])?;
+        ensure!(pulled.ok()?.trim() == now["digest"], "{pulled:?}");
+        Ok(())
+    });
+    steps.step("an image that runs is not removed, and named with its job", || {
+        let id = lab.submit(&["--image", tag], &["sleep", "1000"])?;
+        lab.job_in(&id, "running", LATER)?;
+        let refused = by_hand(&["rm", tag])?;
+        refused.ends(5)?;
+        ensure!(refused.stderr.contains(&id), "{refused:?}");
+        by_hand(&["prune", "--yes"])?.ok()?;
+        let left = list()?;
+        ensure!(left.len() == 1 && left[0]["used_by"] == json!([id]), "{left:?}");
+        lab.run(&["cancel", &id])?.ok()?;
+        lab.job_in(&id, "cancelled", LATER)?;
+        Ok(())
+    });
+    steps.step("removed it is gone, and pulled again by hand", || {
+        wait::until("its root file system is gone", LATER, POLL, || {
+            Ok((list()?[0]["in_use"] == false).then_some(()))
+        })?;
+        by_hand(&["rm", tag])?.ok()?;
+        ensure!(list()?.is_empty());
+        by_hand(&["rm", tag])?.ends(3)?;
+        by_hand(&["pull", &format!("{tag}-none")])?.ends(3)?;
+        by_hand(&["pull", &tag.replace(":v1", &format!("@{older}"))])?.ok()?;
+        by_hand(&["pull", tag])?.ok()?;
+        ensure!(list()?.len() == 2);
+        Ok(())
+    });
+    steps.step("everybody may look and pull, admins remove", || {
+        use std::os::unix::process::CommandExt as _;
+        let nobody = |words: &[&str]| {
+            let words = [&["image"], words, &["--node", NODE]].concat();
+            let mut command = lab.command(&words);
+            command.uid(65_534).gid(65_534);
+            fleet_tests::command::run(command, LATER)
+        };
+        nobody(&["list"])?.ok()?;
+        nobody(&["pull", tag])?.ok()?;
+        nobody(&["prune", "--dry-run"])?.ok()?;
+        nobody(&["prune"])?.ends(4)?;
+        nobody(&["rm", tag])?.ends(4)?;
+        Ok(())
+    });
 }
 
 /// Has the agent speak to these without TLS.

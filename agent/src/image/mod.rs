@@ -32,4 +32,4 @@ pub use limits::Limits;
 pub use manifest::ImageConfig;
 pub use registry::{RegistryError, RegistrySettings, Settings};
 pub use rootfs::{Rootfs, RootfsError, RootfsKind, mount, unmount};
-pub use store::{Figures, Image, ImageStore, Phase, Progress};
+pub use store::{Figures, Image, ImageStore, Listed, Phase, Progress, RemoveError, Removed};

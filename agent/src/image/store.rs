@@ -13,6 +13,7 @@
 //! gets an image by digest whose file they may not read. What comes from a registry is for everybody on the node. All
 //! together have a limit ([`collect`]). Called by the attempts' tasks; one store per agent.
 
+mod catalog;
 mod choice;
 mod collect;
 mod holds;
@@ -46,6 +47,7 @@ use super::unpack::{Budget, unpack_layer};
 use crate::user::op::{FileKind, FileStat, Op, Reply};
 use crate::user::{AsUser, User};
 
+pub use catalog::{Listed, RemoveError, Removed};
 pub use collect::Figures;
 use holds::Holds;
 pub(super) use holds::{Claim, Hold};
@@ -171,6 +173,9 @@ struct ImageDocument {
 struct SourceDocument {
     v: u32,
     digest: String,
+    /// What people call the file, where it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
     /// The rest only for names in registries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
@@ -178,6 +183,13 @@ struct SourceDocument {
     manifest: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pulled_at: Option<Timestamp>,
+}
+
+impl SourceDocument {
+    fn of_file(image: &ImageRef, digest: String) -> Self {
+        let file = Some(image.to_string());
+        Self { v: VERSION, digest, file, name: None, manifest: None, pulled_at: None }
+    }
 }
 
 struct Inner {
@@ -358,7 +370,7 @@ impl Inner {
         let digest = made.digest.trim_start_matches("sha256:").to_owned();
         self.write_document(
             &self.dir.join("sources").join(format!("{key}.json")),
-            &SourceDocument { v: VERSION, digest, name: None, manifest: None, pulled_at: None },
+            &SourceDocument::of_file(image, digest),
         )?;
         Ok(made)
     }

@@ -1,12 +1,14 @@
 //! Byte streams between a user and a job: the controller asks over the link, the agent calls back.
 //!
 //! - [`output`]: the log from its file, and standard input. [`exec`]: a further program in the container.
+//! - [`images`]: what lies in the node's image store; the one stream that is of no job.
 //! - [`wake`]: notice of new output without polling.
 //!
 //! One task per stream. Nothing here blocks the shim: output is read from the log's files at the pace of
 //! who reads it. Streams use connections of their own, so that a slow one never holds up the link.
 
 mod exec;
+mod images;
 mod output;
 mod wake;
 
@@ -28,6 +30,7 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use crate::allocations::Registry;
+use crate::image::ImageStore;
 
 pub use wake::{Wakes, WakesError};
 
@@ -82,6 +85,7 @@ pub struct Tunnels {
     registry: Registry,
     wakes: Wakes,
     dialer: Dialer,
+    images: Option<ImageStore>,
     /// By controller: a stream must reach the one that asked for it.
     connections: Arc<Mutex<HashMap<Address, Vec<Connection>>>>,
 }
@@ -101,7 +105,12 @@ impl Drop for Seat {
 
 impl Tunnels {
     pub fn new(registry: Registry, wakes: Wakes, dialer: Dialer) -> Self {
-        Self { registry, wakes, dialer, connections: Arc::default() }
+        Self { registry, wakes, dialer, images: None, connections: Arc::default() }
+    }
+
+    /// The same for a node that has images.
+    pub fn with_images(self, images: ImageStore) -> Self {
+        Self { images: Some(images), ..self }
     }
 
     /// Calls back and serves the stream, in a task of its own.
@@ -147,6 +156,7 @@ impl Tunnels {
         let from = client.tunnel(ReceiverStream::new(frames)).await?.into_inner();
         let mut from = FromUser(from);
         let served = match (AllocationId::parse(&open.allocation), open.purpose) {
+            (_, Some(Purpose::Images(wish))) => self.images(wish, &to, &mut from).await,
             (Ok(id), Some(Purpose::Output(wish))) => self.output(&id, wish, &to, &mut from).await,
             (Ok(id), Some(Purpose::Exec(wish))) => self.exec(&id, wish, &to, &mut from).await,
             (Err(error), _) => to.send(Frame::Error(error.to_string())).await,

@@ -8,6 +8,7 @@ mod authority;
 mod controller;
 mod dev;
 mod doctor;
+mod image;
 mod job;
 mod login;
 mod node;
@@ -32,6 +33,9 @@ pub(crate) use controller::{
 };
 pub(crate) use dev::{DevArgs, DevGpus, DevVerb, FaultArgs};
 pub(crate) use doctor::DoctorArgs;
+pub(crate) use image::{
+    ImageArgs, ImageListArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs, ImageVerb,
+};
 pub(crate) use job::{
     CancelArgs, CheckpointArgs, CheckpointListArgs, CheckpointVerb, JobArgs, JobListArgs,
     JobShowArgs, JobVerb, LogsArgs, PsArgs, WhyArgs,
@@ -120,6 +124,8 @@ pub(crate) enum Verb {
     Job(JobArgs),
     /// Reservations of everybody: list, show, import, rules
     Reservation(ReservationArgs),
+    /// Images that lie on nodes: list, pull, remove
+    Image(ImageArgs),
     /// Checkpoints that were seen
     Checkpoint(CheckpointArgs),
     /// Users: list, show, disable
@@ -161,6 +167,7 @@ impl Verb {
             | Verb::Gpu(_)
             | Verb::Job(_)
             | Verb::Reservation(_)
+            | Verb::Image(_)
             | Verb::Checkpoint(_)
             | Verb::User(_)
             | Verb::Controller(_) => true,

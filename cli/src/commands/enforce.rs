@@ -53,7 +53,7 @@ pub(super) async fn enforce(context: &Context, args: &EnforceArgs) -> Result<Exi
 }
 
 /// One node as people name it, or all that a list stands for.
-async fn names(client: &Client, text: &str) -> Result<Vec<String>, Failure> {
+pub(super) async fn names(client: &Client, text: &str) -> Result<Vec<String>, Failure> {
     if !text.contains(['[', ',']) {
         return Ok(vec![client.resolve(node::KIND, text).await?]);
     }

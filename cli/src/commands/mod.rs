@@ -12,6 +12,7 @@ mod doctor;
 mod enforce;
 mod exec;
 mod gpu;
+mod image;
 mod import;
 mod job;
 mod local;
@@ -37,7 +38,9 @@ use std::path::PathBuf;
 
 use clap::CommandFactory;
 
-use crate::args::{AuditVerb, CheckpointVerb, Cli, ControllerVerb, GpuVerb, JobVerb, NodeVerb};
+use crate::args::{
+    AuditVerb, CheckpointVerb, Cli, ControllerVerb, GpuVerb, ImageVerb, JobVerb, NodeVerb,
+};
 use crate::args::{
     CheckpointListArgs, ControllerStatusArgs, DevVerb, OutputArgs, OwnerArgs, ReservationVerb,
     SnapshotVerb, TokenVerb, UserVerb, Verb,
@@ -209,6 +212,13 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(ReservationVerb::Show(show)) => reservation::show(context, &show).await,
             Some(ReservationVerb::Import(args)) => import::run(context, &args).await,
             Some(ReservationVerb::Rules(args)) => reservation::rules(context, &args).await,
+        },
+        Verb::Image(args) => match args.verb {
+            None => image::list(context, &args.list).await,
+            Some(ImageVerb::List(list)) => image::list(context, &list).await,
+            Some(ImageVerb::Pull(pull)) => image::pull(context, &pull).await,
+            Some(ImageVerb::Rm(rm)) => image::rm(context, &rm).await,
+            Some(ImageVerb::Prune(prune)) => image::prune(context, &prune).await,
         },
         Verb::Checkpoint(args) => match args.verb {
             None => job::checkpoints(context, &CheckpointListArgs::default()).await,

@@ -312,6 +312,29 @@ fn a_node_without_controllers_is_printed_as_agreed() {
 }
 
 #[test]
+fn images_are_printed_as_agreed() {
+    let python = pb::NodeImage {
+        id: format!("sha256:{}", "3b".repeat(32)),
+        digest: format!("sha256:{}", "a0".repeat(32)),
+        names: vec!["docker.io/library/python:3.12".to_owned()],
+        size_bytes: 1_234_567_890,
+        used_at_unix_ms: at(28),
+        in_use: true,
+        used_by: vec!["job-4k7wq2".to_owned(), "job-9z".to_owned()],
+    };
+    let file = pb::NodeImage {
+        id: format!("sha256:{}", "c4".repeat(32)),
+        names: vec!["/home/ada/a, b.tar".to_owned(), "lab:5000/x:1".to_owned()],
+        size_bytes: 4_000_000,
+        used_at_unix_ms: at(0),
+        ..Default::default()
+    };
+    let coming = pb::NodeImage { names: Vec::new(), used_by: Vec::new(), ..python.clone() };
+    let images = [("titan01", python), ("titan01", file), ("v100-02", coming)];
+    check("images", &images.map(|(node, image)| image::Image::of(node, image)));
+}
+
+#[test]
 fn nodes_are_printed_as_agreed() {
     let node = pb::Node {
         name: "titan01".to_owned(),

@@ -44,12 +44,15 @@ pub(crate) struct Script {
     pub(crate) submit_fails: VecDeque<Status>,
     pub(crate) reserve_fails: VecDeque<Status>,
     pub(crate) exec: Vec<pb::ExecOutput>,
+    /// By node; one that is not here is not connected.
+    pub(crate) images: BTreeMap<String, Vec<pb::NodeImagesReply>>,
 
     pub(crate) submitted: Vec<pb::SubmitJobRequest>,
     pub(crate) reserved: Vec<pb::CreateReservationRequest>,
     pub(crate) cancelled: Vec<String>,
     pub(crate) typed: Vec<u8>,
     pub(crate) opened: Vec<pb::AttachOpen>,
+    pub(crate) images_asked: Vec<pb::NodeImagesRequest>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -201,6 +204,7 @@ macro_rules! unused_calls {
 impl Fleet for Service {
     type AttachStream = Streamed<pb::AttachOutput>;
     type ExecStream = Streamed<pb::ExecOutput>;
+    type NodeImagesStream = Streamed<pb::NodeImagesReply>;
     type ExportAuditStream = Streamed<pb::AuditChunk>;
     type DebugBundleStream = Streamed<pb::DebugBundleChunk>;
 
@@ -321,6 +325,19 @@ impl Fleet for Service {
         tokio::spawn(async move { while let Ok(Some(_)) = input.message().await {} });
         let outputs: Vec<_> = self.script().exec.drain(..).map(Ok).collect();
         Ok(Response::new(Box::pin(tokio_stream::iter(outputs))))
+    }
+
+    async fn node_images(
+        &self,
+        request: Request<pb::NodeImagesRequest>,
+    ) -> Result<Response<Self::NodeImagesStream>, Status> {
+        let request = request.into_inner();
+        let mut script = self.script();
+        script.images_asked.push(request.clone());
+        let replies = script.images.get(&request.node).cloned();
+        let gone = || Status::failed_precondition("its agent is not connected");
+        let replies = replies.ok_or_else(gone)?.into_iter().map(Ok);
+        Ok(Response::new(Box::pin(tokio_stream::iter(replies.collect::<Vec<_>>()))))
     }
 
     async fn export_audit(

@@ -259,6 +259,46 @@ fn exec_passes_the_programs_code_and_does_not_invent_one() {
 }
 
 #[test]
+fn images_of_several_nodes_are_asked_for_at_once_and_one_that_fails_takes_nothing_from_the_others()
+{
+    use pb::node_images_reply::Reply;
+    let say = |reply| pb::NodeImagesReply { reply: Some(reply) };
+    let image = pb::NodeImage {
+        id: format!("sha256:{}", "3b".repeat(32)),
+        digest: format!("sha256:{}", "a0".repeat(32)),
+        names: vec!["docker.io/library/python:3.12".to_owned()],
+        size_bytes: 5 << 20,
+        ..Default::default()
+    };
+    let digest = format!("{}\n", image.digest);
+    let found = pb::ImagesFound { images: vec![image], freed_bytes: 5 << 20, ..Default::default() };
+    let step = pb::ImageProgress { phase: "pulling".to_owned(), bytes_done: 1, bytes_total: 2 };
+    let replies = vec![say(Reply::Progress(step)), say(Reply::Found(found))];
+    let images = ["n1", "n2"].map(|node| (node.to_owned(), replies.clone()));
+    let fake = Fake::start(Script { images: BTreeMap::from(images), ..Script::default() });
+    let pulled = fake.run(&["image", "pull", "python:3.12", "--node", "n[1-2]"]);
+    assert_eq!((code(&pulled), stdout(&pulled)), (0, digest), "{}", stderr(&pulled));
+    assert_eq!(stderr(&pulled).matches("is here").count(), 2, "{}", stderr(&pulled));
+    let asked = fake.asked(|script| std::mem::take(&mut script.images_asked));
+    let pull = |ask: &pb::NodeImagesRequest| match &ask.ask {
+        Some(pb::node_images_request::Ask::Pull(pull)) => pull.image.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(asked.iter().map(pull).collect::<Vec<_>>(), ["docker.io/library/python:3.12"; 2]);
+    // One of three is not connected.
+    let listed = fake.run(&["image", "list", "--node", "n1,n2,n3", "-o", "jsonl"]);
+    assert_eq!((code(&listed), stdout(&listed).lines().count()), (5, 2), "{}", stderr(&listed));
+    assert!(stderr(&listed).contains("error: n3: its agent is not connected"));
+    let removed = fake.run(&["image", "rm", "python:3.12", "--node", "n1"]);
+    assert_eq!(code(&removed), 0);
+    assert!(stderr(&removed).contains("n1: 5 MiB freed"), "{}", stderr(&removed));
+    for bad in ["./here.tar", "Python", "host:x:y"] {
+        let refused = fake.run(&["image", "pull", bad, "--node", "n1"]);
+        assert_eq!(code(&refused), 2, "{bad}: {}", stderr(&refused));
+    }
+}
+
+#[test]
 fn a_reader_that_has_seen_enough_is_no_error_and_a_full_disk_is() {
     let fake = Fake::start(Script { jobs: vec![job("running", 1); 2000], ..Script::default() });
     for words in [vec!["job", "list"], vec!["audit", "export"]] {

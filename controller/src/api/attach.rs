@@ -206,7 +206,7 @@ impl Follow {
                 follow: self.open.follow,
                 interactive: self.open.interactive,
             });
-            let problem = match self.context.tunnels.open(node, allocation, purpose).await {
+            let problem = match self.context.tunnels.open(node, Some(allocation), purpose).await {
                 Ok(tunnel) => match self.pump(tunnel, input, shown, &mut sent).await? {
                     Pumped::All => return Ok(()),
                     Pumped::Broken => {
@@ -275,7 +275,8 @@ impl Follow {
                         | Frame::Stdin(_)
                         | Frame::StdinClosed(_)
                         | Frame::Resize(_)
-                        | Frame::ExitCode(_) => {}
+                        | Frame::ExitCode(_)
+                        | Frame::Images(_) => {}
                     }
                 }
                 message = input.message(), if listening => {

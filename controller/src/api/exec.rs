@@ -40,7 +40,7 @@ impl Context {
         let Some((node, allocation)) = place else {
             return Err(Status::failed_precondition(format!("{job} does not run now")));
         };
-        let tunnel = self.tunnels.open(&node, &allocation, Purpose::Exec(open)).await?;
+        let tunnel = self.tunnels.open(&node, Some(&allocation), Purpose::Exec(open)).await?;
         let (client, output) = mpsc::channel(OUTPUT_IN_FLIGHT);
         tokio::spawn(pump(tunnel, input, client));
         Ok(output)

@@ -62,6 +62,7 @@ fn answer<T>(message: T, fresh: Option<Freshness>) -> Response<T> {
 impl Fleet for FleetService {
     type AttachStream = Chunks<v1::AttachOutput>;
     type ExecStream = Chunks<v1::ExecOutput>;
+    type NodeImagesStream = Chunks<v1::NodeImagesReply>;
     type ExportAuditStream = Chunks<v1::AuditChunk>;
     type DebugBundleStream = Chunks<v1::DebugBundleChunk>;
 
@@ -411,6 +412,15 @@ impl Fleet for FleetService {
         let caller = self.0.callers.user(&request).await?;
         let output = self.0.exec(&caller, request.into_inner()).await?;
         Ok(Response::new(Box::pin(ReceiverStream::new(output))))
+    }
+
+    async fn node_images(
+        &self,
+        request: Request<v1::NodeImagesRequest>,
+    ) -> Reply<Self::NodeImagesStream> {
+        let caller = self.0.callers.user(&request).await?;
+        let replies = self.0.node_images(&caller, request.into_inner()).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(replies))))
     }
 
     async fn export_audit(

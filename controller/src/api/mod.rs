@@ -14,6 +14,7 @@ mod enrollment;
 mod exec;
 mod explain;
 mod fleet;
+mod images;
 mod import;
 mod link;
 mod logins;

@@ -72,6 +72,14 @@ impl Downloads {
         }
     }
 
+    /// Removes all that has come. Nobody may be pulling.
+    pub(in super::super) fn clear(&self) {
+        let Ok(entries) = fs::read_dir(&self.dir) else { return };
+        for entry in entries.flatten() {
+            drop(fs::remove_file(entry.path()));
+        }
+    }
+
     pub(super) fn path(&self, digest: &str) -> PathBuf {
         self.dir.join(digest)
     }

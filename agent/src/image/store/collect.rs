@@ -45,12 +45,16 @@ pub(super) enum Goal {
 }
 
 /// What is in the store, and what of it is in use.
-struct Survey {
-    images: Vec<Candidate>,
+pub(super) struct Survey {
+    pub(super) images: Vec<Candidate>,
     /// Bytes of each layer.
     sizes: BTreeMap<String, u64>,
     /// Layers that stay whatever goes.
     pinned: BTreeSet<String>,
+    /// The attempts that have each image.
+    attempts: BTreeMap<String, Vec<String>>,
+    /// Attempts that cannot say what they have.
+    unclear: Vec<String>,
     /// Records of images that lack a layer: begun to be removed.
     broken: Vec<String>,
 }
@@ -127,24 +131,24 @@ impl Inner {
         Ok(choice.left)
     }
 
-    fn survey(&self, locked: &Locked<'_>) -> Result<Survey, ImageError> {
+    pub(super) fn survey(&self, locked: &Locked<'_>) -> Result<Survey, ImageError> {
         let mut sizes = BTreeMap::new();
         for name in names_in(&self.dir.join("layers"))? {
             let document = self.layer_document(&name);
             sizes.insert(name, document.map_or(0, |layer| layer.bytes));
         }
-        let mut used: BTreeSet<String> = BTreeSet::new();
+        let (mut held, mut attempts) = (BTreeSet::new(), BTreeMap::<String, Vec<String>>::new());
         let mut pinned = BTreeSet::new();
         for claim in locked.claims() {
-            used.insert(claim.image.clone());
+            held.insert(claim.image.clone());
             pinned.extend(claim.layers.iter().cloned());
         }
-        let mut nobody_knows = false;
+        let mut unclear = Vec::new();
         for name in names_in(&self.allocations)? {
             match rootfs::in_use(&self.allocations.join(&name)) {
                 Ok(None) => {}
                 Ok(Some(claim)) => {
-                    used.insert(claim.image);
+                    attempts.entry(claim.image).or_default().push(name);
                     pinned.extend(claim.layers);
                 }
                 Err(()) => {
@@ -152,11 +156,11 @@ impl Inner {
                         allocation = name,
                         "it is not known which image it runs: none is removed"
                     );
-                    nobody_knows = true;
+                    unclear.push(name);
                 }
             }
         }
-        if nobody_knows {
+        if !unclear.is_empty() {
             pinned.extend(sizes.keys().cloned());
         }
         let (mut images, mut broken) = (Vec::new(), Vec::new());
@@ -166,7 +170,8 @@ impl Inner {
             let document = read_document::<ImageDocument>(&path).map(|d| (d.v, d.layers));
             // One of a later version is not ours to judge.
             let (v, layers) = document.unwrap_or_default();
-            let in_use = nobody_knows || used.contains(&digest) || v > VERSION;
+            let known = held.contains(&digest) || attempts.contains_key(&digest);
+            let in_use = !unclear.is_empty() || known || v > VERSION;
             let whole = v > 0 && layers.iter().all(|layer| sizes.contains_key(layer));
             match whole || in_use {
                 true => {
@@ -176,11 +181,11 @@ impl Inner {
                 false => broken.push(digest),
             }
         }
-        Ok(Survey { images, sizes, pinned, broken })
+        Ok(Survey { images, sizes, pinned, attempts, unclear, broken })
     }
 
     /// Removes these images, and all that is nobody's. Directories are renamed into `aside`, which deletes them.
-    fn remove(
+    pub(super) fn remove(
         &self,
         survey: &mut Survey,
         gone: &BTreeSet<String>,
@@ -228,7 +233,23 @@ impl Inner {
 }
 
 impl Survey {
-    fn bytes(&self) -> u64 {
+    pub(super) fn attempts(&self, image: &str) -> Vec<String> {
+        let known = self.attempts.get(image).cloned().unwrap_or_default();
+        known.into_iter().chain(self.unclear.iter().cloned()).collect()
+    }
+
+    pub(super) fn bytes_of<'a>(&self, layers: impl IntoIterator<Item = &'a String>) -> u64 {
+        let layers: BTreeSet<&String> = layers.into_iter().collect();
+        let sizes = layers.into_iter().filter_map(|layer| self.sizes.get(layer));
+        sizes.fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    pub(super) fn bytes_in_use(&self) -> u64 {
+        let used = self.images.iter().filter(|image| image.in_use);
+        self.bytes_of(used.flat_map(|image| &image.layers).chain(&self.pinned))
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
         self.sizes.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
@@ -249,7 +270,7 @@ fn used_at(record: &Path) -> u128 {
     at.duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis())
 }
 
-fn names_in(dir: &Path) -> Result<Vec<String>, ImageError> {
+pub(super) fn names_in(dir: &Path) -> Result<Vec<String>, ImageError> {
     let failed = |error| ImageError::io("list", dir, error);
     let mut names = Vec::new();
     let entries = match fs::read_dir(dir) {

@@ -130,6 +130,7 @@ impl Inner {
         let document = SourceDocument {
             v: VERSION,
             digest: image.digest.trim_start_matches("sha256:").to_owned(),
+            file: None,
             name: Some(name.to_string()),
             manifest: image.manifest.clone(),
             pulled_at: Some(clock::now()),
