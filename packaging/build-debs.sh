@@ -36,7 +36,7 @@ done
 
 cp -r README.md docs systemd "$work/"
 mkdir -p "$work/packaging"
-cp -r packaging/etc packaging/grafana "$work/packaging/"
+cp -r packaging/etc packaging/profile.d packaging/grafana "$work/packaging/"
 cp -r packaging/debian "$work/debian"
 # Debhelper looks for these beside its own files; the one copy is where other distributions find it too.
 for package in fleet-agent fleet-controller; do

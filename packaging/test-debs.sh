@@ -48,6 +48,8 @@ inside fleet-agent check-config || fail "the agent's configuration"
 inside su -s /bin/sh fleet -c 'fleet-controller check-config' || fail "the controller's configuration"
 inside su -s /bin/sh fleet -c 'fleet-controller init' > "$scratch/init.log" 2>&1 || fail "init: $(cat "$scratch/init.log")"
 inside test -x /usr/lib/fleet/fleet-shim || fail "the shim"
+said=$(inside sh -euic '. /etc/profile.d/fleet.sh; echo "${CUDA_VISIBLE_DEVICES-all}"' 2>/dev/null) || fail "a login without an agent"
+[ "$said" = all ] || fail "a login without an agent: $said"
 for page in "1 fleet-run" "8 fleet-agent" "8 fleet-controller-restore"; do
     # shellcheck disable=SC2086 # Section and name.
     inside man -w $page >/dev/null || fail "no manual page $page"

@@ -4,11 +4,13 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::{Child, Command};
 
 use anyhow::{Context as _, Result, ensure};
 use fleet_fake_nvml_control::{Process, ProcessKind};
 use fleet_tests::lab::Lab;
+use fleet_tests::seat::Seat;
 use fleet_tests::steps::Steps;
 use fleet_tests::terminal::Terminal;
 use fleet_tests::wait::{self, LATER, POLL_COMMAND};
@@ -99,15 +101,19 @@ fn windows_end_by_rules() -> Result<()> {
         ensure!(story.contains(&named) && story.contains("asked to end"), "{story}");
         in_state(&lab, &id, "ended")
     });
-    steps.step("its owner reads on the terminal that it ends soon", || {
-        let mut terminal = Terminal::of(LESSEE.1)?;
-        let id = reserve(&lab, LESSEE, 1, &["-t", "1h", "--at-end", "stop"])?;
-        lab.output(&["extend", &id, "--until", "+15m5s"])?;
-        let said = format!("fleet: Your reservation {id} of {NODE}:1 ends at ");
-        terminal.shows(&[&said, &format!("`fleet extend {id} -t 2h`")], LATER)?;
-        lab.output(&["release", &id])?;
-        in_state(&lab, &id, "ended")
-    });
+    steps.step(
+        "its owner reads at a login what they hold, and on the terminal that it ends soon",
+        || {
+            let mut terminal = Terminal::of(LESSEE.1)?;
+            let id = reserve(&lab, LESSEE, 1, &["-t", "1h", "--at-end", "stop"])?;
+            lab.output(&["extend", &id, "--until", "+15m5s"])?;
+            at_login(&lab, &id)?;
+            let said = format!("fleet: Your reservation {id} of {NODE}:1 ends at ");
+            terminal.shows(&[&said, &format!("`fleet extend {id} -t 2h`")], LATER)?;
+            lab.output(&["release", &id])?;
+            in_state(&lab, &id, "ended")
+        },
+    );
     steps.step("who has no lease is left alone, or ended where the node is told so", || {
         let config = lab.dev_file()?.process("agent", NODE)?.config.clone();
         let text = fs::read_to_string(&config)?;
@@ -133,6 +139,29 @@ fn in_state(lab: &Lab, id: &str, state: &str) -> Result<()> {
         Ok((lab.json(&["reservation", "show", id])?["state"] == state).then_some(()))
     })
     .with_context(|| lab.why(id).unwrap_or_default())
+}
+
+/// What the profile of the package does, for who holds something and who does not.
+fn at_login(lab: &Lab, id: &str) -> Result<()> {
+    let profile = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/profile.d/fleet.sh");
+    let (owner, other) = (Seat::at(lab, NODE, LESSEE.1)?, Seat::at(lab, NODE, STRANGER.1)?);
+    let held = owner.json(&["held"])?;
+    ensure!(held["items"][0]["gpu"] == format!("{NODE}:1"), "{held}");
+    ensure!(held["items"][0]["reservation"] == id && held["items"].get(1).is_none(), "{held}");
+    let uuid = held["items"][0]["uuid"].as_str().unwrap_or_default().to_owned();
+    let script = "echo \"sees ${CUDA_VISIBLE_DEVICES-all}\"";
+    // A busy machine may be too slow for a login, which then goes on without.
+    wait::until("a login shows what is held", LATER, POLL_COMMAND, || {
+        let ran = owner.login(&profile, script)?;
+        let greeted = ran.stderr.contains(&format!("fleet: you hold {NODE}:1 until "));
+        Ok((greeted && ran.stdout.trim() == format!("sees {uuid}")).then_some(()))
+    })?;
+    let own = owner
+        .login(&profile, &format!("CUDA_VISIBLE_DEVICES=7; . {}; {script}", profile.display()))?;
+    ensure!(own.stdout.trim() == "sees 7", "{}", own.stdout);
+    let ran = other.login(&profile, script)?;
+    ensure!(ran.stdout.trim() == "sees all" && !ran.stderr.contains("fleet:"), "{}", ran.stderr);
+    Ok(())
 }
 
 fn told(lab: &Lab, what: &str, said: &str) -> Result<String> {

@@ -39,6 +39,25 @@ impl<'a> Seat<'a> {
         command
     }
 
+    /// A login shell that reads this file first, where `fleet` is on the path.
+    pub fn login(&self, profile: &Path, script: &str) -> Result<Ran> {
+        let typed = self.command(&[""; 0]);
+        let folder = Path::new(typed.get_program()).parent().context("fleet is in no folder")?;
+        let mut shell = Command::new("sh");
+        shell.args([
+            "-euic",
+            &format!("PATH={}:$PATH\n. {}\n{script}", folder.display(), profile.display()),
+        ]);
+        shell
+            .env_clear()
+            .env("FLEET_CONFIG", &self.config)
+            .env("HOME", &self.home)
+            .env("TZ", "UTC");
+        shell.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").uid(self.uid).gid(self.uid);
+        shell.current_dir(&self.home);
+        command::run(shell, COMMAND_MAX)
+    }
+
     /// Runs a command to its end, whatever that is.
     pub fn run<S: AsRef<OsStr>>(&self, words: &[S]) -> Result<Ran> {
         command::run(self.command(words), COMMAND_MAX)

@@ -181,6 +181,16 @@ impl Local for LocalService {
         Ok(Response::new(self.status().await?))
     }
 
+    async fn get_held(
+        &self,
+        request: Request<v1::GetHeldRequest>,
+    ) -> Result<Response<v1::HeldHere>, Status> {
+        match PeerIdentity::of(&request)? {
+            PeerIdentity::Local { uid, .. } => Ok(Response::new(self.held_by(uid).await)),
+            _ => Err(Status::permission_denied("only users of this node hold anything here")),
+        }
+    }
+
     async fn grant_gpus(
         &self,
         request: Request<v1::GrantGpusRequest>,
@@ -247,6 +257,28 @@ impl LocalService {
         self.0.asks.send(Ask::Look(tell)).await.map_err(|_| gone())?;
         let late = || Status::deadline_exceeded("the agent does not answer in time");
         timeout(ANSWER_MAX, answer).await.map_err(|_| late())?.map_err(|_| gone())
+    }
+
+    /// At every login: it waits for nothing but a name that nobody asked for before.
+    async fn held_by(&self, uid: u32) -> v1::HeldHere {
+        let mut gpus = Vec::new();
+        for one in self.0.node.terminals.running() {
+            let owner = self.0.node.users.resolve(one.owner.as_str(), None).await;
+            if owner.is_ok_and(|owner| owner.uid == uid) {
+                let facts = self.0.view.facts.borrow();
+                let mine = facts.gpus.iter().filter(|gpu| one.gpus.contains(&gpu.uuid));
+                gpus.extend(mine.map(|gpu| v1::HeldGpu {
+                    uuid: gpu.uuid.to_string(),
+                    index: gpu.index,
+                    reservation: one.reservation.to_string(),
+                    ends_at_unix_ms: one.window.ends_at.0,
+                }));
+            }
+        }
+        gpus.sort_by_key(|gpu| gpu.index);
+        let enforced = self.0.node.gate.state().borrow().enforced.clone();
+        let enforced = enforced.map_or(String::new(), |enforced| enforced.mode.word().to_owned());
+        v1::HeldHere { node: self.0.node.name.to_string(), enforced, gpus }
     }
 
     async fn window(&self, id: &ReservationId) -> Result<v1::LocalWindow, Status> {

@@ -59,6 +59,12 @@ impl Handle {
         self.state().known = Some(known);
     }
 
+    /// The windows that run, as the reconcile task said last.
+    #[must_use]
+    pub fn running(&self) -> Vec<Running> {
+        self.state().known.iter().flat_map(|known| known.running.clone()).collect()
+    }
+
     /// A user opened a GPU without a lease.
     pub fn denied(&self, uid: u32, minor: u32, really: bool) {
         let denied = &mut self.state().denied;

@@ -43,7 +43,7 @@ pub(crate) use job::{
 pub(crate) use login::LoginArgs;
 pub(crate) use node::{
     ClearArgs, ControllerArgs, ControllerVerb, CordonArgs, DeclareFreeArgs, DrainArgs, Enforce,
-    EnforceArgs, GpuArgs, GpuListArgs, GpuVerb, NodeArgs, NodeLeaveArgs, NodeListArgs,
+    EnforceArgs, GpuArgs, GpuListArgs, GpuVerb, HeldArgs, NodeArgs, NodeLeaveArgs, NodeListArgs,
     NodeShowArgs, NodeVerb, ResetClockArgs, StatusArgs, ThawArgs, TokenCreateArgs, TokenVerb,
     TopArgs, UncordonArgs, VouchArgs,
 };
@@ -112,6 +112,8 @@ pub(crate) enum Verb {
     Why(WhyArgs),
     /// Show who has what, and what is free
     Status(StatusArgs),
+    /// Show which GPUs of this machine you hold now
+    Held(HeldArgs),
     /// Watch GPUs and jobs
     Top(TopArgs),
     /// Find what is wrong with this machine and the fleet, and what to do
@@ -149,7 +151,11 @@ impl Verb {
     /// Whether it talks to the controllers of the settings, and so may need a certificate.
     pub(crate) fn asks_controllers(&self) -> bool {
         match self {
-            Verb::Dev(_) | Verb::Completion { .. } | Verb::Manual { .. } | Verb::Login(_) => false,
+            Verb::Dev(_)
+            | Verb::Completion { .. }
+            | Verb::Manual { .. }
+            | Verb::Login(_)
+            | Verb::Held(_) => false,
             Verb::Audit(args) => matches!(args.verb, AuditVerb::Export(_)),
             Verb::Reserve(_)
             | Verb::Release(_)

@@ -19,6 +19,16 @@ pub(crate) struct StatusArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct HeldArgs {
+    /// For a login: the UUIDs to standard output where the node holds people to their reservations, a line for the
+    /// user to standard error, and nothing where the agent does not answer at once
+    #[arg(long)]
+    pub(crate) login: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]

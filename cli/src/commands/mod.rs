@@ -12,6 +12,7 @@ mod doctor;
 mod enforce;
 mod exec;
 mod gpu;
+mod held;
 mod image;
 mod import;
 mod job;
@@ -178,6 +179,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         Verb::Cancel(args) => job::cancel(context, &args).await,
         Verb::Why(args) => why::run(context, &args).await,
         Verb::Status(args) => status::run(context, &args).await,
+        Verb::Held(args) => held::run(context, &args).await,
         Verb::Top(args) => status::top(context, &args).await,
         Verb::Doctor(args) => doctor::run(context, &args).await,
         Verb::Node(args) => match args.verb {

@@ -9,6 +9,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod controller;
 pub(crate) mod doctor;
 pub(crate) mod gpu;
+pub(crate) mod held;
 pub(crate) mod image;
 pub(crate) mod imported;
 pub(crate) mod job;

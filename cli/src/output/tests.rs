@@ -335,6 +335,22 @@ fn images_are_printed_as_agreed() {
 }
 
 #[test]
+fn what_one_holds_is_printed_as_agreed() {
+    let gpu = |index: u32| pb::HeldGpu {
+        uuid: format!("GPU-00000000-0000-0000-0000-00000000000{index}"),
+        index,
+        reservation: "res-9d2fwm".to_owned(),
+        ends_at_unix_ms: at(480),
+    };
+    let here = pb::HeldHere {
+        node: "titan01".to_owned(),
+        enforced: "on".to_owned(),
+        gpus: vec![gpu(0), gpu(1)],
+    };
+    check("held", &held::held(&here));
+}
+
+#[test]
 fn nodes_are_printed_as_agreed() {
     let node = pb::Node {
         name: "titan01".to_owned(),
