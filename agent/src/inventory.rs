@@ -272,9 +272,11 @@ impl Inventory {
             if lease.ending && matches!(lease.holder, LeaseHolder::Reservation(_)) {
                 return Vec::new();
             }
-            match self.node.users.resolve(lease.owner.as_str(), None).await {
-                Ok(user) => lessees.push(user.uid),
-                Err(_) => return Vec::new(),
+            for user in lease.users() {
+                match self.node.users.resolve(user.as_str(), None).await {
+                    Ok(user) => lessees.push(user.uid),
+                    Err(_) => return Vec::new(),
+                }
             }
         }
         let processes = foreign.iter().filter_map(|one| one.found.clone());
@@ -323,10 +325,11 @@ impl Inventory {
         let mut uids = Vec::new();
         for lease in leases.iter().filter(|lease| !lease.ending) {
             // Who reserved a GPU may use it without a job.
-            if let LeaseHolder::Reservation(_) = lease.holder
-                && let Ok(user) = self.node.users.resolve(lease.owner.as_str(), None).await
-            {
-                uids.push(user.uid);
+            let LeaseHolder::Reservation(_) = lease.holder else { continue };
+            for user in lease.users() {
+                if let Ok(user) = self.node.users.resolve(user.as_str(), None).await {
+                    uids.push(user.uid);
+                }
             }
         }
         let (snapshot, node) = (Arc::clone(snapshot), Arc::clone(&self.node));

@@ -4,6 +4,8 @@
 //! fields are only ever added; a new variant is proposed only after `SetClusterVersion` says that
 //! every member knows it.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::access::AccessCommand;
@@ -19,7 +21,7 @@ use crate::job::JobSpec;
 use crate::lease::Epoch;
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::node::{Liveness, MachineIdentity, NodeFacts};
-use crate::reservation::GpuRequest;
+use crate::reservation::{GpuRequest, SHARED_SINCE};
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::{AHEAD_SINCE, ENFORCE_SINCE, Enforcement, EnforcementSwitch, WindowReport};
 
@@ -67,6 +69,20 @@ pub struct CreateReservation {
     /// From cluster version 6 on; the fleet's rule where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_end: Option<EndPolicy>,
+    /// Who else may use the GPUs; from cluster version 8 on.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub with: BTreeSet<UserName>,
+}
+
+impl CreateReservation {
+    /// The cluster version that knows all that it says.
+    fn since_version(&self) -> u32 {
+        match self.at_end {
+            _ if !self.with.is_empty() => SHARED_SINCE,
+            Some(_) => ENDING_SINCE,
+            None => 1,
+        }
+    }
 }
 
 /// A job to queue.
@@ -415,9 +431,11 @@ impl Command {
             | Command::Access(_) => 1,
             Command::SubmitJob(job) if job.spec.is_from_registry() => REGISTRY_SINCE,
             Command::SubmitJob(_) => 1,
-            Command::CreateReservation(wish) => wish.at_end.map_or(1, |_| ENDING_SINCE),
+            Command::CreateReservation(wish) => wish.since_version(),
             Command::CheckState { .. } => 2,
-            Command::ImportReservations { .. } => 3,
+            Command::ImportReservations { reservations } => {
+                reservations.iter().map(CreateReservation::since_version).fold(3, u32::max)
+            }
             Command::Authority(_) => ROTATION_SINCE,
             Command::EnforceNode { .. } => ENFORCE_SINCE,
             Command::Ending(_) => ENDING_SINCE,

@@ -3,6 +3,8 @@
 //! Built by the leader's link for each agent whenever the state changed, taken by the agent as a
 //! level. Only explicit entries mean anything: an allocation that is not named here is left alone.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::{Allocation, Phase};
@@ -101,6 +103,16 @@ pub struct DesiredLease {
     pub holder: LeaseHolder,
     /// Prove the GPUs empty and report the release.
     pub ending: bool,
+    /// Who else may use them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub with: BTreeSet<UserName>,
+}
+
+impl DesiredLease {
+    /// Everybody who may use its GPUs without a job.
+    pub fn users(&self) -> impl Iterator<Item = &UserName> {
+        std::iter::once(&self.owner).chain(&self.with)
+    }
 }
 
 impl Fsm {
@@ -160,6 +172,7 @@ impl Fsm {
                 owner: lease.owner.clone(),
                 holder: lease.holder.clone(),
                 ending: lease.ending_since.is_some(),
+                with: self.shared_with(&lease.holder),
             })
             .collect();
         let forget = held.iter().filter(|id| self.is_over(id)).cloned().collect();
@@ -179,6 +192,15 @@ impl Fsm {
             windows,
             enforce,
             rules,
+        }
+    }
+
+    fn shared_with(&self, holder: &LeaseHolder) -> BTreeSet<UserName> {
+        match holder {
+            LeaseHolder::Reservation(id) => {
+                self.reservation(id).map(|r| r.with.clone()).unwrap_or_default()
+            }
+            LeaseHolder::Allocation(_) => BTreeSet::new(),
         }
     }
 

@@ -120,6 +120,13 @@ pub enum Event {
         gpus: Vec<GpuUuid>,
         starts_at: Timestamp,
         ends_at: Timestamp,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        with: Vec<UserName>,
+    },
+    /// Its account was closed.
+    ReservationUnshared {
+        reservation: ReservationId,
+        user: UserName,
     },
     ReservationExtended {
         reservation: ReservationId,
@@ -448,6 +455,7 @@ impl Event {
             E::ReservationExtended { reservation, .. }
             | E::ReservationWentOn { reservation, .. }
             | E::ReservationAtEndSet { reservation, .. }
+            | E::ReservationUnshared { reservation, .. }
             | E::ReservationDelayed { reservation, .. }
             | E::ReservationEnding { reservation, .. }
             | E::ReservationEnded { reservation }
@@ -573,8 +581,15 @@ impl std::fmt::Display for Event {
             E::GpuDeclaredFree { gpu, by, reason } => {
                 write!(f, "{gpu} declared free by {by}: {reason}")
             }
-            E::ReservationCreated { owner, node, gpus, .. } => {
-                write!(f, "reserved for {owner}: {} on {node}", list(gpus))
+            E::ReservationCreated { owner, node, gpus, with, .. } => {
+                write!(f, "reserved for {owner}")?;
+                if !with.is_empty() {
+                    write!(f, ", shared with {}", list(with))?;
+                }
+                write!(f, ": {} on {node}", list(gpus))
+            }
+            E::ReservationUnshared { user, .. } => {
+                write!(f, "no longer shared with {user}, whose account is closed")
             }
             E::ReservationExtended { .. } => write!(f, "reservation extended"),
             E::ReservationMoved { node, gpus, why, .. } => {

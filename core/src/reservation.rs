@@ -1,5 +1,7 @@
 //! Reservations: GPUs promised to an owner for a time window.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ending::{EndPolicy, Usage};
@@ -16,6 +18,10 @@ pub const RESERVATION_LENGTH_MIN: Millis = Millis::secs(1);
 pub const RESERVATION_AHEAD_MAX: Millis = Millis::days(365);
 /// How long ago a reservation may claim to start (slow links, typing time).
 pub const RESERVATION_PAST_MAX: Millis = Millis::minutes(5);
+/// Cluster version from which on a reservation can be shared.
+pub const SHARED_SINCE: u32 = 8;
+/// Most users that a reservation is shared with.
+pub const SHARED_WITH_MAX: usize = 32;
 /// Most reservations that have not ended, in the whole fleet.
 pub const RESERVATIONS_OPEN_MAX: usize = 20_000;
 
@@ -72,9 +78,17 @@ pub struct Reservation {
     pub at_end: Option<EndPolicy>,
     #[serde(default, skip_serializing_if = "Usage::is_unknown")]
     pub usage: Usage,
+    /// Who else may use its GPUs where people are held to their reservations. Jobs in it are its owner's.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub with: BTreeSet<UserName>,
 }
 
 impl Reservation {
+    /// Everybody who may use its GPUs without a job.
+    pub fn users(&self) -> impl Iterator<Item = &UserName> {
+        std::iter::once(&self.owner).chain(&self.with)
+    }
+
     /// The time it takes from others: its window, and whatever its agent may still go by.
     pub fn claim(&self) -> Window {
         let given = self.handed_out.as_ref().filter(|given| !given.taken).map(|g| g.held_until);

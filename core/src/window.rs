@@ -4,6 +4,8 @@
 //! So it counts as given until the agent has said that it holds a newer order for it: no silence and no
 //! lapse of time takes it back. The FSM writes these, the agents' link carries them.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ending::{EndPolicy, ForeignUse};
@@ -67,6 +69,9 @@ pub struct DesiredWindow {
     /// What happens at its end, where the reservation says so itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_end: Option<EndPolicy>,
+    /// Who else may use its GPUs.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub with: BTreeSet<UserName>,
 }
 
 /// Root's own grant on a node without controllers.

@@ -143,6 +143,7 @@ fn who_has_no_reservation_is_kept_out() -> Result<()> {
     steps.step("it begins and ends on time, whatever becomes of the agent", || {
         comes_and_goes(&lab, &login)
     });
+    steps.step("who shares a reservation passes with its owner", || shared(&lab, &login));
     steps.step("also with every controller dead", || alone(&lab, &login));
     steps.step("it is put in force again from the disk alone, as at boot", || {
         lab.kill("agent", NODE)?;
@@ -298,6 +299,20 @@ fn comes_and_goes(lab: &Lab, login: &Login<'_>) -> Result<()> {
     login.until("it has ended", STRANGER, [Denied; 4])?;
     ensure!(login.opens(LESSEE, 0)? == LetThrough);
     Ok(())
+}
+
+fn shared(lab: &Lab, login: &Login<'_>) -> Result<()> {
+    let id = reserve(lab, LESSEE, 2, &["-t", "1h", "--with", STRANGER.0])?;
+    login.until("the other one passes", STRANGER, [Denied, Denied, LetThrough, Denied])?;
+    login.until("and the owner", LESSEE, [LetThrough, Denied, LetThrough, Denied])?;
+    let shown = lab.json(&["reservation", "show", &id])?;
+    ensure!(shown["with"][0] == STRANGER.0 && shown["owner"] == LESSEE.0, "{shown}");
+    let theirs = lab.json(&["reservation", "list", "-u", STRANGER.0])?;
+    ensure!(theirs["items"][0]["id"] == id.as_str(), "{theirs}");
+    ensure!(lab.why(&id)?.contains(&format!("shared with {}", STRANGER.0)));
+    lab.output(&["release", &id])?;
+    login.until("nobody passes after the end", STRANGER, [Denied; 4])?;
+    lab.gpus_free(3, LATER)
 }
 
 fn alone(lab: &Lab, login: &Login<'_>) -> Result<()> {

@@ -56,6 +56,9 @@ pub struct Held {
     /// What happens at its end, where the reservation says so itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_end: Option<EndPolicy>,
+    /// Who else may use its GPUs.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub with: BTreeSet<UserName>,
 }
 
 /// By when an attempt is to be over, as its controller last said.
@@ -229,6 +232,7 @@ impl Book {
                 opened_at: known.and_then(|held| held.opened_at),
                 closed_at: known.and_then(|held| held.closed_at).filter(|_| !again),
                 at_end: told.at_end,
+                with: told.with.clone(),
             };
             self.windows.insert(told.reservation.clone(), held);
             taken.windows = true;
@@ -490,6 +494,7 @@ impl Book {
                 owner: held.owner.clone(),
                 holder: LeaseHolder::Reservation(id.clone()),
                 ending: false,
+                with: held.with.clone(),
             }
         })
     }
@@ -501,9 +506,15 @@ impl Book {
             None => held.stage == Stage::Open && !held.withdrawn,
         };
         let grants = |held: &Held| {
-            let (owner, until) = (held.owner.clone(), Some(held.window.ends_at));
+            let until = Some(held.window.ends_at);
+            let users: Vec<UserName> =
+                std::iter::once(&held.owner).chain(&held.with).cloned().collect();
             let gpus = held.gpus.clone().into_iter();
-            gpus.map(move |gpu| Grant { owner: owner.clone(), gpu, until })
+            gpus.flat_map(move |gpu| {
+                let grant =
+                    |owner: &UserName| Grant { owner: owner.clone(), gpu: gpu.clone(), until };
+                users.iter().map(grant).collect::<Vec<_>>()
+            })
         };
         self.windows.values().filter(open).flat_map(grants).collect()
     }
@@ -561,6 +572,7 @@ impl Book {
             opened_at,
             closed_at,
             at_end: None,
+            with: BTreeSet::new(),
         };
         self.windows.insert(id, held);
         Ok(())

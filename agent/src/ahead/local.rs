@@ -263,8 +263,12 @@ impl LocalService {
     async fn held_by(&self, uid: u32) -> v1::HeldHere {
         let mut gpus = Vec::new();
         for one in self.0.node.terminals.running() {
-            let owner = self.0.node.users.resolve(one.owner.as_str(), None).await;
-            if owner.is_ok_and(|owner| owner.uid == uid) {
+            let mut mine = false;
+            for user in one.users() {
+                let user = self.0.node.users.resolve(user.as_str(), None).await;
+                mine |= user.is_ok_and(|user| user.uid == uid);
+            }
+            if mine {
                 let facts = self.0.view.facts.borrow();
                 let mine = facts.gpus.iter().filter(|gpu| one.gpus.contains(&gpu.uuid));
                 gpus.extend(mine.map(|gpu| v1::HeldGpu {

@@ -81,6 +81,7 @@ mod tests {
             opened_at: None,
             closed_at: None,
             at_end: None,
+            with: Default::default(),
         }
     }
 

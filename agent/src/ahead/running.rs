@@ -3,6 +3,8 @@
 //! Asked by the reconcile task whenever it looks at the calendar, for those who tell the owners. It decides nothing: the
 //! controllers do, and without them each window ends when its time is over.
 
+use std::collections::BTreeSet;
+
 use fleet_core::ending::{EXTEND_STEP, EndPolicy, Fate, fate};
 use fleet_core::id::ReservationId;
 use fleet_core::name::{GpuUuid, UserName};
@@ -16,6 +18,8 @@ use super::book::{Book, Held, Stage};
 pub struct Running {
     pub reservation: ReservationId,
     pub owner: UserName,
+    /// Who else may use its GPUs.
+    pub with: BTreeSet<UserName>,
     pub gpus: Vec<GpuUuid>,
     pub window: Window,
     pub after: After,
@@ -37,6 +41,13 @@ pub enum After {
     },
 }
 
+impl Running {
+    /// Everybody who may use its GPUs without a job.
+    pub fn users(&self) -> impl Iterator<Item = &UserName> {
+        std::iter::once(&self.owner).chain(&self.with)
+    }
+}
+
 impl Book {
     /// The windows that are open. `mode` is how people are held to their reservations here.
     pub fn running(&self, mode: Option<Enforcement>) -> Vec<Running> {
@@ -46,6 +57,7 @@ impl Book {
         let running = |(id, held): (&ReservationId, &Held)| Running {
             reservation: id.clone(),
             owner: held.owner.clone(),
+            with: held.with.clone(),
             gpus: held.gpus.clone(),
             window: held.window,
             after: self.after(id, held, mode == Some(Enforcement::On)),
@@ -113,6 +125,7 @@ mod tests {
             opened_at: None,
             closed_at: None,
             at_end: None,
+            with: Default::default(),
         }
     }
 

@@ -48,6 +48,7 @@ fn told(name: &str, revision: u64, gpus: &[u32], from: u64, to: u64) -> DesiredW
         window: Window { starts_at: at(from), ends_at: at(to) },
         withdrawn: false,
         at_end: None,
+        with: Default::default(),
     }
 }
 
@@ -280,6 +281,7 @@ fn with_a_controller_the_book_follows_its_leases() {
         owner: UserName::parse("of-a").unwrap(),
         holder: LeaseHolder::Reservation(res("a")),
         ending,
+        with: Default::default(),
     };
     assert!(!book.follow(&[], at(1)), "the controller says when it begins");
     assert!(book.follow(&[lease(false)], at(1)));

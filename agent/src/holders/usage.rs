@@ -181,7 +181,7 @@ impl Usages {
     ) -> Glance {
         let mut glance = Glance::Nobody;
         // Where nobody knows the owner's number, any process may be theirs.
-        let owner = node.users.resolve(lease.owner.as_str(), None).await.ok().map(|user| user.uid);
+        let owners = uids(node, lease).await;
         let mut minors = Vec::new();
         for gpu in &lease.gpus {
             let attempts = registry.on_gpu(gpu);
@@ -196,10 +196,11 @@ impl Usages {
             };
             let pids: Vec<u32> = listed.iter().map(|listed| listed.pid).collect();
             let baseline = node.config.gpu.baseline_processes.clone();
+            let owners_here = owners.clone();
             let of_pids = move || {
                 let all = pids.into_iter().filter_map(process);
                 let all = all.filter(|found| !found.is_baseline(&baseline));
-                all.map(|found| of_process(&found, owner, &attempts)).max()
+                all.map(|found| of_process(&found, owners_here.as_deref(), &attempts)).max()
             };
             let seen = spawn_blocking(of_pids).await.unwrap_or(Some(Glance::Unclear));
             glance = seen.map_or(glance, |seen| glance.max(seen));
@@ -208,7 +209,7 @@ impl Usages {
         if glance != Glance::Nobody {
             return glance;
         }
-        self.by_descriptor(node, snapshot, &minors, owner).await
+        self.by_descriptor(node, snapshot, &minors, owners.as_deref()).await
     }
 
     /// The driver shows nobody: who has them open all the same, as of a minute ago at most.
@@ -217,7 +218,7 @@ impl Usages {
         node: &Arc<Node>,
         snapshot: &GpuSnapshot,
         minors: &[u32],
-        owner: Option<u32>,
+        owners: Option<&[u32]>,
     ) -> Glance {
         let old = |(at, _): &(Instant, _)| at.elapsed() >= DESCRIPTORS_EVERY;
         if self.descriptors.as_ref().is_none_or(old) {
@@ -232,16 +233,25 @@ impl Usages {
         }
         let open = self.descriptors.iter().flat_map(|(_, open)| open);
         let mine = open.filter(|(minor, _)| minors.contains(minor));
-        let seen = mine.map(|(_, found)| of_process(found, owner, &[])).max();
+        let seen = mine.map(|(_, found)| of_process(found, owners, &[])).max();
         seen.unwrap_or(Glance::Nobody)
     }
 }
 
-fn of_process(found: &Process, owner: Option<u32>, attempts: &[AllocationId]) -> Glance {
+/// The numbers of those who may use the GPUs of a lease; none where one of them is not known.
+async fn uids(node: &Node, lease: &DesiredLease) -> Option<Vec<u32>> {
+    let mut uids = Vec::new();
+    for user in lease.users() {
+        uids.push(node.users.resolve(user.as_str(), None).await.ok()?.uid);
+    }
+    Some(uids)
+}
+
+fn of_process(found: &Process, owners: Option<&[u32]>, attempts: &[AllocationId]) -> Glance {
     let a_jobs = attempts.iter().any(|id| found.is_of(id));
-    match owner {
+    match owners {
         _ if a_jobs => Glance::Others,
-        Some(owner) if owner != found.uid => Glance::Others,
+        Some(owners) if !owners.contains(&found.uid) => Glance::Others,
         Some(_) | None => Glance::Owner,
     }
 }

@@ -307,7 +307,9 @@ impl Reconciler {
             if let LeaseHolder::Reservation(id) = &lease.holder
                 && !book.windows.contains_key(id)
             {
-                grants.extend(grants_of(&lease.owner, &lease.gpus));
+                for user in lease.users() {
+                    grants.extend(grants_of(user, &lease.gpus));
+                }
             }
         }
         for row in self.table.rows.values().filter(|row| row.is_live()) {

@@ -122,6 +122,7 @@ mod tests {
         Running {
             reservation: ReservationId::parse("res-a").unwrap(),
             owner: UserName::parse("ada").unwrap(),
+            with: Default::default(),
             gpus: Vec::new(),
             window: Window { starts_at: START, ends_at: START + Millis::hours(hours) },
             after,

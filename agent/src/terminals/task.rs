@@ -45,7 +45,7 @@ struct Stored {
 /// Whom a message is for.
 #[derive(Debug)]
 enum To {
-    Owner(UserName),
+    User(UserName),
     Uid(u32),
 }
 
@@ -107,7 +107,9 @@ impl Task {
         let here = self.here(now);
         for one in due {
             let indexes: Vec<Option<u32>> = one.gpus.iter().map(|gpu| self.index(gpu)).collect();
-            self.tell(To::Owner(one.owner.clone()), here.ending(one, &indexes, alone));
+            for user in one.users() {
+                self.tell(To::User(user.clone()), here.ending(one, user, &indexes, alone));
+            }
         }
     }
 
@@ -161,10 +163,10 @@ impl Task {
         self.telling.spawn(async move {
             let uid = match &to {
                 To::Uid(uid) => *uid,
-                To::Owner(owner) => match node.users.resolve(owner.as_str(), None).await {
+                To::User(name) => match node.users.resolve(name.as_str(), None).await {
                     Ok(user) => user.uid,
                     Err(error) => {
-                        tracing::debug!(%owner, %error, "an owner is not known here, and not told");
+                        tracing::debug!(%name, %error, "a user is not known here, and not told");
                         return None;
                     }
                 },
@@ -209,6 +211,7 @@ mod tests {
         let one = [Running {
             reservation: ReservationId::parse("res-a").unwrap(),
             owner: UserName::parse("ada").unwrap(),
+            with: Default::default(),
             gpus: Vec::new(),
             window: Window { starts_at: start, ends_at: start + Millis::hours(1) },
             after: After::Over { next: None, ended: true },

@@ -41,13 +41,23 @@ impl Here {
         format!("{}:{}", self.node, shown.join(","))
     }
 
-    /// To the owner of a window that ends. `alone`: no controller answers.
-    pub fn ending(&self, one: &Running, indexes: &[Option<u32>], alone: bool) -> String {
+    /// To one of those who use a window that ends. `alone`: no controller answers.
+    pub fn ending(
+        &self,
+        one: &Running,
+        user: &UserName,
+        indexes: &[Option<u32>],
+        alone: bool,
+    ) -> String {
         let (id, gpus) = (&one.reservation, self.gpus(indexes));
         let (at, left) =
             (self.time(one.window.ends_at), in_words(one.window.ends_at.since(self.now)));
-        let first = format!("Your reservation {id} of {gpus} ends at {at} (in {left}).");
-        let longer = format!("`fleet extend {id} -t 2h` makes it longer.");
+        let owner = &one.owner;
+        let (whose, longer) = match owner == user {
+            true => ("Your".to_owned(), format!("`fleet extend {id} -t 2h` makes it longer.")),
+            false => (format!("{owner}'s"), format!("{owner} can make it longer.")),
+        };
+        let first = format!("{whose} reservation {id} of {gpus} ends at {at} (in {left}).");
         let rest = match &one.after {
             _ if alone => "No controller answers, so it cannot be made longer now.".to_owned(),
             After::MayGoOn | After::Own => {
@@ -141,19 +151,28 @@ mod tests {
 
     #[test]
     fn an_owner_reads_when_it_ends_and_what_comes_then() {
-        let say = |minutes: u64, after: After, alone: bool| {
+        let say_to = |reader: &str, minutes: u64, after: After, alone: bool| {
             let window = Window { starts_at: NOON, ends_at: NOON + Millis::minutes(minutes) };
             let id = ReservationId::parse("res-1").unwrap();
-            let one =
-                Running { reservation: id, owner: user("ada"), gpus: Vec::new(), window, after };
-            here().ending(&one, &[Some(0), Some(1)], alone)
+            let one = Running {
+                reservation: id,
+                owner: user("ada"),
+                with: [user("eve")].into(),
+                gpus: Vec::new(),
+                window,
+                after,
+            };
+            here().ending(&one, &user(reader), &[Some(0), Some(1)], alone)
         };
+        let say = |minutes, after, alone| say_to("ada", minutes, after, alone);
         let over = |next: Option<&str>, ended| After::Over { next: next.map(user), ended };
         assert_eq!(
             say(15, over(None, true), false),
             "Your reservation res-1 of titan01:0,1 ends at 12:15 (in 15 minutes). \
              `fleet extend res-1 -t 2h` makes it longer. What still runs there then is ended."
         );
+        let eves = say_to("eve", 15, over(None, false), false);
+        assert!(eves.starts_with("ada's reservation") && eves.ends_with("ada can make it longer."));
         let bobs = say(24 * 60, over(Some("bob"), true), false);
         assert!(bobs.contains("at Mon 23 Nov 12:00 (in 24 hours). bob has the next one. What"));
         assert!(say(60, After::MayGoOn, false).contains("(in 1 hour). It goes on while you use"));

@@ -76,6 +76,9 @@ pub(crate) struct ReserveArgs {
     /// Reserve for somebody else; admins only
     #[arg(long = "for", value_name = "USER")]
     pub(crate) owner: Option<String>,
+    /// Who else may use the GPUs by ssh; jobs in it are yours only
+    #[arg(long, value_name = "USER,...", value_delimiter = ',')]
+    pub(crate) with: Vec<String>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

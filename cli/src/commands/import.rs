@@ -109,6 +109,7 @@ async fn requests(
                 owner: line.user.clone(),
                 length_ms: 0,
                 at_end: String::new(),
+                with: Vec::new(),
             }),
             Err(failure) if failure.unanswered || failure.unreached => return Err(failure),
             Err(failure) => {

@@ -115,6 +115,7 @@ async fn create(
         owner: args.owner.clone().unwrap_or_default(),
         length_ms: window.length_ms,
         at_end: args.at_end.map(AtEnd::word).unwrap_or_default().to_owned(),
+        with: args.with.clone(),
     };
     let answer = client.call(request, async |api, r| api.create_reservation(r).await).await?;
     Ok(Reservation::from(answer))
@@ -161,6 +162,9 @@ fn next_command(args: &ReserveArgs, window: &Window, slot: &Slot, clock: &Clock)
         if let Some(value) = value {
             flag(name, value.clone());
         }
+    }
+    if !args.with.is_empty() {
+        words.extend(["--with".to_owned(), args.with.join(",")]);
     }
     if let Some(at_end) = args.at_end {
         words.extend(["--at-end".to_owned(), at_end.word().to_owned()]);

@@ -22,6 +22,7 @@ pub(crate) struct Reservation {
     pub(crate) created_at: Option<Time>,
     pub(crate) unconfirmed: Option<String>,
     pub(crate) at_end: Option<String>,
+    pub(crate) with: Vec<String>,
 }
 
 impl From<pb::Reservation> for Reservation {
@@ -36,6 +37,7 @@ impl From<pb::Reservation> for Reservation {
             created_at: time(reservation.created_at_unix_ms),
             unconfirmed: text(&reservation.unconfirmed),
             at_end: text(&reservation.at_end),
+            with: reservation.with,
             id: reservation.id,
             owner: reservation.owner,
             project: reservation.project,
@@ -52,6 +54,10 @@ impl Reservation {
             Some(model) => format!("{names} ({model})"),
             None => names,
         }
+    }
+
+    fn shared(&self) -> Option<String> {
+        (!self.with.is_empty()).then(|| self.with.join(","))
     }
 
     /// `from … until …`.
@@ -78,6 +84,7 @@ impl Row for Reservation {
         "created_at",
         "unconfirmed",
         "at_end",
+        "with",
     ];
 
     fn columns() -> Vec<Column<Self>> {
@@ -92,6 +99,7 @@ impl Row for Reservation {
             }),
             Column::new("UNTIL", |r: &Self, clock| or_dash(r.ends_at.map(|at| clock.minute(at.0)))),
             Column::new("AT END", |r: &Self, _| or_dash(r.at_end.clone())).wide(),
+            Column::new("WITH", |r: &Self, _| or_dash(r.shared())).wide(),
             Column::new("NOTE", |r: &Self, _| r.note.clone().unwrap_or_default()),
             Column::new("REASON", |r: &Self, _| r.reason.clone().unwrap_or_default()),
         ]
@@ -107,6 +115,7 @@ impl Row for Reservation {
             ("Until", or_dash(self.ends_at.map(|at| clock.second(at.0)))),
         ];
         let optional = [
+            ("With", self.shared()),
             ("At end", self.at_end.clone()),
             ("Note", self.note.clone()),
             ("Reason", self.reason.clone()),

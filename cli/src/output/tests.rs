@@ -253,6 +253,7 @@ fn reservations_are_printed_as_agreed() {
             "titan01 has not confirmed the new end; without a controller the old one holds"
                 .to_owned(),
         at_end: "extend-if-free".to_owned(),
+        with: vec!["bob".to_owned(), "eve".to_owned()],
     };
     check("reservations", &[active].map(reservation::Reservation::from));
 }

@@ -139,7 +139,9 @@ impl Fleet for FleetService {
             fsm.reservations()
                 .filter(|r| among(&filter.ids, r.id.as_str()))
                 .filter(|r| filter.all || !filter.ids.is_empty() || r.is_open())
-                .filter(|r| filter.owner.is_empty() || r.owner.as_str() == filter.owner)
+                .filter(|r| {
+                    filter.owner.is_empty() || r.users().any(|user| user.as_str() == filter.owner)
+                })
                 .map(|r| views::reservation(fsm, r))
                 .collect()
         });

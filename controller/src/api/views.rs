@@ -304,6 +304,7 @@ pub(super) fn reservation(fsm: &Fsm, r: &Reservation) -> v1::Reservation {
         created_at_unix_ms: r.created_at.0,
         unconfirmed: unconfirmed(fsm, r),
         at_end: fsm.at_end(r).word().to_owned(),
+        with: r.with.iter().map(ToString::to_string).collect(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Requests that change something: from the wire to a command, and the changed object back.
 
+use std::collections::BTreeSet;
+
 use fleet_core::command::{Command, CreateReservation, SubmitJob};
 use fleet_core::ending::{EndPolicy, EndingCommand};
 use fleet_core::fsm::validate;
@@ -47,6 +49,14 @@ pub(super) fn owner(said: &str, caller: &UserName) -> Result<UserName, Rejection
         "" => Ok(caller.clone()),
         name => UserName::parse(name).map_err(|e| Rejection::field("owner", e.to_string())),
     }
+}
+
+/// Who else may use it.
+fn shared_with(said: &[String]) -> Result<BTreeSet<UserName>, Rejection> {
+    let one = |(at, name): (usize, &String)| {
+        UserName::parse(name).map_err(|e| Rejection::field(format!("with[{at}]"), e.to_string()))
+    };
+    said.iter().enumerate().map(one).collect()
 }
 
 /// What happens at an end, where something is said.
@@ -131,6 +141,7 @@ impl Context {
             window: Window { starts_at, ends_at },
             note: request.note.clone(),
             at_end: at_end(&request.at_end)?,
+            with: shared_with(&request.with)?,
         })
     }
 

@@ -401,6 +401,7 @@ impl Fsm {
         }
         self.revoke(turn, &Holder::User { name: user.clone() }, reason);
         self.clear_reservations_of(turn, user, transfer_to);
+        self.unshare(turn, user);
         self.clear_jobs_of(turn, user);
         self.end_reservations_of_disabled(turn);
         Ok(Reply::Done)

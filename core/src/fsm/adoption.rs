@@ -6,6 +6,8 @@
 //! this lease had been released. A node speaks for itself alone: what it brings along that no controller
 //! remembers may go on there, but never runs on another node.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Fsm, Hold, Turn};
@@ -419,6 +421,7 @@ impl Fsm {
             handed_out: None,
             at_end: None,
             usage: Usage::default(),
+            with: BTreeSet::new(),
         };
         self.reservations.insert(reservation);
         let why =

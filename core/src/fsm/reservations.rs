@@ -17,7 +17,7 @@ use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::{
     GpuRequest, RESERVATION_AHEAD_MAX, RESERVATION_LENGTH_MAX, RESERVATION_LENGTH_MIN,
-    RESERVATION_PAST_MAX, RESERVATIONS_OPEN_MAX, Reservation, ReservationState,
+    RESERVATION_PAST_MAX, RESERVATIONS_OPEN_MAX, Reservation, ReservationState, SHARED_WITH_MAX,
 };
 use crate::time::{Timestamp, Window};
 use crate::window::Withdrawal;
@@ -43,6 +43,7 @@ impl Fsm {
         turn.say(Event::ReservationCreated {
             reservation: wish.id.clone(),
             owner: wish.owner.clone(),
+            with: wish.with.iter().cloned().collect(),
             node: reservation.node.clone(),
             gpus: reservation.gpus.clone(),
             starts_at: reservation.window.starts_at,
@@ -66,6 +67,7 @@ impl Fsm {
     ) -> Result<Granted, Rejection> {
         check_owner(actor, &wish.owner)?;
         self.check_enabled(&wish.owner)?;
+        self.check_shared(actor, wish)?;
         check_text("note", &wish.note)?;
         check_gpu_request(&wish.gpus)?;
         let window = self.check_window(wish.window)?;
@@ -78,6 +80,43 @@ impl Fsm {
         }
         let (node, gpus) = calendar::choose(self, &wish.gpus, window)?;
         Ok((window, node, gpus))
+    }
+
+    /// Who else may use it: people whom the fleet has seen, or whom an admin names.
+    fn check_shared(&self, actor: &Actor, wish: &CreateReservation) -> Result<(), Rejection> {
+        if wish.with.len() > SHARED_WITH_MAX {
+            return Err(Rejection::field("with", format!("at most {SHARED_WITH_MAX} users")));
+        }
+        let admin = matches!(actor.who, Who::User { admin: true, .. });
+        for user in &wish.with {
+            self.check_enabled(user)?;
+            if *user == wish.owner {
+                return Err(Rejection::field("with", format!("{user} is its owner")));
+            }
+            if !admin && !self.access.accounts.contains_key(user) {
+                let problem = format!(
+                    "nobody has seen {user} here: they use `fleet` once, or an admin names them"
+                );
+                return Err(Rejection::field("with", problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// A user whose account is closed shares nothing any more.
+    pub(super) fn unshare(&mut self, turn: &mut Turn<'_>, user: &UserName) {
+        let shared = self.reservations.open().filter(|r| r.with.contains(user));
+        let shared: Vec<ReservationId> = shared.map(|r| r.id.clone()).collect();
+        for id in shared {
+            let Some(mut reservation) = self.reservations.get_mut(&id) else { continue };
+            reservation.with.remove(user);
+            let withdrawn = reservation.handed_out.as_ref().map(|given| given.withdrawn.clone());
+            drop(reservation);
+            if let Some(withdrawn) = withdrawn {
+                self.revise(turn, &id, withdrawn);
+            }
+            turn.say(Event::ReservationUnshared { reservation: id, user: user.clone() });
+        }
     }
 
     fn check_window(&self, window: Window) -> Result<Window, Rejection> {
@@ -397,6 +436,7 @@ pub(super) fn scheduled(
         handed_out: None,
         at_end: wish.at_end,
         usage: Usage::default(),
+        with: wish.with.clone(),
     }
 }
 

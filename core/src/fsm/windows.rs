@@ -3,6 +3,8 @@
 //! Called by the handlers of reservations, by time and by agents' reports. Nothing here waits for an answer
 //! or concludes anything from a silence: what was handed out counts as given until the agent says otherwise.
 
+use std::collections::BTreeSet;
+
 use super::{Fsm, Turn, cluster::check_text};
 use crate::allocation::StopWhy;
 use crate::ending::Usage;
@@ -42,6 +44,7 @@ impl Fsm {
                 window: r.window,
                 withdrawn,
                 at_end: r.at_end,
+                with: r.with.clone(),
             })
         });
         told.collect()
@@ -420,6 +423,7 @@ impl Fsm {
             handed_out: None,
             at_end: None,
             usage: Usage::default(),
+            with: BTreeSet::new(),
         }
     }
 

@@ -124,6 +124,7 @@ impl Fleet {
             window: Window { starts_at: at(from), ends_at: at(to) },
             note: String::new(),
             at_end: None,
+            with: Default::default(),
         };
         let who = Who::User { name: ada(), admin: true };
         self.give(who, Command::CreateReservation(wish));

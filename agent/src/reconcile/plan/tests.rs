@@ -73,6 +73,7 @@ fn held(name: &str, index: u64, gpus: &[u32], holder: LeaseHolder, ending: bool)
         owner: UserName::parse("ada").unwrap(),
         holder,
         ending,
+        with: Default::default(),
     }
 }
 

@@ -5,6 +5,8 @@
 //! state they lead to. A change that breaks this test needs a new cluster version that switches it
 //! on, not new files.
 
+use std::collections::BTreeSet;
+
 use super::world::{World, bad, job, node, person, plain, res, sticky, training};
 use crate::access::{AccessCommand, Holder, Login, Vouching};
 use crate::actor::Actor;
@@ -149,6 +151,7 @@ fn history() -> World {
     enforcement(&mut w);
     ending(&mut w);
     images(&mut w);
+    sharing(&mut w);
     w
 }
 
@@ -163,6 +166,28 @@ fn images(w: &mut World) {
     let note = Some("as pulled 3 minutes ago: registry docker.io does not answer".to_owned());
     let image = Some(ImageUsed { digest: format!("sha256:{}", "0a".repeat(32)), note });
     w.report("titan01", Report::Started { allocation, epoch, at, image }).unwrap();
+}
+
+/// From cluster version 8 on: a reservation is shared, until an account is closed.
+fn sharing(w: &mut World) {
+    let version = crate::reservation::SHARED_SINCE;
+    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
+    let user = super::world::user;
+    let starts_at = w.now + Millis::hours(200);
+    let wish = CreateReservation {
+        id: res("r8"),
+        owner: user("ada"),
+        project: ProjectName::default_project(),
+        gpus: GpuRequest { count: 1, ..Default::default() },
+        window: Window { starts_at, ends_at: starts_at + Millis::hours(1) },
+        note: String::new(),
+        at_end: None,
+        with: [user("bob"), user("eve")].into(),
+    };
+    w.give(person("root"), Command::CreateReservation(wish)).unwrap();
+    let (reason, transfer_to) = ("for the record".to_owned(), None);
+    let close = AccessCommand::DisableUser { user: user("eve"), reason, transfer_to };
+    w.give(person("root"), Command::Access(close)).unwrap();
 }
 
 /// From cluster version 6 on: windows end by rules.
@@ -181,6 +206,7 @@ fn ending(w: &mut World) {
         window: Window { starts_at: w.now, ends_at: w.now + Millis::hours(1) },
         note: String::new(),
         at_end: Some(EndPolicy::Stop),
+        with: BTreeSet::new(),
     };
     w.give(person("ada"), Command::CreateReservation(wish)).unwrap();
     let own = EndingCommand::SetAtEnd { id: res("r5"), at_end };
@@ -282,6 +308,7 @@ fn import(name: &str) -> Command {
         window: Window { starts_at, ends_at: starts_at + Millis::hours(1) },
         note: "from the spreadsheet".to_owned(),
         at_end: None,
+        with: BTreeSet::new(),
     };
     Command::ImportReservations { reservations: vec![line] }
 }

@@ -27,6 +27,7 @@ fn line(
         window: Window { starts_at: at(from), ends_at: at(until) },
         note: String::new(),
         at_end: None,
+        with: Default::default(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reservations: windows, leases, jobs under them, ends.
 
-use super::world::{START, World, bad, gpu, job, person, plain, res, user};
+use super::world::{START, World, bad, gpu, job, node, person, plain, res, user};
+use crate::access::AccessCommand;
 use crate::allocation::AttemptEnd;
 use crate::command::{Command, CreateReservation, Report};
 use crate::health::Severity;
@@ -8,7 +9,7 @@ use crate::job::JobSpec;
 use crate::lease::LeaseHolder;
 use crate::name::ProjectName;
 use crate::rejection::Rejection;
-use crate::reservation::{GpuRequest, ReservationState};
+use crate::reservation::{GpuRequest, ReservationState, SHARED_SINCE, SHARED_WITH_MAX};
 use crate::time::{Millis, Timestamp, Window};
 
 fn state(w: &World, name: &str) -> ReservationState {
@@ -151,6 +152,7 @@ fn windows_that_make_no_sense_name_their_field() {
             window: Window { starts_at, ends_at },
             note: String::new(),
             at_end: None,
+            with: Default::default(),
         };
         match w.give(person("ada"), Command::CreateReservation(wish)) {
             Err(Rejection::InvalidField { field, .. }) => assert_eq!(field, wrong),
@@ -242,4 +244,59 @@ fn a_job_without_a_limit_of_its_own_runs_in_its_owners_reservation() {
     w.start(&a);
     w.pass(Millis::hours(8));
     assert_eq!(w.state_of("a"), "stopping", "with the reservation");
+}
+
+#[test]
+fn a_reservation_is_shared_with_people_who_are_known_while_their_accounts_are_open() {
+    let mut w = World::with(&["titan01"]);
+    let start = w.now;
+    let wish = |name: &str, with: &[&str]| CreateReservation {
+        id: res(name),
+        owner: user("ada"),
+        project: ProjectName::default_project(),
+        gpus: GpuRequest { count: 1, ..GpuRequest::default() },
+        window: Window { starts_at: start, ends_at: start + Millis::hours(1) },
+        note: String::new(),
+        at_end: None,
+        with: with.iter().map(|name| user(name)).collect(),
+    };
+    let shared = |name: &str, with: &[&str]| Command::CreateReservation(wish(name, with));
+    assert_eq!(shared("r", &["bob"]).since_version(), SHARED_SINCE);
+    assert_eq!(shared("r", &[]).since_version(), 1);
+    let import = Command::ImportReservations { reservations: vec![wish("r", &["bob"])] };
+    assert_eq!(import.since_version(), SHARED_SINCE);
+    for with in [&["bob"][..], &["ada"]] {
+        match w.give(person("ada"), shared("r", with)) {
+            Err(Rejection::InvalidField { field, .. }) => assert_eq!(field, "with"),
+            other => panic!("{with:?}: {other:?}"),
+        }
+    }
+    let many: Vec<String> = (0..=SHARED_WITH_MAX).map(|n| format!("user{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert!(w.give(person("root"), shared("r", &many)).is_err());
+    w.give(person("root"), shared("r", &["bob", "eve"])).unwrap();
+    assert!(
+        w.said().iter().any(|said| said.contains("ada, shared with bob, eve")),
+        "{:?}",
+        w.said()
+    );
+    let told = |w: &World| {
+        let desired = w.fsm.desired(&node("titan01"), &[]);
+        let lease = desired.leases[0].users().map(ToString::to_string).collect::<Vec<_>>();
+        (desired.windows[0].with.clone(), lease, desired.windows[0].revision)
+    };
+    let (with, lease, revision) = told(&w);
+    assert_eq!(with, [user("bob"), user("eve")].into());
+    assert_eq!(lease, ["ada", "bob", "eve"]);
+    let close = AccessCommand::DisableUser {
+        user: user("eve"),
+        reason: "left".to_owned(),
+        transfer_to: None,
+    };
+    w.give(person("root"), Command::Access(close)).unwrap();
+    let (with, lease, later) = told(&w);
+    assert_eq!((with, lease), ([user("bob")].into(), vec!["ada".to_owned(), "bob".to_owned()]));
+    assert!(later > revision, "the node hears of it");
+    let refused = w.give(person("root"), shared("r2", &["eve"]));
+    assert!(matches!(refused, Err(Rejection::Denied { .. })), "{refused:?}");
 }

@@ -484,6 +484,7 @@ fn what_was_moved_after_the_backup_is_where_its_newest_order_is() {
             window: Window { starts_at, ends_at: starts_at + Millis::hours(2) },
             note: "camera ready".to_owned(),
             at_end: Some(EndPolicy::Stop),
+            with: Default::default(),
         };
         w.give(person("ada"), Command::CreateReservation(wish)).unwrap();
         let first = r(&w, "r").clone();

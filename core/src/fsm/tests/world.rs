@@ -382,6 +382,7 @@ impl World {
             window: Window { starts_at, ends_at: starts_at + length },
             note: String::new(),
             at_end: None,
+            with: Default::default(),
         };
         self.give(person(who), Command::CreateReservation(wish))
     }

@@ -297,6 +297,7 @@ impl Story {
             window,
             note: String::new(),
             at_end: None,
+            with: Default::default(),
         }))
     }
 
