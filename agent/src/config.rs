@@ -350,7 +350,8 @@ fn images(raw: RawImages, problems: &mut Vec<String>) -> image::Settings {
         }
         registries.insert(name, image::RegistrySettings { insecure, ca_file, mirrors });
     }
-    image::Settings { credentials_file: raw.credentials_file, registries, store_bytes_max }
+    let (credentials_file, pace) = (raw.credentials_file, image::Pace::default());
+    image::Settings { credentials_file, registries, store_bytes_max, pace }
 }
 
 fn cgroup_parent(said: Option<String>, problems: &mut Vec<String>) -> String {

@@ -204,7 +204,8 @@ async fn each(client: &Client, nodes: &[String], ask: Ask) -> Answers {
     let (steps, mut seen) = mpsc::channel(STEPS);
     let (mut waiting, mut tasks) = (nodes.iter().cloned(), JoinSet::new());
     let mut answers = BTreeMap::new();
-    let mut shown = Shown { line: Line::new(), of: nodes.len(), steps: BTreeMap::new() };
+    let (of, left) = (nodes.len(), nodes.len());
+    let mut shown = Shown { line: Line::new(), of, left, steps: BTreeMap::new() };
     loop {
         while tasks.len() < NODES_AT_ONCE_MAX
             && let Some(node) = waiting.next()
@@ -275,6 +276,7 @@ fn failed(client: &Client, status: &Status) -> Failure {
 struct Shown {
     line: Line,
     of: usize,
+    left: usize,
     steps: BTreeMap<String, ImageProgress>,
 }
 
@@ -286,19 +288,20 @@ impl Shown {
 
     fn ended(&mut self, node: &str) {
         self.steps.remove(node);
+        self.left = self.left.saturating_sub(1);
         self.line.clear();
         self.show();
     }
 
     fn show(&mut self) {
         if !self.steps.is_empty() {
-            self.line.show(&progress(&self.steps, self.of));
+            self.line.show(&progress(&self.steps, self.left, self.of));
         }
     }
 }
 
 /// `titan01 pulling 120 MiB of 850 MiB; titan02 waiting`.
-fn progress(steps: &BTreeMap<String, ImageProgress>, of: usize) -> String {
+fn progress(steps: &BTreeMap<String, ImageProgress>, left: usize, of: usize) -> String {
     let each = steps.iter().map(|(node, step)| {
         let share = match step.bytes_total {
             0 => String::new(),
@@ -307,11 +310,7 @@ fn progress(steps: &BTreeMap<String, ImageProgress>, of: usize) -> String {
         format!("{node} {}{share}", step.phase)
     });
     let each = each.collect::<Vec<_>>().join("; ");
-    if of > steps.len() && of > 1 {
-        format!("{} of {of} nodes left: {each}", steps.len())
-    } else {
-        each
-    }
+    if left < of { format!("{left} of {of} nodes left: {each}") } else { each }
 }
 
 #[cfg(test)]
@@ -329,8 +328,8 @@ mod tests {
             ("titan01".to_owned(), step("pulling", 120 << 20, 850 << 20)),
             ("titan02".to_owned(), step("waiting", 0, 0)),
         ]);
-        assert_eq!(progress(&steps, 2), "titan01 pulling 120 MiB of 850 MiB; titan02 waiting");
+        assert_eq!(progress(&steps, 2, 2), "titan01 pulling 120 MiB of 850 MiB; titan02 waiting");
         steps.remove("titan01");
-        assert_eq!(progress(&steps, 2), "1 of 2 nodes left: titan02 waiting");
+        assert_eq!(progress(&steps, 1, 2), "1 of 2 nodes left: titan02 waiting");
     }
 }

@@ -37,6 +37,8 @@ pub enum RegistryError {
     Setup { what: &'static str, path: String, why: String },
     #[error("the pull takes longer than {hours} hours")]
     TooSlow { hours: u64 },
+    #[error("registry {host} sends less than {kib} KiB a second")]
+    Slow { host: String, kib: u64 },
     #[error("nobody waits for the image any more")]
     GivenUp,
 }
@@ -44,7 +46,7 @@ pub enum RegistryError {
 impl RegistryError {
     /// Whether the same request may have another answer soon.
     pub(super) fn is_passing(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::TooMany { .. })
+        matches!(self, Self::Unreachable { .. } | Self::TooMany { .. } | Self::Slow { .. })
     }
 
     /// Whether it is the node's, or its registry's, and not the user's.

@@ -163,7 +163,9 @@ impl Downloads {
                 Err(ImageError::Registry(error)) if error.is_passing() => error,
                 Err(error) => return Err(error),
             };
-            failed = if writer.bytes > before { 1 } else { failed + 1 };
+            // Drops are no progress.
+            let went_on = writer.bytes > before && !matches!(error, RegistryError::Slow { .. });
+            failed = if went_on { 1 } else { failed + 1 };
             if failed >= TRIES_MAX {
                 return Err(error.into());
             }
@@ -188,7 +190,11 @@ impl Downloads {
                 return Ok(());
             }
         }
-        self.take(&mut answer, blob, writer, progress).await
+        let taken = self.take(&mut answer, blob, writer, progress).await;
+        if let Err(ImageError::Registry(RegistryError::Slow { .. })) = &taken {
+            remote.was_slow(&answer);
+        }
+        taken
     }
 
     async fn take(

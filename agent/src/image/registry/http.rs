@@ -6,7 +6,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::{ACCEPT, AUTHORIZATION, HOST, LOCATION, RANGE, USER_AGENT};
 use http::uri::{Authority, Scheme};
@@ -24,7 +24,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::super::decode::as_u64;
 use super::error::RegistryError;
+use super::settings::Pace;
 
 /// From the name to a finished TLS handshake.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
@@ -46,6 +48,7 @@ pub(super) struct Site {
     pub(super) host: String,
     /// Without TLS.
     pub(super) plain: bool,
+    pace: Pace,
     tls: TlsConnector,
 }
 
@@ -61,6 +64,7 @@ impl Site {
         host: &str,
         plain: bool,
         ca_file: Option<&Path>,
+        pace: Pace,
     ) -> Result<Self, RegistryError> {
         let mut roots = RootCertStore::empty();
         if let Some(system) = SYSTEM_ROOTS.iter().map(Path::new).find(|path| path.exists()) {
@@ -77,12 +81,13 @@ impl Site {
             })?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        Ok(Self { host: host.to_owned(), plain, tls: TlsConnector::from(Arc::new(config)) })
+        let tls = TlsConnector::from(Arc::new(config));
+        Ok(Self { host: host.to_owned(), plain, pace, tls })
     }
 
     /// Another host with the same trust.
     pub(super) fn beside(&self, host: String, plain: bool) -> Self {
-        Self { host, plain, tls: self.tls.clone() }
+        Self { host, plain, ..self.clone() }
     }
 
     fn uri(&self, path: &str) -> Result<Uri, RegistryError> {
@@ -131,7 +136,13 @@ pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     host: String,
+    /// Which of the places that were asked it is; theirs to set.
+    pub(super) place: usize,
     body: Incoming,
+    pace: Pace,
+    /// How long parts were waited for, and their bytes, since the pace was looked at.
+    waited: Duration,
+    came: u64,
     /// The connection lives as long as its answer is read.
     _sender: SendRequest<Empty<Bytes>>,
     _connection: AbortOnDropHandle<()>,
@@ -141,14 +152,31 @@ impl Answer {
     /// The next part; `None` at the end.
     pub(super) async fn part(&mut self) -> Result<Option<Bytes>, RegistryError> {
         loop {
+            let began = Instant::now();
             let next = timeout(SILENCE_MAX, self.body.frame()).await;
+            self.waited += began.elapsed();
             let next = next.map_err(|_| self.unreachable("it fell silent in the middle"))?;
             let Some(frame) = next else { return Ok(None) };
             let frame = frame.map_err(|error| self.unreachable(&error.to_string()))?;
             if let Ok(data) = frame.into_data() {
+                self.came += as_u64(data.len());
+                self.keeps_pace()?;
                 return Ok(Some(data));
             }
         }
+    }
+
+    /// Drops as good as silence hold a pull up for hours. Only what the other side takes counts, not our disk.
+    fn keeps_pace(&mut self) -> Result<(), RegistryError> {
+        if self.waited < self.pace.over {
+            return Ok(());
+        }
+        let came = std::mem::take(&mut self.came);
+        self.waited = Duration::ZERO;
+        if came >= self.pace.bytes_min {
+            return Ok(());
+        }
+        Err(RegistryError::Slow { host: self.host.clone(), kib: self.pace.kib_per_second() })
     }
 
     /// The whole body, if it is short.
@@ -230,7 +258,11 @@ async fn one(site: &Site, uri: &Uri, ask: &Ask<'_>) -> Result<Answer, RegistryEr
         status: head.status,
         headers: head.headers,
         host,
+        place: 0,
         body,
+        pace: site.pace,
+        waited: Duration::ZERO,
+        came: 0,
         _sender: sender,
         _connection: connection,
     })

@@ -18,4 +18,4 @@ mod remote;
 mod settings;
 
 pub use error::RegistryError;
-pub use settings::{RegistrySettings, Settings};
+pub use settings::{Pace, RegistrySettings, Settings};

@@ -4,7 +4,7 @@
 //! A place that fails is passed over for the next one; when all have failed and the failure may pass, all are asked again
 //! after a pause. The registry's own word is the one that is told.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use fleet_core::image::RegistryRef;
@@ -41,6 +41,8 @@ pub(super) enum Patience {
 struct Place {
     site: Site,
     credentials: Option<Credentials>,
+    /// It sent too slowly: the others are asked first.
+    slow: Cell<bool>,
     /// What was accepted last: a header of its own for each place.
     authorization: RefCell<Option<String>>,
 }
@@ -55,10 +57,16 @@ impl Remote {
     pub(super) fn new(name: &RegistryRef, settings: &Settings) -> Result<Self, RegistryError> {
         let mut places = Vec::new();
         for (registry, how) in settings.places(&name.registry) {
-            let site = Site::new(host_of(&registry), how.insecure, how.ca_file.as_deref())?;
+            let site =
+                Site::new(host_of(&registry), how.insecure, how.ca_file.as_deref(), settings.pace)?;
             let file = settings.credentials_file.as_deref();
             let credentials = file.map(|file| find(file, &registry)).transpose()?.flatten();
-            places.push(Place { site, credentials, authorization: RefCell::default() });
+            places.push(Place {
+                site,
+                credentials,
+                slow: Cell::default(),
+                authorization: RefCell::default(),
+            });
         }
         Ok(Self { name: name.clone(), places })
     }
@@ -96,6 +104,13 @@ impl Remote {
         bytes_max: u64,
     ) -> Result<Vec<u8>, RegistryError> {
         self.document(&self.path("blobs", digest), bytes_max, Patience::Usual).await
+    }
+
+    /// The place where this answer came from is asked last from now on.
+    pub(super) fn was_slow(&self, answer: &Answer) {
+        if let Some(place) = self.places.get(answer.place) {
+            place.slow.set(true);
+        }
     }
 
     /// A blob from this byte on. The caller reads, resumes and verifies; each call is one try at each place.
@@ -145,9 +160,14 @@ impl Remote {
         from: u64,
     ) -> Result<Answer, RegistryError> {
         let mut last = None;
-        for place in &self.places {
+        let mut order: Vec<(usize, &Place)> = self.places.iter().enumerate().collect();
+        order.sort_by_key(|(_, place)| place.slow.get());
+        for (number, place) in order {
             match self.ask_place(place, method, path, from).await {
-                Ok(answer) => return Ok(answer),
+                Ok(mut answer) => {
+                    answer.place = number;
+                    return Ok(answer);
+                }
                 Err(error) => {
                     debug!(%error, host = place.site.host, "registry");
                     last = Some(error);

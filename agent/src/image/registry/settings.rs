@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use fleet_core::image::DEFAULT_REGISTRY;
 
@@ -17,6 +18,30 @@ pub struct Settings {
     pub registries: BTreeMap<String, RegistrySettings>,
     /// Bytes that all images together may have; `None` is half of the disk.
     pub store_bytes_max: Option<u64>,
+    pub pace: Pace,
+}
+
+/// The slowest that bytes may come before it counts as a connection that broke.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Waited for, all pauses of a connection together.
+    pub over: Duration,
+    /// Bytes that must have come meanwhile.
+    pub bytes_min: u64,
+}
+
+impl Default for Pace {
+    /// 10 KiB a second over a minute: slower, no image of a gigabyte comes within a day.
+    fn default() -> Self {
+        Self { over: Duration::from_secs(60), bytes_min: 60 * 10 * 1024 }
+    }
+}
+
+impl Pace {
+    pub(super) fn kib_per_second(self) -> u64 {
+        let millis = u64::try_from(self.over.as_millis()).unwrap_or(u64::MAX).max(1);
+        self.bytes_min.saturating_mul(1000) / millis / 1024
+    }
 }
 
 /// What is special about one registry.

@@ -42,7 +42,7 @@ pub struct Removed {
 
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
-    #[error("there is no image {0:?} here")]
+    #[error("there is no image {0:?} on this node")]
     Unknown(String),
     #[error("{wanted:?} may be any of {}", digests.join(", "))]
     Ambiguous { wanted: String, digests: Vec<String> },

@@ -8,12 +8,13 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use fleet_core::image::RegistryRef;
 
 use super::super::error::ImageError;
 use super::super::limits::Limits;
-use super::super::registry::{RegistryError, RegistrySettings, Settings};
+use super::super::registry::{Pace, RegistryError, RegistrySettings, Settings};
 use super::super::store::{Image, ImageStore};
 use super::archives::*;
 use crate::user::tests::test_as_user;
@@ -327,6 +328,75 @@ async fn mirrors_are_asked_first_and_what_was_pulled_outlives_all_of_them() {
     assert!(note.contains("127.0.0.1:1 does not answer") && note.contains(" ago: "), "{note}");
     assert_eq!(text_of(&image), "whole");
     drop(held);
+}
+
+/// Serves like `held`, but of each layer that is asked for only the first bytes, and then drops; `drips` says how often.
+fn dripping(held: Held, layer: &[u8], mut drips: usize) -> Fake {
+    let path = format!("/blobs/sha256:{}", sha(layer));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let name = listener.local_addr().unwrap().to_string();
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let request = read_request(&stream);
+            let whole = held.answer(&request);
+            seen.lock().unwrap().push(request.0.clone());
+            if !request.0.contains(&path) || drips == 0 {
+                drop(stream.write_all(&whole));
+                continue;
+            }
+            drips -= 1;
+            let head = whole.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+            let mut sent = stream.write_all(&whole[..head + 10]);
+            // Until it is let go of.
+            for byte in whole[head + 10..].chunks(1) {
+                if sent.is_err() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(50));
+                sent = stream.write_all(byte);
+            }
+        }
+    });
+    Fake { name, asked }
+}
+
+impl Fake {
+    fn layers_asked(&self, layer: &[u8]) -> usize {
+        let digest = sha(layer);
+        self.asked().iter().filter(|line| line.contains(&digest)).count()
+    }
+}
+
+#[tokio::test]
+async fn drops_are_a_broken_connection_and_no_progress() {
+    // At a byte each 50 ms it would take more than an hour. Whatever is not dripped begins with more than the pace asks
+    // for, however busy this machine is.
+    let layer = layer(&"long ".repeat(20_000));
+    let pace = Pace { over: Duration::from_millis(400), bytes_min: 150 };
+    let held = || Held::new(std::slice::from_ref(&layer));
+    let fake = dripping(held(), &layer, 2);
+    let mut setup = Setup::with(&[&fake.name]);
+    setup.settings.pace = pace;
+    let image = setup.pull(&format!("{}/x:v1", fake.name)).await.unwrap();
+    assert_eq!((image.layers.len(), fake.layers_asked(&layer)), (1, 3));
+    // One that never does better is given up, though each try brought something.
+    let fake = dripping(held(), &layer, usize::MAX);
+    let mut setup = Setup::with(&[&fake.name]);
+    setup.settings.pace = pace;
+    let error = setup.pull(&format!("{}/x:v1", fake.name)).await.unwrap_err();
+    let slow = matches!(error, ImageError::Registry(RegistryError::Slow { .. }));
+    assert!(slow && fake.layers_asked(&layer) == 5, "{error}: {:?}", fake.asked());
+    // Where there is another place it is asked first from then on.
+    let mirror = dripping(held(), &layer, usize::MAX);
+    let fake = dripping(held(), &layer, 0);
+    let mut setup = Setup::with(&[&fake.name, &mirror.name]);
+    setup.settings.pace = pace;
+    let of_fake = setup.settings.registries.get_mut(&fake.name).unwrap();
+    of_fake.mirrors = vec![mirror.name.clone()];
+    setup.pull(&format!("{}/x:v1", fake.name)).await.unwrap();
+    assert_eq!((mirror.layers_asked(&layer), fake.layers_asked(&layer)), (1, 1));
 }
 
 #[tokio::test]
