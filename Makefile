@@ -47,6 +47,14 @@ SEED ?= 1
 soak: deps build ## Kill, stop and cut off controllers under load, again and again (CYCLES=200 SEED=1)
 	SOAK_CYCLES=$(CYCLES) SOAK_SEED=$(SEED) $(CARGO) test --workspace --test it --quiet -- soak:: --nocapture
 
+# The commit to upgrade from; without one, that before the newest cluster version.
+PREVIOUS ?=
+.PHONY: upgrade-test
+upgrade-test: deps build ## From the previous version to this one, under load and under a job (PREVIOUS=COMMIT)
+	@packaging/build-previous.sh $(PREVIOUS)
+	FLEET_PREVIOUS=$(CURDIR)/target/previous/debug $(CARGO) test --workspace --test it --quiet -- \
+	    upgrade:: --nocapture
+
 .PHONY: bench-peers
 bench-peers: ## Install what `make bench` compares with, from Debian's packages
 	@packaging/install-bench-peers.sh

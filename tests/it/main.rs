@@ -42,4 +42,5 @@ mod rotation;
 mod shut_out;
 mod soak;
 mod strangers;
+mod upgrade;
 mod vouching;

@@ -193,7 +193,7 @@ fn three_behind_gates(lab: &Lab, network: &Network) -> Result<()> {
 }
 
 /// Each change that was acknowledged is in the audit log, once, and none is twice.
-fn everything_acknowledged_is_recorded(lab: &Lab, noted: &[Noted]) -> Result<()> {
+pub(crate) fn everything_acknowledged_is_recorded(lab: &Lab, noted: &[Noted]) -> Result<()> {
     let lines = chain_of(lab, &lab.leader()?)?;
     let mut recorded: BTreeMap<String, u32> = BTreeMap::new();
     for line in &lines {

@@ -72,13 +72,25 @@ impl Cluster {
     pub fn start_with(
         state: &Path,
         lab: &Path,
+        pace: (u16, u64),
+        nodes: u16,
+        gpus: &str,
+    ) -> Result<Self> {
+        Self::start_from(&programs::folder()?, state, lab, pace, nodes, gpus)
+    }
+
+    /// The same with the programs of this folder.
+    pub(crate) fn start_from(
+        programs: &Path,
+        state: &Path,
+        lab: &Path,
         (controllers, election_ms): (u16, u64),
         nodes: u16,
         gpus: &str,
     ) -> Result<Self> {
         let (controllers, timeout) = (controllers.to_string(), election_ms.to_string());
         let options = ["--controllers", &controllers, "--election-timeout", &timeout];
-        let fleet = programs::built("fleet")?;
+        let fleet = programs.join("fleet");
         let folder = state.parent().context("the state folder has no parent")?;
         let log = folder.join("dev.log");
         // Ctrl-C is for us: we stop it in order. And should we be killed, it is told to stop by the kernel.

@@ -11,10 +11,13 @@ use anyhow::{Context as _, Result};
 use crate::cluster::Cluster;
 use crate::leftovers::Belongings;
 use crate::logs::{self, Expected};
+use crate::programs;
 use crate::steps::Steps;
 
 /// How long controllers of a test wait for a silent leader: longer than a busy machine lets one wait.
-const ELECTION_MS: u64 = 2_000;
+pub const ELECTION_MS: u64 = 2_000;
+/// Where a lab has programs of its own.
+const PROGRAMS: &str = "programs";
 
 /// A cluster and its folder. Derefs to the cluster. A test ends it by [`Lab::conclude`].
 #[derive(Debug)]
@@ -47,6 +50,25 @@ impl Lab {
     /// One controller, in a folder below the test's own.
     pub fn start_below(nodes: u16, gpus: &str, below: &str) -> Result<Option<Self>> {
         Self::start_in(below, |state, lab| Cluster::start(state, lab, nodes, gpus))
+    }
+
+    /// The same with the programs of another build, in a folder of this lab: [`Lab::exchange_programs`] puts others there.
+    pub fn start_of(
+        build: &Path,
+        pace: (u16, u64),
+        nodes: u16,
+        gpus: &str,
+    ) -> Result<Option<Self>> {
+        Self::start_in("", |state, lab| {
+            let programs = state.with_file_name(PROGRAMS);
+            programs::exchange(build, &programs)?;
+            Cluster::start_from(&programs, state, lab, pace, nodes, gpus)
+        })
+    }
+
+    /// What is started from now on are the programs of this build.
+    pub fn exchange_programs(&self, build: &Path) -> Result<()> {
+        programs::exchange(build, &self.folder().join(PROGRAMS))
     }
 
     fn start_in(

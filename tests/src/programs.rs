@@ -1,7 +1,8 @@
-//! Finds the programs under test: those that were built beside the running test or demo.
+//! Finds the programs under test: those that were built beside the running test or demo, or in another build.
 
 use std::env;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -21,7 +22,7 @@ pub fn built(name: &str) -> Result<PathBuf> {
 }
 
 /// The folder with all of them: that of the running program, or for a test the one above `deps`.
-fn folder() -> Result<PathBuf> {
+pub fn folder() -> Result<PathBuf> {
     let own = env::current_exe().context("find the running program")?;
     let mut best: Vec<&str> = NEEDED.to_vec();
     for folder in own.ancestors().skip(1).take(2) {
@@ -39,4 +40,15 @@ fn folder() -> Result<PathBuf> {
         best.join(", "),
         own.display()
     )
+}
+
+/// Puts the programs of a build in the place of those in a folder, as a package does: what runs goes on with the old file.
+pub fn exchange(build: &Path, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    for name in NEEDED {
+        let (from, new) = (build.join(name), folder.join(format!("{name}.new")));
+        fs::copy(&from, &new).with_context(|| format!("copy {}", from.display()))?;
+        fs::rename(&new, folder.join(name))?;
+    }
+    Ok(())
 }
