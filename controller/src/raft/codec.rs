@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleet_core::Envelope;
 use openraft::vote::RaftLeaderId;
 use openraft::{BasicNode, EntryPayload};
 use serde::{Deserialize, Serialize};
 
+use super::logged::Logged;
 use super::types::{Entry, LogId, Membership, Payload, StoredMembership, Vote};
 
 /// Position of an entry: who proposed it, in which term, at which index.
@@ -56,7 +56,7 @@ pub(crate) type AnyPayload = serde::de::IgnoredAny;
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StoredPayload {
     Blank,
-    Command(Box<Envelope>),
+    Command(Logged),
     Membership(StoredConfig),
 }
 
@@ -158,7 +158,7 @@ impl StoredMembershipAt {
 pub(crate) fn encode_entry(entry: &Entry) -> Result<Vec<u8>, serde_json::Error> {
     let payload = match &entry.payload {
         EntryPayload::Blank => StoredPayload::Blank,
-        EntryPayload::Normal(envelope) => StoredPayload::Command(Box::new(envelope.clone())),
+        EntryPayload::Normal(command) => StoredPayload::Command(command.clone()),
         EntryPayload::Membership(membership) => {
             StoredPayload::Membership(StoredConfig::from(membership))
         }
@@ -181,7 +181,7 @@ pub(crate) fn decode_entry(line: &[u8]) -> Result<Entry, String> {
     };
     let payload: Payload = match payload {
         StoredPayload::Blank => EntryPayload::Blank,
-        StoredPayload::Command(envelope) => EntryPayload::Normal(*envelope),
+        StoredPayload::Command(command) => EntryPayload::Normal(command),
         StoredPayload::Membership(config) => EntryPayload::Membership(config.to_membership()?),
     };
     Ok(Entry { log_id: log_id.into(), payload })

@@ -18,6 +18,7 @@ use super::divergence::{self, OwnCheck};
 use super::fatal::{Fatal, FatalHook};
 use super::heard::Heard;
 use super::log_store::LogStore;
+use super::logged::Logged;
 use super::measures::{self, LogMeasures, ProposalMeasures};
 use super::service::{PeerCheck, RaftService};
 use super::space::{self, FREE_BYTES_MIN};
@@ -238,9 +239,9 @@ impl RaftHandle {
     }
 
     async fn offer(&self, envelope: Envelope, timeout: Duration) -> Result<Applied, ProposeError> {
-        let bytes = serde_json::to_vec(&envelope)
-            .map_err(|e| ProposeError::Fatal(format!("the command cannot be encoded: {e}")))?
-            .len();
+        let logged = Logged::new(envelope)
+            .map_err(|e| ProposeError::Fatal(format!("the command cannot be encoded: {e}")))?;
+        let (envelope, bytes) = (logged.envelope(), logged.bytes());
         if bytes > ENTRY_BYTES_MAX {
             return Err(ProposeError::TooLarge { bytes });
         }
@@ -256,7 +257,7 @@ impl RaftHandle {
         let deadline = tokio::time::Instant::now() + timeout;
         let leader_by = deadline.min(tokio::time::Instant::now() + LEADERLESS_MAX);
         loop {
-            let writing = self.raft.client_write(envelope.clone());
+            let writing = self.raft.client_write(logged.clone());
             let Ok(written) = tokio::time::timeout_at(deadline, writing).await else {
                 return Err(ProposeError::OutcomeUnknown);
             };

@@ -25,6 +25,7 @@ mod handle;
 mod heard;
 mod journal;
 mod log_store;
+mod logged;
 mod measures;
 mod members;
 mod network;

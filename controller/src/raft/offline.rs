@@ -147,8 +147,10 @@ pub fn read_out(dir: &Path, cluster: &str, node: u64) -> Result<ReadOut, StartEr
         match entry.payload {
             EntryPayload::Blank => {}
             EntryPayload::Membership(new) => membership = new,
-            EntryPayload::Normal(envelope) => {
-                newer.extend(fsm.apply(*index, &envelope).audit.filter(|r| r.body.seq > stored));
+            EntryPayload::Normal(command) => {
+                newer.extend(
+                    fsm.apply(*index, command.envelope()).audit.filter(|r| r.body.seq > stored),
+                );
             }
         }
         at = Some(*id);

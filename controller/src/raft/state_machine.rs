@@ -231,9 +231,10 @@ impl StateMachine {
                 self.membership = StoredMembership::new(Some(entry.log_id), membership);
                 (None, None)
             }
-            EntryPayload::Normal(envelope) => {
+            EntryPayload::Normal(command) => {
+                let envelope = command.envelope();
                 self.refuse_newer_version(&envelope.command)?;
-                let outcome = self.view.write(|fsm| (self.apply.0)(fsm, index, &envelope));
+                let outcome = self.view.write(|fsm| (self.apply.0)(fsm, index, envelope));
                 // Not what is replayed or was proposed elsewhere: each is counted once in the fleet.
                 if responder.is_some() {
                     self.view.evictions.count(&outcome.events);

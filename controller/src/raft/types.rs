@@ -1,13 +1,15 @@
 //! The types openraft is instantiated with. Nothing outside this folder names openraft.
 
-use fleet_core::{Envelope, Rejection, Reply};
+use fleet_core::{Rejection, Reply};
 use openraft::{BasicNode, EntryPayload};
 use serde::{Deserialize, Serialize};
+
+use super::logged::Logged;
 
 openraft::declare_raft_types!(
     /// fleet's instance of openraft.
     pub(crate) TypeConfig:
-        D = Envelope,
+        D = Logged,
         R = Answer,
         NodeId = u64,
         Node = BasicNode,
@@ -16,7 +18,7 @@ openraft::declare_raft_types!(
 pub(crate) type LogId = openraft::alias::LogIdOf<TypeConfig>;
 pub(crate) type Vote = openraft::alias::VoteOf<TypeConfig>;
 pub(crate) type Entry = openraft::alias::EntryOf<TypeConfig>;
-pub(crate) type Payload = EntryPayload<Envelope, u64, BasicNode>;
+pub(crate) type Payload = EntryPayload<Logged, u64, BasicNode>;
 pub(crate) type Membership = openraft::Membership<u64, BasicNode>;
 pub(crate) type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
 pub(crate) type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;

@@ -20,7 +20,7 @@ fn store(disk: &SimDisk, fatal: FatalHook) -> LogStore {
 
 fn entry(index: u64) -> Entry {
     let log_id = StoredLogId { term: 1, node: 1, index }.into();
-    Entry { log_id, payload: openraft::EntryPayload::Normal(command(index)) }
+    Entry { log_id, payload: openraft::EntryPayload::Normal(logged(command(index))) }
 }
 
 async fn append(store: &mut LogStore, index: u64) -> std::io::Result<()> {

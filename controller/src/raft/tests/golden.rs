@@ -42,8 +42,8 @@ fn entries() -> Vec<Entry> {
     let payloads = [
         openraft::EntryPayload::Membership(membership()),
         openraft::EntryPayload::Blank,
-        openraft::EntryPayload::Normal(command(7)),
-        openraft::EntryPayload::Normal(note(8)),
+        openraft::EntryPayload::Normal(logged(command(7))),
+        openraft::EntryPayload::Normal(logged(note(8))),
     ];
     let entry = |(index, payload)| Entry { log_id: id(index).into(), payload };
     (0..).zip(payloads).map(entry).collect()

@@ -10,6 +10,7 @@ use fleet_core::command::{ENVELOPE_VERSION, RefusedRequests};
 use fleet_core::id::ClusterId;
 use fleet_core::{Actor, Command, Envelope, Timestamp};
 
+use super::logged::Logged;
 use super::start::start_with;
 use super::{FatalHook, PlaintextConnector, RaftConfig, RaftHandle, StartError};
 
@@ -71,6 +72,11 @@ pub(super) async fn single_small(dir: &Path, create: bool) -> Result<RaftHandle,
     start_with(config(dir, create), 20, 5, 4_096).await
 }
 
+/// As it stands in the log.
+pub(super) fn logged(envelope: Envelope) -> Logged {
+    Logged::new(envelope).unwrap()
+}
+
 pub(super) fn envelope(at: u64, command: Command) -> Envelope {
     Envelope {
         v: ENVELOPE_VERSION,
@@ -88,7 +94,7 @@ pub(super) fn command(n: u64) -> Envelope {
 }
 
 /// A command that leaves a record with `n` in it, whatever came before.
-pub(super) fn note(n: u64) -> Envelope {
+pub(in crate::raft) fn note(n: u64) -> Envelope {
     let refused = RefusedRequests {
         principal: format!("user:u{n}"),
         action: "submit_job".to_owned(),

@@ -83,8 +83,8 @@ impl Model {
                 self.membership = Some(membership.into());
                 None
             }
-            EntryPayload::Normal(envelope) => {
-                let record = self.fsm.apply(entry.log_id.index, envelope).audit?;
+            EntryPayload::Normal(command) => {
+                let record = self.fsm.apply(entry.log_id.index, command.envelope()).audit?;
                 self.audit.push(record.line.clone());
                 Some(record)
             }
@@ -180,9 +180,14 @@ impl Stores {
         }
         let next = self.model.last.map_or(0, |last| last + 1);
         let payloads = match n % 5 {
-            1 => vec![EntryPayload::Membership(membership(n)), EntryPayload::Normal(note(n))],
+            1 => {
+                vec![EntryPayload::Membership(membership(n)), EntryPayload::Normal(logged(note(n)))]
+            }
             3 => vec![EntryPayload::Blank],
-            _ => vec![EntryPayload::Normal(note(2 * n)), EntryPayload::Normal(note(2 * n + 1))],
+            _ => vec![
+                EntryPayload::Normal(logged(note(2 * n))),
+                EntryPayload::Normal(logged(note(2 * n + 1))),
+            ],
         };
         let entries: Vec<Entry> = (next..)
             .zip(payloads)
