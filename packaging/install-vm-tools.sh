@@ -2,7 +2,7 @@
 # Installs what booted machines need of this machine (tests/vm), and nothing that is there already. qemu is not among
 # it: the tests unpack it into target/vm.
 #
-# Called by `make vm`. Needs root for apt-get only.
+# Called by `make test` and `make vm`. Needs root for apt-get only.
 set -eu
 
 wanted="mmdebstrap:mmdebstrap mke2fs:e2fsprogs ssh:openssh-client dh:debhelper dpkg-buildpackage:dpkg-dev"

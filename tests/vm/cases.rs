@@ -19,7 +19,7 @@ pub(crate) struct Case {
 
 pub(crate) const CASES: &[Case] = &[Case {
     name: "smoke",
-    about: "Debian 12: from the packages to a job, an agent that goes away under it, no trace in the end",
+    about: "Debian 12: from the packages to a job, people held to reservations, an agent that goes away under a job, no trace in the end",
     debian: Debian::BOOKWORM,
     run: smoke::run,
 }];

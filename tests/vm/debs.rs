@@ -17,7 +17,7 @@ const READY: &str = "VM_DEBS";
 pub(crate) const HIGHER: &str = "+next1";
 const BUILD_LIMIT: Duration = Duration::from_secs(600);
 /// Packages that a fleet consists of.
-pub(crate) const PACKAGES: [&str; 3] = ["fleet", "fleet-agent", "fleet-controller"];
+const PACKAGES: [&str; 3] = ["fleet", "fleet-agent", "fleet-controller"];
 
 /// Puts the packages into `folder`.
 pub(crate) fn provide(folder: &Path) -> Result<()> {
