@@ -106,8 +106,11 @@ fn who_has_no_reservation_is_kept_out() -> Result<()> {
     let mut steps = Steps::default();
     let Some(login) = Login::new(&lab)? else { return lab.conclude(steps) };
     steps.step("a fresh node only observes", || {
-        let node = lab.json(&["node", "show", NODE])?;
-        ensure!(node["enforce"] == "off" && node["enforced"] == "off", "{node}");
+        // It is ready a moment before its gate has said how it is.
+        wait::until("the node says that it only observes", SOON, POLL_COMMAND, || {
+            let node = lab.json(&["node", "show", NODE])?;
+            Ok((node["enforce"] == "off" && node["enforced"] == "off").then_some(()))
+        })?;
         ensure!(login.all(STRANGER)? == [LetThrough; 4]);
         ensure!(gate(&lab, "show")?.ok()?.starts_with("off"));
         Ok(())
