@@ -197,7 +197,11 @@ fn purge(machine: &Machine, page: &Page) -> Result<()> {
         ("processes", "ps -eo args | grep -i '[f]leet'; true"),
         ("mounts", "grep -i fleet /proc/self/mountinfo; true"),
         ("units", "systemctl list-units --all --no-legend '*fleet*'; true"),
-        ("in what systemd notes", "find /var/lib/systemd /etc/systemd -name '*fleet*'; true"),
+        // The guests' network is called so, and not ours.
+        (
+            "in what systemd notes",
+            "find /var/lib/systemd /etc/systemd -name '*fleet*' ! -name '*.network'; true",
+        ),
     ] {
         let left = machine.ok(line)?;
         ensure!(left.is_empty(), "{what}: {left}");
