@@ -18,6 +18,8 @@ use crate::time::{Millis, Timestamp, Window};
 pub const AHEAD_SINCE: u32 = 3;
 /// Cluster version from which on a window that moved after a backup comes back with its note and its rule for the end.
 pub const MOVED_WHOLE_SINCE: u32 = 7;
+/// Cluster version from which on a restored state learns from agents whom a window is shared with.
+pub const SHARED_SAID_SINCE: u32 = 9;
 /// Windows that begin within this time are in their agents' hands.
 pub const HAND_OUT_AHEAD: Millis = Millis::days(7);
 /// Most windows in one agent's hands; those that begin first come first. One that begins is handed out in any
@@ -95,6 +97,9 @@ pub struct WindowReport {
     pub closed_at: Option<Timestamp>,
     /// It was made on the node.
     pub granted: Option<NodeGrant>,
+    /// Who else may use its GPUs, by the order it has. Counts from [`SHARED_SAID_SINCE`] on.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub with: BTreeSet<UserName>,
 }
 
 /// Cluster version from which on nodes can be told to hold people to their reservations.

@@ -166,6 +166,7 @@ impl Held {
             opened_at: self.opened_at,
             closed_at: self.closed_at,
             granted: self.granted.clone(),
+            with: self.with.clone(),
         }
     }
 }

@@ -541,6 +541,7 @@ mod tests {
             opened_at: None,
             closed_at: None,
             granted: None,
+            with: Default::default(),
         };
         for (refused, again) in [(true, true), (false, false)] {
             outbox.window(window.clone());

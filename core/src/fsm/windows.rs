@@ -12,14 +12,16 @@ use crate::event::Event;
 use crate::gpu::GPUS_PER_NODE_MAX;
 use crate::id::{AllocationId, ReservationId};
 use crate::lease::Epoch;
-use crate::name::{NodeName, ProjectName};
+use crate::name::{NodeName, ProjectName, UserName};
 use crate::node::{Liveness, Node};
 use crate::rejection::Rejection;
-use crate::reservation::{GpuRequest, RESERVATION_LENGTH_MAX, Reservation, ReservationState};
+use crate::reservation::{
+    GpuRequest, RESERVATION_LENGTH_MAX, Reservation, ReservationState, SHARED_WITH_MAX,
+};
 use crate::time::{Timestamp, Window};
 use crate::window::{
     AHEAD_SINCE, DesiredWindow, EnforcementSwitch, HAND_OUT_AHEAD, HandedOut, MOVED_WHOLE_SINCE,
-    WINDOWS_PER_NODE_MAX, WindowReport, Withdrawal,
+    SHARED_SAID_SINCE, WINDOWS_PER_NODE_MAX, WindowReport, Withdrawal,
 };
 
 impl Fsm {
@@ -282,9 +284,13 @@ impl Fsm {
             self.revise(turn, id, None);
             return;
         }
+        let with = self.shared_as_said(report);
         let Some(mut r) = self.reservations.get_mut(id) else { return };
         let changed = r.window.ends_at != ends_at;
         r.window.ends_at = ends_at;
+        if let Some(with) = with {
+            r.with = with;
+        }
         if let Some(given) = &mut r.handed_out {
             given.revision = report.revision;
         }
@@ -364,7 +370,7 @@ impl Fsm {
         // Somebody else was promised the GPUs from its very beginning: the agent is told to let go.
         let no_room = !over && free_until <= rest.starts_at;
         let (lease, epoch) = turn.next_lease();
-        let reservation = Reservation {
+        let mut reservation = Reservation {
             node: node.clone(),
             gpus: report.gpus.clone(),
             window: Window { starts_at: from, ends_at: free_until.max(from) },
@@ -384,6 +390,9 @@ impl Fsm {
             usage: Usage::default(),
             ..self.as_first_reserved(node, report)
         };
+        if let Some(with) = self.shared_as_said(report) {
+            reservation.with = with;
+        }
         self.reservations.insert(reservation);
         self.note_own_doing(turn, node, report);
         if over || no_room {
@@ -393,6 +402,14 @@ impl Fsm {
         } else if from <= self.now {
             self.start_reservation(turn, &id);
         }
+    }
+
+    /// Whom its node was told the window is shared with, but for closed accounts; nothing while a member may not
+    /// know the word.
+    fn shared_as_said(&self, report: &WindowReport) -> Option<BTreeSet<UserName>> {
+        let enabled = |user: &&UserName| self.check_enabled(user).is_ok();
+        (self.cluster_version >= SHARED_SAID_SINCE)
+            .then(|| report.with.iter().filter(enabled).cloned().collect())
     }
 
     /// What was asked for, of a window to be adopted: as this state knows it, else as far as its node does.
@@ -484,6 +501,9 @@ pub(super) fn check_window_report(report: &WindowReport) -> Result<(), Rejection
     let Window { starts_at, ends_at } = report.window;
     if ends_at > Timestamp::MAX_ACCEPTED || ends_at.since(starts_at) > RESERVATION_LENGTH_MAX {
         return Err(Rejection::field("window.ends_at", "too late, or too long"));
+    }
+    if report.with.len() > SHARED_WITH_MAX {
+        return Err(Rejection::field("window.with", format!("at most {SHARED_WITH_MAX} users")));
     }
     match &report.granted {
         None => Ok(()),

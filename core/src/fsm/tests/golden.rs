@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use super::windows::grant;
 use super::world::{World, bad, job, node, person, plain, res, sticky, training};
 use crate::access::{AccessCommand, Holder, Login, Vouching};
 use crate::actor::Actor;
@@ -26,7 +27,7 @@ use crate::name::ProjectName;
 use crate::node::{Liveness, MachineIdentity};
 use crate::reservation::GpuRequest;
 use crate::time::{Millis, Window};
-use crate::window::{AHEAD_SINCE, ENFORCE_SINCE, Enforcement, EnforcementSwitch};
+use crate::window::{AHEAD_SINCE, ENFORCE_SINCE, Enforcement, EnforcementSwitch, WindowReport};
 
 const LOG: &str = include_str!("../../../testdata/log-v1.jsonl");
 const SNAPSHOT: &str = include_str!("../../../testdata/snapshot-v1.json");
@@ -152,7 +153,17 @@ fn history() -> World {
     ending(&mut w);
     images(&mut w);
     sharing(&mut w);
+    shared_said(&mut w);
     w
+}
+
+/// From cluster version 9 on: a node's word says whom a window is shared with.
+fn shared_said(w: &mut World) {
+    let version = crate::window::SHARED_SAID_SINCE;
+    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
+    let with = [super::world::user("bob")].into();
+    let report = WindowReport { with, ..grant("r9", Millis::hours(300), Millis::hours(1)) };
+    w.report("titan01", Report::Window(Box::new(report))).unwrap();
 }
 
 /// From cluster version 7 on: images come from registries.

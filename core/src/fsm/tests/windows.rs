@@ -1,6 +1,7 @@
 //! Windows in agents' hands: handed out ahead, changed only with their word, settled by what they did alone.
 
 use super::world::{START, World, bad, facts, gpu, job, node, person, plain, res, user};
+use crate::access::AccessCommand;
 use crate::actor::Actor;
 use crate::allocation::{AttemptEnd, StopWhy};
 use crate::calendar;
@@ -14,7 +15,7 @@ use crate::lease::Epoch;
 use crate::name::{GpuUuid, NodeName, ProjectName};
 use crate::node::Liveness;
 use crate::rejection::Rejection;
-use crate::reservation::{GpuRequest, Reservation, ReservationState};
+use crate::reservation::{GpuRequest, Reservation, ReservationState, SHARED_WITH_MAX};
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::{
     AHEAD_SINCE, DesiredWindow, Enforcement, EnforcementSwitch, HAND_OUT_AHEAD, NodeGrant,
@@ -33,6 +34,7 @@ pub(crate) fn answer(told: &DesiredWindow) -> WindowReport {
         opened_at: None,
         closed_at: None,
         granted: None,
+        with: told.with.clone(),
     }
 }
 
@@ -339,6 +341,7 @@ pub(super) fn grant(id: &str, from: Millis, length: Millis) -> WindowReport {
         opened_at: Some(starts_at),
         closed_at: None,
         granted: Some(NodeGrant { by: "root".to_owned(), reason: "paper due".to_owned() }),
+        with: Default::default(),
     }
 }
 
@@ -434,9 +437,13 @@ fn after_a_restore_the_agents_word_counts() {
 
 /// Back to `backup`, an hour before; the node is asked what it holds.
 fn restored(w: &mut World, backup: (Fsm, u64)) {
+    restored_as(w, backup, 2);
+}
+
+fn restored_as(w: &mut World, backup: (Fsm, u64), incarnation: u64) {
     (w.fsm, w.index) = backup;
     let cluster = crate::id::ClusterId::parse("fleet-test").unwrap();
-    w.give(Actor::controller(), Command::InitCluster { cluster, incarnation: 2 }).unwrap();
+    w.give(Actor::controller(), Command::InitCluster { cluster, incarnation }).unwrap();
     w.agents_answer = false;
 }
 
@@ -524,6 +531,39 @@ fn what_was_moved_after_the_backup_is_where_its_newest_order_is() {
         answers(&mut w, &old, &stolen, [None; 2]);
         assert_eq!(r(&w, "r").node.as_str(), new);
     }
+}
+
+#[test]
+fn what_was_shared_after_the_backup_still_is_but_not_with_closed_accounts() {
+    let mut w = World::with(&["titan01"]);
+    let reason = "left".to_owned();
+    let close = AccessCommand::DisableUser { user: user("mal"), reason, transfer_to: None };
+    w.give(person("root"), Command::Access(close)).unwrap();
+    let backup = (w.fsm.clone(), w.index);
+    w.reserve("ada", "new", 1, Millis::hours(1), Millis::hours(1)).unwrap();
+    let order = told(&w, "titan01", "new").unwrap();
+    let shared = DesiredWindow { with: ["bob", "mal"].map(user).into(), ..order };
+    restored(&mut w, backup.clone());
+    answers(&mut w, "titan01", &shared, [None; 2]);
+    counted(&mut w, "titan01");
+    assert_eq!(r(&w, "new").with, [user("bob")].into());
+    assert_eq!(told(&w, "titan01", "new").unwrap().with, [user("bob")].into());
+
+    // A newer order for one that the backup knows without them.
+    let known = DesiredWindow {
+        revision: Epoch { index: w.index, ..told(&w, "titan01", "new").unwrap().revision },
+        with: [user("eve")].into(),
+        ..told(&w, "titan01", "new").unwrap()
+    };
+    let backup = (w.fsm.clone(), w.index);
+    restored_as(&mut w, backup, 3);
+    answers(&mut w, "titan01", &known, [None; 2]);
+    counted(&mut w, "titan01");
+    assert_eq!(r(&w, "new").with, [user("eve")].into());
+
+    let many = (0..=SHARED_WITH_MAX).map(|n| user(&format!("u{n}"))).collect();
+    let report = WindowReport { with: many, ..grant("g", Millis::ZERO, Millis::hours(1)) };
+    assert!(w.report("titan01", Report::Window(Box::new(report))).is_err());
 }
 
 #[test]
