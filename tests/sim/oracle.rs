@@ -10,7 +10,7 @@ use fleet_core::command::Envelope;
 use fleet_core::event::Event;
 use fleet_core::fsm::Outcome;
 use fleet_core::id::{AllocationId, JobId, ReservationId};
-use fleet_core::name::GpuUuid;
+use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::reservation::ReservationState;
 use fleet_core::time::{Millis, Timestamp};
 
@@ -27,7 +27,8 @@ const FRESH_US: u64 = 60_000_000;
 /// What a user was told has been done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Done {
-    Reserved(ReservationId),
+    /// And who it is shared with.
+    Reserved(ReservationId, Option<UserName>),
     Extended(ReservationId, Timestamp),
     Released(ReservationId),
     Submitted(JobId),
@@ -201,7 +202,9 @@ impl Oracle {
         }
         for (request, Acknowledged { done, .. }) in &self.done {
             let holds = match done {
-                Done::Reserved(id) => fsm.reservation(id).is_some_and(|r| r.note == *request),
+                Done::Reserved(id, with) => fsm
+                    .reservation(id)
+                    .is_some_and(|r| r.note == *request && with.iter().eq(&r.with)),
                 Done::Extended(id, ends_at) => {
                     fsm.reservation(id).is_some_and(|r| r.window.ends_at >= *ends_at)
                 }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fleet_core::id::{JobId, ReservationId};
+use fleet_core::name::UserName;
 use fleet_core::time::Timestamp;
 use fleet_proto::convert::rejection::{LEADER_TRAILER, from_status};
 use fleet_proto::v1;
@@ -186,12 +187,14 @@ impl User {
         let (meta, now) = (self.meta(), self.now());
         let request = meta.request_id.clone();
         let starts = self.rng.one_of(&[0, 0, 3_000, 8_000]);
+        let with = self.shares_with();
         let wish = v1::CreateReservationRequest {
             meta: Some(meta),
             gpus: Some(v1::GpuWish { count: self.rng.between(1, 2) as u32, ..Default::default() }),
             starts_at_unix_ms: if *starts == 0 { 0 } else { now + starts },
             length_ms: self.rng.between(3_000, 14_000),
             note: request.clone(),
+            with: with.iter().map(ToString::to_string).collect(),
             ..Default::default()
         };
         let call = |mut client: FleetClient<Channel>, wish| async move {
@@ -201,7 +204,7 @@ impl User {
         self.tell(&format!("{request} reserve"), &answer);
         let Answer::Yes(made) = answer else { return };
         let id = ReservationId::parse(&made.id).expect("a legal id");
-        let done = Done::Reserved(id.clone());
+        let done = Done::Reserved(id.clone(), with);
         self.acknowledged(request.clone(), done.clone());
         self.reservations.push(id);
         if self.rng.chance(30)
@@ -211,6 +214,12 @@ impl User {
         {
             self.scene.violation(format!("{request} gave {} and then {}", made.id, again.id));
         }
+    }
+
+    /// Every fourth request shares with the other user, who has mostly been seen by then.
+    fn shares_with(&self) -> Option<UserName> {
+        let other = if self.name == "alice" { "bob" } else { "alice" };
+        self.requests.is_multiple_of(4).then(|| UserName::parse(other).expect("a legal name"))
     }
 
     async fn extend(&mut self) {
