@@ -31,6 +31,8 @@ const EXEMPT_MAX: usize = 1_000;
 const MIRRORS_MAX: usize = 8;
 /// The smallest limit of the image store that is taken for one.
 const IMAGE_STORE_BYTES_LEAST: u64 = 1 << 20;
+/// How long a planned shutdown waits for checkpoints. The package has logind allow as much.
+const CHECKPOINT_WAIT_S: u64 = 120;
 /// Programs of the administrator that may have a GPU open without being dirt, by file name. They count
 /// only when the executable belongs to root.
 const BASELINE_PROCESSES: [&str; 16] = [
@@ -72,6 +74,7 @@ struct RawConfig {
     logs: RawLogs,
     checkpoints: RawCheckpoints,
     images: RawImages,
+    shutdown: RawShutdown,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -143,6 +146,12 @@ struct RawImages {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+struct RawShutdown {
+    checkpoint_wait_s: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 struct RawRegistry {
     insecure: bool,
     ca_file: Option<PathBuf>,
@@ -180,6 +189,8 @@ pub struct Config {
     pub checkpoints: Timings,
     /// Where images come from, and what they may take.
     pub images: image::Settings,
+    /// How long a planned shutdown waits for running jobs' checkpoints.
+    pub checkpoint_wait: Duration,
 }
 
 /// Whom the gate holds to reservations, and where it is.
@@ -244,7 +255,7 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
     }
     let state_dir = raw.state_dir.unwrap_or_else(|| "/var/lib/fleet/agent".into());
     let run_dir = raw.run_dir.unwrap_or_else(|| "/run/fleet".into());
-    let device_dir = raw.gpu.device_dir.unwrap_or_else(|| "/dev".into());
+    let device_dir = raw.gpu.device_dir.clone().unwrap_or_else(|| "/dev".into());
     let paths = [
         ("state_dir", Some(&state_dir)),
         ("run_dir", Some(&run_dir)),
@@ -291,9 +302,9 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
     let keep = raw.logs.keep_allocations.and_then(|n| u64::try_from(n).ok());
     let keep = numbers.within("logs.keep_allocations", keep, 5_000, 0..=1_000_000);
     let checkpoints = timings(&raw.checkpoints, &mut numbers);
+    let checkpoint_wait = checkpoint_wait(&raw.shutdown, &mut numbers);
     numbers.at_least("jobs.cpu_millis", raw.jobs.cpu_millis, 1);
     numbers.at_least("jobs.memory_bytes", raw.jobs.memory_bytes, 64 << 20);
-    let baseline = BASELINE_PROCESSES.iter().map(|name| (*name).to_owned());
     Config {
         name,
         controllers,
@@ -303,13 +314,7 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
         cgroup_parent,
         log_level,
         monitoring_listen,
-        gpu: GpuConfig {
-            nvml_library: raw.gpu.nvml_library,
-            device_dir,
-            sample_interval: Duration::from_millis(sample_ms),
-            baseline_processes: baseline.chain(raw.gpu.baseline_processes).collect(),
-            environment: raw.gpu.environment.into_iter().collect(),
-        },
+        gpu: gpu(raw.gpu, device_dir, Duration::from_millis(sample_ms)),
         runtime: raw.runtime.path,
         shim: raw.runtime.shim,
         min_uid: raw.users.min_uid.unwrap_or(1000),
@@ -325,7 +330,24 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
         },
         checkpoints,
         images,
+        checkpoint_wait,
     }
+}
+
+fn gpu(raw: RawGpu, device_dir: PathBuf, sample_interval: Duration) -> GpuConfig {
+    let baseline = BASELINE_PROCESSES.iter().map(|name| (*name).to_owned());
+    GpuConfig {
+        nvml_library: raw.nvml_library,
+        device_dir,
+        sample_interval,
+        baseline_processes: baseline.chain(raw.baseline_processes).collect(),
+        environment: raw.environment.into_iter().collect(),
+    }
+}
+
+fn checkpoint_wait(raw: &RawShutdown, numbers: &mut Numbers<'_>) -> Duration {
+    let (field, said) = ("shutdown.checkpoint_wait_s", raw.checkpoint_wait_s);
+    Duration::from_secs(numbers.within(field, said, CHECKPOINT_WAIT_S, 0..=3_600))
 }
 
 fn images(raw: RawImages, problems: &mut Vec<String>) -> image::Settings {
@@ -471,7 +493,7 @@ mod tests {
         let text = "name = \"A b\"\nstate_dir = \"x\"\ncontrollers = [\"here\"]\n\
                     cgroup_parent = \"../up\"\nlog_level = \"loud\"\nmonitoring_listen = \"9\"\n[gpu]\nsample_interval_ms = 0\n[jobs]\nmemory_bytes = 1\n\
                     [enforce]\ncgroup = \"/a/../b\"\nexempt_groups = [\"\"]\nforeign = \"end\"\n\
-                    [images]\nstore_bytes_max = 5\ncredentials_file = \"c\"\n[images.registries.\"a b\"]\nca_file = \"ca\"";
+                    [images]\nstore_bytes_max = 5\ncredentials_file = \"c\"\n[shutdown]\ncheckpoint_wait_s = 9999\n[images.registries.\"a b\"]\nca_file = \"ca\"";
         let said = problem(text);
         for field in [
             "name",
@@ -489,6 +511,7 @@ mod tests {
             "images.credentials_file",
             "images.registries.\"a b\".ca_file",
             "HOST:PORT",
+            "shutdown.checkpoint_wait_s",
         ] {
             assert!(said.contains(field), "{field}: {said}");
         }

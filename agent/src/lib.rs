@@ -32,6 +32,7 @@ pub mod reconcile;
 pub mod runtime;
 pub mod server;
 pub mod shim;
+pub mod shutdown;
 pub mod state_file;
 pub mod stop_all;
 pub mod terminals;

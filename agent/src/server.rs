@@ -35,6 +35,7 @@ use crate::leases::Floors;
 use crate::link::{Fence, Link, LinkParts, Outbox};
 use crate::operations::{self, Operations, Sights};
 use crate::reconcile::{CalendarParts, Epochs, Reconciler, ReconcilerParts};
+use crate::shutdown;
 use crate::stop_all::remove_parent;
 use crate::terminals;
 use crate::tunnel::{Tunnels, Wakes};
@@ -113,6 +114,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     })?;
     let mut tasks = JoinSet::new();
     tasks.spawn(reconciler.run());
+    tasks.spawn(shutdown::run(shutdown::Parts::of(&node, &outbox)));
     tasks.spawn(make_gate(&node, gate_ends, &operations)?.run());
     tasks.spawn(make_terminals(&node, &line, &operations)?.run());
     let (state_dir, boot_id) = (config.state_dir.clone(), machine.boot_id.clone());

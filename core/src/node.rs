@@ -15,6 +15,9 @@ pub const NODES_MAX: usize = 10_000;
 /// Most conditions a node may report at once.
 pub const CONDITIONS_PER_NODE_MAX: usize = 512;
 
+/// Cluster version from which on what had not begun outlasts a boot of its node.
+pub const REBOOT_SINCE: u32 = 9;
+
 /// What tells one machine from another, beyond its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineIdentity {

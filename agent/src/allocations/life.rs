@@ -239,12 +239,27 @@ impl Life {
             Refusal::End(end) => End::Report(without_exit(end, false, clock::now())),
         })?;
         self.take_observer(observer);
+        self.held_back().await?;
         let Begin { node, dir, record, .. } = &self.begin;
         let launched = node.launcher.launch(&node.shim, dir.path(), record.id.as_str()).await;
         launched.map_err(|error| {
             let end = AttemptEnd::NodeFault { message: chain(&error) };
             End::Report(without_exit(end, false, clock::now()))
         })
+    }
+
+    /// Nothing begins on a machine that is about to go down; see `shutdown`.
+    async fn held_back(&mut self) -> Result<(), End> {
+        let mut notice = self.begin.node.shutdown.notice();
+        loop {
+            tokio::select! {
+                // The sender is in the node, which is kept here.
+                _ = notice.wait_for(|notice| !notice.leaving) => return Ok(()),
+                Some(order) = self.orders.recv() => if let Order::Stop { .. } = order {
+                    return Err(End::Report(stopped_before_start()));
+                },
+            }
+        }
     }
 
     fn take_observer(&mut self, observer: Option<checkpoint::Handle>) {

@@ -15,6 +15,7 @@ use crate::image::ImageStore;
 use crate::reconcile::Epochs;
 use crate::runtime::{DiscoverError, discover};
 use crate::shim::order::RuntimeChoice;
+use crate::shutdown;
 use crate::terminals;
 use crate::unit::Launcher;
 use crate::user::{AsUser, Users};
@@ -39,6 +40,7 @@ pub struct Node {
     pub gate: gate::Handle,
     pub holders: holders::Handle,
     pub terminals: terminals::Handle,
+    pub shutdown: shutdown::Handle,
     pub epochs: Epochs,
     pub starts: Semaphore,
     runtime: Mutex<Option<RuntimeChoice>>,
@@ -91,6 +93,7 @@ impl Node {
             gate,
             holders: holders::Handle::default(),
             terminals: terminals::Handle::default(),
+            shutdown: shutdown::Handle::default(),
             epochs,
             starts: Semaphore::new(STARTS_AT_ONCE_MAX),
             runtime: Mutex::default(),

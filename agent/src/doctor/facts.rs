@@ -23,10 +23,11 @@ use rustls::pki_types::pem::PemObject as _;
 use tokio::time::timeout;
 
 use super::judge::{
-    Agent, Cgroups, Docker, Driver, Facts, Holder, Known, Library, Running, Runtime,
+    Agent, Cgroups, Docker, Driver, Facts, Holder, Known, Library, Running, Runtime, Shutdown,
 };
 use super::packages::{Packages, RuntimePackage, is_of_driver};
 use crate::ahead::SOCKET_FILE;
+use crate::allocations::chain;
 use crate::cgroup::{Hierarchies, Mode};
 use crate::clock;
 use crate::config::Config;
@@ -37,6 +38,8 @@ use crate::leases::by_descriptors;
 use crate::runtime::discover;
 use crate::server;
 use crate::shim::order::RuntimeKind;
+use crate::unit::logind::Logind;
+use crate::unit::systemd_is_running;
 
 /// How long the agent may take: it reads its own memory.
 const AGENT_LIMIT: Duration = Duration::from_secs(5);
@@ -87,6 +90,7 @@ pub(super) async fn gather(config: Config) -> Facts {
             true => within(PROCESSES_LIMIT, "/proc", move || holders(&devices, &baseline)),
             false => Err(NOT_ROOT.to_owned()),
         },
+        shutdown: shutdown(&config).await,
         clock: look::clock(),
         disks: disks(&config.state_dir),
         mounts: look::network_mounts(),
@@ -124,6 +128,22 @@ async fn agent(config: &Config) -> (Agent, Option<v1::NodeStatus>) {
         warnings: status.warnings.clone(),
     };
     (Agent::Up(Box::new(running)), Some(status))
+}
+
+/// Everybody may ask the login manager for that.
+async fn shutdown(config: &Config) -> Look<Option<Shutdown>> {
+    if !systemd_is_running() {
+        return Ok(None);
+    }
+    let asked = async { Logind::connect().await?.delay_max().await };
+    match timeout(AGENT_LIMIT, asked).await {
+        Ok(Ok(granted)) => {
+            let configured = config.checkpoint_wait.as_secs();
+            Ok(Some(Shutdown { configured, granted: granted.as_secs() }))
+        }
+        Ok(Err(error)) => Err(chain(&error)),
+        Err(_) => Err(format!("systemd-logind does not answer for {} s", AGENT_LIMIT.as_secs())),
+    }
 }
 
 /// Everybody who holds something here, or will soon.

@@ -38,6 +38,8 @@ pub(super) struct Facts {
     pub(super) packages: Look<Option<Packages>>,
     pub(super) owners: Vec<(String, Known)>,
     pub(super) holders: Look<Vec<Holder>>,
+    /// `None` without systemd.
+    pub(super) shutdown: Look<Option<Shutdown>>,
     pub(super) clock: Look<bool>,
     pub(super) disks: Vec<Disk>,
     pub(super) mounts: Look<Vec<NetworkMount>>,
@@ -109,6 +111,14 @@ pub(super) struct Docker {
     pub(super) members: Vec<String>,
 }
 
+/// How long a planned shutdown waits for checkpoints, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shutdown {
+    pub(super) configured: u64,
+    /// By systemd's login manager.
+    pub(super) granted: u64,
+}
+
 /// What the name service says of an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Known {
@@ -148,6 +158,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     found.push(packages::upgrades(check("packages"), &facts.packages));
     found.extend(owners(&facts.owners, &facts.agent));
     found.push(holders(&facts.holders));
+    found.push(shutdown(&facts.shutdown));
     found.extend(facts.disks.iter().map(|disk| machine::disk(check("disk"), disk)));
     found.extend(machine::mounts(check("mounts"), &facts.mounts));
     found
@@ -403,6 +414,25 @@ fn holders(holders: &Look<Vec<Holder>>) -> Finding {
             let what = format!("no name service knows who this is: {}", named(&each));
             let action = "see whose it is (`ps -fp PID`), and end it if it is nobody's";
             check.warning("holder_unknown", what, action)
+        }
+    }
+}
+
+fn shutdown(shutdown: &Look<Option<Shutdown>>) -> Finding {
+    let check = check("shutdown");
+    match shutdown {
+        Err(why) => check.unseen(why),
+        Ok(None) => check.ok("without systemd no shutdown is announced, and none waits"),
+        Ok(Some(Shutdown { configured, granted })) if granted < configured => check.warning(
+            "shutdown_wait_short",
+            format!(
+                "systemd-logind lets a shutdown wait {granted} s for jobs' checkpoints, they are to have {configured} s"
+            ),
+            "`systemctl kill -s HUP systemd-logind` has it read its configuration again, and ends no session; `systemd-analyze cat-config systemd/logind.conf` shows which InhibitDelayMaxSec= counts, the last one",
+        ),
+        Ok(Some(Shutdown { configured: 0, .. })) => check.ok("no shutdown waits for checkpoints"),
+        Ok(Some(Shutdown { configured, .. })) => {
+            check.ok(format!("a shutdown waits up to {configured} s for jobs' checkpoints"))
         }
     }
 }

@@ -42,6 +42,7 @@ fn healthy() -> Facts {
         packages: Ok(Some(Packages::default())),
         owners: vec![("ada".to_owned(), Known::Yes)],
         holders: Ok(Vec::new()),
+        shutdown: Ok(Some(Shutdown { configured: 120, granted: 120 })),
         clock: Ok(true),
         disks: Vec::new(),
         mounts: Ok(Vec::new()),
@@ -108,7 +109,7 @@ fn running(facts: &mut Facts, change: impl FnOnce(&mut Running)) {
 fn on_a_healthy_node_every_check_is_content() {
     assert_eq!(bad(|_| {}), []);
     let checks: BTreeSet<&str> = all(&healthy()).iter().map(|one| one.check).collect();
-    assert_eq!(checks.len(), 13, "{checks:?}");
+    assert_eq!(checks.len(), 14, "{checks:?}");
 }
 
 #[test]
@@ -229,4 +230,16 @@ fn owners_whom_nobody_knows() {
         f.holders = Ok(vec![Holder { process, uid: 4_711, gpu: 0 }]);
     });
     only(Level::Unseen, "unseen", "only root", |f| f.holders = Err("only root".to_owned()));
+}
+
+#[test]
+fn a_shutdown_that_logind_lets_wait_less_long_is_a_warning() {
+    let short = Shutdown { configured: 120, granted: 5 };
+    let found = bad(|facts| facts.shutdown = Ok(Some(short)));
+    assert!(
+        matches!(&found[..], [(Level::Warning, "shutdown_wait_short", what)] if what.contains("5 s"))
+    );
+    for fine in [None, Some(Shutdown { configured: 0, granted: 5 })] {
+        assert_eq!(bad(|facts| facts.shutdown = Ok(fine)), []);
+    }
 }

@@ -9,6 +9,7 @@
 
 mod calendar;
 mod epochs;
+mod leaving;
 pub mod plan;
 pub mod recount;
 mod retention;

@@ -29,6 +29,7 @@ use crate::clock;
 use crate::image;
 use crate::leases::{Floors, Proof, prove};
 use crate::link::Outbox;
+use crate::shutdown::{Farewell, Notice};
 
 /// What attempts' tasks have told and was not taken yet.
 const HAPPENINGS_MAX: usize = 1_024;
@@ -94,6 +95,9 @@ pub struct Reconciler {
     counted: u64,
     /// An order did not get through.
     again: bool,
+    /// Whether this machine is about to go down, and who is waited for.
+    pub(super) leaving: watch::Receiver<Notice>,
+    pub(super) farewell: Farewell,
 }
 
 impl Reconciler {
@@ -113,6 +117,7 @@ impl Reconciler {
             pulse,
             calendar,
         } = parts;
+        let leaving = node.shutdown.notice();
         let mut this = Self {
             parts: Kept { node, floors, registry, outbox, desired, heard, leases, pulse },
             table: Table::default(),
@@ -127,6 +132,8 @@ impl Reconciler {
             counts: JoinSet::new(),
             counted: 0,
             again: false,
+            leaving,
+            farewell: Farewell::default(),
         };
         this.say_calendar_again();
         let mut over = Vec::new();
@@ -179,7 +186,11 @@ impl Reconciler {
                         self.recount(since);
                     }
                 }
-                Some((id, happening)) = self.happenings.recv() => self.happened(&id, happening),
+                Some((id, happening)) = self.happenings.recv() => {
+                    self.happened(&id, happening);
+                    self.say_waited();
+                }
+                Ok(()) = self.leaving.changed() => self.take_notice(),
                 Some(proven) = self.proofs.join_next() => {
                     if let Ok((lease, epoch)) = proven {
                         self.proven(&lease, epoch);
@@ -236,6 +247,8 @@ impl Reconciler {
             let action = match action {
                 // The controllers may not know yet what was released while none answered.
                 Action::DropRelease { lease } if self.calendar.keeps_release(&lease) => continue,
+                // Held, not refused: it begins when the shutdown is given up, or after it.
+                Action::Start { .. } if self.is_leaving() => continue,
                 Action::Start { id, epoch, lease, order } => {
                     match self.calendar.in_the_way(&desired, &id) {
                         Some(why) => Action::SayPromised { id, epoch, lease, why },

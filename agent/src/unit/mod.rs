@@ -1,9 +1,10 @@
-//! Starting a shim so that nothing the agent does or suffers can touch it.
+//! Starting a shim so that nothing the agent does or suffers can touch it; what systemd says of shutdowns ([`logind`]).
 //!
 //! With systemd as process 1 each shim is the main process of a transient unit of its own
 //! ([`systemd`]); elsewhere it is a daemon of its own session, re-parented away from the agent
 //! ([`plain`]). The agent chooses once, at its start. This is the only module that knows systemd.
 
+pub mod logind;
 mod plain;
 mod systemd;
 

@@ -105,13 +105,13 @@ impl Fsm {
             .collect();
         ids.sort();
         for (is_parent, id, epoch) in ids {
-            // A reservation outlives a reboot: its GPUs are empty and still promised.
-            let keeps = is_parent
-                && self.leases.get(&id).is_some_and(|l| l.ending_since.is_none())
-                && matches!(
-                    self.leases.get(&id).map(|l| &l.holder),
-                    Some(LeaseHolder::Reservation(_))
-                );
+            let goes_on = self.leases.get(&id).filter(|lease| lease.ending_since.is_none());
+            let keeps = goes_on.is_some_and(|lease| match &lease.holder {
+                // A reservation outlives a reboot: its GPUs are empty and still promised.
+                LeaseHolder::Reservation(_) => is_parent,
+                // So does an attempt that has still to begin.
+                LeaseHolder::Allocation(id) => self.allocations.contains_key(id),
+            });
             if !keeps {
                 self.release(turn, &id, epoch);
             }

@@ -1,12 +1,15 @@
 //! Nodes: registration, reboot, cordon, drain, liveness, conditions.
 
 use super::{Fsm, Turn, cluster::check_text};
+use crate::allocation::Phase;
 use crate::event::Event;
 use crate::gpu::{GPUS_PER_NODE_MAX, Gpu, Presence};
 use crate::health::{Condition, Severity, Subject};
 use crate::id::AllocationId;
 use crate::name::{GpuUuid, NodeName};
-use crate::node::{CONDITIONS_PER_NODE_MAX, Cordon, Drain, Liveness, NODES_MAX, Node, NodeFacts};
+use crate::node::{
+    CONDITIONS_PER_NODE_MAX, Cordon, Drain, Liveness, NODES_MAX, Node, NodeFacts, REBOOT_SINCE,
+};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::time::{Millis, Timestamp};
@@ -83,16 +86,24 @@ impl Fsm {
 
     /// Everything of the boot before is gone, provably so for the GPUs that are still there.
     fn forget_boot(&mut self, turn: &mut Turn<'_>, name: &NodeName, facts: &NodeFacts) {
-        let lost: Vec<AllocationId> = self
-            .allocations
-            .values()
-            .filter(|a| a.node == *name && a.boot_id != facts.boot_id)
-            .map(|a| a.id.clone())
-            .collect();
+        let there: Vec<&GpuUuid> = facts.gpus.iter().map(|gpu| &gpu.uuid).collect();
+        let outlasts = self.cluster_version >= REBOOT_SINCE;
+        let earlier =
+            self.allocations.values_mut().filter(|a| a.node == *name && a.boot_id != facts.boot_id);
+        let mut lost: Vec<AllocationId> = Vec::new();
+        for allocation in earlier {
+            // Not begun as far as is known: its agent has a record of it if it was, and says so; else it begins now.
+            let waits = outlasts
+                && allocation.phase == Phase::Placed
+                && allocation.gpus.iter().all(|gpu| there.contains(&gpu));
+            match waits {
+                true => allocation.boot_id.clone_from(&facts.boot_id),
+                false => lost.push(allocation.id.clone()),
+            }
+        }
         for id in lost {
             self.lose_allocation(turn, &id, format!("{name} booted anew"));
         }
-        let there: Vec<&GpuUuid> = facts.gpus.iter().map(|gpu| &gpu.uuid).collect();
         let stays: Vec<GpuUuid> = self
             .leases
             .values()

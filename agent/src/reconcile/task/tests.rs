@@ -5,7 +5,7 @@ use std::fs;
 
 use fleet_core::allocation::EndReport;
 use fleet_core::command::Report;
-use fleet_core::desired::DESIRED_VERSION;
+use fleet_core::desired::{DESIRED_VERSION, DesiredAllocation, Order as Wish};
 use fleet_core::id::ClusterId;
 use fleet_core::name::NodeName;
 use fleet_core::time::Timestamp;
@@ -32,6 +32,7 @@ struct Agent {
     outbox: Outbox,
     registry: Registry,
     desired: watch::Sender<Option<DesiredNode>>,
+    shutdown: crate::shutdown::Handle,
     _heard: watch::Sender<Duration>,
 }
 
@@ -104,6 +105,7 @@ async fn agent(state: &std::path::Path) -> Agent {
     let (outbox, registry) = (Outbox::default(), Registry::new(&allocations_dir(&config)));
     let (desired, desired_seen) = watch::channel(None);
     let (heard, heard_seen) = watch::channel(Duration::ZERO);
+    let shutdown = node.shutdown.clone();
     let reconciler = Reconciler::rebuild(ReconcilerParts {
         node,
         floors: Floors::open(state).unwrap(),
@@ -121,10 +123,26 @@ async fn agent(state: &std::path::Path) -> Agent {
         },
     });
     tokio::spawn(reconciler.unwrap().run());
-    Agent { outbox, registry, desired, _heard: heard }
+    Agent { outbox, registry, desired, shutdown, _heard: heard }
 }
 
 impl Agent {
+    /// A document that orders these, and has an ended one forgotten.
+    fn wants(&self, allocations: Vec<DesiredAllocation>, forget: &str) {
+        self.desired.send_replace(Some(DesiredNode {
+            v: DESIRED_VERSION,
+            node: NodeName::parse("n1").unwrap(),
+            allocations,
+            leases: Vec::new(),
+            forget: vec![id(forget)],
+            recount: None,
+            clear: Vec::new(),
+            windows: Vec::new(),
+            enforce: None,
+            rules: None,
+        }));
+    }
+
     /// The reports, once `count` of them are there.
     async fn reports(&self, count: usize) -> Vec<Report> {
         let wait = async {
@@ -138,6 +156,15 @@ impl Agent {
         };
         timeout(PATIENCE, wait).await.unwrap()
     }
+}
+
+async fn forgotten(dir: &AllocationDir) {
+    let gone = async {
+        while dir.forgotten_at().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, gone).await.unwrap();
 }
 
 fn end_of(reports: &[Report], name: &str) -> EndReport {
@@ -183,24 +210,8 @@ async fn what_the_controller_has_is_forgotten_and_its_record_stays_for_readers()
     exit(&exited, "alloc-a-1", 0);
     let agent = agent(dir.path()).await;
     agent.reports(1).await;
-    agent.desired.send_replace(Some(DesiredNode {
-        v: DESIRED_VERSION,
-        node: NodeName::parse("n1").unwrap(),
-        allocations: Vec::new(),
-        leases: Vec::new(),
-        forget: vec![id("alloc-a-1")],
-        recount: None,
-        clear: Vec::new(),
-        windows: Vec::new(),
-        enforce: None,
-        rules: None,
-    }));
-    let gone = async {
-        while exited.forgotten_at().is_none() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, gone).await.unwrap();
+    agent.wants(Vec::new(), "alloc-a-1");
+    forgotten(&exited).await;
     assert!(agent.registry.ids().is_empty());
     assert!(agent.outbox.next_batch(Timestamp(10)).is_none());
     assert!(exited.record().unwrap().is_some());
@@ -218,4 +229,33 @@ async fn an_order_of_before_the_kill_is_carried_out_once_and_fails_as_it_should(
     assert!(message.contains("no-such-user-ada"), "{message}");
     let epochs = fs::read_to_string(dir.path().join("epochs.jsonl")).unwrap();
     assert_eq!(epochs.lines().count(), 1, "the epoch was durable before: {epochs}");
+}
+
+#[tokio::test]
+async fn nothing_begins_on_a_machine_that_is_about_to_go_down() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("allocations")).unwrap();
+    let told = write(dir.path(), "alloc-told-1", BOOT);
+    exit(&told, "alloc-told-1", 0);
+    let agent = agent(dir.path()).await;
+    agent.reports(1).await;
+    let (mut waited, round) = (agent.shutdown.waited(), agent.shutdown.say(true));
+    let answer = waited.wait_for(|waited| waited.round == round);
+    let answer = timeout(PATIENCE, answer).await.unwrap().unwrap().clone();
+    assert_eq!((answer.asked, answer.open.len()), (0, 0), "nothing runs that could save");
+    let start = DesiredAllocation {
+        id: id("alloc-a-1"),
+        epoch: epoch(),
+        lease: None,
+        order: Wish::Start(Box::new(order(&[]))),
+        defer: None,
+        ends_at: None,
+        within: None,
+    };
+    agent.wants(vec![start], "alloc-told-1");
+    forgotten(&told).await;
+    assert!(agent.registry.ids().is_empty(), "held");
+    agent.shutdown.say(false);
+    let end = end_of(&agent.reports(1).await, "alloc-a-1").end;
+    assert!(matches!(end, AttemptEnd::CannotStart { .. }), "begun, by somebody unknown: {end:?}");
 }

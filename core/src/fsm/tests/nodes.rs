@@ -1,6 +1,7 @@
 //! Nodes: reboots, identities, moved GPUs, operators.
 
 use super::world::{World, agent, bad, facts, gpu, job, node, person, plain, sticky, training};
+use crate::allocation::AttemptEnd;
 use crate::command::{Command, Report};
 use crate::event::Event;
 use crate::gpu::Presence;
@@ -17,6 +18,44 @@ fn a_new_boot_ends_what_ran_and_frees_its_gpus() {
     w.boot("titan01", "boot-2").unwrap();
     assert_eq!(w.state_of("a"), "queued");
     assert!(w.fsm.hold(&gpu("titan01", 0)).is_none());
+}
+
+#[test]
+fn what_had_not_begun_begins_after_the_boot() {
+    let mut w = World::with(&["titan01"]);
+    for (name, index) in [("a", 0), ("b", 3)] {
+        w.submit("ada", name, plain(1)).unwrap();
+        w.place(name, "titan01", &[index]).unwrap();
+    }
+    let less = Box::new(facts("titan01", 3, "boot-2"));
+    w.give(agent("titan01"), Command::RegisterNode { node: node("titan01"), facts: less }).unwrap();
+    assert_eq!(w.state_of("a"), "starting");
+    assert_eq!(w.state_of("b"), "failed", "its GPU did not come back");
+    let (id, lease) = {
+        let a = w.fsm.allocations().values().next().unwrap();
+        assert_eq!(a.boot_id, "boot-2");
+        (a.id.clone(), a.lease.clone().unwrap())
+    };
+    assert_eq!(w.fsm.hold(&gpu("titan01", 0)).unwrap().lease, lease);
+    w.boot("titan01", "boot-3").unwrap();
+    w.start(&id);
+    w.boot("titan01", "boot-4").unwrap();
+    assert_eq!(w.state_of("a"), "failed", "it ran, and may not be restarted");
+    assert!(w.fsm.hold(&gpu("titan01", 0)).is_none());
+}
+
+#[test]
+fn what_its_node_stopped_at_a_shutdown_goes_on_from_its_checkpoint() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.checkpoint(&a, 1, Millis::secs(1));
+    w.end(&a, AttemptEnd::NodeFault { message: "the node was told to stop it".to_owned() });
+    assert_eq!(w.state_of("a"), "queued");
+    let job = w.fsm.job(&job("a")).unwrap();
+    assert_eq!(job.restarts_used, 1);
+    w.boot("titan01", "boot-2").unwrap();
+    let again = w.place("a", "titan01", &[0]).unwrap();
+    assert!(w.fsm.allocation(&again).unwrap().resume_from.is_some());
 }
 
 #[test]

@@ -1,0 +1,68 @@
+//! A planned shutdown of this machine: running jobs are asked for a checkpoint first, and nothing new begins.
+//!
+//! - [`task`]: listens to systemd's login manager and holds the shutdown up. [`farewell`]: pure, who is waited for.
+//!
+//! The reconcile task asks the jobs and says who is still waited for; attempts that are about to be launched are held
+//! (`allocations::life`). Nothing here stops a job: that is systemd's doing, when the shutdown goes on. Where no
+//! login manager is, nothing of this happens and jobs run as ever.
+
+mod farewell;
+mod task;
+
+use fleet_core::id::AllocationId;
+use tokio::sync::watch;
+
+pub(crate) use farewell::Farewell;
+pub use task::{Parts, run};
+
+/// Whether this machine is about to go down.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Notice {
+    pub leaving: bool,
+    /// Of the announcement that said so: answers to an earlier one do not count.
+    pub round: u64,
+}
+
+/// What the reconcile task answers to a notice.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Waited {
+    pub round: u64,
+    pub asked: usize,
+    /// Who has neither saved since nor ended.
+    pub open: Vec<AllocationId>,
+}
+
+/// Between the task and those whom it concerns.
+#[derive(Debug, Clone, Default)]
+pub struct Handle {
+    notice: watch::Sender<Notice>,
+    waited: watch::Sender<Waited>,
+}
+
+impl Handle {
+    /// What is known now, and what comes.
+    pub fn notice(&self) -> watch::Receiver<Notice> {
+        self.notice.subscribe()
+    }
+
+    /// The reconcile task's answer.
+    pub fn answer(&self, waited: Waited) {
+        self.waited.send_replace(waited);
+    }
+
+    pub(crate) fn waited(&self) -> watch::Receiver<Waited> {
+        self.waited.subscribe()
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.notice.borrow().leaving
+    }
+
+    /// Says so; the round it belongs to.
+    pub(crate) fn say(&self, leaving: bool) -> u64 {
+        self.notice.send_modify(|notice| {
+            *notice = Notice { leaving, round: notice.round + 1 };
+        });
+        self.notice.borrow().round
+    }
+}
