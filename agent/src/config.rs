@@ -16,6 +16,7 @@ use serde::Deserialize;
 
 use crate::checkpoint::Timings;
 use crate::image;
+use crate::runtime::Places;
 use crate::shim::order::LogSettings;
 
 /// Where the file is when nobody says otherwise.
@@ -82,6 +83,8 @@ struct RawConfig {
 struct RawGpu {
     nvml_library: Option<PathBuf>,
     device_dir: Option<PathBuf>,
+    cdi_dirs: Option<Vec<PathBuf>>,
+    library_dirs: Option<Vec<PathBuf>>,
     sample_interval_ms: Option<u64>,
     baseline_processes: Vec<String>,
     environment: BTreeMap<String, PathBuf>,
@@ -211,6 +214,8 @@ pub struct GpuConfig {
     /// Instead of `libnvidia-ml.so.1`.
     pub nvml_library: Option<PathBuf>,
     pub device_dir: PathBuf,
+    /// Where the driver's files for jobs in images are.
+    pub driver: Places,
     pub sample_interval: Duration,
     pub baseline_processes: Vec<String>,
     /// Added to the environment of the process that speaks with the driver.
@@ -255,11 +260,10 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
     }
     let state_dir = raw.state_dir.unwrap_or_else(|| "/var/lib/fleet/agent".into());
     let run_dir = raw.run_dir.unwrap_or_else(|| "/run/fleet".into());
-    let device_dir = raw.gpu.device_dir.clone().unwrap_or_else(|| "/dev".into());
     let paths = [
         ("state_dir", Some(&state_dir)),
         ("run_dir", Some(&run_dir)),
-        ("gpu.device_dir", Some(&device_dir)),
+        ("gpu.device_dir", raw.gpu.device_dir.as_ref()),
         ("gpu.nvml_library", raw.gpu.nvml_library.as_ref()),
         ("runtime.path", raw.runtime.path.as_ref()),
         ("runtime.shim", raw.runtime.shim.as_ref()),
@@ -314,7 +318,7 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
         cgroup_parent,
         log_level,
         monitoring_listen,
-        gpu: gpu(raw.gpu, device_dir, Duration::from_millis(sample_ms)),
+        gpu: gpu(raw.gpu, Duration::from_millis(sample_ms), problems),
         runtime: raw.runtime.path,
         shim: raw.runtime.shim,
         min_uid: raw.users.min_uid.unwrap_or(1000),
@@ -331,17 +335,6 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
         checkpoints,
         images,
         checkpoint_wait,
-    }
-}
-
-fn gpu(raw: RawGpu, device_dir: PathBuf, sample_interval: Duration) -> GpuConfig {
-    let baseline = BASELINE_PROCESSES.iter().map(|name| (*name).to_owned());
-    GpuConfig {
-        nvml_library: raw.nvml_library,
-        device_dir,
-        sample_interval,
-        baseline_processes: baseline.chain(raw.baseline_processes).collect(),
-        environment: raw.environment.into_iter().collect(),
     }
 }
 
@@ -374,6 +367,27 @@ fn images(raw: RawImages, problems: &mut Vec<String>) -> image::Settings {
     }
     let (credentials_file, pace) = (raw.credentials_file, image::Pace::default());
     image::Settings { credentials_file, registries, store_bytes_max, pace }
+}
+
+fn gpu(raw: RawGpu, sample_interval: Duration, problems: &mut Vec<String>) -> GpuConfig {
+    let lists = [("gpu.cdi_dirs", &raw.cdi_dirs), ("gpu.library_dirs", &raw.library_dirs)];
+    for (field, list) in lists {
+        for path in list.iter().flatten().filter(|path| !path.is_absolute()) {
+            problems.push(format!("{field}: {} must be an absolute path", path.display()));
+        }
+    }
+    let mut driver = Places::default();
+    driver.cdi_dirs = raw.cdi_dirs.unwrap_or(driver.cdi_dirs);
+    driver.library_dirs = raw.library_dirs.unwrap_or(driver.library_dirs);
+    let baseline = BASELINE_PROCESSES.iter().map(|name| (*name).to_owned());
+    GpuConfig {
+        nvml_library: raw.nvml_library,
+        device_dir: raw.device_dir.unwrap_or_else(|| "/dev".into()),
+        driver,
+        sample_interval,
+        baseline_processes: baseline.chain(raw.baseline_processes).collect(),
+        environment: raw.environment.into_iter().collect(),
+    }
 }
 
 fn cgroup_parent(said: Option<String>, problems: &mut Vec<String>) -> String {

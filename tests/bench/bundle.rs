@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 use fleet_agent::{
     cgroup::Limits,
     filter::{DeviceRule, NvidiaMajors},
-    runtime::{AllocationSpec, Image, JobUser, NodeSettings, Resources, prepare},
+    runtime::{AllocationSpec, Image, JobUser, NodeSettings, Places, Resources, prepare},
     shim::order::{Epoch, LogSettings, RuntimeChoice, RuntimeKind, StopSettings},
 };
 use serde_json::{Value, json};
@@ -142,6 +142,7 @@ fn node(runtime: RuntimeChoice) -> NodeSettings {
         systemd: false,
         majors: NvidiaMajors::default(),
         device_dir: PathBuf::from("/nonexistent"),
+        driver: Places::default(),
         hidden: Vec::new(),
         rlimits: Vec::new(),
     }

@@ -21,6 +21,7 @@ const OWNED: &[(&str, &[&str], &str)] = &[
     ("sd_notify", &["daemon/src/systemd"], "use daemon::systemd"),
     ("tracing_subscriber", &["daemon/src/logging", "daemon/src/log_filter"], "use daemon::logging"),
     ("zbus", &["agent/src/unit"], "use agent::unit"),
+    ("serde_saphyr", &["agent/src/runtime"], "only descriptions of devices are YAML"),
     ("oci_spec", &["agent/src/runtime", "agent/src/image"], "use agent::runtime or agent::image"),
     (
         "rcgen",

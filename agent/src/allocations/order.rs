@@ -99,6 +99,7 @@ pub(super) fn node_settings(
         systemd: node.launcher.is_systemd(),
         majors,
         device_dir: node.config.gpu.device_dir.clone(),
+        driver: node.config.gpu.driver.clone(),
         hidden: vec![node.config.state_dir.clone(), node.config.run_dir.clone()],
         rlimits: Vec::new(),
     }

@@ -23,7 +23,8 @@ use rustls::pki_types::pem::PemObject as _;
 use tokio::time::timeout;
 
 use super::judge::{
-    Agent, Cgroups, Docker, Driver, Facts, Holder, Known, Library, Running, Runtime, Shutdown,
+    Agent, Cgroups, Docker, Driver, DriverFiles, Facts, Holder, Known, Library, Running, Runtime,
+    Shutdown,
 };
 use super::packages::{Packages, RuntimePackage, is_of_driver};
 use crate::ahead::SOCKET_FILE;
@@ -35,7 +36,8 @@ use crate::enroll::identity_folder;
 use crate::enroll::store::{IdentityFolder, IdentityRecord};
 use crate::gate::kernel;
 use crate::leases::by_descriptors;
-use crate::runtime::discover;
+use crate::runtime::gpus::Host;
+use crate::runtime::{Places, discover};
 use crate::server;
 use crate::shim::order::RuntimeKind;
 use crate::unit::logind::Logind;
@@ -79,6 +81,10 @@ pub(super) async fn gather(config: Config) -> Facts {
         now: clock::now().0 / 1_000,
         agent,
         driver: driver(config.gpu.nvml_library.as_deref()),
+        driver_files: match root {
+            true => driver_files(config.gpu.driver.clone()),
+            false => Err(NOT_ROOT.to_owned()),
+        },
         bpf: if root { bpf(&cgroups) } else { Err(NOT_ROOT.to_owned()) },
         cgroups,
         runtime: runtime(config.runtime.clone()),
@@ -242,6 +248,15 @@ fn library(configured: Option<&Path>) -> Option<Library> {
     let file = fs::canonicalize(&path).ok()?;
     let version = version_in(&file.file_name()?.to_string_lossy());
     Some(Library { path: path.display().to_string(), version })
+}
+
+fn driver_files(places: Places) -> Look<DriverFiles> {
+    let host = within(ASK_LIMIT, "the driver's files", move || Host::look(&places))?;
+    let named = |list: Vec<(PathBuf, String)>| {
+        list.into_iter().map(|(path, why)| (path.display().to_string(), why)).collect()
+    };
+    let (unused, lacks) = (named(host.troubles()), host.lacks());
+    Ok(DriverFiles { broken: named(host.broken), unused, lacks })
 }
 
 /// Where the loader finds it, by `ldconfig -p`.

@@ -28,6 +28,7 @@ pub(super) struct Facts {
     pub(super) joined: Look<bool>,
     pub(super) agent: Agent,
     pub(super) driver: Driver,
+    pub(super) driver_files: Look<DriverFiles>,
     pub(super) cgroups: Look<Cgroups>,
     /// Whether the kernel takes the gate's program: whether it then tells jobs, or why it does not take it.
     pub(super) bpf: Look<Result<bool, String>>,
@@ -86,6 +87,17 @@ pub(super) struct Library {
     pub(super) path: String,
     /// By its file name.
     pub(super) version: Option<String>,
+}
+
+/// What jobs in images get of the driver. Files with what is wrong about them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct DriverFiles {
+    /// Descriptions (CDI) that cannot be read.
+    pub(super) broken: Vec<(String, String)>,
+    /// Those that can be and do not fit.
+    pub(super) unused: Vec<(String, String)>,
+    /// Why there is nothing at all for images.
+    pub(super) lacks: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -151,6 +163,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
         found.push(machine::certificate(check("certificate"), &facts.certificate, facts.now));
     }
     found.extend(driver(&facts.driver, facts.node.as_deref()));
+    found.extend(images(&facts.driver_files, &facts.driver));
     found.extend(cgroups(&facts.cgroups));
     found.push(bpf(&facts.bpf, &facts.cgroups));
     found.extend(runtime(&facts.runtime, &facts.shim));
@@ -263,6 +276,35 @@ fn driver(driver: &Driver, node: Option<&str>) -> Vec<Finding> {
     }
     if found.is_empty() {
         found.push(check.ok(format!("driver {module}, its libraries are the same")));
+    }
+    found
+}
+
+fn images(files: &Look<DriverFiles>, driver: &Driver) -> Vec<Finding> {
+    let check = check("images");
+    let DriverFiles { broken, unused, lacks } = match files {
+        Ok(files) => files,
+        Err(why) => return vec![check.unseen(why)],
+    };
+    let mut found = Vec::new();
+    for (path, why) in broken {
+        let what = format!("{path} describes devices for containers and cannot be used: {why}");
+        let action = "correct it or remove it; `nvidia-ctk cdi generate` writes one for GPUs";
+        found.push(check.warning("cdi_invalid", what, action));
+    }
+    for (path, why) in unused {
+        let what = format!("{path} describes GPUs for containers and is not used: {why}");
+        let action = "`nvidia-ctk cdi generate --output=FILE` writes it anew; without it fleet finds the driver's files itself";
+        found.push(check.warning("cdi_unused", what, action));
+    }
+    if let (Some(why), Some(_)) = (lacks, &driver.module) {
+        let what = format!("jobs in images do not find the driver's libraries: {why}");
+        let action =
+            "install them in the version of the driver, or name their folder in gpu.library_dirs";
+        found.push(check.problem("image_libraries_missing", what, action));
+    }
+    if found.is_empty() {
+        found.push(check.ok("jobs in images get the driver's files, where there is a driver"));
     }
     found
 }

@@ -34,6 +34,7 @@ fn healthy() -> Facts {
         joined: Ok(true),
         agent: Agent::Up(Box::new(running)),
         driver,
+        driver_files: Ok(DriverFiles::default()),
         cgroups: Ok(Cgroups { mode: Mode::Unified, controllers: names(&NEEDED) }),
         bpf: Ok(Ok(true)),
         runtime: Ok(Ok(runtime)),
@@ -109,7 +110,7 @@ fn running(facts: &mut Facts, change: impl FnOnce(&mut Running)) {
 fn on_a_healthy_node_every_check_is_content() {
     assert_eq!(bad(|_| {}), []);
     let checks: BTreeSet<&str> = all(&healthy()).iter().map(|one| one.check).collect();
-    assert_eq!(checks.len(), 14, "{checks:?}");
+    assert_eq!(checks.len(), 15, "{checks:?}");
 }
 
 #[test]
@@ -172,6 +173,25 @@ fn the_driver() {
         f.driver.library = Some(Library { path: "/l".to_owned(), version: None });
     });
     assert_eq!(bad(|f| f.driver = Driver::default()), [], "a node without GPUs is none the worse");
+}
+
+#[test]
+fn the_drivers_files_for_images() {
+    let one = || vec![("/etc/cdi/a.json".to_owned(), "EOF".to_owned())];
+    warning("cdi_invalid", "/etc/cdi/a.json describes devices", |f| {
+        f.driver_files = Ok(DriverFiles { broken: one(), ..DriverFiles::default() });
+    });
+    warning("cdi_unused", "not used: EOF", |f| {
+        f.driver_files = Ok(DriverFiles { unused: one(), ..DriverFiles::default() });
+    });
+    let lacks = || {
+        let lacks = Some("no libcuda.so.550.54".to_owned());
+        Ok(DriverFiles { lacks, ..DriverFiles::default() })
+    };
+    problem("image_libraries_missing", "libcuda", |f| f.driver_files = lacks());
+    let none = |f: &mut Facts| (f.driver, f.driver_files) = (Driver::default(), lacks());
+    assert_eq!(bad(none), [], "without a driver there is nothing to find");
+    only(Level::Unseen, "unseen", "only root", |f| f.driver_files = Err("only root".to_owned()));
 }
 
 #[test]

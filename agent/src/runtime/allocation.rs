@@ -124,6 +124,8 @@ pub struct NodeSettings {
     pub majors: NvidiaMajors,
     /// Where the driver's control nodes are: `/dev`.
     pub device_dir: PathBuf,
+    /// Where the driver's files for jobs in images are looked for.
+    pub driver: super::Places,
     /// Fleet's own directories and sockets, to be hidden from jobs with image `host`.
     pub hidden: Vec<PathBuf>,
     /// Login limits of jobs; empty: those of the shim, which are the service manager's defaults.

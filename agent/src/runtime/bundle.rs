@@ -12,7 +12,9 @@ use nix::{
     fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
     sys::stat,
 };
+use tracing::info;
 
+use super::gpus::{self, Host, Inside};
 use super::{
     AllocationSpec, EnvironmentError, Gpu, Image, JobUser, NodeSettings, Volume, environment, spec,
 };
@@ -90,7 +92,8 @@ pub fn prepare(
     if hierarchies.mode() == Mode::Legacy && node.runtime.kind == RuntimeKind::Runc {
         return Err(PrepareError::RuncOnLegacy);
     }
-    let environment = environment::build(spec, &node.node_name)?;
+    let inside = inside(spec, node);
+    let environment = environment::build(spec, &node.node_name, &inside.env)?;
     let mut spec = spec.clone();
     add_checkpoint_volume(&mut spec);
 
@@ -124,6 +127,7 @@ pub fn prepare(
             environment,
             anchors: &anchors,
             overlays,
+            inside: &inside,
             root: root.clone(),
             cwd: cwd.clone(),
             argv,
@@ -167,6 +171,22 @@ pub fn prepare(
     };
     order.write(dir)?;
     Ok(order)
+}
+
+/// What an image needs of the node for its GPUs. With image `host` the node's own files are there.
+fn inside(spec: &AllocationSpec, node: &NodeSettings) -> Inside {
+    let Image::Rootfs { path, .. } = &spec.image else { return Inside::default() };
+    if spec.gpus.is_empty() {
+        return Inside::default();
+    }
+    let host = Host::look(&node.driver);
+    let found = gpus::inside(&host, &spec.gpus, gpus::image_library_dir(path).as_deref());
+    let (allocation, files) = (&spec.allocation_id, found.binds.len());
+    info!(%allocation, files, descriptions = ?found.files, "files of the driver for an image");
+    for note in &found.notes {
+        info!(%allocation, note, "files of the driver for an image");
+    }
+    found
 }
 
 /// Where an allocation's processes go on this node.

@@ -42,10 +42,11 @@ pub enum EnvironmentError {
     TooLarge,
 }
 
-/// The whole environment, as `NAME=VALUE`, sorted.
+/// The whole environment, as `NAME=VALUE`, sorted. `of_driver` is what the node adds to an image for its GPUs.
 pub(super) fn build(
     spec: &AllocationSpec,
     node_name: &str,
+    of_driver: &[(String, String)],
 ) -> Result<Vec<String>, EnvironmentError> {
     let mut variables = BTreeMap::new();
     variables.insert("PATH".to_owned(), DEFAULT_PATH.to_owned());
@@ -65,6 +66,8 @@ pub(super) fn build(
                     variables.insert(name.clone(), value.clone());
                 }
             }
+            let sound = of_driver.iter().filter(|(name, value)| check(name, value).is_ok());
+            variables.extend(sound.cloned());
         }
     }
     variables.insert("HOME".to_owned(), spec.user.home.display().to_string());

@@ -7,6 +7,7 @@ mod allocation;
 mod bundle;
 mod discover;
 mod environment;
+pub(crate) mod gpus;
 mod spec;
 
 pub use allocation::{
@@ -15,3 +16,4 @@ pub use allocation::{
 pub use bundle::{PrepareError, prepare};
 pub use discover::{DiscoverError, Runtime, discover};
 pub use environment::EnvironmentError;
+pub use gpus::Places;

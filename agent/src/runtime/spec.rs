@@ -6,11 +6,12 @@
 use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{
-    BoxBuilder, Capability, Linux, LinuxCapabilities, LinuxDeviceCgroup, LinuxDeviceType,
-    LinuxNamespace, LinuxNamespaceType, LinuxResources, Mount, PosixRlimit, PosixRlimitBuilder,
-    PosixRlimitType, Process, Root, Spec, User,
+    BoxBuilder, Capability, Hook, HookBuilder, Hooks, Linux, LinuxCapabilities, LinuxDeviceCgroup,
+    LinuxDeviceType, LinuxNamespace, LinuxNamespaceType, LinuxResources, Mount, PosixRlimit,
+    PosixRlimitBuilder, PosixRlimitType, Process, Root, Spec, User,
 };
 
+use super::gpus::{Inside, Moment};
 use super::{AllocationSpec, Image, NodeSettings, PrepareError};
 use crate::{
     cgroup::{CgroupPlan, Mode},
@@ -85,6 +86,8 @@ pub(super) struct Context<'a> {
     pub anchors: &'a [PathBuf],
     /// Files bound over the image's own (`/etc/passwd`, `/etc/resolv.conf`).
     pub overlays: Vec<(PathBuf, &'static str)>,
+    /// What the image needs for its GPUs.
+    pub inside: &'a Inside,
     pub root: PathBuf,
     pub cwd: PathBuf,
     pub argv: Vec<String>,
@@ -99,16 +102,17 @@ pub(super) fn build(spec: &AllocationSpec, context: Context<'_>) -> Result<Spec,
         .set_root(Some(root))
         .set_hostname(None)
         .set_mounts(Some(mounts(spec, &context, readonly)))
+        .set_hooks(hooks(context.inside)?)
         .set_linux(Some(linux(spec, &context)))
         .set_process(Some(process(spec, &context)?));
     Ok(oci)
 }
 
 fn process(spec: &AllocationSpec, context: &Context<'_>) -> Result<Process, PrepareError> {
+    let mut groups = spec.user.groups.clone();
+    groups.extend(&context.inside.gids);
     let mut user = User::default();
-    user.set_uid(spec.user.uid)
-        .set_gid(spec.user.gid)
-        .set_additional_gids(Some(spec.user.groups.clone()));
+    user.set_uid(spec.user.uid).set_gid(spec.user.gid).set_additional_gids(Some(groups));
     let mut process = Process::default();
     process
         .set_terminal(Some(spec.tty.is_some()))
@@ -131,6 +135,26 @@ fn process(spec: &AllocationSpec, context: &Context<'_>) -> Result<Process, Prep
         process.set_console_size(Some(console));
     }
     Ok(process)
+}
+
+/// Programs of the node that the runtime runs while it makes the container.
+fn hooks(inside: &Inside) -> Result<Option<Hooks>, PrepareError> {
+    if inside.hooks.is_empty() {
+        return Ok(None);
+    }
+    let at = |moment: Moment| -> Result<Option<Vec<Hook>>, PrepareError> {
+        let mut found = Vec::new();
+        for hook in inside.hooks.iter().filter(|hook| hook.moment == moment) {
+            let built = HookBuilder::default().path(&hook.path).args(hook.args.clone());
+            found.push(built.env(hook.env.clone()).timeout(hook.timeout_s).build()?);
+        }
+        Ok(Some(found))
+    };
+    let mut hooks = Hooks::default();
+    hooks
+        .set_create_runtime(at(Moment::CreateRuntime)?)
+        .set_create_container(at(Moment::CreateContainer)?);
+    Ok(Some(hooks))
 }
 
 fn capabilities(spec: &AllocationSpec) -> LinuxCapabilities {
@@ -257,6 +281,12 @@ fn mounts(spec: &AllocationSpec, context: &Context<'_>, readonly: bool) -> Vec<M
     }
     for (source, destination) in &context.overlays {
         list.push(bind(source, destination, &["ro", "nosuid", "nodev"]));
+    }
+    for file in &context.inside.binds {
+        // A folder with all that is mounted in it.
+        let options = ["rbind", "ro", "nosuid", "nodev"];
+        let destination = file.destination.display().to_string();
+        list.push(mount(&destination, "bind", &file.source, &options));
     }
     for (volume, anchor) in spec.volumes.iter().zip(context.anchors) {
         let access = if volume.read_only { "ro" } else { "rw" };

@@ -11,7 +11,7 @@ use fleet_agent::{
     cgroup::{Cgroup, Hierarchies, Mode},
     filter::NvidiaMajors,
     runtime::{
-        AllocationSpec, Image, JobUser, NodeSettings, Resources, Runtime, discover, prepare,
+        AllocationSpec, Image, JobUser, NodeSettings, Places, Resources, Runtime, discover, prepare,
     },
     shim::{
         client::ShimClient,
@@ -114,6 +114,7 @@ impl Allocation {
             systemd: false,
             majors: NvidiaMajors::default(),
             device_dir: PathBuf::from("/nonexistent"),
+            driver: Places::default(),
             hidden: Vec::new(),
             rlimits: Vec::new(),
         };

@@ -1,10 +1,20 @@
 //! Images, environment, refusals before the start.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-use fleet_agent::runtime::{Image, ImageConfig, PrepareError, prepare};
+use fleet_agent::runtime::{Image, ImageConfig, Places, PrepareError, prepare};
 
-use crate::allocation::{Allocation, UID, runtimes};
+use crate::{
+    allocation::{Allocation, UID, runtimes},
+    isolation::with_one_gpu,
+};
+
+const BUSYBOX: &str = "/usr/bin/busybox";
 
 #[tokio::test]
 async fn the_environment_is_the_submitters_and_fleets() {
@@ -45,32 +55,44 @@ async fn the_environment_is_the_submitters_and_fleets() {
     }
 }
 
+/// A root file system with busybox alone.
+fn unpacked(job: &Allocation) -> PathBuf {
+    let root = job.playground().parent().unwrap().join("image");
+    for dir in ["bin", "etc", "proc", "sys", "dev", "tmp", "work"] {
+        fs::create_dir_all(root.join(dir)).unwrap();
+    }
+    fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
+    // By another process: a descriptor open for writing here could be inherited by a program that
+    // another test is starting just now, and executing the file would then be refused.
+    let copied = Command::new("cp").arg(BUSYBOX).arg(root.join("bin/busybox")).status();
+    assert!(copied.unwrap().success());
+    for name in ["sh", "id", "cat", "pwd", "whoami", "touch", "grep", "env", "ls", "unshare"] {
+        std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
+    }
+    for name in ["passwd", "group", "resolv.conf", "hosts"] {
+        fs::write(root.join("etc").join(name), "").unwrap();
+    }
+    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh").unwrap();
+    root
+}
+
+fn no_busybox() -> bool {
+    let missing = !Path::new(BUSYBOX).exists();
+    if missing {
+        eprintln!("SKIPPED: busybox is not installed");
+    }
+    missing
+}
+
 #[tokio::test]
 async fn an_unpacked_image_runs_as_the_jobs_user() {
-    let busybox = Path::new("/usr/bin/busybox");
-    if !busybox.exists() {
-        eprintln!("SKIPPED: busybox is not installed");
+    if no_busybox() {
         return;
     }
     for runtime in runtimes() {
         for readonly in [false, true] {
             let mut job = Allocation::shell(&runtime, "");
-            let root = job.playground().parent().unwrap().join("image");
-            for dir in ["bin", "etc", "proc", "sys", "dev", "tmp", "work"] {
-                fs::create_dir_all(root.join(dir)).unwrap();
-            }
-            fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
-            // By another process: a descriptor open for writing here could be inherited by a program that
-            // another test is starting just now, and executing the file would then be refused.
-            let copied = Command::new("cp").arg(busybox).arg(root.join("bin/busybox")).status();
-            assert!(copied.unwrap().success());
-            for name in ["sh", "id", "cat", "pwd", "whoami", "touch", "grep"] {
-                std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
-            }
-            for name in ["passwd", "group", "resolv.conf", "hosts"] {
-                fs::write(root.join("etc").join(name), "").unwrap();
-            }
-            fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh").unwrap();
+            let root = unpacked(&job);
             let config = ImageConfig {
                 env: vec![("FROM_IMAGE".to_owned(), "yes".to_owned())],
                 entrypoint: vec!["/bin/sh".to_owned(), "-c".to_owned()],
@@ -89,6 +111,82 @@ async fn an_unpacked_image_runs_as_the_jobs_user() {
             let wanted = format!("{UID}\ntester\n/work\nyes\ntmp\ntester:x:{UID}:\n");
             assert!(output.starts_with(&wanted), "{exit:?} {output}");
             assert_eq!(exit.code, Some(0), "{output}");
+            job.nothing_is_left().await;
+        }
+    }
+}
+
+/// The driver's files come from the node, found by ourselves or by a description whose hook runs as root.
+#[tokio::test]
+async fn an_image_gets_the_drivers_files_and_its_own_gpu() {
+    if no_busybox() {
+        return;
+    }
+    for runtime in runtimes() {
+        for described in [false, true] {
+            let script = "cat $DIR/libcuda.so.1 $DIR/libcuda.so.550.54.15; ls /dev | grep nvidia
+                (: < /dev/nvidia1) 2>&1; (echo no > $DIR/libcuda.so.1) 2>&1; env";
+            let mut job = with_one_gpu(&runtime, script);
+            let (home, root) = (job.playground().parent().unwrap().to_owned(), unpacked(&job));
+            let dir = format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+            let (libs, cdi) = (home.join("libs"), home.join("cdi"));
+            for folder in [&root.join(&dir), &libs, &cdi] {
+                fs::create_dir_all(folder).unwrap();
+            }
+            fs::write(root.join(&dir).join("libc.so.6"), "").unwrap();
+            let library = libs.join("libcuda.so.550.54.15");
+            fs::write(&library, "the driver\n").unwrap();
+            let (hook, report) = (home.join("hook"), home.join("report"));
+            let text = format!("#!/bin/sh\n(id -u; echo $1; env; cat) > {}\n", report.display());
+            fs::write(&hook, text).unwrap();
+            fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+            if described {
+                let mounts: Vec<String> = ["1", "550.54.15"]
+                    .map(|end| {
+                        format!(
+                            "{{hostPath: {}, containerPath: /{dir}/libcuda.so.{end}}}",
+                            library.display()
+                        )
+                    })
+                    .to_vec();
+                let text = format!(
+                    "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ncontainerEdits:\n  env: [DESCRIBED=1, NVIDIA_VISIBLE_DEVICES=void]\n  \
+                     hooks: [{{hookName: createContainer, path: {}, args: [hook, said]}}]\n  mounts: [{}]\ndevices:\n\
+                     - {{name: GPU-1, containerEdits: {{deviceNodes: [{{path: /dev/nvidia1}}]}}}}\n\
+                     - {{name: GPU-2, containerEdits: {{deviceNodes: [{{path: /dev/nvidia2}}]}}}}\n",
+                    hook.display(),
+                    mounts.join(", ")
+                );
+                fs::write(cdi.join("nvidia.yaml"), text).unwrap();
+            }
+            fs::write(cdi.join("broken.json"), "{").unwrap();
+            job.node.driver = Places {
+                cdi_dirs: vec![cdi],
+                library_dirs: vec![libs],
+                tool_dirs: Vec::new(),
+                module_version: home.join("none"),
+            };
+            let config = ImageConfig {
+                env: vec![
+                    ("LD_PRELOAD".to_owned(), "/evil.so".to_owned()),
+                    ("DIR".to_owned(), format!("/{dir}")),
+                ],
+                ..ImageConfig::default()
+            };
+            job.spec.image = Image::Rootfs { path: root, readonly: false, config };
+            job.launch().await;
+            let exit = job.exit().await;
+            let output = job.output();
+            let start = "the driver\nthe driver\nnvidia1\nnvidiactl\n";
+            assert!(output.starts_with(start), "{exit:?} {output}");
+            assert!(output.contains("/dev/nvidia1: No such device"), "{output}");
+            assert!(output.contains("Read-only file system"), "{output}");
+            assert!(output.contains("NVIDIA_VISIBLE_DEVICES=GPU-1\n"), "{output}");
+            assert_eq!(output.contains("DESCRIBED=1\n"), described, "{output}");
+            assert_eq!(fs::read_to_string(&library).unwrap(), "the driver\n");
+            let said = fs::read_to_string(&report).unwrap_or_default();
+            assert_eq!(said.starts_with("0\nsaid\n"), described, "{said}");
+            assert!(!said.contains("LD_PRELOAD"), "root got what the image says: {said}");
             job.nothing_is_left().await;
         }
     }

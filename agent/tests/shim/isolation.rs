@@ -22,7 +22,7 @@ fn make_node(path: &Path, minor: u64) {
 }
 
 /// A job with GPU 1 of four.
-fn with_one_gpu(runtime: &Runtime, script: &str) -> Allocation {
+pub(crate) fn with_one_gpu(runtime: &Runtime, script: &str) -> Allocation {
     let mut job = Allocation::shell(runtime, script);
     let devices = job.playground().parent().unwrap().join("devices");
     fs::create_dir(&devices).unwrap();
