@@ -210,6 +210,7 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
         | Command::UncordonNode { .. }
         | Command::DrainNode { .. }
         | Command::EnforceNode { .. }
+        | Command::Reboot(_)
         | Command::DeclareGpuFree { .. }
         | Command::ClearGpu { .. }
         | Command::ThawEvictions

@@ -21,6 +21,7 @@ use crate::job::JobSpec;
 use crate::lease::Epoch;
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::node::{Liveness, MachineIdentity, NodeFacts};
+use crate::reboot::{REBOOT_SINCE, RebootCommand};
 use crate::reservation::{GpuRequest, SHARED_SINCE};
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::{AHEAD_SINCE, ENFORCE_SINCE, Enforcement, EnforcementSwitch, WindowReport};
@@ -210,6 +211,12 @@ pub enum Report {
         step: HolderStep,
         holders: Vec<Holder>,
     },
+    /// What became of the order to boot anew that was given with the wish of `since`.
+    Reboot {
+        since: Timestamp,
+        /// Why the machine does not go down.
+        problem: Option<String>,
+    },
 }
 
 impl Report {
@@ -228,6 +235,7 @@ impl Report {
             Report::Started { image: Some(_), .. } => REGISTRY_SINCE,
             Report::Window(_) | Report::StoppedAlone { .. } | Report::Enforcement(_) => AHEAD_SINCE,
             Report::Use { .. } | Report::Holders { .. } => ENDING_SINCE,
+            Report::Reboot { .. } => REBOOT_SINCE,
         }
     }
 }
@@ -360,6 +368,8 @@ pub enum Command {
     },
     /// How windows end.
     Ending(EndingCommand),
+    /// A node boots anew once it is empty.
+    Reboot(RebootCommand),
 }
 
 impl Command {
@@ -398,6 +408,7 @@ impl Command {
             Command::Authority(command) => command.name(),
             Command::EnforceNode { .. } => "enforce_node",
             Command::Ending(command) => command.name(),
+            Command::Reboot(command) => command.name(),
         }
     }
 
@@ -439,6 +450,7 @@ impl Command {
             Command::Authority(_) => ROTATION_SINCE,
             Command::EnforceNode { .. } => ENFORCE_SINCE,
             Command::Ending(_) => ENDING_SINCE,
+            Command::Reboot(_) => REBOOT_SINCE,
             Command::ReportNode { reports, .. } => {
                 reports.iter().map(Report::since_version).max().unwrap_or(1)
             }
@@ -458,6 +470,7 @@ impl Command {
                 | Report::Window(_)
                 | Report::StoppedAlone { .. } => true,
                 Report::Enforcement(_)
+                | Report::Reboot { .. }
                 | Report::Use { .. }
                 | Report::Holders { .. }
                 | Report::Started { .. }
@@ -488,6 +501,7 @@ impl Command {
             | Command::CordonNode { .. }
             | Command::UncordonNode { .. }
             | Command::DrainNode { .. }
+            | Command::Reboot(_)
             | Command::DeclareGpuFree { .. }
             | Command::ThawEvictions
             | Command::ResetClock { .. }

@@ -16,6 +16,7 @@ use crate::job::JobSpec;
 use crate::lease::{Epoch, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::{ClearOrder, Node};
+use crate::reboot::DesiredReboot;
 use crate::time::{Millis, Timestamp};
 use crate::window::{DesiredWindow, Enforcement};
 
@@ -46,6 +47,9 @@ pub struct DesiredNode {
     /// How windows end; where it is not said, by their time alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<ReservationRules>,
+    /// The machine is to boot anew, now that nothing is on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reboot: Option<DesiredReboot>,
 }
 
 /// What to do with one allocation.
@@ -135,6 +139,7 @@ impl Fsm {
                 windows: Vec::new(),
                 enforce: None,
                 rules: None,
+                reboot: None,
             };
         }
         let mut allocations: Vec<DesiredAllocation> = self
@@ -179,6 +184,7 @@ impl Fsm {
         let clear = self.node(node).map(|node| node.clearing.clone()).unwrap_or_default();
         let windows = self.desired_windows(node);
         let enforce = self.node(node).map(Node::enforcement_ordered);
+        let reboot = self.desired_reboot(node);
         let (v, node, recount) = (DESIRED_VERSION, node.clone(), None);
         let rules = self.ends_by_rules().then_some(*self.reservation_rules());
         DesiredNode {
@@ -192,6 +198,7 @@ impl Fsm {
             windows,
             enforce,
             rules,
+            reboot,
         }
     }
 

@@ -227,6 +227,25 @@ pub enum Event {
         before: Enforcement,
         by: String,
     },
+    NodeRebootAsked {
+        node: NodeName,
+        by: String,
+        reason: String,
+    },
+    NodeRebootCancelled {
+        node: NodeName,
+        by: String,
+    },
+    NodeRebootBegun {
+        node: NodeName,
+    },
+    NodeRebootFailed {
+        node: NodeName,
+        why: String,
+    },
+    NodeRebootDone {
+        node: NodeName,
+    },
     ReservationRulesSet {
         rules: ReservationRules,
         before: ReservationRules,
@@ -423,6 +442,11 @@ impl Event {
             | E::NodeSuspended { node, .. }
             | E::LivenessChanged { node, .. }
             | E::EnforcementSwitched { node, .. }
+            | E::NodeRebootAsked { node, .. }
+            | E::NodeRebootCancelled { node, .. }
+            | E::NodeRebootBegun { node }
+            | E::NodeRebootFailed { node, .. }
+            | E::NodeRebootDone { node }
             | E::NodeEnforcementSet { node, .. } => vec![node.to_string()],
             E::ConditionRaised { node, gpu, .. }
             | E::ConditionChanged { node, gpu, .. }
@@ -648,6 +672,16 @@ impl std::fmt::Display for Event {
                 mode.word(),
                 before.word()
             ),
+            E::NodeRebootAsked { node, by, reason } => {
+                write!(f, "{node} is to boot anew once it is empty, by {by}")?;
+                if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
+            }
+            E::NodeRebootCancelled { node, by } => {
+                write!(f, "{node} need not boot anew any more, by {by}")
+            }
+            E::NodeRebootBegun { node } => write!(f, "{node} is empty and goes down to boot anew"),
+            E::NodeRebootFailed { node, why } => write!(f, "{node} cannot boot anew: {why}"),
+            E::NodeRebootDone { node } => write!(f, "{node} booted anew as it was to"),
             E::ReservationRulesSet { rules, before, by } => {
                 write!(f, "rules for reservations set by {by}: {rules}; they were: {before}")
             }

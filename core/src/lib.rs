@@ -27,6 +27,7 @@ pub mod job;
 pub mod lease;
 pub mod name;
 pub mod node;
+pub mod reboot;
 pub mod rejection;
 pub mod reply;
 pub mod reservation;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::gpu::{Gpu, GpuLink};
 use crate::health::{Condition, ConditionStatus, Severity, Subject};
 use crate::name::{GpuUuid, NodeName, UserName};
+use crate::reboot::RebootWish;
 use crate::time::Timestamp;
 use crate::window::{Enforced, Enforcement, EnforcementOrder, EnforcementSwitch};
 
@@ -14,9 +15,6 @@ use crate::window::{Enforced, Enforcement, EnforcementOrder, EnforcementSwitch};
 pub const NODES_MAX: usize = 10_000;
 /// Most conditions a node may report at once.
 pub const CONDITIONS_PER_NODE_MAX: usize = 512;
-
-/// Cluster version from which on what had not begun outlasts a boot of its node.
-pub const REBOOT_SINCE: u32 = 9;
 
 /// What tells one machine from another, beyond its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,6 +113,9 @@ pub struct Node {
     /// How it is to hold people to their reservations; none before an admin said so the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforce: Option<EnforcementOrder>,
+    /// It is to boot anew once it is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reboot: Option<RebootWish>,
 }
 
 impl Node {

@@ -64,6 +64,7 @@ fn document(windows: Vec<DesiredWindow>, allocations: Vec<DesiredAllocation>) ->
         windows,
         enforce: None,
         rules: None,
+        reboot: None,
     }
 }
 

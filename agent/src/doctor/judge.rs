@@ -264,7 +264,7 @@ fn driver(driver: &Driver, node: Option<&str>) -> Vec<Finding> {
                 format!(
                     "the kernel has driver {module}, the libraries are {version}: nothing new starts on the GPUs"
                 ),
-                format!("`fleet node drain {node}`, then reboot; see `packages` to keep it from coming back"),
+                format!("`fleet node reboot {node} --when-empty`; see `packages` to keep it from coming back"),
             ));
         }
         Some(Library { .. }) => {}

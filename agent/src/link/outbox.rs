@@ -47,6 +47,7 @@ enum Key {
     Enforcement(Timestamp),
     Use(ReservationId),
     Holders(u64),
+    Reboot,
 }
 
 #[derive(Debug)]
@@ -256,6 +257,11 @@ impl Outbox {
 
     pub fn enforcement(&self, switch: EnforcementSwitch) {
         self.put(Key::Enforcement(switch.at), Report::Enforcement(switch));
+    }
+
+    /// What became of the order to boot anew that was given with the wish of `since`.
+    pub fn reboot(&self, since: Timestamp, problem: Option<String>) {
+        self.put(Key::Reboot, Report::Reboot { since, problem });
     }
 
     /// What is seen on the GPUs of an open window. That nobody is there for some time is still true when it is said

@@ -98,6 +98,8 @@ pub struct Reconciler {
     /// Whether this machine is about to go down, and who is waited for.
     pub(super) leaving: watch::Receiver<Notice>,
     pub(super) farewell: Farewell,
+    /// The wish for a reboot that was tried last.
+    pub(super) reboot_tried: Option<Timestamp>,
 }
 
 impl Reconciler {
@@ -134,6 +136,7 @@ impl Reconciler {
             again: false,
             leaving,
             farewell: Farewell::default(),
+            reboot_tried: None,
         };
         this.say_calendar_again();
         let mut over = Vec::new();
@@ -269,6 +272,7 @@ impl Reconciler {
         for lease in waited_for(&desired, &self.table) {
             self.parts.outbox.released_again(lease);
         }
+        self.reboot_if_ordered(&desired);
     }
 
     pub(super) fn act(&mut self, action: Action, before: Option<Row>) {

@@ -111,6 +111,13 @@ impl Logind {
         answered("ask for PreparingForShutdown", asking).await
     }
 
+    /// Has the machine boot anew, as far as nobody's lock prevents it.
+    pub async fn reboot(&self) -> Result<(), LogindError> {
+        // Nobody is asked for a password.
+        let asking = async { self.call(Some(MANAGER), "Reboot", &false).await };
+        answered("ask the login manager for a reboot", asking).await.map(drop)
+    }
+
     async fn property(&self, name: &str) -> zbus::Result<OwnedVariant> {
         let reply = self.call(PROPERTIES, "Get", &(MANAGER, name)).await?;
         reply.body().deserialize()

@@ -56,6 +56,8 @@ pub(crate) enum NodeVerb {
     Uncordon(UncordonArgs),
     /// No new work, and move its jobs away at their next checkpoints
     Drain(DrainArgs),
+    /// Boot a node anew once nothing is on it; admins only
+    Reboot(RebootArgs),
     /// Hold people to their reservations, or only observe; admins only
     Enforce(EnforceArgs),
     /// Let nodes join
@@ -125,6 +127,31 @@ pub(crate) struct DrainArgs {
     /// Only show what it would affect
     #[arg(long)]
     pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The node is drained: jobs that save checkpoints move at their next one, others finish, reservations\n\
+    last until their end. Then its agent has systemd reboot it, and it takes new work again, unless it\n\
+    was cordoned or drained before. `fleet node show` says what it waits for."
+)]
+pub(crate) struct RebootArgs {
+    #[arg(value_name = "NODE")]
+    pub(crate) node: String,
+    /// Once no job, reservation or lease is left on it; there is no other way to ask
+    #[arg(long, conflicts_with = "cancel")]
+    pub(crate) when_empty: bool,
+    /// It is not wanted any more; the node takes new work again
+    #[arg(long)]
+    pub(crate) cancel: bool,
+    /// Why, for others to read
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

@@ -195,6 +195,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(NodeVerb::Revoke(leave)) => node::revoke(context, &leave).await,
             Some(NodeVerb::Remove(leave)) => node::remove(context, &leave).await,
             Some(NodeVerb::Vouch(vouch)) => node::vouch(context, &vouch).await,
+            Some(NodeVerb::Reboot(args)) => node::reboot(context, &args).await,
             Some(NodeVerb::Enforce(args)) => enforce::enforce(context, &args).await,
         },
         Verb::Gpu(args) => match args.verb {

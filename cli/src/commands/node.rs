@@ -2,13 +2,13 @@
 
 use fleet_proto::v1::{
     CordonNodeRequest, CreateJoinTokenRequest, DrainNodeRequest, ListGpusRequest, ListJobsRequest,
-    ListNodesRequest, RemoveNodeRequest, RevokeNodeRequest, SetVouchingRequest,
+    ListNodesRequest, RebootNodeRequest, RemoveNodeRequest, RevokeNodeRequest, SetVouchingRequest,
     UncordonNodeRequest,
 };
 
 use super::{Context, gpu, job, watch};
 use crate::args::{
-    CordonArgs, DrainArgs, NodeLeaveArgs, NodeListArgs, NodeShowArgs, TokenCreateArgs,
+    CordonArgs, DrainArgs, NodeLeaveArgs, NodeListArgs, NodeShowArgs, RebootArgs, TokenCreateArgs,
     UncordonArgs, VouchArgs,
 };
 use crate::client::{Client, request_meta};
@@ -104,6 +104,34 @@ pub(super) async fn drain(context: &Context, args: &DrainArgs) -> Result<Exit, F
     let reason = args.reason.clone().unwrap_or_default();
     let request = DrainNodeRequest { meta, node, reason, deadline_unix_ms };
     let node = Node::from(client.call(request, async |api, r| api.drain_node(r).await).await?);
+    changed(&printer, node)
+}
+
+pub(super) async fn reboot(context: &Context, args: &RebootArgs) -> Result<Exit, Failure> {
+    let RebootArgs { when_empty, cancel, .. } = *args;
+    if !when_empty && !cancel {
+        let why = "a node is rebooted only once no job, reservation or lease is left on it";
+        let node = &args.node;
+        return Err(Failure::usage("--when-empty", why).hint(format!(
+            "`fleet node reboot {node} --when-empty`; at once: `systemctl reboot` on {node}, which asks its jobs \
+             for checkpoints first"
+        )));
+    }
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let node = client.resolve(KIND, &args.node).await?;
+    if when_empty && !args.yes {
+        preview(context, &client, &node).await?.lines().for_each(say);
+        if ask(&format!("Reboot {node} once it is empty?")) == Some(false) {
+            return Err(Failure::new(Exit::Failed, format!("{node} is left as it is")));
+        }
+    }
+    let meta = request_meta(&context.clock)?;
+    let reason = args.reason.clone().unwrap_or_default();
+    let request = RebootNodeRequest { meta, node, reason, when_empty, cancel };
+    let node = Node::from(client.call(request, async |api, r| api.reboot_node(r).await).await?);
+    if let Some(reboot) = &node.reboot {
+        say(&format!("{}: {}", node.name, reboot.how()));
+    }
     changed(&printer, node)
 }
 

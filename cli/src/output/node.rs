@@ -35,6 +35,43 @@ pub(crate) struct Node {
     pub(crate) enforced: Option<String>,
     pub(crate) enforced_problem: Option<String>,
     pub(crate) foreign: Option<String>,
+    pub(crate) reboot: Option<Reboot>,
+}
+
+/// A reboot that somebody wants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Reboot {
+    pub(crate) by: String,
+    pub(crate) reason: Option<String>,
+    pub(crate) since: Option<Time>,
+    pub(crate) waits_for: Vec<String>,
+    pub(crate) begun: bool,
+    pub(crate) problem: Option<String>,
+}
+
+impl From<pb::NodeReboot> for Reboot {
+    fn from(reboot: pb::NodeReboot) -> Self {
+        Self {
+            by: reboot.by,
+            reason: text(&reboot.reason),
+            since: time(reboot.since_unix_ms),
+            waits_for: reboot.waits_for,
+            begun: reboot.begun,
+            problem: text(&reboot.problem),
+        }
+    }
+}
+
+impl Reboot {
+    /// How far it is.
+    pub(crate) fn how(&self) -> String {
+        match (&self.problem, self.begun, &self.waits_for[..]) {
+            (Some(problem), _, _) => format!("cannot reboot: {problem}"),
+            (None, true, _) => "goes down to reboot".to_owned(),
+            (None, false, []) => "its agent is told to reboot".to_owned(),
+            (None, false, waits_for) => format!("reboots after {}", waits_for.join(", ")),
+        }
+    }
 }
 
 impl From<pb::Node> for Node {
@@ -63,6 +100,7 @@ impl From<pb::Node> for Node {
             enforced: text(&node.enforced),
             enforced_problem: text(&node.enforced_problem),
             foreign: text(&node.foreign),
+            reboot: node.reboot.map(Reboot::from),
             name: node.name,
             state: node.state,
         }
@@ -91,7 +129,8 @@ impl Node {
 
     /// The reason of its state, and what is wrong with its GPUs.
     fn reason_shown(&self) -> String {
-        let parts = [&self.reason, &self.gpu_problem, &self.enforced_problem];
+        let reboot = self.reboot.as_ref().map(Reboot::how);
+        let parts = [&self.reason, &reboot, &self.gpu_problem, &self.enforced_problem];
         parts.into_iter().flatten().cloned().collect::<Vec<_>>().join("; ")
     }
 }
@@ -125,6 +164,7 @@ impl Row for Node {
         "enforced",
         "enforced_problem",
         "foreign",
+        "reboot",
     ];
 
     fn columns() -> Vec<Column<Self>> {
@@ -159,8 +199,13 @@ impl Row for Node {
         let jobs = (!self.jobs.is_empty()).then(|| self.jobs.join(" "));
         let heard =
             self.heard_at.map(|at| format!("{} ({} ago)", clock.second(at.0), clock.ago(at.0)));
+        let reboot = self.reboot.as_ref().map(|reboot| {
+            let since = or_dash(reboot.since.map(|at| format!("{} ago", clock.ago(at.0))));
+            format!("asked by {} {since}: {}", reboot.by, reboot.how())
+        });
         let optional = [
             ("Reason", self.reason.clone()),
+            ("Reboot", reboot),
             ("GPU problem", self.gpu_problem.clone()),
             ("Jobs", jobs),
             ("Heard", heard),

@@ -374,6 +374,7 @@ impl Fleet for Service {
         uncordon_node(UncordonNodeRequest) -> Node;
         drain_node(DrainNodeRequest) -> Node;
         enforce_node(EnforceNodeRequest) -> Node;
+        reboot_node(RebootNodeRequest) -> Node;
         declare_gpu_free(DeclareGpuFreeRequest) -> Gpu;
         clear_gpu(ClearGpuRequest) -> Gpu;
         thaw_evictions(ThawEvictionsRequest) -> Status;

@@ -147,6 +147,7 @@ impl Context {
             if !n.jobs.is_empty() {
                 details.push(format!("runs {}", n.jobs.join(", ")));
             }
+            details.extend(n.reboot.as_ref().map(rebooting));
             Some(v1::Explanation {
                 id: name.to_string(),
                 kind: "node".to_owned(),
@@ -156,6 +157,19 @@ impl Context {
             })
         })
     }
+}
+
+/// How far a reboot is that somebody wants.
+fn rebooting(reboot: &v1::NodeReboot) -> String {
+    let how = match reboot {
+        v1::NodeReboot { problem, .. } if !problem.is_empty() => format!("it cannot: {problem}"),
+        v1::NodeReboot { begun: true, .. } => "it goes down now".to_owned(),
+        v1::NodeReboot { waits_for, .. } if waits_for.is_empty() => {
+            "its agent is told to".to_owned()
+        }
+        v1::NodeReboot { waits_for, .. } => format!("it waits for {}", waits_for.join(", ")),
+    };
+    format!("is to boot anew for {}: {how}", reboot.by)
 }
 
 /// The record's events that are about `id`, in the order they happened.

@@ -6,6 +6,7 @@ use fleet_core::authority::Stage;
 use fleet_core::command::Command;
 use fleet_core::job::JobState;
 use fleet_core::node::Liveness;
+use fleet_core::reboot::RebootCommand;
 use fleet_core::reservation::ReservationState;
 use fleet_core::time::{Millis, Timestamp};
 use fleet_core::window::Enforcement;
@@ -275,6 +276,23 @@ impl Fleet for FleetService {
         let enforce = |node| Command::EnforceNode { node, mode };
         Ok(Response::new(
             self.0.change_node(&request, asked.meta.as_ref(), &asked.node, enforce).await?,
+        ))
+    }
+
+    async fn reboot_node(&self, request: Request<v1::RebootNodeRequest>) -> Reply<v1::Node> {
+        let asked = request.get_ref().clone();
+        let reboot = match (asked.when_empty, asked.cancel) {
+            (true, false) => |node, reason| RebootCommand::Ask { node, reason },
+            (false, true) => |node, _| RebootCommand::Cancel { node },
+            (true, true) | (false, false) => {
+                let why =
+                    "a node is rebooted once it is empty, or that is cancelled: one of the two";
+                return Err(to_status(&Rejection::field("when_empty", why)));
+            }
+        };
+        let reboot = |node| Command::Reboot(reboot(node, asked.reason));
+        Ok(Response::new(
+            self.0.change_node(&request, asked.meta.as_ref(), &asked.node, reboot).await?,
         ))
     }
 

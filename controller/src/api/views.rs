@@ -10,6 +10,7 @@ use fleet_core::job::{Checkpoint, Job, JobState};
 use fleet_core::lease::LeaseHolder;
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::node::{Liveness, Node};
+use fleet_core::reboot::RebootAnswer;
 use fleet_core::reservation::{Reservation, ReservationState};
 use fleet_core::scheduler::Plan;
 use fleet_core::window::Withdrawal;
@@ -129,7 +130,20 @@ pub(super) fn node(fsm: &Fsm, sessions: &Sessions, node: &Node) -> v1::Node {
             .as_ref()
             .and_then(|enforced| enforced.problem.clone())
             .unwrap_or_default(),
+        reboot: reboot(fsm, node),
     }
+}
+
+fn reboot(fsm: &Fsm, node: &Node) -> Option<v1::NodeReboot> {
+    let wish = node.reboot.as_ref()?;
+    Some(v1::NodeReboot {
+        by: wish.by.clone(),
+        reason: wish.reason.clone(),
+        since_unix_ms: wish.since.0,
+        waits_for: fsm.reboot_waits_for(node),
+        begun: wish.answer == Some(RebootAnswer::Begun),
+        problem: wish.problem().unwrap_or_default().to_owned(),
+    })
 }
 
 /// What the node says it does; nothing where it said nothing.

@@ -54,6 +54,8 @@ impl Fsm {
     pub(super) fn begin_recount(&mut self, since: Timestamp) {
         for node in self.nodes.values_mut() {
             node.uncounted = true;
+            // Asked for before the backup, it may have been had or taken back since. The drain stays to be seen.
+            node.reboot = None;
         }
         let at = self.now;
         self.restored = Some(Restored { at, since, adopted: 0, reservations_lost: 0 });

@@ -28,6 +28,7 @@ impl Fsm {
         self.reservations_do_not_overlap()?;
         self.jobs_and_allocations_agree()?;
         self.nodes_list_their_own_gpus()?;
+        self.nodes_to_reboot_are_drained()?;
         self.controller_ids_were_given()
     }
 
@@ -38,6 +39,15 @@ impl Fsm {
             let highest = self.roster.highest;
             must!(*id == member.id && *id <= highest, "controller {id} was never given its id");
             must!(addresses.insert(&member.address), "two controllers have {}", member.address);
+        }
+        Ok(())
+    }
+
+    /// Else the node would never get empty.
+    fn nodes_to_reboot_are_drained(&self) -> Result<(), Violation> {
+        for node in self.nodes.values().filter(|node| node.reboot.is_some()) {
+            let closed = node.drain.is_some() && node.cordon.is_some();
+            must!(closed, "{} is to be rebooted and open", node.name);
         }
         Ok(())
     }

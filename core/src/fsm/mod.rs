@@ -43,6 +43,7 @@ mod invariants;
 mod jobs;
 mod leases;
 mod nodes;
+mod reboot;
 mod reports;
 mod requests;
 mod reservations;
@@ -273,6 +274,7 @@ impl Fsm {
             | Command::Authority(_)
             | Command::EnforceNode { .. }
             | Command::Ending(_)
+            | Command::Reboot(_)
             | Command::RecordRefusals { .. } => Ok(()),
             Command::Access(command) => self.check_access(actor, command),
         }
@@ -325,6 +327,7 @@ impl Fsm {
             Command::Authority(command) => self.apply_authority(turn, command),
             Command::EnforceNode { node, mode } => self.enforce_node(turn, node, *mode),
             Command::Ending(command) => self.apply_ending(turn, command),
+            Command::Reboot(command) => self.apply_reboot(turn, command),
         }
     }
 

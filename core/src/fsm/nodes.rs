@@ -7,9 +7,8 @@ use crate::gpu::{GPUS_PER_NODE_MAX, Gpu, Presence};
 use crate::health::{Condition, Severity, Subject};
 use crate::id::AllocationId;
 use crate::name::{GpuUuid, NodeName};
-use crate::node::{
-    CONDITIONS_PER_NODE_MAX, Cordon, Drain, Liveness, NODES_MAX, Node, NodeFacts, REBOOT_SINCE,
-};
+use crate::node::{CONDITIONS_PER_NODE_MAX, Cordon, Drain, Liveness, NODES_MAX, Node, NodeFacts};
+use crate::reboot::REBOOT_SINCE;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::time::{Millis, Timestamp};
@@ -42,6 +41,9 @@ impl Fsm {
             }
         }
         self.take_facts(turn, name, facts);
+        if rebooted {
+            self.reboot_is_over(turn, name);
+        }
         self.heard(turn, name);
         Ok(Reply::Done)
     }
@@ -73,6 +75,7 @@ impl Fsm {
             uncounted: self.restored.is_some(),
             enforcement: None,
             enforce: None,
+            reboot: None,
         };
         self.nodes.insert(name.clone(), node);
         turn.say(Event::NodeRegistered {
@@ -202,6 +205,9 @@ impl Fsm {
         let node = self.node_mut(name)?;
         let reason = reason.to_owned();
         node.cordon = Some(Cordon { by: by.clone(), reason: reason.clone(), since });
+        if let Some(wish) = &mut node.reboot {
+            wish.cordoned = false;
+        }
         turn.say(Event::NodeCordoned { node: name.clone(), by, reason });
         Ok(Reply::Done)
     }
@@ -217,6 +223,10 @@ impl Fsm {
         node.cordon = None;
         node.drain = None;
         node.suspended = None;
+        // Without the drain it would never be empty.
+        if node.reboot.take().is_some() {
+            turn.say(Event::NodeRebootCancelled { node: name.clone(), by: by.clone() });
+        }
         if closed {
             turn.say(Event::NodeUncordoned { node: name.clone(), by });
         }
@@ -240,6 +250,9 @@ impl Fsm {
         let reason = reason.to_owned();
         node.cordon = Some(Cordon { by: by.clone(), reason: reason.clone(), since });
         node.drain = Some(Drain { since, deadline });
+        if let Some(wish) = &mut node.reboot {
+            (wish.cordoned, wish.drained) = (false, false);
+        }
         turn.say(Event::NodeDraining { node: name.clone(), by, reason, deadline });
         self.review_node(turn, name);
         self.say_if_drained(turn, name);

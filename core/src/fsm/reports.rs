@@ -65,6 +65,9 @@ impl Fsm {
                         check_text("image.note", image.note.as_deref().unwrap_or_default())?;
                     }
                 }
+                Report::Reboot { problem, .. } => {
+                    check_text("problem", problem.as_deref().unwrap_or_default())?;
+                }
                 Report::StoppedAlone { .. }
                 | Report::DeferralTaken { .. }
                 | Report::Ended { .. }
@@ -130,6 +133,9 @@ impl Fsm {
             Report::Enforcement(switch) => self.enforcement_switched(turn, node, switch),
             Report::Use { reservation, seen, came } => {
                 self.use_seen(turn, node, reservation, *seen, *came);
+            }
+            Report::Reboot { since, problem } => {
+                self.reboot_answered(turn, node, *since, problem.as_ref());
             }
             Report::Holders { reservation, step, holders } => {
                 self.holders_seen(turn, node, reservation.as_ref(), *step, holders);

@@ -62,6 +62,7 @@ fn node(allocations: Vec<DesiredAllocation>) -> DesiredNode {
         windows: Vec::new(),
         enforce: None,
         rules: None,
+        reboot: None,
     }
 }
 

@@ -8,6 +8,7 @@ use fleet_core::command::Report;
 use fleet_core::desired::{DESIRED_VERSION, DesiredAllocation, Order as Wish};
 use fleet_core::id::ClusterId;
 use fleet_core::name::NodeName;
+use fleet_core::reboot::DesiredReboot;
 use fleet_core::time::Timestamp;
 use fleet_daemon::progress::Progress;
 use tokio::time::timeout;
@@ -74,8 +75,14 @@ fn exit(dir: &AllocationDir, name: &str, code: i32) {
 
 async fn agent(state: &std::path::Path) -> Agent {
     let file = state.join("agent.toml");
-    fs::write(&file, format!("state_dir = \"{0}\"\nrun_dir = \"{0}/run\"", state.display()))
-        .unwrap();
+    fs::write(
+        &file,
+        format!(
+            "state_dir = \"{0}\"\nrun_dir = \"{0}/run\"\nmachine_id = \"shared\"",
+            state.display()
+        ),
+    )
+    .unwrap();
     let config = Config::load(&file).unwrap();
     fs::create_dir_all(allocations_dir(&config)).unwrap();
     let probe = GpuConfig { program: "/bin/false".into(), ..GpuConfig::default() };
@@ -129,6 +136,15 @@ async fn agent(state: &std::path::Path) -> Agent {
 impl Agent {
     /// A document that orders these, and has an ended one forgotten.
     fn wants(&self, allocations: Vec<DesiredAllocation>, forget: &str) {
+        self.wants_with(allocations, forget, None);
+    }
+
+    fn wants_with(
+        &self,
+        allocations: Vec<DesiredAllocation>,
+        forget: &str,
+        reboot: Option<DesiredReboot>,
+    ) {
         self.desired.send_replace(Some(DesiredNode {
             v: DESIRED_VERSION,
             node: NodeName::parse("n1").unwrap(),
@@ -140,6 +156,7 @@ impl Agent {
             windows: Vec::new(),
             enforce: None,
             rules: None,
+            reboot,
         }));
     }
 
@@ -258,4 +275,22 @@ async fn nothing_begins_on_a_machine_that_is_about_to_go_down() {
     agent.shutdown.say(false);
     let end = end_of(&agent.reports(1).await, "alloc-a-1").end;
     assert!(matches!(end, AttemptEnd::CannotStart { .. }), "begun, by somebody unknown: {end:?}");
+}
+
+#[tokio::test]
+async fn a_reboot_is_tried_once_in_its_own_boot_when_nothing_is_here() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("allocations")).unwrap();
+    let agent = agent(dir.path()).await;
+    let order = |boot_id: &str, since| {
+        let reboot = DesiredReboot { since: Timestamp(since), boot_id: boot_id.to_owned() };
+        agent.wants_with(Vec::new(), "alloc-x-1", Some(reboot));
+    };
+    order("boot-before", 1);
+    order(BOOT, 2);
+    let said = agent.reports(1).await;
+    let [Report::Reboot { since: Timestamp(2), problem: Some(why) }] = &said[..] else {
+        panic!("{said:?}")
+    };
+    assert!(why.contains("one of several"), "{why}");
 }

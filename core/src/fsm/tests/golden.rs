@@ -25,6 +25,7 @@ use crate::job::JobSpec;
 use crate::lease::Epoch;
 use crate::name::ProjectName;
 use crate::node::{Liveness, MachineIdentity};
+use crate::reboot::RebootCommand;
 use crate::reservation::GpuRequest;
 use crate::time::{Millis, Window};
 use crate::window::{AHEAD_SINCE, ENFORCE_SINCE, Enforcement, EnforcementSwitch, WindowReport};
@@ -41,7 +42,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 45, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 47, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -154,6 +155,7 @@ fn history() -> World {
     images(&mut w);
     sharing(&mut w);
     shared_said(&mut w);
+    reboots(&mut w);
     w
 }
 
@@ -164,6 +166,18 @@ fn shared_said(w: &mut World) {
     let with = [super::world::user("bob")].into();
     let report = WindowReport { with, ..grant("r9", Millis::hours(300), Millis::hours(1)) };
     w.report("titan01", Report::Window(Box::new(report))).unwrap();
+}
+
+/// From cluster version 9 on: nodes boot anew when they are empty, and what had not begun outlasts a boot.
+fn reboots(w: &mut World) {
+    let ask = |name: &str| RebootCommand::Ask { node: node(name), reason: "kernel".to_owned() };
+    for name in ["titan01", "titan02"] {
+        w.give(person("root"), Command::Reboot(ask(name))).unwrap();
+    }
+    let problem = Some("no systemd".to_owned());
+    w.report("titan02", Report::Reboot { since: w.now, problem }).unwrap();
+    let cancel = RebootCommand::Cancel { node: node("titan01") };
+    w.give(person("root"), Command::Reboot(cancel)).unwrap();
 }
 
 /// From cluster version 7 on: images come from registries.

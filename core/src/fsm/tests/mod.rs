@@ -13,6 +13,7 @@ mod import;
 mod jobs;
 mod nodes;
 mod properties;
+mod reboot;
 mod requests;
 mod reservations;
 pub(crate) mod windows;

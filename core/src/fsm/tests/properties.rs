@@ -14,6 +14,7 @@ use crate::health::Severity;
 use crate::id::AllocationId;
 use crate::job::JobSpec;
 use crate::node::Liveness;
+use crate::reboot::RebootCommand;
 use crate::time::Millis;
 use crate::window::WindowReport;
 
@@ -89,6 +90,10 @@ enum Step {
     Drain {
         on: usize,
     },
+    RebootWhenEmpty {
+        on: usize,
+        cancel: bool,
+    },
     Uncordon {
         on: usize,
     },
@@ -141,6 +146,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..3_usize).prop_map(|on| Step::Reboot { on }),
         1 => (0..3_usize).prop_map(|on| Step::Drain { on }),
         1 => (0..3_usize).prop_map(|on| Step::Uncordon { on }),
+        2 => (0..3_usize, any::<bool>()).prop_map(|(on, cancel)| Step::RebootWhenEmpty { on, cancel }),
         1 => (0..3_usize, any::<bool>()).prop_map(|(on, unreachable)| Step::Silent { on, unreachable }),
         1 => Just(Step::Thaw),
         2 => any::<bool>().prop_map(|answers| Step::Answer { answers }),
@@ -246,6 +252,14 @@ fn take(w: &mut World, number: usize, step: &Step) {
         }
         Step::Uncordon { on } => {
             drop(w.give(person("root"), Command::UncordonNode { node: node(NODES[*on]) }));
+        }
+        Step::RebootWhenEmpty { on, cancel } => {
+            let (node, reason) = (node(NODES[*on]), "x".to_owned());
+            let command = match cancel {
+                true => RebootCommand::Cancel { node },
+                false => RebootCommand::Ask { node, reason },
+            };
+            drop(w.give(person("root"), Command::Reboot(command)));
         }
         Step::Silent { on, unreachable } => {
             let liveness = if *unreachable { Liveness::Unreachable } else { Liveness::Ready };

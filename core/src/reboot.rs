@@ -1,0 +1,76 @@
+//! Reboots that wait until their node is empty: what is asked, what is remembered of it, what the agent is told.
+//!
+//! The node is drained meanwhile. It is the agent that reboots, at most once for each wish, and only in the boot it was
+//! asked under: a new boot, whoever caused it, is what was wished for.
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::NodeName;
+use crate::time::Timestamp;
+
+/// Cluster version from which on nodes are rebooted when they are empty, and what had not begun outlasts a boot.
+pub const REBOOT_SINCE: u32 = 9;
+
+/// What an admin can ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RebootCommand {
+    /// As soon as nothing runs there and nobody holds anything; the node is drained for it. The reason may be empty.
+    Ask { node: NodeName, reason: String },
+    /// It is not wanted any more, and the node is as it was before.
+    Cancel { node: NodeName },
+}
+
+impl RebootCommand {
+    /// See `Command::name`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            RebootCommand::Ask { .. } => "reboot_node",
+            RebootCommand::Cancel { .. } => "cancel_reboot",
+        }
+    }
+}
+
+/// A reboot that is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RebootWish {
+    pub by: String,
+    pub reason: String,
+    /// Also what tells one wish from the next.
+    pub since: Timestamp,
+    /// The boot that is to end.
+    pub boot_id: String,
+    /// The cordon, and the drain, are there for this alone and go with it.
+    pub cordoned: bool,
+    pub drained: bool,
+    /// What the agent answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<RebootAnswer>,
+}
+
+/// What an agent made of the order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RebootAnswer {
+    /// The machine goes down.
+    Begun,
+    /// It cannot: somebody has to see to it.
+    Failed { why: String },
+}
+
+impl RebootWish {
+    /// Why it was not carried out.
+    pub fn problem(&self) -> Option<&str> {
+        match &self.answer {
+            Some(RebootAnswer::Failed { why }) => Some(why),
+            Some(RebootAnswer::Begun) | None => None,
+        }
+    }
+}
+
+/// The order as the agent is told it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DesiredReboot {
+    pub since: Timestamp,
+    pub boot_id: String,
+}
