@@ -5,7 +5,7 @@ use fleet_tests::steps::Steps;
 
 use crate::image::Debian;
 use crate::site::Site;
-use crate::smoke;
+use crate::{people, power, smoke};
 
 /// One story on machines of its own.
 #[derive(Debug, Clone, Copy)]
@@ -17,9 +17,30 @@ pub(crate) struct Case {
     pub(crate) run: fn(&Site, &mut Steps) -> Result<()>,
 }
 
-pub(crate) const CASES: &[Case] = &[Case {
-    name: "smoke",
-    about: "Debian 12: from the packages to a job, people held to reservations, an agent that goes away under a job, no trace in the end",
-    debian: Debian::BOOKWORM,
-    run: smoke::run,
-}];
+pub(crate) const CASES: &[Case] = &[
+    Case {
+        name: "smoke",
+        about: "Debian 12: from the packages to a job, people held to reservations, an agent that goes away under a job, no trace in the end",
+        debian: Debian::BOOKWORM,
+        run: smoke::run,
+    },
+    Case {
+        name: "hybrid",
+        about: "Debian 12 with v1 controllers beside cgroup2: the same",
+        debian: Debian::BOOKWORM_HYBRID,
+        run: smoke::run,
+    },
+    Case { name: "trixie", about: "Debian 13: the same", debian: Debian::TRIXIE, run: smoke::run },
+    Case {
+        name: "people",
+        about: "three machines: observe, import, enforce; a terminal that gains and loses its GPU; who tries to get around it",
+        debian: Debian::BOOKWORM,
+        run: people::run,
+    },
+    Case {
+        name: "power",
+        about: "three machines: power cuts of a node under a job and of the controller under writes, the gate at boot",
+        debian: Debian::BOOKWORM,
+        run: power::run,
+    },
+];

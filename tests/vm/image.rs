@@ -18,7 +18,7 @@ use crate::tools;
 
 /// Changes when the disk is made in another way.
 const FORM: u32 = 1;
-const PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,libpam-systemd,iproute2,openssh-server,crun,\
+const PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,libpam-systemd,iproute2,openssh-server,crun,tmux,cron,\
     linux-image-cloud-amd64,procps,kmod,ca-certificates,adduser";
 /// Length of the disk's file; what is not written takes no room.
 const DISK: &str = "4G";
@@ -36,6 +36,8 @@ pub(crate) struct Debian {
 
 impl Debian {
     pub(crate) const BOOKWORM: Self = Self { suite: "bookworm", hybrid: false };
+    pub(crate) const BOOKWORM_HYBRID: Self = Self { suite: "bookworm", hybrid: true };
+    pub(crate) const TRIXIE: Self = Self { suite: "trixie", hybrid: false };
 }
 
 /// A disk and what boots it.

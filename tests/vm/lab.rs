@@ -1,16 +1,61 @@
 //! A fleet on machines, set up as docs/operations.md says: what is typed here stands on that page.
 
+use std::sync::Arc;
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::machine::Machine;
 use crate::page::Page;
+use crate::site::Site;
 
 /// Where the packages are on each machine, and the same again with a higher version.
 const DEBS: &str = "/mnt/debs";
 pub(crate) const NEXT_DEBS: &str = "/mnt/next";
 /// What an admin of these machines has to say besides: that there is no real driver.
 const PRETENDED: &str = r#"sed -i '/^\[gpu\]/a nvml_library = "/mnt/libfleet_fake_nvml.so"\nenvironment = { FLEET_FAKE_NVML = "/mnt/gpus.toml" }\nsample_interval_ms = 1000' /etc/fleet/agent.toml"#;
+
+/// A controller and two nodes.
+#[derive(Debug)]
+pub(crate) struct Lab {
+    pub(crate) fleet1: Arc<Machine>,
+    pub(crate) titan01: Arc<Machine>,
+    pub(crate) titan02: Arc<Machine>,
+}
+
+impl Lab {
+    pub(crate) fn of_three(site: &Site, page: &Page) -> Result<Self> {
+        let [fleet1, titan01, titan02] = site.boot_together(["fleet1", "titan01", "titan02"])?;
+        install(&fleet1, page, "controller")?;
+        begin_controller(&fleet1, page)?;
+        for node in [&titan01, &titan02] {
+            install(node, page, "GPU node")?;
+            join(&fleet1, node, page)?;
+        }
+        Ok(Self { fleet1, titan01, titan02 })
+    }
+
+    /// Has an admin say how a node holds people to their reservations; returns when it is in force.
+    pub(crate) fn enforce(&self, node: &str, mode: &str) -> Result<()> {
+        enforce(&self.fleet1, node, mode)
+    }
+}
+
+/// The same on one machine that is controller and node.
+pub(crate) fn enforce(controller: &Machine, node: &str, mode: &str) -> Result<()> {
+    controller.ok_as("ada", &format!("fleet node enforce {node} {mode} --yes"))?;
+    let held = format!("fleet node show {node} -o json | grep -q '\"enforced\": *\"{mode}\"'");
+    controller.until_as("ada", &format!("{node} is enforced {mode}"), &held).map(drop)
+}
+
+/// How many of the four GPUs' nodes answered with each error: no driver is behind them, so that one that may be opened
+/// says ENXIO, and one that may not EPERM.
+pub(crate) fn opened(machine: &Machine, user: &str) -> Result<(usize, usize)> {
+    let open = "for n in 0 1 2 3; do cat /dev/nvidia$n; done 2>&1; true";
+    let said = machine.ok_as(user, open)?;
+    let count = |text: &str| said.lines().filter(|line| line.contains(text)).count();
+    Ok((count("No such device or address"), count("Operation not permitted")))
+}
 
 /// Installs the packages that the table names for such a machine; returns what the installation said.
 pub(crate) fn install(machine: &Machine, page: &Page, kind: &str) -> Result<String> {
@@ -52,6 +97,11 @@ pub(crate) fn json(machine: &Machine, user: &str, line: &str) -> Result<Value> {
 pub(crate) fn submit(machine: &Machine, options: &str, script: &str) -> Result<String> {
     ensure!(!script.contains('\''), "the script stands between single quotes");
     let said = machine.ok_as("ada", &format!("fleet run -d {options} -- sh -c '{script}'"))?;
+    job_id(&said)
+}
+
+/// The job's id in what `fleet run -d` said.
+pub(crate) fn job_id(said: &str) -> Result<String> {
     let id = said.split_whitespace().find(|word| word.starts_with("job-"));
     Ok(id.with_context(|| format!("no id in {said:?}"))?.to_owned())
 }

@@ -91,6 +91,12 @@ impl Machine {
 
     /// Switches it on and waits until root can log in.
     pub(crate) fn switch_on(&self) -> Result<()> {
+        self.start()?;
+        self.until_login()
+    }
+
+    /// Presses the power button.
+    pub(crate) fn start(&self) -> Result<()> {
         let ssh = free_port()?;
         let mut qemu = self.common.tools.qemu();
         qemu.args(self.arguments(ssh));
@@ -104,6 +110,11 @@ impl Machine {
             power.qemu = Some(child);
             power.ssh = ssh;
         }
+        Ok(())
+    }
+
+    /// Waits until root can log in.
+    pub(crate) fn until_login(&self) -> Result<()> {
         let began = Instant::now();
         loop {
             if let Some(status) = self.power().qemu.as_mut().and_then(|q| q.try_wait().ok()?) {

@@ -19,6 +19,8 @@ mod image;
 mod lab;
 mod machine;
 mod page;
+mod people;
+mod power;
 mod site;
 mod smoke;
 mod tools;

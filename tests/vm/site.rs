@@ -78,12 +78,28 @@ impl Site {
 
     /// A machine that has just come up for the first time.
     pub(crate) fn boot(&self, name: &'static str) -> Result<Arc<Machine>> {
-        let lan = self.hub.socket(name)?;
-        let folder = self.folder.path().join(name);
-        let machine = Arc::new(Machine::new(name, folder, Arc::clone(&self.common), lan)?);
-        self.machines.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&machine));
-        machine.switch_on()?;
+        let [machine] = self.boot_together([name])?;
         Ok(machine)
+    }
+
+    /// Several of them, which come up side by side.
+    pub(crate) fn boot_together<const N: usize>(
+        &self,
+        names: [&'static str; N],
+    ) -> Result<[Arc<Machine>; N]> {
+        let mut booted = Vec::new();
+        for name in names {
+            let lan = self.hub.socket(name)?;
+            let folder = self.folder.path().join(name);
+            let machine = Arc::new(Machine::new(name, folder, Arc::clone(&self.common), lan)?);
+            self.machines.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&machine));
+            machine.start()?;
+            booted.push(machine);
+        }
+        for machine in &booted {
+            machine.until_login()?;
+        }
+        Ok(booted.try_into().expect("one for each name"))
     }
 
     /// Carries a case out and clears up after it.

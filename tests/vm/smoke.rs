@@ -76,26 +76,15 @@ fn first_job(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// How many of the four GPUs' nodes answered with each error: no driver is behind them, so that one that may be opened
-/// says ENXIO.
-fn opened(machine: &Machine, user: &str) -> Result<(usize, usize)> {
-    let open = "for n in 0 1 2 3; do cat /dev/nvidia$n; done 2>&1; true";
-    let said = machine.ok_as(user, open)?;
-    let count = |text: &str| said.lines().filter(|line| line.contains(text)).count();
-    Ok((count("No such device or address"), count("Operation not permitted")))
-}
-
 fn held_to_reservations(machine: &Machine) -> Result<()> {
-    let before = opened(machine, "bob")?;
+    let before = lab::opened(machine, "bob")?;
     ensure!(before == (4, 0), "observed, but not held: {before:?}");
-    machine.ok_as("ada", "fleet node enforce titan01 on --yes")?;
-    let held = "fleet node show titan01 -o json | grep -q '\"enforced\": *\"on\"'";
-    machine.until_as("ada", "the node holds people to reservations", held)?;
+    lab::enforce(machine, "titan01", "on")?;
     let id = machine.ok_as("ada", "fleet reserve -G 1 -t 1h")?;
     let active = format!("fleet reservation show {id} -o json | grep -q '\"state\": *\"active\"'");
     machine.until_as("ada", "the reservation is active", &active)?;
     for (user, expected) in [("bob", (0, 4)), ("ada", (1, 3))] {
-        let found = opened(machine, user)?;
+        let found = lab::opened(machine, user)?;
         ensure!(found == expected, "{user}: {found:?}, not {expected:?}");
     }
     machine.ok_as("ada", &format!("fleet release {id}"))?;

@@ -1,0 +1,188 @@
+//! People on three machines of a lab, one of them the controller's: from the spreadsheet to a kernel that holds everybody
+//! to their reservations, and those who do not like it.
+//!
+//! No driver is behind the GPUs' nodes: one that may be opened says ENXIO, one that may not EPERM. So nothing here can hold
+//! a GPU open or pass its descriptor on.
+
+use anyhow::{Context as _, Result, ensure};
+use fleet_tests::steps::Steps;
+
+use crate::image::GPUS;
+use crate::lab::{self, Lab};
+use crate::page::Page;
+use crate::site::Site;
+
+/// How far ahead the reservation begins and how long it lasts: time enough to look at it before, on a slow machine.
+const AHEAD: &str = "+2m";
+const LENGTH: &str = "2m";
+/// Every second one try at a GPU, for the record: what people leave running in a terminal.
+const TRY_AGAIN: &str =
+    "while :; do cat /dev/nvidia0 2>&1 | sed \"s/.*: //\" >> tries; sleep 1; done";
+
+pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
+    let page = Page::operations()?;
+    let mut lab = None;
+    steps.step("a controller and two nodes by the words of the page", || {
+        lab = Some(lab::Lab::of_three(site, &page)?);
+        Ok(())
+    });
+    let Some(lab) = &lab else { return Ok(()) };
+    steps.step("nodes only observe, and the spreadsheet is imported", || import(lab));
+    steps.step("a node is enforced, first as a warning, with a preview", || enforce(lab));
+    if !steps.all_held() {
+        return Ok(());
+    }
+    steps.step("two users by ssh, before, at and after start and end of a reservation", || {
+        before_and_after(lab)
+    });
+    steps.step("a user with time and ideas stays out", || hostile(lab));
+    steps.step("who is enforced stays so without agent and controller", || alone(lab));
+    steps.step("a node that is not enforced any more lets everybody pass", || let_go(lab));
+    Ok(())
+}
+
+fn import(lab: &Lab) -> Result<()> {
+    ensure!(lab::opened(&lab.titan01, "bob")? == (GPUS as usize, 0), "observed, but not held");
+    let sheet = "user,gpu,start,end,note\\n\
+        ada,titan02:0 titan02:1,2031-03-03 09:00,2031-03-03 18:00,paper\\n\
+        bob,titan02:2,2031-03-03 09:00,2031-03-04 09:00,ablation\\n";
+    lab.fleet1.ok_as("ada", &format!("printf '{sheet}' > gpus.csv"))?;
+    for _ in 0..2 {
+        lab.fleet1.ok_as("ada", "fleet reservation import gpus.csv --dry-run")?;
+        lab.fleet1.ok_as("ada", "fleet reservation import gpus.csv")?;
+    }
+    let rows = lab.fleet1.ok_as("ada", "fleet reservation list -o csv | grep -c titan02")?;
+    ensure!(rows == "2", "two lines of the spreadsheet became {rows}");
+    let wrong = "printf 'user,gpu,start,end\\nada,titan09:0,2031-03-03 09:00,2031-03-03 10:00\\n' > wrong.csv; \
+        fleet reservation import wrong.csv";
+    let refused = lab.fleet1.run_as("ada", wrong)?;
+    ensure!(refused.code() != 0 && refused.stderr.contains("line 2"), "{}", refused.stderr);
+    Ok(())
+}
+
+fn enforce(lab: &Lab) -> Result<()> {
+    let preview = lab.fleet1.ok_as("ada", "fleet node enforce titan01 on --dry-run 2>&1")?;
+    ensure!(preview.contains("titan01"), "a preview that names no node: {preview}");
+    lab.enforce("titan01", "warn")?;
+    ensure!(lab::opened(&lab.titan01, "bob")? == (GPUS as usize, 0), "warned, but not held");
+    let shown = lab.titan01.ok("fleet-agent gate show")?;
+    ensure!(shown.contains("bob"), "who would be kept out is counted: {shown}");
+    lab.enforce("titan01", "on")?;
+    ensure!(lab::opened(&lab.titan01, "bob")? == (0, GPUS as usize), "bob is kept out");
+    Ok(())
+}
+
+fn before_and_after(lab: &Lab) -> Result<()> {
+    let node = &lab.titan01;
+    // In the terminal since before, and not started anew: what begins and ends is what the kernel says.
+    node.ok_as("bob", &format!("tmux new-session -d -s work '{TRY_AGAIN}'"))?;
+    let line = format!("fleet reserve --gpu titan01:0 --from {AHEAD} -t {LENGTH} --at-end stop");
+    let id = node.ok_as("bob", &line)?;
+    for (user, expected) in [("ada", (0, 4)), ("bob", (0, 4))] {
+        ensure!(lab::opened(node, user)? == expected, "{user} before the start");
+    }
+    let state = |word: &str| {
+        let what = format!("the reservation is {word}");
+        let show =
+            format!("fleet reservation show {id} -o json | grep -q '\"state\": *\"{word}\"'");
+        node.until_as("bob", &what, &show)
+    };
+    state("active")?;
+    node.until_as("bob", "its GPU opens", "cat /dev/nvidia0 2>&1 | grep -q 'such device'")?;
+    for (user, expected) in [("ada", (0, 4)), ("bob", (1, 3))] {
+        let found = lab::opened(node, user)?;
+        ensure!(found == expected, "{user} while it is open: {found:?}");
+    }
+    let held = node.ok_as("bob", "fleet held")?;
+    ensure!(held.contains("titan01:0"), "bob holds: {held}");
+    state("ended")?;
+    for (user, expected) in [("ada", (0, 4)), ("bob", (0, 4))] {
+        ensure!(lab::opened(node, user)? == expected, "{user} after the end");
+    }
+    node.until_as("bob", "the session was told", "tail -n 1 tries | grep -q permitted")?;
+    let tries = node.ok_as("bob", "tmux kill-session -t work; uniq tries")?;
+    let found: Vec<&str> = tries.lines().collect();
+    ensure!(
+        found
+            == ["Operation not permitted", "No such device or address", "Operation not permitted"],
+        "in the session: {found:?}"
+    );
+    let told = lab.fleet1.ok_as("ada", &format!("fleet why {id}"))?;
+    ensure!(told.contains("titan01"), "{told}");
+    Ok(())
+}
+
+/// Ways to a GPU that somebody else has reserved. Each leaves what it read or was told in a file.
+const WAYS: [(&str, &str); 5] = [
+    (
+        "a program with the set-user-id bit of who may",
+        "/usr/local/bin/cat-of-ada /dev/nvidia1 2> way",
+    ),
+    ("a user namespace", "unshare -Ur cat /dev/nvidia1 2> way"),
+    (
+        "a process that outlives the login",
+        "setsid nohup sh -c 'sleep 1; cat /dev/nvidia1 2> way' > /dev/null 2>&1 < /dev/null &",
+    ),
+    (
+        "a unit of one's own service manager",
+        "XDG_RUNTIME_DIR=/run/user/$(id -u) systemd-run --user --quiet --collect sh -c 'cat /dev/nvidia1 2> $HOME/way'",
+    ),
+    ("cron", "echo '* * * * * cat /dev/nvidia1 2> $HOME/way' | crontab -"),
+];
+
+fn hostile(lab: &Lab) -> Result<()> {
+    let node = &lab.titan01;
+    node.ok(
+        "install -o ada -m 4755 /bin/cat /usr/local/bin/cat-of-ada; loginctl enable-linger bob",
+    )?;
+    let id = node.ok_as("ada", "fleet reserve --gpu titan01:1 -t 2h")?;
+    node.until_as("ada", "ada's GPU opens", "cat /dev/nvidia1 2>&1 | grep -q 'such device'")?;
+    for (way, line) in WAYS {
+        node.run_as("bob", &format!("rm -f way; {line}"))?;
+        let told = node.until_as("bob", way, "test -s way && cat way");
+        let told = told.with_context(|| format!("by {way}"))?;
+        ensure!(told.contains("Operation not permitted"), "by {way}: {told}");
+    }
+    node.ok_as("bob", "crontab -r")?;
+    let own = node.run_as("bob", "unshare -Ur mknod gpu c 195 1")?;
+    ensure!(own.code() != 0, "bob made a node of his own");
+    for blow in ["systemctl daemon-reexec", "systemctl stop user-$(id -u bob).slice"] {
+        node.ok(blow)?;
+        ensure!(lab::opened(node, "bob")? == (0, 4), "bob after `{blow}`");
+        ensure!(lab::opened(node, "ada")? == (1, 3), "ada after `{blow}`");
+    }
+    let denials = node.ok("fleet-agent gate show")?;
+    ensure!(denials.contains("bob"), "who was denied is counted: {denials}");
+    node.ok_as("ada", &format!("fleet release {id}")).map(drop)
+}
+
+fn alone(lab: &Lab) -> Result<()> {
+    let node = &lab.titan01;
+    let line = format!("fleet reserve --gpu titan01:2 --from {AHEAD} -t {LENGTH} --at-end stop");
+    let id = node.ok_as("bob", &line)?;
+    let taken = format!("grep -rq {id} /var/lib/fleet/agent");
+    node.until("the window is on the node's disk", &taken)?;
+    lab.fleet1.ok("systemctl stop fleet-controller")?;
+    let opens = "cat /dev/nvidia2 2>&1 | grep -q 'such device'";
+    node.until_as("bob", "it opens without a controller", opens)?;
+    ensure!(lab::opened(node, "ada")? == (0, 4), "ada is kept out");
+    let closed = "cat /dev/nvidia2 2>&1 | grep -q permitted";
+    node.until_as("bob", "it closes without a controller", closed)?;
+    lab.fleet1.ok("systemctl start fleet-controller")?;
+    let over = format!("fleet reservation show {id} -o json | grep -q '\"state\": *\"ended\"'");
+    lab.fleet1.until_as("ada", "the controller has heard of it", &over)?;
+    node.ok("systemctl stop fleet-agent")?;
+    ensure!(lab::opened(node, "bob")? == (0, 4), "without an agent");
+    node.ok("systemctl start fleet-agent").map(drop)
+}
+
+fn let_go(lab: &Lab) -> Result<()> {
+    lab.fleet1.until_as(
+        "ada",
+        "titan01 is back",
+        "fleet node show titan01 -o json | grep -q '\"state\": *\"ready\"'",
+    )?;
+    lab.enforce("titan01", "off")?;
+    ensure!(lab::opened(&lab.titan01, "bob")? == (GPUS as usize, 0), "off, and bob passes");
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Machines that lose their power, and one that is told in time: a node under a job, the controller under writes.
+
+use anyhow::{Result, ensure};
+use fleet_tests::steps::Steps;
+
+use crate::lab::{self, Lab};
+use crate::page::Page;
+use crate::site::Site;
+
+/// Counts, saves how far it came, and goes on from there. `sync` because what lies only in the machine's memory goes with
+/// its power.
+const TRAINING: &str = "n=0; test -z \"$FLEET_RESUME_FROM\" || n=$(cat \"$FLEET_RESUME_FROM\"); echo from $n; \
+    while [ ! -e stop ]; do n=$((n+1)); echo $n > .new; sync .new; mv .new ckpt/step-$n.ckpt; sync ckpt; sleep 2; done";
+const CHECKPOINTS: &str = "--checkpoint-dir ckpt --checkpoint-pattern step-*.ckpt";
+/// One reservation after the other, each an hour of its own; ids that were answered are kept.
+const WRITES: &str = "rm -f written; for n in $(seq 400); do at=$(date -d \"2031-01-01 $n hours\" \"+%F %H:%M\"); \
+    fleet reserve -G 1 --node titan02 --from \"$at\" -t 1h >> written 2>> refused; done";
+
+/// Of the controller; `fleet status` would be answered by the agent too.
+const ANSWERS: &str = "fleet reservation list > list";
+
+pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
+    let page = Page::operations()?;
+    let mut lab = None;
+    steps.step("a controller and two nodes by the words of the page", || {
+        lab = Some(Lab::of_three(site, &page)?);
+        Ok(())
+    });
+    let Some(lab) = &lab else { return Ok(()) };
+    steps.step(
+        "a node under a job loses its power, and the job goes on from its checkpoint",
+        || node_power_cut(lab),
+    );
+    steps.step("the gate of an enforced node is there before anybody logs in", || at_boot(lab));
+    steps.step("the controller loses its power under writes, and none that was answered", || {
+        controller_power_cut(lab)
+    });
+    Ok(())
+}
+
+/// Starts the training on titan01 and waits until it has saved something.
+fn train(lab: &Lab) -> Result<String> {
+    lab.titan01.ok_as("ada", "rm -rf ckpt stop; mkdir ckpt")?;
+    let script = format!("fleet run -d -G 1 --node titan01 {CHECKPOINTS} -- sh -c '{TRAINING}'");
+    let said = lab.titan01.ok_as("ada", &script)?;
+    let id = lab::job_id(&said)?;
+    let saved = format!("fleet job show {id} -o json | grep -q step-3");
+    lab.titan01.until_as("ada", "three checkpoints are known", &saved)?;
+    Ok(id)
+}
+
+/// The job runs again and has gone on from a checkpoint, not from nothing.
+fn goes_on(lab: &Lab, id: &str) -> Result<()> {
+    let again = format!(
+        "fleet job show {id} -o json | tr -d ' ' | grep -q '\"attempt\":2' && fleet job show {id} -o json | grep -q '\"running\"'"
+    );
+    lab.fleet1.until_as("ada", "its second attempt runs", &again)?;
+    let log = format!("fleet logs {id} --attempt 2 | grep '^from'");
+    let from = lab.titan01.until_as("ada", "it says where it goes on", &log)?;
+    let step: u32 = from.trim_start_matches("from").trim().parse()?;
+    ensure!(step >= 3, "it began anew: {from}");
+    lab.titan01.ok_as("ada", "touch stop")?;
+    let job = lab::job_in(&lab.fleet1, id, "succeeded")?;
+    ensure!(job["attempt"] == 2, "{job}");
+    let story = lab.fleet1.ok_as("ada", &format!("fleet why {id}"))?;
+    ensure!(story.contains("boot"), "why it was interrupted: {story}");
+    Ok(())
+}
+
+fn node_power_cut(lab: &Lab) -> Result<()> {
+    let id = train(lab)?;
+    lab.enforce("titan01", "on")?;
+    lab.titan01.cut_power();
+    lab.titan01.switch_on()?;
+    goes_on(lab, &id)
+}
+
+fn at_boot(lab: &Lab) -> Result<()> {
+    // The fleet's controller is away: only what the node itself knows counts.
+    lab.fleet1.ok("systemctl stop fleet-controller")?;
+    lab.titan01.cut_power();
+    lab.titan01.switch_on()?;
+    let found = lab::opened(&lab.titan01, "bob");
+    lab.fleet1.ok("systemctl start fleet-controller")?;
+    let found = found?;
+    ensure!(found == (0, 4), "the first login after boot: {found:?}");
+    Ok(())
+}
+
+fn controller_power_cut(lab: &Lab) -> Result<()> {
+    lab.titan02.until_as("bob", "the controller answers", ANSWERS)?;
+    lab.titan02
+        .ok_as("bob", &format!("setsid nohup sh -c '{WRITES}' > /dev/null 2>&1 < /dev/null &"))?;
+    let many = "test $(grep -c . written) -ge 12";
+    lab.titan02.until_as("bob", "some writes are answered", many)?;
+    lab.fleet1.cut_power();
+    lab.titan02.ok("pkill -u bob -f 2031-01-01; true")?;
+    lab.fleet1.switch_on()?;
+    lab.titan02.until_as("bob", "the controller answers again", ANSWERS)?;
+    let lost = "fleet reservation list --all -o json > list; for id in $(cat written); do grep -q $id list || echo $id; done";
+    let lost = lab.titan02.ok_as("bob", lost)?;
+    ensure!(lost.is_empty(), "answered, and lost: {lost}");
+    let audit = "fleet audit export > audit.jsonl && fleet audit verify audit.jsonl";
+    lab.fleet1.ok_as("ada", audit).map(drop)
+}
