@@ -15,6 +15,8 @@ use crate::site::Site;
 /// How far ahead the reservation begins and how long it lasts: time enough to look at it before, on a slow machine.
 const AHEAD: &str = "+2m";
 const LENGTH: &str = "2m";
+/// The day that the spreadsheet is about.
+const DAY: &str = "day=$(date -d '30 days' +%F)";
 /// Every second one try at a GPU, for the record: what people leave running in a terminal.
 const TRY_AGAIN: &str =
     "while :; do cat /dev/nvidia0 2>&1 | sed \"s/.*: //\" >> tries; sleep 1; done";
@@ -44,18 +46,20 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
 fn import(lab: &Lab) -> Result<()> {
     ensure!(lab::opened(&lab.titan01, "bob")? == (GPUS as usize, 0), "observed, but not held");
     let sheet = "user,gpu,start,end,note\\n\
-        ada,titan02:0 titan02:1,2031-03-03 09:00,2031-03-03 18:00,paper\\n\
-        bob,titan02:2,2031-03-03 09:00,2031-03-04 09:00,ablation\\n";
-    lab.fleet1.ok_as("ada", &format!("printf '{sheet}' > gpus.csv"))?;
+        ada,titan02:0 titan02:1,$day 09:00,$day 18:00,paper\\n\
+        bob,titan02:2,$day 09:00,$day 10:00,ablation\\n";
+    lab.fleet1.ok_as("ada", &format!("{DAY}; printf \"{sheet}\" > gpus.csv"))?;
     for _ in 0..2 {
         lab.fleet1.ok_as("ada", "fleet reservation import gpus.csv --dry-run")?;
         lab.fleet1.ok_as("ada", "fleet reservation import gpus.csv")?;
     }
     let rows = lab.fleet1.ok_as("ada", "fleet reservation list -o csv | grep -c titan02")?;
     ensure!(rows == "2", "two lines of the spreadsheet became {rows}");
-    let wrong = "printf 'user,gpu,start,end\\nada,titan09:0,2031-03-03 09:00,2031-03-03 10:00\\n' > wrong.csv; \
-        fleet reservation import wrong.csv";
-    let refused = lab.fleet1.run_as("ada", wrong)?;
+    let wrong = format!(
+        "{DAY}; printf \"user,gpu,start,end\\nada,titan09:0,$day 09:00,$day 10:00\\n\" > wrong.csv; \
+         fleet reservation import wrong.csv"
+    );
+    let refused = lab.fleet1.run_as("ada", &wrong)?;
     ensure!(refused.code() != 0 && refused.stderr.contains("line 2"), "{}", refused.stderr);
     Ok(())
 }

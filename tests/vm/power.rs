@@ -13,7 +13,7 @@ const TRAINING: &str = "n=0; test -z \"$FLEET_RESUME_FROM\" || n=$(cat \"$FLEET_
     while [ ! -e stop ]; do n=$((n+1)); echo $n > .new; sync .new; mv .new ckpt/step-$n.ckpt; sync ckpt; sleep 2; done";
 const CHECKPOINTS: &str = "--checkpoint-dir ckpt --checkpoint-pattern step-*.ckpt";
 /// One reservation after the other, each an hour of its own; ids that were answered are kept.
-const WRITES: &str = "rm -f written; for n in $(seq 400); do at=$(date -d \"2031-01-01 $n hours\" \"+%F %H:%M\"); \
+const WRITES: &str = "rm -f written; for n in $(seq 400); do at=$(date -d \"tomorrow 00:00 $n hours\" \"+%F %H:%M\"); \
     fleet reserve -G 1 --node titan02 --from \"$at\" -t 1h >> written 2>> refused; done";
 
 /// Of the controller; `fleet status` would be answered by the agent too.
@@ -60,7 +60,7 @@ fn goes_on(lab: &Lab, id: &str) -> Result<()> {
     let step: u32 = from.trim_start_matches("from").trim().parse()?;
     ensure!(step >= 3, "it began anew: {from}");
     lab.titan01.ok_as("ada", "touch stop")?;
-    let job = lab::job_in(&lab.fleet1, id, "succeeded")?;
+    let job = lab::job_in(&lab.fleet1, id, "completed")?;
     ensure!(job["attempt"] == 2, "{job}");
     let story = lab.fleet1.ok_as("ada", &format!("fleet why {id}"))?;
     ensure!(story.contains("boot"), "why it was interrupted: {story}");
@@ -94,7 +94,7 @@ fn controller_power_cut(lab: &Lab) -> Result<()> {
     let many = "test $(grep -c . written) -ge 12";
     lab.titan02.until_as("bob", "some writes are answered", many)?;
     lab.fleet1.cut_power();
-    lab.titan02.ok("pkill -u bob -f 2031-01-01; true")?;
+    lab.titan02.ok("pkill -u bob -f tomorrow; true")?;
     lab.fleet1.switch_on()?;
     lab.titan02.until_as("bob", "the controller answers again", ANSWERS)?;
     let lost = "fleet reservation list --all -o json > list; for id in $(cat written); do grep -q $id list || echo $id; done";
