@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
+use crate::image::GPUS;
 use crate::machine::Machine;
 use crate::page::Page;
 use crate::site::Site;
@@ -84,7 +85,9 @@ pub(crate) fn join(controller: &Machine, node: &Machine, page: &Page) -> Result<
         node.ok(line)?;
     }
     let ready = format!("fleet node show {} -o json | grep -q '\"state\": *\"ready\"'", node.name);
-    controller.until_as("ada", "the node is ready", &ready).map(drop)
+    controller.until_as("ada", "the node is ready", &ready)?;
+    let gpus = format!("test $(fleet gpu list -o csv | grep -c {}:) = {GPUS}", node.name);
+    controller.until_as("ada", "its GPUs are known", &gpus).map(drop)
 }
 
 /// What `fleet` says as JSON.

@@ -181,6 +181,17 @@ impl Machine {
         words
     }
 
+    /// Waits until it has switched itself off: a guest that reboots ends its qemu.
+    pub(crate) fn await_off(&self) -> Result<()> {
+        wait::until("the machine is off", SOON, POLL, || {
+            let mut power = self.power();
+            let ended = power.qemu.as_mut().is_none_or(|qemu| !matches!(qemu.try_wait(), Ok(None)));
+            Ok(ended.then_some(()))
+        })?;
+        self.cut_power();
+        Ok(())
+    }
+
     /// Takes its power away: nothing is written any more, nobody is told.
     pub(crate) fn cut_power(&self) {
         let mut power = self.power();

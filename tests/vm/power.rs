@@ -7,10 +7,12 @@ use crate::lab::{self, Lab};
 use crate::page::Page;
 use crate::site::Site;
 
-/// Counts, saves how far it came, and goes on from there. `sync` because what lies only in the machine's memory goes with
-/// its power.
+/// Counts, saves how far it came, three times at once and then only when it is asked, and goes on from there. `sync` because
+/// what lies only in the machine's memory goes with its power.
 const TRAINING: &str = "n=0; test -z \"$FLEET_RESUME_FROM\" || n=$(cat \"$FLEET_RESUME_FROM\"); echo from $n; \
-    while [ ! -e stop ]; do n=$((n+1)); echo $n > .new; sync .new; mv .new ckpt/step-$n.ckpt; sync ckpt; sleep 2; done";
+    while [ ! -e stop ]; do n=$((n+1)); \
+    if [ $n -le 3 ] || [ -e ckpt/.fleet-checkpoint-requested ]; then rm -f ckpt/.fleet-checkpoint-requested; \
+    echo $n > .new; sync .new; mv .new ckpt/step-$n.ckpt; sync ckpt; fi; sleep 1; done";
 const CHECKPOINTS: &str = "--checkpoint-dir ckpt --checkpoint-pattern step-*.ckpt";
 /// One reservation after the other, each an hour of its own; ids that were answered are kept.
 const WRITES: &str = "rm -f written; for n in $(seq 400); do at=$(date -d \"tomorrow 00:00 $n hours\" \"+%F %H:%M\"); \
@@ -31,6 +33,9 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
         "a node under a job loses its power, and the job goes on from its checkpoint",
         || node_power_cut(lab),
     );
+    steps.step("a node that is rebooted asks its job for a checkpoint first", || {
+        planned_reboot(lab)
+    });
     steps.step("the gate of an enforced node is there before anybody logs in", || at_boot(lab));
     steps.step("the controller loses its power under writes, and none that was answered", || {
         controller_power_cut(lab)
@@ -50,7 +55,7 @@ fn train(lab: &Lab) -> Result<String> {
 }
 
 /// The job runs again and has gone on from a checkpoint, not from nothing.
-fn goes_on(lab: &Lab, id: &str) -> Result<()> {
+fn goes_on(lab: &Lab, id: &str) -> Result<u32> {
     let again = format!(
         "fleet job show {id} -o json | tr -d ' ' | grep -q '\"attempt\":2' && fleet job show {id} -o json | grep -q '\"running\"'"
     );
@@ -58,13 +63,12 @@ fn goes_on(lab: &Lab, id: &str) -> Result<()> {
     let log = format!("fleet logs {id} --attempt 2 | grep '^from'");
     let from = lab.titan01.until_as("ada", "it says where it goes on", &log)?;
     let step: u32 = from.trim_start_matches("from").trim().parse()?;
-    ensure!(step >= 3, "it began anew: {from}");
     lab.titan01.ok_as("ada", "touch stop")?;
     let job = lab::job_in(&lab.fleet1, id, "completed")?;
     ensure!(job["attempt"] == 2, "{job}");
     let story = lab.fleet1.ok_as("ada", &format!("fleet why {id}"))?;
-    ensure!(story.contains("boot"), "why it was interrupted: {story}");
-    Ok(())
+    ensure!(story.contains("titan01"), "why it was interrupted: {story}");
+    Ok(step)
 }
 
 fn node_power_cut(lab: &Lab) -> Result<()> {
@@ -72,7 +76,20 @@ fn node_power_cut(lab: &Lab) -> Result<()> {
     lab.enforce("titan01", "on")?;
     lab.titan01.cut_power();
     lab.titan01.switch_on()?;
-    goes_on(lab, &id)
+    let from = goes_on(lab, &id)?;
+    ensure!(from == 3, "it went on from {from}");
+    Ok(())
+}
+
+fn planned_reboot(lab: &Lab) -> Result<()> {
+    let id = train(lab)?;
+    // The machine goes down while it answers.
+    lab.titan01.run("systemctl reboot")?;
+    lab.titan01.await_off()?;
+    lab.titan01.switch_on()?;
+    let from = goes_on(lab, &id)?;
+    ensure!(from > 3, "it was not asked before the shutdown: it went on from {from}");
+    Ok(())
 }
 
 fn at_boot(lab: &Lab) -> Result<()> {

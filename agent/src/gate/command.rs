@@ -47,7 +47,7 @@ pub fn show(config: &Config) -> anyhow::Result<()> {
         writeln!(out, "passes  {pass}")?;
     }
     for ((uid, minor), count) in shown.denials {
-        writeln!(out, "denied  uid {uid}: minor {minor}, {count} times")?;
+        writeln!(out, "denied  {}: minor {minor}, {count} times", kernel::person(uid))?;
     }
     Ok(())
 }

@@ -12,6 +12,8 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::{Gid, Group, Uid, User};
+
 use super::program::{EVERY_GPU, EVERY_GPU_FOR_GROUP, Shape, assemble};
 use crate::bpf::call as bpf;
 use crate::bpf::call::Map;
@@ -74,10 +76,25 @@ impl Pass {
 impl std::fmt::Display for Pass {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.gpu {
-            EVERY_GPU => write!(f, "uid {}: every GPU", self.who),
-            EVERY_GPU_FOR_GROUP => write!(f, "gid {}: every GPU", self.who),
-            minor => write!(f, "uid {}: minor {minor}", self.who),
+            EVERY_GPU => write!(f, "{}: every GPU", person(self.who)),
+            EVERY_GPU_FOR_GROUP => write!(f, "{}: every GPU", group(self.who)),
+            minor => write!(f, "{}: minor {minor}", person(self.who)),
         }
+    }
+}
+
+/// A user as root reads them: the kernel knows numbers only, people names.
+pub(super) fn person(uid: u32) -> String {
+    match User::from_uid(Uid::from_raw(uid)) {
+        Ok(Some(user)) => format!("{} (uid {uid})", user.name),
+        Ok(None) | Err(_) => format!("uid {uid}"),
+    }
+}
+
+fn group(gid: u32) -> String {
+    match Group::from_gid(Gid::from_raw(gid)) {
+        Ok(Some(group)) => format!("group {} (gid {gid})", group.name),
+        Ok(None) | Err(_) => format!("gid {gid}"),
     }
 }
 
