@@ -86,7 +86,7 @@ pub(crate) fn join(controller: &Machine, node: &Machine, page: &Page) -> Result<
     }
     let ready = format!("fleet node show {} -o json | grep -q '\"state\": *\"ready\"'", node.name);
     controller.until_as("ada", "the node is ready", &ready)?;
-    let gpus = format!("test $(fleet gpu list -o csv | grep -c {}:) = {GPUS}", node.name);
+    let gpus = format!("test $(fleet gpu list | grep -c {}:) = {GPUS}", node.name);
     controller.until_as("ada", "its GPUs are known", &gpus).map(drop)
 }
 

@@ -1,6 +1,6 @@
 //! Machines that lose their power, and one that is told in time: a node under a job, the controller under writes.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use fleet_tests::steps::Steps;
 
 use crate::lab::{self, Lab};
@@ -109,7 +109,8 @@ fn controller_power_cut(lab: &Lab) -> Result<()> {
     lab.titan02
         .ok_as("bob", &format!("setsid nohup sh -c '{WRITES}' > /dev/null 2>&1 < /dev/null &"))?;
     let many = "test $(grep -c . written) -ge 12";
-    lab.titan02.until_as("bob", "some writes are answered", many)?;
+    let answered = lab.titan02.until_as("bob", "some writes are answered", many);
+    answered.with_context(|| format!("{:?}", lab.titan02.run_as("bob", "tail -n 3 refused")))?;
     lab.fleet1.cut_power();
     lab.titan02.ok("pkill -u bob -f tomorrow; true")?;
     lab.fleet1.switch_on()?;
