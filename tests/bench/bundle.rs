@@ -136,6 +136,7 @@ fn node(runtime: RuntimeChoice) -> NodeSettings {
     NodeSettings {
         node_name: "floor".to_owned(),
         runtime,
+        seccomp: false,
         shim_path: PathBuf::from("/nonexistent"),
         init_path: PathBuf::from("/nonexistent"),
         cgroup_parent: crate::floor::CGROUP.to_owned(),

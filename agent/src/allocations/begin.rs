@@ -239,7 +239,7 @@ impl Begin {
             } else {
                 NvidiaMajors::read(Path::new(PROC_DEVICES)).map_err(|error| node_fault(&error))?
             };
-            let settings = order::node_settings(&node, runtime, majors);
+            let settings = order::node_settings(&node, &runtime, majors);
             let spec = order::specification(&record, &user, image, gpus, &node);
             prepare(dir.path(), &spec, &settings).map(|_| ()).map_err(|error| of_prepare(&error))
         };

@@ -13,8 +13,7 @@ use crate::gpu;
 use crate::holders::{self, Spared};
 use crate::image::ImageStore;
 use crate::reconcile::Epochs;
-use crate::runtime::{DiscoverError, discover};
-use crate::shim::order::RuntimeChoice;
+use crate::runtime::{DiscoverError, Runtime, discover};
 use crate::shutdown;
 use crate::terminals;
 use crate::unit::Launcher;
@@ -43,7 +42,7 @@ pub struct Node {
     pub shutdown: shutdown::Handle,
     pub epochs: Epochs,
     pub starts: Semaphore,
-    runtime: Mutex<Option<RuntimeChoice>>,
+    runtime: Mutex<Option<Runtime>>,
 }
 
 /// The parts of a [`Node`].
@@ -110,14 +109,15 @@ impl Node {
 
     /// The OCI runtime. Looked for until there is one: a node without can still be observed. Blocks
     /// while it asks the program for its version.
-    pub fn runtime(&self) -> Result<RuntimeChoice, DiscoverError> {
+    pub fn runtime(&self) -> Result<Runtime, DiscoverError> {
         let mut known = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(runtime) = known.as_ref() {
             return Ok(runtime.clone());
         }
         let found = discover(self.config.runtime.as_deref())?;
-        tracing::info!(runtime = %found.path.display(), version = found.version, "OCI runtime");
-        Ok(known.insert(found.choice()).clone())
+        let Runtime { path, version, seccomp, .. } = &found;
+        tracing::info!(runtime = %path.display(), version, seccomp, "OCI runtime");
+        Ok(known.insert(found).clone())
     }
 
     /// The directory of all attempts.

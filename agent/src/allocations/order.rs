@@ -10,9 +10,9 @@ use crate::filter::NvidiaMajors;
 use crate::gpu::GpuSnapshot;
 use crate::image;
 use crate::runtime::{
-    AllocationSpec, Gpu, Image, ImageConfig, JobUser, NodeSettings, Resources, Volume,
+    AllocationSpec, Gpu, Image, ImageConfig, JobUser, NodeSettings, Resources, Runtime, Volume,
 };
-use crate::shim::order::{Epoch, RuntimeChoice, StopSettings, WindowSize};
+use crate::shim::order::{Epoch, StopSettings, WindowSize};
 use crate::user::User;
 
 /// Size of a terminal whose user has none, at the start.
@@ -85,14 +85,11 @@ fn window(size: TerminalSize) -> WindowSize {
 }
 
 /// What is the same for every attempt of this node.
-pub(super) fn node_settings(
-    node: &Node,
-    runtime: RuntimeChoice,
-    majors: NvidiaMajors,
-) -> NodeSettings {
+pub(super) fn node_settings(node: &Node, runtime: &Runtime, majors: NvidiaMajors) -> NodeSettings {
     NodeSettings {
         node_name: node.name.to_string(),
-        runtime,
+        runtime: runtime.choice(),
+        seccomp: runtime.seccomp,
         shim_path: node.shim.clone(),
         init_path: node.init.clone(),
         cgroup_parent: node.config.cgroup_parent.clone(),

@@ -313,6 +313,7 @@ fn runtime(configured: Option<PathBuf>) -> Look<Result<Runtime, String>> {
         name,
         path: found.path.display().to_string(),
         version: found.version,
+        seccomp: found.seccomp,
         package,
     }))
 }

@@ -111,6 +111,7 @@ pub(super) struct Runtime {
     pub(super) name: &'static str,
     pub(super) path: String,
     pub(super) version: String,
+    pub(super) seccomp: bool,
     pub(super) package: Option<RuntimePackage>,
 }
 
@@ -382,9 +383,20 @@ fn runtime(runtime: &Look<Result<Runtime, String>>, shim: &Result<(), String>) -
             found.push(check.problem("runtime_missing", why, action));
         }
         Ok(Ok(runtime)) => {
-            let Runtime { name, path, version, package } = runtime;
+            let Runtime { name, path, version, seccomp, package } = runtime;
             let old = packages::runtime(check, name, version, package.as_ref());
-            found.push(old.unwrap_or_else(|| check.ok(format!("{name} {version}, {path}"))));
+            if !seccomp {
+                let what = format!(
+                    "{name} {version} or the kernel has no seccomp: no system call is refused to jobs in images"
+                );
+                let action = "take a runtime built with libseccomp, as distributions do, and a kernel with CONFIG_SECCOMP_FILTER";
+                found.push(check.warning("no_seccomp", what, action));
+            }
+            match old {
+                Some(old) => found.push(old),
+                None if *seccomp => found.push(check.ok(format!("{name} {version}, {path}"))),
+                None => {}
+            }
         }
     }
     found

@@ -25,6 +25,7 @@ fn healthy() -> Facts {
         name: "crun",
         path: "/usr/bin/crun".to_owned(),
         version: "1.21".to_owned(),
+        seccomp: true,
         package: None,
     };
     Facts {
@@ -218,6 +219,11 @@ fn control_groups_and_the_kernels_programs() {
 fn runtime_and_shim() {
     problem("runtime_missing", "none", |f| f.runtime = Ok(Err("none".to_owned())));
     problem("shim_missing", "gone", |f| f.shim = Err("gone".to_owned()));
+    warning("no_seccomp", "crun 1.21 or the kernel", |f| {
+        if let Ok(Ok(runtime)) = &mut f.runtime {
+            runtime.seccomp = false;
+        }
+    });
     problem("runtime_unsafe", "CVE-2024-21626", |f| {
         if let Ok(Ok(runtime)) = &mut f.runtime {
             (runtime.name, runtime.version) = ("runc", "1.1.5".to_owned());

@@ -113,6 +113,8 @@ pub struct Rlimit {
 pub struct NodeSettings {
     pub node_name: String,
     pub runtime: RuntimeChoice,
+    /// The runtime can give containers a filter of system calls.
+    pub seccomp: bool,
     /// The `fleet-shim` binary.
     pub shim_path: PathBuf,
     /// The `fleet-init` binary, mounted into the container.

@@ -14,6 +14,9 @@ use crate::shim::order::{RuntimeChoice, RuntimeKind};
 const DIRECTORIES: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
+/// There since Linux 4.14 where the kernel has CONFIG_SECCOMP_FILTER (Documentation/userspace-api/seccomp_filter.rst).
+const KERNEL_SECCOMP: &str = "/proc/sys/kernel/seccomp/actions_avail";
+
 /// A runtime that answered when asked for its version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Runtime {
@@ -21,6 +24,8 @@ pub struct Runtime {
     pub path: PathBuf,
     /// As it names itself, for inventory and bug reports.
     pub version: String,
+    /// Containers can be given a filter of system calls: by this program, and by the kernel.
+    pub seccomp: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +66,17 @@ impl Runtime {
             return Err(DiscoverError::Failed { path: path.to_owned(), output });
         }
         let version = version.rsplit(' ').next().unwrap_or(version).to_owned();
-        Ok(Self { kind, path: path.to_owned(), version })
+        let seccomp = has_seccomp(kind, &text) && Path::new(KERNEL_SECCOMP).exists();
+        Ok(Self { kind, path: path.to_owned(), version, seccomp })
+    }
+}
+
+/// What it was built with, by what it says of its version: crun has a line of words such as `+SECCOMP` (crun.c,
+/// `print_version`), runc one with the library's version where it has it (main.go).
+fn has_seccomp(kind: RuntimeKind, version: &str) -> bool {
+    match kind {
+        RuntimeKind::Crun => version.split_whitespace().any(|word| word == "+SECCOMP"),
+        RuntimeKind::Runc => version.lines().any(|line| line.starts_with("libseccomp:")),
     }
 }
 
@@ -83,4 +98,18 @@ pub fn discover(configured: Option<&Path>) -> Result<Runtime, DiscoverError> {
         }
     }
     Err(DiscoverError::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_says_what_it_was_built_with() {
+        let crun = "crun version 1.8.1\nspec: 1.0.0\n+SYSTEMD +SELINUX +APPARMOR +CAP +SECCOMP +EBPF +YAJL\n";
+        let runc = "runc version 1.1.5\nspec: 1.0.2-dev\ngo: go1.19.8\nlibseccomp: 2.5.4\n";
+        assert!(has_seccomp(RuntimeKind::Crun, crun) && has_seccomp(RuntimeKind::Runc, runc));
+        assert!(!has_seccomp(RuntimeKind::Crun, &crun.replace("+SECCOMP", "-SECCOMP")));
+        assert!(!has_seccomp(RuntimeKind::Runc, &runc.replace("libseccomp: 2.5.4\n", "")));
+    }
 }

@@ -8,6 +8,7 @@ mod bundle;
 mod discover;
 mod environment;
 pub(crate) mod gpus;
+mod seccomp;
 mod spec;
 
 pub use allocation::{

@@ -12,7 +12,7 @@ use oci_spec::runtime::{
 };
 
 use super::gpus::{Inside, Moment};
-use super::{AllocationSpec, Image, NodeSettings, PrepareError};
+use super::{AllocationSpec, Image, NodeSettings, PrepareError, seccomp};
 use crate::{
     cgroup::{CgroupPlan, Mode},
     filter::{DeviceKind, DeviceRule},
@@ -103,7 +103,7 @@ pub(super) fn build(spec: &AllocationSpec, context: Context<'_>) -> Result<Spec,
         .set_hostname(None)
         .set_mounts(Some(mounts(spec, &context, readonly)))
         .set_hooks(hooks(context.inside)?)
-        .set_linux(Some(linux(spec, &context)))
+        .set_linux(Some(linux(spec, &context)?))
         .set_process(Some(process(spec, &context)?));
     Ok(oci)
 }
@@ -184,7 +184,7 @@ fn rlimits(node: &NodeSettings) -> Result<Option<Vec<PosixRlimit>>, PrepareError
     Ok(Some(found))
 }
 
-fn linux(spec: &AllocationSpec, context: &Context<'_>) -> Linux {
+fn linux(spec: &AllocationSpec, context: &Context<'_>) -> Result<Linux, PrepareError> {
     let namespaces = [
         LinuxNamespaceType::Pid,
         LinuxNamespaceType::Ipc,
@@ -211,6 +211,8 @@ fn linux(spec: &AllocationSpec, context: &Context<'_>) -> Linux {
         .set_memory(None)
         .set_cpu(None)
         .set_pids(None);
+    // With the node's own files a job may do what its user may do there.
+    let filtered = context.node.seccomp && spec.image != Image::Host;
     let mut linux = Linux::default();
     linux
         .set_namespaces(Some(namespaces))
@@ -220,10 +222,10 @@ fn linux(spec: &AllocationSpec, context: &Context<'_>) -> Linux {
         .set_masked_paths(Some(masked))
         .set_readonly_paths(Some(READONLY_PATHS.iter().map(|path| (*path).to_owned()).collect()))
         .set_devices(None)
-        .set_seccomp(None)
+        .set_seccomp(filtered.then(seccomp::profile).transpose()?)
         // Later auto-mounts of the node still arrive with image `host`.
         .set_rootfs_propagation(Some("rslave".to_owned()));
-    linux
+    Ok(linux)
 }
 
 fn device_list(rules: &[DeviceRule]) -> Vec<LinuxDeviceCgroup> {

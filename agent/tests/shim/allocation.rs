@@ -108,6 +108,7 @@ impl Allocation {
         let node = NodeSettings {
             node_name: "titan01".to_owned(),
             runtime: runtime.choice(),
+            seccomp: runtime.seccomp,
             shim_path: PathBuf::from(env!("CARGO_BIN_EXE_fleet-shim")),
             init_path: PathBuf::from(env!("CARGO_BIN_EXE_fleet-init")),
             cgroup_parent: format!("fleet-test{}-{number}", std::process::id()),

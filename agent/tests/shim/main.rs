@@ -9,5 +9,6 @@ mod cost;
 mod ending;
 mod init;
 mod isolation;
+mod syscalls;
 mod talking;
 mod units;

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::allocation::{Allocation, PATIENCE, runtimes};
 
 /// Reads an attached stream to its end.
-async fn read_all(mut stream: Attached) -> (String, String, FrameExit) {
+pub(crate) async fn read_all(mut stream: Attached) -> (String, String, FrameExit) {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     loop {
         match tokio::time::timeout(PATIENCE, stream.next_output()).await.unwrap().unwrap() {
