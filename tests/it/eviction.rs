@@ -343,7 +343,8 @@ fn limit(lab: &Lab) -> Result<()> {
 
 #[test]
 fn a_drained_node_empties_and_takes_work_again() -> Result<()> {
-    let Some(lab) = Lab::start(2, "v100-pcie:2")? else { return Ok(()) };
+    let Some(mut lab) = Lab::start(2, "v100-pcie:2")? else { return Ok(()) };
+    lab.expect_in_logs("this machine cannot be rebooted", "all nodes of a lab are one machine");
     let mut steps = Steps::default();
     steps.step("drain moves what saves, at its next checkpoint", || {
         let training = Training::new(&lab, "drained", 140, 40)?;
@@ -386,6 +387,23 @@ fn a_drained_node_empties_and_takes_work_again() -> Result<()> {
         })?;
         lab.output(&["node", "uncordon", "titan01"])?;
         lab.job_in(&other, "completed", SOON).map(drop)
+    });
+    steps.step("a reboot waits until the node is empty, and one that cannot is said", || {
+        lab.run(&["node", "reboot", "titan01"])?.fails(2, &["--when-empty"])?;
+        let id = lab.submit(&["-G", "1", "--node", "titan01"], &["sh", "-c", "sleep 3"])?;
+        lab.job_in(&id, "running", SOON)?;
+        let ask = ["node", "reboot", "titan01", "--when-empty", "--yes", "--reason", "new kernel"];
+        let said = lab.run(&ask)?;
+        said.ok()?;
+        ensure!(said.stderr.contains(&format!("reboots after {id}")), "{said:?}");
+        lab.job_in(&id, "completed", SOON)?;
+        // All nodes of a lab are one machine: no agent of it may take that down.
+        wait::until("it cannot", SOON, wait::POLL_COMMAND, || {
+            Ok(lab.why("titan01")?.contains("it cannot: its agent is one of several").then_some(()))
+        })?;
+        ensure!(lab.output(&["node", "list"])?.contains("new kernel"));
+        lab.output(&["node", "reboot", "titan01", "--cancel"])?;
+        lab.node_in("titan01", "ready", SOON)
     });
     steps.step("a drain with a deadline ends what saves nothing", || {
         let id =

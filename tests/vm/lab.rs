@@ -14,7 +14,7 @@ use crate::site::Site;
 const DEBS: &str = "/mnt/debs";
 pub(crate) const NEXT_DEBS: &str = "/mnt/next";
 /// What an admin of these machines has to say besides: that there is no real driver.
-const PRETENDED: &str = r#"sed -i '/^\[gpu\]/a nvml_library = "/mnt/libfleet_fake_nvml.so"\nenvironment = { FLEET_FAKE_NVML = "/mnt/gpus.toml" }\nsample_interval_ms = 1000' /etc/fleet/agent.toml"#;
+const PRETENDED: &str = r#"sed -i '/^\[gpu\]/a nvml_library = "/mnt/libfleet_fake_nvml.so"\nenvironment = { FLEET_FAKE_NVML = "/mnt/gpus-titan01.toml" }\nsample_interval_ms = 1000' /etc/fleet/agent.toml"#;
 
 /// A controller and two nodes.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ pub(crate) fn join(controller: &Machine, node: &Machine, page: &Page) -> Result<
     let create = create.replace("titan01", node.name);
     let said = controller.ok_as("ada", &create)?;
     let join = said.lines().map(str::trim).find(|line| line.starts_with("fleet-agent join"));
-    node.ok(PRETENDED)?;
+    node.ok(&PRETENDED.replace("titan01", node.name))?;
     node.ok(join.with_context(|| format!("no line to type in {said:?}"))?)?;
     for line in page.commands("A node", 1)?.iter().filter(|line| !line.contains("--token")) {
         node.ok(line)?;

@@ -17,7 +17,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::debs;
 use crate::hub::Hub;
-use crate::image::{Debian, GPUS, Image};
+use crate::image::{Debian, GPUS, Image, MACHINES};
 use crate::machine::{Common, Machine};
 use crate::tools::{self, Tools};
 
@@ -135,15 +135,17 @@ fn pack(folder: &Path, key: &Path) -> Result<PathBuf> {
     debs::provide_next(&content.join("debs"), &content.join("next"))?;
     fs::copy(key.with_extension("pub"), content.join("authorized_keys"))?;
     fs::copy(programs::built(FAKE_NVML)?, content.join(FAKE_NVML))?;
-    let gpu = |minor: u32| {
-        format!(
-            "[[gpus]]\nprofile = \"titan-x\"\nuuid = \"GPU-00000000-0000-0000-0000-00000000000{minor}\"\n\
-             minor = {minor}\npci_bus_id = \"00000000:{:02X}:00.0\"\n",
-            minor + 1
-        )
-    };
-    let gpus: String = (0..GPUS).map(gpu).collect();
-    fs::write(content.join("gpus.toml"), format!("v = 1\n{gpus}"))?;
+    for (name, number) in MACHINES {
+        let gpu = |minor: u32| {
+            format!(
+                "[[gpus]]\nprofile = \"titan-x\"\nuuid = \"GPU-00000000-0000-0000-00{number:02x}-00000000000{minor}\"\n\
+                 minor = {minor}\npci_bus_id = \"00000000:{:02X}:00.0\"\n",
+                minor + 1
+            )
+        };
+        let gpus: String = (0..GPUS).map(gpu).collect();
+        fs::write(content.join(format!("gpus-{name}.toml")), format!("v = 1\n{gpus}"))?;
+    }
     let disk = folder.join("baggage.img");
     let mut mke2fs = Command::new("mke2fs");
     mke2fs.args(["-q", "-t", "ext4", "-L", "baggage", "-d"]).arg(&content).arg(&disk).arg("1G");

@@ -3,7 +3,7 @@
 //! Called by `spec`. After docker's default profile (github.com/moby/moby, `profiles/seccomp/default.json`) for a container
 //! without the capabilities that jobs have not, with two things of Podman's (github.com/containers/common,
 //! `pkg/seccomp`): what is not known gives ENOSYS, so that a newer C library falls back to what it knew before, and
-//! what is refused by name gives EPERM. Not for image `host`: such a job is as `sbatch` has it (ADR 29).
+//! what is refused by name gives EPERM. Not for image `host`: such a job is as `sbatch` has it (ADR 30).
 
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
