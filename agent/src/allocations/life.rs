@@ -253,6 +253,8 @@ impl Life {
         let mut notice = self.begin.node.shutdown.notice();
         loop {
             tokio::select! {
+                // Where nothing is held back, no order is taken that the running job is to have.
+                biased;
                 // The sender is in the node, which is kept here.
                 _ = notice.wait_for(|notice| !notice.leaving) => return Ok(()),
                 Some(order) = self.orders.recv() => if let Order::Stop { .. } = order {

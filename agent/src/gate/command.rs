@@ -7,8 +7,10 @@ use std::io::Write as _;
 
 use anyhow::Context as _;
 use fleet_core::window::Enforcement;
+use nix::unistd::{Gid, Group, Uid, User};
 
-use super::kernel::{self, Gate, Site, Wish};
+use super::kernel::{self, Gate, Pass, Site, Wish};
+use super::program::{EVERY_GPU, EVERY_GPU_FOR_GROUP};
 use super::rules::Rules;
 use super::task::cards_major;
 use crate::clock;
@@ -44,12 +46,35 @@ pub fn show(config: &Config) -> anyhow::Result<()> {
     let mode = if shown.deny { Enforcement::On } else { Enforcement::Warn };
     writeln!(out, "{} on {}", mode.word(), site.cgroup().display())?;
     for pass in shown.passes {
-        writeln!(out, "passes  {pass}")?;
+        writeln!(out, "passes  {}", who_passes(&pass))?;
     }
     for ((uid, minor), count) in shown.denials {
-        writeln!(out, "denied  {}: minor {minor}, {count} times", kernel::person(uid))?;
+        writeln!(out, "denied  {}: minor {minor}, {count} times", person(uid))?;
     }
     Ok(())
+}
+
+fn who_passes(pass: &Pass) -> String {
+    match pass.gpu {
+        EVERY_GPU => format!("{}: every GPU", person(pass.who)),
+        EVERY_GPU_FOR_GROUP => format!("{}: every GPU", group(pass.who)),
+        minor => format!("{}: minor {minor}", person(pass.who)),
+    }
+}
+
+/// The kernel knows numbers only, people names.
+fn person(uid: u32) -> String {
+    match User::from_uid(Uid::from_raw(uid)) {
+        Ok(Some(user)) => format!("{} (uid {uid})", user.name),
+        Ok(None) | Err(_) => format!("uid {uid}"),
+    }
+}
+
+fn group(gid: u32) -> String {
+    match Group::from_gid(Gid::from_raw(gid)) {
+        Ok(Some(group)) => format!("group {} (gid {gid})", group.name),
+        Ok(None) | Err(_) => format!("gid {gid}"),
+    }
 }
 
 /// Takes it away. Everybody may open every GPU then.

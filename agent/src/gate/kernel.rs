@@ -12,8 +12,6 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use nix::unistd::{Gid, Group, Uid, User};
-
 use super::program::{EVERY_GPU, EVERY_GPU_FOR_GROUP, Shape, assemble};
 use crate::bpf::call as bpf;
 use crate::bpf::call::Map;
@@ -37,8 +35,8 @@ const TREES_MAX: u32 = 16;
 /// A user, and a GPU by its minor number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pass {
-    who: u32,
-    gpu: u32,
+    pub(super) who: u32,
+    pub(super) gpu: u32,
 }
 
 impl Pass {
@@ -70,31 +68,6 @@ impl Pass {
     fn of_key(key: [u8; 8]) -> Self {
         let [a, b, c, d, e, f, g, h] = key;
         Self { who: u32::from_ne_bytes([a, b, c, d]), gpu: u32::from_ne_bytes([e, f, g, h]) }
-    }
-}
-
-impl std::fmt::Display for Pass {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.gpu {
-            EVERY_GPU => write!(f, "{}: every GPU", person(self.who)),
-            EVERY_GPU_FOR_GROUP => write!(f, "{}: every GPU", group(self.who)),
-            minor => write!(f, "{}: minor {minor}", person(self.who)),
-        }
-    }
-}
-
-/// A user as root reads them: the kernel knows numbers only, people names.
-pub(super) fn person(uid: u32) -> String {
-    match User::from_uid(Uid::from_raw(uid)) {
-        Ok(Some(user)) => format!("{} (uid {uid})", user.name),
-        Ok(None) | Err(_) => format!("uid {uid}"),
-    }
-}
-
-fn group(gid: u32) -> String {
-    match Group::from_gid(Gid::from_raw(gid)) {
-        Ok(Some(group)) => format!("group {} (gid {gid})", group.name),
-        Ok(None) | Err(_) => format!("gid {gid}"),
     }
 }
 
