@@ -281,13 +281,24 @@ async fn nothing_begins_on_a_machine_that_is_about_to_go_down() {
 async fn a_reboot_is_tried_once_in_its_own_boot_when_nothing_is_here() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("allocations")).unwrap();
+    // What a document has forgotten tells that it was carried out.
+    let marks = ["alloc-a-1", "alloc-b-1"].map(|name| {
+        let mark = write(dir.path(), name, BOOT);
+        exit(&mark, name, 0);
+        mark
+    });
     let agent = agent(dir.path()).await;
-    let order = |boot_id: &str, since| {
+    agent.reports(2).await;
+    let order = |boot_id: &str, since, forget| {
         let reboot = DesiredReboot { since: Timestamp(since), boot_id: boot_id.to_owned() };
-        agent.wants_with(Vec::new(), "alloc-x-1", Some(reboot));
+        agent.wants_with(Vec::new(), forget, Some(reboot));
     };
-    order("boot-before", 1);
-    order(BOOT, 2);
+    for (mark, name) in marks.iter().zip(["alloc-a-1", "alloc-b-1"]) {
+        order("boot-before", 1, name);
+        forgotten(mark).await;
+    }
+    assert_eq!(agent.outbox.waiting(), 0, "it was for another boot");
+    order(BOOT, 2, "alloc-x-1");
     let said = agent.reports(1).await;
     let [Report::Reboot { since: Timestamp(2), problem: Some(why) }] = &said[..] else {
         panic!("{said:?}")
