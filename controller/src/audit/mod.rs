@@ -1,6 +1,6 @@
 //! The audit log on disk: stored as entries are applied, queried by the API, exported.
 //!
-//! `store` keeps the records in an embedded database of its own, `query` reads pages of them, `export`
+//! `store` keeps the records in an embedded database of its own, `writer` is the thread that adds them, `query` reads pages of them, `export`
 //! streams them. What a record is, how a chain of them is checked and what an export looks like is in
 //! `fleet_core::audit`, where the CLI finds it too. Records are made by the replicated state machine
 //! only; nothing here makes, changes or deletes one.
@@ -9,6 +9,7 @@ mod backend;
 pub mod export;
 pub mod query;
 pub mod store;
+mod writer;
 
 #[cfg(test)]
 mod tests;

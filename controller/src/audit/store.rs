@@ -1,14 +1,12 @@
 //! The audit database: records by number, with indices by time and by object.
 //!
-//! Records arrive from the state machine in log order and are written by one thread, at the latest
-//! after [`FLUSH_INTERVAL`]; a snapshot waits for them, and only entries below a snapshot are purged
+//! Records arrive from the state machine in log order and are written by one thread (`writer`), at the latest
+//! after a second; a snapshot waits for them, and only entries below a snapshot are purged
 //! from the log, so whatever is not on disk yet is made again by replay. A record that is made again
 //! must be the one that is stored, byte for byte; otherwise the process ends.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, PoisonError};
 
 use fleet_core::AuditRecord;
 use fleet_core::audit::{self, AuditBody};
@@ -16,15 +14,10 @@ use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend as _, Table
 use tokio::sync::oneshot;
 
 use super::backend::DiskBackend;
+use super::writer::{Message, Queue, Slot, Writer};
 use crate::raft::Disk;
-use crate::raft::fatal::{Fatal, FatalHook};
+use crate::raft::fatal::FatalHook;
 
-/// Longest time a record stays in memory only.
-const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
-/// Records in memory at which they are written at once.
-const FLUSH_RECORDS: usize = 8_000;
-/// Applied entries that may wait for the writer before apply is held up.
-const QUEUE_LEN: usize = 4_096;
 /// Cache of the database.
 const CACHE_BYTES: usize = 4 << 20;
 /// Size up to which every page is checked at start; about a second of reading.
@@ -43,14 +36,15 @@ pub(super) const BY_TIME: TableDefinition<'static, (u64, u64), ()> =
 pub(super) const BY_OBJECT: TableDefinition<'static, (&str, u64), ()> =
     TableDefinition::new("by_object");
 /// Log index to record number.
-const BY_LOG_INDEX: TableDefinition<'static, u64, u64> = TableDefinition::new("by_log_index");
-const NUMBERS: TableDefinition<'static, &str, u64> = TableDefinition::new("numbers");
+pub(super) const BY_LOG_INDEX: TableDefinition<'static, u64, u64> =
+    TableDefinition::new("by_log_index");
+pub(super) const NUMBERS: TableDefinition<'static, &str, u64> = TableDefinition::new("numbers");
 const TEXTS: TableDefinition<'static, &str, &str> = TableDefinition::new("texts");
 
 /// Key in [`NUMBERS`]: version of the tables.
 const KEY_FORMAT: &str = "format_version";
 /// Key in [`NUMBERS`]: every record of entries up to this log index is stored.
-const KEY_THROUGH: &str = "through_log_index";
+pub(super) const KEY_THROUGH: &str = "through_log_index";
 /// Key in [`TEXTS`].
 const KEY_CLUSTER: &str = "cluster";
 
@@ -92,56 +86,6 @@ impl Default for Head {
     }
 }
 
-enum Message {
-    Applied {
-        log_index: u64,
-        record: Option<Box<AuditRecord>>,
-    },
-    /// Records fetched from another controller, oldest first, as lines.
-    Fetched(String, oneshot::Sender<Result<(), AuditError>>),
-    Flush(oneshot::Sender<()>),
-    Close(oneshot::Sender<()>),
-}
-
-/// The database while the store is open; readers hold it only for the length of a read.
-#[derive(Debug)]
-struct Slot(RwLock<Option<Arc<Database>>>);
-
-/// The way to the writer.
-#[derive(Clone)]
-enum Queue {
-    /// A thread of its own.
-    Thread(SyncSender<Message>),
-    /// Whoever sends: for simulations, where a thread would finish in an order no seed repeats.
-    Direct(Arc<Mutex<Option<Writer>>>),
-}
-
-impl std::fmt::Debug for Queue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Queue")
-    }
-}
-
-impl Queue {
-    fn send(&self, message: Message) -> Result<(), AuditError> {
-        match self {
-            Queue::Thread(queue) => queue.send(message).map_err(|_| AuditError::Stopped),
-            Queue::Direct(writer) => {
-                let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
-                let mut at_work = writer.take().ok_or(AuditError::Stopped)?;
-                let mut goes_on = at_work.handle(message);
-                if goes_on && at_work.wait().is_zero() {
-                    goes_on = at_work.idle();
-                }
-                if goes_on {
-                    *writer = Some(at_work);
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
 /// Handle to the audit log. Clones share one database and one writer.
 #[derive(Debug, Clone)]
 pub struct AuditStore {
@@ -165,12 +109,8 @@ impl AuditStore {
         check_pages(&mut db, file, bytes)?;
         let head = prepare(&db, file, cluster)?;
         let (writer, slot) = Writer::new(db, head, fatal);
-        let (queue, messages) = sync_channel(QUEUE_LEN);
-        std::thread::Builder::new()
-            .name("audit".to_owned())
-            .spawn(move || writer.run(&messages))
-            .map_err(|e| opening(e.to_string()))?;
-        Ok(AuditStore { slot, queue: Queue::Thread(queue) })
+        let queue = Queue::to_thread(writer).map_err(|e| opening(e.to_string()))?;
+        Ok(AuditStore { slot, queue })
     }
 
     /// The same on a simulated disk and without a thread.
@@ -190,11 +130,11 @@ impl AuditStore {
         check_pages(&mut db, &file, bytes)?;
         let head = prepare(&db, &file, cluster)?;
         let (writer, slot) = Writer::new(db, head, fatal);
-        Ok(AuditStore { slot, queue: Queue::Direct(Arc::new(Mutex::new(Some(writer)))) })
+        Ok(AuditStore { slot, queue: Queue::direct(writer) })
     }
 
     /// Takes what applying the entry `log_index` made. Called by the state machine, in log order.
-    /// Waits (briefly: one commit) only when the writer is [`QUEUE_LEN`] entries behind.
+    /// Waits (briefly: one commit) only when the writer is far behind.
     pub(crate) fn applied(
         &self,
         log_index: u64,
@@ -343,213 +283,4 @@ pub(super) fn check_line(seq: u64, line: &str) -> Result<AuditRecord, AuditError
         return Err(damaged("it carries another number"));
     }
     Ok(AuditRecord { body, hash: hash.to_owned(), line: line.to_owned() })
-}
-
-/// The thread that writes.
-struct Writer {
-    /// `None` once it is closed.
-    db: Option<Arc<Database>>,
-    slot: Arc<Slot>,
-    /// End of the chain, records in `buffer` included.
-    head: Head,
-    buffer: Vec<AuditRecord>,
-    /// Newest log index taken that is not on disk yet.
-    through: Option<u64>,
-    /// When the oldest record in memory was taken.
-    oldest: Option<Instant>,
-    fatal: FatalHook,
-}
-
-impl Writer {
-    fn new(db: Database, head: Head, fatal: FatalHook) -> (Writer, Arc<Slot>) {
-        let db = Arc::new(db);
-        let slot = Arc::new(Slot(RwLock::new(Some(Arc::clone(&db)))));
-        let (buffer, through, oldest) = (Vec::new(), None, None);
-        let writer =
-            Writer { db: Some(db), slot: Arc::clone(&slot), head, buffer, through, oldest, fatal };
-        (writer, slot)
-    }
-
-    fn run(mut self, messages: &Receiver<Message>) {
-        loop {
-            let goes_on = match messages.recv_timeout(self.wait()) {
-                Ok(message) => self.handle(message),
-                Err(RecvTimeoutError::Timeout) => self.idle(),
-                Err(RecvTimeoutError::Disconnected) => false,
-            };
-            if !goes_on {
-                return;
-            }
-        }
-    }
-
-    /// How long the oldest record in memory may still wait.
-    fn wait(&self) -> Duration {
-        self.oldest.map_or(FLUSH_INTERVAL, |since| FLUSH_INTERVAL.saturating_sub(since.elapsed()))
-    }
-
-    /// Nothing came for as long as [`Self::wait`] said.
-    fn idle(&mut self) -> bool {
-        let step = self.commit();
-        self.stands(step)
-    }
-
-    /// Whether the writer goes on after `step`.
-    fn stands(&mut self, step: Result<(), Fatal>) -> bool {
-        if let Err(fatal) = step {
-            self.fatal.stop(&fatal);
-            return false;
-        }
-        if self.through.is_none() {
-            self.oldest = None;
-        }
-        true
-    }
-
-    /// Does what a message asks; says whether the writer goes on.
-    fn handle(&mut self, message: Message) -> bool {
-        let step = match message {
-            Message::Applied { log_index, record } => {
-                self.oldest.get_or_insert_with(Instant::now);
-                self.take(log_index, record).and_then(|()| {
-                    if self.buffer.len() >= FLUSH_RECORDS { self.commit() } else { Ok(()) }
-                })
-            }
-            Message::Fetched(lines, done) => {
-                // A bad record from outside is refused; it says nothing about this controller.
-                let taken = self.take_fetched(&lines);
-                self.commit().map(|()| {
-                    done.send(taken).ok();
-                })
-            }
-            Message::Flush(done) => self.commit().map(|()| {
-                // Who stopped waiting does not need the answer.
-                done.send(()).ok();
-            }),
-            Message::Close(done) => {
-                let closed = self.commit();
-                // The database is closed before the caller hears of it.
-                self.slot.0.write().unwrap_or_else(PoisonError::into_inner).take();
-                drop(self.db.take());
-                match closed {
-                    Ok(()) => {
-                        done.send(()).ok();
-                    }
-                    Err(fatal) => self.fatal.stop(&fatal),
-                }
-                return false;
-            }
-        };
-        self.stands(step)
-    }
-
-    fn take(&mut self, log_index: u64, record: Option<Box<AuditRecord>>) -> Result<(), Fatal> {
-        self.through = self.through.max(Some(log_index));
-        let Some(record) = record else { return Ok(()) };
-        let seq = record.body.seq;
-        if seq <= self.head.seq {
-            return self.compare(&record);
-        }
-        if seq != self.head.seq + 1 || record.body.prev != self.head.hash {
-            return Err(Fatal::Diverged {
-                what: format!("audit record {seq}"),
-                detail: format!(
-                    "it does not continue the stored chain, which ends at {}",
-                    self.head.seq
-                ),
-            });
-        }
-        self.head = Head { seq, hash: record.hash.clone() };
-        self.buffer.push(*record);
-        Ok(())
-    }
-
-    fn take_fetched(&mut self, lines: &str) -> Result<(), AuditError> {
-        for line in lines.lines() {
-            let seq = self.head.seq + 1;
-            let (unsealed, _) = audit::unseal(line)
-                .ok_or_else(|| AuditError::Damaged { seq, problem: "it has no hash".to_owned() })?;
-            let claimed = serde_json::from_str::<AuditBody>(&unsealed).map_or(0, |b| b.seq);
-            if claimed <= self.head.seq && claimed > 0 {
-                continue;
-            }
-            let record = check_line(seq, line)?;
-            if record.body.prev != self.head.hash {
-                let problem = "it does not continue the chain".to_owned();
-                return Err(AuditError::Damaged { seq, problem });
-            }
-            self.through = self.through.max(Some(record.body.log_index));
-            self.head = Head { seq, hash: record.hash.clone() };
-            self.buffer.push(record);
-        }
-        Ok(())
-    }
-
-    /// A record made again by replay must be the one that is there.
-    fn compare(&self, record: &AuditRecord) -> Result<(), Fatal> {
-        let seq = record.body.seq;
-        let differs = |detail: String| Fatal::Diverged {
-            what: format!(
-                "audit record {seq}, made again by replaying entry {}",
-                record.body.log_index
-            ),
-            detail,
-        };
-        let line = self.buffer.iter().find(|r| r.body.seq == seq).map(|r| r.line.clone());
-        let line = match line {
-            Some(line) => line,
-            None => self.stored(seq).map_err(|e| differs(e.to_string()))?,
-        };
-        if line == record.line {
-            return Ok(());
-        }
-        Err(differs(format!("it has hash {}, but the stored one differs", record.hash)))
-    }
-
-    fn stored(&self, seq: u64) -> Result<String, AuditError> {
-        let db = self.db.as_ref().ok_or(AuditError::Stopped)?;
-        let read = db.begin_read().map_err(AuditError::read)?;
-        let records = read.open_table(RECORDS).map_err(AuditError::read)?;
-        let line = records.get(seq).map_err(AuditError::read)?;
-        line.map(|line| line.value().to_owned())
-            .ok_or_else(|| AuditError::Damaged { seq, problem: "it is missing".to_owned() })
-    }
-
-    fn commit(&mut self) -> Result<(), Fatal> {
-        let Some(through) = self.through else { return Ok(()) };
-        self.write(through).map_err(|e| Fatal::Store {
-            action: "writing the audit database".to_owned(),
-            error: e.to_string(),
-        })?;
-        self.buffer.clear();
-        self.through = None;
-        Ok(())
-    }
-
-    fn write(&self, through: u64) -> Result<(), redb::Error> {
-        let Some(db) = &self.db else { return Ok(()) };
-        let mut write = db.begin_write()?;
-        // Without it a crash while recovering from a crash could roll back what was durable.
-        write.set_two_phase_commit(true);
-        {
-            let mut records = write.open_table(RECORDS)?;
-            let mut by_time = write.open_table(BY_TIME)?;
-            let mut by_object = write.open_table(BY_OBJECT)?;
-            let mut by_log_index = write.open_table(BY_LOG_INDEX)?;
-            for record in &self.buffer {
-                let seq = record.body.seq;
-                records.insert(seq, record.line.as_str())?;
-                by_time.insert((record.body.at.0, seq), ())?;
-                by_log_index.insert(record.body.log_index, seq)?;
-                for object in &record.body.objects {
-                    by_object.insert((object.as_str(), seq), ())?;
-                }
-            }
-            let mut numbers = write.open_table(NUMBERS)?;
-            let before = numbers.get(KEY_THROUGH)?.map_or(0, |through| through.value());
-            numbers.insert(KEY_THROUGH, before.max(through))?;
-        }
-        write.commit()?;
-        Ok(())
-    }
 }

@@ -5,7 +5,8 @@
 //! Whoever says nothing is older than this: it runs cluster version 1.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -40,7 +41,7 @@ pub(crate) struct About {
 
 impl About {
     /// Reads what came with an answer.
-    pub(crate) fn read(bytes: &[u8]) -> About {
+    fn read(bytes: &[u8]) -> About {
         serde_json::from_slice(bytes).unwrap_or(About {
             cluster_version: 1,
             core: String::new(),
@@ -52,18 +53,46 @@ impl About {
 
 /// The newest that each other controller said.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Members(Arc<Mutex<BTreeMap<u64, (Instant, About)>>>);
+pub(crate) struct Members(Arc<Mutex<BTreeMap<u64, Said>>>);
+
+#[derive(Debug)]
+struct Said {
+    at: Instant,
+    /// As it came: with most answers it is what it was.
+    bytes: Vec<u8>,
+    about: About,
+}
 
 impl Members {
-    pub(crate) fn heard(&self, node: u64, about: About) {
-        let mut members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        members.insert(node, (Instant::now(), about));
+    /// `node` said `bytes` with an answer.
+    pub(crate) fn heard(&self, node: u64, bytes: Vec<u8>) {
+        let at = Instant::now();
+        match self.lock().entry(node) {
+            Entry::Occupied(mut said) if said.get().bytes == bytes => said.get_mut().at = at,
+            said => {
+                let about = About::read(&bytes);
+                said.insert_entry(Said { at, bytes, about });
+            }
+        }
     }
 
     /// What `node` said a moment ago.
     pub(crate) fn of(&self, node: u64) -> Option<About> {
-        let members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, about) = members.get(&node)?;
-        (at.elapsed() < FRESH).then(|| about.clone())
+        self.lock().get(&node).filter(|said| said.is_fresh()).map(|said| said.about.clone())
+    }
+
+    /// Free space on the disk of `node`, as it said a moment ago.
+    pub(crate) fn free_bytes(&self, node: u64) -> Option<u64> {
+        self.lock().get(&node).filter(|said| said.is_fresh())?.about.free_bytes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Said>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Said {
+    fn is_fresh(&self) -> bool {
+        self.at.elapsed() < FRESH
     }
 }

@@ -1,7 +1,6 @@
 //! The handle to consensus: propose, read, learn who leads. Cheap to clone.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,7 +20,7 @@ use super::log_store::LogStore;
 use super::logged::Logged;
 use super::measures::{self, LogMeasures, ProposalMeasures};
 use super::service::{PeerCheck, RaftService};
-use super::space::{self, FREE_BYTES_MIN};
+use super::space::{FREE_BYTES_MIN, Room};
 use super::start::RaftConfig;
 use super::state_machine::View;
 use super::types::{Raft, TypeConfig};
@@ -151,7 +150,7 @@ pub struct RaftHandle {
     parked: Arc<AtomicBool>,
     cluster: String,
     node: u64,
-    dir: Arc<Path>,
+    room: Room,
     cluster_version_max: u32,
     /// Cancelled when other controllers are to end what they have open here.
     closing: CancellationToken,
@@ -187,7 +186,7 @@ impl RaftHandle {
             parked: Arc::default(),
             cluster: config.cluster.clone(),
             node: config.node,
-            dir: config.dir.as_path().into(),
+            room: Room::of(&config.dir),
             cluster_version_max: config.cluster_version_max,
             closing: CancellationToken::new(),
         }
@@ -289,7 +288,7 @@ impl RaftHandle {
 
     /// Bytes left on the disk; `None` if it cannot be asked.
     pub fn free_bytes(&self) -> Option<u64> {
-        space::free_bytes(&self.dir)
+        self.room.free_bytes()
     }
 
     /// Why users' commands are refused for want of space, if they are.
@@ -301,18 +300,17 @@ impl RaftHandle {
     /// failure would leave no quorum. A disk that cannot be asked says so by itself when it is written.
     pub(super) fn check_space(&self, min: u64) -> Result<(), ProposeError> {
         let min_mib = min >> 20;
-        if let Some(free) = space::free_bytes(&self.dir).filter(|free| *free < min) {
+        if let Some(free) = self.room.free_bytes().filter(|free| *free < min) {
             return Err(ProposeError::DiskNearlyFull {
                 controller: self.node,
                 free_mib: free >> 20,
                 min_mib,
-                dir: self.dir.display().to_string(),
-                disk: space::disk_of(&self.dir),
+                dir: self.room.dir().display().to_string(),
+                disk: self.room.disk(),
             });
         }
-        let voters = self.status().voters;
         let low = self.members_low_on_space(min);
-        if low.len() * 2 >= voters.len() && !low.is_empty() {
+        if !low.is_empty() && low.len() * 2 >= self.status().voters.len() {
             let said = |(node, free): &(u64, u64)| format!("{node} ({} MiB left)", free >> 20);
             let controllers = low.iter().map(said).collect::<Vec<_>>().join(", ");
             return Err(ProposeError::DisksNearlyFull { controllers, min_mib });
@@ -322,17 +320,19 @@ impl RaftHandle {
 
     /// Other voters whose disk has less than `min` bytes left, as they last said.
     fn members_low_on_space(&self, min: u64) -> Vec<(u64, u64)> {
-        let voters = self.status().voters.into_iter().filter(|peer| peer.node != self.node);
-        let low = voters.filter_map(|peer| {
-            let free = self.members.of(peer.node)?.free_bytes?;
-            (free < min).then_some((peer.node, free))
+        let metrics = self.raft.metrics();
+        let m = metrics.borrow_watched();
+        let voters = m.membership_config.voter_ids().filter(|node| *node != self.node);
+        let low = voters.filter_map(|node| {
+            let free = self.members.free_bytes(node)?;
+            (free < min).then_some((node, free))
         });
         low.collect()
     }
 
     /// What an operator should know of the disks, one sentence each.
     pub fn space_warnings(&self) -> Vec<String> {
-        let own = space::free_bytes(&self.dir).filter(|free| *free < FREE_BYTES_MIN);
+        let own = self.room.free_bytes().filter(|free| *free < FREE_BYTES_MIN);
         let own = own.map(|free| (self.node, free));
         let low = own.into_iter().chain(self.members_low_on_space(FREE_BYTES_MIN));
         low.map(|(node, free)| {
@@ -577,7 +577,7 @@ impl RaftHandle {
             heard: self.heard.clone(),
             applied: self.view.applied(),
             own: self.own.clone(),
-            dir: Arc::clone(&self.dir),
+            room: self.room.clone(),
             cluster_version_max: self.cluster_version_max,
             closing: self.closing.clone(),
         }

@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
-use super::about::{About, Members};
+use super::about::Members;
 use super::pipeline::{self, Pipeline};
 use super::snapshot::SnapshotData;
 use super::types::{Snapshot, TypeConfig, Vote};
@@ -173,7 +173,7 @@ impl Peer {
     }
 
     /// What the peer said of itself with an answer.
-    pub(super) fn heard(&self, about: About) {
+    pub(super) fn heard(&self, about: Vec<u8>) {
         self.network.members.heard(self.target, about);
     }
 
@@ -200,7 +200,7 @@ impl Peer {
             .map_err(|_| unreachable_peer(format!("no answer within {deadline:?}")))?
             .map_err(|status| unreachable_peer(describe(&status)))?;
         let answer = answer.into_inner();
-        self.heard(About::read(&answer.about));
+        self.heard(answer.about);
         serde_json::from_slice(&answer.payload)
             .map_err(|e| RPCError::Network(NetworkError::from_string(e)))
     }

@@ -16,7 +16,6 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
-use super::about::About;
 use super::network::{Peer, describe};
 use super::types::TypeConfig;
 
@@ -140,7 +139,7 @@ impl<'p> Pipeline<'p> {
             RPCError::Unreachable(Unreachable::from_string("the peer ended the stream"))
         })?;
         self.waiting.pop_front();
-        self.peer.heard(About::read(&reply.about));
+        self.peer.heard(reply.about);
         serde_json::from_slice(&reply.payload)
             .map_err(|e| RPCError::Unreachable(Unreachable::from_string(e)))
     }

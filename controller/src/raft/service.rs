@@ -4,7 +4,6 @@
 //! certificate names ([`PeerCheck`]). The service decides nothing; it passes messages on.
 
 use std::collections::VecDeque;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fleet_proto::v1;
@@ -25,7 +24,7 @@ use super::divergence::OwnCheck;
 use super::heard::Heard;
 use super::network::MESSAGE_BYTES_MAX;
 use super::snapshot::SNAPSHOT_BYTES_MAX;
-use super::space;
+use super::space::Room;
 use super::types::{Raft, Snapshot, SnapshotMeta, TypeConfig, Vote};
 use crate::audit::AuditStore;
 
@@ -43,7 +42,7 @@ pub struct RaftService {
     pub(super) heard: Heard,
     pub(super) applied: watch::Receiver<u64>,
     pub(super) own: OwnCheck,
-    pub(super) dir: Arc<Path>,
+    pub(super) room: Room,
     pub(super) cluster_version_max: u32,
     pub(super) closing: CancellationToken,
 }
@@ -87,7 +86,7 @@ impl RaftService {
         let about = About {
             cluster_version: self.cluster_version_max,
             core: CORE.to_owned(),
-            free_bytes: space::free_bytes(&self.dir),
+            free_bytes: self.room.free_bytes(),
             check: self.own.newest(),
         };
         let about = serde_json::to_vec(&about).map_err(json)?;

@@ -1,22 +1,62 @@
 //! How much room is left on the disk of a store, and which disk that is. Asks, decides nothing.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Free space below which users' commands are refused, so that what must be written still can be:
 /// votes, reports of nodes, ends of reservations, a snapshot.
 pub(crate) const FREE_BYTES_MIN: u64 = 256 << 20;
 
-/// Free space for unprivileged programs in `dir`; `None` where the system does not say.
-pub(crate) fn free_bytes(dir: &Path) -> Option<u64> {
-    let stat = nix::sys::statvfs::statvfs(dir).ok()?;
-    Some(stat.blocks_available().saturating_mul(stat.fragment_size()))
+/// The system is asked again after this. Until then a busy controller writes some MiB, a small part of what it keeps.
+const ASKED_EVERY: Duration = Duration::from_millis(100);
+
+/// The room on a store's disk. Every change asks for it, the system is asked less often. Clones share the answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Room {
+    dir: Arc<Path>,
+    said: Arc<Mutex<Option<Said>>>,
 }
 
-/// The file system that `dir` is on, in words: `/dev/sda1, mounted on /var`.
-pub(crate) fn disk_of(dir: &Path) -> String {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-    named(&mounts, &dir).unwrap_or_else(|| "an unknown disk".to_owned())
+#[derive(Debug, Clone, Copy)]
+struct Said {
+    at: Instant,
+    free_bytes: Option<u64>,
+}
+
+impl Room {
+    pub(crate) fn of(dir: &Path) -> Room {
+        Room { dir: dir.into(), said: Arc::default() }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Free space for unprivileged programs; `None` where the system does not say.
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        match *said {
+            Some(said) if said.at.elapsed() < ASKED_EVERY => said.free_bytes,
+            _ => {
+                let free_bytes = free_bytes(&self.dir);
+                *said = Some(Said { at: Instant::now(), free_bytes });
+                free_bytes
+            }
+        }
+    }
+
+    /// The file system that the store is on, in words: `/dev/sda1, mounted on /var`.
+    pub(crate) fn disk(&self) -> String {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let dir = self.dir.canonicalize().unwrap_or_else(|_| self.dir.to_path_buf());
+        named(&mounts, &dir).unwrap_or_else(|| "an unknown disk".to_owned())
+    }
+}
+
+fn free_bytes(dir: &Path) -> Option<u64> {
+    let stat = nix::sys::statvfs::statvfs(dir).ok()?;
+    Some(stat.blocks_available().saturating_mul(stat.fragment_size()))
 }
 
 /// proc(5): `36 35 98:0 /root /mount options - type source …`, with octal escapes.

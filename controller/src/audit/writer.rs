@@ -1,0 +1,323 @@
+//! The writer of the audit database, and the way to it.
+//!
+//! [`AuditStore`](super::AuditStore) sends what was applied; a thread of its own gathers it and writes all of a
+//! second at once. The only place where records are added. It must not be woken for each of them: whoever
+//! applies an entry would pay for that, on every controller, at every change. So it looks by itself once in
+//! [`FLUSH_INTERVAL`], and is woken only by who waits for an answer and before its queue is full.
+
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use fleet_core::AuditRecord;
+use fleet_core::audit::{self, AuditBody};
+use redb::{Database, ReadableDatabase, ReadableTable};
+use tokio::sync::oneshot;
+
+use super::store::{
+    AuditError, BY_LOG_INDEX, BY_OBJECT, BY_TIME, Head, KEY_THROUGH, NUMBERS, RECORDS, check_line,
+};
+use crate::raft::fatal::{Fatal, FatalHook};
+
+/// Longest time a record stays in memory only.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+/// Records in memory at which they are written at once.
+const FLUSH_RECORDS: usize = 8_000;
+/// Applied entries that may wait for the writer before apply is held up.
+const QUEUE_LEN: usize = 4_096;
+/// The writer is woken at every entry whose index is a multiple of this, so that the queue does not fill up.
+const WAKE_ENTRIES: u64 = QUEUE_LEN as u64 / 4;
+
+/// What the writer is to do, in the order of the calls.
+pub(super) enum Message {
+    Applied {
+        log_index: u64,
+        record: Option<Box<AuditRecord>>,
+    },
+    /// Records fetched from another controller, oldest first, as lines.
+    Fetched(String, oneshot::Sender<Result<(), AuditError>>),
+    Flush(oneshot::Sender<()>),
+    Close(oneshot::Sender<()>),
+}
+
+impl Message {
+    /// Whether the writer should not wait until it looks by itself.
+    fn is_urgent(&self) -> bool {
+        match self {
+            Message::Applied { log_index, .. } => log_index.is_multiple_of(WAKE_ENTRIES),
+            Message::Fetched(..) | Message::Flush(_) | Message::Close(_) => true,
+        }
+    }
+}
+
+/// The database while the store is open; readers hold it only for the length of a read.
+#[derive(Debug)]
+pub(super) struct Slot(pub(super) RwLock<Option<Arc<Database>>>);
+
+/// The way to the writer.
+#[derive(Clone)]
+pub(super) enum Queue {
+    /// A thread of its own, which sleeps while nothing is urgent.
+    Thread { messages: SyncSender<Message>, writer: Thread },
+    /// Whoever sends: for simulations, where a thread would finish in an order no seed repeats.
+    Direct(Arc<Mutex<Option<Writer>>>),
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Queue")
+    }
+}
+
+impl Queue {
+    /// Starts a thread for `writer`.
+    pub(super) fn to_thread(writer: Writer) -> std::io::Result<Queue> {
+        let (messages, taken) = sync_channel(QUEUE_LEN);
+        let thread = thread::Builder::new().name("audit".to_owned());
+        let thread = thread.spawn(move || writer.run(&taken))?.thread().clone();
+        Ok(Queue::Thread { messages, writer: thread })
+    }
+
+    pub(super) fn direct(writer: Writer) -> Queue {
+        Queue::Direct(Arc::new(Mutex::new(Some(writer))))
+    }
+
+    /// Waits (briefly: one commit) only when the writer is [`QUEUE_LEN`] entries behind.
+    pub(super) fn send(&self, message: Message) -> Result<(), AuditError> {
+        match self {
+            Queue::Thread { messages, writer } => {
+                let urgent = message.is_urgent();
+                match messages.try_send(message) {
+                    Ok(()) => {}
+                    Err(TrySendError::Full(message)) => {
+                        writer.unpark();
+                        messages.send(message).map_err(|_| AuditError::Stopped)?;
+                    }
+                    Err(TrySendError::Disconnected(_)) => return Err(AuditError::Stopped),
+                }
+                if urgent {
+                    writer.unpark();
+                }
+                Ok(())
+            }
+            Queue::Direct(writer) => {
+                let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut at_work = writer.take().ok_or(AuditError::Stopped)?;
+                if at_work.handle(message) && (!at_work.wait().is_zero() || at_work.flush()) {
+                    *writer = Some(at_work);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What the thread owns.
+pub(super) struct Writer {
+    /// `None` once it is closed.
+    db: Option<Arc<Database>>,
+    slot: Arc<Slot>,
+    /// End of the chain, records in `buffer` included.
+    head: Head,
+    buffer: Vec<AuditRecord>,
+    /// Newest log index taken that is not on disk yet.
+    through: Option<u64>,
+    /// When what is in memory is to be written.
+    due: Instant,
+    fatal: FatalHook,
+}
+
+impl Writer {
+    pub(super) fn new(db: Database, head: Head, fatal: FatalHook) -> (Writer, Arc<Slot>) {
+        let db = Arc::new(db);
+        let slot = Arc::new(Slot(RwLock::new(Some(Arc::clone(&db)))));
+        let (buffer, through, due) = (Vec::new(), None, Instant::now() + FLUSH_INTERVAL);
+        let writer =
+            Writer { db: Some(db), slot: Arc::clone(&slot), head, buffer, through, due, fatal };
+        (writer, slot)
+    }
+
+    fn run(mut self, messages: &Receiver<Message>) {
+        loop {
+            let goes_on = match messages.try_recv() {
+                Ok(message) => self.handle(message),
+                Err(TryRecvError::Disconnected) => false,
+                Err(TryRecvError::Empty) => match self.wait() {
+                    Duration::ZERO => self.flush(),
+                    wait => {
+                        thread::park_timeout(wait);
+                        true
+                    }
+                },
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// How long what was taken may still wait.
+    fn wait(&self) -> Duration {
+        self.due.saturating_duration_since(Instant::now())
+    }
+
+    /// Writes what is in memory; says whether the writer goes on.
+    fn flush(&mut self) -> bool {
+        let written = self.commit();
+        self.stands(written)
+    }
+
+    /// Whether the writer goes on after `step`.
+    fn stands(&self, step: Result<(), Fatal>) -> bool {
+        if let Err(fatal) = &step {
+            self.fatal.stop(fatal);
+        }
+        step.is_ok()
+    }
+
+    /// Does what a message asks; says whether the writer goes on.
+    fn handle(&mut self, message: Message) -> bool {
+        let step = match message {
+            Message::Applied { log_index, record } => self.take(log_index, record).and_then(|()| {
+                if self.buffer.len() >= FLUSH_RECORDS { self.commit() } else { Ok(()) }
+            }),
+            Message::Fetched(lines, done) => {
+                // A bad record from outside is refused; it says nothing about this controller.
+                let taken = self.take_fetched(&lines);
+                self.commit().map(|()| {
+                    done.send(taken).ok();
+                })
+            }
+            Message::Flush(done) => self.commit().map(|()| {
+                // Who stopped waiting does not need the answer.
+                done.send(()).ok();
+            }),
+            Message::Close(done) => {
+                let closed = self.commit();
+                // The database is closed before the caller hears of it.
+                self.slot.0.write().unwrap_or_else(PoisonError::into_inner).take();
+                drop(self.db.take());
+                match closed {
+                    Ok(()) => {
+                        done.send(()).ok();
+                    }
+                    Err(fatal) => self.fatal.stop(&fatal),
+                }
+                return false;
+            }
+        };
+        self.stands(step)
+    }
+
+    fn take(&mut self, log_index: u64, record: Option<Box<AuditRecord>>) -> Result<(), Fatal> {
+        self.through = self.through.max(Some(log_index));
+        let Some(record) = record else { return Ok(()) };
+        let seq = record.body.seq;
+        if seq <= self.head.seq {
+            return self.compare(&record);
+        }
+        if seq != self.head.seq + 1 || record.body.prev != self.head.hash {
+            return Err(Fatal::Diverged {
+                what: format!("audit record {seq}"),
+                detail: format!(
+                    "it does not continue the stored chain, which ends at {}",
+                    self.head.seq
+                ),
+            });
+        }
+        self.head = Head { seq, hash: record.hash.clone() };
+        self.buffer.push(*record);
+        Ok(())
+    }
+
+    fn take_fetched(&mut self, lines: &str) -> Result<(), AuditError> {
+        for line in lines.lines() {
+            let seq = self.head.seq + 1;
+            let (unsealed, _) = audit::unseal(line)
+                .ok_or_else(|| AuditError::Damaged { seq, problem: "it has no hash".to_owned() })?;
+            let claimed = serde_json::from_str::<AuditBody>(&unsealed).map_or(0, |b| b.seq);
+            if claimed <= self.head.seq && claimed > 0 {
+                continue;
+            }
+            let record = check_line(seq, line)?;
+            if record.body.prev != self.head.hash {
+                let problem = "it does not continue the chain".to_owned();
+                return Err(AuditError::Damaged { seq, problem });
+            }
+            self.through = self.through.max(Some(record.body.log_index));
+            self.head = Head { seq, hash: record.hash.clone() };
+            self.buffer.push(record);
+        }
+        Ok(())
+    }
+
+    /// A record made again by replay must be the one that is there.
+    fn compare(&self, record: &AuditRecord) -> Result<(), Fatal> {
+        let seq = record.body.seq;
+        let differs = |detail: String| Fatal::Diverged {
+            what: format!(
+                "audit record {seq}, made again by replaying entry {}",
+                record.body.log_index
+            ),
+            detail,
+        };
+        let line = self.buffer.iter().find(|r| r.body.seq == seq).map(|r| r.line.clone());
+        let line = match line {
+            Some(line) => line,
+            None => self.stored(seq).map_err(|e| differs(e.to_string()))?,
+        };
+        if line == record.line {
+            return Ok(());
+        }
+        Err(differs(format!("it has hash {}, but the stored one differs", record.hash)))
+    }
+
+    fn stored(&self, seq: u64) -> Result<String, AuditError> {
+        let db = self.db.as_ref().ok_or(AuditError::Stopped)?;
+        let read = db.begin_read().map_err(AuditError::read)?;
+        let records = read.open_table(RECORDS).map_err(AuditError::read)?;
+        let line = records.get(seq).map_err(AuditError::read)?;
+        line.map(|line| line.value().to_owned())
+            .ok_or_else(|| AuditError::Damaged { seq, problem: "it is missing".to_owned() })
+    }
+
+    fn commit(&mut self) -> Result<(), Fatal> {
+        self.due = Instant::now() + FLUSH_INTERVAL;
+        let Some(through) = self.through else { return Ok(()) };
+        self.write(through).map_err(|e| Fatal::Store {
+            action: "writing the audit database".to_owned(),
+            error: e.to_string(),
+        })?;
+        self.buffer.clear();
+        self.through = None;
+        Ok(())
+    }
+
+    fn write(&self, through: u64) -> Result<(), redb::Error> {
+        let Some(db) = &self.db else { return Ok(()) };
+        let mut write = db.begin_write()?;
+        // Without it a crash while recovering from a crash could roll back what was durable.
+        write.set_two_phase_commit(true);
+        {
+            let mut records = write.open_table(RECORDS)?;
+            let mut by_time = write.open_table(BY_TIME)?;
+            let mut by_object = write.open_table(BY_OBJECT)?;
+            let mut by_log_index = write.open_table(BY_LOG_INDEX)?;
+            for record in &self.buffer {
+                let seq = record.body.seq;
+                records.insert(seq, record.line.as_str())?;
+                by_time.insert((record.body.at.0, seq), ())?;
+                by_log_index.insert(record.body.log_index, seq)?;
+                for object in &record.body.objects {
+                    by_object.insert((object.as_str(), seq), ())?;
+                }
+            }
+            let mut numbers = write.open_table(NUMBERS)?;
+            let before = numbers.get(KEY_THROUGH)?.map_or(0, |through| through.value());
+            numbers.insert(KEY_THROUGH, before.max(through))?;
+        }
+        write.commit()?;
+        Ok(())
+    }
+}
