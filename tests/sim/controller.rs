@@ -309,10 +309,10 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
     }
 }
 
-/// Nobody looks after a simulated process: it has no signals, no file and no log.
+/// Nobody looks after a simulated process: it has no signals, no file, and no log but where `FLEET_LOG` asks for one.
 fn operations(scene: &Scene) -> Operations {
     static LOGGING: OnceLock<Logging> = OnceLock::new();
-    let logging = LOGGING.get_or_init(|| logging::init("error")).clone();
+    let logging = LOGGING.get_or_init(|| logging::init("off")).clone();
     let config_path = scene.folder.join("controller.toml");
     std::fs::write(&config_path, "").expect("a file in memory");
     let config = Config::load(&config_path).expect("the defaults");

@@ -3,7 +3,8 @@
 //! One frame is written by one write(2) and made durable by one fdatasync(2) before the next frame
 //! is begun. So an interrupted write can damage only the last frame, and whatever stands behind a
 //! damaged frame proves that the damage came later. A frame is bound to its segment and offset and
-//! to the frame before it, so none can be lost, moved or swapped unnoticed.
+//! to the frame before it, so none can be lost, moved or swapped unnoticed. Behind the last one there may be zeros,
+//! which begin no frame.
 //!
 //! ```text
 //!  0  magic "FLR"            3      24  payload length   u32

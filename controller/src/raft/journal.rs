@@ -2,7 +2,8 @@
 //!
 //! Owned by one thread (`log_store::writer`); nobody else writes. Every change is a record appended
 //! to the newest segment: votes, entries, truncations, purges. A group of records is one frame, one
-//! write, one fdatasync. Opening replays the records, checks every byte, and either gives back all
+//! write, one fdatasync. The newest segment is longer than what is in it, by zeros: a sync need not
+//! make a new length of the file durable as well. Opening replays the records, checks every byte, and either gives back all
 //! that was ever acknowledged or refuses with the file, the offset and a hint. It cuts off a torn
 //! last write, and only where nothing intact follows and nothing acknowledged is lost; it repairs
 //! nothing else.
@@ -19,6 +20,8 @@ use super::watermark::{WATERMARK_FILE, WatermarkFile};
 
 /// A new segment is begun when the newest one has grown past this.
 pub(crate) const SEGMENT_BYTES: u64 = 8 << 20;
+/// A segment grows by this part of itself at a time.
+const GROWTH: u64 = 16;
 /// No segment can be longer: the size that starts a new one plus one frame.
 const SEGMENT_BYTES_MAX: u64 = SEGMENT_BYTES + 2 * frame::PAYLOAD_BYTES_MAX as u64;
 /// Version written into segment headers.
@@ -129,6 +132,8 @@ pub(crate) struct Journal {
     file: Arc<dyn DiskFile>,
     /// Where the next frame goes.
     at: Position,
+    /// Length of the newest segment's file: zeros from `at` on.
+    len: u64,
     segment_bytes: u64,
     // What a new segment's header says.
     vote: Option<StoredVote>,
@@ -223,15 +228,25 @@ impl Journal {
         if self.at.offset >= self.segment_bytes {
             self.rotate()?;
         }
-        let (bytes, checksum) = frame::encode(FrameKind::Group, self.at, &group.payload);
+        let (mut bytes, checksum) = frame::encode(FrameKind::Group, self.at, &group.payload);
+        let start = self.at.offset + frame::HEADER_BYTES as u64;
+        let end = self.at.offset + bytes.len() as u64;
+        if end > self.len {
+            self.len = self.grown(end);
+            bytes.resize((self.len - self.at.offset) as usize, 0);
+        }
         self.file.write_all_at(&bytes, self.at.offset)?;
         self.file.sync_data()?;
-        let start = self.at.offset + frame::HEADER_BYTES as u64;
-        self.at.offset += bytes.len() as u64;
+        self.at.offset = end;
         self.at.previous = checksum;
         group.note(&mut self.vote, &mut self.purged, &mut self.last);
         self.mark()?;
         Ok((Arc::clone(&self.file), start))
+    }
+
+    /// How long the segment's file becomes for a frame that ends at `end`. A full segment ends with its last frame.
+    fn grown(&self, end: u64) -> u64 {
+        (end + self.segment_bytes / GROWTH).min(self.segment_bytes).max(end)
     }
 
     /// Notes what is committed, without an fsync. What is not durable in the log yet is not noted.
@@ -262,6 +277,7 @@ impl Journal {
         let (file, at) = write_segment(&*self.disk, &header, self.at.previous)?;
         self.file = file;
         self.at = at;
+        self.len = at.offset;
         self.segments.push(Segment { number, before: self.last });
         Ok(())
     }
@@ -380,9 +396,9 @@ impl Opening {
             let scanned = self.scan(number, previous, newest, &mut state)?;
             segments.push(Segment { number, before: scanned.before });
             previous = Some(scanned.at.previous);
-            tail = Some((scanned.file, scanned.at));
+            tail = Some((scanned.file, scanned.at, scanned.len));
         }
-        let (Some((file, at)), Some(oldest)) = (tail, segments.first()) else {
+        let (Some((file, at, len)), Some(oldest)) = (tail, segments.first()) else {
             return Err(JournalError::Empty { dir: self.disk.path().to_owned() });
         };
         // Everything before the oldest file that is left must have been purged.
@@ -398,6 +414,7 @@ impl Opening {
             segments,
             file,
             at,
+            len,
             segment_bytes: self.segment_bytes,
             vote: state.vote,
             purged: state.purged,
@@ -449,7 +466,12 @@ impl Opening {
         at.previous = header.1.checksum;
         self.check_header(&header.0, first, state, &path)?;
 
-        while at.offset < bytes.len() as u64 {
+        let mut len = bytes.len() as u64;
+        while at.offset < len {
+            // Room that was not used. Were it a frame that is gone, the next segment would not continue here.
+            if bytes[at.offset as usize..].iter().all(|byte| *byte == 0) {
+                break;
+            }
             let frame = match frame::decode(&bytes, at) {
                 Ok(frame) if frame.kind == FrameKind::Group => frame,
                 Ok(_) => return Err(damaged(at.offset, "a header inside a segment".to_owned())),
@@ -466,6 +488,7 @@ impl Opening {
                     );
                     file.set_len(at.offset).map_err(io)?;
                     file.sync_data().map_err(io)?;
+                    len = at.offset;
                     break;
                 }
             };
@@ -479,7 +502,7 @@ impl Opening {
             let problem = format!("the log ends here, but was durable up to byte {}", mark.offset);
             return Err(damaged(at.offset, problem));
         }
-        Ok(Scanned { before: header.0.last, file, at })
+        Ok(Scanned { before: header.0.last, file, at, len })
     }
 
     fn header<'a>(
@@ -567,6 +590,7 @@ struct Scanned {
     before: Option<StoredLogId>,
     file: Arc<dyn DiskFile>,
     at: Position,
+    len: u64,
 }
 
 fn too_new(file: PathBuf, found: u32) -> JournalError {

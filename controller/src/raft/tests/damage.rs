@@ -24,6 +24,11 @@ fn open_long(disk: &SimDisk) -> Journal {
     Journal::open(Arc::new(disk.clone()), identity(), true, 1 << 20).unwrap().0
 }
 
+/// How much of a segment is frames; zeros follow.
+fn written(segment: &[u8]) -> usize {
+    segment.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
+}
+
 fn id(term: u64, index: u64) -> StoredLogId {
     StoredLogId { term, node: 1, index }
 }
@@ -145,14 +150,16 @@ fn refuses_or_loses_nothing(
 #[test]
 fn every_flipped_byte_is_refused_or_costs_nothing() {
     let (files, contents) = at_rest(25);
-    let (mut refused, mut harmless) = (0, 0);
+    let (mut refused, mut harmless, mut behind) = (0, 0, 0);
     for (name, bytes) in &files {
         for at in 0..bytes.len() {
+            let is_behind = name.starts_with("log-") && at >= written(bytes);
             for mask in [0x01, 0x20, 0xff] {
                 let mut damaged = files.clone();
                 damaged.get_mut(name).unwrap()[at] ^= mask;
                 match refuses_or_loses_nothing(&damaged, &contents, &format!("{name} byte {at}")) {
                     true => refused += 1,
+                    false if is_behind => behind += 1,
                     false => harmless += 1,
                 }
             }
@@ -163,6 +170,7 @@ fn every_flipped_byte_is_refused_or_costs_nothing() {
     }
     assert!(refused > 3 * 2_000, "{refused} refused");
     assert!(harmless > 0, "one of the watermark's two copies may be damaged");
+    assert!(behind > 0, "nothing was ever written behind the end of the log");
 }
 
 /// After a power cut the watermark may be old. Then a damaged last frame looks like a torn write; but
@@ -173,14 +181,14 @@ fn with_an_old_watermark_only_the_last_frame_can_pass_for_torn() {
     let mut journal = open_long(&disk);
     let old = disk.cut(Unsynced::Kept)["watermark"].clone();
     let (before, _) = run(&mut journal, 11);
-    let start = disk.cut(Unsynced::Kept)["log-0000000000000001.seg"].len();
+    let start = written(&disk.cut(Unsynced::Kept)["log-0000000000000001.seg"]);
     let (mut after, mut group) = (before.clone(), Group::default());
     step(11, &mut after, &mut group);
     journal.append(&group).unwrap();
     let mut files = disk.cut(Unsynced::Kept);
     files.insert("watermark".to_owned(), old);
     let name = "log-0000000000000001.seg";
-    for at in 0..files[name].len() {
+    for at in 0..written(&files[name]) {
         let mut damaged = files.clone();
         damaged.get_mut(name).unwrap()[at] ^= 0x20;
         if at < start {
@@ -198,11 +206,16 @@ fn every_cut_of_every_file_is_refused_or_costs_nothing() {
     let (files, contents) = at_rest(25);
     for (name, bytes) in &files {
         for len in 0..bytes.len() {
-            let mut cut = files.clone();
-            cut.get_mut(name).unwrap().truncate(len);
-            let refused =
-                refuses_or_loses_nothing(&cut, &contents, &format!("{name} cut to {len}"));
-            assert!(refused || name == "watermark", "{name} cut to {len} bytes went unnoticed");
+            let costs_nothing = name == "watermark" || len >= written(bytes);
+            for longer in [len, bytes.len()] {
+                let what = format!("{name} cut to {len}, zeros up to {longer}");
+                let mut cut = files.clone();
+                let bytes = cut.get_mut(name).unwrap();
+                bytes.truncate(len);
+                bytes.resize(longer, 0);
+                let refused = refuses_or_loses_nothing(&cut, &contents, &what);
+                assert!(refused || costs_nothing, "{what}: it went unnoticed");
+            }
         }
     }
 }
@@ -317,16 +330,21 @@ fn a_write_torn_at_any_byte_is_cut_off_and_what_was_before_stays() {
     journal.append(&group).unwrap();
     let new = disk.cut(Unsynced::Kept);
     let name = new.keys().rfind(|name| name.starts_with("log-")).unwrap();
-    let start = old[name].len();
-    assert!(start < new[name].len());
-    for len in start..=new[name].len() {
+    let (start, end) = (written(&old[name]), written(&new[name]));
+    assert!(start < end && end < old[name].len(), "it is written into zeros");
+    for len in start..=end {
+        // The disk may also have begun at the other end.
+        let mut torn = old.clone();
+        torn.get_mut(name).unwrap()[len..end].copy_from_slice(&new[name][len..end]);
+        let allowed = if len == start { &after } else { &before };
+        survives(&torn, &[allowed], &format!("torn before {len}"));
         for zeros in [0, 1, 40, 4_096] {
             // The watermark is the one before the write: a crash came before it was set.
             let mut torn = old.clone();
             let mut bytes = new[name][..len].to_vec();
             bytes.resize(len + zeros, 0);
             torn.insert(name.clone(), bytes);
-            let allowed = if len == new[name].len() { &after } else { &before };
+            let allowed = if len == end { &after } else { &before };
             survives(&torn, &[allowed], &format!("torn at {len}, then {zeros} zeros"));
         }
     }
