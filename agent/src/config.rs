@@ -32,6 +32,8 @@ const EXEMPT_MAX: usize = 1_000;
 const MIRRORS_MAX: usize = 8;
 /// The smallest limit of the image store that is taken for one.
 const IMAGE_STORE_BYTES_LEAST: u64 = 1 << 20;
+/// What takes mail on most machines that have any.
+const SENDMAIL: &str = "/usr/sbin/sendmail";
 /// How long a planned shutdown waits for checkpoints. The package has logind allow as much.
 const CHECKPOINT_WAIT_S: u64 = 120;
 /// Programs of the administrator that may have a GPU open without being dirt, by file name. They count
@@ -76,6 +78,7 @@ struct RawConfig {
     checkpoints: RawCheckpoints,
     images: RawImages,
     shutdown: RawShutdown,
+    mail: RawMail,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -155,6 +158,12 @@ struct RawShutdown {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+struct RawMail {
+    program: Option<PathBuf>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 struct RawRegistry {
     insecure: bool,
     ca_file: Option<PathBuf>,
@@ -194,6 +203,8 @@ pub struct Config {
     pub images: image::Settings,
     /// How long a planned shutdown waits for running jobs' checkpoints.
     pub checkpoint_wait: Duration,
+    /// What takes mail for users; `None`: none is sent.
+    pub mail_program: Option<PathBuf>,
 }
 
 /// Whom the gate holds to reservations, and where it is.
@@ -307,6 +318,7 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
     let keep = numbers.within("logs.keep_allocations", keep, 5_000, 0..=1_000_000);
     let checkpoints = timings(&raw.checkpoints, &mut numbers);
     let checkpoint_wait = checkpoint_wait(&raw.shutdown, &mut numbers);
+    let mail_program = mail_program(raw.mail, numbers.problems);
     numbers.at_least("jobs.cpu_millis", raw.jobs.cpu_millis, 1);
     numbers.at_least("jobs.memory_bytes", raw.jobs.memory_bytes, 64 << 20);
     Config {
@@ -335,7 +347,20 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
         checkpoints,
         images,
         checkpoint_wait,
+        mail_program,
     }
+}
+
+/// An empty one is none.
+fn mail_program(raw: RawMail, problems: &mut Vec<String>) -> Option<PathBuf> {
+    let program = raw.program.unwrap_or_else(|| SENDMAIL.into());
+    if program.as_os_str().is_empty() {
+        return None;
+    }
+    if !program.is_absolute() {
+        problems.push(format!("mail.program: {} must be an absolute path", program.display()));
+    }
+    Some(program)
 }
 
 fn checkpoint_wait(raw: &RawShutdown, numbers: &mut Numbers<'_>) -> Duration {
@@ -507,7 +532,7 @@ mod tests {
         let text = "name = \"A b\"\nstate_dir = \"x\"\ncontrollers = [\"here\"]\n\
                     cgroup_parent = \"../up\"\nlog_level = \"loud\"\nmonitoring_listen = \"9\"\n[gpu]\nsample_interval_ms = 0\n[jobs]\nmemory_bytes = 1\n\
                     [enforce]\ncgroup = \"/a/../b\"\nexempt_groups = [\"\"]\nforeign = \"end\"\n\
-                    [images]\nstore_bytes_max = 5\ncredentials_file = \"c\"\n[shutdown]\ncheckpoint_wait_s = 9999\n[images.registries.\"a b\"]\nca_file = \"ca\"";
+                    [images]\nstore_bytes_max = 5\ncredentials_file = \"c\"\n[shutdown]\ncheckpoint_wait_s = 9999\n[mail]\nprogram = \"mail\"\n[images.registries.\"a b\"]\nca_file = \"ca\"";
         let said = problem(text);
         for field in [
             "name",
@@ -526,6 +551,7 @@ mod tests {
             "images.registries.\"a b\".ca_file",
             "HOST:PORT",
             "shutdown.checkpoint_wait_s",
+            "mail.program",
         ] {
             assert!(said.contains(field), "{field}: {said}");
         }

@@ -2,7 +2,7 @@
 //! they were kept out of.
 //!
 //! - [`due`]: pure, what the owners of windows are to be told now, once each. [`denials`]: pure, who is told of a denial, and
-//!   how often. [`words`]: pure, the texts. `tty`: the terminals of a user. [`task`]: all of it together.
+//!   how often. [`words`]: pure, the texts. `tty`: the terminals of a user; `mail`: their mail. [`task`]: all of it together.
 //!
 //! The reconcile task says which windows run and who holds what ([`Handle::know`]), the gate whom it denied
 //! ([`Handle::denied`]). It works from what this node knows, with controllers and without, and it is words only: nothing
@@ -10,6 +10,7 @@
 
 pub mod denials;
 pub mod due;
+mod mail;
 pub mod task;
 mod tty;
 pub mod words;

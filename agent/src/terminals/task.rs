@@ -5,6 +5,7 @@
 //! hangs costs a message.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use super::denials::Denials;
 use super::due::Said;
 use super::words::{HeldBy, Here, for_terminal};
-use super::{Denied, Known, tty};
+use super::{Denied, Known, mail, tty};
 use crate::ahead::Line;
 use crate::allocations::{Node, chain};
 use crate::clock;
@@ -107,8 +108,13 @@ impl Task {
         let here = self.here(now);
         for one in due {
             let indexes: Vec<Option<u32>> = one.gpus.iter().map(|gpu| self.index(gpu)).collect();
+            let left = one.window.ends_at.since(now);
             for user in one.users() {
-                self.tell(To::User(user.clone()), here.ending(one, user, &indexes, alone));
+                let text = here.ending(one, user, &indexes, alone);
+                if left >= mail::WORTH_A_MAIL {
+                    self.mail(user.clone(), here.subject(one, &indexes), text.clone());
+                }
+                self.tell(To::User(user.clone()), text);
             }
         }
     }
@@ -152,6 +158,25 @@ impl Task {
             }
             Err(error) => tracing::warn!(%error, "what was said on terminals is not on the disk"),
         }
+    }
+
+    fn mail(&mut self, user: UserName, subject: String, text: String) {
+        let Some(program) = self.node.config.mail_program.clone() else { return };
+        if self.telling.len() >= TELLING_MAX {
+            tracing::debug!(%user, "too many messages at a time; a mail is dropped");
+            return;
+        }
+        self.telling.spawn(async move {
+            match timeout(TELL_MAX, mail::send(&program, &user, &subject, &text)).await {
+                Ok(Ok(())) => tracing::info!(%user, subject, "told by mail"),
+                Ok(Err(error)) if error.kind() == ErrorKind::NotFound => {
+                    tracing::debug!(program = %program.display(), "this machine sends no mail");
+                }
+                Ok(Err(error)) => tracing::warn!(%user, %error, "no mail was sent"),
+                Err(_) => tracing::warn!(%user, "no mail was sent: the program for it hangs"),
+            }
+            None
+        });
     }
 
     fn tell(&mut self, to: To, text: String) {

@@ -71,6 +71,12 @@ impl Here {
         format!("{first} {rest}")
     }
 
+    /// What a mail about the same is called.
+    pub fn subject(&self, one: &Running, indexes: &[Option<u32>]) -> String {
+        let (id, at) = (&one.reservation, self.time(one.window.ends_at));
+        format!("fleet: {id} of {} ends at {at}", self.gpus(indexes))
+    }
+
     /// To somebody who opened GPUs without a lease. `denied`: and could not.
     pub fn denied(&self, denied: bool, gpus: &[(Option<u32>, HeldBy)]) -> String {
         let first = match denied {
