@@ -22,7 +22,7 @@ use crate::lease::Epoch;
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::node::{Liveness, MachineIdentity, NodeFacts};
 use crate::reboot::{REBOOT_SINCE, RebootCommand};
-use crate::reservation::{GpuRequest, SHARED_SINCE};
+use crate::reservation::{ADOPTION_SINCE, GpuRequest, SHARED_SINCE};
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::{AHEAD_SINCE, ENFORCE_SINCE, Enforcement, EnforcementSwitch, WindowReport};
 
@@ -73,12 +73,17 @@ pub struct CreateReservation {
     /// Who else may use the GPUs; from cluster version 8 on.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub with: BTreeSet<UserName>,
+    /// The GPUs it names are used without a lease by nobody but those who get it, as the leader saw: that is no
+    /// obstacle. From cluster version 10 on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adopts: bool,
 }
 
 impl CreateReservation {
     /// The cluster version that knows all that it says.
     fn since_version(&self) -> u32 {
         match self.at_end {
+            _ if self.adopts => ADOPTION_SINCE,
             _ if !self.with.is_empty() => SHARED_SINCE,
             Some(_) => ENDING_SINCE,
             None => 1,

@@ -122,6 +122,9 @@ pub enum Event {
         ends_at: Timestamp,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         with: Vec<UserName>,
+        /// It takes over what runs on the GPUs without a lease.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        adopts: bool,
     },
     /// Its account was closed.
     ReservationUnshared {
@@ -605,12 +608,13 @@ impl std::fmt::Display for Event {
             E::GpuDeclaredFree { gpu, by, reason } => {
                 write!(f, "{gpu} declared free by {by}: {reason}")
             }
-            E::ReservationCreated { owner, node, gpus, with, .. } => {
+            E::ReservationCreated { owner, node, gpus, with, adopts, .. } => {
                 write!(f, "reserved for {owner}")?;
                 if !with.is_empty() {
                     write!(f, ", shared with {}", list(with))?;
                 }
-                write!(f, ": {} on {node}", list(gpus))
+                write!(f, ": {} on {node}", list(gpus))?;
+                if *adopts { write!(f, ", with what runs there already") } else { Ok(()) }
             }
             E::ReservationUnshared { user, .. } => {
                 write!(f, "no longer shared with {user}, whose account is closed")

@@ -20,6 +20,8 @@ pub const RESERVATION_AHEAD_MAX: Millis = Millis::days(365);
 pub const RESERVATION_PAST_MAX: Millis = Millis::minutes(5);
 /// Cluster version from which on a reservation can be shared.
 pub const SHARED_SINCE: u32 = 8;
+/// Cluster version from which on a reservation can take over what runs on its GPUs.
+pub const ADOPTION_SINCE: u32 = 10;
 /// Most users that a reservation is shared with.
 pub const SHARED_WITH_MAX: usize = 32;
 /// Most reservations that have not ended, in the whole fleet.

@@ -30,6 +30,7 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
     });
     let Some(lab) = &lab else { return Ok(()) };
     steps.step("nodes only observe, and the spreadsheet is imported", || import(lab));
+    steps.step("who uses a GPU already reserves it, and goes on", || adopt(lab));
     steps.step("a node is enforced, first as a warning, with a preview", || enforce(lab));
     if !steps.all_held() {
         return Ok(());
@@ -62,6 +63,30 @@ fn import(lab: &Lab) -> Result<()> {
     let refused = lab.fleet1.run_as("ada", &wrong)?;
     ensure!(refused.code() != 0 && refused.stderr.contains("line 2"), "{}", refused.stderr);
     Ok(())
+}
+
+/// Bob works on a GPU, as the driver is said to see.
+fn adopt(lab: &Lab) -> Result<()> {
+    let node = &lab.titan01;
+    let work = "nohup sleep 10000 > /dev/null 2>&1 < /dev/null & echo $! > running";
+    node.ok_as("bob", work)?;
+    node.ok("cp ~bob/running /run/uses-3")?;
+    let seen = "fleet gpu list -o wide | grep -q 'bob sleep.*without a lease'";
+    node.until_as("bob", "his work is seen", seen)?;
+    let preview = lab.fleet1.ok_as("ada", "fleet node enforce titan01 on --dry-run 2>&1")?;
+    ensure!(preview.contains("bob"), "he would lose access: {preview}");
+    let id = node.ok_as("bob", "fleet reserve --adopt $(cat running) -t 1h")?;
+    node.until_as("bob", "it is his", "fleet held | grep -q titan01:3")?;
+    let quiet = "! fleet gpu list -o wide | grep -q 'without a lease'";
+    node.until_as("bob", "nobody is without a lease", quiet)?;
+    let preview = lab.fleet1.ok_as("ada", "fleet node enforce titan01 on --dry-run 2>&1")?;
+    ensure!(!preview.contains("bob"), "he would keep it: {preview}");
+    node.ok_as(
+        "bob",
+        &format!("kill -0 $(cat running) && fleet release {id} && kill $(cat running)"),
+    )?;
+    let ended = format!("fleet reservation show {id} -o json | grep -q '\"state\": *\"ended\"'");
+    node.until_as("bob", "it has ended", &ended).map(drop)
 }
 
 fn enforce(lab: &Lab) -> Result<()> {

@@ -139,7 +139,8 @@ fn pack(folder: &Path, key: &Path) -> Result<PathBuf> {
         let gpu = |minor: u32| {
             format!(
                 "[[gpus]]\nprofile = \"titan-x\"\nuuid = \"GPU-00000000-0000-0000-00{number:02x}-00000000000{minor}\"\n\
-                 minor = {minor}\npci_bus_id = \"00000000:{:02X}:00.0\"\n",
+                 minor = {minor}\npci_bus_id = \"00000000:{:02X}:00.0\"\n\
+                 [gpus.faults]\nprocess_files = [\"/run/uses-{minor}\"]\n",
                 minor + 1
             )
         };

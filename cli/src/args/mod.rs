@@ -50,8 +50,9 @@ pub(crate) use node::{
 pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs, WatchArgs};
 pub(crate) use reservation::{
-    AtEnd, ExtendArgs, ReleaseArgs, ReservationArgs, ReservationImportArgs, ReservationListArgs,
-    ReservationRulesArgs, ReservationShowArgs, ReservationVerb, ReserveArgs, WishArgs,
+    Adopted, AtEnd, ExtendArgs, ReleaseArgs, ReservationArgs, ReservationImportArgs,
+    ReservationListArgs, ReservationRulesArgs, ReservationShowArgs, ReservationVerb, ReserveArgs,
+    SshArgs, WishArgs,
 };
 pub(crate) use run::{ExecArgs, RunArgs};
 pub(crate) use snapshot::{SnapshotArgs, SnapshotSaveArgs, SnapshotVerb};
@@ -98,6 +99,8 @@ pub(crate) enum Verb {
     Release(ReleaseArgs),
     /// Move the end of a reservation
     Extend(ExtendArgs),
+    /// Log in where a reservation is, with its GPUs
+    Ssh(SshArgs),
     /// Run a program as a job
     Run(Box<RunArgs>),
     /// Run a program inside a running job
@@ -160,6 +163,7 @@ impl Verb {
             Verb::Reserve(_)
             | Verb::Release(_)
             | Verb::Extend(_)
+            | Verb::Ssh(_)
             | Verb::Run(_)
             | Verb::Exec(_)
             | Verb::Ps(_)

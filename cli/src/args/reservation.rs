@@ -23,6 +23,25 @@ pub(crate) struct WishArgs {
     pub(crate) node: Option<String>,
 }
 
+/// What `--adopt` takes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Adopted {
+    All,
+    Process(u32),
+}
+
+impl std::str::FromStr for Adopted {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("all", _) => Ok(Adopted::All),
+            (_, Ok(pid)) if pid > 0 => Ok(Adopted::Process(pid)),
+            _ => Err("write the numbers of processes, or all".to_owned()),
+        }
+    }
+}
+
 /// What happens at the end of a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AtEnd {
@@ -48,10 +67,15 @@ impl AtEnd {
 #[command(after_help = "Examples:\n  \
     fleet reserve -G v100:2 -t 8h\n  \
     fleet reserve -G 1 --from \"tomorrow 09:00\" -t 4h --note \"figures for the paper\"\n  \
-    fleet reserve --gpu titan01:3 --until 18:00")]
+    fleet reserve --gpu titan01:3 --until 18:00\n  \
+    fleet reserve --adopt all -t 2d")]
 pub(crate) struct ReserveArgs {
     #[command(flatten)]
     pub(crate) wish: WishArgs,
+    /// The GPUs that these processes of yours use already, or all that you use: the work goes on in it
+    #[arg(long, value_name = "PID,...|all", value_delimiter = ',',
+        conflicts_with_all = ["gpus", "gpu", "gpu_memory", "from", "wait"])]
+    pub(crate) adopt: Vec<Adopted>,
     /// How long [default: 8h]
     #[arg(short = 't', long = "time", value_name = "LENGTH")]
     pub(crate) time: Option<String>,
@@ -81,6 +105,19 @@ pub(crate) struct ReserveArgs {
     pub(crate) with: Vec<String>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    fleet ssh\n  \
+    fleet ssh res-k3v9 -- nvidia-smi -L")]
+pub(crate) struct SshArgs {
+    /// The reservation; may be left out while only one of yours is open
+    #[arg(value_name = "RESERVATION")]
+    pub(crate) id: Option<String>,
+    /// What to run there, instead of a shell
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
 }
 
 #[derive(Debug, Args)]

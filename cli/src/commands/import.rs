@@ -110,6 +110,7 @@ async fn requests(
                 length_ms: 0,
                 at_end: String::new(),
                 with: Vec::new(),
+                adopts: None,
             }),
             Err(failure) if failure.unanswered || failure.unreached => return Err(failure),
             Err(failure) => {

@@ -28,6 +28,7 @@ mod reserve;
 mod run;
 mod signals;
 mod snapshot;
+mod ssh;
 mod status;
 mod streams;
 mod terminal;
@@ -172,6 +173,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         Verb::Reserve(args) => reserve::run(context, &args).await,
         Verb::Release(args) => reservation::release(context, &args).await,
         Verb::Extend(args) => reservation::extend(context, &args).await,
+        Verb::Ssh(args) => ssh::run(context, &args).await,
         Verb::Run(args) => run::run(context, &args).await,
         Verb::Exec(args) => exec::run(context, args).await,
         Verb::Ps(args) => job::ps(context, &args).await,

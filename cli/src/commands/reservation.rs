@@ -30,7 +30,7 @@ pub(super) async fn list(context: &Context, args: &ReservationListArgs) -> Resul
     .await
 }
 
-async fn fetch(
+pub(super) async fn fetch(
     client: &Client,
     request: ListReservationsRequest,
 ) -> Result<Vec<Reservation>, Failure> {

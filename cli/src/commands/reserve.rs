@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use fleet_core::rejection::Slot;
-use fleet_proto::v1::{CreateReservationRequest, GpuWish};
+use fleet_proto::v1::{Adoption, CreateReservationRequest, GpuWish};
 
 use super::{Context, gpu};
-use crate::args::{AtEnd, ReserveArgs, WishArgs};
+use crate::args::{Adopted, AtEnd, ReserveArgs, WishArgs};
 use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -20,17 +20,21 @@ const LENGTH_DEFAULT_MS: u64 = 8 * 3_600_000;
 const WAIT_PERIOD: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, Failure> {
-    if args.wish.gpus.is_none() && args.wish.gpu.is_empty() {
+    if args.wish.gpus.is_none() && args.wish.gpu.is_empty() && args.adopt.is_empty() {
         return Err(Failure::usage("-G", "missing: how many GPUs?").hint("like -G 2 or -G v100:2"));
     }
+    let adopts = adoption(args)?;
     let window = Window::read(context, args)?;
     let wait = context.length_of("--wait", args.wait.as_ref())?.unwrap_or(0);
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let wish = gpu::wish(&client, &args.wish).await?;
+    let gpus = match &adopts {
+        None => Gpus::Wished(gpu::wish(&client, &args.wish).await?),
+        Some(adoption) => Gpus::Used(adoption.clone()),
+    };
     let deadline = Instant::now() + Duration::from_millis(wait);
     let mut told = false;
     let reservation = loop {
-        match create(&client, args, wish.clone(), &window).await {
+        match create(&client, args, gpus.clone(), &window).await {
             Ok(reservation) => break reservation,
             Err(failure) if failure.next_slot().is_none() && failure.exit != Exit::NoCapacity => {
                 return Err(failure);
@@ -57,6 +61,30 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     }
     print(&printer.changed(&[reservation], |r| &r.id)?)?;
     Ok(Exit::Done)
+}
+
+/// Which GPUs.
+#[derive(Clone)]
+enum Gpus {
+    Wished(GpuWish),
+    /// Those that are in use already.
+    Used(Adoption),
+}
+
+/// What `--adopt` asks for.
+fn adoption(args: &ReserveArgs) -> Result<Option<Adoption>, Failure> {
+    if args.adopt.is_empty() {
+        return Ok(None);
+    }
+    if args.adopt.len() > 1 && args.adopt.contains(&Adopted::All) {
+        return Err(Failure::usage("--adopt", "all, or some processes, not both"));
+    }
+    let pid = |adopted: &Adopted| match adopted {
+        Adopted::All => None,
+        Adopted::Process(pid) => Some(*pid),
+    };
+    let pids = args.adopt.iter().filter_map(pid).collect();
+    Ok(Some(Adoption { pids, node: args.wish.node.clone().unwrap_or_default() }))
 }
 
 /// The window as typed: from when, and how long or until when.
@@ -102,12 +130,17 @@ impl Window {
 async fn create(
     client: &Client,
     args: &ReserveArgs,
-    wish: GpuWish,
+    gpus: Gpus,
     window: &Window,
 ) -> Result<Reservation, Failure> {
+    let (gpus, adopts) = match gpus {
+        Gpus::Wished(wish) => (Some(wish), None),
+        Gpus::Used(adoption) => (None, Some(adoption)),
+    };
     let request = CreateReservationRequest {
         meta: request_meta(&Clock::of_this_machine())?,
-        gpus: Some(wish),
+        gpus,
+        adopts,
         starts_at_unix_ms: window.from.unix_ms(),
         ends_at_unix_ms: window.until.map_or(0, When::unix_ms),
         note: args.note.clone().unwrap_or_default(),
@@ -129,11 +162,12 @@ fn with_command(
     context: &Context,
 ) -> Failure {
     match failure.next_slot() {
-        Some(slot) => {
+        // What runs now cannot be taken over later.
+        Some(slot) if args.adopt.is_empty() => {
             let command = next_command(args, window, slot, &context.clock);
             failure.hint(format!("take it: {command}"))
         }
-        None => failure,
+        Some(_) | None => failure,
     }
 }
 

@@ -46,6 +46,7 @@ pub(crate) struct Script {
     pub(crate) exec: Vec<pb::ExecOutput>,
     /// By node; one that is not here is not connected.
     pub(crate) images: BTreeMap<String, Vec<pb::NodeImagesReply>>,
+    pub(crate) reservations: Vec<pb::Reservation>,
 
     pub(crate) submitted: Vec<pb::SubmitJobRequest>,
     pub(crate) reserved: Vec<pb::CreateReservationRequest>,
@@ -261,6 +262,14 @@ impl Fleet for Service {
         }
     }
 
+    async fn list_reservations(
+        &self,
+        _request: Request<pb::ListReservationsRequest>,
+    ) -> Result<Response<pb::ListReservationsResponse>, Status> {
+        let items = self.script().reservations.clone();
+        Ok(Response::new(pb::ListReservationsResponse { items }))
+    }
+
     async fn cancel_job(
         &self,
         request: Request<pb::CancelJobRequest>,
@@ -362,7 +371,6 @@ impl Fleet for Service {
         log_level(LogLevelRequest) -> LogLevelReply;
         list_nodes(ListNodesRequest) -> ListNodesResponse;
         list_gpus(ListGpusRequest) -> ListGpusResponse;
-        list_reservations(ListReservationsRequest) -> ListReservationsResponse;
         list_checkpoints(ListCheckpointsRequest) -> ListCheckpointsResponse;
         explain(ExplainRequest) -> Explanation;
         import_reservations(ImportReservationsRequest) -> ImportReservationsResponse;

@@ -225,6 +225,85 @@ fn a_reservation_that_cannot_be_had_comes_with_the_command_for_the_next_slot() {
 }
 
 #[test]
+fn work_that_runs_is_taken_over_by_its_processes_or_all_of_it() {
+    let fake = Fake::start(Script::default());
+    for (words, pids, node) in [
+        (&["reserve", "--adopt", "11,12", "--node", "titan01"][..], &[11, 12][..], "titan01"),
+        (&["reserve", "--adopt", "all", "-t", "2d"], &[], ""),
+    ] {
+        let output = fake.run(words);
+        assert_eq!((code(&output), stdout(&output).as_str()), (0, "res-a\n"), "{words:?}");
+        let sent = fake.asked(|script| script.reserved.pop()).unwrap();
+        let adopts = sent.adopts.unwrap();
+        assert_eq!((&adopts.pids[..], adopts.node.as_str(), sent.gpus), (pids, node, None));
+    }
+    for (words, expected) in [
+        (&["--adopt", "all,3"][..], "all, or some processes"),
+        (&["--adopt", "0"], "the numbers of processes, or all"),
+        (&["--adopt", "3", "-G", "2"], "cannot be used with"),
+        (&["--adopt", "3", "--from", "noon"], "cannot be used with"),
+    ] {
+        let words: Vec<&str> = ["reserve"].iter().chain(words).copied().collect();
+        let output = fake.run(&words);
+        assert_eq!(code(&output), 2, "{words:?}");
+        assert!(stderr(&output).contains(expected), "{words:?}: {}", stderr(&output));
+    }
+    let held = Script { reserve_fails: VecDeque::from([held()]), ..Script::default() };
+    let output = Fake::start(held).run(&["reserve", "--adopt", "all"]);
+    assert!(!stderr(&output).contains("take it"), "not later: {}", stderr(&output));
+}
+
+/// `fleet ssh` with an `ssh` that prints its arguments, a line each.
+fn ssh(fake: &Fake, words: &[&str]) -> Output {
+    let bin = tempfile::tempdir().unwrap();
+    let program = bin.path().join("ssh");
+    std::fs::write(&program, "#!/bin/sh\nprintf '%s\\n' \"$@\"\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, mode).unwrap();
+    let mut command = fake.command(&[&["ssh"], words].concat());
+    command.env("PATH", format!("{}:/usr/bin:/bin", bin.path().display()));
+    command.output().unwrap()
+}
+
+#[test]
+fn ssh_goes_to_the_node_of_the_reservation_with_its_gpus() {
+    let reservation = |id: &str, owner: &str, state: &str| pb::Reservation {
+        id: id.to_owned(),
+        owner: owner.to_owned(),
+        node: "titan01".to_owned(),
+        gpus: vec![pb::GpuRef { uuid: format!("GPU-{id}"), ..Default::default() }],
+        state: state.to_owned(),
+        ..Default::default()
+    };
+    let with = |reservations| Fake::start(Script { reservations, ..Script::default() });
+    let others =
+        || [reservation("res-m", "mia", "active"), reservation("res-l", "ada", "scheduled")];
+    let own = reservation("res-a", "ada", "active");
+    let fake = with([&others()[..], std::slice::from_ref(&own)].concat());
+    let output = ssh(&fake, &["--", "python3", "-c", "print('a b')"]);
+    let line = r"exec env CUDA_VISIBLE_DEVICES=GPU-res-a python3 -c 'print('\''a b'\'')'";
+    let said = stdout(&output);
+    assert_eq!(
+        said.lines().collect::<Vec<_>>(),
+        ["-l", "ada", "--", "titan01", line],
+        "{output:?}"
+    );
+    let said = stdout(&ssh(&fake, &[]));
+    assert!(said.ends_with("exec env CUDA_VISIBLE_DEVICES=GPU-res-a \"$SHELL\" -l\n"), "{said}");
+
+    let shared =
+        pb::Reservation { with: vec!["ada".to_owned()], ..reservation("res-s", "bob", "active") };
+    let several = ssh(&with(vec![own, shared.clone()]), &[]);
+    assert_eq!(code(&several), 2);
+    assert!(stderr(&several).contains("several are open: res-a ("), "{}", stderr(&several));
+    assert_eq!(code(&ssh(&with(vec![shared]), &[])), 0);
+    assert_eq!(code(&ssh(&with(others().to_vec()), &[])), 3);
+    let later = ssh(&with(vec![reservation("res-l", "ada", "scheduled")]), &["res-l"]);
+    assert_eq!(code(&later), 5);
+    assert!(stderr(&later).contains("res-l is scheduled, not active"), "{}", stderr(&later));
+}
+
+#[test]
 fn waiting_for_a_reservation_asks_anew_and_ends_in_time() {
     let script = Script { reserve_fails: VecDeque::from([held()]), ..Script::default() };
     let fake = Fake::start(script);

@@ -57,7 +57,11 @@ impl Context {
             while !ids.insert(id.clone()) {
                 id = self.new_reservation_id()?;
             }
-            match self.reservation_wish(request, id, &caller.name) {
+            let read = match &request.adopts {
+                None => self.reservation_wish(request, id, &caller.name),
+                Some(_) => Err(Rejection::field("adopts", "not in an import")),
+            };
+            match read {
                 Ok(wish) => lines.push(wish),
                 Err(why) => problems.push(LineProblem { line, why, taken_by: None }),
             }

@@ -4,6 +4,7 @@
 //! about the fleet; the only caller is tonic's router, built in `server.rs`.
 
 mod access;
+mod adopt;
 mod agents;
 mod attach;
 mod audit_export;

@@ -96,7 +96,11 @@ impl Context {
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let id = self.new_reservation_id()?;
-        let wish = self.reservation_wish(&request, id, &caller.name).map_err(|r| to_status(&r))?;
+        let wish = match &request.adopts {
+            None => self.reservation_wish(&request, id, &caller.name),
+            Some(adoption) => self.adopting_wish(&request, adoption, id, &caller.name),
+        };
+        let wish = wish.map_err(|rejection| to_status(&rejection))?;
         match self.change(&caller.actor, Some(key), Command::CreateReservation(wish)).await? {
             Reply::ReservationCreated { id } => self.reservation_view(&id),
             other => Err(unexpected(&other)),
@@ -142,6 +146,7 @@ impl Context {
             note: request.note.clone(),
             at_end: at_end(&request.at_end)?,
             with: shared_with(&request.with)?,
+            adopts: false,
         })
     }
 

@@ -34,23 +34,32 @@ pub fn busy<'a>(fsm: &'a Fsm, gpu: &GpuUuid) -> Vec<Busy<'a>> {
     Calendar::where_node(fsm, |name| name == node).on(gpu).to_vec()
 }
 
+/// Whether those who use a GPU without a lease stand in the way of a window that starts soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unleased {
+    Blocks,
+    /// They are those who get it.
+    Adopted,
+}
+
 /// Picks GPUs of one node that are free for the whole window; else says who holds what until when,
 /// and the next slot of that length.
 pub fn choose(
     fsm: &Fsm,
     wish: &GpuRequest,
     window: Window,
+    unleased: Unleased,
 ) -> Result<(NodeName, Vec<GpuUuid>), Rejection> {
     if wish.count == 0 {
         return Err(Rejection::field("gpus.count", "must be at least 1"));
     }
-    let search = Search::new(fsm, wish, &Calendar::within(fsm, &window))?;
+    let search = Search::new(fsm, wish, unleased, &Calendar::within(fsm, &window))?;
     // A GPU that is just being emptied will do where no other is free: the reservation starts as
     // soon as it is released.
     [Releasing::Taken, Releasing::Free]
         .into_iter()
         .find_map(|releasing| search.best(window, releasing))
-        .ok_or_else(|| match Search::new(fsm, wish, &Calendar::of(fsm)) {
+        .ok_or_else(|| match Search::new(fsm, wish, unleased, &Calendar::of(fsm)) {
             Ok(search) => search.refusal(window),
             Err(rejection) => rejection,
         })
@@ -122,6 +131,7 @@ struct Candidate<'a> {
 struct Search<'a> {
     fsm: &'a Fsm,
     wish: Wish<'a>,
+    unleased: Unleased,
     candidates: Vec<Candidate<'a>>,
 }
 
@@ -129,14 +139,16 @@ impl<'a> Search<'a> {
     fn new(
         fsm: &'a Fsm,
         request: &'a GpuRequest,
+        unleased: Unleased,
         calendar: &Calendar<'a>,
     ) -> Result<Self, Rejection> {
         let wish = Wish::new(request);
         wish.is_built(fsm)?;
         let nodes = fsm.nodes().values();
-        let candidates = nodes.filter_map(|node| Candidate::of(fsm, &wish, calendar, node));
+        let candidates =
+            nodes.filter_map(|node| Candidate::of(fsm, &wish, unleased, calendar, node));
         let candidates = candidates.collect();
-        Ok(Self { fsm, wish, candidates })
+        Ok(Self { fsm, wish, unleased, candidates })
     }
 
     /// The node where the fewest GPUs stay free, then the closest set, then the first name.
@@ -217,7 +229,8 @@ impl<'a> Search<'a> {
             match node.closed_because().filter(|_| near || closed_for_good(node)) {
                 Some(why) => said.push(format!("{} is {why}", node.name)),
                 None => {
-                    let why = if near { unfit } else { broken };
+                    let why =
+                        if near && self.unleased == Unleased::Blocks { unfit } else { broken };
                     said.extend(meant.iter().filter_map(|gpu| why(node, gpu)));
                 }
             }
@@ -232,7 +245,13 @@ impl<'a> Search<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    fn of(fsm: &'a Fsm, wish: &Wish<'_>, calendar: &Calendar<'a>, node: &'a Node) -> Option<Self> {
+    fn of(
+        fsm: &'a Fsm,
+        wish: &Wish<'_>,
+        unleased: Unleased,
+        calendar: &Calendar<'a>,
+        node: &'a Node,
+    ) -> Option<Self> {
         if closed_for_good(node) {
             return None;
         }
@@ -240,7 +259,8 @@ impl<'a> Candidate<'a> {
         for (at, gpu) in gpus_of(fsm, node).enumerate() {
             if broken(node, gpu).is_none() {
                 healthy |= 1 << at;
-                dirty |= GpuSet::from(gpu.dirty.is_some()) << at;
+                let in_use = gpu.dirty.is_some() && unleased == Unleased::Blocks;
+                dirty |= GpuSet::from(in_use) << at;
                 meant |= GpuSet::from(wish.means(gpu)) << at;
             }
         }

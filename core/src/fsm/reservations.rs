@@ -4,7 +4,7 @@ use super::leases::Grant;
 use super::{ENDED_RESERVATIONS_KEPT, Fsm, Turn, cluster::check_text};
 use crate::actor::{Actor, Who};
 use crate::allocation::StopWhy;
-use crate::calendar;
+use crate::calendar::{self, Unleased};
 use crate::command::CreateReservation;
 use crate::ending::Usage;
 use crate::event::Event;
@@ -44,6 +44,7 @@ impl Fsm {
             reservation: wish.id.clone(),
             owner: wish.owner.clone(),
             with: wish.with.iter().cloned().collect(),
+            adopts: wish.adopts,
             node: reservation.node.clone(),
             gpus: reservation.gpus.clone(),
             starts_at: reservation.window.starts_at,
@@ -71,6 +72,11 @@ impl Fsm {
         check_text("note", &wish.note)?;
         check_gpu_request(&wish.gpus)?;
         let window = self.check_window(wish.window)?;
+        let later = window.starts_at.since(self.now) >= calendar::NEAR;
+        if wish.adopts && (wish.gpus.uuids.is_empty() || later) {
+            let problem = "it is for GPUs that are named, and from now on";
+            return Err(Rejection::field("adopts", problem));
+        }
         if self.reservations.contains_key(&wish.id) {
             return Err(Rejection::IdTaken { id: wish.id.to_string() });
         }
@@ -78,7 +84,11 @@ impl Fsm {
             let what = "open reservations".to_owned();
             return Err(Rejection::LimitReached { what, limit: RESERVATIONS_OPEN_MAX as u64 });
         }
-        let (node, gpus) = calendar::choose(self, &wish.gpus, window)?;
+        let unleased = match wish.adopts {
+            true => Unleased::Adopted,
+            false => Unleased::Blocks,
+        };
+        let (node, gpus) = calendar::choose(self, &wish.gpus, window, unleased)?;
         Ok((window, node, gpus))
     }
 
@@ -257,7 +267,7 @@ impl Fsm {
         // Its own claim must not stand in its way.
         let reservation = self.reservations.remove(id)?;
         let window = Window { starts_at: self.now, ends_at: reservation.window.ends_at };
-        let found = calendar::choose(self, &reservation.wish, window).ok();
+        let found = calendar::choose(self, &reservation.wish, window, Unleased::Blocks).ok();
         self.reservations.insert(reservation);
         found
     }

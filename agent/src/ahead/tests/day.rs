@@ -125,6 +125,7 @@ impl Fleet {
             note: String::new(),
             at_end: None,
             with: Default::default(),
+            adopts: false,
         };
         let who = Who::User { name: ada(), admin: true };
         self.give(who, Command::CreateReservation(wish));

@@ -156,7 +156,31 @@ fn history() -> World {
     sharing(&mut w);
     shared_said(&mut w);
     reboots(&mut w);
+    adoption(&mut w);
     w
+}
+
+/// From cluster version 10 on: a reservation takes over what runs on its GPUs.
+fn adoption(w: &mut World) {
+    let version = crate::reservation::ADOPTION_SINCE;
+    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
+    w.pass(Millis::hours(2));
+    let wish = CreateReservation {
+        id: res("r10"),
+        owner: super::world::user("ada"),
+        project: ProjectName::default_project(),
+        gpus: GpuRequest {
+            count: 1,
+            uuids: vec![super::world::gpu("titan01", 3)],
+            ..GpuRequest::default()
+        },
+        window: Window { starts_at: w.now, ends_at: w.now + Millis::hours(1) },
+        note: String::new(),
+        at_end: None,
+        with: BTreeSet::new(),
+        adopts: true,
+    };
+    w.give(person("ada"), Command::CreateReservation(wish)).unwrap();
 }
 
 /// From cluster version 9 on: a node's word says whom a window is shared with.
@@ -208,6 +232,7 @@ fn sharing(w: &mut World) {
         note: String::new(),
         at_end: None,
         with: [user("bob"), user("eve")].into(),
+        adopts: false,
     };
     w.give(person("root"), Command::CreateReservation(wish)).unwrap();
     let (reason, transfer_to) = ("for the record".to_owned(), None);
@@ -232,6 +257,7 @@ fn ending(w: &mut World) {
         note: String::new(),
         at_end: Some(EndPolicy::Stop),
         with: BTreeSet::new(),
+        adopts: false,
     };
     w.give(person("ada"), Command::CreateReservation(wish)).unwrap();
     let own = EndingCommand::SetAtEnd { id: res("r5"), at_end };
@@ -334,6 +360,7 @@ fn import(name: &str) -> Command {
         note: "from the spreadsheet".to_owned(),
         at_end: None,
         with: BTreeSet::new(),
+        adopts: false,
     };
     Command::ImportReservations { reservations: vec![line] }
 }

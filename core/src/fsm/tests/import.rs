@@ -28,6 +28,7 @@ fn line(
         note: String::new(),
         at_end: None,
         with: Default::default(),
+        adopts: false,
     }
 }
 

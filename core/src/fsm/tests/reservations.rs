@@ -1,15 +1,19 @@
 //! Reservations: windows, leases, jobs under them, ends.
 
-use super::world::{START, World, bad, gpu, job, node, person, plain, res, user};
+use std::collections::BTreeSet;
+
+use super::world::{START, World, bad, facts, gpu, job, node, person, plain, res, user};
 use crate::access::AccessCommand;
 use crate::allocation::AttemptEnd;
 use crate::command::{Command, CreateReservation, Report};
 use crate::health::Severity;
 use crate::job::JobSpec;
 use crate::lease::LeaseHolder;
-use crate::name::ProjectName;
+use crate::name::{GpuUuid, ProjectName};
 use crate::rejection::Rejection;
-use crate::reservation::{GpuRequest, ReservationState, SHARED_SINCE, SHARED_WITH_MAX};
+use crate::reservation::{
+    ADOPTION_SINCE, GpuRequest, ReservationState, SHARED_SINCE, SHARED_WITH_MAX,
+};
 use crate::time::{Millis, Timestamp, Window};
 
 fn state(w: &World, name: &str) -> ReservationState {
@@ -153,6 +157,7 @@ fn windows_that_make_no_sense_name_their_field() {
             note: String::new(),
             at_end: None,
             with: Default::default(),
+            adopts: false,
         };
         match w.give(person("ada"), Command::CreateReservation(wish)) {
             Err(Rejection::InvalidField { field, .. }) => assert_eq!(field, wrong),
@@ -259,6 +264,7 @@ fn a_reservation_is_shared_with_people_who_are_known_while_their_accounts_are_op
         note: String::new(),
         at_end: None,
         with: with.iter().map(|name| user(name)).collect(),
+        adopts: false,
     };
     let shared = |name: &str, with: &[&str]| Command::CreateReservation(wish(name, with));
     assert_eq!(shared("r", &["bob"]).since_version(), SHARED_SINCE);
@@ -299,4 +305,49 @@ fn a_reservation_is_shared_with_people_who_are_known_while_their_accounts_are_op
     assert!(later > revision, "the node hears of it");
     let refused = w.give(person("root"), shared("r2", &["eve"]));
     assert!(matches!(refused, Err(Rejection::Denied { .. })), "{refused:?}");
+}
+
+#[test]
+fn work_that_runs_without_a_lease_is_taken_over_on_named_gpus_and_from_now_on() {
+    let mut w = World::with(&["titan01"]);
+    let (start, hour) = (w.now, Millis::hours(1));
+    let in_use = gpu("titan01", 2);
+    let mut facts = facts("titan01", 4, "boot-1");
+    facts.gpus[2].dirty = Some("python3 of ada".to_owned());
+    w.report("titan01", Report::Facts { facts }).unwrap();
+    let wish = |name: &str, uuids: &[GpuUuid], starts_at, adopts| CreateReservation {
+        id: res(name),
+        owner: user("ada"),
+        project: ProjectName::default_project(),
+        gpus: GpuRequest { count: 1, uuids: uuids.to_vec(), ..GpuRequest::default() },
+        window: Window { starts_at, ends_at: starts_at + hour },
+        note: String::new(),
+        at_end: None,
+        with: BTreeSet::new(),
+        adopts,
+    };
+    let named = std::slice::from_ref(&in_use);
+    let adopting = Command::CreateReservation(wish("r", named, start, true));
+    assert_eq!(adopting.since_version(), ADOPTION_SINCE);
+    let plain = Command::CreateReservation(wish("r", named, start, false));
+    match w.give(person("ada"), plain) {
+        Err(Rejection::GpusHeld { wanted, .. }) => {
+            assert!(wanted.contains("titan01:2 is in use without a lease"), "{wanted}");
+        }
+        other => panic!("{other:?}"),
+    }
+    for (uuids, starts_at) in [(&[][..], start), (named, start + hour)] {
+        let later = Command::CreateReservation(wish("r", uuids, starts_at, true));
+        match w.give(person("ada"), later) {
+            Err(Rejection::InvalidField { field, .. }) => assert_eq!(field, "adopts"),
+            other => panic!("{other:?}"),
+        }
+    }
+    w.give(person("ada"), adopting).unwrap();
+    assert!(w.said().iter().any(|said| said.contains("with what runs there already")));
+    let made = w.fsm.reservation(&res("r")).unwrap();
+    assert_eq!((&made.state, &made.gpus[..]), (&ReservationState::Active, named));
+    // What somebody has is nobody's to take over.
+    let again = Command::CreateReservation(wish("r2", named, start, true));
+    assert!(matches!(w.give(person("ada"), again), Err(Rejection::GpusHeld { .. })));
 }

@@ -492,6 +492,7 @@ fn what_was_moved_after_the_backup_is_where_its_newest_order_is() {
             note: "camera ready".to_owned(),
             at_end: Some(EndPolicy::Stop),
             with: Default::default(),
+            adopts: false,
         };
         w.give(person("ada"), Command::CreateReservation(wish)).unwrap();
         let first = r(&w, "r").clone();

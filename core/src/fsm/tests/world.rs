@@ -383,6 +383,7 @@ impl World {
             note: String::new(),
             at_end: None,
             with: Default::default(),
+            adopts: false,
         };
         self.give(person(who), Command::CreateReservation(wish))
     }

@@ -298,6 +298,7 @@ impl Story {
             note: String::new(),
             at_end: None,
             with: Default::default(),
+            adopts: false,
         }))
     }
 

@@ -1,0 +1,90 @@
+//! `ssh`: a shell, or a command, where a reservation is, with its GPUs and no others.
+//!
+//! Finds the node and hands over to the `ssh` of this machine, with all that the user's own settings say of it.
+//! Never opens a connection itself.
+
+use std::io::{ErrorKind, IsTerminal as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use fleet_core::Rejection;
+use fleet_proto::v1::ListReservationsRequest;
+
+use super::reservation::{KIND, fetch};
+use super::{Context, caller};
+use crate::args::SshArgs;
+use crate::client::Client;
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+use crate::output::job::shell_words;
+use crate::output::reservation::Reservation;
+use crate::times::Clock;
+
+pub(super) async fn run(context: &Context, args: &SshArgs) -> Result<Exit, Failure> {
+    let client = context.client()?;
+    let user = caller(&client).await?;
+    let reservation = match &args.id {
+        Some(text) => named(&client, text, &context.clock).await?,
+        None => only_one(&client, &user).await?,
+    };
+    let node = reservation.node.clone().unwrap_or_default();
+    let line = remote_line(&reservation, &args.command);
+    let mut ssh = Command::new("ssh");
+    ssh.args(["-l", &user]);
+    if args.command.is_empty() && std::io::stdin().is_terminal() {
+        ssh.arg("-t");
+    }
+    // Returns only where it could not be begun.
+    let error = ssh.args(["--", &node, &line]).exec();
+    Err(match error.kind() {
+        ErrorKind::NotFound => Failure::new(Exit::Failed, "there is no `ssh` on this machine")
+            .hint("install openssh-client"),
+        _ => Failure::new(Exit::Failed, format!("ssh: {error}")),
+    })
+}
+
+async fn named(client: &Client, text: &str, clock: &Clock) -> Result<Reservation, Failure> {
+    let id = client.resolve(KIND, text).await?;
+    let request =
+        ListReservationsRequest { ids: vec![id.clone()], all: true, ..Default::default() };
+    let found = fetch(client, request).await?.into_iter().next();
+    let found =
+        found.ok_or_else(|| Failure::of_rejection(Rejection::not_found(KIND, &id), clock))?;
+    if found.state == "active" {
+        return Ok(found);
+    }
+    let window = found.window_shown(clock);
+    let problem = format!("{id} is {}, not active: {} {window}", found.state, found.gpus_shown());
+    Err(Failure::new(Exit::Conflict, problem))
+}
+
+/// The only one that is open now, the user's own or one shared with them.
+async fn only_one(client: &Client, user: &str) -> Result<Reservation, Failure> {
+    let listed = fetch(client, ListReservationsRequest::default()).await?;
+    let usable = |r: &Reservation| {
+        r.state == "active" && (r.owner == user || r.with.iter().any(|one| one == user))
+    };
+    let mut open: Vec<Reservation> = listed.into_iter().filter(usable).collect();
+    match (open.pop(), open.len()) {
+        (Some(reservation), 0) => Ok(reservation),
+        (None, _) => Err(Failure::new(Exit::NotFound, "no reservation of yours is open now")
+            .hint("fleet reserve -G 1")),
+        (Some(last), _) => {
+            let all = open.iter().chain([&last]);
+            let all: Vec<String> = all.map(|r| format!("{} ({})", r.id, r.gpus_shown())).collect();
+            let problem = format!("several are open: {}", all.join(", "));
+            Err(Failure::usage("RESERVATION", problem).hint("name one, as in `fleet ssh res-…`"))
+        }
+    }
+}
+
+/// What the user's shell over there reads, whichever shell that is: a program with its arguments as they were typed here.
+fn remote_line(reservation: &Reservation, command: &[String]) -> String {
+    let uuids: Vec<&str> = reservation.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
+    let visible = format!("CUDA_VISIBLE_DEVICES={}", uuids.join(","));
+    let program = match command {
+        [] => "\"$SHELL\" -l".to_owned(),
+        words => shell_words(words),
+    };
+    format!("exec env {} {program}", shell_words(&[visible]))
+}
