@@ -115,29 +115,7 @@ fn windows_end_by_rules() -> Result<()> {
         },
     );
     steps.step("who has no lease reserves what they use, with the work that goes on there", || {
-        let mut program = Program::start(&lab, STRANGER, 2, "exec sleep 1000")?;
-        let pid = program.child.id().to_string();
-        gpu_in_state(&lab, 2, "dirty")?;
-        let seen = format!("{} sleep ({pid}) without a lease", STRANGER.0);
-        wait::until("the program is seen", LATER, POLL_COMMAND, || {
-            Ok(lab.output(&["gpu", "list", "-o", "wide"])?.contains(&seen).then_some(()))
-        })?;
-        let by_name = lab.run(&["reserve", "--for", STRANGER.0, "--gpu", "titan01:2"])?;
-        by_name.fails(6, &["in use without a lease"])?;
-        let of_another = lab.run(&["reserve", "--for", LESSEE.0, "--adopt", &pid])?;
-        of_another.fails(2, &["is on no GPU without a lease"])?;
-        let adopt = ["reserve", "--for", STRANGER.0, "--adopt", &pid, "-t", "1h"];
-        let id = lab.output(&adopt)?.trim().to_owned();
-        told(&lab, &id, "with what runs there already")?;
-        gpu_in_state(&lab, 2, "reserved")?;
-        wait::until("it is no stranger any more", LATER, POLL_COMMAND, || {
-            let listed = lab.output(&["gpu", "list", "-o", "wide"])?;
-            Ok((!listed.contains("without a lease")).then_some(()))
-        })?;
-        ensure!(program.child.try_wait()?.is_none());
-        drop(program);
-        lab.output(&["release", &id])?;
-        in_state(&lab, &id, "ended")
+        taken_over(&lab)
     });
     steps.step("who has no lease is left alone, or ended where the node is told so", || {
         let config = lab.dev_file()?.process("agent", NODE)?.config.clone();
@@ -157,6 +135,33 @@ fn windows_end_by_rules() -> Result<()> {
     });
     lab.gpus_free(4, LATER)?;
     lab.conclude(steps)
+}
+
+/// A stranger works on a GPU, and reserves it.
+fn taken_over(lab: &Lab) -> Result<()> {
+    let mut program = Program::start(lab, STRANGER, 2, "exec sleep 1000")?;
+    let pid = program.child.id().to_string();
+    gpu_in_state(lab, 2, "dirty")?;
+    let seen = format!("{} sleep ({pid}) without a lease", STRANGER.0);
+    wait::until("the program is seen", LATER, POLL_COMMAND, || {
+        Ok(lab.output(&["gpu", "list", "-o", "wide"])?.contains(&seen).then_some(()))
+    })?;
+    let by_name = lab.run(&["reserve", "--for", STRANGER.0, "--gpu", "titan01:2"])?;
+    by_name.fails(6, &["in use without a lease"])?;
+    let of_another = lab.run(&["reserve", "--for", LESSEE.0, "--adopt", &pid])?;
+    of_another.fails(2, &["is on no GPU without a lease"])?;
+    let adopt = ["reserve", "--for", STRANGER.0, "--adopt", &pid, "-t", "1h"];
+    let id = lab.output(&adopt)?.trim().to_owned();
+    told(lab, &id, "with what runs there already")?;
+    gpu_in_state(lab, 2, "reserved")?;
+    wait::until("it is no stranger any more", LATER, POLL_COMMAND, || {
+        let listed = lab.output(&["gpu", "list", "-o", "wide"])?;
+        Ok((!listed.contains("without a lease")).then_some(()))
+    })?;
+    ensure!(program.child.try_wait()?.is_none());
+    drop(program);
+    lab.output(&["release", &id])?;
+    in_state(lab, &id, "ended")
 }
 
 fn in_state(lab: &Lab, id: &str, state: &str) -> Result<()> {
