@@ -3,6 +3,8 @@
 //! Deny by default: `authorize` lists, for each command, who may give it. The edge authenticates;
 //! this decides. It is called by the FSM for each command, before anything else.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::access::{AccessCommand, Holder};
@@ -10,7 +12,7 @@ use crate::authority::AuthorityCommand;
 use crate::command::Command;
 use crate::ending::EndingCommand;
 use crate::fsm::Fsm;
-use crate::name::{NodeName, UserName};
+use crate::name::{GroupName, NodeName, UserName};
 use crate::rejection::Rejection;
 
 /// How a principal proved who it is.
@@ -34,6 +36,9 @@ pub enum Who {
     User {
         name: UserName,
         admin: bool,
+        /// Of their Unix groups those that have limits. Nothing before cluster version 11.
+        #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+        groups: BTreeSet<GroupName>,
     },
     Node {
         name: NodeName,
@@ -195,7 +200,7 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
     match command {
         Command::Access(command) => authorize_access(actor, command),
         Command::Authority(command) => authorize_authority(actor, command),
-        Command::Ending(EndingCommand::SetRules { .. }) => admin(actor),
+        Command::Ending(EndingCommand::SetRules { .. }) | Command::Limits(_) => admin(actor),
         Command::Ending(EndingCommand::SetAtEnd { id, .. }) => {
             owner_or_admin(actor, fsm.reservation(id).map(|r| &r.owner))
         }

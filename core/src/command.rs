@@ -19,6 +19,7 @@ use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId}
 use crate::image::{ImageUsed, REGISTRY_SINCE};
 use crate::job::JobSpec;
 use crate::lease::Epoch;
+use crate::limits::{LIMITS_SINCE, LimitsCommand};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::node::{Liveness, MachineIdentity, NodeFacts};
 use crate::reboot::{REBOOT_SINCE, RebootCommand};
@@ -375,6 +376,8 @@ pub enum Command {
     Ending(EndingCommand),
     /// A node boots anew once it is empty.
     Reboot(RebootCommand),
+    /// How much people may reserve.
+    Limits(LimitsCommand),
 }
 
 impl Command {
@@ -414,6 +417,7 @@ impl Command {
             Command::EnforceNode { .. } => "enforce_node",
             Command::Ending(command) => command.name(),
             Command::Reboot(command) => command.name(),
+            Command::Limits(command) => command.name(),
         }
     }
 
@@ -456,6 +460,7 @@ impl Command {
             Command::EnforceNode { .. } => ENFORCE_SINCE,
             Command::Ending(_) => ENDING_SINCE,
             Command::Reboot(_) => REBOOT_SINCE,
+            Command::Limits(_) => LIMITS_SINCE,
             Command::ReportNode { reports, .. } => {
                 reports.iter().map(Report::since_version).max().unwrap_or(1)
             }
@@ -496,6 +501,7 @@ impl Command {
             | Command::Authority(_)
             | Command::EnforceNode { .. }
             | Command::Ending(_)
+            | Command::Limits(_)
             | Command::RecordRefusals { .. } => false,
             Command::CreateReservation(_)
             | Command::ImportReservations { .. }

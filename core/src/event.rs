@@ -14,7 +14,8 @@ use crate::health::Severity;
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
 use crate::image::ImageUsed;
 use crate::lease::Epoch;
-use crate::name::{GpuUuid, NodeName, UserName};
+use crate::limits::ReservationLimits;
+use crate::name::{GpuUuid, GroupName, NodeName, UserName};
 use crate::node::Liveness;
 use crate::time::{Millis, Timestamp};
 use crate::window::{Enforcement, EnforcementSwitch, NodeGrant};
@@ -254,6 +255,12 @@ pub enum Event {
         before: ReservationRules,
         by: String,
     },
+    /// Of a group; none any more where there are no limits.
+    ReservationLimitsSet {
+        group: GroupName,
+        limits: Option<ReservationLimits>,
+        by: String,
+    },
     ReservationAtEndSet {
         reservation: ReservationId,
         at_end: EndPolicy,
@@ -434,6 +441,7 @@ impl Event {
             | E::EvictionsFrozen { .. }
             | E::EvictionsThawed { .. }
             | E::ReservationRulesSet { .. }
+            | E::ReservationLimitsSet { .. }
             | E::RequestsRefused { .. } => Vec::new(),
             E::NodeRegistered { node, .. }
             | E::NodeRebooted { node, .. }
@@ -688,6 +696,12 @@ impl std::fmt::Display for Event {
             E::NodeRebootDone { node } => write!(f, "{node} booted anew as it was to"),
             E::ReservationRulesSet { rules, before, by } => {
                 write!(f, "rules for reservations set by {by}: {rules}; they were: {before}")
+            }
+            E::ReservationLimitsSet { group, limits: Some(limits), by } => {
+                write!(f, "limits on reservations of group {group} set by {by}: {limits}")
+            }
+            E::ReservationLimitsSet { group, limits: None, by } => {
+                write!(f, "limits on reservations of group {group} removed by {by}")
             }
             E::ReservationAtEndSet { at_end, by, .. } => {
                 write!(f, "at its end {}, by {by}", at_end.word())

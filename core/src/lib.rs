@@ -25,6 +25,7 @@ pub mod id;
 pub mod image;
 pub mod job;
 pub mod lease;
+pub mod limits;
 pub mod name;
 pub mod node;
 pub mod reboot;

@@ -94,6 +94,16 @@ checked_name!(
     )
 );
 checked_name!(
+    /// A Unix group, as a name service knows it, or `*`.
+    GroupName, "group name", "1 to 64 of A-Z, a-z, 0-9, '.', '_', '-', '@', '+', '\\' and spaces, beginning with a letter, a digit or '_'; or *",
+    |text| text == "*" || all(
+        text,
+        64,
+        |b| b.is_ascii_alphanumeric() || b == b'_',
+        |b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'@' | b'+' | b'\\' | b' ')
+    )
+);
+checked_name!(
     /// The project that owns an object; `default` unless told otherwise.
     ProjectName, "project name", "1 to 63 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit",
     |text| all(text, 63, lower_or_digit, |b| lower_or_digit(b) || matches!(b, b'.' | b'_' | b'-'))

@@ -24,6 +24,7 @@ fn windows_and_their_ends() -> Result<()> {
     steps.step("other people's jobs respect it ahead of time", || ahead_of_time(&lab));
     steps.step("extended, shortened, given back", || changed(&lab));
     steps.step("others cannot touch it", || others(&lab));
+    steps.step("members of a group with limits are held to them", || limits(&lab));
     steps.step("a spreadsheet is taken over whole, or not at all", || spreadsheet(&lab));
     steps.step("--wait waits, and gives up in time", || waiting(&lab));
     steps.step("a note may say anything harmless", || {
@@ -226,6 +227,30 @@ fn others(lab: &Lab) -> Result<()> {
     ensure!(lab.json(&["reservation", "show", &own])?["owner"] == "nobody");
     lab.run_as_nobody(&["release", &own])?.ok()?;
     lab.output(&["release", &id])?;
+    lab.gpus_free(4, SOON)
+}
+
+/// Nobody is in the group nogroup.
+fn limits(lab: &Lab) -> Result<()> {
+    let set = ["reservation", "limits", "nogroup", "--gpus", "1", "--time", "2h"];
+    lab.run_as_nobody(&set)?.fails(4, &["an admin"])?;
+    lab.run(&["reservation", "limits", "nogruop", "--gpus", "1"])?
+        .fails(2, &["knows no group nogruop"])?;
+    // Looked up before there were any.
+    let early = lab.run_as_nobody(&["reserve", "-G", "2", "-t", "1h"])?.ok()?.trim().to_owned();
+    lab.run_as_nobody(&["release", &early])?.ok()?;
+    lab.output(&set)?;
+    let shown = lab.json(&["reservation", "limits"])?;
+    ensure!(shown["items"][0]["group"] == "nogroup" && shown["items"][0]["gpus"] == 1, "{shown}");
+    lab.run_as_nobody(&["reserve", "-G", "2", "-t", "1h"])?.fails(6, &["nogroup", "at most 1"])?;
+    lab.run_as_nobody(&["reserve", "-G", "1", "-t", "3h"])?.fails(2, &["nogroup", "2h"])?;
+    let id = reserve(lab, &["-G", "2", "-t", "3h", "--for", "nobody"])?;
+    lab.output(&["release", &id])?;
+    lab.output(&["reservation", "limits", "nogroup", "--gpus", "none"])?;
+    let wide = lab.run_as_nobody(&["reserve", "-G", "2", "-t", "1h"])?.ok()?.trim().to_owned();
+    lab.run_as_nobody(&["extend", &wide, "-t", "90m"])?.fails(2, &["nogroup"])?;
+    lab.run_as_nobody(&["release", &wide])?.ok()?;
+    lab.output(&["reservation", "limits", "nogroup", "--remove"])?;
     lab.gpus_free(4, SOON)
 }
 

@@ -139,5 +139,9 @@ fn with_bug(
 
 fn root() -> Actor {
     let name = UserName::parse("root").expect("a legal name");
-    Actor { who: Who::User { name, admin: true }, method: AuthMethod::Internal, serial: None }
+    Actor {
+        who: Who::User { name, admin: true, groups: Default::default() },
+        method: AuthMethod::Internal,
+        serial: None,
+    }
 }

@@ -80,7 +80,7 @@ fn admission(fsm: &Fsm, seat: &Seat) -> [Envelope; 2] {
     let token = TokenId::parse(&format!("token-join{}", seat.id())).expect("a legal id");
     let root = UserName::parse("root").expect("a legal name");
     let admin = Actor {
-        who: Who::User { name: root, admin: true },
+        who: Who::User { name: root, admin: true, groups: Default::default() },
         method: AuthMethod::Internal,
         serial: None,
     };

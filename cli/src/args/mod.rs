@@ -51,8 +51,8 @@ pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs, WatchArgs};
 pub(crate) use reservation::{
     Adopted, AtEnd, ExtendArgs, ReleaseArgs, ReservationArgs, ReservationImportArgs,
-    ReservationListArgs, ReservationRulesArgs, ReservationShowArgs, ReservationVerb, ReserveArgs,
-    SshArgs, WishArgs,
+    ReservationLimitsArgs, ReservationListArgs, ReservationRulesArgs, ReservationShowArgs,
+    ReservationVerb, ReserveArgs, SshArgs, WishArgs,
 };
 pub(crate) use run::{ExecArgs, RunArgs};
 pub(crate) use snapshot::{SnapshotArgs, SnapshotSaveArgs, SnapshotVerb};

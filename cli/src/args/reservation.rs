@@ -167,6 +167,38 @@ pub(crate) enum ReservationVerb {
     Import(ReservationImportArgs),
     /// Show how reservations end, or set it for all of them; admins only
     Rules(ReservationRulesArgs),
+    /// Show how much people may reserve, or set it for a Unix group; admins only
+    Limits(ReservationLimitsArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Who is in several groups with limits has the most generous of each. Admins have none. What is reserved already stays.\n\n\
+    Examples:\n  \
+    fleet reservation limits\n  \
+    fleet reservation limits students --gpus 2 --time 3d --ahead 14d\n  \
+    fleet reservation limits students --time none\n  \
+    fleet reservation limits '*' --gpus 1"
+)]
+#[command(group = clap::ArgGroup::new("what").multiple(true).args(["gpus", "time", "ahead", "remove"]))]
+pub(crate) struct ReservationLimitsArgs {
+    /// The group, as the controllers' machines know it; * is all who are in no group with limits
+    #[arg(value_name = "GROUP", requires = "what")]
+    pub(crate) group: Option<String>,
+    /// GPUs that one of them has reserved at the same time; or `none`
+    #[arg(long, value_name = "N", requires = "group")]
+    pub(crate) gpus: Option<String>,
+    /// How long a reservation of theirs is; or `none`
+    #[arg(short = 't', long = "time", value_name = "LENGTH", requires = "group")]
+    pub(crate) time: Option<String>,
+    /// How far ahead it begins; or `none`
+    #[arg(long, value_name = "LENGTH", requires = "group")]
+    pub(crate) ahead: Option<String>,
+    /// The group has no limits any more
+    #[arg(long, requires = "group", conflicts_with_all = ["gpus", "time", "ahead"])]
+    pub(crate) remove: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Args)]

@@ -16,6 +16,7 @@ mod held;
 mod image;
 mod import;
 mod job;
+mod limits;
 mod local;
 mod login;
 mod logs;
@@ -217,6 +218,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(ReservationVerb::Show(show)) => reservation::show(context, &show).await,
             Some(ReservationVerb::Import(args)) => import::run(context, &args).await,
             Some(ReservationVerb::Rules(args)) => reservation::rules(context, &args).await,
+            Some(ReservationVerb::Limits(args)) => limits::run(context, &args).await,
         },
         Verb::Image(args) => match args.verb {
             None => image::list(context, &args.list).await,

@@ -378,6 +378,8 @@ impl Fleet for Service {
         release_reservation(ReleaseReservationRequest) -> Reservation;
         get_reservation_rules(GetReservationRulesRequest) -> ReservationRules;
         set_reservation_rules(SetReservationRulesRequest) -> ReservationRules;
+        list_reservation_limits(ListReservationLimitsRequest) -> ListReservationLimitsResponse;
+        set_reservation_limits(SetReservationLimitsRequest) -> ReservationLimits;
         cordon_node(CordonNodeRequest) -> Node;
         uncordon_node(UncordonNodeRequest) -> Node;
         drain_node(DrainNodeRequest) -> Node;

@@ -3,11 +3,11 @@
 //! Names and groups come from this machine's name service, which can be slow: looked up off the
 //! async threads, with a deadline, and kept for a short while.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fleet_core::name::{NodeName, UserName};
+use fleet_core::name::{GroupName, NodeName, UserName};
 use fleet_core::{Actor, AuthMethod, Rejection, Who};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::transport::{PeerIdentity, Role};
@@ -43,6 +43,8 @@ enum Question {
 struct Account {
     name: UserName,
     admin: bool,
+    /// Those that had limits when it was asked.
+    groups: BTreeSet<GroupName>,
 }
 
 /// Looks callers up. Cheap to clone.
@@ -80,9 +82,14 @@ impl Callers {
         Self { admins, raft, logins, refusals, known: Arc::default() }
     }
 
-    /// Others are admins from now on. What was looked up before is forgotten.
+    /// Others are admins from now on.
     pub fn set_admins(&self, admins: Admins) {
         *self.admins.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(admins);
+        self.forget();
+    }
+
+    /// What was looked up before is asked anew.
+    pub(super) fn forget(&self) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
@@ -121,13 +128,13 @@ impl Callers {
                 }
             },
         };
-        let Account { name, admin } = self.account(question).await?;
+        let Account { name, admin, groups } = self.account(question).await?;
         self.check_open(&name)?;
         let serial = peer.serial();
         // An admin's rights do not rest on the word of a node that is not trusted with them.
         let admin =
             admin && serial.is_none_or(|s| self.raft.read(|fsm| fsm.access().admin_through(s)));
-        let who = Who::User { name: name.clone(), admin };
+        let who = Who::User { name: name.clone(), admin, groups };
         let (word, from) = serial.map_or(("local_socket", "socket"), |s| ("certificate", s));
         self.logins.note(&name, word, from);
         let actor = Actor { who, method, serial: serial.map(str::to_owned) };
@@ -150,7 +157,8 @@ impl Callers {
         }
         let admins = Arc::clone(&self.admins.lock().unwrap_or_else(PoisonError::into_inner));
         let asked = question.clone();
-        let looking = blocking(move || look_up(&admins, &asked));
+        let limited = self.raft.read(|fsm| fsm.reservation_limits().keys().cloned().collect());
+        let looking = blocking(move || look_up(&admins, limited, &asked));
         let account = tokio::time::timeout(LOOKUP_TIMEOUT, looking)
             .await
             .map_err(|_| Status::unavailable("this machine's name service does not answer"))?
@@ -170,7 +178,11 @@ impl Callers {
     }
 }
 
-fn look_up(admins: &Admins, question: &Question) -> Result<Account, Status> {
+fn look_up(
+    admins: &Admins,
+    limited: BTreeSet<GroupName>,
+    question: &Question,
+) -> Result<Account, Status> {
     let found = match question {
         Question::Uid(uid) => User::from_uid(Uid::from_raw(*uid)),
         Question::Name(name) => User::from_name(name.as_str()),
@@ -186,14 +198,16 @@ fn look_up(admins: &Admins, question: &Question) -> Result<Account, Status> {
             return Err(Status::permission_denied(problem));
         }
     };
-    let listed = admins.names.contains(&name);
-    let admin = listed || user.is_some_and(|user| is_member(&user, &admins.group));
-    Ok(Account { name, admin })
+    let own = user.map(|user| gids(&user)).unwrap_or_default();
+    let is_member = |group: &str| {
+        Group::from_name(group).is_ok_and(|group| group.is_some_and(|g| own.contains(&g.gid)))
+    };
+    let admin = admins.names.contains(&name) || is_member(&admins.group);
+    let groups = limited.into_iter().filter(|group| is_member(group.as_str())).collect();
+    Ok(Account { name, admin, groups })
 }
 
-fn is_member(user: &User, group: &str) -> bool {
-    let Ok(Some(group)) = Group::from_name(group) else { return false };
-    let Ok(name) = std::ffi::CString::new(user.name.as_bytes()) else { return false };
-    let groups: Vec<Gid> = getgrouplist(&name, user.gid).unwrap_or_default();
-    groups.contains(&group.gid)
+fn gids(user: &User) -> Vec<Gid> {
+    let Ok(name) = std::ffi::CString::new(user.name.as_bytes()) else { return Vec::new() };
+    getgrouplist(&name, user.gid).unwrap_or_default()
 }

@@ -129,6 +129,22 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.set_reservation_rules(request).await?))
     }
 
+    async fn list_reservation_limits(
+        &self,
+        request: Request<v1::ListReservationLimitsRequest>,
+    ) -> Reply<v1::ListReservationLimitsResponse> {
+        self.0.callers.user(&request).await?;
+        let fresh = self.0.newest_unless_stale(&request).await?;
+        Ok(answer(self.0.reservation_limits(), fresh))
+    }
+
+    async fn set_reservation_limits(
+        &self,
+        request: Request<v1::SetReservationLimitsRequest>,
+    ) -> Reply<v1::ReservationLimits> {
+        Ok(Response::new(self.0.set_reservation_limits(request).await?))
+    }
+
     async fn list_reservations(
         &self,
         request: Request<v1::ListReservationsRequest>,

@@ -17,6 +17,7 @@ mod explain;
 mod fleet;
 mod images;
 mod import;
+mod limits;
 mod link;
 mod logins;
 mod members;

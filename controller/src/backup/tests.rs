@@ -155,7 +155,11 @@ async fn in_the_middle_of_an_exchange_of_the_authority_both_come_back() {
     let keyring = Keyring::load(&place.config.pki_dir()).unwrap();
     let (from, to) = keyring.begin(wall()).unwrap();
     let pins = [to.pin.clone(), from.pin.clone()];
-    let who = Who::User { name: UserName::parse("root").unwrap(), admin: true };
+    let who = Who::User {
+        name: UserName::parse("root").unwrap(),
+        admin: true,
+        groups: Default::default(),
+    };
     let admin = Actor { who, method: AuthMethod::LocalSocket, serial: None };
     give_as(&raft, admin, Command::Authority(AuthorityCommand::StartRotation { from, to })).await;
     let controllers = std::collections::BTreeSet::new();

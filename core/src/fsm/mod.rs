@@ -21,6 +21,7 @@ use crate::gpu::Gpu;
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
 use crate::job::{Job, QueueKey};
 use crate::lease::{Epoch, Lease};
+use crate::limits::LimitsByGroup;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::{JoinToken, Node};
 use crate::rejection::Rejection;
@@ -42,6 +43,7 @@ mod import;
 mod invariants;
 mod jobs;
 mod leases;
+mod limits;
 mod nodes;
 mod reboot;
 mod reports;
@@ -61,7 +63,7 @@ pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
 pub use storm::Freeze;
 
 /// Highest cluster version this build can run at.
-pub const CLUSTER_VERSION_MAX: u32 = 10;
+pub const CLUSTER_VERSION_MAX: u32 = 11;
 /// Finished jobs kept in memory; older ones live on in the audit log.
 pub const FINISHED_JOBS_KEPT: usize = 10_000;
 /// Ended reservations kept in memory.
@@ -121,6 +123,9 @@ pub struct Fsm {
     /// How windows end, where an admin said so.
     #[serde(default, skip_serializing_if = "ReservationRules::is_default")]
     rules: ReservationRules,
+    /// How much people may reserve, where an admin said so.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    limits: LimitsByGroup,
     audit_seq: u64,
     audit_head: Option<String>,
     /// The restore this incarnation began with, if it did.
@@ -239,7 +244,7 @@ impl Fsm {
             Command::ImportReservations { reservations } => {
                 self.try_import(actor, reservations).map(|_| ())
             }
-            Command::ExtendReservation { id, ends_at } => self.check_extension(id, *ends_at),
+            Command::ExtendReservation { id, ends_at } => self.check_extension(actor, id, *ends_at),
             Command::ReleaseReservation { id } => self.open_reservation(id).map(|_| ()),
             Command::SubmitJob(wish) => self.check_job(actor, wish),
             Command::CancelJob { id } => match self.jobs.get(id) {
@@ -275,6 +280,7 @@ impl Fsm {
             | Command::EnforceNode { .. }
             | Command::Ending(_)
             | Command::Reboot(_)
+            | Command::Limits(_)
             | Command::RecordRefusals { .. } => Ok(()),
             Command::Access(command) => self.check_access(actor, command),
         }
@@ -328,6 +334,7 @@ impl Fsm {
             Command::EnforceNode { node, mode } => self.enforce_node(turn, node, *mode),
             Command::Ending(command) => self.apply_ending(turn, command),
             Command::Reboot(command) => self.apply_reboot(turn, command),
+            Command::Limits(command) => self.apply_limits(turn, command),
         }
     }
 

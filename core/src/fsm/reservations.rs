@@ -1,6 +1,7 @@
 //! Reservations: made, extended, given back, started and ended.
 
 use super::leases::Grant;
+use super::limits::Asked;
 use super::{ENDED_RESERVATIONS_KEPT, Fsm, Turn, cluster::check_text};
 use crate::actor::{Actor, Who};
 use crate::allocation::StopWhy;
@@ -72,6 +73,8 @@ impl Fsm {
         check_text("note", &wish.note)?;
         check_gpu_request(&wish.gpus)?;
         let window = self.check_window(wish.window)?;
+        let gpus = wish.gpus.count as usize;
+        self.check_limits(actor, &Asked { owner: &wish.owner, window, gpus, of: None })?;
         let later = window.starts_at.since(self.now) >= calendar::NEAR;
         if wish.adopts && (wish.gpus.uuids.is_empty() || later) {
             let problem = "it is for GPUs that are named, and from now on";
@@ -163,7 +166,7 @@ impl Fsm {
         id: &ReservationId,
         ends_at: Timestamp,
     ) -> Result<Reply, Rejection> {
-        self.check_extension(id, ends_at)?;
+        self.check_extension(turn.actor, id, ends_at)?;
         if let Some(mut reservation) = self.reservations.get_mut(id) {
             reservation.window.ends_at = ends_at;
         }
@@ -174,6 +177,7 @@ impl Fsm {
 
     pub(super) fn check_extension(
         &self,
+        actor: &Actor,
         id: &ReservationId,
         ends_at: Timestamp,
     ) -> Result<(), Rejection> {
@@ -194,6 +198,8 @@ impl Fsm {
             return Err(Rejection::field("ends_at", problem));
         }
         if ends_at > reservation.window.ends_at {
+            let (owner, gpus) = (&reservation.owner, reservation.gpus.len());
+            self.check_limits(actor, &Asked { owner, window, gpus, of: Some(id) })?;
             calendar::extension(self, reservation, ends_at)?;
         }
         Ok(())

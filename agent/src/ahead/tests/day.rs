@@ -127,7 +127,7 @@ impl Fleet {
             with: Default::default(),
             adopts: false,
         };
-        let who = Who::User { name: ada(), admin: true };
+        let who = Who::User { name: ada(), admin: true, groups: Default::default() };
         self.give(who, Command::CreateReservation(wish));
     }
 
@@ -144,7 +144,10 @@ impl Fleet {
         };
         let (job, marker) = (id.clone(), "m".to_owned());
         let wish = SubmitJob { id, owner: ada(), spec, marker };
-        self.give(Who::User { name: ada(), admin: true }, Command::SubmitJob(Box::new(wish)));
+        self.give(
+            Who::User { name: ada(), admin: true, groups: Default::default() },
+            Command::SubmitJob(Box::new(wish)),
+        );
         let (gpus, cpu_millis, memory_bytes) = (vec![gpu(on)], 100, 1 << 30);
         let line = Placement { job, node: n1(), gpus, cpu_millis, memory_bytes };
         let Reply::Placed { results } =

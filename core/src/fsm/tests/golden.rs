@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use super::windows::grant;
 use super::world::{World, bad, job, node, person, plain, res, sticky, training};
 use crate::access::{AccessCommand, Holder, Login, Vouching};
-use crate::actor::Actor;
+use crate::actor::{Actor, Who};
 use crate::allocation::AttemptEnd;
 use crate::command::{
     AdmitController, Command, CreateControllerToken, CreateJoinToken, CreateReservation, Envelope,
@@ -23,7 +23,8 @@ use crate::id::TokenId;
 use crate::image::ImageUsed;
 use crate::job::JobSpec;
 use crate::lease::Epoch;
-use crate::name::ProjectName;
+use crate::limits::{LimitsCommand, ReservationLimits};
+use crate::name::{GroupName, ProjectName};
 use crate::node::{Liveness, MachineIdentity};
 use crate::reboot::RebootCommand;
 use crate::reservation::GpuRequest;
@@ -42,7 +43,7 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 47, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 49, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
@@ -157,7 +158,28 @@ fn history() -> World {
     shared_said(&mut w);
     reboots(&mut w);
     adoption(&mut w);
+    limits(&mut w);
     w
+}
+
+/// From cluster version 11 on: reservations have limits by group.
+fn limits(w: &mut World) {
+    let version = crate::limits::LIMITS_SINCE;
+    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
+    let group = |name: &str| GroupName::parse(name).unwrap();
+    let (gpus, length, ahead) = (Some(2), Some(Millis::days(3)), Some(Millis::days(14)));
+    for (name, limits) in [
+        ("students", ReservationLimits { gpus, length, ahead }),
+        ("*", ReservationLimits::default()),
+    ] {
+        let set = LimitsCommand::Set { group: group(name), limits };
+        w.give(person("root"), Command::Limits(set)).unwrap();
+    }
+    let remove = LimitsCommand::Remove { group: group("*") };
+    w.give(person("root"), Command::Limits(remove)).unwrap();
+    let (name, groups) = (super::world::user("ada"), [group("students")].into());
+    let ada = Actor { who: Who::User { name, admin: false, groups }, ..person("ada") };
+    w.give(ada, Command::ReleaseReservation { id: res("r10") }).unwrap();
 }
 
 /// From cluster version 10 on: a reservation takes over what runs on its GPUs.

@@ -11,6 +11,7 @@ mod eviction;
 mod golden;
 mod import;
 mod jobs;
+mod limits;
 mod nodes;
 mod properties;
 mod reboot;

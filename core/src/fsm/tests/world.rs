@@ -61,7 +61,7 @@ pub(super) fn gpu(node: &str, index: u32) -> GpuUuid {
 }
 
 pub(super) fn person(name: &str) -> Actor {
-    let who = Who::User { name: user(name), admin: name == "root" };
+    let who = Who::User { name: user(name), admin: name == "root", groups: Default::default() };
     Actor { who, method: AuthMethod::LocalSocket, serial: None }
 }
 
@@ -373,10 +373,21 @@ impl World {
         from: Millis,
         length: Millis,
     ) -> Result<Reply, Rejection> {
+        self.reserve_as(person(who), name, gpus, from, length)
+    }
+
+    pub(super) fn reserve_as(
+        &mut self,
+        actor: Actor,
+        name: &str,
+        gpus: u32,
+        from: Millis,
+        length: Millis,
+    ) -> Result<Reply, Rejection> {
         let starts_at = self.now + from;
         let wish = CreateReservation {
             id: res(name),
-            owner: user(who),
+            owner: user(&actor.display_name()),
             project: ProjectName::default_project(),
             gpus: GpuRequest { count: gpus, ..GpuRequest::default() },
             window: Window { starts_at, ends_at: starts_at + length },
@@ -385,7 +396,7 @@ impl World {
             with: Default::default(),
             adopts: false,
         };
-        self.give(person(who), Command::CreateReservation(wish))
+        self.give(actor, Command::CreateReservation(wish))
     }
 
     /// The sentences of the last command's events.

@@ -231,7 +231,7 @@ impl Story {
 
     fn admin(&mut self, command: Command) -> Result<Reply, Rejection> {
         let name = UserName::parse("root").unwrap();
-        self.apply(Who::User { name, admin: true }, command)
+        self.apply(Who::User { name, admin: true, groups: Default::default() }, command)
     }
 
     fn node(&mut self, node: &NodeName, command: Command) {

@@ -1,0 +1,116 @@
+//! Limits on reservations by group: set by admins, held to where somebody reserves or makes a reservation longer.
+//!
+//! Admins are held to none, also where they reserve for somebody else.
+
+use super::{Fsm, Turn};
+use crate::actor::{Actor, Who};
+use crate::event::Event;
+use crate::id::ReservationId;
+use crate::limits::{
+    LIMITED_GROUPS_MAX, LimitsByGroup, LimitsCommand, ReservationLimits, of_member,
+};
+use crate::name::{GroupName, UserName};
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+use crate::reservation::Reservation;
+use crate::time::Window;
+
+/// A window that somebody wants.
+pub(super) struct Asked<'a> {
+    pub(super) owner: &'a UserName,
+    pub(super) window: Window,
+    pub(super) gpus: usize,
+    /// The reservation that is to have this window, where it is there already.
+    pub(super) of: Option<&'a ReservationId>,
+}
+
+impl Fsm {
+    /// The limits of all groups that have any.
+    pub fn reservation_limits(&self) -> &LimitsByGroup {
+        &self.limits
+    }
+
+    pub(super) fn apply_limits(
+        &mut self,
+        turn: &mut Turn<'_>,
+        command: &LimitsCommand,
+    ) -> Result<Reply, Rejection> {
+        match command {
+            LimitsCommand::Set { group, limits } => self.set_limits(turn, group, *limits),
+            LimitsCommand::Remove { group } => {
+                if self.limits.remove(group).is_none() {
+                    return Err(Rejection::not_found("limits of group", group));
+                }
+                let by = turn.actor.display_name();
+                turn.say(Event::ReservationLimitsSet { group: group.clone(), limits: None, by });
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    fn set_limits(
+        &mut self,
+        turn: &mut Turn<'_>,
+        group: &GroupName,
+        limits: ReservationLimits,
+    ) -> Result<Reply, Rejection> {
+        if let Some((field, problem)) = limits.problem() {
+            return Err(Rejection::field(field, problem));
+        }
+        if self.limits.len() >= LIMITED_GROUPS_MAX && !self.limits.contains_key(group) {
+            let what = "groups with limits".to_owned();
+            return Err(Rejection::LimitReached { what, limit: LIMITED_GROUPS_MAX as u64 });
+        }
+        if self.limits.insert(group.clone(), limits) != Some(limits) {
+            let (group, by) = (group.clone(), turn.actor.display_name());
+            turn.say(Event::ReservationLimitsSet { group, limits: Some(limits), by });
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Whether the actor may have this window, as far as limits go.
+    pub(super) fn check_limits(&self, actor: &Actor, asked: &Asked<'_>) -> Result<(), Rejection> {
+        let Who::User { admin: false, groups, .. } = &actor.who else { return Ok(()) };
+        let Some((from, limits)) = of_member(&self.limits, groups) else { return Ok(()) };
+        let whose = from.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(", ");
+        let Window { starts_at, ends_at } = asked.window;
+        let length = ends_at.since(starts_at);
+        if let Some(most) = limits.length.filter(|most| length > *most) {
+            let problem = format!("at most {most} at a time (limit of {whose}), this is {length}");
+            return Err(Rejection::field("ends_at", problem));
+        }
+        let ahead = starts_at.since(self.now);
+        if let Some(most) = limits.ahead.filter(|most| ahead > *most && asked.of.is_none()) {
+            let problem = format!("at most {most} ahead (limit of {whose}), this is {ahead}");
+            return Err(Rejection::field("starts_at", problem));
+        }
+        let Some(most) = limits.gpus else { return Ok(()) };
+        let others = self.most_at_once(asked);
+        if others + asked.gpus <= most as usize {
+            return Ok(());
+        }
+        let more = match others {
+            0 => String::new(),
+            others => format!("; {} has reserved {others} then already", asked.owner),
+        };
+        let what = format!("GPUs reserved at once (limit of {whose}{more})");
+        Err(Rejection::LimitReached { what, limit: u64::from(most) })
+    }
+
+    /// How many GPUs the owner's other reservations have at the same time within the window, at most.
+    fn most_at_once(&self, asked: &Asked<'_>) -> usize {
+        let others: Vec<&Reservation> = self
+            .reservations
+            .open()
+            .filter(|r| r.owner == *asked.owner && Some(&r.id) != asked.of)
+            .filter(|r| r.window.overlaps(&asked.window))
+            .collect();
+        // The most is reached where one of them begins, or where the window does.
+        let begins = others.iter().map(|r| r.window.starts_at.max(asked.window.starts_at));
+        let at = |at| {
+            let then = others.iter().filter(|r| r.window.starts_at <= at && at < r.window.ends_at);
+            then.map(|r| r.gpus.len()).sum()
+        };
+        begins.map(at).max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,126 @@
+//! Limits on reservations by group: set, held to, lifted.
+
+use super::world::{World, person, res, user};
+use crate::actor::{Actor, Who};
+use crate::command::Command;
+use crate::limits::{LIMITED_GROUPS_MAX, LIMITS_SINCE, LimitsCommand, ReservationLimits};
+use crate::name::GroupName;
+use crate::rejection::Rejection;
+use crate::reservation::{RESERVATION_AHEAD_MAX, RESERVATION_LENGTH_MAX};
+use crate::time::Millis;
+
+const HOUR: Millis = Millis::hours(1);
+
+fn group(name: &str) -> GroupName {
+    GroupName::parse(name).unwrap()
+}
+
+fn member(name: &str, groups: &[&str]) -> Actor {
+    let groups = groups.iter().map(|name| group(name)).collect();
+    Actor { who: Who::User { name: user(name), admin: false, groups }, ..person(name) }
+}
+
+fn set(name: &str, limits: ReservationLimits) -> Command {
+    Command::Limits(LimitsCommand::Set { group: group(name), limits })
+}
+
+fn limited() -> World {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let limits = ReservationLimits {
+        gpus: Some(3),
+        length: Some(Millis::hours(8)),
+        ahead: Some(Millis::days(2)),
+    };
+    w.give(person("root"), set("students", limits)).unwrap();
+    w
+}
+
+/// What refused it: the field, or what there is too much of.
+fn refused(w: &mut World, actor: Actor, wish: (&str, u32, Millis, Millis)) -> String {
+    let (name, gpus, after, length) = wish;
+    match w.reserve_as(actor, name, gpus, after, length) {
+        Ok(_) => "granted".to_owned(),
+        Err(Rejection::InvalidField { field, .. }) => field,
+        Err(Rejection::LimitReached { what, limit }) => format!("{limit} {what}"),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn members_are_held_to_the_limits_of_their_group_and_others_are_not() {
+    let mut w = limited();
+    let bob = || member("bob", &["students"]);
+    assert_eq!(refused(&mut w, bob(), ("r", 1, Millis(0), Millis::hours(9))), "ends_at");
+    assert_eq!(refused(&mut w, bob(), ("r", 1, Millis::days(3), HOUR)), "starts_at");
+    let too_many = refused(&mut w, bob(), ("r", 4, Millis(0), HOUR));
+    assert_eq!(too_many, "3 GPUs reserved at once (limit of students)");
+    for actor in [member("ada", &[]), person("root")] {
+        let name = actor.display_name();
+        assert_eq!(
+            refused(&mut w, actor, (&name, 4, Millis::days(3), Millis::hours(9))),
+            "granted"
+        );
+    }
+    assert_eq!(refused(&mut w, bob(), ("r", 3, Millis(0), Millis::hours(8))), "granted");
+}
+
+#[test]
+fn only_what_is_reserved_at_the_same_time_counts_together() {
+    let mut w = limited();
+    let bob = || member("bob", &["students"]);
+    assert_eq!(refused(&mut w, bob(), ("a", 2, HOUR, HOUR)), "granted");
+    assert_eq!(
+        refused(&mut w, bob(), ("b", 2, Millis::hours(2), HOUR)),
+        "granted",
+        "one after the other"
+    );
+    assert_eq!(
+        refused(&mut w, bob(), ("c", 1, Millis(0), Millis::hours(4))),
+        "granted",
+        "3 at most"
+    );
+    let said = refused(&mut w, bob(), ("d", 1, Millis::hours(2), HOUR));
+    assert!(said.contains("bob has reserved 3 then already"), "{said}");
+    // What is given back does not count.
+    w.give(bob(), Command::ReleaseReservation { id: res("b") }).unwrap();
+    assert_eq!(refused(&mut w, bob(), ("d", 1, Millis::hours(2), HOUR)), "granted");
+    // Nor does it help to make one longer.
+    let longer =
+        |hours| Command::ExtendReservation { id: res("d"), ends_at: w.now + Millis::hours(hours) };
+    let (within, beyond) = (longer(9), longer(11));
+    w.give(bob(), within).unwrap();
+    match w.give(bob(), beyond) {
+        Err(Rejection::InvalidField { field, .. }) => assert_eq!(field, "ends_at"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn limits_are_the_admins_and_what_cannot_be_is_refused() {
+    let mut w = limited();
+    let none = ReservationLimits::default();
+    assert_eq!(set("students", none).since_version(), LIMITS_SINCE);
+    assert!(matches!(w.give(person("ada"), set("students", none)), Err(Rejection::Denied { .. })));
+    let more = |limit: Millis| Some(limit + Millis(1));
+    for limits in [
+        ReservationLimits { length: more(RESERVATION_LENGTH_MAX), ..none },
+        ReservationLimits { ahead: more(RESERVATION_AHEAD_MAX), ..none },
+    ] {
+        assert!(matches!(
+            w.give(person("root"), set("x", limits)),
+            Err(Rejection::InvalidField { .. })
+        ));
+    }
+    let remove = |name: &str| Command::Limits(LimitsCommand::Remove { group: group(name) });
+    assert!(matches!(w.give(person("root"), remove("phd")), Err(Rejection::NotFound { .. })));
+    w.give(person("root"), remove("students")).unwrap();
+    assert!(w.said()[0].contains("limits on reservations of group students removed by root"));
+    assert!(w.fsm.reservation_limits().is_empty());
+    for n in 0..LIMITED_GROUPS_MAX {
+        w.give(person("root"), set(&format!("g{n}"), none)).unwrap();
+    }
+    assert!(matches!(
+        w.give(person("root"), set("one-more", none)),
+        Err(Rejection::LimitReached { .. })
+    ));
+}
