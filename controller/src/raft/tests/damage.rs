@@ -319,6 +319,24 @@ fn a_power_cut_after_any_operation_loses_nothing_and_is_not_refused() {
 }
 
 #[test]
+fn what_a_restart_finds_is_durable_before_anybody_is_told_of_it() {
+    let disk = SimDisk::default();
+    let mut journal = open_long(&disk);
+    let (before, _) = run(&mut journal, 6);
+    let (mut after, mut group) = (before.clone(), Group::default());
+    step(6, &mut after, &mut group);
+    // Killed between the write and its sync.
+    disk.fail_after(1);
+    journal.append(&group).unwrap_err();
+    drop(journal);
+    disk.fail_after(1_000);
+    let (_, state) = open(&disk, false).unwrap();
+    assert_eq!(Contents::of(&state), after, "the next process reads it");
+    let (_, state) = open(&SimDisk::with_files(&disk.cut(Unsynced::Lost)), false).unwrap();
+    assert_eq!(Contents::of(&state), after, "also after a power cut");
+}
+
+#[test]
 fn a_write_torn_at_any_byte_is_cut_off_and_what_was_before_stays() {
     let disk = SimDisk::default();
     let mut journal = open_long(&disk);
