@@ -179,6 +179,11 @@ impl Sessions {
             .collect()
     }
 
+    /// Whether the node's agent has sent a heartbeat to this process, and is connected.
+    pub fn is_heard(&self, node: &NodeName) -> bool {
+        self.table().sessions.get(node).is_some_and(|session| session.agent_time.is_some())
+    }
+
     /// What the node's agent last measured of a GPU, and when.
     pub fn measured(&self, node: &NodeName, uuid: &str) -> Option<(v1::MeasuredGpu, Timestamp)> {
         let table = self.table();

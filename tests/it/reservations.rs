@@ -242,7 +242,10 @@ fn limits(lab: &Lab) -> Result<()> {
     lab.output(&set)?;
     let shown = lab.json(&["reservation", "limits"])?;
     ensure!(shown["items"][0]["group"] == "nogroup" && shown["items"][0]["gpus"] == 1, "{shown}");
-    lab.run_as_nobody(&["reserve", "-G", "2", "-t", "1h"])?.fails(6, &["nogroup", "at most 1"])?;
+    lab.run_as_nobody(&["reserve", "-G", "2", "-t", "1h"])?.fails(2, &["nogroup", "at most 1"])?;
+    let one = lab.run_as_nobody(&["reserve", "-G", "1", "-t", "1h"])?.ok()?.trim().to_owned();
+    lab.run_as_nobody(&["reserve", "-G", "1", "-t", "1h"])?.fails(6, &["nogroup", "at most 1"])?;
+    lab.run_as_nobody(&["release", &one])?.ok()?;
     lab.run_as_nobody(&["reserve", "-G", "1", "-t", "3h"])?.fails(2, &["nogroup", "2h"])?;
     let id = reserve(lab, &["-G", "2", "-t", "3h", "--for", "nobody"])?;
     lab.output(&["release", &id])?;

@@ -36,6 +36,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const TELL_MAX: Duration = Duration::from_secs(10);
 /// Messages on their way at a time; more are dropped.
 const TELLING_MAX: usize = 64;
+/// The same for mails.
+const MAILING_MAX: usize = 64;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Stored {
@@ -61,6 +63,7 @@ pub struct Task {
     denials: Denials,
     /// Who was to be told of a denial and was not there.
     telling: JoinSet<Option<u32>>,
+    mailing: JoinSet<()>,
 }
 
 impl Task {
@@ -69,8 +72,8 @@ impl Task {
         let path = node.config.state_dir.join(FILE);
         let stored: Option<Stored> = state_file::read(&path, VERSION)?;
         let said = stored.map(|stored| stored.said).unwrap_or_default();
-        let (denials, telling) = (Denials::default(), JoinSet::new());
-        Ok(Self { node, line, pulse, path, said, denials, telling })
+        let (denials, telling, mailing) = (Denials::default(), JoinSet::new(), JoinSet::new());
+        Ok(Self { node, line, pulse, path, said, denials, telling, mailing })
     }
 
     /// Runs until the agent ends.
@@ -111,10 +114,10 @@ impl Task {
             let left = one.window.ends_at.since(now);
             for user in one.users() {
                 let text = here.ending(one, user, &indexes, alone);
+                self.tell(To::User(user.clone()), text.clone());
                 if left >= mail::WORTH_A_MAIL {
-                    self.mail(user.clone(), here.subject(one, &indexes), text.clone());
+                    self.mail(user.clone(), here.subject(one, &indexes), text);
                 }
-                self.tell(To::User(user.clone()), text);
             }
         }
     }
@@ -162,11 +165,17 @@ impl Task {
 
     fn mail(&mut self, user: UserName, subject: String, text: String) {
         let Some(program) = self.node.config.mail_program.clone() else { return };
-        if self.telling.len() >= TELLING_MAX {
-            tracing::debug!(%user, "too many messages at a time; a mail is dropped");
+        while self.mailing.try_join_next().is_some() {}
+        if self.mailing.len() >= MAILING_MAX {
+            tracing::warn!(%user, "too many mails at a time; one is dropped");
             return;
         }
-        self.telling.spawn(async move {
+        let node = Arc::clone(&self.node);
+        self.mailing.spawn(async move {
+            if let Err(error) = node.users.resolve(user.as_str(), None).await {
+                tracing::debug!(%user, %error, "a user is not known here, and gets no mail");
+                return;
+            }
             match timeout(TELL_MAX, mail::send(&program, &user, &subject, &text)).await {
                 Ok(Ok(())) => tracing::info!(%user, subject, "told by mail"),
                 Ok(Err(error)) if error.kind() == ErrorKind::NotFound => {
@@ -175,7 +184,6 @@ impl Task {
                 Ok(Err(error)) => tracing::warn!(%user, %error, "no mail was sent"),
                 Err(_) => tracing::warn!(%user, "no mail was sent: the program for it hangs"),
             }
-            None
         });
     }
 

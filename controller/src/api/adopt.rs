@@ -6,13 +6,15 @@
 
 use std::collections::BTreeSet;
 
-use fleet_core::Rejection;
-use fleet_core::command::CreateReservation;
+use fleet_core::command::{CreateReservation, RequestKey};
 use fleet_core::id::ReservationId;
 use fleet_core::name::{GpuUuid, NodeName, UserName};
+use fleet_core::node::{Liveness, Node};
 use fleet_core::reservation::GpuRequest;
-use fleet_proto::convert::wish;
+use fleet_core::{Actor, Rejection, Reply};
+use fleet_proto::convert::{rejection::to_status, wish};
 use fleet_proto::v1;
+use tonic::Status;
 
 use super::Context;
 
@@ -43,6 +45,40 @@ struct Wanted<'a> {
 }
 
 impl Context {
+    /// What an adoption was answered when it was sent before: what it asked for then is not so any more. Only the
+    /// leader knows that, and what runs where.
+    pub(super) async fn adopted_before(
+        &self,
+        actor: &Actor,
+        key: &RequestKey,
+        request: &v1::CreateReservationRequest,
+    ) -> Result<Option<Reply>, Status> {
+        let Some(adoption) = &request.adopts else { return Ok(None) };
+        self.newest().await?;
+        if let Some(reply) = self.raft.read(|fsm| fsm.answered(actor, key)) {
+            return reply.map(Some).map_err(|rejection| to_status(&rejection));
+        }
+        match self.unheard(&adoption.node) {
+            Some(node) => {
+                let problem = format!("{node} has not said yet what runs there; try again");
+                Err(Status::unavailable(problem))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// A node that is there and has GPUs, and of which this leader knows nothing yet.
+    fn unheard(&self, only: &str) -> Option<NodeName> {
+        self.raft.read(|fsm| {
+            let meant = |node: &&Node| only.is_empty() || node.name.as_str() == only;
+            let silent = |node: &&Node| {
+                let is_there = node.liveness == Liveness::Ready && !node.gpus.is_empty();
+                is_there && !self.sessions.is_heard(&node.name)
+            };
+            fsm.nodes().values().filter(meant).find(silent).map(|node| node.name.clone())
+        })
+    }
+
     /// A wish for the GPUs that its owner uses already.
     pub(super) fn adopting_wish(
         &self,

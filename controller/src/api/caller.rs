@@ -11,6 +11,7 @@ use fleet_core::name::{GroupName, NodeName, UserName};
 use fleet_core::{Actor, AuthMethod, Rejection, Who};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::transport::{PeerIdentity, Role};
+use nix::errno::Errno;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use tonic::{Code, Request, Status};
 
@@ -43,8 +44,15 @@ enum Question {
 struct Account {
     name: UserName,
     admin: bool,
-    /// Those that had limits when it was asked.
     groups: BTreeSet<GroupName>,
+}
+
+/// An account as it was found, and which groups it was looked for in.
+#[derive(Debug, Clone)]
+struct Answer {
+    at: Instant,
+    limited: BTreeSet<GroupName>,
+    account: Account,
 }
 
 /// Looks callers up. Cheap to clone.
@@ -54,7 +62,7 @@ pub struct Callers {
     raft: RaftHandle,
     logins: LoginLog,
     refusals: RefusalLog,
-    known: Arc<Mutex<BTreeMap<Question, (Instant, Account)>>>,
+    known: Arc<Mutex<BTreeMap<Question, Answer>>>,
 }
 
 /// An authenticated caller.
@@ -82,14 +90,9 @@ impl Callers {
         Self { admins, raft, logins, refusals, known: Arc::default() }
     }
 
-    /// Others are admins from now on.
+    /// Others are admins from now on. What was looked up before is forgotten.
     pub fn set_admins(&self, admins: Admins) {
         *self.admins.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(admins);
-        self.forget();
-    }
-
-    /// What was looked up before is asked anew.
-    pub(super) fn forget(&self) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
@@ -152,13 +155,14 @@ impl Callers {
     }
 
     async fn account(&self, question: Question) -> Result<Account, Status> {
-        if let Some(account) = self.remembered(&question) {
+        let limited: BTreeSet<GroupName> =
+            self.raft.read(|fsm| fsm.reservation_limits().keys().cloned().collect());
+        if let Some(account) = self.remembered(&question, &limited) {
             return Ok(account);
         }
         let admins = Arc::clone(&self.admins.lock().unwrap_or_else(PoisonError::into_inner));
-        let asked = question.clone();
-        let limited = self.raft.read(|fsm| fsm.reservation_limits().keys().cloned().collect());
-        let looking = blocking(move || look_up(&admins, limited, &asked));
+        let (asked, among) = (question.clone(), limited.clone());
+        let looking = blocking(move || look_up(&admins, among, &asked));
         let account = tokio::time::timeout(LOOKUP_TIMEOUT, looking)
             .await
             .map_err(|_| Status::unavailable("this machine's name service does not answer"))?
@@ -167,14 +171,16 @@ impl Callers {
         if known.len() >= ANSWERS_MAX {
             known.clear();
         }
-        known.insert(question, (Instant::now(), account.clone()));
+        known.insert(question, Answer { at: Instant::now(), limited, account: account.clone() });
         Ok(account)
     }
 
-    fn remembered(&self, question: &Question) -> Option<Account> {
+    /// Not where other groups have limits by now.
+    fn remembered(&self, question: &Question, limited: &BTreeSet<GroupName>) -> Option<Account> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, account) = known.get(question)?;
-        (at.elapsed() < ANSWER_LIFE).then(|| account.clone())
+        let answer = known.get(question)?;
+        let holds = answer.at.elapsed() < ANSWER_LIFE && answer.limited == *limited;
+        holds.then(|| answer.account.clone())
     }
 }
 
@@ -198,16 +204,25 @@ fn look_up(
             return Err(Status::permission_denied(problem));
         }
     };
-    let own = user.map(|user| gids(&user)).unwrap_or_default();
+    let own = user.map_or(Ok(Vec::new()), |user| gids(&user));
     let is_member = |group: &str| {
-        Group::from_name(group).is_ok_and(|group| group.is_some_and(|g| own.contains(&g.gid)))
+        let (own, group) = (own.as_ref().map_err(|errno| *errno)?, Group::from_name(group)?);
+        Ok::<_, Errno>(group.is_some_and(|group| own.contains(&group.gid)))
     };
-    let admin = admins.names.contains(&name) || is_member(&admins.group);
-    let groups = limited.into_iter().filter(|group| is_member(group.as_str())).collect();
+    // Where the name service fails nobody becomes an admin, and nobody loses a limit.
+    let admin = admins.names.contains(&name) || is_member(&admins.group).unwrap_or(false);
+    let mut groups = BTreeSet::new();
+    for group in limited.into_iter().filter(|_| !admin) {
+        let found = is_member(group.as_str())
+            .map_err(|e| Status::unavailable(format!("look up the groups of {name}: {e}")))?;
+        if found {
+            groups.insert(group);
+        }
+    }
     Ok(Account { name, admin, groups })
 }
 
-fn gids(user: &User) -> Vec<Gid> {
-    let Ok(name) = std::ffi::CString::new(user.name.as_bytes()) else { return Vec::new() };
-    getgrouplist(&name, user.gid).unwrap_or_default()
+fn gids(user: &User) -> Result<Vec<Gid>, Errno> {
+    let name = std::ffi::CString::new(user.name.as_bytes()).map_err(|_| Errno::EINVAL)?;
+    getgrouplist(&name, user.gid)
 }

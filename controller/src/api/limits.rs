@@ -33,6 +33,8 @@ impl Context {
             length: said.length_ms.map(Millis),
             ahead: said.ahead_ms.map(Millis),
         };
+        // It is the leader's machine that knows.
+        self.newest().await?;
         let command = match request.remove {
             true => LimitsCommand::Remove { group: group.clone() },
             false => {
@@ -41,8 +43,6 @@ impl Context {
             }
         };
         self.change(&caller.actor, Some(key), Command::Limits(command)).await?;
-        // Whose groups were asked for while this one had no limits.
-        self.callers.forget();
         Ok(self.raft.read(|fsm| {
             let limits = fsm.reservation_limits().get(&group).copied().unwrap_or_default();
             view(&group, &limits)

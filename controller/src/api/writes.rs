@@ -96,12 +96,18 @@ impl Context {
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let id = self.new_reservation_id()?;
-        let wish = match &request.adopts {
-            None => self.reservation_wish(&request, id, &caller.name),
-            Some(adoption) => self.adopting_wish(&request, adoption, id, &caller.name),
+        let reply = match self.adopted_before(&caller.actor, &key, &request).await? {
+            Some(reply) => reply,
+            None => {
+                let wish = match &request.adopts {
+                    None => self.reservation_wish(&request, id, &caller.name),
+                    Some(adoption) => self.adopting_wish(&request, adoption, id, &caller.name),
+                };
+                let wish = wish.map_err(|rejection| to_status(&rejection))?;
+                self.change(&caller.actor, Some(key), Command::CreateReservation(wish)).await?
+            }
         };
-        let wish = wish.map_err(|rejection| to_status(&rejection))?;
-        match self.change(&caller.actor, Some(key), Command::CreateReservation(wish)).await? {
+        match reply {
             Reply::ReservationCreated { id } => self.reservation_view(&id),
             other => Err(unexpected(&other)),
         }

@@ -134,8 +134,19 @@ impl Fsm {
             return None;
         }
         let added = Window { starts_at: ends_at, ends_at: more };
-        let until = self.free_until(&r.id, &r.gpus, added);
+        let until = self.free_until(&r.id, &r.gpus, added).min(self.own_next(r));
         (until > ends_at && until > self.now).then_some(until)
+    }
+
+    /// When the owner's next reservation begins, where there are limits: one that goes on beside it would add to it.
+    fn own_next(&self, r: &Reservation) -> Timestamp {
+        let next = self.reservations.open().filter(|other| {
+            other.owner == r.owner && other.id != r.id && other.window.starts_at >= r.window.ends_at
+        });
+        match self.reservation_limits().is_empty() {
+            true => Timestamp::MAX_ACCEPTED,
+            false => next.map(|r| r.window.starts_at).min().unwrap_or(Timestamp::MAX_ACCEPTED),
+        }
     }
 
     /// Windows in use that are about to end go on, where nobody else wants their GPUs.

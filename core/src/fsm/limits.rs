@@ -12,13 +12,17 @@ use crate::limits::{
 use crate::name::{GroupName, UserName};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::reservation::Reservation;
+use crate::reservation::{Reservation, ReservationState};
 use crate::time::Window;
+use crate::window::Withdrawal;
 
 /// A window that somebody wants.
 pub(super) struct Asked<'a> {
     pub(super) owner: &'a UserName,
+    /// From its start to its end.
     pub(super) window: Window,
+    /// What of it they have not had before.
+    pub(super) added: Window,
     pub(super) gpus: usize,
     /// The reservation that is to have this window, where it is there already.
     pub(super) of: Option<&'a ReservationId>,
@@ -85,32 +89,43 @@ impl Fsm {
             return Err(Rejection::field("starts_at", problem));
         }
         let Some(most) = limits.gpus else { return Ok(()) };
+        if asked.gpus > most as usize {
+            let problem =
+                format!("at most {most} at once (limit of {whose}), this is {}", asked.gpus);
+            return Err(Rejection::field("gpus.count", problem));
+        }
         let others = self.most_at_once(asked);
         if others + asked.gpus <= most as usize {
             return Ok(());
         }
-        let more = match others {
-            0 => String::new(),
-            others => format!("; {} has reserved {others} then already", asked.owner),
-        };
-        let what = format!("GPUs reserved at once (limit of {whose}{more})");
+        let owner = asked.owner;
+        let what = format!(
+            "GPUs reserved at once (limit of {whose}; {owner} has reserved {others} then already)"
+        );
         Err(Rejection::LimitReached { what, limit: u64::from(most) })
     }
 
-    /// How many GPUs the owner's other reservations have at the same time within the window, at most.
+    /// How many GPUs the owner's other reservations have at the same time within the added window, at most. What was
+    /// given back does not count, also while its node has yet to let go of it.
     fn most_at_once(&self, asked: &Asked<'_>) -> usize {
         let others: Vec<&Reservation> = self
             .reservations
             .open()
             .filter(|r| r.owner == *asked.owner && Some(&r.id) != asked.of)
-            .filter(|r| r.window.overlaps(&asked.window))
+            .filter(|r| r.state != ReservationState::Ending && !is_cancelled(r))
+            .filter(|r| r.window.overlaps(&asked.added))
             .collect();
         // The most is reached where one of them begins, or where the window does.
-        let begins = others.iter().map(|r| r.window.starts_at.max(asked.window.starts_at));
+        let begins = others.iter().map(|r| r.window.starts_at.max(asked.added.starts_at));
         let at = |at| {
             let then = others.iter().filter(|r| r.window.starts_at <= at && at < r.window.ends_at);
             then.map(|r| r.gpus.len()).sum()
         };
         begins.map(at).max().unwrap_or(0)
     }
+}
+
+fn is_cancelled(r: &Reservation) -> bool {
+    let withdrawn = r.handed_out.as_ref().and_then(|given| given.withdrawn.as_ref());
+    matches!(withdrawn, Some(Withdrawal::Cancelled { .. }))
 }

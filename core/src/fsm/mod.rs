@@ -13,7 +13,7 @@ use crate::actor::{Actor, authorize};
 use crate::allocation::Allocation;
 use crate::audit::{self, AuditBody, AuditRecord};
 use crate::authority::Authorities;
-use crate::command::{Command, Envelope};
+use crate::command::{Command, Envelope, RequestKey};
 use crate::controller::Roster;
 use crate::ending::ReservationRules;
 use crate::event::Event;
@@ -219,6 +219,15 @@ impl Fsm {
         let rule = allowed.ok();
         let audit = (!events.is_empty()).then(|| self.record(log_index, envelope, rule, &events));
         Outcome { reply, events, audit }
+    }
+
+    /// The first answer to a request of this actor that is sent again, if it is.
+    pub fn answered(
+        &self,
+        actor: &Actor,
+        request: &RequestKey,
+    ) -> Option<Result<Reply, Rejection>> {
+        self.requests.answered(&actor.principal(), request, self.now)
     }
 
     /// The answer that applying the envelope now would give without changing anything: the first

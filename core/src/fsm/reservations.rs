@@ -74,7 +74,8 @@ impl Fsm {
         check_gpu_request(&wish.gpus)?;
         let window = self.check_window(wish.window)?;
         let gpus = wish.gpus.count as usize;
-        self.check_limits(actor, &Asked { owner: &wish.owner, window, gpus, of: None })?;
+        let asked = Asked { owner: &wish.owner, window, added: window, gpus, of: None };
+        self.check_limits(actor, &asked)?;
         let later = window.starts_at.since(self.now) >= calendar::NEAR;
         if wish.adopts && (wish.gpus.uuids.is_empty() || later) {
             let problem = "it is for GPUs that are named, and from now on";
@@ -199,7 +200,9 @@ impl Fsm {
         }
         if ends_at > reservation.window.ends_at {
             let (owner, gpus) = (&reservation.owner, reservation.gpus.len());
-            self.check_limits(actor, &Asked { owner, window, gpus, of: Some(id) })?;
+            let starts_at = reservation.window.ends_at.max(self.now);
+            let added = Window { starts_at, ends_at };
+            self.check_limits(actor, &Asked { owner, window, added, gpus, of: Some(id) })?;
             calendar::extension(self, reservation, ends_at)?;
         }
         Ok(())

@@ -1,13 +1,16 @@
 //! Limits on reservations by group: set, held to, lifted.
 
-use super::world::{World, person, res, user};
+use super::world::{World, node, person, res, user};
 use crate::actor::{Actor, Who};
-use crate::command::Command;
+use crate::command::{Command, CreateReservation, Report};
+use crate::ending::Seen;
 use crate::limits::{LIMITED_GROUPS_MAX, LIMITS_SINCE, LimitsCommand, ReservationLimits};
-use crate::name::GroupName;
+use crate::name::{GroupName, ProjectName};
 use crate::rejection::Rejection;
-use crate::reservation::{RESERVATION_AHEAD_MAX, RESERVATION_LENGTH_MAX};
-use crate::time::Millis;
+use crate::reservation::{
+    GpuRequest, RESERVATION_AHEAD_MAX, RESERVATION_LENGTH_MAX, ReservationState,
+};
+use crate::time::{Millis, Window};
 
 const HOUR: Millis = Millis::hours(1);
 
@@ -53,7 +56,7 @@ fn members_are_held_to_the_limits_of_their_group_and_others_are_not() {
     assert_eq!(refused(&mut w, bob(), ("r", 1, Millis(0), Millis::hours(9))), "ends_at");
     assert_eq!(refused(&mut w, bob(), ("r", 1, Millis::days(3), HOUR)), "starts_at");
     let too_many = refused(&mut w, bob(), ("r", 4, Millis(0), HOUR));
-    assert_eq!(too_many, "3 GPUs reserved at once (limit of students)");
+    assert_eq!(too_many, "gpus.count");
     for actor in [member("ada", &[]), person("root")] {
         let name = actor.display_name();
         assert_eq!(
@@ -92,6 +95,59 @@ fn only_what_is_reserved_at_the_same_time_counts_together() {
     match w.give(bob(), beyond) {
         Err(Rejection::InvalidField { field, .. }) => assert_eq!(field, "ends_at"),
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_given_back_or_was_had_before_does_not_count() {
+    let mut w = limited();
+    let bob = || member("bob", &["students"]);
+    assert_eq!(refused(&mut w, bob(), ("a", 3, Millis(0), Millis::hours(8))), "granted");
+    assert!(refused(&mut w, bob(), ("b", 1, Millis(0), HOUR)).contains("has reserved 3"));
+    // Its node has not said yet that the GPUs are empty.
+    w.give(bob(), Command::ReleaseReservation { id: res("a") }).unwrap();
+    assert_eq!(w.fsm.reservation(&res("a")).unwrap().state, ReservationState::Ending);
+    assert_eq!(refused(&mut w, bob(), ("b", 3, Millis(0), Millis::hours(2))), "granted");
+    // Beside it by an admin's word: what comes after both is what counts.
+    let ends_at = w.now + HOUR;
+    let beside = w.reserve("bob", "c", 1, Millis(0), HOUR);
+    assert!(beside.is_ok(), "{beside:?}");
+    let extend = |id: &str, ends_at| Command::ExtendReservation { id: res(id), ends_at };
+    w.give(bob(), extend("b", ends_at + Millis::hours(2))).unwrap();
+    assert!(matches!(
+        w.give(bob(), extend("c", ends_at + HOUR)),
+        Err(Rejection::LimitReached { .. })
+    ));
+}
+
+#[test]
+fn where_there_are_limits_none_goes_on_into_the_owners_next() {
+    for (limited, expected) in [(true, "ended"), (false, "went on")] {
+        let mut w = World::with(&["titan01", "titan02"]);
+        if limited {
+            w.give(person("root"), set("*", ReservationLimits::default())).unwrap();
+        }
+        let starts_at = w.now;
+        for (name, on, after) in [("a", "titan01", Millis(0)), ("b", "titan02", HOUR)] {
+            let wish = CreateReservation {
+                id: res(name),
+                owner: user("bob"),
+                project: ProjectName::default_project(),
+                gpus: GpuRequest { count: 1, node: Some(node(on)), ..GpuRequest::default() },
+                window: Window { starts_at: starts_at + after, ends_at: starts_at + after + HOUR },
+                note: String::new(),
+                at_end: None,
+                with: Default::default(),
+                adopts: false,
+            };
+            w.give(person("bob"), Command::CreateReservation(wish)).unwrap();
+        }
+        let (reservation, seen) = (res("a"), Seen::Used);
+        w.report("titan01", Report::Use { reservation, seen, came: true }).unwrap();
+        w.pass(HOUR);
+        let a = w.fsm.reservation(&res("a")).unwrap();
+        let found = if a.window.ends_at > w.now { "went on" } else { "ended" };
+        assert_eq!(found, expected);
     }
 }
 
