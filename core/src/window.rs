@@ -20,6 +20,8 @@ pub const AHEAD_SINCE: u32 = 3;
 pub const MOVED_WHOLE_SINCE: u32 = 7;
 /// Cluster version from which on a restored state learns from agents whom a window is shared with.
 pub const SHARED_SAID_SINCE: u32 = 9;
+/// Cluster version from which on a window that moves to a node which was not asked since a restore waits for that.
+pub const MOVED_WAITS_SINCE: u32 = 12;
 /// Windows that begin within this time are in their agents' hands.
 pub const HAND_OUT_AHEAD: Millis = Millis::days(7);
 /// Most windows in one agent's hands; those that begin first come first. One that begins is handed out in any

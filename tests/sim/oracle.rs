@@ -64,6 +64,8 @@ pub(crate) struct Oracle {
     /// Requests that were carried out and whose entries were lost with the disks. A node may bring back what
     /// came of one while its user, who has no answer yet, asks again.
     lost: BTreeSet<String>,
+    /// For each restore, the last entry that the log from then on has in common with the one before.
+    shared: Vec<u64>,
     /// How often each kind of event came, so that a world in which little happens is noticed.
     pub(crate) happened: BTreeMap<String, u64>,
     pub(crate) requests: u64,
@@ -80,11 +82,23 @@ impl Oracle {
         self.done.insert(request, Acknowledged { done, at_us, index });
     }
 
-    /// All disks were lost, and the fleet goes on from a backup that was begun at `begun_us` and ends with
-    /// entry `index`. What was acknowledged later may be lost; nothing else.
-    pub(crate) fn restored(&mut self, index: u64, begun_us: u64) {
-        let lost = self.entries.split_off(&(index + 1));
+    /// Whether so many nodes have joined.
+    pub(crate) fn all_joined(&self, nodes: usize) -> bool {
+        self.happened.get("NodeRegistered").is_some_and(|times| *times >= nodes as u64)
+    }
+
+    /// How often the fleet was restored.
+    pub(crate) fn restores(&self) -> usize {
+        self.shared.len()
+    }
+
+    /// All disks were lost, and the fleet goes on from a backup that was begun at `begun_us`, after so many
+    /// `restores`, and ends with entry `index`. What was acknowledged later may be lost; nothing else.
+    pub(crate) fn restored(&mut self, index: u64, begun_us: u64, restores: usize) {
+        let shared = self.shared[restores..].iter().copied().fold(index, u64::min);
+        let lost = self.entries.split_off(&(shared + 1));
         self.lost.extend(lost.into_values().filter_map(|entry| entry.request));
+        self.shared.push(shared);
         self.done.retain(|_, one| one.at_us <= begun_us && one.index <= index);
         *self.happened.entry("Restored".to_owned()).or_default() += 1;
     }

@@ -2,7 +2,8 @@
 //!
 //! Real: what makes a backup (the service behind `fleet controller snapshot save`), what checks it and fills an
 //! empty store from it, how the new controller takes over, and what agents and state machine do about it.
-//! The operator is simulated: takes any backup, not always the newest, stops what is left of the old
+//! The operator is simulated: saves no backup before all nodes have joined (who joined later is not waited for, as ADR 10
+//! says), takes any backup, not always the newest, stops what is left of the old
 //! controllers, and has the others join on empty disks under new ids.
 
 use std::path::PathBuf;
@@ -34,11 +35,17 @@ pub(crate) struct Backup {
     file: PathBuf,
     /// When it was asked for: what was acknowledged later may be in it or not.
     begun_us: u64,
+    /// How often the fleet had been restored by then.
+    restores: usize,
 }
 
 /// Saves a backup, whole or not at all.
 pub(crate) async fn save(scene: &Scene, channel: Channel) -> Result<(), String> {
     let begun_us = scene.now_us();
+    let restores = scene.oracle().restores();
+    if !scene.oracle().all_joined(scene.machines.len()) {
+        return Err("nodes are still joining".to_owned());
+    }
     let taking = async {
         let wish = v1::SaveSnapshotRequest { stale: false };
         let mut chunks = BackupClient::new(channel).save_snapshot(wish).await?.into_inner();
@@ -55,7 +62,7 @@ pub(crate) async fn save(scene: &Scene, channel: Channel) -> Result<(), String> 
     std::fs::write(&file, bytes).expect("a file in memory");
     // What was broken off is no backup.
     fleet_controller::backup::check(&file).map_err(|error| format!("{error:#}"))?;
-    backups.push(Backup { file, begun_us });
+    backups.push(Backup { file, begun_us, restores });
     Ok(())
 }
 
@@ -84,7 +91,7 @@ impl Fleet {
             &format!("is lost; restored up to entry {} as {node}", manifest.index),
         );
         seat.become_anew(node, true);
-        self.scene.oracle().restored(manifest.index, backup.begun_us);
+        self.scene.oracle().restored(manifest.index, backup.begun_us, backup.restores);
         let others = there.into_iter().filter(|host| *host != first).take(CONTROLLERS - 1);
         let others: Vec<HostId> = others.collect();
         self.comings.begin_anew(&self.seats, first, &others);

@@ -193,6 +193,9 @@ impl Fleet {
             if let Some(node) = fsm.uncounted().next() {
                 return Some(format!("{node} has not said what it holds"));
             }
+            if let Some(r) = fsm.reservations().find(|r| r.is_unconfirmed()) {
+                return Some(format!("{} has not taken what is new of {}", r.node, r.id));
+            }
             let silent = |node: &&fleet_core::node::Node| node.liveness != Liveness::Ready;
             let node = fsm.nodes().values().find(silent);
             node.map(|node| format!("{} is {:?}", node.name, node.liveness))

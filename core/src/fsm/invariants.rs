@@ -7,6 +7,7 @@ use crate::job::JobState;
 use crate::lease::LeaseHolder;
 use crate::name::GpuUuid;
 use crate::reservation::ReservationState;
+use crate::time::Window;
 
 /// A broken invariant, in words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,8 +84,11 @@ impl Fsm {
         for r in self.reservations.all() {
             let claims = matches!(r.state, ReservationState::Scheduled | ReservationState::Active);
             if claims {
-                for gpu in &r.gpus {
-                    windows.entry(gpu).or_default().push((r.claim(), &r.id));
+                // One that was moved lately begins before it came there.
+                let claim = r.claim();
+                let claim = Window { starts_at: claim.starts_at.max(self.now), ..claim };
+                for gpu in r.gpus.iter().filter(|_| claim.ends_at > self.now) {
+                    windows.entry(gpu).or_default().push((claim, &r.id));
                 }
             }
             let has_lease = r.lease.as_ref().is_some_and(|l| self.leases.contains_key(l));

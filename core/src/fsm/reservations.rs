@@ -21,7 +21,7 @@ use crate::reservation::{
     RESERVATION_PAST_MAX, RESERVATIONS_OPEN_MAX, Reservation, ReservationState, SHARED_WITH_MAX,
 };
 use crate::time::{Timestamp, Window};
-use crate::window::Withdrawal;
+use crate::window::{MOVED_WAITS_SINCE, Withdrawal};
 
 /// What a wish gets: when, and which GPUs of which node.
 pub(super) type Granted = (Window, NodeName, Vec<GpuUuid>);
@@ -300,10 +300,12 @@ impl Fsm {
         if self.waits_for_its_node(turn, id) {
             return;
         }
-        let uncounted = |r: &Reservation| self.nodes.get(&r.node).is_some_and(|n| n.uncounted);
-        let waits = self.reservations.get(id).is_some_and(uncounted);
+        let mut waits = self.waits_for_the_count(id);
         if !waits {
             self.replace_broken_gpus(turn, id);
+            // They may be on another node now.
+            let moved = self.cluster_version >= MOVED_WAITS_SINCE;
+            waits = moved && self.waits_for_the_count(id);
             self.hand_out(turn, id);
         }
         let Some(reservation) = self.reservations.get(id) else { return };
@@ -337,6 +339,12 @@ impl Fsm {
             reservation.reason = None;
         }
         turn.say(Event::ReservationStarted { reservation: id.clone(), lease, epoch });
+    }
+
+    /// Whether its node has not been asked yet what it holds, since a restore.
+    fn waits_for_the_count(&self, id: &ReservationId) -> bool {
+        let node = self.reservations.get(id).and_then(|r| self.nodes.get(&r.node));
+        node.is_some_and(|node| node.uncounted)
     }
 
     fn holder_text(&self, hold: &super::Hold) -> String {

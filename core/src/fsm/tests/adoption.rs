@@ -1,12 +1,13 @@
 //! After a restore: what the backup does not know is told by the nodes, taken over, and nothing is given twice.
 
-use super::world::{World, agent, ended, facts, gpu, job, node, plain, res, training};
+use super::world::{World, agent, bad, ended, facts, gpu, job, node, plain, res, training};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
 use crate::command::{Command, Report};
 use crate::desired::{Order, StartOrder};
 use crate::event::Event;
 use crate::fsm::Fsm;
+use crate::health::Severity;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, ClusterId};
 use crate::job::JobSpec;
@@ -327,6 +328,26 @@ fn a_reservation_that_is_due_waits_for_its_node() {
     assert_eq!(waiting.state, ReservationState::Scheduled);
     assert!(waiting.reason.as_ref().unwrap().contains("restore"));
     recount(&mut w, "titan01", Vec::new(), Vec::new());
+    assert_eq!(w.fsm.reservation(&res("r")).unwrap().state, ReservationState::Active);
+}
+
+/// Its own node has been asked, and is broken: the one it moves to has not, and may run something.
+#[test]
+fn a_reservation_that_moves_to_a_node_that_was_not_asked_waits_for_that() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    w.reserve("ada", "r", 4, Millis::hours(24 * 8), Millis::hours(8)).unwrap();
+    let promised = w.fsm.reservation(&res("r")).unwrap().node.to_string();
+    w.conditions(&promised, vec![bad(&promised, 0, Severity::Degraded)]);
+    let backup = w.fsm.clone();
+    restore(&mut w, backup);
+    w.pass(Millis::hours(24 * 8));
+    recount(&mut w, &promised, Vec::new(), Vec::new());
+    let r = w.fsm.reservation(&res("r")).unwrap();
+    assert_ne!(r.node.as_str(), promised);
+    assert_eq!((&r.state, &r.lease), (&ReservationState::Scheduled, &None));
+    let other = r.node.to_string();
+    assert!(r.reason.as_ref().unwrap().contains(&other), "{:?}", r.reason);
+    recount(&mut w, &other, Vec::new(), Vec::new());
     assert_eq!(w.fsm.reservation(&res("r")).unwrap().state, ReservationState::Active);
 }
 

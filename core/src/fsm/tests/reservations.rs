@@ -227,6 +227,24 @@ fn broken_gpus_are_replaced_before_the_start_where_others_are_free() {
     assert!(w.said().iter().any(|s| s.contains("not healthy")), "{:?}", w.said());
 }
 
+/// It began where it was promised before; only what is still to come can be promised twice.
+#[test]
+fn one_that_moved_to_where_another_was_over_before_is_in_order() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    w.reserve("ada", "first", 4, Millis::ZERO, Millis::hours(1)).unwrap();
+    w.reserve("bob", "second", 4, Millis::minutes(30), Millis::hours(2)).unwrap();
+    let begun = w.fsm.now();
+    let first = w.fsm.reservation(&res("first")).unwrap().clone();
+    let mut second = w.fsm.reservation(&res("second")).unwrap().clone();
+    (second.node, second.gpus) = (first.node, first.gpus);
+    w.fsm.reservations.remove(&second.id);
+    w.fsm.reservations.insert(second);
+    w.fsm.now = begun + Millis::minutes(45);
+    assert!(w.fsm.check_invariants().unwrap_err().to_string().contains("at once"));
+    w.fsm.now = begun + Millis::minutes(75);
+    w.fsm.check_invariants().unwrap();
+}
+
 #[test]
 fn with_nothing_else_free_the_promise_is_kept_as_it_is() {
     let mut w = World::with(&["titan01"]);
