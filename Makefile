@@ -69,13 +69,13 @@ vm: deb build ## Booted machines with fleet from its packages: systemd, dpkg, ss
 .PHONY: deb
 deb: deps ## Debian packages for controller, nodes and users, in target/deb
 	@packaging/install-deb-tools.sh
-	$(CARGO) build --workspace --bins --release --quiet
-	@packaging/build-debs.sh target/release
+	@CARGO="$(CARGO)" packaging/build-programs.sh
+	@packaging/build-debs.sh target/debian-11/release
 	@packaging/lint-debs.sh
 
 .PHONY: deb-test
-deb-test: deb ## Install, upgrade, remove and purge them in a fresh Debian
-	@packaging/test-debs.sh
+deb-test: deb ## Install, upgrade, remove and purge them in fresh Debians, 11 to 13
+	@for suite in bullseye bookworm trixie; do packaging/test-debs.sh $$suite || exit 1; done
 
 .PHONY: apt-repo
 apt-repo: deb ## A signed repository of them in target/apt: make apt-repo KEY=NAME

@@ -13,15 +13,19 @@ fn main() {
     for argument in ["-nostartfiles", "-static", "-no-pie"] {
         println!("cargo:rustc-link-arg-bin=fleet-init={argument}");
     }
-    let Some(archive) = static_libc() else {
+    let Some(archive) = static_archive("libc.a") else {
         println!("cargo:warning=no static C library found: fleet-shim is linked dynamically");
         return;
     };
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let dir = out.join("static-libs");
     fs::create_dir_all(&dir).expect("OUT_DIR is writable");
+    // glibc has all of it in one archive from 2.34 on, and these are empty there.
+    let others = ["libpthread.a", "librt.a", "libdl.a", "libutil.a"].map(static_archive);
+    let archives: Vec<String> =
+        others.iter().flatten().chain([&archive]).map(|path| path.display().to_string()).collect();
     for name in ["gcc_s", "c", "m", "rt", "pthread", "util", "dl"] {
-        let script = format!("GROUP({} -lgcc_eh -lgcc)\n", archive.display());
+        let script = format!("GROUP({} -lgcc_eh -lgcc)\n", archives.join(" "));
         fs::write(dir.join(format!("lib{name}.so")), script).expect("OUT_DIR is writable");
     }
     println!("cargo:rustc-link-arg-bin=fleet-shim=-static-pie");
@@ -30,13 +34,13 @@ fn main() {
     }
 }
 
-/// Where the C compiler keeps `libc.a`; `None` when it has none or the target is not Linux with glibc.
-fn static_libc() -> Option<PathBuf> {
+/// Where the C compiler keeps such a file; `None` when it has none or the target is not Linux with glibc.
+fn static_archive(name: &str) -> Option<PathBuf> {
     if env::var("CARGO_CFG_TARGET_ENV").ok()? != "gnu" {
         return None;
     }
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let answer = Command::new(compiler).arg("-print-file-name=libc.a").output().ok()?;
+    let answer = Command::new(compiler).arg(format!("-print-file-name={name}")).output().ok()?;
     let path = PathBuf::from(String::from_utf8(answer.stdout).ok()?.trim());
     path.is_absolute().then_some(path).filter(|path| path.exists())
 }

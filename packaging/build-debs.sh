@@ -48,7 +48,9 @@ SOURCE_DATE_EPOCH=$(dpkg-parsechangelog -l packaging/debian/changelog -S Timesta
 DEB_BUILD_OPTIONS=noautodbgsym
 export SOURCE_DATE_EPOCH DEB_BUILD_OPTIONS
 DEB_COMPRESSION=${DEB_COMPRESSION:-xz}
-export DEB_COMPRESSION
+# What they were linked with decides, not what this machine has: dh_shlibdeps would ask the latter's packages.
+GLIBC=$(packaging/glibc-wanted.sh "$work"/built/bin/*)
+export DEB_COMPRESSION GLIBC
 (cd "$work" && dpkg-buildpackage --build=binary --no-sign -d > ../build.log 2>&1) || {
     tail -n 40 "$out/build.log" >&2
     echo "build-debs: the packages could not be built; all of it is in $out/build.log" >&2

@@ -1,10 +1,12 @@
 #!/bin/sh
-# Installs, upgrades, removes and purges the packages of target/deb in a fresh Debian: `make deb-test`.
+# Installs, upgrades, removes and purges the packages of target/deb in a fresh Debian: test-debs.sh SUITE, called by
+# `make deb-test`.
 #
 # The Debian is a folder made by mmdebstrap, not booted: what systemd does with the units is not seen here, all that
 # the packages' own scripts do is. Leaves nothing behind. Needs root.
 set -eu
 
+suite=$1
 cd "$(dirname "$0")/.."
 if [ "$(id -u)" -ne 0 ]; then
     echo "test-debs: root is needed to make a Debian to install into" >&2
@@ -16,9 +18,9 @@ root=$scratch/root
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 1' HUP INT TERM
 
-say() { echo "test-debs: $*"; }
+say() { echo "test-debs: $suite: $*"; }
 fail() {
-    echo "test-debs: FAILED: $*" >&2
+    echo "test-debs: $suite: FAILED: $*" >&2
     exit 1
 }
 inside() { chroot "$root" /usr/bin/env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 "$@"; }
@@ -30,7 +32,7 @@ files() {
 user_known() { inside getent passwd fleet >/dev/null && inside getent group fleet-admin >/dev/null; }
 
 say "a fresh Debian"
-mmdebstrap --quiet --variant=minbase --include=systemd,crun,man-db bookworm "$root"
+mmdebstrap --quiet --variant=minbase --include=systemd,crun,man-db "$suite" "$root"
 files > "$scratch/before"
 
 say "install"

@@ -65,7 +65,7 @@ pub(super) fn restore_sigpipe() {
 /// for what the starter of this process may have left open. Kernels before 5.11 do not know it.
 pub(super) fn close_on_exec_from(first: u32) {
     // SAFETY: the call takes three integers and touches no memory of ours.
-    unsafe { libc::close_range(first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC.cast_signed()) };
+    unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
 /// Puts a copy of `fd` at exactly `target`, open across exec, and leaks it there: for the moment before
