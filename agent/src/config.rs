@@ -14,6 +14,7 @@ use fleet_daemon::log_filter::LogFilter;
 use fleet_proto::transport::client::Address;
 use serde::Deserialize;
 
+use crate::cgroup::DiskLimits;
 use crate::checkpoint::Timings;
 use crate::image;
 use crate::runtime::Places;
@@ -32,6 +33,8 @@ const EXEMPT_MAX: usize = 1_000;
 const MIRRORS_MAX: usize = 8;
 /// The smallest limit of the image store that is taken for one.
 const IMAGE_STORE_BYTES_LEAST: u64 = 1 << 20;
+/// The slowest that a job may be made to read or write: below it nothing starts in reasonable time.
+const DISK_BYTES_PER_S_LEAST: u64 = 1 << 20;
 /// What takes mail on most machines that have any.
 const SENDMAIL: &str = "/usr/sbin/sendmail";
 /// How long a planned shutdown waits for checkpoints. The package has logind allow as much.
@@ -122,6 +125,8 @@ struct RawJobs {
     cpu_millis: Option<u64>,
     memory_bytes: Option<u64>,
     pids_max: Option<u64>,
+    disk_read_bytes_per_s: Option<u64>,
+    disk_write_bytes_per_s: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -196,6 +201,8 @@ pub struct Config {
     pub cpu_millis: Option<u64>,
     pub memory_bytes: Option<u64>,
     pub pids_max: u64,
+    /// Of each job.
+    pub disks: DiskLimits,
     pub logs: LogSettings,
     pub retention: Retention,
     pub checkpoints: Timings,
@@ -321,6 +328,7 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
     let mail_program = mail_program(raw.mail, numbers.problems);
     numbers.at_least("jobs.cpu_millis", raw.jobs.cpu_millis, 1);
     numbers.at_least("jobs.memory_bytes", raw.jobs.memory_bytes, 64 << 20);
+    let disks = disks(&raw.jobs, &mut numbers);
     Config {
         name,
         controllers,
@@ -339,6 +347,7 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
         cpu_millis: raw.jobs.cpu_millis,
         memory_bytes: raw.jobs.memory_bytes,
         pids_max,
+        disks,
         logs: LogSettings { max_bytes, max_files: u32::try_from(max_files).unwrap_or(u32::MAX) },
         retention: Retention {
             age: Duration::from_secs(keep_days * 24 * 3600),
@@ -451,6 +460,13 @@ fn enforce(raw: RawEnforce, problems: &mut Vec<String>) -> EnforceConfig {
     }
     let foreign = foreign.unwrap_or_default();
     EnforceConfig { cgroup, exempt_users, exempt_groups, foreign }
+}
+
+fn disks(raw: &RawJobs, numbers: &mut Numbers<'_>) -> DiskLimits {
+    let (read, write) = (raw.disk_read_bytes_per_s, raw.disk_write_bytes_per_s);
+    numbers.at_least("jobs.disk_read_bytes_per_s", read, DISK_BYTES_PER_S_LEAST);
+    numbers.at_least("jobs.disk_write_bytes_per_s", write, DISK_BYTES_PER_S_LEAST);
+    DiskLimits { read_bytes_per_s: read, write_bytes_per_s: write }
 }
 
 fn timings(raw: &RawCheckpoints, numbers: &mut Numbers<'_>) -> Timings {

@@ -119,6 +119,7 @@ fn specification() -> AllocationSpec {
             cpu_millis: Some(cpu_millis()),
             memory_bytes: Some(MEMORY_BYTES),
             pids_max: Some(PIDS_MAX),
+            ..Default::default()
         },
         volumes: Vec::new(),
         tty: None,

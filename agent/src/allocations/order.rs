@@ -59,6 +59,7 @@ pub(super) fn specification(
             cpu_millis: Some(order.cpu_millis).filter(|millis| *millis > 0),
             memory_bytes: Some(order.memory_bytes).filter(|bytes| *bytes > 0),
             pids_max: Some(node.config.pids_max),
+            disks: node.config.disks,
         },
         volumes: spec
             .volumes

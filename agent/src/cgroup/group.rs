@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{CgroupError, Hierarchies, Mode, read, write};
 
 /// Controllers we ask of cgroup v2.
-const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+const CONTROLLERS: [&str; 4] = ["cpu", "io", "memory", "pids"];
 
 /// Where an allocation's control group is to be, as the agent orders it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

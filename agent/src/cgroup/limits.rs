@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cgroup, CgroupError, Mode, keyed, read, write};
+use super::{Cgroup, CgroupError, DiskLimits, Mode, keyed, read, write};
 
 /// Scheduling period of the CPU quota, in microseconds: the kernel's default.
 const CPU_PERIOD_US: u64 = 100_000;
@@ -24,6 +24,8 @@ pub struct Limits {
     pub memory_bytes: Option<u64>,
     #[serde(default)]
     pub pids_max: Option<u64>,
+    #[serde(default)]
+    pub disks: DiskLimits,
 }
 
 /// What a group has used so far. `None` where this kernel does not say.
@@ -51,11 +53,11 @@ impl Cgroup {
         if let Some(count) = limits.pids_max {
             set(&self.controller("pids")?.join("pids.max"), &count.to_string())?;
         }
-        Ok(())
+        self.limit_disks(&limits.disks)
     }
 
     /// The directory in which a controller's files are.
-    fn controller(&self, name: &'static str) -> Result<PathBuf, CgroupError> {
+    pub(super) fn controller(&self, name: &'static str) -> Result<PathBuf, CgroupError> {
         if self.mode != Mode::Unified {
             let relative = self.relative.clone();
             let missing = || CgroupError::NoController { controller: name, path: relative };

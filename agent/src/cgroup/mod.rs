@@ -6,6 +6,7 @@
 //! Limits and statistics are plain files, written and read back here rather than through cgroups-rs: the
 //! shim must stay small, the root must be settable, and a limit the kernel rounded away must be noticed.
 
+mod disks;
 mod empty;
 mod group;
 mod limits;
@@ -20,6 +21,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub use disks::{Disk, DiskLimits};
 pub use group::{Cgroup, CgroupPlan, Entry};
 pub use limits::{Limits, Usage};
 
@@ -157,8 +159,8 @@ impl Hierarchies {
     fn v1_used(&self) -> Vec<(&'static str, &Path)> {
         let wanted: &[&'static str] = match self.mode {
             Mode::Unified => &[],
-            Mode::Hybrid => &["cpu", "memory", "pids"],
-            Mode::Legacy => &["cpu", "cpuacct", "memory", "pids", "freezer", "devices"],
+            Mode::Hybrid => &["blkio", "cpu", "memory", "pids"],
+            Mode::Legacy => &["blkio", "cpu", "cpuacct", "memory", "pids", "freezer", "devices"],
         };
         wanted.iter().filter_map(|name| self.v1(name).map(|point| (*name, point))).collect()
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::{
+    cgroup::DiskLimits,
     filter::NvidiaMajors,
     shim::order::{Epoch, LogSettings, RuntimeChoice, StopSettings, WindowSize},
 };
@@ -90,6 +91,7 @@ pub struct Resources {
     pub cpu_millis: Option<u64>,
     pub memory_bytes: Option<u64>,
     pub pids_max: Option<u64>,
+    pub disks: DiskLimits,
 }
 
 /// `-v SRC:DST[:ro]`.

@@ -207,6 +207,7 @@ fn limits(spec: &AllocationSpec) -> Limits {
         cpu_weight: spec.resources.cpu_millis.map(|millis| (millis / 10).clamp(1, 10_000)),
         memory_bytes: spec.resources.memory_bytes,
         pids_max: spec.resources.pids_max,
+        disks: spec.resources.disks,
     }
 }
 

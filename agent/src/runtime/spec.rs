@@ -6,15 +6,16 @@
 use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{
-    BoxBuilder, Capability, Hook, HookBuilder, Hooks, Linux, LinuxCapabilities, LinuxDeviceCgroup,
-    LinuxDeviceType, LinuxNamespace, LinuxNamespaceType, LinuxResources, Mount, PosixRlimit,
-    PosixRlimitBuilder, PosixRlimitType, Process, Root, Spec, User,
+    BoxBuilder, Capability, Hook, HookBuilder, Hooks, Linux, LinuxBlockIo, LinuxCapabilities,
+    LinuxDeviceCgroup, LinuxDeviceType, LinuxNamespace, LinuxNamespaceType, LinuxResources,
+    LinuxThrottleDeviceBuilder, Mount, PosixRlimit, PosixRlimitBuilder, PosixRlimitType, Process,
+    Root, Spec, User,
 };
 
 use super::gpus::{Inside, Moment};
 use super::{AllocationSpec, Image, NodeSettings, PrepareError, seccomp};
 use crate::{
-    cgroup::{CgroupPlan, Mode},
+    cgroup::{CgroupPlan, Disk, DiskLimits, Mode},
     filter::{DeviceKind, DeviceRule},
     shim::{
         init_arguments, init_path_in_container, notify_path_in_container, order::NOTIFY_SOCKET_FILE,
@@ -210,7 +211,8 @@ fn linux(spec: &AllocationSpec, context: &Context<'_>) -> Result<Linux, PrepareE
         .set_devices(Some(device_list(context.devices)))
         .set_memory(None)
         .set_cpu(None)
-        .set_pids(None);
+        .set_pids(None)
+        .set_block_io(disk_limits(&spec.resources.disks)?);
     // With the node's own files a job may do what its user may do there.
     let filtered = context.node.seccomp && spec.image != Image::Host;
     let mut linux = Linux::default();
@@ -226,6 +228,24 @@ fn linux(spec: &AllocationSpec, context: &Context<'_>) -> Result<Linux, PrepareE
         // Later auto-mounts of the node still arrive with image `host`.
         .set_rootfs_propagation(Some("rslave".to_owned()));
     Ok(linux)
+}
+
+fn disk_limits(limits: &DiskLimits) -> Result<Option<LinuxBlockIo>, PrepareError> {
+    if *limits == DiskLimits::default() {
+        return Ok(None);
+    }
+    let on_each = |bytes_per_s: u64| {
+        let limit = |disk: Disk| {
+            let device = LinuxThrottleDeviceBuilder::default();
+            device.major(disk.major).minor(disk.minor).rate(bytes_per_s).build()
+        };
+        Disk::all().into_iter().map(limit).collect::<Result<Vec<_>, _>>()
+    };
+    let mut block_io = LinuxBlockIo::default();
+    block_io
+        .set_throttle_read_bps_device(limits.read_bytes_per_s.map(on_each).transpose()?)
+        .set_throttle_write_bps_device(limits.write_bytes_per_s.map(on_each).transpose()?);
+    Ok(Some(block_io))
 }
 
 fn device_list(rules: &[DeviceRule]) -> Vec<LinuxDeviceCgroup> {

@@ -49,8 +49,12 @@ async fn a_command_that_is_not_there_is_127_with_a_word_why() {
 async fn running_out_of_memory_is_told_as_that() {
     for runtime in runtimes() {
         let mut job = Allocation::shell(&runtime, "exec tail /dev/zero");
-        let resources =
-            Resources { memory_bytes: Some(64 << 20), pids_max: Some(100), cpu_millis: Some(1000) };
+        let resources = Resources {
+            memory_bytes: Some(64 << 20),
+            pids_max: Some(100),
+            cpu_millis: Some(1000),
+            ..Default::default()
+        };
         job.spec.resources = resources;
         job.launch().await;
         let exit = job.exit().await;

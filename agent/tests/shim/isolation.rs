@@ -7,6 +7,7 @@ use std::{
 };
 
 use fleet_agent::{
+    cgroup::DiskLimits,
     filter::{self, FilterHandle},
     runtime::{Gpu, Runtime, Volume},
     shim::order::{EndReason, RuntimeKind, STATE_FILE, ShimState},
@@ -34,6 +35,29 @@ pub(crate) fn with_one_gpu(runtime: &Runtime, script: &str) -> Allocation {
         vec![Gpu { uuid: "GPU-1".to_owned(), minor: 1, node_path: Some(devices.join("nvidia1")) }];
     job.node.device_dir = devices;
     job
+}
+
+/// Two MiB past the page cache, where one MiB a second is allowed.
+#[tokio::test]
+async fn a_job_reads_the_disk_no_faster_than_the_node_lets_it() {
+    const LIMIT: u64 = 1 << 20;
+    for runtime in runtimes() {
+        let mut job = Allocation::shell(
+            &runtime,
+            "sync read; date +%s%N; dd if=read of=/dev/null iflag=direct bs=256k; date +%s%N",
+        );
+        fs::write(job.playground().join("read"), vec![1; 2 * LIMIT as usize]).unwrap();
+        job.spec.cwd = Some(job.playground());
+        job.spec.resources.disks =
+            DiskLimits { read_bytes_per_s: Some(LIMIT), write_bytes_per_s: None };
+        job.launch().await;
+        job.exit().await;
+        let output = job.output();
+        let times: Vec<u64> = output.lines().filter_map(|line| line.parse().ok()).collect();
+        let [begin, end] = times[..] else { panic!("{output}") };
+        assert!(end - begin > 1_500_000_000, "{} ms: {output}", (end - begin) / 1_000_000);
+        job.nothing_is_left().await;
+    }
 }
 
 /// What a container could reach through `/proc/self/exe` of the crun that makes it (CVE-2019-5736).
