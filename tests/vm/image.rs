@@ -18,8 +18,8 @@ use crate::tools;
 
 /// Changes when the disk is made in another way.
 const FORM: u32 = 1;
-const PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,libpam-systemd,iproute2,openssh-server,crun,tmux,cron,\
-    linux-image-cloud-amd64,procps,kmod,ca-certificates,adduser";
+const PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,libpam-systemd,iproute2,openssh-server,openssh-client,crun,tmux,cron,\
+    linux-image-cloud-amd64,procps,kmod,ca-certificates,adduser,libnss-extrausers";
 /// Length of the disk's file; what is not written takes no room.
 const DISK: &str = "4G";
 const STEP_LIMIT: Duration = Duration::from_secs(300);
@@ -171,7 +171,7 @@ fn files() -> Vec<(String, String)> {
             ("etc/apt/apt.conf.d/90yes", "APT::Get::Assume-Yes \"true\";\n"),
             (
                 "etc/ssh/sshd_config.d/vm.conf",
-                "AuthorizedKeysFile /mnt/authorized_keys\nPermitRootLogin prohibit-password\n\
+                "AuthorizedKeysFile /mnt/authorized_keys .ssh/authorized_keys\nPermitRootLogin prohibit-password\n\
                  UseDNS no\nMaxSessions 100\n",
             ),
         ]

@@ -38,6 +38,10 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
     steps.step("two users by ssh, before, at and after start and end of a reservation", || {
         before_and_after(lab)
     });
+    steps.step("a shell where a reservation is, with its GPU", || over_there(lab));
+    steps.step("somebody of another name service, with another number on each node", || {
+        numbered(lab)
+    });
     steps.step("a user with time and ideas stays out", || hostile(lab));
     steps.step("who is enforced stays so without agent and controller", || alone(lab));
     steps.step("a node that is not enforced any more lets everybody pass", || let_go(lab));
@@ -139,6 +143,56 @@ fn before_and_after(lab: &Lab) -> Result<()> {
     let told = lab.fleet1.ok_as("ada", &format!("fleet why {id}"))?;
     ensure!(told.contains("titan01"), "{told}");
     Ok(())
+}
+
+/// `fleet ssh` by Ada's own key, from one node to another where she has reserved two GPUs apart.
+fn over_there(lab: &Lab) -> Result<()> {
+    let here = &lab.titan01;
+    here.ok_as("ada", "mkdir -p -m 700 .ssh && ssh-keygen -q -t ed25519 -N '' -f .ssh/id_ed25519")?;
+    here.ok_as("ada", "echo 'StrictHostKeyChecking accept-new' > .ssh/config")?;
+    let key = here.ok_as("ada", "cat .ssh/id_ed25519.pub")?;
+    let there = &lab.titan02;
+    there.ok_as("ada", &format!("mkdir -p -m 700 .ssh && echo '{key}' > .ssh/authorized_keys"))?;
+    let none = here.run_as("ada", "fleet ssh")?;
+    ensure!(none.code() != 0 && none.stderr.contains("fleet reserve"), "{}", none.stderr);
+    let mut ids = Vec::new();
+    for gpu in ["titan02:1", "titan02:3"] {
+        ids.push(here.ok_as("ada", &format!("fleet reserve --gpu {gpu} -t 1h"))?);
+    }
+    let held = "test $(fleet reservation list -o csv | grep -c active) = 2";
+    here.until_as("ada", "both are open", held)?;
+    let line = format!("fleet ssh {} -- sh -c 'uname -n; echo $CUDA_VISIBLE_DEVICES'", ids[1]);
+    let told = here.ok_as("ada", &line)?;
+    let shown = lab::json(here, "ada", &format!("fleet reservation show {}", ids[1]))?;
+    let uuid = shown["gpus"][0]["uuid"].as_str().context("a reservation names its GPUs")?;
+    ensure!(told == format!("titan02\n{uuid}"), "{told}, and not {uuid}");
+    let several = here.run_as("ada", "fleet ssh")?;
+    ensure!(several.code() == 2 && several.stderr.contains(&ids[0]), "{}", several.stderr);
+    here.ok_as("ada", &format!("fleet release {}", ids.join(" "))).map(drop)
+}
+
+/// Eve stands in no file of /etc, as somebody of a directory service would not.
+fn numbered(lab: &Lab) -> Result<()> {
+    for (node, uid) in [(&lab.titan01, 5001), (&lab.titan02, 6001)] {
+        node.ok(&format!(
+            "sed -i -E '/^(passwd|group|shadow):/s/$/ extrausers/' /etc/nsswitch.conf && \
+             mkdir -p /var/lib/extrausers && cd /var/lib/extrausers && \
+             echo 'eve:x:{uid}:{uid}:Eve:/home/eve:/bin/bash' > passwd && echo 'eve:x:{uid}:' > group && \
+             echo 'eve:*:20000:0:99999:7:::' > shadow && install -d -o {uid} -g {uid} /home/eve && \
+             ! grep -q eve /etc/passwd && id eve"
+        ))?;
+    }
+    let node = &lab.titan01;
+    for (name, uid) in [("titan01", "5001"), ("titan02", "6001")] {
+        let told = node.ok_as("eve", &format!("fleet run --node {name} -- id -u"))?;
+        ensure!(told.lines().last() == Some(uid), "eve on {name} ran as {told}");
+    }
+    let id = node.ok_as("eve", "fleet reserve --gpu titan01:3 -t 1h")?;
+    let opens = "cat /dev/nvidia3 2>&1 | grep -q 'such device'";
+    node.until_as("eve", "her GPU opens", opens)?;
+    ensure!(lab::opened(node, "eve")? == (1, 3), "eve holds one GPU");
+    ensure!(lab::opened(node, "bob")? == (0, 4), "and bob none");
+    node.ok_as("eve", &format!("fleet release {id}")).map(drop)
 }
 
 /// Ways to a GPU that somebody else has reserved. Each leaves what it read or was told in a file.
