@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fleet_core::limits::EVERYBODY_ELSE;
 use fleet_core::name::{GroupName, NodeName, UserName};
 use fleet_core::{Actor, AuthMethod, Rejection, Who};
 use fleet_proto::convert::rejection::to_status;
@@ -44,7 +45,8 @@ enum Question {
 struct Account {
     name: UserName,
     admin: bool,
-    groups: BTreeSet<GroupName>,
+    /// Of those that have limits; else why the name service did not say.
+    groups: Result<BTreeSet<GroupName>, String>,
 }
 
 /// An account as it was found, and which groups it was looked for in.
@@ -73,6 +75,8 @@ pub(crate) struct Caller {
     pub(super) admin: bool,
     /// The uid this machine's kernel vouches for.
     pub(super) uid: Option<u32>,
+    /// Why it is not known which limits they have.
+    limits_unknown: Option<String>,
 }
 
 /// An authenticated agent.
@@ -106,6 +110,15 @@ impl Callers {
         })
     }
 
+    /// The same, for what has limits: nobody passes them because a name service is ill.
+    pub(super) async fn limited_user<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        let caller = self.user(request).await?;
+        match &caller.limits_unknown {
+            Some(why) => Err(Status::unavailable(why.clone())),
+            None => Ok(caller),
+        }
+    }
+
     /// The node whose agent sent a request; users and controllers are no agents.
     pub(super) fn node<T>(&self, request: &Request<T>) -> Result<NodePeer, Status> {
         let peer = PeerIdentity::of(request)?;
@@ -137,11 +150,12 @@ impl Callers {
         // An admin's rights do not rest on the word of a node that is not trusted with them.
         let admin =
             admin && serial.is_none_or(|s| self.raft.read(|fsm| fsm.access().admin_through(s)));
-        let who = Who::User { name: name.clone(), admin, groups };
+        let limits_unknown = groups.as_ref().err().cloned();
+        let who = Who::User { name: name.clone(), admin, groups: groups.unwrap_or_default() };
         let (word, from) = serial.map_or(("local_socket", "socket"), |s| ("certificate", s));
         self.logins.note(&name, word, from);
         let actor = Actor { who, method, serial: serial.map(str::to_owned) };
-        Ok(Caller { actor, name, admin, uid })
+        Ok(Caller { actor, name, admin, uid, limits_unknown })
     }
 
     /// Refuses a closed account, whatever proves who it is.
@@ -168,6 +182,9 @@ impl Callers {
             .map_err(|_| Status::unavailable("this machine's name service does not answer"))?
             .map_err(|e| Status::internal(e.to_string()))??;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if account.groups.is_err() {
+            return Ok(account);
+        }
         if known.len() >= ANSWERS_MAX {
             known.clear();
         }
@@ -206,20 +223,27 @@ fn look_up(
     };
     let own = user.map_or(Ok(Vec::new()), |user| gids(&user));
     let is_member = |group: &str| {
-        let (own, group) = (own.as_ref().map_err(|errno| *errno)?, Group::from_name(group)?);
+        let (own, group) = (own.as_ref().map_err(|errno| *errno)?, group_by_name(group)?);
         Ok::<_, Errno>(group.is_some_and(|group| own.contains(&group.gid)))
     };
     // Where the name service fails nobody becomes an admin, and nobody loses a limit.
     let admin = admins.names.contains(&name) || is_member(&admins.group).unwrap_or(false);
-    let mut groups = BTreeSet::new();
-    for group in limited.into_iter().filter(|_| !admin) {
-        let found = is_member(group.as_str())
-            .map_err(|e| Status::unavailable(format!("look up the groups of {name}: {e}")))?;
-        if found {
-            groups.insert(group);
-        }
-    }
+    let of_people = |group: &GroupName| !admin && group.as_str() != EVERYBODY_ELSE;
+    let asked = limited.into_iter().filter(of_people).map(|group| {
+        let found = is_member(group.as_str());
+        found.map(|found| found.then_some(group))
+    });
+    let groups = asked.filter_map(Result::transpose).collect::<Result<_, _>>();
+    let groups = groups.map_err(|e: Errno| format!("look up the groups of {name}: {e}"));
     Ok(Account { name, admin, groups })
+}
+
+/// Some name services say that there is none by an error (getgrnam(3)).
+fn group_by_name(name: &str) -> Result<Option<Group>, Errno> {
+    match Group::from_name(name) {
+        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => Ok(None),
+        found => found,
+    }
 }
 
 fn gids(user: &User) -> Result<Vec<Gid>, Errno> {

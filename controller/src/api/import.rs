@@ -21,7 +21,7 @@ impl Context {
         &self,
         request: Request<v1::ImportReservationsRequest>,
     ) -> Result<v1::ImportReservationsResponse, Status> {
-        let caller = self.callers.user(&request).await?;
+        let caller = self.callers.limited_user(&request).await?;
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let reservations = self.lines(&request.reservations, &caller)?;

@@ -92,7 +92,7 @@ impl Context {
         &self,
         request: Request<v1::CreateReservationRequest>,
     ) -> Result<v1::Reservation, Status> {
-        let caller = self.callers.user(&request).await?;
+        let caller = self.callers.limited_user(&request).await?;
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let id = self.new_reservation_id()?;
@@ -160,7 +160,7 @@ impl Context {
         &self,
         request: Request<v1::ExtendReservationRequest>,
     ) -> Result<v1::Reservation, Status> {
-        let caller = self.callers.user(&request).await?;
+        let caller = self.callers.limited_user(&request).await?;
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let id = reservation_id(&request.id)?;

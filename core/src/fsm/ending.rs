@@ -4,7 +4,7 @@
 //! Called by time, by agents' reports and by the handlers of the commands. Only a node's explicit word that nobody is
 //! there gives a window back: silence and doubt never do. Who was there by a silent node's last word counts as there.
 
-use super::{Fsm, Turn, cluster::check_text};
+use super::{Fsm, Turn, cluster::check_text, limits::is_cancelled};
 use crate::ending::{
     ENDING_SINCE, EXTEND_LEAD, EndPolicy, EndingCommand, GRACE_MAX, HOLDERS_MAX, Holder,
     HolderStep, NO_SHOW_MAX, ReservationRules, Seen, one_step_more,
@@ -141,7 +141,8 @@ impl Fsm {
     /// When the owner's next reservation begins, where there are limits: one that goes on beside it would add to it.
     fn own_next(&self, r: &Reservation) -> Timestamp {
         let next = self.reservations.open().filter(|other| {
-            other.owner == r.owner && other.id != r.id && other.window.starts_at >= r.window.ends_at
+            let later = other.id != r.id && other.window.starts_at >= r.window.ends_at;
+            other.owner == r.owner && later && !is_cancelled(other)
         });
         match self.reservation_limits().is_empty() {
             true => Timestamp::MAX_ACCEPTED,

@@ -125,7 +125,7 @@ impl Fsm {
     }
 }
 
-fn is_cancelled(r: &Reservation) -> bool {
+pub(super) fn is_cancelled(r: &Reservation) -> bool {
     let withdrawn = r.handed_out.as_ref().and_then(|given| given.withdrawn.as_ref());
     matches!(withdrawn, Some(Withdrawal::Cancelled { .. }))
 }
