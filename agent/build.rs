@@ -29,6 +29,11 @@ fn main() {
         fs::write(dir.join(format!("lib{name}.so")), script).expect("OUT_DIR is writable");
     }
     println!("cargo:rustc-link-arg-bin=fleet-shim=-static-pie");
+    // Where threads are an archive of their own, what unwinds a panic asks for these weakly: without them it would
+    // call address 0.
+    for symbol in ["pthread_once", "pthread_mutex_lock", "pthread_mutex_unlock"] {
+        println!("cargo:rustc-link-arg-bin=fleet-shim=-Wl,-u,{symbol}");
+    }
     for program in ["fleet-shim", "fleet-init"] {
         println!("cargo:rustc-link-arg-bin={program}=-L{}", dir.display());
     }

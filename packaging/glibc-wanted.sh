@@ -7,13 +7,16 @@
 set -eu
 
 versions=$(for program in "$@"; do
-    others=$(objdump -p "$program" | sed -n 's/^ *NEEDED *//p' |
+    headers=$(objdump -p "$program")
+    others=$(echo "$headers" | sed -n 's/^ *NEEDED *//p' |
         grep -v -x -E 'lib(c|m|dl|rt|util|gcc_s|pthread)\.so\.[0-9]+|ld-linux-[a-z0-9-]+\.so\.[0-9]' || true)
     if [ -n "$others" ]; then
         echo "glibc-wanted: $program needs $others" >&2
         exit 1
     fi
-    # It complains of programs that are linked statically.
-    objdump -T "$program" 2>/dev/null | sed -n 's/.*GLIBC_\([0-9.]*\).*/\1/p'
+    if echo "$headers" | grep -q NEEDED; then
+        symbols=$(objdump -T "$program")
+        echo "$symbols" | sed -n 's/.*GLIBC_\([0-9.]*\).*/\1/p'
+    fi
 done)
 printf '%s\n' "$versions" | sort -uV | tail -n 1

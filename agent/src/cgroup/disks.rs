@@ -5,7 +5,8 @@
 //! cgroup-v2.rst, `io.max`; cgroup-v1/blkio-controller.rst, `blkio.throttle.*`), so a disk that is plugged in later is
 //! not held for who runs already. Where v1's controller has it, what goes through the page cache is written by the
 //! kernel for nobody in particular and passes unheld; on cgroup2 it counts for its writer. It must never limit loop
-//! devices, RAM disks and the layers above a disk (LVM, RAID): what goes to them comes to disks.
+//! devices, RAM disks and the layers above a disk (LVM, RAID): what goes to them comes to disks (but for ZFS, RAID 5 and 6 and
+//! dm-multipath, whose own threads do it: they are not held).
 
 use std::fmt;
 use std::fs;
