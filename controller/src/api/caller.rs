@@ -176,15 +176,11 @@ impl Callers {
         }
         let admins = Arc::clone(&self.admins.lock().unwrap_or_else(PoisonError::into_inner));
         let (asked, among) = (question.clone(), limited.clone());
-        let looking = blocking(move || look_up(&admins, among, &asked));
-        let account = tokio::time::timeout(LOOKUP_TIMEOUT, looking)
-            .await
-            .map_err(|_| Status::unavailable("this machine's name service does not answer"))?
-            .map_err(|e| Status::internal(e.to_string()))??;
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let account = ask_names(move || look_up(&admins, among, &asked)).await?;
         if account.groups.is_err() {
             return Ok(account);
         }
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= ANSWERS_MAX {
             known.clear();
         }
@@ -199,6 +195,25 @@ impl Callers {
         let holds = answer.at.elapsed() < ANSWER_LIFE && answer.limited == *limited;
         holds.then(|| answer.account.clone())
     }
+}
+
+/// Whether this machine's name service knows a group.
+pub(super) async fn is_group(group: &GroupName) -> Result<bool, Status> {
+    let name = group.to_string();
+    let found = ask_names(move || {
+        group_by_name(&name).map_err(|e| Status::unavailable(format!("look up a group: {e}")))
+    });
+    Ok(found.await?.is_some())
+}
+
+/// Asks this machine's name service off the runtime's threads, and waits [`LOOKUP_TIMEOUT`] at most.
+async fn ask_names<T: Send + 'static>(
+    question: impl FnOnce() -> Result<T, Status> + Send + 'static,
+) -> Result<T, Status> {
+    tokio::time::timeout(LOOKUP_TIMEOUT, blocking(question))
+        .await
+        .map_err(|_| Status::unavailable("this machine's name service does not answer"))?
+        .map_err(|e| Status::internal(e.to_string()))?
 }
 
 fn look_up(

@@ -7,15 +7,11 @@ use fleet_core::name::GroupName;
 use fleet_core::time::Millis;
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
-use nix::unistd::Group;
 use tonic::{Request, Status};
 
 use super::Context;
+use super::caller::is_group;
 use super::propose::request_key;
-use crate::blocking::blocking;
-
-/// How long the name service may take.
-const LOOKUP_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 impl Context {
     pub(super) async fn set_reservation_limits(
@@ -62,20 +58,11 @@ async fn check_group(group: &GroupName) -> Result<(), Status> {
     if group.as_str() == EVERYBODY_ELSE {
         return Ok(());
     }
-    let name = group.to_string();
-    let looking = blocking(move || Group::from_name(&name));
-    let found = tokio::time::timeout(LOOKUP_TIMEOUT, looking)
-        .await
-        .map_err(|_| Status::unavailable("this machine's name service does not answer"))?
-        .map_err(|e| Status::internal(e.to_string()))?
-        .map_err(|e| Status::unavailable(format!("look up a group: {e}")))?;
-    match found {
-        Some(_) => Ok(()),
-        None => {
-            let problem = format!("the leading controller's machine knows no group {group}");
-            Err(to_status(&Rejection::field("limits.group", problem)))
-        }
+    if is_group(group).await? {
+        return Ok(());
     }
+    let problem = format!("the leading controller's machine knows no group {group}");
+    Err(to_status(&Rejection::field("limits.group", problem)))
 }
 
 fn view(group: &GroupName, limits: &ReservationLimits) -> v1::ReservationLimits {

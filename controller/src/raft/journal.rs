@@ -406,8 +406,8 @@ impl Opening {
             return Err(JournalError::Missing { file: self.path(oldest.number.saturating_sub(1)) });
         }
         // What a process wrote that was killed before its sync is there to be read, but not durable yet.
-        file.sync_data()
-            .map_err(|source| JournalError::Io { file: self.path(at.segment), source })?;
+        let synced = file.sync_data().and_then(|()| self.disk.sync_dir());
+        synced.map_err(|source| JournalError::Io { file: self.path(at.segment), source })?;
         // Only ever written for entries that were durable; anything else is left unsaid.
         state.committed = self.watermark.current().committed.filter(|c| Some(*c) <= state.last);
         let journal = Journal {

@@ -9,6 +9,7 @@ use crate::node::{Liveness, Node};
 use crate::rejection::{Holding, Rejection, Slot};
 use crate::reservation::{GpuRequest, RESERVATION_AHEAD_MAX, Reservation};
 use crate::time::{Millis, Timestamp, Window};
+use crate::window::MOVED_WAITS_SINCE;
 
 mod busy;
 #[cfg(test)]
@@ -151,21 +152,26 @@ impl<'a> Search<'a> {
         Ok(Self { fsm, wish, unleased, candidates })
     }
 
-    /// The node where the fewest GPUs stay free, then the closest set, then the first name.
+    /// The node where the fewest GPUs stay free, then the closest set, then the first name. One that was not asked
+    /// since a restore what it holds comes last.
     fn best(&self, window: Window, releasing: Releasing) -> Option<(NodeName, Vec<GpuUuid>)> {
         let count = self.wish.request.count;
-        let mut best: Option<((u32, Spread), &Node, GpuSet)> = None;
+        let asks_first = self.fsm.cluster_version() >= MOVED_WAITS_SINCE;
+        let mut best: Option<((bool, u32, Spread), &Node, GpuSet)> = None;
         for candidate in &self.candidates {
+            let unasked = asks_first && candidate.node.uncounted;
             let free = candidate.free(window, releasing);
             let Some(left) = free.count_ones().checked_sub(count) else { continue };
-            let fewer = best.as_ref().is_none_or(|((least, _), _, _)| left <= *least);
+            let fewer = best
+                .as_ref()
+                .is_none_or(|((last, least, _), _, _)| (unasked, left) <= (*last, *least));
             let eligible = free & candidate.meant;
             if !fewer || eligible.count_ones() < count {
                 continue;
             }
             let topology = Topology::of(self.fsm, candidate.node);
             let Some(picked) = topology.pick(eligible, count) else { continue };
-            let rank = (left, picked.spread);
+            let rank = (unasked, left, picked.spread);
             if best.as_ref().is_none_or(|(least, _, _)| rank < *least) {
                 best = Some((rank, candidate.node, picked.set));
             }

@@ -318,22 +318,27 @@ fn a_power_cut_after_any_operation_loses_nothing_and_is_not_refused() {
     assert!(operation > 100, "only {operation} operations were cut");
 }
 
+/// The process is killed at any operation, between the write of a frame and its sync or between the new name of a file and
+/// the sync of its folder; the next one reads what only the machine's memory has.
 #[test]
 fn what_a_restart_finds_is_durable_before_anybody_is_told_of_it() {
-    let disk = SimDisk::default();
-    let mut journal = open_long(&disk);
-    let (before, _) = run(&mut journal, 6);
-    let (mut after, mut group) = (before.clone(), Group::default());
-    step(6, &mut after, &mut group);
-    // Killed between the write and its sync.
-    disk.fail_after(1);
-    journal.append(&group).unwrap_err();
-    drop(journal);
-    disk.fail_after(1_000);
-    let (_, state) = open(&disk, false).unwrap();
-    assert_eq!(Contents::of(&state), after, "the next process reads it");
-    let (_, state) = open(&SimDisk::with_files(&disk.cut(Unsynced::Lost)), false).unwrap();
-    assert_eq!(Contents::of(&state), after, "also after a power cut");
+    const OPERATIONS: usize = 200;
+    for killed_after in 0..OPERATIONS {
+        let disk = SimDisk::default();
+        let (mut journal, _) = open(&disk, true).unwrap();
+        disk.fail_after(killed_after);
+        run(&mut journal, 40);
+        drop(journal);
+        disk.fail_after(usize::MAX / 2);
+        let (mut journal, state) = open(&disk, false).unwrap();
+        let (mut found, mut group) = (Contents::of(&state), Group::default());
+        let cut = || open(&SimDisk::with_files(&disk.cut(Unsynced::Lost)), false).unwrap().1;
+        assert_eq!(Contents::of(&cut()), found, "killed after {killed_after} operations");
+        step(41, &mut found, &mut group);
+        journal.append(&group).unwrap();
+        let kept = Contents::of(&cut());
+        assert_eq!(kept, found, "killed after {killed_after} operations");
+    }
 }
 
 #[test]

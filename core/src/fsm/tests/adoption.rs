@@ -351,6 +351,22 @@ fn a_reservation_that_moves_to_a_node_that_was_not_asked_waits_for_that() {
     assert_eq!(w.fsm.reservation(&res("r")).unwrap().state, ReservationState::Active);
 }
 
+/// Nothing is known of the other yet, and a reservation there would wait for its word.
+#[test]
+fn a_node_that_was_asked_goes_before_one_that_was_not() {
+    for asked in ["titan01", "titan02"] {
+        let mut w = World::with(&["titan01", "titan02"]);
+        let backup = w.fsm.clone();
+        restore(&mut w, backup);
+        recount(&mut w, asked, Vec::new(), Vec::new());
+        w.reserve("ada", "r", 2, Millis::hours(2), Millis::hours(8)).unwrap();
+        assert_eq!(w.fsm.reservation(&res("r")).unwrap().node.as_str(), asked);
+        // The other is better than none.
+        w.reserve("ada", "whole", 4, Millis::hours(2), Millis::hours(8)).unwrap();
+        assert_ne!(w.fsm.reservation(&res("whole")).unwrap().node.as_str(), asked);
+    }
+}
+
 /// A node may tell only of itself, only what it can have been granted, and only while it is asked.
 #[test]
 fn what_a_node_cannot_have_been_granted_is_not_believed() {
