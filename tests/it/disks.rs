@@ -17,6 +17,8 @@ const NODE_MIB: u64 = 16;
 /// The controller keeps 256 MiB free for itself; so much more it has at first.
 const CONTROLLER_MIB: u64 = 300;
 const CONTROLLER_FILL_MIB: u64 = 80;
+/// That there is room may be known from this long ago.
+const ROOM_KNOWN_FOR: Duration = Duration::from_millis(100);
 
 /// A folder of a component on a disk of its own, made while the component was down.
 struct SmallDisk {
@@ -149,6 +151,7 @@ fn controller(lab: &Lab) -> Result<()> {
     let id = lab.submit(&["-G", "1", "--output", "none"], &["sh", "-c", script])?;
     lab.job_in(&id, "running", SOON)?;
     disk.fill(CONTROLLER_FILL_MIB)?;
+    std::thread::sleep(ROOM_KNOWN_FOR);
     let checked = (|| {
         // Users are refused, before anything is done; what has to be written still is.
         lab.run(&["run", "-d", "--", "true"])?.fails(6, &["is nearly full"])?;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 pub(crate) const FREE_BYTES_MIN: u64 = 256 << 20;
 
 /// The system is asked again after this. Until then a busy controller writes some MiB, a small part of what it keeps.
+/// An answer for which somebody is refused is never an old one.
 const ASKED_EVERY: Duration = Duration::from_millis(100);
 
 /// The room on a store's disk. Every change asks for it, the system is asked less often. Clones share the answer.
@@ -36,8 +37,9 @@ impl Room {
     /// Free space for unprivileged programs; `None` where the system does not say.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let enough = |said: &Said| said.free_bytes.is_none_or(|free| free >= FREE_BYTES_MIN);
         match *said {
-            Some(said) if said.at.elapsed() < ASKED_EVERY => said.free_bytes,
+            Some(said) if enough(&said) && said.at.elapsed() < ASKED_EVERY => said.free_bytes,
             _ => {
                 let free_bytes = free_bytes(&self.dir);
                 *said = Some(Said { at: Instant::now(), free_bytes });
@@ -81,6 +83,18 @@ fn unescaped(text: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn only_an_answer_that_refuses_nobody_is_used_again() {
+        let room = Room::of(Path::new("/"));
+        let remember = |free_bytes| {
+            *room.said.lock().unwrap() = Some(Said { at: Instant::now(), free_bytes });
+            room.free_bytes()
+        };
+        let much = Some(u64::MAX);
+        assert_eq!(remember(much), much);
+        assert_ne!(remember(Some(FREE_BYTES_MIN - 1)), Some(FREE_BYTES_MIN - 1));
+    }
 
     #[test]
     fn the_disk_is_that_of_the_deepest_mount() {
