@@ -3,7 +3,7 @@
 //! Born in the cgroup2 directory, whose filter stands by then; it joins the v1 hierarchies, which hold only
 //! limits, mounts what the bundle needs, and waits for the shim's word before its exec. No word: it ends.
 //! None of that waits for the rest of the system (see [`Entry`]). Where the kernel cannot give birth inside
-//! a cgroup (before 5.7), the child moves itself after the word.
+//! a cgroup (before 5.7), or kills who is born there (see [`is_doomed`]), the child moves itself after the word.
 
 use std::{
     convert::Infallible,
@@ -22,6 +22,7 @@ use nix::{
         prctl,
         signal::{SigSet, SigmaskHow, Signal, sigprocmask},
         stat::{Mode, umask},
+        wait::waitpid,
     },
     unistd::{Pid, execve, pipe2},
 };
@@ -120,15 +121,31 @@ fn birth(unified: Option<&Path>) -> io::Result<Born> {
         return Ok(Born { pid: sys::fork()?, late: None });
     };
     match sys::fork_into(File::open(dir)?.as_fd()) {
-        Ok(pid) => Ok(Born { pid, late: None }),
+        Ok(Some(pid)) if is_doomed(pid) => {
+            // It was never let into user space.
+            waitpid(pid, None)?;
+        }
+        Ok(pid) => return Ok(Born { pid, late: None }),
         Err(error)
             if [libc::ENOSYS, libc::E2BIG, libc::EINVAL]
-                .contains(&error.raw_os_error().unwrap_or_default()) =>
-        {
-            Ok(Born { pid: sys::fork()?, late: Some(dir.join("cgroup.procs")) })
-        }
-        Err(error) => Err(error),
+                .contains(&error.raw_os_error().unwrap_or_default()) => {}
+        Err(error) => return Err(error),
     }
+    Ok(Born { pid: sys::fork()?, late: Some(dir.join("cgroup.procs")) })
+}
+
+/// Whether a child was killed by its birth. Linux counts how often each cgroup was killed (`cgroup.kill`). Since
+/// "cgroup: fix race between fork and cgroup.kill" (6.14, and the stable kernels of that time) a fork compares the
+/// count of the group its parent is in with that of the group the child is born in, and kills the child where they
+/// differ: forever, if the shim lives in a group that was killed before it came (`kill_seq`,
+/// `cgroup_css_set_fork` and `cgroup_post_fork` in kernel/cgroup/cgroup.c; tried on 6.18). The signal is there
+/// before the fork returns, and among the pending ones until the child is reaped.
+fn is_doomed(pid: Pid) -> bool {
+    const KILLED: u64 = 1 << (libc::SIGKILL - 1);
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let pending = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    pending.is_some_and(|mask| mask & KILLED != 0)
 }
 
 /// Does not return when all goes well.

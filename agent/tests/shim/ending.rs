@@ -33,6 +33,27 @@ async fn exit_codes_and_signals_are_exact() {
     }
 }
 
+/// Some kernels kill who is born into a group that was killed another number of times than its parent's.
+#[tokio::test]
+async fn a_group_that_was_killed_before_takes_a_job_all_the_same() {
+    for runtime in runtimes() {
+        let job = Allocation::shell(&runtime, "cat /proc/self/cgroup; exit 4");
+        job.prepare();
+        let Some(group) = job.cgroup().unified else {
+            eprintln!("SKIPPED: no cgroup2 tree on this machine");
+            return;
+        };
+        fs::create_dir_all(&group).unwrap();
+        if fs::write(group.join("cgroup.kill"), "1").is_err() {
+            eprintln!("SKIPPED: the kernel is older than 5.14 and kills no groups");
+            return;
+        }
+        job.launch_prepared().await;
+        assert_eq!(job.exit().await.code, Some(4), "{}", job.output());
+        job.nothing_is_left().await;
+    }
+}
+
 #[tokio::test]
 async fn a_command_that_is_not_there_is_127_with_a_word_why() {
     for runtime in runtimes() {

@@ -68,7 +68,7 @@ impl Server {
             _ => {
                 self.pump_output(super::DRAIN_TURNS_MAX);
                 let said = runtime.failure().unwrap_or_else(|| start::runtime_message(&self.dir));
-                let message = if said.is_empty() { format!("{status:?}") } else { said };
+                let message = if said.is_empty() { wordless_end(status) } else { said };
                 self.fail_start(message);
                 return;
             }
@@ -356,5 +356,18 @@ impl Server {
             self.execs.remove(id);
             self.clients.send_exit(id, FrameExit { code: end.code, signal: end.signal });
         }
+    }
+}
+
+/// For a runtime that gave no reason.
+fn wordless_end(status: WaitStatus) -> String {
+    match status {
+        WaitStatus::Exited(_, code) => {
+            format!("the runtime exited with {code} without a word, and has not started the job")
+        }
+        WaitStatus::Signaled(_, signal, _) => {
+            format!("the runtime was ended by {signal} before it had started the job")
+        }
+        other => format!("the runtime has not started the job: {other:?}"),
     }
 }
