@@ -27,7 +27,7 @@ use crate::clock;
 use crate::enroll::Machine;
 use crate::gpu::{DriverState, GpuSnapshot, GpuState, Observed};
 use crate::holders::{self, Doom, Evictor, Found, Usages};
-use crate::leases::{Floors, Foreign, foreign_processes, process};
+use crate::leases::{Floors, Foreign};
 use crate::link::Outbox;
 
 /// Looks in a row at which a GPU must be dirty: a job that just ended is not dirt.
@@ -334,10 +334,7 @@ impl Inventory {
         }
         let (snapshot, node) = (Arc::clone(snapshot), Arc::clone(&self.node));
         let (uuid, attempts) = (state.info.uuid.clone(), attempts.to_vec());
-        let look = move || {
-            let baseline = &node.config.gpu.baseline_processes;
-            foreign_processes(&snapshot, &uuid, &attempts, &uids, baseline)
-        };
+        let look = move || node.observer().foreign(&snapshot, &uuid, &attempts, &uids);
         spawn_blocking(look).await.unwrap_or_default()
     }
 
@@ -354,12 +351,14 @@ impl Inventory {
 
     async fn measure(&mut self, snapshot: &GpuSnapshot) -> Vec<v1::MeasuredGpu> {
         let mut all = Vec::with_capacity(snapshot.gpus.len());
+        let observer = self.node.observer();
         for state in &snapshot.gpus {
             let t = &state.telemetry;
             let mut processes = Vec::new();
             for one in t.processes.value().map_or(&[][..], Vec::as_slice) {
                 let pid = one.pid;
-                let found = spawn_blocking(move || process(pid)).await.ok().flatten();
+                let look = observer.clone();
+                let found = spawn_blocking(move || look.process(pid)).await.ok().flatten();
                 let (user, name) = match found {
                     Some(found) => (self.name_of(found.uid).await, found.name),
                     None => (String::new(), String::new()),

@@ -9,9 +9,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fleet_agent::cgroup::Hierarchies;
+use fleet_agent::gate::containers;
 use fleet_agent::gate::kernel::{self, Gate, Pass, Site, Wish};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
@@ -52,14 +54,26 @@ impl Ground {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
         }
         let ground = Self { root: unified.join(&name), name, devices };
-        for group in ["login", "jobs/one"] {
+        for group in ["login", "jobs/one", "docker/one"] {
             fs::create_dir_all(ground.root.join(group)).unwrap();
         }
         Some(ground)
     }
 
     fn site(&self) -> Site {
-        Site::find(Some(&self.name), &format!("{}/jobs", self.name)).unwrap()
+        self.site_of("jobs")
+    }
+
+    fn site_of(&self, jobs: &str) -> Site {
+        let below = |group: &str| format!("{}/{group}", self.name);
+        Site::find(Some(&self.name), &below(jobs), &below("docker")).unwrap()
+    }
+
+    /// The group of a user's containers.
+    fn containers_of(&self, uid: u32) -> String {
+        let group = format!("docker/{}", containers::slice_of(uid));
+        fs::create_dir_all(self.root.join(&group).join("one")).unwrap();
+        format!("{group}/one")
     }
 
     /// Opens a GPU as this user and group, in this control group.
@@ -87,7 +101,10 @@ impl Ground {
 impl Drop for Ground {
     fn drop(&mut self) {
         let deadline = Instant::now() + GONE_MAX;
-        for group in ["login", "jobs/one", "jobs", ""] {
+        let slices = [ADA, EVE].map(|uid| format!("docker/{}", containers::slice_of(uid)));
+        let of_users = slices.iter().flat_map(|slice| [format!("{slice}/one"), slice.clone()]);
+        let others = ["docker/one", "docker", "login", "jobs/one", "jobs", ""].map(str::to_owned);
+        for group in of_users.chain(others) {
             let path = self.root.join(group);
             while fs::remove_dir(&path).is_err() && path.exists() && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(10));
@@ -179,9 +196,92 @@ fn jobs_pass_by_their_control_group_where_the_kernel_can_tell() {
 }
 
 #[test]
+fn containers_of_dockerd_open_what_their_user_may_though_they_are_roots() {
+    let Some(ground) = Ground::new("containers") else { return };
+    let mut gate = Gate::install(ground.site(), &wish(true, &[Pass::user(ADA, 0)])).unwrap();
+    if !gate.tells_jobs() {
+        eprintln!("SKIPPED: this kernel does not tell device programs the control group");
+        drop(kernel::remove(&ground.site()));
+        return;
+    }
+    assert_eq!(ground.opens("login", 0, 0, 0), LetThrough, "root by itself passes");
+    assert_eq!(ground.opens("docker/one", 0, 0, 0), Denied, "a container that nobody answers for");
+    assert_eq!(ground.opens("docker/one", ADA, ADA, 0), Denied);
+    let (ada, eve) = (ground.containers_of(ADA), ground.containers_of(EVE));
+    assert_eq!(ground.opens(&ada, 0, 0, 0), Denied, "until its group is known");
+    assert_eq!(gate.set_trees().unwrap(), Some(BTreeSet::from([ADA, EVE])));
+    for uid in [0, 33, EVE] {
+        assert_eq!(ground.opens(&ada, uid, uid, 0), LetThrough, "whoever it is inside");
+        assert_eq!(ground.opens(&ada, uid, uid, 1), Denied);
+        assert_eq!(ground.opens(&eve, uid, uid, 0), Denied);
+    }
+    assert_eq!(gate.denials().unwrap().get(&(EVE, 0)), Some(&3), "who is denied is the user");
+    gate.set_passes(&BTreeSet::from([Pass::user(EVE, 0)])).unwrap();
+    assert_eq!(ground.opens(&ada, 0, 0, 0), Denied, "at once, as for who is logged in");
+    assert_eq!(ground.opens(&eve, 0, 0, 0), LetThrough);
+    // What makes a node and opens nothing is refused, and no denial.
+    let before = gate.denials().unwrap();
+    let node = ground.devices.path().join("made");
+    let make = format!(
+        "echo 0 > {}/cgroup.procs && exec mknod {} c {NVIDIA} 0",
+        ground.root.join(&ada).display(),
+        node.display()
+    );
+    let made = Command::new("sh").args(["-c", &make]).output().unwrap();
+    assert!(!made.status.success() && !node.exists(), "{made:?}");
+    assert_eq!(gate.denials().unwrap(), before);
+    // A group below that of all jobs is a job's, whatever it is called.
+    assert_eq!(ground.opens("jobs/one", EVE, EVE, 1), LetThrough);
+    // Without the agent it stays as it is.
+    drop(gate);
+    assert_eq!(ground.opens(&eve, 0, 0, 0), LetThrough);
+    assert_eq!(ground.opens(&ada, 0, 0, 0), Denied);
+    assert!(kernel::remove(&ground.site()).unwrap());
+    assert_eq!(ground.opens(&ada, 0, 0, 0), LetThrough);
+}
+
+#[test]
+fn numbers_of_a_range_pass_where_their_owner_does() {
+    let Some(ground) = Ground::new("subuids") else { return };
+    let mut gate = Gate::install(ground.site(), &wish(true, &[Pass::user(ADA, 0)])).unwrap();
+    let inside = [700_000, 700_033, 765_535];
+    assert_eq!(ground.login(700_033, 0), Denied);
+    let set = |gate: &mut Gate, text: &str, people: &[u32]| {
+        let file = fleet_agent::user::SubuidFile::parse(text);
+        let found = file.resolve(|_| None, people.iter().copied());
+        gate.set_subordinates(&Arc::new(found)).unwrap();
+    };
+    let ranges = format!("{ADA}:700000:65536\n{EVE}:765536:65536\n");
+    set(&mut gate, &ranges, &[]);
+    for uid in inside {
+        assert_eq!(ground.login(uid, 0), LetThrough, "{uid}");
+        assert_eq!(ground.login(uid, 1), Denied, "{uid}");
+    }
+    for uid in [699_999, 765_536, 831_072] {
+        assert_eq!(ground.login(uid, 0), Denied, "{uid}");
+    }
+    let denied = gate.denials().unwrap();
+    assert_eq!((denied.get(&(ADA, 1)), denied.get(&(EVE, 0))), (Some(&3), Some(&1)));
+    assert_eq!(denied.get(&(700_033, 0)), Some(&1), "before anybody knew whose it is");
+    // The owner's time is over, and then the range itself is gone.
+    gate.set_passes(&BTreeSet::from([Pass::user(700_000, 1)])).unwrap();
+    assert_eq!(ground.login(700_033, 0), Denied);
+    assert_eq!(ground.login(700_000, 1), LetThrough, "a person with such a number passes as such");
+    gate.set_passes(&BTreeSet::from([Pass::user(ADA, 0)])).unwrap();
+    // Somebody's own number lies in the range.
+    set(&mut gate, &ranges, &[700_033]);
+    assert_eq!(ground.login(700_033, 0), Denied);
+    assert_eq!(ground.login(700_034, 0), LetThrough);
+    assert_eq!(gate.denials().unwrap().get(&(700_033, 0)), Some(&2), "as themselves");
+    set(&mut gate, "", &[]);
+    assert_eq!(ground.login(700_034, 0), Denied);
+    assert!(kernel::remove(&ground.site()).unwrap());
+}
+
+#[test]
 fn without_a_cgroup_nothing_is_there_and_nothing_to_remove() {
     let Some(ground) = Ground::new("none") else { return };
-    let site = Site::find(Some(&format!("{}-not-there", ground.name)), "jobs").unwrap();
+    let site = Site::find(Some(&format!("{}-not-there", ground.name)), "jobs", "docker").unwrap();
     assert_eq!(kernel::show(&site).unwrap(), None);
     assert!(!kernel::remove(&site).unwrap());
 }

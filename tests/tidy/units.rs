@@ -28,7 +28,7 @@ const MUST_SAY: &[(&str, &str, &str)] = &[
     ),
     (
         "systemd/fleet-gate.service",
-        "Before=fleet-agent.service systemd-user-sessions.service ssh.service sshd.service ssh.socket cron.service atd.service",
+        "Before=fleet-agent.service systemd-user-sessions.service ssh.service sshd.service ssh.socket cron.service atd.service docker.service",
         "whoever starts a program before the gate is there keeps the GPU that it opened",
     ),
     (

@@ -5,7 +5,7 @@ use fleet_tests::steps::Steps;
 
 use crate::image::Debian;
 use crate::site::Site;
-use crate::{people, power, smoke};
+use crate::{containers, people, power, smoke};
 
 /// One story on machines of its own.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +36,12 @@ pub(crate) const CASES: &[Case] = &[
         about: "three machines: observe, import, enforce; a terminal that gains and loses its GPU; who tries to get around it",
         debian: Debian::BOOKWORM,
         run: people::run,
+    },
+    Case {
+        name: "containers",
+        about: "dockerd's and Podman's: held to reservations as who asked for them is",
+        debian: Debian::BOOKWORM_CONTAINERS,
+        run: containers::run,
     },
     Case {
         name: "power",

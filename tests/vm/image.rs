@@ -20,6 +20,11 @@ use crate::tools;
 const FORM: u32 = 1;
 const PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,libpam-systemd,iproute2,openssh-server,openssh-client,crun,tmux,cron,\
     linux-image-cloud-amd64,procps,kmod,ca-certificates,adduser,libnss-extrausers";
+/// What a machine with containers has besides; those of dockerd are put together from busybox.
+const CONTAINERS: &str = "docker.io,podman,uidmap,busybox-static";
+/// No container of the tests needs a network, and this kernel may have none for them.
+const DOCKERD: &str = "[Service]\nExecStart=\nExecStart=/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock \
+    --iptables=false --bridge=none\n";
 /// Length of the disk's file; what is not written takes no room.
 const DISK: &str = "4G";
 const STEP_LIMIT: Duration = Duration::from_secs(300);
@@ -32,12 +37,22 @@ pub(crate) struct Debian {
     pub(crate) suite: &'static str,
     /// v1 controllers beside a bare cgroup2 tree, as old machines have it.
     pub(crate) hybrid: bool,
+    /// With dockerd and Podman.
+    pub(crate) containers: bool,
 }
 
 impl Debian {
-    pub(crate) const BOOKWORM: Self = Self { suite: "bookworm", hybrid: false };
-    pub(crate) const BOOKWORM_HYBRID: Self = Self { suite: "bookworm", hybrid: true };
-    pub(crate) const TRIXIE: Self = Self { suite: "trixie", hybrid: false };
+    pub(crate) const BOOKWORM: Self = Self { suite: "bookworm", hybrid: false, containers: false };
+    pub(crate) const BOOKWORM_HYBRID: Self = Self { hybrid: true, ..Self::BOOKWORM };
+    pub(crate) const BOOKWORM_CONTAINERS: Self = Self { containers: true, ..Self::BOOKWORM };
+    pub(crate) const TRIXIE: Self = Self { suite: "trixie", ..Self::BOOKWORM };
+
+    fn packages(&self) -> String {
+        match self.containers {
+            true => format!("{PACKAGES},{CONTAINERS}"),
+            false => PACKAGES.to_owned(),
+        }
+    }
 }
 
 /// A disk and what boots it.
@@ -50,9 +65,11 @@ pub(crate) struct Image {
 
 impl Image {
     /// Takes the one in `cache`, or makes it.
-    pub(crate) fn ready(cache: &Path, suite: &str) -> Result<Self> {
-        let parts: Vec<String> = files().into_iter().map(|(a, b)| format!("{a}\n{b}")).collect();
-        let all = format!("{FORM} {suite} {PACKAGES} {DISK} {}", parts.join("\n"));
+    pub(crate) fn ready(cache: &Path, debian: Debian) -> Result<Self> {
+        let (suite, packages) = (debian.suite, debian.packages());
+        let parts: Vec<String> =
+            files(debian).into_iter().map(|(a, b)| format!("{a}\n{b}")).collect();
+        let all = format!("{FORM} {suite} {packages} {DISK} {}", parts.join("\n"));
         let key = hex::encode(Sha256::digest(all));
         let folder = cache.join(format!("{suite}-{}", &key[..12]));
         if !folder.is_dir() {
@@ -62,7 +79,7 @@ impl Image {
                 fs::remove_dir_all(&new).with_context(|| format!("remove {}", new.display()))?;
             }
             fs::create_dir_all(&new)?;
-            make(&new, suite)?;
+            make(&new, debian)?;
             fs::rename(&new, &folder).with_context(|| format!("rename {}", new.display()))?;
         }
         let [disk, kernel, initrd] =
@@ -71,11 +88,11 @@ impl Image {
     }
 }
 
-fn make(folder: &Path, suite: &str) -> Result<()> {
+fn make(folder: &Path, debian: Debian) -> Result<()> {
     let root = folder.join("root");
-    let options = ["--variant=minbase".to_owned(), format!("--include={PACKAGES}")];
-    tools::fetch(&options, suite, &root)?;
-    for (path, text) in files() {
+    let options = ["--variant=minbase".to_owned(), format!("--include={}", debian.packages())];
+    tools::fetch(&options, debian.suite, &root)?;
+    for (path, text) in files(debian) {
         let path = root.join(path);
         fs::create_dir_all(path.parent().context("a file lies in a folder")?)?;
         fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
@@ -138,7 +155,7 @@ pub(crate) fn hardware_address(network: u8, number: u8) -> String {
 }
 
 /// All files of ours in the image.
-fn files() -> Vec<(String, String)> {
+fn files(debian: Debian) -> Vec<(String, String)> {
     let mut hosts = "127.0.0.1 localhost\n".to_owned();
     let mut gpus = "c /dev/nvidiactl 0666 root root - 195:255\n".to_owned();
     for gpu in 0..GPUS {
@@ -177,5 +194,8 @@ fn files() -> Vec<(String, String)> {
         ]
         .map(|(path, text)| (path.to_owned(), text.to_owned())),
     );
+    if debian.containers {
+        files.push(("etc/systemd/system/docker.service.d/vm.conf".to_owned(), DOCKERD.to_owned()));
+    }
     files
 }

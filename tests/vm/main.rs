@@ -13,6 +13,7 @@
 )]
 
 mod cases;
+mod containers;
 mod debs;
 mod hub;
 mod image;

@@ -60,7 +60,7 @@ impl Site {
         fs::create_dir_all(&cache)?;
         let lock = fs::File::create(cache.join("lock"))?;
         let held = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
-        let things = (Tools::ready(&cache)?, Image::ready(&cache, debian.suite)?);
+        let things = (Tools::ready(&cache)?, Image::ready(&cache, debian)?);
         drop(held);
         Ok(things)
     }

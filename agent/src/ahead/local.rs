@@ -24,9 +24,12 @@ use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
 use super::book::{Book, Held, Refused, Stage};
-use crate::allocations::Node;
+use crate::allocations::{Node, chain};
 use crate::clock;
+use crate::gate::containers;
 use crate::inventory::View;
+use crate::runtime::CONTROL_NODES;
+use crate::unit::LaunchError;
 use crate::vouch::VouchService;
 
 /// Everybody on this machine may ask; the kernel says who it is.
@@ -191,6 +194,16 @@ impl Local for LocalService {
         }
     }
 
+    async fn open_containers(
+        &self,
+        request: Request<v1::OpenContainersRequest>,
+    ) -> Result<Response<v1::ContainersHere>, Status> {
+        match PeerIdentity::of(&request)? {
+            PeerIdentity::Local { uid, .. } => Ok(Response::new(self.containers_of(uid).await?)),
+            _ => Err(Status::permission_denied("only users of this node hold anything here")),
+        }
+    }
+
     async fn grant_gpus(
         &self,
         request: Request<v1::GrantGpusRequest>,
@@ -283,6 +296,46 @@ impl LocalService {
         let enforced = self.0.node.gate.state().borrow().enforced.clone();
         let enforced = enforced.map_or(String::new(), |enforced| enforced.mode.word().to_owned());
         v1::HeldHere { node: self.0.node.name.to_string(), enforced, gpus }
+    }
+
+    /// The group is there, and known to the kernel, when this returns.
+    async fn containers_of(&self, uid: u32) -> Result<v1::ContainersHere, Status> {
+        let node = &self.0.node;
+        let held = self.held_by(uid).await;
+        if held.gpus.is_empty() {
+            let exempt = node.gate.state().borrow().exempt.clone().unwrap_or_default();
+            if uid == 0 || exempt.uids.contains(&uid) {
+                let problem = "you are held to nothing here: `docker run --cgroup-parent=system.slice` reaches every GPU";
+                return Err(Status::failed_precondition(problem));
+            }
+            return Err(Status::not_found(format!("you hold no GPU on {} now", held.node)));
+        }
+        if node.config.enforce.cgroup.is_some() {
+            let problem = "this node holds people only below `enforce.cgroup`, and containers of dockerd are elsewhere";
+            return Err(Status::failed_precondition(problem));
+        }
+        let slice = containers::slice_of(uid);
+        node.launcher.open_slice(&slice).await.map_err(|error| match error {
+            LaunchError::NoSlices => Status::failed_precondition(error.to_string()),
+            other => Status::unavailable(chain(&other)),
+        })?;
+        if !node.gate.knows_containers(uid).await {
+            let problem = format!("{slice} is not known to the kernel yet; try again");
+            return Err(Status::unavailable(problem));
+        }
+        let snapshot = node.gpus.latest();
+        let minor = |gpu: &v1::HeldGpu| {
+            let uuid = GpuUuid::parse(&gpu.uuid).ok()?;
+            Some(snapshot.gpu(&uuid)?.info.minor)
+        };
+        let minors = held.gpus.iter().filter_map(minor);
+        let names = minors.map(|minor| format!("nvidia{minor}"));
+        let names = names.chain(CONTROL_NODES.map(str::to_owned));
+        let paths = names.map(|name| node.config.gpu.device_dir.join(name));
+        let there = paths.filter(|path| path.exists());
+        let device_nodes = there.map(|path| path.display().to_string()).collect();
+        let gpus = held.gpus.into_iter().map(|gpu| gpu.uuid).collect();
+        Ok(v1::ContainersHere { cgroup_parent: slice, gpus, device_nodes })
     }
 
     async fn window(&self, id: &ReservationId) -> Result<v1::LocalWindow, Status> {

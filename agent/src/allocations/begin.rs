@@ -21,7 +21,6 @@ use super::record::{AllocationDir, Record};
 use crate::checkpoint::{self, ResumeCheck};
 use crate::filter::NvidiaMajors;
 use crate::image::{self, ImageError, ImageRef};
-use crate::leases::foreign_processes;
 use crate::reconcile::{Claim, ClaimError};
 use crate::runtime::{Gpu, Image, PrepareError, prepare};
 use crate::user::op::Op;
@@ -133,8 +132,7 @@ impl Begin {
         let look = move || {
             let gpus = order::gpus(&record, &snapshot, &node.config.gpu.device_dir)?;
             for uuid in &record.order.gpus {
-                let baseline = &node.config.gpu.baseline_processes;
-                let foreign = foreign_processes(&snapshot, uuid, &[], allowed.as_slice(), baseline);
+                let foreign = node.observer().foreign(&snapshot, uuid, &[], allowed.as_slice());
                 if let Some(one) = foreign.first() {
                     return Err(format!("{uuid} is in use by somebody else: {one}"));
                 }

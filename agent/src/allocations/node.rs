@@ -1,7 +1,7 @@
 //! What every attempt of this node needs: made once by `server`, shared by all attempts' tasks.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fleet_core::name::NodeName;
 use tokio::sync::Semaphore;
@@ -12,6 +12,7 @@ use crate::gate;
 use crate::gpu;
 use crate::holders::{self, Spared};
 use crate::image::ImageStore;
+use crate::leases::Observer;
 use crate::reconcile::Epochs;
 use crate::runtime::{DiscoverError, Runtime, discover};
 use crate::shutdown;
@@ -42,6 +43,7 @@ pub struct Node {
     pub shutdown: shutdown::Handle,
     pub epochs: Epochs,
     pub starts: Semaphore,
+    baseline: Arc<[String]>,
     runtime: Mutex<Option<Runtime>>,
 }
 
@@ -80,6 +82,7 @@ impl Node {
         } = parts;
         Self {
             name,
+            baseline: config.gpu.baseline_processes.as_slice().into(),
             config,
             boot_id,
             shim,
@@ -105,6 +108,12 @@ impl Node {
         // Root in any case.
         let below = if self.config.allow_system_users { 1 } else { self.config.min_uid.max(1) };
         Some(Spared { below, uids: exempt.uids, gids: exempt.gids })
+    }
+
+    /// Who looks at the processes here, with what is known of them now.
+    pub fn observer(&self) -> Observer {
+        let subordinates = Arc::clone(&self.gate.state().borrow().subordinates);
+        Observer { baseline: Arc::clone(&self.baseline), subordinates }
     }
 
     /// The OCI runtime. Looked for until there is one: a node without can still be observed. Blocks

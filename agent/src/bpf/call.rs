@@ -1,4 +1,4 @@
-//! bpf(2) itself: device programs (load, attach, replace, detach, query) and hash maps. The only file with `unsafe`
+//! bpf(2) itself: device programs (load, attach, replace, detach, query) and maps. The only file with `unsafe`
 //! here; called by [`crate::filter`] and [`crate::gate`] only.
 //!
 //! Numbers and layouts are those of `include/uapi/linux/bpf.h`. The attribute union is passed as a
@@ -36,7 +36,15 @@ const ATTACH_CGROUP_DEVICE: u32 = 6;
 const FLAG_ALLOW_MULTI: u32 = 1 << 1;
 const FLAG_REPLACE: u32 = 1 << 2;
 
-const MAP_TYPE_HASH: u32 = 1;
+/// What a map finds a key by: the numbers of `enum bpf_map_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum MapKind {
+    Hash = 1,
+    /// By the longest prefix: a key begins with its length in bits, of 32. Since Linux 4.11.
+    LongestPrefix = 11,
+}
+
 /// Entries take memory when they are made, not before.
 const MAP_NO_PREALLOC: u32 = 1;
 
@@ -271,8 +279,9 @@ pub(crate) fn query(cgroup: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     Ok(ids[..count].to_vec())
 }
 
-/// Makes a hash map for at most so many entries.
+/// Makes a map for at most so many entries.
 pub(crate) fn map_create(
+    kind: MapKind,
     name: &str,
     key_bytes: u32,
     value_bytes: u32,
@@ -280,7 +289,7 @@ pub(crate) fn map_create(
 ) -> io::Result<OwnedFd> {
     let make = || {
         let mut attributes = Attributes::default();
-        attributes.set_u32(0, MAP_TYPE_HASH);
+        attributes.set_u32(0, kind as u32);
         attributes.set_u32(4, key_bytes);
         attributes.set_u32(8, value_bytes);
         attributes.set_u32(12, entries_max);
@@ -316,7 +325,7 @@ fn check_sizes(map: BorrowedFd<'_>, key_bytes: usize, value_bytes: usize) -> io:
     }
 }
 
-/// A hash map whose sizes were compared with the kernel's.
+/// A map whose sizes were compared with the kernel's.
 #[derive(Debug)]
 pub(crate) struct Map<const K: usize> {
     fd: OwnedFd,

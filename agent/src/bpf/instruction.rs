@@ -17,6 +17,7 @@ pub struct Instruction {
 
 pub(crate) const LOAD_WORD: u8 = 0x61; // BPF_LDX | BPF_MEM | BPF_W
 pub(crate) const LOAD_IMMEDIATE_64: u8 = 0x18; // BPF_LD | BPF_IMM | BPF_DW, two instructions long
+pub(crate) const LOAD_DOUBLE: u8 = 0x79; // BPF_LDX | BPF_MEM | BPF_DW
 pub(crate) const STORE_WORD: u8 = 0x63; // BPF_STX | BPF_MEM | BPF_W
 pub(crate) const STORE_DOUBLE: u8 = 0x7b; // BPF_STX | BPF_MEM | BPF_DW
 pub(crate) const STORE_WORD_IMMEDIATE: u8 = 0x62; // BPF_ST | BPF_MEM | BPF_W
@@ -28,6 +29,7 @@ pub(crate) const MOVE_REGISTER_32: u8 = 0xbc; // BPF_ALU | BPF_MOV | BPF_X: the 
 pub(crate) const ADD_IMMEDIATE: u8 = 0x07; // BPF_ALU64 | BPF_ADD | BPF_K
 pub(crate) const AND_IMMEDIATE: u8 = 0x57; // BPF_ALU64 | BPF_AND | BPF_K
 pub(crate) const SHIFT_RIGHT: u8 = 0x77; // BPF_ALU64 | BPF_RSH | BPF_K
+pub(crate) const TO_BIG_ENDIAN: u8 = 0xdc; // BPF_ALU | BPF_END | BPF_TO_BE; the immediate is how many bits
 pub(crate) const JUMP: u8 = 0x05; // BPF_JMP | BPF_JA
 pub(crate) const JUMP_EQUAL: u8 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
 pub(crate) const JUMP_NOT_EQUAL: u8 = 0x55; // BPF_JMP | BPF_JNE | BPF_K

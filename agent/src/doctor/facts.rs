@@ -35,13 +35,14 @@ use crate::config::Config;
 use crate::enroll::identity_folder;
 use crate::enroll::store::{IdentityFolder, IdentityRecord};
 use crate::gate::kernel;
-use crate::leases::by_descriptors;
+use crate::leases::Observer;
 use crate::runtime::gpus::Host;
 use crate::runtime::{Places, discover};
 use crate::server;
 use crate::shim::order::RuntimeKind;
 use crate::unit::logind::Logind;
 use crate::unit::systemd_is_running;
+use crate::user::{SUBUID_FILE, SubuidFile};
 
 /// How long the agent may take: it reads its own memory.
 const AGENT_LIMIT: Duration = Duration::from_secs(5);
@@ -55,6 +56,7 @@ const NVIDIA_VENDOR: &str = "0x10de";
 /// Display controllers, as the bus calls them.
 const DISPLAY_CLASS: &str = "0x03";
 const DOCKER_SOCKET: &str = "/run/docker.sock";
+const DOCKER_SETTINGS: &str = "/etc/docker/daemon.json";
 const NOT_ROOT: &str = "only root can see that";
 
 /// Looks at everything.
@@ -342,19 +344,30 @@ fn policy(name: &str, text: &str) -> Option<RuntimePackage> {
 fn docker() -> Look<Docker> {
     let Ok(socket) = fs::metadata(DOCKER_SOCKET) else { return Ok(Docker::default()) };
     let open = socket.permissions().mode() & 0o002 != 0;
+    let parent = cgroup_parent(&fs::read(DOCKER_SETTINGS).unwrap_or_default());
+    let format = "{{.CgroupDriver}} {{.CgroupVersion}}";
+    let driver = ask("docker", &["info", "--format", format], ASK_LIMIT).good();
+    let driver = driver.map(|driver| driver.trim().to_owned());
+    let found = Docker { socket: true, open, members: Vec::new(), parent, driver };
     let gid = socket.gid();
     if gid == 0 {
-        return Ok(Docker { socket: true, open, members: Vec::new() });
+        return Ok(found);
     }
     match ask("getent", &["group", &gid.to_string()], ASK_LIMIT) {
         Answer::Said { text, .. } => {
             let members = text.trim().rsplit(':').next().unwrap_or_default().split(',');
             let members = members.filter(|name| !name.is_empty()).map(str::to_owned).collect();
-            Ok(Docker { socket: true, open, members })
+            Ok(Docker { members, ..found })
         }
         Answer::Missing => Err("there is no getent program".to_owned()),
         Answer::Silent(why) => Err(why),
     }
+}
+
+/// Where dockerd puts containers unless it is told otherwise, by its settings file.
+fn cgroup_parent(settings: &[u8]) -> Option<String> {
+    let settings: serde_json::Value = serde_json::from_slice(settings).ok()?;
+    settings.get("cgroup-parent")?.as_str().map(str::to_owned)
 }
 
 fn packages() -> Look<Option<Packages>> {
@@ -401,24 +414,22 @@ fn packages_in(installed: &str, settings: &str) -> Packages {
     found
 }
 
-/// Who has a GPU open, and neither a name nor an owner of subordinate uids is known for.
+/// Who has a GPU open, and no name is known for, nor for the owner of their subordinate number.
 fn holders(device_dir: &Path, baseline: &[String]) -> Vec<Holder> {
     let names = fs::read_dir(device_dir).into_iter().flatten().flatten();
     let minor = |entry: fs::DirEntry| -> Option<u32> {
         entry.file_name().to_str()?.strip_prefix("nvidia")?.parse().ok()
     };
     let minors: Vec<u32> = names.filter_map(minor).collect();
-    let held = by_descriptors(&minors, device_dir, baseline);
-    let subuids = fs::read_to_string("/etc/subuid").unwrap_or_default();
+    let observer = Observer { baseline: baseline.into(), ..Observer::default() };
+    let held = observer.by_descriptors(&minors, device_dir);
+    let subuids = SubuidFile::parse(&fs::read_to_string(SUBUID_FILE).unwrap_or_default());
     let uids: BTreeSet<u32> = held.iter().map(|(_, process)| process.real_uid).collect();
-    let lost: BTreeSet<u32> = uids
-        .into_iter()
-        .filter(|uid| !is_subordinate(*uid, &subuids))
-        .filter(|uid| {
-            let asked = ask("getent", &["passwd", &uid.to_string()], ASK_LIMIT);
-            matches!(asked, Answer::Said { ok: false, .. })
-        })
-        .collect();
+    let is_lost = |uid: &u32| {
+        let who = subuids.owner(*uid).map_or_else(|| uid.to_string(), str::to_owned);
+        matches!(ask("getent", &["passwd", &who], ASK_LIMIT), Answer::Said { ok: false, .. })
+    };
+    let lost: BTreeSet<u32> = uids.into_iter().filter(is_lost).collect();
     held.into_iter()
         .filter(|(_, process)| lost.contains(&process.real_uid))
         .map(|(gpu, process)| Holder {
@@ -427,15 +438,6 @@ fn holders(device_dir: &Path, baseline: &[String]) -> Vec<Holder> {
             process: format!("{} (pid {})", process.name, process.pid),
         })
         .collect()
-}
-
-/// subuid(5): `NAME:FIRST:COUNT`.
-fn is_subordinate(uid: u32, subuids: &str) -> bool {
-    subuids.lines().any(|line| {
-        let mut fields = line.split(':').skip(1).map(|field| field.parse::<u32>().ok());
-        let (first, count) = (fields.next().flatten(), fields.next().flatten());
-        first.zip(count).is_some_and(|(first, count)| uid >= first && uid - first < count)
-    })
 }
 
 /// The state folder, and those below it that an admin put elsewhere.
@@ -499,10 +501,12 @@ mod tests {
     }
 
     #[test]
-    fn subordinate_uids_have_an_owner() {
-        let table = "ada:100000:65536\n# no\nbob:x:1\n";
-        assert!(is_subordinate(100_000, table) && is_subordinate(165_535, table));
-        assert!(!is_subordinate(165_536, table) && !is_subordinate(1, table));
+    fn where_dockerd_puts_containers_stands_in_its_settings() {
+        let of = |text: &str| cgroup_parent(text.as_bytes());
+        assert_eq!(of(r#"{"cgroup-parent": "a.slice"}"#).as_deref(), Some("a.slice"));
+        for nothing in ["", "{}", "{", r#"{"cgroup-parent": 3}"#, "[]"] {
+            assert_eq!(of(nothing), None, "{nothing}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use fleet_daemon::doctor::{Check, Finding, Look, named};
 use super::PART;
 use super::packages::{self, Packages, RuntimePackage};
 use crate::cgroup::Mode;
+use crate::gate::containers::PARENT;
 
 /// Without these controllers jobs cannot be limited.
 const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];
@@ -122,6 +123,10 @@ pub(super) struct Docker {
     /// Everybody may write to it.
     pub(super) open: bool,
     pub(super) members: Vec<String>,
+    /// The control group of containers for which none is named.
+    pub(super) parent: Option<String>,
+    /// How it makes control groups, and their version; none where it does not say.
+    pub(super) driver: Option<String>,
 }
 
 /// How long a planned shutdown waits for checkpoints, in seconds.
@@ -148,6 +153,9 @@ pub(super) struct Holder {
     pub(super) gpu: u32,
 }
 
+/// How dockerd has to make control groups for a slice to be one.
+const DOCKER_DRIVER: &str = "systemd 2";
+
 fn check(name: &'static str) -> Check {
     Check { part: PART, name }
 }
@@ -168,7 +176,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     found.extend(cgroups(&facts.cgroups));
     found.push(bpf(&facts.bpf, &facts.cgroups));
     found.extend(runtime(&facts.runtime, &facts.shim));
-    found.push(docker(&facts.docker));
+    found.extend(docker(&facts.docker));
     found.push(packages::upgrades(check("packages"), &facts.packages));
     found.extend(owners(&facts.owners, &facts.agent));
     found.push(holders(&facts.holders));
@@ -402,28 +410,48 @@ fn runtime(runtime: &Look<Result<Runtime, String>>, shim: &Result<(), String>) -
     found
 }
 
-fn docker(docker: &Look<Docker>) -> Finding {
+fn docker(docker: &Look<Docker>) -> Vec<Finding> {
     let check = check("docker");
     let action = "`gpasswd -d USER docker` for all but admins; `fleet run --image` and rootless Podman need no such group";
-    match docker {
-        Err(why) => check.unseen(why),
-        Ok(Docker { socket: false, .. }) => check.ok("dockerd does not run here"),
-        Ok(Docker { open: true, .. }) => check.problem(
+    let docker = match docker {
+        Err(why) => return vec![check.unseen(why)],
+        Ok(Docker { socket: false, .. }) => return vec![check.ok("dockerd does not run here")],
+        Ok(docker) => docker,
+    };
+    let who = match docker {
+        Docker { open: true, .. } => check.problem(
             "docker_open",
             "everybody may write to dockerd's socket: all can get any GPU, and root",
             "`chmod 660` on /run/docker.sock, and look who opened it",
         ),
-        Ok(Docker { members, .. }) if members.is_empty() => {
+        Docker { members, .. } if members.is_empty() => {
             check.ok("nobody but root may speak with dockerd")
         }
-        Ok(Docker { members, .. }) => {
+        Docker { members, .. } => {
             let what = format!(
                 "by group docker these can get any GPU, reserved or not, and root: {}",
                 named(members)
             );
             check.warning("docker_group", what, action)
         }
+    };
+    let named = docker.parent.as_deref() == Some(PARENT);
+    match &docker.driver {
+        Some(driver) if named && driver != DOCKER_DRIVER => {
+            let what = format!(
+                "dockerd makes control groups by `{driver}`: its containers are in none that people are held by, and may open any GPU"
+            );
+            let action = "leave `native.cgroupdriver` out of /etc/docker/daemon.json, on a machine with cgroup v2 alone";
+            return vec![who, check.warning("docker_unconfined", what, action)];
+        }
+        Some(_) | None if named => return vec![who],
+        Some(_) | None => {}
     }
+    let what = "containers of dockerd may open any GPU, reserved or not: they are root's, whoever asked for them";
+    let action = format!(
+        "`\"cgroup-parent\": \"{PARENT}\"` in /etc/docker/daemon.json, then `systemctl restart docker`; people use `fleet docker run`"
+    );
+    vec![who, check.warning("docker_unconfined", what, action)]
 }
 
 fn owners(owners: &[(String, Known)], agent: &Agent) -> Vec<Finding> {

@@ -235,7 +235,8 @@ fn runtime_and_shim() {
 fn who_speaks_with_dockerd_is_named() {
     let of = |open, members: &[&str]| {
         let members = members.iter().map(|name| (*name).to_owned()).collect();
-        Ok(Docker { socket: true, open, members })
+        let parent = Some(PARENT.to_owned());
+        Ok(Docker { socket: true, open, members, parent, driver: Some(DOCKER_DRIVER.to_owned()) })
     };
     warning("docker_group", "root: ada, bob", |f| f.docker = of(false, &["ada", "bob"]));
     warning("docker_group", "e and 1 more", |f| {
@@ -245,6 +246,17 @@ fn who_speaks_with_dockerd_is_named() {
     assert_eq!(bad(|f| f.docker = of(false, &[])), []);
     let idle = Docker { members: vec!["ada".to_owned()], ..Docker::default() };
     assert_eq!(bad(|f| f.docker = Ok(idle)), [], "a group alone does nothing");
+}
+
+#[test]
+fn containers_that_nobody_is_held_to_are_told() {
+    for parent in [None, Some("system.slice".to_owned())] {
+        let docker = Docker { socket: true, parent, ..Docker::default() };
+        warning("docker_unconfined", "any GPU", |f| f.docker = Ok(docker));
+    }
+    let (parent, driver) = (Some(PARENT.to_owned()), Some("cgroupfs 2".to_owned()));
+    let docker = Docker { socket: true, parent, driver, ..Docker::default() };
+    warning("docker_unconfined", "cgroupfs 2", |f| f.docker = Ok(docker));
 }
 
 #[test]

@@ -4,20 +4,24 @@
 //! machine.
 
 use std::io::Write as _;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use fleet_core::window::Enforcement;
 use nix::unistd::{Gid, Group, Uid, User};
 
+use super::containers::{self, NOBODY};
 use super::kernel::{self, Gate, Pass, Site, Wish};
 use super::program::{EVERY_GPU, EVERY_GPU_FOR_GROUP};
 use super::rules::Rules;
 use super::task::cards_major;
+use crate::allocations::chain;
 use crate::clock;
 use crate::config::Config;
 
 fn site(config: &Config) -> anyhow::Result<Site> {
-    Ok(Site::find(config.enforce.cgroup.as_deref(), &config.cgroup_parent)?)
+    let below = config.enforce.cgroup.as_deref();
+    Ok(Site::find(below, &config.cgroup_parent, containers::PARENT)?)
 }
 
 /// Puts what was last in force in force again. The gate stays when this process ends.
@@ -29,7 +33,10 @@ pub fn load(config: &Config) -> anyhow::Result<()> {
     }
     let passes = rules.passes(Some(clock::now()));
     let wish = Wish { deny: rules.wanted == Enforcement::On, cards: cards_major(), passes };
-    let gate = Gate::install(site(config)?, &wish).context("nobody is kept out of the GPUs")?;
+    let mut gate = Gate::install(site(config)?, &wish).context("nobody is kept out of the GPUs")?;
+    if let Err(error) = gate.set_subordinates(&Arc::new(rules.subordinates)) {
+        tracing::warn!(error = chain(&error), "the kernel does not take subordinate numbers");
+    }
     let (mode, entries) = (rules.wanted.word(), wish.passes.len());
     tracing::info!(mode, entries, tells_jobs = gate.tells_jobs(), "the gate is in force");
     Ok(())
@@ -64,6 +71,9 @@ fn who_passes(pass: &Pass) -> String {
 
 /// The kernel knows numbers only, people names.
 fn person(uid: u32) -> String {
+    if uid == NOBODY {
+        return "containers of dockerd".to_owned();
+    }
     match User::from_uid(Uid::from_raw(uid)) {
         Ok(Some(user)) => format!("{} (uid {uid})", user.name),
         Ok(None) | Err(_) => format!("uid {uid}"),

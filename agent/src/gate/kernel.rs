@@ -11,26 +11,33 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::program::{EVERY_GPU, EVERY_GPU_FOR_GROUP, Shape, assemble};
+use super::containers::{self, NOBODY};
+use super::program::{EVERY_GPU, EVERY_GPU_FOR_GROUP, JOBS, Shape, assemble, stands_for};
 use crate::bpf::call as bpf;
-use crate::bpf::call::Map;
+use crate::bpf::call::{Map, MapKind};
 use crate::cgroup::{CgroupError, Hierarchies};
 use crate::filter::NVIDIA_MAJOR_USUAL;
 use crate::unit::group_path;
+use crate::user::Subordinates;
+use crate::user::subordinate::Prefix;
 
 /// Seen in `bpftool prog`; the mode is in the name for those who look there.
 const PROGRAM_ON: &str = "fleet_gate_on";
 const PROGRAM_WARN: &str = "fleet_gate_warn";
 const MAP_PASSES: &str = "fleet_passes";
 const MAP_DENIALS: &str = "fleet_denials";
-const MAP_TREES: &str = "fleet_trees";
+const MAP_TREES: &str = "fleet_groups";
+const MAP_SUBORDINATES: &str = "fleet_subuids";
 
 /// Most who may pass: users times GPUs.
 pub const PASSES_MAX: u32 = 65_536;
 /// Most pairs of user and GPU whose denials are counted.
 const DENIALS_MAX: u32 = 16_384;
-const TREES_MAX: u32 = 16;
+const TREES_MAX: u32 = 16_384;
+/// Most prefixes of subordinate numbers.
+pub const SUBORDINATES_MAX: u32 = 65_536;
 
 /// A user, and a GPU by its minor number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,6 +105,8 @@ pub enum GateError {
     Bpf { action: &'static str, source: io::Error },
     #[error("{count} entries, at most {PASSES_MAX}")]
     TooMany { count: usize },
+    #[error("{count} prefixes of subordinate numbers, at most {SUBORDINATES_MAX}")]
+    TooManySubordinates { count: usize },
 }
 
 fn bpf_error(action: &'static str) -> impl FnOnce(io::Error) -> GateError {
@@ -110,19 +119,43 @@ pub struct Site {
     cgroup: PathBuf,
     /// The group of all jobs; none where the gate is not above it.
     jobs: Option<PathBuf>,
+    /// The group of dockerd's containers; the same.
+    containers: Option<PathBuf>,
     /// The tree's own root is there; another group is made.
     is_root: bool,
 }
 
 impl Site {
-    /// The root of the cgroup2 tree, or `below` it. `jobs` is the name of the group of all jobs.
-    pub fn find(below: Option<&str>, jobs: &str) -> Result<Self, GateError> {
+    /// The root of the cgroup2 tree, or `below` it. `jobs` is the name of the group of all jobs, `containers` that of
+    /// dockerd's containers.
+    pub fn find(below: Option<&str>, jobs: &str, containers: &str) -> Result<Self, GateError> {
         let hierarchies = Hierarchies::detect()?;
         let root = hierarchies.unified().ok_or(GateError::NoCgroup2)?;
         let cgroup = below.map_or_else(|| root.to_owned(), |below| root.join(below));
-        let jobs = root.join(group_path(jobs));
-        let above = jobs.starts_with(&cgroup) && jobs != cgroup;
-        Ok(Self { jobs: above.then_some(jobs), is_root: below.is_none(), cgroup })
+        let beneath = |group: PathBuf| {
+            let group = root.join(group);
+            (group.starts_with(&cgroup) && group != cgroup).then_some(group)
+        };
+        let (jobs, containers) = (beneath(group_path(jobs)), beneath(PathBuf::from(containers)));
+        Ok(Self { jobs, containers, is_root: below.is_none(), cgroup })
+    }
+
+    /// The groups that say for whom their processes run, by their ids, as the program reads it; and the users who have
+    /// one for their containers.
+    fn groups(&self) -> (BTreeMap<[u8; 8], u64>, BTreeSet<u32>) {
+        let (mut groups, mut users) = (BTreeMap::new(), BTreeSet::new());
+        // One that is not there says nothing.
+        let id = |path: &Path| Some(std::fs::metadata(path).ok()?.ino().to_ne_bytes());
+        groups.extend(self.jobs.as_deref().and_then(id).map(|id| (id, JOBS)));
+        let Some(parent) = &self.containers else { return (groups, users) };
+        groups.extend(id(parent).map(|id| (id, stands_for(NOBODY))));
+        for uid in containers::users_below(parent) {
+            if let Some(id) = id(&parent.join(containers::slice_of(uid))) {
+                groups.insert(id, stands_for(uid));
+                users.insert(uid);
+            }
+        }
+        (groups, users)
     }
 
     #[must_use]
@@ -149,34 +182,42 @@ struct Maps {
     passes: Map<8>,
     denials: Map<8>,
     trees: Map<8>,
+    subordinates: Map<8>,
+}
+
+fn new_map(kind: MapKind, name: &str, most: u32) -> Result<Map<8>, GateError> {
+    bpf::map_create(kind, name, 8, 8, most).and_then(Map::new).map_err(bpf_error("make a map"))
 }
 
 impl Maps {
-    fn new() -> Result<Self, GateError> {
-        let make = |name, most| {
-            bpf::map_create(name, 8, 8, most).and_then(Map::new).map_err(bpf_error("make a map"))
+    /// Those of a program, as far as it has them: what one of an earlier version lacks is made.
+    fn of(ids: &[u32]) -> Result<Self, GateError> {
+        let mut found: BTreeMap<String, OwnedFd> = BTreeMap::new();
+        // A map that cannot be opened any more is made.
+        for map in ids.iter().filter_map(|id| bpf::map_by_id(*id).ok()) {
+            if let Ok(facts) = bpf::map_facts(map.as_fd()) {
+                found.insert(facts.name, map);
+            }
+        }
+        let mut take = |kind, name: &str, most| {
+            let known = found.remove(name).and_then(|map| Map::new(map).ok());
+            known.map_or_else(|| new_map(kind, name, most), Ok)
         };
         Ok(Self {
-            passes: make(MAP_PASSES, PASSES_MAX)?,
-            denials: make(MAP_DENIALS, DENIALS_MAX)?,
-            trees: make(MAP_TREES, TREES_MAX)?,
+            passes: take(MapKind::Hash, MAP_PASSES, PASSES_MAX)?,
+            denials: take(MapKind::Hash, MAP_DENIALS, DENIALS_MAX)?,
+            trees: take(MapKind::Hash, MAP_TREES, TREES_MAX)?,
+            subordinates: take(MapKind::LongestPrefix, MAP_SUBORDINATES, SUBORDINATES_MAX)?,
         })
     }
+}
 
-    /// Those of a program, if it has all of them.
-    fn of(ids: &[u32]) -> Option<Self> {
-        let mut found: BTreeMap<String, OwnedFd> = BTreeMap::new();
-        for id in ids {
-            let map = bpf::map_by_id(*id).ok()?;
-            found.insert(bpf::map_facts(map.as_fd()).ok()?.name, map);
-        }
-        let mut take = |name: &str| Map::new(found.remove(name)?).ok();
-        let (passes, denials) = (take(MAP_PASSES)?, take(MAP_DENIALS)?);
-        // A program that cannot tell jobs has no use for the third.
-        let trees = take(MAP_TREES)
-            .or_else(|| bpf::map_create(MAP_TREES, 8, 8, TREES_MAX).and_then(Map::new).ok())?;
-        Some(Self { passes, denials, trees })
-    }
+/// A prefix as the kernel finds numbers by it: how many bits, then the number with its highest bits first.
+fn prefix_key(prefix: Prefix) -> [u8; 8] {
+    let mut key = [0; 8];
+    key[..4].copy_from_slice(&prefix.bits.to_ne_bytes());
+    key[4..].copy_from_slice(&prefix.first.to_be_bytes());
+    key
 }
 
 /// One of our programs on a control group.
@@ -212,6 +253,8 @@ pub struct Gate {
     cards: u32,
     maps: Maps,
     passes: BTreeSet<Pass>,
+    /// As they were told to the kernel by this one.
+    subordinates: Option<Arc<Subordinates>>,
     /// Whether the kernel tells jobs by their control group; else their owners pass.
     tells_jobs: bool,
 }
@@ -231,14 +274,12 @@ impl Gate {
         site.make()?;
         let cgroup = site.open()?;
         let before = find(&cgroup)?;
-        let maps = match before.iter().find_map(|found| Maps::of(&found.maps)) {
-            Some(maps) => maps,
-            None => Maps::new()?,
-        };
+        let maps = Maps::of(before.first().map_or(&[], |found| &found.maps))?;
         let held = maps.passes.entries(entries_max()).map_err(bpf_error("read the map"))?;
         let passes = held.into_iter().map(|(key, _)| Pass::of_key(key)).collect();
         let (deny, cards) = (wish.deny, wish.cards);
-        let mut gate = Self { site, id: 0, deny, cards, maps, passes, tells_jobs: true };
+        let (subordinates, tells_jobs) = (None, true);
+        let mut gate = Self { site, id: 0, deny, cards, maps, passes, subordinates, tells_jobs };
         gate.set_passes(&wish.passes)?;
         gate.set_trees()?;
         gate.put(&cgroup, &before)?;
@@ -310,19 +351,29 @@ impl Gate {
         Ok(())
     }
 
-    /// The group of all jobs may be made and removed as jobs come and go: each time it is another one.
-    pub fn set_trees(&self) -> Result<(), GateError> {
-        let id = |path: &PathBuf| std::fs::metadata(path).ok().map(|meta| meta.ino());
-        let wanted: Option<u64> = self.site.jobs.as_ref().and_then(id);
-        let most = usize::try_from(TREES_MAX).unwrap_or(usize::MAX);
-        let held = self.maps.trees.entries(most).map_err(bpf_error("read the map"))?;
-        for (key, _) in held.iter().filter(|(key, _)| Some(u64::from_ne_bytes(*key)) != wanted) {
-            self.maps.trees.remove(key).map_err(bpf_error("take an entry away"))?;
+    /// The groups of jobs and of containers may be made and removed as those come and go: each time it is another one.
+    /// Gives the users who have one of the latter; none where the kernel does not go by groups.
+    pub fn set_trees(&self) -> Result<Option<BTreeSet<u32>>, GateError> {
+        let (groups, users) = self.site.groups();
+        set_map(&self.maps.trees, TREES_MAX, &groups)?;
+        let goes_by_groups = self.tells_jobs && self.site.containers.is_some();
+        Ok(goes_by_groups.then_some(users))
+    }
+
+    /// Whose numbers stand for whom, from now on.
+    pub fn set_subordinates(&mut self, subordinates: &Arc<Subordinates>) -> Result<(), GateError> {
+        if self.subordinates.as_ref().is_some_and(|known| known == subordinates) {
+            return Ok(());
         }
-        if let Some(id) = wanted.filter(|id| !held.iter().any(|(key, _)| *key == id.to_ne_bytes()))
-        {
-            self.maps.trees.set(&id.to_ne_bytes(), 1).map_err(bpf_error("add an entry"))?;
+        let wanted: BTreeMap<[u8; 8], u64> = subordinates
+            .prefixes()
+            .map(|(prefix, owner)| (prefix_key(prefix), stands_for(owner)))
+            .collect();
+        if wanted.len() > usize_of(SUBORDINATES_MAX) {
+            return Err(GateError::TooManySubordinates { count: wanted.len() });
         }
+        set_map(&self.maps.subordinates, SUBORDINATES_MAX, &wanted)?;
+        self.subordinates = Some(Arc::clone(subordinates));
         Ok(())
     }
 
@@ -332,13 +383,30 @@ impl Gate {
     }
 }
 
+fn usize_of(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
 fn entries_max() -> usize {
-    usize::try_from(PASSES_MAX).unwrap_or(usize::MAX)
+    usize_of(PASSES_MAX)
+}
+
+/// Brings a map to these entries. What is not among them goes first.
+fn set_map(map: &Map<8>, most: u32, wanted: &BTreeMap<[u8; 8], u64>) -> Result<(), GateError> {
+    let held = map.entries(usize_of(most)).map_err(bpf_error("read the map"))?;
+    let held: BTreeMap<[u8; 8], u64> = held.into_iter().collect();
+    for key in held.keys().filter(|key| !wanted.contains_key(*key)) {
+        map.remove(key).map_err(bpf_error("take an entry away"))?;
+    }
+    for (key, value) in wanted.iter().filter(|(key, value)| held.get(*key) != Some(*value)) {
+        map.set(key, *value).map_err(bpf_error("add an entry"))?;
+    }
+    Ok(())
 }
 
 fn denials_of(maps: &Maps) -> Result<Vec<(Denied, u64)>, GateError> {
-    let most = usize::try_from(DENIALS_MAX).unwrap_or(usize::MAX);
-    let entries = maps.denials.entries(most).map_err(bpf_error("read the denials"))?;
+    let entries =
+        maps.denials.entries(usize_of(DENIALS_MAX)).map_err(bpf_error("read the denials"))?;
     let denied = |(key, count)| {
         let Pass { who, gpu } = Pass::of_key(key);
         ((who, gpu), count)
@@ -358,6 +426,7 @@ fn load(
         deny,
         passes: maps.passes.as_fd().as_raw_fd(),
         denials: maps.denials.as_fd().as_raw_fd(),
+        subordinates: maps.subordinates.as_fd().as_raw_fd(),
         trees: Some(maps.trees.as_fd().as_raw_fd()),
     };
     let (first, first_log) = match bpf::load(&assemble(shape), name) {
@@ -374,7 +443,7 @@ fn load(
 
 /// Whether this kernel takes the program, without putting it anywhere: whether it would tell jobs.
 pub fn try_out() -> Result<bool, GateError> {
-    let (_, tells_jobs) = load(&Maps::new()?, false, NVIDIA_MAJOR_USUAL, PROGRAM_WARN)?;
+    let (_, tells_jobs) = load(&Maps::of(&[])?, false, NVIDIA_MAJOR_USUAL, PROGRAM_WARN)?;
     Ok(tells_jobs)
 }
 
@@ -385,9 +454,7 @@ pub fn show(site: &Site) -> Result<Option<Shown>, GateError> {
     }
     let found = find(&site.open()?)?;
     let Some(one) = found.first() else { return Ok(None) };
-    let Some(maps) = Maps::of(&one.maps) else {
-        return Ok(Some(Shown { deny: one.deny, passes: Vec::new(), denials: Vec::new() }));
-    };
+    let maps = Maps::of(&one.maps)?;
     let passes = maps.passes.entries(entries_max()).map_err(bpf_error("read the map"))?;
     let mut passes: Vec<Pass> = passes.into_iter().map(|(key, _)| Pass::of_key(key)).collect();
     passes.sort_unstable();

@@ -1,7 +1,8 @@
 //! The gate: holds people who ssh in to their reservations, in the kernel.
 //!
 //! - [`kernel`]: the program on the root of the cgroup2 tree and its maps; `program`: how it is assembled.
-//!   [`rules`]: who passes, as it is kept on the disk for the next boot. [`task`]: keeps the kernel and the disk at what
+//!   [`containers`]: the groups in which containers of dockerd count as a user's.
+//!   `subuids`: whose numbers in containers without root are whose. [`rules`]: who passes, as it is kept on the disk for the next boot. [`task`]: keeps the kernel and the disk at what
 //!   the reconcile task wants. [`command`]: `fleet-agent gate load`, `show` and `remove`.
 //!
 //! The reconcile task says who holds what now ([`Handle::want`]); an attempt waits until its owner passes
@@ -10,22 +11,30 @@
 //! leaves it in force as it is. Where the kernel cannot hold it, that is said, and the node only observes.
 
 pub mod command;
+pub mod containers;
 pub mod kernel;
 mod program;
 pub mod rules;
+mod subuids;
 pub mod task;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::time::Timestamp;
 use fleet_core::window::{Enforced, Enforcement};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
+
+use crate::user::Subordinates;
 
 /// How long an attempt waits until its owner passes. Where jobs are told by their control group it does not matter.
 const ADMIT_MAX: Duration = Duration::from_secs(5);
+/// How often, and how many times, a group of containers that systemd is making is looked for.
+const CONTAINERS_LOOK_EVERY: Duration = Duration::from_millis(100);
+const CONTAINERS_LOOKS_MAX: u32 = 100;
 
 /// One user may open one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,6 +68,10 @@ pub struct State {
     pub denials: u64,
     /// Who passes without a lease, by number; none before the name service was asked.
     pub exempt: Option<Exempt>,
+    /// Whose containers' numbers are whose.
+    pub subordinates: Arc<Subordinates>,
+    /// Whose group of containers is known to the kernel; none where that does not go by them, or there is no gate.
+    pub containers: Option<BTreeSet<u32>>,
 }
 
 /// Uids and gids that pass everywhere.
@@ -82,6 +95,7 @@ impl State {
 pub struct Handle {
     wanted: watch::Sender<Option<Wanted>>,
     state: watch::Receiver<State>,
+    look: Arc<Notify>,
 }
 
 /// The task's side of it.
@@ -89,6 +103,7 @@ pub struct Handle {
 pub struct Ends {
     wanted: watch::Receiver<Option<Wanted>>,
     state: watch::Sender<State>,
+    look: Arc<Notify>,
 }
 
 impl Handle {
@@ -97,7 +112,9 @@ impl Handle {
     pub fn new() -> (Self, Ends) {
         let (wanted, wanted_seen) = watch::channel(None);
         let (state, state_seen) = watch::channel(State::default());
-        (Self { wanted, state: state_seen }, Ends { wanted: wanted_seen, state })
+        let look = Arc::new(Notify::new());
+        let ends = Ends { wanted: wanted_seen, state, look: Arc::clone(&look) };
+        (Self { wanted, state: state_seen, look }, ends)
     }
 
     /// Says what is wanted now.
@@ -124,5 +141,19 @@ impl Handle {
         if !gpus.is_empty() && timeout(ADMIT_MAX, there).await.is_err() {
             tracing::warn!(%owner, "the gate does not let the owner of a job pass yet");
         }
+    }
+
+    /// Waits until the kernel knows this user's group of containers, which is just being made. Says whether it does, or
+    /// need not.
+    pub async fn knows_containers(&self, uid: u32) -> bool {
+        let mut state = self.state.clone();
+        let known = |state: &State| state.containers.as_ref().is_none_or(|all| all.contains(&uid));
+        for _ in 0..CONTAINERS_LOOKS_MAX {
+            self.look.notify_one();
+            if let Ok(Ok(_)) = timeout(CONTAINERS_LOOK_EVERY, state.wait_for(known)).await {
+                return true;
+            }
+        }
+        false
     }
 }

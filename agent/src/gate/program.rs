@@ -1,12 +1,16 @@
 //! Assembles the gate: what is not a GPU passes, and a GPU is passed by root, by jobs, and by whom the map says.
 //!
-//! Called by [`super::kernel`] only. The order of the questions is the order in which they are cheap and common.
+//! Who somebody is, is asked of the control group first: containers of dockerd are root's by their uid, and a user's by
+//! their group. Numbers in a user's containers without root are that user's.
+//!
+//! Called by [`super::kernel`] only. What is no GPU is let through at once: most opens are of that kind.
 
 use crate::bpf::instruction::{
-    ADD_IMMEDIATE, AND_IMMEDIATE, ATOMIC_DOUBLE, CALL, CONTEXT, DEVICE_CHAR, EXIT, Instruction,
-    JUMP, JUMP_EQUAL, JUMP_NOT_EQUAL, LOAD_IMMEDIATE_64, LOAD_WORD, MAP_DESCRIPTOR, MOVE_IMMEDIATE,
-    MOVE_REGISTER, MOVE_REGISTER_32, RESULT, SHIFT_RIGHT, STORE_DOUBLE, STORE_DOUBLE_IMMEDIATE,
-    STORE_WORD, STORE_WORD_IMMEDIATE, instruction,
+    ACCESS_MKNOD, ADD_IMMEDIATE, AND_IMMEDIATE, ATOMIC_DOUBLE, CALL, CONTEXT, DEVICE_CHAR, EXIT,
+    Instruction, JUMP, JUMP_EQUAL, JUMP_NOT_EQUAL, LOAD_DOUBLE, LOAD_IMMEDIATE_64, LOAD_WORD,
+    MAP_DESCRIPTOR, MOVE_IMMEDIATE, MOVE_REGISTER, MOVE_REGISTER_32, RESULT, SHIFT_RIGHT,
+    STORE_DOUBLE, STORE_DOUBLE_IMMEDIATE, STORE_WORD, STORE_WORD_IMMEDIATE, TO_BIG_ENDIAN,
+    instruction,
 };
 use crate::filter::{NVIDIA_MODESET_MINOR, NVIDIACTL_MINOR};
 
@@ -14,8 +18,16 @@ use crate::filter::{NVIDIA_MODESET_MINOR, NVIDIACTL_MINOR};
 pub(super) const EVERY_GPU: u32 = u32::MAX;
 /// In the place of a minor: every GPU, for users whose own group has this number.
 pub(super) const EVERY_GPU_FOR_GROUP: u32 = u32::MAX - 1;
-/// How deep below the root the group of all jobs may lie: `fleet.slice` is the first level.
+/// How deep below the root the groups that say who somebody is may lie: `fleet.slice` is the first level.
 const TREE_LEVELS: i32 = 8;
+/// What the map of those groups says of the group of all jobs.
+pub(super) const JOBS: u64 = 1;
+const JOBS_IMMEDIATE: i32 = 1;
+
+/// What the maps of groups and of subordinate numbers say of a user: as the kernel gives uid and gid, with no group.
+pub(super) fn stands_for(uid: u32) -> u64 {
+    u64::from(u32::MAX) << 32 | u64::from(uid)
+}
 
 const FN_MAP_LOOKUP: i32 = 1;
 const FN_MAP_UPDATE: i32 = 2;
@@ -30,6 +42,8 @@ const FOURTH: u8 = 4;
 /// These keep their values over calls.
 const SAVED_CONTEXT: u8 = 6;
 const MAJOR: u8 = 7;
+/// What the map of groups says, in the place of the major number.
+const FOUND: u8 = 7;
 const MINOR: u8 = 8;
 const WHO: u8 = 9;
 const FRAME: u8 = 10;
@@ -50,7 +64,8 @@ pub(super) struct Shape {
     /// Descriptors of the maps.
     pub(super) passes: i32,
     pub(super) denials: i32,
-    /// The control groups below which jobs live; none where device programs cannot ask for that.
+    pub(super) subordinates: i32,
+    /// The control groups below which jobs and containers live; none where device programs cannot ask for that.
     pub(super) trees: Option<i32>,
 }
 
@@ -58,7 +73,12 @@ pub(super) struct Shape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Allow,
+    /// After this level of the groups.
+    Level(i32),
     AfterTrees,
+    ByNumber,
+    Known,
+    NoSubordinate,
     FirstDenial,
     Verdict,
 }
@@ -115,12 +135,18 @@ pub(super) fn assemble(shape: Shape) -> Vec<Instruction> {
     is_it_a_gpu(&mut p, shape.cards);
     p.push(CALL, 0, 0, 0, FN_CURRENT_UID_GID);
     p.push(MOVE_REGISTER, WHO, RESULT, 0, 0);
+    if let Some(trees) = shape.trees {
+        whose_is_the_group(&mut p, trees);
+    }
+    p.here(Place::ByNumber);
     p.push(MOVE_REGISTER_32, SECOND, WHO, 0, 0);
     p.jump(JUMP_EQUAL, SECOND, 0, Place::Allow);
-    if let Some(trees) = shape.trees {
-        is_it_a_job(&mut p, trees);
-    }
+    p.here(Place::Known);
     is_it_said(&mut p, shape.passes);
+    whose_number_is_it(&mut p, shape.subordinates);
+    is_it_said(&mut p, shape.passes);
+    p.here(Place::NoSubordinate);
+    is_it_opened(&mut p);
     count(&mut p, shape.denials);
     p.here(Place::Verdict);
     p.push(MOVE_IMMEDIATE, RESULT, 0, 0, i32::from(!shape.deny));
@@ -144,7 +170,9 @@ fn is_it_a_gpu(p: &mut Assembler, cards: u32) {
     }
 }
 
-fn is_it_a_job(p: &mut Assembler, trees: i32) {
+/// The deepest group that the map knows says it: a job passes, a container is its user's.
+fn whose_is_the_group(p: &mut Assembler, trees: i32) {
+    p.push(MOVE_IMMEDIATE, FOUND, 0, 0, 0);
     for level in 1..=TREE_LEVELS {
         p.push(MOVE_IMMEDIATE, CONTEXT, 0, 0, level);
         p.push(CALL, 0, 0, 0, FN_CURRENT_ANCESTOR_CGROUP);
@@ -152,9 +180,26 @@ fn is_it_a_job(p: &mut Assembler, trees: i32) {
         p.jump(JUMP_EQUAL, RESULT, 0, Place::AfterTrees);
         p.push(STORE_DOUBLE, FRAME, RESULT, WORD, 0);
         p.look_up(trees, WORD);
-        p.jump(JUMP_NOT_EQUAL, RESULT, 0, Place::Allow);
+        p.jump(JUMP_EQUAL, RESULT, 0, Place::Level(level));
+        p.push(LOAD_DOUBLE, FOUND, RESULT, 0, 0);
+        p.here(Place::Level(level));
     }
     p.here(Place::AfterTrees);
+    p.jump(JUMP_EQUAL, FOUND, 0, Place::ByNumber);
+    p.jump(JUMP_EQUAL, FOUND, JOBS_IMMEDIATE, Place::Allow);
+    p.push(MOVE_REGISTER, WHO, FOUND, 0, 0);
+    p.jump(JUMP, 0, 0, Place::Known);
+}
+
+/// A number of somebody's range: from here on it is that somebody.
+fn whose_number_is_it(p: &mut Assembler, subordinates: i32) {
+    p.push(STORE_WORD_IMMEDIATE, FRAME, 0, KEY, u32::BITS.cast_signed());
+    p.push(MOVE_REGISTER_32, SECOND, WHO, 0, 0);
+    p.push(TO_BIG_ENDIAN, SECOND, 0, 0, u32::BITS.cast_signed());
+    p.push(STORE_WORD, FRAME, SECOND, KEY_GPU, 0);
+    p.look_up(subordinates, KEY);
+    p.jump(JUMP_EQUAL, RESULT, 0, Place::NoSubordinate);
+    p.push(LOAD_DOUBLE, WHO, RESULT, 0, 0);
 }
 
 fn is_it_said(p: &mut Assembler, passes: i32) {
@@ -171,6 +216,13 @@ fn is_it_said(p: &mut Assembler, passes: i32) {
     p.push(STORE_WORD_IMMEDIATE, FRAME, 0, KEY_GPU, EVERY_GPU_FOR_GROUP.cast_signed());
     p.look_up(passes, KEY);
     p.jump(JUMP_NOT_EQUAL, RESULT, 0, Place::Allow);
+}
+
+/// A container's runtime makes nodes for all that is in /dev, and does without where it may not: nobody opened anything.
+fn is_it_opened(p: &mut Assembler) {
+    p.push(LOAD_WORD, SECOND, SAVED_CONTEXT, 0, 0);
+    p.push(SHIFT_RIGHT, SECOND, 0, 0, 16);
+    p.jump(JUMP_EQUAL, SECOND, ACCESS_MKNOD, Place::Verdict);
 }
 
 /// One more denial of this user on this GPU. A full map counts no new ones; that denies nobody less.

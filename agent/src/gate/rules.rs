@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kernel::Pass;
 use crate::state_file::{self, StateFileError};
+use crate::user::Subordinates;
 
 const FILE: &str = "gate.json";
 const VERSION: u32 = 1;
@@ -39,6 +40,8 @@ pub struct Rules {
     pub exempt_uids: BTreeSet<u32>,
     #[serde(default)]
     pub exempt_gids: BTreeSet<u32>,
+    #[serde(default)]
+    pub subordinates: Subordinates,
 }
 
 impl Default for Rules {
@@ -51,6 +54,7 @@ impl Default for Rules {
             rules: BTreeSet::new(),
             exempt_uids: BTreeSet::new(),
             exempt_gids: BTreeSet::new(),
+            subordinates: Subordinates::default(),
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fleet_core::name::{GpuUuid, UserName};
@@ -15,8 +16,10 @@ use nix::unistd::{Group, User};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
+use super::containers::{self, NOBODY};
 use super::kernel::{self, Denied, Gate, GateError, Site, Wish};
 use super::rules::{Rule, Rules};
+use super::subuids::Subuids;
 use super::{Ends, Exempt, State, Wanted};
 use crate::allocations::chain;
 use crate::config::EnforceConfig;
@@ -86,6 +89,11 @@ pub struct Task {
     /// The name service was asked for them, by this agent.
     exempt_known: bool,
     exempting: JoinSet<Option<Exempt>>,
+    subuids: Subuids,
+    /// Why the kernel does not take them.
+    subordinates_refused: Option<String>,
+    /// Whose group of containers the kernel knows; none where it does not go by them, or there is no gate.
+    containers: Option<BTreeSet<u32>>,
     /// Counts as they were last.
     denials: BTreeMap<Denied, u64>,
     logged: BTreeMap<Denied, Instant>,
@@ -100,6 +108,7 @@ impl Task {
         let rules = Rules::load(&parts.state_dir)?;
         // What was known before is good until it is known better.
         let uids = rules.rules.iter().map(|rule| (rule.owner.clone(), Uid::Known(rule.uid)));
+        let subuids = Subuids::new(rules.subordinates.clone());
         Ok(Self {
             uids: uids.collect(),
             stored: rules.clone(),
@@ -111,6 +120,9 @@ impl Task {
             exempt_at: None,
             exempt_known: false,
             exempting: JoinSet::new(),
+            subuids,
+            subordinates_refused: None,
+            containers: None,
             denials: BTreeMap::new(),
             logged: BTreeMap::new(),
             swept: false,
@@ -133,6 +145,8 @@ impl Task {
                         self.exempt_known = true;
                     }
                 }
+                () = self.subuids.found() => {}
+                () = self.parts.ends.look.notified() => {}
                 () = sleep(wait) => {}
             }
             self.turn().await;
@@ -149,6 +163,7 @@ impl Task {
         self.ask_for_exempt();
         self.rules.rules = self.rules_of(&wanted);
         let result = self.apply();
+        self.know_subordinates();
         let count = self.count_denials();
         self.tell(result.err().map(|error| chain(&error)), count);
         self.store().await;
@@ -238,15 +253,40 @@ impl Task {
         });
     }
 
+    /// Whose numbers are whose: without that people in containers are kept out, and nobody is let in.
+    fn know_subordinates(&mut self) {
+        self.subuids.ask();
+        let lessees = self.uids.values().filter_map(|uid| match uid {
+            Uid::Known(uid) => Some(*uid),
+            Uid::Refused(..) => None,
+        });
+        let now = self.subuids.now(lessees);
+        if self.rules.subordinates != **now {
+            self.rules.subordinates = (**now).clone();
+        }
+        let Some(gate) = &mut self.gate else { return };
+        match gate.set_subordinates(now) {
+            Ok(()) => self.subordinates_refused = None,
+            Err(error) => {
+                let why = chain(&error);
+                if self.subordinates_refused.as_ref() != Some(&why) {
+                    tracing::warn!(why, "the kernel does not take subordinate numbers");
+                }
+                self.subordinates_refused = Some(why);
+            }
+        }
+    }
+
     /// Brings the kernel to what is wanted.
     fn apply(&mut self) -> Result<(), GateError> {
         if self.rules.wanted == Enforcement::Off {
             self.refused = None;
+            self.containers = None;
             if self.gate.take().is_none() && std::mem::replace(&mut self.swept, true) {
                 return Ok(());
             }
             self.swept = true;
-            return match Site::find(self.parts.config.cgroup.as_deref(), &self.parts.jobs) {
+            return match self.site() {
                 Ok(site) => kernel::remove(&site).map(drop),
                 // Then there cannot be one.
                 Err(GateError::NoCgroup2) => Ok(()),
@@ -258,7 +298,7 @@ impl Task {
         let in_force = self.gate.as_mut().filter(|gate| gate.has_shape(&wish));
         if let Some(gate) = in_force {
             gate.set_passes(&wish.passes)?;
-            gate.set_trees()?;
+            self.containers = gate.set_trees()?;
             if gate.is_there()? {
                 return Ok(());
             }
@@ -267,14 +307,19 @@ impl Task {
         if self.refused.as_ref().is_some_and(|(at, _)| at.elapsed() < AGAIN_AFTER) {
             return Ok(());
         }
-        let site = Site::find(self.parts.config.cgroup.as_deref(), &self.parts.jobs)?;
-        let gate = Gate::install(site, &wish)?;
+        let gate = Gate::install(self.site()?, &wish)?;
         // What was counted while no agent looked was told by nobody, and is too late to be told.
         self.denials = gate.denials()?;
         let (mode, tells_jobs) = (self.rules.wanted.word(), gate.tells_jobs());
         tracing::info!(mode, entries = wish.passes.len(), tells_jobs, "the gate is in force");
-        self.gate = Some(gate);
+        let gate = self.gate.insert(gate);
+        self.containers = gate.set_trees()?;
         Ok(())
+    }
+
+    fn site(&self) -> Result<Site, GateError> {
+        let below = self.parts.config.cgroup.as_deref();
+        Site::find(below, &self.parts.jobs, containers::PARENT)
     }
 
     /// How many denials there were since the last look.
@@ -339,11 +384,14 @@ impl Task {
         let holders: BTreeSet<u32> = rules.map(|rule| rule.uid).collect();
         let Rules { exempt_uids: uids, exempt_gids: gids, .. } = self.rules.clone();
         let exempt = self.exempt_known.then_some(Exempt { uids, gids });
+        let subordinates = self.subuids.known();
         self.parts.ends.state.send_if_modified(|state| {
             let denials = state.denials + denials;
             let enforced =
                 Some(Enforced { mode, problem, foreign: Some(self.parts.config.foreign) });
-            let new = State { enforced, admitted, holders, denials, exempt };
+            let (subordinates, containers) = (Arc::clone(&subordinates), self.containers.clone());
+            let new =
+                State { enforced, admitted, holders, denials, exempt, subordinates, containers };
             let changed = *state != new;
             *state = new;
             changed
@@ -381,6 +429,15 @@ fn log_denial(logged: &mut BTreeMap<Denied, Instant>, denied: Denied, count: u64
     }
     logged.insert(denied, Instant::now());
     let (uid, minor) = denied;
+    if uid == NOBODY {
+        tracing::info!(
+            minor,
+            count,
+            denied = really,
+            "a container of dockerd opened a GPU that nobody leased for it"
+        );
+        return;
+    }
     match really {
         true => tracing::info!(uid, minor, count, "kept out of a GPU that they hold no lease of"),
         false => tracing::info!(uid, minor, count, "opened a GPU that they hold no lease of"),

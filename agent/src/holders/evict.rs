@@ -152,7 +152,7 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
-    use crate::leases::process;
+    use crate::leases::Observer;
 
     const GRACE: Duration = Duration::from_secs(60);
     const END: Doom = Doom::Ended { grace: GRACE };
@@ -174,7 +174,10 @@ mod tests {
 
     fn found(child: &Child) -> Vec<Found> {
         let gpu = |n: u32| GpuUuid::parse(&format!("GPU-00000000-0000-0000-0000-00000000000{n}"));
-        let one = |n| Found { gpu: gpu(n).unwrap(), process: process(child.id()).unwrap() };
+        let one = |n| Found {
+            gpu: gpu(n).unwrap(),
+            process: Observer::default().process(child.id()).unwrap(),
+        };
         vec![one(1), one(2)]
     }
 

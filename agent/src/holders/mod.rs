@@ -26,6 +26,7 @@ use tokio::time::timeout;
 pub use evict::{Doom, Evictor, Found};
 pub use usage::Usages;
 
+use crate::gate::containers::NOBODY;
 use crate::leases::Process;
 
 /// How long the name service may take to name a uid, for display only.
@@ -120,8 +121,11 @@ impl Handle {
     }
 }
 
-/// A uid's name, where the name service knows it and answers in time.
+/// A uid's name, where the name service knows it and answers in time. Containers that nobody answers for are dockerd's.
 pub async fn name_of(uid: u32) -> Option<String> {
+    if uid == NOBODY {
+        return Some("dockerd".to_owned());
+    }
     let ask = spawn_blocking(move || User::from_uid(Uid::from_raw(uid)).ok().flatten());
     let answer = timeout(NAME_MAX, ask).await.ok().and_then(Result::ok).flatten();
     answer.map(|user| user.name)

@@ -20,7 +20,7 @@ use tokio::task::spawn_blocking;
 
 use crate::allocations::{Node, Registry};
 use crate::gpu::GpuSnapshot;
-use crate::leases::{Process, by_descriptors, process};
+use crate::leases::Process;
 use crate::link::Outbox;
 use crate::state_file::{self, StateFileError};
 
@@ -195,11 +195,11 @@ impl Usages {
                 continue;
             };
             let pids: Vec<u32> = listed.iter().map(|listed| listed.pid).collect();
-            let baseline = node.config.gpu.baseline_processes.clone();
+            let observer = node.observer();
             let owners_here = owners.clone();
             let of_pids = move || {
-                let all = pids.into_iter().filter_map(process);
-                let all = all.filter(|found| !found.is_baseline(&baseline));
+                let all = pids.into_iter().filter_map(|pid| observer.process(pid));
+                let all = all.filter(|found| !observer.is_baseline(found));
                 all.map(|found| of_process(&found, owners_here.as_deref(), &attempts)).max()
             };
             let seen = spawn_blocking(of_pids).await.unwrap_or(Some(Glance::Unclear));
@@ -224,10 +224,7 @@ impl Usages {
         if self.descriptors.as_ref().is_none_or(old) {
             let all: Vec<u32> = snapshot.gpus.iter().map(|state| state.info.minor).collect();
             let node = Arc::clone(node);
-            let look = move || {
-                let gpu = &node.config.gpu;
-                by_descriptors(&all, &gpu.device_dir, &gpu.baseline_processes)
-            };
+            let look = move || node.observer().by_descriptors(&all, &node.config.gpu.device_dir);
             let found = spawn_blocking(look).await.unwrap_or_default();
             self.descriptors = Some((Instant::now(), found));
         }

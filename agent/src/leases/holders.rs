@@ -2,18 +2,26 @@
 //!
 //! Everything here reads `/proc` and may take a while on a busy node: call it on a thread of its own, and
 //! only where a GPU is concerned. Nothing here ends a process.
+//!
+//! Whose a process is: a container of dockerd is its group's user's, or nobody's; a subordinate number in a user namespace
+//! is its owner's; all others are who they are. The gate goes by the same, as far as a kernel can.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use fleet_core::id::AllocationId;
 use fleet_core::name::GpuUuid;
 
+use crate::gate::containers::user_behind;
 use crate::gpu::GpuSnapshot;
 use crate::proc_stat::started_ticks;
+use crate::user::Subordinates;
 
+/// The number of no group (`(gid_t) -1`).
+const NO_GROUP: u32 = u32::MAX;
 /// Descriptors of one process that are looked at.
 const DESCRIPTORS_MAX: usize = 65_536;
 
@@ -21,8 +29,9 @@ const DESCRIPTORS_MAX: usize = 65_536;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,
+    /// Who it is now: who answers for that number.
     pub uid: u32,
-    /// Who started it, whatever it has become.
+    /// Who started it, whatever it has become; the same.
     pub real_uid: u32,
     pub real_gid: u32,
     /// When, in ticks since boot: with its number, that is this process and no other.
@@ -55,7 +64,7 @@ impl Process {
     }
 
     /// Whether it is one of the administrator's own, or ours.
-    pub fn is_baseline(&self, names: &[String]) -> bool {
+    fn is_baseline(&self, names: &[String]) -> bool {
         let Some((exe, of_root)) = &self.exe else { return false };
         let ours = fs::read_link("/proc/self/exe").is_ok_and(|own| own == *exe);
         let name = exe.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -64,7 +73,7 @@ impl Process {
 }
 
 /// What `/proc` says of a process; `None` when there is none.
-pub fn process(pid: u32) -> Option<Process> {
+fn process(pid: u32, subordinates: &Subordinates) -> Option<Process> {
     let dir = Path::new("/proc").join(pid.to_string());
     let started = started_ticks(&pid.to_string())?;
     let uid = fs::metadata(&dir).ok()?.uid();
@@ -76,12 +85,23 @@ pub fn process(pid: u32) -> Option<Process> {
     let (real_uid, real_gid) = (real("Uid:").unwrap_or(uid), real("Gid:").unwrap_or(0));
     let name = fs::read_to_string(dir.join("comm")).unwrap_or_default();
     let cgroups = fs::read_to_string(dir.join("cgroup")).unwrap_or_default();
+    let behind = user_behind(&cgroups)
+        .or_else(|| subordinates.owner(real_uid).filter(|_| in_other_namespace(&dir)));
+    // Groups in a container are the container's.
+    let (uid, real_uid, real_gid) =
+        behind.map_or((uid, real_uid, real_gid), |user| (user, user, NO_GROUP));
     let exe = fs::read_link(dir.join("exe")).ok().map(|path| {
         let of_root = fs::metadata(dir.join("exe")).is_ok_and(|meta| meta.uid() == 0);
         (path, of_root)
     });
     let name = name.trim().chars().filter(|c| !c.is_control()).collect();
     Some(Process { pid, uid, real_uid, real_gid, started, name, cgroups, exe })
+}
+
+/// Whether its users are others than this program's. Where that cannot be seen they are not.
+fn in_other_namespace(dir: &Path) -> bool {
+    let namespace = |dir: &Path| fs::read_link(dir.join("ns/user"));
+    namespace(dir).is_ok_and(|its| namespace(Path::new("/proc/self")).is_ok_and(|own| own != its))
 }
 
 /// A process on a GPU that nothing explains. Some drivers list pids that do not exist.
@@ -100,61 +120,78 @@ impl std::fmt::Display for Foreign {
     }
 }
 
-/// The processes that the driver shows on a GPU and that nothing explains: neither one of the attempts,
-/// nor one of these users, nor the baseline.
-pub fn foreign_processes(
-    snapshot: &GpuSnapshot,
-    gpu: &GpuUuid,
-    attempts: &[AllocationId],
-    uids: &[u32],
-    baseline: &[String],
-) -> Vec<Foreign> {
-    let Some(state) = snapshot.gpu(gpu) else { return Vec::new() };
-    let Some(listed) = state.telemetry.processes.value() else { return Vec::new() };
-    let mut pids: Vec<u32> = listed.iter().map(|process| process.pid).collect();
-    pids.sort_unstable();
-    pids.dedup();
-    let foreign = |pid: u32| match process(pid) {
-        None => Some(Foreign { pid, found: None }),
-        Some(found) => {
-            let explained = uids.contains(&found.uid)
-                || attempts.iter().any(|id| found.is_of(id))
-                || found.is_baseline(baseline);
-            (!explained).then_some(Foreign { pid, found: Some(found) })
-        }
-    };
-    pids.into_iter().filter_map(foreign).collect()
+/// Looks at the processes of this node, knowing what is known of them. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Observer {
+    /// Programs of the administrator's that may use a GPU at any time.
+    pub baseline: Arc<[String]>,
+    pub subordinates: Arc<Subordinates>,
 }
 
-/// The processes that have a GPU's device node open, by their descriptors, but for the baseline.
-pub fn by_descriptor(minor: u32, device_dir: &Path, baseline: &[String]) -> Vec<Process> {
-    let found = by_descriptors(&[minor], device_dir, baseline);
-    found.into_iter().map(|(_, process)| process).collect()
-}
+impl Observer {
+    /// What `/proc` says of a process; `None` when there is none.
+    #[must_use]
+    pub fn process(&self, pid: u32) -> Option<Process> {
+        process(pid, &self.subordinates)
+    }
 
-/// The same for several GPUs, with their minor numbers.
-pub fn by_descriptors(
-    minors: &[u32],
-    device_dir: &Path,
-    baseline: &[String],
-) -> Vec<(u32, Process)> {
-    let nodes = minors.iter().map(|minor| (*minor, format!("nvidia{minor}")));
-    let nodes: Vec<(u32, String)> =
-        nodes.filter(|(_, name)| device_dir.join(name).exists()).collect();
-    let mut found = Vec::new();
-    if nodes.is_empty() {
-        return found;
+    #[must_use]
+    pub fn is_baseline(&self, process: &Process) -> bool {
+        process.is_baseline(&self.baseline)
     }
-    let Ok(entries) = fs::read_dir("/proc") else { return found };
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    for pid in pids {
-        let open = opened(pid, &nodes);
-        let Some(holder) = (!open.is_empty()).then(|| process(pid)).flatten() else { continue };
-        if !holder.is_baseline(baseline) {
-            found.extend(open.into_iter().map(|minor| (minor, holder.clone())));
+
+    /// The processes that the driver shows on a GPU and that nothing explains: neither one of the attempts,
+    /// nor one of these users, nor the baseline.
+    #[must_use]
+    pub fn foreign(
+        &self,
+        snapshot: &GpuSnapshot,
+        gpu: &GpuUuid,
+        attempts: &[AllocationId],
+        uids: &[u32],
+    ) -> Vec<Foreign> {
+        let Some(state) = snapshot.gpu(gpu) else { return Vec::new() };
+        let Some(listed) = state.telemetry.processes.value() else { return Vec::new() };
+        let mut pids: Vec<u32> = listed.iter().map(|process| process.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        let foreign = |pid: u32| match self.process(pid) {
+            None => Some(Foreign { pid, found: None }),
+            Some(found) => {
+                let explained = uids.contains(&found.uid)
+                    || attempts.iter().any(|id| found.is_of(id))
+                    || self.is_baseline(&found);
+                (!explained).then_some(Foreign { pid, found: Some(found) })
+            }
+        };
+        pids.into_iter().filter_map(foreign).collect()
+    }
+
+    /// The processes that have the device nodes of these GPUs open, by their descriptors, with the minor number; but for
+    /// the baseline.
+    #[must_use]
+    pub fn by_descriptors(&self, minors: &[u32], device_dir: &Path) -> Vec<(u32, Process)> {
+        let nodes = minors.iter().map(|minor| (*minor, format!("nvidia{minor}")));
+        let nodes: Vec<(u32, String)> =
+            nodes.filter(|(_, name)| device_dir.join(name).exists()).collect();
+        let mut found = Vec::new();
+        if nodes.is_empty() {
+            return found;
         }
+        let Ok(entries) = fs::read_dir("/proc") else { return found };
+        let pids =
+            entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+        for pid in pids {
+            let open = opened(pid, &nodes);
+            let Some(holder) = (!open.is_empty()).then(|| self.process(pid)).flatten() else {
+                continue;
+            };
+            if !self.is_baseline(&holder) {
+                found.extend(open.into_iter().map(|minor| (minor, holder.clone())));
+            }
+        }
+        found
     }
-    found
 }
 
 /// Which of these device nodes a process has open.
@@ -177,14 +214,44 @@ mod tests {
 
     #[test]
     fn a_process_is_told_by_its_group_and_its_file() {
-        let own = process(std::process::id()).unwrap();
-        assert!(own.is_baseline(&[]), "the agent's own program is no dirt");
+        let observer = Observer::default();
+        let own = observer.process(std::process::id()).unwrap();
+        assert!(observer.is_baseline(&own), "the agent's own program is no dirt");
         let id = AllocationId::parse("alloc-a-1").unwrap();
         let made = |cgroups: &str| Process { cgroups: cgroups.to_owned(), ..own.clone() };
         assert!(made("0::/fleet/alloc-a-1\n").is_of(&id));
         assert!(made("0::/fleet.slice/fleet-alloc-a-1.service/job\n").is_of(&id));
         assert!(!made("0::/fleet/alloc-a-11\n").is_of(&id));
-        assert_eq!(process(u32::MAX), None);
+        assert_eq!(observer.process(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_number_in_a_container_without_root_is_its_owners_and_a_persons_is_theirs() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: needs root to be somebody else");
+            return;
+        }
+        let range = crate::user::SubuidFile::parse("1000:100000:65536").resolve(|_| None, []);
+        let observer = Observer { subordinates: Arc::new(range), ..Observer::default() };
+        let seen = |namespace: &[&str]| {
+            let mut other = std::process::Command::new("setpriv");
+            other.args(["--reuid", "100033", "--regid", "100033", "--clear-groups"]);
+            let mut child = other.args(namespace).args(["sleep", "1000"]).spawn().unwrap();
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            let seen = loop {
+                let seen = observer.process(child.id()).unwrap();
+                if seen.name == "sleep" {
+                    break seen;
+                }
+                assert!(std::time::Instant::now() < deadline, "{seen:?}");
+                std::thread::yield_now();
+            };
+            child.kill().unwrap();
+            child.wait().unwrap();
+            (seen.uid, seen.real_uid, seen.real_gid)
+        };
+        assert_eq!(seen(&["unshare", "--user"]), (1000, 1000, NO_GROUP));
+        assert_eq!(seen(&[]), (100_033, 100_033, 100_033));
     }
 
     #[test]
@@ -193,7 +260,8 @@ mod tests {
         let path = dir.path().join("nvidia77");
         let _held = fs::File::create(&path).unwrap();
         fs::File::create(dir.path().join("nvidia78")).unwrap();
-        let found = by_descriptors(&[77, 78], dir.path(), &["-".to_owned()]);
+        let observer = Observer { baseline: Arc::new(["-".to_owned()]), ..Observer::default() };
+        let found = observer.by_descriptors(&[77, 78], dir.path());
         // The agent's own program is no dirt.
         assert_eq!(found, []);
         let nodes = [77, 78].map(|minor| (minor, format!("nvidia{minor}")));

@@ -12,5 +12,5 @@ mod holders;
 mod prove;
 
 pub use floors::Floors;
-pub use holders::{Foreign, Process, by_descriptor, by_descriptors, foreign_processes, process};
+pub use holders::{Foreign, Observer, Process};
 pub use prove::{Proof, prove};

@@ -10,7 +10,7 @@ use fleet_core::name::{GpuUuid, UserName};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::{Floors, Process, by_descriptor, foreign_processes};
+use super::{Floors, Process};
 use crate::allocations::{Node, Registry, end_group};
 use crate::gpu::GpuSnapshot;
 use crate::holders::{Evictor, Found, named};
@@ -159,9 +159,11 @@ impl Proof {
         if state.telemetry.processes.value().is_none() {
             return Some(format!("the driver does not say who uses {uuid}"));
         }
-        let foreign = foreign_processes(snapshot, uuid, &[], uids, &gpu.baseline_processes);
-        let mut open = by_descriptor(state.info.minor, &gpu.device_dir, &gpu.baseline_processes);
-        open.retain(|one| !uids.contains(&one.uid));
+        let observer = self.node.observer();
+        let foreign = observer.foreign(snapshot, uuid, &[], uids);
+        let open = observer.by_descriptors(&[state.info.minor], &gpu.device_dir);
+        let open: Vec<Process> =
+            open.into_iter().map(|(_, one)| one).filter(|one| !uids.contains(&one.uid)).collect();
         // Jobs are ended in their own way.
         let attempts = self.registry.on_gpu(uuid);
         let listed = foreign.iter().filter_map(|one| one.found.as_ref());

@@ -23,7 +23,8 @@ use crate::{
 };
 
 /// Control nodes of NVIDIA's driver, shared by all who hold a lease.
-const CONTROL_NODES: [&str; 4] = ["nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools"];
+pub(crate) const CONTROL_NODES: [&str; 4] =
+    ["nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools"];
 
 /// Sockets and directories through which a program could have something run outside of its cgroup, or
 /// that belong to a login session. Name services (nscd, sssd, resolved) stay.

@@ -38,6 +38,8 @@ pub enum LaunchError {
     Timeout,
     #[error("{} is not valid UTF-8", path.display())]
     Path { path: PathBuf },
+    #[error("systemd is not process 1 here, so there are no slices")]
+    NoSlices,
 }
 
 /// Name of an allocation's unit.
@@ -93,6 +95,14 @@ impl Launcher {
         match self {
             Self::Systemd(manager) => manager.start(shim, dir, &unit_name(allocation_id)).await,
             Self::Plain => plain::start(shim, dir).await,
+        }
+    }
+
+    /// Makes a slice for processes that are not started here. One that is there stays.
+    pub async fn open_slice(&self, slice: &str) -> Result<(), LaunchError> {
+        match self {
+            Self::Systemd(manager) => manager.open_slice(slice).await,
+            Self::Plain => Err(LaunchError::NoSlices),
         }
     }
 

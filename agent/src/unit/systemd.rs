@@ -87,6 +87,16 @@ impl Manager {
         }
     }
 
+    /// StartUnit of a slice, which needs no file. Returns when systemd has queued it.
+    pub(super) async fn open_slice(&self, slice: &str) -> Result<(), LaunchError> {
+        let body = (slice, "replace");
+        let start = self.connection.call_method(BUS_NAME, PATH, MANAGER, "StartUnit", &body);
+        match tokio::time::timeout(ANSWER_TIMEOUT, start).await {
+            Ok(started) => started.map(drop).map_err(failed("start", slice)),
+            Err(_) => Err(LaunchError::Timeout),
+        }
+    }
+
     /// SIGKILL to everything in the unit. A unit that is gone is no error.
     pub(super) async fn kill(&self, unit: &str) -> Result<(), LaunchError> {
         let body = (unit, "all", SIGKILL);

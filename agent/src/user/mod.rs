@@ -5,6 +5,7 @@
 //! - [`as_user`]: runs one short operation in a child process that has become the user. Called by `checkpoint` and
 //!   `image`. The agent itself must never open, stat or create a path that a user chose: as root it would see files the
 //!   user may not, root_squash would refuse what the user may, and a dead NFS server would hang the agent.
+//! - [`subordinate`]: numbers that stand for an owner in containers without root.
 //! - [`op`]: what the two sides say to each other; [`helper`]: the child's side; [`identity`]: becoming the user.
 
 pub mod as_user;
@@ -14,6 +15,7 @@ pub mod op;
 mod ops;
 pub mod resolve;
 mod stream;
+pub mod subordinate;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -21,3 +23,4 @@ pub use as_user::{AsUser, AsUserConfig, AsUserError, HelperProgram};
 pub use helper::run_as_user_helper;
 pub use resolve::{User, UserError, Users, UsersConfig};
 pub use stream::UserStream;
+pub use subordinate::{SUBUID_FILE, Subordinates, SubuidFile};

@@ -7,6 +7,7 @@ mod audit;
 mod authority;
 mod controller;
 mod dev;
+mod docker;
 mod doctor;
 mod image;
 mod job;
@@ -32,6 +33,7 @@ pub(crate) use controller::{
     ControllerAddArgs, ControllerRemoveArgs, ControllerStatusArgs, TransferArgs,
 };
 pub(crate) use dev::{DevArgs, DevGpus, DevVerb, FaultArgs};
+pub(crate) use docker::{DockerArgs, DockerRunArgs, DockerVerb};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use image::{
     ImageArgs, ImageListArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs, ImageVerb,
@@ -105,6 +107,8 @@ pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// Run a program inside a running job
     Exec(ExecArgs),
+    /// Containers of this machine's dockerd, with the GPUs that you hold here
+    Docker(DockerArgs),
     /// Show your jobs
     Ps(PsArgs),
     /// Show what a job printed
@@ -158,6 +162,7 @@ impl Verb {
             | Verb::Completion { .. }
             | Verb::Manual { .. }
             | Verb::Login(_)
+            | Verb::Docker(_)
             | Verb::Held(_) => false,
             Verb::Audit(args) => matches!(args.verb, AuditVerb::Export(_)),
             Verb::Reserve(_)

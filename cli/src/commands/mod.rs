@@ -8,6 +8,7 @@ mod audit;
 mod authority;
 mod controller;
 mod dev;
+mod docker;
 mod doctor;
 mod enforce;
 mod exec;
@@ -177,6 +178,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         Verb::Ssh(args) => ssh::run(context, &args).await,
         Verb::Run(args) => run::run(context, &args).await,
         Verb::Exec(args) => exec::run(context, args).await,
+        Verb::Docker(args) => docker::run(context, &args).await,
         Verb::Ps(args) => job::ps(context, &args).await,
         Verb::Logs(args) => logs::run(context, &args).await,
         Verb::Cancel(args) => job::cancel(context, &args).await,
