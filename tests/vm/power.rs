@@ -36,6 +36,9 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
     steps.step("a node that is rebooted asks its job for a checkpoint first", || {
         planned_reboot(lab)
     });
+    steps.step("a reboot when empty waits for the job, happens, and opens the node again", || {
+        reboot_when_empty(lab)
+    });
     steps.step("the gate of an enforced node is there before anybody logs in", || at_boot(lab));
     steps.step("the controller loses its power under writes, and none that was answered", || {
         controller_power_cut(lab)
@@ -89,6 +92,30 @@ fn planned_reboot(lab: &Lab) -> Result<()> {
     lab.titan01.switch_on()?;
     let from = goes_on(lab, &id)?;
     ensure!(from > 3, "it was not asked before the shutdown: it went on from {from}");
+    Ok(())
+}
+
+fn reboot_when_empty(lab: &Lab) -> Result<()> {
+    let titan01 = &lab.titan01;
+    let boot = titan01.ok("cat /proc/sys/kernel/random/boot_id")?;
+    titan01.ok_as("ada", "rm -f stop")?;
+    let id = lab::submit(titan01, "-G 1 --node titan01", "until [ -e stop ]; do sleep 1; done")?;
+    lab::job_in(titan01, &id, "running")?;
+    let ask = "fleet node reboot titan01 --when-empty --yes --reason 'new kernel' 2>&1";
+    let said = lab.fleet1.ok_as("ada", ask)?;
+    ensure!(said.contains(&id), "what it waits for is not said: {said}");
+    let waits = format!("fleet node show titan01 | grep -q 'reboots after.*{id}'");
+    lab.fleet1.until_as("ada", "the node's agent knows of it", &waits)?;
+    ensure!(titan01.ok("cat /proc/sys/kernel/random/boot_id")? == boot, "it did not wait");
+    titan01.ok_as("ada", "touch stop")?;
+    lab::job_in(&lab.fleet1, &id, "completed")?;
+    titan01.await_off()?;
+    titan01.switch_on()?;
+    ensure!(titan01.ok("cat /proc/sys/kernel/random/boot_id")? != boot, "the same boot");
+    let open = "fleet node show titan01 > shown && grep -q 'State.*ready' shown && ! grep -q 'Reboot' shown";
+    lab.fleet1.until_as("ada", "the node takes work again", open)?;
+    let ran = titan01.run_as("ada", "fleet run -G 1 --node titan01 true")?;
+    ensure!(ran.code() == 0, "the next job: {}", ran.stderr);
     Ok(())
 }
 
