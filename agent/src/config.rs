@@ -152,6 +152,7 @@ struct RawCheckpoints {
 struct RawImages {
     store_bytes_max: Option<u64>,
     credentials_file: Option<PathBuf>,
+    docker_socket: Option<PathBuf>,
     registries: BTreeMap<String, RawRegistry>,
 }
 
@@ -387,6 +388,7 @@ fn images(raw: RawImages, problems: &mut Vec<String>) -> image::Settings {
     let mut numbers = Numbers { problems };
     numbers.at_least("images.store_bytes_max", store_bytes_max, IMAGE_STORE_BYTES_LEAST);
     absolute("images.credentials_file".to_owned(), raw.credentials_file.as_ref(), problems);
+    absolute("images.docker_socket".to_owned(), raw.docker_socket.as_ref(), problems);
     let mut registries = BTreeMap::new();
     for (name, RawRegistry { insecure, ca_file, mirrors }) in raw.registries {
         let field = format!("images.registries.{name:?}");
@@ -399,8 +401,10 @@ fn images(raw: RawImages, problems: &mut Vec<String>) -> image::Settings {
         }
         registries.insert(name, image::RegistrySettings { insecure, ca_file, mirrors });
     }
-    let (credentials_file, pace) = (raw.credentials_file, image::Pace::default());
-    image::Settings { credentials_file, registries, store_bytes_max, pace }
+    let usual = image::Settings::default();
+    let credentials_file = raw.credentials_file;
+    let docker_socket = raw.docker_socket.unwrap_or(usual.docker_socket.clone());
+    image::Settings { credentials_file, registries, store_bytes_max, docker_socket, ..usual }
 }
 
 fn gpu(raw: RawGpu, sample_interval: Duration, problems: &mut Vec<String>) -> GpuConfig {
@@ -548,7 +552,7 @@ mod tests {
         let text = "name = \"A b\"\nstate_dir = \"x\"\ncontrollers = [\"here\"]\n\
                     cgroup_parent = \"../up\"\nlog_level = \"loud\"\nmonitoring_listen = \"9\"\n[gpu]\nsample_interval_ms = 0\n[jobs]\nmemory_bytes = 1\n\
                     [enforce]\ncgroup = \"/a/../b\"\nexempt_groups = [\"\"]\nforeign = \"end\"\n\
-                    [images]\nstore_bytes_max = 5\ncredentials_file = \"c\"\n[shutdown]\ncheckpoint_wait_s = 9999\n[mail]\nprogram = \"mail\"\n[images.registries.\"a b\"]\nca_file = \"ca\"";
+                    [images]\nstore_bytes_max = 5\ncredentials_file = \"c\"\ndocker_socket = \"d\"\n[shutdown]\ncheckpoint_wait_s = 9999\n[mail]\nprogram = \"mail\"\n[images.registries.\"a b\"]\nca_file = \"ca\"";
         let said = problem(text);
         for field in [
             "name",
@@ -564,6 +568,7 @@ mod tests {
             "enforce.foreign",
             "images.store_bytes_max",
             "images.credentials_file",
+            "images.docker_socket",
             "images.registries.\"a b\".ca_file",
             "HOST:PORT",
             "shutdown.checkpoint_wait_s",

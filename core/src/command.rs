@@ -449,8 +449,7 @@ impl Command {
             | Command::AdmitController(_)
             | Command::RemoveController { .. }
             | Command::Access(_) => 1,
-            Command::SubmitJob(job) if job.spec.is_from_registry() => REGISTRY_SINCE,
-            Command::SubmitJob(_) => 1,
+            Command::SubmitJob(job) => job.spec.since_version(),
             Command::CreateReservation(wish) => wish.since_version(),
             Command::CheckState { .. } => 2,
             Command::ImportReservations { reservations } => {

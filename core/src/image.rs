@@ -1,6 +1,7 @@
 //! What may stand after `--image`: `host`, `oci:/dir[:tag]`, `oci-archive:/file[:tag]`, `docker-archive:/file[:name]`, an
-//! absolute path to one of these, whose kind is then found out, or the name of an image in a registry as docker's
-//! users write it, with or without `docker://`. Kinds are spelled as `skopeo` does.
+//! absolute path to one of these, whose kind is then found out, `docker-daemon:NAME` for what the node's dockerd has, or
+//! the name of an image in a registry as docker's users write it, with or without `docker://`. Kinds are spelled as
+//! `skopeo` does.
 //!
 //! Read when a job is submitted, so that a wrong one is refused at once, and again on its node. Nothing here asks
 //! anybody: whether there is such an image is found out on the node.
@@ -13,6 +14,8 @@ use std::str::FromStr;
 pub const REF_BYTES_MAX: usize = 4096;
 /// The cluster version from which on jobs may name images of registries.
 pub const REGISTRY_SINCE: u32 = 7;
+/// The cluster version from which on jobs may name images that dockerd has.
+pub const DAEMON_SINCE: u32 = 13;
 /// The registry of names that say none.
 pub const DEFAULT_REGISTRY: &str = "docker.io";
 /// Longest repository name and longest tag, from the OCI distribution specification.
@@ -23,7 +26,9 @@ const REGISTRY_BYTES_MAX: usize = 262;
 /// Hexadecimal digits of a SHA-256 digest.
 const DIGEST_HEX: usize = 64;
 /// Other places skopeo knows, which must not be taken for repositories: what to do instead is said.
-const FOREIGN_KINDS: [&str; 4] = ["docker-daemon", "containers-storage", "dir", "sif"];
+const FOREIGN_KINDS: [&str; 3] = ["containers-storage", "dir", "sif"];
+/// How an image that the node's dockerd has is said.
+const DAEMON_KIND: &str = "docker-daemon:";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ImageRef {
@@ -39,6 +44,8 @@ pub enum ImageRef {
     Path(PathBuf),
     /// An image in a registry.
     Registry(RegistryRef),
+    /// An image that the node's dockerd has.
+    DockerDaemon(DaemonRef),
 }
 
 /// The whole name of an image in a registry: `docker.io/library/python:3.12` for `python:3.12`.
@@ -53,11 +60,20 @@ pub struct RegistryRef {
     pub digest: Option<String>,
 }
 
+/// How dockerd is asked for an image.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum DaemonRef {
+    /// By its whole name: `docker.io/library/tools:latest` for `tools`.
+    Name(RegistryRef),
+    /// By its id: `sha256:…`, as `docker image inspect` shows it.
+    Id(String),
+}
+
 /// What a job's image turned out to be, as its node found it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ImageUsed {
-    /// `sha256:…`: of the manifest for an image of a registry, as in NAME@sha256:…; of the configuration for one from
-    /// disk.
+    /// `sha256:…`: of the manifest for an image of a registry, as in NAME@sha256:…; its id for one of dockerd, as in
+    /// docker-daemon:sha256:….
     pub digest: String,
     /// What the owner should know of it, such as that its registry did not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,12 +101,15 @@ impl FromStr for ImageRef {
         if text == "host" {
             return Ok(Self::Host);
         }
+        if let Some(name) = text.strip_prefix(DAEMON_KIND) {
+            return DaemonRef::parse(name).map(Self::DockerDaemon).or_else(bad);
+        }
         let (kind, rest) = match text.split_once(':') {
             Some((kind @ ("oci" | "oci-archive" | "docker-archive"), rest)) => (kind, rest),
             Some((kind, _)) if FOREIGN_KINDS.contains(&kind) => {
                 return bad(
-                    "images come from registries and files: NAME[:TAG], docker://NAME[:TAG], a path, oci:/dir[:tag], \
-                     oci-archive:/file[:tag] or docker-archive:/file[:name] (docker save NAME -o FILE makes one)",
+                    "images come from registries, files and dockerd: NAME[:TAG], docker://NAME[:TAG], a path, oci:/dir[:tag], \
+                     oci-archive:/file[:tag], docker-archive:/file[:name] (docker save NAME -o FILE makes one) or docker-daemon:NAME[:TAG]",
                 );
             }
             _ if text.starts_with('/') => return Ok(Self::Path(text.into())),
@@ -121,7 +140,7 @@ impl ImageRef {
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::Host | Self::Registry(_) => None,
+            Self::Host | Self::Registry(_) | Self::DockerDaemon(_) => None,
             Self::OciDir { path, .. }
             | Self::OciArchive { path, .. }
             | Self::DockerArchive { path, .. }
@@ -132,7 +151,7 @@ impl ImageRef {
     #[must_use]
     pub fn tag(&self) -> Option<&str> {
         match self {
-            Self::Host | Self::Path(_) | Self::Registry(_) => None,
+            Self::Host | Self::Path(_) | Self::Registry(_) | Self::DockerDaemon(_) => None,
             Self::OciDir { tag, .. }
             | Self::OciArchive { tag, .. }
             | Self::DockerArchive { tag, .. } => tag.as_deref(),
@@ -146,12 +165,37 @@ impl fmt::Display for ImageRef {
             Self::Host => return f.write_str("host"),
             Self::Path(path) => return write!(f, "{}", path.display()),
             Self::Registry(name) => return name.fmt(f),
+            Self::DockerDaemon(name) => return write!(f, "{DAEMON_KIND}{name}"),
             Self::OciDir { .. } => "oci",
             Self::OciArchive { .. } => "oci-archive",
             Self::DockerArchive { .. } => "docker-archive",
         };
         write!(f, "{kind}:{}", self.path().unwrap_or(Path::new("")).display())?;
         self.tag().map_or(Ok(()), |tag| write!(f, ":{tag}"))
+    }
+}
+
+impl DaemonRef {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        if is_digest(text) {
+            return Ok(Self::Id(text.to_owned()));
+        }
+        if text.starts_with("sha256:") {
+            return Err("an id is sha256: and 64 hexadecimal digits in lower case");
+        }
+        if is_digest(&format!("sha256:{text}")) {
+            return Err("an id is written with sha256: before it");
+        }
+        RegistryRef::parse(text).map(Self::Name)
+    }
+}
+
+impl fmt::Display for DaemonRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => name.fmt(f),
+            Self::Id(id) => f.write_str(id),
+        }
     }
 }
 
@@ -290,9 +334,35 @@ mod tests {
             assert_eq!(parsed.to_string(), text);
         }
         for bad in
-            ["", "docker-daemon:ubuntu", "oci:relative", "oci:/l:", "./x.tar", "/a\nb", "HOST"]
+            ["", "containers-storage:x", "oci:relative", "oci:/l:", "./x.tar", "/a\nb", "HOST"]
         {
             assert!(bad.parse::<ImageRef>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_dockerd_has_is_named_as_docker_names_it() {
+        let id = format!("sha256:{}", "0a".repeat(32));
+        for (text, whole) in [
+            ("tools", "docker.io/library/tools:latest".to_owned()),
+            ("lab/tools:2", "docker.io/lab/tools:2".to_owned()),
+            ("ghcr.io/org/n@sha256:", String::new()),
+            (&format!("ghcr.io/org/n@{id}"), format!("ghcr.io/org/n@{id}")),
+            (&id, id.clone()),
+            (&id[..20], String::new()),
+            (&id[7..], String::new()),
+            ("sha256", "docker.io/library/sha256:latest".to_owned()),
+            ("Tools", String::new()),
+            ("", String::new()),
+        ] {
+            let parsed = format!("docker-daemon:{text}").parse::<ImageRef>();
+            let shown = parsed.as_ref().map(ToString::to_string).unwrap_or_default();
+            let expected = if whole.is_empty() { whole } else { format!("docker-daemon:{whole}") };
+            assert_eq!(shown, expected, "{text}");
+            if let Ok(parsed) = parsed {
+                assert!(parsed.path().is_none() && parsed.tag().is_none());
+                assert_eq!(shown.parse::<ImageRef>().unwrap(), parsed);
+            }
         }
     }
 

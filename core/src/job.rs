@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{AllocationId, JobId, ReservationId};
-use crate::image::{ImageRef, ImageUsed};
+use crate::image::{DAEMON_SINCE, ImageRef, ImageUsed, REGISTRY_SINCE};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::reservation::GpuRequest;
 use crate::time::{Millis, Timestamp};
@@ -95,9 +95,21 @@ pub struct JobSpec {
 }
 
 impl JobSpec {
-    /// Whether its image comes from a registry.
-    pub fn is_from_registry(&self) -> bool {
-        matches!(self.image.parse(), Ok(ImageRef::Registry(_)))
+    /// The cluster version from which on there may be such a job: members that read its image otherwise would refuse what
+    /// others take.
+    pub fn since_version(&self) -> u32 {
+        match self.image.parse() {
+            Ok(ImageRef::Registry(_)) => REGISTRY_SINCE,
+            Ok(ImageRef::DockerDaemon(_)) => DAEMON_SINCE,
+            Ok(
+                ImageRef::Host
+                | ImageRef::OciDir { .. }
+                | ImageRef::OciArchive { .. }
+                | ImageRef::DockerArchive { .. }
+                | ImageRef::Path(_),
+            )
+            | Err(_) => 1,
+        }
     }
 }
 

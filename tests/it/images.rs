@@ -114,7 +114,9 @@ fn refused_early(lab: &Lab) -> Result<()> {
     let jobs = || Ok::<_, anyhow::Error>(lab.json(&["ps", "--all"])?["items"].clone());
     let before = jobs()?;
     for (image, said) in [
-        ("docker-daemon:ubuntu", "docker save"),
+        ("containers-storage:ubuntu", "docker save"),
+        ("docker-daemon:Ubuntu", "lower-case"),
+        ("docker-daemon:sha256:0a", "64 hexadecimal"),
         ("Ubuntu", "lower-case"),
         ("oci:/layout:", "empty"),
         ("busybox.tra.tar", "absolute path"),

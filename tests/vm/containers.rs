@@ -41,6 +41,8 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
     steps.step("`fleet docker run` opens what is reserved, for as long as it is", || {
         reserved(machine)
     });
+    steps
+        .step("a job runs in an image that dockerd has, for who may use dockerd", || jobs(machine));
     steps.step("they are held without the agent, and after a reload of systemd", || alone(machine));
     steps.step("rootless Podman opens what is reserved, whoever it is inside", || podman(machine));
     Ok(())
@@ -130,6 +132,39 @@ fn reserved(machine: &Machine) -> Result<()> {
     machine.until_as("bob", "it does not any more", &last("Operation not permitted"))?;
     reserve(machine, "bob", 1)?;
     machine.until_as("bob", "and opens it again", &last("No such device or address")).map(drop)
+}
+
+fn jobs(machine: &Machine) -> Result<()> {
+    let run = |user: &str, image: &str| {
+        let line = format!("fleet run --image docker-daemon:{image} -- sh -c 'id -u; cat /made'");
+        machine.run_as(user, &line)
+    };
+    let build = |word: &str| {
+        let context = "mkdir -p /root/made && cd /root/made && printf 'FROM tools\\nCOPY made /made\\n' > Dockerfile";
+        let build = "DOCKER_BUILDKIT=0 docker build -q -t lab/made .";
+        machine.ok(&format!("{context} && echo {word} > made && {build}"))
+    };
+    let uid = machine.ok_as("bob", "id -u")?;
+    for word in ["first", "second"] {
+        build(word)?;
+        let ran = run("bob", "lab/made")?;
+        let said = ran.ok()?;
+        ensure!(said == format!("{uid}\n{word}"), "{word}: {said}");
+    }
+    let id = machine.ok("docker image inspect -f '{{.Id}}' lab/made")?;
+    let shown = machine.ok_as("bob", "fleet job show @last")?;
+    ensure!(shown.contains(&id), "not which image it was, {id}: {shown}");
+    ensure!(run("bob", &id)?.ok()?.ends_with("second"), "by its id");
+    let listed = machine.ok_as("bob", "fleet image list")?;
+    ensure!(listed.contains("docker-daemon:docker.io/lab/made:latest"), "{listed}");
+    for (user, image, said) in
+        [("ada", "lab/made", "may not use the docker"), ("bob", "no/such", "has no image")]
+    {
+        let refused = run(user, image)?;
+        let right = refused.code() == 125 && refused.stderr.contains(said);
+        ensure!(right, "{user}, {image}: {} {}", refused.code(), refused.stderr);
+    }
+    Ok(())
 }
 
 fn alone(machine: &Machine) -> Result<()> {

@@ -4,6 +4,7 @@
 //! Called by the attempt's own task. Each failure says whose fault it is. Nothing here runs anything of
 //! the job's.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,14 +93,14 @@ impl Begin {
 
     async fn make_ready(&self) -> Result<Ready, AttemptEnd> {
         // Before the permit: it may take long, and others need nothing of the kind.
-        let pulled = self.pull().await?;
+        let fetched = self.fetch().await?;
         let permit = self.node.starts.acquire().await;
         let _permit = permit.map_err(|error| node_fault(&error))?;
         let user = self.user().await?;
         let gpus = self.gpus(&user).await?;
         self.node.gate.admits(&self.record.order.owner, &self.record.order.gpus).await;
         let observer = self.checkpoints(&user).await?;
-        let image = self.image(&user, pulled).await?;
+        let image = self.image(&user, fetched).await?;
         self.bundle(user, gpus, image).await?;
         Ok(Ready { observer })
     }
@@ -177,32 +178,44 @@ impl Begin {
         self.record.order.spec.image.parse().map_err(|error| user_fault(&error))
     }
 
-    /// The image, if it is one of a registry.
-    async fn pull(&self) -> Result<Option<image::Image>, AttemptEnd> {
-        let ImageRef::Registry(name) = self.reference()? else { return Ok(None) };
-        let (says, shown) = (self.says.clone(), name.to_string());
-        let progress = move |progress: image::Progress| {
-            says.send_replace(preparing(&shown, progress));
+    /// The image, if it does not lie on a disk that the node sees.
+    async fn fetch(&self) -> Result<Option<image::Image>, AttemptEnd> {
+        let (images, reference) = (&self.node.images, self.reference()?);
+        let fetched = match &reference {
+            ImageRef::Registry(name) => images.pull(name, self.progress(name)).await,
+            ImageRef::DockerDaemon(name) => {
+                let user = self.user().await?;
+                images.copy_of_dockerd(name, &user, self.progress(&reference)).await
+            }
+            ImageRef::Host
+            | ImageRef::OciDir { .. }
+            | ImageRef::OciArchive { .. }
+            | ImageRef::DockerArchive { .. }
+            | ImageRef::Path(_) => return Ok(None),
         };
-        let pulled = self.node.images.pull(&name, progress).await;
         self.says.send_replace(String::new());
-        pulled.map(Some).map_err(|error| of_image(&error))
+        fetched.map(Some).map_err(|error| of_image(&error))
+    }
+
+    /// Shows how far an image is, where the job's own words will be.
+    fn progress(&self, name: &impl Display) -> impl Fn(image::Progress) + Send + Sync + 'static {
+        let (says, name) = (self.says.clone(), name.to_string());
+        move |progress| drop(says.send_replace(preparing(&name, progress)))
     }
 
     /// The root file system.
-    async fn image(&self, user: &User, pulled: Option<image::Image>) -> Result<Image, AttemptEnd> {
+    async fn image(&self, user: &User, fetched: Option<image::Image>) -> Result<Image, AttemptEnd> {
         let reference = self.reference()?;
         if reference == ImageRef::Host {
             return Ok(Image::Host);
         }
         self.write_record().await?;
-        let found = match pulled {
-            Some(pulled) => pulled,
+        let found = match fetched {
+            Some(fetched) => fetched,
             None => {
-                let id = self.record.id.clone();
-                let progress =
-                    move |progress: image::Progress| tracing::debug!(%id, ?progress, "image");
+                let progress = self.progress(&reference);
                 let resolved = self.node.images.resolve(&reference, user, progress).await;
+                self.says.send_replace(String::new());
                 resolved.map_err(|error| of_image(&error))?
             }
         };
@@ -278,13 +291,15 @@ fn preparing(name: &str, progress: image::Progress) -> String {
     match phase {
         image::Phase::Waiting => format!("waits for image {name}"),
         image::Phase::Pulling => format!("pulls image {name}: {share}"),
-        image::Phase::Reading | image::Phase::Unpacking => format!("unpacks image {name}: {share}"),
+        image::Phase::Reading => format!("reads image {name}: {share}"),
+        image::Phase::Unpacking => format!("unpacks image {name}: {share}"),
     }
 }
 
 fn of_image(error: &ImageError) -> AttemptEnd {
     match error {
         ImageError::Registry(registry) if registry.is_the_nodes() => node_fault(error),
+        ImageError::Daemon(daemon) if daemon.is_the_nodes() => node_fault(error),
         ImageError::Source(source) => match of_user_op(source) {
             AttemptEnd::CannotStart { .. } => user_fault(error),
             _ => node_fault(error),

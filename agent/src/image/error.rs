@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::daemon::DaemonError;
 use super::registry::RegistryError;
 use crate::user::AsUserError;
 
@@ -74,6 +75,8 @@ pub enum ImageError {
     Source(#[from] AsUserError),
     #[error(transparent)]
     Registry(#[from] RegistryError),
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
     #[error("read image {path}")]
     Read {
         path: String,

@@ -386,7 +386,7 @@ fn digest_of(name: &str, descriptor: &Descriptor) -> Result<String, ImageError> 
     })
 }
 
-fn hex_digest(text: &str) -> Option<String> {
+pub(super) fn hex_digest(text: &str) -> Option<String> {
     let right =
         text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     right.then(|| text.to_owned())

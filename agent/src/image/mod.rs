@@ -1,7 +1,8 @@
-//! Container images from registries, and from disk: `docker save` archives, OCI archives and OCI layouts.
+//! Container images from registries, from dockerd, and from disk: `docker save` archives, OCI archives and OCI layouts.
 //!
 //! - [`ImageRef`]: what the user wrote, from the core. [`manifest`]: which blobs make the image.
 //! - [`registry`]: names in registries, pulled as the node. [`turns`]: once, however many ask.
+//! - [`daemon`]: images that the node's dockerd has, for those who may use it.
 //! - [`source`]: bytes of the user's file, read as the user. [`decode`]: digests, compression, bombs.
 //! - [`unpack`]: one layer's tar to one directory, by [`beneath`], which cannot leave that directory.
 //! - [`store`]: layers and images kept by digest under the agent's state directory; called by the reconcile loop.
@@ -12,6 +13,7 @@
 
 mod beneath;
 mod copy;
+mod daemon;
 mod decode;
 mod error;
 mod limits;
@@ -26,6 +28,7 @@ mod turns;
 mod unpack;
 mod xattr;
 
+pub use daemon::DaemonError;
 pub use error::{ImageError, Refusal};
 pub use fleet_core::image::{ImageRef, RefError};
 pub use limits::Limits;

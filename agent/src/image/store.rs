@@ -3,19 +3,20 @@
 //! ```text
 //! layers/<diff id>/{fs/, layer.json}   a layer, unpacked once; read-only from then on
 //! images/<config digest>.json          configuration and layers of an image
-//! sources/<key>.json                   which image a file, or a name in a registry, was when it was last read
+//! sources/<key>.json                   which image a file, a name in a registry or an id of dockerd's was when it was last read
 //! downloads/                           blobs of registries on their way; gone on with after a restart
 //! tmp/                                 half-made things; emptied when the store is opened
 //! ```
 //!
 //! A layer is made in `tmp`, synced and renamed, so there is never half of one, and concurrent requests for one image or
 //! layer wait for the first. A file is always opened as the requesting user, also when its image is known already: nobody
-//! gets an image by digest whose file they may not read. What comes from a registry is for everybody on the node. All
+//! gets an image by digest whose file they may not read; so it is with what dockerd has ([`daemon`]). What comes from a registry is for everybody on the node. All
 //! together have a limit ([`collect`]). Called by the attempts' tasks; one store per agent.
 
 mod catalog;
 mod choice;
 mod collect;
+mod daemon;
 mod holds;
 mod pulled;
 
@@ -56,6 +57,8 @@ pub(super) use holds::{Claim, Hold};
 const UNPACKS_AT_ONCE_MAX: usize = 2;
 /// Images that are pulled at once; more wait.
 const PULLS_AT_ONCE_MAX: usize = 4;
+/// Images that dockerd hands over at once; more wait.
+const COPIES_AT_ONCE_MAX: usize = 2;
 /// How long reading one archive or one blob may take.
 const READ_MAX: Duration = Duration::from_secs(3600);
 /// How long one request waits for another that makes the same thing.
@@ -74,7 +77,7 @@ pub struct Image {
     pub config: ImageConfig,
     /// Lowest first.
     pub layers: Vec<Layer>,
-    /// `sha256:…` of what its name in a registry means.
+    /// `sha256:…` of what its name in a registry means, or its id in dockerd.
     pub manifest: Option<String>,
     /// What whoever asked should know.
     pub note: Option<String>,
@@ -207,6 +210,7 @@ struct Inner {
     downloads: Downloads,
     pulling: Turns,
     pulls: Arc<Semaphore>,
+    copies: Arc<Semaphore>,
 }
 
 /// The node's images. Cheap to clone.
@@ -256,6 +260,7 @@ impl ImageStore {
             downloads: Downloads::open(dir.join("downloads"), limits.free_bytes_min),
             pulling: Turns::default(),
             pulls: Arc::new(Semaphore::new(PULLS_AT_ONCE_MAX)),
+            copies: Arc::new(Semaphore::new(COPIES_AT_ONCE_MAX)),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -268,20 +273,36 @@ impl ImageStore {
         user: &User,
         report: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<Image, ImageError> {
-        if let ImageRef::Registry(name) = image {
-            return self.pull(name, report).await;
+        match image {
+            ImageRef::Registry(name) => return self.pull(name, report).await,
+            ImageRef::DockerDaemon(name) => return self.copy_of_dockerd(name, user, report).await,
+            ImageRef::Host
+            | ImageRef::OciDir { .. }
+            | ImageRef::OciArchive { .. }
+            | ImageRef::DockerArchive { .. }
+            | ImageRef::Path(_) => {}
         }
         let turn = Arc::clone(&self.inner.turns)
             .acquire_owned()
             .await
             .map_err(|_| ImageError::ThreadDied)?;
-        let (store, image, user) = (self.clone(), image.clone(), user.clone());
+        let (image, user) = (image.clone(), user.clone());
+        self.on_a_thread(move |store| {
+            let _turn = turn;
+            store.resolve(&image, &user, &report)
+        })
+        .await
+    }
+
+    /// Goes on when the caller stops waiting: then what it makes is there for the next one.
+    async fn on_a_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T, ImageError> + Send + 'static,
+    ) -> Result<T, ImageError> {
+        let inner = Arc::clone(&self.inner);
         let (tell, answer) = tokio::sync::oneshot::channel();
         let spawned = std::thread::Builder::new().name("fleet-image".to_owned()).spawn(move || {
-            let resolved = store.inner.resolve(&image, &user, &report);
-            drop(turn);
-            // The caller may have given up; the image is there for the next one.
-            let _caller_gone = tell.send(resolved);
+            let _caller_gone = tell.send(work(&inner));
         });
         spawned.map_err(|error| ImageError::io("start a thread for", &self.inner.dir, error))?;
         answer.await.unwrap_or(Err(ImageError::ThreadDied))
@@ -368,10 +389,7 @@ impl Inner {
         let recipe = self.archive_recipe(image, path, &mut spool)?;
         let made = self.make_image(&mut spool, recipe, report)?;
         let digest = made.digest.trim_start_matches("sha256:").to_owned();
-        self.write_document(
-            &self.dir.join("sources").join(format!("{key}.json")),
-            &SourceDocument::of_file(image, digest),
-        )?;
+        self.write_document(&self.source_path(&key), &SourceDocument::of_file(image, digest))?;
         Ok(made)
     }
 
@@ -569,8 +587,7 @@ impl Inner {
     }
 
     fn known_source(&self, key: &str) -> Option<Image> {
-        let document: SourceDocument =
-            read_document(&self.dir.join("sources").join(format!("{key}.json")))?;
+        let document: SourceDocument = read_document(&self.source_path(key))?;
         (document.v <= VERSION).then(|| self.known_image(&document.digest)).flatten()
     }
 
@@ -614,6 +631,10 @@ impl Inner {
 
     fn layer_path(&self, diff_id: &str) -> PathBuf {
         self.dir.join("layers").join(diff_id)
+    }
+
+    fn source_path(&self, key: &str) -> PathBuf {
+        self.dir.join("sources").join(format!("{key}.json"))
     }
 
     fn image_path(&self, digest: &str) -> PathBuf {

@@ -125,7 +125,7 @@ impl Images<'_> {
         let listed = blocking(move || store.list()).await.map_err(|error| of_store(&error))?;
         let mut found = listed.into_iter().filter(|one| one.digest == digest).collect::<Vec<_>>();
         for one in &mut found {
-            one.manifest = manifest.clone().or(one.manifest.take());
+            one.manifests.splice(0..0, manifest.clone());
         }
         Ok(Removed { images: found, freed_bytes: 0 })
     }
@@ -143,7 +143,7 @@ impl Images<'_> {
     fn told(&self, image: &Listed) -> v1::NodeImage {
         v1::NodeImage {
             id: image.digest.clone(),
-            digest: image.manifest.clone().unwrap_or_default(),
+            digest: image.manifests.first().cloned().unwrap_or_default(),
             names: image.names.clone(),
             size_bytes: image.bytes,
             used_at_unix_ms: image.used_at_ms,

@@ -409,6 +409,7 @@ fn op_name(op: &Op) -> &'static str {
         Op::ReadFile { .. } => "read file",
         Op::Touch { .. } => "touch",
         Op::Readable { .. } => "read",
+        Op::Connect { .. } => "connect",
         Op::Stream { .. } => "open file",
         Op::Watch(_) => "watch checkpoints",
     }

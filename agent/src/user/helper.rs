@@ -69,6 +69,7 @@ fn perform(op: Op, input: &mut impl BufRead, output: &mut impl Write) -> std::io
         Op::ReadFile { path, bytes_max } => answer(output, &ops::read_file(&path, bytes_max)),
         Op::Touch { path } => answer(output, &ops::touch(&path)),
         Op::Readable { path } => answer(output, &ops::readable(&path)),
+        Op::Connect { path } => answer(output, &ops::connect(&path)),
     }
 }
 

@@ -29,6 +29,8 @@ pub enum Op {
     Touch { path: PathBuf },
     /// Can the user read the first byte of this file, or list this directory?
     Readable { path: PathBuf },
+    /// Can the user connect to this socket?
+    Connect { path: PathBuf },
     /// Send the metadata of a regular file, then, after a `go` line on stdin, its bytes.
     Stream { path: PathBuf },
     /// Watch for checkpoints until stdin closes. See `checkpoint::watch`.

@@ -4,6 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use super::op::{FileKind, FileStat, OpError, OpErrorKind, Reply, STAT_PATHS_MAX};
@@ -106,6 +107,13 @@ pub(super) fn readable(path: &Path) -> Outcome {
     let (mut file, _) = open_regular(path)?;
     let mut byte = [0; 1];
     file.read(&mut byte).map_err(|error| OpError::io(path, &error))?;
+    Ok(Reply::Done)
+}
+
+/// Says nothing to whoever listens there.
+pub(super) fn connect(path: &Path) -> Outcome {
+    absolute(path)?;
+    UnixStream::connect(path).map_err(|error| OpError::io(path, &error))?;
     Ok(Reply::Done)
 }
 

@@ -54,7 +54,8 @@ pub(crate) struct RunArgs {
     /// How long it may run at most [default: 24h]
     #[arg(short = 't', long = "time", value_name = "LENGTH")]
     pub(crate) time: Option<String>,
-    /// host, the node's own system; NAME[:TAG] of a registry; or an OCI archive or layout on disk
+    /// host, the node's own system; NAME[:TAG] of a registry; an OCI archive or layout on disk; or
+    /// docker-daemon:NAME[:TAG], of the node's docker
     #[arg(long, value_name = "IMAGE", default_value = "host")]
     pub(crate) image: String,
     /// Run within this reservation

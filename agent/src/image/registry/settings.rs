@@ -1,4 +1,4 @@
-//! Registries as the node's configuration describes them. Plain data; checked by [`crate::config`].
+//! Registries, and dockerd, as the node's configuration describes them. Plain data; checked by [`crate::config`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,9 +8,11 @@ use fleet_core::image::DEFAULT_REGISTRY;
 
 /// Where the default registry really is: its name is one of people.
 const DEFAULT_REGISTRY_HOST: &str = "registry-1.docker.io";
+/// Where dockerd listens unless told otherwise.
+const DOCKER_SOCKET: &str = "/run/docker.sock";
 
 /// How images are pulled on this node.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Docker's `config.json`, with credentials; it must be root's alone.
     pub credentials_file: Option<PathBuf>,
@@ -18,6 +20,8 @@ pub struct Settings {
     pub registries: BTreeMap<String, RegistrySettings>,
     /// Bytes that all images together may have; `None` is half of the disk.
     pub store_bytes_max: Option<u64>,
+    /// Where this node's dockerd listens.
+    pub docker_socket: PathBuf,
     pub pace: Pace,
 }
 
@@ -53,6 +57,18 @@ pub struct RegistrySettings {
     pub ca_file: Option<PathBuf>,
     /// Asked first, in this order: HOST or HOST:PORT.
     pub mirrors: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            credentials_file: None,
+            registries: BTreeMap::new(),
+            store_bytes_max: None,
+            docker_socket: DOCKER_SOCKET.into(),
+            pace: Pace::default(),
+        }
+    }
 }
 
 impl Settings {

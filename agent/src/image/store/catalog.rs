@@ -21,8 +21,8 @@ const DIGITS_MIN: usize = 6;
 pub struct Listed {
     /// `sha256:…` of the configuration.
     pub digest: String,
-    /// `sha256:…` of what its name in a registry means.
-    pub manifest: Option<String>,
+    /// `sha256:…` of what its names in registries mean, then its ids in dockerd.
+    pub manifests: Vec<String>,
     /// Names in registries, files.
     pub names: Vec<String>,
     pub bytes: u64,
@@ -125,7 +125,7 @@ impl Inner {
                 let sources = sources.remove(&image.digest).unwrap_or_default();
                 Listed {
                     digest: format!("sha256:{}", image.digest),
-                    manifest: sources.iter().find_map(|source| source.manifest.clone()),
+                    manifests: manifests(&sources),
                     names: names(&sources),
                     bytes: survey.bytes_of(&image.layers),
                     used_at_ms: u64::try_from(image.used).unwrap_or(u64::MAX),
@@ -139,11 +139,22 @@ impl Inner {
     }
 }
 
+/// What its names mean elsewhere: registries' first.
+fn manifests(sources: &[SourceDocument]) -> Vec<String> {
+    let mut all: Vec<(bool, &String)> = sources
+        .iter()
+        .filter_map(|source| Some((source.name.is_none(), source.manifest.as_ref()?)))
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    all.into_iter().map(|(_, manifest)| manifest.clone()).collect()
+}
+
 /// What it is called. A name with a digest says nothing that the digest does not, if there is another name.
 fn names(sources: &[SourceDocument]) -> Vec<String> {
     let names = sources.iter().flat_map(|source| [&source.name, &source.file]).flatten();
     let (pinned, plain): (BTreeSet<String>, BTreeSet<String>) =
-        names.cloned().partition(|name| name.contains("@sha256:"));
+        names.cloned().partition(|name| name.contains("@sha256:") || name.contains(":sha256:"));
     if plain.is_empty() { pinned } else { plain }.into_iter().collect()
 }
 
@@ -155,17 +166,21 @@ fn find(all: &[Listed], wanted: &str) -> Result<Listed, RemoveError> {
     let manifest = written.rsplit_once('@').map(|(_, digest)| digest);
     let named = all.iter().find(|image| {
         let is = |name: &String| [&*full, &*file, wanted].contains(&&**name);
-        image.names.iter().any(is) || (manifest.is_some() && image.manifest.as_deref() == manifest)
+        let means = |digest: &str| image.manifests.iter().any(|manifest| manifest == digest);
+        image.names.iter().any(is) || manifest.is_some_and(means)
     });
     if let Some(image) = named {
         return Ok(image.clone());
     }
-    let digits = wanted.strip_prefix("sha256:").unwrap_or(wanted);
+    let digits = wanted.strip_prefix("docker-daemon:").unwrap_or(wanted);
+    let digits = digits.strip_prefix("sha256:").unwrap_or(digits);
     let begins = |digest: &str| digest.trim_start_matches("sha256:").starts_with(digits);
     let by_digest: Vec<&Listed> = match digits.len() >= DIGITS_MIN {
         true => all
             .iter()
-            .filter(|image| begins(&image.digest) || image.manifest.as_deref().is_some_and(begins))
+            .filter(|image| {
+                begins(&image.digest) || image.manifests.iter().any(|manifest| begins(manifest))
+            })
             .collect(),
         false => Vec::new(),
     };
@@ -187,7 +202,7 @@ mod tests {
     fn listed(digest: &str, manifest: Option<&str>, names: &[&str]) -> Listed {
         Listed {
             digest: format!("sha256:{digest}"),
-            manifest: manifest.map(|m| format!("sha256:{m}")),
+            manifests: manifest.map(|m| format!("sha256:{m}")).into_iter().collect(),
             names: names.iter().map(|name| (*name).to_owned()).collect(),
             bytes: 1,
             used_at_ms: 1,
@@ -210,6 +225,7 @@ mod tests {
             ("docker.io/python:3.12", 0),
             (&format!("python@sha256:{manifest}"), 0),
             (&format!("sha256:{manifest}"), 0),
+            (&format!("docker-daemon:sha256:{manifest}"), 0),
             ("cccccc", 0),
             ("/data/image.tar", 1),
             ("aaaaaaa2", 1),

@@ -140,7 +140,7 @@ impl Inner {
 
     fn name_path(&self, name: &RegistryRef) -> std::path::PathBuf {
         let key = hex::encode(Sha256::digest(format!("registry\0{name}\0{}", host_arch())));
-        self.dir.join("sources").join(format!("{key}.json"))
+        self.source_path(&key)
     }
 }
 

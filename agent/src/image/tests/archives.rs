@@ -188,3 +188,36 @@ pub(super) fn write_files(dir: &Path, files: &[(String, Vec<u8>)]) {
         fs::write(path, bytes).unwrap();
     }
 }
+
+/// As containerd writes it for dockerd: an index of the image and of who built it, docker's own document beside it.
+pub(super) fn containerd_archive(layers: &[Vec<u8>]) -> Vec<u8> {
+    let mut files = oci_files("latest", layers, |_, layer| gzip(layer));
+    let top = files.iter().position(|(name, _)| name == "index.json").unwrap();
+    let mut index: serde_json::Value = serde_json::from_slice(&files[top].1).unwrap();
+    let image = &mut index["manifests"][0];
+    let of_image = image["digest"].as_str().unwrap().trim_start_matches("sha256:").to_owned();
+    let arch = super::super::manifest::host_arch();
+    image["platform"] = serde_json::json!({ "architecture": arch, "os": "linux" });
+    let mut attestation = image.clone();
+    attestation["platform"] = serde_json::json!({ "architecture": "unknown", "os": "unknown" });
+    index["manifests"].as_array_mut().unwrap().push(attestation);
+    let inner = serde_json::to_vec(&index).unwrap();
+    let outer = serde_json::json!({ "schemaVersion": 2, "manifests": [{
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "digest": format!("sha256:{}", sha(&inner)), "size": inner.len(),
+    }]});
+    let manifest = files.iter().find(|(name, _)| name.ends_with(&of_image)).unwrap();
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest.1).unwrap();
+    let blob = |part: &serde_json::Value| {
+        format!("blobs/sha256/{}", part["digest"].as_str().unwrap().trim_start_matches("sha256:"))
+    };
+    let blobs: Vec<String> = manifest["layers"].as_array().unwrap().iter().map(blob).collect();
+    let docker = serde_json::json!([
+        { "Config": blob(&manifest["config"]), "RepoTags": null, "Layers": blobs }
+    ]);
+    files[top].1 = serde_json::to_vec(&outer).unwrap();
+    files.push((format!("blobs/sha256/{}", sha(&inner)), inner));
+    files.push(("manifest.json".to_owned(), serde_json::to_vec(&docker).unwrap()));
+    let items: Vec<Item> = files.iter().map(|(name, bytes)| file(name, bytes)).collect();
+    tar(&items)
+}

@@ -3,6 +3,7 @@
 
 mod archives;
 mod collect;
+mod daemon;
 mod evil;
 mod registry;
 mod rootfs;

@@ -22,6 +22,8 @@ const HOST: &str = "host";
 const IMAGE_KINDS: [&str; 3] = ["oci", "oci-archive", "docker-archive"];
 /// What says that a name is one of a registry, whatever lies here.
 const REGISTRY_KIND: &str = "docker://";
+/// What says that a name is one of the node's dockerd.
+const DAEMON_KIND: &str = "docker-daemon:";
 /// How names of archives end: one that is not here is a mistake rather than a repository.
 const ARCHIVE_ENDINGS: [&str; 4] = [".tar", ".tar.gz", ".tgz", ".tar.zst"];
 /// Replaced by the controller with the job's id, which is not known before the job is accepted.
@@ -190,7 +192,7 @@ fn checkpoint(args: &RunArgs, workdir: &str) -> Result<Option<CheckpointPlan>, F
 /// The image as the node is to find it. A relative path is one of this machine, so it must be there; an
 /// absolute one may be the node's own. What lies here goes before what a registry may have under that name.
 fn image(text: &str, cwd: &str) -> Result<String, Failure> {
-    if text == HOST || text.starts_with(REGISTRY_KIND) {
+    if text == HOST || [REGISTRY_KIND, DAEMON_KIND].iter().any(|kind| text.starts_with(kind)) {
         return Ok(text.to_owned());
     }
     let (kind, path) = match text.split_once(':') {

@@ -159,7 +159,16 @@ fn history() -> World {
     reboots(&mut w);
     adoption(&mut w);
     limits(&mut w);
+    images_of_dockerd(&mut w);
     w
+}
+
+/// From cluster version 13 on: jobs run in images that dockerd has.
+fn images_of_dockerd(w: &mut World) {
+    let version = crate::image::DAEMON_SINCE;
+    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
+    let spec = JobSpec { image: "docker-daemon:tools:2".to_owned(), ..plain(0) };
+    w.submit("bob", "of-dockerd", spec).unwrap();
 }
 
 /// From cluster version 11 on: reservations have limits by group.

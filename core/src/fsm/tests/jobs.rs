@@ -5,7 +5,7 @@ use crate::actor::Actor;
 use crate::allocation::{AttemptEnd, EndReport};
 use crate::command::{Command, Report, SubmitJob};
 use crate::health::Severity;
-use crate::image::{ImageUsed, REGISTRY_SINCE};
+use crate::image::{DAEMON_SINCE, ImageUsed, REGISTRY_SINCE};
 use crate::job::{JobSpec, JobState};
 use crate::lease::Epoch;
 use crate::node::Liveness;
@@ -254,5 +254,6 @@ fn a_job_is_told_which_image_its_name_meant() {
     };
     assert_eq!((since("host"), since("/x.tar")), (1, 1));
     assert_eq!(since("ghcr.io/lab/x"), REGISTRY_SINCE);
+    assert_eq!(since("docker-daemon:x"), DAEMON_SINCE);
     assert!(w.submit("ada", "b", spec("Python")).is_err());
 }

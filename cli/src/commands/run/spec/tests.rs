@@ -92,6 +92,7 @@ fn an_image_named_by_a_relative_path_must_be_there() {
         ("layout", whole("layout")),
         ("docker://layout", "docker://layout".to_owned()),
         ("docker://net.tar", "docker://net.tar".to_owned()),
+        ("docker-daemon:net.tar", "docker-daemon:net.tar".to_owned()),
     ] {
         assert_eq!(image(text).unwrap(), expected, "{text}");
     }
