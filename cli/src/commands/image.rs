@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tonic::{Code, Request, Status};
 
-use super::progress::Line;
+use super::bars::Bars;
 use super::{Context, enforce, node};
 use crate::args::{ImageListArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs};
 use crate::client::Client;
@@ -204,8 +204,7 @@ async fn each(client: &Client, nodes: &[String], ask: Ask) -> Answers {
     let (steps, mut seen) = mpsc::channel(STEPS);
     let (mut waiting, mut tasks) = (nodes.iter().cloned(), JoinSet::new());
     let mut answers = BTreeMap::new();
-    let (of, left) = (nodes.len(), nodes.len());
-    let mut shown = Shown { line: Line::new(), of, left, steps: BTreeMap::new() };
+    let mut bars = Bars::new(nodes.len());
     loop {
         while tasks.len() < NODES_AT_ONCE_MAX
             && let Some(node) = waiting.next()
@@ -217,10 +216,10 @@ async fn each(client: &Client, nodes: &[String], ask: Ask) -> Answers {
             });
         }
         tokio::select! {
-            Some((node, step)) = seen.recv() => shown.step(node, &step),
+            Some((node, step)) = seen.recv() => bars.step(&node, &step),
             ended = tasks.join_next() => match ended {
                 Some(Ok((node, answer))) => {
-                    shown.ended(&node);
+                    bars.ended(&node);
                     answers.insert(node, answer);
                 }
                 // A task that panicked has said so.
@@ -270,66 +269,4 @@ fn failed(client: &Client, status: &Status) -> Failure {
         return Failure::new(Exit::Failed, problem);
     }
     client.failure(status)
-}
-
-/// How far pulls are, on one line.
-struct Shown {
-    line: Line,
-    of: usize,
-    left: usize,
-    steps: BTreeMap<String, ImageProgress>,
-}
-
-impl Shown {
-    fn step(&mut self, node: String, step: &ImageProgress) {
-        self.steps.insert(node, step.clone());
-        self.show();
-    }
-
-    fn ended(&mut self, node: &str) {
-        self.steps.remove(node);
-        self.left = self.left.saturating_sub(1);
-        self.line.clear();
-        self.show();
-    }
-
-    fn show(&mut self) {
-        if !self.steps.is_empty() {
-            self.line.show(&progress(&self.steps, self.left, self.of));
-        }
-    }
-}
-
-/// `titan01 pulling 120 MiB of 850 MiB; titan02 waiting`.
-fn progress(steps: &BTreeMap<String, ImageProgress>, left: usize, of: usize) -> String {
-    let each = steps.iter().map(|(node, step)| {
-        let share = match step.bytes_total {
-            0 => String::new(),
-            total => format!(" {} of {}", Bytes(step.bytes_done), Bytes(total)),
-        };
-        format!("{node} {}{share}", step.phase)
-    });
-    let each = each.collect::<Vec<_>>().join("; ");
-    if left < of { format!("{left} of {of} nodes left: {each}") } else { each }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn progress_names_each_node_that_is_at_it() {
-        let step = |phase: &str, bytes_done, bytes_total| ImageProgress {
-            phase: phase.to_owned(),
-            bytes_done,
-            bytes_total,
-        };
-        let mut steps = BTreeMap::from([
-            ("titan01".to_owned(), step("pulling", 120 << 20, 850 << 20)),
-            ("titan02".to_owned(), step("waiting", 0, 0)),
-        ]);
-        assert_eq!(progress(&steps, 2, 2), "titan01 pulling 120 MiB of 850 MiB; titan02 waiting");
-        steps.remove("titan01");
-        assert_eq!(progress(&steps, 1, 2), "1 of 2 nodes left: titan02 waiting");
-    }
 }

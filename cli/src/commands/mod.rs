@@ -6,6 +6,7 @@
 mod attach;
 mod audit;
 mod authority;
+mod bars;
 mod controller;
 mod dev;
 mod docker;

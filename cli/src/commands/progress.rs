@@ -1,4 +1,4 @@
-//! One line on standard error while something is waited for: where a job stands and why, how far nodes are.
+//! One line on standard error while a job is waited for: where it stands, and why.
 //!
 //! On a terminal the line is replaced in place; elsewhere each new line is printed, and none at all
 //! for a job that starts at once.
@@ -76,41 +76,6 @@ impl Progress {
             self.last.clear();
             drop(io::stderr().write_all(b"\r\x1b[K"));
         }
-    }
-}
-
-/// A line that is replaced in place on a terminal, and is not there elsewhere.
-#[derive(Debug)]
-pub(super) struct Line {
-    terminal: bool,
-    visible: bool,
-}
-
-impl Line {
-    pub(super) fn new() -> Self {
-        Self { terminal: io::stderr().is_terminal(), visible: false }
-    }
-
-    pub(super) fn show(&mut self, line: &str) {
-        if self.terminal {
-            self.visible = true;
-            let shown = fitting(&harmless(line), super::terminal::size());
-            drop(io::stderr().write_all(format!("\r\x1b[K{shown}").as_bytes()));
-        }
-    }
-
-    /// Takes the line away before other output.
-    pub(super) fn clear(&mut self) {
-        if self.visible {
-            self.visible = false;
-            drop(io::stderr().write_all(b"\r\x1b[K"));
-        }
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        self.clear();
     }
 }
 

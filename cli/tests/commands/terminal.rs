@@ -176,3 +176,26 @@ fn top_leaves_the_other_screen_again() {
     terminal.wait_for("\u{1b}[?1049h");
     terminal.wait_for("\u{1b}[?1049l");
 }
+
+#[test]
+fn a_pull_shows_a_bar_for_each_node_and_takes_them_away() {
+    let say = |reply| pb::NodeImagesReply { reply: Some(reply) };
+    let step = |bytes_done| {
+        let phase = "pulling".to_owned();
+        let step = pb::ImageProgress { phase, bytes_done, bytes_total: 850 << 20 };
+        say(pb::node_images_reply::Reply::Progress(step))
+    };
+    let found = say(pb::node_images_reply::Reply::Found(pb::ImagesFound::default()));
+    let replies = vec![step(0), step(120 << 20), found];
+    let images = ["titan01", "titan02"].map(|node| (node.to_owned(), replies.clone()));
+    let fake = Fake::start(Script { images: images.into(), ..Script::default() });
+    let pull = ["image", "pull", "python:3.12", "--node", "titan[01-02]"];
+    let mut terminal = Terminal::start(&fake, &pull);
+    assert_eq!(terminal.code(), Some(0), "{}", terminal.shown());
+    // What changes faster than an eye can see is not drawn, the first of it is.
+    terminal.wait_for("pulling");
+    terminal.wait_for("of 850.00 MiB");
+    let last = terminal.shown();
+    let last = last.rsplit("\u{1b}[2K").next().unwrap();
+    assert!(!last.contains("MiB,") && !last.contains("done"), "left on the screen: {last:?}");
+}
