@@ -241,7 +241,10 @@ impl Life {
         self.take_observer(observer);
         self.held_back().await?;
         let Begin { node, dir, record, .. } = &self.begin;
-        let launched = node.launcher.launch(&node.shim, dir.path(), record.id.as_str()).await;
+        let launched = {
+            let id = record.id.as_str();
+            node.launcher.launch(&node.shim, dir.path(), id, &described(record)).await
+        };
         launched.map_err(|error| {
             let end = AttemptEnd::NodeFault { message: chain(&error) };
             End::Report(without_exit(end, false, clock::now()))
@@ -539,4 +542,10 @@ async fn changed(observed: &mut Option<watch::Receiver<checkpoint::observer::Obs
         Some(observed) => observed.changed().await.is_ok(),
         None => std::future::pending().await,
     }
+}
+
+/// An attempt in the words of `systemctl status` and the journal.
+fn described(record: &super::record::Record) -> String {
+    let order = &record.order;
+    format!("fleet {} of {}: {}", order.job, order.owner, order.spec.name)
 }

@@ -85,15 +85,19 @@ impl Launcher {
     }
 
     /// Starts `shim DIR`. Returns once it has been started, not once the job runs; the shim's socket and
-    /// files tell the rest. A second launch of a directory is harmless: the shim takes a lock.
+    /// files tell the rest. A second launch of a directory is harmless: the shim takes a lock. `what` is for whoever reads
+    /// `systemctl status` or the journal.
     pub async fn launch(
         &self,
         shim: &Path,
         dir: &Path,
         allocation_id: &str,
+        what: &str,
     ) -> Result<(), LaunchError> {
         match self {
-            Self::Systemd(manager) => manager.start(shim, dir, &unit_name(allocation_id)).await,
+            Self::Systemd(manager) => {
+                manager.start(shim, dir, &unit_name(allocation_id), what).await
+            }
             Self::Plain => plain::start(shim, dir).await,
         }
     }

@@ -50,6 +50,7 @@ impl Manager {
         shim: &Path,
         dir: &Path,
         unit: &str,
+        what: &str,
     ) -> Result<(), LaunchError> {
         let text = |path: &Path| {
             path.to_str()
@@ -60,7 +61,7 @@ impl Manager {
         // (path, arguments with argv[0], ignore failure)
         let command = vec![(shim.clone(), vec![shim, dir], false)];
         let properties: Vec<(&str, Variant<'_>)> = vec![
-            ("Description", Variant::from(format!("fleet allocation ({unit})"))),
+            ("Description", Variant::from(what)),
             ("Slice", Variant::from(self.slice.as_str())),
             ("ExecStart", Variant::from(command)),
             ("Type", Variant::from("exec")),

@@ -144,7 +144,7 @@ impl Allocation {
 
     pub(crate) async fn launch_prepared(&self) {
         Launcher::Plain
-            .launch(&self.node.shim_path, &self.dir, &self.spec.allocation_id)
+            .launch(&self.node.shim_path, &self.dir, &self.spec.allocation_id, "a test")
             .await
             .unwrap();
     }

@@ -224,7 +224,10 @@ async fn an_agent_that_is_killed_changes_nothing() {
     if let Ok(name) = std::env::var(ROLE) {
         let (dir, shim) = name.split_once(' ').unwrap();
         let id = dir.rsplit('/').next().unwrap();
-        fleet_agent::unit::Launcher::Plain.launch(shim.as_ref(), dir.as_ref(), id).await.unwrap();
+        fleet_agent::unit::Launcher::Plain
+            .launch(shim.as_ref(), dir.as_ref(), id, "")
+            .await
+            .unwrap();
         std::future::pending::<()>().await;
     }
     for runtime in runtimes() {

@@ -1,5 +1,5 @@
-//! Shims as transient units. Needs systemd as process 1: says SKIPPED aloud elsewhere (the tests in
-//! booted VMs run this).
+//! Shims as transient units. Needs systemd as process 1: says SKIPPED aloud elsewhere. On booted machines `tests/vm`
+//! sees the same through the agent.
 
 use std::{path::Path, process::Command};
 
@@ -33,7 +33,7 @@ impl Allocation {
         let launcher = Launcher::choose(SLICE).await.unwrap();
         assert!(launcher.is_systemd());
         let id = self.spec.allocation_id.clone();
-        launcher.launch(&self.node.shim_path, &self.dir, &id).await.unwrap();
+        launcher.launch(&self.node.shim_path, &self.dir, &id, "a test").await.unwrap();
         launcher
     }
 
@@ -74,7 +74,7 @@ async fn a_job_has_a_unit_of_its_own_and_the_filter_survives_daemon_reload() {
         }
         // The same order again is the same start.
         let id = job.spec.allocation_id.clone();
-        launcher.launch(&job.node.shim_path, &job.dir, &id).await.unwrap();
+        launcher.launch(&job.node.shim_path, &job.dir, &id, "a test").await.unwrap();
         job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
         // Stopping the unit, as a shutdown does, gives the job its signal and its grace.
         systemctl(&["stop", &unit]);
