@@ -6,6 +6,7 @@ use std::fmt;
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::logging::Logging;
@@ -105,8 +106,8 @@ fn read_stat() -> Option<Stat> {
 /// Start of the process in seconds since 1970: now, less its age by the clock since boot.
 fn started() -> Option<f64> {
     let ticks = *fields()?.get(22 - 3)? as f64;
-    let text = fs::read_to_string("/proc/uptime").ok()?;
-    let up: f64 = text.split_whitespace().next()?.parse().ok()?;
+    // Not by /proc/uptime: a unit may hide all of /proc but the processes.
+    let up = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?).as_secs_f64();
     let age = up - ticks / conf(SysconfVar::CLK_TCK)?;
     let age = Duration::try_from_secs_f64(age.max(0.0)).ok()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;

@@ -21,8 +21,12 @@ pub fn bundle(context: &Context) -> (Bundle, String) {
     let raft = context.raft.status();
     let mut bundle = Bundle::new();
     let version = env!("CARGO_PKG_VERSION");
-    let kernel = std::fs::read_to_string("/proc/version").unwrap_or_default();
-    bundle.text("version.txt", &format!("fleet-controller {version}\n{kernel}"));
+    let kernel = nix::sys::utsname::uname().map(|system| {
+        let words = [system.sysname(), system.release(), system.version(), system.machine()];
+        words.map(|word| word.to_string_lossy().into_owned()).join(" ")
+    });
+    let kernel = kernel.unwrap_or_default();
+    bundle.text("version.txt", &format!("fleet-controller {version}\n{kernel}\n"));
     let path = &own.process.config_path;
     let file = fleet_daemon::config_file::read(path, config::DEFAULT_PATH);
     let file = file.unwrap_or_else(|error| format!("# cannot be read: {error}\n"));
