@@ -12,7 +12,7 @@ use fleet_core::ending::ForeignUse;
 use fleet_core::gpu::{Gpu, GpuLink, short_model};
 use fleet_core::id::AllocationId;
 use fleet_core::lease::LeaseHolder;
-use fleet_core::name::GpuUuid;
+use fleet_core::name::{GpuUuid, NodeName};
 use fleet_core::node::{MachineIdentity, NodeFacts};
 use fleet_core::time::Timestamp;
 use fleet_daemon::progress::Pulse;
@@ -100,6 +100,19 @@ pub fn machine_facts(node: &Node, machine: &Machine, instance: String) -> NodeFa
         links: Vec::new(),
         gpu_problem: None,
         enforced: None,
+        driver_released: false,
+    }
+}
+
+/// What is said of a node whose driver is let go of, and what to do.
+fn released_words(node: &NodeName, stuck: usize) -> String {
+    match stuck {
+        0 => format!(
+            "the driver is let go of: it can be upgraded; `fleet node uncordon {node}` takes it up again"
+        ),
+        stuck => format!(
+            "the driver is let go of, but {stuck} stuck nvml-probe process(es) hold it open until {node} boots anew"
+        ),
     }
 }
 
@@ -117,7 +130,9 @@ impl Inventory {
         let mut snapshots = node.gpus.snapshots();
         let looked = |seen: &Arc<GpuSnapshot>| {
             let measured = seen.sample > 0 || seen.gpus.is_empty();
-            seen.driver_state != DriverState::Starting && measured
+            // One that is not loaded, perhaps since it is being upgraded, is not waited for.
+            let absent = matches!(seen.driver_state, DriverState::Absent { .. });
+            absent || (seen.driver_state != DriverState::Starting && measured)
         };
         // Later GPUs are facts that changed.
         drop(timeout(FIRST_INVENTORY_MAX, snapshots.wait_for(looked)).await);
@@ -183,7 +198,10 @@ impl Inventory {
     }
 
     fn facts_of(&self, snapshot: &GpuSnapshot, dirt: &BTreeMap<GpuUuid, String>) -> NodeFacts {
-        let driver = snapshot.driver.as_ref().and_then(|d| d.driver_version.value().cloned());
+        let driver_released = snapshot.driver_state == DriverState::Released;
+        // Another one may be loaded meanwhile.
+        let driver = snapshot.driver.as_ref().filter(|_| !driver_released);
+        let driver = driver.and_then(|d| d.driver_version.value().cloned());
         let gpu = |state: &GpuState| {
             let info = &state.info;
             Gpu {
@@ -206,7 +224,7 @@ impl Inventory {
         let problem = match &snapshot.driver_state {
             DriverState::Running => None,
             DriverState::Starting => Some("the first inventory is not complete".to_owned()),
-            DriverState::Released => Some("the driver was let go of".to_owned()),
+            DriverState::Released => Some(released_words(&self.node.name, snapshot.stuck_probes)),
             DriverState::Absent { reason }
             | DriverState::Failed { reason }
             | DriverState::NotAnswering { reason } => Some(reason.clone()),
@@ -217,6 +235,7 @@ impl Inventory {
             links: snapshot.links.iter().map(link).collect(),
             gpu_problem: problem,
             enforced: self.node.gate.state().borrow().enforced.clone(),
+            driver_released,
             ..self.base.clone()
         }
     }

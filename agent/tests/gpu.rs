@@ -73,6 +73,22 @@ impl Node {
         self.until("a first sample", |seen| seen.sample > 0).await
     }
 
+    /// Its NVML child.
+    fn child(&self) -> i32 {
+        let owned = std::fs::read_dir("/proc/self/task").unwrap().filter_map(|task| {
+            let path = task.unwrap().path().join("children");
+            let children = std::fs::read_to_string(path).unwrap_or_default();
+            let mut pids = children.split_ascii_whitespace().map(|pid| pid.parse::<i32>().unwrap());
+            // Other tests have probes too: ours names our control file in its environment.
+            pids.find(|pid| {
+                let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                let ours = self.file.path().to_str().unwrap().as_bytes();
+                environ.windows(ours.len()).any(|window| window == ours)
+            })
+        });
+        owned.last().unwrap()
+    }
+
     async fn event(&mut self) -> GpuEvent {
         timeout(PATIENCE, self.events.recv()).await.unwrap().unwrap()
     }
@@ -195,12 +211,18 @@ async fn a_lost_gpu_is_told_of_and_shown_as_lost() {
 async fn a_gpu_missing_after_a_driver_reload_is_lost_and_found_again() {
     let node = Node::start(&[Profile::TitanX; 2], |_| {});
     node.measured().await;
-    node.handle.release_driver().await.unwrap();
-    assert_eq!(node.handle.latest().driver_state, DriverState::Released);
-    assert_eq!(presence(&node.handle.latest()), [Presence::Unknown; 2]);
+    let child = node.child();
+    assert!(node.handle.release_driver());
+    let released = |seen: &GpuSnapshot| seen.driver_state == DriverState::Released;
+    let seen = node.until("let go of", released).await;
+    assert_eq!(presence(&seen), [Presence::Unknown; 2]);
+    assert!(snapshot_signals(&seen).is_empty(), "neither good nor bad");
+    assert!(!PathBuf::from(format!("/proc/{child}")).exists(), "nobody has the driver open");
     assert_eq!(node.handle.sample_now().await, Err(GpuError::NotAvailable));
     node.change(0, |gpu| gpu.faults.missing = true);
-    node.handle.attach().await.unwrap();
+    assert!(!node.handle.release_driver(), "it is wanted already");
+    assert!(node.handle.attach());
+    node.handle.sample_now().await.expect("who asks at once waits for it");
     // Both have index 0 now: one had it before, the other has it since.
     let lost = |seen: &GpuSnapshot| {
         let is = |minor, presence| {
@@ -267,8 +289,10 @@ async fn without_a_library_or_a_driver_there_are_no_gpus_and_no_error() {
     let unloaded = Node::start(&[], |_| {});
     unloaded.until("no GPUs", |seen| seen.driver_state == DriverState::Running).await;
     unloaded.file.update(|control| control.driver_loaded = false).unwrap();
-    unloaded.handle.release_driver().await.unwrap();
-    unloaded.handle.attach().await.unwrap();
+    unloaded.handle.release_driver();
+    let released = |seen: &GpuSnapshot| seen.driver_state == DriverState::Released;
+    unloaded.until("let go of", released).await;
+    unloaded.handle.attach();
     unloaded.until("driver unloaded", absent).await;
 }
 
@@ -401,18 +425,7 @@ async fn a_probe_that_outlives_sigkill_is_abandoned_counted_and_replaced() {
         config.kill_grace = Duration::from_millis(100);
     });
     let first = node.measured().await;
-    let owned = std::fs::read_dir("/proc/self/task").unwrap().filter_map(|task| {
-        let path = task.unwrap().path().join("children");
-        let children = std::fs::read_to_string(path).unwrap_or_default();
-        let mut pids = children.split_ascii_whitespace().map(|pid| pid.parse::<i32>().unwrap());
-        // Other tests have probes too: ours names our control file in its environment.
-        pids.find(|pid| {
-            let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            let ours = node.file.path().to_str().unwrap().as_bytes();
-            environ.windows(ours.len()).any(|window| window == ours)
-        })
-    });
-    let stuck = nix::unistd::Pid::from_raw(owned.last().unwrap());
+    let stuck = nix::unistd::Pid::from_raw(node.child());
     let Some(freezer) = Freezer::freeze(stuck) else {
         eprintln!("SKIPPED: needs root and the freezer of cgroup v1");
         return;
@@ -424,8 +437,11 @@ async fn a_probe_that_outlives_sigkill_is_abandoned_counted_and_replaced() {
     };
     let seen = node.until("abandoned and replaced", replaced).await;
     assert_eq!(seen.driver_state, DriverState::Running);
-    assert_eq!(node.handle.release_driver().await, Err(GpuError::StuckProbes(1)));
-    node.handle.attach().await.unwrap();
+    node.handle.release_driver();
+    let released = |seen: &GpuSnapshot| seen.driver_state == DriverState::Released;
+    let seen = node.until("let go of", released).await;
+    assert_eq!(seen.stuck_probes, 1, "one that holds it open all the same");
+    node.handle.attach();
     node.until("attached again", |seen| seen.driver_state == DriverState::Running).await;
     drop(freezer);
     node.until("no longer stuck", |seen| seen.stuck_probes == 0).await;

@@ -15,7 +15,7 @@ use crate::id::{AllocationId, JobId, LeaseId, ReservationId};
 use crate::job::JobSpec;
 use crate::lease::{Epoch, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
-use crate::node::{ClearOrder, Node};
+use crate::node::{ClearOrder, DRIVER_SINCE, Node};
 use crate::reboot::DesiredReboot;
 use crate::time::{Millis, Timestamp};
 use crate::window::{DesiredWindow, Enforcement};
@@ -50,6 +50,9 @@ pub struct DesiredNode {
     /// The machine is to boot anew, now that nothing is on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<DesiredReboot>,
+    /// The node is drained: once nothing is on it, its GPU driver is let go of, so that it can be exchanged.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub release_driver: bool,
 }
 
 /// What to do with one allocation.
@@ -140,6 +143,7 @@ impl Fsm {
                 enforce: None,
                 rules: None,
                 reboot: None,
+                release_driver: false,
             };
         }
         let mut allocations: Vec<DesiredAllocation> = self
@@ -185,6 +189,9 @@ impl Fsm {
         let windows = self.desired_windows(node);
         let enforce = self.node(node).map(Node::enforcement_ordered);
         let reboot = self.desired_reboot(node);
+        let drained = self.node(node).is_some_and(|n| n.drain.is_some());
+        // Before all members know it, it would come and go with the leader.
+        let release_driver = drained && self.cluster_version() >= DRIVER_SINCE;
         let (v, node, recount) = (DESIRED_VERSION, node.clone(), None);
         let rules = self.ends_by_rules().then_some(*self.reservation_rules());
         DesiredNode {
@@ -199,6 +206,7 @@ impl Fsm {
             enforce,
             rules,
             reboot,
+            release_driver,
         }
     }
 

@@ -16,6 +16,9 @@ pub const NODES_MAX: usize = 10_000;
 /// Most conditions a node may report at once.
 pub const CONDITIONS_PER_NODE_MAX: usize = 512;
 
+/// Cluster version from which on drained nodes let go of their GPU drivers.
+pub const DRIVER_SINCE: u32 = 13;
+
 /// What tells one machine from another, beyond its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineIdentity {
@@ -48,6 +51,9 @@ pub struct NodeFacts {
     /// Absent from agents that do not know of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforced: Option<Enforced>,
+    /// The driver was let go of on purpose: that nobody knows how the GPUs are is no fault.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub driver_released: bool,
 }
 
 /// Whether the leader hears the agent. Silence only stops new placements.

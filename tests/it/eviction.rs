@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use fleet_fake_nvml_control::ControlFile;
 use fleet_tests::cluster::is_final;
 use fleet_tests::command;
 use fleet_tests::lab::Lab;
@@ -405,6 +406,9 @@ fn a_drained_node_empties_and_takes_work_again() -> Result<()> {
         lab.output(&["node", "reboot", "titan01", "--cancel"])?;
         lab.node_in("titan01", "ready", SOON)
     });
+    steps.step("a drained node lets go of its driver, so that another one can be loaded", || {
+        driver_exchanged(&lab)
+    });
     steps.step("a drain with a deadline ends what saves nothing", || {
         let id =
             lab.submit(&["-G", "1", "--stop-grace", "1s", "--restarts", "0"], &["sleep", "1000"])?;
@@ -421,6 +425,46 @@ fn a_drained_node_empties_and_takes_work_again() -> Result<()> {
         lab.job_ended(&id, LATER).map(drop)
     });
     lab.conclude(steps)
+}
+
+fn driver_exchanged(lab: &Lab) -> Result<()> {
+    let gpus = || -> Result<Vec<Value>> {
+        let list = lab.json(&["gpu", "list", "--node", "titan01"])?;
+        Ok(list["items"].as_array().context("items")?.clone())
+    };
+    let is_let_go = || {
+        let shown = lab.output(&["node", "show", "titan01"])?;
+        Ok(shown.contains("the driver is let go of: it can be upgraded").then_some(()))
+    };
+    let id = lab.submit(&["-G", "1", "--node", "titan01"], &["sh", "-c", "sleep 3"])?;
+    lab.job_in(&id, "running", SOON)?;
+    lab.output(&["node", "drain", "titan01", "--yes", "--reason", "new driver"])?;
+    ensure!(is_let_go()?.is_none(), "there is a job");
+    lab.job_in(&id, "completed", SOON)?;
+    wait::until("let go", SOON, wait::POLL_COMMAND, is_let_go)?;
+    let unknown = |gpu: &Value| gpu["state"] == "unknown" && gpu["health"] == "unknown";
+    ensure!(gpus()?.iter().all(unknown), "nobody knows how they are: {:?}", gpus()?);
+    lab.run(&["gpu", "clear", "titan01:0"])?.fails(5, &["uncordon its node"])?;
+    let control = ControlFile::new(lab.dev_file()?.node("titan01")?.gpu_control.clone());
+    control.update(|control| control.driver_loaded = false)?;
+    lab.kill_and_restart("agent", "titan01")?;
+    wait::until("it looks once and lets go again", SOON, wait::POLL_COMMAND, || {
+        let looked = lab.why("titan01")?.contains("its GPU driver is taken up again");
+        Ok(is_let_go()?.filter(|()| looked))
+    })?;
+    control.update(|control| {
+        control.driver_version = "570.1".to_owned();
+        control.driver_loaded = true;
+    })?;
+    lab.output(&["node", "uncordon", "titan01"])?;
+    wait::until("the new driver is known", SOON, wait::POLL_COMMAND, || {
+        let node = lab.json(&["node", "show", "titan01"])?;
+        let well = gpus()?.iter().all(|gpu| gpu["state"] == "free" && gpu["health"] == "ok");
+        Ok((node["driver"] == "570.1" && node["gpu_problem"].is_null() && well).then_some(()))
+    })?;
+    let told = lab.why("titan01")?;
+    ensure!(!told.contains("does not answer"), "an upgrade is no fault: {told}");
+    lab.run(&["run", "-G", "2", "--node", "titan01", "--", "true"])?.ends(0).map(drop)
 }
 
 /// Two machines that do not share a disk: the second may not claim a checkpoint that it cannot read.

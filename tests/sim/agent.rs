@@ -151,6 +151,7 @@ fn facts(machine: &Machine, instance: &str) -> NodeFacts {
         links: Vec::new(),
         gpu_problem: None,
         enforced: None,
+        driver_released: false,
     }
 }
 

@@ -65,6 +65,7 @@ fn document(windows: Vec<DesiredWindow>, allocations: Vec<DesiredAllocation>) ->
         enforce: None,
         rules: None,
         reboot: None,
+        release_driver: false,
     }
 }
 

@@ -273,7 +273,11 @@ fn driver(driver: &Driver, node: Option<&str>) -> Vec<Finding> {
                 format!(
                     "the kernel has driver {module}, the libraries are {version}: nothing new starts on the GPUs"
                 ),
-                format!("`fleet node reboot {node} --when-empty`; see `packages` to keep it from coming back"),
+                format!(
+                    "`fleet node reboot {node} --when-empty`; or without a reboot `fleet node drain {node}`, load the \
+                     driver anew once `fleet node show {node}` says that it is let go of, then `fleet node uncordon \
+                     {node}`; see `packages` to keep it from coming back"
+                ),
             ));
         }
         Some(Library { .. }) => {}

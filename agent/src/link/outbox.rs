@@ -626,6 +626,7 @@ mod tests {
             links: Vec::new(),
             gpu_problem: None,
             enforced: None,
+            driver_released: false,
         }
     }
 }

@@ -60,10 +60,9 @@ impl Sights {
             Some(_) => {}
         }
         match &self.gpus.latest().driver_state {
-            // A node without GPUs takes jobs without GPUs.
-            DriverState::Running | DriverState::Absent { .. } => {}
+            // A node without GPUs takes jobs without GPUs; one that is drained takes none, by an admin's decision.
+            DriverState::Running | DriverState::Absent { .. } | DriverState::Released => {}
             DriverState::Starting => reasons.push("the GPUs are being looked at".to_owned()),
-            DriverState::Released => reasons.push("the driver was let go of".to_owned()),
             DriverState::Failed { reason } => reasons.push(format!("GPU driver: {reason}")),
             DriverState::NotAnswering { reason } => {
                 reasons.push(format!("the GPU driver does not answer: {reason}"));

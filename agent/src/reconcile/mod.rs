@@ -2,12 +2,14 @@
 //!
 //! - [`plan`]: pure, what to do. [`table`]: what is known. [`epochs`]: the fence. [`recount`]: what is held,
 //!   for controllers that were restored from a backup. [`calendar`]: the windows in this node's hands.
+//!   [`driver`]: when the GPU driver is let go of.
 //!
 //! One task. It takes the newest document of the link and what the attempts' tasks tell, plans, acts, and
 //! plans again. It rebuilds everything from the disk when the agent starts. It must never block, and
 //! nothing is ever stopped because it was not mentioned.
 
 mod calendar;
+mod driver;
 mod epochs;
 mod leaving;
 pub mod plan;

@@ -88,7 +88,7 @@ pub struct Reconciler {
     tell: mpsc::Sender<(AllocationId, Happening)>,
     happenings: mpsc::Receiver<(AllocationId, Happening)>,
     proofs: JoinSet<(LeaseId, Epoch)>,
-    proving: BTreeMap<LeaseId, AbortHandle>,
+    pub(super) proving: BTreeMap<LeaseId, AbortHandle>,
     forgotten: Forgotten,
     /// Answers to controllers that were restored, and the number of the newest.
     counts: JoinSet<(u64, Found)>,
@@ -172,7 +172,9 @@ impl Reconciler {
     pub async fn run(mut self) {
         let mut retention = interval(RETENTION_EVERY);
         retention.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut gpus = self.parts.node.gpus.snapshots();
         loop {
+            self.keep_driver();
             let wait = self.calendar_wait();
             tokio::select! {
                 woken = self.calendar.woken(wait) => {
@@ -215,6 +217,8 @@ impl Reconciler {
                     self.remove_old();
                     continue;
                 }
+                // Somebody who was in the way of letting go of the driver may have gone.
+                Ok(()) = gpus.changed() => continue,
                 () = self.parts.pulse.asked() => continue,
             }
             self.reconcile();
@@ -245,6 +249,8 @@ impl Reconciler {
         let Some(mut desired) = desired else { return };
         self.take_windows(&desired);
         self.show_leases();
+        // Before anything begins that asks it.
+        self.keep_driver();
         self.calendar.add_leases(&mut desired.leases);
         for action in plan(&desired, &self.table) {
             let action = match action {

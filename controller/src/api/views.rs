@@ -191,8 +191,12 @@ pub(crate) fn gpu_state(fsm: &Fsm, gpu: &Gpu) -> (&'static str, String) {
             (false, false) => ("reserved", String::new()),
         };
     }
+    let let_go = || fsm.node(&gpu.node).is_some_and(|node| node.facts.driver_released);
     match gpu.presence {
         Presence::Lost => return ("lost", "it does not answer any more".to_owned()),
+        Presence::Unknown if let_go() => {
+            return ("unknown", "its driver is let go of while the node is drained".to_owned());
+        }
         Presence::Unknown => return ("unknown", "the driver does not answer".to_owned()),
         Presence::Present => {}
     }

@@ -7,7 +7,9 @@ use crate::gpu::{GPUS_PER_NODE_MAX, Gpu, Presence};
 use crate::health::{Condition, Severity, Subject};
 use crate::id::AllocationId;
 use crate::name::{GpuUuid, NodeName};
-use crate::node::{CONDITIONS_PER_NODE_MAX, Cordon, Drain, Liveness, NODES_MAX, Node, NodeFacts};
+use crate::node::{
+    CONDITIONS_PER_NODE_MAX, Cordon, DRIVER_SINCE, Drain, Liveness, NODES_MAX, Node, NodeFacts,
+};
 use crate::reboot::REBOOT_SINCE;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
@@ -123,6 +125,7 @@ impl Fsm {
 
     /// Takes over what the agent says of its machine and its GPUs.
     pub(super) fn take_facts(&mut self, turn: &mut Turn<'_>, name: &NodeName, facts: &NodeFacts) {
+        let let_go = self.note_driver(turn, name, facts);
         let mut reported: Vec<&Gpu> = facts.gpus.iter().collect();
         reported.sort_by_key(|gpu| gpu.index);
         let mut order = Vec::with_capacity(reported.len());
@@ -135,7 +138,7 @@ impl Fsm {
                 turn.say(Event::NodeFactsChanged { node: name.clone(), what });
                 continue;
             }
-            self.take_gpu(turn, name, gpu);
+            self.take_gpu(turn, name, gpu, let_go);
             order.push(gpu.uuid.clone());
         }
         let Some(node) = self.nodes.get_mut(name) else { return };
@@ -156,6 +159,28 @@ impl Fsm {
         }
     }
 
+    /// Says once that the driver was let go of, or taken up again; whether it is either, so that it need not be said
+    /// of each GPU.
+    fn note_driver(&self, turn: &mut Turn<'_>, name: &NodeName, facts: &NodeFacts) -> bool {
+        let known = self.nodes.get(name).is_some_and(|node| node.facts.driver_released);
+        if self.cluster_version < DRIVER_SINCE {
+            return false;
+        }
+        if known != facts.driver_released {
+            let what = match facts.driver_released {
+                true => "nothing is left there: its GPU driver is let go of and can be upgraded",
+                false => "its GPU driver is taken up again",
+            };
+            turn.say(Event::NodeFactsChanged { node: name.clone(), what: what.to_owned() });
+        }
+        known || facts.driver_released
+    }
+
+    /// Whether the node's driver is let go of: nothing of its GPUs can be looked at.
+    pub(super) fn driver_is_released(&self, node: &Node) -> bool {
+        self.cluster_version >= DRIVER_SINCE && node.facts.driver_released
+    }
+
     /// A card may turn up in another machine once it left the first and nobody holds it there.
     fn may_move(&self, gpu: &Gpu, from: &NodeName) -> bool {
         let left = self.gpus.get(&gpu.uuid).is_none_or(|known| known.presence == Presence::Lost);
@@ -163,11 +188,13 @@ impl Fsm {
         (left || silent) && !self.holds.contains_key(&gpu.uuid)
     }
 
-    fn take_gpu(&mut self, turn: &mut Turn<'_>, name: &NodeName, gpu: &Gpu) {
+    fn take_gpu(&mut self, turn: &mut Turn<'_>, name: &NodeName, gpu: &Gpu, let_go: bool) {
         let before = self.gpus.get(&gpu.uuid);
         let new_dirt = gpu.dirty.as_ref().filter(|_| before.is_none_or(|b| b.dirty.is_none()));
-        let changed_presence =
-            before.is_some_and(|b| b.presence != gpu.presence).then_some(gpu.presence);
+        let changed_presence = before
+            .is_some_and(|b| b.presence != gpu.presence)
+            .then_some(gpu.presence)
+            .filter(|now| !let_go || *now == Presence::Lost);
         if let Some(old) = before.map(|b| b.node.clone()).filter(|old| old != name)
             && let Some(node) = self.nodes.get_mut(&old)
         {

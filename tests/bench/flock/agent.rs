@@ -266,6 +266,7 @@ impl Agent {
             links: Vec::new(),
             gpu_problem: None,
             enforced: None,
+            driver_released: false,
         }
     }
 }

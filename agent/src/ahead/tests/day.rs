@@ -81,6 +81,7 @@ fn facts(boot: &str) -> NodeFacts {
         links: Vec::new(),
         gpu_problem: None,
         enforced: None,
+        driver_released: false,
     }
 }
 

@@ -16,15 +16,11 @@ pub enum GpuError {
     NotAvailable,
     #[error("the driver did not answer in {0:?}")]
     TimedOut(Duration),
-    #[error("{0} probe process(es) stuck in the driver hold it open")]
-    StuckProbes(usize),
 }
 
 #[derive(Debug)]
 pub(super) enum Command {
     Sample(oneshot::Sender<Shared>),
-    Release(oneshot::Sender<Result<(), GpuError>>),
-    Attach(oneshot::Sender<()>),
     ComeRound(oneshot::Sender<()>),
 }
 
@@ -33,6 +29,8 @@ pub(super) enum Command {
 pub struct Handle {
     commands: mpsc::Sender<Command>,
     snapshots: watch::Receiver<Shared>,
+    /// Whether the driver is to be let go of.
+    release: watch::Sender<bool>,
     patience: Duration,
 }
 
@@ -40,9 +38,10 @@ impl Handle {
     pub(super) fn new(
         commands: mpsc::Sender<Command>,
         snapshots: watch::Receiver<Shared>,
+        release: watch::Sender<bool>,
         patience: Duration,
     ) -> Self {
-        Self { commands, snapshots, patience }
+        Self { commands, snapshots, release, patience }
     }
 
     /// The latest picture, and notice of each change.
@@ -60,15 +59,16 @@ impl Handle {
         self.ask(Command::Sample).await
     }
 
-    /// Lets go of the driver, so that it can be unloaded or the GPUs reset. All GPUs are unknown until
-    /// [`Handle::attach`].
-    pub async fn release_driver(&self) -> Result<(), GpuError> {
-        self.ask(Command::Release).await?
+    /// Has the driver let go of, so that it can be unloaded or the GPUs reset: the next picture says so. All GPUs
+    /// are unknown until [`Handle::attach`]. Whether that was not wanted before.
+    pub fn release_driver(&self) -> bool {
+        self.release.send_if_modified(|release| !std::mem::replace(release, true))
     }
 
-    /// Takes the driver up again after [`Handle::release_driver`].
-    pub async fn attach(&self) -> Result<(), GpuError> {
-        self.ask(Command::Attach).await
+    /// Has the driver taken up again after [`Handle::release_driver`]; who asks for a sample after this waits for
+    /// it. Whether that was not wanted before.
+    pub fn attach(&self) -> bool {
+        self.release.send_if_modified(|release| std::mem::replace(release, false))
     }
 
     /// Returns once the monitor has taken up this question; `false` when it has ended.

@@ -115,6 +115,8 @@ pub struct Monitor {
     snapshots: watch::Sender<Shared>,
     events: mpsc::Sender<GpuEvent>,
     commands: mpsc::Receiver<Command>,
+    /// Whether the driver is to be let go of.
+    release: watch::Receiver<bool>,
     /// Children that ended badly, one after the other; forgotten once one lives long.
     failures: u32,
     /// Events dropped since the last one that was taken.
@@ -149,6 +151,7 @@ struct Running {
 enum Wake {
     Message(Option<Box<Message>>),
     Command(Option<Command>),
+    ReleaseChanged,
     StepTimeout,
     SampleDue,
     RetryDue,
@@ -162,6 +165,7 @@ impl Monitor {
         let (snapshots, seen) = watch::channel(book.snapshot(0));
         let (events, told) = mpsc::channel(EVENTS_MAX);
         let (sender, commands) = mpsc::channel(COMMANDS_MAX);
+        let (releases, release) = watch::channel(false);
         let patience = config.start_deadline + config.call_deadline;
         let monitor = Self {
             config,
@@ -171,11 +175,12 @@ impl Monitor {
             snapshots,
             events,
             commands,
+            release,
             failures: 0,
             dropped: 0,
             stuck: tokio::task::JoinSet::new(),
         };
-        (Handle::new(sender, seen, patience), told, tokio::spawn(monitor.run()))
+        (Handle::new(sender, seen, releases, patience), told, tokio::spawn(monitor.run()))
     }
 
     async fn run(mut self) {
@@ -187,6 +192,7 @@ impl Monitor {
                 Wake::StepTimeout => self.step_timeout().await,
                 Wake::SampleDue => self.sample().await,
                 Wake::RetryDue => self.retry().await,
+                Wake::ReleaseChanged => self.release_or_attach().await,
                 Wake::Command(Some(command)) => self.command(command).await,
                 Wake::Command(None) => break,
             }
@@ -199,13 +205,17 @@ impl Monitor {
     }
 
     async fn wake(&mut self) -> Wake {
-        let commands = &mut self.commands;
+        let (commands, release) = (&mut self.commands, &mut self.release);
         match &mut self.phase {
-            Phase::Released => Wake::Command(commands.recv().await),
+            Phase::Released => tokio::select! {
+                command = commands.recv() => Wake::Command(command),
+                Ok(()) = release.changed() => Wake::ReleaseChanged,
+            },
             Phase::Down { until } => {
                 let until = *until;
                 tokio::select! {
                     command = commands.recv() => Wake::Command(command),
+                    Ok(()) = release.changed() => Wake::ReleaseChanged,
                     () = sleep_until(until) => Wake::StartDue,
                 }
             }
@@ -219,6 +229,7 @@ impl Monitor {
                     biased;
                     message = running.child.next() => Wake::Message(message.map(Box::new)),
                     command = commands.recv() => Wake::Command(command),
+                    Ok(()) = release.changed() => Wake::ReleaseChanged,
                     () = sleep_until(deadline), if step.is_some() => Wake::StepTimeout,
                     () = sleep_until(retry.unwrap_or(due)), if retry.is_some() => Wake::RetryDue,
                     () = sleep_until(due), if idle => Wake::SampleDue,
@@ -415,6 +426,8 @@ impl Monitor {
     async fn command(&mut self, command: Command) {
         match command {
             Command::Sample(reply) => {
+                // Who asks may have had the driver taken up just before.
+                self.release_or_attach().await;
                 match &mut self.phase {
                     Phase::Up(running) => running.next_sample = Instant::now(),
                     // A child is about to start: the first after the agent's own, or one that takes the
@@ -425,27 +438,27 @@ impl Monitor {
                 }
                 self.waiters.push((self.book.next_sample(), reply));
             }
-            Command::Release(reply) => {
+            Command::ComeRound(reply) => {
+                let _gone = reply.send(());
+            }
+        }
+    }
+
+    /// Lets go of the driver or takes it up, as is wanted now.
+    async fn release_or_attach(&mut self) {
+        let release = *self.release.borrow_and_update();
+        match (&self.phase, release) {
+            (Phase::Up(_) | Phase::Down { .. }, true) => {
                 self.stop_child().await;
                 self.waiters.clear();
                 self.phase = Phase::Released;
                 self.book.driver_fails(DriverState::Released, now());
-                let stuck = self.stuck.len();
-                self.publish();
-                let answer = if stuck == 0 { Ok(()) } else { Err(GpuError::StuckProbes(stuck)) };
-                // The asker may have given up.
-                let _gone = reply.send(answer);
             }
-            Command::Attach(reply) => {
-                if matches!(self.phase, Phase::Released) {
-                    self.book.forget_hangs();
-                    self.down(Duration::ZERO);
-                }
-                let _gone = reply.send(());
+            (Phase::Released, false) => {
+                self.book.forget_hangs();
+                self.down(Duration::ZERO);
             }
-            Command::ComeRound(reply) => {
-                let _gone = reply.send(());
-            }
+            (Phase::Up(_) | Phase::Down { .. }, false) | (Phase::Released, true) => {}
         }
     }
 

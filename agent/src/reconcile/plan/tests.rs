@@ -63,6 +63,7 @@ fn node(allocations: Vec<DesiredAllocation>) -> DesiredNode {
         enforce: None,
         rules: None,
         reboot: None,
+        release_driver: false,
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 use fleet_core::allocation::EndReport;
 use fleet_core::command::Report;
 use fleet_core::desired::{DESIRED_VERSION, DesiredAllocation, Order as Wish};
-use fleet_core::id::ClusterId;
+use fleet_core::id::{ClusterId, ReservationId};
 use fleet_core::name::NodeName;
 use fleet_core::reboot::DesiredReboot;
 use fleet_core::time::Timestamp;
@@ -17,7 +17,7 @@ use super::*;
 use crate::ahead::{Book, Line, Shelf};
 use crate::allocations::{Parts, allocations_dir};
 use crate::config::Config;
-use crate::gpu::{Config as GpuConfig, Monitor};
+use crate::gpu::{Config as GpuConfig, DriverState, Monitor};
 use crate::image::{self, ImageStore, Limits};
 use crate::reconcile::Epochs;
 use crate::reconcile::plan::fixture::order;
@@ -34,6 +34,7 @@ struct Agent {
     registry: Registry,
     desired: watch::Sender<Option<DesiredNode>>,
     shutdown: crate::shutdown::Handle,
+    gpus: crate::gpu::Handle,
     _heard: watch::Sender<Duration>,
 }
 
@@ -112,7 +113,7 @@ async fn agent(state: &std::path::Path) -> Agent {
     let (outbox, registry) = (Outbox::default(), Registry::new(&allocations_dir(&config)));
     let (desired, desired_seen) = watch::channel(None);
     let (heard, heard_seen) = watch::channel(Duration::ZERO);
-    let shutdown = node.shutdown.clone();
+    let (shutdown, gpus) = (node.shutdown.clone(), node.gpus.clone());
     let reconciler = Reconciler::rebuild(ReconcilerParts {
         node,
         floors: Floors::open(state).unwrap(),
@@ -130,7 +131,25 @@ async fn agent(state: &std::path::Path) -> Agent {
         },
     });
     tokio::spawn(reconciler.unwrap().run());
-    Agent { outbox, registry, desired, shutdown, _heard: heard }
+    Agent { outbox, registry, desired, shutdown, gpus, _heard: heard }
+}
+
+/// One that orders nothing.
+fn document() -> DesiredNode {
+    DesiredNode {
+        v: DESIRED_VERSION,
+        node: NodeName::parse("n1").unwrap(),
+        allocations: Vec::new(),
+        leases: Vec::new(),
+        forget: Vec::new(),
+        recount: None,
+        clear: Vec::new(),
+        windows: Vec::new(),
+        enforce: None,
+        rules: None,
+        reboot: None,
+        release_driver: false,
+    }
 }
 
 impl Agent {
@@ -145,19 +164,14 @@ impl Agent {
         forget: &str,
         reboot: Option<DesiredReboot>,
     ) {
-        self.desired.send_replace(Some(DesiredNode {
-            v: DESIRED_VERSION,
-            node: NodeName::parse("n1").unwrap(),
-            allocations,
-            leases: Vec::new(),
-            forget: vec![id(forget)],
-            recount: None,
-            clear: Vec::new(),
-            windows: Vec::new(),
-            enforce: None,
-            rules: None,
-            reboot,
-        }));
+        let forget = vec![id(forget)];
+        self.desired.send_replace(Some(DesiredNode { allocations, forget, reboot, ..document() }));
+    }
+
+    async fn driver(&self, what: &str, wanted: fn(&DriverState) -> bool) {
+        let mut snapshots = self.gpus.snapshots();
+        let reached = snapshots.wait_for(|seen| wanted(&seen.driver_state));
+        timeout(PATIENCE, reached).await.expect(what).unwrap();
     }
 
     /// The reports, once `count` of them are there.
@@ -304,4 +318,37 @@ async fn a_reboot_is_tried_once_in_its_own_boot_when_nothing_is_here() {
         panic!("{said:?}")
     };
     assert!(why.contains("one of several"), "{why}");
+}
+
+#[tokio::test]
+async fn the_driver_of_a_drained_node_is_held_while_anybody_has_a_lease_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let drained = || DesiredNode { release_driver: true, ..document() };
+    let lease = DesiredLease {
+        id: LeaseId::parse("lease-1").unwrap(),
+        epoch: epoch(),
+        gpus: vec![GpuUuid::parse("GPU-00").unwrap()],
+        owner: UserName::parse("ada").unwrap(),
+        holder: LeaseHolder::Reservation(ReservationId::parse("res-1").unwrap()),
+        ending: false,
+        with: Default::default(),
+    };
+    let released = |state: &DriverState| *state == DriverState::Released;
+    // The probe of these tests does not work, which is not what lets go of it.
+    let held = |state: &DriverState| matches!(state, DriverState::Failed { .. });
+    let before = agent(dir.path()).await;
+    before.driver("nobody said anything", held).await;
+    before.desired.send_replace(Some(drained()));
+    before.driver("nothing is left", released).await;
+    before.desired.send_replace(Some(DesiredNode { leases: vec![lease], ..drained() }));
+    before.driver("a reservation begins", held).await;
+    before.desired.send_replace(Some(drained()));
+    before.driver("it is over", released).await;
+    before.desired.send_replace(Some(document()));
+    before.driver("the node is open", held).await;
+    let other = tempfile::tempdir().unwrap();
+    let after = agent(other.path()).await;
+    after.driver("one that has just started looks first", held).await;
+    after.desired.send_replace(Some(drained()));
+    after.driver("and lets go as well", released).await;
 }

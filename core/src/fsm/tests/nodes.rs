@@ -6,7 +6,7 @@ use crate::command::{Command, Report};
 use crate::event::Event;
 use crate::gpu::Presence;
 use crate::health::Severity;
-use crate::node::Liveness;
+use crate::node::{DRIVER_SINCE, Liveness};
 use crate::rejection::Rejection;
 use crate::time::Millis;
 use crate::window::{ENFORCE_SINCE, Enforcement};
@@ -208,6 +208,48 @@ fn what_is_still_observed_cannot_be_cleared() {
     assert!(refused(&mut w).contains("silent"));
     let command = Command::ClearGpu { gpu: gpu("titan09", 0), reason: String::new() };
     assert!(matches!(w.give(person("root"), command), Err(Rejection::NotFound { .. })));
+}
+
+#[test]
+fn the_driver_of_a_drained_node_is_let_go_of_which_is_no_fault_of_its_gpus() {
+    let mut w = World::with(&["titan01"]);
+    let ordered = |w: &World| w.fsm.desired(&node("titan01"), &[]).release_driver;
+    let drain = || {
+        let reason = "new driver".to_owned();
+        Command::DrainNode { node: node("titan01"), reason, deadline: None }
+    };
+    let said = |w: &World| w.last.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert!(!ordered(&w));
+    w.give(person("root"), drain()).unwrap();
+    assert!(ordered(&w), "its agent knows best when nothing is left");
+    let mut released = facts("titan01", 4, "boot-1");
+    released.driver_released = true;
+    for gpu in &mut released.gpus {
+        gpu.presence = Presence::Unknown;
+    }
+    w.report("titan01", Report::Facts { facts: released.clone() }).unwrap();
+    let once = "titan01: nothing is left there: its GPU driver is let go of and can be upgraded";
+    assert_eq!(said(&w), [once]);
+    w.report("titan01", Report::Facts { facts: released }).unwrap();
+    assert!(said(&w).is_empty());
+    let clear = Command::ClearGpu { gpu: gpu("titan01", 0), reason: String::new() };
+    let refused = w.give(person("root"), clear).unwrap_err().to_string();
+    assert!(refused.contains("uncordon its node first"), "{refused}");
+    let known = w.fsm.node(&node("titan01")).unwrap();
+    assert!(w.fsm.reboot_waits_for(known).is_empty(), "it may boot anew all the same");
+    w.give(person("root"), Command::UncordonNode { node: node("titan01") }).unwrap();
+    assert!(!ordered(&w));
+    w.submit("ada", "a", plain(3)).unwrap();
+    assert_eq!(w.schedule(), 0, "nobody knows yet how they are");
+    let mut back = facts("titan01", 4, "boot-1");
+    back.gpus[3].presence = Presence::Lost;
+    w.report("titan01", Report::Facts { facts: back }).unwrap();
+    let lost = format!("titan01: {} is lost", gpu("titan01", 3));
+    assert_eq!(said(&w), ["titan01: its GPU driver is taken up again".to_owned(), lost]);
+    assert_eq!(w.schedule(), 1);
+    let mut w = World::at_version(&["titan01"], DRIVER_SINCE - 1);
+    w.give(person("root"), drain()).unwrap();
+    assert!(!ordered(&w), "not all controllers know it");
 }
 
 #[test]

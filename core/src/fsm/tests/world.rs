@@ -99,6 +99,7 @@ pub(super) fn facts(name: &str, gpus: u32, boot: &str) -> NodeFacts {
         links: Vec::new(),
         gpu_problem: None,
         enforced: None,
+        driver_released: false,
     }
 }
 

@@ -141,6 +141,7 @@ fn facts(name: &str, words: &[&str]) -> NodeFacts {
         links: Vec::new(),
         gpu_problem: None,
         enforced: None,
+        driver_released: false,
     };
     for word in words {
         match word.split_once('=') {

@@ -1,0 +1,153 @@
+//! Whether this agent holds the GPU driver. On a drained node it lets go of it once nothing is left there, so that it
+//! can be unloaded and upgraded, and takes it up again as soon as the node is open or anything needs it.
+//!
+//! Called by the reconcile task whenever it comes round, and before it begins anything. A level: nothing is
+//! remembered, so an agent that starts on a drained node looks at its GPUs once and lets go again. It must never end
+//! what holds the driver besides: who is on a GPU is waited for.
+
+use fleet_core::gpu::Presence;
+
+use super::Row;
+use super::task::Reconciler;
+use crate::gpu::{DriverState, GpuSnapshot, GpuState};
+
+/// What is to be done about the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Driver {
+    Hold,
+    LetGo,
+    /// Nobody says, or somebody is in the way: as it is.
+    Leave,
+}
+
+/// `ordered`: whether it is to be let go of; none where nobody said.
+fn decide(ordered: Option<bool>, needed: bool, gpus: &GpuSnapshot) -> Driver {
+    match ordered {
+        Some(false) => Driver::Hold,
+        Some(true) | None if needed => Driver::Hold,
+        Some(true) if is_unused(gpus) => Driver::LetGo,
+        Some(true) | None => Driver::Leave,
+    }
+}
+
+/// Whether the driver was asked and shows no process. A GPU that does not answer is not waited for: it may be what the
+/// driver is exchanged for. Nor are processes that are listed and do not exist: some drivers do that.
+fn is_unused(gpus: &GpuSnapshot) -> bool {
+    let used = |gpu: &GpuState| {
+        let listed = gpu.telemetry.processes.value();
+        let exists = listed.is_some_and(|all| all.iter().any(|one| one.started_ticks.is_some()));
+        gpu.presence == Presence::Present && (exists || gpu.sampled_at.is_none())
+    };
+    gpus.driver_state != DriverState::Starting && !gpus.gpus.iter().any(used)
+}
+
+impl Reconciler {
+    /// Lets go of the driver or takes it up. Whoever asks for a sample after this waits until it is there.
+    pub(super) fn keep_driver(&self) {
+        let gpus = &self.parts.node.gpus;
+        match decide(self.driver_ordered(), self.driver_is_needed(), &gpus.latest()) {
+            Driver::Hold if gpus.attach() => tracing::info!("the GPU driver is taken up again"),
+            Driver::LetGo if gpus.release_driver() => {
+                tracing::info!("nothing is left on this drained node: its GPU driver is let go of");
+            }
+            Driver::Hold | Driver::LetGo | Driver::Leave => {}
+        }
+    }
+
+    fn driver_ordered(&self) -> Option<bool> {
+        let desired = self.parts.desired.borrow();
+        // One that asks what is here orders nothing.
+        let desired = desired.as_ref().filter(|desired| desired.recount.is_none())?;
+        Some(desired.release_driver)
+    }
+
+    /// Whether anything is here that has GPUs or is to be proven gone: attempts, leases, windows opened alone.
+    fn driver_is_needed(&self) -> bool {
+        let mut leases = match self.parts.desired.borrow().as_ref() {
+            Some(desired) => desired.leases.clone(),
+            None => Vec::new(),
+        };
+        self.calendar.add_leases(&mut leases);
+        !leases.is_empty() || !self.proving.is_empty() || self.table.rows.values().any(Row::is_live)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use fleet_core::health::Architecture;
+    use fleet_core::name::GpuUuid;
+    use fleet_core::time::Timestamp;
+
+    use super::*;
+    use crate::gpu::{GpuInfo, GpuProcess, Observed, ProcessKind, Telemetry};
+
+    const ASKED: Option<Timestamp> = Some(Timestamp(1));
+
+    /// One GPU, asked at that time.
+    fn snapshot(
+        presence: Presence,
+        sampled_at: Option<Timestamp>,
+        processes: Vec<GpuProcess>,
+    ) -> GpuSnapshot {
+        let info = GpuInfo {
+            uuid: GpuUuid::parse("GPU-00").unwrap(),
+            index: 0,
+            minor: 0,
+            product: "Tesla V100-PCIE-16GB".to_owned(),
+            architecture: Architecture::Volta,
+            memory_bytes: 1 << 34,
+            pci_bus_id: "00000000:00:00.0".to_owned(),
+            numa_node: Observed::NotSupported,
+            compute_capability: Observed::NotSupported,
+            ecc_enabled: Observed::NotSupported,
+            mig_enabled: Observed::NotSupported,
+            serial: Observed::NotSupported,
+            pcie_width_max: Observed::NotSupported,
+            pcie_generation_max: Observed::NotSupported,
+            slowdown_c: Observed::NotSupported,
+            shutdown_c: Observed::NotSupported,
+        };
+        let processes = Observed::Value(processes);
+        let telemetry = Telemetry { processes, ..Telemetry::unknown("") };
+        let since = Timestamp(1);
+        let gpu = GpuState { info, presence, reason: None, telemetry, since, sampled_at };
+        GpuSnapshot { gpus: vec![gpu], ..GpuSnapshot::empty(DriverState::Running) }
+    }
+
+    fn process(started_ticks: Option<u64>) -> GpuProcess {
+        GpuProcess { pid: 7, kind: ProcessKind::Compute, memory_bytes: None, started_ticks }
+    }
+
+    #[test]
+    fn what_is_needed_or_not_drained_is_held() {
+        let gpus = snapshot(Presence::Present, ASKED, Vec::new());
+        for (ordered, needed, driver) in [
+            (Some(true), false, Driver::LetGo),
+            (Some(true), true, Driver::Hold),
+            (Some(false), false, Driver::Hold),
+            // After a start without controllers, or while they ask what is here.
+            (None, false, Driver::Leave),
+            (None, true, Driver::Hold),
+        ] {
+            assert_eq!(decide(ordered, needed, &gpus), driver, "{ordered:?} {needed}");
+        }
+    }
+
+    #[test]
+    fn it_is_let_go_of_after_a_look_that_shows_nobody() {
+        let decided = |gpus: &GpuSnapshot| decide(Some(true), false, gpus);
+        let someone = || vec![process(Some(3))];
+        let used = snapshot(Presence::Present, ASKED, someone());
+        assert_eq!(decided(&used), Driver::Leave, "whoever they are");
+        let nobody = snapshot(Presence::Present, ASKED, vec![process(None)]);
+        assert_eq!(decided(&nobody), Driver::LetGo);
+        assert_eq!(decided(&snapshot(Presence::Present, None, Vec::new())), Driver::Leave);
+        assert_eq!(decided(&snapshot(Presence::Unknown, None, someone())), Driver::LetGo);
+        let starting = GpuSnapshot::empty(DriverState::Starting);
+        assert_eq!(decided(&starting), Driver::Leave, "its GPUs are to be known first");
+        let reason = "not loaded".to_owned();
+        assert_eq!(decided(&GpuSnapshot::empty(DriverState::Absent { reason })), Driver::LetGo);
+        assert_eq!(decided(&GpuSnapshot::empty(DriverState::Released)), Driver::LetGo);
+    }
+}
