@@ -20,7 +20,7 @@ pub(crate) struct Case {
 pub(crate) const CASES: &[Case] = &[
     Case {
         name: "smoke",
-        about: "Debian 12: from the packages to a job, people held to reservations, an agent that goes away under a job, no trace in the end",
+        about: "Debian 12: from the packages to a job by the words of the page, people held to reservations, an agent that goes away under a job, a purge",
         debian: Debian::BOOKWORM,
         run: smoke::run,
     },
@@ -33,8 +33,20 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "trixie", about: "Debian 13: the same", debian: Debian::TRIXIE, run: smoke::run },
     Case {
         name: "people",
-        about: "three machines: observe, import, enforce; a terminal that gains and loses its GPU; who tries to get around it",
+        about: "Debian 12, three machines: observe, import, adopt, enforce; two users over sshd; a hostile user; the package removed",
         debian: Debian::BOOKWORM,
+        run: people::run,
+    },
+    Case {
+        name: "people-hybrid",
+        about: "Debian 12 with v1 controllers beside cgroup2: the same people",
+        debian: Debian::BOOKWORM_HYBRID,
+        run: people::run,
+    },
+    Case {
+        name: "people-trixie",
+        about: "Debian 13: the same people",
+        debian: Debian::TRIXIE,
         run: people::run,
     },
     Case {
@@ -45,7 +57,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "power",
-        about: "three machines: power cuts of a node under a job and of the controller under writes, the gate at boot",
+        about: "Debian 12, three machines: power cuts of a node under a job and of the controller under writes, reboots, the gate at boot",
         debian: Debian::BOOKWORM,
         run: power::run,
     },

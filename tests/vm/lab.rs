@@ -45,6 +45,11 @@ impl Lab {
 /// The same on one machine that is controller and node.
 pub(crate) fn enforce(controller: &Machine, node: &str, mode: &str) -> Result<()> {
     controller.ok_as("ada", &format!("fleet node enforce {node} {mode} --yes"))?;
+    until_enforced(controller, node, mode)
+}
+
+/// Waits until the node says that it does.
+pub(crate) fn until_enforced(controller: &Machine, node: &str, mode: &str) -> Result<()> {
     let held = format!("fleet node show {node} -o json | grep -q '\"enforced\": *\"{mode}\"'");
     controller.until_as("ada", &format!("{node} is enforced {mode}"), &held).map(drop)
 }
@@ -53,14 +58,40 @@ pub(crate) fn enforce(controller: &Machine, node: &str, mode: &str) -> Result<()
 /// says ENXIO, and one that may not EPERM.
 pub(crate) fn opened(machine: &Machine, user: &str) -> Result<(usize, usize)> {
     let open = "for n in 0 1 2 3; do cat /dev/nvidia$n; done 2>&1; true";
-    let said = machine.ok_as(user, open)?;
+    Ok(answers(&machine.ok_as(user, open)?))
+}
+
+/// How many of the nodes said ENXIO, and how many EPERM.
+pub(crate) fn answers(said: &str) -> (usize, usize) {
     let count = |text: &str| said.lines().filter(|line| line.contains(text)).count();
-    Ok((count("No such device or address"), count("Operation not permitted")))
+    (count("No such device or address"), count("Operation not permitted"))
+}
+
+/// A line that tries such nodes of GPUs again and again and writes down what came of it, until that is [`tried`]. It
+/// can stand between single quotes.
+pub(crate) fn trying(gpus: &str) -> String {
+    format!("until [ -e enough ]; do cat {gpus} 2>&1 | sed \"s/.*: //\" >> tries; sleep 1; done")
+}
+
+/// Has a user do that from now on, whatever happens to the login.
+pub(crate) fn begin_trying(machine: &Machine, user: &str, gpus: &str) -> Result<()> {
+    let line = format!("rm -f enough tries; setsid nohup sh -c '{}'", trying(gpus));
+    machine.ok_as(user, &format!("{line} > /dev/null 2>&1 < /dev/null &")).map(drop)
+}
+
+/// Ends that; returns what came of it, each answer once for as long as it was the same.
+pub(crate) fn tried(machine: &Machine, user: &str) -> Result<Vec<String>> {
+    let said = machine.ok_as(user, "touch enough; uniq tries")?;
+    Ok(said.lines().map(str::to_owned).collect())
 }
 
 /// Installs the packages that the table names for such a machine; returns what the installation said.
 pub(crate) fn install(machine: &Machine, page: &Page, kind: &str) -> Result<String> {
-    let line = page.in_table("Install", kind)?;
+    install_by(machine, &page.in_table("Install", kind)?)
+}
+
+/// The same by a line that is known.
+pub(crate) fn install_by(machine: &Machine, line: &str) -> Result<String> {
     machine.ok(&format!("cd {DEBS} && {line} 2>&1"))
 }
 
@@ -77,12 +108,22 @@ pub(crate) fn join(controller: &Machine, node: &Machine, page: &Page) -> Result<
     let on_controller = page.commands("A node", 0)?;
     let create = on_controller.first().context("the page says how a token is made")?;
     let create = create.replace("titan01", node.name);
-    let said = controller.ok_as("ada", &create)?;
-    let join = said.lines().map(str::trim).find(|line| line.starts_with("fleet-agent join"));
+    join_by(controller, node, &create, &page.commands("A node", 1)?)
+}
+
+/// The same by lines that are known; in place of the one with a token stands what the first printed.
+pub(crate) fn join_by(
+    controller: &Machine,
+    node: &Machine,
+    create: &str,
+    on_node: &[String],
+) -> Result<()> {
+    let said = controller.ok_as("ada", create)?;
+    let printed = said.lines().map(str::trim).find(|line| line.starts_with("fleet-agent join"));
+    let printed = printed.with_context(|| format!("no line to type in {said:?}"))?;
     node.ok(&PRETENDED.replace("titan01", node.name))?;
-    node.ok(join.with_context(|| format!("no line to type in {said:?}"))?)?;
-    for line in page.commands("A node", 1)?.iter().filter(|line| !line.contains("--token")) {
-        node.ok(line)?;
+    for line in on_node {
+        node.ok(if line.contains("--token") { printed } else { line })?;
     }
     let ready = format!("fleet node show {} -o json | grep -q '\"state\": *\"ready\"'", node.name);
     controller.until_as("ada", "the node is ready", &ready)?;
@@ -115,4 +156,26 @@ pub(crate) fn job_in(machine: &Machine, id: &str, state: &str) -> Result<Value> 
     let found = format!("{line} | grep -q '\"state\": *\"{state}\"'");
     machine.until_as("ada", &format!("{id} is {state}"), &found)?;
     json(machine, "ada", &format!("fleet job show {id}"))
+}
+
+/// Nothing of the agent's package acts on a machine any more: no job, no unit, no cgroup, no mount. The controller
+/// may be there.
+pub(crate) fn nothing_acts(machine: &Machine) -> Result<()> {
+    for (what, line) in [
+        (
+            "processes",
+            "ps -eo args | grep -i '[f]leet' | grep -v '^/usr/bin/[f]leet-controller'; true",
+        ),
+        (
+            "units",
+            "systemctl list-units --no-legend --plain --state=active,activating,deactivating,failed 'fleet*' \
+             | grep -v '^fleet-controller.service'; true",
+        ),
+        ("cgroups", "find /sys/fs/cgroup -name 'fleet*' ! -name fleet-controller.service; true"),
+        ("mounts", "grep -i fleet /proc/self/mountinfo; true"),
+    ] {
+        let left = machine.ok(line)?;
+        ensure!(left.is_empty(), "{what} that act on: {left}");
+    }
+    Ok(())
 }

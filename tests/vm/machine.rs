@@ -195,12 +195,14 @@ impl Machine {
     /// Takes its power away: nothing is written any more, nobody is told.
     pub(crate) fn cut_power(&self) {
         let mut power = self.power();
-        for mut child in
-            power.qemu.take().into_iter().chain(std::mem::take(&mut power.lines).into_values())
-        {
-            child.kill().ok();
-            child.wait().ok();
-        }
+        end(power.qemu.take());
+        end(std::mem::take(&mut power.lines).into_values());
+    }
+
+    /// Hangs up the connections that carry the commands, for what ends people's sessions there: the next command logs in
+    /// anew, and cannot come to one that is about to break.
+    pub(crate) fn hang_up(&self) {
+        end(std::mem::take(&mut self.power().lines).into_values());
     }
 
     /// Runs a line in root's shell there, to its end, whatever that is.
@@ -320,6 +322,13 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         self.cut_power();
+    }
+}
+
+fn end(children: impl IntoIterator<Item = Child>) {
+    for mut child in children {
+        child.kill().ok();
+        child.wait().ok();
     }
 }
 

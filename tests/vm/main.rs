@@ -15,6 +15,7 @@
 mod cases;
 mod containers;
 mod debs;
+mod hostile;
 mod hub;
 mod image;
 mod lab;
@@ -22,9 +23,11 @@ mod machine;
 mod page;
 mod people;
 mod power;
+mod short_way;
 mod site;
 mod smoke;
 mod tools;
+mod under_a_job;
 
 use std::env;
 

@@ -20,11 +20,17 @@ impl Page {
 
     /// The commands of one block of the part under `heading`, counted from 0, without what is said beside them.
     pub(crate) fn commands(&self, heading: &str, block: usize) -> Result<Vec<String>> {
-        let blocks = blocks(self.part(heading)?);
-        let lines = blocks.into_iter().nth(block).with_context(|| {
+        self.blocks(heading)?.into_iter().nth(block).with_context(|| {
             format!("docs/operations.md has no block of commands {block} under {heading:?}")
-        })?;
-        Ok(lines.iter().map(|line| without_remark(line)).filter(|line| !line.is_empty()).collect())
+        })
+    }
+
+    /// The same of all blocks there.
+    pub(crate) fn blocks(&self, heading: &str) -> Result<Vec<Vec<String>>> {
+        let typed = |lines: Vec<&str>| {
+            lines.iter().map(|line| without_remark(line)).filter(|line| !line.is_empty()).collect()
+        };
+        Ok(blocks(self.part(heading)?).into_iter().map(typed).collect())
     }
 
     /// What a row of the table under `heading` says to type, by the row's first cell.
@@ -91,6 +97,7 @@ mod tests {
         assert!(page().commands("One", 2).is_err());
         assert!(page().commands("Two", 0).is_err());
         assert!(page().commands("Three", 0).is_err());
+        assert_eq!(page().blocks("One").unwrap().len(), 2);
     }
 
     #[test]
@@ -98,5 +105,20 @@ mod tests {
         assert_eq!(page().in_table("Two", "a").unwrap(), "do ./it_*.deb");
         assert!(page().in_table("Two", "b").is_err());
         assert!(page().in_table("Two", "c").is_err());
+    }
+
+    #[test]
+    fn the_page_says_what_cases_type() {
+        let page = Page::operations().unwrap();
+        for (row, begin) in [
+            ("controller", "apt install "),
+            ("GPU node", "apt install "),
+            ("remove", "apt remove fleet-agent"),
+        ] {
+            assert!(page.in_table("Install", row).unwrap().starts_with(begin), "{row}");
+        }
+        for heading in ["The controller", "A node", "Upgrade", "Take a node away"] {
+            assert!(!page.commands(heading, 0).unwrap().is_empty(), "{heading}");
+        }
     }
 }

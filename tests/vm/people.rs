@@ -1,12 +1,13 @@
 //! People on three machines of a lab, one of them the controller's: from the spreadsheet to a kernel that holds everybody
-//! to their reservations, and those who do not like it.
+//! to their reservations, and those who do not like it (`hostile`).
 //!
 //! No driver is behind the GPUs' nodes: one that may be opened says ENXIO, one that may not EPERM. So nothing here can hold
-//! a GPU open or pass its descriptor on.
+//! a GPU open.
 
 use anyhow::{Context as _, Result, ensure};
 use fleet_tests::steps::Steps;
 
+use crate::hostile;
 use crate::image::GPUS;
 use crate::lab::{self, Lab};
 use crate::page::Page;
@@ -15,11 +16,11 @@ use crate::site::Site;
 /// How far ahead the reservation begins and how long it lasts: time enough to look at it before, on a slow machine.
 const AHEAD: &str = "+2m";
 const LENGTH: &str = "2m";
+/// The GPU that it is about, and what the kernel says to whom it keeps out.
+const FIRST: &str = "/dev/nvidia0";
+const KEPT_OUT: &str = "Operation not permitted";
 /// The day that the spreadsheet is about.
 const DAY: &str = "day=$(date -d '30 days' +%F)";
-/// Every second one try at a GPU, for the record: what people leave running in a terminal.
-const TRY_AGAIN: &str =
-    "while :; do cat /dev/nvidia0 2>&1 | sed \"s/.*: //\" >> tries; sleep 1; done";
 
 pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
     let page = Page::operations()?;
@@ -29,22 +30,29 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
         Ok(())
     });
     let Some(lab) = &lab else { return Ok(()) };
-    steps.step("nodes only observe, and the spreadsheet is imported", || import(lab));
-    steps.step("who uses a GPU already reserves it, and goes on", || adopt(lab));
-    steps.step("a node is enforced, first as a warning, with a preview", || enforce(lab));
+    steps.step("observe: bob opens every GPU; import: the spreadsheet is taken over", || {
+        import(lab)
+    });
+    steps.step("adopt: who uses a GPU already reserves it, and goes on", || adopt(lab));
+    steps.step("enforce: with a preview, first as a warning, then in force", || enforce(lab));
     if !steps.all_held() {
         return Ok(());
     }
-    steps.step("two users by ssh, before, at and after start and end of a reservation", || {
-        before_and_after(lab)
-    });
-    steps.step("a shell where a reservation is, with its GPU", || over_there(lab));
+    start_and_end(lab, steps);
+    steps.step("a shell where a reservation is, with its GPU: fleet ssh", || over_there(lab));
     steps.step("somebody of another name service, with another number on each node", || {
         numbered(lab)
     });
-    steps.step("a user with time and ideas stays out", || hostile(lab));
-    steps.step("who is enforced stays so without agent and controller", || alone(lab));
-    steps.step("a node that is not enforced any more lets everybody pass", || let_go(lab));
+    hostile::run(lab, steps);
+    steps.step("controller off while a reservation starts, and ends", || alone(lab));
+    steps.step("agent off: who is kept out stays so", || without_agent(lab));
+    steps.step("enforce off: everybody passes", || let_go(lab));
+    steps.step("apt remove takes filters, units and cgroups away and leaves GPUs usable", || {
+        removed(lab, &page)
+    });
+    steps.step("apt install brings back what was removed, and who is kept out", || {
+        installed_again(lab, &page)
+    });
     Ok(())
 }
 
@@ -105,41 +113,65 @@ fn enforce(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// One reservation of bob's, seen by logins before, at and after its start and end, and by what was left running since before.
+fn start_and_end(lab: &Lab, steps: &mut Steps) {
+    let node = &lab.titan01;
+    steps.step("a tmux session, and a stranger's login, from before a reservation on", || {
+        let session =
+            format!("rm -f enough tries; tmux new-session -d -s work '{}'", lab::trying(FIRST));
+        node.ok_as("bob", &session)?;
+        lab::begin_trying(node, "ada", FIRST)
+    });
+    steps.step(
+        "two users over sshd before, at and after start and end: ENXIO with a reservation, EPERM without",
+        || before_and_after(lab),
+    );
+    steps.step("a tmux session that gained and lost access, without being started anew", || {
+        node.until_as("bob", "it was told", "tail -n 1 tries | grep -q permitted")?;
+        let bob = lab::tried(node, "bob")?;
+        node.ok_as("bob", "tmux kill-session -t work 2> /dev/null; true")?;
+        ensure!(bob == [KEPT_OUT, "No such device or address", KEPT_OUT], "bob: {bob:?}");
+        Ok(())
+    });
+    steps.step(
+        "a stranger's login that never had access, not at the start and not at the end",
+        || {
+            let ada = lab::tried(node, "ada")?;
+            ensure!(ada == [KEPT_OUT], "ada: {ada:?}");
+            Ok(())
+        },
+    );
+}
+
 fn before_and_after(lab: &Lab) -> Result<()> {
     let node = &lab.titan01;
-    // In the terminal since before, and not started anew: what begins and ends is what the kernel says.
-    node.ok_as("bob", &format!("tmux new-session -d -s work '{TRY_AGAIN}'"))?;
+    let both = |when: &str, of_bob: (usize, usize)| {
+        for (user, expected) in [("ada", (0, 4)), ("bob", of_bob)] {
+            let found = lab::opened(node, user)?;
+            ensure!(found == expected, "{user} {when}: {found:?}");
+        }
+        anyhow::Ok(())
+    };
     let line = format!("fleet reserve --gpu titan01:0 --from {AHEAD} -t {LENGTH} --at-end stop");
     let id = node.ok_as("bob", &line)?;
-    for (user, expected) in [("ada", (0, 4)), ("bob", (0, 4))] {
-        ensure!(lab::opened(node, user)? == expected, "{user} before the start");
-    }
+    both("before the start", (0, 4))?;
     let state = |word: &str| {
         let what = format!("the reservation is {word}");
         let show =
             format!("fleet reservation show {id} -o json | grep -q '\"state\": *\"{word}\"'");
         node.until_as("bob", &what, &show)
     };
+    let answers = |text: &str| format!("cat {FIRST} 2>&1 | grep -q '{text}'");
+    node.until_as("bob", "its GPU opens", &answers("such device"))?;
+    both("at the start", (1, 3))?;
     state("active")?;
-    node.until_as("bob", "its GPU opens", "cat /dev/nvidia0 2>&1 | grep -q 'such device'")?;
-    for (user, expected) in [("ada", (0, 4)), ("bob", (1, 3))] {
-        let found = lab::opened(node, user)?;
-        ensure!(found == expected, "{user} while it is open: {found:?}");
-    }
     let held = node.ok_as("bob", "fleet held")?;
     ensure!(held.contains("titan01:0"), "bob holds: {held}");
+    both("after the start", (1, 3))?;
+    node.until_as("bob", "its GPU closes", &answers("permitted"))?;
+    both("at the end", (0, 4))?;
     state("ended")?;
-    for (user, expected) in [("ada", (0, 4)), ("bob", (0, 4))] {
-        ensure!(lab::opened(node, user)? == expected, "{user} after the end");
-    }
-    node.until_as("bob", "the session was told", "tail -n 1 tries | grep -q permitted")?;
-    let tries = node.ok_as("bob", "tmux kill-session -t work; uniq tries")?;
-    let found: Vec<&str> = tries.lines().collect();
-    ensure!(
-        found
-            == ["Operation not permitted", "No such device or address", "Operation not permitted"],
-        "in the session: {found:?}"
-    );
+    both("after the end", (0, 4))?;
     let told = lab.fleet1.ok_as("ada", &format!("fleet why {id}"))?;
     ensure!(told.contains("titan01"), "{told}");
     Ok(())
@@ -195,50 +227,6 @@ fn numbered(lab: &Lab) -> Result<()> {
     node.ok_as("eve", &format!("fleet release {id}")).map(drop)
 }
 
-/// Ways to a GPU that somebody else has reserved. Each leaves what it read or was told in a file.
-const WAYS: [(&str, &str); 5] = [
-    (
-        "a program with the set-user-id bit of who may",
-        "/usr/local/bin/cat-of-ada /dev/nvidia1 2> way",
-    ),
-    ("a user namespace", "unshare -Ur cat /dev/nvidia1 2> way"),
-    (
-        "a process that outlives the login",
-        "setsid nohup sh -c 'sleep 1; cat /dev/nvidia1 2> way' > /dev/null 2>&1 < /dev/null &",
-    ),
-    (
-        "a unit of one's own service manager",
-        "XDG_RUNTIME_DIR=/run/user/$(id -u) systemd-run --user --quiet --collect sh -c 'cat /dev/nvidia1 2> $HOME/way'",
-    ),
-    ("cron", "echo '* * * * * cat /dev/nvidia1 2> $HOME/way' | crontab -"),
-];
-
-fn hostile(lab: &Lab) -> Result<()> {
-    let node = &lab.titan01;
-    node.ok(
-        "install -o ada -m 4755 /bin/cat /usr/local/bin/cat-of-ada; loginctl enable-linger bob",
-    )?;
-    let id = node.ok_as("ada", "fleet reserve --gpu titan01:1 -t 2h")?;
-    node.until_as("ada", "ada's GPU opens", "cat /dev/nvidia1 2>&1 | grep -q 'such device'")?;
-    for (way, line) in WAYS {
-        node.run_as("bob", &format!("rm -f way; {line}"))?;
-        let told = node.until_as("bob", way, "test -s way && cat way");
-        let told = told.with_context(|| format!("by {way}"))?;
-        ensure!(told.contains("Operation not permitted"), "by {way}: {told}");
-    }
-    node.ok_as("bob", "crontab -r")?;
-    let own = node.run_as("bob", "unshare -Ur mknod gpu c 195 1")?;
-    ensure!(own.code() != 0, "bob made a node of his own");
-    for blow in ["systemctl daemon-reexec", "systemctl stop user-$(id -u bob).slice"] {
-        node.ok(blow)?;
-        ensure!(lab::opened(node, "bob")? == (0, 4), "bob after `{blow}`");
-        ensure!(lab::opened(node, "ada")? == (1, 3), "ada after `{blow}`");
-    }
-    let denials = node.ok("fleet-agent gate show")?;
-    ensure!(denials.contains("bob"), "who was denied is counted: {denials}");
-    node.ok_as("ada", &format!("fleet release {id}")).map(drop)
-}
-
 fn alone(lab: &Lab) -> Result<()> {
     let node = &lab.titan01;
     let line = format!("fleet reserve --gpu titan01:2 --from {AHEAD} -t {LENGTH} --at-end stop");
@@ -253,10 +241,17 @@ fn alone(lab: &Lab) -> Result<()> {
     node.until_as("bob", "it closes without a controller", closed)?;
     lab.fleet1.ok("systemctl start fleet-controller")?;
     let over = format!("fleet reservation show {id} -o json | grep -q '\"state\": *\"ended\"'");
-    lab.fleet1.until_as("ada", "the controller has heard of it", &over)?;
+    lab.fleet1.until_as("ada", "the controller has heard of it", &over).map(drop)
+}
+
+fn without_agent(lab: &Lab) -> Result<()> {
+    let node = &lab.titan01;
     node.ok("systemctl stop fleet-agent")?;
-    ensure!(lab::opened(node, "bob")? == (0, 4), "without an agent");
-    node.ok("systemctl start fleet-agent").map(drop)
+    let found = lab::opened(node, "bob");
+    node.ok("systemctl start fleet-agent")?;
+    let found = found?;
+    ensure!(found == (0, 4), "{found:?}");
+    Ok(())
 }
 
 fn let_go(lab: &Lab) -> Result<()> {
@@ -267,5 +262,33 @@ fn let_go(lab: &Lab) -> Result<()> {
     )?;
     lab.enforce("titan01", "off")?;
     ensure!(lab::opened(&lab.titan01, "bob")? == (GPUS as usize, 0), "off, and bob passes");
+    Ok(())
+}
+
+/// The package goes while a job runs and people are kept out.
+fn removed(lab: &Lab, page: &Page) -> Result<()> {
+    let node = &lab.titan02;
+    lab.enforce("titan02", "on")?;
+    let found = lab::opened(node, "bob")?;
+    ensure!(found == (0, GPUS as usize), "bob before: {found:?}");
+    let id = lab::submit(node, "-G 1 --node titan02", "sleep 10000")?;
+    lab::job_in(node, &id, "running")?;
+    node.ok(&format!("{} 2>&1", page.in_table("Install", "remove")?))?;
+    lab::nothing_acts(node)?;
+    let found = lab::opened(node, "bob")?;
+    ensure!(found == (GPUS as usize, 0), "bob after the removal: {found:?}");
+    Ok(())
+}
+
+fn installed_again(lab: &Lab, page: &Page) -> Result<()> {
+    let node = &lab.titan02;
+    lab::install(node, page, "GPU node")?;
+    node.until("the agent runs, as it was enabled", "systemctl is-active fleet-agent")?;
+    let kept_out = "test $(cat /dev/nvidia[0-3] 2>&1 | grep -c permitted) = 4";
+    node.until_as("bob", "bob is kept out again", kept_out)?;
+    let ready = "fleet node show titan02 -o json | grep -q '\"state\": *\"ready\"'";
+    lab.fleet1.until_as("ada", "the node is ready again", ready)?;
+    let ran = node.run_as("ada", "fleet run -G 1 --node titan02 true")?;
+    ensure!(ran.code() == 0, "the next job: {}", ran.stderr);
     Ok(())
 }

@@ -29,10 +29,9 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
         Ok(())
     });
     let Some(lab) = &lab else { return Ok(()) };
-    steps.step(
-        "a node under a job loses its power, and the job goes on from its checkpoint",
-        || node_power_cut(lab),
-    );
+    steps.step("node power cut and return under a job, which goes on from its checkpoint", || {
+        node_power_cut(lab)
+    });
     steps.step("a node that is rebooted asks its job for a checkpoint first", || {
         planned_reboot(lab)
     });
@@ -40,9 +39,10 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
         reboot_when_empty(lab)
     });
     steps.step("the gate of an enforced node is there before anybody logs in", || at_boot(lab));
-    steps.step("the controller loses its power under writes, and none that was answered", || {
-        controller_power_cut(lab)
-    });
+    steps.step(
+        "controller power cut under writes: of those that were answered none is lost",
+        || controller_power_cut(lab),
+    );
     Ok(())
 }
 

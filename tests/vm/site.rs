@@ -16,6 +16,7 @@ use fleet_tests::steps::Steps;
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::debs;
+use crate::hostile;
 use crate::hub::Hub;
 use crate::image::{Debian, GPUS, Image, MACHINES};
 use crate::machine::{Common, Machine};
@@ -127,7 +128,8 @@ impl Site {
     }
 }
 
-/// The disk that is /mnt everywhere: packages, the key that may log in, a pretended driver and its GPUs.
+/// The disk that is /mnt everywhere: packages, the key that may log in, a pretended driver and its GPUs, a
+/// program of who tries to get around the gate.
 fn pack(folder: &Path, key: &Path) -> Result<PathBuf> {
     let content = folder.join("baggage");
     debs::provide(&content.join("debs"))?;
@@ -135,6 +137,7 @@ fn pack(folder: &Path, key: &Path) -> Result<PathBuf> {
     debs::provide_next(&content.join("debs"), &content.join("next"))?;
     fs::copy(key.with_extension("pub"), content.join("authorized_keys"))?;
     fs::copy(programs::built(FAKE_NVML)?, content.join(FAKE_NVML))?;
+    fs::write(content.join(hostile::PASSER), include_str!("pass-descriptor.pl"))?;
     for (name, number) in MACHINES {
         let gpu = |minor: u32| {
             format!(

@@ -1,17 +1,16 @@
-//! From the packages to the first job and back to a machine without fleet, on one machine that is controller and node.
+//! From the packages to the first job and back to a machine without fleet, on one machine that is controller and node:
+//! by the short way of docs/operations.md, word for word.
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use fleet_tests::steps::Steps;
 
-use crate::debs::HIGHER;
 use crate::lab;
 use crate::machine::Machine;
 use crate::page::Page;
+use crate::short_way::ShortWay;
 use crate::site::Site;
+use crate::under_a_job::{self, COUNTING, PROCESSES};
 
-/// A job that counts until it is told to stop, and says in its exit code that it ended by itself.
-const COUNTING: &str =
-    "i=0; while [ ! -e stop ]; do i=$((i+1)); echo line $i; sleep 0.5; done; exit 7";
 /// What is on the machine, but for what dpkg and systemd note about themselves and what users wrote.
 const FILES: &str = "find / -xdev ! -path '/var/lib/dpkg/*' ! -path '/var/log/*' ! -path '/var/cache/*' \
     ! -path '/var/lib/apt/*' ! -path '/tmp/*' ! -path '/var/tmp/*' ! -path '/root/*' ! -path '/home/*' \
@@ -19,37 +18,57 @@ const FILES: &str = "find / -xdev ! -path '/var/lib/dpkg/*' ! -path '/var/log/*'
 /// Users stay, as Debian's policy has it; the accounts' backup files come with them.
 const ALLOWED_LEFT: &str = "grep -v -E '^/etc/(passwd|group|shadow|gshadow|subuid|subgid)-$'";
 
+/// ssh from the machine to itself, as people who log in to it have it.
+const KEYS: &str = "mkdir -p -m 700 .ssh && ssh-keygen -q -t ed25519 -N '' -f .ssh/id_ed25519 && \
+    cp .ssh/id_ed25519.pub .ssh/authorized_keys && echo 'StrictHostKeyChecking accept-new' > .ssh/config";
+
 pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
     let page = Page::operations()?;
+    let way = ShortWay::of(&page)?;
     let machine = &*site.boot("titan01")?;
     machine.ok(&format!("{FILES} > /root/before"))?;
-    steps.step("a controller by the words of the page", || {
-        let said = lab::install(machine, &page, "controller")?;
-        ensure!(said.contains("fleet-controller init"), "the next command is not said: {said}");
-        nothing_runs(machine, "fleet*.service")?;
-        lab::begin_controller(machine, &page)
-    });
-    steps.step("a node by the words of the page", || {
-        let said = lab::install(machine, &page, "GPU node")?;
-        ensure!(said.contains("fleet node token create"), "the next command is not said: {said}");
-        nothing_runs(machine, "fleet-agent.service")?;
-        lab::join(machine, machine, &page)
+    steps.step("install to first job by following docs/operations.md word for word", || {
+        install(machine, &way)?;
+        let told = machine.ok_as("ada", &way.people[0])?;
+        ensure!(told.starts_with("GPU-") && told.lines().count() == 1, "the first job: {told}");
+        Ok(())
     });
     if !steps.all_held() {
         return Ok(());
     }
-    steps.step("ada, who logs in by ssh, runs a job that can open its GPU and no other", || {
+    steps.step("a job of ada's can open its GPU and no other, and says how it ended", || {
         first_job(machine)
     });
-    steps.step(
-        "held to reservations, bob opens no GPU by ssh, and ada the one she reserved",
-        || held_to_reservations(machine),
-    );
-    steps.step("a job is in a unit of its own in fleet.slice, and outlives its agent", || {
-        outlives(machine, &page)
+    steps
+        .step("enforcement, fleet reserve and ssh by the same words, in under 15 commands", || {
+            held_to_reservations(machine, &way)
+        });
+    under_a_job::run(machine, &page, steps);
+    steps.step("purge: ends what runs, and bob, who was kept out, opens every GPU", || {
+        purge(machine, &page)
     });
-    steps.step("a purge ends what runs and leaves nothing", || purge(machine, &page));
+    steps.step("back to a machine without fleet by the same words: nothing is left", || {
+        back(machine, &way)
+    });
     Ok(())
+}
+
+/// Controller and node, on one machine.
+fn install(machine: &Machine, way: &ShortWay) -> Result<()> {
+    let (first, rest) = way.controller.split_first().context("the packages come first")?;
+    let said = lab::install_by(machine, first)?;
+    ensure!(said.contains("fleet-controller init"), "the next command is not said: {said}");
+    nothing_runs(machine, "fleet*.service")?;
+    for line in rest {
+        machine.ok(line)?;
+    }
+    for line in &way.node {
+        let said = lab::install_by(machine, line)?;
+        ensure!(said.contains("fleet node token create"), "the next command is not said: {said}");
+    }
+    nothing_runs(machine, "fleet-agent.service")?;
+    let create = way.token.first().context("the page says how a token is made")?;
+    lab::join_by(machine, machine, create, &way.join)
 }
 
 /// The installation started nothing.
@@ -76,115 +95,61 @@ fn first_job(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-fn held_to_reservations(machine: &Machine) -> Result<()> {
+fn held_to_reservations(machine: &Machine, way: &ShortWay) -> Result<()> {
+    let [_, enforce, reserve, ssh] = &way.people;
     let before = lab::opened(machine, "bob")?;
     ensure!(before == (4, 0), "observed, but not held: {before:?}");
-    lab::enforce(machine, "titan01", "on")?;
-    let id = machine.ok_as("ada", "fleet reserve -G 1 -t 1h")?;
+    machine.ok_as("ada", enforce)?;
+    lab::until_enforced(machine, "titan01", "on")?;
+    machine.ok_as("ada", KEYS)?;
+    let id = machine.ok_as("ada", reserve)?;
     let active = format!("fleet reservation show {id} -o json | grep -q '\"state\": *\"active\"'");
     machine.until_as("ada", "the reservation is active", &active)?;
+    // A shell over there reads what is typed.
+    let typed = "for n in 0 1 2 3; do cat /dev/nvidia$n; done 2>&1; echo $CUDA_VISIBLE_DEVICES";
+    let said = machine.ok_as("ada", &format!("echo '{typed}' | {ssh}"))?;
+    let found = lab::answers(&said);
+    ensure!(found == (1, 3), "ada by `{ssh}`: {found:?}: {said}");
+    ensure!(said.lines().last().is_some_and(|last| last.starts_with("GPU-")), "{said}");
     for (user, expected) in [("bob", (0, 4)), ("ada", (1, 3))] {
         let found = lab::opened(machine, user)?;
         ensure!(found == expected, "{user}: {found:?}, not {expected:?}");
     }
     machine.ok_as("ada", &format!("fleet release {id}"))?;
-    machine.until_as(
-        "ada",
-        "the GPU is closed again",
-        "! cat /dev/nvidia[0-3] 2>&1 | grep -q address",
-    )?;
-    Ok(())
+    let closed = "! cat /dev/nvidia[0-3] 2>&1 | grep -q address";
+    machine.until_as("ada", "the GPU is closed again", closed).map(drop)
 }
 
-fn outlives(machine: &Machine, page: &Page) -> Result<()> {
-    let id = lab::submit(machine, "-G 1", COUNTING)?;
-    lab::job_in(machine, &id, "running")?;
-    let unit = unit_of_the_job(machine)?;
-    let state =
-        machine.ok(&format!("systemctl show -p Slice -p ActiveState -p Delegate {unit}"))?;
-    for line in ["Slice=fleet.slice", "ActiveState=active", "Delegate=yes"] {
-        ensure!(state.lines().any(|said| said == line), "{unit}: no {line} in {state}");
-    }
-    let tree = machine.ok("systemd-cgls --no-pager -l -u fleet.slice")?;
-    ensure!(tree.contains(&unit) && tree.contains("while [ ! -e stop ]"), "{tree}");
-    let before = job_process(machine)?;
-    let upgrade = page.commands("Upgrade", 0)?.join(" && ");
-    for (blow, another) in [
-        ("systemctl restart fleet-agent".to_owned(), true),
-        ("kill -KILL $(systemctl show -p MainPID --value fleet-agent)".to_owned(), true),
-        ("systemctl daemon-reload".to_owned(), false),
-        (format!("cd {} && {upgrade}", lab::NEXT_DEBS), true),
-    ] {
-        let agent = main_pid(machine)?;
-        machine.ok(&blow)?;
-        if another {
-            let other = format!(
-                "test $(systemctl show -p MainPID --value fleet-agent) != {agent} && \
-                 systemctl is-active fleet-agent fleet-controller"
-            );
-            machine.until(&format!("there is another agent after `{blow}`"), &other)?;
-        }
-        ensure!(job_process(machine)? == before, "another process after `{blow}`");
-        machine.until_as("ada", "the job is known", &format!("fleet ps | grep {id}"))?;
-    }
-    machine.ok_as("ada", "touch stop")?;
-    let job = lab::job_in(machine, &id, "failed")?;
-    ensure!(job["exit_code"] == 7 && job["attempt"] == 1, "{job}");
-    let version = machine.ok("dpkg-query -W -f '${Version}' fleet-agent")?;
-    ensure!(version.ends_with(HIGHER), "not upgraded: {version}");
-    let lines = machine.ok_as("ada", &format!("rm stop; fleet logs {id}"))?;
-    let expected: Vec<String> = (1..=lines.lines().count()).map(|n| format!("line {n}")).collect();
-    ensure!(lines.lines().eq(expected.iter()) && expected.len() > 3, "not whole: {lines}");
-    machine.until("its unit is gone", &format!("! systemctl is-active {unit}"))?;
-    Ok(())
-}
-
-/// The one unit of a job there is.
-pub(crate) fn unit_of_the_job(machine: &Machine) -> Result<String> {
-    let units =
-        machine.ok("systemctl list-units --no-legend --plain 'fleet-*.service' | cut -d' ' -f1")?;
-    let of_jobs = |name: &&str| !["fleet-agent.service", "fleet-controller.service"].contains(name);
-    let units: Vec<&str> = units.lines().filter(of_jobs).collect();
-    match units[..] {
-        [unit] => Ok(unit.to_owned()),
-        _ => bail!("units of jobs: {units:?}"),
-    }
-}
-
-/// The counting shell: its pid and when it was started.
-pub(crate) fn job_process(machine: &Machine) -> Result<String> {
-    let line =
-        "pgrep -f '^sh -c i=0; while' | head -n 1 | xargs -I PID cut -d' ' -f1,22 /proc/PID/stat";
-    let found = machine.ok(line)?;
-    ensure!(!found.is_empty(), "the job's process is gone");
-    Ok(found)
-}
-
-pub(crate) fn main_pid(machine: &Machine) -> Result<u32> {
-    let pid = machine.ok("systemctl show -p MainPID --value fleet-agent")?;
-    pid.parse().with_context(|| format!("the agent's pid: {pid:?}"))
-}
-
+/// The node's package goes while a job runs and people are kept out.
 fn purge(machine: &Machine, page: &Page) -> Result<()> {
     let id = lab::submit(machine, "-G 1", COUNTING)?;
     lab::job_in(machine, &id, "running")?;
+    let before = lab::opened(machine, "bob")?;
+    ensure!(before == (0, 4), "bob before: {before:?}");
     let steps = page.commands("Take a node away", 0)?;
     let purge = steps.iter().find(|line| line.starts_with("apt purge"));
     machine.ok(purge.context("the page says how a node is left")?)?;
-    let gone = machine.run("pgrep -f '^sh -c i=0; while'")?;
+    let gone = machine.run(PROCESSES)?;
     ensure!(gone.code() == 1, "the job runs on: {}", gone.stdout);
-    // apt does not know by name what came from a file and is gone.
-    machine.ok("apt purge $(dpkg-query -W -f '${Package} ' 'fleet*') 2>&1")?;
+    lab::nothing_acts(machine)?;
+    let after = lab::opened(machine, "bob")?;
+    ensure!(after == (4, 0), "bob afterwards: {after:?}");
+    Ok(())
+}
+
+fn back(machine: &Machine, way: &ShortWay) -> Result<()> {
+    for line in &way.back {
+        machine.ok(&format!("{line} 2>&1"))?;
+    }
     let left = machine.ok(&format!(
         "{FILES} > /root/after; LC_ALL=C comm -13 /root/before /root/after | {ALLOWED_LEFT}; true"
     ))?;
     ensure!(left.is_empty(), "left behind: {left}");
     let gone = machine.ok("LC_ALL=C comm -23 /root/before /root/after")?;
     ensure!(gone.is_empty(), "taken away though not ours: {gone}");
+    lab::nothing_acts(machine)?;
     for (what, line) in [
         ("in /run", "find /run /sys/fs/cgroup -path '*fleet*' 2>/dev/null; true"),
-        ("processes", "ps -eo args | grep -i '[f]leet'; true"),
-        ("mounts", "grep -i fleet /proc/self/mountinfo; true"),
         ("units", "systemctl list-units --all --no-legend '*fleet*'; true"),
         // The guests' network is called so, and not ours.
         (
