@@ -121,6 +121,7 @@ fn specification() -> AllocationSpec {
             pids_max: Some(PIDS_MAX),
             ..Default::default()
         },
+        near_cpus: None,
         volumes: Vec::new(),
         tty: None,
         interactive: false,

@@ -17,13 +17,13 @@ use tokio::task::spawn_blocking;
 
 use super::ending::chain;
 use super::node::Node;
-use super::order;
+use super::order::{self, Leased};
 use super::record::{AllocationDir, Record};
 use crate::checkpoint::{self, ResumeCheck};
 use crate::filter::NvidiaMajors;
 use crate::image::{self, ImageError, ImageRef};
 use crate::reconcile::{Claim, ClaimError};
-use crate::runtime::{Gpu, Image, PrepareError, prepare};
+use crate::runtime::{Image, PrepareError, prepare};
 use crate::user::op::Op;
 use crate::user::{AsUserError, User, UserError};
 
@@ -97,11 +97,11 @@ impl Begin {
         let permit = self.node.starts.acquire().await;
         let _permit = permit.map_err(|error| node_fault(&error))?;
         let user = self.user().await?;
-        let gpus = self.gpus(&user).await?;
+        let leased = self.gpus(&user).await?;
         self.node.gate.admits(&self.record.order.owner, &self.record.order.gpus).await;
         let observer = self.checkpoints(&user).await?;
         let image = self.image(&user, fetched).await?;
-        self.bundle(user, gpus, image).await?;
+        self.bundle(user, leased, image).await?;
         Ok(Ready { observer })
     }
 
@@ -121,9 +121,9 @@ impl Begin {
     }
 
     /// The GPUs' device nodes, after looking that nobody else uses them.
-    async fn gpus(&self, user: &User) -> Result<Vec<Gpu>, AttemptEnd> {
+    async fn gpus(&self, user: &User) -> Result<Leased, AttemptEnd> {
         if self.record.order.gpus.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Leased::default());
         }
         let fault = |message: String| AttemptEnd::NodeFault { message };
         let snapshot = self.node.gpus.sample_now().await.map_err(|error| node_fault(&error))?;
@@ -131,14 +131,14 @@ impl Begin {
         // Within a reservation the owner's own programs may share the GPU: the lease is theirs.
         let allowed = record.order.spec.reservation.is_some().then_some(user.uid);
         let look = move || {
-            let gpus = order::gpus(&record, &snapshot, &node.config.gpu.device_dir)?;
+            let leased = order::gpus(&record, &snapshot, &node.config.gpu.device_dir)?;
             for uuid in &record.order.gpus {
                 let foreign = node.observer().foreign(&snapshot, uuid, &[], allowed.as_slice());
                 if let Some(one) = foreign.first() {
                     return Err(format!("{uuid} is in use by somebody else: {one}"));
                 }
             }
-            Ok(gpus)
+            Ok(leased)
         };
         spawn_blocking(look).await.map_err(|error| node_fault(&error))?.map_err(fault)
     }
@@ -238,20 +238,20 @@ impl Begin {
     }
 
     /// The record and everything the shim needs, on disk.
-    async fn bundle(&self, user: User, gpus: Vec<Gpu>, image: Image) -> Result<(), AttemptEnd> {
+    async fn bundle(&self, user: User, leased: Leased, image: Image) -> Result<(), AttemptEnd> {
         let (node, record, dir) =
             (Arc::clone(&self.node), Arc::clone(&self.record), self.dir.clone());
         let write = move || -> Result<(), AttemptEnd> {
             dir.write_record(&record).map_err(|error| node_fault(&error))?;
             dir.make_run_dir(&node.volatile_dir()).map_err(|error| node_fault(&error))?;
             let runtime = node.runtime().map_err(|error| node_fault(&error))?;
-            let majors = if gpus.is_empty() {
+            let majors = if leased.gpus.is_empty() {
                 NvidiaMajors::default()
             } else {
                 NvidiaMajors::read(Path::new(PROC_DEVICES)).map_err(|error| node_fault(&error))?
             };
             let settings = order::node_settings(&node, &runtime, majors);
-            let spec = order::specification(&record, &user, image, gpus, &node);
+            let spec = order::specification(&record, &user, image, leased, &node);
             prepare(dir.path(), &spec, &settings).map(|_| ()).map_err(|error| of_prepare(&error))
         };
         spawn_blocking(write).await.map_err(|error| node_fault(&error))?

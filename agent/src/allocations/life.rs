@@ -392,6 +392,9 @@ impl Life {
             tracing::warn!(id = %self.tell.id, error = chain(&error), "image not told");
             None
         });
+        if let Ok(Some(ShimState { far: Some(why), .. })) = ShimState::read(self.begin.dir.path()) {
+            tracing::warn!(id = %self.tell.id, why, "it does not keep to the CPUs near its GPUs");
+        }
         self.tell.tell(Happening::Started { at: Timestamp(at_ms), image }).await;
     }
 

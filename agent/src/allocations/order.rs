@@ -1,4 +1,5 @@
-//! From the controller's order to what the runtime is given. Pure, but for a look at the GPUs' device nodes.
+//! From the controller's order to what the runtime is given. Pure, but for a look at the GPUs' device nodes and at
+//! which CPUs are near them.
 
 use std::path::{Path, PathBuf};
 
@@ -6,8 +7,9 @@ use fleet_core::job::{JobSpec, TerminalSize};
 
 use super::node::Node;
 use super::record::Record;
+use crate::cgroup::CpuSet;
 use crate::filter::NvidiaMajors;
-use crate::gpu::GpuSnapshot;
+use crate::gpu::{self, GpuSnapshot};
 use crate::image;
 use crate::runtime::{
     AllocationSpec, Gpu, Image, ImageConfig, JobUser, NodeSettings, Resources, Runtime, Volume,
@@ -18,12 +20,20 @@ use crate::user::User;
 /// Size of a terminal whose user has none, at the start.
 const WINDOW: WindowSize = WindowSize { rows: 24, columns: 80 };
 
+/// The GPUs of an attempt, as the runtime is told of them.
+#[derive(Debug, Default)]
+pub(super) struct Leased {
+    pub gpus: Vec<Gpu>,
+    /// The CPUs near them, if the job is to keep to those.
+    pub near_cpus: Option<CpuSet>,
+}
+
 /// The order in the words of `runtime::prepare`.
 pub(super) fn specification(
     record: &Record,
     user: &User,
     image: Image,
-    gpus: Vec<Gpu>,
+    leased: Leased,
     node: &Node,
 ) -> AllocationSpec {
     let order = &record.order;
@@ -54,13 +64,14 @@ pub(super) fn specification(
         submit_env,
         env,
         cwd: Some(PathBuf::from(&spec.workdir)).filter(|dir| !dir.as_os_str().is_empty()),
-        gpus,
+        gpus: leased.gpus,
         resources: Resources {
             cpu_millis: Some(order.cpu_millis).filter(|millis| *millis > 0),
             memory_bytes: Some(order.memory_bytes).filter(|bytes| *bytes > 0),
             pids_max: Some(node.config.pids_max),
             disks: node.config.disks,
         },
+        near_cpus: leased.near_cpus,
         volumes: spec
             .volumes
             .iter()
@@ -103,12 +114,12 @@ pub(super) fn node_settings(node: &Node, runtime: &Runtime, majors: NvidiaMajors
     }
 }
 
-/// The GPUs of an order with their device nodes, or the one that this node does not have.
+/// The GPUs of an order with their device nodes and near CPUs, or the one that this node does not have.
 pub(super) fn gpus(
     record: &Record,
     snapshot: &GpuSnapshot,
     device_dir: &Path,
-) -> Result<Vec<Gpu>, String> {
+) -> Result<Leased, String> {
     let find = |uuid: &fleet_core::name::GpuUuid| {
         let state = snapshot.gpu(uuid).ok_or_else(|| format!("{uuid} is not in this node"))?;
         if state.presence != fleet_core::gpu::Presence::Present {
@@ -119,7 +130,10 @@ pub(super) fn gpus(
         let path = device_dir.join(format!("nvidia{minor}"));
         Ok(Gpu { uuid: uuid.to_string(), minor, node_path: path.exists().then_some(path) })
     };
-    record.order.gpus.iter().map(find).collect()
+    let order = &record.order;
+    let gpus = order.gpus.iter().map(find).collect::<Result<_, _>>()?;
+    let near_cpus = gpu::near_cpus(Path::new(gpu::SYS), snapshot, &order.gpus, order.cpu_millis);
+    Ok(Leased { gpus, near_cpus })
 }
 
 /// What an image says about itself, in the runtime's words.

@@ -114,7 +114,7 @@ impl Cgroup {
         }
         // In hierarchies that systemd does not manage, nobody else removes what was made for a unit. Where
         // it does, the shim is still in there and the kernel refuses, rightly.
-        if self.relative.parent().is_some_and(|unit| unit.extension() == Some("service".as_ref())) {
+        if self.unit().is_some() {
             for dir in self.v1.values().chain(&self.unused) {
                 dir.parent().map(fs::remove_dir);
             }

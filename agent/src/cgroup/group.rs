@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CgroupError, Hierarchies, Mode, read, write};
 
-/// Controllers we ask of cgroup v2.
+/// Controllers we ask of cgroup v2 for every allocation.
 const CONTROLLERS: [&str; 4] = ["cpu", "io", "memory", "pids"];
 
 /// Where an allocation's control group is to be, as the agent orders it.
@@ -121,29 +121,14 @@ impl Cgroup {
         if group.mode == Mode::Unified
             && let Some(root) = hierarchies.unified()
         {
-            group.enable_controllers(root)?;
+            enable_controllers(root, &group.relative, &CONTROLLERS)?;
         }
         Ok(group)
     }
 
-    /// Passes the controllers down from the root of the tree to the group. A level that refuses is not
-    /// an error here: a limit that then cannot be set is.
-    fn enable_controllers(&self, root: &Path) -> Result<(), CgroupError> {
-        let mut level = root.to_owned();
-        for part in self.relative.components() {
-            let enabled = read(&level.join("cgroup.subtree_control"))?;
-            let offered = read(&level.join("cgroup.controllers"))?;
-            for controller in CONTROLLERS {
-                let has = |text: &str| text.split_whitespace().any(|word| word == controller);
-                if has(&offered) && !has(&enabled) {
-                    let control = level.join("cgroup.subtree_control");
-                    // EBUSY: processes sit directly in this level. Seen later, as NoController.
-                    fs::write(control, format!("+{controller}")).ok();
-                }
-            }
-            level.push(part);
-        }
-        Ok(())
+    /// The unit that the group lies in, whose inside systemd leaves to the shim. `None` without systemd.
+    pub(super) fn unit(&self) -> Option<&Path> {
+        self.relative.parent().filter(|unit| unit.extension() == Some("service".as_ref()))
     }
 
     /// Every directory of the group, the cgroup2 one last.
@@ -177,6 +162,30 @@ impl Cgroup {
     pub fn exists(&self) -> bool {
         self.directories().chain(self.unused.iter().map(PathBuf::as_path)).any(Path::exists)
     }
+}
+
+/// Passes controllers down from a directory of cgroup2 to the one at `relative` below it. A level that
+/// refuses is not an error here: a limit that then cannot be set is.
+pub(super) fn enable_controllers(
+    top: &Path,
+    relative: &Path,
+    controllers: &[&str],
+) -> Result<(), CgroupError> {
+    let mut level = top.to_owned();
+    for part in relative.components() {
+        let enabled = read(&level.join("cgroup.subtree_control"))?;
+        let offered = read(&level.join("cgroup.controllers"))?;
+        for controller in controllers {
+            let has = |text: &str| text.split_whitespace().any(|word| word == *controller);
+            if has(&offered) && !has(&enabled) {
+                let control = level.join("cgroup.subtree_control");
+                // EBUSY: processes sit directly in this level. Seen later, as NoController.
+                fs::write(control, format!("+{controller}")).ok();
+            }
+        }
+        level.push(part);
+    }
+    Ok(())
 }
 
 /// The unit's path from this process's own membership, checked by name.
@@ -223,7 +232,7 @@ fn take_seat(unit: &Path) -> Result<(), CgroupError> {
 /// Tries of making a directory whose parent an ending allocation's owner removes at the same moment.
 const MAKE_TRIES: u32 = 5;
 
-fn make(dir: &Path) -> Result<(), CgroupError> {
+pub(super) fn make(dir: &Path) -> Result<(), CgroupError> {
     let mut result = fs::create_dir_all(dir);
     for _ in 1..MAKE_TRIES {
         match &result {

@@ -6,6 +6,7 @@
 //! Limits and statistics are plain files, written and read back here rather than through cgroups-rs: the
 //! shim must stay small, the root must be settable, and a limit the kernel rounded away must be noticed.
 
+mod cpus;
 mod disks;
 mod empty;
 mod group;
@@ -21,6 +22,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub use cpus::{BadCpuList, CpuSet};
 pub use disks::{Disk, DiskLimits};
 pub use group::{Cgroup, CgroupPlan, Entry};
 pub use limits::{Limits, Usage};
@@ -52,6 +54,8 @@ pub enum CgroupError {
     NoController { controller: &'static str, path: PathBuf },
     #[error("{} reads {found:?} after writing {wanted:?}", path.display())]
     NotKept { path: PathBuf, wanted: String, found: String },
+    #[error("{}", path.display())]
+    CpuList { path: PathBuf, source: BadCpuList },
     #[error("cgroup name {name:?} is not a plain path")]
     BadName { name: String },
     #[error("this process is not in the unit {unit}: it is in {found}")]

@@ -9,6 +9,7 @@
 //! neither is ever zero, and neither is ever healthy.
 
 mod monitor;
+mod near;
 mod observed;
 mod probe;
 mod report;
@@ -16,6 +17,7 @@ mod signals;
 mod wire;
 
 pub use monitor::{Config, GpuError, GpuEvent, GpuEventKind, Handle, Monitor};
+pub(crate) use near::{SYS, near_cpus};
 pub use observed::Observed;
 pub use probe::{Options as ProbeOptions, run_probe};
 pub use report::{

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::{
-    cgroup::DiskLimits,
+    cgroup::{CpuSet, DiskLimits},
     filter::NvidiaMajors,
     shim::order::{Epoch, LogSettings, RuntimeChoice, StopSettings, WindowSize},
 };
@@ -33,6 +33,8 @@ pub struct AllocationSpec {
     pub cwd: Option<PathBuf>,
     pub gpus: Vec<Gpu>,
     pub resources: Resources,
+    /// The CPUs near its GPUs, if it is to keep to them.
+    pub near_cpus: Option<CpuSet>,
     pub volumes: Vec<Volume>,
     pub tty: Option<WindowSize>,
     pub interactive: bool,

@@ -149,6 +149,7 @@ pub fn prepare(
         attempt: spec.attempt,
         cgroup,
         limits: limits(&spec),
+        near_cpus: spec.near_cpus.clone(),
         devices,
         runtime: node.runtime.clone(),
         identity: Identity {

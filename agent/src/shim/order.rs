@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cgroup::{Cgroup, CgroupPlan, Limits},
+    cgroup::{Cgroup, CgroupPlan, CpuSet, Limits},
     filter::{DeviceRule, FilterHandle},
 };
 
@@ -57,6 +57,9 @@ pub struct ShimOrder {
     pub cgroup: CgroupPlan,
     #[serde(default)]
     pub limits: Limits,
+    /// CPUs to keep to, as far as the node lets the job on them and they are as many as its limit.
+    #[serde(default)]
+    pub near_cpus: Option<CpuSet>,
     pub devices: Vec<DeviceRule>,
     pub runtime: RuntimeChoice,
     pub identity: Identity,
@@ -202,6 +205,9 @@ pub struct ShimState {
     pub shim_start_ticks: u64,
     pub cgroup: Cgroup,
     pub filter: FilterHandle,
+    /// Why the job does not keep to the CPUs near its GPUs though it should. For the agent's log.
+    #[serde(default)]
+    pub far: Option<String>,
     /// The container's first process; for display only, never to kill by.
     #[serde(default)]
     pub main_pid: Option<i32>,

@@ -83,7 +83,7 @@ fn say(text: &str) {
 }
 
 /// An error with everything below it, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

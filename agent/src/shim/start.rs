@@ -14,7 +14,7 @@ use super::{
     stdio::{self, Opened, Wanted},
 };
 use crate::{
-    cgroup::{Cgroup, CgroupError, Entry, Hierarchies},
+    cgroup::{Cgroup, CgroupError, Entry, Hierarchies, Mode},
     filter::{self, FilterError, FilterHandle},
     proc_stat,
 };
@@ -60,12 +60,17 @@ pub(super) fn start(
     order: &ShimOrder,
 ) -> Result<(Room, Launched, ShimState), StartError> {
     let hierarchies = Hierarchies::detect()?;
-    let cgroup = Cgroup::create(&hierarchies, &order.cgroup)?;
+    let mut cgroup = Cgroup::create(&hierarchies, &order.cgroup)?;
     cgroup.limit(&order.limits)?;
+    let mode = cgroup.mode;
+    let mut far = None;
+    // `Cgroup::place` says why at different times.
+    if mode != Mode::Unified {
+        far = place(&mut cgroup, &hierarchies, order);
+    }
     let filter = attach(&cgroup, order)?;
     let wanted = Wanted { tty: order.tty, interactive: order.interactive, status: true };
     let Opened { stdio, child, status } = stdio::open(dir, wanted).map_err(StartError::Stdio)?;
-    let mode = cgroup.mode;
     let waiting = Waiting::fork(Launch {
         program: order.runtime.path.clone(),
         arguments: run_arguments(dir, order),
@@ -77,6 +82,9 @@ pub(super) fn start(
         },
     })
     .map_err(StartError::Spawn)?;
+    if mode == Mode::Unified {
+        far = place(&mut cgroup, &hierarchies, order);
+    }
     let state = ShimState {
         v: VERSION,
         allocation_id: order.allocation_id.clone(),
@@ -88,12 +96,21 @@ pub(super) fn start(
         shim_start_ticks: proc_stat::started_ticks("self").unwrap_or(0),
         cgroup: cgroup.clone(),
         filter: filter.clone(),
+        far,
         main_pid: None,
         started_at_ms: None,
     };
     files::replace_json(&dir.join(STATE_FILE), &state)?;
     let runtime = waiting.go();
     Ok((Room { cgroup, filter }, Launched { runtime, stdio, status }, state))
+}
+
+/// Near CPUs are for speed, not for isolation: a job runs without them. Gives the reason.
+fn place(cgroup: &mut Cgroup, hierarchies: &Hierarchies, order: &ShimOrder) -> Option<String> {
+    let near = order.near_cpus.as_ref()?;
+    let at_least = usize::try_from(order.limits.cpu_quota_millis?.div_ceil(1_000)).ok()?;
+    let placed = cgroup.place(hierarchies, near, at_least);
+    placed.err().map(|error| format!("CPUs {near}: {}", super::server::chain(&error)))
 }
 
 fn attach(cgroup: &Cgroup, order: &ShimOrder) -> Result<FilterHandle, StartError> {

@@ -95,6 +95,7 @@ impl Allocation {
             cwd: Some(PathBuf::from("/")),
             gpus: Vec::new(),
             resources: Resources::default(),
+            near_cpus: None,
             volumes: Vec::new(),
             tty: None,
             interactive: false,

@@ -9,6 +9,7 @@ mod cost;
 mod ending;
 mod init;
 mod isolation;
+mod near;
 mod syscalls;
 mod talking;
 mod units;
