@@ -80,7 +80,7 @@ impl Cgroup {
         Self::at(hierarchies, &plan.relative())
     }
 
-    fn at(hierarchies: &Hierarchies, relative: &Path) -> Result<Self, CgroupError> {
+    pub(super) fn at(hierarchies: &Hierarchies, relative: &Path) -> Result<Self, CgroupError> {
         let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
         if !plain || relative.as_os_str().is_empty() {
             return Err(CgroupError::BadName { name: relative.display().to_string() });

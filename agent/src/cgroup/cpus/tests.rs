@@ -98,3 +98,37 @@ fn on_v1_the_levels_between_and_the_memory_are_as_above() {
 fn both(one: &str, other: &str) -> (String, String) {
     (one.to_owned(), other.to_owned())
 }
+
+/// Above its unit the tree is systemd's.
+#[test]
+fn on_v2_the_controller_is_passed_down_within_a_unit_only() {
+    for (relative, passed) in [
+        ("fleet/alloc-x", ["+cpuset", "+cpuset", ""]),
+        ("fleet.slice/fleet-x.service/job", ["", "", "+cpuset"]),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let levels = [("cgroup.controllers", "cpu cpuset\n"), ("cgroup.subtree_control", "")];
+        let mut dir = root.path().to_owned();
+        let mut dirs = vec![dir.clone()];
+        for part in Path::new(relative) {
+            group(&dir, &levels, &[]);
+            dir = dir.join(part);
+            dirs.push(dir.clone());
+        }
+        group(&dir, &levels, &[]);
+        group(&dir, &[("cpuset.cpus", "0-7\n")], &[("cpuset.cpus.effective", "cpuset.cpus")]);
+        let mounts = root.path().join("mountinfo");
+        let point = root.path().display().to_string();
+        fs::write(&mounts, format!("29 23 0:26 / {point} rw - cgroup2 cgroup2 rw\n")).unwrap();
+        let hierarchies = Hierarchies::detect_in(&mounts, root.path()).unwrap();
+        let mut job = Cgroup::at(&hierarchies, Path::new(relative)).unwrap();
+        job.place(&hierarchies, &set("0-3"), 1).unwrap();
+        for (dir, passed) in dirs.iter().zip(passed) {
+            let found = fs::read_to_string(dir.join("cgroup.subtree_control")).unwrap();
+            assert_eq!(found, passed, "{}", dir.display());
+        }
+        fs::write(dir.join("cgroup.controllers"), "cpu memory\n").unwrap();
+        let error = job.place(&hierarchies, &set("0-3"), 1).unwrap_err();
+        assert!(matches!(error, CgroupError::NoController { .. }), "{error}");
+    }
+}
