@@ -16,10 +16,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fleet_core::Rejection;
 use fleet_core::id::ClusterId;
 use fleet_core::name::NodeName;
 use fleet_core::time::Timestamp;
-use fleet_proto::convert::rejection::leader_named;
+use fleet_proto::convert::rejection::{from_status, leader_named};
 use fleet_proto::transport::client::{Address, PinnedDialError, dial_pinned};
 use fleet_proto::transport::identity::{Identity, Role};
 use fleet_proto::transport::issued::{self, Accepted, IssuedFault};
@@ -119,6 +120,8 @@ pub enum JoinError {
     TokenRefused { reason: String },
     #[error("the name {name} cannot be used: {reason}")]
     NameRefused { name: NodeName, reason: String },
+    #[error("this machine cannot join as {name}: {reason}")]
+    MachineRefused { name: NodeName, reason: String },
     #[error("the controller at {address} refused: {reason}")]
     Refused { address: Address, reason: String },
     #[error(transparent)]
@@ -259,11 +262,14 @@ fn controllers(address: &Address, accepted: &Accepted) -> Vec<String> {
 
 fn explain_status(options: &JoinOptions, status: &tonic::Status) -> JoinError {
     let reason = status.message().to_owned();
-    let address = options.address.clone();
+    let (address, name) = (options.address.clone(), options.name.clone());
+    if let Some(Rejection::MachineIdTaken { .. }) = from_status(status) {
+        return JoinError::MachineRefused { name, reason };
+    }
     match status.code() {
         tonic::Code::Unauthenticated => JoinError::TokenRefused { reason },
         tonic::Code::PermissionDenied | tonic::Code::AlreadyExists => {
-            JoinError::NameRefused { name: options.name.clone(), reason }
+            JoinError::NameRefused { name, reason }
         }
         tonic::Code::DeadlineExceeded => JoinError::NoAnswer { address },
         tonic::Code::Unavailable | tonic::Code::Cancelled => JoinError::Broken { address, reason },

@@ -142,6 +142,7 @@ impl Failure {
             | Rejection::LimitReached { .. }
             | Rejection::PlanStale { .. }
             | Rejection::NodeIdentity { .. }
+            | Rejection::MachineIdTaken { .. }
             | Rejection::TokenRefused { .. }
             | Rejection::ClusterVersion { .. }
             | Rejection::BreaksQuorum { .. }
@@ -222,6 +223,7 @@ fn exit_of_rejection(rejection: &Rejection) -> Exit {
         | Rejection::StillObserved { .. }
         | Rejection::PlanStale { .. }
         | Rejection::NodeIdentity { .. }
+        | Rejection::MachineIdTaken { .. }
         | Rejection::BreaksQuorum { .. }
         | Rejection::Authority { .. }
         | Rejection::WrongCluster { .. }

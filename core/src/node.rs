@@ -18,6 +18,8 @@ pub const CONDITIONS_PER_NODE_MAX: usize = 512;
 
 /// Cluster version from which on drained nodes let go of their GPU drivers.
 pub const DRIVER_SINCE: u32 = 13;
+/// The cluster version from which on no machine joins with the machine id of another node.
+pub const CLONES_SINCE: u32 = 13;
 
 /// What tells one machine from another, beyond its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -80,6 +80,14 @@ pub enum Rejection {
     PlanStale { what: String, why: String },
     #[error("node {node} is another machine than the one that joined under this name: {why}")]
     NodeIdentity { node: NodeName, why: String },
+    /// A clone, or a machine that is in the fleet under another name.
+    #[error(
+        "node {holder} has this machine's id (/etc/machine-id) already. If this machine was copied from {holder} or like it, \
+         give it one of its own (`rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup`), reboot and join \
+         again. If {holder} is gone, or is this machine under its former name, an admin first types \
+         `fleet node remove {holder} --reason TEXT`"
+    )]
+    MachineIdTaken { node: NodeName, holder: NodeName },
     #[error("join token {id}: {why}")]
     TokenRefused { id: String, why: String },
     #[error("this cluster runs version {have}; the command needs version {needs}")]
@@ -117,6 +125,7 @@ impl Rejection {
             Rejection::LimitReached { .. } => "limit_reached",
             Rejection::PlanStale { .. } => "plan_stale",
             Rejection::NodeIdentity { .. } => "node_identity",
+            Rejection::MachineIdTaken { .. } => "machine_id_taken",
             Rejection::TokenRefused { .. } => "token_refused",
             Rejection::ClusterVersion { .. } => "cluster_version",
             Rejection::BreaksQuorum { .. } => "breaks_quorum",

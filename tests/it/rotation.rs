@@ -72,7 +72,7 @@ fn join(lab: &Lab, door: &Door, name: &str, token: &str, config: Option<&Path>) 
     command::run(join, SOON)
 }
 
-/// A node that only joins: its settings are titan02's with another folder.
+/// A node that only joins: its settings are titan02's with another folder, and as another machine.
 fn join_apart(lab: &Lab, door: &Door, name: &str, token: &str) -> Result<Ran> {
     let file = lab.dev_file()?;
     let text = fs::read_to_string(&file.process("agent", "titan02")?.config)?;
@@ -80,6 +80,7 @@ fn join_apart(lab: &Lab, door: &Door, name: &str, token: &str) -> Result<Ran> {
     let state = lab.path(&format!("{name}-state"));
     config.insert("state_dir".to_owned(), state.to_string_lossy().into_owned().into());
     config.insert("name".to_owned(), name.into());
+    config.insert("machine_id".to_owned(), format!("machine-of-{name}").into());
     let path = lab.path(&format!("{name}.toml"));
     fs::write(&path, config.to_string())?;
     join(lab, door, name, token, Some(&path))

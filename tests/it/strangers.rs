@@ -338,12 +338,15 @@ fn tokens(lab: &Lab, door: &Door, book: &mut Book) -> Result<()> {
     })?;
     let (bad, unknown, denied, taken) =
         (Code::InvalidArgument, Code::Unauthenticated, Code::PermissionDenied, Code::AlreadyExists);
+    let cloned = Code::FailedPrecondition;
     let with = |change: fn(&mut v1::JoinRequest)| {
         let mut request = join("titan07", &good);
         change(&mut request);
         request
     };
     let (seven, refused) = ("join:titan07", ("join", "token_refused"));
+    let clone =
+        v1::JoinRequest { machine_id: machine_of(lab, "titan01")?, ..join("titan07", &good) };
     #[rustfmt::skip]
     let table = [
         ("a wrong secret",         with(|r| r.secret = token::hash_of("x")),       unknown,  Some((seven, refused))),
@@ -355,6 +358,7 @@ fn tokens(lab: &Lab, door: &Door, book: &mut Book) -> Result<()> {
         ("no token",               with(|r| r.token_id.clear()),                   bad,      Some(("join", ("join", "invalid_field")))),
         ("no name",                with(|r| r.name = "../titan".to_owned()),       bad,      Some(("join", ("join", "invalid_field")))),
         ("no signing request",     with(|r| r.csr_der.clear()),                    bad,      Some((seven, ("signing_request", "invalid_field")))),
+        ("a clone of titan01",     clone,                                          cloned,   Some((seven, ("join", "machine_id_taken")))),
         ("the right one",          join("titan07", &good),                         Code::Ok, None),
         ("the same again",         join("titan07", &good),                         Code::Ok, None),
         ("from another machine",   with(|r| r.machine_id = "another".to_owned()),  taken,    Some((seven, refused))),
@@ -382,6 +386,15 @@ fn tokens(lab: &Lab, door: &Door, book: &mut Book) -> Result<()> {
     ensure!(answer.is_err_and(|s| s.code() == Code::Unauthenticated), "it became a controller");
     book.note(("join:controller", "join_controller", "token_refused"));
     Ok(())
+}
+
+/// The machine id by which this node of the lab joined.
+fn machine_of(lab: &Lab, node: &str) -> Result<String> {
+    let file = lab.dev_file()?;
+    let config = std::fs::read_to_string(&file.process("agent", node)?.config)?;
+    let config: toml::Table = config.parse()?;
+    let id = config.get("machine_id").and_then(toml::Value::as_str);
+    id.map(str::to_owned).context("machine_id")
 }
 
 /// Runs `fleet-agent join` for a node that has a configuration of its own.
@@ -434,6 +447,11 @@ fn typed_tokens(lab: &Lab, door: &Door) -> Result<()> {
         ensure!(ran.code() != 0, "{name} joined by {typed}");
         ensure!(ran.stderr.contains(said), "{said:?} is not in: {}", ran.stderr);
         ensure!(!ran.stderr.contains(*secret), "the secret is in the output");
+    }
+    let ran = join(lab, &machine_of(lab, "titan01")?, "titan05", &address, token)?;
+    ensure!(ran.code() == 1, "a clone of titan01 became titan05: {ran:?}");
+    for said in ["node titan01 has this machine's id", "systemd-machine-id-setup", "node remove"] {
+        ensure!(ran.stderr.contains(said), "{said:?} is not in: {}", ran.stderr);
     }
     let ran = join(lab, "titan05", "titan05", &address, token)?;
     ensure!(ran.code() == 0, "the right one was refused: {ran:?}");

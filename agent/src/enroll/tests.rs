@@ -270,6 +270,19 @@ async fn a_member_does_not_change_fleets_by_accident() {
 }
 
 #[tokio::test]
+async fn a_clone_is_told_what_to_do() {
+    let (controller, state) = (Controller::start(), tempfile::tempdir().unwrap());
+    let name = |text: &str| NodeName::parse(text).unwrap();
+    let (node, holder) = (name("titan01"), name("titan09"));
+    let taken = fleet_core::Rejection::MachineIdTaken { node, holder };
+    controller.answer(move |_| Err(fleet_proto::convert::rejection::to_status(&taken)));
+    let error = join(&controller.options(state.path())).await.unwrap_err();
+    assert!(matches!(error, JoinError::MachineRefused { .. }), "{error}");
+    let said = error.to_string();
+    assert!(said.starts_with("this machine cannot join as titan01: node titan09 has"), "{said}");
+}
+
+#[tokio::test]
 async fn a_join_whose_answer_was_lost_goes_on_with_the_same_key() {
     let (controller, state) = (Controller::start(), tempfile::tempdir().unwrap());
     controller.answer(|_| Err(Status::unavailable("the leader is gone")));

@@ -135,7 +135,7 @@ impl Fsm {
         let now = self.now;
         let refused =
             |why: &str| Rejection::TokenRefused { id: id.to_string(), why: why.to_owned() };
-        let token = self.tokens.get_mut(id).ok_or_else(|| refused("unknown or expired"))?;
+        let token = self.tokens.get(id).ok_or_else(|| refused("unknown or expired"))?;
         if token.expires_at <= now {
             return Err(refused("expired"));
         }
@@ -153,6 +153,8 @@ impl Fsm {
             let why = "its machine id differs from the one that joined before".to_owned();
             return Err(Rejection::NodeIdentity { node: node.clone(), why });
         }
+        self.check_no_clone(node, machine)?;
+        let token = self.tokens.get_mut(id).ok_or_else(|| refused("unknown or expired"))?;
         token.used.insert(node.clone(), machine.clone());
         turn.say(Event::JoinTokenRedeemed { token: id.clone(), node: node.clone() });
         Ok(Reply::Done)

@@ -8,7 +8,8 @@ use crate::health::{Condition, Severity, Subject};
 use crate::id::AllocationId;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::{
-    CONDITIONS_PER_NODE_MAX, Cordon, DRIVER_SINCE, Drain, Liveness, NODES_MAX, Node, NodeFacts,
+    CLONES_SINCE, CONDITIONS_PER_NODE_MAX, Cordon, DRIVER_SINCE, Drain, Liveness, MachineIdentity,
+    NODES_MAX, Node, NodeFacts,
 };
 use crate::reboot::REBOOT_SINCE;
 use crate::rejection::Rejection;
@@ -60,6 +61,8 @@ impl Fsm {
             let what = "nodes".to_owned();
             return Err(Rejection::LimitReached { what, limit: NODES_MAX as u64 });
         }
+        // Two clones may have joined before either was known here.
+        self.check_no_clone(name, &facts.machine)?;
         let node = Node {
             name: name.clone(),
             facts: NodeFacts { gpus: Vec::new(), ..facts.clone() },
@@ -87,6 +90,26 @@ impl Fsm {
         });
         self.take_facts(turn, name, facts);
         Ok(Reply::Done)
+    }
+
+    /// No two nodes have one machine id: who copies a machine's disk copies that too. The firmware's UUID does not count,
+    /// since boards exist that all have the same. Nodes that are in already stay in.
+    pub(super) fn check_no_clone(
+        &self,
+        name: &NodeName,
+        machine: &MachineIdentity,
+    ) -> Result<(), Rejection> {
+        if self.cluster_version < CLONES_SINCE || machine.machine_id.is_empty() {
+            return Ok(());
+        }
+        let same = |node: &&Node| node.facts.machine.machine_id == machine.machine_id;
+        match self.nodes.values().filter(|node| node.name != *name).find(same) {
+            None => Ok(()),
+            Some(holder) => {
+                let (node, holder) = (name.clone(), holder.name.clone());
+                Err(Rejection::MachineIdTaken { node, holder })
+            }
+        }
     }
 
     /// Everything of the boot before is gone, provably so for the GPUs that are still there.

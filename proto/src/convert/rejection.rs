@@ -18,7 +18,8 @@ pub fn to_status(rejection: &Rejection) -> Status {
         Rejection::NotFound { .. } => Code::NotFound,
         Rejection::Denied { .. } | Rejection::NodeIdentity { .. } => Code::PermissionDenied,
         Rejection::TokenRefused { .. } => Code::Unauthenticated,
-        Rejection::AlreadyEnded { .. }
+        Rejection::MachineIdTaken { .. }
+        | Rejection::AlreadyEnded { .. }
         | Rejection::StillObserved { .. }
         | Rejection::PlanStale { .. }
         | Rejection::ClusterVersion { .. }

@@ -160,7 +160,26 @@ fn history() -> World {
     adoption(&mut w);
     limits(&mut w);
     images_of_dockerd(&mut w);
+    clones(&mut w);
     w
+}
+
+/// From cluster version 13 on: a clone of a node is not let in, neither by its token nor by a name that it has.
+fn clones(w: &mut World) {
+    let titan05 = || node("titan05");
+    let id = TokenId::parse("token-3").unwrap();
+    let (names, secret_sha256) = (vec![titan05()], "0".repeat(64));
+    let wish = CreateJoinToken { id: id.clone(), secret_sha256, names, ttl: Millis::hours(1) };
+    w.give(person("root"), Command::CreateJoinToken(wish)).unwrap();
+    let machine = super::world::facts("titan01", 4, "boot-1").machine;
+    let joining =
+        Actor { method: crate::actor::AuthMethod::JoinToken, ..super::world::agent("titan05") };
+    let redeem = Command::RedeemJoinToken { id, node: titan05(), machine: machine.clone() };
+    w.give(joining, redeem).unwrap_err();
+    let facts =
+        Box::new(crate::node::NodeFacts { machine, ..super::world::facts("titan05", 4, "b") });
+    let register = Command::RegisterNode { node: titan05(), facts };
+    w.give(super::world::agent("titan05"), register).unwrap_err();
 }
 
 /// From cluster version 13 on: jobs run in images that dockerd has.

@@ -1,13 +1,17 @@
 //! Nodes: reboots, identities, moved GPUs, operators.
 
 use super::world::{World, agent, bad, facts, gpu, job, node, person, plain, sticky, training};
+use crate::access::AccessCommand;
+use crate::actor::{Actor, AuthMethod};
 use crate::allocation::AttemptEnd;
-use crate::command::{Command, Report};
+use crate::command::{Command, CreateJoinToken, Report};
 use crate::event::Event;
 use crate::gpu::Presence;
 use crate::health::Severity;
-use crate::node::{DRIVER_SINCE, Liveness};
+use crate::id::TokenId;
+use crate::node::{CLONES_SINCE, DRIVER_SINCE, Liveness, MachineIdentity};
 use crate::rejection::Rejection;
+use crate::reply::Reply;
 use crate::time::Millis;
 use crate::window::{ENFORCE_SINCE, Enforcement};
 
@@ -86,6 +90,59 @@ fn another_machine_under_the_same_name_is_refused() {
     other.machine.machine_id = "cloned".to_owned();
     let command = Command::RegisterNode { node: node("titan01"), facts: Box::new(other) };
     assert!(matches!(w.give(agent("titan01"), command), Err(Rejection::NodeIdentity { .. })));
+}
+
+/// A machine that was copied, disk and all, joins and registers under a new name.
+fn clone_of_titan01(version: u32, dmi_uuid: &str) -> (World, Result<Reply, Rejection>) {
+    let mut w = World::at_version(&["titan01"], version);
+    let id = TokenId::parse("token-1").unwrap();
+    let (names, secret_sha256) = (vec![node("titan02")], "0".repeat(64));
+    let token = CreateJoinToken { id: id.clone(), secret_sha256, names, ttl: Millis::hours(1) };
+    w.give(person("root"), Command::CreateJoinToken(token)).unwrap();
+    let machine =
+        MachineIdentity { machine_id: "id-titan01".to_owned(), dmi_uuid: dmi_uuid.to_owned() };
+    let joining = Actor { method: AuthMethod::JoinToken, ..agent("titan02") };
+    let redeem = Command::RedeemJoinToken { id, node: node("titan02"), machine };
+    let reply = w.give(joining, redeem);
+    (w, reply)
+}
+
+fn register_clone(w: &mut World) -> Result<Reply, Rejection> {
+    let mut facts = facts("titan02", 4, "boot-2");
+    facts.machine.machine_id = "id-titan01".to_owned();
+    let command = Command::RegisterNode { node: node("titan02"), facts: Box::new(facts) };
+    w.give(agent("titan02"), command)
+}
+
+#[test]
+fn a_clone_under_another_name_is_refused_and_told_what_to_do() {
+    for dmi_uuid in ["", "of-another-board"] {
+        let (mut w, reply) = clone_of_titan01(CLONES_SINCE, dmi_uuid);
+        let refused = reply.unwrap_err();
+        assert_eq!(refused.code(), "machine_id_taken");
+        let said = refused.to_string();
+        for part in ["node titan01 has", "systemd-machine-id-setup", "fleet node remove titan01"] {
+            assert!(said.contains(part), "{said}");
+        }
+        // One of two clones that joined before either had come: it ends here.
+        assert_eq!(register_clone(&mut w).unwrap_err(), refused);
+        // The same machine, renamed: the former node goes first.
+        let (node, reason) = (node("titan01"), "renamed".to_owned());
+        let remove = Command::Access(AccessCommand::RemoveNode { node, reason });
+        w.give(person("root"), remove).unwrap();
+        register_clone(&mut w).unwrap();
+    }
+}
+
+#[test]
+fn before_its_version_a_clone_is_let_in_and_stays() {
+    let (mut w, reply) = clone_of_titan01(CLONES_SINCE - 1, "");
+    reply.unwrap();
+    register_clone(&mut w).unwrap();
+    let version = CLONES_SINCE;
+    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
+    register_clone(&mut w).unwrap();
+    w.boot("titan01", "boot-3").unwrap();
 }
 
 #[test]
