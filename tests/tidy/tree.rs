@@ -54,6 +54,13 @@ pub(crate) fn files_ending(ending: &str) -> Vec<SourceFile> {
     paths.iter().map(|path| read(&root, path)).collect()
 }
 
+/// Names of what lies in a folder of the tree, sorted.
+pub(crate) fn names_in(folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(root().join(folder)).unwrap_or_else(|e| panic!("{folder}: {e}"));
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
 fn collect(folder: &Path, ending: &str, into: &mut Vec<PathBuf>) {
     let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     for entry in entries {

@@ -150,6 +150,51 @@ fn the_controller_stays_shut_in() {
     assert!(judged.status.success(), "{said}");
 }
 
+/// Where a machine without the packages is told what to copy.
+const BY_HAND: (&str, &str) = ("docs/operations.md", "copy by hand:");
+/// What lies in `systemd` and is not copied by the commands of the page, and what they copy though it is not there.
+fn by_hand(units: &[String], page: &str) -> Vec<Violation> {
+    let (path, before) = BY_HAND;
+    let block = page.split_once(before).and_then(|(_, rest)| rest.split("```").nth(1));
+    let Some(block) = block else {
+        return vec![Violation::new(path, 1, format!("no commands follow `{before}`"))];
+    };
+    let copied: Vec<&str> = block
+        .lines()
+        .filter(|line| line.starts_with("install "))
+        .flat_map(str::split_whitespace)
+        .filter_map(|word| word.strip_prefix("systemd/"))
+        .collect();
+    let line = page.lines().position(|line| line.contains(before)).unwrap_or_default() + 1;
+    let lacks = units.iter().filter(|unit| !copied.contains(&unit.as_str())).map(|unit| {
+        format!("say where systemd/{unit} goes on a machine without packages, after `{before}`")
+    });
+    let gone = copied.iter().filter(|word| !units.iter().any(|unit| unit == *word));
+    let gone = gone.map(|word| format!("systemd/{word} is not there any more"));
+    lacks.chain(gone).map(|what| Violation::new(path, line, what)).collect()
+}
+
+#[test]
+fn every_unit_is_installed_by_hand_too() {
+    let page = fs::read_to_string(tree::root().join(BY_HAND.0)).expect("the page can be read");
+    let units = tree::names_in("systemd");
+    assert!(units.len() >= 7, "the units are gone: {units:?}");
+    crate::assert_none(&by_hand(&units, &page));
+}
+
+#[test]
+fn a_unit_that_nobody_copies_is_found() {
+    let page =
+        "or copy by hand:\n\n```\ninstall -m 644 systemd/a.service systemd/b.slice /etc/\n```\n";
+    let units = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    assert_eq!(by_hand(&units(&["a.service", "b.slice"]), page), []);
+    let found = by_hand(&units(&["a.service", "b.slice", "c.conf"]), page);
+    assert!(found.len() == 1 && found[0].what.contains("systemd/c.conf"), "{found:?}");
+    let found = by_hand(&units(&["a.service"]), page);
+    assert!(found.len() == 1 && found[0].what.contains("b.slice is not there"), "{found:?}");
+    assert_eq!(by_hand(&[], "nothing").len(), 1);
+}
+
 #[test]
 fn a_bad_unit_is_found() {
     let path = "systemd/fleet-agent.service";
