@@ -236,8 +236,9 @@ impl Report {
             | Report::DeferralTaken { .. }
             | Report::Ended { .. }
             | Report::Released { .. }
-            | Report::Found(_)
             | Report::Holdings { .. } => 1,
+            // It is adopted if its specification can be read, which members of other versions judge otherwise.
+            Report::Found(found) => found.order.spec.since_version(),
             Report::Started { image: Some(_), .. } => REGISTRY_SINCE,
             Report::Window(_) | Report::StoppedAlone { .. } | Report::Enforcement(_) => AHEAD_SINCE,
             Report::Use { .. } | Report::Holders { .. } => ENDING_SINCE,

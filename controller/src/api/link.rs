@@ -38,7 +38,7 @@ const MOVE_SPREAD_MAX_MS: u64 = 120_000;
 /// What goes out on the stream.
 pub(super) type ToStream = Result<ToAgent, Status>;
 type Outbound = mpsc::Sender<ToStream>;
-type Written = (u64, Result<Applied, ProposeError>);
+type Written = (u64, Result<Applied, Status>);
 
 /// See the module's doc.
 pub(super) struct Link {
@@ -230,29 +230,26 @@ impl Link {
                 return answer;
             }
         };
+        let found = reports.iter().any(|report| matches!(report, Report::Found(_)));
         let command = Command::ReportNode { node: self.node.clone(), reports };
         let envelope = self.context.envelope(self.actor.clone(), None, command);
         let raft = self.context.raft.clone();
         tokio::spawn(async move {
-            let result = raft.propose(envelope).await;
+            let result = settled(found, raft.propose(envelope).await);
             // The link may have ended meanwhile.
             drop(written.send((batch.number, result)));
         });
         answer
     }
 
-    async fn acknowledge(
-        &self,
-        number: u64,
-        result: Result<Applied, ProposeError>,
-    ) -> Result<(), End> {
+    async fn acknowledge(&self, number: u64, result: Result<Applied, Status>) -> Result<(), End> {
         let refused = match result {
             Ok(Applied { reply: Ok(_), .. }) => String::new(),
             Ok(Applied { reply: Err(rejection), .. }) => {
                 tracing::warn!(node = %self.node, %rejection, "reports refused");
                 rejection.to_string()
             }
-            Err(error) => return Err(End::Tell(super::propose::propose_status(&error))),
+            Err(status) => return Err(End::Tell(status)),
         };
         let acknowledge = v1::Acknowledge { number, refused };
         self.send(Answer::Acknowledge(acknowledge)).await
@@ -315,6 +312,20 @@ impl Link {
     }
 }
 
+/// What became of a batch. An attempt that was found after a restore is not refused for good by members that do not know its
+/// kind yet: the agent would forget it. It comes back and says everything again.
+fn settled(found: bool, result: Result<Applied, ProposeError>) -> Result<Applied, Status> {
+    match result {
+        Ok(Applied { reply: Err(rejection @ Rejection::ClusterVersion { .. }), .. }) if found => {
+            Err(Status::unavailable(format!(
+                "what this node runs is not known here yet: {rejection}"
+            )))
+        }
+        Ok(applied) => Ok(applied),
+        Err(error) => Err(super::propose::propose_status(&error)),
+    }
+}
+
 /// What became of the batch that is being written, if one is; nothing where its task broke off.
 async fn answered(writing: &mut Option<oneshot::Receiver<Written>>) -> Option<Written> {
     match writing {
@@ -336,6 +347,27 @@ async fn changed_after(
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+
+    /// A restored fleet's controller, before it knows that all members can run the newer version.
+    #[test]
+    fn what_was_found_is_not_refused_for_good_by_an_older_fleet() {
+        let refused = |rejection| Ok(Applied { log_index: 0, reply: Err(rejection) });
+        let version = || Rejection::ClusterVersion { needs: 13, have: 12 };
+        let status = settled(true, refused(version())).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::Unavailable);
+        assert!(status.message().contains("needs version 13"), "{status}");
+        let told =
+            |found, rejection| settled(found, refused(rejection)).unwrap().reply.unwrap_err();
+        assert_eq!(
+            told(false, version()),
+            version(),
+            "an agent that is ahead of its fleet goes on"
+        );
+        let bad = || Rejection::field("reports_json", "is none");
+        assert_eq!(told(true, bad()), bad());
+        let lost = settled(true, Err(ProposeError::NoQuorum)).unwrap_err();
+        assert_eq!(lost.code(), tonic::Code::Unavailable);
+    }
 
     #[tokio::test]
     async fn the_first_change_is_seen_at_once_and_the_next_ones_together_after_the_pause() {
