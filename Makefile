@@ -73,8 +73,10 @@ deb: deps ## Debian packages for controller, nodes and users, in target/deb
 	@packaging/lint-debs.sh
 
 .PHONY: deb-test
-deb-test: deb ## Install, upgrade, remove and purge them in fresh Debians, 11 to 13
-	@for suite in bullseye bookworm trixie; do packaging/test-debs.sh $$suite || exit 1; done
+deb-test: deb ## Install, upgrade, remove and purge them in fresh Debians, 11 to 13; and from a signed repository
+	@for suite in bullseye bookworm trixie; do \
+	    packaging/test-debs.sh $$suite && packaging/test-apt-repo.sh $$suite || exit 1; \
+	done
 
 .PHONY: apt-repo
 apt-repo: deb ## A signed repository of them in target/apt: make apt-repo KEY=NAME

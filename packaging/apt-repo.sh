@@ -1,8 +1,9 @@
 #!/bin/sh
-# Makes a signed repository of the packages in target/deb: apt-repo.sh KEY, called by `make apt-repo KEY=…`.
+# Makes a signed repository of the packages in target/deb: apt-repo.sh KEY [OUT], called by `make apt-repo KEY=…` and
+# by test-apt-repo.sh.
 #
-# The folder target/apt can be served by any web server, or read by apt where it lies. KEY is any name by which gpg
-# finds a secret key.
+# The folder OUT, target/apt unless it is said, is made anew. It can be served by any web server, or read by apt where it
+# lies. KEY is any name by which gpg finds a secret key.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -15,7 +16,7 @@ if ! gpg --list-secret-keys "$key" >/dev/null 2>&1; then
     echo "apt-repo: gpg knows no secret key $key; gpg --quick-generate-key NAME makes one" >&2
     exit 1
 fi
-out=target/apt
+out=${2:-target/apt}
 rm -rf "$out"
 mkdir -p "$out"
 cp target/deb/*.deb "$out/"

@@ -129,7 +129,7 @@ fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
             Ok(())
         }
         Verb::Verify { file } => verify(&file),
-        Verb::Doctor(arg) => doctor::run(&arg.config),
+        Verb::Doctor(arg) => runtime()?.block_on(doctor::run(&arg.config)),
         Verb::Manual { dir } => fleet_daemon::manual::write(Args::command(), &dir),
         Verb::Restore(arg) if arg.check => verify(&arg.file),
         Verb::Restore(arg) => {

@@ -353,15 +353,26 @@ fn docker() -> Look<Docker> {
     if gid == 0 {
         return Ok(found);
     }
-    match ask("getent", &["group", &gid.to_string()], ASK_LIMIT) {
-        Answer::Said { text, .. } => {
-            let members = text.trim().rsplit(':').next().unwrap_or_default().split(',');
-            let members = members.filter(|name| !name.is_empty()).map(str::to_owned).collect();
-            Ok(Docker { members, ..found })
-        }
+    let listed = |args: &[&str]| match ask("getent", args, ASK_LIMIT) {
+        Answer::Said { text, .. } => Ok(text),
         Answer::Missing => Err("there is no getent program".to_owned()),
         Answer::Silent(why) => Err(why),
-    }
+    };
+    let (group, people) = (listed(&["group", &gid.to_string()])?, listed(&["passwd"])?);
+    Ok(Docker { members: members(gid, &group, &people), ..found })
+}
+
+/// Who is in a group: those it names, and those whose own group it is, whom no group names (passwd(5)). A directory that
+/// does not list its people tells only the first.
+fn members(gid: u32, group: &str, people: &str) -> Vec<String> {
+    let named = group.trim().rsplit(':').next().unwrap_or_default().split(',');
+    let own = people.lines().take(LINES_MAX).filter_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, _, uid, own, ..] = fields.as_slice() else { return None };
+        (own.parse() == Ok(gid) && *uid != "0").then_some(*name)
+    });
+    let all: BTreeSet<&str> = named.chain(own).filter(|name| !name.is_empty()).collect();
+    all.into_iter().map(str::to_owned).collect()
 }
 
 /// Where dockerd puts containers unless it is told otherwise, by its settings file.
@@ -498,6 +509,15 @@ mod tests {
             ("1.1.5", Some("1.1.6"))
         );
         assert_eq!(policy("runc", "runc:\n  Installed: (none)\n"), None);
+    }
+
+    #[test]
+    fn who_has_a_group_as_their_own_is_in_it_too() {
+        let people = "root:x:0:998:root:/root:/bin/sh\nada:x:1000:998::/home/ada:/bin/sh\n\
+                      bob:x:1001:1001::/home/bob:/bin/sh\neve:x:1002:998::/:/bin/sh\nnonsense\n";
+        assert_eq!(members(998, "docker:x:998:bob,ada\n", people), ["ada", "bob", "eve"]);
+        assert_eq!(members(998, "docker:x:998:\n", ""), [""; 0]);
+        assert_eq!(members(998, "", people), ["ada", "eve"]);
     }
 
     #[test]

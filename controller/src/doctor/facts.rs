@@ -1,4 +1,4 @@
-//! Gathers what `judge` judges, from files and by a connection to the socket.
+//! Gathers what `judge` judges, from files and by asking the controller that runs, on its socket.
 //!
 //! Works as any user: what only root and the controller's own user see is an `Err` with that reason.
 
@@ -12,9 +12,14 @@ use std::time::Duration;
 use fleet_daemon::doctor::Look;
 use fleet_daemon::doctor::look;
 use fleet_daemon::doctor::machine::{Certificate, Disk, Validity};
-use fleet_proto::transport::{files, identity};
+use fleet_proto::convert::freshness;
+use fleet_proto::transport::{files, identity, unix};
+use fleet_proto::v1;
+use fleet_proto::v1::fleet_client::FleetClient;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use tokio::time::timeout;
+use tonic::Request;
 
 use super::judge::{Backups, Facts, Key, Store};
 use crate::backup::newest_in;
@@ -25,10 +30,12 @@ use crate::raft::disk::network_file_system_of;
 
 /// How long the folders of the controller may take: they should be on a disk of this machine.
 const FILES_LIMIT: Duration = Duration::from_secs(5);
+/// How long the controller may take to name the others: it asks each of them how it is.
+const MEMBERS_LIMIT: Duration = Duration::from_secs(5);
 const NOT_ALLOWED: &str = "only root and the controller's user can see that";
 
 /// Looks at everything.
-pub(super) fn gather(config: &Config) -> Facts {
+pub(super) async fn gather(config: &Config) -> Facts {
     let pki = config.pki_dir();
     let own = config.clone();
     let files = look::within(FILES_LIMIT, "the data folder", move || of_files(&own));
@@ -48,10 +55,16 @@ pub(super) fn gather(config: &Config) -> Facts {
     };
     let socket = &config.socket;
     let listens = UnixStream::connect(socket).map(drop);
+    let others = match &listens {
+        Ok(()) => others(config).await.map(|addresses| look::nameless(&addresses)),
+        // Nobody is there to ask, and that is told.
+        Err(_) => Ok(Vec::new()),
+    };
     Facts {
         now: wall().0 / 1_000,
         made,
         listens: listens.map_err(|error| format!("{}: {error}", socket.display())),
+        others,
         store: Store {
             path: config.data_dir.display().to_string(),
             kind: look::file_system_of(&config.data_dir),
@@ -69,6 +82,26 @@ pub(super) fn gather(config: &Config) -> Facts {
         certificate,
         authority,
     }
+}
+
+/// Where the other controllers are, by the one that runs here.
+async fn others(config: &Config) -> Look<Vec<String>> {
+    let mut request = Request::new(v1::ListControllersRequest {});
+    freshness::allow_stale(&mut request);
+    let mut client = FleetClient::new(unix::channel(&config.socket));
+    let listed = match timeout(MEMBERS_LIMIT, client.list_controllers(request)).await {
+        Ok(Ok(listed)) => listed.into_inner(),
+        Ok(Err(status)) => return Err(format!("the controller answers: {}", status.message())),
+        Err(_) => {
+            return Err(format!(
+                "the controller does not answer for {} s",
+                MEMBERS_LIMIT.as_secs()
+            ));
+        }
+    };
+    let own: Vec<String> = config.advertise.iter().map(ToString::to_string).collect();
+    let addresses = listed.items.into_iter().map(|one| one.address);
+    Ok(addresses.filter(|address| !own.contains(address)).collect())
 }
 
 /// By the decision of the store itself.

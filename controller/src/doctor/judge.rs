@@ -24,6 +24,8 @@ pub(super) struct Facts {
     pub(super) made: Look<bool>,
     /// Whether somebody listens on the socket; else why not.
     pub(super) listens: Result<(), String>,
+    /// Addresses of the other controllers, each with why its name has none here. Empty where nobody could be asked.
+    pub(super) others: Look<Vec<(String, Option<String>)>>,
     pub(super) store: Store,
     pub(super) keys: Look<Vec<Key>>,
     pub(super) disks: Vec<Disk>,
@@ -72,6 +74,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
         return found;
     }
     found.push(machine::clock(check("clock"), &facts.clock));
+    found.extend(others(&facts.others));
     found.push(store(&facts.store));
     found.extend(keys(&facts.keys));
     for certificate in [&facts.certificate, &facts.authority] {
@@ -98,6 +101,26 @@ fn controller(facts: &Facts) -> Finding {
             "`systemctl start fleet-controller`; `journalctl -u fleet-controller` says why it ended",
         ),
     }
+}
+
+/// Whether the name service knows those that this one must reach. Whether they answer is asked of the fleet.
+fn others(others: &Look<Vec<(String, Option<String>)>>) -> Vec<Finding> {
+    let check = check("controllers");
+    let others = match others {
+        Ok(others) => others,
+        Err(why) => return vec![check.unseen(why)],
+    };
+    let nameless = others.iter().filter_map(|(address, why)| Some((address, why.as_ref()?)));
+    let told = nameless.map(|(address, why)| {
+        let what = format!("controller {address} cannot be found from here: {why}");
+        let action = "see to the name service (`getent hosts`), or to `advertise` in that controller's controller.toml";
+        check.problem("controller_name", what, action)
+    });
+    let mut found: Vec<Finding> = told.collect();
+    if found.is_empty() && !others.is_empty() {
+        found.push(check.ok(format!("the names of {} other controllers are known", others.len())));
+    }
+    found
 }
 
 fn store(store: &Store) -> Finding {
@@ -197,6 +220,7 @@ mod tests {
             now: 100 * DAY,
             made: Ok(true),
             listens: Ok(()),
+            others: Ok(vec![("c2:7443".to_owned(), None)]),
             store: Store { path: "/s".to_owned(), kind: Ok("ext4".to_owned()), remote: Ok(None) },
             keys: Ok(vec![Key { path: "/s/ca.key".to_owned(), mode: 0o100_600, own: true }]),
             disks: Vec::new(),
@@ -239,6 +263,21 @@ mod tests {
             (f.listens, f.made) = (refused(), Ok(false));
             f.backups.newest = Ok(None);
         });
+    }
+
+    #[test]
+    fn names_that_nobody_knows() {
+        let one = |address: &str, why: Option<&str>| (address.to_owned(), why.map(str::to_owned));
+        let other = one("c3:7443", Some("no name service knows c3"));
+        only(Level::Problem, "controller_name", "c3:7443 cannot be found", |f| {
+            f.others = Ok(vec![one("c2:7443", None), other]);
+        });
+        only(Level::Unseen, "unseen", "does not answer", |f| {
+            f.others = Err("it does not answer".to_owned());
+        });
+        let mut alone = healthy();
+        alone.others = Ok(Vec::new());
+        assert!(all(&alone).iter().all(|found| found.check != "controllers"), "nothing to say");
     }
 
     #[test]

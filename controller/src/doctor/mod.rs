@@ -17,9 +17,9 @@ use crate::config::Config;
 pub(crate) const PART: &str = "controller";
 
 /// Prints the findings.
-pub fn run(path: &Path) -> anyhow::Result<()> {
+pub async fn run(path: &Path) -> anyhow::Result<()> {
     let findings = match Config::load(path) {
-        Ok(config) => judge::all(&facts::gather(&config)),
+        Ok(config) => judge::all(&facts::gather(&config).await),
         Err(error) => {
             let check = Check { part: PART, name: "controller" };
             vec![machine::configuration(check, "fleet-controller", &error)]

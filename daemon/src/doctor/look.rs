@@ -233,37 +233,60 @@ pub fn reach(addresses: &[String]) -> Vec<Reach> {
 }
 
 fn reach_one(address: &str) -> Reached {
-    let Some((host, port)) = address.rsplit_once(':') else {
-        return Reached::NoName(format!("{address:?} is not HOST:PORT"));
+    let found = match addresses_of(address) {
+        Ok(found) => found,
+        Err(why) => return Reached::NoName(why),
     };
-    let Ok(port) = port.parse::<u16>() else {
-        return Reached::NoName(format!("{port:?} is no port"));
-    };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let found: Vec<IpAddr> = match host.parse() {
-        Ok(address) => vec![address],
-        Err(_) => match ask("getent", &["ahosts", host], ASK_LIMIT) {
-            Answer::Said { text, .. } => {
-                let mut found: Vec<IpAddr> =
-                    text.lines().filter_map(|l| l.split(' ').next()?.parse().ok()).collect();
-                found.dedup();
-                found
-            }
-            Answer::Missing => return Reached::NoName("there is no getent program".to_owned()),
-            Answer::Silent(why) => return Reached::NoName(why),
-        },
-    };
-    let mut last = None;
-    for address in found.into_iter().take(ADDRESSES_MAX) {
-        match TcpStream::connect_timeout(&SocketAddr::new(address, port), CONNECT_LIMIT) {
+    let mut last = String::new();
+    for address in found {
+        match TcpStream::connect_timeout(&address, CONNECT_LIMIT) {
             Ok(_) => return Reached::Connected,
-            Err(error) => last = Some(format!("{address}: {error}")),
+            Err(error) => last = format!("{}: {error}", address.ip()),
         }
     }
-    last.map_or_else(
-        || Reached::NoName(format!("no name service knows {host}")),
-        Reached::NoConnection,
-    )
+    Reached::NoConnection(last)
+}
+
+/// Why the name in each `HOST:PORT` has no address, if it has none; all are asked for at once.
+pub fn nameless(addresses: &[String]) -> Vec<(String, Option<String>)> {
+    thread::scope(|scope| {
+        let asked: Vec<_> = addresses
+            .iter()
+            .map(|address| (address, scope.spawn(|| addresses_of(address).err())))
+            .collect();
+        let lost = || Some("the look at it ended early".to_owned());
+        let answer =
+            |(address, thread): (&String, thread::ScopedJoinHandle<'_, Option<String>>)| {
+                (address.clone(), thread.join().unwrap_or_else(|_| lost()))
+            };
+        asked.into_iter().map(answer).collect()
+    })
+}
+
+/// Where `HOST:PORT` is: at least one address, or why there is none.
+fn addresses_of(address: &str) -> Look<Vec<SocketAddr>> {
+    let (host, port) =
+        address.rsplit_once(':').ok_or_else(|| format!("{address:?} is not HOST:PORT"))?;
+    let port = port.parse::<u16>().map_err(|_| format!("{port:?} is no port"))?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(address) = host.parse() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let mut found: Vec<IpAddr> = match ask("getent", &["ahosts", host], ASK_LIMIT) {
+        Answer::Said { text, .. } => {
+            text.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect()
+        }
+        Answer::Missing => return Err("there is no getent program".to_owned()),
+        Answer::Silent(why) => return Err(why),
+    };
+    found.dedup();
+    match found.is_empty() {
+        true => Err(format!("no name service knows {host}")),
+        false => {
+            let each = found.into_iter().take(ADDRESSES_MAX);
+            Ok(each.map(|address| SocketAddr::new(address, port)).collect())
+        }
+    }
 }
 
 #[cfg(test)]
@@ -316,5 +339,17 @@ mod tests {
         assert!(matches!(refused, Reached::NoConnection(_)), "{refused:?}");
         let nameless = reach(&["no port".to_owned()])[0].reached.clone();
         assert!(matches!(nameless, Reached::NoName(_)), "{nameless:?}");
+    }
+
+    #[test]
+    fn a_name_that_nobody_knows_is_told_and_an_address_needs_none() {
+        // Reserved by RFC 6761: no name service may know it.
+        let unknown = "controller-1.invalid:7443";
+        let all = ["127.0.0.1:1", "[::1]:1", unknown, "127.0.0.1"].map(str::to_owned);
+        let found: Vec<Option<String>> = nameless(&all).into_iter().map(|(_, why)| why).collect();
+        assert_eq!(found[..2], [None, None]);
+        let why = found[2].as_ref().unwrap();
+        assert!(why.contains("controller-1.invalid") || why.contains("did not answer"), "{why}");
+        assert!(found[3].as_ref().unwrap().contains("HOST:PORT"));
     }
 }
