@@ -3,14 +3,15 @@
 //! Works as any user: what only root sees is an `Err` with that reason. It never enters the driver.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use flate2::read::GzDecoder;
 use fleet_daemon::doctor::Look;
 use fleet_daemon::doctor::look::{self, ASK_LIMIT, Answer, ask, within};
 use fleet_daemon::doctor::machine::{Certificate, Disk, Reach, Validity};
@@ -26,7 +27,7 @@ use super::judge::{
     Agent, Cgroups, Docker, Driver, DriverFiles, Facts, Holder, Known, Library, Running, Runtime,
     Shutdown,
 };
-use super::packages::{Packages, RuntimePackage, is_of_driver};
+use super::packages::{Packages, RuntimePackage, cves, is_of_driver};
 use crate::ahead::SOCKET_FILE;
 use crate::allocations::chain;
 use crate::cgroup::{Hierarchies, Mode};
@@ -52,6 +53,8 @@ const PROCESSES_LIMIT: Duration = Duration::from_secs(10);
 const OWNERS_MAX: usize = 64;
 /// Most packages, and lines of apt's settings, that are looked at.
 const LINES_MAX: usize = 50_000;
+/// Most of a package's changelog that is read; the newest comes first.
+const CHANGELOG_BYTES_MAX: u64 = 1024 * 1024;
 const NVIDIA_VENDOR: &str = "0x10de";
 /// Display controllers, as the bus calls them.
 const DISPLAY_CLASS: &str = "0x03";
@@ -326,7 +329,17 @@ fn package_of(path: &Path) -> Option<RuntimePackage> {
     let text = ask("dpkg-query", &["--search", &path.to_string_lossy()], ASK_LIMIT).good()?;
     let line = text.lines().find(|line| !line.starts_with("diversion "))?;
     let name = line.split([':', ',']).next()?.to_owned();
-    policy(&name, &ask("apt-cache", &["policy", &name], ASK_LIMIT).good()?)
+    let mut package = policy(&name, &ask("apt-cache", &["policy", &name], ASK_LIMIT).good()?)?;
+    package.repairs = changelog(&name).map(|text| cves(&text));
+    Some(package)
+}
+
+/// What a package's maintainers wrote; none where its documents were not unpacked.
+fn changelog(name: &str) -> Option<String> {
+    let file = File::open(format!("/usr/share/doc/{name}/changelog.Debian.gz")).ok()?;
+    let mut bytes = Vec::new();
+    GzDecoder::new(file).take(CHANGELOG_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn policy(name: &str, text: &str) -> Option<RuntimePackage> {
@@ -338,6 +351,7 @@ fn policy(name: &str, text: &str) -> Option<RuntimePackage> {
         name: name.to_owned(),
         installed: after("Installed:")?,
         candidate: after("Candidate:"),
+        repairs: None,
     })
 }
 

@@ -1,13 +1,22 @@
 //! What the packages of a node mean: the container runtime's version, and upgrades of the driver that nobody asked
 //! for. Pure; called by `judge` with what `facts` found.
 
+use std::collections::BTreeSet;
+
 use fleet_daemon::doctor::{Check, Finding, Look, named};
 
 /// Versions fleet is tried with; what is older may do, and may not.
 const CRUN_TRIED: [u64; 3] = [1, 8, 1];
 const RUNC_TRIED: [u64; 3] = [1, 1, 5];
-/// runc lets a container reach the host's files before this (CVE-2024-21626). Distributions repair older ones.
-const RUNC_SAFE: [u64; 3] = [1, 1, 12];
+/// Ways out of runc's containers, each with the versions that closed it; in other lines of versions it was open until
+/// the last of them. crun has none of these. Distributions repair older versions and keep their numbers.
+const RUNC_HOLES: [(&str, &[[u64; 3]]); 4] = [
+    ("CVE-2024-21626", &[[1, 1, 12]]),
+    ("CVE-2025-31133", RUNC_OF_2025),
+    ("CVE-2025-52565", RUNC_OF_2025),
+    ("CVE-2025-52881", RUNC_OF_2025),
+];
+const RUNC_OF_2025: &[[u64; 3]] = &[[1, 2, 8], [1, 3, 3], [1, 4, 0]];
 
 /// The package that a runtime came in, with what apt would put in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +24,8 @@ pub(super) struct RuntimePackage {
     pub(super) name: String,
     pub(super) installed: String,
     pub(super) candidate: Option<String>,
+    /// The CVEs that the package's own changelog names; none where the changelog is not on this machine.
+    pub(super) repairs: Option<BTreeSet<String>>,
 }
 
 /// What apt may do by itself.
@@ -93,7 +104,8 @@ pub(super) fn runtime(
     version: &str,
     package: Option<&RuntimePackage>,
 ) -> Option<Finding> {
-    if let Some(RuntimePackage { name: package, installed, candidate: Some(candidate) }) = package
+    if let Some(RuntimePackage { name: package, installed, candidate: Some(candidate), .. }) =
+        package
         && candidate != installed
     {
         let what = format!("{package} {installed} is installed, {candidate} can be had");
@@ -103,11 +115,10 @@ pub(super) fn runtime(
     let Some(numbers) = numbers(version) else {
         return Some(check.unseen(format!("{name} calls its version {version:?}")));
     };
-    // A distribution repairs the version it ships; the numbers stay.
-    let repaired = package.is_some_and(|package| package.name == name);
-    if name == "runc" && numbers < RUNC_SAFE && !repaired {
-        let what = format!("runc {version} lets containers out (CVE-2024-21626)");
-        return Some(check.problem("runtime_unsafe", what, "install 1.1.12 or newer, or crun"));
+    if name == "runc"
+        && let Some(found) = holes(check, version, numbers, package)
+    {
+        return Some(found);
     }
     let tried = if name == "crun" { CRUN_TRIED } else { RUNC_TRIED };
     if numbers < tried {
@@ -120,6 +131,48 @@ pub(super) fn runtime(
         ));
     }
     None
+}
+
+/// Whether containers get out of this runc: by its number, or by what its distribution says it repaired.
+fn holes(
+    check: Check,
+    version: &str,
+    numbers: [u64; 3],
+    package: Option<&RuntimePackage>,
+) -> Option<Finding> {
+    let is_closed = |closed: &[[u64; 3]]| {
+        closed.last().is_some_and(|last| numbers >= *last)
+            || closed.iter().any(|by| by[..2] == numbers[..2] && numbers >= *by)
+    };
+    let mut open: Vec<&str> =
+        RUNC_HOLES.iter().filter(|(_, by)| !is_closed(by)).map(|(name, _)| *name).collect();
+    // Others that bring a runc along, as docker does, bring it as it was published.
+    if let Some(own) = package.filter(|package| package.name == "runc") {
+        match &own.repairs {
+            Some(repairs) => open.retain(|name| !repairs.contains(*name)),
+            None if open.is_empty() => {}
+            None => {
+                let installed = &own.installed;
+                return Some(check.unseen(format!(
+                    "whether runc {installed} is repaired ({}): its changelog is not in /usr/share/doc",
+                    named(&open)
+                )));
+            }
+        }
+    }
+    if open.is_empty() {
+        return None;
+    }
+    let what = format!("runc {version} lets containers out ({})", named(&open));
+    let action =
+        "`apt-get install crun`, which fleet takes first, or runc 1.2.8, 1.3.3, 1.4.0 or newer";
+    Some(check.problem("runtime_unsafe", what, action))
+}
+
+/// The CVEs that a text names.
+pub(super) fn cves(text: &str) -> BTreeSet<String> {
+    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
+    words.filter(|word| word.starts_with("CVE-")).map(str::to_owned).collect()
 }
 
 /// The first three numbers of `1.1.5+ds1`, `1.21` or `1.0.0~rc93`.
@@ -188,22 +241,41 @@ mod tests {
 
     #[test]
     fn a_runtime_is_judged_by_its_distribution_before_its_number() {
+        // The head of Debian 12's.
+        const CHANGES: &str = "runc (1.1.5+ds1-1+deb12u1) bookworm-security; urgency=high\n\n  * Team upload.\n  \
+             * CVE-2024-21626: several container breakouts due to internally leaked fds\n";
+        const OF_2025: &str = "  * CVE-2025-31133, CVE-2025-52565,\n    (CVE-2025-52881)\n";
         let package = |name: &str, candidate: &str| RuntimePackage {
             name: name.to_owned(),
             installed: "1.1.5+ds1-1+deb12u1".to_owned(),
             candidate: Some(candidate.to_owned()),
+            repairs: Some(cves(CHANGES)),
         };
         let of = |name, version, package: Option<RuntimePackage>| {
             runtime(CHECK, name, version, package.as_ref()).map(|found| (found.level, found.code))
         };
         let current = package("runc", "1.1.5+ds1-1+deb12u1");
-        assert_eq!(of("runc", "1.1.5+ds1", Some(current)), None, "Debian repaired it");
+        let half = runtime(CHECK, "runc", "1.1.5+ds1", Some(&current)).unwrap();
+        assert!(
+            half.what.ends_with("(CVE-2025-31133, CVE-2025-52565, CVE-2025-52881)"),
+            "Debian 12 repaired the one of 2024 only: {half:?}"
+        );
+        let whole = cves(&[CHANGES, OF_2025].concat());
+        let repaired = RuntimePackage { repairs: Some(whole.clone()), ..current.clone() };
+        assert_eq!(of("runc", "1.1.5+ds1", Some(repaired)), None, "its distribution repaired it");
+        let silent = RuntimePackage { repairs: None, ..current };
+        assert_eq!(of("runc", "1.1.5+ds1", Some(silent.clone())), Some((Level::Unseen, "unseen")));
+        assert_eq!(of("runc", "1.3.3", Some(silent)), None, "a new one needs no changelog");
         let unsafe_one = Some((Level::Problem, "runtime_unsafe"));
-        assert_eq!(of("runc", "1.1.5", None), unsafe_one);
-        let dockers = package("containerd.io", "1.1.5+ds1-1+deb12u1");
+        for open in ["1.1.5", "1.0.0~rc93", "1.1.11", "1.1.12", "1.2.7", "1.3.0", "1.3.2"] {
+            assert_eq!(of("runc", open, None), unsafe_one, "{open}");
+        }
+        for closed in ["1.2.8", "1.2.9", "1.3.3", "1.3.10", "1.4.0", "1.5.0", "2.0.0"] {
+            assert_eq!(of("runc", closed, None), None, "{closed}");
+        }
+        let mut dockers = package("containerd.io", "1.1.5+ds1-1+deb12u1");
+        dockers.repairs = Some(whole);
         assert_eq!(of("runc", "1.1.11", Some(dockers)), unsafe_one);
-        assert_eq!(of("runc", "1.1.12", None), None);
-        assert_eq!(of("runc", "1.0.0~rc93", None), unsafe_one);
         let update = Some((Level::Warning, "runtime_update"));
         assert_eq!(of("runc", "1.1.5+ds1", Some(package("runc", "1.1.5+ds1-1+deb12u2"))), update);
         assert_eq!(of("crun", "1.21", None), None);
