@@ -321,6 +321,7 @@ fn of_prepare(error: &PrepareError) -> AttemptEnd {
         | PrepareError::Argv { .. }
         | PrepareError::Cwd { .. }
         | PrepareError::Volume { .. }
+        | PrepareError::Image { .. }
         | PrepareError::TooManyVolumes => user_fault(error),
         _ => node_fault(error),
     }

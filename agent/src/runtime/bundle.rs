@@ -5,7 +5,7 @@ use std::{
     fs::{self, DirBuilder, OpenOptions},
     io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt},
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
 };
 
 use nix::{
@@ -14,6 +14,7 @@ use nix::{
 };
 use tracing::info;
 
+use super::destination::{self, Begin};
 use super::gpus::{self, Host, Inside};
 use super::{
     AllocationSpec, EnvironmentError, Gpu, Image, JobUser, NodeSettings, Volume, environment, spec,
@@ -23,7 +24,7 @@ use crate::{
     filter::{self, NVIDIA_MAJOR_USUAL},
     shim::order::{
         BUNDLE_DIR, FileError, Identity, MountPlan, RUN_DIR, RuntimeKind, ShimOrder, VERSION,
-        VolumeOrder,
+        VolumeOrder, is_clean,
     },
 };
 
@@ -33,8 +34,6 @@ const ARGUMENT_BYTES_MAX: usize = 1024 * 1024;
 const VOLUMES_MAX: usize = 64;
 /// Largest `/etc/passwd` or `/etc/group` of an image that is taken over.
 const NAMES_BYTES_MAX: u64 = 1024 * 1024;
-/// Destinations a volume may not cover: they are made by us.
-const PROTECTED: [&str; 4] = ["/proc", "/sys", "/dev", "/run/fleet"];
 
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
@@ -54,10 +53,12 @@ pub enum PrepareError {
     BadId { id: String },
     #[error("argv: {reason}")]
     Argv { reason: &'static str },
-    #[error("cwd: {} must be absolute, without .., and not below /proc", path.display())]
-    Cwd { path: PathBuf },
+    #[error("cwd: {} {reason}", path.display())]
+    Cwd { path: PathBuf, reason: &'static str },
     #[error("volumes[{index}].{field}: {} {reason}", path.display())]
     Volume { index: usize, field: &'static str, path: PathBuf, reason: &'static str },
+    #[error("image: {path} {reason}; the node's own goes there")]
+    Image { path: &'static str, reason: &'static str },
     #[error("volumes: more than {VOLUMES_MAX}")]
     TooManyVolumes,
     #[error("gpus: {} is not the character device {major}:{minor}", path.display())]
@@ -85,7 +86,7 @@ pub fn prepare(
 ) -> Result<ShimOrder, PrepareError> {
     check_id(&spec.allocation_id)?;
     let argv = argv(spec)?;
-    let cwd = working_dir(spec)?;
+    let mut begin = working_dir(spec)?;
     check_volumes(&spec.volumes)?;
     check_gpu_nodes(&spec.gpus, node)?;
     let hierarchies = Hierarchies::detect()?;
@@ -96,13 +97,17 @@ pub fn prepare(
     let environment = environment::build(spec, &node.node_name, &inside.env)?;
     let mut spec = spec.clone();
     add_checkpoint_volume(&mut spec);
+    if let Image::Rootfs { path, .. } = &spec.image {
+        destination::check_own(path)?;
+        lead_inside(&mut spec.volumes, path)?;
+        begin = destination::begin(path, begin, &spec.volumes)?;
+    }
 
     let bundle = dir.join(BUNDLE_DIR);
     for path in [dir, &dir.join(RUN_DIR), &bundle] {
         make_private_dir(path)?;
     }
-    let anchors: Vec<PathBuf> =
-        (0..spec.volumes.len()).map(|index| dir.join(format!("volumes/{index}"))).collect();
+    let volumes = volume_orders(dir, &spec);
     let host = spec.image == Image::Host;
     let root = match &spec.image {
         Image::Host => bundle.join("rootfs"),
@@ -125,22 +130,17 @@ pub fn prepare(
             mode: hierarchies.mode(),
             devices: &devices,
             environment,
-            anchors: &anchors,
+            volumes: &of_runtime(&spec, &volumes),
             overlays,
             inside: &inside,
             root: root.clone(),
-            cwd: cwd.clone(),
+            begin: &begin,
             argv,
         },
     )?;
     let bytes = serde_json::to_vec(&config).map_err(PrepareError::Config)?;
     write_private(&bundle.join("config.json"), &bytes)?;
 
-    let volumes = spec.volumes.iter().zip(&anchors).map(|(volume, anchor)| VolumeOrder {
-        source: volume.source.clone(),
-        anchor: anchor.clone(),
-        destination: volume.destination.clone(),
-    });
     let order = ShimOrder {
         v: VERSION,
         allocation_id: spec.allocation_id.clone(),
@@ -157,11 +157,7 @@ pub fn prepare(
             gid: spec.user.gid,
             groups: spec.user.groups.clone(),
         },
-        mounts: MountPlan {
-            host_root: host.then_some(root),
-            volumes: volumes.collect(),
-            working_dir: host.then_some(cwd),
-        },
+        mounts: MountPlan { host_root: host.then_some(root), volumes, working_dir: begin.by_init },
         log: spec.log,
         output_file: spec.output_file.clone(),
         stop: spec.stop,
@@ -244,7 +240,8 @@ fn argv(spec: &AllocationSpec) -> Result<Vec<String>, PrepareError> {
     Ok(argv)
 }
 
-fn working_dir(spec: &AllocationSpec) -> Result<PathBuf, PrepareError> {
+/// With image `host` the init goes there; where an image has it is still to be found out.
+fn working_dir(spec: &AllocationSpec) -> Result<Begin, PrepareError> {
     let chosen = match (&spec.cwd, &spec.image) {
         (Some(dir), _) => dir.clone(),
         (None, Image::Host) => spec.user.home.clone(),
@@ -254,17 +251,49 @@ fn working_dir(spec: &AllocationSpec) -> Result<PathBuf, PrepareError> {
     };
     // Below /proc a working directory could be another process's descriptor (CVE-2024-21626).
     if !is_clean(&chosen) || chosen.starts_with("/proc") {
-        return Err(PrepareError::Cwd { path: chosen });
+        let reason = "must be absolute, without .., and not below /proc";
+        return Err(PrepareError::Cwd { path: chosen, reason });
     }
-    Ok(chosen)
+    Ok(Begin::of_init(chosen))
 }
 
-/// Absolute and without `.` or `..`; also what OCI runtimes and kernels agree on.
-fn is_clean(path: &Path) -> bool {
-    let mut parts = path.components();
-    parts.next() == Some(Component::RootDir)
-        && parts.all(|part| matches!(part, Component::Normal(_)))
-        && path.to_str().is_some_and(|text| !text.contains('\0'))
+/// Puts in place of each destination where the image's links lead.
+fn lead_inside(volumes: &mut [Volume], rootfs: &Path) -> Result<(), PrepareError> {
+    for (index, volume) in volumes.iter_mut().enumerate() {
+        let path = volume.destination.clone();
+        let refused = |reason| PrepareError::Volume { index, field: "destination", path, reason };
+        volume.destination = destination::in_image(rootfs, &volume.destination).map_err(refused)?;
+        if !destination::can_be_covered(&volume.destination) {
+            let path = volume.destination.clone();
+            let reason = "cannot be covered, and the image leads there";
+            return Err(PrepareError::Volume { index, field: "destination", path, reason });
+        }
+    }
+    Ok(())
+}
+
+fn volume_orders(dir: &Path, spec: &AllocationSpec) -> Vec<VolumeOrder> {
+    let in_image = spec.image != Image::Host;
+    let order = |(index, volume): (usize, &Volume)| VolumeOrder {
+        source: volume.source.clone(),
+        anchor: dir.join(format!("volumes/{index}")),
+        destination: volume.destination.clone(),
+        read_only: volume.read_only,
+        within: in_image.then(|| destination::within(&spec.volumes, index)).flatten(),
+    };
+    spec.volumes.iter().enumerate().map(order).collect()
+}
+
+/// The volumes that the runtime may mount: it is root, and makes destinations that are missing. What lies in a
+/// volume or, with image `host`, on the node itself is mounted by the shim.
+fn of_runtime(spec: &AllocationSpec, orders: &[VolumeOrder]) -> Vec<(Volume, PathBuf)> {
+    let mut found = Vec::new();
+    for (volume, order) in spec.volumes.iter().zip(orders) {
+        if spec.image != Image::Host && order.within.is_none() {
+            found.push((volume.clone(), order.anchor.clone()));
+        }
+    }
+    found
 }
 
 fn check_volumes(volumes: &[Volume]) -> Result<(), PrepareError> {
@@ -280,11 +309,8 @@ fn check_volumes(volumes: &[Volume]) -> Result<(), PrepareError> {
                 return refused(field, path, "must be absolute and without ..");
             }
         }
-        let destination = &volume.destination;
-        if destination == Path::new("/")
-            || PROTECTED.iter().any(|path| destination.starts_with(path))
-        {
-            return refused("destination", destination, "cannot be covered");
+        if !destination::can_be_covered(&volume.destination) {
+            return refused("destination", &volume.destination, "cannot be covered");
         }
     }
     Ok(())

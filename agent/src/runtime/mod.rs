@@ -5,6 +5,7 @@
 
 mod allocation;
 mod bundle;
+mod destination;
 mod discover;
 mod environment;
 pub(crate) mod gpus;

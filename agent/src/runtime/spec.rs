@@ -12,8 +12,9 @@ use oci_spec::runtime::{
     Root, Spec, User,
 };
 
+use super::destination::Begin;
 use super::gpus::{Inside, Moment};
-use super::{AllocationSpec, Image, NodeSettings, PrepareError, seccomp};
+use super::{AllocationSpec, Image, NodeSettings, PrepareError, Volume, seccomp};
 use crate::{
     cgroup::{CgroupPlan, Disk, DiskLimits, Mode},
     filter::{DeviceKind, DeviceRule},
@@ -84,14 +85,14 @@ pub(super) struct Context<'a> {
     pub mode: Mode,
     pub devices: &'a [DeviceRule],
     pub environment: Vec<String>,
-    /// Anchors of the volumes, in order.
-    pub anchors: &'a [PathBuf],
+    /// Volumes that the runtime mounts, each with its anchor, in order.
+    pub volumes: &'a [(Volume, PathBuf)],
     /// Files bound over the image's own (`/etc/passwd`, `/etc/resolv.conf`).
     pub overlays: Vec<(PathBuf, &'static str)>,
     /// What the image needs for its GPUs.
     pub inside: &'a Inside,
     pub root: PathBuf,
-    pub cwd: PathBuf,
+    pub begin: &'a Begin,
     pub argv: Vec<String>,
 }
 
@@ -119,9 +120,9 @@ fn process(spec: &AllocationSpec, context: &Context<'_>) -> Result<Process, Prep
     process
         .set_terminal(Some(spec.tty.is_some()))
         .set_user(user)
-        .set_args(Some(init_arguments(&context.argv)))
+        .set_args(Some(init_arguments(context.begin.by_init.as_deref(), &context.argv)))
         .set_env(Some(context.environment.clone()))
-        .set_cwd(context.cwd.clone())
+        .set_cwd(context.begin.by_runtime.clone())
         .set_capabilities(Some(capabilities(spec)))
         .set_rlimits(rlimits(context.node)?)
         // Always: setuid programs (sudo, at, crontab) are ways out of the cgroup and to root.
@@ -311,7 +312,7 @@ fn mounts(spec: &AllocationSpec, context: &Context<'_>, readonly: bool) -> Vec<M
         let destination = file.destination.display().to_string();
         list.push(mount(&destination, "bind", &file.source, &options));
     }
-    for (volume, anchor) in spec.volumes.iter().zip(context.anchors) {
+    for (volume, anchor) in context.volumes {
         let access = if volume.read_only { "ro" } else { "rw" };
         let destination = volume.destination.display().to_string();
         list.push(mount(&destination, "bind", anchor, &["rbind", "nosuid", "nodev", access]));

@@ -15,7 +15,7 @@ use super::{
     files,
     init::{self, MainEnd},
     mounts,
-    order::{BUNDLE_DIR, CONSOLE_FILE, ShimOrder},
+    order::{BUNDLE_DIR, CONSOLE_FILE, ShimOrder, is_clean},
     protocol::ExecRequest,
     start::{self, read_pid_file, runtime_arguments, runtime_message},
     stdio::{self, Stdio, Wanted},
@@ -64,7 +64,7 @@ impl Execs {
         }
         let process_file = dir.join(format!("exec-{client}.json"));
         let pid_file = dir.join(format!("exec-{client}.pid"));
-        let process = describe(dir, request)?;
+        let process = describe(dir, order, request)?;
         files::replace_json(&process_file, &process).map_err(|error| error.to_string())?;
         let wanted = Wanted { tty: request.tty, interactive: true, status: false };
         let opened = stdio::open(dir, wanted).map_err(|error| format!("open pipes: {error}"))?;
@@ -154,7 +154,7 @@ impl Exec {
 }
 
 /// The OCI process: the job's own, with what was asked for put in.
-fn describe(dir: &Path, request: &ExecRequest) -> Result<Value, String> {
+fn describe(dir: &Path, order: &ShimOrder, request: &ExecRequest) -> Result<Value, String> {
     if request.argv.is_empty() {
         return Err("argv is empty".to_owned());
     }
@@ -180,13 +180,21 @@ fn describe(dir: &Path, request: &ExecRequest) -> Result<Value, String> {
         environment.push(format!("{name}={value}"));
     }
     process["env"] = json!(environment);
-    process["args"] = json!(init::exec_arguments(&request.argv, request.tty));
+    // Only the init, which is the user, goes to a path of the user's: to the runtime, which is root and goes there
+    // before it becomes the user, closed directories are open.
+    let cwd = request.cwd.as_deref();
+    if let Some(cwd) = cwd {
+        if !is_clean(cwd) || cwd.starts_with("/proc") {
+            let shown = cwd.display();
+            return Err(format!("workdir {shown} must be absolute, without .., not below /proc"));
+        }
+        process["cwd"] = json!("/");
+    }
+    let begin = cwd.or(order.mounts.working_dir.as_deref());
+    process["args"] = json!(init::exec_arguments(&request.argv, begin, request.tty));
     process["terminal"] = json!(request.tty.is_some());
     if let Some(process) = process.as_object_mut() {
         process.remove("consoleSize");
-    }
-    if let Some(cwd) = &request.cwd {
-        process["cwd"] = json!(cwd);
     }
     Ok(process)
 }

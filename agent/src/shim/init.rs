@@ -4,6 +4,8 @@
 //! program, and writes how that ended into the pipe at `child::STATUS_FD`. Programs beside the job (`exec`)
 //! pass through it as well. Called by the start, by `exec` and by whoever reads that pipe.
 
+use std::path::Path;
+
 use nix::sys::wait::WaitStatus;
 
 use super::order::WindowSize;
@@ -12,16 +14,28 @@ use super::order::WindowSize;
 /// touched.
 pub(super) const PATH_IN_CONTAINER: &str = "/dev/fleet/init";
 
-/// Arguments that start the job's program; the program's own follow.
-pub(super) const ARGUMENTS: [&str; 3] = [PATH_IN_CONTAINER, "init", "--"];
+/// Arguments that start the job's program, in `dir` if one is given.
+pub(super) fn arguments(dir: Option<&Path>, argv: &[String]) -> Vec<String> {
+    command(vec![PATH_IN_CONTAINER.to_owned(), "init".to_owned()], dir, argv)
+}
 
 /// Arguments that start a program beside the job.
-pub(super) fn exec_arguments(argv: &[String], tty: Option<WindowSize>) -> Vec<String> {
+pub(super) fn exec_arguments(
+    argv: &[String],
+    dir: Option<&Path>,
+    tty: Option<WindowSize>,
+) -> Vec<String> {
     let size = tty.unwrap_or(WindowSize { rows: 0, columns: 0 });
-    let mut arguments = vec![PATH_IN_CONTAINER.to_owned(), "exec".to_owned()];
-    arguments.extend([size.rows.to_string(), size.columns.to_string(), "--".to_owned()]);
-    arguments.extend(argv.iter().cloned());
-    arguments
+    let mut start = vec![PATH_IN_CONTAINER.to_owned(), "exec".to_owned()];
+    start.extend([size.rows.to_string(), size.columns.to_string()]);
+    command(start, dir, argv)
+}
+
+fn command(mut start: Vec<String>, dir: Option<&Path>, argv: &[String]) -> Vec<String> {
+    start.extend(dir.map(|dir| dir.display().to_string()));
+    start.push("--".to_owned());
+    start.extend(argv.iter().cloned());
+    start
 }
 
 /// The main process's end as the init wrote it.

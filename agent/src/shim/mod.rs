@@ -29,6 +29,8 @@ mod stdio;
 mod sys;
 mod tee;
 
+use std::path::Path;
+
 pub use server::main;
 
 /// Where the container's init appears inside.
@@ -37,10 +39,10 @@ pub fn init_path_in_container() -> &'static str {
     init::PATH_IN_CONTAINER
 }
 
-/// What the container runs: its init, which starts `argv`.
+/// What the container runs: its init, which goes to `dir` and starts `argv`.
 #[must_use]
-pub fn init_arguments(argv: &[String]) -> Vec<String> {
-    init::ARGUMENTS.into_iter().map(str::to_owned).chain(argv.iter().cloned()).collect()
+pub fn init_arguments(dir: Option<&Path>, argv: &[String]) -> Vec<String> {
+    init::arguments(dir, argv)
 }
 
 /// Where the job finds its notify socket: `FLEET_NOTIFY_SOCKET`.

@@ -4,13 +4,17 @@
 //! Runs in the shim's forked child only, in a mount namespace of its own: nothing appears on the node,
 //! and everything goes away with the container. The namespace stays a slave of the node's, so a file
 //! system that is auto-mounted later still arrives. A dead NFS server hangs the child here, not the shim.
+//!
+//! A path of the user is resolved once, as the user, and what was found is held by a descriptor and mounted by it:
+//! whoever exchanges a link afterwards exchanges nothing. The runtime, which is root, must never resolve one. Nothing
+//! of the user's may be mounted over the node's own files either, for the runtime is still to be loaded from them.
 
 use std::{
     ffi::CString,
-    fs::{self, File},
+    fs::{self, File, FileType},
     io,
     os::{
-        fd::{AsRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::fs::FileTypeExt,
     },
     path::{Path, PathBuf},
@@ -20,6 +24,7 @@ use nix::{
     fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2},
     mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, unshare},
+    sys::statvfs::{FsFlags, fstatvfs},
     unistd::{Gid, Uid, setegid, seteuid, setgroups},
 };
 
@@ -39,37 +44,88 @@ pub(super) fn prepare(plan: &MountPlan, identity: &Identity) -> Result<(), Failu
     let seen = as_user(identity, || look_at_user_paths(plan, &mut held))?;
     seen?;
     if let Some(root) = &plan.host_root {
-        make_dir(root)?;
-        bind("/", root, MsFlags::MS_REC)?;
-        mount(NOTHING, root, NOTHING, MsFlags::MS_REC | MsFlags::MS_SLAVE, NOTHING)
-            .map_err(|error| format!("make {} a slave mount: {error}", root.display()))?;
-        // The container gets its own. The kernel refuses a second sysfs on top of the first. Only this
-        // namespace's copies go; one that is no mount of its own is none of our business.
-        for name in ["dev", "proc", "sys"] {
-            umount2(&root.join(name), MntFlags::MNT_DETACH).ok();
-        }
+        show_node(root)?;
     }
     for (volume, source) in plan.volumes.iter().zip(&held) {
         anchor(volume, source)?;
     }
+    match &plan.host_root {
+        Some(root) => cover(plan, root, identity),
+        None => nest(plan, identity),
+    }
+}
+
+/// Binds the node's root to where the container's will be, without what the container gets of its own.
+fn show_node(root: &Path) -> Result<(), Failure> {
+    make_dir(root)?;
+    bind("/", root, MsFlags::MS_REC)?;
+    mount(NOTHING, root, NOTHING, MsFlags::MS_REC | MsFlags::MS_SLAVE, NOTHING)
+        .map_err(|error| format!("make {} a slave mount: {error}", root.display()))?;
+    // The kernel refuses a second sysfs on top of the first. Only this namespace's copies go; one that is no
+    // mount of its own is none of our business.
+    for name in ["dev", "proc", "sys"] {
+        umount2(&root.join(name), MntFlags::MNT_DETACH).ok();
+    }
     Ok(())
 }
 
-/// Makes the place that crun wants to be started in; runc needs nothing. Comes last, since nothing of the
-/// bundle should see it.
-pub(super) fn prepare_runtime(mode: Mode, runtime: &RuntimeChoice) -> Result<(), Failure> {
-    if runtime.kind != RuntimeKind::Crun {
-        return Ok(());
+/// With image `host`: mounts each volume where its destination leads in the copy of the node's root. It must be
+/// there: whoever made it as root would make it on the node.
+fn cover(plan: &MountPlan, root: &Path, identity: &Identity) -> Result<(), Failure> {
+    let copy = open_path(root).map_err(|error| format!("open {}: {error}", root.display()))?;
+    for volume in &plan.volumes {
+        let shown = volume.destination.display();
+        let place =
+            as_user(identity, || open_in(&copy, &volume.destination))?.map_err(|error| {
+                format!("volume destination {shown}: {error} (with image host it must exist)")
+            })?;
+        put(volume, &place)?;
     }
+    Ok(())
+}
+
+/// In an image: mounts each volume that lies in another one onto that one's anchor, with which the runtime takes it
+/// along.
+fn nest(plan: &MountPlan, identity: &Identity) -> Result<(), Failure> {
+    let mut places = Vec::new();
+    for volume in &plan.volumes {
+        let Some(outer) = volume.within.and_then(|index| plan.volumes.get(index)) else { continue };
+        let shown = volume.destination.display();
+        let refused = |error: io::Error| {
+            let around = outer.destination.display();
+            format!(
+                "volume destination {shown}: {error} (in the volume {around} it must exist, and not by a link)"
+            )
+        };
+        let below = volume.destination.strip_prefix(&outer.destination);
+        let below = below.map_err(|_| refused(io::ErrorKind::InvalidInput.into()))?;
+        let around = open_path(&outer.anchor).map_err(refused)?;
+        let place = if below.as_os_str().is_empty() {
+            around
+        } else {
+            as_user(identity, || open_beneath(&around, below))?.map_err(refused)?
+        };
+        places.push((volume, place));
+    }
+    // Inner ones first, to be there when the outer one is copied to its place. All places were opened before
+    // that, so none is looked for in what covers it.
+    for (volume, place) in places.into_iter().rev() {
+        put(volume, &place)?;
+    }
+    Ok(())
+}
+
+/// Makes the place that the runtime is started in. Comes last, since nothing of the bundle should see it.
+pub(super) fn prepare_runtime(mode: Mode, runtime: &RuntimeChoice) -> Result<(), Failure> {
     protect(&runtime.path);
-    if mode == Mode::Hybrid { hide_cgroup_tree() } else { Ok(()) }
+    if runtime.kind == RuntimeKind::Crun && mode == Mode::Hybrid {
+        hide_cgroup_tree()?;
+    }
+    Ok(())
 }
 
 /// The same for `exec`, where nothing else is mounted.
 pub(super) fn prepare_exec(mode: Mode, runtime: &RuntimeChoice) -> Result<(), Failure> {
-    if runtime.kind != RuntimeKind::Crun {
-        return Ok(());
-    }
     enter_namespace()?;
     prepare_runtime(mode, runtime)
 }
@@ -77,7 +133,8 @@ pub(super) fn prepare_exec(mode: Mode, runtime: &RuntimeChoice) -> Result<(), Fa
 /// Lets the runtime be started from a read-only mount. A container could overwrite the program that made it
 /// through `/proc/self/exe` (CVE-2019-5736), so crun makes itself such a mount and starts a second time, with
 /// all its libraries, unless it finds that it is in one already (libcrun, `cloned_binary.c`,
-/// `is_self_cloned`). Where this fails crun does it, so there is nothing to report.
+/// `is_self_cloned`). runc copies itself into memory in any case. Where this fails they help themselves, so there
+/// is nothing to report.
 fn protect(program: &Path) {
     let again = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     if bind(program, program, MsFlags::empty()).is_ok() {
@@ -121,14 +178,14 @@ fn as_user<T>(identity: &Identity, body: impl FnOnce() -> T) -> Result<T, Failur
     Ok(result)
 }
 
-/// Opens each volume's source as the user, and with image `host` checks what the runtime would
-/// otherwise create as root on the node: mount points and the working directory.
+/// Opens each volume's source as the user, and with image `host` looks whether the working directory is there.
 fn look_at_user_paths(plan: &MountPlan, held: &mut Vec<OwnedFd>) -> Result<(), Failure> {
     for volume in &plan.volumes {
         let source = open_path(&volume.source)
             .map_err(|error| format!("volume {}: {error}", volume.source.display()))?;
-        if plan.host_root.is_some() {
-            check_destination(volume, &source)?;
+        if is_device(&source)? {
+            let shown = volume.source.display();
+            return Err(format!("volume {shown}: a device node cannot be a volume"));
         }
         held.push(source);
     }
@@ -145,41 +202,42 @@ fn look_at_user_paths(plan: &MountPlan, held: &mut Vec<OwnedFd>) -> Result<(), F
     Ok(())
 }
 
-/// With image `host` a volume's destination is on the node itself and is not made for the user.
-fn check_destination(volume: &VolumeOrder, source: &OwnedFd) -> Result<(), Failure> {
-    let shown = volume.destination.display();
-    let destination =
-        open_path(&volume.destination).and_then(|fd| File::from(fd).metadata()).map_err(
-            |error| format!("volume destination {shown}: {error} (with image host it must exist)"),
-        )?;
-    if destination.is_dir() != is_dir(source)? {
-        return Err(format!("volume destination {shown} is not the same kind as its source"));
-    }
-    Ok(())
-}
-
 /// Opens without reading: a handle on the file, no links of `/proc` followed.
 fn open_path(path: &Path) -> io::Result<OwnedFd> {
-    let how = OpenHow::new()
-        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    openat2(AT_FDCWD, path, how).map_err(io::Error::from)
+    open_by(AT_FDCWD, path, ResolveFlag::empty())
 }
 
-fn is_dir(fd: &OwnedFd) -> Result<bool, Failure> {
+/// The same below a directory that is the root of all links.
+fn open_in(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
+    open_by(root, path, ResolveFlag::RESOLVE_IN_ROOT)
+}
+
+/// The same without any link.
+fn open_beneath(dir: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
+    open_by(dir, path, ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS)
+}
+
+fn open_by(from: impl AsFd, path: &Path, resolve: ResolveFlag) -> io::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(resolve | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    openat2(from, path, how).map_err(io::Error::from)
+}
+
+fn kind(fd: &OwnedFd) -> Result<FileType, Failure> {
     let copy = fd.try_clone().map_err(|error| format!("copy a descriptor: {error}"))?;
     let metadata =
         File::from(copy).metadata().map_err(|error| format!("look at a volume: {error}"))?;
-    let kind = metadata.file_type();
-    if kind.is_block_device() || kind.is_char_device() {
-        return Err("a device node cannot be a volume".to_owned());
-    }
-    Ok(kind.is_dir())
+    Ok(metadata.file_type())
+}
+
+fn is_device(fd: &OwnedFd) -> Result<bool, Failure> {
+    kind(fd).map(|kind| kind.is_block_device() || kind.is_char_device())
 }
 
 /// Binds the opened source onto its anchor, where the bundle expects it.
 fn anchor(volume: &VolumeOrder, source: &OwnedFd) -> Result<(), Failure> {
-    if is_dir(source)? {
+    if kind(source)?.is_dir() {
         make_dir(&volume.anchor)?;
     } else {
         let parent = volume.anchor.parent().unwrap_or(Path::new("/"));
@@ -187,8 +245,30 @@ fn anchor(volume: &VolumeOrder, source: &OwnedFd) -> Result<(), Failure> {
         File::create(&volume.anchor)
             .map_err(|error| format!("create {}: {error}", volume.anchor.display()))?;
     }
-    let opened = PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd()));
-    bind(&opened, &volume.anchor, MsFlags::MS_REC)
+    bind(held_path(source), &volume.anchor, MsFlags::MS_REC)
+}
+
+/// Mounts an anchored volume on a place that was opened, as the runtime would mount it.
+fn put(volume: &VolumeOrder, place: &OwnedFd) -> Result<(), Failure> {
+    let shown = volume.destination.display();
+    let failed = |error: io::Error| format!("volume destination {shown}: {error}");
+    let source = open_path(&volume.anchor).map_err(failed)?;
+    if kind(&source)?.is_dir() != kind(place)?.is_dir() {
+        return Err(format!("volume destination {shown} is not the same kind as its source"));
+    }
+    let inherited = fstatvfs(&source).map_err(|error| failed(error.into()))?.flags();
+    let mut flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    flags.set(MsFlags::MS_NOEXEC, inherited.contains(FsFlags::ST_NOEXEC));
+    flags.set(MsFlags::MS_RDONLY, volume.read_only || inherited.contains(FsFlags::ST_RDONLY));
+    let again = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | flags;
+    mount(NOTHING, &volume.anchor, NOTHING, again, NOTHING)
+        .map_err(|error| failed(error.into()))?;
+    bind(held_path(&source), &held_path(place), MsFlags::MS_REC)
+}
+
+/// A path that leads to what a descriptor holds, wherever that is by now.
+fn held_path(fd: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
 }
 
 fn bind(source: impl AsRef<Path>, target: &Path, flags: MsFlags) -> Result<(), Failure> {
@@ -205,3 +285,6 @@ fn make_dir(dir: &Path) -> Result<(), Failure> {
 pub(super) fn c_string(text: impl Into<Vec<u8>>) -> Result<CString, Failure> {
     CString::new(text).map_err(|_| "an argument contains a NUL byte".to_owned())
 }
+
+#[cfg(test)]
+mod tests;

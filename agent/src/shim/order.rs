@@ -3,7 +3,7 @@
 //! `run/order.json` (agent to shim, once), `run/state.json` (shim: what it made, for whoever cleans up),
 //! `events.jsonl` (shim: what the job said), `exit.json` (shim: how it ended, written once, durable).
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -127,7 +127,7 @@ pub struct MountPlan {
     pub host_root: Option<PathBuf>,
     #[serde(default)]
     pub volumes: Vec<VolumeOrder>,
-    /// With image `host`: the job's working directory must exist already, seen as the user.
+    /// Where the job begins if its init goes there, as the user. With image `host` it must exist already.
     #[serde(default)]
     pub working_dir: Option<PathBuf>,
 }
@@ -139,6 +139,12 @@ pub struct VolumeOrder {
     pub source: PathBuf,
     pub anchor: PathBuf,
     pub destination: PathBuf,
+    #[serde(default)]
+    pub read_only: bool,
+    /// In an image: the earlier volume in which the destination lies, by its number. The shim mounts this one
+    /// there, and the runtime never sees it.
+    #[serde(default)]
+    pub within: Option<usize>,
 }
 
 /// Log segments: `max_files` of at most `max_bytes` (and one record) each; the oldest goes first.
@@ -343,6 +349,14 @@ impl ExitRecord {
             (None, None) => 125,
         }
     }
+}
+
+/// Absolute and without `.` or `..`; also what OCI runtimes and kernels agree on.
+pub(crate) fn is_clean(path: &Path) -> bool {
+    let mut parts = path.components();
+    parts.next() == Some(Component::RootDir)
+        && parts.all(|part| matches!(part, Component::Normal(_)))
+        && path.to_str().is_some_and(|text| !text.contains('\0'))
 }
 
 fn check_version(path: &Path, found: u32) -> Result<(), FileError> {

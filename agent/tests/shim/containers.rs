@@ -56,7 +56,7 @@ async fn the_environment_is_the_submitters_and_fleets() {
 }
 
 /// A root file system with busybox alone.
-fn unpacked(job: &Allocation) -> PathBuf {
+pub(crate) fn unpacked(job: &Allocation) -> PathBuf {
     let root = job.playground().parent().unwrap().join("image");
     for dir in ["bin", "etc", "proc", "sys", "dev", "tmp", "work"] {
         fs::create_dir_all(root.join(dir)).unwrap();
@@ -76,7 +76,7 @@ fn unpacked(job: &Allocation) -> PathBuf {
     root
 }
 
-fn no_busybox() -> bool {
+pub(crate) fn no_busybox() -> bool {
     let missing = !Path::new(BUSYBOX).exists();
     if missing {
         eprintln!("SKIPPED: busybox is not installed");

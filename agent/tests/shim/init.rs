@@ -42,6 +42,21 @@ fn a_command_is_found_as_execvp_finds_it() {
     assert_eq!(said(&become_command(None, &["sh", "-c", "exit 3"])), (Some(3), String::new()));
 }
 
+#[test]
+fn a_command_begins_in_the_directory_it_is_given() {
+    let begin = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fleet-init"));
+        said(&command.args(["exec", "0", "0"]).args(words).env_clear().output().unwrap())
+    };
+    assert_eq!(begin(&["/usr", "--", "/bin/pwd"]), (Some(0), "/usr\n".to_owned()));
+    let answer = |text: &str| (Some(126), format!("fleet: working directory {text}\n"));
+    assert_eq!(begin(&["/no", "--", "/bin/pwd"]), answer("/no: No such file or directory"));
+    assert_eq!(begin(&["/dev/null", "--", "/bin/pwd"]), answer("/dev/null: Not a directory"));
+    for words in [["usr", "--", "/bin/pwd"], ["/usr", "/usr", "--"]] {
+        assert_eq!(begin(&words).0, Some(2), "{words:?}");
+    }
+}
+
 /// Root may run nothing that has no permission to be run at all, so this holds for everybody.
 #[test]
 fn a_command_that_cannot_be_run_is_named_with_its_reason() {

@@ -73,23 +73,6 @@ async fn a_job_reads_the_disk_no_faster_than_the_node_lets_it() {
     }
 }
 
-/// What a container could reach through `/proc/self/exe` of the crun that makes it (CVE-2019-5736).
-#[tokio::test]
-async fn crun_is_started_from_where_nobody_can_overwrite_it() {
-    let Some(runtime) = runtimes().into_iter().find(|runtime| runtime.kind == RuntimeKind::Crun)
-    else {
-        return;
-    };
-    let mut job = Allocation::shell(&runtime, "true");
-    let program = job.playground().join("crun");
-    fs::write(&program, "#!/bin/sh\necho overwritten > $0\nexit 1\n").unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    job.node.runtime.path = program;
-    job.launch().await;
-    job.exit().await;
-    assert!(job.output().contains("Read-only file system"), "{}", job.output());
-}
-
 /// ENXIO says that the kernel let it through to a driver that is not there; EPERM that it did not.
 #[tokio::test]
 async fn only_the_leased_gpu_can_be_opened_even_if_root_makes_the_other_nodes() {

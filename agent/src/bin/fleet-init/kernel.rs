@@ -211,6 +211,11 @@ pub(crate) fn close(descriptor: i32) {
     plain(libc::SYS_close, descriptor, 0).ok();
 }
 
+pub(crate) fn change_dir(path: &CStr) -> Result<(), Errno> {
+    // SAFETY: the kernel reads a string that ends with a null.
+    unsafe { call(libc::SYS_chdir, [path.as_ptr().addr(), 0, 0, 0]) }.map(|_| ())
+}
+
 pub(crate) fn write(descriptor: i32, bytes: &[u8]) {
     let arguments = [descriptor as isize as usize, bytes.as_ptr().addr(), bytes.len(), 0];
     // SAFETY: the kernel reads `bytes`, as many as there are.

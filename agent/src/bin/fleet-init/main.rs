@@ -4,7 +4,8 @@
 //! above all) and inherits every orphan. So this small init starts the job's program as its child, passes
 //! signals on, reaps orphans, and reports the program's exact wait status to the shim through a pipe that
 //! the job cannot reach. It runs as the user, without capabilities. It must never outlive its children.
-//! `fleet-init exec ROWS COLUMNS -- COMMAND…` is for programs beside the job: it becomes the program.
+//! `fleet-init exec ROWS COLUMNS -- COMMAND…` is for programs beside the job: it becomes the program. Both take a
+//! directory before the `--`, which starts with `/`, for the program to begin in.
 //!
 //! There is one for every job, in images with any C library or none, so it uses none itself: it starts in
 //! microseconds, has a few pages of memory, and nothing in it can fail before its first line. All of `std`
@@ -36,11 +37,13 @@ const PATH_BYTES_MAX: usize = 4096;
 const MESSAGE_BYTES_MAX: usize = 512;
 
 fn main(mut words: Words) -> i32 {
-    match words.get(1) {
-        Some(b"init") if words.get(2) == Some(b"--") => init(&mut words, 3),
-        Some(b"exec") if words.get(4) == Some(b"--") => {
+    let verb = words.get(1).unwrap_or_default();
+    let wanted = wanted(&words, if verb == b"init" { 2 } else { 4 });
+    match (verb, wanted) {
+        (b"init", Some(wanted)) => init(&mut words, &wanted),
+        (b"exec", Some(wanted)) => {
             resize(words.get(2), words.get(3));
-            become_command(&mut words, 5)
+            become_command(&mut words, &wanted)
         }
         _ => {
             complain(&[b"fleet-init is the first process of a container, started by fleet-shim"]);
@@ -49,8 +52,25 @@ fn main(mut words: Words) -> i32 {
     }
 }
 
-/// Runs as process 1 until no process is left. The command begins at word `first`.
-fn init(words: &mut Words, first: usize) -> i32 {
+/// A command, and where it is to begin.
+struct Wanted {
+    dir: Option<&'static [u8]>,
+    /// The command's own first word.
+    first: usize,
+}
+
+/// `-- COMMAND…` or `DIRECTORY -- COMMAND…`, from word `at` on.
+fn wanted(words: &Words, at: usize) -> Option<Wanted> {
+    let word = words.get(at)?;
+    if word == b"--" {
+        return Some(Wanted { dir: None, first: at.wrapping_add(1) });
+    }
+    let named = word.starts_with(b"/") && words.get(at.wrapping_add(1)) == Some(b"--");
+    named.then(|| Wanted { dir: Some(word), first: at.wrapping_add(2) })
+}
+
+/// Runs as process 1 until no process is left.
+fn init(words: &mut Words, wanted: &Wanted) -> i32 {
     // Another process of the same user must not reach the status pipe through /proc/1.
     kernel::become_undumpable();
     kernel::block_signals(true);
@@ -60,7 +80,7 @@ fn init(words: &mut Words, first: usize) -> i32 {
             kernel::close(STATUS_FD);
             kernel::make_own_group();
             kernel::take_terminal();
-            become_command(words, first)
+            become_command(words, wanted)
         }
         Err(error) => {
             complain(&[b"start the command: ", error.text()]);
@@ -129,8 +149,15 @@ fn report(status: kernel::Status) -> Option<i32> {
 }
 
 /// Does not return if the command can be run; otherwise the code that shells give.
-fn become_command(words: &mut Words, first: usize) -> i32 {
+fn become_command(words: &mut Words, wanted: &Wanted) -> i32 {
+    let first = wanted.first;
     kernel::block_signals(false);
+    if let Some(dir) = wanted.dir
+        && let Err(error) = go_to(dir)
+    {
+        complain(&[b"working directory ", dir, b": ", error.text()]);
+        return NOT_EXECUTABLE;
+    }
     let Some(name) = words.get(first) else {
         complain(&[b"no command"]);
         return NOT_EXECUTABLE;
@@ -138,6 +165,11 @@ fn become_command(words: &mut Words, first: usize) -> i32 {
     let error = look_and_execute(words, first, name);
     complain(&[name, b": ", error.text()]);
     if error == Errno::NOT_FOUND { NOT_FOUND } else { NOT_EXECUTABLE }
+}
+
+fn go_to(dir: &[u8]) -> Result<(), Errno> {
+    let mut path = Path::default();
+    kernel::change_dir(path.join(b"", dir).ok_or(Errno::NAME_TOO_LONG)?)
 }
 
 /// As execvp(3): a name without a slash is looked for along `PATH`; one that may not be run does not end

@@ -5,6 +5,7 @@ mod archives;
 mod collect;
 mod daemon;
 mod evil;
+mod race;
 mod registry;
 mod rootfs;
 mod store;

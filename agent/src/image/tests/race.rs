@@ -1,0 +1,70 @@
+//! Somebody exchanges a directory of the layer for a link that leads out while the layer is unpacked. Nobody can, where
+//! layers are; should they, nothing is written outside.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+
+use super::super::beneath::{Root, is_through_link};
+
+const SWAPS: usize = 100_000;
+
+#[test]
+fn a_directory_exchanged_a_hundred_thousand_times_lets_nothing_out() {
+    let home = tempfile::tempdir().unwrap();
+    let (inside, outside) = (home.path().join("fs"), home.path().join("outside"));
+    fs::create_dir_all(inside.join("dir/deep")).unwrap();
+    fs::create_dir_all(outside.join("deep")).unwrap();
+    fs::write(outside.join("deep/kept"), "alive").unwrap();
+    symlink("../outside", inside.join("link")).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let (dir, link, told) = (inside.join("dir"), inside.join("link"), Arc::clone(&over));
+    let exchange = thread::spawn(move || {
+        for _ in 0..SWAPS {
+            renameat2(AT_FDCWD, &dir, AT_FDCWD, &link, RenameFlags::RENAME_EXCHANGE).unwrap();
+        }
+        told.store(true, Ordering::Relaxed);
+    });
+    let root = Root::open(&inside).unwrap();
+    let (mut written, mut refused) = (0_u64, 0_u64);
+    while !over.load(Ordering::Relaxed) {
+        let one = || -> std::io::Result<()> {
+            let place = root.place(Path::new("dir/deep/file"))?;
+            place.create_file()?.write_all(b"x")?;
+            place.set_owner(0, 0).ok();
+            place.remove_file()?;
+            root.place(Path::new("dir/deep/new/below"))?.make_dir()?;
+            root.place(Path::new("dir/deep/new"))?.remove_tree(8)?;
+            root.place(Path::new("dir/deep/kept"))?.remove_tree(8)
+        };
+        match one() {
+            Ok(()) => written += 1,
+            Err(error) => {
+                // EAGAIN: the kernel saw the race itself. The others: half of a round ended before.
+                let again = error.raw_os_error() == Some(libc::EAGAIN);
+                let half = [libc::EEXIST, libc::ENOENT];
+                let half = half.contains(&error.raw_os_error().unwrap_or_default());
+                assert!(again || half || is_through_link(&error), "{error}");
+                refused += 1;
+                for left in ["dir/deep/file", "dir/deep/new"] {
+                    root.place(Path::new(left)).and_then(|place| place.remove_tree(8)).ok();
+                }
+            }
+        }
+    }
+    exchange.join().unwrap();
+    assert!(written > 0 && refused > 0, "{written} written, {refused} refused");
+    let names = |dir: &Path| -> Vec<_> {
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    assert_eq!(names(&outside), [OsStr::new("deep")]);
+    assert_eq!(names(&outside.join("deep")), [OsStr::new("kept")]);
+    assert_eq!(fs::read(outside.join("deep/kept")).unwrap(), b"alive");
+}
