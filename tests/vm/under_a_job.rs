@@ -78,7 +78,7 @@ impl<'a> Job<'a> {
         self.machine.ok(blow)?;
         let other = format!(
             "test $(systemctl show -p MainPID --value fleet-agent) != {agent} && \
-             systemctl is-active fleet-agent fleet-controller"
+             systemctl is-active fleet-agent && systemctl is-active fleet-controller"
         );
         self.machine.until(&format!("there is another agent after `{blow}`"), &other)?;
         self.goes_on(blow)
