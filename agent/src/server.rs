@@ -90,8 +90,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let operations = Operations::new(config.clone(), process);
     let folder = IdentityFolder::new(&identity_folder(&config.state_dir));
     let (identity, dialer) = membership(&config, &folder)?;
-    let machine = Machine::read();
-    let floors = Floors::open(&config.state_dir)?;
+    let (machine, floors) = (Machine::read(), Floors::open(&config.state_dir)?);
     let (gpus, events, _monitor) = Monitor::spawn(monitor_config(&config, floors.known()));
     let (gate, gate_ends) = gate::Handle::new();
     let node = make_node(&config, identity.node.clone(), &machine, gpus.clone(), gate).await?;
@@ -136,7 +135,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let view =
         Inventory::start(node.clone(), seen, registry.clone(), inbox, leases, base, pulse).await;
     let (vouching, images) = (VouchService::new(&dialer, node.users.clone()), node.images.clone());
-    let local = LocalParts { node, view: view.clone(), asks, vouching };
+    let local = LocalParts { node: node.clone(), view: view.clone(), asks, vouching };
     tasks.spawn(ahead::serve(local, config.run_dir.join(SOCKET_FILE)));
     let sights = Sights {
         node: identity.node.clone(),
@@ -168,6 +167,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         pulse: operations.begin("link"),
         addresses: config.controllers.is_empty().then(|| folder.clone()),
         line,
+        elsewhere: node.terminals.elsewhere().clone(),
     });
     tasks.spawn(link.run());
     let renewal = Renewal::new(folder, &dialer).following(authorities_told);

@@ -22,6 +22,7 @@ use fleet_agent::inventory::View;
 use fleet_agent::link::{Fence, Link, LinkParts, Outbox};
 use fleet_agent::reconcile::plan::{Action, plan, waited_for};
 use fleet_agent::reconcile::{Claim, EpochStore, Phase, Release, Row, Storage, Table};
+use fleet_agent::terminals::elsewhere::Elsewhere;
 use fleet_agent::tunnel::{Tunnels, Wakes};
 use fleet_core::allocation::AttemptEnd;
 use fleet_core::desired::{DesiredAllocation, DesiredLease, DesiredNode, Order, StartOrder};
@@ -213,6 +214,8 @@ pub(crate) async fn run(scene: Arc<Scene>, post: Post) {
         pulse: Progress::default().begin("link", Duration::MAX),
         addresses: None,
         line,
+        // Nobody logs in here.
+        elsewhere: Elsewhere::default(),
     });
     tokio::join!(link.run(), agent.run(desired_seen, heard_seen));
 }

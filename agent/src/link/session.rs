@@ -27,6 +27,7 @@ use crate::allocations::Registry;
 use crate::clock;
 use crate::enroll::store::IdentityFolder;
 use crate::inventory::View;
+use crate::terminals::elsewhere::Elsewhere;
 use crate::tunnel::Tunnels;
 
 /// How often the agent says that it is there.
@@ -68,6 +69,8 @@ pub struct LinkParts {
     /// Where addresses that the controllers tell are kept; nothing where the configuration says them.
     pub addresses: Option<IdentityFolder>,
     pub line: Line,
+    /// Asked for with a heartbeat.
+    pub elsewhere: Elsewhere,
     /// Which authorities the fleet has, as a controller says; renewal follows it.
     pub authorities: watch::Sender<Option<v1::Authorities>>,
 }
@@ -354,6 +357,7 @@ impl Session<'_> {
             gpus,
             allocations,
             statuses,
+            wants_free: self.parts.elsewhere.is_wanted(),
         }))
         .await
     }
@@ -367,6 +371,9 @@ impl Session<'_> {
                 let time = Timestamp(echo.now_unix_ms);
                 self.parts.line.answered(sent, (!echo.time_unconfirmed).then_some(time));
                 self.echoed(sent);
+                if let Some(free) = echo.free {
+                    self.parts.elsewhere.heard(sent, free);
+                }
             }
             Some(Answer::OpenTunnel(open)) => {
                 self.parts.tunnels.open(&self.address, &self.channel, open);

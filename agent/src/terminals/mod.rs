@@ -2,7 +2,7 @@
 //! they were kept out of.
 //!
 //! - [`due`]: pure, what the owners of windows are to be told now, once each. [`denials`]: pure, who is told of a denial, and
-//!   how often. [`words`]: pure, the texts. `tty`: the terminals of a user; `mail`: their mail. [`task`]: all of it together.
+//!   how often. [`elsewhere`]: what they could have instead, by a controller's word. [`words`]: pure, the texts. `tty`: the terminals of a user; `mail`: their mail. [`task`]: all of it together.
 //!
 //! The reconcile task says which windows run and who holds what ([`Handle::know`]), the gate whom it denied
 //! ([`Handle::denied`]). It works from what this node knows, with controllers and without, and it is words only: nothing
@@ -10,6 +10,7 @@
 
 pub mod denials;
 pub mod due;
+pub mod elsewhere;
 mod mail;
 pub mod task;
 mod tty;
@@ -18,6 +19,7 @@ pub mod words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use self::elsewhere::Elsewhere;
 use crate::ahead::Running;
 use crate::gate::Grant;
 
@@ -48,11 +50,14 @@ struct State {
 
 /// What others hold of it. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Handle(Arc<Mutex<State>>);
+pub struct Handle {
+    state: Arc<Mutex<State>>,
+    elsewhere: Elsewhere,
+}
 
 impl Handle {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says what is so now.
@@ -74,6 +79,12 @@ impl Handle {
             denied.minors.insert(minor);
             denied.really = really;
         }
+    }
+
+    /// For the link, which asks.
+    #[must_use]
+    pub fn elsewhere(&self) -> &Elsewhere {
+        &self.elsewhere
     }
 
     /// What is known, and who was denied something since this was asked last. Nothing before the first word.

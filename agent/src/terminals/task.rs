@@ -5,6 +5,7 @@
 //! hangs costs a message.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::ready;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -114,7 +115,7 @@ impl Task {
             let left = one.window.ends_at.since(now);
             for user in one.users() {
                 let text = here.ending(one, user, &indexes, alone);
-                self.tell(To::User(user.clone()), text.clone());
+                self.tell(To::User(user.clone()), ready(text.clone()));
                 if left >= mail::WORTH_A_MAIL {
                     self.mail(user.clone(), here.subject(one, &indexes), text);
                 }
@@ -133,7 +134,12 @@ impl Task {
                 let gpus: Vec<_> =
                     minors.iter().filter_map(|minor| self.on_minor(*minor, known)).collect();
                 if !gpus.is_empty() {
-                    self.tell(To::Uid(uid), here.denied(really, &gpus));
+                    let (here, elsewhere) = (here.clone(), self.node.terminals.elsewhere().clone());
+                    let text = async move {
+                        let hint = elsewhere.ask().await;
+                        here.denied(really, &gpus, hint.as_ref())
+                    };
+                    self.tell(To::Uid(uid), text);
                 }
             }
         }
@@ -187,7 +193,8 @@ impl Task {
         });
     }
 
-    fn tell(&mut self, to: To, text: String) {
+    /// `text` is asked for only where somebody is there to read it.
+    fn tell(&mut self, to: To, text: impl Future<Output = String> + Send + 'static) {
         if self.telling.len() >= TELLING_MAX {
             tracing::debug!(?to, "too many messages at a time; one is dropped");
             return;
@@ -205,12 +212,26 @@ impl Task {
                 },
             };
             let jobs = node.config.cgroup_parent.clone();
+            let found = spawn_blocking(move || tty::of(uid, &jobs));
+            let terminals = match timeout(TELL_MAX, found).await {
+                Ok(Ok(terminals)) => terminals,
+                Ok(Err(_)) | Err(_) => {
+                    tracing::warn!(uid, "terminals could not be looked for");
+                    return None;
+                }
+            };
+            let absent = matches!(to, To::Uid(_)).then_some(uid);
+            if terminals.is_empty() {
+                tracing::debug!(uid, "nobody is there to be told");
+                return absent;
+            }
+            let text = text.await;
             let line = for_terminal(&text);
-            let write = spawn_blocking(move || tty::write_to(uid, &jobs, &line));
+            let write = spawn_blocking(move || tty::write_to(&terminals, uid, &line));
             match timeout(TELL_MAX, write).await {
                 Ok(Ok(0)) => {
-                    tracing::debug!(uid, text, "nobody is there to be told");
-                    return matches!(to, To::Uid(_)).then_some(uid);
+                    tracing::debug!(uid, text, "no terminal takes a message");
+                    return absent;
                 }
                 Ok(Ok(terminals)) => {
                     tracing::info!(uid, terminals, text, "told on their terminals")

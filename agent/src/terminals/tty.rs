@@ -26,7 +26,7 @@ const SERIAL: u64 = 64;
 
 /// A terminal as the kernel numbers it, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Terminal {
+pub(super) struct Terminal {
     major: u64,
     minor: u64,
     path: PathBuf,
@@ -67,8 +67,8 @@ impl Terminal {
     }
 }
 
-/// The terminals on which a user works. `jobs` is the control group of all jobs.
-fn terminals_of(uid: u32, jobs: &str) -> BTreeSet<Terminal> {
+/// The terminals on which a user works. `jobs` is the control group of all jobs. Blocks as long as reading `/proc` does.
+pub(super) fn of(uid: u32, jobs: &str) -> BTreeSet<Terminal> {
     let mut found = BTreeSet::new();
     let inside = format!("/{}/", jobs.trim_matches('/'));
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -93,8 +93,8 @@ fn terminals_of(uid: u32, jobs: &str) -> BTreeSet<Terminal> {
     found
 }
 
-/// Writes a line to every terminal of a user; says how many took it. Blocks as long as reading `/proc` does.
-pub(super) fn write_to(uid: u32, jobs: &str, line: &[u8]) -> usize {
+/// Writes a line to these terminals of a user; says how many took it.
+pub(super) fn write_to(terminals: &BTreeSet<Terminal>, uid: u32, line: &[u8]) -> usize {
     let write = |terminal: &Terminal| match terminal.write(uid, line) {
         Ok(took) => took,
         Err(error) => {
@@ -103,7 +103,7 @@ pub(super) fn write_to(uid: u32, jobs: &str, line: &[u8]) -> usize {
             false
         }
     };
-    terminals_of(uid, jobs).iter().filter(|terminal| write(terminal)).count()
+    terminals.iter().filter(|terminal| write(terminal)).count()
 }
 
 #[cfg(test)]

@@ -4,13 +4,14 @@ use fleet_core::name::{NodeName, UserName};
 use fleet_core::time::{Millis, Timestamp};
 use jiff::tz::TimeZone;
 
+use super::elsewhere::Hint;
 use crate::ahead::{After, Running};
 
 /// What a GPU is called where nobody knows its number yet.
 const UNNUMBERED: &str = "?";
 
 /// Where and when the reader is.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Here {
     pub node: NodeName,
     pub now: Timestamp,
@@ -77,8 +78,13 @@ impl Here {
         format!("fleet: {id} of {} ends at {at}", self.gpus(indexes))
     }
 
-    /// To somebody who opened GPUs without a lease. `denied`: and could not.
-    pub fn denied(&self, denied: bool, gpus: &[(Option<u32>, HeldBy)]) -> String {
+    /// To somebody who opened GPUs without a lease. `denied`: and could not. `hint`: what is free, by a controller's word.
+    pub fn denied(
+        &self,
+        denied: bool,
+        gpus: &[(Option<u32>, HeldBy)],
+        hint: Option<&Hint>,
+    ) -> String {
         let first = match denied {
             true => "You were kept out of GPUs that you have not reserved:",
             false => "You use GPUs that you have not reserved:",
@@ -102,14 +108,43 @@ impl Here {
                 None => format!("{gpus} {verb} held by nobody"),
             }
         };
-        let held: Vec<String> = groups.iter().map(group).collect();
-        let free = gpus.iter().find(|(_, held)| held.is_none()).and_then(|(index, _)| *index);
-        let how = match free {
-            Some(index) => format!("`fleet reserve --gpu {}:{index}` reserves it.", self.node),
-            None => "`fleet gpu list --free` shows what is free, `fleet reserve -G 1` reserves it."
-                .to_owned(),
+        let mut said: Vec<String> = groups.iter().map(group).collect();
+        // One of those that they wanted, unless it is known that it cannot be had.
+        let can_be_had = |index: u32| {
+            hint.is_none_or(|hint| {
+                hint.gpus.iter().any(|(node, n)| *node == self.node && *n == index)
+            })
         };
-        format!("{first} {}. {how}", held.join("; "))
+        let own = gpus.iter().filter(|(_, held)| held.is_none()).filter_map(|(index, _)| *index);
+        let how = match (own.into_iter().find(|index| can_be_had(*index)), hint) {
+            (Some(index), _) => format!("`fleet reserve --gpu {}:{index}` reserves it.", self.node),
+            (None, Some(Hint { gpus, old })) if !gpus.is_empty() => {
+                said.push(free(gpus, *old));
+                let it = if gpus.len() == 1 { "it" } else { "the first" };
+                let (node, index) = &gpus[0];
+                format!("`fleet reserve --gpu {node}:{index}` reserves {it}.")
+            }
+            (None, _) => {
+                "`fleet gpu list --free` shows what is free, `fleet reserve -G 1` reserves it."
+                    .to_owned()
+            }
+        };
+        format!("{first} {}. {how}", said.join("; "))
+    }
+}
+
+/// `titan04:0 and titan04:1 are free`.
+fn free(gpus: &[(NodeName, u32)], old: bool) -> String {
+    let named: Vec<String> = gpus.iter().map(|(node, index)| format!("{node}:{index}")).collect();
+    let named = match named.as_slice() {
+        [before @ .., last] if !before.is_empty() => format!("{} and {last}", before.join(", ")),
+        _ => named.concat(),
+    };
+    match (gpus.len() == 1, old) {
+        (true, false) => format!("{named} is free"),
+        (true, true) => format!("{named} was free a moment ago"),
+        (false, false) => format!("{named} are free"),
+        (false, true) => format!("{named} were free a moment ago"),
     }
 }
 
@@ -188,15 +223,54 @@ mod tests {
     #[test]
     fn who_was_kept_out_reads_who_is_in_and_what_to_do() {
         let bob = || Some((user("bob"), Some(NOON + Millis::hours(6))));
-        let said = here().denied(true, &[(Some(0), bob()), (Some(2), bob()), (Some(1), None)]);
+        let said =
+            here().denied(true, &[(Some(0), bob()), (Some(2), bob()), (Some(1), None)], None);
         assert_eq!(
             said,
             "You were kept out of GPUs that you have not reserved: titan01:0,2 are held by bob until 18:00; \
              titan01:1 is held by nobody. `fleet reserve --gpu titan01:1` reserves it."
         );
-        let said = here().denied(false, &[(None, Some((user("eve"), None)))]);
+        let said = here().denied(false, &[(None, Some((user("eve"), None)))], None);
         assert!(said.starts_with("You use GPUs") && said.contains("titan01:? is held by eve."));
         assert!(said.contains("fleet gpu list"));
+    }
+
+    #[test]
+    fn who_was_kept_out_reads_where_a_gpu_is_free() {
+        let held = [(Some(3), Some((user("bob"), Some(NOON + Millis::hours(6)))))];
+        let idle = [held[0].clone(), (Some(1), None)];
+        let say = |wanted: &[(Option<u32>, HeldBy)], free: &[(&str, u32)], old| {
+            let gpu = |(node, n): &(&str, u32)| (NodeName::parse(node).unwrap(), *n);
+            let hint = Hint { gpus: free.iter().map(gpu).collect(), old };
+            let said = here().denied(true, wanted, Some(&hint));
+            said.strip_prefix("You were kept out of GPUs that you have not reserved: ")
+                .unwrap()
+                .to_owned()
+        };
+        assert_eq!(
+            say(&held, &[("titan04", 0)], false),
+            "titan01:3 is held by bob until 18:00; titan04:0 is free. \
+             `fleet reserve --gpu titan04:0` reserves it."
+        );
+        assert_eq!(
+            say(&held, &[("titan04", 0), ("titan04", 1), ("titan05", 1)], false),
+            "titan01:3 is held by bob until 18:00; titan04:0, titan04:1 and titan05:1 are free. \
+             `fleet reserve --gpu titan04:0` reserves the first."
+        );
+        let old = say(&held, &[("titan04", 0)], true);
+        assert!(old.contains("; titan04:0 was free a moment ago. `fleet reserve --gpu titan04:0`"));
+        let all = say(&held, &[], false);
+        assert!(all.ends_with(
+            "18:00. `fleet gpu list --free` shows what is free, `fleet reserve -G 1` reserves it."
+        ));
+        let own = say(&idle, &[("titan01", 1), ("titan04", 0)], false);
+        assert!(own.ends_with(
+            "titan01:1 is held by nobody. `fleet reserve --gpu titan01:1` reserves it."
+        ));
+        let promised = say(&idle, &[("titan04", 0)], false);
+        assert!(promised.ends_with(
+            "titan01:1 is held by nobody; titan04:0 is free. `fleet reserve --gpu titan04:0` reserves it."
+        ));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Status, Streaming};
 
-use super::Context;
+use super::{Context, free};
 use crate::raft::{Applied, ProposeError};
 use crate::sessions::{Standing, ToAgent};
 
@@ -178,10 +178,13 @@ impl Link {
         }
         match message.message {
             Some(Message::Heartbeat(beat)) => {
+                let now = self.context.clock.now();
+                let free = || self.context.raft.read(|fsm| free::near(fsm, &self.node, now));
                 let echo = v1::HeartbeatEcho {
                     sent_boottime_ms: beat.sent_boottime_ms,
-                    now_unix_ms: self.context.clock.now().0,
+                    now_unix_ms: now.0,
                     time_unconfirmed: self.context.clock.is_unconfirmed(),
+                    free: beat.wants_free.then(free),
                 };
                 self.context.sessions.beat(&self.node, self.connection, beat);
                 // An answer says: the fleet is led. What cannot decide anything must not keep an agent from keeping

@@ -15,6 +15,7 @@ mod enrollment;
 mod exec;
 mod explain;
 mod fleet;
+mod free;
 mod images;
 mod import;
 mod limits;

@@ -3,7 +3,10 @@
 //! The FSM asks it when a reservation is made or extended; the scheduler asks it who has what. It
 //! only reads the state.
 
+use std::collections::BTreeSet;
+
 use crate::fsm::Fsm;
+use crate::gpu::Gpu;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::{Liveness, Node};
 use crate::rejection::{Holding, Rejection, Slot};
@@ -20,7 +23,7 @@ pub(crate) mod wish;
 pub(crate) use busy::known_end;
 pub use busy::{Busy, By, Calendar, NEAR, RELEASE_ALLOWANCE};
 use topology::{Spread, Topology};
-use wish::{GpuSet, Wish, broken, gpus_of, said, unfit, uuids_of};
+use wish::{GpuSet, Wish, broken, gpus_of, plain_model, said, unfit, uuids_of};
 
 /// Most holdings one refusal names.
 pub const HOLDINGS_MAX: usize = 64;
@@ -33,6 +36,25 @@ const OBSTACLES_MAX: usize = 3;
 pub fn busy<'a>(fsm: &'a Fsm, gpu: &GpuUuid) -> Vec<Busy<'a>> {
     let Some(node) = fsm.gpu(gpu).map(|gpu| &gpu.node) else { return Vec::new() };
     Calendar::where_node(fsm, |name| name == node).on(gpu).to_vec()
+}
+
+/// GPUs that nobody else was promised in that window, of those that `is_free` calls free: of a model that `near` has
+/// first, then its own, then by name.
+pub fn free_near<'a>(
+    fsm: &'a Fsm,
+    near: &NodeName,
+    window: Window,
+    is_free: impl Fn(&Gpu) -> bool,
+) -> Vec<&'a Gpu> {
+    let models: BTreeSet<String> = fsm.gpus_of(near).map(|gpu| plain_model(&gpu.model)).collect();
+    let calendar = Calendar::within(fsm, &window);
+    let free = |gpu: &&Gpu| is_free(gpu) && calendar.on(&gpu.uuid).is_empty();
+    let mut found: Vec<&Gpu> = fsm.gpus().values().filter(free).collect();
+    found.sort_by_key(|gpu| {
+        let of_model = models.contains(&plain_model(&gpu.model));
+        (!of_model, gpu.node != *near, &gpu.node, gpu.index)
+    });
+    found
 }
 
 /// Whether those who use a GPU without a lease stand in the way of a window that starts soon.
@@ -319,7 +341,7 @@ fn closed_for_good(node: &Node) -> bool {
     node.suspended.is_some() || node.drain.is_some() || node.cordon.is_some()
 }
 
-fn holding(gpu: &crate::gpu::Gpu, busy: &Busy<'_>) -> Holding {
+fn holding(gpu: &Gpu, busy: &Busy<'_>) -> Holding {
     Holding {
         gpu: gpu.uuid.clone(),
         node: gpu.node.clone(),

@@ -2,7 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::scheduler::tests::story::expect;
+use super::free_near;
+use super::wish::said;
+use crate::gpu::Gpu;
+use crate::name::NodeName;
+use crate::scheduler::tests::story::{BEGINNING, Story, expect};
+use crate::time::{Millis, Window};
 
 #[test]
 fn whole_nodes_are_kept_free() {
@@ -302,4 +307,33 @@ fn an_extension_stops_at_the_next_promise() {
         "res-a: titan01:0 Active
          res-a: Active",
     );
+}
+
+#[test]
+fn free_gpus_that_nobody_was_promised_are_named_the_nearest_kin_first() {
+    let mut story = Story::new();
+    story.tell(
+        "node titan01 v100*1+titan-x*1
+         node titan02 titan-x*3
+         node titan03 a100*1
+         node titan04 v100*2
+         reserve res-a ada titan02:0 +0h +1h
+         reserve res-b bob titan02:1 +3h +4h
+         reserve res-c bob titan02:2 +8h +9h",
+    );
+    let near = |near: &str, hours, free: fn(&Gpu) -> bool| {
+        let window = Window { starts_at: BEGINNING, ends_at: BEGINNING + Millis::hours(hours) };
+        let found = free_near(&story.fsm, &NodeName::parse(near).unwrap(), window, free);
+        found.into_iter().map(said).collect::<Vec<_>>().join(" ")
+    };
+    let all = |_: &Gpu| true;
+    assert_eq!(
+        near("titan04", 8, all),
+        "titan04:0 titan04:1 titan01:0 titan01:1 titan02:2 titan03:0"
+    );
+    assert_eq!(
+        near("titan01", 2, all),
+        "titan01:0 titan01:1 titan02:1 titan02:2 titan04:0 titan04:1 titan03:0"
+    );
+    assert_eq!(near("titan04", 8, |gpu| gpu.index == 1), "titan04:1 titan01:1");
 }

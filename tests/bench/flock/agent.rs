@@ -223,6 +223,7 @@ impl Agent {
             gpus: (0..GPUS).map(gpu).collect(),
             allocations: Vec::new(),
             statuses: Vec::new(),
+            wants_free: false,
         }
     }
 
