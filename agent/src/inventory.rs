@@ -258,7 +258,21 @@ impl Inventory {
             }
         }
         self.end_strays(&strays).await;
+        strays.retain(|stray| found.contains_key(&stray.gpu));
+        self.tell_strays(snapshot, &strays);
         found
+    }
+
+    /// Tells those who use a GPU that nobody leased to them, where the kernel does not say who opens one.
+    fn tell_strays(&self, snapshot: &GpuSnapshot, strays: &[Found]) {
+        let enforced = self.node.gate.state().borrow().enforced.clone();
+        let by_sight = enforced.is_some_and(|enforced| enforced.fallback.is_some());
+        let Some(spared) = self.node.spared().filter(|_| by_sight) else { return };
+        for Found { gpu, process } in strays.iter().filter(|stray| !spared.covers(&stray.process)) {
+            if let Some(state) = snapshot.gpu(gpu) {
+                self.node.terminals.denied(process.real_uid, state.info.minor, false);
+            }
+        }
     }
 
     /// Ends those who use a GPU that nobody leased to them, where the node is told so.

@@ -158,6 +158,36 @@ pub struct EnforcementOrder {
     pub since: Timestamp,
 }
 
+/// What a node does in the place of an order that its kernel cannot hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fallback {
+    /// For `warn`: who is seen on a GPU without a lease is told.
+    Warn,
+    /// For `on`: the same, and who stays on one past the end of a window is ended, by signals alone. Who never had a lease,
+    /// where the node's configuration says so.
+    WarnAndStop,
+}
+
+impl Fallback {
+    /// In the place of this; none where nobody is held to anything.
+    pub fn of(wanted: Enforcement) -> Option<Self> {
+        match wanted {
+            Enforcement::Off => None,
+            Enforcement::Warn => Some(Fallback::Warn),
+            Enforcement::On => Some(Fallback::WarnAndStop),
+        }
+    }
+
+    /// What people see.
+    pub fn word(self) -> &'static str {
+        match self {
+            Fallback::Warn => "warn who is seen",
+            Fallback::WarnAndStop => "warn and stop",
+        }
+    }
+}
+
 /// What a node says it does, which may be less than it was told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enforced {
@@ -168,6 +198,9 @@ pub struct Enforced {
     /// What it does about those who use a GPU without a lease, by its configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign: Option<ForeignUse>,
+    /// What it does instead, where the kernel does not take what was ordered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<Fallback>,
 }
 
 /// How root set the switch on a node, and why.

@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use fleet_daemon::doctor::machine::{self, Certificate, Disk, NetworkMount, Reach, length};
 use fleet_daemon::doctor::{Check, Finding, Look, named};
 
+use fleet_core::window::Fallback;
+
 use super::PART;
 use super::packages::{self, Packages, RuntimePackage};
 use crate::cgroup::Mode;
@@ -347,7 +349,11 @@ fn cgroups(cgroups: &Look<Cgroups>) -> Vec<Finding> {
         Mode::Legacy => ("cgroup v1 alone", true),
     };
     if v1 {
-        let what = format!("{word}: people who ssh in cannot be kept out of GPUs, only jobs");
+        let what = format!(
+            "{word}: people who ssh in cannot be kept out of GPUs, only jobs; a node that is told to enforce `on` does \
+             {} in its place",
+            Fallback::WarnAndStop.word()
+        );
         let action = "boot with systemd.unified_cgroup_hierarchy=1";
         found.push(check.warning("cgroup_v1", what, action));
     }

@@ -205,7 +205,9 @@ fn control_groups_and_the_kernels_programs() {
         f.cgroups = of(Mode::Hybrid, &["cpu", "memory"]);
     });
     problem("cgroup_none", "nothing", |f| f.cgroups = Err("nothing is mounted".to_owned()));
-    warning("cgroup_v1", "ssh in", |f| f.cgroups = of(Mode::Legacy, &NEEDED_V1));
+    warning("cgroup_v1", "does warn and stop in its place", |f| {
+        f.cgroups = of(Mode::Legacy, &NEEDED_V1);
+    });
     warning("cgroup_v1", "ssh in", |f| {
         f.cgroups = of(Mode::Legacy, &NEEDED_V1);
         f.bpf = Ok(Err("not there".to_owned()));

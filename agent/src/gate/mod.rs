@@ -8,7 +8,8 @@
 //! The reconcile task says who holds what now ([`Handle::want`]); an attempt waits until its owner passes
 //! ([`Handle::admits`]). The gate is about open(2) only: who has a GPU open keeps it. It never decides who holds a
 //! lease, never waits for a name service before it tightens, and outlives the agent: an agent that ends, or is killed,
-//! leaves it in force as it is. Where the kernel cannot hold it, that is said, and the node only observes.
+//! leaves it in force as it is. Where the kernel cannot hold it, that is said, and what is done in its place
+//! has a name ([`Fallback`](fleet_core::window::Fallback)): those who are seen are told, and ended by signals.
 
 pub mod command;
 pub mod containers;

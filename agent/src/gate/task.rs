@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fleet_core::ending::ForeignUse;
 use fleet_core::name::{GpuUuid, UserName};
-use fleet_core::window::{Enforced, Enforcement};
+use fleet_core::window::{Enforced, Enforcement, Fallback};
 use fleet_daemon::progress::Pulse;
 use nix::unistd::{Group, User};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -364,13 +365,12 @@ impl Task {
             Some(_) => Enforcement::Warn,
             None => Enforcement::Off,
         };
-        let refused = self.refused.as_ref().map(|(_, why)| match mode {
-            Enforcement::Off => {
-                format!("`{}` is not available here, the node only observes: {why}", wanted.word())
-            }
-            Enforcement::Warn | Enforcement::On => {
-                format!("`{}` is in force as it was before: {why}", mode.word())
-            }
+        let foreign = self.parts.config.foreign;
+        let fallback = self.refused.as_ref().filter(|_| mode == Enforcement::Off);
+        let fallback = fallback.and_then(|_| Fallback::of(wanted));
+        let refused = self.refused.as_ref().map(|(_, why)| match fallback {
+            Some(fallback) => in_its_place(fallback, foreign, why),
+            None => format!("`{}` is in force as it was before: {why}", mode.word()),
         });
         let unknown = self.uids.iter().find_map(|(name, uid)| match uid {
             Uid::Refused(why, _) if mode != Enforcement::Off => {
@@ -387,8 +387,7 @@ impl Task {
         let subordinates = self.subuids.known();
         self.parts.ends.state.send_if_modified(|state| {
             let denials = state.denials + denials;
-            let enforced =
-                Some(Enforced { mode, problem, foreign: Some(self.parts.config.foreign) });
+            let enforced = Some(Enforced { mode, problem, foreign: Some(foreign), fallback });
             let (subordinates, containers) = (Arc::clone(&subordinates), self.containers.clone());
             let new =
                 State { enforced, admitted, holders, denials, exempt, subordinates, containers };
@@ -444,6 +443,27 @@ fn log_denial(logged: &mut BTreeMap<Denied, Instant>, denied: Denied, count: u64
     }
 }
 
+/// What an admin reads where the kernel does not take the gate.
+fn in_its_place(fallback: Fallback, foreign: ForeignUse, why: &str) -> String {
+    let told = "who is seen on a GPU without a lease is told";
+    match (fallback, foreign) {
+        (Fallback::Warn, _) => {
+            format!("`warn` is not available here: {why}; in its place {told}")
+        }
+        (Fallback::WarnAndStop, foreign) => {
+            let stays = match foreign {
+                ForeignUse::Stop => "and ended",
+                ForeignUse::Warn => "and left alone (`enforce.foreign = \"stop\"` ends them)",
+            };
+            let name = fallback.word();
+            format!(
+                "`on` is not available here, nobody is kept out: {why}; in its place {name}: {told} {stays}, \
+                 ends of reservations are carried out by signals"
+            )
+        }
+    }
+}
+
 /// The numbers of the exempt, as far as this node knows them. Blocks, as long as the name service does.
 fn exempt(users: &[String], groups: &[String]) -> Exempt {
     let mut exempt = Exempt::default();
@@ -467,4 +487,33 @@ fn exempt(users: &[String], groups: &[String]) -> Exempt {
     }
     exempt.gids = gids;
     exempt
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_done_in_the_place_of_the_gate_has_a_name_and_is_true() {
+        let said = |wanted, foreign| {
+            Fallback::of(wanted).map(|fallback| in_its_place(fallback, foreign, "no BPF"))
+        };
+        assert_eq!(said(Enforcement::Off, ForeignUse::Stop), None);
+        assert_eq!(
+            said(Enforcement::Warn, ForeignUse::Stop).as_deref(),
+            Some(
+                "`warn` is not available here: no BPF; \
+                 in its place who is seen on a GPU without a lease is told"
+            )
+        );
+        assert_eq!(
+            said(Enforcement::On, ForeignUse::Stop).as_deref(),
+            Some(
+                "`on` is not available here, nobody is kept out: no BPF; in its place warn and stop: who is seen on a GPU \
+                 without a lease is told and ended, ends of reservations are carried out by signals"
+            )
+        );
+        let left = said(Enforcement::On, ForeignUse::Warn).unwrap_or_default();
+        assert!(left.contains("is told and left alone (`enforce.foreign"), "{left}");
+    }
 }

@@ -4,8 +4,8 @@
 //! - [`due`]: pure, what the owners of windows are to be told now, once each. [`denials`]: pure, who is told of a denial, and
 //!   how often. [`elsewhere`]: what they could have instead, by a controller's word. [`words`]: pure, the texts. `tty`: the terminals of a user; `mail`: their mail. [`task`]: all of it together.
 //!
-//! The reconcile task says which windows run and who holds what ([`Handle::know`]), the gate whom it denied
-//! ([`Handle::denied`]). It works from what this node knows, with controllers and without, and it is words only: nothing
+//! The reconcile task says which windows run and who holds what ([`Handle::know`]), the gate whom it denied, and the
+//! inventory whom it sees where there is no gate ([`Handle::denied`]). It works from what this node knows, with controllers and without, and it is words only: nothing
 //! here decides anything, and nothing waits for it.
 
 pub mod denials;

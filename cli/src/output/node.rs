@@ -34,6 +34,7 @@ pub(crate) struct Node {
     pub(crate) enforce: Option<String>,
     pub(crate) enforced: Option<String>,
     pub(crate) enforced_problem: Option<String>,
+    pub(crate) enforced_fallback: Option<String>,
     pub(crate) foreign: Option<String>,
     pub(crate) reboot: Option<Reboot>,
 }
@@ -99,6 +100,7 @@ impl From<pb::Node> for Node {
             enforce: text(&node.enforce),
             enforced: text(&node.enforced),
             enforced_problem: text(&node.enforced_problem),
+            enforced_fallback: text(&node.enforced_fallback),
             foreign: text(&node.foreign),
             reboot: node.reboot.map(Reboot::from),
             name: node.name,
@@ -119,11 +121,12 @@ impl Node {
     /// What it is to do about people without a reservation, and what it does where that is something else.
     pub(crate) fn enforcement(&self) -> Option<String> {
         let ordered = self.enforce.as_ref()?;
-        Some(match &self.enforced {
-            Some(enforced) if enforced == ordered => ordered.clone(),
-            Some(enforced) => format!("{ordered} ({enforced} in force)"),
-            None if ordered == "off" => ordered.clone(),
-            None => format!("{ordered} (not confirmed)"),
+        Some(match (&self.enforced, &self.enforced_fallback) {
+            (Some(_), Some(fallback)) => format!("{ordered} ({fallback})"),
+            (Some(enforced), None) if enforced == ordered => ordered.clone(),
+            (Some(enforced), None) => format!("{ordered} ({enforced} in force)"),
+            (None, _) if ordered == "off" => ordered.clone(),
+            (None, _) => format!("{ordered} (not confirmed)"),
         })
     }
 
@@ -163,6 +166,7 @@ impl Row for Node {
         "enforce",
         "enforced",
         "enforced_problem",
+        "enforced_fallback",
         "foreign",
         "reboot",
     ];

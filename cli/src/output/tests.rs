@@ -205,6 +205,20 @@ fn gpus_are_printed_as_agreed() {
     check("gpus", &[held, free].map(gpu::Gpu::from));
 }
 
+#[test]
+fn what_a_node_enforces_is_told_with_what_it_does_instead() {
+    let said = |enforced: &str, enforced_fallback: &str| {
+        let (enforce, enforced) = ("on".to_owned(), enforced.to_owned());
+        let enforced_fallback = enforced_fallback.to_owned();
+        let node = pb::Node { enforce, enforced, enforced_fallback, ..pb::Node::default() };
+        node::Node::from(node).enforcement().unwrap_or_default()
+    };
+    assert_eq!(said("on", ""), "on");
+    assert_eq!(said("off", "warn and stop"), "on (warn and stop)");
+    assert_eq!(said("off", ""), "on (off in force)", "root's switch on the node");
+    assert_eq!(said("", ""), "on (not confirmed)");
+}
+
 fn gpu_with(index: u32, processes: &[(u32, u64)]) -> gpu::Gpu {
     let process = |(pid, foreign_since_unix_ms): &(u32, u64)| pb::GpuProcess {
         pid: *pid,

@@ -131,6 +131,13 @@ pub(super) fn node(fsm: &Fsm, sessions: &Sessions, node: &Node) -> v1::Node {
             .and_then(|enforced| enforced.problem.clone())
             .unwrap_or_default(),
         reboot: reboot(fsm, node),
+        enforced_fallback: node
+            .facts
+            .enforced
+            .as_ref()
+            .and_then(|enforced| enforced.fallback)
+            .map(|fallback| fallback.word().to_owned())
+            .unwrap_or_default(),
     }
 }
 
