@@ -3,6 +3,7 @@
 //! People are processes with an unprivileged uid here, which the driver is said to show on a GPU.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -60,6 +61,7 @@ fn windows_end_by_rules() -> Result<()> {
     for expected in ["GPUs are not proven empty", "left after a window", "without a lease"] {
         lab.expect_in_logs(expected, "the test leaves programs on GPUs");
     }
+    lab.expect_in_logs("reservations are not enforced as ordered", "the test takes the gate away");
     let mut steps = Steps::default();
     steps.step("the rules are shown, and set", || {
         let rules = lab.json(&["reservation", "rules"])?;
@@ -114,6 +116,9 @@ fn windows_end_by_rules() -> Result<()> {
             in_state(&lab, &id, "ended")
         },
     );
+    steps.step("who works on is warned, asked, ended, and the next one begins", || {
+        handed_over(&lab)
+    });
     steps.step("who has no lease reserves what they use, with the work that goes on there", || {
         taken_over(&lab)
     });
@@ -133,8 +138,84 @@ fn windows_end_by_rules() -> Result<()> {
         ensure!(lab.json(&["node", "show", NODE])?["foreign"] == "stop");
         Ok(())
     });
+    steps.step("where nobody can be kept out, they are warned and stopped", || by_signals(&lab));
     lab.gpus_free(4, LATER)?;
     lab.conclude(steps)
+}
+
+/// A window in use goes on up to somebody else's, and no further.
+fn handed_over(lab: &Lab) -> Result<()> {
+    let mut terminal = Terminal::of(LESSEE.1)?;
+    let asked = lab.path("asked");
+    fs::write(&asked, "")?;
+    fs::set_permissions(&asked, fs::Permissions::from_mode(0o666))?;
+    let id = reserve(lab, LESSEE, 0, &["-t", "1h"])?;
+    let script =
+        format!("trap 'echo asked >> {}' TERM; while :; do sleep 0.1; done", asked.display());
+    let mut program = Program::start(lab, LESSEE, 0, &script)?;
+    told(lab, &id, "are in use")?;
+    let ends_at = || {
+        let shown = lab.json(&["reservation", "show", &id])?;
+        shown["ends_at"].as_str().map(str::to_owned).context("ends_at")
+    };
+    lab.output(&["extend", &id, "--until", "+15m5s"])?;
+    let next = reserve(lab, STRANGER, 0, &["--from", &ends_at()?, "-t", "1h"])?;
+    let said = format!("fleet: Your reservation {id} of {NODE}:0 ends at ");
+    let then = format!("{} has the next one. What still runs there then is ended.", STRANGER.0);
+    terminal.shows(&[&said, &then], LATER)?;
+    lab.output(&["release", &next])?;
+    // Long enough to reserve what follows before it goes on by itself.
+    lab.output(&["extend", &id, "--until", "+30s"])?;
+    let next = reserve(lab, STRANGER, 0, &["--from", &ends_at()?, "-t", "1h"])?;
+    wait::until("the program is ended", LATER, POLL_COMMAND, || {
+        let begun = lab.json(&["reservation", "show", &next])?["state"] == "active";
+        let ended = program.child.try_wait()?;
+        ensure!(ended.is_some() || !begun, "the next one begins beside the program");
+        Ok(ended)
+    })?;
+    ensure!(program.ended_by()? == Some(9) && fs::read_to_string(&asked)?.contains("asked"));
+    let story = told(lab, &id, "is killed")?;
+    ensure!(story.contains("asked to end"), "{story}");
+    in_state(lab, &next, "active")?;
+    in_state(lab, &id, "ended")?;
+    let held = lab.json(&["gpu", "list"])?;
+    ensure!(held["items"][0]["held_by"] == STRANGER.0, "{held}");
+    lab.output(&["release", &next])?;
+    in_state(lab, &next, "ended")
+}
+
+/// The node's kernel does not take the gate: there is no such control group, and none can be made.
+fn by_signals(lab: &Lab) -> Result<()> {
+    let config = lab.dev_file()?.process("agent", NODE)?.config.clone();
+    let text = fs::read_to_string(&config)?;
+    let cgroup = text.lines().find(|line| line.starts_with("cgroup = ")).context("cgroup")?;
+    let restart_with = |text: &str| {
+        fs::write(&config, text)?;
+        lab.kill("agent", NODE)?;
+        lab.restart("agent", NODE)
+    };
+    restart_with(&text.replace(cgroup, "cgroup = \"cgroup.procs/none\""))?;
+    wait::until("the node says what it does instead", LATER, POLL_COMMAND, || {
+        let node = lab.json(&["node", "show", NODE])?;
+        Ok((node["enforced_fallback"] == "warn and stop").then_some(()))
+    })?;
+    let listed = lab.output(&["node", "list"])?;
+    ensure!(listed.contains("on (warn and stop)"), "{listed}");
+    ensure!(listed.contains("ends of reservations are carried out by signals"), "{listed}");
+    let mut terminal = Terminal::of(STRANGER.1)?;
+    let mut stranger = Program::start(lab, STRANGER, 3, "exec sleep 1000")?;
+    let said =
+        format!("fleet: You use GPUs that you have not reserved: {NODE}:3 is held by nobody");
+    terminal.shows(&[&said], LATER)?;
+    ensure!(stranger.ended_by()? == Some(15));
+    let id = reserve(lab, LESSEE, 2, &["-t", "1h", "--at-end", "stop"])?;
+    let mut program = Program::start(lab, LESSEE, 2, "exec sleep 1000")?;
+    told(lab, &id, "are in use")?;
+    lab.output(&["release", &id])?;
+    ensure!(program.ended_by()? == Some(15));
+    in_state(lab, &id, "ended")?;
+    // So that what it left is found and taken away.
+    restart_with(&text)
 }
 
 /// A stranger works on a GPU, and reserves it.

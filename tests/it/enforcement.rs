@@ -24,6 +24,8 @@ const NVIDIA: u64 = 195;
 /// Users that every machine has: one with reservations, one without.
 pub(crate) const LESSEE: (&str, u32) = ("daemon", 1);
 pub(crate) const STRANGER: (&str, u32) = ("games", 5);
+/// One more of those, who was told nothing yet.
+const THIRD: (&str, u32) = ("lp", 7);
 /// How long before its start, or its end, that is said.
 const AHEAD: Duration = Duration::from_secs(15);
 
@@ -147,6 +149,9 @@ fn who_has_no_reservation_is_kept_out() -> Result<()> {
         ensure!(story.contains("enforcement set to on by"), "{story}");
         Ok(())
     });
+    steps.step("who is kept out reads who is in, and what is free instead", || {
+        kept_out(&lab, &login)
+    });
     steps.step("jobs use what they are given, their owners nothing else", || job(&lab, &login));
     steps.step("it begins and ends on time, whatever becomes of the agent", || {
         comes_and_goes(&lab, &login)
@@ -251,6 +256,23 @@ fn preview(lab: &Lab) -> Result<()> {
     seen?;
     use_gpu(lab, 2, Vec::new())?;
     lab.gpus_free(3, SOON)
+}
+
+/// The node's GPU 0 is the lessee's. Of the others one is promised to somebody soon, and a second lies idle.
+fn kept_out(lab: &Lab, login: &Login<'_>) -> Result<()> {
+    let mut terminal = Terminal::of(THIRD.1)?;
+    let soon = reserve(lab, LESSEE, 1, &["--from", "+1h", "-t", "1h"])?;
+    ensure!(login.opens(THIRD, 0)? == Denied);
+    let said = terminal.shows(
+        &[
+            &format!("fleet: You were kept out of GPUs that you have not reserved: {NODE}:0 is held by {} until ", LESSEE.0),
+            &format!("; {NODE}:2 and {NODE}:3 are free. `fleet reserve --gpu {NODE}:2` reserves the first."),
+        ],
+        LATER,
+    )?;
+    ensure!(said.matches("fleet:").count() == 1, "{said}");
+    lab.output(&["release", &soon])?;
+    Ok(())
 }
 
 fn job(lab: &Lab, login: &Login<'_>) -> Result<()> {

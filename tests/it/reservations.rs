@@ -253,6 +253,12 @@ fn limits(lab: &Lab) -> Result<()> {
     let wide = lab.run_as_nobody(&["reserve", "-G", "2", "-t", "1h"])?.ok()?.trim().to_owned();
     lab.run_as_nobody(&["extend", &wide, "-t", "90m"])?.fails(2, &["nogroup"])?;
     lab.run_as_nobody(&["release", &wide])?.ok()?;
+    lab.output(&["reservation", "limits", "nogroup", "--ahead", "1d"])?;
+    let far = ["reserve", "-G", "1", "--from", "+25h", "-t", "1h"];
+    lab.run_as_nobody(&far)?.fails(2, &["nogroup", "1d"])?;
+    let near = ["reserve", "-G", "1", "--from", "+23h", "-t", "1h"];
+    let near = lab.run_as_nobody(&near)?.ok()?.trim().to_owned();
+    lab.run_as_nobody(&["release", &near])?.ok()?;
     lab.output(&["reservation", "limits", "nogroup", "--remove"])?;
     lab.gpus_free(4, SOON)
 }
