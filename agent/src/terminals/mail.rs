@@ -9,12 +9,9 @@ use std::path::Path;
 use std::process::Stdio;
 
 use fleet_core::name::UserName;
-use fleet_core::time::Millis;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-/// Who reads their mail less than this before an end reads it too late.
-pub(super) const WORTH_A_MAIL: Millis = Millis::minutes(30);
 /// Columns of a line.
 const WIDTH: usize = 72;
 

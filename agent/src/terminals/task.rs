@@ -112,13 +112,10 @@ impl Task {
         let here = self.here(now);
         for one in due {
             let indexes: Vec<Option<u32>> = one.gpus.iter().map(|gpu| self.index(gpu)).collect();
-            let left = one.window.ends_at.since(now);
             for user in one.users() {
                 let text = here.ending(one, user, &indexes, alone);
                 self.tell(To::User(user.clone()), ready(text.clone()));
-                if left >= mail::WORTH_A_MAIL {
-                    self.mail(user.clone(), here.subject(one, &indexes), text);
-                }
+                self.mail(user.clone(), here.subject(one, &indexes), text);
             }
         }
     }
