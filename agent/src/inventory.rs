@@ -29,6 +29,7 @@ use crate::gpu::{DriverState, GpuSnapshot, GpuState, Observed};
 use crate::holders::{self, Doom, Evictor, Found, Usages};
 use crate::leases::{Floors, Foreign};
 use crate::link::Outbox;
+use crate::terminals::Outcome;
 
 /// Looks in a row at which a GPU must be dirty: a job that just ended is not dirt.
 const DIRTY_LOOKS: u32 = 2;
@@ -268,9 +269,10 @@ impl Inventory {
         let enforced = self.node.gate.state().borrow().enforced.clone();
         let by_sight = enforced.is_some_and(|enforced| enforced.fallback.is_some());
         let Some(spared) = self.node.spared().filter(|_| by_sight) else { return };
+        let seen = Outcome::Seen { ended: self.node.config.enforce.foreign == ForeignUse::Stop };
         for Found { gpu, process } in strays.iter().filter(|stray| !spared.covers(&stray.process)) {
             if let Some(state) = snapshot.gpu(gpu) {
-                self.node.terminals.denied(process.real_uid, state.info.minor, false);
+                self.node.terminals.denied(process.real_uid, state.info.minor, seen);
             }
         }
     }

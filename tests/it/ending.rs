@@ -164,10 +164,10 @@ fn handed_over(lab: &Lab) -> Result<()> {
     let then = format!("{} has the next one. What still runs there then is ended.", STRANGER.0);
     terminal.shows(&[&said, &then], LATER)?;
     lab.output(&["release", &next])?;
-    // Long enough to reserve what follows before it goes on by itself.
-    lab.output(&["extend", &id, "--until", "+30s"])?;
+    // Long enough to reserve what follows before it goes on by itself, a minute before its end.
+    lab.output(&["extend", &id, "--until", "+75s"])?;
     let next = reserve(lab, STRANGER, 0, &["--from", &ends_at()?, "-t", "1h"])?;
-    wait::until("the program is ended", LATER, POLL_COMMAND, || {
+    wait::until("the program is ended", LATER * 2, POLL_COMMAND, || {
         let begun = lab.json(&["reservation", "show", &next])?["state"] == "active";
         let ended = program.child.try_wait()?;
         ensure!(ended.is_some() || !begun, "the next one begins beside the program");

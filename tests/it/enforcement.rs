@@ -117,13 +117,15 @@ fn who_has_no_reservation_is_kept_out() -> Result<()> {
         ensure!(gate(&lab, "show")?.ok()?.starts_with("off"));
         Ok(())
     });
-    let mut now = String::new();
+    let (mut now, mut soon) = (String::new(), String::new());
     steps.step("somebody reserves, somebody does not, and the preview says who", || {
         now = reserve(&lab, LESSEE, 0, &["-t", "1h"])?;
         preview(&lab)
     });
     steps.step("with warn everybody passes, is told on the terminal, and it is counted", || {
         let mut terminal = Terminal::of(STRANGER.1)?;
+        // Before anybody is told what is free: the answer is good for seconds.
+        soon = reserve(&lab, LESSEE, 1, &["--from", "+1h", "-t", "1h"])?;
         lab.output(&["node", "enforce", NODE, "warn"])?;
         ensure!(lab.json(&["node", "show", NODE])?["enforced"] == "warn");
         ensure!(login.all(STRANGER)? == [LetThrough; 4]);
@@ -150,7 +152,7 @@ fn who_has_no_reservation_is_kept_out() -> Result<()> {
         Ok(())
     });
     steps.step("who is kept out reads who is in, and what is free instead", || {
-        kept_out(&lab, &login)
+        kept_out(&lab, &login, &soon)
     });
     steps.step("jobs use what they are given, their owners nothing else", || job(&lab, &login));
     steps.step("it begins and ends on time, whatever becomes of the agent", || {
@@ -259,9 +261,9 @@ fn preview(lab: &Lab) -> Result<()> {
 }
 
 /// The node's GPU 0 is the lessee's. Of the others one is promised to somebody soon, and a second lies idle.
-fn kept_out(lab: &Lab, login: &Login<'_>) -> Result<()> {
+/// `soon`: of a GPU that is idle, and promised.
+fn kept_out(lab: &Lab, login: &Login<'_>, soon: &str) -> Result<()> {
     let mut terminal = Terminal::of(THIRD.1)?;
-    let soon = reserve(lab, LESSEE, 1, &["--from", "+1h", "-t", "1h"])?;
     ensure!(login.opens(THIRD, 0)? == Denied);
     let said = terminal.shows(
         &[
@@ -271,7 +273,7 @@ fn kept_out(lab: &Lab, login: &Login<'_>) -> Result<()> {
         LATER,
     )?;
     ensure!(said.matches("fleet:").count() == 1, "{said}");
-    lab.output(&["release", &soon])?;
+    lab.output(&["release", soon])?;
     Ok(())
 }
 

@@ -50,6 +50,9 @@ fn gpus_that_break() -> Result<()> {
     steps.step("a GPU that vanishes under a job ends it, and only it", || vanishes(&lab));
     steps.step("a driver that hangs costs its GPU, not its node", || hangs(&lab));
     steps.step("a stranger on a GPU makes it dirty until they leave", || dirty(&lab));
+    steps.step("memory that no process explains makes it dirty until it is given back", || {
+        occupied(&lab)
+    });
     steps.step("jobs go on where nothing is wrong", || {
         lab.run(&["run", "-G", "1", "--immediate", "--", "true"])?.ends(0).map(drop)
     });
@@ -178,4 +181,25 @@ fn dirty(lab: &Lab) -> Result<()> {
     checked?;
     set(Vec::new())?;
     gpu_until(lab, "titan02", 0, "free again", |gpu| gpu["state"] == "free").map(drop)
+}
+
+/// As a process leaves it that died badly, or one that cannot be seen from here.
+fn occupied(lab: &Lab) -> Result<()> {
+    let set = |bytes| {
+        change(lab, "titan02", |control| {
+            if let Some(gpu) = control.gpus.get_mut(1) {
+                gpu.faults.memory_used_bytes = bytes;
+            }
+        })
+    };
+    set(Some(6 << 30))?;
+    let seen = gpu_until(lab, "titan02", 1, "dirty", |gpu| gpu["state"] == "dirty")?;
+    let reason = seen["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("6144 MiB in use by nobody that shows"), "{seen}");
+    let why = lab.why("titan02:1")?;
+    ensure!(why.contains("6144 MiB in use by nobody"), "{why}");
+    lab.run(&["run", "-G", "2", "--node", "titan02", "--immediate", "--", "true"])?
+        .fails(6, &[])?;
+    set(None)?;
+    gpu_until(lab, "titan02", 1, "free again", |gpu| gpu["state"] == "free").map(drop)
 }

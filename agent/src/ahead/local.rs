@@ -12,7 +12,7 @@ use fleet_core::gpu::{Gpu, Presence};
 use fleet_core::id::{AllocationId, JobId, ReservationId};
 use fleet_core::name::{GpuUuid, TEXT_BYTES_MAX, UserName, is_plain_text};
 use fleet_core::time::{Millis, Timestamp};
-use fleet_core::window::Enforcement;
+use fleet_core::window::{Enforced, Enforcement, Fallback};
 use fleet_proto::transport::limits::ENROLL_MESSAGE_BYTES_MAX;
 use fleet_proto::transport::server::server_builder;
 use fleet_proto::transport::unix::UnixListener;
@@ -294,7 +294,13 @@ impl LocalService {
         }
         gpus.sort_by_key(|gpu| gpu.index);
         let enforced = self.0.node.gate.state().borrow().enforced.clone();
-        let enforced = enforced.map_or(String::new(), |enforced| enforced.mode.word().to_owned());
+        // Who is ended for using a GPU of somebody else wants to be shown their own, whoever ends them.
+        let mode = |enforced: Enforced| match enforced.fallback {
+            Some(Fallback::Warn) => Enforcement::Warn,
+            Some(Fallback::WarnAndStop) => Enforcement::On,
+            None => enforced.mode,
+        };
+        let enforced = enforced.map_or(String::new(), |enforced| mode(enforced).word().to_owned());
         v1::HeldHere { node: self.0.node.name.to_string(), enforced, gpus }
     }
 

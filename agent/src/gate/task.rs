@@ -26,7 +26,7 @@ use crate::allocations::chain;
 use crate::config::EnforceConfig;
 use crate::filter::{NVIDIA_MAJOR_USUAL, NvidiaMajors};
 use crate::gpu;
-use crate::terminals;
+use crate::terminals::{self, Outcome};
 use crate::user::Users;
 
 /// How often the gate in force is looked at: is it there, whom did it deny.
@@ -333,12 +333,13 @@ impl Task {
                 return 0;
             }
         };
+        let outcome = if gate.denies() { Outcome::KeptOut } else { Outcome::LetThrough };
         let mut sum = 0;
         for (denied, count) in &now {
             let new = count.saturating_sub(self.denials.get(denied).copied().unwrap_or(0));
             if new > 0 {
                 sum += new;
-                self.parts.terminals.denied(denied.0, denied.1, gate.denies());
+                self.parts.terminals.denied(denied.0, denied.1, outcome);
                 log_denial(&mut self.logged, *denied, new, gate.denies());
             }
         }
@@ -457,7 +458,7 @@ fn in_its_place(fallback: Fallback, foreign: ForeignUse, why: &str) -> String {
             };
             let name = fallback.word();
             format!(
-                "`on` is not available here, nobody is kept out: {why}; in its place {name}: {told} {stays}, \
+                "`on` is not available here: {why}; in its place {name}: {told} {stays}, \
                  ends of reservations are carried out by signals"
             )
         }
@@ -509,7 +510,7 @@ mod tests {
         assert_eq!(
             said(Enforcement::On, ForeignUse::Stop).as_deref(),
             Some(
-                "`on` is not available here, nobody is kept out: no BPF; in its place warn and stop: who is seen on a GPU \
+                "`on` is not available here: no BPF; in its place warn and stop: who is seen on a GPU \
                  without a lease is told and ended, ends of reservations are carried out by signals"
             )
         );

@@ -30,6 +30,16 @@ pub struct Hint {
     pub old: bool,
 }
 
+impl Hint {
+    /// Whether that one may be among the free: it is named, or there was no room to name it. A node's own come first.
+    pub fn may_have(&self, node: &NodeName, index: u32) -> bool {
+        let named = self.gpus.iter().any(|(of, n)| of == node && *n == index);
+        let cut_off =
+            self.gpus.len() >= GPUS_MAX && self.gpus.iter().all(|(of, n)| of == node && *n < index);
+        named || cut_off
+    }
+}
+
 /// An answer.
 #[derive(Debug)]
 struct Heard {

@@ -34,12 +34,22 @@ pub struct Known {
     pub grants: BTreeSet<Grant>,
 }
 
-/// What one user was denied, or would have been.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What became of somebody who has no lease on a GPU, and opened it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    KeptOut,
+    LetThrough,
+    /// They are at work on it. `ended`: not for long.
+    Seen {
+        ended: bool,
+    },
+}
+
+/// The GPUs that one user has no lease on, and what became of them at the last one.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
     pub minors: BTreeSet<u32>,
-    /// They did not get in.
-    pub really: bool,
+    pub outcome: Outcome,
 }
 
 #[derive(Debug, Default)]
@@ -72,12 +82,13 @@ impl Handle {
     }
 
     /// A user opened a GPU without a lease.
-    pub fn denied(&self, uid: u32, minor: u32, really: bool) {
+    pub fn denied(&self, uid: u32, minor: u32, outcome: Outcome) {
         let denied = &mut self.state().denied;
         if denied.len() < DENIED_USERS_MAX || denied.contains_key(&uid) {
-            let denied = denied.entry(uid).or_default();
+            let new = || Denied { minors: BTreeSet::new(), outcome };
+            let denied = denied.entry(uid).or_insert_with(new);
             denied.minors.insert(minor);
-            denied.really = really;
+            denied.outcome = outcome;
         }
     }
 

@@ -126,7 +126,7 @@ impl Task {
         }
         let holders = self.node.gate.state().borrow().holders.clone();
         let here = self.here(self.line.now().unwrap_or_else(clock::now));
-        for (uid, Denied { minors, really }) in denied {
+        for (uid, Denied { minors, outcome }) in denied {
             if self.denials.take(uid, holders.contains(&uid), Instant::now()) {
                 let gpus: Vec<_> =
                     minors.iter().filter_map(|minor| self.on_minor(*minor, known)).collect();
@@ -134,7 +134,7 @@ impl Task {
                     let (here, elsewhere) = (here.clone(), self.node.terminals.elsewhere().clone());
                     let text = async move {
                         let hint = elsewhere.ask().await;
-                        here.denied(really, &gpus, hint.as_ref())
+                        here.denied(outcome, &gpus, hint.as_ref())
                     };
                     self.tell(To::Uid(uid), text);
                 }

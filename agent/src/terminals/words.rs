@@ -4,6 +4,7 @@ use fleet_core::name::{NodeName, UserName};
 use fleet_core::time::{Millis, Timestamp};
 use jiff::tz::TimeZone;
 
+use super::Outcome;
 use super::elsewhere::Hint;
 use crate::ahead::{After, Running};
 
@@ -78,16 +79,18 @@ impl Here {
         format!("fleet: {id} of {} ends at {at}", self.gpus(indexes))
     }
 
-    /// To somebody who opened GPUs without a lease. `denied`: and could not. `hint`: what is free, by a controller's word.
+    /// To somebody who opened GPUs without a lease. `hint`: what is free, by a controller's word.
     pub fn denied(
         &self,
-        denied: bool,
+        outcome: Outcome,
         gpus: &[(Option<u32>, HeldBy)],
         hint: Option<&Hint>,
     ) -> String {
-        let first = match denied {
-            true => "You were kept out of GPUs that you have not reserved:",
-            false => "You use GPUs that you have not reserved:",
+        let first = match outcome {
+            Outcome::KeptOut => "You were kept out of GPUs that you have not reserved:",
+            Outcome::LetThrough | Outcome::Seen { .. } => {
+                "You use GPUs that you have not reserved:"
+            }
         };
         // Those with the same holder in one go.
         let mut groups: Vec<(&HeldBy, Vec<Option<u32>>)> = Vec::new();
@@ -109,27 +112,45 @@ impl Here {
             }
         };
         let mut said: Vec<String> = groups.iter().map(group).collect();
-        // One of those that they wanted, unless it is known that it cannot be had.
-        let can_be_had = |index: u32| {
-            hint.is_none_or(|hint| {
-                hint.gpus.iter().any(|(node, n)| *node == self.node && *n == index)
-            })
-        };
         let own = gpus.iter().filter(|(_, held)| held.is_none()).filter_map(|(index, _)| *index);
-        let how = match (own.into_iter().find(|index| can_be_had(*index)), hint) {
-            (Some(index), _) => format!("`fleet reserve --gpu {}:{index}` reserves it.", self.node),
+        let own: Vec<u32> = own.collect();
+        let how = match (outcome, hint) {
+            (Outcome::Seen { ended: false }, _) if !own.is_empty() => {
+                "`fleet reserve --adopt all` reserves what you use.".to_owned()
+            }
+            (_, hint) => {
+                let (free, how) = self.instead(&own, hint);
+                said.extend(free);
+                how
+            }
+        };
+        let ended = match outcome {
+            Outcome::Seen { ended: true } => " What you run there is ended.",
+            _ => "",
+        };
+        format!("{first} {}.{ended} {how}", said.join("; "))
+    }
+
+    /// What is free in the place of GPUs that were wanted, where none of those that nobody has can be had, and what to
+    /// type for one.
+    fn instead(&self, own: &[u32], hint: Option<&Hint>) -> (Option<String>, String) {
+        let may_have = |index: &&u32| hint.is_none_or(|hint| hint.may_have(&self.node, **index));
+        let reserve = |node: &NodeName, index: u32, it: &str| {
+            format!("`fleet reserve --gpu {node}:{index}` reserves {it}.")
+        };
+        match (own.iter().find(may_have), hint) {
+            (Some(index), _) => (None, reserve(&self.node, *index, "it")),
             (None, Some(Hint { gpus, old })) if !gpus.is_empty() => {
-                said.push(free(gpus, *old));
                 let it = if gpus.len() == 1 { "it" } else { "the first" };
                 let (node, index) = &gpus[0];
-                format!("`fleet reserve --gpu {node}:{index}` reserves {it}.")
+                (Some(free(gpus, *old)), reserve(node, *index, it))
             }
             (None, _) => {
-                "`fleet gpu list --free` shows what is free, `fleet reserve -G 1` reserves it."
-                    .to_owned()
+                let list =
+                    "`fleet gpu list --free` shows what is free, `fleet reserve -G 1` reserves it.";
+                (None, list.to_owned())
             }
-        };
-        format!("{first} {}. {how}", said.join("; "))
+        }
     }
 }
 
@@ -223,14 +244,17 @@ mod tests {
     #[test]
     fn who_was_kept_out_reads_who_is_in_and_what_to_do() {
         let bob = || Some((user("bob"), Some(NOON + Millis::hours(6))));
-        let said =
-            here().denied(true, &[(Some(0), bob()), (Some(2), bob()), (Some(1), None)], None);
+        let said = here().denied(
+            Outcome::KeptOut,
+            &[(Some(0), bob()), (Some(2), bob()), (Some(1), None)],
+            None,
+        );
         assert_eq!(
             said,
             "You were kept out of GPUs that you have not reserved: titan01:0,2 are held by bob until 18:00; \
              titan01:1 is held by nobody. `fleet reserve --gpu titan01:1` reserves it."
         );
-        let said = here().denied(false, &[(None, Some((user("eve"), None)))], None);
+        let said = here().denied(Outcome::LetThrough, &[(None, Some((user("eve"), None)))], None);
         assert!(said.starts_with("You use GPUs") && said.contains("titan01:? is held by eve."));
         assert!(said.contains("fleet gpu list"));
     }
@@ -242,7 +266,7 @@ mod tests {
         let say = |wanted: &[(Option<u32>, HeldBy)], free: &[(&str, u32)], old| {
             let gpu = |(node, n): &(&str, u32)| (NodeName::parse(node).unwrap(), *n);
             let hint = Hint { gpus: free.iter().map(gpu).collect(), old };
-            let said = here().denied(true, wanted, Some(&hint));
+            let said = here().denied(Outcome::KeptOut, wanted, Some(&hint));
             said.strip_prefix("You were kept out of GPUs that you have not reserved: ")
                 .unwrap()
                 .to_owned()
@@ -267,10 +291,38 @@ mod tests {
         assert!(own.ends_with(
             "titan01:1 is held by nobody. `fleet reserve --gpu titan01:1` reserves it."
         ));
+        let many = say(&idle, &[("titan01", 0), ("titan01", 4), ("titan01", 5)], false);
+        assert!(many.contains("; titan01:0, titan01:4 and titan01:5 are free."));
+        let idle = [held[0].clone(), (Some(6), None)];
+        let unnamed = say(&idle, &[("titan01", 0), ("titan01", 4), ("titan01", 5)], false);
+        assert!(unnamed.ends_with("nobody. `fleet reserve --gpu titan01:6` reserves it."));
+        let idle = [held[0].clone(), (Some(1), None)];
         let promised = say(&idle, &[("titan04", 0)], false);
         assert!(promised.ends_with(
             "titan01:1 is held by nobody; titan04:0 is free. `fleet reserve --gpu titan04:0` reserves it."
         ));
+    }
+
+    #[test]
+    fn who_is_seen_at_work_reads_how_to_keep_it_or_that_it_ends() {
+        let nobodys = [(Some(3), None)];
+        let say = |ended, held: &[(Option<u32>, HeldBy)]| {
+            let hint = Hint { gpus: vec![(NodeName::parse("titan04").unwrap(), 0)], old: false };
+            let said = here().denied(Outcome::Seen { ended }, held, Some(&hint));
+            said.strip_prefix("You use GPUs that you have not reserved: titan01:3 is held by ")
+                .unwrap()
+                .to_owned()
+        };
+        assert_eq!(
+            say(false, &nobodys),
+            "nobody. `fleet reserve --adopt all` reserves what you use."
+        );
+        assert_eq!(
+            say(true, &nobodys),
+            "nobody; titan04:0 is free. What you run there is ended. `fleet reserve --gpu titan04:0` reserves it."
+        );
+        let bobs = say(false, &[(Some(3), Some((user("bob"), None)))]);
+        assert!(bobs.starts_with("bob; titan04:0 is free. `fleet reserve --gpu titan04:0`"));
     }
 
     #[test]

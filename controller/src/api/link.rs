@@ -170,6 +170,17 @@ impl Link {
         self.stream.send(Ok(message)).await.map_err(|_| End::Closed)
     }
 
+    fn echo(&self, beat: &v1::AgentHeartbeat) -> v1::HeartbeatEcho {
+        let now = self.context.clock.now();
+        let free = || self.context.raft.read(|fsm| free::near(fsm, &self.node, now));
+        v1::HeartbeatEcho {
+            sent_boottime_ms: beat.sent_boottime_ms,
+            now_unix_ms: now.0,
+            time_unconfirmed: self.context.clock.is_unconfirmed(),
+            free: beat.wants_free.then(free),
+        }
+    }
+
     async fn hear(&mut self, message: v1::AgentMessage) -> Result<(), End> {
         let standing = self.context.sessions.heard(&self.node, self.connection, &self.instance);
         if standing == Standing::Superseded {
@@ -178,18 +189,11 @@ impl Link {
         }
         match message.message {
             Some(Message::Heartbeat(beat)) => {
-                let now = self.context.clock.now();
-                let free = || self.context.raft.read(|fsm| free::near(fsm, &self.node, now));
-                let echo = v1::HeartbeatEcho {
-                    sent_boottime_ms: beat.sent_boottime_ms,
-                    now_unix_ms: now.0,
-                    time_unconfirmed: self.context.clock.is_unconfirmed(),
-                    free: beat.wants_free.then(free),
-                };
-                self.context.sessions.beat(&self.node, self.connection, beat);
                 // An answer says: the fleet is led. What cannot decide anything must not keep an agent from keeping
                 // its calendar, nor a shim from its `--stop-after`.
-                if self.context.raft.leads_a_quorum() {
+                let echo = self.context.raft.leads_a_quorum().then(|| self.echo(&beat));
+                self.context.sessions.beat(&self.node, self.connection, beat);
+                if let Some(echo) = echo {
                     self.send(Answer::Echo(echo)).await?;
                 }
                 self.send_desired().await

@@ -50,9 +50,9 @@ pub fn free_near<'a>(
     let calendar = Calendar::within(fsm, &window);
     let free = |gpu: &&Gpu| is_free(gpu) && calendar.on(&gpu.uuid).is_empty();
     let mut found: Vec<&Gpu> = fsm.gpus().values().filter(free).collect();
-    found.sort_by_key(|gpu| {
+    found.sort_by_cached_key(|gpu| {
         let of_model = models.contains(&plain_model(&gpu.model));
-        (!of_model, gpu.node != *near, &gpu.node, gpu.index)
+        (!of_model, gpu.node != *near, gpu.node.clone(), gpu.index)
     });
     found
 }
