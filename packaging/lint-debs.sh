@@ -1,11 +1,23 @@
 #!/bin/sh
-# Debian's own judgement of the packages in target/deb; called by `make deb`.
+# Whether docs/operations.md says how large the packages in target/deb are, and Debian's own judgement of them; called by
+# `make deb`.
 #
-# Left out: that the release is called unstable, which Debian Stable's lintian takes for a mistake, and that the
+# Left out of that: that the release is called unstable, which Debian Stable's lintian takes for a mistake, and that the
 # maintainers have no address on the network yet.
 set -eu
 
 cd "$(dirname "$0")/.."
+for deb in target/deb/*.deb; do
+    name=$(basename "$deb")
+    name=${name%%_*}
+    said=$(sed -n "s/.* \([0-9.]*\) MB (\`$name\`).*/\1/p" docs/operations.md)
+    stat -c %s "$deb" | awk -v name="$name" -v said="$said" '{
+        if (said == "" || $1 > said * 1.1e6 || $1 < said * 0.9e6) {
+            print "lint-debs: " name " has " $1 " bytes; docs/operations.md has to say so, and says " said " MB" > "/dev/stderr"
+            exit 1
+        }
+    }'
+done
 exec lintian --allow-root --fail-on error,warning \
     --suppress-tags bad-distribution-in-changes-file,bogus-mail-host,bogus-mail-host-in-debian-changelog \
     target/deb/*.changes
