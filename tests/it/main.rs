@@ -36,6 +36,7 @@ mod membership;
 mod operations;
 mod outputs;
 mod peers;
+mod private_registry;
 mod registry;
 mod reservations;
 mod rotation;

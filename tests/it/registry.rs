@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::archives::{Entry, busybox, oci_layout, tar};
+use crate::private_registry;
 
-const NODE: &str = "titan01";
+pub(crate) const NODE: &str = "titan01";
 const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 
@@ -55,6 +56,7 @@ fn images_of_a_registry() -> Result<()> {
         Ok(())
     });
     images_by_hand(&lab, &mut steps, &tag, &digest);
+    private_registry::pulled_from(&lab, &registry, &mut steps)?;
     steps.step("an unknown tag is said to be unknown", || {
         let ran = cat(&format!("{name}:none"))?;
         ran.ends(125)?;
@@ -166,27 +168,48 @@ fn allow(lab: &Lab, registries: &[&str]) -> Result<()> {
     lab.node_in(NODE, "ready", LATER)
 }
 
+/// What a registry wants to be spoken to by: TLS, and a password.
+pub(crate) struct Lock {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    /// As Apache's `htpasswd -B` writes it.
+    pub(crate) users: PathBuf,
+}
+
 /// A registry and where it keeps what it has.
-struct Registry {
+pub(crate) struct Registry {
     /// HOST:PORT.
-    name: String,
+    pub(crate) name: String,
     folder: PathBuf,
     process: Child,
 }
 
 impl Registry {
     fn start(folder: &Path) -> Result<Self> {
+        Self::serve(folder, &folder.join("data"), None)
+    }
+
+    /// The same images once more, for those with a password.
+    pub(crate) fn locked(&self, folder: &Path, lock: &Lock) -> Result<Self> {
+        Self::serve(folder, &self.folder.join("data"), Some(lock))
+    }
+
+    fn serve(folder: &Path, data: &Path, lock: Option<&Lock>) -> Result<Self> {
         fs::create_dir_all(folder)?;
         // Bound and let go: nobody else takes a port of this range in that moment, as a rule.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let name = format!("127.0.0.1:{port}");
         let config = folder.join("config.json");
-        let settings = json!({
+        let mut settings = json!({
             "version": "0.1",
             "log": { "level": "error" },
-            "storage": { "filesystem": { "rootdirectory": folder.join("data") } },
+            "storage": { "filesystem": { "rootdirectory": data } },
             "http": { "addr": name },
         });
+        if let Some(lock) = lock {
+            settings["http"]["tls"] = json!({ "certificate": lock.certificate, "key": lock.key });
+            settings["auth"] = json!({ "htpasswd": { "realm": "lab", "path": lock.users } });
+        }
         // JSON is YAML.
         fs::write(&config, settings.to_string())?;
         let log = fs::File::create(folder.join("log"))?;
@@ -202,6 +225,8 @@ impl Registry {
         wait::until("the registry answers", SOON, POLL, || {
             match registry.ask("GET", "/v2/", "", &[]) {
                 Ok((200, _)) => Ok(Some(())),
+                // To who speaks no TLS.
+                Ok((400, _)) if lock.is_some() => Ok(Some(())),
                 _ => Ok(None),
             }
         })
@@ -245,7 +270,13 @@ impl Registry {
     }
 
     /// Pushes an image for this machine, in an index with one for another; returns the index's digest.
-    fn push(&self, lab: &Lab, repository: &str, tag: &str, layers: &[Vec<u8>]) -> Result<String> {
+    pub(crate) fn push(
+        &self,
+        lab: &Lab,
+        repository: &str,
+        tag: &str,
+        layers: &[Vec<u8>],
+    ) -> Result<String> {
         let layout = lab.folder().join(format!("layout-{}", digest(&layers.concat())));
         oci_layout(&layout, layers)?;
         let index: Value = serde_json::from_slice(&fs::read(layout.join("index.json"))?)?;
