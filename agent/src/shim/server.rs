@@ -78,7 +78,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Standard error is the allocation's `shim.log`.
-fn say(text: &str) {
+pub(super) fn say(text: &str) {
     writeln!(io::stderr(), "{} {text}", clock::unix_ms()).ok();
 }
 

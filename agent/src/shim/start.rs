@@ -11,6 +11,7 @@ use super::{
         BUNDLE_DIR, CONSOLE_FILE, FileError, PID_FILE, Phase, RUNTIME_DIR, RUNTIME_LOG_FILE,
         RuntimeKind, STATE_FILE, ShimOrder, ShimState, VERSION,
     },
+    server::{chain, say},
     stdio::{self, Opened, Wanted},
 };
 use crate::{
@@ -53,20 +54,37 @@ pub(super) struct Launched {
     pub status: Option<fs::File>,
 }
 
-/// Makes the cgroup, attaches and verifies the filter, and only then has a child born in there, which makes
-/// itself ready while `state.json` is written.
+/// Makes the cgroup, and all that [`furnish`] does. Where that fails the group is taken away again: nobody else knows of
+/// it, as nothing runs that could end.
 pub(super) fn start(
     dir: &Path,
     order: &ShimOrder,
 ) -> Result<(Room, Launched, ShimState), StartError> {
     let hierarchies = Hierarchies::detect()?;
-    let mut cgroup = Cgroup::create(&hierarchies, &order.cgroup)?;
+    let cgroup = Cgroup::create(&hierarchies, &order.cgroup)?;
+    let furnished = furnish(dir, order, &hierarchies, cgroup.clone());
+    if furnished.is_err()
+        && let Err(error) = cgroup.remove()
+    {
+        say(&chain(&error));
+    }
+    furnished
+}
+
+/// Attaches and verifies the filter, and only then has a child born in the group, which makes itself ready while
+/// `state.json` is written.
+fn furnish(
+    dir: &Path,
+    order: &ShimOrder,
+    hierarchies: &Hierarchies,
+    mut cgroup: Cgroup,
+) -> Result<(Room, Launched, ShimState), StartError> {
     cgroup.limit(&order.limits)?;
     let mode = cgroup.mode;
     let mut far = None;
     // `Cgroup::place` says why at different times.
     if mode != Mode::Unified {
-        far = place(&mut cgroup, &hierarchies, order);
+        far = place(&mut cgroup, hierarchies, order);
     }
     let filter = attach(&cgroup, order)?;
     let wanted = Wanted { tty: order.tty, interactive: order.interactive, status: true };
@@ -83,7 +101,7 @@ pub(super) fn start(
     })
     .map_err(StartError::Spawn)?;
     if mode == Mode::Unified {
-        far = place(&mut cgroup, &hierarchies, order);
+        far = place(&mut cgroup, hierarchies, order);
     }
     let state = ShimState {
         v: VERSION,
@@ -110,7 +128,7 @@ fn place(cgroup: &mut Cgroup, hierarchies: &Hierarchies, order: &ShimOrder) -> O
     let near = order.near_cpus.as_ref()?;
     let at_least = usize::try_from(order.limits.cpu_quota_millis?.div_ceil(1_000)).ok()?;
     let placed = cgroup.place(hierarchies, near, at_least);
-    placed.err().map(|error| format!("CPUs {near}: {}", super::server::chain(&error)))
+    placed.err().map(|error| format!("CPUs {near}: {}", chain(&error)))
 }
 
 fn attach(cgroup: &Cgroup, order: &ShimOrder) -> Result<FilterHandle, StartError> {

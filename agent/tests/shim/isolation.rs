@@ -10,7 +10,7 @@ use fleet_agent::{
     cgroup::DiskLimits,
     filter::{self, FilterHandle},
     runtime::{Gpu, Runtime, Volume},
-    shim::order::{EndReason, RuntimeKind, STATE_FILE, ShimState},
+    shim::order::{EndReason, ORDER_FILE, RuntimeKind, STATE_FILE, ShimState},
 };
 use nix::sys::stat::{Mode, SFlag, major, makedev, minor, mknod};
 
@@ -166,6 +166,40 @@ async fn the_filter_is_in_force_before_the_first_process() {
         let state: ShimState = serde_json::from_str(state).unwrap();
         assert_eq!(state.main_pid, None);
         job.nothing_is_left().await;
+    }
+}
+
+/// More rules than a filter may have, which is found where it is attached. The group is there by then.
+#[tokio::test]
+async fn without_a_filter_no_process_starts() {
+    for runtime in runtimes() {
+        let mut job = with_one_gpu(&runtime, "touch job");
+        job.spec.cwd = Some(job.playground());
+        let home = job.playground().parent().unwrap().to_owned();
+        let (probe, started) = (home.join("runtime-probe"), home.join("started"));
+        let script = format!(
+            "#!/bin/sh\ntouch {}\nexec {} \"$@\"\n",
+            started.display(),
+            runtime.path.display()
+        );
+        fs::write(&probe, script).unwrap();
+        fs::set_permissions(&probe, fs::Permissions::from_mode(0o755)).unwrap();
+        job.node.runtime.path = probe;
+        job.prepare();
+        let path = job.dir.join(ORDER_FILE);
+        let mut order: serde_json::Value =
+            serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let devices = order["devices"].as_array_mut().unwrap();
+        let rule = devices[0].clone();
+        devices.resize(filter::RULES_MAX + 1, rule);
+        fs::write(&path, order.to_string()).unwrap();
+        job.launch_prepared().await;
+        let exit = job.exit().await;
+        let EndReason::StartFailed { message } = &exit.reason else { panic!("{exit:?}") };
+        assert!(message.contains("device filter has 513 rules"), "{message}");
+        assert!(!started.exists() && !job.playground().join("job").exists(), "{exit:?}");
+        let cgroup = job.cgroup();
+        job.wait_for("removed cgroup", || (!cgroup.exists()).then_some(())).await;
     }
 }
 
