@@ -32,6 +32,7 @@ const OWNED: &[(&str, &[&str], &str)] = &[
             "tests/bench/etcd",
             "tests/it/forgery",
             "tests/it/strangers",
+            "tests/it/private_registry",
         ],
         "keys and certificates are made in pki and enroll",
     ),
