@@ -179,6 +179,14 @@ impl Fallback {
         }
     }
 
+    /// What was ordered.
+    pub fn in_the_place_of(self) -> Enforcement {
+        match self {
+            Fallback::Warn => Enforcement::Warn,
+            Fallback::WarnAndStop => Enforcement::On,
+        }
+    }
+
     /// What people see.
     pub fn word(self) -> &'static str {
         match self {

@@ -214,6 +214,15 @@ fn by_signals(lab: &Lab) -> Result<()> {
     lab.output(&["release", &id])?;
     ensure!(program.ended_by()? == Some(15));
     in_state(lab, &id, "ended")?;
+    // Told to warn alone, it ends nobody, and says so to nobody.
+    lab.output(&["node", "enforce", NODE, "warn"])?;
+    let mut terminal = Terminal::of(LESSEE.1)?;
+    let mut warned = Program::start(lab, LESSEE, 1, "exec sleep 1000")?;
+    let said = format!("{NODE}:1 is held by nobody. `fleet reserve --adopt all` reserves what");
+    terminal.shows(&[&said], LATER)?;
+    ensure!(warned.child.try_wait()?.is_none());
+    drop(warned);
+    lab.output(&["node", "enforce", NODE, "on", "--yes"])?;
     // So that what it left is found and taken away.
     restart_with(&text)
 }

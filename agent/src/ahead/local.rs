@@ -295,11 +295,8 @@ impl LocalService {
         gpus.sort_by_key(|gpu| gpu.index);
         let enforced = self.0.node.gate.state().borrow().enforced.clone();
         // Who is ended for using a GPU of somebody else wants to be shown their own, whoever ends them.
-        let mode = |enforced: Enforced| match enforced.fallback {
-            Some(Fallback::Warn) => Enforcement::Warn,
-            Some(Fallback::WarnAndStop) => Enforcement::On,
-            None => enforced.mode,
-        };
+        let mode =
+            |enforced: Enforced| enforced.fallback.map_or(enforced.mode, Fallback::in_the_place_of);
         let enforced = enforced.map_or(String::new(), |enforced| mode(enforced).word().to_owned());
         v1::HeldHere { node: self.0.node.name.to_string(), enforced, gpus }
     }

@@ -216,6 +216,8 @@ async fn each(client: &Client, nodes: &[String], ask: Ask) -> Answers {
             });
         }
         tokio::select! {
+            // What a node said before it ended comes first, or it would have a bar once more.
+            biased;
             Some((node, step)) = seen.recv() => bars.step(&node, &step),
             ended = tasks.join_next() => match ended {
                 Some(Ok((node, answer))) => {

@@ -185,17 +185,23 @@ fn a_pull_shows_a_bar_for_each_node_and_takes_them_away() {
         let step = pb::ImageProgress { phase, bytes_done, bytes_total: 850 << 20 };
         say(pb::node_images_reply::Reply::Progress(step))
     };
-    let found = say(pb::node_images_reply::Reply::Found(pb::ImagesFound::default()));
+    let image = pb::NodeImage { size_bytes: 850 << 20, ..pb::NodeImage::default() };
+    let found = pb::ImagesFound { images: vec![image], ..pb::ImagesFound::default() };
+    let found = say(pb::node_images_reply::Reply::Found(found));
     let replies = vec![step(0), step(120 << 20), found];
     let images = ["titan01", "titan02"].map(|node| (node.to_owned(), replies.clone()));
     let fake = Fake::start(Script { images: images.into(), ..Script::default() });
     let pull = ["image", "pull", "python:3.12", "--node", "titan[01-02]"];
     let mut terminal = Terminal::start(&fake, &pull);
     assert_eq!(terminal.code(), Some(0), "{}", terminal.shown());
+    terminal.wait_for("titan02: docker.io/library/python:3.12 is here");
     // What changes faster than an eye can see is not drawn, the first of it is.
-    terminal.wait_for("pulling");
-    terminal.wait_for("of 850.00 MiB");
-    let last = terminal.shown();
-    let last = last.rsplit("\u{1b}[2K").next().unwrap();
+    let all = terminal.shown();
+    assert!(all.contains("pulling") && all.contains("of 850.00 MiB, "), "{all:?}");
+    let last = all.rsplit("\u{1b}[2K").next().unwrap();
+    assert!(
+        last.contains("titan01: docker.io/library/python:3.12 is here"),
+        "after the bars: {last:?}"
+    );
     assert!(!last.contains("MiB,") && !last.contains("done"), "left on the screen: {last:?}");
 }

@@ -2,7 +2,7 @@
 //! hour, whatever the number of requests.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fleet_core::access::{LOGINS_MAX, Login};
@@ -30,7 +30,7 @@ pub struct LoginLog(Arc<Mutex<BTreeMap<Way, Seen>>>);
 impl LoginLog {
     /// Counts one request of a user.
     pub fn note(&self, user: &UserName, method: &'static str, from: &str) {
-        let mut ways = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ways = self.ways();
         let way = (user.clone(), method, from.to_owned());
         if ways.len() >= WAYS_MAX && !ways.contains_key(&way) {
             let quiet = ways.iter().min_by_key(|(_, seen)| seen.at).map(|(way, _)| way.clone());
@@ -42,27 +42,40 @@ impl LoginLog {
         seen.at = now;
     }
 
-    /// Takes what is to be written now, one batch at most.
-    pub fn take(&self) -> Vec<Login> {
-        let mut ways = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = |seen: &Seen| seen.written.is_none_or(|at| at.elapsed() >= AGAIN_AFTER);
-        let batch: Vec<Login> = ways
-            .iter_mut()
-            .filter(|(_, seen)| seen.requests > 0 && due(seen))
-            .take(LOGINS_MAX)
-            .map(|((user, method, from), seen)| {
-                seen.written = Some(Instant::now());
-                Login {
-                    user: user.clone(),
-                    method: (*method).to_owned(),
-                    from: from.clone(),
-                    requests: std::mem::take(&mut seen.requests),
-                }
-            })
-            .collect();
+    /// What is to be written now, one batch at most. It stays until it is [`Self::written`].
+    pub fn due(&self) -> Vec<Login> {
+        let mut ways = self.ways();
         // What was quiet for so long begins anew when it comes back.
         ways.retain(|_, seen| seen.requests > 0 || seen.at.elapsed() < AGAIN_AFTER);
-        batch
+        let due = |seen: &Seen| seen.written.is_none_or(|at| at.elapsed() >= AGAIN_AFTER);
+        ways.iter()
+            .filter(|(_, seen)| seen.requests > 0 && due(seen))
+            .take(LOGINS_MAX)
+            .map(|((user, method, from), seen)| Login {
+                user: user.clone(),
+                method: (*method).to_owned(),
+                from: from.clone(),
+                requests: seen.requests,
+            })
+            .collect()
+    }
+
+    /// These are in the audit log.
+    pub fn written(&self, batch: &[Login]) {
+        let mut ways = self.ways();
+        for ((user, method, from), seen) in ways.iter_mut() {
+            let of = |login: &&Login| {
+                login.user == *user && login.method == *method && login.from == *from
+            };
+            if let Some(login) = batch.iter().find(of) {
+                seen.requests = seen.requests.saturating_sub(login.requests);
+                seen.written = Some(Instant::now());
+            }
+        }
+    }
+
+    fn ways(&self) -> MutexGuard<'_, BTreeMap<Way, Seen>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -78,12 +91,32 @@ mod tests {
         for _ in 0..1_000 {
             log.note(&ada, "local_socket", "socket");
         }
-        let batch = log.take();
+        let batch = log.due();
         assert_eq!((batch.len(), batch[0].requests), (1, 1_000));
+        log.written(&batch);
         log.note(&ada, "local_socket", "socket");
-        assert!(log.take().is_empty(), "not again within the hour");
+        assert!(log.due().is_empty(), "not again within the hour");
         log.note(&ada, "certificate", "0a");
-        assert_eq!(log.take().len(), 1, "another way in is another record");
+        assert_eq!(log.due().len(), 1, "another way in is another record");
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_not_lost() {
+        let log = LoginLog::default();
+        let ada = UserName::parse("ada").unwrap();
+        log.note(&ada, "local_socket", "socket");
+        let lost = log.due();
+        log.note(&ada, "local_socket", "socket");
+        let batch = log.due();
+        assert_eq!((lost[0].requests, batch[0].requests), (1, 2));
+        log.note(&ada, "local_socket", "socket");
+        log.written(&batch);
+        let way = (ada, "local_socket", "socket".to_owned());
+        assert_eq!(
+            log.ways()[&way].requests,
+            1,
+            "what came while it was written is still to write"
+        );
     }
 
     #[test]
@@ -93,7 +126,7 @@ mod tests {
             let user = UserName::parse(&format!("u{number}")).unwrap();
             log.note(&user, "certificate", "0a");
         }
-        assert_eq!(log.0.lock().unwrap().len(), WAYS_MAX);
-        assert_eq!(log.take().len(), LOGINS_MAX);
+        assert_eq!(log.ways().len(), WAYS_MAX);
+        assert_eq!(log.due().len(), LOGINS_MAX);
     }
 }

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::Context;
 use crate::clock::wall;
+use crate::raft::ProposeError;
 
 /// How often clocks are compared.
 const COMPARE_EVERY: Duration = Duration::from_secs(1);
@@ -143,13 +144,15 @@ async fn write_refusals(context: Context) {
     loop {
         tokio::time::sleep(REFUSALS_EVERY).await;
         pulse.answer();
-        let refusals = context.refusals.take();
-        if !refusals.is_empty() {
-            propose(&context, Command::RecordRefusals { refusals }).await;
+        let refusals = context.refusals.due();
+        let command = Command::RecordRefusals { refusals: refusals.clone() };
+        if !refusals.is_empty() && propose(&context, command).await {
+            context.refusals.written(&refusals);
         }
-        let logins = context.logins.take();
-        if !logins.is_empty() {
-            propose(&context, Command::Access(AccessCommand::RecordLogins { logins })).await;
+        let logins = context.logins.due();
+        let command = Command::Access(AccessCommand::RecordLogins { logins: logins.clone() });
+        if !logins.is_empty() && propose(&context, command).await {
+            context.logins.written(&logins);
         }
     }
 }
@@ -166,6 +169,12 @@ async fn propose(context: &Context, command: Command) -> bool {
                 return false;
             }
             true
+        }
+        // Just before these loops end.
+        Err(error @ ProposeError::NotLeader { .. }) => {
+            tracing::info!(action, %error, "not proposed");
+            tokio::time::sleep(RETRY_PAUSE).await;
+            false
         }
         Err(error) => {
             tracing::warn!(action, %error, "proposal failed");
