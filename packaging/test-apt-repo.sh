@@ -29,12 +29,8 @@ fail() {
     echo "test-apt-repo: $suite: FAILED: $*" >&2
     exit 1
 }
-# With /proc, without which Debian 11's systemd-sysusers makes nobody; the mount goes with the command.
-inside() {
-    # shellcheck disable=SC2016 # Expanded by the inner shell.
-    unshare --mount --propagation private sh -euc 'mount -t proc proc "$0/proc"; exec chroot "$0" "$@"' "$root" \
-        /usr/bin/env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 "$@"
-}
+# shellcheck source=packaging/inside-debian.sh
+. packaging/inside-debian.sh
 key() { gpg --quiet --batch --pinentry-mode loopback --passphrase '' --quick-generate-key "$1" default default never; }
 update() { inside apt-get update > "$scratch/update.log" 2>&1; }
 # apt must neither succeed nor know any package of ours.

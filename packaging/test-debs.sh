@@ -23,12 +23,8 @@ fail() {
     echo "test-debs: $suite: FAILED: $*" >&2
     exit 1
 }
-# With /proc, without which Debian 11's systemd-sysusers makes nobody; the mount goes with the command.
-inside() {
-    # shellcheck disable=SC2016 # Expanded by the inner shell.
-    unshare --mount --propagation private sh -euc 'mount -t proc proc "$0/proc"; exec chroot "$0" "$@"' "$root" \
-        /usr/bin/env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 "$@"
-}
+# shellcheck source=packaging/inside-debian.sh
+. packaging/inside-debian.sh
 # What is on the machine, but for what dpkg and systemd note about themselves.
 files() {
     (cd "$root" && find . -xdev ! -path './var/lib/dpkg/*' ! -path './var/log/*' ! -path './var/cache/*' \

@@ -269,7 +269,7 @@ impl Inventory {
         let enforced = self.node.gate.state().borrow().enforced.clone();
         let by_sight = enforced.is_some_and(|enforced| enforced.fallback.is_some());
         let Some(spared) = self.node.spared().filter(|_| by_sight) else { return };
-        let seen = Outcome::Seen { ended: self.ends_strays() };
+        let seen = Outcome::Seen { ended: self.doom_of_strays().is_some() };
         for Found { gpu, process } in strays.iter().filter(|stray| !spared.covers(&stray.process)) {
             if let Some(state) = snapshot.gpu(gpu) {
                 self.node.terminals.denied(process.real_uid, state.info.minor, seen);
@@ -277,19 +277,19 @@ impl Inventory {
         }
     }
 
-    /// Whether those who use a GPU without a lease are ended: by the node's configuration, where it is told `on`.
-    fn ends_strays(&self) -> bool {
+    /// How those who use a GPU without a lease are ended: by the node's configuration, where it is told `on`.
+    fn doom_of_strays(&self) -> Option<Doom> {
         let doom = self.node.holders.orders().doom(true);
-        self.node.config.enforce.foreign == ForeignUse::Stop && doom != Doom::Left
+        let stops = self.node.config.enforce.foreign == ForeignUse::Stop;
+        (stops && doom != Doom::Left).then_some(doom)
     }
 
     /// Ends those who use a GPU that nobody leased to them, where the node is told so.
     async fn end_strays(&mut self, strays: &[Found]) {
-        if !self.ends_strays() {
+        let Some(doom) = self.doom_of_strays() else {
             self.evictor = Evictor::default();
             return;
-        }
-        let doom = self.node.holders.orders().doom(true);
+        };
         let Some(spared) = self.node.spared() else { return };
         for (step, holders) in self.evictor.turn(strays, doom, &spared, Instant::now()) {
             let holders = holders::named(holders).await;

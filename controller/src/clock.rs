@@ -14,14 +14,26 @@ use fleet_core::time::{Millis, Timestamp};
 pub const STEP_MAX: Millis = Millis::secs(60);
 /// How close an agent's clock must be to ours to count as agreeing.
 pub const AGREE_WITHIN: Millis = Millis::secs(30);
+/// How long the two must be apart before the log calls this machine's clock wrong. After all controllers were off
+/// it is the log that is old, until the agents are back and say so.
+const SAY_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct State {
     anchor: Instant,
     anchor_time: Timestamp,
     standing: Standing,
+    /// While they do not agree.
+    apart: Option<Apart>,
     /// It goes by the log's time. Before that it may be what the wall clock says.
     settled: bool,
+}
+
+impl State {
+    fn agree(&mut self) {
+        self.standing = Standing::Agreed;
+        self.apart = None;
+    }
 }
 
 /// How this clock stands to the machine's wall clock. Steps are in milliseconds, wall minus ours.
@@ -33,6 +45,27 @@ pub enum Standing {
     WallWrong { step_ms: i64 },
     /// They are far apart and no majority of agents says which is right. The calendar waits.
     Unconfirmed { step_ms: i64 },
+}
+
+/// The wall clock and ours are far from each other.
+#[derive(Debug, Clone, Copy)]
+struct Apart {
+    since: Instant,
+    /// What the log says of it.
+    said: Option<Standing>,
+}
+
+impl Apart {
+    /// Whether the log is to say now that the clock stands like this: after [`SAY_AFTER`], and once for each kind.
+    fn due(&mut self, standing: Standing, at: Instant) -> bool {
+        let kind = std::mem::discriminant(&standing);
+        let said = self.said.is_some_and(|said| std::mem::discriminant(&said) == kind);
+        if said || at.saturating_duration_since(self.since) < SAY_AFTER {
+            return false;
+        }
+        self.said = Some(standing);
+        true
+    }
 }
 
 /// Shared by everything that proposes.
@@ -63,6 +96,7 @@ impl LeaderClock {
             anchor: Instant::now(),
             anchor_time: Timestamp(0),
             standing: Standing::Agreed,
+            apart: None,
             settled: false,
         })));
         clock.begin(last_seen, &[], nodes);
@@ -124,7 +158,7 @@ impl LeaderClock {
         let mut state = self.state();
         state.anchor = Instant::now();
         state.anchor_time = to;
-        state.standing = Standing::Agreed;
+        state.agree();
     }
 
     /// An operator, or most agents, vouch for this time.
@@ -141,7 +175,7 @@ impl LeaderClock {
             if wall > now {
                 self.anchor(wall);
             } else {
-                self.state().standing = Standing::Agreed;
+                self.state().agree();
             }
             return;
         }
@@ -151,10 +185,7 @@ impl LeaderClock {
         let step_ms = signed(wall, now);
         let standing = if within(wall) * 2 > agents.len() || nodes == 0 {
             if wall > now {
-                tracing::warn!(
-                    step_ms,
-                    "time was far off and most agents agree with the wall clock"
-                );
+                tracing::info!(step_ms, "took the wall clock over: most agents agree with it");
                 self.anchor(wall);
                 return;
             }
@@ -166,9 +197,10 @@ impl LeaderClock {
             Standing::Unconfirmed { step_ms }
         };
         let mut state = self.state();
-        let same = std::mem::discriminant(&state.standing) == std::mem::discriminant(&standing);
         state.standing = standing;
-        if !same {
+        let at = Instant::now();
+        let apart = state.apart.get_or_insert(Apart { since: at, said: None });
+        if apart.due(standing, at) {
             tracing::error!(
                 ?standing,
                 agents = agents.len(),
@@ -259,6 +291,32 @@ mod tests {
             assert!(matches!(clock.standing(), Standing::WallWrong { .. }), "{wrong:?}");
             assert!(clock.now() >= start && clock.now() < start + DAY);
         }
+    }
+
+    #[test]
+    fn a_clock_is_called_wrong_only_once_it_stays_so() {
+        let since = Instant::now();
+        let mut apart = Apart { since, said: None };
+        let unsure = Standing::Unconfirmed { step_ms: 88_000 };
+        assert!(!apart.due(unsure, since), "agents may come back and explain it");
+        assert!(!apart.due(unsure, since + SAY_AFTER / 2));
+        assert!(apart.due(unsure, since + SAY_AFTER));
+        let later = Standing::Unconfirmed { step_ms: 88_001 };
+        assert!(!apart.due(later, since + SAY_AFTER * 2), "once");
+        assert!(apart.due(Standing::WallWrong { step_ms: 88_000 }, since + SAY_AFTER * 2));
+    }
+
+    #[test]
+    fn how_long_they_are_apart_begins_anew_once_they_agree() {
+        let start = wall();
+        let clock = LeaderClock::starting_at(start, 3);
+        clock.compare(start + DAY, &[], 3);
+        let since = |clock: &LeaderClock| clock.state().apart.map(|apart| apart.since);
+        let first = since(&clock);
+        clock.compare(start + DAY, &[], 3);
+        assert!(first.is_some() && since(&clock) == first, "it goes on");
+        clock.compare(start, &[], 3);
+        assert_eq!(since(&clock), None);
     }
 
     #[test]

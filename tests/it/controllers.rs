@@ -20,6 +20,7 @@ fn lab() -> Result<Option<Lab>> {
     let Some(mut lab) = Lab::start_with(3, 3, "v100-pcie:2")? else { return Ok(None) };
     lab.controller_goes_away();
     lab.expect_in_logs("\"kind\":\"handshake_timeout\"", "whoever is stopped stands in them");
+    lab.expect_in_logs("no majority confirms it yet", "who is elected may be alone by then");
     Ok(Some(lab))
 }
 

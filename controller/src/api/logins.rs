@@ -62,13 +62,14 @@ impl LoginLog {
 
     /// These are in the audit log.
     pub fn written(&self, batch: &[Login]) {
+        let batch: BTreeMap<_, _> = batch
+            .iter()
+            .map(|one| ((&one.user, one.method.as_str(), one.from.as_str()), one.requests))
+            .collect();
         let mut ways = self.ways();
         for ((user, method, from), seen) in ways.iter_mut() {
-            let of = |login: &&Login| {
-                login.user == *user && login.method == *method && login.from == *from
-            };
-            if let Some(login) = batch.iter().find(of) {
-                seen.requests = seen.requests.saturating_sub(login.requests);
+            if let Some(requests) = batch.get(&(user, *method, from.as_str())) {
+                seen.requests = seen.requests.saturating_sub(*requests);
                 seen.written = Some(Instant::now());
             }
         }

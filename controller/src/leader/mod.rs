@@ -170,14 +170,12 @@ async fn propose(context: &Context, command: Command) -> bool {
             }
             true
         }
-        // Just before these loops end.
-        Err(error @ ProposeError::NotLeader { .. }) => {
-            tracing::info!(action, %error, "not proposed");
-            tokio::time::sleep(RETRY_PAUSE).await;
-            false
-        }
         Err(error) => {
-            tracing::warn!(action, %error, "proposal failed");
+            match error {
+                // Just before these loops end.
+                ProposeError::NotLeader { .. } => tracing::info!(action, %error, "not proposed"),
+                _ => tracing::warn!(action, %error, "proposal failed"),
+            }
             tokio::time::sleep(RETRY_PAUSE).await;
             false
         }
