@@ -29,10 +29,10 @@ for program in fleet fleet-agent fleet-shim fleet-init fleet-controller; do
 done
 for program in fleet fleet-agent fleet-controller; do
     "$programs/$program" manual "$work/built/man"
+    "$programs/$program" completion bash > "$work/built/completion/$program"
+    "$programs/$program" completion zsh > "$work/built/completion/_$program"
+    "$programs/$program" completion fish > "$work/built/completion/$program.fish"
 done
-"$programs/fleet" completion bash > "$work/built/completion/fleet"
-"$programs/fleet" completion zsh > "$work/built/completion/_fleet"
-"$programs/fleet" completion fish > "$work/built/completion/fleet.fish"
 
 cp -r README.md docs systemd "$work/"
 mkdir -p "$work/packaging"

@@ -57,6 +57,11 @@ for page in "1 fleet-run" "8 fleet-agent" "8 fleet-controller-restore"; do
     # shellcheck disable=SC2086 # Section and name.
     inside man -w $page >/dev/null || fail "no manual page $page"
 done
+for program in fleet fleet-agent fleet-controller; do
+    # shellcheck disable=SC2016 # Expanded by the inner shell.
+    inside bash -c '. "/usr/share/bash-completion/completions/$0" && complete -p "$0"' "$program" >/dev/null ||
+        fail "bash does not complete $program"
+done
 
 say "upgrade keeps what was changed and what is stored"
 echo '# changed by the admin' >> "$root/etc/fleet/agent.toml"

@@ -14,6 +14,7 @@ use fleet_agent::operations::client;
 use fleet_agent::{doctor, emergency, gate, server, stop_all};
 use fleet_core::name::NodeName;
 use fleet_core::time::Millis;
+use fleet_daemon::completion::{self, Shell};
 use fleet_daemon::logging::{self, Logging};
 use fleet_daemon::process::{self, Process, watch_signals};
 use fleet_proto::transport::client::Address;
@@ -62,6 +63,9 @@ enum Verb {
     /// Write the manual pages into a folder
     #[command(hide = true)]
     Manual { dir: PathBuf },
+    /// Print a completion script for a shell
+    #[command(hide = true)]
+    Completion { shell: Shell },
 }
 
 #[derive(Debug, clap::Args)]
@@ -198,6 +202,7 @@ fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
     match verb {
         Verb::NvmlProbe(_) => Ok(()),
         Verb::Manual { dir } => fleet_daemon::manual::write(Arguments::command(), &dir),
+        Verb::Completion { shell } => completion::print(Arguments::command(), shell),
         Verb::CheckConfig(arguments) => {
             Config::load(&arguments.config)?;
             Ok(())

@@ -9,6 +9,7 @@ use fleet_controller::config::{self, Config};
 use fleet_controller::join::{self, Invitation};
 use fleet_controller::raft::{EXIT_STORE_REFUSED, StartError};
 use fleet_controller::{backup, doctor, server};
+use fleet_daemon::completion::{self, Shell};
 use fleet_daemon::logging::{self, Logging};
 use fleet_daemon::process::{self, Process, watch_signals};
 
@@ -56,6 +57,9 @@ enum Verb {
     /// Write the manual pages into a folder.
     #[command(hide = true)]
     Manual { dir: PathBuf },
+    /// Print a completion script for a shell.
+    #[command(hide = true)]
+    Completion { shell: Shell },
 }
 
 #[derive(Debug, clap::Args)]
@@ -131,6 +135,7 @@ fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
         Verb::Verify { file } => verify(&file),
         Verb::Doctor(arg) => runtime()?.block_on(doctor::run(&arg.config)),
         Verb::Manual { dir } => fleet_daemon::manual::write(Args::command(), &dir),
+        Verb::Completion { shell } => completion::print(Args::command(), shell),
         Verb::Restore(arg) if arg.check => verify(&arg.file),
         Verb::Restore(arg) => {
             let config = Config::load(&arg.config.config)?;

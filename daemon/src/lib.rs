@@ -12,10 +12,11 @@
 //! * `metrics`, `process_metrics`: what Prometheus reads;
 //! * `http`: `/metrics`, `/healthz`, `/readyz`, and root's way in over a Unix socket;
 //! * `bundle`, `redact`: a file to send to whoever helps, without secrets;
-//! * `manual`: pages for man(1) from what can be typed;
+//! * `manual`, `completion`: pages for man(1) and what shells complete, from what can be typed;
 //! * `doctor`: facts about the machine with time limits, and what they mean.
 
 pub mod bundle;
+pub mod completion;
 pub mod config_file;
 pub mod doctor;
 pub mod http;
