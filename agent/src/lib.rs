@@ -17,6 +17,8 @@ pub mod config;
 pub mod doctor;
 pub mod emergency;
 pub mod enroll;
+#[cfg(test)]
+mod exchange;
 pub mod filter;
 pub mod gate;
 pub mod gpu;

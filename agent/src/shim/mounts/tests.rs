@@ -3,19 +3,14 @@
 
 use std::{
     os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     thread,
 };
 
 use nix::fcntl::{RenameFlags, renameat2};
 
 use super::*;
+use crate::exchange::Exchange;
 
-/// How often two names are exchanged.
-const SWAPS: usize = 100_000;
 /// How often a path is resolved between looking whether the exchanges are over.
 const BATCH: usize = 64;
 const UID: u32 = 54_321;
@@ -61,18 +56,9 @@ impl Ground {
     /// Resolves with `look`, as the user, while somebody exchanges `mine/here` and `mine/link`. What is found
     /// must be the user's own; both outcomes must have been seen, or nothing was tried.
     fn while_exchanged(&self, look: impl Fn() -> io::Result<OwnedFd>) {
-        let over = Arc::new(AtomicBool::new(false));
-        let (here, link) = (self.path("mine/here"), self.path("mine/link"));
-        let told = Arc::clone(&over);
-        let exchange = thread::spawn(move || {
-            for _ in 0..SWAPS {
-                let flags = RenameFlags::RENAME_EXCHANGE;
-                renameat2(AT_FDCWD, &here, AT_FDCWD, &link, flags).unwrap();
-            }
-            told.store(true, Ordering::Relaxed);
-        });
+        let exchange = Exchange::begin(self.path("mine/here"), self.path("mine/link"));
         let (mut found, mut refused) = (0_u64, 0_u64);
-        while !over.load(Ordering::Relaxed) {
+        while exchange.goes_on() {
             as_user(&identity(), || {
                 for _ in 0..BATCH {
                     match look() {
@@ -91,7 +77,7 @@ impl Ground {
             })
             .unwrap();
         }
-        exchange.join().unwrap();
+        exchange.join();
         assert!(found > 0 && refused > 0, "{found} found, {refused} refused");
     }
 }
