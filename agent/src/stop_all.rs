@@ -3,7 +3,6 @@
 //! Run while no agent runs: it takes the agent's lock. Asks each shim to stop, then kills by cgroup, then
 //! removes cgroups and mounts. Records and logs stay.
 
-use std::path::Path;
 use std::time::Duration;
 
 use fleet_core::id::AllocationId;
@@ -18,7 +17,7 @@ use crate::image;
 use crate::server::take_state_dir;
 use crate::shim::client::ShimClient;
 use crate::shim::order::EXIT_FILE;
-use crate::unit::Launcher;
+use crate::unit::{Launcher, group_path, systemd_is_running};
 
 /// How often it is looked whether a job has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -90,13 +89,14 @@ async fn stop_one(
     }
 }
 
-/// Removes the group of all jobs where it is empty; systemd removes its slices by itself.
+/// Removes the group of all jobs where it is empty; systemd removes its slices by itself, as far as it knows them.
 pub(crate) fn remove_parent(parent: &str) {
-    if crate::unit::systemd_is_running() {
-        return;
-    }
+    let group = group_path(parent);
     match Hierarchies::detect() {
-        Ok(hierarchies) => hierarchies.remove_empty(Path::new(parent), REMOVE_MAX),
+        Ok(hierarchies) if systemd_is_running() => {
+            hierarchies.remove_empty_beside_systemd(&group, REMOVE_MAX);
+        }
+        Ok(hierarchies) => hierarchies.remove_empty(&group, REMOVE_MAX),
         Err(error) => tracing::debug!(%error, "the empty group of all jobs stays"),
     }
 }

@@ -5,7 +5,7 @@ use fleet_tests::steps::Steps;
 
 use crate::image::Debian;
 use crate::site::Site;
-use crate::{containers, people, power, smoke};
+use crate::{containers, legacy, people, power, smoke};
 
 /// One story on machines of its own.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +29,12 @@ pub(crate) const CASES: &[Case] = &[
         about: "Debian 12 with v1 controllers beside cgroup2: the same",
         debian: Debian::BOOKWORM_HYBRID,
         run: smoke::run,
+    },
+    Case {
+        name: "legacy",
+        about: "Debian 12 with cgroup v1 alone: the same, where no kernel keeps anybody out and the agent warns and stops",
+        debian: Debian::BOOKWORM_LEGACY,
+        run: legacy::run,
     },
     Case { name: "trixie", about: "Debian 13: the same", debian: Debian::TRIXIE, run: smoke::run },
     Case {

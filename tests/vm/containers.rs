@@ -45,6 +45,9 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
         .step("a job runs in an image that dockerd has, for who may use dockerd", || jobs(machine));
     steps.step("they are held without the agent, and after a reload of systemd", || alone(machine));
     steps.step("rootless Podman opens what is reserved, whoever it is inside", || podman(machine));
+    steps.step("a container outlives the removal of fleet, and opens every GPU then", || {
+        outlives(machine, &page)
+    });
     Ok(())
 }
 
@@ -200,4 +203,17 @@ fn podman(machine: &Machine) -> Result<()> {
     let shown = machine.ok("fleet-agent gate show")?;
     ensure!(shown.contains("denied  ada") && !shown.contains("uid 100032"), "not ada's: {shown}");
     Ok(())
+}
+
+fn outlives(machine: &Machine, page: &Page) -> Result<()> {
+    let run = format!("docker run -d --name stays {OPTIONS} --privileged tools sleep 10000");
+    machine.ok_as("bob", &run)?;
+    let open = format!("docker exec stays sh -c '{OPEN_ALL}'");
+    let before = opened(&machine.ok_as("bob", &open)?);
+    ensure!(before == (0, 4), "with fleet: {before:?}");
+    let said = machine.ok(&format!("{} 2>&1", page.in_table("Install", "remove")?))?;
+    ensure!(said.contains("containers of dockerd run on"), "not said: {said}");
+    let after = opened(&machine.ok_as("bob", &open)?);
+    ensure!(after == (4, 0), "without fleet: {after:?}");
+    machine.ok_as("bob", "docker kill stays").map(drop)
 }

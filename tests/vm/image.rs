@@ -31,19 +31,45 @@ const STEP_LIMIT: Duration = Duration::from_secs(300);
 /// Pretended GPUs of each machine.
 pub(crate) const GPUS: u32 = 4;
 
+/// How a machine arranges its cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cgroups {
+    Unified,
+    /// v1 controllers beside a bare cgroup2 tree, as old machines have it.
+    Hybrid,
+    /// v1 alone, as machines have it that nobody has touched for longer.
+    Legacy,
+}
+
+impl Cgroups {
+    /// What the kernel is told for it, as docs of systemd have it (systemd(1), "Kernel Command Line").
+    pub(crate) fn kernel_words(self) -> &'static str {
+        match self {
+            Self::Unified => "",
+            Self::Hybrid => {
+                " systemd.unified_cgroup_hierarchy=0 systemd.legacy_systemd_cgroup_controller=0"
+            }
+            Self::Legacy => {
+                " systemd.unified_cgroup_hierarchy=0 systemd.legacy_systemd_cgroup_controller=1"
+            }
+        }
+    }
+}
+
 /// Which Debian, and how its cgroups are arranged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Debian {
     pub(crate) suite: &'static str,
-    /// v1 controllers beside a bare cgroup2 tree, as old machines have it.
-    pub(crate) hybrid: bool,
+    pub(crate) cgroups: Cgroups,
     /// With dockerd and Podman.
     pub(crate) containers: bool,
 }
 
 impl Debian {
-    pub(crate) const BOOKWORM: Self = Self { suite: "bookworm", hybrid: false, containers: false };
-    pub(crate) const BOOKWORM_HYBRID: Self = Self { hybrid: true, ..Self::BOOKWORM };
+    pub(crate) const BOOKWORM: Self =
+        Self { suite: "bookworm", cgroups: Cgroups::Unified, containers: false };
+    pub(crate) const BOOKWORM_HYBRID: Self = Self { cgroups: Cgroups::Hybrid, ..Self::BOOKWORM };
+    pub(crate) const BOOKWORM_LEGACY: Self = Self { cgroups: Cgroups::Legacy, ..Self::BOOKWORM };
     pub(crate) const BOOKWORM_CONTAINERS: Self = Self { containers: true, ..Self::BOOKWORM };
     pub(crate) const TRIXIE: Self = Self { suite: "trixie", ..Self::BOOKWORM };
 

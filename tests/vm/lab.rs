@@ -48,9 +48,13 @@ pub(crate) fn enforce(controller: &Machine, node: &str, mode: &str) -> Result<()
     until_enforced(controller, node, mode)
 }
 
-/// Waits until the node says that it does.
+/// Waits until the node says that it does, or what it does in its place.
 pub(crate) fn until_enforced(controller: &Machine, node: &str, mode: &str) -> Result<()> {
-    let held = format!("fleet node show {node} -o json | grep -q '\"enforced\": *\"{mode}\"'");
+    let said = match (controller.keeps_people_out(), mode) {
+        (false, "on") => "\"enforced_fallback\": *\"warn and stop\"".to_owned(),
+        _ => format!("\"enforced\": *\"{mode}\""),
+    };
+    let held = format!("fleet node show {node} -o json | grep -q '{said}'");
     controller.until_as("ada", &format!("{node} is enforced {mode}"), &held).map(drop)
 }
 
@@ -59,6 +63,15 @@ pub(crate) fn until_enforced(controller: &Machine, node: &str, mode: &str) -> Re
 pub(crate) fn opened(machine: &Machine, user: &str) -> Result<(usize, usize)> {
     let open = "for n in 0 1 2 3; do cat /dev/nvidia$n; done 2>&1; true";
     Ok(answers(&machine.ok_as(user, open)?))
+}
+
+/// What [`opened`] is for somebody who has `gpus` of the four reserved, on a node that is enforced.
+pub(crate) fn reserved(machine: &Machine, gpus: usize) -> (usize, usize) {
+    let all = GPUS as usize;
+    match machine.keeps_people_out() {
+        true => (gpus, all - gpus),
+        false => (all, 0),
+    }
 }
 
 /// How many of the nodes said ENXIO, and how many EPERM.

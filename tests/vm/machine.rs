@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use fleet_tests::command::{self, Ran};
 use fleet_tests::wait;
 
-use crate::image::{self, Debian, Image};
+use crate::image::{self, Cgroups, Debian, Image};
 use crate::tools::Tools;
 
 /// From the power button to a login, on a machine that has much else to do.
@@ -146,11 +146,7 @@ impl Machine {
              systemd.hostname={} systemd.machine_id={machine_id}",
             self.name
         );
-        if debian.hybrid {
-            kernel.push_str(
-                " systemd.unified_cgroup_hierarchy=0 systemd.legacy_systemd_cgroup_controller=0",
-            );
-        }
+        kernel.push_str(debian.cgroups.kernel_words());
         let text = |path: &Path| path.display().to_string();
         let network = [
             format!("user,id=outside,restrict=on,hostfwd=tcp:127.0.0.1:{ssh}-:22"),
@@ -287,6 +283,11 @@ impl Machine {
         }
         ssh.arg("127.0.0.1");
         ssh
+    }
+
+    /// Whether the kernel can keep people out of GPUs. Where it cannot, the agent warns and stops.
+    pub(crate) fn keeps_people_out(&self) -> bool {
+        self.common.debian.cgroups != Cgroups::Legacy
     }
 
     /// Whether its qemu runs.

@@ -19,6 +19,7 @@ mod hostile;
 mod hub;
 mod image;
 mod lab;
+mod legacy;
 mod machine;
 mod page;
 mod people;

@@ -23,6 +23,15 @@ const KEYS: &str = "mkdir -p -m 700 .ssh && ssh-keygen -q -t ed25519 -N '' -f .s
     cp .ssh/id_ed25519.pub .ssh/authorized_keys && echo 'StrictHostKeyChecking accept-new' > .ssh/config";
 
 pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
+    there_and_back(site, steps, |_, _| Ok(()))
+}
+
+/// The whole way, with what only such machines have to show once there are jobs, people and orders.
+pub(crate) fn there_and_back(
+    site: &Site,
+    steps: &mut Steps,
+    between: fn(&Machine, &mut Steps) -> Result<()>,
+) -> Result<()> {
     let page = Page::operations()?;
     let way = ShortWay::of(&page)?;
     let machine = &*site.boot("titan01")?;
@@ -43,10 +52,13 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
         .step("enforcement, fleet reserve and ssh by the same words, in under 15 commands", || {
             held_to_reservations(machine, &way)
         });
+    between(machine, steps)?;
     under_a_job::run(machine, &page, steps);
-    steps.step("purge: ends what runs, and bob, who was kept out, opens every GPU", || {
-        purge(machine, &page)
-    });
+    let purged = match machine.keeps_people_out() {
+        true => "purge: ends what runs, and bob, who was kept out, opens every GPU",
+        false => "purge: ends what runs",
+    };
+    steps.step(purged, || purge(machine, &page));
     steps.step("back to a machine without fleet by the same words: nothing is left", || {
         back(machine, &way)
     });
@@ -109,15 +121,18 @@ fn held_to_reservations(machine: &Machine, way: &ShortWay) -> Result<()> {
     let typed = "for n in 0 1 2 3; do cat /dev/nvidia$n; done 2>&1; echo $CUDA_VISIBLE_DEVICES";
     let said = machine.ok_as("ada", &format!("echo '{typed}' | {ssh}"))?;
     let found = lab::answers(&said);
-    ensure!(found == (1, 3), "ada by `{ssh}`: {found:?}: {said}");
+    ensure!(found == lab::reserved(machine, 1), "ada by `{ssh}`: {found:?}: {said}");
     ensure!(said.lines().last().is_some_and(|last| last.starts_with("GPU-")), "{said}");
-    for (user, expected) in [("bob", (0, 4)), ("ada", (1, 3))] {
-        let found = lab::opened(machine, user)?;
+    for (user, gpus) in [("bob", 0), ("ada", 1)] {
+        let (found, expected) = (lab::opened(machine, user)?, lab::reserved(machine, gpus));
         ensure!(found == expected, "{user}: {found:?}, not {expected:?}");
     }
     machine.ok_as("ada", &format!("fleet release {id}"))?;
-    let closed = "! cat /dev/nvidia[0-3] 2>&1 | grep -q address";
-    machine.until_as("ada", "the GPU is closed again", closed).map(drop)
+    let ended = format!("fleet reservation show {id} -o json | grep -q '\"state\": *\"ended\"'");
+    machine.until_as("ada", "the reservation has ended", &ended)?;
+    let found = lab::opened(machine, "ada")?;
+    ensure!(found == lab::reserved(machine, 0), "ada after the end: {found:?}");
+    Ok(())
 }
 
 /// The node's package goes while a job runs and people are kept out.
@@ -125,7 +140,7 @@ fn purge(machine: &Machine, page: &Page) -> Result<()> {
     let id = lab::submit(machine, "-G 1", COUNTING)?;
     lab::job_in(machine, &id, "running")?;
     let before = lab::opened(machine, "bob")?;
-    ensure!(before == (0, 4), "bob before: {before:?}");
+    ensure!(before == lab::reserved(machine, 0), "bob before: {before:?}");
     let steps = page.commands("Take a node away", 0)?;
     let purge = steps.iter().find(|line| line.starts_with("apt purge"));
     machine.ok(purge.context("the page says how a node is left")?)?;

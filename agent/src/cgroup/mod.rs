@@ -29,6 +29,9 @@ pub use limits::{Limits, Usage};
 
 /// Where systemd and everybody else mount the hierarchies.
 pub const ROOT: &str = "/sys/fs/cgroup";
+/// The v1 controllers in whose hierarchies systemd makes and removes the groups of units (systemd's
+/// `src/basic/cgroup-util.h`: `CGROUP_MASK_V1`), besides its own `name=systemd`.
+const OF_SYSTEMD: [&str; 6] = ["blkio", "cpu", "cpuacct", "devices", "memory", "pids"];
 /// Between two tries to remove a group.
 const REMOVE_PAUSE: Duration = Duration::from_millis(20);
 
@@ -145,17 +148,15 @@ impl Hierarchies {
     /// agent's own end; where anything is left in it, the kernel refuses, rightly. The last shims may
     /// still be at it, so it is tried until `limit` is over.
     pub fn remove_empty(&self, relative: &Path, limit: Duration) {
-        let points = self.v1_points.iter().chain(&self.unified);
-        let mut left: Vec<PathBuf> =
-            points.map(|point| point.join(relative)).filter(|group| group.is_dir()).collect();
-        let deadline = Instant::now() + limit;
-        loop {
-            left.retain(|group| fs::remove_dir(group).is_err() && group.is_dir());
-            if left.is_empty() || Instant::now() >= deadline {
-                return;
-            }
-            thread::sleep(REMOVE_PAUSE);
-        }
+        remove_everywhere(self.v1_points.iter().chain(&self.unified), relative, limit);
+    }
+
+    /// The same beside systemd, which removes its slices by itself, but only where it makes them: in the hierarchies
+    /// of other controllers (freezer) what we made there stays, with the slice above it.
+    pub fn remove_empty_beside_systemd(&self, relative: &Path, limit: Duration) {
+        let managed: Vec<_> = OF_SYSTEMD.iter().filter_map(|name| self.v1.get(*name)).collect();
+        let others = self.v1.values().filter(|point| !managed.contains(point));
+        remove_everywhere(others, relative, limit);
     }
 
     /// The v1 controllers an allocation uses here. What cgroup2 can do beside them is left to cgroup2:
@@ -167,6 +168,24 @@ impl Hierarchies {
             Mode::Legacy => &["blkio", "cpu", "cpuacct", "memory", "pids", "freezer", "devices"],
         };
         wanted.iter().filter_map(|name| self.v1(name).map(|point| (*name, point))).collect()
+    }
+}
+
+/// Tries until `limit` is over, as the last of who is in there may be ending.
+fn remove_everywhere<'a>(
+    points: impl Iterator<Item = &'a PathBuf>,
+    relative: &Path,
+    limit: Duration,
+) {
+    let mut left: Vec<PathBuf> =
+        points.map(|point| point.join(relative)).filter(|group| group.is_dir()).collect();
+    let deadline = Instant::now() + limit;
+    loop {
+        left.retain(|group| fs::remove_dir(group).is_err() && group.is_dir());
+        if left.is_empty() || Instant::now() >= deadline {
+            return;
+        }
+        thread::sleep(REMOVE_PAUSE);
     }
 }
 

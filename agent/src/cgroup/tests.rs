@@ -39,6 +39,27 @@ fn names_that_leave_the_tree_are_refused() {
     }
 }
 
+/// Plain directories stand for hierarchies, as with a kernel an empty group is removed by `rmdir`.
+#[test]
+fn beside_systemd_only_groups_that_it_does_not_know_are_removed() {
+    let root = tempfile::tempdir().unwrap();
+    let group = Path::new("fleet.slice");
+    let hierarchies = ["cpu,cpuacct", "devices", "systemd", "freezer", "net_cls,net_prio", "misc"];
+    let mount = |name: &&str| {
+        let point = root.path().join(name);
+        fs::create_dir_all(point.join(group)).unwrap();
+        let option = if *name == "systemd" { "name=systemd" } else { name };
+        format!("32 31 0:29 / {} rw - cgroup cgroup rw,{option}\n", point.display())
+    };
+    let table: String = hierarchies.iter().map(mount).collect();
+    let busy = root.path().join("misc").join(group).join("job");
+    fs::create_dir(&busy).unwrap();
+    let found = Hierarchies::parse(&table, root.path()).unwrap();
+    found.remove_empty_beside_systemd(group, Duration::from_millis(1));
+    let left = hierarchies.iter().filter(|name| root.path().join(name).join(group).exists());
+    assert_eq!(left.collect::<Vec<_>>(), [&"cpu,cpuacct", &"devices", &"systemd", &"misc"]);
+}
+
 #[test]
 fn values_are_found_by_their_key() {
     let text = "usage_usec 120\nuser_usec 7\n";

@@ -11,7 +11,7 @@ use fleet_core::window::Enforcement;
 use nix::unistd::{Gid, Group, Uid, User};
 
 use super::containers::{self, NOBODY};
-use super::kernel::{self, Gate, Pass, Site, Wish};
+use super::kernel::{self, Gate, GateError, Pass, Site, Wish};
 use super::program::{EVERY_GPU, EVERY_GPU_FOR_GROUP};
 use super::rules::Rules;
 use super::task::cards_major;
@@ -19,21 +19,34 @@ use crate::allocations::chain;
 use crate::clock;
 use crate::config::Config;
 
-fn site(config: &Config) -> anyhow::Result<Site> {
+/// What is said where there cannot be a gate. The agent tells what it does in its place.
+const NO_PLACE: &str = "no gate can be here: this machine has cgroup v1 alone";
+
+/// `None` on a machine with cgroup v1 alone.
+fn site(config: &Config) -> anyhow::Result<Option<Site>> {
     let below = config.enforce.cgroup.as_deref();
-    Ok(Site::find(below, &config.cgroup_parent, containers::PARENT)?)
+    match Site::find(below, &config.cgroup_parent, containers::PARENT) {
+        Ok(site) => Ok(Some(site)),
+        Err(GateError::NoCgroup2) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
-/// Puts what was last in force in force again. The gate stays when this process ends.
+/// Puts what was last in force in force again. The gate stays when this process ends. Where there cannot be one this is no
+/// failure: nothing that somebody could mend would make it another.
 pub fn load(config: &Config) -> anyhow::Result<()> {
     let rules = Rules::load(&config.state_dir)?;
     if rules.wanted == Enforcement::Off {
         tracing::info!("this node only observes: there is no gate to load");
         return Ok(());
     }
+    let Some(site) = site(config)? else {
+        tracing::warn!("{NO_PLACE}; people can open every GPU");
+        return Ok(());
+    };
     let passes = rules.passes(Some(clock::now()));
     let wish = Wish { deny: rules.wanted == Enforcement::On, cards: cards_major(), passes };
-    let mut gate = Gate::install(site(config)?, &wish).context("nobody is kept out of the GPUs")?;
+    let mut gate = Gate::install(site, &wish).context("nobody is kept out of the GPUs")?;
     if let Err(error) = gate.set_subordinates(&Arc::new(rules.subordinates)) {
         tracing::warn!(error = chain(&error), "the kernel does not take subordinate numbers");
     }
@@ -44,8 +57,11 @@ pub fn load(config: &Config) -> anyhow::Result<()> {
 
 /// Prints what the kernel has.
 pub fn show(config: &Config) -> anyhow::Result<()> {
-    let site = site(config)?;
     let mut out = std::io::stdout();
+    let Some(site) = site(config)? else {
+        writeln!(out, "off: {NO_PLACE}")?;
+        return Ok(());
+    };
     let Some(shown) = kernel::show(&site)? else {
         writeln!(out, "off: nothing of fleet is on {}", site.cgroup().display())?;
         return Ok(());
@@ -89,7 +105,11 @@ fn group(gid: u32) -> String {
 
 /// Takes it away. Everybody may open every GPU then.
 pub fn remove(config: &Config) -> anyhow::Result<()> {
-    match kernel::remove(&site(config)?)? {
+    let removed = match site(config)? {
+        Some(site) => kernel::remove(&site)?,
+        None => false,
+    };
+    match removed {
         true => tracing::info!("the gate is gone"),
         false => tracing::info!("there was no gate"),
     }
