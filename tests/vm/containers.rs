@@ -10,6 +10,7 @@ use crate::lab;
 use crate::machine::Machine;
 use crate::page::Page;
 use crate::site::Site;
+use crate::under_a_job::{COUNTING, PROCESSES};
 
 /// A root folder of one program, from which both make an image.
 const IMAGE: &str = "mkdir -p /root/image/bin && cp /bin/busybox /root/image/bin/ && \
@@ -45,9 +46,10 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
         .step("a job runs in an image that dockerd has, for who may use dockerd", || jobs(machine));
     steps.step("they are held without the agent, and after a reload of systemd", || alone(machine));
     steps.step("rootless Podman opens what is reserved, whoever it is inside", || podman(machine));
-    steps.step("a container outlives the removal of fleet, and opens every GPU then", || {
-        outlives(machine, &page)
-    });
+    steps.step(
+        "a container outlives the removal of fleet and opens every GPU then, even where fleet's settings are broken",
+        || outlives(machine, &page),
+    );
     Ok(())
 }
 
@@ -211,8 +213,14 @@ fn outlives(machine: &Machine, page: &Page) -> Result<()> {
     let open = format!("docker exec stays sh -c '{OPEN_ALL}'");
     let before = opened(&machine.ok_as("bob", &open)?);
     ensure!(before == (0, 4), "with fleet: {before:?}");
+    let id = lab::submit(machine, "", COUNTING)?;
+    lab::job_in(machine, &id, "running")?;
+    machine.ok("echo 'nonsense = 1' >> /etc/fleet/agent.toml")?;
     let said = machine.ok(&format!("{} 2>&1", page.in_table("Install", "remove")?))?;
     ensure!(said.contains("containers of dockerd run on"), "not said: {said}");
+    ensure!(said.contains("unknown field `nonsense`"), "not said: {said}");
+    let job = machine.run(PROCESSES)?;
+    ensure!(job.code() == 1, "the job runs on: {}", job.stdout);
     let after = opened(&machine.ok_as("bob", &open)?);
     ensure!(after == (4, 0), "without fleet: {after:?}");
     machine.ok_as("bob", "docker kill stays").map(drop)
