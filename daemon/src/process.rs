@@ -8,6 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::config_file::ConfigError;
 use crate::logging::Logging;
 
 /// What a program's server gets from its `main`, beside its configuration.
@@ -51,7 +52,10 @@ pub fn watch_signals() -> io::Result<Signals> {
     Ok(Signals { stop, reload })
 }
 
-/// Says what went wrong, if something did, and what the parent is told. `code_of` knows errors with
+/// A configuration file that cannot be read or taken (sysexits.h: `EX_CONFIG`). Starting again does not mend it.
+pub const EXIT_CONFIG: u8 = 78;
+
+/// Says what went wrong, if something did, and what the parent is told. `code_of` knows a program's own errors with
 /// an exit code of their own.
 pub fn finish(
     result: &anyhow::Result<()>,
@@ -61,7 +65,9 @@ pub fn finish(
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
-            code_of(error).map_or(ExitCode::FAILURE, ExitCode::from)
+            let config = error.chain().any(|cause| cause.is::<ConfigError>());
+            let code = if config { Some(EXIT_CONFIG) } else { code_of(error) };
+            code.map_or(ExitCode::FAILURE, ExitCode::from)
         }
     }
 }

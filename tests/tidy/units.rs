@@ -1,6 +1,6 @@
 //! The systemd units: what must hold in them, and what `systemd-analyze verify` says where it is installed.
 
-use std::{fs, process::Command};
+use std::{fs, os::unix::fs::symlink, process::Command};
 
 use crate::{Violation, tree};
 
@@ -28,8 +28,18 @@ const MUST_SAY: &[(&str, &str, &str)] = &[
     ),
     (
         "systemd/fleet-gate.service",
-        "Before=fleet-agent.service systemd-user-sessions.service ssh.service sshd.service ssh.socket cron.service atd.service docker.service",
+        "Before=fleet-agent.service systemd-user-sessions.service ssh.service sshd.service ssh.socket cron.service atd.service docker.service shutdown.target",
         "whoever starts a program before the gate is there keeps the GPU that it opened",
+    ),
+    (
+        "systemd/fleet-agent.service",
+        "After=remote-fs.target nss-user-lookup.target autofs.service",
+        "jobs that go on after a boot find no home and no user, and fail for good",
+    ),
+    (
+        "systemd/fleet-controller.service",
+        "StartLimitIntervalSec=0",
+        "a disk that was full for a minute must not take the controller away for ever",
     ),
     (
         "systemd/fleet-agent.service",
@@ -85,12 +95,16 @@ fn units_keep_what_jobs_depend_on() {
 }
 
 #[test]
-fn a_refused_store_is_not_started_again() {
-    let code = fleet_controller::raft::EXIT_STORE_REFUSED;
-    let units = tree::files_ending("fleet-controller.service");
-    assert_eq!(units.len(), 1, "the unit is gone");
-    let line = format!("RestartPreventExitStatus={code}");
-    assert!(units[0].text.lines().any(|said| said == line), "the unit must say {line}");
+fn what_a_new_start_cannot_mend_is_not_started_again() {
+    let (store, config) =
+        (fleet_controller::raft::EXIT_STORE_REFUSED, fleet_daemon::process::EXIT_CONFIG);
+    let codes = [("controller", format!("{store} {config}")), ("agent", config.to_string())];
+    for (daemon, codes) in codes {
+        let units = tree::files_ending(&format!("fleet-{daemon}.service"));
+        assert_eq!(units.len(), 1, "the unit is gone");
+        let line = format!("RestartPreventExitStatus={codes}");
+        assert!(units[0].text.lines().any(|said| said == line), "{daemon}: must say {line}");
+    }
 }
 
 #[test]
@@ -101,7 +115,12 @@ fn systemd_accepts_the_units() {
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let units = [".service", ".slice"].iter().flat_map(|ending| tree::files_ending(ending));
-    let paths: Vec<_> = units
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("a unit can be written");
+        path
+    };
+    let mut paths: Vec<_> = units
         .map(|unit| {
             let name = unit.path.rsplit('/').next().unwrap_or(&unit.path);
             // Our programs need not be installed where the test runs.
@@ -109,15 +128,21 @@ fn systemd_accepts_the_units() {
                 Some(_) => "ExecStart=/bin/true",
                 None => line,
             });
-            let path = folder.path().join(name);
-            fs::write(&path, lines.collect::<Vec<_>>().join("\n") + "\n")
-                .expect("a unit can be written");
-            path
+            write(name, &(lines.collect::<Vec<_>>().join("\n") + "\n"))
         })
         .collect();
+    // As on a node whose sshd is started by its socket, and early: Ubuntu's way since 22.10.
+    paths.push(write("ssh.socket", "[Socket]\nListenStream=127.0.0.1:22\nAccept=no\n"));
+    paths.push(write("ssh.service", "[Service]\nExecStart=/bin/true\n"));
+    for (target, unit) in [("sockets", "ssh.socket"), ("multi-user", "fleet-agent.service")] {
+        let wants = folder.path().join(format!("{target}.target.wants"));
+        fs::create_dir(&wants).expect("a folder can be made");
+        symlink(folder.path().join(unit), wants.join(unit)).expect("a unit can be enabled");
+    }
     let output = Command::new("systemd-analyze")
         .args(["verify", "--man=no"])
         .args(&paths)
+        .arg("multi-user.target")
         .output()
         .expect("systemd-analyze runs");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -199,9 +224,11 @@ fn a_unit_that_nobody_copies_is_found() {
 fn a_bad_unit_is_found() {
     let path = "systemd/fleet-agent.service";
     let start = "ExecStart=/usr/bin/fleet-agent run --config /etc/fleet/agent.toml";
-    let good =
-        format!("[Service]\nType=notify\nKillMode=process\nWatchdogSec=2min\n{RELOAD}\n{start}\n");
+    let after = "After=remote-fs.target nss-user-lookup.target autofs.service";
+    let good = format!(
+        "[Unit]\n{after}\n[Service]\nType=notify\nKillMode=process\nWatchdogSec=2min\n{RELOAD}\n{start}\n"
+    );
     assert_eq!(settings(path, &good), []);
     assert_eq!(settings(path, &good.replace("KillMode=process\n", "")).len(), 1);
-    assert_eq!(settings(path, &format!("{good}ProtectClock=yes\n"))[0].line, 7);
+    assert_eq!(settings(path, &format!("{good}ProtectClock=yes\n"))[0].line, 9);
 }

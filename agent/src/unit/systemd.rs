@@ -3,7 +3,9 @@
 //! Properties, and why: `Delegate` (the shim makes cgroups below), `KillMode=mixed` (a stop, as at
 //! shutdown, signals the shim, which stops the job with its grace; when the shim goes, what is left is
 //! killed), `CollectMode=inactive-or-failed` (no dead units stay), no dependency on the agent's unit (its
-//! restart or stop must not reach here), `OOMPolicy=continue` (the job's OOM is the job's).
+//! restart or stop must not reach here), `OOMPolicy=continue` (the job's OOM is the job's), `After` (a
+//! shutdown stops units in the reverse order: a job that saves in its grace still has its home, the network
+//! and its name), `TasksMax` (the manager's usual limit would count before the job's own).
 
 use std::path::Path;
 
@@ -15,6 +17,9 @@ use crate::shim::order::SHIM_LOG_FILE;
 /// Time for the shim to stop its job when the unit is stopped, in microseconds. The shim's own grace is
 /// normally shorter; this is the service manager's patience.
 const STOP_TIMEOUT_US: u64 = 600 * 1_000_000;
+
+/// What a job writes its checkpoints through, and is to outlast it at a shutdown. Order alone: nothing is started.
+const OUTLASTED_BY: [&str; 3] = ["remote-fs.target", "network.target", "nss-user-lookup.target"];
 
 /// Signal number systemd is told to send to what is left of a lost shim.
 const SIGKILL: i32 = 9;
@@ -70,6 +75,8 @@ impl Manager {
             ("CollectMode", Variant::from("inactive-or-failed")),
             ("TimeoutStopUSec", Variant::from(STOP_TIMEOUT_US)),
             ("OOMPolicy", Variant::from("continue")),
+            ("After", Variant::from(OUTLASTED_BY.to_vec())),
+            ("TasksMax", Variant::from(u64::MAX)),
             ("StandardInput", Variant::from("null")),
             ("StandardOutput", Variant::from("null")),
             ("StandardErrorFileToAppend", Variant::from(log)),
