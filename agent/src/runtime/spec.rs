@@ -6,14 +6,14 @@
 use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{
-    BoxBuilder, Capability, Hook, HookBuilder, Hooks, Linux, LinuxBlockIo, LinuxCapabilities,
-    LinuxDeviceCgroup, LinuxDeviceType, LinuxNamespace, LinuxNamespaceType, LinuxResources,
+    BoxBuilder, Capability, Linux, LinuxBlockIo, LinuxCapabilities, LinuxDeviceCgroup,
+    LinuxDeviceType, LinuxNamespace, LinuxNamespaceType, LinuxResources,
     LinuxThrottleDeviceBuilder, Mount, PosixRlimit, PosixRlimitBuilder, PosixRlimitType, Process,
     Root, Spec, User,
 };
 
 use super::destination::Begin;
-use super::gpus::{Inside, Moment};
+use super::gpus::Inside;
 use super::{AllocationSpec, Image, NodeSettings, PrepareError, Volume, seccomp};
 use crate::{
     cgroup::{CgroupPlan, Disk, DiskLimits, Mode},
@@ -105,7 +105,8 @@ pub(super) fn build(spec: &AllocationSpec, context: Context<'_>) -> Result<Spec,
         .set_root(Some(root))
         .set_hostname(None)
         .set_mounts(Some(mounts(spec, &context, readonly)))
-        .set_hooks(hooks(context.inside)?)
+        // None, ever: one is root's, and comes when the user's volumes are mounted already.
+        .set_hooks(None)
         .set_linux(Some(linux(spec, &context)?))
         .set_process(Some(process(spec, &context)?));
     Ok(oci)
@@ -138,26 +139,6 @@ fn process(spec: &AllocationSpec, context: &Context<'_>) -> Result<Process, Prep
         process.set_console_size(Some(console));
     }
     Ok(process)
-}
-
-/// Programs of the node that the runtime runs while it makes the container.
-fn hooks(inside: &Inside) -> Result<Option<Hooks>, PrepareError> {
-    if inside.hooks.is_empty() {
-        return Ok(None);
-    }
-    let at = |moment: Moment| -> Result<Option<Vec<Hook>>, PrepareError> {
-        let mut found = Vec::new();
-        for hook in inside.hooks.iter().filter(|hook| hook.moment == moment) {
-            let built = HookBuilder::default().path(&hook.path).args(hook.args.clone());
-            found.push(built.env(hook.env.clone()).timeout(hook.timeout_s).build()?);
-        }
-        Ok(Some(found))
-    };
-    let mut hooks = Hooks::default();
-    hooks
-        .set_create_runtime(at(Moment::CreateRuntime)?)
-        .set_create_container(at(Moment::CreateContainer)?);
-    Ok(Some(hooks))
 }
 
 fn capabilities(spec: &AllocationSpec) -> LinuxCapabilities {

@@ -8,14 +8,21 @@ use std::path::{Component, Path, PathBuf};
 
 use super::cdi::{self, Device, Edits};
 use super::host::{Described, Host, Kind};
-use super::{Bind, Hook, Inside, Moment};
+use super::{Bind, Inside};
 use crate::runtime::Gpu;
 
-/// How long a hook may take that says nothing of it; a start may take 60 s.
-const HOOK_TIMEOUT_S: i64 = 30;
-/// What a hook finds in its environment. Never empty: runc gives a hook without one that of the container, and an image
-/// could then have root load its library (CVE-2025-23266).
-const HOOK_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Hooks of `nvidia-ctk` without which nothing is lacking. The first three make libraries be found, which `place` and
+/// `link` do; a newer libcuda that an image has for older drivers is the user's choice, by `LD_LIBRARY_PATH`; the
+/// others are about device nodes, which come from the lease and cannot be made in a job.
+const NEEDLESS_HOOKS: [&str; 6] = [
+    CREATE_SYMLINKS,
+    "create-soname-symlinks",
+    "update-ldcache",
+    "enable-cuda-compat",
+    "chmod",
+    "disable-device-node-modification",
+];
+const CREATE_SYMLINKS: &str = "create-symlinks";
 /// What fleet itself says.
 const OWN_NAMES: [&str; 3] =
     ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
@@ -97,22 +104,20 @@ fn device<'a>(usable: &[&'a Described], gpu: &Gpu) -> Result<Option<Chosen<'a>>,
     Ok(None)
 }
 
-/// Adds what the devices want, as far as it is done here. True: nothing of importance was left out.
-pub(super) fn edits(host: &Host, chosen: &[Chosen<'_>], inside: &mut Inside) -> bool {
-    let mut whole = true;
+/// Adds what the devices want, as far as it is done here.
+pub(super) fn edits(host: &Host, chosen: &[Chosen<'_>], inside: &mut Inside) {
     for one in chosen {
         if !inside.files.contains(&one.file.path) {
             inside.files.push(one.file.path.clone());
-            whole &= add(host, &one.file.spec.container_edits, inside);
+            add(host, &one.file.spec.container_edits, inside);
         }
     }
     for one in chosen {
-        whole &= add(host, &one.device.container_edits, inside);
+        add(host, &one.device.container_edits, inside);
     }
-    whole
 }
 
-fn add(host: &Host, edits: &Edits, inside: &mut Inside) -> bool {
+fn add(host: &Host, edits: &Edits, inside: &mut Inside) {
     for variable in &edits.env {
         match variable.split_once('=') {
             Some((name, _)) if name.starts_with("FLEET_") || OWN_NAMES.contains(&name) => {}
@@ -130,18 +135,27 @@ fn add(host: &Host, edits: &Edits, inside: &mut Inside) -> bool {
         }
     }
     inside.gids.extend(edits.additional_gids.iter().filter(|gid| **gid != 0));
-    let mut whole = true;
-    for described in &edits.hooks {
-        match hook(host, described) {
-            Ok(hook) if inside.hooks.contains(&hook) => {}
-            Ok(hook) => inside.hooks.push(hook),
-            Err(why) => {
-                whole = false;
-                inside.notes.push(format!("hook {} left out: {why}", described.path.display()));
-            }
+    for hook in &edits.hooks {
+        if !hook.args.iter().any(|arg| NEEDLESS_HOOKS.contains(&arg.as_str())) {
+            let shown = hook.path.display();
+            inside
+                .notes
+                .push(format!("hook {shown} left out: fleet runs none, as it would be root"));
         }
+        inside.links.extend(links(hook));
     }
-    whole
+}
+
+/// The links that a hook was to make: `--link TARGET::PATH`, whose target is looked up by its name alone.
+fn links(hook: &cdi::Hook) -> Vec<(PathBuf, PathBuf)> {
+    if !hook.args.iter().any(|arg| arg == CREATE_SYMLINKS) {
+        return Vec::new();
+    }
+    let pairs = hook.args.iter().filter_map(|arg| {
+        let (target, path) = arg.strip_prefix("--link=").unwrap_or(arg).split_once("::")?;
+        Some((PathBuf::from(target), PathBuf::from(path)))
+    });
+    pairs.filter(|(_, path)| is_destination(path)).collect()
 }
 
 fn bind(host: &Host, mount: &cdi::Mount) -> Result<Bind, String> {
@@ -152,11 +166,11 @@ fn bind(host: &Host, mount: &cdi::Mount) -> Result<Bind, String> {
     if !is_clean(source) || !is_clean(destination) || destination == Path::new("/") {
         return Err("its paths must be absolute and without ..".to_owned());
     }
-    if PROTECTED.iter().any(|path| destination.starts_with(path)) {
+    if !is_destination(destination) {
         return Err(format!("nothing may be mounted at {}", destination.display()));
     }
     match host.kind(source) {
-        Kind::File | Kind::Program => {}
+        Kind::File => {}
         Kind::Folder if !OF_SERVICES.iter().any(|path| source.starts_with(path)) => {}
         Kind::Folder | Kind::Other => return Err("it leads to a service of the node".to_owned()),
         Kind::Missing => return Err("it is not there".to_owned()),
@@ -164,23 +178,11 @@ fn bind(host: &Host, mount: &cdi::Mount) -> Result<Bind, String> {
     Ok(Bind { source: source.clone(), destination: destination.clone() })
 }
 
-/// A hook runs as root: only a program that nobody else can change, and none that is looked for in the image.
-fn hook(host: &Host, described: &cdi::Hook) -> Result<Hook, String> {
-    let moment = match described.hook_name.as_str() {
-        "createRuntime" => Moment::CreateRuntime,
-        "createContainer" => Moment::CreateContainer,
-        other => return Err(format!("fleet runs none at {other:?}")),
-    };
-    match host.kind(&described.path) {
-        Kind::Program if is_clean(&described.path) => {}
-        Kind::Missing => return Err("it is not there".to_owned()),
-        _ => return Err("it is no program that only root can change".to_owned()),
-    }
-    let mut env = vec![HOOK_PATH.to_owned()];
-    env.extend(described.env.iter().filter(|line| !line.starts_with("PATH=")).cloned());
-    let timeout_s = described.timeout.unwrap_or(HOOK_TIMEOUT_S).clamp(1, HOOK_TIMEOUT_S);
-    let (path, args) = (described.path.clone(), described.args.clone());
-    Ok(Hook { moment, path, args, env, timeout_s })
+/// A file of the driver may be there.
+fn is_destination(path: &Path) -> bool {
+    is_clean(path)
+        && path != Path::new("/")
+        && !PROTECTED.iter().any(|protected| path.starts_with(protected))
 }
 
 /// Absolute and without `..`.
@@ -194,9 +196,5 @@ fn is_clean(path: &Path) -> bool {
 pub(super) fn mentioned(spec: &cdi::Spec) -> Vec<PathBuf> {
     let all = std::iter::once(&spec.container_edits)
         .chain(spec.devices.iter().map(|device| &device.container_edits));
-    let of = |edits: &Edits| -> Vec<PathBuf> {
-        let mounts = edits.mounts.iter().map(|mount| mount.host_path.clone());
-        mounts.chain(edits.hooks.iter().map(|hook| hook.path.clone())).collect()
-    };
-    all.flat_map(of).collect()
+    all.flat_map(|edits| edits.mounts.iter().map(|mount| mount.host_path.clone())).collect()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
@@ -66,8 +66,6 @@ fn multiarch() -> String {
 pub(crate) enum Kind {
     Missing,
     File,
-    /// A file that can be executed and that only root can change.
-    Program,
     Folder,
     /// A socket, a device.
     Other,
@@ -91,6 +89,9 @@ pub(crate) struct Host {
     /// Descriptions that cannot be used, and why.
     pub(crate) broken: Vec<(PathBuf, String)>,
     pub(super) kinds: BTreeMap<PathBuf, Kind>,
+    /// Libraries that descriptions mount, of 64 bits, each with the names by which this node has it: its own, and those of
+    /// the links to it beside it, which the driver's installation and the node's `ldconfig` made.
+    pub(super) names: BTreeMap<PathBuf, Vec<String>>,
     /// Files of the driver's libraries, of the folders in their order.
     pub(super) libraries: Vec<PathBuf>,
     pub(super) tools: Vec<(String, PathBuf)>,
@@ -107,6 +108,7 @@ impl Host {
         }
         let mentioned = host.described.iter().flat_map(|file| choose::mentioned(&file.spec));
         host.kinds = mentioned.map(|path| (path.clone(), kind(&path))).collect();
+        host.names = names(host.kinds.keys());
         host.libraries = places.library_dirs.iter().flat_map(|dir| libraries(dir)).collect();
         for name in driver::TOOLS {
             let mut found = places.tool_dirs.iter().map(|dir| dir.join(name));
@@ -216,11 +218,8 @@ fn kind(path: &Path) -> Kind {
     match fs::metadata(path) {
         Err(_) => Kind::Missing,
         Ok(metadata) if metadata.is_dir() => Kind::Folder,
-        Ok(metadata) if !metadata.is_file() => Kind::Other,
-        Ok(metadata) if metadata.permissions().mode() & 0o111 != 0 && only_roots(&metadata) => {
-            Kind::Program
-        }
-        Ok(_) => Kind::File,
+        Ok(metadata) if metadata.is_file() => Kind::File,
+        Ok(_) => Kind::Other,
     }
 }
 
@@ -235,6 +234,41 @@ fn libraries(dir: &Path) -> Vec<PathBuf> {
         .collect();
     found.sort();
     found.dedup();
+    found
+}
+
+/// The names of those among these files that are libraries.
+fn names<'a>(files: impl Iterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf, Vec<String>> {
+    let mut beside: BTreeMap<&Path, BTreeMap<PathBuf, Vec<String>>> = BTreeMap::new();
+    let mut found = BTreeMap::new();
+    for file in files {
+        let (Some(dir), Some(name)) = (file.parent(), file.file_name()) else { continue };
+        if !is_versioned_library(file) || !file.is_file() || is_32_bit(file) {
+            continue;
+        }
+        let links = beside.entry(dir).or_insert_with(|| links(dir));
+        let mut names = vec![name.to_string_lossy().into_owned()];
+        let real = fs::canonicalize(file).unwrap_or_else(|_| file.clone());
+        names.extend(links.get(&real).into_iter().flatten().cloned());
+        found.insert(file.clone(), names);
+    }
+    found
+}
+
+/// Links to libraries in a folder, by where they lead.
+fn links(dir: &Path) -> BTreeMap<PathBuf, Vec<String>> {
+    let mut found: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten().take(LIBRARIES_MAX) {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+        if is_link
+            && name.starts_with("lib")
+            && name.contains(".so")
+            && let Ok(real) = fs::canonicalize(entry.path())
+        {
+            found.entry(real).or_default().push(name);
+        }
+    }
     found
 }
 

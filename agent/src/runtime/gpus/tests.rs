@@ -77,13 +77,14 @@ fn node(descriptions: &[(usize, &str)]) -> Host {
     let libs = "/usr/lib/x86_64-linux-gnu";
     for (path, kind) in [
         (format!("{libs}/libcuda.so.550.54.15"), Kind::File),
-        ("/usr/bin/nvidia-cdi-hook".to_owned(), Kind::Program),
         ("/tmp/nvidia-mps".to_owned(), Kind::Folder),
         ("/run/nvidia-persistenced/socket".to_owned(), Kind::Other),
         ("/etc/anything".to_owned(), Kind::File),
     ] {
         host.kinds.insert(path.into(), kind);
     }
+    let names = ["libcuda.so.550.54.15", "libcuda.so.1"].map(str::to_owned).to_vec();
+    host.names.insert(format!("{libs}/libcuda.so.550.54.15").into(), names);
     for file in ["libcuda.so.550.54.15", "libnvidia-nvvm.so.550.54.15", "libcuda.so.535.1.2"] {
         host.libraries.push(PathBuf::from(libs).join(file));
     }
@@ -102,12 +103,22 @@ fn destinations(inside: &Inside) -> Vec<&str> {
 #[test]
 fn a_generated_description_is_used_for_what_is_the_drivers() {
     let inside = one(&node(&[(0, GENERATED)]), gpu(UUID, 1));
-    assert_eq!(destinations(&inside), ["/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15"]);
+    // Its own place, all names in the folder of this image's loader, what the node has besides, and the hook's link.
+    assert_eq!(
+        destinations(&inside),
+        [
+            "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15",
+            "/usr/lib64/libcuda.so.550.54.15",
+            "/usr/lib64/libcuda.so.1",
+            "/usr/lib64/libcuda.so",
+            "/usr/bin/nvidia-smi",
+            "/usr/lib/x86_64-linux-gnu/libcuda.so",
+        ]
+    );
+    let cuda = |bind: &&Bind| bind.source.ends_with("libcuda.so.550.54.15");
+    assert_eq!(inside.binds.iter().filter(cuda).count(), 5, "{inside:?}");
     let env = ("NVIDIA_CTK_LIBCUDA_DIR".to_owned(), "/usr/lib/x86_64-linux-gnu".to_owned());
     assert_eq!(inside.env, [env], "which GPUs are visible is fleet's to say");
-    let [hook] = inside.hooks.as_slice() else { panic!("{inside:?}") };
-    assert_eq!((hook.moment, hook.args.len()), (Moment::CreateContainer, 4));
-    assert!(hook.env[0].starts_with("PATH="), "a hook without an environment has the image's");
     assert_eq!(inside.files, [Path::new("/cdi0/0.yaml")]);
     assert_eq!(inside.notes.len(), 2, "MPS and persistenced are services: {:?}", inside.notes);
     assert_eq!(super::inside(&node(&[(0, GENERATED)]), &[], None), Inside::default());
@@ -140,7 +151,7 @@ fn a_device_is_a_gpu_by_its_nodes_alone() {
         let inside = one(&node(&[(0, &text)]), gpu(UUID, 1));
         assert_eq!(!inside.files.is_empty(), used, "{name} {nodes:?} {inside:?}");
         assert_eq!(inside.gids, if used { vec![44] } else { vec![] }, "{name} {nodes:?}");
-        assert_eq!(inside.binds.is_empty(), used, "else the driver's files come without it");
+        assert!(destinations(&inside).contains(&"/usr/lib64/libcuda.so.1"), "{name} {nodes:?}");
     }
     let common = GENERATED.replacen("/dev/nvidiactl", "/dev/nvidia0", 1);
     let inside = one(&node(&[(0, &common)]), gpu(UUID, 1));
@@ -172,6 +183,10 @@ fn what_a_description_may_not_do_is_left_out() {
              deviceNodes: [{{path: /dev/nvidia1}}]\n    {edits}\n"
         )
     };
+    let link = |pair: &str| {
+        let args = format!("[nvidia-ctk, hook, create-symlinks, --link, '{pair}']");
+        format!("hooks: [{{hookName: createContainer, path: /usr/bin/nvidia-ctk, args: {args}}}]")
+    };
     for (edits, why) in [
         ("mounts: [{hostPath: /etc/anything, containerPath: /dev/nvidia0}]", "nothing may be"),
         ("mounts: [{hostPath: /etc/anything, containerPath: /proc/x}]", "nothing may be"),
@@ -179,16 +194,23 @@ fn what_a_description_may_not_do_is_left_out() {
         ("mounts: [{hostPath: /etc/../x, containerPath: /x}]", "absolute"),
         ("mounts: [{hostPath: tmpfs, containerPath: /x, type: tmpfs}]", "of type"),
         ("mounts: [{hostPath: /gone, containerPath: /x}]", "not there"),
-        ("hooks: [{hookName: startContainer, path: /usr/bin/nvidia-cdi-hook}]", "runs none"),
-        ("hooks: [{hookName: createContainer, path: /etc/anything}]", "only root"),
-        ("hooks: [{hookName: createContainer, path: /gone}]", "not there"),
+        ("hooks: [{hookName: createContainer, path: /usr/bin/anything}]", "runs none"),
+        ("hooks: [{hookName: createRuntime, path: /gone, args: [gone, update]}]", "runs none"),
+        (&link("/gone.so.1::/usr/lib/x.so"), "/gone.so.1 is no file of the driver's"),
         ("env: [NAME]", "no value"),
     ] {
         let inside = one(&node(&[(0, &text(edits))]), gpu(UUID, 1));
         assert!(inside.notes.iter().any(|note| note.contains(why)), "{edits}: {inside:?}");
-        assert!(inside.hooks.is_empty() && inside.env.is_empty(), "{edits}: {inside:?}");
-        let own = destinations(&inside).contains(&"/usr/lib64/libcuda.so.1");
-        assert_eq!(own, edits.starts_with("hooks"), "without its hooks nothing would be found");
+        assert!(inside.env.is_empty(), "{edits}: {inside:?}");
+        assert_eq!(inside.binds, one(&node(&[]), gpu(UUID, 1)).binds, "{edits}");
+    }
+    for link in [
+        link("libcuda.so.1::/dev/nvidia0"),
+        link("libcuda.so.1::/usr/../proc/x"),
+        link("libcuda.so.1::x.so"),
+    ] {
+        let inside = one(&node(&[(0, &text(&link))]), gpu(UUID, 1));
+        assert_eq!(inside.binds, one(&node(&[]), gpu(UUID, 1)).binds, "{link}");
     }
     let env = text("env: [FLEET_JOB_ID=x, CUDA_VISIBLE_DEVICES=all]");
     assert!(one(&node(&[(0, &env)]), gpu(UUID, 1)).env.is_empty());
@@ -284,6 +306,8 @@ fn a_broken_file_hides_no_other_and_is_named() {
     fs::write(libs.join("libcuda.so.550.54.15"), "").unwrap();
     fs::write(libs.join("libcuda.so.550.54.16"), b"\x7fELF\x01 of 32 bits").unwrap();
     fs::write(libs.join("libcuda.so.notes"), "").unwrap();
+    std::os::unix::fs::symlink("libcuda.so.550.54.15", libs.join("libcuda.so.7")).unwrap();
+    std::os::unix::fs::symlink("libcuda.so.550.54.16", libs.join("libcuda.so.8")).unwrap();
     let places = Places {
         cdi_dirs: vec![dir.path().join("none"), cdi.clone()],
         library_dirs: vec![libs.clone(), dir.path().join("none")],
@@ -299,6 +323,9 @@ fn a_broken_file_hides_no_other_and_is_named() {
     assert_eq!(host.libraries.len(), 1, "{host:?}");
     let inside = one(&host, gpu(UUID, 1));
     assert_eq!(inside.files, [cdi.join("nvidia.yaml")]);
+    let found = destinations(&inside);
+    assert!(found.contains(&"/usr/lib64/libcuda.so.7"), "a name that the node has: {found:?}");
+    assert!(!found.contains(&"/usr/lib64/libcuda.so.8"), "{found:?}");
 }
 
 #[test]
