@@ -132,7 +132,7 @@ pub struct NodeSettings {
     pub device_dir: PathBuf,
     /// Where the driver's files for jobs in images are looked for.
     pub driver: super::Places,
-    /// Fleet's own directories and sockets, to be hidden from jobs with image `host`.
+    /// Fleet's own directories and sockets, to be hidden from jobs: with image `host`, and in volumes.
     pub hidden: Vec<PathBuf>,
     /// Login limits of jobs; empty: those of the shim, which are the service manager's defaults.
     pub rlimits: Vec<Rlimit>,

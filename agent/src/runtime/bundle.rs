@@ -157,7 +157,12 @@ pub fn prepare(
             gid: spec.user.gid,
             groups: spec.user.groups.clone(),
         },
-        mounts: MountPlan { host_root: host.then_some(root), volumes, working_dir: begin.by_init },
+        mounts: MountPlan {
+            host_root: host.then_some(root),
+            volumes,
+            working_dir: begin.by_init,
+            hidden: node.hidden.clone(),
+        },
         log: spec.log,
         output_file: spec.output_file.clone(),
         stop: spec.stop,

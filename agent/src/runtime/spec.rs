@@ -19,32 +19,14 @@ use crate::{
     cgroup::{CgroupPlan, Disk, DiskLimits, Mode},
     filter::{DeviceKind, DeviceRule},
     shim::{
-        init_arguments, init_path_in_container, notify_path_in_container, order::NOTIFY_SOCKET_FILE,
+        HOST_CONTROL_PATHS, init_arguments, init_path_in_container, notify_path_in_container,
+        order::NOTIFY_SOCKET_FILE,
     },
 };
 
 /// Control nodes of NVIDIA's driver, shared by all who hold a lease.
 pub(crate) const CONTROL_NODES: [&str; 4] =
     ["nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools"];
-
-/// Sockets and directories through which a program could have something run outside of its cgroup, or
-/// that belong to a login session. Name services (nscd, sssd, resolved) stay.
-const HOST_CONTROL_PATHS: [&str; 14] = [
-    "/run/systemd/private",
-    "/run/systemd/notify",
-    "/run/systemd/machine",
-    "/run/systemd/nspawn",
-    "/run/dbus",
-    "/run/user",
-    "/run/docker.sock",
-    "/run/docker",
-    "/run/containerd",
-    "/run/podman",
-    "/run/crio",
-    "/run/buildkit",
-    "/run/snapd.socket",
-    "/run/libvirt",
-];
 
 const MASKED_PATHS: [&str; 11] = [
     "/proc/acpi",

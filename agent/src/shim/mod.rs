@@ -31,6 +31,7 @@ mod tee;
 
 use std::path::Path;
 
+pub(crate) use mounts::HOST_CONTROL_PATHS;
 pub use server::main;
 
 /// Where the container's init appears inside.

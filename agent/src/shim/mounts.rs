@@ -28,8 +28,12 @@ use nix::{
     unistd::{Gid, Uid, setegid, seteuid, setgroups},
 };
 
+mod doors;
+
 use super::order::{Identity, MountPlan, RuntimeChoice, RuntimeKind, VolumeOrder};
 use crate::cgroup::Mode;
+
+pub(crate) use doors::HOST_CONTROL_PATHS;
 
 const NOTHING: Option<&str> = None;
 
@@ -43,6 +47,7 @@ pub(super) fn prepare(plan: &MountPlan, identity: &Identity) -> Result<(), Failu
     let mut held = Vec::new();
     let seen = as_user(identity, || look_at_user_paths(plan, &mut held))?;
     seen?;
+    doors::refuse(plan, &held)?;
     if let Some(root) = &plan.host_root {
         show_node(root)?;
     }

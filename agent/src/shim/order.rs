@@ -130,6 +130,9 @@ pub struct MountPlan {
     /// Where the job begins if its init goes there, as the user. With image `host` it must exist already.
     #[serde(default)]
     pub working_dir: Option<PathBuf>,
+    /// Fleet's own directories and sockets, which no volume may show.
+    #[serde(default)]
+    pub hidden: Vec<PathBuf>,
 }
 
 /// One `-v SRC:DST[:ro]`. The source is resolved as the user and held by a bind mount on `anchor`,

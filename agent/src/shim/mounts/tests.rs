@@ -162,6 +162,7 @@ fn a_source_that_is_a_device_or_a_door_of_proc_is_refused() {
                 within: None,
             }],
             working_dir: None,
+            hidden: Vec::new(),
         };
         let mut held = Vec::new();
         let refused = look_at_user_paths(&plan, &mut held).unwrap_err();
@@ -169,4 +170,57 @@ fn a_source_that_is_a_device_or_a_door_of_proc_is_refused() {
         assert!(why.iter().any(|why| refused.contains(why)), "{source}: {refused}");
         assert!(refused.contains(source) && held.is_empty(), "{source}: {refused}");
     }
+}
+
+/// Under its own name, by a link, mounted elsewhere, with all around it; and what is fleet's own.
+#[test]
+fn a_source_that_shows_a_door_of_the_node_is_refused() {
+    let Some(ground) = Ground::new() else { return };
+    for dir in ["hidden/inner", "again/proc", "again/run"] {
+        fs::create_dir_all(ground.path(dir)).unwrap();
+    }
+    symlink("/proc", ground.path("mine/to-proc")).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            enter_namespace().unwrap();
+            bind("/proc", &ground.path("again/proc"), MsFlags::empty()).unwrap();
+            bind("/run", &ground.path("again/run"), MsFlags::MS_REC).unwrap();
+            let refused = |source: &Path| {
+                let plan = MountPlan {
+                    volumes: vec![VolumeOrder {
+                        source: source.to_owned(),
+                        anchor: ground.path("anchor"),
+                        destination: "/x".into(),
+                        read_only: false,
+                        within: None,
+                    }],
+                    hidden: vec![ground.path("hidden")],
+                    ..MountPlan::default()
+                };
+                let held = vec![open_path(source).unwrap()];
+                doors::refuse(&plan, &held).err()
+            };
+            let ours =
+                ["mine/to-proc", "again", "again/proc", "again/run", "hidden", "hidden/inner"];
+            let ours = ours.map(|name| ground.path(name));
+            let nodes =
+                ["/", "/run", "/proc", "/proc/sys", "/sys", "/sys/class"].map(PathBuf::from);
+            for source in nodes.iter().chain(&ours) {
+                let said = refused(source).unwrap_or_else(|| panic!("{} may be", source.display()));
+                assert!(
+                    said.starts_with(&format!("volume {}: the node's /", source.display())),
+                    "{said}"
+                );
+            }
+            let ours = ["mine", "mine/here/inner"].map(|name| ground.path(name));
+            let nodes = ["/etc", "/usr"].map(PathBuf::from);
+            for source in nodes.iter().chain(&ours) {
+                assert_eq!(refused(source), None);
+            }
+            // Around what is fleet's own there may be users' data.
+            umount2(&ground.path("again/proc"), MntFlags::MNT_DETACH).unwrap();
+            umount2(&ground.path("again/run"), MntFlags::MNT_DETACH).unwrap();
+            assert_eq!(refused(ground.home.path()), None);
+        });
+    });
 }

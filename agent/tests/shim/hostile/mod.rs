@@ -9,6 +9,7 @@
 //! | masked paths, `/dev/console` (CVE-2025-31133, CVE-2025-52565) | `paths::what_is_to_be_masked_is_masked`, `paths::a_console_is_the_jobs_own_terminal` |
 //! | links in the image (CVE-2025-52881, CVE-2026-41579) | `paths::links_of_an_image_lead_nowhere_on_the_node`, `runtime::destination` |
 //! | a volume's source is exchanged, a door of `/proc`, a device | `shim::mounts::tests`, `volumes::a_source_that_is_no_file_of_the_user_is_refused` |
+//! | a volume shows the node's sockets, `/proc` or `/sys` | `shim::mounts::doors`, `shim::mounts::tests`, `volumes::a_source_with_a_door_of_the_node_is_refused` |
 //! | a volume's destination is exchanged | `shim::mounts::tests`, `volumes::a_destination_exchanged_during_starts_makes_nothing_on_the_node` |
 //! | a destination leads into another volume | `volumes::nothing_is_made_in_a_volume`, `volumes::volumes_lie_in_volumes` |
 //! | a destination leads to what the runtime makes | `volumes::no_destination_covers_what_fleet_makes` |

@@ -71,6 +71,23 @@ async fn a_source_that_is_no_file_of_the_user_is_refused() {
     }
 }
 
+/// What is hidden from a job with the node's own root is not shown by a volume.
+#[tokio::test]
+async fn a_source_with_a_door_of_the_node_is_refused() {
+    for runtime in runtimes() {
+        for source in ["/", "/run", "/proc", "link"] {
+            let mut job = Allocation::shell(&runtime, "true");
+            dirs(&job, &["place"]);
+            let mine = job.playground();
+            symlink("/run", mine.join("link")).unwrap();
+            job.spec.volumes = vec![volume(mine.join(source), mine.join("place"))];
+            let failure = start_failure(&run(&job).await);
+            let shown = mine.join(source).display().to_string();
+            assert!(failure.starts_with(&format!("volume {shown}: the node's /")), "{failure}");
+        }
+    }
+}
+
 /// Whoever starts the container is root: a destination that is missing must not be made in what is the node's.
 #[tokio::test]
 async fn nothing_is_made_in_a_volume() {
