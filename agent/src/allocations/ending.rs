@@ -38,7 +38,8 @@ pub fn of_exit(exit: &ExitRecord, ordered: bool) -> EndReport {
 }
 
 fn ended(exit: &ExitRecord) -> AttemptEnd {
-    match (exit.oom_killed, exit.code, exit.signal) {
+    // Asked again: shims from before an upgrade said so also of those that were told to end.
+    match (exit.is_out_of_memory(), exit.code, exit.signal) {
         (true, _, _) => AttemptEnd::OutOfMemory,
         (false, Some(code), _) => AttemptEnd::Exited { code },
         (false, None, Some(signal)) => AttemptEnd::Signaled { signal },
@@ -115,6 +116,29 @@ mod tests {
         assert_eq!(report.end, AttemptEnd::Signaled { signal: 11 });
         let oom = ExitRecord { oom_killed: true, ..exit(EndReason::Exited, None, Some(9)) };
         assert_eq!(of_exit(&oom, false).end, AttemptEnd::OutOfMemory);
+    }
+
+    /// The kernel has killed a process of each of these for want of memory, at some time.
+    #[test]
+    fn out_of_memory_is_the_end_only_of_who_failed_and_was_not_told_to_end() {
+        let of = |reason, code, signal| {
+            let exit = ExitRecord { oom_killed: true, ..exit(reason, code, signal) };
+            of_exit(&exit, true).end
+        };
+        let exited = |code| AttemptEnd::Exited { code };
+        for (code, signal, end) in [
+            (None, Some(9), AttemptEnd::OutOfMemory),
+            (Some(137), None, AttemptEnd::OutOfMemory),
+            (Some(1), None, AttemptEnd::OutOfMemory),
+            (Some(0), None, exited(0)),
+        ] {
+            assert_eq!(of(EndReason::Exited, code, signal), end, "{code:?} {signal:?}");
+        }
+        for reason in [EndReason::Stopped, EndReason::Killed, EndReason::StopAfter] {
+            let done = ExitRecord { done: true, oom_killed: true, ..exit(reason, None, Some(9)) };
+            assert_eq!(of_exit(&done, true).end, AttemptEnd::Signaled { signal: 9 });
+        }
+        assert_eq!(of(EndReason::Stopped, Some(143), None), exited(143));
     }
 
     #[test]

@@ -250,6 +250,7 @@ pub struct ExitRecord {
     pub reason: EndReason,
     pub code: Option<i32>,
     pub signal: Option<i32>,
+    /// It ended for want of memory: see [`ExitRecord::is_out_of_memory`].
     #[serde(default)]
     pub oom_killed: bool,
     /// The job said `DONE=1`.
@@ -351,6 +352,13 @@ impl ExitRecord {
             (None, Some(signal)) => 128 + signal,
             (None, None) => 125,
         }
+    }
+
+    /// Whether want of memory ended it, where the kernel has killed processes of it for that. One that fails by itself
+    /// mostly does so for the worker that it lost: Slurm says the same. Whoever was told to end has ended by that.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        self.oom_killed && self.reason == EndReason::Exited && self.code != Some(0)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{fs, path::PathBuf, process::Stdio, time::Duration};
 
 use fleet_agent::{
+    cgroup::{Hierarchies, Mode},
     runtime::Resources,
     shim::order::{EndReason, ExitRecord, LogSettings, Phase, ShimState},
 };
@@ -83,6 +84,33 @@ async fn running_out_of_memory_is_told_as_that() {
         assert_eq!((exit.signal, &exit.reason), (Some(9), &EndReason::Exited), "{exit:?}");
         assert!(exit.memory_peak_bytes.unwrap() > 60 << 20, "{exit:?}");
         job.nothing_is_left().await;
+    }
+}
+
+/// With cgroup v2 the kernel ends all of a job at once; with v1 it takes one process, and the job may go on without.
+#[tokio::test]
+async fn a_worker_that_ran_out_of_memory_is_why_the_job_fails_but_not_why_it_is_stopped() {
+    if Hierarchies::detect().unwrap().mode() == Mode::Unified {
+        eprintln!("SKIPPED: with cgroup v2 nothing of a job outlives its worker");
+        return;
+    }
+    for runtime in runtimes() {
+        for (last, ordered) in [("exit 3", false), ("echo ready; sleep 1000", true)] {
+            let script = format!("tail /dev/zero; echo worker $?; {last}");
+            let mut job = Allocation::shell(&runtime, &script);
+            job.spec.resources.memory_bytes = Some(64 << 20);
+            job.launch().await;
+            if ordered {
+                job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
+                job.client().await.stop(None, None).await.unwrap();
+            }
+            let exit = job.exit().await;
+            assert!(job.output().contains("worker 137\n"), "{exit:?} {}", job.output());
+            assert_eq!(exit.oom_killed, !ordered, "{exit:?}");
+            let (code, reason) = (exit.code == Some(3), &exit.reason);
+            assert!(code || (ordered && *reason == EndReason::Stopped), "{exit:?}");
+            job.nothing_is_left().await;
+        }
     }
 }
 

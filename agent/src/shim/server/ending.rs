@@ -52,7 +52,7 @@ impl Server {
         let reason = self.life.reason();
         let failed = matches!(reason, EndReason::StartFailed { .. });
         let code = end.and_then(|end| end.code);
-        ExitRecord {
+        let mut record = ExitRecord {
             v: VERSION,
             allocation_id: self.order.allocation_id.clone(),
             epoch: self.order.epoch,
@@ -64,7 +64,7 @@ impl Server {
                 .or((end.is_none()).then_some(libc::SIGKILL))
                 .filter(|_| !failed),
             reason,
-            oom_killed: usage.oom_kills > 0 && code != Some(0),
+            oom_killed: usage.oom_kills > 0,
             done: self.notify.as_ref().is_some_and(|socket| socket.done),
             started_at_ms: self.state.as_ref().and_then(|state| state.started_at_ms),
             ended_at_ms: clock::unix_ms(),
@@ -72,7 +72,10 @@ impl Server {
             memory_peak_bytes: usage.memory_peak_bytes,
             stuck,
             log_bytes_lost: self.log.lost(),
-        }
+        };
+        // The kernel counts whoever it killed, and for ever.
+        record.oom_killed = record.is_out_of_memory();
+        record
     }
 
     /// Gives the user's copy of the output its end; a dead file server is waited for only so long.
