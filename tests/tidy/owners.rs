@@ -17,7 +17,11 @@ const OWNED: &[(&str, &[&str], &str)] = &[
     ("nvml_wrapper", &["agent/src/gpu", "tests/fake-nvml"], "use the handle of agent::gpu"),
     ("nvml_wrapper_sys", &["agent/src/gpu", "tests/fake-nvml"], "use the handle of agent::gpu"),
     ("prometheus_client", &["daemon/src/metrics"], "declare a Metric, write it in a Source"),
-    ("rustix", &["agent/src/holders/pidfd"], "use holders::Evictor"),
+    (
+        "rustix",
+        &["agent/src/holders/pidfd", "agent/src/leases/proc_link"],
+        "use holders::Evictor or leases::Observer",
+    ),
     ("sd_notify", &["daemon/src/systemd"], "use daemon::systemd"),
     ("tracing_subscriber", &["daemon/src/logging", "daemon/src/log_filter"], "use daemon::logging"),
     ("zbus", &["agent/src/unit"], "use agent::unit"),

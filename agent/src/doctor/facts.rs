@@ -447,7 +447,7 @@ fn holders(device_dir: &Path, baseline: &[String]) -> Vec<Holder> {
     };
     let minors: Vec<u32> = names.filter_map(minor).collect();
     let observer = Observer { baseline: baseline.into(), ..Observer::default() };
-    let held = observer.by_descriptors(&minors, device_dir);
+    let held = observer.by_descriptors(&minors);
     let subuids = SubuidFile::parse(&fs::read_to_string(SUBUID_FILE).unwrap_or_default());
     let uids: BTreeSet<u32> = held.iter().map(|(_, process)| process.real_uid).collect();
     let is_lost = |uid: &u32| {

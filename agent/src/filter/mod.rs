@@ -23,6 +23,9 @@ use crate::bpf::call as bpf;
 
 pub use program::assemble;
 
+/// Where the kernel says which driver has which number.
+const PROC_DEVICES: &str = "/proc/devices";
+
 /// Most rules in one filter: a node has at most a few dozen GPUs.
 pub const RULES_MAX: usize = 512;
 
@@ -224,6 +227,13 @@ impl NvidiaMajors {
         let text = std::fs::read_to_string(proc_devices)
             .map_err(|source| FilterError::ProcDevices { path: proc_devices.to_owned(), source })?;
         Ok(Self::parse(&text))
+    }
+
+    /// Major number of the GPUs' device nodes; the driver may not be loaded yet.
+    #[must_use]
+    pub fn cards_now() -> u32 {
+        let majors = Self::read(Path::new(PROC_DEVICES)).unwrap_or_default();
+        majors.cards.unwrap_or(NVIDIA_MAJOR_USUAL)
     }
 
     fn parse(text: &str) -> Self {

@@ -14,10 +14,10 @@ use super::containers::{self, NOBODY};
 use super::kernel::{self, Gate, GateError, Pass, Site, Wish};
 use super::program::{EVERY_GPU, EVERY_GPU_FOR_GROUP};
 use super::rules::Rules;
-use super::task::cards_major;
 use crate::allocations::chain;
 use crate::clock;
 use crate::config::Config;
+use crate::filter::NvidiaMajors;
 
 /// What is said where there cannot be a gate. The agent tells what it does in its place.
 const NO_PLACE: &str = "no gate can be here: this machine has cgroup v1 alone";
@@ -45,7 +45,8 @@ pub fn load(config: &Config) -> anyhow::Result<()> {
         return Ok(());
     };
     let passes = rules.passes(Some(clock::now()));
-    let wish = Wish { deny: rules.wanted == Enforcement::On, cards: cards_major(), passes };
+    let wish =
+        Wish { deny: rules.wanted == Enforcement::On, cards: NvidiaMajors::cards_now(), passes };
     let mut gate = Gate::install(site, &wish).context("nobody is kept out of the GPUs")?;
     if let Err(error) = gate.set_subordinates(&Arc::new(rules.subordinates)) {
         tracing::warn!(error = chain(&error), "the kernel does not take subordinate numbers");

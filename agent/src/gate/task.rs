@@ -5,7 +5,7 @@
 //! When it ends, or is killed, the gate stays as it is.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use super::subuids::Subuids;
 use super::{Ends, Exempt, State, Wanted};
 use crate::allocations::chain;
 use crate::config::EnforceConfig;
-use crate::filter::{NVIDIA_MAJOR_USUAL, NvidiaMajors};
+use crate::filter::NvidiaMajors;
 use crate::gpu;
 use crate::terminals::{self, Outcome};
 use crate::user::Users;
@@ -42,8 +42,6 @@ const EXEMPT_MAX: Duration = Duration::from_secs(10);
 const DENIAL_LOG_EVERY: Duration = Duration::from_secs(600);
 /// Pairs of user and GPU that are remembered for that.
 const DENIALS_LOGGED_MAX: usize = 4_096;
-/// Where the kernel says which driver has which number.
-const PROC_DEVICES: &str = "/proc/devices";
 
 /// What the task is made of.
 #[derive(Debug)]
@@ -58,12 +56,6 @@ pub struct TaskParts {
     pub terminals: terminals::Handle,
     pub ends: Ends,
     pub pulse: Pulse,
-}
-
-/// Major number of the GPUs' device nodes; the driver may not be loaded yet.
-pub(super) fn cards_major() -> u32 {
-    let majors = NvidiaMajors::read(Path::new(PROC_DEVICES)).unwrap_or_default();
-    majors.cards.unwrap_or(NVIDIA_MAJOR_USUAL)
 }
 
 /// What came of asking the name service for a user.
@@ -295,7 +287,7 @@ impl Task {
             };
         }
         let deny = self.rules.wanted == Enforcement::On;
-        let wish = Wish { deny, cards: cards_major(), passes: self.rules.passes(None) };
+        let wish = Wish { deny, cards: NvidiaMajors::cards_now(), passes: self.rules.passes(None) };
         let in_force = self.gate.as_mut().filter(|gate| gate.has_shape(&wish));
         if let Some(gate) = in_force {
             gate.set_passes(&wish.passes)?;

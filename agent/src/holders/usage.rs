@@ -224,7 +224,7 @@ impl Usages {
         if self.descriptors.as_ref().is_none_or(old) {
             let all: Vec<u32> = snapshot.gpus.iter().map(|state| state.info.minor).collect();
             let node = Arc::clone(node);
-            let look = move || node.observer().by_descriptors(&all, &node.config.gpu.device_dir);
+            let look = move || node.observer().by_descriptors(&all);
             let found = spawn_blocking(look).await.unwrap_or_default();
             self.descriptors = Some((Instant::now(), found));
         }

@@ -9,12 +9,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fleet_core::id::AllocationId;
 use fleet_core::name::GpuUuid;
 
+use super::proc_link;
+use crate::filter::NvidiaMajors;
 use crate::gate::containers::user_behind;
 use crate::gpu::GpuSnapshot;
 use crate::proc_stat::started_ticks;
@@ -40,7 +42,7 @@ pub struct Process {
     /// Its control groups, as the kernel lists them.
     pub cgroups: String,
     /// The file it runs, and whether that belongs to root.
-    exe: Option<(std::path::PathBuf, bool)>,
+    exe: Option<(PathBuf, bool)>,
 }
 
 impl std::fmt::Display for Process {
@@ -167,22 +169,19 @@ impl Observer {
         pids.into_iter().filter_map(foreign).collect()
     }
 
-    /// The processes that have the device nodes of these GPUs open, by their descriptors, with the minor number; but for
-    /// the baseline.
+    /// The processes that have these GPUs open, by their descriptors, with the minor number; but for the baseline.
     #[must_use]
-    pub fn by_descriptors(&self, minors: &[u32], device_dir: &Path) -> Vec<(u32, Process)> {
-        let nodes = minors.iter().map(|minor| (*minor, format!("nvidia{minor}")));
-        let nodes: Vec<(u32, String)> =
-            nodes.filter(|(_, name)| device_dir.join(name).exists()).collect();
+    pub fn by_descriptors(&self, minors: &[u32]) -> Vec<(u32, Process)> {
         let mut found = Vec::new();
-        if nodes.is_empty() {
+        if minors.is_empty() {
             return found;
         }
+        let cards = NvidiaMajors::cards_now();
         let Ok(entries) = fs::read_dir("/proc") else { return found };
         let pids =
             entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
         for pid in pids {
-            let open = opened(pid, &nodes);
+            let open = opened(pid, cards, minors);
             let Some(holder) = (!open.is_empty()).then(|| self.process(pid)).flatten() else {
                 continue;
             };
@@ -194,17 +193,17 @@ impl Observer {
     }
 }
 
-/// Which of these device nodes a process has open.
-fn opened(pid: u32, nodes: &[(u32, String)]) -> BTreeSet<u32> {
+/// Which of the character devices with this major number a process has open. By the number, whatever the name: anybody
+/// may call a file `nvidia3`, and a device may be mounted under any name.
+fn opened(pid: u32, major: u32, minors: &[u32]) -> BTreeSet<u32> {
     // A process that went away while we looked has nothing open.
     let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return BTreeSet::new() };
-    let targets = descriptors.take(DESCRIPTORS_MAX).filter_map(Result::ok);
-    let targets = targets.filter_map(|entry| fs::read_link(entry.path()).ok());
-    let minor = |target: std::path::PathBuf| {
-        let name = target.file_name()?.to_str()?;
-        nodes.iter().find(|(_, known)| known == name).map(|(minor, _)| *minor)
+    let links = descriptors.take(DESCRIPTORS_MAX).filter_map(|entry| Some(entry.ok()?.path()));
+    let minor = |link: PathBuf| {
+        let (of, minor) = proc_link::character_device(&link)?;
+        (of == major && minors.contains(&minor) && proc_link::is_opened(&link)).then_some(minor)
     };
-    targets.filter_map(minor).collect()
+    links.filter_map(minor).collect()
 }
 
 #[cfg(test)]
@@ -254,17 +253,64 @@ mod tests {
         assert_eq!(seen(&[]), (100_033, 100_033, 100_033));
     }
 
+    /// `/dev/zero`, which anybody may open and nobody is given, in the place of a GPU.
+    const ZERO: (u32, u32) = (1, 5);
+
+    /// Whether a shell that has run this has it open: nobody but that shell opens and closes its descriptors.
+    fn has_zero_open(script: &str) -> bool {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", script]).stdin(std::process::Stdio::piped());
+        let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut ready = String::new();
+        let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut output, &mut ready).unwrap();
+        assert_eq!(ready, "ready\n", "{script}");
+        let found = opened(child.id(), ZERO.0, &[ZERO.1, 9_999]);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        !found.is_empty()
+    }
+
     #[test]
-    fn an_open_descriptor_is_found() {
+    fn who_has_a_device_open_is_told_by_its_number_whatever_its_name() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("nvidia77");
-        let _held = fs::File::create(&path).unwrap();
-        fs::File::create(dir.path().join("nvidia78")).unwrap();
-        let observer = Observer { baseline: Arc::new(["-".to_owned()]), ..Observer::default() };
-        let found = observer.by_descriptors(&[77, 78], dir.path());
-        // The agent's own program is no dirt.
-        assert_eq!(found, []);
-        let nodes = [77, 78].map(|minor| (minor, format!("nvidia{minor}")));
-        assert_eq!(opened(std::process::id(), &nodes), BTreeSet::from([77]));
+        let script =
+            |open: &str| format!("cd {} && {open} && echo ready && read end", dir.path().display());
+        for name in ["nvidia3", "zero"] {
+            fs::write(dir.path().join(name), "").unwrap();
+            let held = has_zero_open(&script(&format!("exec 9< {name}")));
+            assert!(!held, "a file of anybody's that is called {name}");
+        }
+        assert!(!has_zero_open(&script("true")), "pipes are no devices");
+        assert!(!has_zero_open(&script("exec 9< /dev/null")), "another device");
+        assert!(has_zero_open(&script("exec 9< /dev/zero")));
+        std::os::unix::fs::symlink("/dev/zero", dir.path().join("link")).unwrap();
+        assert!(has_zero_open(&script("exec 9< link")));
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: needs root to make a device node");
+            return;
+        }
+        let mknod = "mknod other c 1 5";
+        assert!(has_zero_open(&script(&format!("{mknod} && exec 9< other"))));
+        assert!(has_zero_open(&script("exec 9< other && rm other")), "nor is it there any more");
+        fs::write(dir.path().join("bound"), "").unwrap();
+        let bound = "exec unshare --mount sh -c 'mount --bind /dev/zero bound && exec 9< bound && umount --lazy bound \
+             && echo ready && read end'";
+        assert!(has_zero_open(&script(bound)), "nor is it mounted any more");
+    }
+
+    #[test]
+    fn who_only_names_a_device_has_not_opened_it() {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        // Nobody is asked whether they may do this: no file mode, no gate.
+        let named = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open("/dev/zero");
+        let link = |file: &fs::File| {
+            PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file)))
+        };
+        let named = named.unwrap();
+        assert_eq!(proc_link::character_device(&link(&named)), Some(ZERO));
+        assert!(!proc_link::is_opened(&link(&named)));
+        let opened = fs::File::open("/dev/zero").unwrap();
+        assert!(proc_link::is_opened(&link(&opened)));
     }
 }

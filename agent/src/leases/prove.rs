@@ -148,7 +148,6 @@ impl Proof {
         uids: &[u32],
         holders: &mut Vec<Found>,
     ) -> Option<String> {
-        let gpu = &self.node.config.gpu;
         let Some(state) = snapshot.gpu(uuid) else {
             return Some(format!("{uuid} is not in this node"));
         };
@@ -161,7 +160,7 @@ impl Proof {
         }
         let observer = self.node.observer();
         let foreign = observer.foreign(snapshot, uuid, &[], uids);
-        let open = observer.by_descriptors(&[state.info.minor], &gpu.device_dir);
+        let open = observer.by_descriptors(&[state.info.minor]);
         let open: Vec<Process> =
             open.into_iter().map(|(_, one)| one).filter(|one| !uids.contains(&one.uid)).collect();
         // Jobs are ended in their own way.
