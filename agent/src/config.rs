@@ -40,7 +40,7 @@ const SENDMAIL: &str = "/usr/sbin/sendmail";
 /// How long a planned shutdown waits for checkpoints. The package has logind allow as much.
 const CHECKPOINT_WAIT_S: u64 = 120;
 /// Programs of the administrator that may have a GPU open without being dirt, by file name. They count
-/// only when the executable belongs to root.
+/// only when the executable belongs to root, and no person runs it who is not exempt.
 const BASELINE_PROCESSES: [&str; 16] = [
     "Xorg",
     "X",
@@ -252,6 +252,12 @@ impl Config {
     /// Reads and checks the file. A missing file at the default path means the defaults.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
         Config::parse(path, &config_file::read(path, DEFAULT_PATH)?)
+    }
+
+    /// The lowest uid that is a person's; those below it are root's and the system's.
+    #[must_use]
+    pub fn people_from(&self) -> u32 {
+        if self.allow_system_users { 1 } else { self.min_uid.max(1) }
     }
 
     fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {

@@ -1,6 +1,7 @@
 //! `/proc/PID/stat`, field by field. For whoever must tell a process from another one with its number; keeps nothing.
 
 use std::fs;
+use std::time::Duration;
 
 /// A field, counted from 1 as in proc(5), of a process by number or `self`. `None` where there is no such process.
 pub(crate) fn field(pid: &str, number: usize) -> Option<String> {
@@ -8,6 +9,14 @@ pub(crate) fn field(pid: &str, number: usize) -> Option<String> {
     // The name in field 2, in parentheses, may hold spaces and parentheses itself.
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_ascii_whitespace().nth(number.checked_sub(3)?).map(str::to_owned)
+}
+
+/// Ticks of the files in `/proc` in a second: USER_HZ, the same on every machine that Linux and fleet run on.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// The same time as a duration.
+pub(crate) fn since_boot(ticks: u64) -> Duration {
+    Duration::from_millis(ticks.saturating_mul(1_000 / TICKS_PER_SECOND))
 }
 
 /// When it began, in ticks since boot.

@@ -125,7 +125,11 @@ fn windows_end_by_rules() -> Result<()> {
     steps.step("who has no lease is left alone, or ended where the node is told so", || {
         let config = lab.dev_file()?.process("agent", NODE)?.config.clone();
         let text = fs::read_to_string(&config)?;
-        let mut program = Program::start(&lab, STRANGER, 2, "exec sleep 1000")?;
+        // Root's file, by the name of a program that may use a GPU at any time: for root.
+        let called = lab.path("nvidia-smi");
+        fs::copy("/bin/sleep", &called)?;
+        let script = format!("exec {} 1000", called.display());
+        let mut program = Program::start(&lab, STRANGER, 2, &script)?;
         told(&lab, NODE, "in use without a lease")?;
         ensure!(program.child.try_wait()?.is_none());
         ensure!(lab.json(&["node", "show", NODE])?["foreign"] == "warn");

@@ -105,15 +105,17 @@ impl Node {
     /// Whose processes are never ended; none before the name service has said who is exempt.
     pub fn spared(&self) -> Option<Spared> {
         let exempt = self.gate.state().borrow().exempt.clone()?;
-        // Root in any case.
-        let below = if self.config.allow_system_users { 1 } else { self.config.min_uid.max(1) };
+        let below = self.config.people_from();
         Some(Spared { below, uids: exempt.uids, gids: exempt.gids })
     }
 
     /// Who looks at the processes here, with what is known of them now.
     pub fn observer(&self) -> Observer {
         let subordinates = Arc::clone(&self.gate.state().borrow().subordinates);
-        Observer { baseline: Arc::clone(&self.baseline), subordinates }
+        // Nobody is exempt of whom that is not known.
+        let nobody = || Spared { below: self.config.people_from(), ..Spared::default() };
+        let trusted = self.spared().unwrap_or_else(nobody);
+        Observer { baseline: Arc::clone(&self.baseline), subordinates, trusted }
     }
 
     /// The OCI runtime. Looked for until there is one: a node without can still be observed. Blocks

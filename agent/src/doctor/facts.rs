@@ -36,6 +36,7 @@ use crate::config::Config;
 use crate::enroll::identity_folder;
 use crate::enroll::store::{IdentityFolder, IdentityRecord};
 use crate::gate::kernel;
+use crate::holders::Spared;
 use crate::leases::Observer;
 use crate::runtime::gpus::Host;
 use crate::runtime::{Places, discover};
@@ -80,6 +81,7 @@ pub(super) async fn gather(config: Config) -> Facts {
     let cgroups = cgroups();
     let (baseline, devices) =
         (config.gpu.baseline_processes.clone(), config.gpu.device_dir.clone());
+    let people_from = config.people_from();
     Facts {
         node: node.or_else(|| of_record.map(|record| record.node.to_string())),
         version: env!("CARGO_PKG_VERSION"),
@@ -98,7 +100,9 @@ pub(super) async fn gather(config: Config) -> Facts {
         packages: packages(),
         owners: known(owners),
         holders: match root {
-            true => within(PROCESSES_LIMIT, "/proc", move || holders(&devices, &baseline)),
+            true => {
+                within(PROCESSES_LIMIT, "/proc", move || holders(&devices, &baseline, people_from))
+            }
             false => Err(NOT_ROOT.to_owned()),
         },
         shutdown: shutdown(&config).await,
@@ -440,13 +444,14 @@ fn packages_in(installed: &str, settings: &str) -> Packages {
 }
 
 /// Who has a GPU open, and no name is known for, nor for the owner of their subordinate number.
-fn holders(device_dir: &Path, baseline: &[String]) -> Vec<Holder> {
+fn holders(device_dir: &Path, baseline: &[String], people_from: u32) -> Vec<Holder> {
     let names = fs::read_dir(device_dir).into_iter().flatten().flatten();
     let minor = |entry: fs::DirEntry| -> Option<u32> {
         entry.file_name().to_str()?.strip_prefix("nvidia")?.parse().ok()
     };
     let minors: Vec<u32> = names.filter_map(minor).collect();
-    let observer = Observer { baseline: baseline.into(), ..Observer::default() };
+    let trusted = Spared { below: people_from, ..Spared::default() };
+    let observer = Observer { baseline: baseline.into(), trusted, ..Observer::default() };
     let held = observer.by_descriptors(&minors);
     let subuids = SubuidFile::parse(&fs::read_to_string(SUBUID_FILE).unwrap_or_default());
     let uids: BTreeSet<u32> = held.iter().map(|(_, process)| process.real_uid).collect();

@@ -224,7 +224,13 @@ impl Usages {
         if self.descriptors.as_ref().is_none_or(old) {
             let all: Vec<u32> = snapshot.gpus.iter().map(|state| state.info.minor).collect();
             let node = Arc::clone(node);
-            let look = move || node.observer().by_descriptors(&all);
+            let look = move || {
+                let observer = node.observer();
+                let mut open = observer.by_descriptors(&all);
+                // To look at a GPU is no use of it.
+                open.retain(|(_, found)| !observer.has_known_name(found));
+                open
+            };
             let found = spawn_blocking(look).await.unwrap_or_default();
             self.descriptors = Some((Instant::now(), found));
         }

@@ -5,27 +5,34 @@
 //!
 //! Whose a process is: a container of dockerd is its group's user's, or nobody's; a subordinate number in a user namespace
 //! is its owner's; all others are who they are. The gate goes by the same, as far as a kernel can.
+//!
+//! What a process is called is believed only of those who need no lease: root, the system's users, the exempt.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fleet_core::id::AllocationId;
 use fleet_core::name::GpuUuid;
 
 use super::proc_link;
+use crate::clock;
 use crate::filter::NvidiaMajors;
 use crate::gate::containers::user_behind;
 use crate::gpu::GpuSnapshot;
-use crate::proc_stat::started_ticks;
+use crate::holders::Spared;
+use crate::proc_stat::{since_boot, started_ticks};
 use crate::user::Subordinates;
 
 /// The number of no group (`(gid_t) -1`).
 const NO_GROUP: u32 = u32::MAX;
 /// Descriptors of one process that are looked at.
 const DESCRIPTORS_MAX: usize = 65_536;
+/// Who has a GPU open for longer does not only look at it for once. Without `nvidia-persistenced` the driver may take seconds.
+const LOOK_MAX: Duration = Duration::from_secs(20);
 
 /// A process as `/proc` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,8 +48,23 @@ pub struct Process {
     pub name: String,
     /// Its control groups, as the kernel lists them.
     pub cgroups: String,
-    /// The file it runs, and whether that belongs to root.
-    exe: Option<(PathBuf, bool)>,
+    exe: Option<Executable>,
+}
+
+/// The file that a process runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Executable {
+    name: String,
+    file: proc_link::File,
+}
+
+impl Executable {
+    fn of(dir: &Path) -> Option<Self> {
+        let link = dir.join("exe");
+        let path = fs::read_link(&link).ok()?;
+        let name = path.file_name()?.to_string_lossy().into_owned();
+        Some(Self { name, file: proc_link::file(&link)? })
+    }
 }
 
 impl std::fmt::Display for Process {
@@ -65,12 +87,23 @@ impl Process {
         if line.trim().is_empty() { self.name.clone() } else { line.trim().to_owned() }
     }
 
-    /// Whether it is one of the administrator's own, or ours.
-    fn is_baseline(&self, names: &[String]) -> bool {
-        let Some((exe, of_root)) = &self.exe else { return false };
-        let ours = fs::read_link("/proc/self/exe").is_ok_and(|own| own == *exe);
-        let name = exe.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        ours || (*of_root && names.iter().any(|known| known == name))
+    /// Whether its file is root's and has one of these names.
+    fn is_called(&self, names: &[String]) -> bool {
+        let Some(exe) = &self.exe else { return false };
+        exe.file.uid == 0 && names.contains(&exe.name)
+    }
+
+    /// Whether it is the program that asks, run by the same user: the very file, as a path means another one elsewhere.
+    fn is_ours(&self) -> bool {
+        let own = || proc_link::file(Path::new("/proc/self/exe"));
+        let user = nix::unistd::getuid().as_raw();
+        self.real_uid == user
+            && self.exe.as_ref().is_some_and(|exe| own().as_ref() == Some(&exe.file))
+    }
+
+    /// How long ago it began.
+    fn age(&self) -> Duration {
+        clock::since_boot().saturating_sub(since_boot(self.started))
     }
 }
 
@@ -92,10 +125,7 @@ fn process(pid: u32, subordinates: &Subordinates) -> Option<Process> {
     // Groups in a container are the container's.
     let (uid, real_uid, real_gid) =
         behind.map_or((uid, real_uid, real_gid), |user| (user, user, NO_GROUP));
-    let exe = fs::read_link(dir.join("exe")).ok().map(|path| {
-        let of_root = fs::metadata(dir.join("exe")).is_ok_and(|meta| meta.uid() == 0);
-        (path, of_root)
-    });
+    let exe = Executable::of(&dir);
     let name = name.trim().chars().filter(|c| !c.is_control()).collect();
     Some(Process { pid, uid, real_uid, real_gid, started, name, cgroups, exe })
 }
@@ -128,6 +158,8 @@ pub struct Observer {
     /// Programs of the administrator's that may use a GPU at any time.
     pub baseline: Arc<[String]>,
     pub subordinates: Arc<Subordinates>,
+    /// Who needs no lease: the system's users, and those whom the administrator exempts.
+    pub trusted: Spared,
 }
 
 impl Observer {
@@ -137,9 +169,32 @@ impl Observer {
         process(pid, &self.subordinates)
     }
 
+    /// Whether it is one of the administrator's own, or ours. A person's is not, whatever it is called: anybody can have
+    /// `nvidia-smi` do something else (`LD_PRELOAD`), and mount another program under its name.
     #[must_use]
     pub fn is_baseline(&self, process: &Process) -> bool {
-        process.is_baseline(&self.baseline)
+        process.is_ours() || (self.trusted.covers(process) && self.has_known_name(process))
+    }
+
+    /// Whether it has the name of one of the administrator's programs, whoever runs it. People look at GPUs with some of
+    /// them (`nvidia-smi`, `nvtop`), and have them open then without any use of them.
+    #[must_use]
+    pub fn has_known_name(&self, process: &Process) -> bool {
+        process.is_called(&self.baseline)
+    }
+
+    /// Whether one that has a GPU open, and is not shown on it by the driver, keeps it from being empty. Who looks at it
+    /// does so only where people are kept out: elsewhere they may open it anew at any time, and an `nvtop` that somebody
+    /// forgot would hold it for ever.
+    #[must_use]
+    pub fn is_in_the_way(&self, process: &Process, kept_out: bool) -> bool {
+        kept_out || !self.has_known_name(process)
+    }
+
+    /// Whether one that has a GPU open is there to stay, and may be told to go: who looks at it goes by itself, mostly.
+    #[must_use]
+    pub fn stays(&self, process: &Process) -> bool {
+        !self.has_known_name(process) || process.age() >= LOOK_MAX
     }
 
     /// The processes that the driver shows on a GPU and that nothing explains: neither one of the attempts,
@@ -222,6 +277,49 @@ mod tests {
         assert!(made("0::/fleet.slice/fleet-alloc-a-1.service/job\n").is_of(&id));
         assert!(!made("0::/fleet/alloc-a-11\n").is_of(&id));
         assert_eq!(observer.process(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_name_is_believed_of_the_administrators_processes_and_of_no_persons() {
+        let known = vec!["sleep".to_owned()];
+        let spared = Spared { below: 1_000, uids: [4_712].into(), ..Spared::default() };
+        let observer = Observer { baseline: known.into(), trusted: spared, ..Observer::default() };
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        let of_root = loop {
+            let seen = observer.process(child.id()).unwrap();
+            if seen.name == "sleep" {
+                break seen;
+            }
+            assert!(std::time::Instant::now() < deadline, "{seen:?}");
+            std::thread::yield_now();
+        };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let of = |uid| Process { uid, real_uid: uid, ..of_root.clone() };
+        assert!(observer.is_baseline(&of(0)), "root's");
+        assert!(observer.is_baseline(&of(7)), "a service's");
+        assert!(observer.is_baseline(&of(4_712)), "of one whom the administrator exempts");
+        let persons = of(4_711);
+        assert!(!observer.is_baseline(&persons), "LD_PRELOAD=./x.so nvidia-smi");
+        assert!(
+            !observer.is_baseline(&Process { uid: 0, ..persons.clone() }),
+            "it hides whose it is"
+        );
+        assert!(observer.has_known_name(&persons));
+        // Who only looks is in nobody's way, unless they are not to have it open at all.
+        assert!(!observer.is_in_the_way(&persons, false) && observer.is_in_the_way(&persons, true));
+        let began = |ago: u64| Process {
+            started: of_root.started.saturating_sub(ago * 100),
+            ..persons.clone()
+        };
+        assert!(!observer.stays(&began(0)) && observer.stays(&began(30)));
+        let other = Observer { baseline: Arc::default(), ..observer.clone() };
+        assert!(other.is_in_the_way(&persons, false) && other.stays(&began(0)));
+        let own = observer.process(std::process::id()).unwrap();
+        let a_persons = Process { uid: 4_711, real_uid: 4_711, ..own.clone() };
+        assert!(observer.is_baseline(&own) && !observer.is_baseline(&a_persons));
+        assert!(!other.is_baseline(&of(own.real_uid)), "another file");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is behind the links in `/proc/PID/fd`: asked of the kernel, never opened.
+//! What is behind the links in `/proc/PID/fd`, and behind `/proc/PID/exe`: asked of the kernel, never opened.
 //!
 //! Asked by [`super::holders`] about every descriptor of every process, every few seconds. It must not wait for a file
 //! system that does not answer: of one behind a network only what this machine knows already is wanted. And it must not
@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statx};
 
 /// What the kernel writes in place of a path for what has none (`sockfs_dname`, `pipefs_dname`, `anon_inodefs_dname`).
 /// A path begins with a slash, so no file can be called so; most descriptors of most machines are these.
@@ -21,10 +21,28 @@ pub(super) fn character_device(link: &Path) -> Option<(u32, u32)> {
     if WITHOUT_PATH.iter().any(|prefix| target.starts_with(prefix)) {
         return None;
     }
-    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-    let found = statx(CWD, link, flags, StatxFlags::TYPE).ok()?;
+    let found = look(link, StatxFlags::TYPE)?;
     let kind = FileType::from_raw_mode(found.stx_mode.into());
     (kind == FileType::CharacterDevice).then_some((found.stx_rdev_major, found.stx_rdev_minor))
+}
+
+/// A file, told from all others of the machine, and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct File {
+    pub uid: u32,
+    device: (u32, u32),
+    inode: u64,
+}
+
+pub(super) fn file(link: &Path) -> Option<File> {
+    let found = look(link, StatxFlags::UID | StatxFlags::INO)?;
+    let device = (found.stx_dev_major, found.stx_dev_minor);
+    Some(File { uid: found.stx_uid, device, inode: found.stx_ino })
+}
+
+fn look(link: &Path, wanted: StatxFlags) -> Option<Statx> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    statx(CWD, link, flags, wanted).ok()
 }
 
 /// Whether what is behind it was opened, and not only named (`O_PATH`): that anybody may do, whatever the file's mode and

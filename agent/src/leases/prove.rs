@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use fleet_core::gpu::Presence;
 use fleet_core::id::{AllocationId, LeaseId};
 use fleet_core::name::{GpuUuid, UserName};
+use fleet_core::window::Enforcement;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -161,12 +162,15 @@ impl Proof {
         let observer = self.node.observer();
         let foreign = observer.foreign(snapshot, uuid, &[], uids);
         let open = observer.by_descriptors(&[state.info.minor]);
-        let open: Vec<Process> =
-            open.into_iter().map(|(_, one)| one).filter(|one| !uids.contains(&one.uid)).collect();
+        let kept_out = self.node.holders.orders().mode == Some(Enforcement::On);
+        let counts =
+            |one: &Process| !uids.contains(&one.uid) && observer.is_in_the_way(one, kept_out);
+        let open: Vec<Process> = open.into_iter().map(|(_, one)| one).filter(counts).collect();
         // Jobs are ended in their own way.
         let attempts = self.registry.on_gpu(uuid);
         let listed = foreign.iter().filter_map(|one| one.found.as_ref());
-        let people = listed.chain(&open).filter(|one| !attempts.iter().any(|id| one.is_of(id)));
+        let stay = open.iter().filter(|one| observer.stays(one));
+        let people = listed.chain(stay).filter(|one| !attempts.iter().any(|id| one.is_of(id)));
         let found = |one: &Process| Found { gpu: uuid.clone(), process: one.clone() };
         holders.extend(people.map(found));
         if let Some(one) = foreign.first() {
