@@ -17,7 +17,7 @@ use crate::reconcile::Epochs;
 use crate::runtime::{DiscoverError, Runtime, discover};
 use crate::shutdown;
 use crate::terminals;
-use crate::unit::Launcher;
+use crate::unit::{Launcher, group_path};
 use crate::user::{AsUser, Users};
 
 /// Starts that are prepared at the same time; more wait.
@@ -44,6 +44,8 @@ pub struct Node {
     pub epochs: Epochs,
     pub starts: Semaphore,
     baseline: Arc<[String]>,
+    /// The group of all jobs.
+    jobs: PathBuf,
     runtime: Mutex<Option<Runtime>>,
 }
 
@@ -83,6 +85,7 @@ impl Node {
         Self {
             name,
             baseline: config.gpu.baseline_processes.as_slice().into(),
+            jobs: group_path(&config.cgroup_parent),
             config,
             boot_id,
             shim,
@@ -115,7 +118,12 @@ impl Node {
         // Nobody is exempt of whom that is not known.
         let nobody = || Spared { below: self.config.people_from(), ..Spared::default() };
         let trusted = self.spared().unwrap_or_else(nobody);
-        Observer { baseline: Arc::clone(&self.baseline), subordinates, trusted }
+        Observer {
+            baseline: Arc::clone(&self.baseline),
+            subordinates,
+            trusted,
+            jobs: self.jobs.clone(),
+        }
     }
 
     /// The OCI runtime. Looked for until there is one: a node without can still be observed. Blocks

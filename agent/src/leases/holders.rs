@@ -25,6 +25,7 @@ use crate::gate::containers::user_behind;
 use crate::gpu::GpuSnapshot;
 use crate::holders::Spared;
 use crate::proc_stat::{since_boot, started_ticks};
+use crate::unit::unit_name;
 use crate::user::Subordinates;
 
 /// The number of no group (`(gid_t) -1`).
@@ -46,8 +47,8 @@ pub struct Process {
     /// When, in ticks since boot: with its number, that is this process and no other.
     pub started: u64,
     pub name: String,
-    /// Its control groups, as the kernel lists them.
-    pub cgroups: String,
+    /// Those directly below the group of all jobs that it is in: of one attempt, as a rule, in each hierarchy.
+    of_jobs: Vec<String>,
     exe: Option<Executable>,
 }
 
@@ -76,8 +77,8 @@ impl std::fmt::Display for Process {
 impl Process {
     /// Whether it runs in the control group of that attempt.
     pub fn is_of(&self, id: &AllocationId) -> bool {
-        let unit = crate::unit::unit_name(id.as_str());
-        self.cgroups.split(['/', '\n']).any(|part| part == id.as_str() || part == unit)
+        let unit = unit_name(id.as_str());
+        self.of_jobs.iter().any(|group| group == id.as_str() || *group == unit)
     }
 
     /// As it was called; its name where that cannot be read.
@@ -108,7 +109,7 @@ impl Process {
 }
 
 /// What `/proc` says of a process; `None` when there is none.
-fn process(pid: u32, subordinates: &Subordinates) -> Option<Process> {
+fn process(pid: u32, subordinates: &Subordinates, jobs: &Path) -> Option<Process> {
     let dir = Path::new("/proc").join(pid.to_string());
     let started = started_ticks(&pid.to_string())?;
     let uid = fs::metadata(&dir).ok()?.uid();
@@ -127,7 +128,29 @@ fn process(pid: u32, subordinates: &Subordinates) -> Option<Process> {
         behind.map_or((uid, real_uid, real_gid), |user| (user, user, NO_GROUP));
     let exe = Executable::of(&dir);
     let name = name.trim().chars().filter(|c| !c.is_control()).collect();
-    Some(Process { pid, uid, real_uid, real_gid, started, name, cgroups, exe })
+    Some(Process {
+        pid,
+        uid,
+        real_uid,
+        real_gid,
+        started,
+        name,
+        of_jobs: below(&cgroups, jobs),
+        exe,
+    })
+}
+
+/// The groups directly below this one that a process is in, by its `/proc/PID/cgroup`, in whatever hierarchies. Only paths
+/// from the root count: users may make groups of any name below their own (`systemd-run --user`).
+fn below(cgroups: &str, parent: &Path) -> Vec<String> {
+    let group = |line: &str| {
+        let path = line.splitn(3, ':').nth(2)?.strip_prefix('/')?;
+        let inside = Path::new(path).strip_prefix(parent).ok()?;
+        Some(inside.components().next()?.as_os_str().to_str()?.to_owned())
+    };
+    let mut found: Vec<String> = cgroups.lines().filter_map(group).collect();
+    found.dedup();
+    found
 }
 
 /// Whether its users are others than this program's. Where that cannot be seen they are not.
@@ -160,13 +183,15 @@ pub struct Observer {
     pub subordinates: Arc<Subordinates>,
     /// Who needs no lease: the system's users, and those whom the administrator exempts.
     pub trusted: Spared,
+    /// The group of all jobs, below the root of each hierarchy.
+    pub jobs: PathBuf,
 }
 
 impl Observer {
     /// What `/proc` says of a process; `None` when there is none.
     #[must_use]
     pub fn process(&self, pid: u32) -> Option<Process> {
-        process(pid, &self.subordinates)
+        process(pid, &self.subordinates, &self.jobs)
     }
 
     /// Whether it is one of the administrator's own, or ours. A person's is not, whatever it is called: anybody can have
@@ -267,15 +292,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_told_by_its_group_and_its_file() {
+    fn a_process_is_of_an_attempt_by_its_group_at_the_root_and_no_other() {
         let observer = Observer::default();
         let own = observer.process(std::process::id()).unwrap();
-        assert!(observer.is_baseline(&own), "the agent's own program is no dirt");
         let id = AllocationId::parse("alloc-a-1").unwrap();
-        let made = |cgroups: &str| Process { cgroups: cgroups.to_owned(), ..own.clone() };
-        assert!(made("0::/fleet/alloc-a-1\n").is_of(&id));
-        assert!(made("0::/fleet.slice/fleet-alloc-a-1.service/job\n").is_of(&id));
-        assert!(!made("0::/fleet/alloc-a-11\n").is_of(&id));
+        let is_of = |cgroups: &str, jobs: &str| {
+            Process { of_jobs: below(cgroups, Path::new(jobs)), ..own.clone() }.is_of(&id)
+        };
+        let nested = "fleet.slice/fleet-dev.slice";
+        for (cgroups, jobs) in [
+            ("0::/fleet/alloc-a-1\n", "fleet"),
+            ("0::/fleet.slice/fleet-alloc-a-1.service/job\n", "fleet.slice"),
+            ("0::/fleet.slice/fleet-dev.slice/fleet-alloc-a-1.service/job\n", nested),
+            ("3:cpu,cpuacct:/\n2:freezer:/fleet/alloc-a-1\n1:name=systemd:/x\n0::/\n", "fleet"),
+        ] {
+            assert!(is_of(cgroups, jobs), "{cgroups}");
+        }
+        for (cgroups, jobs) in [
+            ("0::/fleet/alloc-a-11\n", "fleet"),
+            ("0::/fleet\n", "fleet"),
+            ("0::/fleet.slice/fleet-alloc-a-1.service/job\n", nested),
+            ("0::/fleet.slice/fleet-alloc-a-2.service/fleet-alloc-a-1.service\n", "fleet.slice"),
+            (
+                "0::/user.slice/user-1000.slice/user@1000.service/app.slice/fleet-alloc-a-1.service\n",
+                "fleet.slice",
+            ),
+            (
+                "0::/user.slice/user-1000.slice/user@1000.service/fleet.slice/fleet-alloc-a-1.service\n",
+                "fleet.slice",
+            ),
+            ("0::/fleet-alloc-a-1.service\n", "fleet.slice"),
+            ("0::/x:/fleet/alloc-a-1\n", "fleet"),
+        ] {
+            assert!(!is_of(cgroups, jobs), "{cgroups}");
+        }
         assert_eq!(observer.process(u32::MAX), None);
     }
 
