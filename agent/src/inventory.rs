@@ -3,7 +3,7 @@
 //! One task. Its facts go out with the first message of each connection and again when they change; what
 //! is only measured goes with the heartbeats. It never enters the driver and never touches a process.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ use crate::allocations::{Node, Registry};
 use crate::clock;
 use crate::enroll::Machine;
 use crate::gpu::{DriverState, GpuSnapshot, GpuState, Observed};
-use crate::holders::{self, Doom, Evictor, Found, Usages};
+use crate::holders::{self, Doom, Evictor, Found, Names, Usages};
 use crate::leases::{Floors, Foreign};
 use crate::link::Outbox;
 use crate::terminals::Outcome;
@@ -36,8 +36,6 @@ const DIRTY_LOOKS: u32 = 2;
 /// Memory kept for the system: this part of all, within these bounds.
 const RESERVE_DIVISOR: u64 = 20;
 const RESERVE_BYTES: (u64, u64) = (256 << 20, 8 << 30);
-/// Names that are remembered.
-const NAMES_MAX: usize = 4_096;
 /// How long the first inventory may take before the node says it has none yet.
 const FIRST_INVENTORY_MAX: Duration = Duration::from_secs(20);
 
@@ -65,7 +63,7 @@ pub struct Inventory {
     foreign: BTreeMap<(GpuUuid, u32), Timestamp>,
     /// Ends them, where the configuration says so.
     evictor: Evictor,
-    names: HashMap<u32, String>,
+    names: Names,
     facts: watch::Sender<NodeFacts>,
     measured: watch::Sender<Vec<v1::MeasuredGpu>>,
 }
@@ -139,7 +137,7 @@ impl Inventory {
         drop(timeout(FIRST_INVENTORY_MAX, snapshots.wait_for(looked)).await);
         let (facts, facts_seen) = watch::channel(base.clone());
         let (measured, measured_seen) = watch::channel(Vec::new());
-        let (dirty, names) = (BTreeMap::new(), HashMap::new());
+        let (dirty, names) = (BTreeMap::new(), Names::default());
         let foreign = BTreeMap::new();
         let mut inventory = Self {
             node,
@@ -401,7 +399,7 @@ impl Inventory {
                 let look = observer.clone();
                 let found = spawn_blocking(move || look.process(pid)).await.ok().flatten();
                 let (user, name) = match found {
-                    Some(found) => (self.name_of(found.uid).await, found.name),
+                    Some(found) => (self.names.of(found.uid).await, found.name),
                     None => (String::new(), String::new()),
                 };
                 let memory_used_bytes = one.memory_bytes.unwrap_or(0);
@@ -425,18 +423,5 @@ impl Inventory {
             });
         }
         all
-    }
-
-    /// A uid's name, for display.
-    async fn name_of(&mut self, uid: u32) -> String {
-        if let Some(name) = self.names.get(&uid) {
-            return name.clone();
-        }
-        let name = holders::name_of(uid).await.unwrap_or_else(|| uid.to_string());
-        if self.names.len() >= NAMES_MAX {
-            self.names.clear();
-        }
-        self.names.insert(uid, name.clone());
-        name
     }
 }

@@ -4,10 +4,12 @@
 //!   and one that nobody came for is given back.
 //! - [`evict`]: names who is left on a GPU that is not theirs any more, asks them to end, and ends them. `pidfd` is how a
 //!   signal reaches the process that is meant and no other.
+//! - [`names`]: who they are, for display.
 //!
 //! The reconcile task says what is to be done ([`Handle::order`]). Nothing here decides whose a GPU is.
 
 pub mod evict;
+mod names;
 mod pidfd;
 pub mod usage;
 
@@ -24,6 +26,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 pub use evict::{Doom, Evictor, Found};
+pub use names::Names;
 pub use usage::Usages;
 
 use crate::gate::containers::NOBODY;
@@ -121,20 +124,26 @@ impl Handle {
     }
 }
 
-/// A uid's name, where the name service knows it and answers in time. Containers that nobody answers for are dockerd's.
-pub async fn name_of(uid: u32) -> Option<String> {
+/// A name service that does not answer in time, or says that it cannot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Silent;
+
+/// A uid's name, where the name service knows it. Containers that nobody answers for are dockerd's.
+async fn ask_name(uid: u32) -> Result<Option<String>, Silent> {
     if uid == NOBODY {
-        return Some("dockerd".to_owned());
+        return Ok(Some("dockerd".to_owned()));
     }
-    let ask = spawn_blocking(move || User::from_uid(Uid::from_raw(uid)).ok().flatten());
-    let answer = timeout(NAME_MAX, ask).await.ok().and_then(Result::ok).flatten();
-    answer.map(|user| user.name)
+    let ask = spawn_blocking(move || User::from_uid(Uid::from_raw(uid)));
+    match timeout(NAME_MAX, ask).await {
+        Ok(Ok(Ok(user))) => Ok(user.map(|user| user.name)),
+        Ok(Ok(Err(_)) | Err(_)) | Err(_) => Err(Silent),
+    }
 }
 
 /// Fills in the names.
 pub async fn named(mut holders: Vec<Holder>) -> Vec<Holder> {
     for holder in &mut holders {
-        if let Some(name) = name_of(holder.uid).await {
+        if let Ok(Some(name)) = ask_name(holder.uid).await {
             holder.user = name;
         }
     }
