@@ -2,7 +2,7 @@
 //!
 //! - [`kernel`]: the program on the root of the cgroup2 tree and its maps; `program`: how it is assembled.
 //!   [`containers`]: the groups in which containers of dockerd count as a user's.
-//!   `subuids`: whose numbers in containers without root are whose. [`rules`]: who passes, as it is kept on the disk for the next boot. [`task`]: keeps the kernel and the disk at what
+//!   `subuids`: whose numbers in containers without root are whose. `exempt`: who passes without a lease. [`rules`]: who passes, as it is kept on the disk for the next boot. [`task`]: keeps the kernel and the disk at what
 //!   the reconcile task wants. [`command`]: `fleet-agent gate load`, `show` and `remove`.
 //!
 //! The reconcile task says who holds what now ([`Handle::want`]); an attempt waits until its owner passes
@@ -13,6 +13,7 @@
 
 pub mod command;
 pub mod containers;
+mod exempt;
 pub mod kernel;
 mod program;
 pub mod rules;

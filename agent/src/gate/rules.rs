@@ -9,6 +9,7 @@ use fleet_core::time::Timestamp;
 use fleet_core::window::Enforcement;
 use serde::{Deserialize, Serialize};
 
+use super::exempt::Names;
 use super::kernel::Pass;
 use crate::state_file::{self, StateFileError};
 use crate::user::Subordinates;
@@ -40,6 +41,9 @@ pub struct Rules {
     pub exempt_uids: BTreeSet<u32>,
     #[serde(default)]
     pub exempt_gids: BTreeSet<u32>,
+    /// Whose numbers these are.
+    #[serde(default)]
+    pub exempt_names: Names,
     #[serde(default)]
     pub subordinates: Subordinates,
 }
@@ -54,6 +58,7 @@ impl Default for Rules {
             rules: BTreeSet::new(),
             exempt_uids: BTreeSet::new(),
             exempt_gids: BTreeSet::new(),
+            exempt_names: Names::default(),
             subordinates: Subordinates::default(),
         }
     }

@@ -13,11 +13,11 @@ use fleet_core::ending::ForeignUse;
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::window::{Enforced, Enforcement, Fallback};
 use fleet_daemon::progress::Pulse;
-use nix::unistd::{Group, User};
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::containers::{self, NOBODY};
+use super::exempt::Exempts;
 use super::kernel::{self, Denied, Gate, GateError, Site, Wish};
 use super::rules::{Rule, Rules};
 use super::subuids::Subuids;
@@ -35,9 +35,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const LOOK_IDLE: Duration = Duration::from_secs(60);
 /// Pause after the kernel refused it, or a name service did not know somebody.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// How often the exempt users and groups are looked up, and how long that may take.
-const EXEMPT_EVERY: Duration = Duration::from_secs(600);
-const EXEMPT_MAX: Duration = Duration::from_secs(10);
 /// One user's denials on one GPU are logged once in this time.
 const DENIAL_LOG_EVERY: Duration = Duration::from_secs(600);
 /// Pairs of user and GPU that are remembered for that.
@@ -78,10 +75,7 @@ pub struct Task {
     lookups: JoinSet<(UserName, Result<u32, String>)>,
     /// Names that are being looked up.
     asked: BTreeSet<UserName>,
-    exempt_at: Option<Instant>,
-    /// The name service was asked for them, by this agent.
-    exempt_known: bool,
-    exempting: JoinSet<Option<Exempt>>,
+    exempts: Exempts,
     subuids: Subuids,
     /// Why the kernel does not take them.
     subordinates_refused: Option<String>,
@@ -102,6 +96,10 @@ impl Task {
         // What was known before is good until it is known better.
         let uids = rules.rules.iter().map(|rule| (rule.owner.clone(), Uid::Known(rule.uid)));
         let subuids = Subuids::new(rules.subordinates.clone());
+        let stored = Exempt { uids: rules.exempt_uids.clone(), gids: rules.exempt_gids.clone() };
+        let EnforceConfig { exempt_users, exempt_groups, .. } = parts.config.clone();
+        let names = rules.exempt_names.clone();
+        let exempts = Exempts::new(exempt_users, exempt_groups, stored, names);
         Ok(Self {
             uids: uids.collect(),
             stored: rules.clone(),
@@ -110,9 +108,7 @@ impl Task {
             refused: None,
             lookups: JoinSet::new(),
             asked: BTreeSet::new(),
-            exempt_at: None,
-            exempt_known: false,
-            exempting: JoinSet::new(),
+            exempts,
             subuids,
             subordinates_refused: None,
             containers: None,
@@ -132,12 +128,7 @@ impl Task {
                 () = self.parts.pulse.asked() => continue,
                 changed = self.parts.ends.wanted.changed() => if changed.is_err() { return },
                 Some(found) = self.lookups.join_next() => self.found(found.ok()),
-                Some(exempt) = self.exempting.join_next() => {
-                    if let Ok(Some(Exempt { uids, gids })) = exempt {
-                        (self.rules.exempt_uids, self.rules.exempt_gids) = (uids, gids);
-                        self.exempt_known = true;
-                    }
-                }
+                () = self.exempts.found() => {}
                 () = self.subuids.found() => {}
                 () = self.parts.ends.look.notified() => {}
                 () = sleep(wait) => {}
@@ -222,28 +213,12 @@ impl Task {
     }
 
     fn ask_for_exempt(&mut self) {
-        let EnforceConfig { exempt_users, exempt_groups, .. } = &self.parts.config;
-        let due = self.exempt_at.is_none_or(|at| at.elapsed() > EXEMPT_EVERY);
-        if !due || !self.exempting.is_empty() {
-            return;
+        self.exempts.ask();
+        let Exempt { uids, gids } = self.exempts.now().clone();
+        (self.rules.exempt_uids, self.rules.exempt_gids) = (uids, gids);
+        if self.rules.exempt_names != *self.exempts.names() {
+            self.rules.exempt_names = self.exempts.names().clone();
         }
-        self.exempt_at = Some(Instant::now());
-        if exempt_users.is_empty() && exempt_groups.is_empty() {
-            (self.rules.exempt_uids, self.rules.exempt_gids) = Default::default();
-            self.exempt_known = true;
-            return;
-        }
-        let (users, groups) = (exempt_users.clone(), exempt_groups.clone());
-        self.exempting.spawn(async move {
-            let asked = spawn_blocking(move || exempt(&users, &groups));
-            match timeout(EXEMPT_MAX, asked).await {
-                Ok(Ok(found)) => Some(found),
-                Ok(Err(_)) | Err(_) => {
-                    tracing::warn!("the name service does not say who is exempt; as before");
-                    None
-                }
-            }
-        });
     }
 
     /// Whose numbers are whose: without that people in containers are kept out, and nobody is let in.
@@ -375,8 +350,7 @@ impl Task {
         let rules = self.rules.rules.iter();
         let admitted = rules.clone().map(|rule| (rule.owner.clone(), rule.gpu.clone())).collect();
         let holders: BTreeSet<u32> = rules.map(|rule| rule.uid).collect();
-        let Rules { exempt_uids: uids, exempt_gids: gids, .. } = self.rules.clone();
-        let exempt = self.exempt_known.then_some(Exempt { uids, gids });
+        let exempt = self.exempts.known().then(|| self.exempts.now().clone());
         let subordinates = self.subuids.known();
         self.parts.ends.state.send_if_modified(|state| {
             let denials = state.denials + denials;
@@ -455,31 +429,6 @@ fn in_its_place(fallback: Fallback, foreign: ForeignUse, why: &str) -> String {
             )
         }
     }
-}
-
-/// The numbers of the exempt, as far as this node knows them. Blocks, as long as the name service does.
-fn exempt(users: &[String], groups: &[String]) -> Exempt {
-    let mut exempt = Exempt::default();
-    let unknown = |name: &str| tracing::warn!(name, "an exempt user or group is not known here");
-    let mut user = |name: &str| match User::from_name(name) {
-        Ok(Some(user)) => {
-            exempt.uids.insert(user.uid.as_raw());
-        }
-        Ok(None) | Err(_) => unknown(name),
-    };
-    users.iter().for_each(|name| user(name));
-    let mut gids = BTreeSet::new();
-    for name in groups {
-        match Group::from_name(name) {
-            Ok(Some(group)) => {
-                gids.insert(group.gid.as_raw());
-                group.mem.iter().for_each(|member| user(member));
-            }
-            Ok(None) | Err(_) => unknown(name),
-        }
-    }
-    exempt.gids = gids;
-    exempt
 }
 
 #[cfg(test)]
