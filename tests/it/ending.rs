@@ -119,6 +119,9 @@ fn windows_end_by_rules() -> Result<()> {
     steps.step("who works on is warned, asked, ended, and the next one begins", || {
         handed_over(&lab)
     });
+    steps.step("one's own next one begins beside one's own work, and nobody else's", || {
+        follows_oneself(&lab)
+    });
     steps.step("who has no lease reserves what they use, with the work that goes on there", || {
         taken_over(&lab)
     });
@@ -184,6 +187,31 @@ fn handed_over(lab: &Lab) -> Result<()> {
     in_state(lab, &id, "ended")?;
     let held = lab.json(&["gpu", "list"])?;
     ensure!(held["items"][0]["held_by"] == STRANGER.0, "{held}");
+    lab.output(&["release", &next])?;
+    in_state(lab, &next, "ended")
+}
+
+/// Two GPUs, shared; their owner works on one of them, which is also reserved for what follows.
+fn follows_oneself(lab: &Lab) -> Result<()> {
+    let other = format!("{NODE}:1");
+    let more = ["--gpu", &other, "--with", STRANGER.0, "-t", "1h"];
+    let id = reserve(lab, LESSEE, 0, &more)?;
+    let mut own = Program::start(lab, LESSEE, 0, "exec sleep 1000")?;
+    let mut guest = Program::start(lab, STRANGER, 1, "exec sleep 1000")?;
+    told(lab, &id, "are in use")?;
+    lab.output(&["extend", &id, "--until", "+75s"])?;
+    let shown = lab.json(&["reservation", "show", &id])?;
+    let ends_at = shown["ends_at"].as_str().context("ends_at")?.to_owned();
+    let next = reserve(lab, LESSEE, 0, &["--from", &ends_at, "-t", "1h"])?;
+    let ended = wait::until("the guest is asked to end", LATER * 2, POLL_COMMAND, || {
+        Ok(guest.child.try_wait()?)
+    })?;
+    ensure!(ended.signal() == Some(15), "{ended}");
+    drop(guest);
+    in_state(lab, &next, "active")?;
+    in_state(lab, &id, "ended")?;
+    ensure!(own.child.try_wait()?.is_none(), "the owner's program is ended");
+    drop(own);
     lab.output(&["release", &next])?;
     in_state(lab, &next, "ended")
 }

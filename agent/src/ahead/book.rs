@@ -601,6 +601,11 @@ impl Book {
 }
 
 impl Held {
+    /// Everybody who may use its GPUs without a job.
+    pub(super) fn users(&self) -> impl Iterator<Item = &UserName> {
+        std::iter::once(&self.owner).chain(&self.with)
+    }
+
     /// Whether it is somebody's now.
     pub fn is_open(&self, now: Timestamp) -> bool {
         self.stage == Stage::Open && !self.withdrawn && now < self.window.ends_at

@@ -22,7 +22,7 @@ pub use clock::FleetClock;
 pub use line::Line;
 pub use local::{ASKS_MAX, SOCKET_FILE};
 pub use local::{Answer, Ask, GrantWish, LocalParts, Seen, SeenAttempt, serve};
-pub use running::{After, Running};
+pub use running::{After, Loss, Running};
 pub use store::{Shelf, ShelfError};
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 //!
 //! Asked by the reconcile task whenever it looks at the calendar, for the leases whose GPUs are being proven empty.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fleet_core::ending::{Fate, fate};
 use fleet_core::id::{LeaseId, ReservationId};
+use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::time::Timestamp;
 
 use super::book::{Book, Held, Stage};
@@ -33,22 +34,21 @@ impl Book {
     }
 
     fn over_one(&self, id: &ReservationId, held: &Held, now: Timestamp) -> Over {
-        let others = self.windows.iter().filter(|(other, _)| *other != id);
-        let due: Vec<&Held> = others.map(|(_, other)| other).filter(|o| o.is_due(now)).collect();
-        let wants = |other: &&&Held| {
-            other.owner != held.owner && other.gpus.iter().any(|gpu| held.gpus.contains(gpu))
-        };
-        let inherits = |other: &&&Held| {
-            other.owner == held.owner && held.gpus.iter().all(|gpu| other.gpus.contains(gpu))
-        };
-        let wanted = due.iter().any(|other| wants(&other));
-        let heir = due.iter().find(inherits).map(|other| other.owner.clone());
+        let due = self.windows.iter().filter(|(other, next)| *other != id && next.is_due(now));
+        let mut heirs: BTreeMap<GpuUuid, BTreeSet<UserName>> = BTreeMap::new();
+        for (_, next) in due {
+            for gpu in next.gpus.iter().filter(|gpu| held.gpus.contains(gpu)) {
+                heirs.entry(gpu.clone()).or_default().extend(next.users().cloned());
+            }
+        }
+        // One of the same owner too: it begins when all of these GPUs are empty, whoever is in its way.
+        let wanted = !heirs.is_empty();
         let ends = self.rules.is_some_and(|rules| {
             let at_end = held.at_end.unwrap_or(rules.at_end);
             // A window that was closed before its time was given back.
             fate(at_end, held.withdrawn, wanted) == Fate::Ended
         });
-        Over { reservation: id.clone(), ends, heir }
+        Over { reservation: id.clone(), owner: held.owner.clone(), ends, heirs }
     }
 }
 
@@ -57,7 +57,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use fleet_core::ending::{EndPolicy, ReservationRules};
     use fleet_core::lease::Epoch;
-    use fleet_core::name::{GpuUuid, UserName};
     use fleet_core::time::{Millis, Window};
 
     use super::*;
@@ -94,32 +93,57 @@ mod tests {
         book
     }
 
-    fn ends(book: &Book) -> (bool, Option<String>) {
+    /// And who may stay, as the last digit of the GPU and their names.
+    fn ends(book: &Book) -> (bool, Vec<String>) {
         let lease = LeaseId::parse("lease-ada2").unwrap();
         let over = book.over(NOON, |known| *known == lease).remove(&lease).unwrap();
-        (over.ends, over.heir.map(|heir| heir.to_string()))
+        let heirs = over.heirs.iter().map(|(gpu, users)| {
+            let users: Vec<&str> = users.iter().map(UserName::as_str).collect();
+            format!("{} {}", &gpu.as_str()[gpu.as_str().len() - 1..], users.join(","))
+        });
+        (over.ends, heirs.collect())
+    }
+
+    fn nobody(ends: bool) -> (bool, Vec<String>) {
+        (ends, Vec::new())
+    }
+
+    fn for_heirs(heirs: &[&str]) -> (bool, Vec<String>) {
+        (true, heirs.iter().map(|heir| (*heir).to_owned()).collect())
     }
 
     #[test]
     fn who_is_left_is_ended_by_policy_and_for_whoever_comes_next() {
         let over = || held("ada", &[1, 2], -1, Stage::Closed);
-        assert_eq!(ends(&book(over(), None)), (false, None), "nobody else wants them");
+        assert_eq!(ends(&book(over(), None)), nobody(false), "nobody else wants them");
         let stop = Held { at_end: Some(EndPolicy::Stop), ..over() };
-        assert_eq!(ends(&book(stop.clone(), None)), (true, None));
+        assert_eq!(ends(&book(stop.clone(), None)), nobody(true));
         let given_back = Held { withdrawn: true, ..over() };
-        assert_eq!(ends(&book(given_back, None)), (true, None));
+        assert_eq!(ends(&book(given_back, None)), nobody(true));
         let warn = Held { at_end: Some(EndPolicy::Warn), withdrawn: true, ..over() };
-        assert_eq!(ends(&book(warn.clone(), None)), (false, None));
+        assert_eq!(ends(&book(warn.clone(), None)), nobody(false));
         let bobs = held("bob", &[2, 3], 0, Stage::Waiting);
-        assert_eq!(ends(&book(warn, Some(bobs.clone()))), (true, None));
+        assert_eq!(ends(&book(warn, Some(bobs.clone()))), for_heirs(&["2 bob"]));
         let later = held("bob", &[2, 3], 1, Stage::Waiting);
-        assert_eq!(ends(&book(over(), Some(later))), (false, None));
+        assert_eq!(ends(&book(over(), Some(later))), nobody(false));
         let elsewhere = held("bob", &[3], 0, Stage::Waiting);
-        assert_eq!(ends(&book(over(), Some(elsewhere))), (false, None));
-        let own = held("ada", &[1, 2, 3], 0, Stage::Waiting);
-        assert_eq!(ends(&book(over(), Some(own))), (false, Some("ada".to_owned())));
+        assert_eq!(ends(&book(over(), Some(elsewhere))), nobody(false));
         let mut without = book(stop, Some(bobs));
         without.rules = None;
-        assert_eq!(ends(&without), (false, None), "controllers of before end nobody");
+        assert!(!ends(&without).0, "controllers of before end nobody");
+    }
+
+    #[test]
+    fn who_has_the_next_window_stays_on_its_gpus_and_everybody_else_is_in_its_way() {
+        let shared = [UserName::parse("bob").unwrap()].into();
+        let over = Held { with: shared, ..held("ada", &[1, 2], -1, Stage::Closed) };
+        let own = held("ada", &[1, 2, 3], 0, Stage::Waiting);
+        let with_eve = Held { with: [UserName::parse("eve").unwrap()].into(), ..own.clone() };
+        let some = held("ada", &[1], 0, Stage::Waiting);
+        // bob is left, and would keep ada's own next one from beginning.
+        assert_eq!(ends(&book(over.clone(), Some(own))), for_heirs(&["1 ada", "2 ada"]));
+        let both = for_heirs(&["1 ada,eve", "2 ada,eve"]);
+        assert_eq!(ends(&book(over.clone(), Some(with_eve))), both);
+        assert_eq!(ends(&book(over, Some(some))), for_heirs(&["1 ada"]), "not on the other");
     }
 }

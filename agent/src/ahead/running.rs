@@ -3,7 +3,7 @@
 //! Asked by the reconcile task whenever it looks at the calendar, for those who tell the owners. It decides nothing: the
 //! controllers do, and without them each window ends when its time is over.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fleet_core::ending::{EXTEND_STEP, EndPolicy, Fate, fate};
 use fleet_core::id::ReservationId;
@@ -23,22 +23,29 @@ pub struct Running {
     pub gpus: Vec<GpuUuid>,
     pub window: Window,
     pub after: After,
+    /// What its users lose at the end, should it not go on. Who has the next window on all of its GPUs is not among them.
+    pub losses: BTreeMap<UserName, Loss>,
 }
 
 /// What comes after its end, as far as this node knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
     /// While it is in use it goes on.
     MayGoOn,
-    /// Its owner has the next window on all of its GPUs.
-    Own,
     /// It ends.
-    Over {
-        /// Who else has the next window on any of its GPUs, at once or so soon that going on is not worth a word.
-        next: Option<UserName>,
-        /// What is left on its GPUs then is ended.
-        ended: bool,
-    },
+    Over,
+}
+
+/// What one user loses at the end of a window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// The GPUs that they may not use any more then.
+    pub gpus: Vec<GpuUuid>,
+    /// Who has the next window there, at once or so soon that going on is not worth a word; else who has it on any other of
+    /// its GPUs, for which it ends. It may be themselves.
+    pub next: Option<UserName>,
+    /// What they leave there is ended.
+    pub ended: bool,
 }
 
 impl Running {
@@ -49,23 +56,36 @@ impl Running {
 }
 
 impl Book {
-    /// The windows that are open. `mode` is how people are held to their reservations here.
-    pub fn running(&self, mode: Option<Enforcement>) -> Vec<Running> {
+    /// The windows that are open. `mode` is how people are held to their reservations here. `drained`: this node is to be
+    /// emptied, so no window goes on.
+    pub fn running(&self, mode: Option<Enforcement>, drained: bool) -> Vec<Running> {
         let open = |(_, held): &(&ReservationId, &Held)| {
             held.stage == Stage::Open && !held.withdrawn && held.closed_at.is_none()
         };
-        let running = |(id, held): (&ReservationId, &Held)| Running {
-            reservation: id.clone(),
-            owner: held.owner.clone(),
-            with: held.with.clone(),
-            gpus: held.gpus.clone(),
-            window: held.window,
-            after: self.after(id, held, mode == Some(Enforcement::On)),
+        let running = |(id, held): (&ReservationId, &Held)| {
+            let next = self.next(id, held);
+            let enforced = mode == Some(Enforcement::On);
+            let loss =
+                |user: &UserName| Some((user.clone(), self.loss(user, held, &next, enforced)?));
+            Running {
+                reservation: id.clone(),
+                owner: held.owner.clone(),
+                with: held.with.clone(),
+                gpus: held.gpus.clone(),
+                window: held.window,
+                after: match self.at_end(held) {
+                    EndPolicy::ExtendIfFree if next.is_empty() && !drained => After::MayGoOn,
+                    EndPolicy::ExtendIfFree | EndPolicy::Stop | EndPolicy::Warn => After::Over,
+                },
+                losses: held.users().filter_map(loss).collect(),
+            }
         };
         self.windows.iter().filter(open).map(running).collect()
     }
 
-    fn after(&self, id: &ReservationId, held: &Held, enforced: bool) -> After {
+    /// The windows on any of its GPUs that begin at its end, or so soon after that going on is not worth a word. The first
+    /// one first.
+    fn next(&self, id: &ReservationId, held: &Held) -> Vec<&Held> {
         let end = held.window.ends_at;
         let follows = |other: &Held| {
             !other.withdrawn
@@ -75,26 +95,36 @@ impl Book {
                 && other.gpus.iter().any(|gpu| held.gpus.contains(gpu))
         };
         let others = self.windows.iter().filter(|(other, held)| *other != id && follows(held));
-        let next: Vec<&Held> = others.map(|(_, held)| held).collect();
-        let covers = |other: &&Held| held.gpus.iter().all(|gpu| other.gpus.contains(gpu));
-        if next.iter().any(|other| {
-            other.owner == held.owner && other.window.starts_at <= end && covers(other)
-        }) {
-            return After::Own;
-        }
-        let first = next.iter().min_by_key(|other| other.window.starts_at);
-        let (at_end, rules) = match self.rules {
-            Some(rules) => (held.at_end.unwrap_or(rules.at_end), true),
-            // Controllers of before end each window when its time is over, and nobody's programs.
-            None => (EndPolicy::Warn, false),
+        let mut next: Vec<&Held> = others.map(|(_, held)| held).collect();
+        next.sort_by_key(|other| other.window.starts_at);
+        next
+    }
+
+    /// Controllers of before end each window when its time is over, and nobody's programs.
+    fn at_end(&self, held: &Held) -> EndPolicy {
+        self.rules.map_or(EndPolicy::Warn, |rules| held.at_end.unwrap_or(rules.at_end))
+    }
+
+    /// None where one of the next windows lets them go on using each GPU.
+    fn loss(&self, user: &UserName, held: &Held, next: &[&Held], enforced: bool) -> Option<Loss> {
+        let end = held.window.ends_at;
+        let has = |other: &Held, gpu: &GpuUuid| {
+            other.gpus.contains(gpu) && other.users().any(|one| one == user)
         };
-        if at_end == EndPolicy::ExtendIfFree && first.is_none() {
-            return After::MayGoOn;
-        }
-        let someone = first.map(|other| other.owner.clone()).filter(|owner| *owner != held.owner);
-        let wanted = someone.is_some();
-        let ended = rules && enforced && fate(at_end, false, wanted) == Fate::Ended;
-        After::Over { next: someone, ended }
+        let goes_on = |gpu: &GpuUuid| {
+            next.iter().any(|other| other.window.starts_at <= end && has(other, gpu))
+        };
+        let gpus: Vec<GpuUuid> = held.gpus.iter().filter(|gpu| !goes_on(gpu)).cloned().collect();
+        let on_these = |other: &&&Held| other.gpus.iter().any(|gpu| gpus.contains(gpu));
+        let first = next.iter().find(on_these).or(next.first());
+        // Whoever begins next on one of the GPUs waits for all of them; but who has one themselves stays on that.
+        let fate = fate(self.at_end(held), false, !next.is_empty());
+        let stopped = self.at_end(held) == EndPolicy::Stop;
+        let stays = |gpu: &GpuUuid| !stopped && next.iter().any(|other| has(other, gpu));
+        let ended =
+            self.rules.is_some() && enforced && fate == Fate::Ended && !gpus.iter().all(stays);
+        let next = first.map(|other| other.owner.clone());
+        (!gpus.is_empty()).then_some(Loss { gpus, next, ended })
     }
 }
 
@@ -129,39 +159,85 @@ mod tests {
         }
     }
 
-    /// What comes after ada's hour before noon on GPUs 1 and 2.
-    fn after(at_end: Option<EndPolicy>, next: Option<Held>, mode: Enforcement) -> After {
+    fn user(name: &str) -> UserName {
+        UserName::parse(name).unwrap()
+    }
+
+    /// ada's hour before noon on GPUs 1 and 2, which bob may use too.
+    fn run(
+        at_end: Option<EndPolicy>,
+        next: Option<Held>,
+        mode: Enforcement,
+        drained: bool,
+    ) -> Running {
         let id = |name: &str| ReservationId::parse(&format!("res-{name}")).unwrap();
         let mut book = Book { rules: Some(ReservationRules::default()), ..Book::default() };
         let first = held("ada", &[1, 2], NOON - Millis::hours(1), Stage::Open);
-        book.windows.insert(id("ada"), Held { at_end, ..first });
+        book.windows.insert(id("ada"), Held { at_end, with: [user("bob")].into(), ..first });
         book.windows.extend(next.map(|next| (id("next"), next)));
-        let mut running = book.running(Some(mode));
+        let mut running = book.running(Some(mode), drained);
         running.retain(|one| one.reservation == id("ada"));
-        running.remove(0).after
+        running.remove(0)
     }
 
-    fn over(next: Option<&str>, ended: bool) -> After {
-        After::Over { next: next.map(|name| UserName::parse(name).unwrap()), ended }
+    /// What comes after it, for ada: who has the next one, and whether what is left is ended.
+    fn after(
+        at_end: Option<EndPolicy>,
+        next: Option<Held>,
+        mode: Enforcement,
+    ) -> Option<(Option<UserName>, bool)> {
+        let one = run(at_end, next, mode, false);
+        let loss = &one.losses[&user("ada")];
+        assert_eq!(loss.gpus, one.gpus);
+        (one.after == After::Over).then(|| (loss.next.clone(), loss.ended))
     }
+
+    fn over(next: Option<&str>, ended: bool) -> Option<(Option<UserName>, bool)> {
+        Some((next.map(user), ended))
+    }
+
+    /// The last digits of the GPUs that a user loses, who has them next, and whether what is left there is ended.
+    fn loses(one: &Running, name: &str) -> Option<(Vec<char>, Option<String>, bool)> {
+        let Loss { gpus, next, ended } = one.losses.get(&user(name))?;
+        let digits = gpus.iter().filter_map(|gpu| gpu.as_str().chars().last()).collect();
+        Some((digits, next.as_ref().map(|next| next.to_string()), *ended))
+    }
+
+    const MAY_GO_ON: Option<(Option<UserName>, bool)> = None;
 
     #[test]
     fn an_end_can_move_only_where_the_policy_says_so_and_nobody_follows() {
         use Enforcement::{On, Warn};
-        assert_eq!(after(None, None, On), After::MayGoOn);
+        assert_eq!(after(None, None, On), MAY_GO_ON);
         assert_eq!(after(Some(EndPolicy::Stop), None, On), over(None, true));
         assert_eq!(after(Some(EndPolicy::Stop), None, Warn), over(None, false));
         assert_eq!(after(Some(EndPolicy::Warn), None, On), over(None, false));
-        let bob = |from, gpus: &[u32]| Some(held("bob", gpus, from, Stage::Waiting));
-        assert_eq!(after(None, bob(NOON, &[2, 3]), On), over(Some("bob"), true));
-        assert_eq!(after(None, bob(NOON, &[2, 3]), Warn), over(Some("bob"), false));
-        assert_eq!(after(None, bob(NOON + EXTEND_STEP, &[2]), Warn), over(Some("bob"), false));
-        assert_eq!(after(None, bob(NOON + Millis::hours(1), &[2]), On), After::MayGoOn);
-        assert_eq!(after(None, bob(NOON, &[3]), On), After::MayGoOn, "other GPUs");
-        let withdrawn = bob(NOON, &[2]).map(|held| Held { withdrawn: true, ..held });
-        assert_eq!(after(None, withdrawn, On), After::MayGoOn);
-        let own = |gpus: &[u32]| Some(held("ada", gpus, NOON, Stage::Waiting));
-        assert_eq!(after(None, own(&[1, 2, 3]), On), After::Own);
-        assert_eq!(after(None, own(&[1]), On), over(None, false), "not all of them");
+        let eve = |from, gpus: &[u32]| Some(held("eve", gpus, from, Stage::Waiting));
+        assert_eq!(after(None, eve(NOON, &[2, 3]), On), over(Some("eve"), true));
+        assert_eq!(after(None, eve(NOON, &[2, 3]), Warn), over(Some("eve"), false));
+        assert_eq!(after(None, eve(NOON + EXTEND_STEP, &[2]), Warn), over(Some("eve"), false));
+        assert_eq!(after(None, eve(NOON + Millis::hours(1), &[2]), On), MAY_GO_ON);
+        assert_eq!(after(None, eve(NOON, &[3]), On), MAY_GO_ON, "other GPUs");
+        let withdrawn = eve(NOON, &[2]).map(|held| Held { withdrawn: true, ..held });
+        assert_eq!(after(None, withdrawn, On), MAY_GO_ON);
+        let soon = Some(held("ada", &[1, 2], NOON + EXTEND_STEP, Stage::Waiting));
+        assert_eq!(after(None, soon, On), over(Some("ada"), false), "she has them again soon");
+    }
+
+    #[test]
+    fn who_has_the_next_window_loses_only_what_it_has_not() {
+        let next = |owner: &str, gpus: &[u32]| {
+            let next = Some(held(owner, gpus, NOON, Stage::Waiting));
+            run(None, next, Enforcement::On, false)
+        };
+        let anew = next("ada", &[1, 2, 3]);
+        assert_eq!((anew.after, loses(&anew, "ada")), (After::Over, None));
+        let both = (vec!['1', '2'], Some("ada".to_owned()), true);
+        assert_eq!(loses(&anew, "bob"), Some(both), "it is not shared with bob");
+        let one = next("ada", &[1]);
+        assert_eq!(loses(&one, "ada"), Some((vec!['2'], Some("ada".to_owned()), true)));
+        let bobs = next("bob", &[2]);
+        assert_eq!(loses(&bobs, "bob"), Some((vec!['1'], Some("bob".to_owned()), true)));
+        assert_eq!(loses(&bobs, "ada"), Some((vec!['1', '2'], Some("bob".to_owned()), true)));
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use fleet_core::ending::{Holder, ReservationRules};
 use fleet_core::id::{LeaseId, ReservationId};
-use fleet_core::name::UserName;
+use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::window::Enforcement;
 use nix::unistd::{Uid, User};
 use tokio::sync::watch;
@@ -59,10 +59,11 @@ impl Spared {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Over {
     pub reservation: ReservationId,
+    pub owner: UserName,
     /// Who is left is ended.
     pub ends: bool,
-    /// Whose own the next window on all of its GPUs is: they may stay.
-    pub heir: Option<UserName>,
+    /// Whose the next window is, by GPU: they may stay there.
+    pub heirs: BTreeMap<GpuUuid, BTreeSet<UserName>>,
 }
 
 /// What the reconcile task knows of how windows end here.

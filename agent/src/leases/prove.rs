@@ -1,5 +1,6 @@
 //! Proving that the GPUs of a lease are empty.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use tokio::time::sleep;
 use super::{Floors, Process};
 use crate::allocations::{Node, Registry, end_group};
 use crate::gpu::GpuSnapshot;
-use crate::holders::{Evictor, Found, named};
+use crate::holders::{Evictor, Found, Over, named};
 use crate::link::Outbox;
 
 /// First and longest pause before the GPUs are looked at again.
@@ -44,6 +45,28 @@ struct Look {
     holders: Vec<Found>,
 }
 
+/// Who may stay on one GPU.
+#[derive(Debug, Default)]
+struct Staying {
+    uids: Vec<u32>,
+    /// The name service does not say all of their numbers.
+    unsure: bool,
+    /// What memory is in use is theirs, also where none of their programs is seen.
+    memory: bool,
+}
+
+/// The names of those, and whether the memory is theirs: the GPU stays with who had it.
+fn may_stay<'a>(
+    reserved_by: Option<&'a UserName>,
+    over: Option<&'a Over>,
+    gpu: &GpuUuid,
+) -> (BTreeSet<&'a UserName>, bool) {
+    let heirs = over.and_then(|over| over.heirs.get(gpu));
+    let keeps = over.zip(heirs).is_some_and(|(over, heirs)| heirs.contains(&over.owner));
+    let names = reserved_by.into_iter().chain(heirs.into_iter().flatten()).collect();
+    (names, reserved_by.is_some() || keeps)
+}
+
 impl Look {
     fn without(why: String) -> Self {
         Self { why: Some(why), holders: Vec::new() }
@@ -61,15 +84,9 @@ pub async fn prove(proof: Proof) {
         let look = match proof.node.gpus.sample_now().await {
             Ok(snapshot) => {
                 let proof = Arc::clone(&proof);
-                let (uids, all_known) = proof.tolerated().await;
-                let looking = spawn_blocking(move || proof.look(&snapshot, &uids));
-                let mut look =
-                    looking.await.unwrap_or_else(|error| Look::without(error.to_string()));
-                if !all_known {
-                    // Whoever is there may be one of those who may stay.
-                    look.holders.clear();
-                }
-                look
+                let staying = proof.tolerated().await;
+                let looking = spawn_blocking(move || proof.look(&snapshot, &staying));
+                looking.await.unwrap_or_else(|error| Look::without(error.to_string()))
             }
             Err(error) => Look::without(error.to_string()),
         };
@@ -88,16 +105,23 @@ pub async fn prove(proof: Proof) {
 }
 
 impl Proof {
-    /// Whose programs are no obstacle, and whether the name service knew all of their numbers.
-    async fn tolerated(&self) -> (Vec<u32>, bool) {
-        let heir = self.node.holders.over(&self.lease).and_then(|over| over.heir);
-        let (mut uids, mut all_known) = (Vec::new(), true);
-        for name in self.reserved_by.iter().chain(&heir) {
-            let found = self.node.users.resolve(name.as_str(), None).await;
-            all_known &= found.is_ok();
-            uids.extend(found.map(|user| user.uid));
+    /// Whose programs are no obstacle, by GPU.
+    async fn tolerated(&self) -> BTreeMap<GpuUuid, Staying> {
+        let over = self.node.holders.over(&self.lease);
+        let mut all = BTreeMap::new();
+        for gpu in &self.gpus {
+            let (names, memory) = may_stay(self.reserved_by.as_ref(), over.as_ref(), gpu);
+            let mut staying = Staying { uids: Vec::new(), unsure: false, memory };
+            for name in names {
+                match self.node.users.resolve(name.as_str(), None).await {
+                    Ok(user) => staying.uids.push(user.uid),
+                    // Also where it is not known at all: so answer some directories while they are ill.
+                    Err(_) => staying.unsure = true,
+                }
+            }
+            all.insert(gpu.clone(), staying);
         }
-        (uids, all_known)
+        all
     }
 
     /// Who is left after a window: named, or asked to end and ended. When the next one's grace is over.
@@ -117,13 +141,15 @@ impl Proof {
         evictor.due(doom)
     }
 
-    fn look(&self, snapshot: &GpuSnapshot, uids: &[u32]) -> Look {
+    fn look(&self, snapshot: &GpuSnapshot, staying: &BTreeMap<GpuUuid, Staying>) -> Look {
         if let Some(why) = self.left_of_attempts() {
             return Look::without(why);
         }
         let mut look = Look::default();
         for uuid in &self.gpus {
-            let why = self.obstacle_on(snapshot, uuid, uids, &mut look.holders);
+            let nobody = Staying::default();
+            let staying = staying.get(uuid).unwrap_or(&nobody);
+            let why = self.obstacle_on(snapshot, uuid, staying, &mut look.holders);
             look.why = look.why.or(why);
         }
         look
@@ -146,7 +172,7 @@ impl Proof {
         &self,
         snapshot: &GpuSnapshot,
         uuid: &GpuUuid,
-        uids: &[u32],
+        staying: &Staying,
         holders: &mut Vec<Found>,
     ) -> Option<String> {
         let Some(state) = snapshot.gpu(uuid) else {
@@ -160,26 +186,30 @@ impl Proof {
             return Some(format!("the driver does not say who uses {uuid}"));
         }
         let observer = self.node.observer();
-        let foreign = observer.foreign(snapshot, uuid, &[], uids);
-        let open = observer.by_descriptors(&[state.info.minor]);
+        let may_stay = |one: &Process| staying.uids.contains(&one.uid);
+        let listed = observer.foreign(snapshot, uuid, &[], &[]).into_iter();
+        let (stays, foreign): (Vec<_>, Vec<_>) =
+            listed.partition(|one| one.found.as_ref().is_some_and(may_stay));
+        let open = observer.by_descriptors(&[state.info.minor]).into_iter().map(|(_, one)| one);
+        let (stays_open, open): (Vec<_>, Vec<_>) = open.partition(may_stay);
         let kept_out = self.node.holders.orders().mode == Some(Enforcement::On);
-        let counts =
-            |one: &Process| !uids.contains(&one.uid) && observer.is_in_the_way(one, kept_out);
-        let open: Vec<Process> = open.into_iter().map(|(_, one)| one).filter(counts).collect();
+        let open: Vec<Process> =
+            open.into_iter().filter(|one| observer.is_in_the_way(one, kept_out)).collect();
         // Jobs are ended in their own way.
         let attempts = self.registry.on_gpu(uuid);
         let listed = foreign.iter().filter_map(|one| one.found.as_ref());
-        let stay = open.iter().filter(|one| observer.stays(one));
-        let people = listed.chain(stay).filter(|one| !attempts.iter().any(|id| one.is_of(id)));
+        let to_go = open.iter().filter(|one| observer.stays(one));
+        let people = listed.chain(to_go).filter(|one| !attempts.iter().any(|id| one.is_of(id)));
         let found = |one: &Process| Found { gpu: uuid.clone(), process: one.clone() };
-        holders.extend(people.map(found));
+        // Where somebody's number is not known, whoever is there may be one of those who may stay.
+        holders.extend(people.map(found).filter(|_| !staying.unsure));
         if let Some(one) = foreign.first() {
             return Some(format!("{uuid} is in use by {one}"));
         }
         if let Some(one) = open.first() {
             return Some(format!("{uuid} is open in {one}"));
         }
-        if !uids.is_empty() {
+        if staying.memory || !stays.is_empty() || !stays_open.is_empty() {
             return None;
         }
         let floor = self.floors.of(&state.info);
@@ -188,5 +218,32 @@ impl Proof {
             Some(used) => Some(format!("{uuid} has {used} bytes in use, {floor} when idle")),
             None => Some(format!("the driver does not say how much memory of {uuid} is in use")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use fleet_core::id::ReservationId;
+
+    use super::*;
+
+    #[test]
+    fn who_has_the_next_window_on_one_gpu_may_stay_there_and_nowhere_else() {
+        let user = |name: &str| UserName::parse(name).unwrap();
+        let gpu = |n: u32| GpuUuid::parse(&format!("GPU-0{n}")).unwrap();
+        let (ada, bob, eve) = (user("ada"), user("bob"), user("eve"));
+        let over = Over {
+            reservation: ReservationId::parse("res-a").unwrap(),
+            owner: ada.clone(),
+            ends: true,
+            heirs: [(gpu(0), [ada.clone(), eve.clone()].into()), (gpu(1), [bob.clone()].into())]
+                .into(),
+        };
+        let stays = |n| may_stay(None, Some(&over), &gpu(n));
+        assert_eq!(stays(0), (BTreeSet::from([&ada, &eve]), true));
+        assert_eq!(stays(1), (BTreeSet::from([&bob]), false), "what ada left there is not bob's");
+        assert_eq!(stays(2), (BTreeSet::new(), false));
+        assert_eq!(may_stay(Some(&ada), None, &gpu(2)), (BTreeSet::from([&ada]), true));
     }
 }

@@ -320,7 +320,7 @@ impl Reconciler {
         let ordered = desired.and_then(|desired| desired.enforce);
         let ceiling = book.enforcement();
         let mode = book.enforce.map(|ordered| ordered.at_most(ceiling));
-        let running = book.running(mode);
+        let running = book.running(mode, false);
         self.parts.node.terminals.know(Known { running, grants: grants.clone() });
         self.parts.node.gate.want(Wanted { ordered, ceiling, grants });
     }

@@ -1,6 +1,6 @@
 //! What the owners of windows are to be told now. Pure: windows and time come in, what was said goes with it.
 //!
-//! Each owner hears of an end at the marks before it, once each, whoever is logged in then. Of an end that can still move
+//! Each user of a window who loses something by it hears of an end at the marks before it, once each, whoever is logged in then. Of an end that can still move
 //! they hear once per mark, however often it is moved on by itself; of one that cannot, at each mark of that very end. So
 //! a window that goes on for days says nothing all that time, and speaks again when somebody else has reserved what
 //! follows.
@@ -53,10 +53,12 @@ impl Said {
 
     fn take(&mut self, one: &Running, alone: bool, now: Timestamp) -> bool {
         let ends_at = one.window.ends_at;
+        if one.losses.is_empty() {
+            return false;
+        }
         let firm = match one.after {
-            After::Own => return false,
             After::MayGoOn => alone,
-            After::Over { .. } => true,
+            After::Over => true,
         };
         let told = self.windows.get(&one.reservation);
         let mut told = told.cloned().unwrap_or_else(|| Told { ends_at, ..Told::default() });
@@ -115,10 +117,12 @@ mod tests {
     use fleet_core::time::Window;
 
     use super::*;
+    use crate::ahead::Loss;
 
     const START: Timestamp = Timestamp(1_800_000_000_000);
 
     fn running(hours: u64, after: After) -> Running {
+        let loss = Loss { gpus: Vec::new(), next: None, ended: false };
         Running {
             reservation: ReservationId::parse("res-a").unwrap(),
             owner: UserName::parse("ada").unwrap(),
@@ -126,11 +130,12 @@ mod tests {
             gpus: Vec::new(),
             window: Window { starts_at: START, ends_at: START + Millis::hours(hours) },
             after,
+            losses: [(UserName::parse("ada").unwrap(), loss)].into(),
         }
     }
 
     fn firm() -> After {
-        After::Over { next: None, ended: false }
+        After::Over
     }
 
     /// Minutes before the end at which something is said, looking each minute until it is over.
@@ -149,7 +154,8 @@ mod tests {
         assert_eq!(said(&mut Said::default(), &running(1, firm()), false, 60), [15, 5]);
         let alone = running(8, After::MayGoOn);
         assert_eq!(said(&mut Said::default(), &alone, true, 480), [60, 15, 5]);
-        assert_eq!(said(&mut Said::default(), &running(8, After::Own), true, 480), [0; 0]);
+        let anew = Running { losses: Default::default(), ..running(8, firm()) };
+        assert_eq!(said(&mut Said::default(), &anew, true, 480), [0; 0], "nobody loses anything");
     }
 
     #[test]

@@ -111,8 +111,9 @@ impl Task {
         }
         let here = self.here(now);
         for one in due {
-            let indexes: Vec<Option<u32>> = one.gpus.iter().map(|gpu| self.index(gpu)).collect();
-            for user in one.users() {
+            for (user, loss) in &one.losses {
+                let indexes: Vec<Option<u32>> =
+                    loss.gpus.iter().map(|gpu| self.index(gpu)).collect();
                 let text = here.ending(one, user, &indexes, alone);
                 self.tell(To::User(user.clone()), ready(text.clone()));
                 self.mail(user.clone(), here.subject(one, &indexes), text);
@@ -254,18 +255,20 @@ mod tests {
     use fleet_core::time::{Millis, Window};
 
     use super::*;
-    use crate::ahead::{After, Running};
+    use crate::ahead::{After, Loss, Running};
 
     #[test]
     fn what_was_said_is_not_said_again_by_the_next_agent() {
         let start = Timestamp(1_800_000_000_000);
+        let loss = Loss { gpus: Vec::new(), next: None, ended: true };
         let one = [Running {
             reservation: ReservationId::parse("res-a").unwrap(),
             owner: UserName::parse("ada").unwrap(),
             with: Default::default(),
             gpus: Vec::new(),
             window: Window { starts_at: start, ends_at: start + Millis::hours(1) },
-            after: After::Over { next: None, ended: true },
+            after: After::Over,
+            losses: [(UserName::parse("ada").unwrap(), loss)].into(),
         }];
         let now = start + Millis::minutes(46);
         let mut said = Said::default();

@@ -60,15 +60,18 @@ impl Here {
             false => (format!("{owner}'s"), format!("{owner} can make it longer.")),
         };
         let first = format!("{whose} reservation {id} of {gpus} ends at {at} (in {left}).");
-        let rest = match &one.after {
+        let loss = one.losses.get(user);
+        let ended = left_over(loss.is_some_and(|loss| loss.ended));
+        let rest = match (one.after, loss.and_then(|loss| loss.next.as_ref())) {
             _ if alone => "No controller answers, so it cannot be made longer now.".to_owned(),
-            After::MayGoOn | After::Own => {
+            (After::MayGoOn, _) => {
                 format!("It goes on while you use it and nobody else reserves it; {longer}")
             }
-            After::Over { next: Some(next), ended } => {
-                format!("{next} has the next one.{}", left_over(*ended))
+            (After::Over, Some(next)) if next == user => {
+                format!("It does not go on, since your next one has GPUs of it.{ended}")
             }
-            After::Over { next: None, ended } => format!("{longer}{}", left_over(*ended)),
+            (After::Over, Some(next)) => format!("{next} has the next one.{ended}"),
+            (After::Over, None) => format!("{longer}{ended}"),
         };
         format!("{first} {rest}")
     }
@@ -199,6 +202,7 @@ mod tests {
     use fleet_core::time::Window;
 
     use super::*;
+    use crate::ahead::Loss;
 
     /// 2026-11-22 12:00 UTC.
     const NOON: Timestamp = Timestamp(1_795_348_800_000);
@@ -213,21 +217,28 @@ mod tests {
 
     #[test]
     fn an_owner_reads_when_it_ends_and_what_comes_then() {
-        let say_to = |reader: &str, minutes: u64, after: After, alone: bool| {
-            let window = Window { starts_at: NOON, ends_at: NOON + Millis::minutes(minutes) };
-            let id = ReservationId::parse("res-1").unwrap();
-            let one = Running {
-                reservation: id,
-                owner: user("ada"),
-                with: [user("eve")].into(),
-                gpus: Vec::new(),
-                window,
-                after,
+        let say_to =
+            |reader: &str, minutes: u64, after: Option<(Option<UserName>, bool)>, alone: bool| {
+                let (after, next, ended) = match after {
+                    Some((next, ended)) => (After::Over, next, ended),
+                    None => (After::MayGoOn, None, false),
+                };
+                let loss = Loss { gpus: Vec::new(), next, ended };
+                let window = Window { starts_at: NOON, ends_at: NOON + Millis::minutes(minutes) };
+                let id = ReservationId::parse("res-1").unwrap();
+                let one = Running {
+                    reservation: id,
+                    owner: user("ada"),
+                    with: [user("eve")].into(),
+                    gpus: Vec::new(),
+                    window,
+                    after,
+                    losses: [(user(reader), loss)].into(),
+                };
+                here().ending(&one, &user(reader), &[Some(0), Some(1)], alone)
             };
-            here().ending(&one, &user(reader), &[Some(0), Some(1)], alone)
-        };
         let say = |minutes, after, alone| say_to("ada", minutes, after, alone);
-        let over = |next: Option<&str>, ended| After::Over { next: next.map(user), ended };
+        let over = |next: Option<&str>, ended| Some((next.map(user), ended));
         assert_eq!(
             say(15, over(None, true), false),
             "Your reservation res-1 of titan01:0,1 ends at 12:15 (in 15 minutes). \
@@ -237,8 +248,12 @@ mod tests {
         assert!(eves.starts_with("ada's reservation") && eves.ends_with("ada can make it longer."));
         let bobs = say(24 * 60, over(Some("bob"), true), false);
         assert!(bobs.contains("at Mon 23 Nov 12:00 (in 24 hours). bob has the next one. What"));
-        assert!(say(60, After::MayGoOn, false).contains("(in 1 hour). It goes on while you use"));
-        assert!(say(60, After::MayGoOn, true).contains("No controller answers"));
+        let own = say(15, over(Some("ada"), true), false);
+        assert!(own.contains("since your next one has GPUs of it. What"), "{own}");
+        let adas = say_to("eve", 15, over(Some("ada"), true), false);
+        assert!(adas.starts_with("ada's") && adas.contains("ada has the next one. What"), "{adas}");
+        assert!(say(60, None, false).contains("(in 1 hour). It goes on while you use"));
+        assert!(say(60, None, true).contains("No controller answers"));
     }
 
     #[test]
