@@ -4,7 +4,7 @@
 //! unsaid rather than says it twice. Names are looked up and terminals written to beside its loop: a name service that
 //! hangs costs a message.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::ready;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -26,7 +26,6 @@ use super::{Denied, Known, mail, tty};
 use crate::ahead::Line;
 use crate::allocations::{Node, chain};
 use crate::clock;
-use crate::gate::Grant;
 use crate::state_file::{self, StateFileError};
 
 const FILE: &str = "terminals.json";
@@ -151,7 +150,7 @@ impl Task {
     fn on_minor(&self, minor: u32, known: &Known) -> Option<(Option<u32>, HeldBy)> {
         let snapshot = self.node.gpus.latest();
         let state = snapshot.gpus.iter().find(|state| state.info.minor == minor)?;
-        Some((Some(state.info.index), held_by(&state.info.uuid, &known.grants)))
+        Some((Some(state.info.index), held_by(&state.info.uuid, known)))
     }
 
     async fn store(&self) {
@@ -241,9 +240,13 @@ impl Task {
     }
 }
 
-/// Who has a GPU: of several the one whose end is known, as a window's own jobs hold it too.
-fn held_by(gpu: &GpuUuid, grants: &BTreeSet<Grant>) -> HeldBy {
-    let of_gpu = grants.iter().filter(|grant| grant.gpu == *gpu);
+/// Who has a GPU: the owner of the window that runs on it, whoever else may use it and whatever jobs are in it. Without
+/// one, of several the one whose end is known.
+fn held_by(gpu: &GpuUuid, known: &Known) -> HeldBy {
+    if let Some(one) = known.running.iter().find(|one| one.gpus.contains(gpu)) {
+        return Some((one.owner.clone(), Some(one.window.ends_at)));
+    }
+    let of_gpu = known.grants.iter().filter(|grant| grant.gpu == *gpu);
     let best = of_gpu.max_by_key(|grant| grant.until);
     best.map(|grant| (grant.owner.clone(), grant.until))
 }
@@ -256,6 +259,31 @@ mod tests {
 
     use super::*;
     use crate::ahead::{After, Loss, Running};
+    use crate::gate::Grant;
+
+    #[test]
+    fn a_shared_gpu_is_held_by_its_owner() {
+        let user = |name: &str| UserName::parse(name).unwrap();
+        let gpu = |n: u32| GpuUuid::parse(&format!("GPU-0{n}")).unwrap();
+        let start = Timestamp(1_800_000_000_000);
+        let window = Window { starts_at: start, ends_at: start + Millis::hours(1) };
+        let until = Some(window.ends_at);
+        let grant = |name: &str, n, until| Grant { owner: user(name), gpu: gpu(n), until };
+        let one = Running {
+            reservation: ReservationId::parse("res-a").unwrap(),
+            owner: user("ada"),
+            with: [user("zoe")].into(),
+            gpus: vec![gpu(1)],
+            window,
+            after: After::MayGoOn,
+            losses: Default::default(),
+        };
+        let grants = [grant("ada", 1, until), grant("zoe", 1, until), grant("bob", 2, None)];
+        let known = Known { running: vec![one], grants: grants.into() };
+        assert_eq!(held_by(&gpu(1), &known), Some((user("ada"), until)));
+        assert_eq!(held_by(&gpu(2), &known), Some((user("bob"), None)), "a job's");
+        assert_eq!(held_by(&gpu(3), &known), None);
+    }
 
     #[test]
     fn what_was_said_is_not_said_again_by_the_next_agent() {
