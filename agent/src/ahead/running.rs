@@ -225,6 +225,12 @@ mod tests {
     }
 
     #[test]
+    fn on_a_drained_node_no_window_goes_on() {
+        let after = |drained| run(None, None, Enforcement::On, drained).after;
+        assert_eq!((after(false), after(true)), (After::MayGoOn, After::Over));
+    }
+
+    #[test]
     fn who_has_the_next_window_loses_only_what_it_has_not() {
         let next = |owner: &str, gpus: &[u32]| {
             let next = Some(held(owner, gpus, NOON, Stage::Waiting));

@@ -320,7 +320,9 @@ impl Reconciler {
         let ordered = desired.and_then(|desired| desired.enforce);
         let ceiling = book.enforcement();
         let mode = book.enforce.map(|ordered| ordered.at_most(ceiling));
-        let running = book.running(mode, false);
+        // On a drained node nothing goes on, and only there its driver is to be let go of.
+        let drained = desired.is_some_and(|desired| desired.release_driver);
+        let running = book.running(mode, drained);
         self.parts.node.terminals.know(Known { running, grants: grants.clone() });
         self.parts.node.gate.want(Wanted { ordered, ceiling, grants });
     }
