@@ -4,7 +4,9 @@
 //! - files, directories, symbolic links, fifos, and hard links to earlier entries of the same layer;
 //! - symbolic links point anywhere, since nothing outside the container ever follows them; a later entry whose path goes
 //!   through one is refused;
-//! - absolute names, `..`, device nodes, unknown types, sizes on which two parsers would disagree: refused;
+//! - absolute names, `..`, unknown types, sizes on which two parsers would disagree: refused;
+//! - device nodes are passed over, and hard links to them: those a job may open are in its own `/dev`, and none comes from
+//!   an image. What the layer had there before goes, a directory apart, as it would if they were made;
 //! - a name that comes twice: the later one replaces the earlier one as a new inode, but never a directory;
 //! - set-uid and set-gid bits are dropped, the sticky bit of directories is kept: jobs run with no_new_privs anyway, and
 //!   no file that root wrote for a user should carry them;
@@ -15,7 +17,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -88,6 +90,7 @@ pub(super) fn unpack_layer(
         dest,
         whiteouts: BTreeSet::new(),
         opaque: BTreeSet::new(),
+        passed_over: BTreeSet::new(),
         dir_times: Vec::new(),
         since_free_check: 0,
         done: Unpacked { overlay: true, ..Unpacked::default() },
@@ -115,6 +118,8 @@ struct Unpacker<'a> {
     dest: &'a Path,
     whiteouts: BTreeSet<PathBuf>,
     opaque: BTreeSet<PathBuf>,
+    /// Device nodes and links to them: a hard link to one of these is not a mistake.
+    passed_over: BTreeSet<PathBuf>,
     /// Set last, since making an entry changes the time of its directory.
     dir_times: Vec<(PathBuf, TimeSpec)>,
     since_free_check: u64,
@@ -176,10 +181,10 @@ impl Unpacker<'_> {
             }
             EntryType::Link => {
                 let target = entry.link_name_bytes().unwrap_or_default().into_owned();
-                self.make_link(name, &path, &target)
+                self.make_link(name, path, &target)
             }
             EntryType::Fifo => self.make_fifo(name, &path, &meta),
-            EntryType::Char | EntryType::Block => Err(self.refuse(name, Refusal::Device)),
+            EntryType::Char | EntryType::Block => self.pass_over(name, path),
             other => Err(self.refuse(name, Refusal::UnknownType { kind: other.as_byte().into() })),
         }
     }
@@ -277,14 +282,30 @@ impl Unpacker<'_> {
     /// The place for a new entry that is no directory, with an earlier one of the name removed.
     fn new_place(&self, name: &[u8], path: &Path) -> Result<Place, ImageError> {
         let place = self.root.place(path).map_err(|error| self.failed(name, error))?;
-        match place.stat().map_err(|error| self.failed(name, error))? {
-            None => {}
-            Some(_) if place.is_dir().map_err(|error| self.failed(name, error))? => {
-                return Err(self.refuse(name, Refusal::ReplacesDirectory));
-            }
-            Some(_) => place.remove_file().map_err(|error| self.failed(name, error))?,
-        }
+        self.vacate(name, &place)?;
         Ok(place)
+    }
+
+    /// Removes what an earlier entry made there, but never a directory.
+    fn vacate(&self, name: &[u8], place: &Place) -> Result<(), ImageError> {
+        match place.stat().map_err(|error| self.failed(name, error))? {
+            None => Ok(()),
+            Some(_) if place.is_dir().map_err(|error| self.failed(name, error))? => {
+                Err(self.refuse(name, Refusal::ReplacesDirectory))
+            }
+            Some(_) => place.remove_file().map_err(|error| self.failed(name, error)),
+        }
+    }
+
+    /// Nothing of the name is there afterwards, nor are directories made for it.
+    fn pass_over(&mut self, name: &[u8], path: PathBuf) -> Result<(), ImageError> {
+        match self.root.existing(&path) {
+            Ok(place) => self.vacate(name, &place)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(self.failed(name, error)),
+        }
+        self.passed_over.insert(path);
+        Ok(())
     }
 
     fn make_dir(&mut self, name: &[u8], path: &Path, meta: &Meta) -> Result<(), ImageError> {
@@ -385,29 +406,35 @@ impl Unpacker<'_> {
         made.map_err(|error| self.failed(name, error))
     }
 
-    fn make_link(&self, name: &[u8], path: &Path, target: &[u8]) -> Result<(), ImageError> {
+    fn make_link(&mut self, name: &[u8], path: PathBuf, target: &[u8]) -> Result<(), ImageError> {
         let refuse = |why| self.refuse(name, Refusal::HardLink { target: shown(target), why });
-        let from = safe_path(target, self.limits).map_err(|_| refuse("lies outside the layer"))?;
-        let from = self.root.existing(&from).map_err(|error| match is_through_link(&error) {
-            true => refuse("lies behind a symbolic link"),
-            false => refuse("is not in the layer"),
-        })?;
-        let there = from.stat().map_err(|error| self.failed(name, error))?;
-        if there.is_none() {
-            return Err(refuse("is not in the layer"));
-        }
+        let from_path =
+            safe_path(target, self.limits).map_err(|_| refuse("lies outside the layer"))?;
+        let found = match self.root.existing(&from_path) {
+            Ok(from) => from.stat().map(|there| there.map(|there| (from, there))),
+            Err(error) if is_through_link(&error) => {
+                return Err(refuse("lies behind a symbolic link"));
+            }
+            Err(_) => Ok(None),
+        };
+        let Some((from, there)) = found.map_err(|error| self.failed(name, error))? else {
+            return match self.passed_over.contains(&from_path) {
+                true => self.pass_over(name, path),
+                false => Err(refuse("is not in the layer")),
+            };
+        };
         if from.is_dir().map_err(|error| self.failed(name, error))? {
             return Err(refuse("is a directory"));
         }
-        let place = self.root.place(path).map_err(|error| self.failed(name, error))?;
+        let place = self.root.place(&path).map_err(|error| self.failed(name, error))?;
         // A link to itself must not remove itself first.
         let here = place.stat().map_err(|error| self.failed(name, error))?;
-        if let (Some(here), Some(there)) = (here, there)
+        if let Some(here) = here
             && (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
         {
             return Ok(());
         }
-        self.new_place(name, path)?.link_to(&from).map_err(|error| self.failed(name, error))
+        self.new_place(name, &path)?.link_to(&from).map_err(|error| self.failed(name, error))
     }
 
     fn make_fifo(&self, name: &[u8], path: &Path, meta: &Meta) -> Result<(), ImageError> {

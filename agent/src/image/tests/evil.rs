@@ -1,7 +1,7 @@
 //! Every way a layer can try to write outside, lie, or be too large; and that good ones come out right.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::super::decode::{Bounds, Guarded, Hashing, decompress};
@@ -155,10 +155,49 @@ fn a_hard_link_to_a_symlink_links_the_link_and_writing_over_it_spares_the_target
 }
 
 #[test]
-fn devices_and_unknown_types_are_refused() {
+fn device_nodes_are_made_nowhere() {
     for kind in [b'3', b'4'] {
-        refused("device", &[special(kind, "dev/sda")], "dev/sda", |w| *w == Refusal::Device);
+        let dest = tempfile::tempdir().unwrap();
+        let items = [
+            special(kind, "dev/sda"),
+            hardlink("lib/sda", "dev/sda"),
+            hardlink("sda", "lib/sda"),
+            file("f", "what a device would have replaced"),
+            special(kind, "f"),
+            symlink("l", "../canary"),
+            special(kind, "l"),
+            file("h", "what a link to a device would have replaced"),
+            hardlink("h", "dev/sda"),
+            special(kind, "later"),
+            file("later", "a file"),
+            hardlink("again", "later"),
+        ];
+        let done = unpack(dest.path(), &tar(&items), &limits()).unwrap();
+        assert_eq!((done.overlay, done.whiteouts.len()), (true, 0));
+        let names = fs::read_dir(dest.path().join("fs")).unwrap();
+        let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["again", "later"]);
+        assert_eq!(fs::read(dest.path().join("fs/again")).unwrap(), b"a file");
     }
+}
+
+#[test]
+fn device_nodes_lead_nowhere_either() {
+    for kind in [b'3', b'4'] {
+        refused("up", &[special(kind, "../sda")], "../sda", |w| *w == Refusal::GoesUp);
+        let through = [symlink("l", ".."), special(kind, "l/canary")];
+        refused("through link", &through, "l/canary", |w| *w == Refusal::ThroughLink);
+        let through = [special(kind, "d"), symlink("l", ".."), hardlink("l/canary", "d")];
+        refused("link through link", &through, "l/canary", |w| *w == Refusal::ThroughLink);
+        let over = [dir("d"), file("d/x", "1"), special(kind, "d")];
+        refused("over directory", &over, "d", |w| *w == Refusal::ReplacesDirectory);
+        refused("root", &[special(kind, ".")], ".", |w| *w == Refusal::BadName);
+    }
+}
+
+#[test]
+fn unknown_types_are_refused() {
     refused("unknown", &[special(b'V', "volume")], "volume", |w| {
         *w == Refusal::UnknownType { kind: 'V' }
     });
@@ -353,7 +392,7 @@ fn good_things_come_out_right() {
         (read("twice"), read(std::str::from_utf8(&long).unwrap())),
         ("second".into(), "long".into())
     );
-    assert!(meta("swap").is_dir() && meta("v7dir").is_dir());
+    assert!(meta("swap").is_dir() && meta("v7dir").is_dir() && meta("fifo").file_type().is_fifo());
     assert_eq!(read("swap/inside"), "x");
     let attributes = fs::File::open(fs_dir.join("attributes")).unwrap();
     assert_eq!(xattr::get(&attributes, c"user.color").unwrap(), b"red");
