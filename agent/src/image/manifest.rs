@@ -87,12 +87,16 @@ struct Descriptor {
     size: u64,
     annotations: Option<std::collections::BTreeMap<String, String>>,
     platform: Option<Platform>,
+    /// Said of what is no image: signatures, lists of contents.
+    artifact_type: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 struct Platform {
     architecture: String,
     os: String,
+    /// The least of its architecture that it needs.
+    variant: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -179,7 +183,7 @@ pub(super) fn oci_recipe(
     let name = "index.json";
     let Some(text) = blobs.document(name, limits.json_bytes_max)? else { return Ok(None) };
     let index: Index = parse(name, &text)?;
-    let chosen = choose(name, index.manifests.unwrap_or_default(), tag)?;
+    let chosen = choose_named(name, &index.manifests.unwrap_or_default(), tag)?;
     let manifest = follow(blobs, chosen, limits)?;
     let digest = digest_of(name, &manifest.config)?;
     let config_name = blob_name(&digest);
@@ -217,15 +221,19 @@ fn follow(
             return parse(&name, &text);
         }
         let index: Index = parse(&name, &text)?;
-        at = choose(&name, index.manifests.unwrap_or_default(), None)?;
+        at = choose_first(&name, &index.manifests.unwrap_or_default())?;
     }
     Err(ImageError::document("index.json", format!("indexes nest deeper than {INDEX_DEPTH_MAX}")))
 }
 
-fn choose(name: &str, all: Vec<Descriptor>, tag: Option<&str>) -> Result<Descriptor, ImageError> {
-    if all.len() > INDEX_ENTRIES_MAX {
-        return Err(ImageError::document(name, format!("more than {INDEX_ENTRIES_MAX} manifests")));
-    }
+/// The one that is meant in the top index of an archive or layout. Several may be images of their own there, so none is
+/// taken for another.
+fn choose_named(
+    name: &str,
+    all: &[Descriptor],
+    tag: Option<&str>,
+) -> Result<Descriptor, ImageError> {
+    few_enough(name, all)?;
     let named = |descriptor: &Descriptor| -> Vec<String> {
         let annotations = descriptor.annotations.iter().flatten();
         annotations
@@ -247,21 +255,57 @@ fn choose(name: &str, all: Vec<Descriptor>, tag: Option<&str>) -> Result<Descrip
             None => ImageError::document(name, "it lists no image"),
         });
     }
-    // A descriptor without a platform may be anything; the configuration says what it is.
-    let fits = |d: &&&Descriptor| {
-        d.platform.as_ref().is_none_or(|p| p.os == "linux" && p.architecture == host_arch())
-    };
-    match right.iter().filter(fits).collect::<Vec<_>>().as_slice() {
-        [only] => Ok((**only).clone()),
-        [] => {
-            let have = right
-                .iter()
-                .filter_map(|d| d.platform.as_ref())
-                .map(|p| format!("{}/{}", p.os, p.architecture));
-            let found = have.collect::<Vec<_>>().join(", ");
-            Err(ImageError::WrongPlatform { found, wanted: format!("linux/{}", host_arch()) })
-        }
+    let fitting: Vec<&Descriptor> = right.iter().copied().filter(|d| d.fits()).collect();
+    let images: Vec<&Descriptor> = fitting.iter().copied().filter(|d| d.is_image()).collect();
+    let images = if images.is_empty() { fitting } else { images };
+    match images.as_slice() {
+        [only] => Ok((*only).clone()),
+        [] => Err(wrong_platform(&right)),
         _ => Err(ImageError::Ambiguous { tags: tags() }),
+    }
+}
+
+/// The one for this machine in an index that is one image. Where several are, the specification wants the first of the
+/// best: images before what accompanies them, those that say their platform before those that do not, and what runs on
+/// each machine of the architecture before what this one may lack.
+fn choose_first(name: &str, all: &[Descriptor]) -> Result<Descriptor, ImageError> {
+    few_enough(name, all)?;
+    if all.is_empty() {
+        return Err(ImageError::document(name, "it lists no image"));
+    }
+    let fitting = all.iter().filter(|descriptor| descriptor.fits());
+    let best = fitting.min_by_key(|d| (!d.is_image(), d.platform.is_none(), d.needs()));
+    best.cloned().ok_or_else(|| wrong_platform(&all.iter().collect::<Vec<_>>()))
+}
+
+fn few_enough(name: &str, all: &[Descriptor]) -> Result<(), ImageError> {
+    if all.len() > INDEX_ENTRIES_MAX {
+        return Err(ImageError::document(name, format!("more than {INDEX_ENTRIES_MAX} manifests")));
+    }
+    Ok(())
+}
+
+fn wrong_platform(all: &[&Descriptor]) -> ImageError {
+    let have = all.iter().filter_map(|descriptor| descriptor.platform.as_ref());
+    let found = have.map(|p| format!("{}/{}", p.os, p.architecture)).collect::<Vec<_>>().join(", ");
+    ImageError::WrongPlatform { found, wanted: format!("linux/{}", host_arch()) }
+}
+
+impl Descriptor {
+    /// One without a platform may be anything; the configuration says what it is.
+    fn fits(&self) -> bool {
+        let platform = self.platform.as_ref();
+        platform.is_none_or(|p| p.os == "linux" && p.architecture == host_arch())
+    }
+
+    fn is_image(&self) -> bool {
+        self.artifact_type.is_none()
+    }
+
+    /// What it asks of the machine beyond its architecture; nothing comes first.
+    fn needs(&self) -> Option<&str> {
+        let variant = self.platform.as_ref().and_then(|platform| platform.variant.as_deref());
+        variant.filter(|variant| !variant.is_empty() && *variant != host_variant())
     }
 }
 
@@ -403,5 +447,80 @@ pub fn host_arch() -> &'static str {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
+    }
+}
+
+/// The variant of the architecture that each of its machines has.
+fn host_variant() -> &'static str {
+    match host_arch() {
+        "amd64" => "v1",
+        "arm64" => "v8",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    /// One descriptor of each word: its digest, `@` its platform, `!` where it is no image.
+    fn index(words: &str) -> Vec<Descriptor> {
+        let one = |word: &str| {
+            let (text, artifact_type) = match word.strip_suffix('!') {
+                Some(text) => (text, Some("application/spdx+json")),
+                None => (word, None),
+            };
+            let (digest, platform) = text.split_once('@').unwrap_or((text, ""));
+            let mut parts = platform.split('/').map(|part| part.replace("HERE", host_arch()));
+            let platform = (!platform.is_empty()).then(|| {
+                serde_json::json!({ "os": parts.next(), "architecture": parts.next(), "variant": parts.next() })
+            });
+            let descriptor = serde_json::json!({
+                "digest": digest, "size": 1, "platform": platform, "artifactType": artifact_type,
+                "annotations": { TAG_ANNOTATION: format!("tag-{digest}") },
+            });
+            serde_json::from_value(descriptor).unwrap()
+        };
+        words.split_whitespace().map(one).collect()
+    }
+
+    #[test]
+    fn of_an_index_that_is_one_image_the_best_is_taken_and_of_equals_the_first() {
+        let lowest = host_variant();
+        for (words, expected) in [
+            ("a@linux/HERE b@linux/HERE", "a"),
+            ("a b", "a"),
+            ("a@linux/s390x b@linux/HERE c@unknown/unknown", "b"),
+            ("a b@linux/HERE", "b"),
+            ("a b@linux/s390x", "a"),
+            ("a@linux/HERE! b@linux/HERE c!", "b"),
+            ("a@linux/HERE! b", "b"),
+            ("a@linux/HERE/v3 b@linux/HERE/v2 c@linux/HERE d", "c"),
+            (&format!("a@linux/HERE/v3 b@linux/HERE/{lowest} c@linux/HERE"), "b"),
+            ("a@linux/HERE/v3 b@linux/HERE/v2 c", "b"),
+            ("a@linux/HERE/v9", "a"),
+            ("a@linux/HERE!", "a"),
+        ] {
+            assert_eq!(choose_first("index", &index(words)).unwrap().digest, expected, "{words}");
+        }
+        let error = choose_first("index", &index("a@linux/s390x b@windows/HERE")).unwrap_err();
+        let ImageError::WrongPlatform { found, .. } = error else { panic!("{error}") };
+        assert_eq!(found, format!("linux/s390x, windows/{}", host_arch()));
+        assert!(choose_first("index", &[]).is_err());
+    }
+
+    #[test]
+    fn of_an_index_of_images_none_is_taken_for_another() {
+        let chosen =
+            |words: &str, tag: Option<&str>| choose_named("index.json", &index(words), tag);
+        for words in ["a b", "a@linux/HERE b", "a@linux/HERE b@linux/HERE/v3"] {
+            let error = chosen(words, None).unwrap_err();
+            assert!(matches!(error, ImageError::Ambiguous { .. }), "{words}: {error}");
+            assert_eq!(chosen(words, Some("tag-b")).unwrap().digest, "b", "{words}");
+        }
+        for (words, expected) in [("a@linux/s390x b", "b"), ("a! b", "b"), ("a!", "a")] {
+            assert_eq!(chosen(words, None).unwrap().digest, expected, "{words}");
+        }
     }
 }
