@@ -19,12 +19,12 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::decode::as_u64;
+use super::dial::dial;
 use super::error::RegistryError;
 use super::settings::Pace;
 
@@ -279,11 +279,8 @@ async fn connect(
     let tls = uri.scheme() == Some(&Scheme::HTTPS);
     let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
     let name = authority.host().trim_start_matches('[').trim_end_matches(']');
-    let tcp = TcpStream::connect((name, port)).await;
-    let tcp = tcp.map_err(|error| RegistryError::Unreachable {
-        host: host.clone(),
-        why: error.to_string(),
-    })?;
+    let unreachable = |why| RegistryError::Unreachable { host: host.clone(), why };
+    let tcp = dial(name, port).await.map_err(unreachable)?;
     // Small requests, large answers: nothing to wait for.
     drop(tcp.set_nodelay(true));
     if !tls {

@@ -1,7 +1,8 @@
 //! Images from OCI registries: which bytes a name means, and those bytes on the disk, verified.
 //!
 //! - [`Settings`]: registries as the node's configuration describes them.
-//! - [`http`]: one request, with TLS, redirects, and a limit on everything. [`auth`]: tokens and credentials.
+//! - [`http`]: one request, with TLS, redirects, and a limit on everything. [`dial`]: the connection
+//!   below, at any address of the host. [`auth`]: tokens and credentials.
 //! - [`remote`]: manifests and blobs of one image, from mirrors first. [`fetch`]: blobs to files, resumed and checked.
 //! - [`pull`]: all of it, in the order the store needs.
 //!
@@ -10,6 +11,7 @@
 //! message, no log and no `Debug`. This is the only place of the agent that speaks to anybody but the controllers.
 
 mod auth;
+mod dial;
 mod error;
 mod fetch;
 mod http;
