@@ -9,9 +9,11 @@
 //! that share a layer wait for each other. A file with its final name is whole.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -21,7 +23,7 @@ use nix::sys::statvfs::statvfs;
 use sha2::{Digest as _, Sha256};
 use tracing::debug;
 
-use super::super::decode::{BUFFER_BYTES, as_u64};
+use super::super::decode::{BUFFER_BYTES, Hashing, as_u64};
 use super::super::error::ImageError;
 use super::super::store::Reporter;
 use super::super::turns::Turns;
@@ -35,6 +37,8 @@ const BLOBS_AT_ONCE_MAX: usize = 3;
 const FREE_CHECK_BYTES: u64 = 64 << 20;
 /// What was begun and not gone on with for so long is removed.
 const LEFT_OVER_AFTER: Duration = Duration::from_secs(24 * 3600);
+/// How the name of what is not whole ends.
+const PART: &str = ".part";
 
 /// A blob as the manifest describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,22 +54,64 @@ pub(in super::super) struct Downloads {
     dir: PathBuf,
     free_bytes_min: u64,
     writing: Turns,
+    /// How many pulls count on each blob.
+    counted_on: Mutex<BTreeMap<String, usize>>,
+}
+
+/// What one pull counts on: it is not swept up before this is dropped.
+#[derive(Debug)]
+pub(in super::super) struct CountedOn<'a> {
+    downloads: &'a Downloads,
+    digests: Vec<String>,
+}
+
+impl Drop for CountedOn<'_> {
+    fn drop(&mut self) {
+        let mut counted_on = self.downloads.counted_on();
+        for digest in &self.digests {
+            match counted_on.get_mut(digest) {
+                Some(pulls) if *pulls > 1 => *pulls -= 1,
+                _ => drop(counted_on.remove(digest)),
+            }
+        }
+    }
 }
 
 impl Downloads {
     pub(in super::super) fn open(dir: PathBuf, free_bytes_min: u64) -> Self {
-        let this = Self { dir, free_bytes_min, writing: Turns::default() };
-        this.remove_left_over();
+        let (writing, counted_on) = (Turns::default(), Mutex::default());
+        let this = Self { dir, free_bytes_min, writing, counted_on };
+        this.remove_left_over(LEFT_OVER_AFTER);
         this
     }
 
-    /// What no pull has touched for a day.
-    fn remove_left_over(&self) {
+    fn counted_on(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
+        self.counted_on.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A pull begins that needs these.
+    pub(in super::super) fn count_on(&self, digests: Vec<String>) -> CountedOn<'_> {
+        let mut counted_on = self.counted_on();
+        for digest in &digests {
+            *counted_on.entry(digest.clone()).or_default() += 1;
+        }
+        CountedOn { downloads: self, digests }
+    }
+
+    /// What no pull counts on, nor has touched for so long.
+    fn remove_left_over(&self, unless_touched_for: Duration) {
         let Ok(entries) = fs::read_dir(&self.dir) else { return };
+        // Held throughout: nobody may begin to count on what is being removed.
+        let counted_on = self.counted_on();
         for entry in entries.flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if counted_on.contains_key(name.strip_suffix(PART).unwrap_or(&name)) {
+                continue;
+            }
             let touched = entry.metadata().and_then(|meta| meta.modified()).ok();
             let age = touched.and_then(|at| SystemTime::now().duration_since(at).ok());
-            if age.is_some_and(|age| age > LEFT_OVER_AFTER) {
+            if age.is_some_and(|age| age > unless_touched_for) {
                 // It is in nobody's way but the disk's; the next look tries again.
                 drop(fs::remove_file(entry.path()));
             }
@@ -84,13 +130,30 @@ impl Downloads {
         self.dir.join(digest)
     }
 
-    /// It is unpacked, or useless.
+    /// It is unpacked.
     pub(in super::super) fn remove(&self, digest: &str) {
         drop(fs::remove_file(self.path(digest)));
     }
 
+    /// It could not be unpacked. Is it what its name says? After a power cut it need not be.
+    pub(in super::super) fn remove_if_wrong(&self, digest: &str) {
+        let read =
+            File::open(self.path(digest)).and_then(|file| Hashing::new(file).finish(u64::MAX));
+        if read.is_ok_and(|(found, _)| found == digest) {
+            return;
+        }
+        self.remove(digest);
+    }
+
     fn part(&self, digest: &str) -> PathBuf {
-        self.dir.join(format!("{digest}.part"))
+        self.dir.join(format!("{digest}{PART}"))
+    }
+
+    /// Bytes of a blob that are not here yet.
+    fn to_come(&self, blob: &Wanted) -> u64 {
+        let bytes = |path: PathBuf| fs::metadata(path).map_or(0, |meta| meta.len());
+        let here = bytes(self.path(&blob.digest)).max(bytes(self.part(&blob.digest)));
+        blob.bytes.saturating_sub(here)
     }
 
     fn has_room(&self, for_bytes: u64) -> Result<(), ImageError> {
@@ -111,8 +174,13 @@ impl Downloads {
         wanted: &[Wanted],
         report: &mut Reporter<'_>,
     ) -> Result<(), ImageError> {
-        self.remove_left_over();
-        self.has_room(wanted.iter().map(|blob| blob.bytes).fold(0, u64::saturating_add))?;
+        self.remove_left_over(LEFT_OVER_AFTER);
+        let bytes = wanted.iter().map(|blob| self.to_come(blob)).fold(0, u64::saturating_add);
+        if self.has_room(bytes).is_err() {
+            // What failed pulls left spares its owner a download, but only while nobody needs the room.
+            self.remove_left_over(Duration::ZERO);
+            self.has_room(bytes)?;
+        }
         let done = Cell::new(0);
         let report = RefCell::new(report);
         let progress = |bytes: i64| {
@@ -302,4 +370,44 @@ impl Writer {
 
 fn as_i64(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn what_a_pull_counts_on_is_not_swept_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let downloads = Downloads::open(dir.path().to_owned(), 0);
+        let names = ["one", "two.part", "three", "four.part"];
+        for name in names {
+            fs::write(dir.path().join(name), "bytes").unwrap();
+        }
+        let left = || names.map(|name| dir.path().join(name).exists());
+        downloads.remove_left_over(LEFT_OVER_AFTER);
+        assert_eq!(left(), [true; 4]);
+        let pull = downloads.count_on(vec!["one".to_owned(), "two".to_owned()]);
+        let other = downloads.count_on(vec!["two".to_owned()]);
+        downloads.remove_left_over(Duration::ZERO);
+        assert_eq!(left(), [true, true, false, false]);
+        drop(pull);
+        downloads.remove_left_over(Duration::ZERO);
+        assert_eq!(left(), [false, true, false, false]);
+        drop(other);
+        downloads.remove_left_over(Duration::ZERO);
+        assert_eq!(left(), [false; 4]);
+    }
+
+    #[test]
+    fn what_has_come_already_needs_no_room_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let downloads = Downloads::open(dir.path().to_owned(), 0);
+        fs::write(dir.path().join("whole"), "bytes").unwrap();
+        fs::write(dir.path().join("begun.part"), "byt").unwrap();
+        let to_come =
+            |digest: &str| downloads.to_come(&Wanted { digest: digest.to_owned(), bytes: 5 });
+        assert_eq!(["whole", "begun", "new"].map(to_come), [0, 2, 5]);
+    }
 }

@@ -83,18 +83,37 @@ impl Inner {
         let total = missing.iter().map(|layer| size(layer)).fold(0, u64::saturating_add);
         info!(%name, %digest, layers = layers.len(), missing = missing.len(), bytes = total, "pull");
         self.make_room(total)?;
+        let digests = missing.iter().filter_map(|layer| layer.digest.as_ref());
+        let _counted_on =
+            self.downloads.count_on(digests.map(|(digest, _)| digest.clone()).collect());
         let mut pulling = Reporter::new(report, Phase::Pulling, total);
         session.fetch(&self.downloads, &missing, &mut pulling)?;
         let turn = handle.block_on(self.turns.acquire()).map_err(|_| ImageError::ThreadDied)?;
         let made = self.make_image(&mut Fetched(&self.downloads), recipe, report);
         drop(turn);
-        for (digest, _) in missing.iter().filter_map(|layer| layer.digest.as_ref()) {
-            self.downloads.remove(digest);
-        }
+        self.clear_up(&missing, made.as_ref().err());
         let image = Image { manifest: Some(digest), ..made? };
         self.write_name(&pinned, &image)?;
         self.write_name(name, &image)?;
         Ok(image)
+    }
+
+    /// Removes what has become layers, and what was wrong. The rest spares this pull's next try a download, and other pulls
+    /// may count on it already.
+    fn clear_up(&self, fetched: &[&LayerRecipe], failed: Option<&ImageError>) {
+        let digest = |layer: &LayerRecipe| layer.digest.clone().map(|(digest, _)| digest);
+        let (made, left): (Vec<&LayerRecipe>, Vec<_>) = fetched
+            .iter()
+            .copied()
+            .partition(|layer| self.layer_document(&layer.diff_id).is_some());
+        for digest in made.into_iter().filter_map(digest) {
+            self.downloads.remove(&digest);
+        }
+        // They are unpacked in their order: the others were not looked at.
+        let suspect = left.first().copied().and_then(digest);
+        if let Some(digest) = suspect.filter(|_| failed.is_some_and(may_be_of_the_bytes)) {
+            self.downloads.remove_if_wrong(&digest);
+        }
     }
 
     /// The layers that must be fetched, if all of the image is within the limits.
@@ -146,6 +165,19 @@ impl Inner {
 
 fn size(layer: &LayerRecipe) -> u64 {
     layer.digest.as_ref().map_or(0, |(_, bytes)| *bytes)
+}
+
+/// Whether other bytes would have been unpacked. A disk that is full says nothing about them.
+fn may_be_of_the_bytes(error: &ImageError) -> bool {
+    matches!(
+        error,
+        ImageError::Refused { .. }
+            | ImageError::Read { .. }
+            | ImageError::DigestMismatch { .. }
+            | ImageError::SizeMismatch { .. }
+            | ImageError::Bomb { .. }
+            | ImageError::OverLimit { .. }
+    )
 }
 
 fn as_pulled_last(error: &RegistryError, at: Option<Timestamp>) -> String {

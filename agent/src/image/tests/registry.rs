@@ -236,6 +236,36 @@ async fn nothing_is_kept_of_what_has_another_digest_or_length() {
 }
 
 #[tokio::test]
+async fn what_came_for_an_image_that_could_not_be_made_is_not_asked_for_again() {
+    let layers = [layer("good"), tar(&[file("../up", "x")]), layer("not looked at")];
+    let held = Held::new(&layers);
+    let fake = Fake::start(Box::new(move |asked| held.answer(asked)));
+    let setup = Setup::with(&[&fake.name]);
+    for _ in 0..2 {
+        let error = setup.pull(&format!("{}/x:v1", fake.name)).await.unwrap_err();
+        assert!(matches!(error, ImageError::Refused { .. }), "{error}");
+        let left = layers.each_ref().map(|layer| setup.dir("downloads").join(sha(layer)).exists());
+        assert_eq!((left, setup.entries("layers")), ([false, true, true], 1));
+    }
+    assert_eq!(layers.each_ref().map(|layer| fake.layers_asked(layer)), [1; 3]);
+}
+
+#[tokio::test]
+async fn what_a_power_cut_spoiled_is_asked_for_again() {
+    let bytes = layer("whole");
+    let held = Held::new(std::slice::from_ref(&bytes));
+    let fake = Fake::start(Box::new(move |asked| held.answer(asked)));
+    for spoiled in [vec![0; bytes.len()], Vec::new()] {
+        let setup = Setup::with(&[&fake.name]);
+        fs::create_dir_all(setup.dir("downloads")).unwrap();
+        fs::write(setup.dir("downloads").join(sha(&bytes)), spoiled).unwrap();
+        setup.pull(&format!("{}/x:v1", fake.name)).await.unwrap_err();
+        assert_eq!(setup.entries("downloads"), 0);
+        assert_eq!(text_of(&setup.pull(&format!("{}/x:v1", fake.name)).await.unwrap()), "whole");
+    }
+}
+
+#[tokio::test]
 async fn refusals_say_what_is_wrong() {
     let fake = Fake::start(Box::new(|asked| match asked.0.split(['/', ' ']).nth(3) {
         Some("unknown") => Held::new(&[layer("x")]).answer(asked),
