@@ -260,7 +260,7 @@ impl Downloads {
         }
         let taken = self.take(&mut answer, blob, writer, progress).await;
         if let Err(ImageError::Registry(RegistryError::Slow { .. })) = &taken {
-            remote.was_slow(&answer);
+            remote.ask_last(&answer);
         }
         taken
     }

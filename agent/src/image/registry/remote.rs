@@ -41,8 +41,8 @@ pub(super) enum Patience {
 struct Place {
     site: Site,
     credentials: Option<Credentials>,
-    /// It sent too slowly: the others are asked first.
-    slow: Cell<bool>,
+    /// It sent too slowly, or broke off: the others are asked first.
+    last: Cell<bool>,
     /// What was accepted last: a header of its own for each place.
     authorization: RefCell<Option<String>>,
 }
@@ -64,7 +64,7 @@ impl Remote {
             places.push(Place {
                 site,
                 credentials,
-                slow: Cell::default(),
+                last: Cell::default(),
                 authorization: RefCell::default(),
             });
         }
@@ -82,7 +82,7 @@ impl Remote {
         patience: Patience,
     ) -> Result<Option<String>, RegistryError> {
         let path = self.path("manifests", self.name.wanted());
-        let answer = self.ask(Method::HEAD, &path, 0, patience).await?;
+        let answer = patiently(patience, || self.ask_once(&Method::HEAD, &path, 0)).await?;
         let said = answer.headers.get(CONTENT_DIGEST).and_then(|value| value.to_str().ok());
         Ok(said.map(ToOwned::to_owned))
     }
@@ -107,9 +107,9 @@ impl Remote {
     }
 
     /// The place where this answer came from is asked last from now on.
-    pub(super) fn was_slow(&self, answer: &Answer) {
+    pub(super) fn ask_last(&self, answer: &Answer) {
         if let Some(place) = self.places.get(answer.place) {
-            place.slow.set(true);
+            place.last.set(true);
         }
     }
 
@@ -128,29 +128,17 @@ impl Remote {
         bytes_max: u64,
         patience: Patience,
     ) -> Result<Vec<u8>, RegistryError> {
-        let mut answer = self.ask(Method::GET, path, 0, patience).await?;
-        answer.whole(usize::try_from(bytes_max).unwrap_or(usize::MAX)).await
-    }
-
-    async fn ask(
-        &self,
-        method: Method,
-        path: &str,
-        from: u64,
-        patience: Patience,
-    ) -> Result<Answer, RegistryError> {
-        let tries = if patience == Patience::Once { 1 } else { TRIES_MAX };
-        let mut attempt = 1;
-        loop {
-            match self.ask_once(&method, path, from).await {
-                Err(error) if error.is_passing() && attempt < tries => {
-                    debug!(%error, attempt, "registry is asked again");
-                    pause(attempt).await;
-                    attempt += 1;
-                }
-                other => return other,
+        let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+        patiently(patience, async || {
+            let mut answer = self.ask_once(&Method::GET, path, 0).await?;
+            let whole = answer.whole(bytes_max).await;
+            if whole.as_ref().is_err_and(RegistryError::is_passing) {
+                // It is not gone on with, so the next try is another place's.
+                self.ask_last(&answer);
             }
-        }
+            whole
+        })
+        .await
     }
 
     async fn ask_once(
@@ -161,7 +149,7 @@ impl Remote {
     ) -> Result<Answer, RegistryError> {
         let mut last = None;
         let mut order: Vec<(usize, &Place)> = self.places.iter().enumerate().collect();
-        order.sort_by_key(|(_, place)| place.slow.get());
+        order.sort_by_key(|(_, place)| place.last.get());
         for (number, place) in order {
             match self.ask_place(place, method, path, from).await {
                 Ok(mut answer) => {
@@ -252,6 +240,25 @@ impl Remote {
             }
             status => RegistryError::Refused { host, name, status: status.as_u16(), words },
         })
+    }
+}
+
+/// Tries as often as that may help.
+async fn patiently<T>(
+    patience: Patience,
+    once: impl AsyncFn() -> Result<T, RegistryError>,
+) -> Result<T, RegistryError> {
+    let tries = if patience == Patience::Once { 1 } else { TRIES_MAX };
+    let mut attempt = 1;
+    loop {
+        match once().await {
+            Err(error) if error.is_passing() && attempt < tries => {
+                debug!(%error, attempt, "registry is asked again");
+                pause(attempt).await;
+                attempt += 1;
+            }
+            other => return other,
+        }
     }
 }
 

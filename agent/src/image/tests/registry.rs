@@ -265,6 +265,43 @@ async fn what_a_power_cut_spoiled_is_asked_for_again() {
     }
 }
 
+/// Serves like `held`, but breaks off so many answers whose path holds one of `within`.
+fn breaking_off(held: Held, within: Vec<String>, times: usize) -> Fake {
+    let left = Mutex::new(times);
+    Fake::start(Box::new(move |asked| {
+        let whole = held.answer(asked);
+        let mut left = left.lock().unwrap();
+        if *left == 0 || !within.iter().any(|part| asked.0.contains(part)) {
+            return whole;
+        }
+        *left -= 1;
+        whole[..whole.len() - 5].to_vec()
+    }))
+}
+
+#[tokio::test]
+async fn manifests_and_configurations_that_break_off_are_asked_for_again() {
+    let bytes = layer("whole");
+    let held = || Held::new(std::slice::from_ref(&bytes));
+    let config = sha(&config(std::slice::from_ref(&bytes)));
+    for part in ["GET /v2/x/manifests/".to_owned(), config.clone()] {
+        let fake = breaking_off(held(), vec![part.clone()], 2);
+        let setup = Setup::with(&[&fake.name]);
+        let image = setup.pull(&format!("{}/x:v1", fake.name)).await.unwrap();
+        let asked = fake.asked().into_iter().filter(|line| line.contains(&part)).count();
+        assert_eq!((text_of(&image).as_str(), asked), ("whole", 3), "{part}");
+    }
+    // A mirror that always does is asked last from then on.
+    let within = vec!["manifests".to_owned(), config];
+    let mirror = breaking_off(held(), within, usize::MAX);
+    let fake = breaking_off(held(), Vec::new(), 0);
+    let mut setup = Setup::with(&[&fake.name, &mirror.name]);
+    let of_fake = setup.settings.registries.get_mut(&fake.name).unwrap();
+    of_fake.mirrors = vec![mirror.name.clone()];
+    assert_eq!(text_of(&setup.pull(&format!("{}/x:v1", fake.name)).await.unwrap()), "whole");
+    assert_eq!(mirror.asked(), ["GET /v2/x/manifests/v1"]);
+}
+
 #[tokio::test]
 async fn refusals_say_what_is_wrong() {
     let fake = Fake::start(Box::new(|asked| match asked.0.split(['/', ' ']).nth(3) {
