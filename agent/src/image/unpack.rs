@@ -4,7 +4,8 @@
 //! - files, directories, symbolic links, fifos, and hard links to earlier entries of the same layer;
 //! - symbolic links point anywhere, since nothing outside the container ever follows them; a later entry whose path goes
 //!   through one is refused;
-//! - absolute names, `..`, unknown types, sizes on which two parsers would disagree: refused;
+//! - absolute names are those of the image's own root, as every runtime has it: `/etc/x` is `etc/x`;
+//! - `..`, unknown types, sizes on which two parsers would disagree: refused;
 //! - device nodes are passed over, and hard links to them: those a job may open are in its own `/dev`, and none comes from
 //!   an image. What the layer had there before goes, a directory apart, as it would if they were made;
 //! - a name that comes twice: the later one replaces the earlier one as a new inode, but never a directory;
@@ -150,7 +151,7 @@ impl Unpacker<'_> {
         if kind == EntryType::XGlobalHeader {
             return self.skip(name, entry);
         }
-        let path = safe_path(name, self.limits).map_err(|why| self.refuse(name, why))?;
+        let path = rooted_path(name, self.limits).map_err(|why| self.refuse(name, why))?;
         let meta = self.meta(name, entry)?;
         if path.as_os_str().is_empty() {
             return match kind {
@@ -409,7 +410,7 @@ impl Unpacker<'_> {
     fn make_link(&mut self, name: &[u8], path: PathBuf, target: &[u8]) -> Result<(), ImageError> {
         let refuse = |why| self.refuse(name, Refusal::HardLink { target: shown(target), why });
         let from_path =
-            safe_path(target, self.limits).map_err(|_| refuse("lies outside the layer"))?;
+            rooted_path(target, self.limits).map_err(|_| refuse("lies outside the layer"))?;
         let found = match self.root.existing(&from_path) {
             Ok(from) => from.stat().map(|there| there.map(|there| (from, there))),
             Err(error) if is_through_link(&error) => {
@@ -533,11 +534,16 @@ enum Whiteout {
 
 /// A relative path without `.`, `..`, NUL or doubled slashes, within the limits.
 pub(super) fn safe_path(name: &[u8], limits: &Limits) -> Result<PathBuf, Refusal> {
-    if name.is_empty() || name.contains(&0) {
-        return Err(Refusal::BadName);
-    }
     if name.starts_with(b"/") {
         return Err(Refusal::Absolute);
+    }
+    rooted_path(name, limits)
+}
+
+/// The same for a name within a layer, where a slash at the beginning is the layer's own root.
+fn rooted_path(name: &[u8], limits: &Limits) -> Result<PathBuf, Refusal> {
+    if name.is_empty() || name.contains(&0) {
+        return Err(Refusal::BadName);
     }
     if name.len() > limits.path_bytes_max {
         return Err(Refusal::PathTooLong { max: limits.path_bytes_max });

@@ -8,7 +8,7 @@ use super::super::decode::{Bounds, Guarded, Hashing, decompress};
 use super::super::error::{ImageError, Refusal};
 use super::super::limits::Limits;
 use super::super::source::guard_error;
-use super::super::unpack::{Budget, Unpacked, unpack_layer};
+use super::super::unpack::{Budget, Unpacked, safe_path, unpack_layer};
 use super::super::xattr;
 use super::archives::*;
 
@@ -64,8 +64,11 @@ fn names_that_lead_out_are_refused() {
         *w == Refusal::GoesUp
     });
     refused("up that stays", &[dir("a"), file("a/../b", "x")], "a/../b", |w| *w == Refusal::GoesUp);
-    refused("absolute", &[file("/etc/passwd", "x")], "/etc/passwd", |w| *w == Refusal::Absolute);
-    refused("absolute dir", &[dir("/tmp/x")], "/tmp/x", |w| *w == Refusal::Absolute);
+    refused("absolute up", &[file("/../canary", "x")], "/../canary", |w| *w == Refusal::GoesUp);
+    refused("absolute up inside", &[file("//a/../../canary", "x")], "//a/../../canary", |w| {
+        *w == Refusal::GoesUp
+    });
+    refused("root as absolute file", &[file("/", "x")], "/", |w| *w == Refusal::BadName);
     refused("long name up", &[long_name(b"../canary"), file("x", "x")], "../canary", |w| {
         *w == Refusal::GoesUp
     });
@@ -75,6 +78,37 @@ fn names_that_lead_out_are_refused() {
     refused("root as file", &[file(".", "x")], ".", |w| *w == Refusal::BadName);
     refused("nul", &[pax(&[("path", b"a\0b")]), file("x", "x")], "a\\x00b", |w| {
         *w == Refusal::BadName
+    });
+}
+
+#[test]
+fn absolute_names_are_those_of_the_layer() {
+    let dest = tempfile::tempdir().unwrap();
+    // A file of that name is on the machine that tests: nothing of it may be read or written.
+    let outside = dest.path().join("canary").display().to_string();
+    let items = [
+        dir("/"),
+        dir("/etc"),
+        file("/etc/passwd", "the image's"),
+        file(&outside, "the image's"),
+        hardlink("/again", "/etc/passwd"),
+        hardlink("relative", "//etc/passwd"),
+        symlink("/l", "/etc/passwd"),
+        file("/gone/.wh..wh..opq", ""),
+        file("/.wh.deleted", ""),
+    ];
+    let done = unpack(dest.path(), &tar(&items), &limits()).unwrap();
+    let lists = (vec![PathBuf::from("deleted")], vec![PathBuf::from("gone")]);
+    assert_eq!((done.whiteouts, done.opaque), lists);
+    let fs_dir = dest.path().join("fs");
+    for name in ["etc/passwd", outside.trim_start_matches('/'), "again", "relative"] {
+        assert_eq!(fs::read(fs_dir.join(name)).unwrap(), b"the image's", "{name}");
+    }
+    assert_eq!(fs::read_link(fs_dir.join("l")).unwrap(), PathBuf::from("/etc/passwd"));
+    // Only what lies in layers has a root of its own.
+    assert_eq!(safe_path(b"/etc/passwd", &limits()), Err(Refusal::Absolute));
+    refused("through link", &[symlink("/l", "/tmp"), file("/l/x", "x")], "/l/x", |w| {
+        *w == Refusal::ThroughLink
     });
 }
 
@@ -119,7 +153,8 @@ fn links_are_never_gone_through() {
 fn hard_links_stay_inside() {
     let why = |text: &'static str| move |w: &Refusal| matches!(w, Refusal::HardLink { why, .. } if *why == text);
     refused("out", &[hardlink("h", "../canary")], "h", why("lies outside the layer"));
-    refused("absolute", &[hardlink("h", "/etc/passwd")], "h", why("lies outside the layer"));
+    refused("absolute", &[hardlink("h", "/etc/passwd")], "h", why("is not in the layer"));
+    refused("absolute up", &[hardlink("h", "/../canary")], "h", why("lies outside the layer"));
     refused("missing", &[hardlink("h", "nothing")], "h", why("is not in the layer"));
     refused("directory", &[dir("d"), hardlink("h", "d")], "h", why("is a directory"));
     refused(
