@@ -399,8 +399,12 @@ fn images(raw: RawImages, problems: &mut Vec<String>) -> image::Settings {
     for (name, RawRegistry { insecure, ca_file, mirrors }) in raw.registries {
         let field = format!("images.registries.{name:?}");
         absolute(format!("{field}.ca_file"), ca_file.as_ref(), problems);
-        if let Some(bad) = mirrors.iter().chain([&name]).find(|name| !is_registry(name)) {
-            problems.push(format!("{field}: {bad:?} must be HOST or HOST:PORT"));
+        if !is_registry(&name) {
+            problems.push(format!("{field}: {name:?} must be HOST or HOST:PORT"));
+        }
+        if let Some(bad) = mirrors.iter().find(|mirror| !image::is_mirror(mirror)) {
+            problems
+                .push(format!("{field}.mirrors: {bad:?} must be HOST[:PORT] or HOST[:PORT]/PATH"));
         }
         if mirrors.len() > MIRRORS_MAX {
             problems.push(format!("{field}.mirrors: at most {MIRRORS_MAX}"));
@@ -558,7 +562,7 @@ mod tests {
         let text = "name = \"A b\"\nstate_dir = \"x\"\ncontrollers = [\"here\"]\n\
                     cgroup_parent = \"../up\"\nlog_level = \"loud\"\nmonitoring_listen = \"9\"\n[gpu]\nsample_interval_ms = 0\n[jobs]\nmemory_bytes = 1\n\
                     [enforce]\ncgroup = \"/a/../b\"\nexempt_groups = [\"\"]\nforeign = \"end\"\n\
-                    [images]\nstore_bytes_max = 5\ncredentials_file = \"c\"\ndocker_socket = \"d\"\n[shutdown]\ncheckpoint_wait_s = 9999\n[mail]\nprogram = \"mail\"\n[images.registries.\"a b\"]\nca_file = \"ca\"";
+                    [images]\nstore_bytes_max = 5\ncredentials_file = \"c\"\ndocker_socket = \"d\"\n[shutdown]\ncheckpoint_wait_s = 9999\n[mail]\nprogram = \"mail\"\n[images.registries.\"a b\"]\nca_file = \"ca\"\nmirrors = [\"h/a b\"]";
         let said = problem(text);
         for field in [
             "name",
@@ -576,6 +580,7 @@ mod tests {
             "images.credentials_file",
             "images.docker_socket",
             "images.registries.\"a b\".ca_file",
+            "images.registries.\"a b\".mirrors",
             "HOST:PORT",
             "shutdown.checkpoint_wait_s",
             "mail.program",

@@ -33,6 +33,6 @@ pub use error::{ImageError, Refusal};
 pub use fleet_core::image::{ImageRef, RefError};
 pub use limits::Limits;
 pub use manifest::ImageConfig;
-pub use registry::{Pace, RegistryError, RegistrySettings, Settings};
+pub use registry::{Pace, RegistryError, RegistrySettings, Settings, is_mirror};
 pub use rootfs::{Rootfs, RootfsError, RootfsKind, mount, unmount};
 pub use store::{Figures, Image, ImageStore, Listed, Phase, Progress, RemoveError, Removed};

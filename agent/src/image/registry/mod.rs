@@ -20,4 +20,4 @@ mod remote;
 mod settings;
 
 pub use error::RegistryError;
-pub use settings::{Pace, RegistrySettings, Settings};
+pub use settings::{Pace, RegistrySettings, Settings, is_mirror};

@@ -16,7 +16,7 @@ use tracing::debug;
 use super::auth::{Credentials, Demand, demand, find, token};
 use super::error::{RegistryError, words};
 use super::http::{Answer, Ask, Site, ask};
-use super::settings::{Settings, host_of};
+use super::settings::{Settings, Whereabouts, host_of};
 
 /// How often all places are asked for one thing, without a byte of progress.
 pub(super) const TRIES_MAX: u32 = 5;
@@ -40,6 +40,8 @@ pub(super) enum Patience {
 
 struct Place {
     site: Site,
+    /// What the image's repository is called there.
+    repository: String,
     credentials: Option<Credentials>,
     /// It sent too slowly, or broke off: the others are asked first.
     last: Cell<bool>,
@@ -56,13 +58,14 @@ pub(super) struct Remote {
 impl Remote {
     pub(super) fn new(name: &RegistryRef, settings: &Settings) -> Result<Self, RegistryError> {
         let mut places = Vec::new();
-        for (registry, how) in settings.places(&name.registry) {
+        for Whereabouts { registry, repository, how } in settings.places(name) {
             let site =
                 Site::new(host_of(&registry), how.insecure, how.ca_file.as_deref(), settings.pace)?;
             let file = settings.credentials_file.as_deref();
             let credentials = file.map(|file| find(file, &registry)).transpose()?.flatten();
             places.push(Place {
                 site,
+                repository,
                 credentials,
                 last: Cell::default(),
                 authorization: RefCell::default(),
@@ -81,7 +84,7 @@ impl Remote {
         &self,
         patience: Patience,
     ) -> Result<Option<String>, RegistryError> {
-        let path = self.path("manifests", self.name.wanted());
+        let path = format!("manifests/{}", self.name.wanted());
         let answer = patiently(patience, || self.ask_once(&Method::HEAD, &path, 0)).await?;
         let said = answer.headers.get(CONTENT_DIGEST).and_then(|value| value.to_str().ok());
         Ok(said.map(ToOwned::to_owned))
@@ -94,7 +97,7 @@ impl Remote {
         bytes_max: u64,
         patience: Patience,
     ) -> Result<Vec<u8>, RegistryError> {
-        self.document(&self.path("manifests", wanted), bytes_max, patience).await
+        self.document(&format!("manifests/{wanted}"), bytes_max, patience).await
     }
 
     /// A small blob; not verified.
@@ -103,7 +106,7 @@ impl Remote {
         digest: &str,
         bytes_max: u64,
     ) -> Result<Vec<u8>, RegistryError> {
-        self.document(&self.path("blobs", digest), bytes_max, Patience::Usual).await
+        self.document(&format!("blobs/{digest}"), bytes_max, Patience::Usual).await
     }
 
     /// The place where this answer came from is asked last from now on.
@@ -115,13 +118,10 @@ impl Remote {
 
     /// A blob from this byte on. The caller reads, resumes and verifies; each call is one try at each place.
     pub(super) async fn blob(&self, digest: &str, from: u64) -> Result<Answer, RegistryError> {
-        self.ask_once(&Method::GET, &self.path("blobs", digest), from).await
+        self.ask_once(&Method::GET, &format!("blobs/{digest}"), from).await
     }
 
-    fn path(&self, what: &str, which: &str) -> String {
-        format!("/v2/{}/{what}/{which}", self.name.repository)
-    }
-
+    /// `path`: from the repository on, which has another name at each place.
     async fn document(
         &self,
         path: &str,
@@ -173,6 +173,7 @@ impl Remote {
         from: u64,
     ) -> Result<Answer, RegistryError> {
         let site = &place.site;
+        let path = &format!("/v2/{}/{path}", place.repository);
         let known = place.authorization.borrow().clone();
         let mut asked = Ask {
             method: method.clone(),
@@ -190,7 +191,7 @@ impl Remote {
         let demanded = demands.filter_map(|value| demand(value.to_str().ok()?)).next();
         let fresh = match (demanded, &place.credentials) {
             (Some(Demand::Bearer { realm, service, scope }), credentials) => {
-                let usual = format!("repository:{}:pull", self.name.repository);
+                let usual = format!("repository:{}:pull", place.repository);
                 let scope = scope.unwrap_or(usual);
                 let wish = (realm.as_str(), service.as_deref(), scope.as_str());
                 let token =

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fleet_core::image::DEFAULT_REGISTRY;
+use fleet_core::image::{DEFAULT_REGISTRY, RegistryRef, is_registry};
 
 /// Where the default registry really is: its name is one of people.
 const DEFAULT_REGISTRY_HOST: &str = "registry-1.docker.io";
@@ -55,7 +55,7 @@ pub struct RegistrySettings {
     pub insecure: bool,
     /// Authorities that are trusted beside those of the system.
     pub ca_file: Option<PathBuf>,
-    /// Asked first, in this order: HOST or HOST:PORT.
+    /// Asked first, in this order; each for [`is_mirror`].
     pub mirrors: Vec<String>,
 }
 
@@ -73,17 +73,90 @@ impl Default for Settings {
 
 impl Settings {
     /// Where images of a registry are looked for: its mirrors, then itself.
-    pub(super) fn places(&self, registry: &str) -> Vec<(String, RegistrySettings)> {
-        let of = |name: &str| self.registries.get(name).cloned().unwrap_or_default();
-        let own = of(registry);
-        let mirrors = own.mirrors.clone();
-        let mut places: Vec<_> = mirrors.into_iter().map(|name| (of(&name), name)).collect();
-        places.push((own, registry.to_owned()));
-        places.into_iter().map(|(settings, name)| (name, settings)).collect()
+    pub(super) fn places(&self, name: &RegistryRef) -> Vec<Whereabouts> {
+        let of = |registry: &str| self.registries.get(registry).cloned().unwrap_or_default();
+        let own = of(&name.registry);
+        let mirror = |mirror: &String| {
+            let (registry, prefix) = parts(mirror);
+            let repository = match prefix {
+                Some(prefix) => format!("{prefix}/{}", name.repository),
+                None => name.repository.clone(),
+            };
+            Whereabouts { registry: registry.to_owned(), repository, how: of(registry) }
+        };
+        let mut places: Vec<_> = own.mirrors.iter().map(mirror).collect();
+        let (registry, repository) = (name.registry.clone(), name.repository.clone());
+        places.push(Whereabouts { registry, repository, how: own });
+        places
     }
+}
+
+/// One place where an image may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Whereabouts {
+    /// HOST or HOST:PORT, by which it has settings and credentials.
+    pub(super) registry: String,
+    /// What the image's repository is called there.
+    pub(super) repository: String,
+    pub(super) how: RegistrySettings,
+}
+
+/// HOST or HOST:PORT, and what stands before repositories there.
+fn parts(mirror: &str) -> (&str, Option<&str>) {
+    mirror.split_once('/').map_or((mirror, None), |(registry, prefix)| (registry, Some(prefix)))
+}
+
+/// HOST, HOST:PORT, or one of them with a `/` and the beginning of a repository: how registries that hold several others
+/// tell them apart.
+#[must_use]
+pub fn is_mirror(text: &str) -> bool {
+    let (registry, prefix) = parts(text);
+    let is_repository = |prefix: &str| {
+        RegistryRef::parse(&format!("localhost/{prefix}"))
+            .is_ok_and(|name| name.repository == prefix)
+    };
+    is_registry(registry) && prefix.is_none_or(is_repository)
 }
 
 /// Whom to connect to for a registry's name.
 pub(super) fn host_of(registry: &str) -> &str {
     if registry == DEFAULT_REGISTRY { DEFAULT_REGISTRY_HOST } else { registry }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn a_mirror_may_have_a_path() {
+        for good in
+            ["mirror.lab", "mirror.lab:5000", "[::1]:5000/a", "harbor.lab/hub-proxy", "h/a/b"]
+        {
+            assert!(is_mirror(good), "{good}");
+        }
+        for bad in
+            ["", "/a", "https://harbor.lab", "harbor.lab/", "harbor.lab/a/", "h//a", "h/A", "h/a:1"]
+        {
+            assert!(!is_mirror(bad), "{bad}");
+        }
+        let mirrors = vec!["harbor.lab/hub-proxy".to_owned(), "mirror.lab:5000".to_owned()];
+        let of_hub = RegistrySettings { mirrors, ..RegistrySettings::default() };
+        let of_harbor = RegistrySettings { insecure: true, ..RegistrySettings::default() };
+        let all = [("docker.io", of_hub), ("harbor.lab", of_harbor)];
+        let registries = all.map(|(name, how)| (name.to_owned(), how)).into();
+        let settings = Settings { registries, ..Settings::default() };
+        let places = settings.places(&RegistryRef::parse("python:3.12").unwrap());
+        let said = |place: &Whereabouts| {
+            format!("{} {} {}", place.registry, place.repository, place.how.insecure)
+        };
+        assert_eq!(
+            places.iter().map(said).collect::<Vec<_>>(),
+            [
+                "harbor.lab hub-proxy/library/python true",
+                "mirror.lab:5000 library/python false",
+                "docker.io library/python false",
+            ]
+        );
+    }
 }

@@ -397,6 +397,37 @@ async fn mirrors_are_asked_first_and_what_was_pulled_outlives_all_of_them() {
     drop(held);
 }
 
+#[tokio::test]
+async fn a_mirror_with_a_path_has_the_image_below_it_and_credentials_by_its_host() {
+    let held = Held::new(&[layer("whole")]);
+    let realm = Fake::start(Box::new(|asked| {
+        // ada:pw
+        match asked.1.get("authorization").map(String::as_str) {
+            Some("Basic YWRhOnB3") => answer("200 OK", "", br#"{"token":"T"}"#),
+            _ => answer("401 Unauthorized", "", b"{}"),
+        }
+    }));
+    let challenge = format!("WWW-Authenticate: Bearer realm=\"http://{}/token\"\r\n", realm.name);
+    let mirror = Fake::start(Box::new(move |asked| {
+        match asked.1.get("authorization").map(String::as_str) {
+            Some("Bearer T") => held.answer(asked),
+            _ => answer("401 Unauthorized", &challenge, b"{}"),
+        }
+    }));
+    let mut setup = Setup::with(&[&mirror.name]);
+    let mirrors = vec![format!("{}/hub/proxy", mirror.name)];
+    let own = RegistrySettings { insecure: true, ca_file: None, mirrors };
+    setup.settings.registries.insert("127.0.0.1:1".to_owned(), own);
+    let file = setup.state.path().join("config.json");
+    let auths = serde_json::json!({ "auths": { mirror.name.clone(): { "auth": "YWRhOnB3" } } });
+    fs::write(&file, auths.to_string()).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    setup.settings.credentials_file = Some(file);
+    assert_eq!(text_of(&setup.pull("127.0.0.1:1/x:v1").await.unwrap()), "whole");
+    assert!(mirror.asked().iter().all(|line| line.starts_with("GET /v2/hub/proxy/x/")));
+    assert_eq!(realm.asked(), ["GET /token?scope=repository:hub/proxy/x:pull"]);
+}
+
 /// Serves like `held`, but of each layer that is asked for only the first bytes, and then drops; `drips` says how often.
 fn dripping(held: Held, layer: &[u8], mut drips: usize) -> Fake {
     let path = format!("/blobs/sha256:{}", sha(layer));
