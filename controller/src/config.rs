@@ -61,6 +61,18 @@ struct RawConfig {
     /// `ADDRESS:PORT` of /metrics, /healthz and /readyz. Default: nowhere.
     #[serde(default)]
     monitoring_listen: String,
+    #[serde(default)]
+    users: RawUsers,
+}
+
+/// Whom the socket lets in.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawUsers {
+    /// Users of this machine with a smaller uid are refused. Default 1000.
+    min_uid: Option<u32>,
+    /// Lets them in all the same. Default false.
+    allow_system_users: bool,
 }
 
 fn default_data_dir() -> PathBuf {
@@ -111,6 +123,10 @@ pub struct Config {
     pub log_level: LogFilter,
     /// Where monitoring is served; `None`: nowhere.
     pub monitoring_listen: Option<std::net::SocketAddr>,
+    /// Users of this machine with a smaller uid are system accounts, and refused ...
+    pub min_uid: u32,
+    /// ... unless this lets them in.
+    pub allow_system_users: bool,
 }
 
 impl Config {
@@ -181,6 +197,8 @@ impl Config {
                 backup_hour: raw.backup_hour,
                 log_level,
                 monitoring_listen,
+                min_uid: raw.users.min_uid.unwrap_or(1000),
+                allow_system_users: raw.users.allow_system_users,
             }),
             Ok(_) | Err(_) => Err(ConfigError::Invalid { path: path.to_owned(), problems }),
         }
@@ -229,5 +247,6 @@ mod tests {
         let config = Config::parse(Path::new("c.toml"), "").unwrap();
         assert_eq!(config.listen.port(), 7443);
         assert_eq!(config.admins.len(), 1);
+        assert_eq!((config.min_uid, config.allow_system_users), (1000, false));
     }
 }

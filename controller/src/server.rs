@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{
     Admins, AgentsService, Callers, Context, ControllersService, EnrollmentService, FleetService,
-    LoginLog, NewestPlan, RefusalLog, peer_check,
+    LoginLog, NewestPlan, People, RefusalLog, peer_check,
 };
 use crate::backup::{self, BackupService};
 use crate::clock::{LeaderClock, wall};
@@ -156,13 +156,15 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let sessions = Sessions::default();
     let (refusals, logins) = (RefusalLog::default(), LoginLog::default());
     let admins = Admins { names: config.admins.clone(), group: config.admin_group.clone() };
+    let (min_uid, allow_system_users) = (config.min_uid, config.allow_system_users);
+    let people = People { min_uid, allow_system_users };
     let peers = Peers::new(connector);
     let context = Context {
         clock: raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len())),
         tunnels: Tunnels::new(sessions.clone()),
         sessions,
         plan: NewestPlan::default(),
-        callers: Callers::new(admins, raft.clone(), logins.clone(), refusals.clone()),
+        callers: Callers::new(admins, people, raft.clone(), logins.clone(), refusals.clone()),
         keyring: keyring.clone(),
         signer: Arc::clone(&signer),
         revocations: credentials.revocations().clone(),

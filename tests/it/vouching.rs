@@ -25,6 +25,7 @@ fn a_node_vouches_for_its_users() -> Result<()> {
     steps.step("a node's word makes no admin, unless the fleet says so", || no_admin(&lab));
     steps.step("a node that may not vouch", || may_not(&lab));
     steps.step("a system account is nobody's user", || system_account(&lab));
+    steps.step("nor is it at the controller's own socket", || at_the_controller(&lab));
     steps.step("nobody is left without a word when no controller answers", || alone(&lab));
     lab.conclude(steps)
 }
@@ -120,6 +121,23 @@ fn system_account(lab: &Lab) -> Result<()> {
     ensure!(seat.certificate().is_err(), "it was given a certificate all the same");
     // What the agent itself knows is no secret, and root is a person who types `sudo`.
     is(&Seat::at(lab, "titan02", ROOT_ID)?, "root", false)
+}
+
+/// The same for a controller, then back to what the rest of this test goes by.
+fn at_the_controller(lab: &Lab) -> Result<()> {
+    let config = lab.dev_file()?.process("controller", "1")?.config.clone();
+    let text = fs::read_to_string(&config)?;
+    let strict = text.replace("min_uid = 0\nallow_system_users = true\n", "");
+    ensure!(strict != text, "{text}");
+    fs::write(&config, strict)?;
+    lab.kill_and_restart("controller", "1")?;
+    lab.controller_answers()?;
+    lab.run_as_nobody(&["ps"])?.fails(4, &["nobody", "is a system account", "users.min_uid"])?;
+    // Whom a node vouches for comes by certificate, and that is the node's word.
+    is(&Seat::at(lab, "titan01", USER_ID)?, USER, false)?;
+    fs::write(&config, text)?;
+    lab.kill_and_restart("controller", "1")?;
+    lab.controller_answers()
 }
 
 fn alone(lab: &Lab) -> Result<()> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fleet_controller::api::{
     Admins, AgentsService, Callers, Context, ControllersService, FleetService, LoginLog,
-    NewestPlan, RefusalLog, peer_check,
+    NewestPlan, People, RefusalLog, peer_check,
 };
 use fleet_controller::backup::BackupService;
 use fleet_controller::clock::{LeaderClock, wall};
@@ -251,6 +251,7 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
         plan: NewestPlan::default(),
         callers: Callers::new(
             Admins { names: vec![root], group: "no-such-group".to_owned() },
+            People { min_uid: 1_000, allow_system_users: false },
             raft.clone(),
             logins.clone(),
             refusals.clone(),

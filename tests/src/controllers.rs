@@ -118,7 +118,8 @@ impl Cluster {
             let port = free_port()?;
             let text = format!(
                 "data_dir = {:?}\nlisten = \"127.0.0.1:{port}\"\nadvertise = [\"{}\"]\nsocket = {:?}\n\
-                 admins = [\"root\"]\nelection_timeout_ms = {}\n",
+                 admins = [\"root\"]\nelection_timeout_ms = {}\n\n\
+                 [users]\nallow_system_users = true\n",
                 own.join("data"),
                 address(port)?,
                 self.state().join(format!("{folder}.sock")),

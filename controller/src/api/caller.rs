@@ -1,7 +1,8 @@
 //! From a connection's identity to the actor of a command: names for uids, and who is an admin.
 //!
 //! Names and groups come from this machine's name service, which can be slow: looked up off the
-//! async threads, with a deadline, and kept for a short while.
+//! async threads, with a deadline, and kept for a short while. A system account that comes by the
+//! socket must never pass for a person: a web server that was broken into is nobody's user.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,12 +28,30 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_LIFE: Duration = Duration::from_secs(30);
 /// Most answers kept.
 const ANSWERS_MAX: usize = 10_000;
+/// What systems use for "no user at all".
+const NOBODY_UIDS: std::ops::RangeInclusive<u32> = 65_534..=65_535;
 
 /// Who counts as an admin.
 #[derive(Debug, Clone)]
 pub struct Admins {
     pub names: Vec<UserName>,
     pub group: String,
+}
+
+/// Which of this machine's accounts are people. Root is one: somebody became it by `sudo`.
+#[derive(Debug, Clone, Copy)]
+pub struct People {
+    /// Accounts with a lower uid are system accounts, and refused.
+    pub min_uid: u32,
+    /// Let in system accounts and `nobody` all the same. Only `fleet dev` sets this.
+    pub allow_system_users: bool,
+}
+
+impl People {
+    fn are(self, uid: u32) -> bool {
+        let system = uid < self.min_uid || NOBODY_UIDS.contains(&uid) || uid == u32::MAX;
+        uid == 0 || !system || self.allow_system_users
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +80,7 @@ struct Answer {
 #[derive(Debug, Clone)]
 pub struct Callers {
     admins: Arc<Mutex<Arc<Admins>>>,
+    people: People,
     raft: RaftHandle,
     logins: LoginLog,
     refusals: RefusalLog,
@@ -89,9 +109,15 @@ pub(super) struct NodePeer {
 
 impl Callers {
     /// `logins` counts who came in, `refusals` who was not let in.
-    pub fn new(admins: Admins, raft: RaftHandle, logins: LoginLog, refusals: RefusalLog) -> Self {
+    pub fn new(
+        admins: Admins,
+        people: People,
+        raft: RaftHandle,
+        logins: LoginLog,
+        refusals: RefusalLog,
+    ) -> Self {
         let admins = Arc::new(Mutex::new(Arc::new(admins)));
-        Self { admins, raft, logins, refusals, known: Arc::default() }
+        Self { admins, people, raft, logins, refusals, known: Arc::default() }
     }
 
     /// Others are admins from now on. What was looked up before is forgotten.
@@ -175,8 +201,8 @@ impl Callers {
             return Ok(account);
         }
         let admins = Arc::clone(&self.admins.lock().unwrap_or_else(PoisonError::into_inner));
-        let (asked, among) = (question.clone(), limited.clone());
-        let account = ask_names(move || look_up(&admins, among, &asked)).await?;
+        let (asked, among, people) = (question.clone(), limited.clone(), self.people);
+        let account = ask_names(move || look_up(&admins, people, among, &asked)).await?;
         if account.groups.is_err() {
             return Ok(account);
         }
@@ -218,6 +244,7 @@ async fn ask_names<T: Send + 'static>(
 
 fn look_up(
     admins: &Admins,
+    people: People,
     limited: BTreeSet<GroupName>,
     question: &Question,
 ) -> Result<Account, Status> {
@@ -228,7 +255,8 @@ fn look_up(
     let user = found.map_err(|e| Status::unavailable(format!("look up an account: {e}")))?;
     let name = match (question, &user) {
         (Question::Name(name), _) => name.clone(),
-        (Question::Uid(_), Some(user)) => {
+        (Question::Uid(uid), Some(user)) => {
+            check_person(people, *uid, user)?;
             UserName::parse(&user.name).map_err(|e| Status::permission_denied(e.to_string()))?
         }
         (Question::Uid(uid), None) => {
@@ -253,6 +281,34 @@ fn look_up(
     Ok(Account { name, admin, groups })
 }
 
+/// Refuses a system account, and one whose name is another's: it would speak for that one everywhere else.
+fn check_person(people: People, uid: u32, user: &User) -> Result<(), Status> {
+    let name = &user.name;
+    if !people.are(uid) {
+        return Err(Status::permission_denied(format!(
+            "{name} (uid {uid}) is a system account; the controller's socket is for people \
+             (`users.min_uid` in its controller.toml)"
+        )));
+    }
+    if uid == 0 {
+        return Ok(());
+    }
+    let back = User::from_name(name)
+        .map_err(|e| Status::unavailable(format!("look up the account {name}: {e}")))?;
+    match back.map(|user| user.uid.as_raw()) {
+        Some(found) if found == uid => Ok(()),
+        Some(found) => {
+            let problem = format!("uid {uid} is called {name} here, and {name} is uid {found}");
+            Err(Status::permission_denied(problem))
+        }
+        None => {
+            let problem =
+                format!("uid {uid} is called {name} here, and nobody of that name exists");
+            Err(Status::permission_denied(problem))
+        }
+    }
+}
+
 /// Some name services say that there is none by an error (getgrnam(3)).
 fn group_by_name(name: &str) -> Result<Option<Group>, Errno> {
     match Group::from_name(name) {
@@ -264,4 +320,49 @@ fn group_by_name(name: &str) -> Result<Option<Group>, Errno> {
 fn gids(user: &User) -> Result<Vec<Gid>, Errno> {
     let name = std::ffi::CString::new(user.name.as_bytes()).map_err(|_| Errno::EINVAL)?;
     getgrouplist(&name, user.gid)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    const PEOPLE: People = People { min_uid: 1_000, allow_system_users: false };
+
+    /// As whom a uid of this machine is let in.
+    fn asked(people: People, uid: u32) -> Result<String, Status> {
+        let admins = Admins { names: Vec::new(), group: "no-such-group".to_owned() };
+        let account = look_up(&admins, people, BTreeSet::new(), &Question::Uid(uid))?;
+        Ok(account.name.to_string())
+    }
+
+    #[test]
+    fn a_system_account_is_nobodys_user() {
+        for (uid, name) in [(1, "daemon"), (65_534, "nobody")] {
+            let refused = asked(PEOPLE, uid).unwrap_err();
+            assert_eq!(refused.code(), Code::PermissionDenied);
+            let said = format!("{name} (uid {uid}) is a system account");
+            assert!(refused.message().contains(&said), "{}", refused.message());
+        }
+        assert_eq!(asked(PEOPLE, 0).unwrap(), "root");
+    }
+
+    #[test]
+    fn from_which_uid_people_count_can_be_said_and_all_can_be_let_in() {
+        assert_eq!(asked(People { min_uid: 1, ..PEOPLE }, 1).unwrap(), "daemon");
+        assert!(asked(People { min_uid: 0, ..PEOPLE }, 65_534).is_err());
+        let everybody = People { allow_system_users: true, ..PEOPLE };
+        assert_eq!(asked(everybody, 65_534).unwrap(), "nobody");
+    }
+
+    #[test]
+    fn a_uid_that_bears_the_name_of_another_is_refused() {
+        let mut user = User::from_uid(Uid::from_raw(1)).unwrap().unwrap();
+        let everybody = People { allow_system_users: true, ..PEOPLE };
+        user.name = "root".to_owned();
+        let refused = check_person(everybody, 1, &user).unwrap_err();
+        assert_eq!(refused.message(), "uid 1 is called root here, and root is uid 0");
+        user.name = "no-such-user".to_owned();
+        assert!(check_person(everybody, 1, &user).is_err());
+    }
 }

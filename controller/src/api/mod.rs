@@ -43,7 +43,7 @@ use tonic::Status;
 
 pub use agents::AgentsService;
 use caller::Caller;
-pub use caller::{Admins, Callers};
+pub use caller::{Admins, Callers, People};
 pub use controllers::{ControllersService, peer_check};
 pub use enrollment::EnrollmentService;
 pub use fleet::FleetService;

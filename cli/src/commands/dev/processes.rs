@@ -198,7 +198,9 @@ impl Plan {
             let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
             let text = format!(
                 "data_dir = {}\nlisten = \"{listen}\"\nsocket = {}\nadmins = [\"root\"]\n\
-                 election_timeout_ms = {}\n",
+                 election_timeout_ms = {}\n\n\
+                 # Everybody on this machine may try it out.\n\
+                 [users]\nmin_uid = 0\nallow_system_users = true\n",
                 quoted(&data),
                 quoted(&self.socket(number)),
                 self.election_timeout_ms
