@@ -57,10 +57,14 @@ pub(super) async fn names(client: &Client, text: &str) -> Result<Vec<String>, Fa
     if !text.contains(['[', ',']) {
         return Ok(vec![client.resolve(node::KIND, text).await?]);
     }
-    let names = node_names::expand(&[text.to_owned()]).map_err(|e| Failure::usage("NODES", e))?;
-    for name in &names {
-        // All of them are known before any is changed.
-        client.resolve(node::KIND, name).await?;
+    let typed = node_names::expand(&[text.to_owned()]).map_err(|e| Failure::usage("NODES", e))?;
+    let mut names: Vec<String> = Vec::new();
+    for name in &typed {
+        // All of them are known before any is changed. Two ways to say one node are one node.
+        let name = client.resolve(node::KIND, name).await?;
+        if !names.contains(&name) {
+            names.push(name);
+        }
     }
     Ok(names)
 }
