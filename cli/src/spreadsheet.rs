@@ -196,7 +196,13 @@ fn line(
         } else if column == Column::End && is_day(said) {
             Err(format!("{said:?} has no time of day; the end of a day is 00:00 of the next"))
         } else {
-            when(said).map_err(|error| error.to_string())
+            match when(said) {
+                // The API has no word for it: an end that is now would be read as one that nobody said.
+                Ok(When::Now) if column == Column::End => {
+                    Err("that is now: no time at all".to_owned())
+                }
+                read => read.map_err(|error| error.to_string()),
+            }
         };
         read.map_err(|why| problems.push(format!("{}: {why}", column.name()))).ok()
     };

@@ -59,7 +59,8 @@ fn all_that_is_wrong_is_told_by_line() {
         bob,1,titan01:1,now,+2h\n\
         bob,,3,now,+2h\n\
         bob,,a:1 a:1,now,\n\
-        bob,1,,now,+1h,more\n";
+        bob,1,,now,+1h,more\n\
+        bob,1,,now,Now\n";
     let wanted = [
         "line 2: gpus: 0 GPUs; leave -G out for work without a GPU",
         "line 3: start: \"soon\" is not a time; write one like now, +2h, tomorrow 09:00 or 2026-11-22 09:00",
@@ -70,6 +71,7 @@ fn all_that_is_wrong_is_told_by_line() {
         "line 6: end: empty",
         "line 6: gpu: a:1 is named twice",
         "line 7: 6 cells, and the first line names 5; put text with separators in quotes",
+        "line 8: end: that is now: no time at all",
     ];
     assert_eq!(sheet(text).unwrap_err(), wanted);
 }
