@@ -22,6 +22,8 @@ pub const RESERVATION_PAST_MAX: Millis = Millis::minutes(5);
 pub const SHARED_SINCE: u32 = 8;
 /// Cluster version from which on a reservation can take over what runs on its GPUs.
 pub const ADOPTION_SINCE: u32 = 10;
+/// Cluster version from which on a reservation says which line of a spreadsheet made it, and an import finds it by that.
+pub const IMPORTED_SINCE: u32 = 14;
 /// Most users that a reservation is shared with.
 pub const SHARED_WITH_MAX: usize = 32;
 /// Most reservations that have not ended, in the whole fleet.
@@ -83,6 +85,10 @@ pub struct Reservation {
     /// Who else may use its GPUs where people are held to their reservations. Jobs in it are its owner's.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub with: BTreeSet<UserName>,
+    /// Of one from a spreadsheet: start and end as they are written there, whatever became of it since. Kept from
+    /// [`IMPORTED_SINCE`] on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<Window>,
 }
 
 impl Reservation {

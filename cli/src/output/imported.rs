@@ -17,6 +17,15 @@ pub(crate) struct Imported {
 }
 
 impl Imported {
+    /// What is there may be over by now: an import brings nothing back.
+    fn outcome_shown(&self) -> String {
+        let over = |r: &&Reservation| matches!(r.state.as_str(), "ended" | "cancelled");
+        match self.reservation.as_ref().filter(over) {
+            Some(reservation) => format!("{} ({})", self.outcome, reservation.state),
+            None => self.outcome.clone(),
+        }
+    }
+
     fn of(&self, cell: impl Fn(&Reservation) -> Option<String>) -> String {
         or_dash(self.reservation.as_ref().and_then(cell))
     }
@@ -30,7 +39,7 @@ impl Row for Imported {
     fn columns() -> Vec<Column<Self>> {
         vec![
             Column::new("LINE", |i: &Self, _| i.line.to_string()).right(),
-            Column::new("OUTCOME", |i: &Self, _| i.outcome.clone()),
+            Column::new("OUTCOME", |i: &Self, _| i.outcome_shown()),
             Column::new("RESERVATION", |i: &Self, _| {
                 i.of(|r| (!r.id.is_empty()).then(|| r.id.clone()))
             }),
@@ -46,6 +55,6 @@ impl Row for Imported {
     }
 
     fn lines(&self, _: &Clock) -> Vec<(&'static str, String)> {
-        vec![("Line", self.line.to_string()), ("Outcome", self.outcome.clone())]
+        vec![("Line", self.line.to_string()), ("Outcome", self.outcome_shown())]
     }
 }

@@ -424,6 +424,7 @@ impl Fsm {
             at_end: None,
             usage: Usage::default(),
             with: BTreeSet::new(),
+            imported: None,
         };
         self.reservations.insert(reservation);
         let why =

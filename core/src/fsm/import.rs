@@ -2,7 +2,8 @@
 //!
 //! Called by `apply` for `ImportReservations`, and by the edge for a trial. Lines are judged in their order,
 //! each on what the ones before it took. What is there already and what is over is left out and said, so
-//! that an import may be repeated. It must never take some lines and refuse others.
+//! that an import may be repeated. It must never take some lines and refuse others, nor bring back what
+//! people gave back.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +12,11 @@ use super::{Fsm, Turn};
 use crate::actor::Actor;
 use crate::command::CreateReservation;
 use crate::id::ReservationId;
+use crate::name::UserName;
 use crate::rejection::{LineProblem, Rejection};
 use crate::reply::{ImportedLine, Reply};
-use crate::reservation::Reservation;
+use crate::reservation::{IMPORTED_SINCE, Reservation, ReservationState};
+use crate::time::Timestamp;
 
 /// Most lines of one import.
 pub const IMPORT_LINES_MAX: usize = 2_000;
@@ -46,6 +49,11 @@ impl Fsm {
             lines.push(line.answer(wish));
             if let Line::Book(granted) = line {
                 self.book(turn, wish, granted);
+                if self.cluster_version >= IMPORTED_SINCE
+                    && let Some(mut made) = self.reservations.get_mut(&wish.id)
+                {
+                    made.imported = Some(wish.window);
+                }
             }
         }
         // A start may look for other GPUs: only now are those of all lines taken.
@@ -123,8 +131,47 @@ impl Fsm {
         self.check_reservation(actor, &wish).map(Line::Book)
     }
 
-    /// For each line that an earlier import made: its reservation. Two equal lines are two reservations.
+    /// For each line that an earlier import made: its reservation, also one that was extended or given back
+    /// since. Two equal lines are two reservations.
     fn there(&self, wishes: &[CreateReservation]) -> BTreeMap<ReservationId, ReservationId> {
+        if self.cluster_version < IMPORTED_SINCE {
+            return self.there_untouched(wishes);
+        }
+        let mut free: BTreeMap<&UserName, Vec<&Reservation>> = BTreeMap::new();
+        let end = |r: &Reservation| {
+            r.imported.map_or(r.window.ends_at, |w| w.ends_at.max(r.window.ends_at))
+        };
+        for reservation in self.reservations.all().filter(|r| end(r) > self.now) {
+            free.entry(&reservation.owner).or_default().push(reservation);
+        }
+        let mut there = BTreeMap::new();
+        // Those that are certain first, so that no other line takes them.
+        for kin in [is_line as Kin, serves_line] {
+            let judged = |wish: &&CreateReservation| {
+                let window = wish.window;
+                window.ends_at > self.now.max(window.starts_at)
+            };
+            for wish in wishes.iter().filter(judged) {
+                let Some(alike) = free.get_mut(&wish.owner) else { continue };
+                if there.contains_key(&wish.id) {
+                    continue;
+                }
+                let found = (0..).zip(alike.iter()).filter(|(_, r)| kin(r, wish, self.now));
+                // Of several the one that ends first: a later line may need the others.
+                let found = found.min_by_key(|(_, r)| (r.window.ends_at, !r.is_open()));
+                if let Some((at, _)) = found {
+                    there.insert(wish.id.clone(), alike.remove(at).id.clone());
+                }
+            }
+        }
+        there
+    }
+
+    /// The same as it was before [`IMPORTED_SINCE`]: one that was extended or given back is not found.
+    fn there_untouched(
+        &self,
+        wishes: &[CreateReservation],
+    ) -> BTreeMap<ReservationId, ReservationId> {
         let mut free: BTreeMap<_, Vec<&Reservation>> = BTreeMap::new();
         for reservation in self.reservations.open() {
             free.entry((&reservation.owner, reservation.window.ends_at))
@@ -134,18 +181,44 @@ impl Fsm {
         let mut there = BTreeMap::new();
         for wish in wishes {
             let Some(alike) = free.get_mut(&(&wish.owner, wish.window.ends_at)) else { continue };
-            if let Some(at) = alike.iter().position(|r| self.is_same(r, wish)) {
+            if let Some(at) =
+                alike.iter().position(|r| starts_alike(r, wish, self.now) && asks_alike(r, wish))
+            {
                 there.insert(wish.id.clone(), alike.remove(at).id.clone());
             }
         }
         there
     }
+}
 
-    fn is_same(&self, r: &Reservation, wish: &CreateReservation) -> bool {
-        let begun = wish.window.starts_at <= self.now && r.window.starts_at <= self.now;
-        let starts = r.window.starts_at == wish.window.starts_at || begun;
-        starts && r.wish == wish.gpus && r.note == wish.note && r.project == wish.project
-    }
+/// Whether a reservation of the same owner is what a line asks for, at a time.
+type Kin = fn(&Reservation, &CreateReservation, Timestamp) -> bool;
+
+/// Made by this very line, or with its very window.
+fn is_line(r: &Reservation, wish: &CreateReservation, _: Timestamp) -> bool {
+    let window = r.imported == Some(wish.window) || r.window == wish.window;
+    window && asks_alike(r, wish)
+}
+
+/// It covers the line: made by hand, or by an import before the line was kept. Two starts that are passed say nothing
+/// of one that is over: another one of that day may have been given back.
+fn serves_line(r: &Reservation, wish: &CreateReservation, now: Timestamp) -> bool {
+    let goes_on = matches!(r.state, ReservationState::Scheduled | ReservationState::Active);
+    let starts = match goes_on {
+        true => starts_alike(r, wish, now),
+        false => r.window.starts_at == wish.window.starts_at,
+    };
+    starts && r.window.ends_at >= wish.window.ends_at && asks_alike(r, wish)
+}
+
+/// The same start; or both are passed: what was under way began when it was made.
+fn starts_alike(r: &Reservation, wish: &CreateReservation, now: Timestamp) -> bool {
+    let (one, other) = (r.window.starts_at, wish.window.starts_at);
+    one == other || (one <= now && other <= now)
+}
+
+fn asks_alike(r: &Reservation, wish: &CreateReservation) -> bool {
+    r.wish == wish.gpus && r.note == wish.note && r.project == wish.project
 }
 
 /// The line whose reservation stands in the way, and would be there only with this import.

@@ -464,6 +464,7 @@ pub(super) fn scheduled(
         at_end: wish.at_end,
         usage: Usage::default(),
         with: wish.with.clone(),
+        imported: None,
     }
 }
 

@@ -441,6 +441,7 @@ impl Fsm {
             at_end: None,
             usage: Usage::default(),
             with: BTreeSet::new(),
+            imported: None,
         }
     }
 

@@ -6,8 +6,8 @@ use crate::fsm::IMPORT_LINES_MAX;
 use crate::name::ProjectName;
 use crate::rejection::{LineProblem, Rejection};
 use crate::reply::{ImportedLine, Reply};
-use crate::reservation::{GpuRequest, ReservationState};
-use crate::time::{Timestamp, Window};
+use crate::reservation::{GpuRequest, IMPORTED_SINCE, ReservationState};
+use crate::time::{Millis, Timestamp, Window};
 
 /// A line for `count` GPUs, from and until so many hours after the world's time; a past one is negative.
 fn line(
@@ -132,6 +132,93 @@ fn a_trial_says_what_would_come_and_changes_nothing() {
             (trial.reservation(&res(name)).unwrap(), w.fsm.reservation(&res(name)).unwrap());
         assert_eq!((&tried.node, &tried.gpus), (&done.node, &done.gpus));
     }
+}
+
+/// Extends, gives back and cancels what an import made, then imports it again with a line more.
+fn corrected(version: u32) -> (World, Result<Vec<ImportedLine>, Rejection>) {
+    let mut w = World::at_version(&["titan01", "titan02"], version);
+    let start = w.now;
+    let sheet = |w: &World, tag: &str| {
+        let at = |name: &str, owner, count, from: i64, until: i64| {
+            let mut line = line(w, &format!("{tag}{name}"), owner, count, 0, 0);
+            let time = |hours: i64| Timestamp(start.0.saturating_add_signed(hours * 3_600_000));
+            line.window = Window { starts_at: time(from), ends_at: time(until) };
+            line
+        };
+        vec![
+            at("extended", "ada", 4, -1, 9),
+            at("released", "bob", 1, -1, 9),
+            at("cancelled", "bob", 1, 20, 30),
+            at("shortened", "eve", 1, 20, 30),
+        ]
+    };
+    let first = sheet(&w, "x");
+    import(&mut w, "root", first).unwrap();
+    let extend = |name: &str, hours: u64| Command::ExtendReservation {
+        id: res(name),
+        ends_at: start + Millis::hours(hours),
+    };
+    w.give(person("ada"), extend("xextended", 12)).unwrap();
+    w.give(person("eve"), extend("xshortened", 25)).unwrap();
+    for name in ["xreleased", "xcancelled"] {
+        w.give(person("bob"), Command::ReleaseReservation { id: res(name) }).unwrap();
+    }
+    w.pass(Millis::hours(1));
+    let mut again = sheet(&w, "y");
+    again.push(line(&w, "ynew", "ada", 1, 40, 50));
+    let said = import(&mut w, "root", again);
+    (w, said)
+}
+
+#[test]
+fn again_it_finds_what_was_extended_shortened_and_given_back() {
+    let (w, said) = corrected(IMPORTED_SINCE);
+    let there = |name: &str| ImportedLine::There(res(name));
+    let wanted = [
+        there("xextended"),
+        there("xreleased"),
+        there("xcancelled"),
+        there("xshortened"),
+        ImportedLine::Created(res("ynew")),
+    ];
+    assert_eq!(said.unwrap(), wanted);
+    assert_eq!(w.fsm.reservations().count(), 5, "nobody gets back what they gave back");
+}
+
+#[test]
+fn before_its_version_it_finds_only_what_nobody_touched() {
+    let (w, said) = corrected(IMPORTED_SINCE - 1);
+    assert_eq!(problems(said), [(0, "gpus_held")]);
+    assert!(w.fsm.reservations().all(|r| r.imported.is_none()));
+}
+
+#[test]
+fn of_reservations_that_serve_a_line_each_line_gets_one() {
+    let mut w = World::with(&["titan01"]);
+    // By hand, before the spreadsheet comes: one begun, two to come, of which one was given back.
+    for wish in [
+        line(&w, "now", "ada", 1, 0, 9),
+        line(&w, "later", "bob", 1, 20, 40),
+        line(&w, "sooner", "bob", 1, 20, 35),
+        line(&w, "over", "eve", 1, 0, 9),
+    ] {
+        w.give(person("root"), Command::CreateReservation(wish)).unwrap();
+    }
+    w.give(person("eve"), Command::ReleaseReservation { id: res("over") }).unwrap();
+    let lines = vec![
+        line(&w, "a", "ada", 1, -1, 8),
+        line(&w, "b", "bob", 1, 20, 30),
+        line(&w, "c", "bob", 1, 20, 38),
+        line(&w, "d", "eve", 1, -1, 8),
+        line(&w, "e", "ada", 1, 60, 50),
+    ];
+    let refused = problems(import(&mut w, "root", lines.clone()));
+    assert_eq!(refused, [(4, "invalid_field")]);
+    let said = import(&mut w, "root", lines[..4].to_vec()).unwrap();
+    let there = |name: &str| ImportedLine::There(res(name));
+    // That eve gave back something else of this day says nothing of her line.
+    let wanted = [there("now"), there("sooner"), there("later"), ImportedLine::Created(res("d"))];
+    assert_eq!(said, wanted);
 }
 
 /// A start may look for other GPUs in place of broken ones: not for those of a later line.
