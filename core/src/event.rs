@@ -364,6 +364,12 @@ pub enum Event {
         node: NodeName,
         why: String,
     },
+    /// It may go there again.
+    ExclusionLifted {
+        job: JobId,
+        node: NodeName,
+        why: String,
+    },
     JobCompleted {
         job: JobId,
         exit_code: i32,
@@ -523,7 +529,9 @@ impl Event {
             | E::EvictionStarted { job, allocation, .. }
             | E::JobStopping { job, allocation, .. }
             | E::AttemptEnded { job, allocation, .. } => pair(job, allocation),
-            E::NodeExcluded { job, node, .. } => vec![job.to_string(), node.to_string()],
+            E::NodeExcluded { job, node, .. } | E::ExclusionLifted { job, node, .. } => {
+                vec![job.to_string(), node.to_string()]
+            }
             E::JobQueued { job, .. }
             | E::JobRequeued { job, .. }
             | E::JobCompleted { job, .. }
@@ -769,6 +777,7 @@ impl std::fmt::Display for Event {
                 None => write!(f, "queued again ({why}), from its beginning"),
             },
             E::NodeExcluded { node, why, .. } => write!(f, "not on {node} again: {why}"),
+            E::ExclusionLifted { node, why, .. } => write!(f, "may go to {node} again: {why}"),
             E::JobCompleted { exit_code, .. } => write!(f, "completed, exit code {exit_code}"),
             E::JobFailed { why, .. } => write!(f, "failed: {why}"),
             E::JobCancelled { by, .. } => write!(f, "cancelled by {by}"),

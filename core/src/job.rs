@@ -223,7 +223,8 @@ pub struct Job {
     /// Random text the first attempt leaves beside its checkpoints; a node that cannot read it back
     /// does not see the same disk.
     pub marker: String,
-    /// Nodes that could not read the checkpoint, and why.
+    /// Nodes that could not read the checkpoint, or start it, and why. Forgotten when the node boots anew or is
+    /// uncordoned: by then it may be mended.
     pub excluded_nodes: BTreeMap<NodeName, String>,
     pub cancel_requested: bool,
     pub outcome: Option<JobOutcome>,

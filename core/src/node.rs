@@ -20,6 +20,8 @@ pub const CONDITIONS_PER_NODE_MAX: usize = 512;
 pub const DRIVER_SINCE: u32 = 13;
 /// The cluster version from which on no machine joins with the machine id of another node.
 pub const CLONES_SINCE: u32 = 13;
+/// Cluster version from which on a job that could not go on on a node may go there again after a boot or an uncordon.
+pub const ANOTHER_TRY_SINCE: u32 = 14;
 
 /// What tells one machine from another, beyond its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use crate::id::{AllocationId, JobId};
 use crate::job::{JOBS_OPEN_MAX, Job, JobOutcome, JobState, Place, QueueKey, START_FAULTS_MAX};
 use crate::lease::LeaseHolder;
 use crate::name::NodeName;
-use crate::node::Node;
+use crate::node::{ANOTHER_TRY_SINCE, Node};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler;
@@ -322,6 +322,19 @@ impl Fsm {
         let Some(job) = self.jobs.get_mut(id) else { return };
         job.excluded_nodes.insert(node.clone(), why.to_owned());
         turn.say(Event::NodeExcluded { job: id.clone(), node: node.clone(), why: why.to_owned() });
+    }
+
+    /// What kept jobs from a node may be mended by now: a disk that was not mounted yet, for instance.
+    pub(super) fn lift_exclusions(&mut self, turn: &mut Turn<'_>, node: &NodeName, why: &str) {
+        if self.cluster_version < ANOTHER_TRY_SINCE {
+            return;
+        }
+        for job in self.jobs.values_mut().filter(|job| !job.state.is_final()) {
+            if job.excluded_nodes.remove(node).is_some() {
+                let (job, node, why) = (job.id.clone(), node.clone(), why.to_owned());
+                turn.say(Event::ExclusionLifted { job, node, why });
+            }
+        }
     }
 
     fn next_step(&self, allocation: &Allocation, report: &EndReport) -> Option<Next> {

@@ -45,6 +45,7 @@ impl Fsm {
         }
         self.take_facts(turn, name, facts);
         if rebooted {
+            self.lift_exclusions(turn, name, "it booted anew");
             self.reboot_is_over(turn, name);
         }
         self.heard(turn, name);
@@ -83,6 +84,7 @@ impl Fsm {
             reboot: None,
         };
         self.nodes.insert(name.clone(), node);
+        self.lift_exclusions(turn, name, "it joined anew");
         turn.say(Event::NodeRegistered {
             node: name.clone(),
             gpus: u32::try_from(facts.gpus.len()).unwrap_or(u32::MAX),
@@ -277,9 +279,11 @@ impl Fsm {
         if node.reboot.take().is_some() {
             turn.say(Event::NodeRebootCancelled { node: name.clone(), by: by.clone() });
         }
+        let why = format!("uncordoned by {by}");
         if closed {
             turn.say(Event::NodeUncordoned { node: name.clone(), by });
         }
+        self.lift_exclusions(turn, name, &why);
         self.review_node(turn, name);
         Ok(Reply::Done)
     }

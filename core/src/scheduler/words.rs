@@ -46,7 +46,10 @@ pub(super) fn reason(
     let Some((best, at)) = best.copied() else { return (never_text(planner, ask), true) };
     let excluded = || all_of(planner, ask, &verdicts, Verdict::Excluded);
     let text = match best {
-        Verdict::Excluded => return (format!("can never start: {}", excluded()), true),
+        Verdict::Excluded => {
+            let text = format!("can never start: {}", excluded());
+            return (format!("{text}; `fleet node uncordon` lets it try again there"), true);
+        }
         Verdict::Closed => all_of(planner, ask, &verdicts, Verdict::Closed),
         Verdict::Held { .. } if ask.source == Source::Anywhere => {
             format!("waits for {}: {}", ask.wish.text(), text(planner, ask, at, best))

@@ -4,11 +4,12 @@ use super::world::{World, ended, gpu, job, node, person, plain, training};
 use crate::actor::Actor;
 use crate::allocation::{AttemptEnd, EndReport};
 use crate::command::{Command, Report, SubmitJob};
+use crate::event::Event;
 use crate::health::Severity;
 use crate::image::{DAEMON_SINCE, ImageUsed, REGISTRY_SINCE};
 use crate::job::{JobSpec, JobState};
 use crate::lease::Epoch;
-use crate::node::Liveness;
+use crate::node::{ANOTHER_TRY_SINCE, Liveness};
 use crate::rejection::Rejection;
 use crate::time::Millis;
 
@@ -147,6 +148,56 @@ fn a_node_that_cannot_read_the_checkpoint_is_not_tried_again() {
     assert!(j.excluded_nodes.contains_key(&node("titan01")));
     assert!(w.place("a", "titan01", &[1]).is_err());
     assert!(w.place("a", "titan02", &[1]).is_ok());
+}
+
+/// A lab's only node could not read the checkpoint when the job came there.
+fn shut_out_of_the_only_node(version: u32) -> World {
+    let mut w = World::at_version(&["titan01"], version);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.end(&a, AttemptEnd::CannotResume { message: "no marker beside /ck/1.pt".to_owned() });
+    assert!(w.place("a", "titan01", &[1]).is_err());
+    w
+}
+
+fn lifted(w: &World) -> bool {
+    w.last.iter().any(|event| matches!(event, Event::ExclusionLifted { .. }))
+}
+
+#[test]
+fn a_node_that_booted_anew_is_tried_again() {
+    let mut w = shut_out_of_the_only_node(ANOTHER_TRY_SINCE);
+    w.boot("titan01", "boot-1").unwrap();
+    assert!(!lifted(&w), "its agent started again, nothing else");
+    assert!(w.place("a", "titan01", &[1]).is_err());
+    w.boot("titan01", "boot-2").unwrap();
+    assert!(lifted(&w));
+    let a = w.place("a", "titan01", &[1]).unwrap();
+    // It fares no better: not again in this boot.
+    w.end(&a, AttemptEnd::CannotResume { message: "no marker beside /ck/1.pt".to_owned() });
+    assert!(w.place("a", "titan01", &[2]).is_err());
+}
+
+#[test]
+fn a_node_that_an_operator_uncordons_is_tried_again() {
+    for cordoned in [true, false] {
+        let mut w = shut_out_of_the_only_node(ANOTHER_TRY_SINCE);
+        let node = node("titan01");
+        if cordoned {
+            let (node, reason) = (node.clone(), "to mount the disk".to_owned());
+            w.give(person("root"), Command::CordonNode { node, reason }).unwrap();
+        }
+        w.give(person("root"), Command::UncordonNode { node }).unwrap();
+        assert!(lifted(&w));
+        w.place("a", "titan01", &[1]).unwrap();
+    }
+}
+
+#[test]
+fn before_its_version_a_boot_and_an_uncordon_change_nothing_for_it() {
+    let mut w = shut_out_of_the_only_node(ANOTHER_TRY_SINCE - 1);
+    w.give(person("root"), Command::UncordonNode { node: node("titan01") }).unwrap();
+    w.boot("titan01", "boot-2").unwrap();
+    assert!(w.place("a", "titan01", &[1]).is_err());
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn a_node_that_cannot_read_the_checkpoint_is_named() {
          job-a is not queued
          job-b -> titan01:0, 16 cores, 64.0 GiB
          job-c waits, place 2: waits for 1 GPU: titan01:0 is meant for a job before it [+4h]
-         job-a waits, place 1: can never start: not on titan01: no marker; not on titan02: no marker here either
+         job-a waits, place 1: can never start: not on titan01: no marker; not on titan02: no marker here either; `fleet node uncordon` lets it try again there
          job-c waits, place 2: waits for 1 GPU: titan02:0 is being emptied after alloc-a-2 (ada) [+2m]",
     );
 }
