@@ -32,6 +32,7 @@ use tonic::{Code, Status};
 
 use crate::config::Config;
 use crate::identity::ControllerIdentity;
+use crate::owner::{self, OtherOwner};
 use crate::pki::{Authority, Keyring, PkiError, SERVER_CERTIFICATE_FILE, SERVER_KEY_FILE};
 use crate::raft::{self, FatalHook, RaftConfig, StartError};
 
@@ -85,7 +86,7 @@ impl fmt::Display for Joined {
             true => write!(f, "already controller {id} of {cluster}; nothing changed"),
             false => write!(
                 f,
-                "joined {cluster} as controller {id}; start it with `fleet-controller run`, it votes once it has caught up"
+                "joined {cluster} as controller {id}; start it (`systemctl enable --now fleet-controller`), it votes once it has caught up"
             ),
         }
     }
@@ -102,6 +103,8 @@ pub enum JoinError {
         "{0} holds keys, but controller.json is not there: this was a controller that lost its store. Remove it from its fleet (`fleet controller remove`), and join with an empty data_dir"
     )]
     Remains(String),
+    #[error(transparent)]
+    Owner(#[from] OtherOwner),
     #[error("advertise: it names no address by which the others could reach this controller")]
     NoAddress,
     #[error(transparent)]
@@ -132,6 +135,7 @@ pub enum JoinError {
 
 /// Joins the cluster that the invitation is from.
 pub async fn join(config: &Config, invitation: &Invitation) -> Result<Joined, JoinError> {
+    owner::check(&config.data_dir, "join …")?;
     let pki = config.pki_dir();
     if let Some(joined) = existing(config, invitation)? {
         return Ok(joined);

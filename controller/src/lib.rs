@@ -15,6 +15,7 @@ pub mod identity;
 pub mod join;
 pub mod leader;
 pub mod operations;
+pub mod owner;
 pub mod peers;
 pub mod pki;
 pub mod raft;

@@ -40,7 +40,7 @@ enum Verb {
     /// Begin the cluster anew from a backup, in an empty data folder.
     ///
     /// The certificate authority stays and the incarnation rises: agents and users come back by themselves,
-    /// and what runs is adopted. Start it with `fleet-controller run` afterwards.
+    /// and what runs is adopted. Type it as the user to whom that folder belongs, and start the service afterwards.
     Restore(RestoreArg),
     /// Write a backup of this controller while it is stopped, everything its log holds included.
     ///
@@ -121,7 +121,7 @@ fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
         Verb::Init(arg) => {
             let config = Config::load(&arg.config)?;
             runtime()?.block_on(server::init(&config))?;
-            tracing::info!(data_dir = %config.data_dir.display(), "cluster made; start it with `fleet-controller run`");
+            tracing::info!(data_dir = %config.data_dir.display(), "cluster made; start it: `systemctl enable --now fleet-controller`");
             Ok(())
         }
         Verb::Join(args) => {
@@ -145,7 +145,7 @@ fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
                 incarnation = restored.incarnation,
                 controller = restored.node,
                 data_dir = %config.data_dir.display(),
-                "restored; be sure that no controller of the old cluster runs, then start this one with `fleet-controller run`"
+                "restored; be sure that no controller of the old cluster runs, then start this one: `systemctl start fleet-controller`"
             );
             Ok(())
         }

@@ -25,6 +25,7 @@ use crate::config::Config;
 use crate::identity::ControllerIdentity;
 use crate::leader;
 use crate::operations::{self, Operations};
+use crate::owner;
 use crate::peers::{Peers, TlsConnector};
 use crate::pki::follow;
 use crate::pki::renewal::keep_own_certificate;
@@ -47,6 +48,7 @@ const FIRST_LEADER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Makes a new cluster of one controller: its authority, its keys, its empty store.
 pub async fn init(config: &Config) -> anyhow::Result<()> {
+    owner::check(&config.data_dir, "init")?;
     if ControllerIdentity::find(&config.data_dir)?.is_some() {
         let path = ControllerIdentity::path(&config.data_dir);
         anyhow::bail!("{} is there already: this controller has a cluster", path.display());

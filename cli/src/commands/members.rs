@@ -41,7 +41,9 @@ pub(super) async fn add(context: &Context, args: &ControllerAddArgs) -> Result<E
     let token = JoinToken::from(made);
     if printer.for_people() {
         print(&format!("{}\n", token.join_line))?;
-        say("type that on the new controller, then start it: fleet-controller run");
+        say(
+            "type that on the new controller, as root, then start it: systemctl enable --now fleet-controller",
+        );
     } else {
         print(&printer.one(&token)?)?;
     }

@@ -22,6 +22,7 @@ use crate::blocking::blocking;
 use crate::clock::wall;
 use crate::config::Config;
 use crate::identity::ControllerIdentity;
+use crate::owner;
 use crate::pki::Authority;
 use crate::raft::Disk;
 use crate::raft::offline::{self, Seed, Seeding};
@@ -41,6 +42,7 @@ pub struct Restored {
 /// Fills the empty data folder of `config` from the backup `file`. Nothing is changed unless the whole
 /// backup is good.
 pub async fn restore(config: &Config, file: &Path) -> anyhow::Result<Restored> {
+    owner::check(&config.data_dir, "restore …")?;
     let (data_dir, pki_dir) = (&config.data_dir, config.pki_dir());
     let path = file.to_owned();
     let checked = blocking(move || check(&path)).await??;

@@ -93,7 +93,7 @@ fn controller(facts: &Facts) -> Finding {
         (Ok(false), Err(_)) => check.warning(
             "not_made",
             "there is no cluster in the data folder yet",
-            "`fleet-controller init`, or `fleet-controller join` for one more of a cluster",
+            "`runuser -u fleet -- fleet-controller init`; for one more of a cluster, the line that `fleet controller add` prints on another one",
         ),
         (Ok(true) | Err(_), Err(why)) => check.problem(
             "controller_down",
@@ -259,10 +259,14 @@ mod tests {
     fn one_that_does_not_run_or_is_not_made() {
         let refused = || Err("refused".to_owned());
         only(Level::Problem, "controller_down", "refused", |f| f.listens = refused());
-        only(Level::Warning, "not_made", "no cluster", |f| {
+        let not_made = |f: &mut Facts| {
             (f.listens, f.made) = (refused(), Ok(false));
             f.backups.newest = Ok(None);
-        });
+        };
+        only(Level::Warning, "not_made", "no cluster", not_made);
+        // What root makes, the service cannot open.
+        let action = bad(not_made)[0].action.clone().unwrap();
+        assert!(action.starts_with("`runuser -u fleet -- fleet-controller init`"), "{action}");
     }
 
     #[test]

@@ -159,9 +159,9 @@ pub fn join_line(address: &str, text: &Secret, name: &NodeName) -> Secret {
     Secret::new(format!("fleet-agent join {address} --token {} --name {name}", text.expose()))
 }
 
-/// The command line to paste on the new controller.
+/// The command line to paste on the new controller, as root: what root itself would make, the service could not open.
 pub fn controller_join_line(address: &str, text: &Secret) -> Secret {
-    Secret::new(format!("fleet-controller join {}@{address}", text.expose()))
+    Secret::new(format!("runuser -u fleet -- fleet-controller join {}@{address}", text.expose()))
 }
 
 /// Whether `sha256` was stored for this secret. Takes as long either way.
