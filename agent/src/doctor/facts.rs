@@ -226,7 +226,7 @@ fn certificate(folder: &IdentityFolder) -> Certificate {
         validity: validity(),
         path: path.display().to_string(),
         renews: true,
-        action: "the agent renews it as soon as a controller answers; after weeks, `fleet-agent join` again",
+        action: "the agent renews it as soon as a controller answers; after a month, on a controller `fleet node token create --names NODE`, and here the line that it prints, with `--replace`",
     }
 }
 
@@ -366,7 +366,7 @@ fn docker() -> Look<Docker> {
     let format = "{{.CgroupDriver}} {{.CgroupVersion}}";
     let driver = ask("docker", &["info", "--format", format], ASK_LIMIT).good();
     let driver = driver.map(|driver| driver.trim().to_owned());
-    let found = Docker { socket: true, open, members: Vec::new(), parent, driver };
+    let found = Docker { socket: true, open, parent, driver, ..Docker::default() };
     let gid = socket.gid();
     if gid == 0 {
         return Ok(found);
@@ -377,20 +377,24 @@ fn docker() -> Look<Docker> {
         Answer::Silent(why) => Err(why),
     };
     let (group, people) = (listed(&["group", &gid.to_string()])?, listed(&["passwd"])?);
-    Ok(Docker { members: members(gid, &group, &people), ..found })
+    let (members, own) = members(gid, &group, &people);
+    Ok(Docker { members, own, ..found })
 }
 
-/// Who is in a group: those it names, and those whose own group it is, whom no group names (passwd(5)). A directory that
-/// does not list its people tells only the first.
-fn members(gid: u32, group: &str, people: &str) -> Vec<String> {
+/// Who is in a group: those it names, and those whose own group it is, whom no group names (passwd(5)); and these alone. A
+/// directory that does not list its people tells only the first.
+fn members(gid: u32, group: &str, people: &str) -> (Vec<String>, Vec<String>) {
     let named = group.trim().rsplit(':').next().unwrap_or_default().split(',');
     let own = people.lines().take(LINES_MAX).filter_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
         let [name, _, uid, own, ..] = fields.as_slice() else { return None };
         (own.parse() == Ok(gid) && *uid != "0").then_some(*name)
     });
-    let all: BTreeSet<&str> = named.chain(own).filter(|name| !name.is_empty()).collect();
-    all.into_iter().map(str::to_owned).collect()
+    let own: BTreeSet<&str> = own.filter(|name| !name.is_empty()).collect();
+    let named = named.filter(|name| !name.is_empty());
+    let all: BTreeSet<&str> = named.chain(own.iter().copied()).collect();
+    let owned = |names: BTreeSet<&str>| names.into_iter().map(str::to_owned).collect();
+    (owned(all), owned(own))
 }
 
 /// Where dockerd puts containers unless it is told otherwise, by its settings file.
@@ -534,9 +538,14 @@ mod tests {
     fn who_has_a_group_as_their_own_is_in_it_too() {
         let people = "root:x:0:998:root:/root:/bin/sh\nada:x:1000:998::/home/ada:/bin/sh\n\
                       bob:x:1001:1001::/home/bob:/bin/sh\neve:x:1002:998::/:/bin/sh\nnonsense\n";
-        assert_eq!(members(998, "docker:x:998:bob,ada\n", people), ["ada", "bob", "eve"]);
-        assert_eq!(members(998, "docker:x:998:\n", ""), [""; 0]);
-        assert_eq!(members(998, "", people), ["ada", "eve"]);
+        let of = |group: &str, people: &str| {
+            let (all, own) = members(998, group, people);
+            (all.join(","), own.join(","))
+        };
+        let said = |all: &str, own: &str| (all.to_owned(), own.to_owned());
+        assert_eq!(of("docker:x:998:bob,ada\n", people), said("ada,bob,eve", "ada,eve"));
+        assert_eq!(of("docker:x:998:\n", ""), said("", ""));
+        assert_eq!(of("", people), said("ada,eve", "ada,eve"));
     }
 
     #[test]

@@ -125,6 +125,8 @@ pub(super) struct Docker {
     /// Everybody may write to it.
     pub(super) open: bool,
     pub(super) members: Vec<String>,
+    /// Those of them whose own group it is.
+    pub(super) own: Vec<String>,
     /// The control group of containers for which none is named.
     pub(super) parent: Option<String>,
     /// How it makes control groups, and their version; none where it does not say.
@@ -193,8 +195,9 @@ fn agent(facts: &Facts) -> Vec<Finding> {
     let node = facts.node.as_deref().unwrap_or("NODE");
     let agent = match &facts.agent {
         Agent::Down(_) if facts.joined == Ok(false) => {
-            let action =
-                "on a controller `fleet node token create`; it prints the line to type here";
+            let action = format!(
+                "on a controller, as an admin, `fleet node token create --names {node}`; it prints the line to type here"
+            );
             return vec![check.warning("not_joined", "this node is in no fleet yet", action)];
         }
         Agent::Down(why) => {
@@ -256,7 +259,15 @@ fn driver(driver: &Driver, node: Option<&str>) -> Vec<Finding> {
             false => format!(" ({} has them)", others.into_iter().collect::<Vec<_>>().join(", ")),
         };
         let what = format!("{} NVIDIA GPUs, but the driver is not loaded{held}", on_bus.len());
-        let action = "`modprobe nvidia`; after a new kernel `dkms status` says whether it was built for that";
+        let action = match on_bus.iter().any(|one| one.as_deref() == Some("nouveau")) {
+            false => {
+                "`modprobe nvidia`; after a new kernel `dkms status` says whether it was built for that"
+            }
+            // It has the cards from early in the boot on, out of the initramfs, and lets none go.
+            true => {
+                "`echo blacklist nouveau > /etc/modprobe.d/blacklist-nouveau.conf`, `update-initramfs -u` (elsewhere `dracut --force`), `reboot`"
+            }
+        };
         return vec![check.problem("driver_not_loaded", what, action)];
     };
     let mut found = Vec::new();
@@ -276,7 +287,7 @@ fn driver(driver: &Driver, node: Option<&str>) -> Vec<Finding> {
                     "the kernel has driver {module}, the libraries are {version}: nothing new starts on the GPUs"
                 ),
                 format!(
-                    "`fleet node reboot {node} --when-empty`; or without a reboot `fleet node drain {node}`, load the \
+                    "`fleet node reboot {node} --when-empty`; or without a reboot `fleet node drain {node} --reason driver`, load the \
                      driver anew once `fleet node show {node}` says that it is let go of, then `fleet node uncordon \
                      {node}`; see `packages` to keep it from coming back"
                 ),
@@ -422,7 +433,6 @@ fn runtime(runtime: &Look<Result<Runtime, String>>, shim: &Result<(), String>) -
 
 fn docker(docker: &Look<Docker>) -> Vec<Finding> {
     let check = check("docker");
-    let action = "`gpasswd -d USER docker` for all but admins; `fleet run --image` and rootless Podman need no such group";
     let docker = match docker {
         Err(why) => return vec![check.unseen(why)],
         Ok(Docker { socket: false, .. }) => return vec![check.ok("dockerd does not run here")],
@@ -432,15 +442,26 @@ fn docker(docker: &Look<Docker>) -> Vec<Finding> {
         Docker { open: true, .. } => check.problem(
             "docker_open",
             "everybody may write to dockerd's socket: all can get any GPU, and root",
-            "`chmod 660` on /run/docker.sock, and look who opened it",
+            "`chmod 660 /run/docker.sock`, and look who opened it",
         ),
         Docker { members, .. } if members.is_empty() => {
             check.ok("nobody but root may speak with dockerd")
         }
-        Docker { members, .. } => {
+        Docker { members, own, .. } => {
             let what = format!(
                 "by group docker these can get any GPU, reserved or not, and root: {}",
                 named(members)
+            );
+            // gpasswd takes away only whom the group names.
+            let other = match own.is_empty() {
+                true => String::new(),
+                false => format!(
+                    ", `usermod -g GROUP USER` for those whose own group it is ({})",
+                    named(own)
+                ),
+            };
+            let action = format!(
+                "`gpasswd -d USER docker` for all but admins{other}; `fleet run --image IMAGE CMD` and rootless Podman need no such group"
             );
             check.warning("docker_group", what, action)
         }
@@ -459,7 +480,7 @@ fn docker(docker: &Look<Docker>) -> Vec<Finding> {
     }
     let what = "containers of dockerd may open any GPU, reserved or not: they are root's, whoever asked for them";
     let action = format!(
-        "`\"cgroup-parent\": \"{PARENT}\"` in /etc/docker/daemon.json, then `systemctl restart docker`; people use `fleet docker run`"
+        "`\"cgroup-parent\": \"{PARENT}\"` in /etc/docker/daemon.json, then `systemctl restart docker`; people use `fleet docker run IMAGE`"
     );
     vec![who, check.warning("docker_unconfined", what, action)]
 }
@@ -473,8 +494,7 @@ fn owners(owners: &[(String, Known)], agent: &Agent) -> Vec<Finding> {
     let (lost, silent) = (which(Known::No), which(Known::NoAnswer));
     if !lost.is_empty() {
         let what = format!("{} hold GPUs here, and no name service knows them", named(&lost));
-        let action =
-            "`getent passwd NAME`; for who has left, `fleet release` and `fleet user disable`";
+        let action = "`getent passwd NAME`; for who has left, `fleet release RESERVATION` and `fleet user disable USER --reason TEXT`";
         found.push(check.problem("owner_unknown", what, action));
     }
     if !silent.is_empty() {

@@ -90,6 +90,14 @@ fn only(level: Level, code: &str, said: &str, change: impl FnOnce(&mut Facts)) {
     assert!(what.contains(said), "{what}");
 }
 
+/// What is to be done about that finding.
+#[track_caller]
+fn action(code: &str, change: impl FnOnce(&mut Facts)) -> String {
+    let mut facts = healthy();
+    change(&mut facts);
+    all(&facts).into_iter().find(|one| one.code == code).unwrap().action.unwrap()
+}
+
 #[track_caller]
 fn problem(code: &str, said: &str, change: impl FnOnce(&mut Facts)) {
     only(Level::Problem, code, said, change);
@@ -169,6 +177,16 @@ fn the_driver() {
                 Driver { on_bus: vec![Some("nouveau".to_owned()), None], ..Driver::default() };
         },
     );
+    let held_by = |by: Option<&str>| {
+        let on_bus = vec![by.map(str::to_owned)];
+        action("driver_not_loaded", |f| f.driver = Driver { on_bus, ..Driver::default() })
+    };
+    assert!(held_by(None).contains("modprobe nvidia"), "{}", held_by(None));
+    let nouveau = held_by(Some("nouveau"));
+    assert!(!nouveau.contains("modprobe nvidia"), "it takes the cards from nobody: {nouveau}");
+    for step in ["blacklist nouveau", "update-initramfs", "reboot"] {
+        assert!(nouveau.contains(step), "{nouveau}");
+    }
     problem("gpus_missing", "knows 1 of 2", |f| f.driver.known = Some(1));
     only(Level::Unseen, "unseen", "does not tell", |f| {
         f.driver.library = Some(Library { path: "/l".to_owned(), version: None });
@@ -237,8 +255,8 @@ fn runtime_and_shim() {
 fn who_speaks_with_dockerd_is_named() {
     let of = |open, members: &[&str]| {
         let members = members.iter().map(|name| (*name).to_owned()).collect();
-        let parent = Some(PARENT.to_owned());
-        Ok(Docker { socket: true, open, members, parent, driver: Some(DOCKER_DRIVER.to_owned()) })
+        let (parent, driver) = (Some(PARENT.to_owned()), Some(DOCKER_DRIVER.to_owned()));
+        Ok(Docker { socket: true, open, members, parent, driver, ..Docker::default() })
     };
     warning("docker_group", "root: ada, bob", |f| f.docker = of(false, &["ada", "bob"]));
     warning("docker_group", "e and 1 more", |f| {
@@ -246,6 +264,17 @@ fn who_speaks_with_dockerd_is_named() {
     });
     problem("docker_open", "everybody", |f| f.docker = of(true, &[]));
     assert_eq!(bad(|f| f.docker = of(false, &[])), []);
+    let listed = |f: &mut Facts| f.docker = of(false, &["ada", "eve"]);
+    let said = action("docker_group", listed);
+    assert!(said.contains("gpasswd -d USER docker") && !said.contains("usermod"), "{said}");
+    let said = action("docker_group", |f| {
+        listed(f);
+        f.docker.as_mut().unwrap().own = vec!["eve".to_owned()];
+    });
+    assert!(
+        said.contains("`usermod -g GROUP USER` for those whose own group it is (eve)"),
+        "{said}"
+    );
     let idle = Docker { members: vec!["ada".to_owned()], ..Docker::default() };
     assert_eq!(bad(|f| f.docker = Ok(idle)), [], "a group alone does nothing");
 }

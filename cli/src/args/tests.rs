@@ -1,5 +1,8 @@
 #![allow(clippy::unwrap_used)]
 
+use std::fs;
+use std::path::Path;
+
 use clap::{Command, CommandFactory, Parser};
 
 use super::*;
@@ -157,5 +160,47 @@ fn completions_can_be_made_for_each_shell() {
         clap_complete::generate(shell, &mut Cli::command(), "fleet", &mut script);
         let script = String::from_utf8(script).unwrap();
         assert!(script.contains("declare-free") && script.contains("checkpoint"), "{shell}");
+    }
+}
+
+/// What doctors tell people to type, of agent, controller, both and this program: what stands between backquotes.
+fn told_by_doctors() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = vec![root.join("cli/src/commands/doctor.rs")];
+    for folder in ["agent/src/doctor", "controller/src/doctor", "daemon/src/doctor"] {
+        let found = fs::read_dir(root.join(folder)).unwrap().map(|file| file.unwrap().path());
+        files.extend(found.filter(|file| !file.to_string_lossy().ends_with("_tests.rs")));
+    }
+    let mut told = Vec::new();
+    for file in files {
+        let source = fs::read_to_string(file).unwrap();
+        let source = source.split("#[cfg(test)]").next().unwrap();
+        let code: Vec<&str> = source
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.starts_with("//"))
+            // A text that goes on in the next line.
+            .map(|line| line.strip_suffix('\\').unwrap_or(line))
+            .collect();
+        let quoted = code.join("");
+        told.extend(quoted.split('`').skip(1).step_by(2).map(str::to_owned));
+    }
+    told
+}
+
+#[test]
+fn what_a_doctor_says_to_type_can_be_typed() {
+    let told = told_by_doctors();
+    let ours: Vec<&String> = told.iter().filter(|line| line.starts_with("fleet ")).collect();
+    assert!(ours.len() >= 15, "found only {ours:?}: the search is broken");
+    for line in ours {
+        // What is put in is a name or a number.
+        let parts = line.split('{').map(|part| part.split_once('}').map_or(part, |(_, rest)| rest));
+        let filled = parts.collect::<Vec<_>>().join("7");
+        let parsed = typed(&filled).map_err(|error| panic!("`{line}`: {error}")).unwrap();
+        // Without one it is asked for only later.
+        if let Verb::Node(NodeArgs { verb: Some(NodeVerb::Drain(drain)), .. }) = parsed.verb {
+            assert!(drain.reason.is_some(), "`{line}` needs --reason");
+        }
     }
 }

@@ -216,9 +216,11 @@ fn quorum(members: &[Controller]) -> Vec<Finding> {
             _ => "",
         };
         let what = format!("controller {} at {} does not answer{left}{why}", one.id, one.addr);
-        let action =
-            "`fleet doctor` on that machine; if it is gone for good, `fleet controller remove`";
-        found.push(check.found(Level::Warning, "controller_lost", what, action));
+        let action = format!(
+            "`fleet doctor` on that machine; if it is gone for good, `fleet controller remove {}`",
+            one.id
+        );
+        found.push(check.found(Level::Warning, "controller_lost", what, &action));
     }
     if lost == 0 && !members.iter().any(|one| one.role == "leader") {
         let action = "wait some seconds; then `fleet controller status`, and their logs";

@@ -76,7 +76,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     found.push(machine::clock(check("clock"), &facts.clock));
     found.extend(others(&facts.others));
     found.push(store(&facts.store));
-    found.extend(keys(&facts.keys));
+    found.extend(keys(&facts.keys, &facts.store.path));
     for certificate in [&facts.certificate, &facts.authority] {
         found.push(machine::certificate(check("certificate"), certificate, facts.now));
     }
@@ -142,7 +142,7 @@ fn store(store: &Store) -> Finding {
     }
 }
 
-fn keys(keys: &Look<Vec<Key>>) -> Vec<Finding> {
+fn keys(keys: &Look<Vec<Key>>, data: &str) -> Vec<Finding> {
     let check = check("keys");
     let keys = match keys {
         Ok(keys) => keys,
@@ -159,7 +159,7 @@ fn keys(keys: &Look<Vec<Key>>) -> Vec<Finding> {
         }
         if !own {
             let what = format!("{path} belongs to another user than the data folder");
-            let action = format!("`chown --reference` the data folder, {path}");
+            let action = format!("`chown --reference={data} {path}`");
             found.push(check.problem("key_owner", what, action));
         }
     }
@@ -187,7 +187,7 @@ fn backups(facts: &Facts) -> Finding {
         let action = "set backup_keep, or see that what you do in its place is done";
         return check.warning("backups_off", format!("backup_keep is 0, and {what}"), action);
     }
-    let action = "`journalctl -u fleet-controller | grep backup` says why; `fleet controller snapshot save` makes one";
+    let action = "`journalctl -u fleet-controller | grep backup` says why; `fleet controller snapshot save FILE` makes one";
     if age > BACKUP_AGE_MAX {
         check.problem("backup_old", what, action)
     } else if age > BACKUP_AGE_SOON {
@@ -299,6 +299,8 @@ mod tests {
         only(Level::Problem, "key_open", "/k (mode 640)", |f| f.keys = key(0o100_640, true));
         only(Level::Problem, "key_open", "/k (mode 755)", |f| f.keys = key(0o040_755, true));
         only(Level::Problem, "key_owner", "/k", |f| f.keys = key(0o100_600, false));
+        let found = bad(|f| f.keys = key(0o100_600, false));
+        assert_eq!(found[0].action.as_deref(), Some("`chown --reference=/s /k`"));
         only(Level::Unseen, "unseen", "why", |f| f.keys = Err("why".to_owned()));
     }
 
