@@ -20,6 +20,7 @@ pub mod peers;
 pub mod pki;
 pub mod raft;
 pub mod random;
+pub mod read_only;
 pub mod removal;
 pub mod server;
 pub mod sessions;

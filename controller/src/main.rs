@@ -8,7 +8,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use fleet_controller::config::{self, Config};
 use fleet_controller::join::{self, Invitation};
 use fleet_controller::raft::{EXIT_STORE_REFUSED, StartError};
-use fleet_controller::{backup, doctor, server};
+use fleet_controller::{backup, doctor, read_only, server};
 use fleet_daemon::completion::{self, Shell};
 use fleet_daemon::logging::{self, Logging};
 use fleet_daemon::process::{self, Process, watch_signals};
@@ -163,11 +163,12 @@ fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
         Verb::Run(arg) => {
             let config = Config::load(&arg.config)?;
             logging.configure(&config.log_level);
-            runtime()?.block_on(async {
+            let served = runtime()?.block_on(async {
                 let process =
                     Process { config_path: arg.config, logging, signals: watch_signals()? };
                 Box::pin(server::serve(config, process)).await
-            })
+            });
+            served.map_err(|error| read_only::explained(error, "FOLDER"))
         }
     }
 }

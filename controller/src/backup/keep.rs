@@ -14,6 +14,7 @@ use super::file::{PARTIAL, write};
 use super::produce::Contents;
 use crate::clock::wall;
 use crate::raft::RaftHandle;
+use crate::read_only;
 
 /// How often it is looked whether one is due.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -49,6 +50,7 @@ pub async fn keep(keep: Keep, raft: RaftHandle, pki_dir: PathBuf, stop: Cancella
         pause = match keep.step(&raft, &pki_dir, wall()).await {
             Ok(()) => LOOK_EVERY,
             Err(error) => {
+                let error = read_only::explained(error, keep.dir.display());
                 tracing::error!(dir = %keep.dir.display(), "no nightly backup: {error:#}");
                 RETRY_AFTER
             }
