@@ -8,9 +8,9 @@ use crate::lab;
 use crate::machine::Machine;
 use crate::page::Page;
 
-/// A job that counts until it is told to stop, and says in its exit code that it ended by itself.
+/// A job that counts until it is told to stop, says how far it came, and in its exit code that it ended by itself.
 pub(crate) const COUNTING: &str =
-    "i=0; while [ ! -e stop ]; do i=$((i+1)); echo line $i; sleep 0.5; done; exit 7";
+    "i=0; while [ ! -e stop ]; do i=$((i+1)); echo line $i; sleep 0.5; done; echo end $i; exit 7";
 /// Whether it runs.
 pub(crate) const PROCESSES: &str = "pgrep -f '^sh -c i=0; while'";
 
@@ -129,12 +129,18 @@ impl<'a> Job<'a> {
         machine.ok_as("ada", "touch stop")?;
         let job = lab::job_in(machine, id, "failed")?;
         ensure!(job["exit_code"] == 7 && job["attempt"] == 1, "{job}");
-        let lines = machine.ok_as("ada", &format!("rm stop; fleet logs {id}"))?;
-        let expected: Vec<String> =
-            (1..=lines.lines().count()).map(|n| format!("line {n}")).collect();
-        ensure!(lines.lines().eq(expected.iter()) && expected.len() > 3, "not whole: {lines}");
+        let said = machine.ok_as("ada", &format!("rm stop; fleet logs {id}"))?;
+        ensure!(is_whole(&said), "not whole: {said}");
         machine.until("its unit is gone", &format!("! systemctl is-active {unit}")).map(drop)
     }
+}
+
+/// Whether this is all that [`COUNTING`] said. How much that is says only its last line, so that a lost end is seen too.
+fn is_whole(said: &str) -> bool {
+    let last = said.lines().last().and_then(|last| last.strip_prefix("end "));
+    let Some(count) = last.and_then(|count| count.parse::<u32>().ok()) else { return false };
+    let expected = (1..=count).map(|n| format!("line {n}")).chain([format!("end {count}")]);
+    count > 3 && expected.eq(said.lines())
 }
 
 /// The one unit of a job there is.
@@ -160,4 +166,22 @@ fn job_process(machine: &Machine) -> Result<String> {
 fn main_pid(machine: &Machine) -> Result<u32> {
     let pid = machine.ok("systemctl show -p MainPID --value fleet-agent")?;
     pid.parse().with_context(|| format!("the agent's pid: {pid:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_that_lost_a_line_anywhere_is_not_whole() {
+        let whole = ["line 1", "line 2", "line 3", "line 4", "end 4"];
+        assert!(is_whole(&whole.join("\n")));
+        for lost in 0..whole.len() {
+            let mut lines = whole.to_vec();
+            lines.remove(lost);
+            assert!(!is_whole(&lines.join("\n")), "without {}", whole[lost]);
+        }
+        assert!(!is_whole("line 2\nline 1\nline 3\nline 4\nend 4"));
+        assert!(!is_whole(""));
+    }
 }
