@@ -2,7 +2,8 @@
 //!
 //! What no other test sees is seen here: systemd and its transient units, dpkg, sshd, a power cut. `make test` runs
 //! the first of [`cases::CASES`], `make vm` all of them. Where no machine can be made (no root, no packages, no mirror of
-//! Debian) it says SKIPPED and why; with `VM_REQUIRED=1`, as in `make vm`, that is a failure.
+//! Debian) it says SKIPPED and why; with `VM_REQUIRED=1`, as in `make vm`, that is a failure. All else that goes wrong is
+//! one anyway.
 //!
 //! Guests are emulated (TCG), so they run anywhere and are slow: waits are long, and nothing here measures time.
 //! It must never reach beyond loopback but to fetch Debian's packages, and never leave a guest running.
@@ -57,8 +58,13 @@ fn fleet_on_booted_machines() -> Result<()> {
     let mut failed = Vec::new();
     for case in CASES.iter().filter(|case| names.contains(&case.name)) {
         tell(&format!("case    {}: {}", case.name, case.about));
-        let Some(site) = Site::prepare(case.debian)? else { return Ok(()) };
-        match site.conclude(case.run) {
+        let ended = match Site::prepare(case.debian) {
+            Ok(Some(site)) => site.conclude(case.run),
+            // Those before it may have failed.
+            Ok(None) => break,
+            Err(error) => Err(error),
+        };
+        match ended {
             Ok(()) => tell(&format!("passed  {}", case.name)),
             Err(error) => {
                 tell(&format!("FAILED  {}: {error:#}", case.name));

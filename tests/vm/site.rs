@@ -20,7 +20,7 @@ use crate::hostile;
 use crate::hub::Hub;
 use crate::image::{Debian, GPUS, Image, MACHINES};
 use crate::machine::{Common, Machine};
-use crate::tools::{self, Tools};
+use crate::tools::{self, Tools, Unavailable};
 
 /// Set where a case that cannot run is a failure.
 const REQUIRED: &str = "VM_REQUIRED";
@@ -40,17 +40,14 @@ impl Site {
     /// Makes ready all that machines need. `None`, and says why, where that cannot be had.
     pub(crate) fn prepare(debian: Debian) -> Result<Option<Self>> {
         let required = env::var_os(REQUIRED).is_some();
-        let had = match tools::missing() {
-            Some(reason) => Err(anyhow::anyhow!(reason)),
-            None => Self::things(debian),
-        };
+        let had = tools::all_there().and_then(|()| Self::things(debian));
         match had {
             Ok((tools, image)) => Self::build(debian, tools, image).map(Some),
-            Err(error) if required => Err(error.context("no machine can be booted")),
-            Err(error) => {
+            Err(error) if may_be_skipped(&error, required) => {
                 tell(&format!("SKIPPED: fleet on booted machines: {error:#}"));
                 Ok(None)
             }
+            Err(error) => Err(error.context("no machine can be booted")),
         }
     }
 
@@ -128,6 +125,11 @@ impl Site {
     }
 }
 
+/// Only what this machine lacks, and only where it may be lacking. Whatever else is wrong is a failure.
+fn may_be_skipped(error: &anyhow::Error, required: bool) -> bool {
+    !required && error.is::<Unavailable>()
+}
+
 /// The disk that is /mnt everywhere: packages, the key that may log in, a pretended driver and its GPUs, a
 /// program of who tries to get around the gate.
 fn pack(folder: &Path, key: &Path) -> Result<PathBuf> {
@@ -157,4 +159,23 @@ fn pack(folder: &Path, key: &Path) -> Result<PathBuf> {
     command::run(mke2fs, STEP_LIMIT)?.ok()?;
     fs::remove_dir_all(&content)?;
     Ok(disk)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn only_what_the_machine_lacks_is_skipped_and_only_where_it_may_be_lacking() {
+        let lacks = || anyhow!(Unavailable("no mirror".to_owned()));
+        for error in [lacks(), lacks().context("make the disk")] {
+            assert!(may_be_skipped(&error, false), "{error:#}");
+            assert!(!may_be_skipped(&error, true), "{error:#}");
+        }
+        for required in [false, true] {
+            assert!(!may_be_skipped(&anyhow!("a file that cannot be written"), required));
+        }
+    }
 }

@@ -4,12 +4,13 @@
 //! no way; and a folder leaves the machine as it was. The other programs come from packaging/install-vm-tools.sh.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use fleet_tests::command;
 use fleet_tests::lab::tell;
 
@@ -30,19 +31,36 @@ const FETCH_LIMIT: Duration = Duration::from_secs(420);
 /// Whether there is a mirror is known sooner.
 const PROBE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Why no guest can be run here, for `SKIPPED`.
-pub(crate) fn missing() -> Option<String> {
-    if !nix::unistd::geteuid().is_root() {
-        return Some("making the disk of a machine needs root".to_owned());
+/// What this machine lacks to run guests, for `SKIPPED`. No other error may be skipped.
+#[derive(Debug)]
+pub(crate) struct Unavailable(pub(crate) String);
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
-    if !cfg!(target_arch = "x86_64") {
-        return Some("the guests are x86-64 machines".to_owned());
-    }
+}
+
+impl std::error::Error for Unavailable {}
+
+/// Whether guests can be run here, before anything is fetched. Each `Err` is [`Unavailable`].
+pub(crate) fn all_there() -> Result<()> {
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        Unavailable("making the disk of a machine needs root".to_owned())
+    );
+    ensure!(cfg!(target_arch = "x86_64"), Unavailable("the guests are x86-64 machines".to_owned()));
     let path = env_path();
     let absent = |program: &&&str| !path.iter().any(|folder| folder.join(program).is_file());
     let missing: Vec<&str> = NEEDED.iter().filter(absent).copied().collect();
-    (!missing.is_empty())
-        .then(|| format!("not installed: {} (packaging/install-vm-tools.sh)", missing.join(", ")))
+    ensure!(
+        missing.is_empty(),
+        Unavailable(format!(
+            "not installed: {} (packaging/install-vm-tools.sh)",
+            missing.join(", ")
+        ))
+    );
+    Ok(())
 }
 
 fn env_path() -> Vec<PathBuf> {
@@ -108,10 +126,12 @@ impl Tools {
     }
 }
 
-/// Makes a folder of Debian's packages. What an attempt left is removed before the next one. `Err` says why there is
-/// none, in time for a test that is skipped then.
+/// Makes a folder of Debian's packages. What an attempt left is removed before the next one. Where they cannot be
+/// fetched it is [`Unavailable`], in time for a test that is skipped then.
 pub(crate) fn fetch(options: &[String], suite: &str, into: &Path) -> Result<()> {
-    ensure!(mirror_answers(), "no mirror of Debian can be reached ({MIRROR_PROBE})");
+    if !mirror_answers()? {
+        bail!(Unavailable(format!("no mirror of Debian can be reached ({MIRROR_PROBE})")));
+    }
     let deadline = Instant::now() + FETCH_LIMIT;
     let mut last = Err(anyhow::anyhow!("mmdebstrap was never run"));
     for _ in 0..FETCHES_MAX {
@@ -127,15 +147,15 @@ pub(crate) fn fetch(options: &[String], suite: &str, into: &Path) -> Result<()> 
             break;
         }
     }
-    if last.is_err() {
+    last.map_err(|error| {
         fs::remove_dir_all(into).ok();
-    }
-    last
+        anyhow::Error::new(Unavailable(format!("packages cannot be fetched: {error:#}")))
+    })
 }
 
-fn mirror_answers() -> bool {
-    let Ok(folder) = tempfile::tempdir() else { return false };
+fn mirror_answers() -> Result<bool> {
+    let folder = tempfile::tempdir()?;
     let mut probe = Command::new("/usr/lib/apt/apt-helper");
     probe.args(["download-file", MIRROR_PROBE]).arg(folder.path().join("InRelease"));
-    command::run(probe, PROBE_LIMIT).is_ok_and(|ran| ran.code() == 0)
+    Ok(command::run(probe, PROBE_LIMIT).is_ok_and(|ran| ran.code() == 0))
 }
