@@ -12,10 +12,17 @@ use crate::machine::Machine;
 /// On the disk that is /mnt everywhere.
 pub(crate) const PASSER: &str = "pass-descriptor.pl";
 
-/// What bob types to open the GPU that is ada's, by name. Each line leaves in the file `way` what it was told.
-const WAYS: [(&str, &[&str]); 5] = [
+/// How a way ends: at the GPU itself, or at the wish for a node of it. What a program on the way is refused for itself
+/// reads otherwise.
+const AT_THE_GPU: &str = ": /dev/nvidia1: Operation not permitted";
+const AT_ITS_NODE: &str = "mknod: gpu: Operation not permitted";
+
+/// What bob types to open the GPU that is ada's, by name, and how that is to end. Each line leaves in the file `way` what
+/// it was told.
+const WAYS: [(&str, &str, &[&str]); 5] = [
     (
         "setuid programs: ada's, root's, and root's that become who called them (sg, newgrp)",
+        AT_THE_GPU,
         &[
             "/usr/local/bin/cat-of-ada /dev/nvidia1 2> way",
             "/usr/local/bin/cat-of-root /dev/nvidia1 2> way",
@@ -25,24 +32,29 @@ const WAYS: [(&str, &[&str]); 5] = [
     ),
     (
         "systemd-run --user",
+        AT_THE_GPU,
         &[
             "XDG_RUNTIME_DIR=/run/user/$(id -u) systemd-run --user --quiet --collect sh -c 'cat /dev/nvidia1 2> $HOME/way'",
         ],
     ),
-    ("cron", &["echo '* * * * * cat /dev/nvidia1 2> $HOME/way; crontab -r' | crontab -"]),
+    (
+        "cron",
+        AT_THE_GPU,
+        &["echo '* * * * * cat /dev/nvidia1 2> $HOME/way; crontab -r' | crontab -"],
+    ),
     (
         "unshare: namespaces of users, mounts, control groups and processes",
-        &[
-            "unshare -Ur cat /dev/nvidia1 2> way",
-            "unshare -UrmCpf cat /dev/nvidia1 2> way",
-            "unshare -Ur mknod gpu c 195 1 2> way",
-        ],
+        AT_THE_GPU,
+        &["unshare -Ur cat /dev/nvidia1 2> way", "unshare -UrmCpf cat /dev/nvidia1 2> way"],
     ),
     (
-        "a process that outlives its login",
-        &["setsid nohup sh -c 'sleep 1; cat /dev/nvidia1 2> way' > /dev/null 2>&1 < /dev/null &"],
+        "unshare: a node of the GPU by root of a namespace",
+        AT_ITS_NODE,
+        &["unshare -Ur mknod gpu c 195 1 2> way"],
     ),
 ];
+/// Ends with 0 once a whole line stands there.
+const TOLD: &str = "test $(wc -l < ~bob/way) -gt 0 && cat ~bob/way";
 
 pub(crate) fn run(lab: &Lab, steps: &mut Steps) {
     let node = &lab.titan01;
@@ -52,11 +64,12 @@ pub(crate) fn run(lab: &Lab, steps: &mut Steps) {
         Ok(())
     });
     let Some(id) = reserved else { return };
-    for (name, lines) in WAYS {
+    for (name, end, lines) in WAYS {
         steps.step(&format!("a hostile user: {name}"), || {
-            lines.iter().try_for_each(|line| stays_out(node, line))
+            lines.iter().try_for_each(|line| stays_out(node, line, end))
         });
     }
+    steps.step("a hostile user: a process that outlives its login", || outlives_its_login(node));
     steps.step("a hostile user: fd passing from one who has the reservation", || passed_on(node));
     let bobs = "user-$(id -u bob).slice";
     steps.step("a hostile user: the end and the restart of their own slice", || {
@@ -86,13 +99,26 @@ fn begin(node: &Machine) -> Result<String> {
     Ok(id)
 }
 
-fn stays_out(node: &Machine, line: &str) -> Result<()> {
+fn stays_out(node: &Machine, line: &str, end: &str) -> Result<()> {
     // What the line itself ends with says nothing: the way may lead past it.
     node.run_as("bob", &format!("rm -f way; {line}"))?;
-    let told = node.until_as("bob", "it was tried", "test -s way && cat way");
+    let told = node.until_as("bob", "it was tried", TOLD);
     let told = told.with_context(|| format!("by `{line}`"))?;
-    let kept_out = told.contains("Operation not permitted") && lab::answers(&told).0 == 0;
-    ensure!(kept_out, "by `{line}`: {told}");
+    ensure!(told.ends_with(end) && told.lines().count() == 1, "by `{line}`: {told}");
+    Ok(())
+}
+
+/// It tries only once nobody is logged in as bob any more.
+fn outlives_its_login(node: &Machine) -> Result<()> {
+    let tries = "until [ -e go ]; do sleep 1; done; cat /dev/nvidia1 2> way";
+    let line = format!("setsid nohup sh -c '{tries}' > /dev/null 2>&1 < /dev/null &");
+    node.ok_as("bob", &format!("rm -f go way; {line}"))?;
+    node.hang_up();
+    // What logind calls a session lasts for as long as something of it runs: it is sshd that tells.
+    node.until("no login of bob's is left", "! pgrep -u bob '^sshd'")?;
+    node.ok("touch ~bob/go")?;
+    let told = node.until("it was tried", TOLD)?;
+    ensure!(told.ends_with(AT_THE_GPU) && told.lines().count() == 1, "{told}");
     Ok(())
 }
 
