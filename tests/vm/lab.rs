@@ -98,6 +98,12 @@ pub(crate) fn tried(machine: &Machine, user: &str) -> Result<Vec<String>> {
     Ok(said.lines().map(str::to_owned).collect())
 }
 
+/// A line that ends with 0 where this stands on the terminal of one's tmux session, as grep has it, however it was broken
+/// into lines there.
+pub(crate) fn on_terminal(session: &str, text: &str) -> String {
+    format!("tmux capture-pane -p -J -t {session} | grep '{text}'")
+}
+
 /// Installs the packages that the table names for such a machine; returns what the installation said.
 pub(crate) fn install(machine: &Machine, page: &Page, kind: &str) -> Result<String> {
     install_by(machine, &page.in_table("Install", kind)?)

@@ -9,9 +9,9 @@ use crate::machine::Machine;
 use crate::site::Site;
 use crate::smoke;
 
-/// Somebody else's work, and the file by which the pretended driver sees it on a GPU.
-const WORK: &str = "nohup sleep 10000 > /dev/null 2>&1 < /dev/null & echo $! > running";
-const SEEN: &str = "cp ~bob/running /run/uses-3";
+/// Somebody else's work, at a terminal, and the file by which the pretended driver sees it on a GPU.
+const WORK: &str = "tmux new-session -d -s work 'echo $$ > running; exec sleep 10000'";
+const SEEN: &str = "test -s ~bob/running && cp ~bob/running /run/uses-3";
 
 pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
     smoke::there_and_back(site, steps, people)
@@ -44,9 +44,11 @@ fn said(machine: &Machine) -> Result<()> {
 
 fn warned(machine: &Machine) -> Result<()> {
     machine.ok_as("bob", WORK)?;
-    machine.ok(SEEN)?;
+    machine.until("his work is on a GPU", SEEN)?;
     let seen = "fleet gpu list -o wide | grep -q 'bob sleep.*without a lease'";
     machine.until_as("ada", "his work is seen", seen)?;
+    let told = lab::on_terminal("work", "titan01:3 is held by nobody.*fleet reserve --adopt all");
+    machine.until_as("bob", "he is told how to keep it", &told)?;
     machine.ok_as("bob", "kill -0 $(cat running)").context("nobody is to end it").map(drop)
 }
 

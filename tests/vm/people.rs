@@ -38,6 +38,7 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
     if !steps.all_held() {
         return Ok(());
     }
+    steps.step("who is kept out reads on the terminal who holds the GPU", || told(lab));
     start_and_end(lab, steps);
     steps.step("a shell where a reservation is, with its GPU: fleet ssh", || over_there(lab));
     steps.step("somebody of another name service, with another number on each node", || {
@@ -111,6 +112,20 @@ fn enforce(lab: &Lab) -> Result<()> {
     lab.enforce("titan01", "on")?;
     ensure!(lab::opened(&lab.titan01, "bob")? == (0, GPUS as usize), "bob is kept out");
     Ok(())
+}
+
+/// Bob tries again and again what is Ada's: he may be told only once in ten minutes, and who was not there is told when
+/// they try anew.
+fn told(lab: &Lab) -> Result<()> {
+    let node = &lab.titan01;
+    let id = node.ok_as("ada", "fleet reserve --gpu titan01:1 -t 1h")?;
+    node.until_as("ada", "it is hers", "fleet held | grep -q titan01:1")?;
+    let tries = "while cat /dev/nvidia1 2>&1 | grep -q permitted; do sleep 1; done";
+    node.ok_as("bob", &format!("tmux new-session -d -s wish '{tries}'"))?;
+    let said = lab::on_terminal("wish", "kept out.*titan01:1 is held by ada until");
+    node.until_as("bob", "he reads who holds it", &said)?;
+    node.ok_as("bob", "tmux kill-session -t wish")?;
+    node.ok_as("ada", &format!("fleet release {id}")).map(drop)
 }
 
 /// One reservation of bob's, seen by logins before, at and after its start and end, and by what was left running since before.
