@@ -188,7 +188,7 @@ fn before_and_after(lab: &Lab) -> Result<()> {
     state("ended")?;
     both("after the end", (0, 4))?;
     let told = lab.fleet1.ok_as("ada", &format!("fleet why {id}"))?;
-    ensure!(told.contains("titan01"), "{told}");
+    ensure!(told.contains("is ending: its time is over"), "why it ended: {told}");
     Ok(())
 }
 

@@ -17,6 +17,9 @@ const CHECKPOINTS: &str = "--checkpoint-dir ckpt --checkpoint-pattern step-*.ckp
 /// One reservation after the other, each an hour of its own; ids that were answered are kept.
 const WRITES: &str = "rm -f written; for n in $(seq 400); do at=$(date -d \"tomorrow 00:00 $n hours\" \"+%F %H:%M\"); \
     fleet reserve -G 1 --node titan02 --from \"$at\" -t 1h >> written 2>> refused; done";
+/// Why a job was interrupted: the next boot found nothing of it, or the end of this one stopped it.
+const NEW_BOOT: &str = "titan01 booted anew";
+const SHUTDOWN: &str = "the node was told to stop it";
 
 /// Of the controller; `fleet status` would be answered by the agent too.
 const ANSWERS: &str = "fleet reservation list > list";
@@ -57,8 +60,9 @@ fn train(lab: &Lab) -> Result<String> {
     Ok(id)
 }
 
-/// The job runs again and has gone on from a checkpoint, not from nothing.
-fn goes_on(lab: &Lab, id: &str) -> Result<u32> {
+/// The job runs again and has gone on from a checkpoint, not from nothing. `causes`: what it may have been interrupted by,
+/// in the words of its story.
+fn goes_on(lab: &Lab, id: &str, causes: &[&str]) -> Result<u32> {
     let again = format!(
         "fleet job show {id} -o json | tr -d ' ' | grep -q '\"attempt\":2' && fleet job show {id} -o json | grep -q '\"running\"'"
     );
@@ -70,7 +74,8 @@ fn goes_on(lab: &Lab, id: &str) -> Result<u32> {
     let job = lab::job_in(&lab.fleet1, id, "completed")?;
     ensure!(job["attempt"] == 2, "{job}");
     let story = lab.fleet1.ok_as("ada", &format!("fleet why {id}"))?;
-    ensure!(story.contains("titan01"), "why it was interrupted: {story}");
+    let told = causes.iter().any(|cause| story.contains(&format!("queued again ({cause})")));
+    ensure!(told, "why it was interrupted, which is one of {causes:?}: {story}");
     Ok(step)
 }
 
@@ -79,7 +84,7 @@ fn node_power_cut(lab: &Lab) -> Result<()> {
     lab.enforce("titan01", "on")?;
     lab.titan01.cut_power();
     lab.titan01.switch_on()?;
-    let from = goes_on(lab, &id)?;
+    let from = goes_on(lab, &id, &[NEW_BOOT])?;
     ensure!(from == 3, "it went on from {from}");
     Ok(())
 }
@@ -90,7 +95,8 @@ fn planned_reboot(lab: &Lab) -> Result<()> {
     lab.titan01.run("systemctl reboot")?;
     lab.titan01.await_off()?;
     lab.titan01.switch_on()?;
-    let from = goes_on(lab, &id)?;
+    // Which of the two depends on whether its agent could still tell of the end.
+    let from = goes_on(lab, &id, &[SHUTDOWN, NEW_BOOT])?;
     ensure!(from > 3, "it was not asked before the shutdown: it went on from {from}");
     Ok(())
 }
