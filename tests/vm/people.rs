@@ -249,6 +249,8 @@ fn alone(lab: &Lab) -> Result<()> {
     let taken = format!("grep -rq {id} /var/lib/fleet/agent");
     node.until("the window is on the node's disk", &taken)?;
     lab.fleet1.ok("systemctl stop fleet-controller")?;
+    let found = lab::opened(node, "bob")?;
+    ensure!(found == (0, 4), "it began before the controller was off: {found:?}");
     let opens = "cat /dev/nvidia2 2>&1 | grep -q 'such device'";
     node.until_as("bob", "it opens without a controller", opens)?;
     ensure!(lab::opened(node, "ada")? == (0, 4), "ada is kept out");
