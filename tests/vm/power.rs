@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use fleet_tests::steps::Steps;
 
 use crate::lab::{self, Lab};
+use crate::machine::Machine;
 use crate::page::Page;
 use crate::site::Site;
 
@@ -134,6 +135,25 @@ fn at_boot(lab: &Lab) -> Result<()> {
     lab.fleet1.ok("systemctl start fleet-controller")?;
     let found = found?;
     ensure!(found == (0, 4), "the first login after boot: {found:?}");
+    gate_came_before(&lab.titan01, &["systemd-user-sessions.service", "ssh.service"])
+}
+
+/// In this boot the gate was loaded before any of these units was there, by systemd's own record: a login that finds the
+/// gate may have come late.
+fn gate_came_before(node: &Machine, doors: &[&str]) -> Result<()> {
+    let shows = |unit: &str, property: &str| {
+        node.ok(&format!("systemctl show -p {property} --value {unit}"))
+    };
+    let result = shows("fleet-gate.service", "Result")?;
+    ensure!(result == "success", "the gate's unit: {result}");
+    // It ends when it has loaded the gate; 0 is never.
+    let loaded: u64 = shows("fleet-gate.service", "InactiveEnterTimestampMonotonic")?.parse()?;
+    ensure!(loaded > 0, "the gate's unit did not run in this boot");
+    for door in doors {
+        node.until(&format!("{door} is there"), &format!("systemctl is-active {door}"))?;
+        let there: u64 = shows(door, "ActiveEnterTimestampMonotonic")?.parse()?;
+        ensure!(loaded < there, "{door} was there at {there} µs, the gate at {loaded} µs");
+    }
     Ok(())
 }
 
