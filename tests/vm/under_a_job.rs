@@ -22,6 +22,9 @@ pub(crate) fn run(machine: &Machine, page: &Page, steps: &mut Steps) {
         Ok(())
     });
     let Some(job) = &job else { return };
+    steps.step("a shutdown ends the job before its home, the network and names", || {
+        job.is_in_order()
+    });
     steps.step("agent restart under a job", || job.outlives("systemctl restart fleet-agent"));
     steps.step("agent crash (kill -9) under a job", || {
         job.outlives("kill -KILL $(systemctl show -p MainPID --value fleet-agent)")
@@ -58,6 +61,20 @@ impl<'a> Job<'a> {
         let job = Self { machine, id, unit, process: job_process(machine)? };
         job.filter_holds()?;
         Ok(job)
+    }
+
+    /// Its unit comes after what it saves through, and a shutdown goes the other way round. How many tasks it may have is for
+    /// the job's own group to say.
+    fn is_in_order(&self) -> Result<()> {
+        let Self { machine, unit, .. } = self;
+        let shown = machine.ok(&format!("systemctl show -p After -p TasksMax {unit}"))?;
+        let after = shown.lines().find_map(|line| line.strip_prefix("After="));
+        let after: Vec<&str> = after.context("it says after what")?.split(' ').collect();
+        for target in ["remote-fs.target", "network.target", "nss-user-lookup.target"] {
+            ensure!(after.contains(&target), "{unit} is not after {target}: {shown}");
+        }
+        ensure!(shown.lines().any(|line| line == "TasksMax=infinity"), "{unit}: {shown}");
+        Ok(())
     }
 
     /// The device filter of the job's cgroup, asked by somebody whom nothing else keeps out and who sees all nodes:
