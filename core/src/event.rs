@@ -427,13 +427,19 @@ pub enum Event {
 }
 
 fn gpu_or_node(node: &NodeName, gpu: Option<&GpuUuid>) -> Vec<String> {
-    let mut objects = vec![node.to_string()];
-    objects.extend(gpu.map(ToString::to_string));
-    objects
+    and_all(vec![node.to_string()], gpu)
 }
 
-fn pair(job: &JobId, allocation: &AllocationId) -> Vec<String> {
-    vec![job.to_string(), allocation.to_string()]
+fn pair(one: &impl ToString, other: &impl ToString) -> Vec<String> {
+    vec![one.to_string(), other.to_string()]
+}
+
+fn and_all<'a, T>(mut objects: Vec<String>, more: impl IntoIterator<Item = &'a T>) -> Vec<String>
+where
+    T: ToString + 'a,
+{
+    objects.extend(more.into_iter().map(ToString::to_string));
+    objects
 }
 
 impl Event {
@@ -490,9 +496,7 @@ impl Event {
             | E::WindowOpenedByNode { reservation, node, .. }
             | E::WindowClosedByNode { reservation, node, .. }
             | E::ReservationUsed { reservation, node }
-            | E::ReservationNotUsed { reservation, node, .. } => {
-                vec![reservation.to_string(), node.to_string()]
-            }
+            | E::ReservationNotUsed { reservation, node, .. } => pair(reservation, node),
             E::ReservationExtended { reservation, .. }
             | E::ReservationWentOn { reservation, .. }
             | E::ReservationAtEndSet { reservation, .. }
@@ -502,9 +506,7 @@ impl Event {
             | E::ReservationEnded { reservation }
             | E::ReservationCancelled { reservation, .. } => vec![reservation.to_string()],
             E::ReservationLost { reservation, node, gpus, .. } => {
-                let mut objects = vec![reservation.to_string(), node.to_string()];
-                objects.extend(gpus.iter().map(ToString::to_string));
-                objects
+                and_all(pair(reservation, node), gpus)
             }
             E::HoldersSeen { node, reservation, holders, .. } => {
                 let mut objects = vec![node.to_string()];
@@ -530,7 +532,7 @@ impl Event {
             | E::JobStopping { job, allocation, .. }
             | E::AttemptEnded { job, allocation, .. } => pair(job, allocation),
             E::NodeExcluded { job, node, .. } | E::ExclusionLifted { job, node, .. } => {
-                vec![job.to_string(), node.to_string()]
+                pair(job, node)
             }
             E::JobQueued { job, .. }
             | E::JobRequeued { job, .. }
@@ -538,22 +540,12 @@ impl Event {
             | E::JobFailed { job, .. }
             | E::JobCancelled { job, .. }
             | E::JobTimedOut { job } => vec![job.to_string()],
-            E::GpusReleased { lease, node, gpus } => {
-                let mut objects = vec![lease.to_string(), node.to_string()];
-                objects.extend(gpus.iter().map(ToString::to_string));
-                objects
-            }
-            E::JoinTokenCreated { token, names, .. } => {
-                let mut objects = vec![token.to_string()];
-                objects.extend(names.iter().map(ToString::to_string));
-                objects
-            }
-            E::JoinTokenRedeemed { token, node } => vec![token.to_string(), node.to_string()],
+            E::GpusReleased { lease, node, gpus } => and_all(pair(lease, node), gpus),
+            E::JoinTokenCreated { token, names, .. } => and_all(vec![token.to_string()], names),
+            E::JoinTokenRedeemed { token, node } => pair(token, node),
             E::ControllerTokenCreated { token, .. } => vec![token.to_string()],
             E::ControllerAdmitted { controller, token, .. } => {
-                let mut objects = vec![Controller::name(*controller)];
-                objects.extend(token.iter().map(ToString::to_string));
-                objects
+                and_all(vec![Controller::name(*controller)], token)
             }
             E::ControllerRemoved { controller, .. } => vec![Controller::name(*controller)],
             E::Access(event) => event.objects(),

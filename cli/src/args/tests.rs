@@ -197,7 +197,7 @@ fn what_a_doctor_says_to_type_can_be_typed() {
         // What is put in is a name or a number.
         let parts = line.split('{').map(|part| part.split_once('}').map_or(part, |(_, rest)| rest));
         let filled = parts.collect::<Vec<_>>().join("7");
-        let parsed = typed(&filled).map_err(|error| panic!("`{line}`: {error}")).unwrap();
+        let parsed = typed(&filled).unwrap_or_else(|error| panic!("`{line}`: {error}"));
         // Without one it is asked for only later.
         if let Verb::Node(NodeArgs { verb: Some(NodeVerb::Drain(drain)), .. }) = parsed.verb {
             assert!(drain.reason.is_some(), "`{line}` needs --reason");
