@@ -63,7 +63,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "power",
-        about: "Debian 12, three machines: power cuts of a node under a job and of the controller under writes, reboots, the gate at boot",
+        about: "Debian 12, three machines: power cuts of a node under a job and of the controller under writes, reboots, the gate at boot, restores",
         debian: Debian::BOOKWORM,
         run: power::run,
     },

@@ -25,6 +25,7 @@ mod machine;
 mod page;
 mod people;
 mod power;
+mod restore;
 mod short_way;
 mod site;
 mod smoke;

@@ -6,6 +6,7 @@ use fleet_tests::steps::Steps;
 use crate::lab::{self, Lab};
 use crate::machine::Machine;
 use crate::page::Page;
+use crate::restore;
 use crate::site::Site;
 
 /// Counts, saves how far it came, three times at once and then only when it is asked, and goes on from there. `sync` because
@@ -51,6 +52,7 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
         "controller power cut under writes: of those that were answered none is lost",
         || controller_power_cut(lab),
     );
+    restore::run(lab, &page, steps);
     Ok(())
 }
 
