@@ -84,6 +84,8 @@ pub(super) struct Calendar {
     /// Said once that the time is not known.
     no_time: bool,
     was_alone: bool,
+    /// When it is looked at again, whatever else happens until then.
+    look_at: Instant,
 }
 
 /// What woke the calendar.
@@ -110,11 +112,13 @@ impl Calendar {
             overruns: BTreeSet::new(),
             no_time: false,
             was_alone: false,
+            look_at: Instant::now(),
         }
     }
 
-    /// Returns when there is something to do for the calendar; `wait` at the latest.
-    pub(super) async fn woken(&mut self, wait: Duration) -> Woken {
+    /// Returns when there is something to do for the calendar. Whoever asks again, for something else has come, asks for the
+    /// same moment: GPUs are sampled more often than the calendar is looked at, and must not put it off for ever.
+    pub(super) async fn woken(&mut self) -> Woken {
         tokio::select! {
             Some(ask) = self.asks.recv() => Woken::Ask(ask),
             Some(saved) = self.saves.join_next() => match saved {
@@ -125,7 +129,7 @@ impl Calendar {
                     Woken::Look
                 }
             },
-            () = tokio::time::sleep(wait) => Woken::Look,
+            () = tokio::time::sleep_until(self.look_at.into()) => Woken::Look,
         }
     }
 
@@ -187,7 +191,7 @@ impl Reconciler {
     }
 
     /// How long the calendar may sleep.
-    pub(super) fn calendar_wait(&self) -> Duration {
+    fn calendar_wait(&self) -> Duration {
         let calendar = &self.calendar;
         let next = calendar.now().and_then(|now| {
             let next = calendar.book.next_instant(now, &self.table)?;
@@ -239,6 +243,7 @@ impl Reconciler {
         self.advance_calendar();
         self.want_gate();
         self.order_about_holders();
+        self.calendar.look_at = Instant::now() + self.calendar_wait();
     }
 
     fn advance_calendar(&mut self) {
@@ -511,5 +516,38 @@ impl Reconciler {
             heard_at: self.calendar.line.heard_at(),
             overruns: self.calendar.overruns.iter().cloned().collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use fleet_core::id::ClusterId;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_comes_often_does_not_put_the_calendar_off() {
+        let state = tempfile::tempdir().unwrap();
+        let mut calendar = Calendar::new(CalendarParts {
+            book: Book::default(),
+            shelf: Shelf::new(state.path(), ClusterId::parse("fleet-test").unwrap()),
+            line: Line::new(None, "boot"),
+            asks: mpsc::channel(1).1,
+        });
+        let begun = Instant::now();
+        calendar.look_at = begun + Duration::from_millis(100);
+        let mut samples = 0;
+        loop {
+            tokio::select! {
+                woken = calendar.woken() => {
+                    assert!(matches!(woken, Woken::Look));
+                    break;
+                }
+                () = tokio::time::sleep(Duration::from_millis(5)) => samples += 1,
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "put off by {samples} samples");
+        }
+        assert!(samples > 0 && begun.elapsed() >= Duration::from_millis(100), "{samples}");
     }
 }

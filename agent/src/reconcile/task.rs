@@ -175,9 +175,8 @@ impl Reconciler {
         let mut gpus = self.parts.node.gpus.snapshots();
         loop {
             self.keep_driver();
-            let wait = self.calendar_wait();
             tokio::select! {
-                woken = self.calendar.woken(wait) => {
+                woken = self.calendar.woken() => {
                     self.calendar_woken(woken);
                     self.keep_calendar();
                     continue;
