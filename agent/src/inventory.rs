@@ -391,6 +391,8 @@ impl Inventory {
     async fn measure(&mut self, snapshot: &GpuSnapshot) -> Vec<v1::MeasuredGpu> {
         let mut all = Vec::with_capacity(snapshot.gpus.len());
         let observer = self.node.observer();
+        // Of whom that is not known, nobody is exempt.
+        let spared = self.node.spared().unwrap_or_default();
         for state in &snapshot.gpus {
             let t = &state.telemetry;
             let mut processes = Vec::new();
@@ -398,6 +400,7 @@ impl Inventory {
                 let pid = one.pid;
                 let look = observer.clone();
                 let found = spawn_blocking(move || look.process(pid)).await.ok().flatten();
+                let exempt = found.as_ref().is_some_and(|found| spared.passes_gate(found));
                 let (user, name) = match found {
                     Some(found) => (self.names.of(found.uid).await, found.name),
                     None => (String::new(), String::new()),
@@ -411,6 +414,7 @@ impl Inventory {
                     name,
                     memory_used_bytes,
                     foreign_since_unix_ms,
+                    exempt,
                 });
             }
             let value = |observed: &Observed<u32>| observed.value().copied();

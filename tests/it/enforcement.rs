@@ -240,13 +240,16 @@ fn preview(lab: &Lab) -> Result<()> {
     let uid = STRANGER.1.to_string();
     command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups", "sleep", "1000"]);
     let mut stranger = command.spawn()?;
-    let pid = stranger.id();
-    let one = Process { pid, memory_bytes: 1 << 30, kind: ProcessKind::Compute };
-    let seen = use_gpu(lab, 2, vec![one]).and_then(|()| {
-        let line = format!("{NODE}:2 {} sleep ({pid})", STRANGER.0);
-        wait::until("the preview names the stranger", SOON, POLL_COMMAND, || {
+    let mut roots = Command::new("sleep").arg("1000").spawn()?;
+    let one = |pid: u32| Process { pid, memory_bytes: 1 << 30, kind: ProcessKind::Compute };
+    let both = vec![one(stranger.id()), one(roots.id())];
+    let seen = use_gpu(lab, 2, both).and_then(|()| {
+        let line = format!("{NODE}:2 {} sleep ({})", STRANGER.0, stranger.id());
+        let passes = format!("{NODE}:2 root sleep ({})", roots.id());
+        wait::until("the preview names the stranger, and root apart", SOON, POLL_COMMAND, || {
             let said = lab.output(&["node", "enforce", NODE, "on", "--dry-run"])?;
-            Ok(said.contains(&line).then_some(()))
+            let parts = said.split_once("root's or exempt, and not kept out:");
+            Ok(parts.filter(|(out, in_)| out.contains(&line) && in_.contains(&passes)).map(drop))
         })?;
         let wide = lab.output(&["gpu", "list", "-o", "wide"])?;
         ensure!(wide.contains("without a lease for"), "{wide}");
@@ -255,8 +258,10 @@ fn preview(lab: &Lab) -> Result<()> {
         ensure!(lab.json(&["node", "show", NODE])?["enforce"] == "off");
         Ok(())
     });
-    stranger.kill()?;
-    stranger.wait()?;
+    for process in [&mut stranger, &mut roots] {
+        process.kill()?;
+        process.wait()?;
+    }
     seen?;
     use_gpu(lab, 2, Vec::new())?;
     lab.gpus_free(3, SOON)

@@ -18,7 +18,7 @@ const FILES: &str = "find / -xdev ! -path '/var/lib/dpkg/*' ! -path '/var/log/*'
 /// Users stay, as Debian's policy has it; the accounts' backup files come with them.
 const ALLOWED_LEFT: &str = "grep -v -E '^/etc/(passwd|group|shadow|gshadow|subuid|subgid)-$'";
 
-/// Each start fails at once; systemd has a limit for them.
+/// Its code says that no other start would mend it, so systemd tries none.
 const GIVES_UP: &str =
     "systemctl restart fleet-controller 2>&1; systemctl is-failed -q fleet-controller";
 

@@ -10,8 +10,10 @@ use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::node_names;
+use crate::output::gpu::{Gpu, Process};
 use crate::output::node::Node;
 use crate::output::text::{ask, print, say};
+use crate::times::Clock;
 
 /// How long the nodes may take to carry it out; they go on after that, too.
 const CONFIRM_MAX: Duration = Duration::from_secs(10);
@@ -99,18 +101,62 @@ async fn preview(context: &Context, client: &Client, names: &[String]) -> Result
         if gpus.iter().any(|gpu| gpu.in_use.is_none()) {
             text.push_str(&format!("{}: it is not known who uses its GPUs now\n", node.name));
         }
-        let foreign = gpus.iter().flat_map(|gpu| gpu.foreign().map(move |process| (gpu, process)));
-        let lines: Vec<String> = foreign
-            .map(|(gpu, process)| format!("  {} {}\n", gpu.name(), process.line(&context.clock)))
-            .collect();
-        match lines.len() {
-            0 => text.push_str(&format!("{}: nobody would lose access now\n", node.name)),
-            _ => text.push_str(&format!(
-                "{}: on its GPUs without a reservation, and kept out with `on`:\n{}",
-                node.name,
-                lines.concat()
-            )),
-        }
+        text.push_str(&foreseen(&node.name, &gpus, &context.clock));
     }
     Ok(text)
+}
+
+/// Who of those on a node's GPUs without a lease would be kept out, and who would not be.
+fn foreseen(node: &str, gpus: &[Gpu], clock: &Clock) -> String {
+    let foreign = gpus.iter().flat_map(|gpu| gpu.foreign().map(move |process| (gpu, process)));
+    let (exempt, kept_out): (Vec<_>, Vec<_>) = foreign.partition(|(_, process)| process.exempt);
+    let lines = |found: &[(&Gpu, &Process)]| -> String {
+        found.iter().map(|(gpu, one)| format!("  {} {}\n", gpu.name(), one.line(clock))).collect()
+    };
+    let mut text = match kept_out.is_empty() {
+        true => format!("{node}: nobody would lose access now\n"),
+        false => {
+            let who = lines(&kept_out);
+            format!("{node}: on its GPUs without a reservation, and kept out with `on`:\n{who}")
+        }
+    };
+    if !exempt.is_empty() {
+        let who = lines(&exempt);
+        text.push_str(&format!("{node}: root's or exempt, and not kept out:\n{who}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use fleet_proto::v1 as pb;
+
+    use super::*;
+
+    fn gpu_of(users: &[(&str, bool)]) -> Gpu {
+        let process = |(user, exempt): &(&str, bool)| pb::GpuProcess {
+            user: (*user).to_owned(),
+            foreign_since_unix_ms: 1,
+            exempt: *exempt,
+            ..pb::GpuProcess::default()
+        };
+        let processes = users.iter().map(process).collect();
+        let measured = pb::GpuUse { processes, ..pb::GpuUse::default() };
+        let node = "titan01".to_owned();
+        Gpu::from(pb::Gpu { node, r#use: Some(measured), ..pb::Gpu::default() })
+    }
+
+    #[test]
+    fn who_passes_anyway_is_not_said_to_lose_access() {
+        let clock = Clock::standing("2026-11-24T12:00:00Z", "Europe/Berlin");
+        let said = |users: &[(&str, bool)]| foreseen("titan01", &[gpu_of(users)], &clock);
+        assert_eq!(said(&[]), "titan01: nobody would lose access now\n");
+        let exempt = said(&[("root", true)]);
+        assert!(exempt.starts_with("titan01: nobody would lose access now\ntitan01: root's or"));
+        assert!(exempt.contains("\n  titan01:0 root"), "{exempt}");
+        let both = said(&[("root", true), ("bob", false)]);
+        let (kept_out, exempt) = both.split_once("root's or exempt").unwrap_or_default();
+        assert!(kept_out.contains("bob") && !kept_out.contains(" root "), "{both}");
+        assert!(exempt.contains(" root ") && !exempt.contains("bob"), "{both}");
+    }
 }

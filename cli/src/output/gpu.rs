@@ -47,6 +47,8 @@ pub(crate) struct Process {
     pub(crate) memory_used_bytes: u64,
     /// Since when no lease explains it.
     pub(crate) foreign_since: Option<Time>,
+    /// Whoever runs it needs no lease.
+    pub(crate) exempt: bool,
 }
 
 impl From<pb::Gpu> for Gpu {
@@ -80,6 +82,7 @@ impl From<pb::GpuUse> for Use {
             name: text(&process.name),
             memory_used_bytes: process.memory_used_bytes,
             foreign_since: time(process.foreign_since_unix_ms),
+            exempt: process.exempt,
         };
         Self {
             utilization_percent: measured.utilization_percent,

@@ -177,6 +177,7 @@ fn gpus_are_printed_as_agreed() {
                 name: "python3".to_owned(),
                 memory_used_bytes: 11 << 30,
                 foreign_since_unix_ms: 0,
+                exempt: false,
             }],
             measured_at_unix_ms: at(31),
         }),
@@ -195,6 +196,7 @@ fn gpus_are_printed_as_agreed() {
                 name: "python3".to_owned(),
                 memory_used_bytes: 1 << 30,
                 foreign_since_unix_ms: at(20),
+                exempt: true,
             }],
             measured_at_unix_ms: at(31),
             ..Default::default()
@@ -226,6 +228,7 @@ fn gpu_with(index: u32, processes: &[(u32, u64)]) -> gpu::Gpu {
         name: "python3".to_owned(),
         memory_used_bytes: 1 << 30,
         foreign_since_unix_ms: *foreign_since_unix_ms,
+        exempt: false,
     };
     let processes = processes.iter().map(process).collect();
     let measured = pb::GpuUse { processes, ..pb::GpuUse::default() };

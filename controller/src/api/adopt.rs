@@ -189,6 +189,7 @@ mod tests {
             name: "python3".to_owned(),
             memory_used_bytes: 1 << 30,
             foreign_since_unix_ms: 7,
+            exempt: false,
         };
         InUse {
             uuid: GpuUuid::parse(&format!("GPU-{}-{index}", &node[5..])).unwrap(),

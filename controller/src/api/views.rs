@@ -278,6 +278,7 @@ fn gpu_use(sessions: &Sessions, gpu: &Gpu) -> Option<v1::GpuUse> {
         name: p.name,
         memory_used_bytes: p.memory_used_bytes,
         foreign_since_unix_ms: p.foreign_since_unix_ms,
+        exempt: p.exempt,
     };
     Some(v1::GpuUse {
         utilization_percent: measured.utilization_percent,
