@@ -329,14 +329,10 @@ mod tests {
         assert_eq!(observer.process(u32::MAX), None);
     }
 
-    #[test]
-    fn a_name_is_believed_of_the_administrators_processes_and_of_no_persons() {
-        let known = vec!["sleep".to_owned()];
-        let spared = Spared { below: 1_000, uids: [4_712].into(), ..Spared::default() };
-        let observer = Observer { baseline: known.into(), trusted: spared, ..Observer::default() };
-        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    /// How it is seen once it has become `sleep`; it is ended then.
+    fn seen_asleep(observer: &Observer, mut child: std::process::Child) -> Process {
         let deadline = std::time::Instant::now() + Duration::from_secs(60);
-        let of_root = loop {
+        let seen = loop {
             let seen = observer.process(child.id()).unwrap();
             if seen.name == "sleep" {
                 break seen;
@@ -346,6 +342,16 @@ mod tests {
         };
         child.kill().unwrap();
         child.wait().unwrap();
+        seen
+    }
+
+    #[test]
+    fn a_name_is_believed_of_the_administrators_processes_and_of_no_persons() {
+        let known = vec!["sleep".to_owned()];
+        let spared = Spared { below: 1_000, uids: [4_712].into(), ..Spared::default() };
+        let observer = Observer { baseline: known.into(), trusted: spared, ..Observer::default() };
+        let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let of_root = seen_asleep(&observer, child);
         let of = |uid| Process { uid, real_uid: uid, ..of_root.clone() };
         assert!(observer.is_baseline(&of(0)), "root's");
         assert!(observer.is_baseline(&of(7)), "a service's");
@@ -383,18 +389,8 @@ mod tests {
         let seen = |namespace: &[&str]| {
             let mut other = std::process::Command::new("setpriv");
             other.args(["--reuid", "100033", "--regid", "100033", "--clear-groups"]);
-            let mut child = other.args(namespace).args(["sleep", "1000"]).spawn().unwrap();
-            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-            let seen = loop {
-                let seen = observer.process(child.id()).unwrap();
-                if seen.name == "sleep" {
-                    break seen;
-                }
-                assert!(std::time::Instant::now() < deadline, "{seen:?}");
-                std::thread::yield_now();
-            };
-            child.kill().unwrap();
-            child.wait().unwrap();
+            let child = other.args(namespace).args(["sleep", "1000"]).spawn().unwrap();
+            let seen = seen_asleep(&observer, child);
             (seen.uid, seen.real_uid, seen.real_gid)
         };
         assert_eq!(seen(&["unshare", "--user"]), (1000, 1000, NO_GROUP));
