@@ -154,6 +154,7 @@ mod tests {
     use super::*;
     use crate::leases::Observer;
 
+    const PERSON: u32 = 4_711;
     const GRACE: Duration = Duration::from_secs(60);
     const END: Doom = Doom::Ended { grace: GRACE };
 
@@ -172,12 +173,12 @@ mod tests {
         child
     }
 
+    /// It on two GPUs, as a person's: root's own are spared, and tests run as root.
     fn found(child: &Child) -> Vec<Found> {
         let gpu = |n: u32| GpuUuid::parse(&format!("GPU-00000000-0000-0000-0000-00000000000{n}"));
-        let one = |n| Found {
-            gpu: gpu(n).unwrap(),
-            process: Observer::default().process(child.id()).unwrap(),
-        };
+        let mut process = Observer::default().process(child.id()).unwrap();
+        process.real_uid = PERSON;
+        let one = |n| Found { gpu: gpu(n).unwrap(), process: process.clone() };
         vec![one(1), one(2)]
     }
 
@@ -212,13 +213,17 @@ mod tests {
     fn who_is_spared_or_only_named_is_named_once_and_lives() {
         let mut child = started("exec sleep 1000");
         let found = found(&child);
-        let uid = found[0].process.real_uid;
-        let spared = Spared { uids: [uid].into(), ..Spared::default() };
-        for (doom, spared) in [(END, &spared), (Doom::Left, &Spared::default())] {
+        let mut of_root = found.clone();
+        of_root.iter_mut().for_each(|one| one.process.real_uid = 0);
+        let (nobody, spared) =
+            (Spared::default(), Spared { uids: [PERSON].into(), ..Spared::default() });
+        for (found, doom, spared) in
+            [(&found, END, &spared), (&found, Doom::Left, &nobody), (&of_root, END, &nobody)]
+        {
             let (mut evictor, now) = (Evictor::default(), Instant::now());
-            evictor.turn(&found, doom, spared, now);
-            assert_eq!(steps(&evictor.turn(&found, doom, spared, now)), [(HolderStep::Left, 1)]);
-            assert_eq!(steps(&evictor.turn(&found, doom, spared, now + GRACE * 9)), []);
+            evictor.turn(found, doom, spared, now);
+            assert_eq!(steps(&evictor.turn(found, doom, spared, now)), [(HolderStep::Left, 1)]);
+            assert_eq!(steps(&evictor.turn(found, doom, spared, now + GRACE * 9)), []);
         }
         assert!(child.try_wait().unwrap().is_none());
         child.kill().unwrap();
