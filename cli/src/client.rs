@@ -205,10 +205,7 @@ impl Client {
                     Failure::new(Exit::NotFound, format!("nothing here is called {text:?}"));
                 Err(failure.hint("a job, reservation, GPU (titan01:3) or node is asked for"))
             }
-            [] => {
-                let rejection = fleet_core::Rejection::not_found(what, text);
-                Err(Failure::of_rejection(rejection, &self.clock))
-            }
+            [] => Err(self.not_found(what, text)),
             many => {
                 let message =
                     format!("{text:?} is not one {what}, but could be any of {}", many.len());
@@ -222,6 +219,12 @@ impl Client {
                 Err(failure.hint("type more of it"))
             }
         }
+    }
+
+    /// That nothing has this name; `what` says what was looked for.
+    pub(crate) fn not_found(&self, what: &str, text: &str) -> Failure {
+        let rejection = fleet_core::Rejection::not_found(what, text);
+        Failure::of_rejection(rejection, &self.clock)
     }
 }
 

@@ -63,7 +63,12 @@ pub(super) async fn names(client: &Client, text: &str) -> Result<Vec<String>, Fa
     let mut names: Vec<String> = Vec::new();
     for name in &typed {
         // All of them are known before any is changed. Two ways to say one node are one node.
-        let name = client.resolve(node::KIND, name).await?;
+        let known = client.resolve(node::KIND, name).await?;
+        // The beginning of a name is a choice that somebody made; `titan3` out of `titan[1-3]` is no `titan30`.
+        if known != *name && !text.split(',').any(|part| part.trim() == name) {
+            return Err(client.not_found(node::KIND, name));
+        }
+        let name = known;
         if !names.contains(&name) {
             names.push(name);
         }

@@ -17,9 +17,11 @@ pub(crate) struct Imported {
 }
 
 impl Imported {
-    /// What is there may be over by now: an import brings nothing back.
+    /// What is there may be over by now, or given back and not confirmed yet: an import brings nothing back.
     fn outcome_shown(&self) -> String {
-        let over = |r: &&Reservation| matches!(r.state.as_str(), "ended" | "cancelled");
+        let over = |r: &&Reservation| {
+            matches!(r.state.as_str(), "ended" | "cancelled" | "ending" | "cancelling")
+        };
         match self.reservation.as_ref().filter(over) {
             Some(reservation) => format!("{} ({})", self.outcome, reservation.state),
             None => self.outcome.clone(),

@@ -146,7 +146,7 @@ impl Fsm {
         }
         let mut there = BTreeMap::new();
         // Those that are certain first, so that no other line takes them.
-        for kin in [is_line as Kin, serves_line] {
+        for kin in [is_of_line as Kin, has_window, serves_line] {
             let judged = |wish: &&CreateReservation| {
                 let window = wish.window;
                 window.ends_at > self.now.max(window.starts_at)
@@ -194,21 +194,35 @@ impl Fsm {
 /// Whether a reservation of the same owner is what a line asks for, at a time.
 type Kin = fn(&Reservation, &CreateReservation, Timestamp) -> bool;
 
-/// Made by this very line, or with its very window.
-fn is_line(r: &Reservation, wish: &CreateReservation, _: Timestamp) -> bool {
-    let window = r.imported == Some(wish.window) || r.window == wish.window;
-    window && asks_alike(r, wish)
+/// Made by this very line.
+fn is_of_line(r: &Reservation, wish: &CreateReservation, _: Timestamp) -> bool {
+    r.imported == Some(wish.window) && asks_alike(r, wish)
 }
 
-/// It covers the line: made by hand, or by an import before the line was kept. Two starts that are passed say nothing
-/// of one that is over: another one of that day may have been given back.
+/// It has the line's very window: made by another line and changed to it, or by hand.
+fn has_window(r: &Reservation, wish: &CreateReservation, _: Timestamp) -> bool {
+    let counts = r.imported.is_some() || goes_on(r);
+    counts && r.window == wish.window && asks_alike(r, wish)
+}
+
+/// It serves the line: made by hand to cover it, or by a line with the same end whose start was written in another way
+/// (`now`). Of two starts that are passed nothing is known once it is over: another one of that day may have been given
+/// back.
 fn serves_line(r: &Reservation, wish: &CreateReservation, now: Timestamp) -> bool {
-    let goes_on = matches!(r.state, ReservationState::Scheduled | ReservationState::Active);
-    let starts = match goes_on {
+    let starts = match goes_on(r) {
         true => starts_alike(r, wish, now),
         false => r.window.starts_at == wish.window.starts_at,
     };
-    starts && r.window.ends_at >= wish.window.ends_at && asks_alike(r, wish)
+    let ends = match r.imported {
+        Some(line) => line.ends_at == wish.window.ends_at,
+        None => goes_on(r) && r.window.ends_at >= wish.window.ends_at,
+    };
+    starts && ends && asks_alike(r, wish)
+}
+
+/// Not given back, nor over. What was made by hand and does not go on serves no line.
+fn goes_on(r: &Reservation) -> bool {
+    matches!(r.state, ReservationState::Scheduled | ReservationState::Active)
 }
 
 /// The same start; or both are passed: what was under way began when it was made.

@@ -12,6 +12,7 @@ use crate::calendar::By;
 use crate::calendar::wish::{bytes, said, unfit};
 use crate::fsm::Fsm;
 use crate::gpu::Gpu;
+use crate::node::ANOTHER_TRY_SINCE;
 use crate::rejection::Rejection;
 use crate::time::Millis;
 
@@ -47,8 +48,11 @@ pub(super) fn reason(
     let excluded = || all_of(planner, ask, &verdicts, Verdict::Excluded);
     let text = match best {
         Verdict::Excluded => {
-            let text = format!("can never start: {}", excluded());
-            return (format!("{text}; `fleet node uncordon` lets it try again there"), true);
+            let again = match planner.capacity.fsm.cluster_version() >= ANOTHER_TRY_SINCE {
+                true => "; `fleet node uncordon` lets it try again there",
+                false => "",
+            };
+            return (format!("can never start: {}{again}", excluded()), true);
         }
         Verdict::Closed => all_of(planner, ask, &verdicts, Verdict::Closed),
         Verdict::Held { .. } if ask.source == Source::Anywhere => {

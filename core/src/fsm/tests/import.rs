@@ -221,6 +221,74 @@ fn of_reservations_that_serve_a_line_each_line_gets_one() {
     assert_eq!(said, wanted);
 }
 
+/// The page's way to correct a line: what it made before is given back, and the line is a new one.
+#[test]
+fn a_line_that_ends_earlier_now_gets_its_reservation() {
+    for given_back in [true, false] {
+        let mut w = World::with(&["titan01"]);
+        let first = vec![line(&w, "long", "bob", 1, 20, 40)];
+        import(&mut w, "root", first).unwrap();
+        if given_back {
+            w.give(person("bob"), Command::ReleaseReservation { id: res("long") }).unwrap();
+        }
+        let corrected = vec![line(&w, "short", "bob", 1, 20, 30)];
+        let said = import(&mut w, "root", corrected).unwrap();
+        assert_eq!(said, [ImportedLine::Created(res("short"))], "given back: {given_back}");
+    }
+}
+
+#[test]
+fn what_was_made_by_hand_and_given_back_serves_no_line() {
+    for until in [30, 40] {
+        let mut w = World::with(&["titan01"]);
+        let by_hand = line(&w, "hand", "bob", 1, 20, 40);
+        w.give(person("bob"), Command::CreateReservation(by_hand)).unwrap();
+        w.give(person("bob"), Command::ReleaseReservation { id: res("hand") }).unwrap();
+        let sheet = vec![line(&w, "sheet", "bob", 1, 20, until)];
+        assert_eq!(import(&mut w, "root", sheet).unwrap(), [ImportedLine::Created(res("sheet"))]);
+    }
+}
+
+#[test]
+fn no_line_takes_what_another_one_made_and_somebody_shortened() {
+    for cancelled in [true, false] {
+        let mut w = World::with(&["titan01"]);
+        let sheet = |w: &World, tag: &str| {
+            vec![
+                line(w, &format!("{tag}short"), "eve", 1, 20, 30),
+                line(w, &format!("{tag}long"), "eve", 1, 20, 40),
+            ]
+        };
+        let first = sheet(&w, "x");
+        let ends_at = first[0].window.ends_at;
+        import(&mut w, "root", first).unwrap();
+        let shorten = Command::ExtendReservation { id: res("xlong"), ends_at };
+        w.give(person("eve"), shorten).unwrap();
+        if cancelled {
+            w.give(person("eve"), Command::ReleaseReservation { id: res("xshort") }).unwrap();
+        }
+        let again = sheet(&w, "y");
+        let said = import(&mut w, "root", again).unwrap();
+        let there = |name: &str| ImportedLine::There(res(name));
+        assert_eq!(said, [there("xshort"), there("xlong")], "cancelled: {cancelled}");
+    }
+}
+
+/// `now` is another moment in each import.
+#[test]
+fn a_line_from_now_on_finds_what_it_made_also_when_that_was_shortened() {
+    let mut w = World::with(&["titan01"]);
+    let first = vec![line(&w, "x", "ada", 1, 0, 9)];
+    let ends_at = first[0].window.ends_at;
+    import(&mut w, "root", first).unwrap();
+    let sooner = Timestamp(ends_at.0 - Millis::hours(4).0);
+    w.give(person("ada"), Command::ExtendReservation { id: res("x"), ends_at: sooner }).unwrap();
+    w.pass(Millis::hours(1));
+    let mut again = line(&w, "y", "ada", 1, 0, 0);
+    again.window.ends_at = ends_at;
+    assert_eq!(import(&mut w, "root", vec![again]).unwrap(), [ImportedLine::There(res("x"))]);
+}
+
 /// A start may look for other GPUs in place of broken ones: not for those of a later line.
 #[test]
 fn a_line_that_starts_at_once_takes_nothing_of_a_later_one() {
