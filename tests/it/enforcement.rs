@@ -187,6 +187,9 @@ fn who_has_no_reservation_is_kept_out() -> Result<()> {
         // A beginning and a whole name in a list are the same node here.
         let told = lab.output(&["node", "enforce", "tit,titan01", "off"])?;
         ensure!(told == format!("{NODE}\n"), "{told}");
+        // What a bracket stands for is meant whole: titan0 is no node, though one begins so.
+        let ranged = lab.run(&["node", "enforce", "titan[0-0]", "on", "--yes"])?;
+        ranged.fails(3, &["titan0"])?;
         ensure!(login.all(STRANGER)? == [LetThrough; 4]);
         ensure!(gate(&lab, "show")?.ok()?.starts_with("off"));
         lab.clear_away()

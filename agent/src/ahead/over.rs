@@ -48,7 +48,8 @@ impl Book {
             // A window that was closed before its time was given back.
             fate(at_end, held.withdrawn, wanted) == Fate::Ended
         });
-        Over { reservation: id.clone(), owner: held.owner.clone(), ends, heirs }
+        let (owner, users) = (held.owner.clone(), held.users().cloned().collect());
+        Over { reservation: id.clone(), owner, users, ends, heirs }
     }
 }
 

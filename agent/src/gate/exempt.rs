@@ -4,12 +4,13 @@
 //! Owned by the gate's task. What the name service does not say stays what it was: an error, and for [`KEPT_MAX`] also the
 //! word that there is nobody of a name that it knew, which is how some directories answer while they are ill. So nobody
 //! loses their pass, or is ended for it, because a directory does not answer. Who is taken out of `agent.toml`, or out of a
-//! group, is out at the next answer. Nothing here waits: the name service is asked beside the task.
+//! group, is out at the next answer, and so is a number that has come to belong to another name. Nothing here waits: the
+//! name service is asked beside the task.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use nix::unistd::{Group, User};
+use nix::unistd::{Gid, Group, Uid, User};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
@@ -53,6 +54,8 @@ type Answer<T> = Result<Option<T>, String>;
 struct Answers {
     users: BTreeMap<String, Answer<u32>>,
     groups: BTreeMap<String, Answer<Members>>,
+    /// Names that it denies and whose number is another one's now: users, and groups with a `@`.
+    replaced: BTreeSet<String>,
 }
 
 /// See the module's doc.
@@ -125,9 +128,12 @@ impl Exempts {
             return;
         }
         (self.began, self.late_said) = (Some(now), false);
-        let (users, groups, before) =
-            (self.users.clone(), self.groups.clone(), self.names.groups.clone());
-        self.looking.spawn_blocking(move || look(&users, &groups, &before, user, group));
+        let (users, groups, before) = (self.users.clone(), self.groups.clone(), self.names.clone());
+        self.looking.spawn_blocking(move || {
+            let mut answers = look(&users, &groups, &before.groups, user, group);
+            answers.replaced = replaced(&answers, &before, user_of, group_of);
+            answers
+        });
     }
 
     /// Waits for what is asked, forever where nothing is.
@@ -151,16 +157,20 @@ impl Exempts {
         let asked: BTreeSet<&String> = answers.users.keys().chain(answers.groups.keys()).collect();
         self.logged.retain(|name, _| asked.contains(name));
         for (name, answer) in answers.users {
+            let key = name.clone();
             let known = before.users.get(&name).copied();
-            let heard = Heard { key: name.clone(), known, answer };
+            let known = known.filter(|_| !answers.replaced.contains(&key));
+            let heard = Heard { key, known, answer };
             let number = heard.take(&self.denied, &mut denied, now);
             unheard |= number == Number::Unheard;
             unresolved |= number.note(&name, &mut self.logged, now);
             self.names.users.extend(number.held().map(|uid| (name, uid)));
         }
         for (name, answer) in answers.groups {
+            let key = format!("@{name}");
             let known = before.groups.get(&name).cloned();
-            let heard = Heard { key: format!("@{name}"), known, answer };
+            let known = known.filter(|_| !answers.replaced.contains(&key));
+            let heard = Heard { key, known, answer };
             let number = heard.take(&self.denied, &mut denied, now);
             unheard |= number == Number::Unheard;
             unresolved |= number.note(&name, &mut self.logged, now);
@@ -288,7 +298,28 @@ fn look(
     });
     let names: BTreeSet<&String> = users.iter().chain(members).collect();
     let users = names.into_iter().map(|name| (name.clone(), user(name))).collect();
-    Answers { users, groups }
+    Answers { users, groups, ..Answers::default() }
+}
+
+/// Of the names that are denied those whose number somebody else has: that is no directory's illness, their account was
+/// deleted.
+fn replaced(
+    answers: &Answers,
+    before: &Names,
+    user_of: impl Fn(u32) -> Answer<String>,
+    group_of: impl Fn(u32) -> Answer<String>,
+) -> BTreeSet<String> {
+    let another =
+        |name: &String, now: Answer<String>| now.is_ok_and(|n| n.is_some_and(|n| n != *name));
+    let users = answers.users.iter().filter(|(name, answer)| {
+        let uid = before.users.get(*name).filter(|_| matches!(answer, Ok(None)));
+        uid.is_some_and(|uid| another(name, user_of(*uid)))
+    });
+    let groups = answers.groups.iter().filter(|(name, answer)| {
+        let group = before.groups.get(*name).filter(|_| matches!(answer, Ok(None)));
+        group.is_some_and(|group| another(name, group_of(group.gid)))
+    });
+    users.map(|(name, _)| name.clone()).chain(groups.map(|(name, _)| format!("@{name}"))).collect()
 }
 
 /// Blocks, as long as the name service does.
@@ -303,6 +334,18 @@ fn group(name: &str) -> Answer<Members> {
     let members =
         |group: Group| Members { gid: group.gid.as_raw(), users: group.mem.into_iter().collect() };
     Ok(found.map(members))
+}
+
+/// Whose number that is; the same.
+fn user_of(uid: u32) -> Answer<String> {
+    let found = User::from_uid(Uid::from_raw(uid)).map_err(|error| error.to_string())?;
+    Ok(found.map(|user| user.name))
+}
+
+/// The same.
+fn group_of(gid: u32) -> Answer<String> {
+    let found = Group::from_gid(Gid::from_raw(gid)).map_err(|error| error.to_string())?;
+    Ok(found.map(|group| group.name))
 }
 
 #[cfg(test)]
@@ -378,6 +421,30 @@ mod tests {
         let mut fewer = Exempts::new(users, groups, both(), exempts_names());
         ask(&mut fewer, well, true, start);
         assert_eq!(fewer.now(), &Exempt { uids: [1000].into(), gids: BTreeSet::new() });
+    }
+
+    #[test]
+    fn a_number_that_belongs_to_another_name_by_now_is_let_go_at_once() {
+        let start = Instant::now();
+        let names = exempts_names();
+        let owner = |taken: u32, by: &'static str| {
+            move |number: u32| Ok((number == taken).then(|| by.to_owned()))
+        };
+        let group = |_: &str| Ok(None);
+        let left = |uid_taken: u32, gid_taken: u32, by| {
+            let mut all = exempts(both(), names.clone());
+            let mut answers = look(&all.users, &all.groups, &names.groups, deaf, group);
+            answers.replaced =
+                replaced(&answers, &names, owner(uid_taken, by), owner(gid_taken, by));
+            all.take(answers, start);
+            all.now().clone()
+        };
+        assert_eq!(left(0, 0, "eve"), both(), "nobody has their numbers");
+        let bob = Exempt { uids: [1001].into(), gids: [50].into() };
+        assert_eq!(left(1000, 0, "eve"), bob, "ada's account was deleted, and eve's made");
+        assert_eq!(left(1000, 0, "ada"), both(), "asked by her number it still knows her");
+        let no_group = Exempt { gids: BTreeSet::new(), ..both() };
+        assert_eq!(left(0, 50, "students"), no_group);
     }
 
     fn exempts_names() -> Names {

@@ -21,7 +21,7 @@ use fleet_core::id::{LeaseId, ReservationId};
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::window::Enforcement;
 use nix::unistd::{Uid, User};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -34,6 +34,9 @@ use crate::leases::Process;
 
 /// How long the name service may take to name a uid, for display only.
 const NAME_MAX: Duration = Duration::from_secs(2);
+/// Threads that may wait for such names: those of a name service that hangs do not come back, and the agent has others to
+/// work with.
+static NAMING: Semaphore = Semaphore::const_new(4);
 
 /// Whose processes are never ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -66,6 +69,8 @@ impl Spared {
 pub struct Over {
     pub reservation: ReservationId,
     pub owner: UserName,
+    /// All who could use it.
+    pub users: BTreeSet<UserName>,
     /// Who is left is ended.
     pub ends: bool,
     /// Whose the next window is, by GPU: they may stay there.
@@ -140,11 +145,23 @@ async fn ask_name(uid: u32) -> Result<Option<String>, Silent> {
     if uid == NOBODY {
         return Ok(Some("dockerd".to_owned()));
     }
-    let ask = spawn_blocking(move || User::from_uid(Uid::from_raw(uid)));
-    match timeout(NAME_MAX, ask).await {
-        Ok(Ok(Ok(user))) => Ok(user.map(|user| user.name)),
-        Ok(Ok(Err(_)) | Err(_)) | Err(_) => Err(Silent),
-    }
+    let asked = asked(&NAMING, move || User::from_uid(Uid::from_raw(uid)));
+    let user = timeout(NAME_MAX, asked).await.ok().flatten().ok_or(Silent)?;
+    user.map(|user| user.map(|user| user.name)).map_err(|_| Silent)
+}
+
+/// Asks on a thread of its own, once one may; it counts until it comes back, whether or not anybody waits for it.
+async fn asked<T: Send + 'static>(
+    threads: &'static Semaphore,
+    ask: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let thread = threads.acquire().await.ok()?;
+    let answer = spawn_blocking(move || {
+        let answer = ask();
+        drop(thread);
+        answer
+    });
+    answer.await.ok()
 }
 
 /// Fills in the names.
@@ -155,4 +172,21 @@ pub async fn named(mut holders: Vec<Holder>) -> Vec<Holder> {
         }
     }
     holders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_service_that_hangs_takes_no_more_threads_than_it_may() {
+        static THREADS: Semaphore = Semaphore::const_new(1);
+        let (go, wait) = std::sync::mpsc::sync_channel::<()>(1);
+        let hangs = asked(&THREADS, move || wait.recv().is_ok());
+        let soon = Duration::from_millis(50);
+        assert!(timeout(soon, hangs).await.is_err());
+        assert!(timeout(soon, asked(&THREADS, || true)).await.is_err(), "another would hang too");
+        assert!(go.send(()).is_ok());
+        assert_eq!(asked(&THREADS, || true).await, Some(true));
+    }
 }

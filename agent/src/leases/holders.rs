@@ -209,11 +209,11 @@ impl Observer {
     }
 
     /// Whether one that has a GPU open, and is not shown on it by the driver, keeps it from being empty. Who looks at it
-    /// does so only where people are kept out: elsewhere they may open it anew at any time, and an `nvtop` that somebody
-    /// forgot would hold it for ever.
+    /// does so only where `lookers` have to go: elsewhere nobody ends them, and an `nvtop` that somebody forgot would hold
+    /// it for ever.
     #[must_use]
-    pub fn is_in_the_way(&self, process: &Process, kept_out: bool) -> bool {
-        kept_out || !self.has_known_name(process)
+    pub fn is_in_the_way(&self, process: &Process, lookers: bool) -> bool {
+        lookers || !self.has_known_name(process)
     }
 
     /// Whether one that has a GPU open is there to stay, and may be told to go: who looks at it goes by itself, mostly.

@@ -17,6 +17,7 @@ use crate::allocations::{Node, Registry, end_group};
 use crate::gpu::GpuSnapshot;
 use crate::holders::{Evictor, Found, Over, named};
 use crate::link::Outbox;
+use crate::user::UserError;
 
 /// First and longest pause before the GPUs are looked at again.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
@@ -49,10 +50,25 @@ struct Look {
 #[derive(Debug, Default)]
 struct Staying {
     uids: Vec<u32>,
-    /// The name service does not say all of their numbers.
-    unsure: bool,
+    /// The name service does not say all of their numbers: of whom else it is known that they may not.
+    unsure: Option<Vec<u32>>,
     /// What memory is in use is theirs, also where none of their programs is seen.
     memory: bool,
+}
+
+/// Whether those who only look at a GPU keep it from being empty: where they cannot open it anew, and are asked to go. After
+/// a job nobody asks them.
+fn lookers_have_to_go(in_force: Option<Enforcement>, over: Option<&Over>) -> bool {
+    in_force == Some(Enforcement::On) && over.is_some()
+}
+
+impl Staying {
+    /// Where somebody's number is not known, whoever is there may be one of those who may stay, but for people of whom it
+    /// is known who they are.
+    fn may_be_of(&self, process: &Process) -> bool {
+        let Some(others) = &self.unsure else { return false };
+        !(others.contains(&process.uid) && others.contains(&process.real_uid))
+    }
 }
 
 /// The names of those, and whether the memory is theirs: the GPU stays with who had it.
@@ -111,17 +127,32 @@ impl Proof {
         let mut all = BTreeMap::new();
         for gpu in &self.gpus {
             let (names, memory) = may_stay(self.reserved_by.as_ref(), over.as_ref(), gpu);
-            let mut staying = Staying { uids: Vec::new(), unsure: false, memory };
-            for name in names {
-                match self.node.users.resolve(name.as_str(), None).await {
-                    Ok(user) => staying.uids.push(user.uid),
-                    // Also where it is not known at all: so answer some directories while they are ill.
-                    Err(_) => staying.unsure = true,
-                }
+            let (uids, unsure) = self.uids(names).await;
+            let mut staying = Staying { uids, unsure: None, memory };
+            if unsure {
+                let before = over.as_ref().map(|over| over.users.iter()).unwrap_or_default();
+                let (mut others, _) = self.uids(before.collect()).await;
+                others.retain(|uid| !staying.uids.contains(uid));
+                staying.unsure = Some(others);
             }
             all.insert(gpu.clone(), staying);
         }
         all
+    }
+
+    /// Their numbers, and whether somebody's is not known.
+    async fn uids(&self, names: BTreeSet<&UserName>) -> (Vec<u32>, bool) {
+        let (mut uids, mut unsure) = (Vec::new(), false);
+        for name in names {
+            match self.node.users.resolve(name.as_str(), None).await {
+                Ok(user) => uids.push(user.uid),
+                // Whoever it is, they are not among the people of this node.
+                Err(UserError::SystemUser { .. } | UserError::BadName { .. }) => {}
+                // Also where it is not known at all: so answer some directories while they are ill.
+                Err(_) => unsure = true,
+            }
+        }
+        (uids, unsure)
     }
 
     /// Who is left after a window: named, or asked to end and ended. When the next one's grace is over.
@@ -192,17 +223,17 @@ impl Proof {
             listed.partition(|one| one.found.as_ref().is_some_and(may_stay));
         let open = observer.by_descriptors(&[state.info.minor]).into_iter().map(|(_, one)| one);
         let (stays_open, open): (Vec<_>, Vec<_>) = open.partition(may_stay);
-        let kept_out = self.node.holders.orders().mode == Some(Enforcement::On);
+        let enforced = self.node.gate.state().borrow().enforced.as_ref().map(|now| now.mode);
+        let lookers = lookers_have_to_go(enforced, self.node.holders.over(&self.lease).as_ref());
         let open: Vec<Process> =
-            open.into_iter().filter(|one| observer.is_in_the_way(one, kept_out)).collect();
+            open.into_iter().filter(|one| observer.is_in_the_way(one, lookers)).collect();
         // Jobs are ended in their own way.
         let attempts = self.registry.on_gpu(uuid);
         let listed = foreign.iter().filter_map(|one| one.found.as_ref());
         let to_go = open.iter().filter(|one| observer.stays(one));
         let people = listed.chain(to_go).filter(|one| !attempts.iter().any(|id| one.is_of(id)));
         let found = |one: &Process| Found { gpu: uuid.clone(), process: one.clone() };
-        // Where somebody's number is not known, whoever is there may be one of those who may stay.
-        holders.extend(people.map(found).filter(|_| !staying.unsure));
+        holders.extend(people.filter(|one| !staying.may_be_of(one)).map(found));
         if let Some(one) = foreign.first() {
             return Some(format!("{uuid} is in use by {one}"));
         }
@@ -227,6 +258,7 @@ mod tests {
     use fleet_core::id::ReservationId;
 
     use super::*;
+    use crate::leases::Observer;
 
     #[test]
     fn who_has_the_next_window_on_one_gpu_may_stay_there_and_nowhere_else() {
@@ -236,6 +268,7 @@ mod tests {
         let over = Over {
             reservation: ReservationId::parse("res-a").unwrap(),
             owner: ada.clone(),
+            users: [ada.clone()].into(),
             ends: true,
             heirs: [(gpu(0), [ada.clone(), eve.clone()].into()), (gpu(1), [bob.clone()].into())]
                 .into(),
@@ -245,5 +278,26 @@ mod tests {
         assert_eq!(stays(1), (BTreeSet::from([&bob]), false), "what ada left there is not bob's");
         assert_eq!(stays(2), (BTreeSet::new(), false));
         assert_eq!(may_stay(Some(&ada), None, &gpu(2)), (BTreeSet::from([&ada]), true));
+        let on = Some(Enforcement::On);
+        assert!(lookers_have_to_go(on, Some(&over)));
+        assert!(!lookers_have_to_go(on, None), "a job's: nobody would ask them to go");
+        for in_force in [None, Some(Enforcement::Off), Some(Enforcement::Warn)] {
+            assert!(!lookers_have_to_go(in_force, Some(&over)), "they may come back");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_not_known_keeps_nobody_else_on_the_gpu() {
+        let one = |uid, real_uid| {
+            let mut process = Observer::default().process(std::process::id()).unwrap();
+            (process.uid, process.real_uid) = (uid, real_uid);
+            process
+        };
+        let (ada, eve) = (one(1_001, 1_001), one(1_002, 1_002));
+        assert!(!Staying::default().may_be_of(&eve), "all are known");
+        let unsure = Staying { unsure: Some(vec![1_001]), ..Staying::default() };
+        assert!(!unsure.may_be_of(&ada), "whose window is over, and who has no next one");
+        assert!(unsure.may_be_of(&eve), "she may be whom the name service does not know");
+        assert!(unsure.may_be_of(&one(1_001, 1_002)), "who started it may be");
     }
 }

@@ -159,14 +159,14 @@ impl Table {
         Some(Door { path: path.to_owned(), places })
     }
 
-    /// All that a door is: itself, and the file systems that sessions have below `/run/user`. What else is mounted in a
-    /// door (a user's disk, say) is none elsewhere.
+    /// All that a door is: itself, what is mounted in the kernel's own (its control groups, bpf), and the file systems that
+    /// sessions have below `/run/user`. What else is mounted in a door (a user's disk, say) is none elsewhere.
     fn places(&self, seen: &Seen) -> Option<Vec<Place>> {
         let mut places = vec![self.place(seen)?];
+        let kernels = OF_THE_KERNEL.iter().any(|path| seen.path == Path::new(path));
         let own = |mounted: &&Mounted| {
-            mounted.point.starts_with(&seen.path)
-                && mounted.kind == "tmpfs"
-                && mounted.root == Path::new("/")
+            let sessions = mounted.kind == "tmpfs" && mounted.root == Path::new("/");
+            mounted.point.starts_with(&seen.path) && (kernels || sessions)
         };
         places.extend(self.0.iter().filter(own).map(Mounted::place));
         Some(places)
@@ -232,6 +232,7 @@ mod tests {
 12 1 0:25 /dbus /home/bob/bus rw - tmpfs tmpfs rw
 13 6 0:60 / /run/user/1000/gvfs rw - fuse.gvfsd-fuse gvfsd rw
 14 1 0:60 / /data/shared rw - fuse.gvfsd-fuse gvfsd rw
+15 1 0:30 / /home/ada/groups rw - cgroup2 cgroup2 rw
 ";
 
     #[test]
@@ -268,6 +269,8 @@ mod tests {
             (1, "/srv", Some("/proc")),
             (10, "/srv/chroot/proc/1", Some("/proc")),
             (3, "/sys/class", Some("/sys")),
+            (4, "/sys/fs/cgroup", Some("/sys")),
+            (15, "/home/ada/groups/user.slice", Some("/sys")),
             (5, "/run/resolvconf", None),
             (5, "/run/dbusy", None),
             (1, "/home/ada/data", None),
