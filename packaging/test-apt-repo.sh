@@ -49,7 +49,7 @@ packaging/apt-repo.sh ops@lab.example "$scratch/apt" > "$scratch/made.log"
 grep -q "apt-get install fleet-agent" "$scratch/made.log" || fail "what to type on each machine is not said"
 
 say "a fresh Debian without any other source"
-mmdebstrap --quiet --variant=apt --include=systemd,crun,man-db,ca-certificates "$suite" "$root"
+mmdebstrap --quiet --variant=apt --include=systemd,dbus,crun,man-db,ca-certificates "$suite" "$root"
 rm -rf "$root/etc/apt/sources.list" "$root/etc/apt/sources.list.d" "$root/var/lib/apt/lists"
 mkdir -p "$root/etc/apt/sources.list.d"
 cp -r "$scratch/apt" "$root/srv/apt"

@@ -33,7 +33,7 @@ files() {
 user_known() { inside getent passwd fleet >/dev/null && inside getent group fleet-admin >/dev/null; }
 
 say "a fresh Debian"
-mmdebstrap --quiet --variant=minbase --include=systemd,crun,man-db "$suite" "$root"
+mmdebstrap --quiet --variant=minbase --include=systemd,dbus,crun,man-db "$suite" "$root"
 files > "$scratch/before"
 
 say "install"
