@@ -154,8 +154,8 @@ impl Machine {
             format!("user,id=outside,restrict=on,hostfwd=tcp:127.0.0.1:{ssh}-:22"),
             format!("socket,id=lan,connect=127.0.0.1:{}", self.lan),
         ];
-        // One CPU: with several, each a thread of its own, an emulated kernel that changes its own code (static keys) panicked
-        // on another one's breakpoint that was not there any more ("Oops: int3"). It is no slower.
+        // One CPU, which is no slower: with two a guest's kernel panicked ("Oops: int3"). It changes its own code (static keys)
+        // by breakpoints, and qemu emulates each CPU on a thread of its own: probably one met what was there no more.
         let mut words = [
             "-accel tcg -smp 1 -cpu max -no-reboot -nodefaults".to_owned(),
             "-display none -monitor none -rtc base=utc -device virtio-rng-pci".to_owned(),
