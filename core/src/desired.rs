@@ -3,12 +3,12 @@
 //! Built by the leader's link for each agent whenever the state changed, taken by the agent as a
 //! level. Only explicit entries mean anything: an allocation that is not named here is left alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::{Allocation, Phase};
-use crate::ending::ReservationRules;
+use crate::ending::{NoLonger, ReservationRules};
 use crate::fsm::Fsm;
 use crate::gpu::Gpu;
 use crate::id::{AllocationId, JobId, LeaseId, ReservationId};
@@ -47,6 +47,9 @@ pub struct DesiredNode {
     /// How windows end; where it is not said, by their time alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<ReservationRules>,
+    /// The open windows that end although the rules would let them go on.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub no_longer: BTreeMap<ReservationId, NoLonger>,
     /// The machine is to boot anew, now that nothing is on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<DesiredReboot>,
@@ -142,6 +145,7 @@ impl Fsm {
                 windows: Vec::new(),
                 enforce: None,
                 rules: None,
+                no_longer: BTreeMap::new(),
                 reboot: None,
                 release_driver: false,
             };
@@ -192,6 +196,7 @@ impl Fsm {
         let drained = self.node(node).is_some_and(|n| n.drain.is_some());
         // Before all members know it, it would come and go with the leader.
         let release_driver = drained && self.cluster_version() >= DRIVER_SINCE;
+        let no_longer = self.no_longer(node);
         let (v, node, recount) = (DESIRED_VERSION, node.clone(), None);
         let rules = self.ends_by_rules().then_some(*self.reservation_rules());
         DesiredNode {
@@ -205,6 +210,7 @@ impl Fsm {
             windows,
             enforce,
             rules,
+            no_longer,
             reboot,
             release_driver,
         }

@@ -224,6 +224,18 @@ pub fn fate(at_end: EndPolicy, given_back: bool, wanted: bool) -> Fate {
     }
 }
 
+/// Why a window ends that its policy would let go on, whoever works in it and however free its GPUs are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoLonger {
+    /// Its owner's account is closed.
+    AccountClosed,
+    /// It has the greatest length that one may have.
+    Longest,
+    /// Groups have limits, and what its owner reserved next begins: the two would count together.
+    OwnNext,
+}
+
 /// When a window that was to end then ends after one more step, as somebody still works in it: after `now`, however late
 /// that is noticed.
 pub fn one_step_more(ends_at: Timestamp, now: Timestamp) -> Timestamp {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleet_core::ending::{EXTEND_STEP, EndPolicy, Fate, fate};
+use fleet_core::ending::{EXTEND_STEP, EndPolicy, Fate, NoLonger, fate};
 use fleet_core::id::ReservationId;
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::time::Window;
@@ -32,8 +32,10 @@ pub struct Running {
 pub enum After {
     /// While it is in use it goes on.
     MayGoOn,
-    /// It ends.
+    /// It ends, by its policy, for what follows, or with its node.
     Over,
+    /// It ends although its policy says otherwise and nobody has what follows.
+    NoLonger(NoLonger),
 }
 
 /// What one user loses at the end of a window.
@@ -57,8 +59,13 @@ impl Running {
 
 impl Book {
     /// The windows that are open. `mode` is how people are held to their reservations here. `drained`: this node is to be
-    /// emptied, so no window goes on.
-    pub fn running(&self, mode: Option<Enforcement>, drained: bool) -> Vec<Running> {
+    /// emptied, so no window goes on. `no_longer`: which else do not, by the controllers' word.
+    pub fn running(
+        &self,
+        mode: Option<Enforcement>,
+        drained: bool,
+        no_longer: &BTreeMap<ReservationId, NoLonger>,
+    ) -> Vec<Running> {
         let open = |(_, held): &(&ReservationId, &Held)| {
             held.stage == Stage::Open && !held.withdrawn && held.closed_at.is_none()
         };
@@ -74,7 +81,9 @@ impl Book {
                 gpus: held.gpus.clone(),
                 window: held.window,
                 after: match self.at_end(held) {
-                    EndPolicy::ExtendIfFree if next.is_empty() && !drained => After::MayGoOn,
+                    EndPolicy::ExtendIfFree if next.is_empty() && !drained => {
+                        no_longer.get(id).map_or(After::MayGoOn, |why| After::NoLonger(*why))
+                    }
                     EndPolicy::ExtendIfFree | EndPolicy::Stop | EndPolicy::Warn => After::Over,
                 },
                 losses: held.users().filter_map(loss).collect(),
@@ -169,13 +178,14 @@ mod tests {
         next: Option<Held>,
         mode: Enforcement,
         drained: bool,
+        no_longer: &BTreeMap<ReservationId, NoLonger>,
     ) -> Running {
         let id = |name: &str| ReservationId::parse(&format!("res-{name}")).unwrap();
         let mut book = Book { rules: Some(ReservationRules::default()), ..Book::default() };
         let first = held("ada", &[1, 2], NOON - Millis::hours(1), Stage::Open);
         book.windows.insert(id("ada"), Held { at_end, with: [user("bob")].into(), ..first });
         book.windows.extend(next.map(|next| (id("next"), next)));
-        let mut running = book.running(Some(mode), drained);
+        let mut running = book.running(Some(mode), drained, no_longer);
         running.retain(|one| one.reservation == id("ada"));
         running.remove(0)
     }
@@ -186,7 +196,7 @@ mod tests {
         next: Option<Held>,
         mode: Enforcement,
     ) -> Option<(Option<UserName>, bool)> {
-        let one = run(at_end, next, mode, false);
+        let one = run(at_end, next, mode, false, &BTreeMap::new());
         let loss = &one.losses[&user("ada")];
         assert_eq!(loss.gpus, one.gpus);
         (one.after == After::Over).then(|| (loss.next.clone(), loss.ended))
@@ -226,15 +236,26 @@ mod tests {
 
     #[test]
     fn on_a_drained_node_no_window_goes_on() {
-        let after = |drained| run(None, None, Enforcement::On, drained).after;
+        let after = |drained| run(None, None, Enforcement::On, drained, &BTreeMap::new()).after;
         assert_eq!((after(false), after(true)), (After::MayGoOn, After::Over));
+    }
+
+    #[test]
+    fn one_of_which_the_controllers_say_so_goes_on_no_longer() {
+        let id = ReservationId::parse("res-ada").unwrap();
+        let told = BTreeMap::from([(id, NoLonger::Longest)]);
+        let after = |at_end, next| run(at_end, next, Enforcement::On, false, &told).after;
+        assert_eq!(after(None, None), After::NoLonger(NoLonger::Longest));
+        assert_eq!(after(Some(EndPolicy::Warn), None), After::Over);
+        let eves = held("eve", &[1], NOON, Stage::Waiting);
+        assert_eq!(after(None, Some(eves)), After::Over, "who has the next one says more");
     }
 
     #[test]
     fn who_has_the_next_window_loses_only_what_it_has_not() {
         let next = |owner: &str, gpus: &[u32]| {
             let next = Some(held(owner, gpus, NOON, Stage::Waiting));
-            run(None, next, Enforcement::On, false)
+            run(None, next, Enforcement::On, false, &BTreeMap::new())
         };
         let anew = next("ada", &[1, 2, 3]);
         assert_eq!((anew.after, loses(&anew, "ada")), (After::Over, None));

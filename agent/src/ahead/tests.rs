@@ -65,6 +65,7 @@ fn document(windows: Vec<DesiredWindow>, allocations: Vec<DesiredAllocation>) ->
         enforce: None,
         rules: None,
         reboot: None,
+        no_longer: Default::default(),
         release_driver: false,
     }
 }

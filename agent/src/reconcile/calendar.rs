@@ -327,7 +327,8 @@ impl Reconciler {
         let mode = book.enforce.map(|ordered| ordered.at_most(ceiling));
         // On a drained node nothing goes on, and only there its driver is to be let go of.
         let drained = desired.is_some_and(|desired| desired.release_driver);
-        let running = book.running(mode, drained);
+        let no_longer = desired.map(|desired| desired.no_longer.clone()).unwrap_or_default();
+        let running = book.running(mode, drained, &no_longer);
         self.parts.node.terminals.know(Known { running, grants: grants.clone() });
         self.parts.node.gate.want(Wanted { ordered, ceiling, grants });
     }

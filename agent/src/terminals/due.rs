@@ -58,7 +58,7 @@ impl Said {
         }
         let firm = match one.after {
             After::MayGoOn => alone,
-            After::Over => true,
+            After::Over | After::NoLonger(_) => true,
         };
         let told = self.windows.get(&one.reservation);
         let mut told = told.cloned().unwrap_or_else(|| Told { ends_at, ..Told::default() });
@@ -113,6 +113,7 @@ fn mark(one: &Running, now: Timestamp) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use fleet_core::ending::NoLonger;
     use fleet_core::name::UserName;
     use fleet_core::time::Window;
 
@@ -175,7 +176,10 @@ mod tests {
             assert_eq!(said(&mut all, &one, false, 16), [0; 0]);
         }
         one.after = firm();
-        assert_eq!(said(&mut all, &one, false, 12), [12, 5], "it is the last end now");
+        let last = said(&mut all.clone(), &one, false, 12);
+        assert_eq!(last, [12, 5], "it is the last end now");
+        one.after = After::NoLonger(NoLonger::Longest);
+        assert_eq!(said(&mut all, &one, false, 12), last, "and so it is for another reason");
         one.after = After::MayGoOn;
         one.window.ends_at = one.window.ends_at + Millis::hours(8);
         assert_eq!(said(&mut all, &one, false, 480), [60, 15], "its owner made it longer");

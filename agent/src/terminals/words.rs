@@ -1,6 +1,8 @@
 //! What people read on their terminals, in plain ASCII. Pure: names and times come in as they are to be shown.
 
+use fleet_core::ending::NoLonger;
 use fleet_core::name::{NodeName, UserName};
+use fleet_core::reservation::RESERVATION_LENGTH_MAX;
 use fleet_core::time::{Millis, Timestamp};
 use jiff::tz::TimeZone;
 
@@ -67,6 +69,7 @@ impl Here {
             (After::MayGoOn, _) => {
                 format!("It goes on while you use it and nobody else reserves it; {longer}")
             }
+            (After::NoLonger(why), _) => no_longer(why, owner, &longer),
             (After::Over, Some(next)) if next == user => {
                 format!("It does not go on, since your next one has GPUs of it.{ended}")
             }
@@ -172,6 +175,21 @@ fn free(gpus: &[(NodeName, u32)], old: bool) -> String {
     }
 }
 
+/// Why it does not go on while it is in use, and what can be done about that.
+fn no_longer(why: NoLonger, owner: &UserName, longer: &str) -> String {
+    match why {
+        NoLonger::AccountClosed => {
+            format!("It does not go on, since the account of {owner} is closed.")
+        }
+        NoLonger::Longest => {
+            format!("It does not go on: no reservation is longer than {RESERVATION_LENGTH_MAX}.")
+        }
+        NoLonger::OwnNext => format!(
+            "It does not go on by itself: what {owner} reserved next begins then, and limits count both. {longer}"
+        ),
+    }
+}
+
 fn left_over(ended: bool) -> &'static str {
     if ended { " What still runs there then is ended." } else { "" }
 }
@@ -215,6 +233,19 @@ mod tests {
         UserName::parse(name).unwrap()
     }
 
+    /// ada's, which she shares with eve; `loss` is what the reader loses.
+    fn adas(reader: &str, minutes: u64, after: After, loss: Loss) -> Running {
+        Running {
+            reservation: ReservationId::parse("res-1").unwrap(),
+            owner: user("ada"),
+            with: [user("eve")].into(),
+            gpus: Vec::new(),
+            window: Window { starts_at: NOON, ends_at: NOON + Millis::minutes(minutes) },
+            after,
+            losses: [(user(reader), loss)].into(),
+        }
+    }
+
     #[test]
     fn an_owner_reads_when_it_ends_and_what_comes_then() {
         let say_to =
@@ -223,18 +254,7 @@ mod tests {
                     Some((next, ended)) => (After::Over, next, ended),
                     None => (After::MayGoOn, None, false),
                 };
-                let loss = Loss { gpus: Vec::new(), next, ended };
-                let window = Window { starts_at: NOON, ends_at: NOON + Millis::minutes(minutes) };
-                let id = ReservationId::parse("res-1").unwrap();
-                let one = Running {
-                    reservation: id,
-                    owner: user("ada"),
-                    with: [user("eve")].into(),
-                    gpus: Vec::new(),
-                    window,
-                    after,
-                    losses: [(user(reader), loss)].into(),
-                };
+                let one = adas(reader, minutes, after, Loss { gpus: Vec::new(), next, ended });
                 here().ending(&one, &user(reader), &[Some(0), Some(1)], alone)
             };
         let say = |minutes, after, alone| say_to("ada", minutes, after, alone);
@@ -254,6 +274,27 @@ mod tests {
         assert!(adas.starts_with("ada's") && adas.contains("ada has the next one. What"), "{adas}");
         assert!(say(60, None, false).contains("(in 1 hour). It goes on while you use"));
         assert!(say(60, None, true).contains("No controller answers"));
+    }
+
+    #[test]
+    fn who_works_in_one_that_does_not_go_on_reads_why() {
+        let say = |why, reader: &str| {
+            let loss = Loss { gpus: Vec::new(), next: None, ended: false };
+            let one = adas(reader, 15, After::NoLonger(why), loss);
+            let said = here().ending(&one, &user(reader), &[Some(0)], false);
+            said.split_once("(in 15 minutes). ").unwrap().1.to_owned()
+        };
+        let closed = say(NoLonger::AccountClosed, "eve");
+        assert_eq!(closed, "It does not go on, since the account of ada is closed.");
+        let longest = say(NoLonger::Longest, "ada");
+        assert_eq!(longest, "It does not go on: no reservation is longer than 60d.");
+        let own = say(NoLonger::OwnNext, "ada");
+        assert_eq!(
+            own,
+            "It does not go on by itself: what ada reserved next begins then, and limits count both. \
+             `fleet extend res-1 -t 2h` makes it longer."
+        );
+        assert!(say(NoLonger::OwnNext, "eve").ends_with("count both. ada can make it longer."));
     }
 
     #[test]

@@ -4,10 +4,12 @@
 //! Called by time, by agents' reports and by the handlers of the commands. Only a node's explicit word that nobody is
 //! there gives a window back: silence and doubt never do. Who was there by a silent node's last word counts as there.
 
+use std::collections::BTreeMap;
+
 use super::{Fsm, Turn, cluster::check_text, limits::is_cancelled};
 use crate::ending::{
     ENDING_SINCE, EXTEND_LEAD, EndPolicy, EndingCommand, GRACE_MAX, HOLDERS_MAX, Holder,
-    HolderStep, NO_SHOW_MAX, ReservationRules, Seen, one_step_more,
+    HolderStep, NO_SHOW_MAX, NoLonger, ReservationRules, Seen, one_step_more,
 };
 use crate::event::Event;
 use crate::id::{LeaseId, ReservationId};
@@ -123,19 +125,40 @@ impl Fsm {
             || ends_at - EXTEND_LEAD > self.now
             || withdrawn
             || !r.usage.used
-            || self.check_enabled(&r.owner).is_err()
             || self.nodes.get(&r.node).is_some_and(|node| node.drain.is_some())
         {
             return None;
         }
-        let longest = r.window.starts_at + RESERVATION_LENGTH_MAX;
-        let more = one_step_more(ends_at, self.now).min(longest);
+        let more = one_step_more(ends_at, self.now).min(self.at_most_until(r).0);
         if more <= ends_at {
             return None;
         }
         let added = Window { starts_at: ends_at, ends_at: more };
-        let until = self.free_until(&r.id, &r.gpus, added).min(self.own_next(r));
+        let until = self.free_until(&r.id, &r.gpus, added);
         (until > ends_at && until > self.now).then_some(until)
+    }
+
+    /// Until when one may go on at most, as is known long before, and why no longer.
+    fn at_most_until(&self, r: &Reservation) -> (Timestamp, NoLonger) {
+        if self.check_enabled(&r.owner).is_err() {
+            return (r.window.ends_at, NoLonger::AccountClosed);
+        }
+        let longest = r.window.starts_at + RESERVATION_LENGTH_MAX;
+        match self.own_next(r) {
+            next if next < longest => (next, NoLonger::OwnNext),
+            _ => (longest, NoLonger::Longest),
+        }
+    }
+
+    /// The open windows of a node that cannot go on although their policy says so: who uses them is told.
+    pub(crate) fn no_longer(&self, node: &NodeName) -> BTreeMap<ReservationId, NoLonger> {
+        let on_node = |r: &&Reservation| r.node == *node && r.state == ReservationState::Active;
+        let why = |r: &Reservation| {
+            let (most, why) = self.at_most_until(r);
+            let ends = self.at_end(r) == EndPolicy::ExtendIfFree && most <= r.window.ends_at;
+            ends.then(|| (r.id.clone(), why))
+        };
+        self.reservations.open().filter(on_node).filter_map(why).collect()
     }
 
     /// When the owner's next reservation begins, where there are limits: one that goes on beside it would add to it.

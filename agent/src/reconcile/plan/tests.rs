@@ -63,6 +63,7 @@ fn node(allocations: Vec<DesiredAllocation>) -> DesiredNode {
         enforce: None,
         rules: None,
         reboot: None,
+        no_longer: Default::default(),
         release_driver: false,
     }
 }

@@ -148,6 +148,7 @@ fn document() -> DesiredNode {
         enforce: None,
         rules: None,
         reboot: None,
+        no_longer: Default::default(),
         release_driver: false,
     }
 }

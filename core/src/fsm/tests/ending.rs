@@ -1,14 +1,17 @@
 //! How windows end: those in use go on, those nobody came for are given back, and who may say otherwise.
 
-use super::world::{START, World, gpu, job, node, person, plain, res};
+use super::world::{START, World, gpu, job, node, person, plain, res, user};
+use crate::access::AccessCommand;
 use crate::actor::Actor;
 use crate::command::{Command, CreateReservation, Report};
 use crate::ending::{
     ENDING_SINCE, EXTEND_LEAD, EXTEND_STEP, EndPolicy, EndingCommand, HOLDERS_MAX, Holder,
-    HolderStep, NO_SHOW_DEFAULT, ReservationRules, Seen,
+    HolderStep, NO_SHOW_DEFAULT, NoLonger, ReservationRules, Seen,
 };
 use crate::event::Event;
 use crate::job::JobSpec;
+use crate::limits::{LimitsCommand, ReservationLimits};
+use crate::name::GroupName;
 use crate::node::Liveness;
 use crate::rejection::Rejection;
 use crate::reservation::{RESERVATION_LENGTH_MAX, ReservationState};
@@ -108,6 +111,49 @@ fn no_window_goes_on_for_ever_or_where_it_may_not() {
     w.give(person("root"), drain).unwrap();
     until(&mut w, START + HOUR);
     assert_eq!(state(&w), ReservationState::Ending, "its node is to be emptied");
+}
+
+#[test]
+fn its_node_is_told_of_a_window_that_will_not_go_on_whoever_works_in_it() {
+    let told = |w: &World| w.fsm.desired(&node("titan01"), &[]).no_longer.remove(&res("r"));
+    let ends = |w: &mut World| {
+        let end = ends_at(w);
+        until(w, end);
+        state(w) == ReservationState::Ending
+    };
+    let mut w = in_use();
+    assert_eq!((told(&w), ends(&mut w)), (None, false));
+
+    // It lasts for the job in it.
+    let mut w = in_use();
+    w.submit("ada", "a", JobSpec { reservation: Some(res("r")), ..plain(1) }).unwrap();
+    assert_eq!(w.schedule(), 1);
+    let (user, reason) = (user("ada"), "has left".to_owned());
+    let disable = AccessCommand::DisableUser { user, reason, transfer_to: None };
+    w.give(person("root"), Command::Access(disable)).unwrap();
+    assert_eq!((told(&w), ends(&mut w)), (Some(NoLonger::AccountClosed), true));
+
+    let mut w = in_use();
+    let longest = START + RESERVATION_LENGTH_MAX;
+    let whole = Command::ExtendReservation { id: res("r"), ends_at: longest };
+    w.give(person("ada"), whole).unwrap();
+    assert_eq!((told(&w), ends(&mut w)), (Some(NoLonger::Longest), true));
+
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "r", 1, Millis::ZERO, HOUR).unwrap();
+    w.reserve("ada", "next", 1, HOUR, HOUR).unwrap();
+    sees(&mut w, Seen::Used, true);
+    assert_eq!(told(&w), None, "nothing is limited");
+    let limits = ReservationLimits { gpus: Some(1), length: None, ahead: None };
+    let group = GroupName::parse("students").unwrap();
+    w.give(person("root"), Command::Limits(LimitsCommand::Set { group, limits })).unwrap();
+    assert_eq!(told(&w), Some(NoLonger::OwnNext));
+    let own = EndingCommand::SetAtEnd { id: res("r"), at_end: EndPolicy::Stop };
+    rules(&mut w, "ada", own).unwrap();
+    assert_eq!(told(&w), None, "by its policy it ends anyway");
+    let own = EndingCommand::SetAtEnd { id: res("r"), at_end: EndPolicy::ExtendIfFree };
+    rules(&mut w, "ada", own).unwrap();
+    assert_eq!((told(&w), ends(&mut w)), (Some(NoLonger::OwnNext), true));
 }
 
 #[test]
