@@ -37,7 +37,7 @@ struct RawConfig {
     /// Unix socket for users of this machine. Default /run/fleet/controller.sock.
     #[serde(default = "default_socket")]
     socket: PathBuf,
-    /// How long a controller waits for a silent leader before it asks for votes, at least. Default 600.
+    /// How long a controller waits for a silent leader before it asks for votes, at least. Default 450.
     #[serde(default = "default_election_timeout_ms")]
     election_timeout_ms: u64,
     /// Unix group whose members are admins. Default fleet-admin.

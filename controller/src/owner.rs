@@ -1,7 +1,7 @@
-//! Whose the data folder is: `init`, `join` and `restore` ask before they write anything into it.
+//! Whose the data folder is: `init`, `join`, `restore` and `run` ask before they write anything into it.
 //!
 //! The service runs as the user to whom the folder belongs. What root left in there it could not open, and that would
-//! be told only at its start. Here is only looked and told: never is an owner changed, since nobody knows which of the
+//! be told only at its next start. Here is only looked and told: never is an owner changed, since nobody knows which of the
 //! two was meant.
 
 use std::os::unix::fs::MetadataExt as _;
@@ -61,6 +61,9 @@ fn name_of(uid: Uid) -> Option<String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::os::unix::fs::chown;
+
+    use fleet_daemon::logging;
+    use fleet_daemon::process::{Process, watch_signals};
 
     use super::*;
     use crate::backup;
@@ -123,5 +126,9 @@ mod tests {
         // Also before the backup is looked at, which the folder's owner reads.
         let restore = backup::restore(&config, &folder.path().join("none")).await.unwrap_err();
         is_refused(restore.as_ref(), "restore …");
+        let (config_path, logging) = (folder.path().join("controller.toml"), logging::init("info"));
+        let process = Process { config_path, logging, signals: watch_signals().unwrap() };
+        let run = Box::pin(server::serve(config.clone(), process)).await.unwrap_err();
+        is_refused(run.as_ref(), "run");
     }
 }

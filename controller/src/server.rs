@@ -121,6 +121,7 @@ async fn wait_for_leader(raft: &RaftHandle) -> anyhow::Result<()> {
 
 /// Serves until `stop`.
 pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
+    owner::check(&config.data_dir, "run")?;
     let stop = process.signals.stop.clone();
     let identity = ControllerIdentity::load(&config.data_dir)?;
     let name = identity.name()?;

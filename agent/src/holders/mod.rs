@@ -34,9 +34,10 @@ use crate::leases::Process;
 
 /// How long the name service may take to name a uid, for display only.
 const NAME_MAX: Duration = Duration::from_secs(2);
-/// Threads that may wait for such names: those of a name service that hangs do not come back, and the agent has others to
+/// Most threads that wait for such names: those of a name service that hangs do not come back, and the agent has others to
 /// work with.
-static NAMING: Semaphore = Semaphore::const_new(4);
+const NAMING_THREADS_MAX: usize = 4;
+static NAMING: Semaphore = Semaphore::const_new(NAMING_THREADS_MAX);
 
 /// Whose processes are never ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
