@@ -92,7 +92,7 @@ pub(crate) struct NodeShowArgs {
 pub(crate) struct CordonArgs {
     #[arg(value_name = "NODE")]
     pub(crate) node: String,
-    /// Why, for others to read
+    /// Why, for others to read; it has to be said
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
     #[command(flatten)]

@@ -38,8 +38,9 @@ impl FromStr for Volume {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The job runs in your current directory, with your environment, as you. Without -d its output is\n\
-    shown here and its exit code is passed on (128 + n for signal n, 125 where fleet itself failed).\n\
+    after_help = "The job runs as you, with image host in your current directory and with your environment, with another\n\
+    image in that one's directory and with what -e names. Without -d its output is shown\n\
+    here and its exit code is passed on (128 + n for signal n, 125 where fleet itself failed).\n\
     Ctrl-C on a terminal asks whether to detach or to cancel; twice cancels. Without a terminal\n\
     SIGINT cancels the job. SIGTERM, SIGHUP and a closed laptop never do: it goes on, and\n\
     `fleet logs -f` shows it again. In a terminal session (-i --tty) Ctrl-P Ctrl-Q detaches.\n\n\
@@ -51,7 +52,7 @@ impl FromStr for Volume {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) wish: WishArgs,
-    /// How long it may run at most [default: 24h]
+    /// How long it may run at most [default: 24h; in a reservation, as long as that]
     #[arg(short = 't', long = "time", value_name = "LENGTH")]
     pub(crate) time: Option<String>,
     /// host, the node's own system; NAME[:TAG] of a registry; an OCI archive or layout on disk; or
@@ -73,7 +74,7 @@ pub(crate) struct RunArgs {
     /// Show the job a directory or file of the node
     #[arg(short, long = "volume", value_name = "SRC:DST[:ro]")]
     pub(crate) volumes: Vec<Volume>,
-    /// The directory it starts in [default: this one]
+    /// The directory it starts in [default: this one; with another image than host, the image's]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
     /// Where its checkpoints appear
