@@ -325,3 +325,7 @@ impl Enrollment for EnrollmentService {
         Ok(Response::new(v1::UserCertificateResponse { certificate: Some(certificate) }))
     }
 }
+
+#[cfg(test)]
+#[path = "enrollment_tests.rs"]
+mod tests;

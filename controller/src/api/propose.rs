@@ -1,7 +1,8 @@
 //! Proposing a caller's command, and what its fate looks like on the wire.
 
+use fleet_core::access::{AccessCommand, Holder};
 use fleet_core::command::{Command, ENVELOPE_VERSION, RequestKey};
-use fleet_core::{Actor, Envelope, Fsm, Rejection, Reply, Timestamp};
+use fleet_core::{Actor, AuthMethod, Envelope, Fsm, Rejection, Reply, Timestamp};
 use fleet_proto::convert::freshness::{Freshness, may_be_stale};
 use fleet_proto::convert::rejection::{LEADER_TRAILER, NO_QUORUM_TRAILER, to_status};
 use fleet_proto::v1;
@@ -76,6 +77,19 @@ pub(super) fn read_status(error: &ReadError) -> Status {
     }
 }
 
+/// Whether a change waits until it is known what time it is. A node that renews does not: its certificate ends by
+/// the wall clock, and without one no agent could say what time it is. One that joins does: it is the fleet's time
+/// that ends a join token.
+fn needs_the_time(actor: &Actor, command: &Command) -> bool {
+    match command {
+        Command::ResetClock { .. } => false,
+        Command::Access(AccessCommand::RecordCertificate {
+            holder: Holder::Node { .. }, ..
+        }) => actor.method == AuthMethod::JoinToken,
+        _ => true,
+    }
+}
+
 impl Context {
     /// An envelope with the leader's time.
     pub(crate) fn envelope(
@@ -101,7 +115,7 @@ impl Context {
             self.refusals.note(&actor.principal(), action, rejection.code());
             to_status(&rejection)
         };
-        self.check_clock(&command)?;
+        self.check_clock(actor, &command)?;
         let envelope = self.envelope(actor.clone(), request, command);
         if self.raft.read(|fsm| fsm.answer_without_log(&envelope)).is_some() {
             self.newest().await?;
@@ -114,11 +128,11 @@ impl Context {
     }
 
     /// While nobody confirms this controller's time, a change would be dated wrongly.
-    fn check_clock(&self, command: &Command) -> Result<(), Status> {
-        match (self.clock.standing(), command) {
-            (Standing::Agreed | Standing::WallWrong { .. }, _)
-            | (_, Command::ResetClock { .. }) => Ok(()),
-            (Standing::Unconfirmed { step_ms }, _) => Err(Status::unavailable(format!(
+    fn check_clock(&self, actor: &Actor, command: &Command) -> Result<(), Status> {
+        match self.clock.standing() {
+            Standing::Agreed | Standing::WallWrong { .. } => Ok(()),
+            Standing::Unconfirmed { .. } if !needs_the_time(actor, command) => Ok(()),
+            Standing::Unconfirmed { step_ms } => Err(Status::unavailable(format!(
                 "this controller's clock is {} s from the fleet's time and no majority of agents confirms it yet; try again in a moment, or an admin confirms it with `fleet controller reset-clock`",
                 step_ms / 1_000
             ))),
