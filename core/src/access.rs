@@ -19,6 +19,8 @@ pub const ACCOUNTS_MAX: usize = 20_000;
 pub const LOGINS_MAX: usize = 100;
 /// Longest serial number, in hexadecimal digits.
 pub const SERIAL_DIGITS_MAX: usize = 64;
+/// The cluster version from which on it is remembered with which certificate a node asked for its newest.
+pub const ASKED_WITH_SINCE: u32 = 15;
 /// How long an expired certificate of a node can still be renewed; revocations outlive it.
 pub const RENEWABLE_AFTER_EXPIRY: Millis = Millis::days(30);
 
@@ -73,6 +75,10 @@ pub struct Issued {
     pub via: Option<NodeName>,
     /// Pin of the authority that signed it.
     pub authority: String,
+    /// The certificate with which the node asked for this one, until it has shown this one: the answer may be lost,
+    /// and then it can only ask again with that. From [`ASKED_WITH_SINCE`] on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_with: Option<String>,
 }
 
 /// Why an account is closed.
@@ -137,12 +143,15 @@ impl Access {
         Some(self.issued.get(self.newest_of(node)?)?.not_after)
     }
 
-    /// Whether this expired certificate of the node may still be renewed: only the last one it got,
-    /// and none once it was shut out. A later one than is on record was given out after the backup
-    /// that this fleet was restored from.
+    /// Whether this expired certificate of the node may still be renewed: only the last one it got, or the one that
+    /// it asked with for that one and may have got no answer; and none once it was shut out. A later one than is on
+    /// record was given out after the backup that this fleet was restored from.
     pub fn may_renew_expired(&self, node: &NodeName, serial: &str, not_after: Timestamp) -> bool {
-        self.newest_of(node) == Some(serial)
-            || self.newest_ends(node).is_some_and(|known| not_after > known)
+        let Some(newest) = self.newest_of(node) else { return false };
+        newest == serial
+            || self.issued.get(newest).is_some_and(|issued| {
+                issued.asked_with.as_deref() == Some(serial) || not_after > issued.not_after
+            })
     }
 
     /// How many certificates of this holder are valid.

@@ -243,3 +243,41 @@ async fn a_node_renews_while_nobody_knows_what_time_it_is() {
     assert_eq!(joined.code(), Code::Unavailable, "{joined:?}");
     context.raft.shutdown().await;
 }
+
+/// The answer to a renewal may be lost after it was recorded. The certificate that asked may ask again, no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_whose_answer_was_lost_can_be_repeated() {
+    let desk = Desk::after_two_days().await;
+    let older = desk.given(wall() - Millis::days(3)).await;
+    let old = desk.given(wall() - Millis::days(2)).await;
+    desk.links(&old.serial).await;
+    desk.context().clock.set(wall());
+    let is_refused = |answer: Result<String, Status>| {
+        answer.is_err_and(|status| status.code() == Code::Unauthenticated)
+    };
+
+    let lost = desk.renew(&old, &desk.key).await.unwrap();
+    let arrived = desk.renew(&old, &desk.key).await.unwrap();
+    assert_ne!(lost, arrived);
+    let other_key = OwnKey::generate().unwrap();
+    assert!(is_refused(desk.renew(&old, &other_key).await), "for another key");
+    assert!(is_refused(desk.renew(&older, &desk.key).await), "one from before");
+
+    desk.links(&arrived).await;
+    assert!(is_refused(desk.renew(&old, &desk.key).await), "the new one is in use");
+    desk.context().raft.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revoked_node_does_not_repeat_its_renewal() {
+    let desk = Desk::after_two_days().await;
+    let old = desk.given(wall() - Millis::days(2)).await;
+    desk.links(&old.serial).await;
+    desk.context().clock.set(wall());
+    desk.renew(&old, &desk.key).await.unwrap();
+    let (node, reason) = (node("titan01"), "stolen".to_owned());
+    desk.give(root(), Command::Access(AccessCommand::RevokeNode { node, reason })).await;
+    let refused = desk.renew(&old, &desk.key).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated, "{refused:?}");
+    desk.context().raft.shutdown().await;
+}

@@ -6,9 +6,9 @@
 use super::cluster::check_text;
 use super::{Fsm, Turn};
 use crate::access::{
-    ACCOUNTS_MAX, Access, AccessCommand, AccessEvent, Account, CERTIFICATES_PER_HOLDER_MAX,
-    Disabled, Holder, Issued, LOGINS_MAX, Login, RENEWABLE_AFTER_EXPIRY, SERIAL_DIGITS_MAX,
-    Vouching,
+    ACCOUNTS_MAX, ASKED_WITH_SINCE, Access, AccessCommand, AccessEvent, Account,
+    CERTIFICATES_PER_HOLDER_MAX, Disabled, Holder, Issued, LOGINS_MAX, Login,
+    RENEWABLE_AFTER_EXPIRY, SERIAL_DIGITS_MAX, Vouching,
 };
 use crate::actor::{Actor, AuthMethod, Who};
 use crate::event::Event;
@@ -119,6 +119,7 @@ impl Fsm {
             not_after: record.not_after,
             via: record.via.cloned(),
             authority: record.authority.to_owned(),
+            asked_with: self.asked_with(turn.actor, record.holder),
         };
         if let Holder::Node { name } = record.holder {
             self.access.newest.insert(name.clone(), record.serial.to_owned());
@@ -132,6 +133,22 @@ impl Fsm {
             via: record.via.cloned(),
         }));
         Ok(Reply::Done)
+    }
+
+    /// The certificate that asks for another one for its node.
+    fn asked_with(&self, actor: &Actor, holder: &Holder) -> Option<String> {
+        let renews =
+            matches!(holder, Holder::Node { .. }) && actor.method == AuthMethod::Certificate;
+        actor.serial.clone().filter(|_| renews && self.cluster_version >= ASKED_WITH_SINCE)
+    }
+
+    /// The node has shown this certificate, so it has no use any more for the one it asked with: a copy of that must
+    /// be worth nothing.
+    pub(super) fn certificate_shown(&mut self, actor: &Actor) {
+        let shown = actor.serial.as_ref().and_then(|serial| self.access.issued.get_mut(serial));
+        if let Some(issued) = shown {
+            issued.asked_with = None;
+        }
     }
 
     fn check_certificate(&self, actor: &Actor, record: &Record<'_>) -> Result<(), Rejection> {

@@ -34,6 +34,7 @@ impl Fsm {
         }
         let rebooted = known.facts.boot_id != facts.boot_id;
         let uncounted = known.uncounted;
+        self.certificate_shown(turn.actor);
         self.forget_use(name, rebooted);
         if rebooted {
             let boot_id = facts.boot_id.clone();
@@ -64,6 +65,7 @@ impl Fsm {
         }
         // Two clones may have joined before either was known here.
         self.check_no_clone(name, &facts.machine)?;
+        self.certificate_shown(turn.actor);
         let node = Node {
             name: name.clone(),
             facts: NodeFacts { gpus: Vec::new(), ..facts.clone() },

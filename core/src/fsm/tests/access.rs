@@ -1,7 +1,9 @@
 //! Who may come in: certificates, accounts, nodes that leave.
 
 use super::world::{World, agent, gpu, job, node, person, plain, res, training, user};
-use crate::access::{AccessCommand, AccessEvent, CERTIFICATES_PER_HOLDER_MAX, Holder, Vouching};
+use crate::access::{
+    ASKED_WITH_SINCE, AccessCommand, AccessEvent, CERTIFICATES_PER_HOLDER_MAX, Holder, Vouching,
+};
 use crate::actor::{Actor, AuthMethod};
 use crate::allocation::AttemptEnd;
 use crate::command::{Command, CreateJoinToken};
@@ -11,7 +13,7 @@ use crate::job::JobSpec;
 use crate::name::NodeName;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::time::Millis;
+use crate::time::{Millis, Timestamp};
 
 fn give(w: &mut World, actor: Actor, command: AccessCommand) -> Result<Reply, Rejection> {
     w.give(actor, Command::Access(command))
@@ -161,6 +163,73 @@ fn only_the_last_certificate_of_a_node_is_renewed_after_its_end() {
     give(&mut w, person("root"), AccessCommand::RevokeNode { node, reason }).unwrap();
     assert!(!may(&w, "01", ends - Millis::hours(6)), "one that was forgotten before");
     assert!(!may(&w, "03", ends + Millis::hours(1)));
+}
+
+/// A fleet at this cluster version, and titan01, which asked with 01 for 02 once that had ended.
+fn renewed_at(version: u32) -> (World, Timestamp) {
+    let mut w = World::at_version(&["titan01"], version);
+    record(&mut w, agent("titan01"), "01", of_node("titan01"), None).unwrap();
+    let ended = w.fsm.access().newest_ends(&node("titan01")).unwrap();
+    w.now = w.now + Millis::days(3);
+    record(&mut w, with_serial(agent("titan01"), "01"), "02", of_node("titan01"), None).unwrap();
+    (w, ended)
+}
+
+fn may_renew(w: &World, serial: &str, at: Timestamp) -> bool {
+    w.fsm.access().may_renew_expired(&node("titan01"), serial, at)
+}
+
+fn link_with(w: &mut World, serial: &str) {
+    let facts = Box::new(super::world::facts("titan01", 4, "boot-1"));
+    let register = Command::RegisterNode { node: node("titan01"), facts };
+    w.give(with_serial(agent("titan01"), serial), register).unwrap();
+}
+
+#[test]
+fn a_renewal_is_repeated_until_what_it_gave_was_shown() {
+    let (mut w, ended) = renewed_at(ASKED_WITH_SINCE);
+    assert!(may_renew(&w, "01", ended), "the answer was lost");
+    assert!(!may_renew(&w, "00", ended - Millis::hours(6)), "one from before that");
+    // Lost again, and long ago when it is asked next: what ran out was swept.
+    record(&mut w, with_serial(agent("titan01"), "01"), "03", of_node("titan01"), None).unwrap();
+    w.now = w.now + Millis::days(3);
+    record(&mut w, person("ada"), "0a", of_user("ada"), None).unwrap();
+    assert!(!w.fsm.access().issued.contains_key("01"));
+    assert!(may_renew(&w, "01", ended) && may_renew(&w, "03", ended));
+    assert!(!may_renew(&w, "02", ended), "one that was lost on its way");
+    let taken = crate::fsm::Fsm::from_snapshot(&w.fsm.to_snapshot()).unwrap();
+    assert!(taken.access().may_renew_expired(&node("titan01"), "01", ended));
+    link_with(&mut w, "01");
+    assert!(may_renew(&w, "01", ended), "the new one was not shown");
+    link_with(&mut w, "03");
+    assert!(!may_renew(&w, "01", ended), "a copy of it");
+    assert!(may_renew(&w, "03", ended));
+    record(&mut w, with_serial(agent("titan01"), "03"), "04", of_node("titan01"), None).unwrap();
+    assert!(may_renew(&w, "03", ended) && !may_renew(&w, "01", ended));
+}
+
+#[test]
+fn who_was_shut_out_or_joined_again_renews_with_nothing_older() {
+    let revoke = |w: &mut World| {
+        let (node, reason) = (node("titan01"), "stolen".to_owned());
+        give(w, person("root"), AccessCommand::RevokeNode { node, reason }).unwrap();
+    };
+    let (mut w, ended) = renewed_at(ASKED_WITH_SINCE);
+    revoke(&mut w);
+    assert!(!may_renew(&w, "01", ended) && !may_renew(&w, "02", ended));
+    let joining = || Actor { method: AuthMethod::JoinToken, serial: None, ..agent("titan01") };
+    record(&mut w, joining(), "03", of_node("titan01"), None).unwrap();
+    assert!(!may_renew(&w, "01", ended) && !may_renew(&w, "02", ended));
+    let (mut w, ended) = renewed_at(ASKED_WITH_SINCE);
+    record(&mut w, joining(), "03", of_node("titan01"), None).unwrap();
+    assert!(!may_renew(&w, "01", ended));
+}
+
+#[test]
+fn what_a_node_asked_with_is_remembered_once_all_members_do() {
+    let (w, ended) = renewed_at(ASKED_WITH_SINCE - 1);
+    assert!(!may_renew(&w, "01", ended));
+    assert!(!String::from_utf8(w.fsm.to_snapshot()).unwrap().contains("asked_with"));
 }
 
 #[test]

@@ -161,7 +161,34 @@ fn history() -> World {
     limits(&mut w);
     images_of_dockerd(&mut w);
     clones(&mut w);
+    renewals(&mut w);
     w
+}
+
+/// From cluster version 15 on: with which certificate a node asked is remembered until it shows what it got.
+fn renewals(w: &mut World) {
+    let version = crate::access::ASKED_WITH_SINCE;
+    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
+    let with = |name: &str, serial: &str| {
+        let serial = Some(serial.to_owned());
+        Actor { serial, ..super::world::agent(name) }
+    };
+    for (name, first, second) in [("titan01", "1a", "1b"), ("titan02", "2a", "2b")] {
+        for (asked_with, serial) in [("00", first), (first, second)] {
+            let record = AccessCommand::RecordCertificate {
+                serial: serial.to_owned(),
+                holder: Holder::Node { name: node(name) },
+                not_after: w.now + Millis::hours(24),
+                via: None,
+                // By what `rotation` left.
+                authority: w.fsm.authorities().trusted()[0].pin.clone(),
+            };
+            w.give(with(name, asked_with), Command::Access(record)).unwrap();
+        }
+    }
+    let facts = Box::new(w.fsm.node(&node("titan01")).unwrap().facts.clone());
+    let register = Command::RegisterNode { node: node("titan01"), facts };
+    w.give(with("titan01", "1b"), register).unwrap();
 }
 
 /// From cluster version 13 on: a clone of a node is not let in, neither by its token nor by a name that it has.
