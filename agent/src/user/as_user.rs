@@ -49,7 +49,8 @@ pub struct AsUserConfig {
     pub deadline: Duration,
     /// How long a stream may stand still between two bytes. Default 60 s.
     pub stall_max: Duration,
-    /// Most helpers of one user, at work or abandoned. Default 16.
+    /// Most helpers of one user, at work or abandoned. Default 24: one for each of the starts that are prepared at once, and
+    /// for the images that are looked at, read and unpacked beside them.
     pub per_user_max: usize,
     /// Most watchers of one user, one per allocation. They last as long as a job, so they are not counted with the rest.
     /// Default 256.
@@ -64,7 +65,7 @@ impl Default for AsUserConfig {
             helper: HelperProgram::default(),
             deadline: Duration::from_secs(10),
             stall_max: Duration::from_secs(60),
-            per_user_max: 16,
+            per_user_max: 24,
             watchers_per_user_max: 256,
             total_max: 256,
         }

@@ -29,6 +29,17 @@ pub(crate) fn test_helper() -> HelperProgram {
     }
 }
 
+/// The same, but of files with `slow` in their paths no byte ever comes, as from a file server that hangs behind the open.
+pub(crate) fn slow_helper() -> HelperProgram {
+    let HelperProgram { program, args, env } = test_helper();
+    let [option, script, exe] = <[String; 3]>::try_from(args).unwrap();
+    // Whoever asked says `go` when they want the bytes: that is kept from the helper, and its input open.
+    let feed = "IFS= read -r line; feed() { printf '%s\\n' \"$line\"; case $line in \
+                *stream*slow*) exec cat 9>&1 >/dev/null ;; *) exec cat ;; esac; }; ";
+    let script = format!("{feed}{}", script.replace("exec \"$0\"", "feed | \"$0\""));
+    HelperProgram { program, args: vec![option, script, exe], env }
+}
+
 /// Not a test of its own: the entry of the helper process when the tests start it, as `main` is in the agent.
 #[test]
 fn helper_entry() {
