@@ -10,13 +10,14 @@
 //!
 //! A layer is made in `tmp`, synced and renamed, so there is never half of one, and concurrent requests for one image or
 //! layer wait for the first. A file is always opened as the requesting user, also when its image is known already: nobody
-//! gets an image by digest whose file they may not read; so it is with what dockerd has ([`daemon`]). What comes from a registry is for everybody on the node. All
+//! gets an image by digest whose file they may not read ([`disk`]); so it is with what dockerd has ([`daemon`]). What comes from a registry is for everybody on the node. All
 //! together have a limit ([`collect`]). Called by the attempts' tasks; one store per agent.
 
 mod catalog;
 mod choice;
 mod collect;
 mod daemon;
+mod disk;
 mod holds;
 mod pulled;
 
@@ -39,13 +40,13 @@ use super::ImageRef;
 use super::decode::{Bounds, Guarded, Hashing, Until, decompress};
 use super::error::{ImageError, Refusal};
 use super::limits::Limits;
-use super::manifest::{ImageConfig, LayerRecipe, Recipe, docker_recipe, host_arch, oci_recipe};
+use super::manifest::{ImageConfig, LayerRecipe, Recipe, host_arch};
 use super::registry::Settings;
 use super::registry::pull::Downloads;
-use super::source::{LayerBlobs, Layout, Spool, guard_error};
+use super::source::{LayerBlobs, guard_error};
 use super::turns::Turns;
 use super::unpack::{Budget, unpack_layer};
-use crate::user::op::{FileKind, FileStat, Op, Reply};
+use crate::user::op::FileStat;
 use crate::user::{AsUser, User};
 
 pub use catalog::{Listed, RemoveError, Removed};
@@ -57,6 +58,8 @@ pub(super) use holds::{Claim, Hold};
 const UNPACKS_AT_ONCE_MAX: usize = 2;
 /// Images that are pulled at once; more wait.
 const PULLS_AT_ONCE_MAX: usize = 4;
+/// Names whose registries are asked at once what they mean; more wait. Each has a document in memory.
+const LOOKUPS_AT_ONCE_MAX: usize = 32;
 /// Images that dockerd hands over at once; more wait.
 const COPIES_AT_ONCE_MAX: usize = 2;
 /// How long reading one archive or one blob may take.
@@ -208,7 +211,11 @@ struct Inner {
     turns: Arc<Semaphore>,
     registries: Settings,
     downloads: Downloads,
+    /// By what is wanted.
     pulling: Turns,
+    /// By whose files are looked at.
+    looks: Turns,
+    lookups: Arc<Semaphore>,
     pulls: Arc<Semaphore>,
     copies: Arc<Semaphore>,
 }
@@ -259,14 +266,16 @@ impl ImageStore {
             registries,
             downloads: Downloads::open(dir.join("downloads"), limits.free_bytes_min),
             pulling: Turns::default(),
+            looks: Turns::default(),
+            lookups: Arc::new(Semaphore::new(LOOKUPS_AT_ONCE_MAX)),
             pulls: Arc::new(Semaphore::new(PULLS_AT_ONCE_MAX)),
             copies: Arc::new(Semaphore::new(COPIES_AT_ONCE_MAX)),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Reads the image as the user and unpacks what is not there yet. The work is done on a thread of its own and goes on
-    /// when the caller stops waiting.
+    /// The image of any reference but the host's. What is here is handed out at once, to those who may have it; only what
+    /// must be fetched, read or unpacked waits for a turn.
     pub async fn resolve(
         &self,
         image: &ImageRef,
@@ -274,24 +283,14 @@ impl ImageStore {
         report: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<Image, ImageError> {
         match image {
-            ImageRef::Registry(name) => return self.pull(name, report).await,
-            ImageRef::DockerDaemon(name) => return self.copy_of_dockerd(name, user, report).await,
+            ImageRef::Registry(name) => self.pull(name, report).await,
+            ImageRef::DockerDaemon(name) => self.copy_of_dockerd(name, user, report).await,
             ImageRef::Host
             | ImageRef::OciDir { .. }
             | ImageRef::OciArchive { .. }
             | ImageRef::DockerArchive { .. }
-            | ImageRef::Path(_) => {}
+            | ImageRef::Path(_) => self.of_disk(image, user, report).await,
         }
-        let turn = Arc::clone(&self.inner.turns)
-            .acquire_owned()
-            .await
-            .map_err(|_| ImageError::ThreadDied)?;
-        let (image, user) = (image.clone(), user.clone());
-        self.on_a_thread(move |store| {
-            let _turn = turn;
-            store.resolve(&image, &user, &report)
-        })
-        .await
     }
 
     /// Goes on when the caller stops waiting: then what it makes is there for the next one.
@@ -310,114 +309,6 @@ impl ImageStore {
 }
 
 impl Inner {
-    fn resolve(&self, image: &ImageRef, user: &User, report: &Report) -> Result<Image, ImageError> {
-        let path = image.path().ok_or(ImageError::Host)?;
-        let stat = self.stat(user, path)?;
-        match (image, stat.kind) {
-            (ImageRef::OciDir { .. } | ImageRef::Path(_), FileKind::Dir) => {
-                self.layout_image(image, path, user, report)
-            }
-            (ImageRef::OciDir { .. }, _) => Err(not_an_image(path, "an OCI layout is a directory")),
-            (_, FileKind::Dir) => {
-                Err(not_an_image(path, "an archive is a file, this is a directory"))
-            }
-            (_, FileKind::File) => self.archive_image(image, path, user, report),
-            (_, FileKind::Other) => Err(not_an_image(path, "it is neither a file nor a directory")),
-        }
-    }
-
-    fn stat(&self, user: &User, path: &Path) -> Result<FileStat, ImageError> {
-        let reply =
-            self.as_user.call_blocking(user, &Op::Stat { paths: vec![path.to_path_buf()] })?;
-        let stat = match reply {
-            Reply::Stats(stats) => stats.into_iter().next(),
-            _ => None,
-        };
-        let stat = stat.ok_or_else(|| not_an_image(path, "it could not be looked at"))?;
-        Ok(stat.map_err(crate::user::AsUserError::Op)?)
-    }
-
-    fn layout_image(
-        &self,
-        image: &ImageRef,
-        path: &Path,
-        user: &User,
-        report: &Report,
-    ) -> Result<Image, ImageError> {
-        let mut blobs = Layout { as_user: &self.as_user, user, dir: path, limits: &self.limits };
-        let recipe = oci_recipe(&mut blobs, image.tag(), &self.limits)?
-            .ok_or_else(|| not_an_image(path, "the directory has no index.json"))?;
-        let new =
-            recipe.layers.iter().filter(|layer| self.layer_document(&layer.diff_id).is_none());
-        let packed = new.filter_map(|layer| layer.digest.as_ref()).map(|(_, bytes)| *bytes);
-        self.make_room(packed.fold(0, u64::saturating_add))?;
-        self.make_image(&mut blobs, recipe, report)
-    }
-
-    fn archive_image(
-        &self,
-        image: &ImageRef,
-        path: &Path,
-        user: &User,
-        report: &Report,
-    ) -> Result<Image, ImageError> {
-        // Opened as the user even if the image is known: this is the permission check.
-        let stream = self.as_user.open_blocking(user, path.to_path_buf())?;
-        let stat = stream.stat();
-        let key = source_key(image, path, &stat);
-        if let Some(known) = self.known_source(&key) {
-            return Ok(known);
-        }
-        let _mine = self.make_alone(&key)?;
-        if let Some(known) = self.known_source(&key) {
-            return Ok(known);
-        }
-        if stat.size_bytes > self.limits.source_bytes_max {
-            let max = self.limits.source_bytes_max;
-            return Err(ImageError::OverLimit {
-                what: format!("bytes of {}", path.display()),
-                max,
-            });
-        }
-        self.make_room(stat.size_bytes)?;
-        let tmp = TempDir::new(&self.dir.join("tmp"))?;
-        let mut reading = Reporter::new(report, Phase::Reading, stat.size_bytes);
-        let name = path.display().to_string();
-        let stream = Until { inner: stream, deadline: Instant::now() + READ_MAX };
-        let mut spool = Spool::fill(&tmp.path, &name, stream, &self.limits, &mut reading)?;
-        reading.finished(stat.size_bytes);
-        let recipe = self.archive_recipe(image, path, &mut spool)?;
-        let made = self.make_image(&mut spool, recipe, report)?;
-        let digest = made.digest.trim_start_matches("sha256:").to_owned();
-        self.write_document(&self.source_path(&key), &SourceDocument::of_file(image, digest))?;
-        Ok(made)
-    }
-
-    fn archive_recipe(
-        &self,
-        image: &ImageRef,
-        path: &Path,
-        spool: &mut Spool,
-    ) -> Result<Recipe, ImageError> {
-        let tag = image.tag();
-        // A bare path may be either kind. New versions of docker write both; their own document has the names people know.
-        let docker = match image {
-            ImageRef::OciArchive { .. } => None,
-            _ => docker_recipe(spool, tag, &self.limits)?,
-        };
-        let recipe = match (docker, image) {
-            (Some(recipe), _) => Some(recipe),
-            (None, ImageRef::DockerArchive { .. }) => None,
-            (None, _) => oci_recipe(spool, tag, &self.limits)?,
-        };
-        let missing = match image {
-            ImageRef::DockerArchive { .. } => "the archive has no manifest.json",
-            ImageRef::OciArchive { .. } => "the archive has no index.json",
-            _ => "the archive has neither manifest.json nor index.json",
-        };
-        recipe.ok_or_else(|| not_an_image(path, missing))
-    }
-
     fn make_image(
         &self,
         blobs: &mut impl LayerBlobs,

@@ -19,15 +19,15 @@ use super::super::store::Reporter;
 use super::error::RegistryError;
 pub(in super::super) use super::fetch::Downloads;
 use super::fetch::Wanted;
-use super::remote::{Patience, Remote};
-use super::settings::Settings;
+use super::remote::Patience;
+pub(in super::super) use super::remote::Remote;
 
 /// A whole pull, unpacking not counted.
 const PULL_MAX: Duration = Duration::from_secs(6 * 3600);
 /// Where a layout has its blobs; the names that [`oci_recipe`] asks for.
 const BLOB_PREFIX: &str = "blobs/sha256/";
 
-/// One pull: the name, where it is looked for, and until when.
+/// One step of a pull: the name, where it is looked for, and until when.
 pub(in super::super) struct Session<'a> {
     name: RegistryRef,
     remote: Remote,
@@ -62,13 +62,31 @@ pub(in super::super) enum Meaning {
 impl<'a> Session<'a> {
     pub(in super::super) fn new(
         name: &RegistryRef,
-        settings: &Settings,
+        remote: Remote,
         handle: &'a Handle,
         waited_for: &'a mut dyn Waited,
-    ) -> Result<Self, RegistryError> {
-        let remote = Remote::new(name, settings)?;
+    ) -> Self {
         let deadline = Instant::now() + PULL_MAX;
-        Ok(Self { name: name.clone(), remote, handle, deadline, waited_for })
+        Self { name: name.clone(), remote, handle, deadline, waited_for }
+    }
+
+    /// For the next step of the same pull: it knows its token, and who is asked last.
+    pub(in super::super) fn into_remote(self) -> Remote {
+        self.remote
+    }
+
+    /// Waits for something of this node's, as long as somebody waits for the image.
+    pub(in super::super) fn wait<T>(
+        &mut self,
+        turn: impl Future<Output = T>,
+    ) -> Result<T, RegistryError> {
+        let waited_for = &mut *self.waited_for;
+        self.handle.block_on(async {
+            tokio::select! {
+                turn = turn => Ok(turn),
+                () = waited_for.over() => Err(RegistryError::GivenUp),
+            }
+        })
     }
 
     fn run<T, E: From<RegistryError>>(

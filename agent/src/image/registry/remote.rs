@@ -50,13 +50,16 @@ struct Place {
 }
 
 /// One image at all the places where it may be.
-pub(super) struct Remote {
+pub(in super::super) struct Remote {
     name: RegistryRef,
     places: Vec<Place>,
 }
 
 impl Remote {
-    pub(super) fn new(name: &RegistryRef, settings: &Settings) -> Result<Self, RegistryError> {
+    pub(in super::super) fn new(
+        name: &RegistryRef,
+        settings: &Settings,
+    ) -> Result<Self, RegistryError> {
         let mut places = Vec::new();
         for Whereabouts { registry, repository, how } in settings.places(name) {
             let site =

@@ -1,8 +1,8 @@
 //! Images of registries in the store: pulled where they are not here, or not what their name means now.
 //!
-//! A name with a digest that is here is used without asking anybody. A tag is asked for each time, and what was pulled
-//! last is used where its registry does not answer: the job is told so. Requests for one name wait for each other, so that
-//! a layer comes once however many ask.
+//! A name with a digest that is here is used without asking or waiting for anybody. A tag is asked for each time, and what
+//! was pulled last is used where its registry does not answer: the job is told so. Only then, and only for what must come, a
+//! place is taken. Requests for one name wait for each other, so that a layer comes once however many ask.
 
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use fleet_core::image::RegistryRef;
 use fleet_core::time::Timestamp;
 use sha2::{Digest as _, Sha256};
 use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{info, warn};
 
 use super::{
@@ -20,7 +21,29 @@ use crate::clock;
 use crate::image::error::ImageError;
 use crate::image::manifest::{LayerRecipe, host_arch};
 use crate::image::registry::RegistryError;
-use crate::image::registry::pull::{Fetched, Meaning, Session, Waited};
+use crate::image::registry::pull::{Fetched, Meaning, Remote, Session, Waited};
+
+/// What a name means now.
+enum Meant {
+    /// An image that is here.
+    Here(Box<Image>),
+    Elsewhere(Box<Wanted>),
+}
+
+/// An image that must come.
+struct Wanted {
+    /// Who has it.
+    remote: Remote,
+    /// Of its manifest, and that itself.
+    digest: String,
+    text: Vec<u8>,
+}
+
+/// The thread of one step of a pull: where the network runs, and whether anybody still waits.
+struct Step<'a> {
+    handle: &'a Handle,
+    waited_for: &'a mut dyn Waited,
+}
 
 impl ImageStore {
     /// The image of a name in a registry. Stops when the caller stops waiting; what has come is gone on with next time.
@@ -29,52 +52,118 @@ impl ImageStore {
         name: &RegistryRef,
         report: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<Image, ImageError> {
+        if let Some(known) = self.known_by_digest(name).await? {
+            return Ok(known);
+        }
         report(Progress { phase: Phase::Waiting, bytes_done: 0, bytes_total: 0 });
-        let alone = self.inner.pulling.of(&name.to_string()).lock_owned().await;
-        let place = Arc::clone(&self.inner.pulls).acquire_owned().await;
-        let place = place.map_err(|_| ImageError::ThreadDied)?;
-        let (store, name, handle) = (self.clone(), name.clone(), Handle::current());
+        // Each thread has it too: nobody else begins before the last one has let go.
+        let alone = Arc::new(self.inner.pulling.of(&name.to_string()).lock_owned().await);
+        if let Some(known) = self.known_by_digest(name).await? {
+            return Ok(known);
+        }
+        let asking = permit(&self.inner.lookups).await?;
+        let wanted = match self.meaning(name, (asking, Arc::clone(&alone))).await? {
+            Meant::Here(image) => return Ok(*image),
+            Meant::Elsewhere(wanted) => wanted,
+        };
+        let (place, wanted) = match Arc::clone(&self.inner.pulls).try_acquire_owned() {
+            Ok(place) => (place, wanted),
+            Err(_) => {
+                // Who waits keeps no document in memory; and hours later the name may mean another, or one that is here.
+                drop(wanted);
+                let place = permit(&self.inner.pulls).await?;
+                match self.meaning(name, Arc::clone(&alone)).await? {
+                    Meant::Here(image) => return Ok(*image),
+                    Meant::Elsewhere(wanted) => (place, wanted),
+                }
+            }
+        };
+        let name = name.clone();
+        self.step(move |store, step| {
+            let _taken = (place, alone);
+            store.fetch(&name, *wanted, step, &report)
+        })
+        .await
+    }
+
+    /// An image by its digest, if all of it is here: it can mean nothing else.
+    async fn known_by_digest(&self, name: &RegistryRef) -> Result<Option<Image>, ImageError> {
+        if name.digest.is_none() {
+            return Ok(None);
+        }
+        let name = name.clone();
+        self.on_a_thread(move |store| Ok(store.known_name(&name).map(|(_, image)| image))).await
+    }
+
+    /// What a name means now. `taken` is let go of when that is known, or nobody asks any more.
+    async fn meaning(
+        &self,
+        name: &RegistryRef,
+        taken: impl Send + 'static,
+    ) -> Result<Meant, ImageError> {
+        let name = name.clone();
+        self.step(move |store, step| {
+            let _taken = taken;
+            store.meaning(&name, step)
+        })
+        .await
+    }
+
+    /// One step of a pull, on a thread of its own. It sees when the caller stops waiting.
+    async fn step<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner, Step<'_>) -> Result<T, ImageError> + Send + 'static,
+    ) -> Result<T, ImageError> {
+        let (inner, handle) = (Arc::clone(&self.inner), Handle::current());
         let (mut tell, answer) = tokio::sync::oneshot::channel();
         let spawned = std::thread::Builder::new().name("fleet-pull".to_owned()).spawn(move || {
-            let pulled = store.inner.pull(&name, &handle, &mut tell, &report);
-            drop((place, alone));
+            let done = work(&inner, Step { handle: &handle, waited_for: &mut tell });
             // The caller may have given up.
-            let _caller_gone = tell.send(pulled);
+            let _caller_gone = tell.send(done);
         });
         spawned.map_err(|error| ImageError::io("start a thread for", &self.inner.dir, error))?;
         answer.await.unwrap_or(Err(ImageError::ThreadDied))
     }
 }
 
+async fn permit(of: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, ImageError> {
+    Arc::clone(of).acquire_owned().await.map_err(|_| ImageError::ThreadDied)
+}
+
 impl Inner {
-    fn pull(
-        &self,
-        name: &RegistryRef,
-        handle: &Handle,
-        waited_for: &mut dyn Waited,
-        report: &Report,
-    ) -> Result<Image, ImageError> {
+    fn meaning(&self, name: &RegistryRef, step: Step<'_>) -> Result<Meant, ImageError> {
         let known = self.known_name(name);
-        if let (Some(_), Some((_, image))) = (&name.digest, &known) {
-            return Ok(image.clone());
-        }
         let manifest = known.as_ref().and_then(|(source, _)| source.manifest.as_deref());
-        let mut session = Session::new(name, &self.registries, handle, waited_for)?;
+        let remote = Remote::new(name, &self.registries)?;
+        let mut session = Session::new(name, remote, step.handle, step.waited_for);
         let (digest, text) = match (session.meaning(manifest, &self.limits), known) {
             (Ok(Meaning::Manifest { digest, text }), _) => (digest, text),
-            (Ok(Meaning::Known), Some((_, image))) => return Ok(image),
+            (Ok(Meaning::Known), Some((_, image))) => return Ok(Meant::Here(Box::new(image))),
             (Ok(Meaning::Known), None) => return Err(RegistryError::GivenUp.into()),
             (Err(error), Some((source, image))) if error.is_the_nodes() => {
                 warn!(%name, %error, "image is used as it was pulled last");
-                return Ok(Image { note: Some(as_pulled_last(&error, source.pulled_at)), ..image });
+                let note = Some(as_pulled_last(&error, source.pulled_at));
+                return Ok(Meant::Here(Box::new(Image { note, ..image })));
             }
             (Err(error), _) => return Err(error.into()),
         };
-        let pinned = RegistryRef { tag: None, digest: Some(digest.clone()), ..name.clone() };
-        if let Some((_, image)) = self.known_name(&pinned) {
+        if let Some((_, image)) = self.known_name(&pinned(name, &digest)) {
             self.write_name(name, &image)?;
-            return Ok(image);
+            return Ok(Meant::Here(Box::new(image)));
         }
+        let remote = session.into_remote();
+        Ok(Meant::Elsewhere(Box::new(Wanted { remote, digest, text })))
+    }
+
+    fn fetch(
+        &self,
+        name: &RegistryRef,
+        wanted: Wanted,
+        step: Step<'_>,
+        report: &Report,
+    ) -> Result<Image, ImageError> {
+        let Wanted { remote, digest, text } = wanted;
+        let mut session = Session::new(name, remote, step.handle, step.waited_for);
         let recipe = session.recipe(text, &self.limits)?;
         let layers = recipe.layers.clone();
         // What need not come may not go either.
@@ -88,12 +177,12 @@ impl Inner {
             self.downloads.count_on(digests.map(|(digest, _)| digest.clone()).collect());
         let mut pulling = Reporter::new(report, Phase::Pulling, total);
         session.fetch(&self.downloads, &missing, &mut pulling)?;
-        let turn = handle.block_on(self.turns.acquire()).map_err(|_| ImageError::ThreadDied)?;
+        let turn = session.wait(self.turns.acquire())?.map_err(|_| ImageError::ThreadDied)?;
         let made = self.make_image(&mut Fetched(&self.downloads), recipe, report);
         drop(turn);
         self.clear_up(&missing, made.as_ref().err());
-        let image = Image { manifest: Some(digest), ..made? };
-        self.write_name(&pinned, &image)?;
+        let image = Image { manifest: Some(digest.clone()), ..made? };
+        self.write_name(&pinned(name, &digest), &image)?;
         self.write_name(name, &image)?;
         Ok(image)
     }
@@ -161,6 +250,11 @@ impl Inner {
         let key = hex::encode(Sha256::digest(format!("registry\0{name}\0{}", host_arch())));
         self.source_path(&key)
     }
+}
+
+/// The name for what it means now, and for nothing else ever.
+fn pinned(name: &RegistryRef, digest: &str) -> RegistryRef {
+    RegistryRef { tag: None, digest: Some(digest.to_owned()), ..name.clone() }
 }
 
 fn size(layer: &LayerRecipe) -> u64 {

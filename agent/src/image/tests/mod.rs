@@ -9,3 +9,4 @@ mod race;
 mod registry;
 mod rootfs;
 mod store;
+mod waiting;

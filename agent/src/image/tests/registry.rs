@@ -11,13 +11,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fleet_core::image::RegistryRef;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::super::error::ImageError;
 use super::super::limits::Limits;
 use super::super::registry::{Pace, RegistryError, RegistrySettings, Settings};
-use super::super::store::{Image, ImageStore};
+use super::super::store::{Image, ImageStore, Phase, Progress};
 use super::archives::*;
 use crate::user::tests::test_as_user;
+
+/// Longest wait for what should come at once.
+const SOON: Duration = Duration::from_secs(30);
 
 /// A request: its line, and its headers by lower-case name.
 type Asked = (String, BTreeMap<String, String>);
@@ -535,4 +541,103 @@ async fn pulls_of_one_image_at_once_are_one_pull_and_stop_when_nobody_waits() {
         pull.abort();
         drop((pull.await, taken));
     }
+}
+
+/// Asks for it, and goes on once the pull is as far as this.
+async fn until(phase: Phase, store: &ImageStore, name: &str) -> JoinHandle<Image> {
+    let (tell, mut told) = watch::channel(None);
+    let (store, name) = (store.clone(), RegistryRef::parse(name).unwrap());
+    let pull = tokio::spawn(async move {
+        let report = move |progress: Progress| {
+            tell.send_replace(Some(progress.phase));
+        };
+        store.pull(&name, report).await.unwrap()
+    });
+    let reached = told.wait_for(|told| *told == Some(phase));
+    timeout(SOON, reached).await.expect("it does not get so far").unwrap();
+    pull
+}
+
+async fn soon(store: &ImageStore, name: &str) -> Image {
+    let name = RegistryRef::parse(name).unwrap();
+    timeout(SOON, store.pull(&name, |_| {})).await.expect("held up").unwrap()
+}
+
+#[tokio::test]
+async fn what_is_here_is_had_while_slow_registries_have_all_places() {
+    let held = [Held::new(&[layer("here")]), Held::new(&[layer("new")])];
+    let digest = held[0].manifest.clone();
+    let fake = Fake::start(Box::new(move |asked| {
+        held[usize::from(asked.0.contains("/new/"))].answer(asked)
+    }));
+    let (tag, by_digest) = (format!("{}/x:v1", fake.name), format!("{}/x@{digest}", fake.name));
+    let bytes = layer(&"long ".repeat(20_000));
+    let drips: Vec<Fake> = (0..5)
+        .map(|_| dripping(Held::new(std::slice::from_ref(&bytes)), &bytes, usize::MAX))
+        .collect();
+    let names: Vec<&str> = drips.iter().chain([&fake]).map(|fake| fake.name.as_str()).collect();
+    let setup = Setup::with(&names);
+    let store = setup.store();
+    drop(soon(&store, &tag).await);
+    // All want one layer: whoever comes later waits for the first one's, in a place of their own.
+    let mut pulls = Vec::new();
+    for drip in &drips[..4] {
+        pulls.push(until(Phase::Pulling, &store, &format!("{}/x:v1", drip.name)).await);
+    }
+    let before = fake.asked().len();
+    let here = soon(&store, &by_digest).await;
+    assert_eq!((text_of(&here).as_str(), fake.asked().len()), ("here", before), "nobody is asked");
+    assert_eq!(text_of(&soon(&store, &tag).await), "here");
+    assert_eq!(fake.asked()[before..], ["HEAD /v2/x/manifests/v1"]);
+    // What is handed out is held as ever.
+    assert_eq!(store.prune(false).unwrap().images.len(), 0);
+    drop(here);
+    // What must come waits for a place, and whoever waits may go.
+    let new = format!("{}/new:v1", fake.name);
+    let gone = until(Phase::Waiting, &store, &format!("{}/x:v1", drips[4].name)).await;
+    let waits = until(Phase::Waiting, &store, &new).await;
+    let is_asked = async {
+        while !fake.asked().iter().any(|line| line == "GET /v2/new/manifests/v1") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, is_asked).await.expect("never asked for");
+    gone.abort();
+    assert!(gone.await.unwrap_err().is_cancelled());
+    assert!(!fake.asked().iter().any(|line| line.contains("/new/blobs/")), "{:?}", fake.asked());
+    pulls.remove(0).abort();
+    assert_eq!(text_of(&timeout(SOON, waits).await.expect("no place").unwrap()), "new");
+    assert_eq!(drips[4].layers_asked(&bytes), 0, "of one that nobody waits for");
+}
+
+#[tokio::test]
+async fn registries_that_do_not_answer_have_no_place() {
+    let held = Held::new(&[layer("new")]);
+    let fake = Fake::start(Box::new(move |asked| held.answer(asked)));
+    let silent: Vec<TcpListener> =
+        (0..6).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let names: Vec<String> =
+        silent.iter().map(|one| one.local_addr().unwrap().to_string()).collect();
+    let all: Vec<&str> = names.iter().chain([&fake.name]).map(String::as_str).collect();
+    let setup = Setup::with(&all);
+    let store = setup.store();
+    for name in &names {
+        until(Phase::Waiting, &store, &format!("{name}/x")).await;
+    }
+    let all_asked = async {
+        let mut taken = Vec::new();
+        for listener in &silent {
+            listener.set_nonblocking(true).unwrap();
+            taken.push(loop {
+                match listener.accept() {
+                    Ok(stream) => break stream,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            });
+        }
+        taken
+    };
+    let taken = timeout(SOON, all_asked).await.expect("not all are asked");
+    assert_eq!(text_of(&soon(&store, &format!("{}/x:v1", fake.name)).await), "new");
+    drop(taken);
 }
