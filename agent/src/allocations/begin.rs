@@ -92,7 +92,8 @@ impl Begin {
     }
 
     async fn make_ready(&self) -> Result<Ready, AttemptEnd> {
-        // Before the permit: it may take long, and others need nothing of the kind.
+        // Before the permit: a registry, dockerd or the user's file server may take hours, and most others need nothing of
+        // the kind.
         let fetched = self.fetch().await?;
         let permit = self.node.starts.acquire().await;
         let _permit = permit.map_err(|error| node_fault(&error))?;
@@ -100,7 +101,7 @@ impl Begin {
         let leased = self.gpus(&user).await?;
         self.node.gate.admits(&self.record.order.owner, &self.record.order.gpus).await;
         let observer = self.checkpoints(&user).await?;
-        let image = self.image(&user, fetched).await?;
+        let image = self.image(fetched).await?;
         self.bundle(user, leased, image).await?;
         Ok(Ready { observer })
     }
@@ -178,20 +179,21 @@ impl Begin {
         self.record.order.spec.image.parse().map_err(|error| user_fault(&error))
     }
 
-    /// The image, if it does not lie on a disk that the node sees.
+    /// The image, unless that is the node's own system.
     async fn fetch(&self) -> Result<Option<image::Image>, AttemptEnd> {
         let (images, reference) = (&self.node.images, self.reference()?);
         let fetched = match &reference {
+            ImageRef::Host => return Ok(None),
+            // Everybody's, so its owner need not be known yet.
             ImageRef::Registry(name) => images.pull(name, self.progress(name)).await,
-            ImageRef::DockerDaemon(name) => {
-                let user = self.user().await?;
-                images.copy_of_dockerd(name, &user, self.progress(&reference)).await
-            }
-            ImageRef::Host
+            ImageRef::DockerDaemon(_)
             | ImageRef::OciDir { .. }
             | ImageRef::OciArchive { .. }
             | ImageRef::DockerArchive { .. }
-            | ImageRef::Path(_) => return Ok(None),
+            | ImageRef::Path(_) => {
+                let user = self.user().await?;
+                images.resolve(&reference, &user, self.progress(&reference)).await
+            }
         };
         self.says.send_replace(String::new());
         fetched.map(Some).map_err(|error| of_image(&error))
@@ -203,22 +205,10 @@ impl Begin {
         move |progress| drop(says.send_replace(preparing(&name, progress)))
     }
 
-    /// The root file system.
-    async fn image(&self, user: &User, fetched: Option<image::Image>) -> Result<Image, AttemptEnd> {
-        let reference = self.reference()?;
-        if reference == ImageRef::Host {
-            return Ok(Image::Host);
-        }
+    /// The root file system: of this image, or the node's own.
+    async fn image(&self, fetched: Option<image::Image>) -> Result<Image, AttemptEnd> {
+        let Some(found) = fetched else { return Ok(Image::Host) };
         self.write_record().await?;
-        let found = match fetched {
-            Some(fetched) => fetched,
-            None => {
-                let progress = self.progress(&reference);
-                let resolved = self.node.images.resolve(&reference, user, progress).await;
-                self.says.send_replace(String::new());
-                resolved.map_err(|error| of_image(&error))?
-            }
-        };
         if let Some(digest) = found.manifest.clone() {
             let used = ImageUsed { digest, note: found.note.clone() };
             self.dir.write_image(&used).map_err(|error| node_fault(&error))?;

@@ -23,6 +23,7 @@ use crate::reconcile::Epochs;
 use crate::reconcile::plan::fixture::order;
 use crate::shim::order::{EXIT_FILE, EndReason, Epoch as ShimEpoch, ExitRecord};
 use crate::unit::Launcher;
+use crate::user::tests::{account, dir_of, slow_helper};
 use crate::user::{AsUser, AsUserConfig, Users, UsersConfig};
 
 const BOOT: &str = "boot-now";
@@ -75,11 +76,15 @@ fn exit(dir: &AllocationDir, name: &str, code: i32) {
 }
 
 async fn agent(state: &std::path::Path) -> Agent {
+    agent_with(state, AsUserConfig::default(), UsersConfig::default()).await
+}
+
+async fn agent_with(state: &std::path::Path, as_user: AsUserConfig, users: UsersConfig) -> Agent {
     let file = state.join("agent.toml");
     fs::write(
         &file,
         format!(
-            "state_dir = \"{0}\"\nrun_dir = \"{0}/run\"\nmachine_id = \"shared\"",
+            "state_dir = \"{0}\"\nrun_dir = \"{0}/run\"\nmachine_id = \"shared\"\nruntime.path = \"/bin/false\"",
             state.display()
         ),
     )
@@ -88,14 +93,14 @@ async fn agent(state: &std::path::Path) -> Agent {
     fs::create_dir_all(allocations_dir(&config)).unwrap();
     let probe = GpuConfig { program: "/bin/false".into(), ..GpuConfig::default() };
     let (gpus, _, _) = Monitor::spawn(probe);
-    let as_user = AsUser::new(AsUserConfig::default());
+    let as_user = AsUser::new(as_user);
     let node = Arc::new(Node::new(Parts {
         name: NodeName::parse("n1").unwrap(),
         boot_id: BOOT.to_owned(),
         shim: "/bin/false".into(),
         init: "/bin/false".into(),
         launcher: Launcher::Plain,
-        users: Users::new(UsersConfig::default()),
+        users: Users::new(users),
         images: ImageStore::open(
             &state.join("images"),
             &allocations_dir(&config),
@@ -153,6 +158,18 @@ fn document() -> DesiredNode {
     }
 }
 
+fn start(name: &str, order: StartOrder) -> DesiredAllocation {
+    DesiredAllocation {
+        id: id(name),
+        epoch: epoch(),
+        lease: None,
+        order: Wish::Start(Box::new(order)),
+        defer: None,
+        ends_at: None,
+        within: None,
+    }
+}
+
 impl Agent {
     /// A document that orders these, and has an ended one forgotten.
     fn wants(&self, allocations: Vec<DesiredAllocation>, forget: &str) {
@@ -190,13 +207,17 @@ impl Agent {
     }
 }
 
-async fn forgotten(dir: &AllocationDir) {
-    let gone = async {
-        while dir.forgotten_at().is_none() {
+async fn until(what: &str, mut reached: impl FnMut() -> bool) {
+    let wait = async {
+        while !reached() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PATIENCE, gone).await.unwrap();
+    timeout(PATIENCE, wait).await.expect(what);
+}
+
+async fn forgotten(dir: &AllocationDir) {
+    until("it is not forgotten", || dir.forgotten_at().is_some()).await;
 }
 
 fn end_of(reports: &[Report], name: &str) -> EndReport {
@@ -275,21 +296,47 @@ async fn nothing_begins_on_a_machine_that_is_about_to_go_down() {
     let answer = waited.wait_for(|waited| waited.round == round);
     let answer = timeout(PATIENCE, answer).await.unwrap().unwrap().clone();
     assert_eq!((answer.asked, answer.open.len()), (0, 0), "nothing runs that could save");
-    let start = DesiredAllocation {
-        id: id("alloc-a-1"),
-        epoch: epoch(),
-        lease: None,
-        order: Wish::Start(Box::new(order(&[]))),
-        defer: None,
-        ends_at: None,
-        within: None,
-    };
-    agent.wants(vec![start], "alloc-told-1");
+    agent.wants(vec![start("alloc-a-1", order(&[]))], "alloc-told-1");
     forgotten(&told).await;
     assert!(agent.registry.ids().is_empty(), "held");
     agent.shutdown.say(false);
     let end = end_of(&agent.reports(1).await, "alloc-a-1").end;
     assert!(matches!(end, AttemptEnd::CannotStart { .. }), "begun, by somebody unknown: {end:?}");
+}
+
+#[tokio::test]
+async fn archives_that_do_not_come_hold_up_no_other_start() {
+    let (dir, games) = (tempfile::tempdir().unwrap(), account("games"));
+    let (home, users) = (dir_of(&games), UsersConfig { min_uid: 1, ..UsersConfig::default() });
+    let (helper, stall_max) = (slow_helper(), PATIENCE * 100);
+    let as_user = AsUserConfig { helper, stall_max, ..AsUserConfig::default() };
+    fs::create_dir_all(dir.path().join("run/allocations")).unwrap();
+    let agent = agent_with(dir.path(), as_user, users).await;
+    let of_games = |image: &str| {
+        let mut order = order(&[]);
+        order.owner = UserName::parse("games").unwrap();
+        image.clone_into(&mut order.spec.image);
+        order
+    };
+    // More than may be prepared at once, of two archives: each has a turn to be read.
+    let slow = ["slow-a.tar", "slow-b.tar"].map(|name| home.path().join(name));
+    for path in &slow {
+        fs::write(path, "it does not come").unwrap();
+    }
+    let archive = |n: usize| of_games(&slow[n % slow.len()].display().to_string());
+    let mut wanted: Vec<_> = (0..20).map(|n| start(&format!("alloc-a{n}-1"), archive(n))).collect();
+    agent.desired.send_replace(Some(DesiredNode { allocations: wanted.clone(), ..document() }));
+    let spools = || fs::read_dir(dir.path().join("images/tmp")).unwrap().count();
+    until("they are not read", || spools() == slow.len()).await;
+    wanted.push(start("alloc-host-1", of_games("host")));
+    agent.desired.send_replace(Some(DesiredNode { allocations: wanted, ..document() }));
+    let reports = agent.reports(1).await;
+    // It gets as far as to the runtime, which is none here.
+    let end = end_of(&reports, "alloc-host-1").end;
+    let no_runtime = |message: &str| message.contains("/bin/false");
+    assert!(matches!(&end, AttemptEnd::NodeFault { message } if no_runtime(message)), "{end:?}");
+    let ended = |report: &&Report| matches!(report, Report::Ended { .. });
+    assert_eq!((reports.iter().filter(ended).count(), spools()), (1, slow.len()), "{reports:?}");
 }
 
 #[tokio::test]
