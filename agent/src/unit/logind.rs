@@ -1,11 +1,13 @@
 //! What systemd's login manager announces of shutdowns, and how one is delayed or asked for: over D-Bus.
 //!
 //! Used by `shutdown`, and by `doctor` for the one property. A *delay* lock holds a shutdown up until its descriptor is
-//! closed or logind's own limit is over (`InhibitDelayMaxSec=`); it can never prevent one.
+//! closed or logind's own limit is over (`InhibitDelayMaxSec=`); it can never prevent one. A *block* lock of somebody
+//! else's can, and must never be gone past: dpkg may be at work under it.
 
 use std::os::fd::OwnedFd as Descriptor;
 use std::time::Duration;
 
+use fleet_core::name::is_plain_text;
 use futures::StreamExt as _;
 use zbus::message::Type;
 use zbus::{Connection, DynamicType, MatchRule, MessageStream, OwnedFd, OwnedVariant};
@@ -20,6 +22,13 @@ const PROPERTIES: Option<&str> = Some("org.freedesktop.DBus.Properties");
 /// What `systemd-inhibit --list` shows.
 const WHO: &str = "fleet-agent";
 const WHY: &str = "running jobs are asked for a checkpoint first";
+/// `SD_LOGIND_ROOT_CHECK_INHIBITORS` of systemd's `sd-login.h`: without it, locks do not hold for root before version 257.
+const ROOT_CHECK_INHIBITORS: u64 = 1;
+/// What it answers where a lock is in the way: since version 257, and before that access is denied, in these words.
+const BLOCKED: &str = "org.freedesktop.login1.BlockedByInhibitorLock";
+const BLOCKED_WORD: &str = "inhibitor";
+/// How much is passed on of each text that whoever holds a lock gave it.
+const LOCK_TEXT_CHARS_MAX: usize = 100;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LogindError {
@@ -27,6 +36,50 @@ pub enum LogindError {
     Bus { action: &'static str, source: Box<zbus::Error> },
     #[error("the login manager did not answer within {ANSWER_TIMEOUT:?}")]
     Timeout,
+    #[error("shutdowns are held up by {by}")]
+    Blocked { by: String },
+}
+
+impl LogindError {
+    fn answer(&self) -> Option<&zbus::Error> {
+        match self {
+            LogindError::Bus { source, .. } => Some(source.as_ref()),
+            LogindError::Timeout | LogindError::Blocked { .. } => None,
+        }
+    }
+
+    /// So answers one before version 246 to `RebootWithFlags`.
+    fn is_unknown_method(&self) -> bool {
+        let Some(zbus::Error::FDO(answer)) = self.answer() else { return false };
+        matches!(**answer, zbus::fdo::Error::UnknownMethod(_))
+    }
+
+    /// Whether a lock of somebody's was in the way.
+    fn is_of_a_lock(&self) -> bool {
+        match self.answer() {
+            Some(zbus::Error::MethodError(name, ..)) => name.as_str() == BLOCKED,
+            Some(zbus::Error::FDO(answer)) => match &**answer {
+                zbus::fdo::Error::AccessDenied(words) => words.contains(BLOCKED_WORD),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+}
+
+/// A lock as `ListInhibitors` has it: what is held up, who does, why, how, and the user and process.
+type Inhibitor = (String, String, String, String, u32, u32);
+
+/// Who holds it, in words, if it keeps the machine from going down. Weak ones do not hold for root.
+fn blocks_shutdowns((what, who, why, mode, uid, pid): &Inhibitor) -> Option<String> {
+    if mode != "block" || !what.split(':').any(|what| what == "shutdown") {
+        return None;
+    }
+    let plain = |text: &str| -> String {
+        let plain = |c: &char| is_plain_text(c.encode_utf8(&mut [0; 4]));
+        text.chars().filter(plain).take(LOCK_TEXT_CHARS_MAX).collect()
+    };
+    Some(format!("{} (pid {pid}, uid {uid}): {}", plain(who), plain(why)))
 }
 
 /// A connection to the system bus, for the login manager.
@@ -111,11 +164,37 @@ impl Logind {
         answered("ask for PreparingForShutdown", asking).await
     }
 
-    /// Has the machine boot anew, as far as nobody's lock prevents it.
+    /// Has the machine boot anew, unless somebody's lock prevents it.
     pub async fn reboot(&self) -> Result<(), LogindError> {
-        // Nobody is asked for a password.
-        let asking = async { self.call(Some(MANAGER), "Reboot", &false).await };
-        answered("ask the login manager for a reboot", asking).await.map(drop)
+        const ACTION: &str = "ask the login manager for a reboot";
+        // Read first: a login manager that does not know the flag does not hold root to any lock.
+        self.refuse_if_blocked().await?;
+        let flags = ROOT_CHECK_INHIBITORS;
+        let asked = answered(ACTION, self.call(Some(MANAGER), "RebootWithFlags", &flags)).await;
+        match asked.map(drop) {
+            Err(error) if error.is_unknown_method() => {
+                // Nobody is asked for a password.
+                let asking = self.call(Some(MANAGER), "Reboot", &false);
+                answered(ACTION, asking).await.map(drop)
+            }
+            Err(error) if error.is_of_a_lock() => {
+                self.refuse_if_blocked().await?;
+                Err(LogindError::Blocked { by: "a lock that is gone again".to_owned() })
+            }
+            asked => asked,
+        }
+    }
+
+    async fn refuse_if_blocked(&self) -> Result<(), LogindError> {
+        let asking = async {
+            let reply = self.call(Some(MANAGER), "ListInhibitors", &()).await?;
+            reply.body().deserialize::<Vec<Inhibitor>>()
+        };
+        let locks = answered("ask who holds shutdowns up", asking).await?;
+        match locks.iter().find_map(blocks_shutdowns) {
+            Some(by) => Err(LogindError::Blocked { by }),
+            None => Ok(()),
+        }
     }
 
     async fn property(&self, name: &str) -> zbus::Result<OwnedVariant> {
@@ -135,3 +214,5 @@ impl Logind {
 
 #[cfg(test)]
 pub(crate) mod fake;
+#[cfg(test)]
+mod tests;
