@@ -35,6 +35,16 @@ pub(crate) fn has_begun_to_end(pid: &str) -> bool {
     flags.is_none_or(|flags| flags & EXITING != 0)
 }
 
+/// SIGKILL in field 31, the signals that wait to be seen by a process: it goes to all threads (`complete_signal` in
+/// kernel/signal.c).
+const KILLED: u64 = 1 << 8;
+
+/// Whether it ends, or was told to by what nobody can ignore, and at most hangs in the kernel still.
+pub(crate) fn is_at_its_end(pid: &str) -> bool {
+    let waiting = field(pid, 31).and_then(|signals| signals.parse::<u64>().ok());
+    waiting.is_none_or(|signals| signals & KILLED != 0) || has_begun_to_end(pid)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

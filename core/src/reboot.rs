@@ -54,7 +54,7 @@ pub struct RebootWish {
 pub enum RebootAnswer {
     /// The machine goes down.
     Begun,
-    /// It cannot: somebody has to see to it.
+    /// It does not: somebody has to see to it, or it goes away by itself and the agent says `Begun` then.
     Failed { why: String },
 }
 

@@ -13,6 +13,7 @@ mod driver;
 mod epochs;
 mod leaving;
 pub mod plan;
+mod reboot;
 pub mod recount;
 mod retention;
 mod table;

@@ -18,6 +18,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::calendar::{Calendar, CalendarParts};
 use super::plan::{Action, plan, waited_for};
+use super::reboot::Reboots;
 use super::recount;
 use super::retention::Forgotten;
 use super::table::{Phase, Release, Row, Table};
@@ -98,8 +99,7 @@ pub struct Reconciler {
     /// Whether this machine is about to go down, and who is waited for.
     pub(super) leaving: watch::Receiver<Notice>,
     pub(super) farewell: Farewell,
-    /// The wish for a reboot that was tried last.
-    pub(super) reboot_tried: Option<Timestamp>,
+    pub(super) reboots: Reboots,
 }
 
 impl Reconciler {
@@ -136,7 +136,7 @@ impl Reconciler {
             again: false,
             leaving,
             farewell: Farewell::default(),
-            reboot_tried: None,
+            reboots: Reboots::default(),
         };
         this.say_calendar_again();
         let mut over = Vec::new();
@@ -206,6 +206,7 @@ impl Reconciler {
                     }
                     continue;
                 }
+                Some((since, step)) = self.reboots.next() => self.reboot_stepped(since, step),
                 Ok(()) = self.parts.heard.changed() => {
                     self.heard();
                     if !std::mem::take(&mut self.again) {

@@ -1,7 +1,7 @@
 //! Booting this machine anew, because an admin wanted that once nothing is on it.
 //!
 //! Called by the reconcile task, which knows that nothing is. It must never touch a machine that this agent shares
-//! with others, as agents of `fleet dev` do.
+//! with others, as agents of `fleet dev` do, nor go past a lock that keeps shutdowns off.
 
 use std::time::Duration;
 
@@ -10,33 +10,72 @@ use tokio::task::spawn_blocking;
 
 use crate::allocations::chain;
 use crate::config::Config;
-use crate::unit::logind::Logind;
+use crate::unit::logind::{Logind, LogindError};
 use crate::unit::systemd_is_running;
 
 /// How long `systemctl` may take to pass it on.
 const SYSTEMCTL_LIMIT: Duration = Duration::from_secs(30);
 
-/// Asks systemd. Why the machine does not go down, for whoever wanted it.
-pub(crate) async fn reboot(config: &Config) -> Result<(), String> {
+/// Why the machine does not go down, for whoever wanted it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It goes away by itself: it is tried again.
+    Waits(String),
+    /// Somebody has to see to it.
+    Cannot(String),
+}
+
+/// Asks systemd.
+pub(crate) async fn reboot(config: &Config) -> Result<(), Refusal> {
     if config.machine_id.is_some() {
-        return Err("its agent is one of several on one machine (machine_id is set)".to_owned());
+        let why = "its agent is one of several on one machine (machine_id is set)";
+        return Err(Refusal::Cannot(why.to_owned()));
     }
     if !systemd_is_running() {
-        return Err("there is no systemd on this machine to ask; reboot it by hand".to_owned());
+        let why = "there is no systemd on this machine to ask; reboot it by hand";
+        return Err(Refusal::Cannot(why.to_owned()));
     }
     let asked = async { Logind::connect().await?.reboot().await };
     let Err(error) = asked.await else { return Ok(()) };
-    let why = chain(&error);
+    otherwise(&error, || ask("systemctl", &["reboot"], SYSTEMCTL_LIMIT)).await
+}
+
+/// The login manager did not. What ails it does not matter, but `systemctl` as root knows of no lock.
+async fn otherwise(
+    error: &LogindError,
+    systemctl: impl FnOnce() -> Answer + Send + 'static,
+) -> Result<(), Refusal> {
+    let why = chain(error);
+    if matches!(error, LogindError::Blocked { .. }) {
+        return Err(Refusal::Waits(why));
+    }
     tracing::warn!(
         error = why,
         "the login manager does not reboot this machine; systemctl is tried"
     );
-    let systemctl = || ask("systemctl", &["reboot"], SYSTEMCTL_LIMIT);
-    match spawn_blocking(systemctl).await {
-        Ok(Answer::Said { ok: true, .. }) => Ok(()),
+    let problem = match spawn_blocking(systemctl).await {
+        Ok(Answer::Said { ok: true, .. }) => return Ok(()),
         Ok(Answer::Said { ok: false, .. } | Answer::Missing) | Err(_) => {
-            Err(format!("neither logind nor systemctl reboots it: {why}"))
+            format!("neither logind nor systemctl reboots it: {why}")
         }
-        Ok(Answer::Silent(silent)) => Err(format!("logind: {why}; systemctl: {silent}")),
+        Ok(Answer::Silent(silent)) => format!("logind: {why}; systemctl: {silent}"),
+    };
+    Err(Refusal::Cannot(problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_ails_the_login_manager_is_gone_past_and_a_lock_is_not() {
+        let blocked = LogindError::Blocked { by: "APT".to_owned() };
+        let asked = otherwise(&blocked, || unreachable!("systemctl"));
+        let why = "shutdowns are held up by APT".to_owned();
+        assert_eq!(asked.await, Err(Refusal::Waits(why)));
+        let answered = |ok| move || Answer::Said { ok, text: String::new() };
+        assert_eq!(otherwise(&LogindError::Timeout, answered(true)).await, Ok(()));
+        let no = otherwise(&LogindError::Timeout, answered(false)).await;
+        assert!(matches!(no, Err(Refusal::Cannot(_))), "{no:?}");
     }
 }

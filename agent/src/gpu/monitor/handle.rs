@@ -44,6 +44,14 @@ impl Handle {
         Self { commands, snapshots, release, patience }
     }
 
+    /// One that has this to show, and no driver behind it.
+    #[cfg(test)]
+    pub(crate) fn showing(snapshot: crate::gpu::GpuSnapshot) -> (Self, watch::Sender<Shared>) {
+        let (snapshots, seen) = watch::channel(Shared::new(snapshot));
+        let (commands, release) = (mpsc::channel(1).0, watch::channel(false).0);
+        (Self::new(commands, seen, release, Duration::from_secs(1)), snapshots)
+    }
+
     /// The latest picture, and notice of each change.
     pub fn snapshots(&self) -> watch::Receiver<Shared> {
         self.snapshots.clone()

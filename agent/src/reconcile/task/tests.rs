@@ -21,7 +21,10 @@ use crate::gpu::{Config as GpuConfig, DriverState, Monitor};
 use crate::image::{self, ImageStore, Limits};
 use crate::reconcile::Epochs;
 use crate::reconcile::plan::fixture::order;
+use crate::reconcile::reboot::{Pauses, Step};
 use crate::shim::order::{EXIT_FILE, EndReason, Epoch as ShimEpoch, ExitRecord};
+use crate::shutdown::Refusal;
+use crate::shutdown::in_use::tests::{sleeper, used_by};
 use crate::unit::Launcher;
 use crate::user::tests::{account, dir_of, slow_helper};
 use crate::user::{AsUser, AsUserConfig, Users, UsersConfig};
@@ -80,6 +83,19 @@ async fn agent(state: &std::path::Path) -> Agent {
 }
 
 async fn agent_with(state: &std::path::Path, as_user: AsUserConfig, users: UsersConfig) -> Agent {
+    let probe = GpuConfig { program: "/bin/false".into(), ..GpuConfig::default() };
+    let (reconciler, agent) = parts(state, Monitor::spawn(probe).0, as_user, users);
+    tokio::spawn(reconciler.run());
+    agent
+}
+
+/// The task before it runs, and what its tests hold of it.
+fn parts(
+    state: &std::path::Path,
+    gpus: crate::gpu::Handle,
+    as_user: AsUserConfig,
+    users: UsersConfig,
+) -> (Reconciler, Agent) {
     let file = state.join("agent.toml");
     fs::write(
         &file,
@@ -91,8 +107,6 @@ async fn agent_with(state: &std::path::Path, as_user: AsUserConfig, users: Users
     .unwrap();
     let config = Config::load(&file).unwrap();
     fs::create_dir_all(allocations_dir(&config)).unwrap();
-    let probe = GpuConfig { program: "/bin/false".into(), ..GpuConfig::default() };
-    let (gpus, _, _) = Monitor::spawn(probe);
     let as_user = AsUser::new(as_user);
     let node = Arc::new(Node::new(Parts {
         name: NodeName::parse("n1").unwrap(),
@@ -135,8 +149,11 @@ async fn agent_with(state: &std::path::Path, as_user: AsUserConfig, users: Users
             asks: tokio::sync::mpsc::channel(1).1,
         },
     });
-    tokio::spawn(reconciler.unwrap().run());
-    Agent { outbox, registry, desired, shutdown, gpus, _heard: heard }
+    let agent = Agent { outbox, registry, desired, shutdown, gpus, _heard: heard };
+    let mut reconciler = reconciler.unwrap();
+    let pause = Duration::from_millis(20);
+    reconciler.reboots.pauses = Pauses { again: pause, down_max: pause };
+    (reconciler, agent)
 }
 
 /// One that orders nothing.
@@ -366,6 +383,118 @@ async fn a_reboot_is_tried_once_in_its_own_boot_when_nothing_is_here() {
         panic!("{said:?}")
     };
     assert!(why.contains("one of several"), "{why}");
+}
+
+fn wish(since: u64) -> Option<DesiredReboot> {
+    Some(DesiredReboot { since: Timestamp(since), boot_id: BOOT.to_owned() })
+}
+
+#[tokio::test]
+async fn a_reboot_waits_for_who_is_on_a_gpu_without_a_lease_and_looks_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ada = sleeper();
+    let (gpus, _shown) = crate::gpu::Handle::showing(used_by(&[ada.id()]));
+    let (reconciler, agent) =
+        parts(dir.path(), gpus, AsUserConfig::default(), UsersConfig::default());
+    tokio::spawn(reconciler.run());
+    agent.wants_with(Vec::new(), "alloc-x-1", wish(2));
+    let said = agent.reports(1).await;
+    let [Report::Reboot { since: Timestamp(2), problem: Some(why) }] = &said[..] else {
+        panic!("{said:?}")
+    };
+    assert!(why.contains(&format!("in use by sleep (pid {}) of", ada.id())), "{why}");
+    ada.kill().unwrap();
+    ada.wait().unwrap();
+    let tried = async {
+        while !format!("{:?}", agent.reports(1).await).contains("one of several") {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, tried).await.expect("the same wish is tried once they are gone");
+}
+
+#[tokio::test]
+async fn a_lease_that_comes_while_the_gpus_are_looked_at_keeps_its_node_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (gpus, _shown) = crate::gpu::Handle::showing(used_by(&[]));
+    let (mut task, agent) =
+        parts(dir.path(), gpus, AsUserConfig::default(), UsersConfig::default());
+    let look = async |task: &mut Reconciler| {
+        task.reboot_if_ordered(&DesiredNode { reboot: wish(2), ..document() });
+        let (since, step) = task.reboots.next().await.unwrap();
+        assert!(matches!(step, Step::Looked(None)), "{step:?}");
+        task.reboot_stepped(since, step);
+    };
+    look(&mut task).await;
+    let lease = DesiredLease {
+        id: LeaseId::parse("lease-1").unwrap(),
+        epoch: epoch(),
+        gpus: vec![GpuUuid::parse("GPU-00").unwrap()],
+        owner: UserName::parse("ada").unwrap(),
+        holder: LeaseHolder::Reservation(ReservationId::parse("res-1").unwrap()),
+        ending: false,
+        with: Default::default(),
+    };
+    task.reboot_if_ordered(&DesiredNode { reboot: wish(2), leases: vec![lease], ..document() });
+    assert!(timeout(PATIENCE, task.reboots.next()).await.unwrap().is_none(), "nothing is done");
+    // And from the beginning once it has gone.
+    look(&mut task).await;
+    assert_eq!(agent.outbox.waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_machine_that_never_went_down_says_so_and_one_held_up_for_checkpoints_has_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (gpus, _shown) = crate::gpu::Handle::showing(used_by(&[]));
+    let (mut task, agent) =
+        parts(dir.path(), gpus, AsUserConfig::default(), UsersConfig::default());
+    task.reboot_if_ordered(&DesiredNode { reboot: wish(2), ..document() });
+    assert!(matches!(task.reboots.next().await, Some((_, Step::Looked(None)))));
+    task.reboot_stepped(Timestamp(2), Step::Asked(Ok(())));
+    let said = agent.reports(1).await;
+    assert!(matches!(said[..], [Report::Reboot { problem: None, .. }]), "{said:?}");
+    agent.shutdown.say(true);
+    for leaving in [true, false] {
+        if !leaving {
+            agent.shutdown.say(false);
+        }
+        let (since, step) = task.reboots.next().await.unwrap();
+        assert!(matches!(step, Step::StillUp), "{step:?}");
+        task.reboot_stepped(since, step);
+        let said = agent.reports(1).await;
+        let [Report::Reboot { since: Timestamp(2), problem }] = &said[..] else {
+            panic!("{said:?}")
+        };
+        assert_eq!(problem.is_none(), leaving, "{problem:?}");
+    }
+    // Asked for anew it is another wish, and begins from the beginning.
+    task.reboot_if_ordered(&DesiredNode { reboot: wish(2), ..document() });
+    assert!(task.reboots.next().await.is_none());
+    task.reboot_if_ordered(&DesiredNode { reboot: wish(3), ..document() });
+    assert!(matches!(task.reboots.next().await, Some((Timestamp(3), Step::Looked(None)))));
+}
+
+#[tokio::test]
+async fn a_lock_is_waited_for_and_named_and_what_cannot_be_is_said_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (gpus, _shown) = crate::gpu::Handle::showing(used_by(&[]));
+    let (mut task, agent) =
+        parts(dir.path(), gpus, AsUserConfig::default(), UsersConfig::default());
+    task.reboot_if_ordered(&DesiredNode { reboot: wish(2), ..document() });
+    assert!(matches!(task.reboots.next().await, Some((_, Step::Looked(None)))));
+    let lock = || "shutdowns are held up by APT (pid 812, uid 0): busy".to_owned();
+    task.reboot_stepped(Timestamp(2), Step::Asked(Err(Refusal::Waits(lock()))));
+    let said = format!("{:?}", agent.reports(1).await);
+    assert!(said.contains(&lock()), "{said}");
+    let (since, step) = task.reboots.next().await.unwrap();
+    assert!(matches!(step, Step::Rested), "{step:?}");
+    task.reboot_stepped(since, step);
+    task.reboot_if_ordered(&DesiredNode { reboot: wish(2), ..document() });
+    assert!(matches!(task.reboots.next().await, Some((Timestamp(2), Step::Looked(None)))));
+    task.reboot_stepped(Timestamp(2), Step::Asked(Err(Refusal::Cannot("no systemd".to_owned()))));
+    assert!(task.reboots.next().await.is_none(), "not tried again for this wish");
+    let said = format!("{:?}", agent.reports(1).await);
+    assert!(said.contains("no systemd"), "{said}");
 }
 
 #[tokio::test]

@@ -132,6 +132,25 @@ fn a_node_that_cannot_says_why_and_tries_again_when_it_is_asked_again() {
 }
 
 #[test]
+fn one_that_began_and_never_came_is_said_and_can_be_asked_for_again() {
+    let mut w = World::with(&["titan01"]);
+    ask(&mut w, "");
+    let since = ordered(&w).unwrap().since;
+    w.report("titan01", Report::Reboot { since, problem: None }).unwrap();
+    let why = || "it has not gone down".to_owned();
+    w.report("titan01", Report::Reboot { since, problem: Some(why()) }).unwrap();
+    assert_eq!(w.last, [Event::NodeRebootFailed { node: node("titan01"), why: why() }]);
+    w.pass(Millis::minutes(1));
+    ask(&mut w, "");
+    assert!(ordered(&w).unwrap().since > since);
+    // Nor is what is waited for the end of it: the agent goes on by itself.
+    let since = ordered(&w).unwrap().since;
+    w.report("titan01", Report::Reboot { since, problem: Some(why()) }).unwrap();
+    w.report("titan01", Report::Reboot { since, problem: None }).unwrap();
+    assert_eq!(w.last, [Event::NodeRebootBegun { node: node("titan01") }]);
+}
+
+#[test]
 fn only_admins_ask_and_only_where_everybody_knows_what_that_is() {
     let mut w = World::with(&["titan01"]);
     let ask = |name: &str| {

@@ -1,0 +1,194 @@
+//! Who is on the GPUs of a node that is to boot anew: people without a lease, of whom the controllers know no job.
+//!
+//! Asked by the reconcile task before each attempt. It ends nobody, and it must not wait for what the reboot may be for: a
+//! driver or a GPU that does not answer, and a process that was killed and hangs in the kernel. Where the driver is not
+//! asked (it is let go of) or cannot be (its libraries are newer than its module), those who have a GPU open are seen
+//! without it.
+
+use std::collections::BTreeMap;
+
+use fleet_core::gpu::{GPUS_PER_NODE_MAX, Presence};
+use tokio::task::spawn_blocking;
+
+use crate::allocations::Node;
+use crate::gpu::{DriverState, GpuSnapshot};
+use crate::holders::Names;
+use crate::leases::{Observer, Process};
+use crate::proc_stat::is_at_its_end;
+
+/// So many processes are named; of more, how many they are.
+const NAMED_MAX: usize = 4;
+
+/// What is to be waited for, in words; none where nothing is.
+pub(crate) async fn in_use(node: &Node) -> Option<String> {
+    // Who began a moment ago is in no older picture.
+    let gpus = match node.gpus.sample_now().await {
+        Ok(fresh) => fresh,
+        Err(_) => node.gpus.latest(),
+    };
+    if is_unseen(&gpus) {
+        return Some("it is not known yet who uses its GPUs".to_owned());
+    }
+    let observer = node.observer();
+    let found = match spawn_blocking(move || on_them(&observer, &gpus)).await {
+        Ok(found) => found,
+        Err(error) => return Some(format!("it cannot be seen who uses its GPUs: {error}")),
+    };
+    words(&found, &mut Names::default()).await
+}
+
+/// Whether the first look is still to come: it has a deadline.
+fn is_unseen(gpus: &GpuSnapshot) -> bool {
+    let unseen =
+        |gpu: &crate::gpu::GpuState| gpu.presence == Presence::Present && gpu.sampled_at.is_none();
+    gpus.driver_state == DriverState::Starting || gpus.gpus.iter().any(unseen)
+}
+
+/// Those who would lose something. Processes that are listed and do not exist are none: some drivers do that.
+fn on_them(observer: &Observer, gpus: &GpuSnapshot) -> Vec<Process> {
+    let mut found: BTreeMap<u32, Process> = BTreeMap::new();
+    match gpus.driver_state {
+        DriverState::Starting | DriverState::NotAnswering { .. } => {}
+        DriverState::Running => {
+            for gpu in gpus.gpus.iter().filter(|gpu| gpu.presence == Presence::Present) {
+                let foreign = observer.foreign(gpus, &gpu.info.uuid, &[], &[]);
+                found.extend(foreign.into_iter().filter_map(|one| Some((one.pid, one.found?))));
+            }
+        }
+        DriverState::Released | DriverState::Absent { .. } | DriverState::Failed { .. } => {
+            // Another driver may give them other numbers than those that are known.
+            let minors: Vec<u32> = (0..).take(GPUS_PER_NODE_MAX).collect();
+            let open = observer.by_descriptors(&minors).into_iter().map(|(_, one)| one);
+            // To look at a GPU is no use of it.
+            let open = open.filter(|one| observer.is_in_the_way(one, false));
+            found.extend(open.map(|one| (one.pid, one)));
+        }
+    }
+    found.retain(|pid, _| !is_at_its_end(&pid.to_string()));
+    found.into_values().collect()
+}
+
+async fn words(found: &[Process], names: &mut Names) -> Option<String> {
+    let mut named = Vec::new();
+    for one in found.iter().take(NAMED_MAX) {
+        let user = names.of(one.uid).await;
+        named.push(format!("{} (pid {}) of {user}", one.name, one.pid));
+    }
+    let more = match found.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!named.is_empty()).then(|| format!("its GPUs are in use by {}{more}", named.join(", ")))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::process::{Child, Command};
+
+    use fleet_core::health::Architecture;
+    use fleet_core::name::GpuUuid;
+    use fleet_core::time::Timestamp;
+
+    use super::*;
+    use crate::gpu::{GpuInfo, GpuProcess, GpuState, Observed, ProcessKind, Telemetry};
+
+    /// One GPU on which the driver shows these.
+    pub(crate) fn used_by(pids: &[u32]) -> GpuSnapshot {
+        let info = GpuInfo {
+            uuid: GpuUuid::parse("GPU-00").unwrap(),
+            index: 0,
+            minor: 0,
+            product: "Tesla V100-PCIE-16GB".to_owned(),
+            architecture: Architecture::Volta,
+            memory_bytes: 1 << 34,
+            pci_bus_id: "00000000:00:00.0".to_owned(),
+            numa_node: Observed::NotSupported,
+            compute_capability: Observed::NotSupported,
+            ecc_enabled: Observed::NotSupported,
+            mig_enabled: Observed::NotSupported,
+            serial: Observed::NotSupported,
+            pcie_width_max: Observed::NotSupported,
+            pcie_generation_max: Observed::NotSupported,
+            slowdown_c: Observed::NotSupported,
+            shutdown_c: Observed::NotSupported,
+        };
+        let kind = ProcessKind::Compute;
+        let process = |pid| GpuProcess { pid, kind, memory_bytes: None, started_ticks: None };
+        let processes = Observed::Value(pids.iter().copied().map(process).collect());
+        let gpu = GpuState {
+            info,
+            presence: Presence::Present,
+            reason: None,
+            telemetry: Telemetry { processes, ..Telemetry::unknown("") },
+            since: Timestamp(1),
+            sampled_at: Some(Timestamp(1)),
+        };
+        GpuSnapshot { gpus: vec![gpu], ..GpuSnapshot::empty(DriverState::Running) }
+    }
+
+    /// A process of somebody's; it has its name once this returns.
+    pub(crate) fn sleeper() -> Child {
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while Observer::default().process(child.id()).unwrap().name != "sleep" {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+        child
+    }
+
+    #[tokio::test]
+    async fn whoever_works_on_a_gpu_is_waited_for_and_nobody_else() {
+        let mut child = sleeper();
+        let seen = |gpus: &GpuSnapshot, known: &[String]| {
+            let observer = Observer { baseline: known.into(), ..Observer::default() };
+            on_them(&observer, gpus).iter().map(|one| one.pid).collect::<Vec<_>>()
+        };
+        let gpus = used_by(&[child.id(), u32::MAX]);
+        assert!(!is_unseen(&gpus));
+        assert_eq!(seen(&gpus, &[]), [child.id()], "and not who does not exist");
+        let mut unknown = gpus.clone();
+        unknown.gpus[0].presence = Presence::Unknown;
+        assert!(seen(&unknown, &[]).is_empty(), "a GPU that hangs");
+        let reason = || "does not return".to_owned();
+        let hangs = GpuSnapshot {
+            driver_state: DriverState::NotAnswering { reason: reason() },
+            ..gpus.clone()
+        };
+        assert!(seen(&hangs, &[]).is_empty() && !is_unseen(&hangs), "a driver that hangs");
+        for none in [DriverState::Released, DriverState::Absent { reason: reason() }] {
+            assert!(seen(&GpuSnapshot::empty(none), &[]).is_empty(), "nobody has one open");
+        }
+        assert!(is_unseen(&GpuSnapshot::empty(DriverState::Starting)));
+        let mut fresh = gpus.clone();
+        fresh.gpus[0].sampled_at = None;
+        assert!(is_unseen(&fresh));
+        if nix::unistd::geteuid().is_root() {
+            let trusted = crate::holders::Spared { below: 1_000, ..Default::default() };
+            let baseline = vec!["sleep".to_owned()].into();
+            let observer = Observer { baseline, trusted, ..Observer::default() };
+            assert!(on_them(&observer, &gpus).is_empty(), "the administrator's own");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(seen(&gpus, &[]).is_empty());
+    }
+
+    #[tokio::test]
+    async fn they_are_named_and_many_are_counted() {
+        let own = Observer::default().process(std::process::id()).unwrap();
+        let one = |pid| {
+            let mut one = own.clone();
+            (one.pid, one.uid, one.name) = (pid, 4_000_000_000, "python3".to_owned());
+            one
+        };
+        let mut names = Names::default();
+        assert_eq!(words(&[], &mut names).await, None);
+        let few = words(&[one(7), one(8)], &mut names).await.unwrap();
+        let both = "python3 (pid 7) of 4000000000, python3 (pid 8) of 4000000000";
+        assert_eq!(few, format!("its GPUs are in use by {both}"));
+        let many: Vec<Process> = (0..7).map(one).collect();
+        assert!(words(&many, &mut names).await.unwrap().ends_with(" and 3 more"));
+    }
+}
