@@ -134,13 +134,14 @@ pub(crate) struct DrainArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "The node is drained: jobs that save checkpoints move at their next one, others finish, reservations\n\
-    last until their end. Then its agent has systemd reboot it, and it takes new work again, unless it\n\
-    was cordoned or drained before. `fleet node show` says what it waits for."
+    last until their end, and who is on a GPU without one is waited for. Then its agent has systemd\n\
+    reboot it, unless somebody holds shutdowns up (`systemd-inhibit --list`), and it takes new work\n\
+    again, unless it was cordoned or drained before. `fleet node show` says what it waits for."
 )]
 pub(crate) struct RebootArgs {
     #[arg(value_name = "NODE")]
     pub(crate) node: String,
-    /// Once no job, reservation or lease is left on it; there is no other way to ask
+    /// Once no job, reservation or lease is left on it and nobody is on its GPUs; there is no other way to ask
     #[arg(long, conflicts_with = "cancel")]
     pub(crate) when_empty: bool,
     /// It is not wanted any more; the node takes new work again

@@ -15,9 +15,11 @@ use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::node_names;
+use crate::output::gpu::Gpu;
 use crate::output::node::Node;
 use crate::output::status::JoinToken;
 use crate::output::text::{ask, print, say};
+use crate::times::Clock;
 
 /// The kind of object for `Resolve`.
 pub(super) const KIND: &str = "node";
@@ -110,7 +112,7 @@ pub(super) async fn drain(context: &Context, args: &DrainArgs) -> Result<Exit, F
 pub(super) async fn reboot(context: &Context, args: &RebootArgs) -> Result<Exit, Failure> {
     let RebootArgs { when_empty, cancel, .. } = *args;
     if !when_empty && !cancel {
-        let why = "a node is rebooted only once no job, reservation or lease is left on it";
+        let why = "a node is rebooted only once no job, reservation or lease is left on it and nobody is on its GPUs";
         let node = &args.node;
         return Err(Failure::usage("--when-empty", why).hint(format!(
             "`fleet node reboot {node} --when-empty`; at once: `systemctl reboot` on {node}, which asks its jobs \
@@ -121,6 +123,7 @@ pub(super) async fn reboot(context: &Context, args: &RebootArgs) -> Result<Exit,
     let node = client.resolve(KIND, &args.node).await?;
     if when_empty && !args.yes {
         preview(context, &client, &node).await?.lines().for_each(say);
+        waited_for(context, &client, &node).await?.lines().for_each(say);
         if ask(&format!("Reboot {node} once it is empty?")) == Some(false) {
             return Err(Failure::new(Exit::Failed, format!("{node} is left as it is")));
         }
@@ -218,6 +221,22 @@ async fn preview(context: &Context, client: &Client, node: &str) -> Result<Strin
     Ok(text)
 }
 
+/// Who else a reboot waits for: those whom a drain does not concern.
+async fn waited_for(context: &Context, client: &Client, node: &str) -> Result<String, Failure> {
+    let request = ListGpusRequest { node: node.to_owned(), ..Default::default() };
+    Ok(without_lease(node, &gpu::fetch(client, request).await?, &context.clock))
+}
+
+fn without_lease(node: &str, gpus: &[Gpu], clock: &Clock) -> String {
+    let foreign = gpus.iter().flat_map(|gpu| gpu.foreign().map(move |one| (gpu.name(), one)));
+    let lines: String =
+        foreign.map(|(gpu, one)| format!("  {gpu} {}\n", one.line(clock))).collect();
+    if lines.is_empty() {
+        return lines;
+    }
+    format!("{node} reboots once those on its GPUs without a reservation have ended, too:\n{lines}")
+}
+
 pub(super) async fn create_token(
     context: &Context,
     args: &TokenCreateArgs,
@@ -244,4 +263,33 @@ pub(super) async fn create_token(
     }
     print(&format!("{}\n", token.join_line))?;
     Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use fleet_proto::v1 as pb;
+
+    use super::*;
+
+    #[test]
+    fn a_preview_of_a_reboot_names_who_is_on_a_gpu_without_a_reservation() {
+        let clock = Clock::standing("2026-11-24T12:00:00Z", "Europe/Berlin");
+        let gpu = |foreign_since_unix_ms| {
+            let process = pb::GpuProcess {
+                pid: 4_711,
+                user: "ada".to_owned(),
+                name: "python3".to_owned(),
+                foreign_since_unix_ms,
+                ..pb::GpuProcess::default()
+            };
+            let measured = pb::GpuUse { processes: vec![process], ..pb::GpuUse::default() };
+            let node = "titan01".to_owned();
+            Gpu::from(pb::Gpu { node, r#use: Some(measured), ..pb::Gpu::default() })
+        };
+        assert_eq!(without_lease("titan01", &[gpu(0)], &clock), "", "whose lease explains it");
+        let said = without_lease("titan01", &[gpu(0), gpu(1)], &clock);
+        let (head, who) = said.split_once('\n').unwrap_or_default();
+        assert!(head.starts_with("titan01 reboots once those on its GPUs"), "{said}");
+        assert!(who.starts_with("  titan01:0 ada python3 (4711) without a lease for"), "{said}");
+    }
 }

@@ -1,6 +1,8 @@
 //! The state as users see it: from the core's types to the API's, joined with what only the leader's
 //! memory knows (measurements, when a node was heard, the plan).
 
+use std::collections::BTreeMap;
+
 use fleet_core::access::Holder;
 use fleet_core::allocation::Allocation;
 use fleet_core::ending::ReservationRules;
@@ -130,7 +132,7 @@ pub(super) fn node(fsm: &Fsm, sessions: &Sessions, node: &Node) -> v1::Node {
             .as_ref()
             .and_then(|enforced| enforced.problem.clone())
             .unwrap_or_default(),
-        reboot: reboot(fsm, node),
+        reboot: reboot(fsm, sessions, node),
         enforced_fallback: node
             .facts
             .enforced
@@ -141,16 +143,27 @@ pub(super) fn node(fsm: &Fsm, sessions: &Sessions, node: &Node) -> v1::Node {
     }
 }
 
-fn reboot(fsm: &Fsm, node: &Node) -> Option<v1::NodeReboot> {
+fn reboot(fsm: &Fsm, sessions: &Sessions, node: &Node) -> Option<v1::NodeReboot> {
     let wish = node.reboot.as_ref()?;
+    let mut waits_for = fsm.reboot_waits_for(node);
+    // The order is given without them: it is the agent that does not go past them.
+    let measured = node.gpus.iter().filter_map(|uuid| sessions.measured(&node.name, uuid.as_str()));
+    waits_for.extend(without_lease(measured.flat_map(|(gpu, _)| gpu.processes)));
     Some(v1::NodeReboot {
         by: wish.by.clone(),
         reason: wish.reason.clone(),
         since_unix_ms: wish.since.0,
-        waits_for: fsm.reboot_waits_for(node),
+        waits_for,
         begun: wish.answer == Some(RebootAnswer::Begun),
         problem: wish.problem().unwrap_or_default().to_owned(),
     })
+}
+
+/// Those of them that no lease explains, each once. One without a name is listed and does not exist.
+fn without_lease(processes: impl Iterator<Item = v1::MeasuredProcess>) -> Vec<String> {
+    let foreign = processes.filter(|p| p.foreign_since_unix_ms > 0 && !p.name.is_empty());
+    let by_pid: BTreeMap<u32, v1::MeasuredProcess> = foreign.map(|p| (p.pid, p)).collect();
+    by_pid.into_values().map(|p| format!("{} (pid {}) of {}", p.name, p.pid, p.user)).collect()
 }
 
 /// What the node says it does; nothing where it said nothing.
@@ -458,5 +471,24 @@ pub(super) fn job(
         status: text(status.as_ref()),
         image_digest: text(job.image.as_ref().map(|image| &image.digest)),
         image_note: text(job.image.as_ref().and_then(|image| image.note.as_ref())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reboot_waits_for_each_process_without_a_lease_once() {
+        let process = |pid, name: &str, foreign_since_unix_ms| v1::MeasuredProcess {
+            pid,
+            user: "ada".to_owned(),
+            name: name.to_owned(),
+            foreign_since_unix_ms,
+            ..v1::MeasuredProcess::default()
+        };
+        let on_two = || process(7, "python3", 1);
+        let all = [on_two(), process(8, "job", 0), process(9, "", 1), on_two()];
+        assert_eq!(without_lease(all.into_iter()), ["python3 (pid 7) of ada"]);
     }
 }
