@@ -24,7 +24,7 @@ pub(super) async fn run(context: &Context, args: &SshArgs) -> Result<Exit, Failu
     let client = context.client()?;
     let user = caller(&client).await?;
     let reservation = match &args.id {
-        Some(text) => named(&client, text, &context.clock).await?,
+        Some(text) => named(&client, text, &user, &context.clock).await?,
         None => only_one(&client, &user).await?,
     };
     let node = reservation.node.clone().unwrap_or_default();
@@ -43,13 +43,25 @@ pub(super) async fn run(context: &Context, args: &SshArgs) -> Result<Exit, Failu
     })
 }
 
-async fn named(client: &Client, text: &str, clock: &Clock) -> Result<Reservation, Failure> {
+async fn named(
+    client: &Client,
+    text: &str,
+    user: &str,
+    clock: &Clock,
+) -> Result<Reservation, Failure> {
     let id = client.resolve(KIND, text).await?;
     let request =
         ListReservationsRequest { ids: vec![id.clone()], all: true, ..Default::default() };
     let found = fetch(client, request).await?.into_iter().next();
     let found =
         found.ok_or_else(|| Failure::of_rejection(Rejection::not_found(KIND, &id), clock))?;
+    // Where nobody is held to anything its GPUs would open all the same.
+    if !may_use(&found, user) {
+        let owner = &found.owner;
+        let problem = format!("{id} is {owner}'s, and not shared with {user}");
+        return Err(Failure::new(Exit::Denied, problem)
+            .hint("without a name `fleet ssh` goes to the one that is yours"));
+    }
     if found.state == "active" {
         return Ok(found);
     }
@@ -61,9 +73,7 @@ async fn named(client: &Client, text: &str, clock: &Clock) -> Result<Reservation
 /// The only one that is open now, the user's own or one shared with them.
 async fn only_one(client: &Client, user: &str) -> Result<Reservation, Failure> {
     let listed = fetch(client, ListReservationsRequest::default()).await?;
-    let usable = |r: &Reservation| {
-        r.state == "active" && (r.owner == user || r.with.iter().any(|one| one == user))
-    };
+    let usable = |r: &Reservation| r.state == "active" && may_use(r, user);
     let mut open: Vec<Reservation> = listed.into_iter().filter(usable).collect();
     match (open.pop(), open.len()) {
         (Some(reservation), 0) => Ok(reservation),
@@ -76,6 +86,10 @@ async fn only_one(client: &Client, user: &str) -> Result<Reservation, Failure> {
             Err(Failure::usage("RESERVATION", problem).hint("name one, as in `fleet ssh res-…`"))
         }
     }
+}
+
+fn may_use(reservation: &Reservation, user: &str) -> bool {
+    reservation.owner == user || reservation.with.iter().any(|one| one == user)
 }
 
 /// What the user's shell over there reads, whichever shell that is: a program with its arguments as they were typed here.

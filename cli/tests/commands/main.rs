@@ -298,6 +298,9 @@ fn ssh_goes_to_the_node_of_the_reservation_with_its_gpus() {
     assert!(stderr(&several).contains("several are open: res-a ("), "{}", stderr(&several));
     assert_eq!(code(&ssh(&with(vec![shared]), &[])), 0);
     assert_eq!(code(&ssh(&with(others().to_vec()), &[])), 3);
+    let mias = ssh(&with(others().to_vec()), &["res-m"]);
+    assert_eq!(code(&mias), 4, "{mias:?}");
+    assert!(stderr(&mias).contains("res-m is mia's, and not shared with ada"), "{mias:?}");
     let later = ssh(&with(vec![reservation("res-l", "ada", "scheduled")]), &["res-l"]);
     assert_eq!(code(&later), 5);
     assert!(stderr(&later).contains("res-l is scheduled, not active"), "{}", stderr(&later));
