@@ -6,6 +6,7 @@
 //! certificate stops no job: nothing here touches jobs.
 
 pub(crate) mod leader;
+pub mod moved;
 pub mod renewal;
 pub mod store;
 
@@ -92,7 +93,11 @@ impl fmt::Display for Joined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Identity { cluster, role } = &self.identity;
         if self.already {
-            return write!(f, "already joined to {cluster} as {}; nothing changed", role.name());
+            return write!(
+                f,
+                "already joined to {cluster} as {}; nothing changed. If it was removed or revoked there, type the same with --replace",
+                role.name()
+            );
         }
         write!(f, "joined {cluster} as {}", role.name())?;
         if self.clock_ahead_seconds.unsigned_abs() >= CLOCK_SKEW_NOTICE.as_secs() {
@@ -163,14 +168,15 @@ pub async fn join(options: &JoinOptions) -> Result<Joined, JoinError> {
 
 /// The membership this node has, if it is the wanted one and usable; an error if it has another.
 fn existing_membership(options: &JoinOptions) -> Result<Option<Joined>, JoinError> {
+    // Whatever there is, damaged or not, it is to go.
+    if options.replace {
+        return Ok(None);
+    }
     let Some(record) = options.folder.record()? else {
         return Ok(None);
     };
     let same_authority = options.folder.authority_pins()?.contains(&options.token.pin);
     if !same_authority || record.node != options.name {
-        if options.replace {
-            return Ok(None);
-        }
         let IdentityRecord { cluster, node, .. } = record;
         return Err(JoinError::OtherMembership { cluster, node });
     }
@@ -180,7 +186,7 @@ fn existing_membership(options: &JoinOptions) -> Result<Option<Joined>, JoinErro
     };
     let leaf = credentials.leaf();
     let now = wall_clock().0 / 1000;
-    if options.replace || now < leaf.not_before || now >= leaf.not_after {
+    if now < leaf.not_before || now >= leaf.not_after {
         return Ok(None);
     }
     Ok(Some(Joined {

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::ahead::{self, ASKS_MAX, Ask, Line, LocalParts, SOCKET_FILE, Shelf};
 use crate::allocations::{Node, Parts, Registry, allocations_dir, volatile_dir};
 use crate::config::Config;
+use crate::enroll::moved;
 use crate::enroll::renewal::Renewal;
 use crate::enroll::store::{IdentityFolder, IdentityRecord};
 use crate::enroll::{Machine, identity_folder};
@@ -184,7 +185,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     tokio::task::spawn_blocking(move || remove_parent(&parent)).await.context("remove the cgroup")
 }
 
-/// Who this node is to its fleet, and the way to the controllers.
+/// Who this node is to its fleet, and the way to the controllers. What the state folder has of another fleet is dropped.
 fn membership(
     config: &Config,
     folder: &IdentityFolder,
@@ -193,6 +194,7 @@ fn membership(
     if let Some(name) = config.name.as_ref().filter(|name| **name != identity.node) {
         anyhow::bail!("the configuration names this node {name}, it joined as {}", identity.node);
     }
+    moved::settle(&config.state_dir, &identity.cluster)?;
     let addresses = match config.controllers.as_slice() {
         [] => folder.addresses(&identity)?,
         said => said.to_vec(),

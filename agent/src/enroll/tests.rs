@@ -246,7 +246,10 @@ async fn a_node_joins_once_and_says_so_the_second_time() {
 
     let again = join(&options).await.unwrap();
     assert!(again.already);
-    assert_eq!(again.to_string(), "already joined to fleet-testtest as titan01; nothing changed");
+    assert_eq!(
+        again.to_string(),
+        "already joined to fleet-testtest as titan01; nothing changed. If it was removed or revoked there, type the same with --replace"
+    );
     assert_eq!(controller.joins().len(), 1, "nothing was asked the second time");
 }
 

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::state_file::{self, StateFileError};
 
-const FILE: &str = "leader.json";
+/// In the state folder.
+pub(crate) const FILE: &str = "leader.json";
 const VERSION: u32 = 1;
 
 /// Where a document stands among all that were ever sent.

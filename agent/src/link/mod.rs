@@ -7,7 +7,7 @@
 //! seen, and nothing is ever concluded from what a document does not say.
 
 mod backoff;
-mod fence;
+pub(crate) mod fence;
 mod outbox;
 mod session;
 

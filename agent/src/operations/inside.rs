@@ -149,7 +149,7 @@ pub(super) fn from_disk(config: &Config, path: &Path) -> Bundle {
     let file = fleet_daemon::config_file::read(path, config::DEFAULT_PATH);
     let file = file.unwrap_or_else(|error| format!("# cannot be read: {error}\n"));
     bundle.text("config.toml", &file);
-    for name in ["leader.json", "health.json", "gpus.json"] {
+    for name in ["fleet.json", "leader.json", "health.json", "gpus.json"] {
         if let Ok(text) = std::fs::read_to_string(config.state_dir.join(name)) {
             bundle.text(&format!("state/{name}"), &text);
         }

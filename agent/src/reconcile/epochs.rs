@@ -17,7 +17,8 @@ use fleet_core::name::GpuUuid;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
-const FILE: &str = "epochs.jsonl";
+/// In the state folder.
+pub(crate) const FILE: &str = "epochs.jsonl";
 const VERSION: u32 = 1;
 /// Lines at which the file is written anew.
 const LINES_MAX: usize = 20_000;

@@ -10,7 +10,7 @@
 
 mod calendar;
 mod driver;
-mod epochs;
+pub(crate) mod epochs;
 mod leaving;
 pub mod plan;
 mod reboot;
