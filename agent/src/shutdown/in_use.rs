@@ -127,9 +127,25 @@ pub(crate) mod tests {
         GpuSnapshot { gpus: vec![gpu], ..GpuSnapshot::empty(DriverState::Running) }
     }
 
-    /// A process of somebody's; it has its name once this returns.
-    pub(crate) fn sleeper() -> Child {
-        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+    /// A process of somebody's, ended when dropped.
+    pub(crate) struct Sleeper(Child);
+
+    impl Sleeper {
+        pub(crate) fn id(&self) -> u32 {
+            self.0.id()
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            drop(self.0.kill());
+            drop(self.0.wait());
+        }
+    }
+
+    /// It has its name once this returns.
+    pub(crate) fn sleeper() -> Sleeper {
+        let child = Sleeper(Command::new("sleep").arg("1000").spawn().unwrap());
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while Observer::default().process(child.id()).unwrap().name != "sleep" {
             assert!(std::time::Instant::now() < deadline);
@@ -140,7 +156,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn whoever_works_on_a_gpu_is_waited_for_and_nobody_else() {
-        let mut child = sleeper();
+        let child = sleeper();
         let seen = |gpus: &GpuSnapshot, known: &[String]| {
             let observer = Observer { baseline: known.into(), ..Observer::default() };
             on_them(&observer, gpus).iter().map(|one| one.pid).collect::<Vec<_>>()
@@ -170,8 +186,7 @@ pub(crate) mod tests {
             let observer = Observer { baseline, trusted, ..Observer::default() };
             assert!(on_them(&observer, &gpus).is_empty(), "the administrator's own");
         }
-        child.kill().unwrap();
-        child.wait().unwrap();
+        drop(child);
         assert!(seen(&gpus, &[]).is_empty());
     }
 

@@ -392,7 +392,7 @@ fn wish(since: u64) -> Option<DesiredReboot> {
 #[tokio::test]
 async fn a_reboot_waits_for_who_is_on_a_gpu_without_a_lease_and_looks_again() {
     let dir = tempfile::tempdir().unwrap();
-    let mut ada = sleeper();
+    let ada = sleeper();
     let (gpus, _shown) = crate::gpu::Handle::showing(used_by(&[ada.id()]));
     let (reconciler, agent) =
         parts(dir.path(), gpus, AsUserConfig::default(), UsersConfig::default());
@@ -403,8 +403,7 @@ async fn a_reboot_waits_for_who_is_on_a_gpu_without_a_lease_and_looks_again() {
         panic!("{said:?}")
     };
     assert!(why.contains(&format!("in use by sleep (pid {}) of", ada.id())), "{why}");
-    ada.kill().unwrap();
-    ada.wait().unwrap();
+    drop(ada);
     let tried = async {
         while !format!("{:?}", agent.reports(1).await).contains("one of several") {
             tokio::task::yield_now().await;
