@@ -193,6 +193,41 @@ impl GpuSnapshot {
     pub fn gpu(&self, uuid: &GpuUuid) -> Option<&GpuState> {
         self.gpus.iter().find(|gpu| gpu.info.uuid == *uuid)
     }
+
+    /// Whether the first look at any of them is still to come. A GPU or a driver that does not answer is not waited for:
+    /// it may be what somebody wants to mend.
+    pub(crate) fn is_unseen(&self) -> bool {
+        let unseen = |gpu: &GpuState| gpu.presence == Presence::Present && gpu.sampled_at.is_none();
+        self.driver_state == DriverState::Starting || self.gpus.iter().any(unseen)
+    }
+}
+
+#[cfg(test)]
+impl GpuState {
+    /// `GPU-0N`, number N of its node, which answers and of which nothing is measured yet.
+    pub(crate) fn of_tests(index: u32) -> Self {
+        let info = GpuInfo {
+            uuid: GpuUuid::parse(&format!("GPU-0{index}")).expect("a UUID of tests"),
+            index,
+            minor: index,
+            product: "Tesla V100-PCIE-16GB".to_owned(),
+            architecture: Architecture::Volta,
+            memory_bytes: 1 << 34,
+            pci_bus_id: format!("00000000:0{index}:00.0"),
+            numa_node: Observed::NotSupported,
+            compute_capability: Observed::NotSupported,
+            ecc_enabled: Observed::NotSupported,
+            mig_enabled: Observed::NotSupported,
+            serial: Observed::NotSupported,
+            pcie_width_max: Observed::NotSupported,
+            pcie_generation_max: Observed::NotSupported,
+            slowdown_c: Observed::NotSupported,
+            shutdown_c: Observed::NotSupported,
+        };
+        let (reason, since, sampled_at) = (None, Timestamp(1), None);
+        let telemetry = Telemetry::unknown("");
+        Self { info, presence: Presence::Present, reason, telemetry, since, sampled_at }
+    }
 }
 
 impl Telemetry {

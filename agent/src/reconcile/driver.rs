@@ -9,7 +9,7 @@ use fleet_core::gpu::Presence;
 
 use super::Row;
 use super::task::Reconciler;
-use crate::gpu::{DriverState, GpuSnapshot, GpuState};
+use crate::gpu::{GpuSnapshot, GpuState};
 
 /// What is to be done about the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,15 +30,15 @@ fn decide(ordered: Option<bool>, needed: bool, gpus: &GpuSnapshot) -> Driver {
     }
 }
 
-/// Whether the driver was asked and shows no process. A GPU that does not answer is not waited for: it may be what the
-/// driver is exchanged for. Nor are processes that are listed and do not exist: some drivers do that.
+/// Whether the driver was asked and shows no process. Those that are listed and do not exist are not waited for: some
+/// drivers do that.
 fn is_unused(gpus: &GpuSnapshot) -> bool {
     let used = |gpu: &GpuState| {
         let listed = gpu.telemetry.processes.value();
         let exists = listed.is_some_and(|all| all.iter().any(|one| one.started_ticks.is_some()));
-        gpu.presence == Presence::Present && (exists || gpu.sampled_at.is_none())
+        gpu.presence == Presence::Present && exists
     };
-    gpus.driver_state != DriverState::Starting && !gpus.gpus.iter().any(used)
+    !gpus.is_unseen() && !gpus.gpus.iter().any(used)
 }
 
 impl Reconciler {
@@ -75,12 +75,10 @@ impl Reconciler {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use fleet_core::health::Architecture;
-    use fleet_core::name::GpuUuid;
     use fleet_core::time::Timestamp;
 
     use super::*;
-    use crate::gpu::{GpuInfo, GpuProcess, Observed, ProcessKind, Telemetry};
+    use crate::gpu::{DriverState, GpuProcess, Observed, ProcessKind, Telemetry};
 
     const ASKED: Option<Timestamp> = Some(Timestamp(1));
 
@@ -90,28 +88,9 @@ mod tests {
         sampled_at: Option<Timestamp>,
         processes: Vec<GpuProcess>,
     ) -> GpuSnapshot {
-        let info = GpuInfo {
-            uuid: GpuUuid::parse("GPU-00").unwrap(),
-            index: 0,
-            minor: 0,
-            product: "Tesla V100-PCIE-16GB".to_owned(),
-            architecture: Architecture::Volta,
-            memory_bytes: 1 << 34,
-            pci_bus_id: "00000000:00:00.0".to_owned(),
-            numa_node: Observed::NotSupported,
-            compute_capability: Observed::NotSupported,
-            ecc_enabled: Observed::NotSupported,
-            mig_enabled: Observed::NotSupported,
-            serial: Observed::NotSupported,
-            pcie_width_max: Observed::NotSupported,
-            pcie_generation_max: Observed::NotSupported,
-            slowdown_c: Observed::NotSupported,
-            shutdown_c: Observed::NotSupported,
-        };
         let processes = Observed::Value(processes);
         let telemetry = Telemetry { processes, ..Telemetry::unknown("") };
-        let since = Timestamp(1);
-        let gpu = GpuState { info, presence, reason: None, telemetry, since, sampled_at };
+        let gpu = GpuState { presence, telemetry, sampled_at, ..GpuState::of_tests(0) };
         GpuSnapshot { gpus: vec![gpu], ..GpuSnapshot::empty(DriverState::Running) }
     }
 

@@ -26,7 +26,7 @@ pub(crate) async fn in_use(node: &Node) -> Option<String> {
         Ok(fresh) => fresh,
         Err(_) => node.gpus.latest(),
     };
-    if is_unseen(&gpus) {
+    if gpus.is_unseen() {
         return Some("it is not known yet who uses its GPUs".to_owned());
     }
     let observer = node.observer();
@@ -35,13 +35,6 @@ pub(crate) async fn in_use(node: &Node) -> Option<String> {
         Err(error) => return Some(format!("it cannot be seen who uses its GPUs: {error}")),
     };
     words(&found, &mut Names::default()).await
-}
-
-/// Whether the first look is still to come: it has a deadline.
-fn is_unseen(gpus: &GpuSnapshot) -> bool {
-    let unseen =
-        |gpu: &crate::gpu::GpuState| gpu.presence == Presence::Present && gpu.sampled_at.is_none();
-    gpus.driver_state == DriverState::Starting || gpus.gpus.iter().any(unseen)
 }
 
 /// Those who would lose something. Processes that are listed and do not exist are none: some drivers do that.
@@ -86,43 +79,20 @@ pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use std::process::{Child, Command};
 
-    use fleet_core::health::Architecture;
-    use fleet_core::name::GpuUuid;
     use fleet_core::time::Timestamp;
 
     use super::*;
-    use crate::gpu::{GpuInfo, GpuProcess, GpuState, Observed, ProcessKind, Telemetry};
+    use crate::gpu::{GpuProcess, GpuState, Observed, ProcessKind, Telemetry};
 
     /// One GPU on which the driver shows these.
     pub(crate) fn used_by(pids: &[u32]) -> GpuSnapshot {
-        let info = GpuInfo {
-            uuid: GpuUuid::parse("GPU-00").unwrap(),
-            index: 0,
-            minor: 0,
-            product: "Tesla V100-PCIE-16GB".to_owned(),
-            architecture: Architecture::Volta,
-            memory_bytes: 1 << 34,
-            pci_bus_id: "00000000:00:00.0".to_owned(),
-            numa_node: Observed::NotSupported,
-            compute_capability: Observed::NotSupported,
-            ecc_enabled: Observed::NotSupported,
-            mig_enabled: Observed::NotSupported,
-            serial: Observed::NotSupported,
-            pcie_width_max: Observed::NotSupported,
-            pcie_generation_max: Observed::NotSupported,
-            slowdown_c: Observed::NotSupported,
-            shutdown_c: Observed::NotSupported,
-        };
         let kind = ProcessKind::Compute;
         let process = |pid| GpuProcess { pid, kind, memory_bytes: None, started_ticks: None };
         let processes = Observed::Value(pids.iter().copied().map(process).collect());
         let gpu = GpuState {
-            info,
-            presence: Presence::Present,
-            reason: None,
             telemetry: Telemetry { processes, ..Telemetry::unknown("") },
-            since: Timestamp(1),
             sampled_at: Some(Timestamp(1)),
+            ..GpuState::of_tests(0)
         };
         GpuSnapshot { gpus: vec![gpu], ..GpuSnapshot::empty(DriverState::Running) }
     }
@@ -162,7 +132,7 @@ pub(crate) mod tests {
             on_them(&observer, gpus).iter().map(|one| one.pid).collect::<Vec<_>>()
         };
         let gpus = used_by(&[child.id(), u32::MAX]);
-        assert!(!is_unseen(&gpus));
+        assert!(!gpus.is_unseen());
         assert_eq!(seen(&gpus, &[]), [child.id()], "and not who does not exist");
         let mut unknown = gpus.clone();
         unknown.gpus[0].presence = Presence::Unknown;
@@ -172,14 +142,14 @@ pub(crate) mod tests {
             driver_state: DriverState::NotAnswering { reason: reason() },
             ..gpus.clone()
         };
-        assert!(seen(&hangs, &[]).is_empty() && !is_unseen(&hangs), "a driver that hangs");
+        assert!(seen(&hangs, &[]).is_empty() && !hangs.is_unseen(), "a driver that hangs");
         for none in [DriverState::Released, DriverState::Absent { reason: reason() }] {
             assert!(seen(&GpuSnapshot::empty(none), &[]).is_empty(), "nobody has one open");
         }
-        assert!(is_unseen(&GpuSnapshot::empty(DriverState::Starting)));
+        assert!(GpuSnapshot::empty(DriverState::Starting).is_unseen());
         let mut fresh = gpus.clone();
         fresh.gpus[0].sampled_at = None;
-        assert!(is_unseen(&fresh));
+        assert!(fresh.is_unseen());
         if nix::unistd::geteuid().is_root() {
             let trusted = crate::holders::Spared { below: 1_000, ..Default::default() };
             let baseline = vec!["sleep".to_owned()].into();

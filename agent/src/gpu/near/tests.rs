@@ -1,44 +1,11 @@
 //! A made-up sysfs, and what is chosen by it.
 #![allow(clippy::unwrap_used)]
 
-use fleet_core::gpu::Presence;
-use fleet_core::health::Architecture;
-use fleet_core::time::Timestamp;
-
 use super::*;
-use crate::gpu::{DriverState, GpuInfo, GpuState, Observed, Telemetry};
+use crate::gpu::{DriverState, GpuState};
 
 fn uuid(index: u32) -> GpuUuid {
     GpuUuid::parse(&format!("GPU-0{index}")).unwrap()
-}
-
-fn state(index: u32) -> GpuState {
-    let info = GpuInfo {
-        uuid: uuid(index),
-        index,
-        minor: index,
-        product: "Tesla V100-PCIE-16GB".to_owned(),
-        architecture: Architecture::Volta,
-        memory_bytes: 1 << 34,
-        pci_bus_id: format!("00000000:{index}B:00.0"),
-        numa_node: Observed::NotSupported,
-        compute_capability: Observed::NotSupported,
-        ecc_enabled: Observed::NotSupported,
-        mig_enabled: Observed::NotSupported,
-        serial: Observed::NotSupported,
-        pcie_width_max: Observed::NotSupported,
-        pcie_generation_max: Observed::NotSupported,
-        slowdown_c: Observed::NotSupported,
-        shutdown_c: Observed::NotSupported,
-    };
-    GpuState {
-        info,
-        presence: Presence::Present,
-        reason: None,
-        telemetry: Telemetry::unknown(""),
-        since: Timestamp(0),
-        sampled_at: None,
-    }
 }
 
 /// A machine with some CPUs on, and GPUs that are near to some; `None`: the kernel has no such file.
@@ -54,9 +21,9 @@ fn machine(online: &str, near: &[Option<&str>]) -> Machine {
     fs::write(cpus.join("online"), format!("{online}\n")).unwrap();
     let mut snapshot = GpuSnapshot::empty(DriverState::Running);
     for (index, near) in (0..).zip(near) {
-        snapshot.gpus.push(state(index));
+        snapshot.gpus.push(GpuState::of_tests(index));
         let Some(near) = near else { continue };
-        let device = sys.path().join(format!("bus/pci/devices/0000:{index}b:00.0"));
+        let device = sys.path().join(format!("bus/pci/devices/0000:0{index}:00.0"));
         fs::create_dir_all(&device).unwrap();
         fs::write(device.join("local_cpulist"), format!("{near}\n")).unwrap();
     }

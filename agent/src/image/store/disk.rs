@@ -18,7 +18,7 @@ use crate::image::error::ImageError;
 use crate::image::manifest::{Recipe, docker_recipe, oci_recipe};
 use crate::image::source::{Layout, Spool};
 use crate::user::op::{FileKind, FileStat, Op, Reply};
-use crate::user::{AsUserError, User};
+use crate::user::{AsUserError, User, UserStream};
 
 /// What lies at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,9 +86,7 @@ impl Inner {
                 (self.known_image(&recipe.digest), format!("{}\0{image}", user.uid))
             }
             Source::Archive => {
-                // Opened as the user even if the image is known: this is the permission check.
-                let stat = self.as_user.open_blocking(user, path.to_path_buf())?.stat();
-                let key = source_key(image, path, &stat);
+                let (_, key) = self.open(image, path, user)?;
                 (self.known_source(&key), key)
             }
         };
@@ -156,6 +154,18 @@ impl Inner {
         self.make_image(&mut blobs, recipe, report)
     }
 
+    /// An archive and what it is known by. As the user, even if the image is known: this is the permission check.
+    fn open(
+        &self,
+        image: &ImageRef,
+        path: &Path,
+        user: &User,
+    ) -> Result<(UserStream, String), ImageError> {
+        let stream = self.as_user.open_blocking(user, path.to_path_buf())?;
+        let key = source_key(image, path, &stream.stat());
+        Ok((stream, key))
+    }
+
     fn archive_image(
         &self,
         image: &ImageRef,
@@ -163,10 +173,8 @@ impl Inner {
         user: &User,
         report: &Report,
     ) -> Result<Image, ImageError> {
-        // Opened as the user even if the image is known: this is the permission check.
-        let stream = self.as_user.open_blocking(user, path.to_path_buf())?;
+        let (stream, key) = self.open(image, path, user)?;
         let stat = stream.stat();
-        let key = source_key(image, path, &stat);
         if let Some(known) = self.known_source(&key) {
             return Ok(known);
         }

@@ -385,6 +385,19 @@ async fn a_reboot_is_tried_once_in_its_own_boot_when_nothing_is_here() {
     assert!(why.contains("one of several"), "{why}");
 }
 
+/// Of ada's reservation.
+fn lease() -> DesiredLease {
+    DesiredLease {
+        id: LeaseId::parse("lease-1").unwrap(),
+        epoch: epoch(),
+        gpus: vec![GpuUuid::parse("GPU-00").unwrap()],
+        owner: UserName::parse("ada").unwrap(),
+        holder: LeaseHolder::Reservation(ReservationId::parse("res-1").unwrap()),
+        ending: false,
+        with: Default::default(),
+    }
+}
+
 fn wish(since: u64) -> Option<DesiredReboot> {
     Some(DesiredReboot { since: Timestamp(since), boot_id: BOOT.to_owned() })
 }
@@ -425,16 +438,7 @@ async fn a_lease_that_comes_while_the_gpus_are_looked_at_keeps_its_node_up() {
         task.reboot_stepped(since, step);
     };
     look(&mut task).await;
-    let lease = DesiredLease {
-        id: LeaseId::parse("lease-1").unwrap(),
-        epoch: epoch(),
-        gpus: vec![GpuUuid::parse("GPU-00").unwrap()],
-        owner: UserName::parse("ada").unwrap(),
-        holder: LeaseHolder::Reservation(ReservationId::parse("res-1").unwrap()),
-        ending: false,
-        with: Default::default(),
-    };
-    task.reboot_if_ordered(&DesiredNode { reboot: wish(2), leases: vec![lease], ..document() });
+    task.reboot_if_ordered(&DesiredNode { reboot: wish(2), leases: vec![lease()], ..document() });
     assert!(timeout(PATIENCE, task.reboots.next()).await.unwrap().is_none(), "nothing is done");
     // And from the beginning once it has gone.
     look(&mut task).await;
@@ -500,15 +504,6 @@ async fn a_lock_is_waited_for_and_named_and_what_cannot_be_is_said_once() {
 async fn the_driver_of_a_drained_node_is_held_while_anybody_has_a_lease_there() {
     let dir = tempfile::tempdir().unwrap();
     let drained = || DesiredNode { release_driver: true, ..document() };
-    let lease = DesiredLease {
-        id: LeaseId::parse("lease-1").unwrap(),
-        epoch: epoch(),
-        gpus: vec![GpuUuid::parse("GPU-00").unwrap()],
-        owner: UserName::parse("ada").unwrap(),
-        holder: LeaseHolder::Reservation(ReservationId::parse("res-1").unwrap()),
-        ending: false,
-        with: Default::default(),
-    };
     let released = |state: &DriverState| *state == DriverState::Released;
     // The probe of these tests does not work, which is not what lets go of it.
     let held = |state: &DriverState| matches!(state, DriverState::Failed { .. });
@@ -516,7 +511,7 @@ async fn the_driver_of_a_drained_node_is_held_while_anybody_has_a_lease_there() 
     before.driver("nobody said anything", held).await;
     before.desired.send_replace(Some(drained()));
     before.driver("nothing is left", released).await;
-    before.desired.send_replace(Some(DesiredNode { leases: vec![lease], ..drained() }));
+    before.desired.send_replace(Some(DesiredNode { leases: vec![lease()], ..drained() }));
     before.driver("a reservation begins", held).await;
     before.desired.send_replace(Some(drained()));
     before.driver("it is over", released).await;

@@ -1,8 +1,6 @@
 //! The picture: given messages, then what is shown.
 #![allow(clippy::unwrap_used)]
 
-use fleet_core::health::Architecture;
-
 use super::*;
 use crate::gpu::observed::Observed;
 
@@ -10,24 +8,7 @@ const T0: Timestamp = Timestamp(1_000);
 const T1: Timestamp = Timestamp(2_000);
 
 fn info(index: u32) -> GpuInfo {
-    GpuInfo {
-        uuid: GpuUuid::parse(&format!("GPU-0{index}")).unwrap(),
-        index,
-        minor: index,
-        product: "Tesla V100-PCIE-16GB".to_owned(),
-        architecture: Architecture::Volta,
-        memory_bytes: 1 << 34,
-        pci_bus_id: format!("00000000:0{index}:00.0"),
-        numa_node: Observed::NotSupported,
-        compute_capability: Observed::NotSupported,
-        ecc_enabled: Observed::Value(true),
-        mig_enabled: Observed::NotSupported,
-        serial: Observed::NotSupported,
-        pcie_width_max: Observed::Value(16),
-        pcie_generation_max: Observed::Value(3),
-        slowdown_c: Observed::Value(87),
-        shutdown_c: Observed::Value(90),
-    }
+    GpuState::of_tests(index).info
 }
 
 fn driver() -> DriverInfo {
