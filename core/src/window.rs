@@ -22,6 +22,8 @@ pub const MOVED_WHOLE_SINCE: u32 = 7;
 pub const SHARED_SAID_SINCE: u32 = 9;
 /// Cluster version from which on a window that moves to a node which was not asked since a restore waits for that.
 pub const MOVED_WAITS_SINCE: u32 = 12;
+/// Cluster version from which on the node of a reservation that is given to somebody else is told so.
+pub const TRANSFER_SAID_SINCE: u32 = 16;
 /// Windows that begin within this time are in their agents' hands.
 pub const HAND_OUT_AHEAD: Millis = Millis::days(7);
 /// Most windows in one agent's hands; those that begin first come first. One that begins is handed out in any

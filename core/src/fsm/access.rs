@@ -442,9 +442,7 @@ impl Fsm {
                 drop(self.release_reservation(turn, &id));
                 continue;
             };
-            if let Some(mut reservation) = self.reservations.get_mut(&id) {
-                reservation.owner = to.clone();
-            }
+            self.give_to(turn, &id, to);
             turn.say(Event::Access(AccessEvent::ReservationTransferred {
                 reservation: id,
                 from: user.clone(),

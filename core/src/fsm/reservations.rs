@@ -21,7 +21,7 @@ use crate::reservation::{
     RESERVATION_PAST_MAX, RESERVATIONS_OPEN_MAX, Reservation, ReservationState, SHARED_WITH_MAX,
 };
 use crate::time::{Timestamp, Window};
-use crate::window::{MOVED_WAITS_SINCE, Withdrawal};
+use crate::window::{MOVED_WAITS_SINCE, TRANSFER_SAID_SINCE, Withdrawal};
 
 /// What a wish gets: when, and which GPUs of which node.
 pub(super) type Granted = (Window, NodeName, Vec<GpuUuid>);
@@ -124,13 +124,29 @@ impl Fsm {
         for id in shared {
             let Some(mut reservation) = self.reservations.get_mut(&id) else { continue };
             reservation.with.remove(user);
-            let withdrawn = reservation.handed_out.as_ref().map(|given| given.withdrawn.clone());
             drop(reservation);
-            if let Some(withdrawn) = withdrawn {
-                self.revise(turn, &id, withdrawn);
-            }
+            self.tell_anew(turn, &id);
             turn.say(Event::ReservationUnshared { reservation: id, user: user.clone() });
         }
+    }
+
+    /// Makes it somebody else's, also at its node where that knows of it already.
+    pub(super) fn give_to(&mut self, turn: &mut Turn<'_>, id: &ReservationId, to: &UserName) {
+        let said = self.cluster_version >= TRANSFER_SAID_SINCE;
+        let Some(mut reservation) = self.reservations.get_mut(id) else { return };
+        reservation.owner = to.clone();
+        if said {
+            reservation.with.remove(to);
+            drop(reservation);
+            self.tell_anew(turn, id);
+        }
+    }
+
+    /// Tells its node whose it is now, where it is in that one's hands already.
+    fn tell_anew(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        let given = self.reservations.get(id).and_then(|r| r.handed_out.as_ref());
+        let Some(withdrawn) = given.map(|given| given.withdrawn.clone()) else { return };
+        self.revise(turn, id, withdrawn);
     }
 
     fn check_window(&self, window: Window) -> Result<Window, Rejection> {

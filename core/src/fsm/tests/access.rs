@@ -6,14 +6,15 @@ use crate::access::{
 };
 use crate::actor::{Actor, AuthMethod};
 use crate::allocation::AttemptEnd;
-use crate::command::{Command, CreateJoinToken};
+use crate::command::{Command, CreateJoinToken, CreateReservation};
 use crate::event::Event;
 use crate::id::TokenId;
 use crate::job::JobSpec;
-use crate::name::NodeName;
+use crate::name::{NodeName, ProjectName};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::time::{Millis, Timestamp};
+use crate::reservation::GpuRequest;
+use crate::time::{Millis, Timestamp, Window};
 
 fn give(w: &mut World, actor: Actor, command: AccessCommand) -> Result<Reply, Rejection> {
     w.give(actor, Command::Access(command))
@@ -370,6 +371,35 @@ fn what_has_not_begun_can_be_given_to_somebody_else() {
     assert_eq!(w.fsm.reservation(&res("r")).unwrap().owner, user("bob"));
     let moved = |e: &Event| matches!(e, Event::Access(AccessEvent::ReservationTransferred { .. }));
     assert!(w.last.iter().any(moved));
+}
+
+#[test]
+fn the_node_hears_whose_a_reservation_is_that_was_given_to_somebody_else() {
+    let mut w = World::with(&["titan01"]);
+    let starts_at = w.now + Millis::hours(2);
+    let wish = CreateReservation {
+        id: res("r"),
+        owner: user("ada"),
+        project: ProjectName::default_project(),
+        gpus: GpuRequest { count: 1, ..GpuRequest::default() },
+        window: Window { starts_at, ends_at: starts_at + Millis::hours(1) },
+        note: String::new(),
+        at_end: None,
+        with: [user("bob"), user("eve")].into(),
+        adopts: false,
+    };
+    w.give(person("root"), Command::CreateReservation(wish)).unwrap();
+    w.agents_answer = false;
+    let told = |w: &World| w.fsm.desired(&node("titan01"), &[]).windows[0].clone();
+    let (before, given) =
+        (told(&w), |w: &World| w.fsm.reservation(&res("r")).unwrap().handed_out.clone().unwrap());
+    assert!(given(&w).taken, "the fixture");
+    disable(&mut w, "ada", Some("bob")).unwrap();
+    let after = told(&w);
+    assert_eq!((after.owner.clone(), after.with.clone()), (user("bob"), [user("eve")].into()));
+    assert!(after.revision > before.revision, "an agent takes only what is newer");
+    assert!(!given(&w).taken, "and confirms it");
+    assert_eq!((after.lease, after.window), (before.lease, before.window));
 }
 
 #[test]

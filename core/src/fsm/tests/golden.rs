@@ -29,7 +29,9 @@ use crate::node::{Liveness, MachineIdentity};
 use crate::reboot::RebootCommand;
 use crate::reservation::GpuRequest;
 use crate::time::{Millis, Window};
-use crate::window::{AHEAD_SINCE, ENFORCE_SINCE, Enforcement, EnforcementSwitch, WindowReport};
+use crate::window::{
+    AHEAD_SINCE, ENFORCE_SINCE, Enforcement, EnforcementSwitch, TRANSFER_SAID_SINCE, WindowReport,
+};
 
 const LOG: &str = include_str!("../../../testdata/log-v1.jsonl");
 const SNAPSHOT: &str = include_str!("../../../testdata/snapshot-v1.json");
@@ -162,7 +164,27 @@ fn history() -> World {
     images_of_dockerd(&mut w);
     clones(&mut w);
     renewals(&mut w);
+    handed_over(&mut w);
     w
+}
+
+/// From cluster version 16 on: the node of a reservation that is given to somebody else is told so.
+fn handed_over(w: &mut World) {
+    let give = |w: &mut World| {
+        let (user, to) = (super::world::user("dora"), super::world::user("emil"));
+        let reason = "has left".to_owned();
+        let disable = AccessCommand::DisableUser { user, reason, transfer_to: Some(to) };
+        w.give(person("root"), Command::Access(disable)).unwrap();
+    };
+    w.boot("titan07", "boot-1").unwrap();
+    w.reserve("dora", "given-1", 1, Millis::hours(3), Millis::hours(1)).unwrap();
+    give(w);
+    let enable = AccessCommand::EnableUser { user: super::world::user("dora") };
+    w.give(person("root"), Command::Access(enable)).unwrap();
+    w.give(Actor::controller(), Command::SetClusterVersion { version: TRANSFER_SAID_SINCE })
+        .unwrap();
+    w.reserve("dora", "given-2", 1, Millis::hours(5), Millis::hours(1)).unwrap();
+    give(w);
 }
 
 /// From cluster version 15 on: with which certificate a node asked is remembered until it shows what it got.
