@@ -114,7 +114,7 @@ pub enum Step {
         lease: LeaseId,
         epoch: Epoch,
         gpus: Vec<GpuUuid>,
-        reserved_by: Option<UserName>,
+        reserved_for: BTreeSet<UserName>,
     },
     Opened(ReservationId),
     Closed(ReservationId),
@@ -358,18 +358,23 @@ impl Book {
             Some((known, Release::Proving)) if *known == epoch => {}
             _ if table.in_use(&lease, &gpus) => {}
             _ => {
-                let reserved_by = self.next_owner(id, &gpus, now);
-                steps.push(Step::Prove { lease, epoch, gpus, reserved_by });
+                let reserved_for = self.next_users(id, &gpus, now);
+                steps.push(Step::Prove { lease, epoch, gpus, reserved_for });
             }
         }
     }
 
     /// Whose own programs may be on the GPUs already: the next window is theirs and open.
-    fn next_owner(&self, id: &ReservationId, gpus: &[GpuUuid], now: Timestamp) -> Option<UserName> {
+    fn next_users(
+        &self,
+        id: &ReservationId,
+        gpus: &[GpuUuid],
+        now: Timestamp,
+    ) -> BTreeSet<UserName> {
         let next = self.windows.iter().find(|(other, held)| {
             *other != id && held.is_open(now) && gpus.iter().all(|gpu| held.gpus.contains(gpu))
         });
-        next.map(|(_, held)| held.owner.clone())
+        next.into_iter().flat_map(|(_, held)| held.users()).cloned().collect()
     }
 
     /// The live attempts that run under a window's lease.

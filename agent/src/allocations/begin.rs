@@ -129,12 +129,11 @@ impl Begin {
         let fault = |message: String| AttemptEnd::NodeFault { message };
         let snapshot = self.node.gpus.sample_now().await.map_err(|error| node_fault(&error))?;
         let (record, node) = (Arc::clone(&self.record), Arc::clone(&self.node));
-        // Within a reservation the owner's own programs may share the GPU: the lease is theirs.
-        let allowed = record.order.spec.reservation.is_some().then_some(user.uid);
+        let allowed = self.reserved_for(user).await;
         let look = move || {
             let leased = order::gpus(&record, &snapshot, &node.config.gpu.device_dir)?;
             for uuid in &record.order.gpus {
-                let foreign = node.observer().foreign(&snapshot, uuid, &[], allowed.as_slice());
+                let foreign = node.observer().foreign(&snapshot, uuid, &[], &allowed);
                 if let Some(one) = foreign.first() {
                     return Err(format!("{uuid} is in use by somebody else: {one}"));
                 }
@@ -142,6 +141,20 @@ impl Begin {
             Ok(leased)
         };
         spawn_blocking(look).await.map_err(|error| node_fault(&error))?.map_err(fault)
+    }
+
+    /// Whose own programs may share the GPUs: within a reservation the lease is theirs. Whom this node does not know has
+    /// no program here.
+    async fn reserved_for(&self, user: &User) -> Vec<u32> {
+        let mut uids = Vec::new();
+        for name in &self.record.reserved_for {
+            if *name == self.record.order.owner {
+                uids.push(user.uid);
+            } else if let Ok(other) = self.node.users.resolve(name.as_str(), None).await {
+                uids.push(other.uid);
+            }
+        }
+        uids
     }
 
     /// The checkpoint directory: there, the right one, watched.

@@ -8,6 +8,7 @@
 //! bundle, the runtime's own state. Nothing is deleted here before all of it is: on ext4 each new file looks
 //! past all that were deleted within the last minute, which costs more than the job where jobs are short.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
@@ -18,6 +19,7 @@ use fleet_core::desired::StartOrder;
 use fleet_core::id::{AllocationId, LeaseId};
 use fleet_core::image::ImageUsed;
 use fleet_core::lease::Epoch;
+use fleet_core::name::UserName;
 use fleet_core::time::Timestamp;
 use nix::errno::Errno;
 use nix::fcntl::AT_FDCWD;
@@ -78,6 +80,9 @@ pub struct Record {
     pub boot_id: String,
     pub accepted_at: Timestamp,
     pub order: StartOrder,
+    /// Its GPUs are reserved for these users, whose own programs may be on them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub reserved_for: BTreeSet<UserName>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -114,7 +119,8 @@ impl Record {
         accepted_at: Timestamp,
         order: StartOrder,
     ) -> Self {
-        Self { v: VERSION, id, epoch, lease, boot_id, accepted_at, order }
+        let reserved_for = BTreeSet::new();
+        Self { v: VERSION, id, epoch, lease, boot_id, accepted_at, order, reserved_for }
     }
 }
 

@@ -31,8 +31,8 @@ pub struct Proof {
     pub outbox: Outbox,
     pub lease: LeaseId,
     pub gpus: Vec<GpuUuid>,
-    /// They stay reserved for this user: their own programs, and the memory of those, are theirs.
-    pub reserved_by: Option<UserName>,
+    /// They stay reserved for these users: their own programs, and the memory of those, are theirs.
+    pub reserved_for: BTreeSet<UserName>,
     /// Attempts that ran under it and have ended.
     pub attempts: Vec<AllocationId>,
 }
@@ -73,14 +73,14 @@ impl Staying {
 
 /// The names of those, and whether the memory is theirs: the GPU stays with who had it.
 fn may_stay<'a>(
-    reserved_by: Option<&'a UserName>,
+    reserved_for: &'a BTreeSet<UserName>,
     over: Option<&'a Over>,
     gpu: &GpuUuid,
 ) -> (BTreeSet<&'a UserName>, bool) {
     let heirs = over.and_then(|over| over.heirs.get(gpu));
     let keeps = over.zip(heirs).is_some_and(|(over, heirs)| heirs.contains(&over.owner));
-    let names = reserved_by.into_iter().chain(heirs.into_iter().flatten()).collect();
-    (names, reserved_by.is_some() || keeps)
+    let names = reserved_for.iter().chain(heirs.into_iter().flatten()).collect();
+    (names, !reserved_for.is_empty() || keeps)
 }
 
 impl Look {
@@ -126,7 +126,7 @@ impl Proof {
         let over = self.node.holders.over(&self.lease);
         let mut all = BTreeMap::new();
         for gpu in &self.gpus {
-            let (names, memory) = may_stay(self.reserved_by.as_ref(), over.as_ref(), gpu);
+            let (names, memory) = may_stay(&self.reserved_for, over.as_ref(), gpu);
             let (uids, unsure) = self.uids(names).await;
             let mut staying = Staying { uids, unsure: None, memory };
             if unsure {
@@ -273,11 +273,13 @@ mod tests {
             heirs: [(gpu(0), [ada.clone(), eve.clone()].into()), (gpu(1), [bob.clone()].into())]
                 .into(),
         };
-        let stays = |n| may_stay(None, Some(&over), &gpu(n));
+        let nobody = BTreeSet::new();
+        let stays = |n| may_stay(&nobody, Some(&over), &gpu(n));
         assert_eq!(stays(0), (BTreeSet::from([&ada, &eve]), true));
         assert_eq!(stays(1), (BTreeSet::from([&bob]), false), "what ada left there is not bob's");
         assert_eq!(stays(2), (BTreeSet::new(), false));
-        assert_eq!(may_stay(Some(&ada), None, &gpu(2)), (BTreeSet::from([&ada]), true));
+        let both = BTreeSet::from([ada.clone(), bob.clone()]);
+        assert_eq!(may_stay(&both, None, &gpu(2)), (both.iter().collect(), true));
         let on = Some(Enforcement::On);
         assert!(lookers_have_to_go(on, Some(&over)));
         assert!(!lookers_have_to_go(on, None), "a job's: nobody would ask them to go");

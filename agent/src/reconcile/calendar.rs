@@ -352,8 +352,8 @@ impl Reconciler {
                     tracing::warn!(%id, %why, "it is past its time and in somebody's way; enforcement is not on");
                 }
             }
-            Step::Prove { lease, epoch, gpus, reserved_by } => {
-                let action = Action::Prove { lease, epoch, gpus, reserved_by };
+            Step::Prove { lease, epoch, gpus, reserved_for } => {
+                let action = Action::Prove { lease, epoch, gpus, reserved_for };
                 self.table.note(&action);
                 self.act(action, None);
             }

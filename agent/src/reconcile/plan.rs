@@ -3,8 +3,10 @@
 //! Called by the reconcile task whenever either side changed. Only explicit entries lead to anything: an
 //! attempt that is not named is left alone, and nothing here ever follows from an absence.
 
+use std::collections::BTreeSet;
+
 use fleet_core::desired::{DesiredAllocation, DesiredLease, DesiredNode, Order, StartOrder};
-use fleet_core::id::{AllocationId, LeaseId};
+use fleet_core::id::{AllocationId, LeaseId, ReservationId};
 use fleet_core::lease::{Epoch, LeaseHolder};
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::time::Millis;
@@ -19,6 +21,8 @@ pub enum Action {
         epoch: Epoch,
         lease: Option<LeaseId>,
         order: Box<StartOrder>,
+        /// Its GPUs are reserved for these users, whose own programs may be on them.
+        reserved_for: BTreeSet<UserName>,
     },
     /// The very attempt runs already, granted anew: take the new epoch over and go on.
     Adopt {
@@ -71,8 +75,8 @@ pub enum Action {
         lease: LeaseId,
         epoch: Epoch,
         gpus: Vec<GpuUuid>,
-        /// They stay reserved for this user, whose own programs may be on them.
-        reserved_by: Option<UserName>,
+        /// They stay reserved for these users, whose own programs may be on them.
+        reserved_for: BTreeSet<UserName>,
     },
     /// The controller has the release in its log.
     DropRelease {
@@ -90,7 +94,7 @@ pub fn plan(desired: &DesiredNode, table: &Table) -> Vec<Action> {
         }
     }
     for wanted in &desired.allocations {
-        allocation(wanted, table, &mut actions);
+        allocation(wanted, desired, table, &mut actions);
     }
     for lease in &desired.leases {
         if let Some(action) = release(lease, desired, table) {
@@ -105,11 +109,16 @@ pub fn plan(desired: &DesiredNode, table: &Table) -> Vec<Action> {
     actions
 }
 
-fn allocation(wanted: &DesiredAllocation, table: &Table, actions: &mut Vec<Action>) {
+fn allocation(
+    wanted: &DesiredAllocation,
+    desired: &DesiredNode,
+    table: &Table,
+    actions: &mut Vec<Action>,
+) {
     let id = wanted.id.clone();
     let row = table.rows.get(&id);
     match &wanted.order {
-        Order::Start(order) => actions.extend(start(wanted, order, row, table)),
+        Order::Start(order) => actions.extend(start(wanted, order, desired, row, table)),
         Order::Keep => {
             if row.is_none() {
                 let (epoch, lease) = (wanted.epoch, wanted.lease.clone());
@@ -140,6 +149,7 @@ fn allocation(wanted: &DesiredAllocation, table: &Table, actions: &mut Vec<Actio
 fn start(
     wanted: &DesiredAllocation,
     order: &StartOrder,
+    desired: &DesiredNode,
     row: Option<&Row>,
     table: &Table,
 ) -> Option<Action> {
@@ -155,8 +165,20 @@ fn start(
         None if table.refused.get(&id) == Some(&epoch) => None,
         // Looked at again when the one that is there has ended.
         None if order.gpus.iter().any(|gpu| table.occupant(gpu, &id).is_some()) => None,
-        None => Some(Action::Start { id, epoch, lease, order: Box::new(order.clone()) }),
+        None => {
+            let (order, within) = (Box::new(order.clone()), wanted.within.as_ref());
+            let reserved_for = within.map(|id| users_of(desired, id)).unwrap_or_default();
+            Some(Action::Start { id, epoch, lease, order, reserved_for })
+        }
     }
+}
+
+/// Who may use the GPUs of a reservation by its lease.
+fn users_of(desired: &DesiredNode, reservation: &ReservationId) -> BTreeSet<UserName> {
+    let by = |lease: &&DesiredLease| {
+        matches!(&lease.holder, LeaseHolder::Reservation(id) if id == reservation) && !lease.ending
+    };
+    desired.leases.iter().filter(by).flat_map(DesiredLease::users).cloned().collect()
 }
 
 /// Whether two orders ask for the same thing, so that what runs by the one answers the other.
@@ -186,8 +208,9 @@ fn release(lease: &DesiredLease, desired: &DesiredNode, table: &Table) -> Option
             && !other.ending
             && gpus.iter().all(|gpu| other.gpus.contains(gpu))
     };
-    let reserved_by = desired.leases.iter().find(covers).map(|other| other.owner.clone());
-    Some(Action::Prove { lease: lease.id.clone(), epoch, gpus, reserved_by })
+    let reserved_for = desired.leases.iter().filter(covers).flat_map(DesiredLease::users);
+    let reserved_for = reserved_for.cloned().collect();
+    Some(Action::Prove { lease: lease.id.clone(), epoch, gpus, reserved_for })
 }
 
 /// What this node has released and the document still waits for, though nothing of it is under the lease any
@@ -215,7 +238,7 @@ impl Table {
     /// Notes what an action changes in the table itself; the caller does the rest.
     pub fn note(&mut self, action: &Action) {
         match action {
-            Action::Start { id, epoch, lease, order } => {
+            Action::Start { id, epoch, lease, order, .. } => {
                 let row = Row::starting(*epoch, lease.clone(), (**order).clone());
                 self.rows.insert(id.clone(), row);
             }

@@ -1,11 +1,11 @@
 //! The reconcile task: plan, act, listen, again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_core::allocation::AttemptEnd;
-use fleet_core::desired::{DesiredLease, DesiredNode, StartOrder};
+use fleet_core::desired::{DesiredLease, DesiredNode};
 use fleet_core::holdings::{FoundAttempt, HeldReservation};
 use fleet_core::id::{AllocationId, LeaseId};
 use fleet_core::lease::{Epoch, LeaseHolder};
@@ -258,10 +258,10 @@ impl Reconciler {
                 Action::DropRelease { lease } if self.calendar.keeps_release(&lease) => continue,
                 // Held, not refused: it begins when the shutdown is given up, or after it.
                 Action::Start { .. } if self.is_leaving() => continue,
-                Action::Start { id, epoch, lease, order } => {
+                Action::Start { id, epoch, lease, order, reserved_for } => {
                     match self.calendar.in_the_way(&desired, &id) {
                         Some(why) => Action::SayPromised { id, epoch, lease, why },
-                        None => Action::Start { id, epoch, lease, order },
+                        None => Action::Start { id, epoch, lease, order, reserved_for },
                     }
                 }
                 action => action,
@@ -283,7 +283,11 @@ impl Reconciler {
 
     pub(super) fn act(&mut self, action: Action, before: Option<Row>) {
         match action {
-            Action::Start { id, epoch, lease, order } => self.start(id, epoch, lease, *order),
+            Action::Start { id, epoch, lease, order, reserved_for } => {
+                let (boot_id, at) = (self.parts.node.boot_id.clone(), clock::now());
+                let record = Record::new(id, epoch, lease, boot_id, at, *order);
+                self.start(Record { reserved_for, ..record });
+            }
             Action::Adopt { id, epoch, lease } => self.adopt(&id, epoch, lease),
             Action::Supersede { id } => {
                 tracing::warn!(%id, "another grant of this id takes its place");
@@ -308,8 +312,8 @@ impl Reconciler {
             }
             Action::Forget { id } => self.forget(id, before.as_ref()),
             Action::Replace { id } => self.let_go(&id),
-            Action::Prove { lease, epoch, gpus, reserved_by } => {
-                self.prove(lease, epoch, gpus, reserved_by);
+            Action::Prove { lease, epoch, gpus, reserved_for } => {
+                self.prove(lease, epoch, gpus, reserved_for);
             }
             Action::DropRelease { lease } => {
                 self.parts.outbox.drop_release(&lease);
@@ -320,9 +324,8 @@ impl Reconciler {
         }
     }
 
-    fn start(&mut self, id: AllocationId, epoch: Epoch, lease: Option<LeaseId>, order: StartOrder) {
-        let boot_id = self.parts.node.boot_id.clone();
-        let record = Record::new(id.clone(), epoch, lease, boot_id, clock::now(), order);
+    fn start(&mut self, record: Record) {
+        let id = record.id.clone();
         let dir = self.parts.registry.dir(&id);
         tracing::info!(%id, owner = %record.order.owner, gpus = record.order.gpus.len(), "attempt begins");
         self.forgotten.take_back(&id);
@@ -492,7 +495,7 @@ impl Reconciler {
         lease: LeaseId,
         epoch: Epoch,
         gpus: Vec<GpuUuid>,
-        reserved_by: Option<UserName>,
+        reserved_for: BTreeSet<UserName>,
     ) {
         let of_lease = |row: &Row| row.lease.as_ref() == Some(&lease) && row.order.is_some();
         let attempts = self.table.rows.iter().filter(|(_, row)| of_lease(row));
@@ -503,7 +506,7 @@ impl Reconciler {
             outbox: self.parts.outbox.clone(),
             lease: lease.clone(),
             gpus,
-            reserved_by,
+            reserved_for,
             attempts: attempts.map(|(id, _)| id.clone()).collect(),
         };
         let named = lease.clone();

@@ -74,7 +74,7 @@ impl Agent {
         };
         match action {
             Action::DropRelease { lease } if keeps(&lease) => None,
-            Action::Start { id, epoch, lease, order } => {
+            Action::Start { id, epoch, lease, order, reserved_for } => {
                 let wanted = document.allocations.iter().find(|wanted| wanted.id == id);
                 let within = wanted.and_then(|wanted| match &wanted.order {
                     Order::Start(_) => wanted.within.as_ref(),
@@ -87,7 +87,7 @@ impl Agent {
                         let why = format!("its GPUs are {window}'s");
                         Some(Action::SayPromised { id, epoch, lease, why })
                     }
-                    None => Some(Action::Start { id, epoch, lease, order }),
+                    None => Some(Action::Start { id, epoch, lease, order, reserved_for }),
                 }
             }
             action => Some(action),
@@ -139,8 +139,8 @@ impl Agent {
                 self.store_book();
             }
             Step::Overruns { .. } => {}
-            Step::Prove { lease, epoch, gpus, reserved_by } => {
-                self.note_and_act(Action::Prove { lease, epoch, gpus, reserved_by });
+            Step::Prove { lease, epoch, gpus, reserved_for } => {
+                self.note_and_act(Action::Prove { lease, epoch, gpus, reserved_for });
             }
             Step::Stop { id, epoch, grace, why } => {
                 if self.table.rows.get(&id).is_some_and(|row| row.stop_grace.is_some()) {

@@ -80,6 +80,15 @@ fn held(name: &str, index: u64, gpus: &[u32], holder: LeaseHolder, ending: bool)
     }
 }
 
+/// A reservation's lease of ada, shared with bob.
+fn shared(name: &str, gpus: &[u32], holder: &LeaseHolder, ending: bool) -> DesiredLease {
+    DesiredLease { with: names(&["bob"]), ..held(name, 2, gpus, holder.clone(), ending) }
+}
+
+fn names(of: &[&str]) -> BTreeSet<UserName> {
+    of.iter().map(|name| UserName::parse(name).unwrap()).collect()
+}
+
 /// The names of the actions, and that doing them leaves nothing to do.
 fn settled(desired: &DesiredNode, table: &mut Table) -> Vec<String> {
     let actions = plan(desired, table);
@@ -260,23 +269,52 @@ fn a_release_that_was_not_taken_is_waited_for_once_nothing_is_under_the_lease() 
 }
 
 #[test]
-fn within_a_reservation_its_owners_own_programs_are_no_obstacle() {
+fn within_a_reservation_its_users_own_programs_are_no_obstacle_to_an_end() {
     let holder = LeaseHolder::Allocation(id("alloc-a-1"));
     let reserved = LeaseHolder::Reservation(ReservationId::parse("res-a").unwrap());
-    for (ending, expected) in [(false, Some(UserName::parse("ada").unwrap())), (true, None)] {
+    for (ending, expected) in [(false, vec!["ada", "bob"]), (true, vec![])] {
         let mut desired = node(Vec::new());
         desired.leases = vec![
-            held("lease-1", 2, &[0, 1], reserved.clone(), ending),
+            shared("lease-1", &[0, 1], &reserved, ending),
             held("lease-9", 3, &[0], holder.clone(), true),
         ];
         let proven =
             plan(&desired, &Table::default()).into_iter().find_map(|action| match action {
-                Action::Prove { lease: of, reserved_by, .. } if of == lease("lease-9") => {
-                    Some(reserved_by)
+                Action::Prove { lease: of, reserved_for, .. } if of == lease("lease-9") => {
+                    Some(reserved_for)
                 }
                 _ => None,
             });
-        assert_eq!(proven, Some(expected), "ending {ending}");
+        assert_eq!(proven, Some(names(&expected)), "ending {ending}");
+    }
+}
+
+/// Also of a job that names no reservation and was put into its owner's.
+#[test]
+fn within_a_reservation_its_users_own_programs_are_no_obstacle_to_a_start() {
+    let reservation = ReservationId::parse("res-a").unwrap();
+    let reserved = LeaseHolder::Reservation(reservation.clone());
+    let other = LeaseHolder::Reservation(ReservationId::parse("res-b").unwrap());
+    for (within, ending, expected) in [
+        (Some(&reservation), false, vec!["ada", "bob"]),
+        (Some(&reservation), true, vec![]),
+        (None, false, vec![]),
+    ] {
+        let job = DesiredAllocation { within: within.cloned(), ..started("alloc-a-1", 5, &[0]) };
+        assert_eq!(order(&[0]).spec.reservation, None);
+        let mut desired = node(vec![job]);
+        desired.leases = vec![
+            shared("lease-2", &[0], &reserved, ending),
+            DesiredLease {
+                owner: UserName::parse("eve").unwrap(),
+                ..held("lease-3", 2, &[1], other.clone(), false)
+            },
+        ];
+        let began = plan(&desired, &Table::default()).into_iter().find_map(|action| match action {
+            Action::Start { reserved_for, .. } => Some(reserved_for),
+            _ => None,
+        });
+        assert_eq!(began, Some(names(&expected)), "{within:?}, ending {ending}");
     }
 }
 
