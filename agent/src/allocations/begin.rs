@@ -111,13 +111,13 @@ impl Begin {
         let order = &self.record.order;
         let found = self.node.users.resolve(order.owner.as_str(), order.spec.expected_uid).await;
         found.map_err(|error| match &error {
-            UserError::TimedOut { .. }
+            // Others may know them: some directories answer so while they are ill.
+            UserError::Unknown { .. }
+            | UserError::UidMismatch { .. }
+            | UserError::TimedOut { .. }
             | UserError::TooManyStuck { .. }
             | UserError::Service { .. } => node_fault(&error),
-            UserError::BadName { .. }
-            | UserError::Unknown { .. }
-            | UserError::UidMismatch { .. }
-            | UserError::SystemUser { .. } => user_fault(&error),
+            UserError::BadName { .. } | UserError::SystemUser { .. } => user_fault(&error),
         })
     }
 

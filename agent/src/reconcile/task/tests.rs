@@ -295,7 +295,7 @@ async fn an_order_of_before_the_kill_is_carried_out_once_and_fails_as_it_should(
     write(dir.path(), "alloc-a-1", BOOT);
     let agent = agent(dir.path()).await;
     let end = end_of(&agent.reports(1).await, "alloc-a-1").end;
-    let AttemptEnd::CannotStart { message } = end else { panic!("{end:?}") };
+    let AttemptEnd::NodeFault { message } = end else { panic!("another may know them: {end:?}") };
     assert!(message.contains("no-such-user-ada"), "{message}");
     let epochs = fs::read_to_string(dir.path().join("epochs.jsonl")).unwrap();
     assert_eq!(epochs.lines().count(), 1, "the epoch was durable before: {epochs}");
@@ -318,7 +318,7 @@ async fn nothing_begins_on_a_machine_that_is_about_to_go_down() {
     assert!(agent.registry.ids().is_empty(), "held");
     agent.shutdown.say(false);
     let end = end_of(&agent.reports(1).await, "alloc-a-1").end;
-    assert!(matches!(end, AttemptEnd::CannotStart { .. }), "begun, by somebody unknown: {end:?}");
+    assert!(matches!(end, AttemptEnd::NodeFault { .. }), "begun, by somebody unknown: {end:?}");
 }
 
 #[tokio::test]
