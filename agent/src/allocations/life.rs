@@ -32,6 +32,8 @@ const SHIM_SILENCE_MAX: Duration = Duration::from_secs(30);
 const SOCKET_LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 /// Pause before an order that did not reach the shim is tried again.
 const ORDER_AGAIN: Duration = Duration::from_millis(500);
+/// First and longest pause before observing checkpoints is tried again where the owner was not known.
+const OBSERVE_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// How long the last look for checkpoints may take: a file system that hangs must not hide the end.
 const LAST_LOOK_MAX: Duration = Duration::from_secs(2);
 /// Of what a job says of itself, so much goes into each heartbeat.
@@ -95,6 +97,7 @@ pub fn spawn(begin: Begin, tell: Tell, status: watch::Sender<String>) -> mpsc::S
         orders,
         observer: None,
         observed: None,
+        observe_again: None,
         told_seq: 0,
         notices: 0,
         notifying: JoinSet::new(),
@@ -120,6 +123,8 @@ struct Life {
     orders: mpsc::Receiver<Order>,
     observer: Option<checkpoint::Handle>,
     observed: Option<watch::Receiver<checkpoint::observer::Observed>>,
+    /// When observing is tried again, and the pause before that; `None`: it is observed, or need not be.
+    observe_again: Option<(Instant, Duration)>,
     /// Number of the last checkpoint that was told.
     told_seq: u64,
     /// Number of the last of the job's own notices that was looked at.
@@ -174,7 +179,13 @@ impl Life {
 
     async fn live(&mut self) -> End {
         match self.known_end().await {
-            Some(end) => end,
+            Some(end) => {
+                if self.was_launched() {
+                    // What it told while no agent was there. A file alone would have to keep still first.
+                    self.take_up_checkpoints().await;
+                }
+                end
+            }
             None if self.was_launched() => {
                 self.take_up_checkpoints().await;
                 self.watch().await
@@ -272,24 +283,39 @@ impl Life {
         self.observer = observer;
     }
 
-    /// After a restart of the agent: goes on numbering where it was.
+    /// After a restart of the agent: goes on numbering where it was. Where the owner is not known now, as while a name
+    /// service starts too, it is tried again.
     async fn take_up_checkpoints(&mut self) {
         if self.begin.record.order.spec.checkpoint.is_none() {
             return;
         }
-        let Begin { node, record, dir, .. } = &self.begin;
-        let Ok(user) = self.begin.user().await else {
-            tracing::warn!(id = %self.tell.id, "checkpoints are not observed: the owner is not known now");
-            return;
-        };
-        match checkpoints::observe(node, record, &user, dir).await {
-            Ok(observer) => self.take_observer(Some(observer)),
-            Err(error) => {
-                tracing::warn!(id = %self.tell.id, error = chain(&error), "checkpoints are not observed");
+        let before = self.observe_again.take();
+        match self.observe().await {
+            Ok(observer) => {
+                self.take_observer(Some(observer));
+                if before.is_some() {
+                    tracing::info!(id = %self.tell.id, "checkpoints are observed again");
+                    // What it told meanwhile was heard and not counted.
+                    self.notices = 0;
+                    self.take_notices().await;
+                }
+                self.tell_checkpoints().await;
+            }
+            Err(why) => {
+                let (first, longest) = OBSERVE_AGAIN;
+                let pause = before.map_or(first, |(_, pause)| (pause * 2).min(longest));
+                self.observe_again = Some((Instant::now() + pause, pause));
+                tracing::warn!(id = %self.tell.id, why, again_in = ?pause, "checkpoints are not observed");
             }
         }
+    }
+
+    async fn observe(&mut self) -> Result<checkpoint::Handle, String> {
+        let Begin { node, record, dir, .. } = &self.begin;
+        let user = self.begin.user().await.map_err(|end| end.to_string())?;
+        let observer = checkpoints::observe(node, record, &user, dir).await;
         self.user = Some(user);
-        self.tell_checkpoints().await;
+        observer.map_err(|error| chain(&error))
     }
 
     /// Watches until the attempt has ended, whatever happens to connections.
@@ -329,6 +355,7 @@ impl Life {
         self.take_state(&report).await;
         loop {
             let stop_due = self.stop.and_then(|stop| stop.due);
+            let observe_at = self.observe_again.map(|(at, _)| at);
             tokio::select! {
                 event = shim.next_event() => match event {
                     Ok(ShimEvent::Exited(exit)) => return Some(End::Exit(Box::new(exit))),
@@ -350,6 +377,9 @@ impl Life {
                 Some(order) = self.orders.recv() => self.take_order(order).await,
                 () = sleep_until(stop_due.unwrap_or_else(Instant::now)), if stop_due.is_some() => {
                     self.pass_stop_on().await;
+                }
+                () = sleep_until(observe_at.unwrap_or_else(Instant::now)), if observe_at.is_some() => {
+                    self.take_up_checkpoints().await;
                 }
                 changed = changed(&mut self.observed) => if changed {
                     self.tell_checkpoints().await;
@@ -472,6 +502,9 @@ impl Life {
     /// What the job saved last must be known before its end is: the next attempt goes on from there.
     /// No process of it is left, so that a last look finds whatever is complete.
     async fn last_checkpoints(&mut self) {
+        if self.observe_again.is_some() {
+            self.take_up_checkpoints().await;
+        }
         let Some(observer) = self.observer.clone() else { return };
         // What it told while the connection was broken.
         self.take_notices().await;

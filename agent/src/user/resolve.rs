@@ -129,9 +129,9 @@ impl Users {
     }
 
     /// Like [`Users::new`] with another source of accounts, for tests of the waiting.
-    fn with_lookup(
+    pub(crate) fn with_lookup(
         config: UsersConfig,
-        lookup: impl Fn(&str) -> Found + Send + Sync + 'static,
+        lookup: impl Fn(&str) -> Result<Option<User>, String> + Send + Sync + 'static,
     ) -> Self {
         Self {
             inner: Arc::new(Inner { config, lookup: Box::new(lookup), state: Mutex::default() }),

@@ -5,7 +5,7 @@ use std::fs;
 
 use fleet_core::allocation::EndReport;
 use fleet_core::command::Report;
-use fleet_core::desired::{DESIRED_VERSION, DesiredAllocation, Order as Wish};
+use fleet_core::desired::{DESIRED_VERSION, DesiredAllocation, Order as Wish, StartOrder};
 use fleet_core::id::{ClusterId, ReservationId};
 use fleet_core::name::NodeName;
 use fleet_core::reboot::DesiredReboot;
@@ -28,6 +28,8 @@ use crate::shutdown::in_use::tests::{sleeper, used_by};
 use crate::unit::Launcher;
 use crate::user::tests::{account, dir_of, slow_helper};
 use crate::user::{AsUser, AsUserConfig, Users, UsersConfig};
+
+mod taken_up;
 
 const BOOT: &str = "boot-now";
 /// Longer than anything here takes, on a busy machine.
@@ -79,10 +81,10 @@ fn exit(dir: &AllocationDir, name: &str, code: i32) {
 }
 
 async fn agent(state: &std::path::Path) -> Agent {
-    agent_with(state, AsUserConfig::default(), UsersConfig::default()).await
+    agent_with(state, AsUserConfig::default(), Users::new(UsersConfig::default())).await
 }
 
-async fn agent_with(state: &std::path::Path, as_user: AsUserConfig, users: UsersConfig) -> Agent {
+async fn agent_with(state: &std::path::Path, as_user: AsUserConfig, users: Users) -> Agent {
     let probe = GpuConfig { program: "/bin/false".into(), ..GpuConfig::default() };
     let (reconciler, agent) = parts(state, Monitor::spawn(probe).0, as_user, users);
     tokio::spawn(reconciler.run());
@@ -94,7 +96,7 @@ fn parts(
     state: &std::path::Path,
     gpus: crate::gpu::Handle,
     as_user: AsUserConfig,
-    users: UsersConfig,
+    users: Users,
 ) -> (Reconciler, Agent) {
     let file = state.join("agent.toml");
     fs::write(
@@ -114,7 +116,7 @@ fn parts(
         shim: "/bin/false".into(),
         init: "/bin/false".into(),
         launcher: Launcher::Plain,
-        users: Users::new(users),
+        users,
         images: ImageStore::open(
             &state.join("images"),
             &allocations_dir(&config),
@@ -328,7 +330,7 @@ async fn archives_that_do_not_come_hold_up_no_other_start() {
     let (helper, stall_max) = (slow_helper(), PATIENCE * 100);
     let as_user = AsUserConfig { helper, stall_max, ..AsUserConfig::default() };
     fs::create_dir_all(dir.path().join("run/allocations")).unwrap();
-    let agent = agent_with(dir.path(), as_user, users).await;
+    let agent = agent_with(dir.path(), as_user, Users::new(users)).await;
     let of_games = |image: &str| {
         let mut order = order(&[]);
         order.owner = UserName::parse("games").unwrap();
@@ -408,7 +410,7 @@ async fn a_reboot_waits_for_who_is_on_a_gpu_without_a_lease_and_looks_again() {
     let ada = sleeper();
     let (gpus, _shown) = crate::gpu::Handle::showing(used_by(&[ada.id()]));
     let (reconciler, agent) =
-        parts(dir.path(), gpus, AsUserConfig::default(), UsersConfig::default());
+        parts(dir.path(), gpus, AsUserConfig::default(), Users::new(UsersConfig::default()));
     tokio::spawn(reconciler.run());
     agent.wants_with(Vec::new(), "alloc-x-1", wish(2));
     let said = agent.reports(1).await;
@@ -430,7 +432,7 @@ async fn a_lease_that_comes_while_the_gpus_are_looked_at_keeps_its_node_up() {
     let dir = tempfile::tempdir().unwrap();
     let (gpus, _shown) = crate::gpu::Handle::showing(used_by(&[]));
     let (mut task, agent) =
-        parts(dir.path(), gpus, AsUserConfig::default(), UsersConfig::default());
+        parts(dir.path(), gpus, AsUserConfig::default(), Users::new(UsersConfig::default()));
     let look = async |task: &mut Reconciler| {
         task.reboot_if_ordered(&DesiredNode { reboot: wish(2), ..document() });
         let (since, step) = task.reboots.next().await.unwrap();
@@ -450,7 +452,7 @@ async fn a_machine_that_never_went_down_says_so_and_one_held_up_for_checkpoints_
     let dir = tempfile::tempdir().unwrap();
     let (gpus, _shown) = crate::gpu::Handle::showing(used_by(&[]));
     let (mut task, agent) =
-        parts(dir.path(), gpus, AsUserConfig::default(), UsersConfig::default());
+        parts(dir.path(), gpus, AsUserConfig::default(), Users::new(UsersConfig::default()));
     task.reboot_if_ordered(&DesiredNode { reboot: wish(2), ..document() });
     assert!(matches!(task.reboots.next().await, Some((_, Step::Looked(None)))));
     task.reboot_stepped(Timestamp(2), Step::Asked(Ok(())));
@@ -482,7 +484,7 @@ async fn a_lock_is_waited_for_and_named_and_what_cannot_be_is_said_once() {
     let dir = tempfile::tempdir().unwrap();
     let (gpus, _shown) = crate::gpu::Handle::showing(used_by(&[]));
     let (mut task, agent) =
-        parts(dir.path(), gpus, AsUserConfig::default(), UsersConfig::default());
+        parts(dir.path(), gpus, AsUserConfig::default(), Users::new(UsersConfig::default()));
     task.reboot_if_ordered(&DesiredNode { reboot: wish(2), ..document() });
     assert!(matches!(task.reboots.next().await, Some((_, Step::Looked(None)))));
     let lock = || "shutdowns are held up by APT (pid 812, uid 0): busy".to_owned();
