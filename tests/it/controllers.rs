@@ -35,7 +35,7 @@ pub(crate) fn works(lab: &Lab) -> Result<()> {
 pub(crate) fn chain_of(lab: &Lab, id: &str) -> Result<Vec<String>> {
     let path = lab.path(&format!("audit-{id}.jsonl"));
     let shown = path.to_string_lossy().into_owned();
-    let export = lab.command_at(id, &["audit", "export", "--file", &shown])?;
+    let export = lab.command_at(id, &["audit", "export", "--stale", "--file", &shown])?;
     command::run(export, COMMAND_MAX)?.ok()?;
     lab.run(&["audit", "verify", &shown])?.ok()?;
     let text = fs::read_to_string(&path)?;

@@ -3,7 +3,7 @@
 //! Verifying needs no controller: the rules are [`fleet_core::audit::verify`], the file is read line
 //! by line.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -20,8 +20,12 @@ use crate::args::{AuditFormat, ExportArgs, VerifyArgs};
 use crate::config::Config;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
+use crate::output::partial::{Partial, cannot};
 use crate::output::text::{print, say};
 use crate::times::When;
+
+/// Less the umask, as of any file.
+const MODE: u32 = 0o666;
 
 pub(super) async fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failure> {
     let time = |flag: &str, text: &Option<String>| -> Result<u64, Failure> {
@@ -41,28 +45,51 @@ pub(super) async fn export(context: &Context, args: &ExportArgs) -> Result<Exit,
         from_unix_ms: time("--from", &args.from)?,
         to_unix_ms: time("--until", &args.until)?,
     };
-    let client = context.client()?;
+    let client = context.client()?.stale(args.stale.stale);
     let mut stream = client.call(request, async |api, r| api.export_audit(r).await).await?;
-    let mut out: Box<dyn Write> = match &args.file {
-        Some(path) => Box::new(File::create(path).map_err(|error| cannot("create", path, &error))?),
-        None => Box::new(io::stdout().lock()),
+    if let Some(age) = client.take_age() {
+        say(&age);
+    }
+    let mut out = match &args.file {
+        Some(path) => Out::file(path)?,
+        None => Out::Stream(Box::new(io::stdout().lock())),
     };
     while let Some(chunk) = stream.message().await.map_err(|status| client.failure(&status))? {
-        out.write_all(&chunk.data)?;
+        match &mut out {
+            Out::Stream(out) => out.write_all(&chunk.data)?,
+            Out::File(out) => out.write(&chunk.data)?,
+        }
     }
-    out.flush()?;
+    match out {
+        Out::Stream(mut out) => out.flush()?,
+        Out::File(out) => drop(out.finish()?),
+    }
     if let Some(path) = &args.file {
         say(&format!("written to {}; check it with: fleet audit verify {0}", path.display()));
     }
     Ok(Exit::Done)
 }
 
-fn cannot(action: &str, path: &Path, error: &io::Error) -> Failure {
-    let exit = match error.kind() {
-        io::ErrorKind::NotFound => Exit::NotFound,
-        _ => Exit::Failed,
-    };
-    Failure::new(exit, format!("cannot {action} {}: {error}", path.display()))
+/// Where an export goes.
+enum Out {
+    Stream(Box<dyn Write>),
+    File(Partial),
+}
+
+impl Out {
+    /// A file gets its name when the export is whole; a pipe or a device is what it is.
+    fn file(path: &Path) -> Result<Self, Failure> {
+        match path.canonicalize() {
+            Ok(there) if !there.is_file() => {
+                let opened = OpenOptions::new().write(true).open(path);
+                let file = opened.map_err(|error| cannot("open", path, &error))?;
+                Ok(Self::Stream(Box::new(file)))
+            }
+            // What a link leads to is exchanged, not the link.
+            Ok(there) => Partial::begin(&there, "--file", MODE).map(Self::File),
+            Err(_) => Partial::begin(path, "--file", MODE).map(Self::File),
+        }
+    }
 }
 
 pub(super) fn verify(context: &Context, args: &VerifyArgs) -> Result<Exit, Failure> {

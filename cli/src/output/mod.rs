@@ -17,6 +17,7 @@ pub(crate) mod limits;
 pub(crate) mod local;
 pub(crate) mod log_level;
 pub(crate) mod node;
+pub(crate) mod partial;
 pub(crate) mod process;
 pub(crate) mod reservation;
 pub(crate) mod status;

@@ -465,8 +465,10 @@ impl Fleet for FleetService {
     ) -> Reply<Self::ExportAuditStream> {
         let caller = self.0.callers.user(&request).await?;
         self.0.require_admin(&caller, "export_audit")?;
+        // One that fell behind would sign as whole what lacks the newest records.
+        let fresh = self.0.newest_unless_stale(&request).await?;
         let chunks = self.0.export_audit(&request.into_inner());
-        Ok(Response::new(Box::pin(ReceiverStream::new(chunks))))
+        Ok(answer(Box::pin(ReceiverStream::new(chunks)), fresh))
     }
 
     async fn log_level(&self, request: Request<v1::LogLevelRequest>) -> Reply<v1::LogLevelReply> {
