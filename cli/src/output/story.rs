@@ -57,7 +57,9 @@ impl Story {
         }
         if self.older_lines > 0 {
             let older = self.older_lines;
-            text.push_str(&format!("  ({older} older lines are in `fleet audit export`)\n"));
+            text.push_str(&format!(
+                "  ({older} older lines, or more, are in the audit log: an admin's `fleet audit export`)\n"
+            ));
         }
         let mut day = String::new();
         for line in &self.story {

@@ -31,7 +31,8 @@ impl Context {
             .query(query)
             .await
             .map_err(|e| Status::internal(format!("read the audit log: {e}")))?;
-        explanation.older_lines = page.next.unwrap_or(0);
+        // Each has a line at least.
+        explanation.older_lines = page.behind;
         for record in page.records.iter().rev() {
             explanation.story.extend(story_lines(&record.body, id));
         }
@@ -42,6 +43,7 @@ impl Context {
         });
         let spare = explanation.story.len().saturating_sub(STORY_LINES_MAX);
         explanation.story.drain(..spare);
+        explanation.older_lines += spare as u64;
         Ok(explanation)
     }
 

@@ -8,6 +8,8 @@ use crate::blocking::blocking;
 
 /// Most records of one page, whatever was asked for.
 pub const PAGE_RECORDS_MAX: usize = 1_000;
+/// Most records behind a page that are counted.
+const BEHIND_COUNTED_MAX: usize = 10_000;
 
 /// Which end of the log comes first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,6 +43,8 @@ pub struct Page {
     pub records: Vec<AuditRecord>,
     /// Ask again with this as `from_seq` (oldest first) or `to_seq` (newest first).
     pub next: Option<u64>,
+    /// How many records of the object are behind this page, as far as they are counted.
+    pub behind: u64,
 }
 
 impl AuditStore {
@@ -104,7 +108,8 @@ fn read_page(db: &Database, query: &Query) -> Result<Page, AuditError> {
     if let Some(object) = query.object.as_deref() {
         let by_object = read.open_table(BY_OBJECT).map_err(AuditError::read)?;
         let range = by_object.range((object, first)..=(object, last)).map_err(AuditError::read)?;
-        for key in in_order(range, query.order) {
+        let mut keys = in_order(range, query.order);
+        for key in keys.by_ref() {
             let seq = key.map_err(AuditError::read)?.0.value().1;
             let line = records.get(seq).map_err(AuditError::read)?;
             let line = line.ok_or_else(|| AuditError::Damaged {
@@ -114,6 +119,9 @@ fn read_page(db: &Database, query: &Query) -> Result<Page, AuditError> {
             if !take(seq, line.value())? {
                 break;
             }
+        }
+        if page.next.is_some() {
+            page.behind = 1 + keys.take(BEHIND_COUNTED_MAX - 1).count() as u64;
         }
     } else {
         let range = records.range(first..=last).map_err(AuditError::read)?;

@@ -80,7 +80,9 @@ async fn pages_by_number_time_and_object_in_both_orders() {
     let job = Query { object: Some("job-a".to_owned()), ..query.clone() };
     assert_eq!(seqs(&store, job.clone()).await, (vec![3, 6, 9, 12, 15, 18], None));
     let job = Query { order: Order::NewestFirst, limit: 2, ..job };
-    assert_eq!(seqs(&store, job).await, (vec![18, 15], Some(12)));
+    assert_eq!(seqs(&store, job.clone()).await, (vec![18, 15], Some(12)));
+    assert_eq!(store.query(job.clone()).await.unwrap().behind, 4, "3, 6, 9 and 12");
+    assert_eq!(store.query(Query { limit: 6, ..job }).await.unwrap().behind, 0);
     let nothing = Query { object: Some("job".to_owned()), ..query.clone() };
     assert_eq!(seqs(&store, nothing).await, (vec![], None), "not a prefix: the whole id");
 
