@@ -95,6 +95,7 @@ impl Keep {
             return Ok(());
         }
         fleet_proto::transport::files::create_private_folder(&self.dir)?;
+        self.remove_unfinished()?;
         self.check_space()?;
         let path = self.dir.join(name_of(seconds));
         let written = write(Contents::of(raft, pki_dir), &path).await?;
@@ -109,32 +110,48 @@ impl Keep {
 
     fn remove_old(&self) -> anyhow::Result<()> {
         let names = names_in(&self.dir)?;
-        let old = &names[..names.len().saturating_sub(self.count)];
-        let unfinished: Vec<String> = std::fs::read_dir(&self.dir)?
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter(|name| name.strip_suffix(PARTIAL).is_some_and(|name| made_at(name).is_some()))
-            .collect();
-        for name in old.iter().chain(&unfinished) {
-            let path = self.dir.join(name);
-            std::fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
+        for name in &names[..names.len().saturating_sub(self.count)] {
+            self.remove(name)?;
         }
         Ok(())
     }
 
+    /// What was left by one that a full disk, or a power cut, has ended.
+    fn remove_unfinished(&self) -> anyhow::Result<()> {
+        let unfinished: Vec<String> = std::fs::read_dir(&self.dir)?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| name.strip_suffix(PARTIAL).is_some_and(|name| made_at(name).is_some()))
+            .collect();
+        unfinished.iter().try_for_each(|name| self.remove(name))
+    }
+
+    fn remove(&self, name: &str) -> anyhow::Result<()> {
+        let path = self.dir.join(name);
+        std::fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))
+    }
+
+    /// The next one is not much larger than the newest.
     fn check_space(&self) -> anyhow::Result<()> {
+        let newest = names_in(&self.dir)?.pop();
+        let newest = newest.and_then(|name| std::fs::metadata(self.dir.join(name)).ok());
+        let newest = newest.map_or(0, |metadata| metadata.len());
         let stat = nix::sys::statvfs::statvfs(&self.dir)
             .with_context(|| format!("ask for the space in {}", self.dir.display()))?;
         let free = stat.blocks_available().saturating_mul(stat.fragment_size());
-        if free < FREE_BYTES_MIN {
-            anyhow::bail!(
-                "only {} MiB are free in {}, {} MiB are needed; make room, or set `backup_dir`",
-                free >> 20,
-                self.dir.display(),
-                FREE_BYTES_MIN >> 20
-            );
-        }
-        Ok(())
+        let Some(needed) = lacking(free, newest) else { return Ok(()) };
+        anyhow::bail!(
+            "only {} MiB are free in {}, {} MiB are needed; make room, or set `backup_dir`",
+            free >> 20,
+            self.dir.display(),
+            needed >> 20
+        )
     }
+}
+
+/// How many free bytes are needed, where that is more than there are.
+fn lacking(free: u64, newest: u64) -> Option<u64> {
+    let needed = newest.saturating_add(FREE_BYTES_MIN);
+    (free < needed).then_some(needed)
 }
 
 /// Whether a night began since the newest backup was made.
@@ -205,6 +222,15 @@ mod tests {
         for other in ["nightly-.backup", "nightly-2026-02-31T000000Z.backup", "mine.backup"] {
             assert_eq!(made_at(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn the_next_one_has_to_fit_beside_the_newest() {
+        assert_eq!(lacking(FREE_BYTES_MIN, 0), None, "the first");
+        assert_eq!(lacking(FREE_BYTES_MIN - 1, 0), Some(FREE_BYTES_MIN));
+        let newest = 2 << 30;
+        assert_eq!(lacking(newest, newest), Some(newest + FREE_BYTES_MIN));
+        assert_eq!(lacking(newest + FREE_BYTES_MIN, newest), None);
     }
 
     #[test]

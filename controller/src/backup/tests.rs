@@ -333,6 +333,10 @@ async fn a_failed_write_leaves_nothing_and_nights_are_kept_by_count() {
     let keep = Keep { dir: place.file("nights"), count: 2, hour: 3 };
     let day = 86_400_000;
     for night in 0..4 {
+        let cut_short = keep.dir.join("nightly-2026-11-21T160003Z.backup.partial");
+        if night > 0 {
+            std::fs::write(cut_short, "by a full disk").unwrap();
+        }
         let now = Timestamp(1_800_000_000_000 + night * day);
         keep.step(&raft, &place.config.pki_dir(), now).await.unwrap();
         keep.step(&raft, &place.config.pki_dir(), now).await.unwrap();
