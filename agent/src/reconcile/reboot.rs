@@ -80,7 +80,13 @@ impl Reconciler {
     /// In the boot it is meant for, and only where this node sees nothing in its way either.
     pub(super) fn reboot_if_ordered(&mut self, desired: &DesiredNode) {
         let clear = self.reboots.clear.take();
-        let Some(order) = &desired.reboot else { return };
+        let Some(order) = &desired.reboot else {
+            if clear.is_some() {
+                // Something came meanwhile: where the order comes back, the GPUs are looked at again.
+                self.reboots.begun = None;
+            }
+            return;
+        };
         let (node, since) = (Arc::clone(&self.parts.node), order.since);
         let busy = self.table.rows.values().any(Row::is_live) || !desired.leases.is_empty();
         let due = order.boot_id == node.boot_id && !busy && !self.is_leaving();
@@ -92,7 +98,7 @@ impl Reconciler {
             return;
         }
         if clear == Some(since) {
-            // Something came meanwhile; the GPUs are looked at again when that is gone.
+            // The same, seen here first.
             self.reboots.begun = None;
         }
         if due && self.reboots.begun.replace(since) != Some(since) {

@@ -155,7 +155,7 @@ fn reboot(fsm: &Fsm, sessions: &Sessions, node: &Node) -> Option<v1::NodeReboot>
         since_unix_ms: wish.since.0,
         waits_for,
         begun: wish.answer == Some(RebootAnswer::Begun),
-        problem: wish.problem().unwrap_or_default().to_owned(),
+        problem: fsm.reboot_problem(node).unwrap_or_default().to_owned(),
     })
 }
 

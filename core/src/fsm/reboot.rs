@@ -129,6 +129,12 @@ impl Fsm {
         waits
     }
 
+    /// Why the agent does not carry out the order. What it said of an order that is taken back by now is old.
+    pub fn reboot_problem<'a>(&self, node: &'a Node) -> Option<&'a str> {
+        let problem = node.reboot.as_ref()?.problem()?;
+        self.reboot_waits_for(node).is_empty().then_some(problem)
+    }
+
     /// The order for the agent, once nothing is in its way.
     pub(crate) fn desired_reboot(&self, name: &NodeName) -> Option<DesiredReboot> {
         let node = self.nodes.get(name)?;

@@ -164,3 +164,21 @@ fn only_admins_ask_and_only_where_everybody_knows_what_that_is() {
     let report = Report::Reboot { since: w.now, problem: None };
     assert_eq!(report.since_version(), REBOOT_SINCE);
 }
+
+#[test]
+fn what_an_agent_said_of_its_order_is_not_shown_while_it_has_none() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "r", 1, Millis::hours(1), Millis::hours(1)).unwrap();
+    ask(&mut w, "");
+    let since = ordered(&w).unwrap().since;
+    let why = "its GPUs are in use by python3".to_owned();
+    w.report("titan01", Report::Reboot { since, problem: Some(why.clone()) }).unwrap();
+    let problem =
+        |w: &World| w.fsm.reboot_problem(w.fsm.node(&node("titan01")).unwrap()).map(str::to_owned);
+    assert_eq!(problem(&w), Some(why.clone()));
+    w.pass(Millis::hours(1));
+    assert_eq!((waits_for(&w), problem(&w)), (vec!["res-r".to_owned()], None));
+    w.give(person("ada"), Command::ReleaseReservation { id: res("r") }).unwrap();
+    w.release("titan01");
+    assert_eq!((waits_for(&w), problem(&w)), (vec![], Some(why)));
+}
