@@ -84,6 +84,8 @@ pub struct Joined {
     pub identity: Identity,
     /// It was a member under this name before, and nothing was changed.
     pub already: bool,
+    /// What this node was before, where that was something else.
+    pub left: Option<Identity>,
     pub expires_at: Timestamp,
     /// How far this machine's clock is ahead (positive) of the controller's, in seconds.
     pub clock_ahead_seconds: i64,
@@ -100,6 +102,13 @@ impl fmt::Display for Joined {
             );
         }
         write!(f, "joined {cluster} as {}", role.name())?;
+        if let Some(Identity { cluster, role }) = &self.left {
+            let name = role.name();
+            write!(
+                f,
+                "; it was {name} of {cluster} before: systemctl restart fleet-agent, if it runs"
+            )?;
+        }
         if self.clock_ahead_seconds.unsigned_abs() >= CLOCK_SKEW_NOTICE.as_secs() {
             let (seconds, side) =
                 (self.clock_ahead_seconds.unsigned_abs(), self.clock_ahead_seconds);
@@ -150,6 +159,9 @@ pub async fn join(options: &JoinOptions) -> Result<Joined, JoinError> {
     let accepted =
         issued::accept(reply, &key, &[pin], &expected.to_string(), |found| *found == expected)?;
     let now = wall_clock();
+    // What is damaged tells of no other membership.
+    let before = options.folder.record().ok().flatten().map(|record| record.identity());
+    let left = before.filter(|before| *before != expected);
     let record = IdentityRecord {
         v: store::RECORD_VERSION,
         cluster,
@@ -161,6 +173,7 @@ pub async fn join(options: &JoinOptions) -> Result<Joined, JoinError> {
     Ok(Joined {
         identity: expected,
         already: false,
+        left,
         expires_at: Timestamp(accepted.leaf.not_after.saturating_mul(1000)),
         clock_ahead_seconds: seconds_between(now.0, accepted.now_unix_ms),
     })
@@ -192,6 +205,7 @@ fn existing_membership(options: &JoinOptions) -> Result<Option<Joined>, JoinErro
     Ok(Some(Joined {
         identity: leaf.identity.clone(),
         already: true,
+        left: None,
         expires_at: Timestamp(leaf.not_after.saturating_mul(1000)),
         clock_ahead_seconds: 0,
     }))

@@ -59,6 +59,17 @@ pub enum RenewalError {
     Authority(#[from] CertificateFault),
 }
 
+/// What is in the identity folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TakenUp {
+    /// The certificate that is in use.
+    Nothing,
+    /// Another one of this membership, which is in use now.
+    Another,
+    /// Another membership, which this agent does not have before it is started anew.
+    Elsewhere,
+}
+
 /// The renewal task of a running agent.
 #[derive(Debug, Clone)]
 pub struct Renewal {
@@ -108,15 +119,20 @@ impl Renewal {
         let mut failures = 0;
         loop {
             match self.take_up() {
-                Ok(false) => {}
-                Ok(true) => {
+                Ok(TakenUp::Nothing) => {}
+                Ok(TakenUp::Another) => {
                     failures = 0;
                     tracing::info!("the certificate in the identity folder is used from now on");
                 }
+                Ok(TakenUp::Elsewhere) => {
+                    // The folder is the other membership's: nothing of this one's may be put into it.
+                    self.pause(self.check_interval).await;
+                    continue;
+                }
                 Err(error) => tracing::warn!(%error, "the identity folder cannot be used"),
             }
-            let is_due = is_due(self.dialer.credentials().current().leaf(), wall_clock().0 / 1000);
-            if !is_due && !self.must_move().await {
+            let due = is_due(self.dialer.credentials().current().leaf(), wall_clock().0 / 1000);
+            if !due && !self.must_move().await {
                 self.pause(self.check_interval).await;
                 continue;
             }
@@ -124,7 +140,14 @@ impl Renewal {
                 Ok(leaf) => {
                     failures = 0;
                     tracing::info!(serial = %leaf.serial, not_after = leaf.not_after, "certificate renewed");
-                    if self.differs() {
+                    if is_due(&leaf, wall_clock().0 / 1000) {
+                        let not_before = leaf.not_before;
+                        tracing::warn!(
+                            not_before,
+                            "the new certificate is from the future: whose clock is right?"
+                        );
+                        self.pause(self.check_interval).await;
+                    } else if self.differs() {
                         // Whoever signed had not heard yet: in a moment it has.
                         self.pause(self.retry_min).await;
                     }
@@ -166,21 +189,21 @@ impl Renewal {
         self.differs()
     }
 
-    /// Uses the stored certificate if it is another one for the same identity. True if it was.
-    fn take_up(&self) -> Result<bool, RenewalError> {
+    /// Uses the stored certificate if it is another one for the same identity.
+    fn take_up(&self) -> Result<TakenUp, RenewalError> {
         let (_, stored) = self.folder.load()?;
         let credentials = self.dialer.credentials();
         let current = credentials.current();
         if stored.leaf().serial == current.leaf().serial {
-            return Ok(false);
+            return Ok(TakenUp::Nothing);
         }
         if stored.leaf().identity != current.leaf().identity {
             let now = stored.leaf().identity.to_string();
             tracing::warn!(now, "this node joined under another identity: restart the agent");
-            return Ok(false);
+            return Ok(TakenUp::Elsewhere);
         }
         credentials.replace(stored)?;
-        Ok(true)
+        Ok(TakenUp::Another)
     }
 
     /// Renews once, whatever the certificate's age: stores the new one, then uses it.

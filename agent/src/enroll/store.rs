@@ -48,6 +48,8 @@ pub enum StoreError {
     },
     #[error("{}: agent.crt belongs to {found}, identity.json says {expected}; run `fleet-agent join` again", folder.display())]
     Mixed { folder: PathBuf, expected: String, found: String },
+    #[error("this node joined as {found} meanwhile: restart the agent")]
+    Left { found: String },
     #[error(transparent)]
     Key(#[from] KeyError),
     #[error("{}: {source}", path.display())]
@@ -73,6 +75,12 @@ pub struct IdentityRecord {
     /// Controllers, `host:port`, in the order they are tried.
     pub controllers: Vec<String>,
     pub joined_at: Timestamp,
+}
+
+impl IdentityRecord {
+    pub(super) fn identity(&self) -> Identity {
+        Identity::new(self.cluster.clone(), Role::Node(self.node.clone()))
+    }
 }
 
 /// The folder with the four files.
@@ -126,7 +134,7 @@ impl IdentityFolder {
         let credentials =
             Credentials::load(&self.file(CERTIFICATE), &self.file(KEY), &self.file(AUTHORITY))
                 .map_err(|source| StoreError::Credentials { folder: self.0.clone(), source })?;
-        let expected = Identity::new(record.cluster.clone(), Role::Node(record.node.clone()));
+        let expected = record.identity();
         let found = &credentials.leaf().identity;
         if *found != expected {
             let (folder, expected) = (self.0.clone(), expected.to_string());
@@ -144,9 +152,13 @@ impl IdentityFolder {
         record.controllers.iter().map(parse).collect()
     }
 
-    /// Replaces the addresses on record.
-    pub fn store_addresses(&self, addresses: &[Address]) -> Result<(), StoreError> {
+    /// Replaces the addresses on record, if it is still that of this membership.
+    pub fn store_addresses(&self, of: &Identity, addresses: &[Address]) -> Result<(), StoreError> {
         let mut record = self.record()?.ok_or(StoreError::NotJoined)?;
+        let found = record.identity();
+        if found != *of {
+            return Err(StoreError::Left { found: found.to_string() });
+        }
         record.controllers = addresses.iter().map(ToString::to_string).collect();
         let path = self.file(RECORD);
         let json = serde_json::to_vec_pretty(&record).map_err(|error| StoreError::Damaged {

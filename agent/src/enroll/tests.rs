@@ -523,6 +523,46 @@ async fn what_a_join_put_into_the_folder_is_taken_up() {
     assert_eq!(stored.leaf(), dialer.credentials().current().leaf());
 }
 
+/// Two memberships in one folder would keep the node out of both.
+#[tokio::test]
+async fn an_agent_puts_nothing_into_the_folder_of_another_membership() {
+    let (controller, state) = (Controller::start(), tempfile::tempdir().unwrap());
+    let (renewal, dialer) = joined(&controller, state.path(), (-7200, 3600)).await;
+    let before = dialer.credentials().current().leaf().identity.clone();
+    let mut other = controller.options(state.path());
+    (other.name, other.replace) = (NodeName::parse("titan02").unwrap(), true);
+    let ca = controller.ca.clone();
+    controller.answer(move |csr| Ok(Some(ca.reply(csr, "node/titan02", GOOD))));
+    let joined = join(&other).await.unwrap().to_string();
+    assert!(joined.contains("it was titan01 of") && joined.contains("restart"), "{joined}");
+    let ca = controller.ca.clone();
+    controller.answer(move |csr| Ok(Some(ca.reply(csr, "node/titan01", GOOD))));
+    let (looks, run) = (Duration::from_millis(200), renewal.run());
+    assert!(tokio::time::timeout(looks, run).await.is_err(), "it runs until dropped");
+    assert_eq!(*controller.desk.renewals.lock().unwrap(), [""; 0], "though it is due");
+    let address = controller.address.clone();
+    let refused = other.folder.store_addresses(&before, &[address]).unwrap_err().to_string();
+    assert!(refused.contains("node/titan02"), "{refused}");
+    let (record, _) = other.folder.load().unwrap();
+    assert_eq!(record.controllers.len(), 2, "untouched");
+}
+
+/// A controller whose clock is ahead must not be asked over and over: a node has so many certificates and no more.
+#[tokio::test]
+async fn a_certificate_from_the_future_is_asked_for_once_in_a_while() {
+    let (controller, state) = (Controller::start(), tempfile::tempdir().unwrap());
+    let (renewal, dialer) = joined(&controller, state.path(), (-7200, 3600)).await;
+    let renewal = renewal.with_pauses(Duration::from_secs(3600), Duration::from_millis(1));
+    let first = dialer.credentials().current().leaf().clone();
+    let ca = controller.ca.clone();
+    controller.answer(move |csr| Ok(Some(ca.reply(csr, "node/titan01", (7200, 10_800)))));
+    let task = tokio::spawn(renewal.run());
+    wait_until("it is renewed", || *dialer.credentials().current().leaf() != first).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    task.abort();
+    assert_eq!(controller.desk.renewals.lock().unwrap().len(), 1);
+}
+
 #[tokio::test]
 async fn an_expired_certificate_is_renewed() {
     let (controller, state) = (Controller::start(), tempfile::tempdir().unwrap());

@@ -212,7 +212,8 @@ impl LinkParts {
         tracing::info!(controllers = ?told, "the controllers' addresses changed");
         self.dialer.set_addresses(new.clone());
         // Known in memory all the same; the next start asks the old ones, which tell it again.
-        if let Err(error) = folder.store_addresses(&new) {
+        let own = self.dialer.credentials().current();
+        if let Err(error) = folder.store_addresses(&own.leaf().identity, &new) {
             tracing::warn!(%error, "the controllers' addresses are not stored");
         }
     }
