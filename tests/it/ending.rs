@@ -293,6 +293,14 @@ fn taken_over(lab: &Lab) -> Result<()> {
         let listed = lab.output(&["gpu", "list", "-o", "wide"])?;
         Ok((!listed.contains("without a lease")).then_some(()))
     })?;
+    // A job of theirs is put there, whether it names the reservation or not.
+    let seat = Seat::at(lab, NODE, STRANGER.1)?;
+    for words in [&["--reservation", &id][..], &[]] {
+        let job = [&["run", "-G", "1", "--workdir", "/"], words, &["--", "true"]].concat();
+        seat.run(&job)?.ok()?;
+        let newest = seat.json(&["ps", "--all"])?["items"][0].clone();
+        ensure!(newest["gpus"][0]["index"] == 2, "{newest}");
+    }
     ensure!(program.child.try_wait()?.is_none());
     drop(program);
     lab.output(&["release", &id])?;
