@@ -96,6 +96,10 @@ fn two_of_three_may_go_and_the_job_goes_on() -> Result<()> {
         let old = lab.run(&["ps", "--stale"])?;
         ensure!(old.ok()?.contains("worker"), "{old:?}");
         ensure!(old.stderr.contains("alone, at most"), "it says how old that is: {old:?}");
+        lab.run(&["audit", "export"])?.fails(NO_QUORUM, &["no quorum"])?;
+        let old = lab.run(&["audit", "export", "--stale"])?;
+        ensure!(old.ok()?.contains("job_queued"), "{old:?}");
+        ensure!(old.stderr.contains("alone, at most"), "it says how old that is: {old:?}");
         works(&lab)
     });
     steps.step("the second comes back: they decide again", || {
