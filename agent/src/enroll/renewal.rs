@@ -141,10 +141,11 @@ impl Renewal {
                     failures = 0;
                     tracing::info!(serial = %leaf.serial, not_after = leaf.not_after, "certificate renewed");
                     if is_due(&leaf, wall_clock().0 / 1000) {
-                        let not_before = leaf.not_before;
+                        let (not_before, not_after) = (leaf.not_before, leaf.not_after);
                         tracing::warn!(
                             not_before,
-                            "the new certificate is from the future: whose clock is right?"
+                            not_after,
+                            "the new certificate is to be renewed already: whose clock is right?"
                         );
                         self.pause(self.check_interval).await;
                     } else if self.differs() {
