@@ -556,9 +556,10 @@ async fn a_certificate_that_is_due_when_it_comes_is_renewed_once_in_a_while() {
     let first = dialer.credentials().current().leaf().clone();
     let ca = controller.ca.clone();
     controller.answer(move |csr| Ok(Some(ca.reply(csr, "node/titan01", (-7100, 3600)))));
-    let task = tokio::spawn(renewal.run());
+    let mut task = tokio::spawn(renewal.run());
     wait_until("it is renewed", || *dialer.credentials().current().leaf() != first).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let looks = Duration::from_millis(200);
+    assert!(tokio::time::timeout(looks, &mut task).await.is_err(), "it runs until dropped");
     task.abort();
     assert_eq!(controller.desk.renewals.lock().unwrap().len(), 1);
 }
