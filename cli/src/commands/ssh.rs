@@ -98,7 +98,33 @@ fn remote_line(reservation: &Reservation, command: &[String]) -> String {
     let visible = format!("CUDA_VISIBLE_DEVICES={}", uuids.join(","));
     let program = match command {
         [] => "\"$SHELL\" -l".to_owned(),
-        words => shell_words(words),
+        // `env` would take words with `=` in them for variables, and a shell's own arguments are never read again.
+        words => format!("sh -c 'exec \"$@\"' sh {}", shell_words(words)),
     };
     format!("exec env {} {program}", shell_words(&[visible]))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use fleet_proto::v1 as pb;
+
+    use super::*;
+
+    #[test]
+    fn a_command_arrives_as_it_was_typed_whatever_stands_in_its_words() {
+        let gpu = pb::GpuRef { uuid: "GPU-1".to_owned(), ..Default::default() };
+        let reservation = pb::Reservation { gpus: vec![gpu], ..Default::default() };
+        let reservation = Reservation::from(reservation);
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/bin/echo", folder.path().join("name=echo")).unwrap();
+        let arrives = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+            let mut shell = Command::new("sh");
+            shell.current_dir(folder.path()).arg("-c").arg(remote_line(&reservation, &words));
+            String::from_utf8(shell.output().unwrap().stdout).unwrap()
+        };
+        assert_eq!(arrives(&["./name=echo", "a=b", "it's  $HOME", "*"]), "a=b it's  $HOME *\n");
+        assert_eq!(arrives(&["printenv", "CUDA_VISIBLE_DEVICES"]), "GPU-1\n");
+    }
 }
