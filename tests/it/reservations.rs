@@ -296,6 +296,7 @@ const REFUSED: &[(&[&str], i32, &[&str])] = &[
     (&["reserve", "-G", "1.5", "-t", "1h"], 2, &[]),
     (&["reserve", "-t", "1h"], 2, &["-G"]),
     (&["reserve", "-G", "3", "-t", "1h"], 6, &["never"]),
+    (&["reserve", "-G", "3", "-t", "1h", "--wait", "1s"], 6, &["never"]),
     (&["reserve", "-G", "h100:1", "-t", "1h"], 6, &["h100"]),
     (&["reserve", "-G", "1", "--node", "nosuch", "-t", "1h"], 3, &["nosuch"]),
     (&["reserve", "--gpu", "titan01:9", "-t", "1h"], 3, &["titan01:9"]),

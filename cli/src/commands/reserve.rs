@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use fleet_core::Rejection;
 use fleet_core::rejection::Slot;
 use fleet_proto::v1::{Adoption, CreateReservationRequest, GpuWish};
 
@@ -36,9 +37,7 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     let reservation = loop {
         match create(&client, args, gpus.clone(), &window).await {
             Ok(reservation) => break reservation,
-            Err(failure) if failure.next_slot().is_none() && failure.exit != Exit::NoCapacity => {
-                return Err(failure);
-            }
+            Err(failure) if !may_pass(&failure) => return Err(failure),
             Err(failure) if wait == 0 => return Err(with_command(failure, args, &window, context)),
             Err(failure) if Instant::now() + WAIT_PERIOD > deadline => {
                 let message = format!("waited {} in vain: {}", length(wait), failure.message);
@@ -61,6 +60,12 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     }
     print(&printer.changed(&[reservation], |r| &r.id)?)?;
     Ok(Exit::Done)
+}
+
+/// Whether the same wish may be met later: GPUs are given back, and so are reservations that count against a limit.
+fn may_pass(failure: &Failure) -> bool {
+    let never = matches!(failure.rejection.as_deref(), Some(Rejection::NeverFits { .. }));
+    failure.exit == Exit::NoCapacity && !never
 }
 
 /// Which GPUs.
