@@ -5,7 +5,7 @@
 //! asked (it is let go of) or cannot be (its libraries are newer than its module), those who have a GPU open are seen
 //! without it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fleet_core::gpu::{GPUS_PER_NODE_MAX, Presence};
 use tokio::task::spawn_blocking;
@@ -16,7 +16,7 @@ use crate::holders::Names;
 use crate::leases::{Observer, Process};
 use crate::proc_stat::is_at_its_end;
 
-/// So many processes are named; of more, how many they are.
+/// So many programs are named; of more, how many they are.
 const NAMED_MAX: usize = 4;
 
 /// What is to be waited for, in words; none where nothing is.
@@ -61,13 +61,16 @@ fn on_them(observer: &Observer, gpus: &GpuSnapshot) -> Vec<Process> {
     found.into_values().collect()
 }
 
+/// Programs and whose they are, each once. What changes here is on record for good, so neither numbers of processes nor how
+/// many they are belongs in it: those come and go while one and the same program runs.
 async fn words(found: &[Process], names: &mut Names) -> Option<String> {
+    let programs: BTreeSet<(u32, &str)> =
+        found.iter().map(|one| (one.uid, one.name.as_str())).collect();
     let mut named = Vec::new();
-    for one in found.iter().take(NAMED_MAX) {
-        let user = names.of(one.uid).await;
-        named.push(format!("{} (pid {}) of {user}", one.name, one.pid));
+    for (uid, name) in programs.iter().take(NAMED_MAX) {
+        named.push(format!("{name} of {}", names.of(*uid).await));
     }
-    let more = match found.len().saturating_sub(NAMED_MAX) {
+    let more = match programs.len().saturating_sub(NAMED_MAX) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
@@ -163,17 +166,20 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn they_are_named_and_many_are_counted() {
         let own = Observer::default().process(std::process::id()).unwrap();
-        let one = |pid| {
+        let one = |pid, name: &str| {
             let mut one = own.clone();
-            (one.pid, one.uid, one.name) = (pid, 4_000_000_000, "python3".to_owned());
+            (one.pid, one.uid, one.name) = (pid, 4_000_000_000, name.to_owned());
             one
         };
         let mut names = Names::default();
         assert_eq!(words(&[], &mut names).await, None);
-        let few = words(&[one(7), one(8)], &mut names).await.unwrap();
-        let both = "python3 (pid 7) of 4000000000, python3 (pid 8) of 4000000000";
-        assert_eq!(few, format!("its GPUs are in use by {both}"));
-        let many: Vec<Process> = (0..7).map(one).collect();
+        let before = [one(7, "python3"), one(8, "nvtop"), one(9, "python3")];
+        let said = words(&before, &mut names).await.unwrap();
+        let both = "nvtop of 4000000000, python3 of 4000000000";
+        assert_eq!(said, format!("its GPUs are in use by {both}"));
+        let after = [one(8, "nvtop"), one(10, "python3")];
+        assert_eq!(words(&after, &mut names).await.unwrap(), said, "the same programs");
+        let many: Vec<Process> = (0..7).map(|n| one(n, &format!("worker{n}"))).collect();
         assert!(words(&many, &mut names).await.unwrap().ends_with(" and 3 more"));
     }
 }

@@ -67,7 +67,7 @@ impl Reboot {
     /// How far it is.
     pub(crate) fn how(&self) -> String {
         match (&self.problem, self.begun, &self.waits_for[..]) {
-            (Some(problem), _, _) => format!("cannot reboot: {problem}"),
+            (Some(problem), _, _) => format!("not rebooted: {problem}"),
             (None, true, _) => "goes down to reboot".to_owned(),
             (None, false, []) => "its agent is told to reboot".to_owned(),
             (None, false, waits_for) => format!("reboots after {}", waits_for.join(", ")),

@@ -417,7 +417,7 @@ async fn a_reboot_waits_for_who_is_on_a_gpu_without_a_lease_and_looks_again() {
     let [Report::Reboot { since: Timestamp(2), problem: Some(why) }] = &said[..] else {
         panic!("{said:?}")
     };
-    assert!(why.contains(&format!("in use by sleep (pid {}) of", ada.id())), "{why}");
+    assert!(why.contains("in use by sleep of"), "{why}");
     drop(ada);
     let tried = async {
         while !format!("{:?}", agent.reports(1).await).contains("one of several") {
