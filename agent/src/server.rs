@@ -1,7 +1,8 @@
 //! The composition root: builds every part of an agent, runs it, and takes it down. Jobs go on.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs::{DirBuilder, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,9 +72,10 @@ pub fn take_state_dir(config: &Config) -> anyhow::Result<Held> {
             false => Ok(()),
         })
         .with_context(|| format!("create {}", config.run_dir.display()))?;
-    for folder in [&config.state_dir, &allocations_dir(config), &volatile_dir(config)] {
+    for folder in [&config.state_dir, &allocations_dir(config)] {
         create_private_folder(folder)?;
     }
+    make_own_folder(&volatile_dir(config))?;
     let path = config.state_dir.join(LOCK_FILE);
     let file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(&path);
     let file = file.with_context(|| format!("open {}", path.display()))?;
@@ -81,6 +83,26 @@ pub fn take_state_dir(config: &Config) -> anyhow::Result<Held> {
         anyhow::anyhow!("{} is in use by another agent ({errno})", config.state_dir.display())
     })?;
     Ok(Held(lock))
+}
+
+/// Makes a folder of this agent's own where others may make theirs too: whose it was before could change what is in it.
+fn make_own_folder(folder: &Path) -> anyhow::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("create {}", folder.display()));
+        }
+        _ => {}
+    }
+    let found = std::fs::symlink_metadata(folder)
+        .with_context(|| format!("look at {}", folder.display()))?;
+    let (is, owner, me) = (found.file_type(), found.uid(), nix::unistd::geteuid().as_raw());
+    anyhow::ensure!(
+        is.is_dir() && owner == me,
+        "{} is no folder of uid {me}'s, who runs this agent, but something of uid {owner}'s: see who made it, remove it, and \
+         start the agent again",
+        folder.display()
+    );
+    Ok(())
 }
 
 /// Serves until `stop`.
@@ -349,4 +371,34 @@ fn instance() -> anyhow::Result<String> {
     let mut bytes = [0; INSTANCE_BYTES];
     getrandom::fill(&mut bytes).context("random bytes")?;
     Ok(hex::encode(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::unix::fs::{chown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_another_user_made_where_the_agent_keeps_its_own_is_not_used() {
+        let shared = tempfile::tempdir().unwrap();
+        let folder = shared.path().join("allocations");
+        for again in 0..2 {
+            make_own_folder(&folder).unwrap();
+            let mode = std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, 0o700, "{again}");
+        }
+        let elsewhere = shared.path().join("elsewhere");
+        std::fs::create_dir(&elsewhere).unwrap();
+        let link = shared.path().join("link");
+        symlink(&elsewhere, &link).unwrap();
+        let said = make_own_folder(&link).unwrap_err().to_string();
+        assert!(said.contains("remove it"), "{said}");
+        if nix::unistd::geteuid().is_root() {
+            chown(&folder, Some(65_534), None).unwrap();
+            let said = make_own_folder(&folder).unwrap_err().to_string();
+            assert!(said.contains("of uid 65534's"), "{said}");
+        }
+    }
 }
