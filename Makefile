@@ -62,7 +62,7 @@ bench-peers: ## Install what `make bench` compares with, from Debian's packages
 # All cases, or those that are named; they use the packages of `make deb`.
 VM_CASES ?= all
 .PHONY: vm
-vm: vm-tools deb build ## Booted machines with fleet from its packages: systemd, dpkg, ssh (VM_CASES=smoke)
+vm: vm-tools deb build ## Booted machines with fleet from its packages: systemd, dpkg, ssh (VM_CASES=smoke,power)
 	VM_REQUIRED=1 VM_CASES=$(VM_CASES) VM_DEBS=target/deb $(CARGO) test --workspace --test vm --quiet -- fleet_on --nocapture
 
 .PHONY: deb
