@@ -281,7 +281,7 @@ fn ssh_goes_to_the_node_of_the_reservation_with_its_gpus() {
     let own = reservation("res-a", "ada", "active");
     let fake = with([&others()[..], std::slice::from_ref(&own)].concat());
     let output = ssh(&fake, &["--", "python3", "-c", "print('a b')"]);
-    let line = r"exec env CUDA_VISIBLE_DEVICES=GPU-res-a python3 -c 'print('\''a b'\'')'";
+    let line = r#"exec env CUDA_VISIBLE_DEVICES=GPU-res-a sh -c 'exec "$@"' sh python3 -c 'print('\''a b'\'')'"#;
     let said = stdout(&output);
     assert_eq!(
         said.lines().collect::<Vec<_>>(),
