@@ -10,6 +10,9 @@ use crate::lease::Epoch;
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::time::{Millis, Timestamp};
 
+/// Cluster version from which on a start gives way to what was promised while it was being prepared.
+pub const PROMISED_AT_START_SINCE: u32 = 17;
+
 /// Where an attempt is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -63,7 +63,7 @@ pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
 pub use storm::Freeze;
 
 /// Highest cluster version this build can run at.
-pub const CLUSTER_VERSION_MAX: u32 = 16;
+pub const CLUSTER_VERSION_MAX: u32 = 17;
 /// Finished jobs kept in memory; older ones live on in the audit log.
 pub const FINISHED_JOBS_KEPT: usize = 10_000;
 /// Ended reservations kept in memory.

@@ -2,7 +2,7 @@
 
 use super::adoption::HELD_RESERVATIONS_MAX;
 use super::{Fsm, Turn, cluster::check_text, ending::check_holders, nodes, windows};
-use crate::allocation::{EndReport, Phase};
+use crate::allocation::{Allocation, EndReport, PROMISED_AT_START_SINCE, Phase};
 use crate::command::Report;
 use crate::event::Event;
 use crate::id::AllocationId;
@@ -12,6 +12,7 @@ use crate::lease::{Epoch, Lease, LeaseHolder};
 use crate::name::NodeName;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
+use crate::reservation::ReservationState;
 use crate::time::Timestamp;
 
 /// Most reports in one command.
@@ -171,7 +172,8 @@ impl Fsm {
         epoch: Epoch,
         (at, image): (Timestamp, Option<&ImageUsed>),
     ) {
-        let now = self.now;
+        let (now, gives_way) = (self.now, self.cluster_version >= PROMISED_AT_START_SINCE);
+        let ends_by = self.allocations.get(id).and_then(|allocation| self.ends_by(allocation));
         let Some(allocation) = self.allocations.get_mut(id) else { return };
         if allocation.node != *node || allocation.epoch != epoch || allocation.started_at.is_some()
         {
@@ -182,16 +184,37 @@ impl Fsm {
         let at = at.min(now).max(allocation.placed_at);
         allocation.started_at = Some(at);
         let limit = now + job.spec.time_limit;
-        allocation.time_limit_at =
-            Some(allocation.ends_by.map_or(limit, |ends_by| limit.min(ends_by)));
+        let cut = ends_by.filter(|ends_by| *ends_by < limit);
+        allocation.time_limit_at = Some(cut.unwrap_or(limit));
         job.started_at.get_or_insert(at);
         job.image = image.cloned();
         if allocation.phase == Phase::Placed {
             allocation.phase = Phase::Running;
             job.state = JobState::Running;
         }
+        let at_most = cut.filter(|_| gives_way).map(|cut| cut.since(now));
         let (job, allocation, image) = (allocation.job.clone(), id.clone(), image.cloned());
-        turn.say(Event::JobStarted { job, allocation, image });
+        turn.say(Event::JobStarted { job, allocation, image, at_most });
+    }
+
+    /// By when one that starts now must be over, whatever its time limit: what was known when it was placed, and
+    /// what was promised to somebody while it was being prepared. The promise took its time limit as if it had begun
+    /// then, so what the preparation took is not the promise's to lose.
+    fn ends_by(&self, allocation: &Allocation) -> Option<Timestamp> {
+        let known = allocation.ends_by;
+        let parent = allocation.lease.as_ref().and_then(|id| self.leases.get(id)?.parent.as_ref());
+        // Under a reservation it ends with that.
+        if self.cluster_version < PROMISED_AT_START_SINCE || parent.is_some() {
+            return known;
+        }
+        let grace = self.jobs.get(&allocation.job)?.spec.stop_grace;
+        let promised = self.reservations.open().filter(|r| {
+            r.state == ReservationState::Scheduled
+                && r.node == allocation.node
+                && r.gpus.iter().any(|gpu| allocation.gpus.contains(gpu))
+        });
+        let first = promised.map(|r| r.window.starts_at).min();
+        known.into_iter().chain(first.map(|from| from - grace)).min()
     }
 
     pub(super) fn ended(

@@ -111,20 +111,7 @@ fn history() -> World {
     joining.method = crate::actor::AuthMethod::JoinToken;
     let redeem = Command::RedeemJoinToken { id: token, node: node("titan04"), machine };
     w.give(joining, redeem).unwrap();
-    let first = super::controllers::first("10.0.0.1:7443");
-    w.give(Actor::controller(), Command::AdmitController(first)).unwrap();
-    let token = TokenId::parse("token-2").unwrap();
-    let (id, secret_sha256, ttl) = (token.clone(), "0".repeat(64), Millis::hours(1));
-    let wish = CreateControllerToken { id, secret_sha256, ttl };
-    w.give(root(), Command::CreateControllerToken(wish)).unwrap();
-    let second = AdmitController {
-        id: 2,
-        address: "10.0.0.2:7443".to_owned(),
-        token: Some(token),
-        key_sha256: "1".repeat(64),
-    };
-    w.give(super::controllers::joining(), Command::AdmitController(second)).unwrap();
-    w.give(root(), Command::RemoveController { id: 2 }).unwrap();
+    controllers(&mut w);
     let silent_for = Millis::secs(12);
     let silent =
         Command::SetLiveness { node: node("titan02"), liveness: Liveness::Suspect, silent_for };
@@ -165,7 +152,60 @@ fn history() -> World {
     clones(&mut w);
     renewals(&mut w);
     handed_over(&mut w);
+    slow_starts(&mut w);
     w
+}
+
+/// One is admitted, and another that is removed again.
+fn controllers(w: &mut World) {
+    let first = super::controllers::first("10.0.0.1:7443");
+    w.give(Actor::controller(), Command::AdmitController(first)).unwrap();
+    let token = TokenId::parse("token-2").unwrap();
+    let (id, secret_sha256, ttl) = (token.clone(), "0".repeat(64), Millis::hours(1));
+    let wish = CreateControllerToken { id, secret_sha256, ttl };
+    w.give(person("root"), Command::CreateControllerToken(wish)).unwrap();
+    let second = AdmitController {
+        id: 2,
+        address: "10.0.0.2:7443".to_owned(),
+        token: Some(token),
+        key_sha256: "1".repeat(64),
+    };
+    w.give(super::controllers::joining(), Command::AdmitController(second)).unwrap();
+    w.give(person("root"), Command::RemoveController { id: 2 }).unwrap();
+}
+
+/// From cluster version 17 on: a start gives way to what was promised while it was being prepared.
+fn slow_starts(w: &mut World) {
+    let spec = || JobSpec { time_limit: Millis::minutes(30), ..plain(1) };
+    let slow = |w: &mut World, name: &str, on: &str| {
+        w.boot(on, "boot-1").unwrap();
+        w.submit("ada", name, spec()).unwrap();
+        let attempt = w.place(name, on, &[0]).unwrap();
+        let starts_at = w.now + Millis::minutes(31);
+        let gpus = GpuRequest { node: Some(node(on)), count: 4, ..Default::default() };
+        let wish = CreateReservation {
+            id: res(&format!("{name}-r")),
+            owner: super::world::user("finn"),
+            project: ProjectName::default_project(),
+            gpus,
+            window: Window { starts_at, ends_at: starts_at + Millis::minutes(10) },
+            note: String::new(),
+            at_end: None,
+            with: BTreeSet::new(),
+            adopts: false,
+        };
+        w.give(person("finn"), Command::CreateReservation(wish)).unwrap();
+        w.now = w.now + Millis::minutes(10);
+        w.start(&attempt);
+        let limit = w.fsm.allocation(&attempt).unwrap().time_limit_at.unwrap();
+        w.end(&attempt, AttemptEnd::Exited { code: 0 });
+        w.release(on);
+        limit.since(w.now)
+    };
+    assert_eq!(slow(w, "slow-1", "titan08"), Millis::minutes(30));
+    let version = crate::allocation::PROMISED_AT_START_SINCE;
+    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
+    assert_eq!(slow(w, "slow-2", "titan09"), Millis::secs(20 * 60 + 30));
 }
 
 /// From cluster version 16 on: the node of a reservation that is given to somebody else is told so.

@@ -1,8 +1,8 @@
 //! Jobs: ends, restarts, cancels, fencing.
 
-use super::world::{World, ended, gpu, job, node, person, plain, training};
+use super::world::{World, ended, gpu, job, node, person, plain, res, training};
 use crate::actor::Actor;
-use crate::allocation::{AttemptEnd, EndReport};
+use crate::allocation::{AttemptEnd, EndReport, PROMISED_AT_START_SINCE};
 use crate::command::{Command, Report, SubmitJob};
 use crate::event::Event;
 use crate::health::Severity;
@@ -256,6 +256,46 @@ fn a_slow_start_does_not_push_a_job_into_somebodys_reservation() {
     assert_eq!(w.state_of("a"), "running");
     w.pass(Millis::minutes(1));
     assert_eq!(w.state_of("a"), "stopping");
+}
+
+#[test]
+fn what_is_promised_while_a_job_is_prepared_does_not_wait_for_the_preparation() {
+    let limit_left = |version: u32, given_back: bool| {
+        let mut w = World::at_version(&["titan01"], version);
+        w.submit("ada", "a", plain(1)).unwrap();
+        let a = w.place("a", "titan01", &[0]).unwrap();
+        w.now = w.now + Millis::minutes(10);
+        // The job's hour is counted from here.
+        w.reserve("bob", "r", 4, Millis::minutes(61), Millis::hours(1)).unwrap();
+        w.reserve("bob", "later", 4, Millis::hours(3), Millis::hours(1)).unwrap();
+        if given_back {
+            w.give(person("bob"), Command::ReleaseReservation { id: res("r") }).unwrap();
+        }
+        w.now = w.now + Millis::minutes(20);
+        w.start(&a);
+        let limit = w.fsm.allocation(&a).unwrap().time_limit_at.unwrap();
+        (limit.since(w.now), w.said().remove(0))
+    };
+    let since = PROMISED_AT_START_SINCE;
+    let whole = (Millis::hours(1), "alloc-a-1 runs".to_owned());
+    let said = format!("{}, for 40m 30s at most: its GPUs are promised after that", whole.1);
+    assert_eq!(limit_left(since, false), (Millis::secs(41 * 60 - 30), said), "its stop included");
+    assert_eq!(limit_left(since, true), whole, "nobody is waiting");
+    assert_eq!(limit_left(since - 1, false), whole, "all members count alike");
+}
+
+#[test]
+fn a_job_in_a_reservation_gives_way_to_no_later_one() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "own", 4, Millis::ZERO, Millis::hours(8)).unwrap();
+    w.submit("ada", "a", JobSpec { reservation: Some(res("own")), ..plain(1) }).unwrap();
+    w.schedule();
+    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    w.reserve("bob", "next", 4, Millis::hours(8), Millis::hours(1)).unwrap();
+    w.now = w.now + Millis::secs(8 * 3_600 - 60);
+    w.start(&a);
+    let limit = w.fsm.allocation(&a).unwrap().time_limit_at;
+    assert_eq!(limit, Some(w.now + Millis::hours(1)), "its own reservation's end stops it");
 }
 
 #[test]

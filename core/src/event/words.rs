@@ -1,0 +1,254 @@
+//! What an event says: the sentence that `fleet why` prints.
+//!
+//! Called wherever an event is shown. Times are left to the reader's edge, which knows the zone.
+
+use super::Event;
+use crate::ending::HolderStep;
+use crate::health::Severity;
+use crate::name::{GpuUuid, NodeName};
+use crate::node::Liveness;
+
+fn list<T: ToString>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn severity_word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Notice => "notice",
+        Severity::Degraded => "degraded",
+        Severity::Fatal => "fatal",
+    }
+}
+
+fn subject(node: &NodeName, gpu: Option<&GpuUuid>) -> String {
+    gpu.map_or_else(|| node.to_string(), |gpu| format!("{gpu} on {node}"))
+}
+
+impl std::fmt::Display for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        use Event as E;
+        match self {
+            E::ClusterInitialised { cluster, incarnation } => {
+                write!(f, "cluster {cluster} begun, incarnation {incarnation}")
+            }
+            E::ClusterVersionSet { version } => write!(f, "cluster version is now {version}"),
+            E::ClockReset { .. } => write!(f, "the fleet's clock was set back"),
+            E::NodeRegistered { node, gpus, .. } => write!(f, "{node} joined with {gpus} GPUs"),
+            E::NodeRebooted { node, .. } => write!(f, "{node} booted anew"),
+            E::NodeFactsChanged { node, what } => write!(f, "{node}: {what}"),
+            E::NodeCordoned { node, by, reason } => write!(f, "{node} cordoned by {by}: {reason}"),
+            E::NodeUncordoned { node, by } => write!(f, "{node} takes work again (by {by})"),
+            E::NodeDraining { node, by, reason, .. } => {
+                write!(f, "{node} is to be emptied, by {by}: {reason}")
+            }
+            E::NodeDrained { node } => write!(f, "{node} is empty"),
+            E::NodeSuspended { node, reason } => write!(f, "{node} suspended: {reason}"),
+            E::LivenessChanged { node, liveness } => match liveness {
+                Liveness::Ready => write!(f, "{node} is heard again"),
+                Liveness::Suspect => write!(f, "{node} is silent; nothing new is placed on it"),
+                Liveness::Unreachable => write!(f, "{node} is unreachable; its work is left alone"),
+            },
+            E::ConditionRaised { node, gpu, severity, message, .. }
+            | E::ConditionChanged { node, gpu, severity, message, .. } => write!(
+                f,
+                "{}: {} ({message})",
+                subject(node, gpu.as_ref()),
+                severity_word(*severity)
+            ),
+            E::ConditionCleared { node, gpu, kind } => {
+                write!(f, "{}: {kind} is over", subject(node, gpu.as_ref()))
+            }
+            E::EvictionsFrozen { affected, of } => {
+                write!(f, "automatic evictions frozen: {affected} of {of} nodes went bad at once")
+            }
+            E::EvictionsThawed { by } => write!(f, "automatic evictions go on, by {by}"),
+            E::GpuClearOrdered { node, gpu, by, reason, kinds } => {
+                write!(f, "{}: {} cleared by {by}", subject(node, Some(gpu)), list(kinds))?;
+                if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
+            }
+            E::GpuDeclaredFree { gpu, by, reason } => {
+                write!(f, "{gpu} declared free by {by}: {reason}")
+            }
+            E::ReservationCreated { owner, node, gpus, with, adopts, .. } => {
+                write!(f, "reserved for {owner}")?;
+                if !with.is_empty() {
+                    write!(f, ", shared with {}", list(with))?;
+                }
+                write!(f, ": {} on {node}", list(gpus))?;
+                if *adopts { write!(f, ", with what runs there already") } else { Ok(()) }
+            }
+            E::ReservationUnshared { user, .. } => {
+                write!(f, "no longer shared with {user}, whose account is closed")
+            }
+            E::ReservationExtended { .. } => write!(f, "reservation extended"),
+            E::ReservationMoved { node, gpus, why, .. } => {
+                write!(f, "moved to {} on {node}: {why}", list(gpus))
+            }
+            E::ReservationStarted { .. } => write!(f, "reservation started"),
+            E::ReservationDelayed { why, .. } => write!(f, "reservation cannot start yet: {why}"),
+            E::ReservationEnding { why, .. } => write!(f, "reservation is ending: {why}"),
+            E::ReservationEnded { .. } => write!(f, "reservation ended"),
+            E::ReservationLost { owner, node, gpus, .. } => write!(
+                f,
+                "reservation of {owner} for {} on {node} is lost: it was made after the backup",
+                list(gpus)
+            ),
+            E::AttemptAdopted { allocation, node, job_was_known, .. } => {
+                write!(f, "{allocation} found on {node} after the restore, and goes on")?;
+                if *job_was_known { Ok(()) } else { write!(f, "; the backup did not know its job") }
+            }
+            E::NodeCounted { node } => {
+                write!(f, "{node} has said what it runs, after the restore")
+            }
+            E::ReservationCancelled { by, .. } => write!(f, "reservation cancelled by {by}"),
+            E::WindowHandedOut { node, .. } => {
+                write!(f, "handed to {node}, which keeps it by itself from now on")
+            }
+            E::WindowTaken { node, .. } => write!(f, "{node} has it on its disk"),
+            E::WindowWithdrawn { node, by, .. } => {
+                write!(f, "to be cancelled, by {by}; until {node} confirms it, it counts as given")
+            }
+            E::WindowOpenedByNode { node, .. } => {
+                write!(f, "{node} opened it on its own: no controller answered")
+            }
+            E::WindowClosedByNode { node, .. } => {
+                write!(f, "{node} closed it on its own: no controller answered")
+            }
+            E::WindowAdopted { owner, node, gpus, granted: Some(grant), .. } => write!(
+                f,
+                "granted to {owner} on {node} by {} while no controller answered: {} ({})",
+                grant.by,
+                list(gpus),
+                grant.reason
+            ),
+            E::WindowAdopted { owner, node, gpus, granted: None, .. } => {
+                write!(f, "{node} holds it for {owner}: {}; taken over from there", list(gpus))
+            }
+            E::EnforcementSwitched { node, switch } => write!(
+                f,
+                "{node}: enforcement without controllers set to {} by {}: {}",
+                switch.mode.word(),
+                switch.by,
+                switch.reason
+            ),
+            E::NodeEnforcementSet { node, mode, before, by } => write!(
+                f,
+                "{node}: enforcement set to {} by {by}, it was {}",
+                mode.word(),
+                before.word()
+            ),
+            E::NodeRebootAsked { node, by, reason } => {
+                write!(f, "{node} is to boot anew once it is empty, by {by}")?;
+                if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
+            }
+            E::NodeRebootCancelled { node, by } => {
+                write!(f, "{node} need not boot anew any more, by {by}")
+            }
+            E::NodeRebootBegun { node } => write!(f, "{node} is empty and goes down to boot anew"),
+            E::NodeRebootFailed { node, why } => write!(f, "{node} cannot boot anew: {why}"),
+            E::NodeRebootDone { node } => write!(f, "{node} booted anew as it was to"),
+            E::ReservationRulesSet { rules, before, by } => {
+                write!(f, "rules for reservations set by {by}: {rules}; they were: {before}")
+            }
+            E::ReservationLimitsSet { group, limits: Some(limits), by } => {
+                write!(f, "limits on reservations of group {group} set by {by}: {limits}")
+            }
+            E::ReservationLimitsSet { group, limits: None, by } => {
+                write!(f, "limits on reservations of group {group} removed by {by}")
+            }
+            E::ReservationAtEndSet { at_end, by, .. } => {
+                write!(f, "at its end {}, by {by}", at_end.word())
+            }
+            E::HoldersSeen { node, reservation, step, holders } => {
+                let step = match step {
+                    HolderStep::Left => "is left alone",
+                    HolderStep::Asked => "is asked to end",
+                    HolderStep::Killed => "did not end when asked, and is killed",
+                };
+                let whose = match reservation {
+                    Some(_) => "after the end of the reservation",
+                    None => "without a lease",
+                };
+                let named: Vec<String> =
+                    holders.iter().map(|holder| format!("{holder} on {}", holder.gpu)).collect();
+                write!(f, "{node}, {whose}: {} {step}", named.join(", "))
+            }
+            E::ReservationUsed { node, .. } => write!(f, "its GPUs on {node} are in use"),
+            E::ReservationWentOn { .. } => {
+                write!(f, "reservation goes on: it is in use, and nobody else reserved its GPUs")
+            }
+            E::ReservationNotUsed { owner, node, after, .. } => {
+                write!(f, "given back: {owner} did not come to {node} for {after}")
+            }
+            E::JobQueued { owner, .. } => write!(f, "queued by {owner}"),
+            E::JobPlaced { node, gpus, resume_from, .. } => {
+                write!(f, "placed on {node}")?;
+                if !gpus.is_empty() {
+                    write!(f, " with {}", list(gpus))?;
+                }
+                match resume_from {
+                    Some(path) => write!(f, ", to go on from {path}"),
+                    None => Ok(()),
+                }
+            }
+            E::JobStarted { allocation, image, at_most, .. } => {
+                write!(f, "{allocation} runs")?;
+                if let Some(image) = image {
+                    write!(f, " from image {}", image.digest)?;
+                    image.note.as_ref().map_or(Ok(()), |note| write!(f, " ({note})"))?;
+                }
+                at_most.map_or(Ok(()), |most| {
+                    write!(f, ", for {most} at most: its GPUs are promised after that")
+                })
+            }
+            E::CheckpointRecorded { seq, path, .. } => write!(f, "checkpoint {seq} saved: {path}"),
+            E::EvictionDeferred { causes, .. } => {
+                write!(f, "must leave ({}); waits for the next checkpoint", list(causes))
+            }
+            E::DeferralTaken { checkpoint_seq, .. } => {
+                write!(f, "node took the order; a checkpoint after number {checkpoint_seq} will do")
+            }
+            E::DeferralCancelled { waited, .. } => {
+                write!(f, "may stay after all, after waiting {waited}")
+            }
+            E::DeferralHeldBack { why, .. } => write!(f, "runs on where it is: {why}"),
+            E::EvictionStarted { causes, after_checkpoint, .. } => match after_checkpoint {
+                Some(seq) => write!(f, "evicted after checkpoint {seq} ({})", list(causes)),
+                None => write!(
+                    f,
+                    "evicted without a new checkpoint: the wait is over ({})",
+                    list(causes)
+                ),
+            },
+            E::JobStopping { why, .. } => write!(f, "told to stop: {why}"),
+            E::AttemptEnded { allocation, end, .. } => write!(f, "{allocation} ended: {end}"),
+            E::JobRequeued { why, resume_from, .. } => match resume_from {
+                Some(path) => write!(f, "queued again ({why}), will go on from {path}"),
+                None => write!(f, "queued again ({why}), from its beginning"),
+            },
+            E::NodeExcluded { node, why, .. } => write!(f, "not on {node} again: {why}"),
+            E::ExclusionLifted { node, why, .. } => write!(f, "may go to {node} again: {why}"),
+            E::JobCompleted { exit_code, .. } => write!(f, "completed, exit code {exit_code}"),
+            E::JobFailed { why, .. } => write!(f, "failed: {why}"),
+            E::JobCancelled { by, .. } => write!(f, "cancelled by {by}"),
+            E::JobTimedOut { .. } => write!(f, "stopped at its time limit"),
+            E::GpusReleased { node, gpus, .. } => {
+                write!(f, "{} on {node} proven empty and free", list(gpus))
+            }
+            E::JoinTokenCreated { names, .. } => write!(f, "join token made for {}", list(names)),
+            E::JoinTokenRedeemed { node, .. } => write!(f, "join token used by {node}"),
+            E::ControllerTokenCreated { .. } => write!(f, "token made for one more controller"),
+            E::ControllerAdmitted { controller, address, .. } => {
+                write!(f, "controller {controller} at {address} admitted")
+            }
+            E::ControllerRemoved { controller, by } => {
+                write!(f, "controller {controller} removed by {by}")
+            }
+            E::RequestsRefused { principal, action, code, count } => {
+                write!(f, "{count} × {action} by {principal} refused: {code}")
+            }
+            E::Access(event) => write!(f, "{event}"),
+            E::Authority(event) => write!(f, "{event}"),
+        }
+    }
+}
