@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fleet_proto::v1::{ClearGpuRequest, DeclareGpuFreeRequest, GpuWish, ListGpusRequest};
 
-use super::{Context, watch};
+use super::{Context, untold, watch};
 use crate::args::{ClearArgs, DeclareFreeArgs, GpuListArgs, WishArgs};
 use crate::client::{Client, request_meta};
 use crate::errors::Failure;
@@ -27,8 +27,15 @@ pub(super) async fn list(context: &Context, args: &GpuListArgs) -> Result<Exit, 
         model: args.model.clone().unwrap_or_default(),
         free: args.free,
     };
-    watch::show(&client, args.watch, async || printer.list(&fetch(&client, request.clone()).await?))
-        .await
+    watch::show(&client, args.watch, async || {
+        let gpus = fetch(&client, request.clone()).await?;
+        // All that are known may just be taken: then a driver explains nothing.
+        if gpus.is_empty() && !args.free && printer.for_people() && !args.watch.watch {
+            untold::below_nothing(&client, args.node.as_ref()).await;
+        }
+        printer.list(&gpus)
+    })
+    .await
 }
 
 pub(super) async fn fetch(client: &Client, request: ListGpusRequest) -> Result<Vec<Gpu>, Failure> {

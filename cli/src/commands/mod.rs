@@ -35,6 +35,7 @@ mod ssh;
 mod status;
 mod streams;
 mod terminal;
+mod untold;
 mod user;
 mod watch;
 mod why;

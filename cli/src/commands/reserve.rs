@@ -6,7 +6,7 @@ use fleet_core::Rejection;
 use fleet_core::rejection::Slot;
 use fleet_proto::v1::{Adoption, CreateReservationRequest, GpuWish};
 
-use super::{Context, gpu};
+use super::{Context, gpu, untold};
 use crate::args::{Adopted, AtEnd, ReserveArgs, WishArgs};
 use crate::client::{Client, request_meta};
 use crate::errors::Failure;
@@ -37,7 +37,9 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     let reservation = loop {
         match create(&client, args, gpus.clone(), &window).await {
             Ok(reservation) => break reservation,
-            Err(failure) if !may_pass(&failure) => return Err(failure),
+            Err(failure) if !may_pass(&failure) => {
+                return Err(untold::beside(&client, failure).await);
+            }
             Err(failure) if wait == 0 => return Err(with_command(failure, args, &window, context)),
             Err(failure) if Instant::now() + WAIT_PERIOD > deadline => {
                 let message = format!("waited {} in vain: {}", length(wait), failure.message);

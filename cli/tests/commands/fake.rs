@@ -47,6 +47,8 @@ pub(crate) struct Script {
     /// By node; one that is not here is not connected.
     pub(crate) images: BTreeMap<String, Vec<pb::NodeImagesReply>>,
     pub(crate) reservations: Vec<pb::Reservation>,
+    /// Without any GPU that is known; `None` cannot be asked for.
+    pub(crate) nodes: Option<Vec<pb::Node>>,
 
     pub(crate) submitted: Vec<pb::SubmitJobRequest>,
     pub(crate) reserved: Vec<pb::CreateReservationRequest>,
@@ -186,6 +188,10 @@ impl Service {
 }
 
 /// Calls that no test needs.
+fn unknown() -> Status {
+    Status::unimplemented("the fake cannot do that")
+}
+
 macro_rules! unused_calls {
     ($($name:ident($request:ident) -> $answer:ident;)*) => {
         $(fn $name<'a, 'b>(
@@ -196,7 +202,7 @@ macro_rules! unused_calls {
             'a: 'b,
             Self: 'b,
         {
-            Box::pin(async { Err(Status::unimplemented("the fake cannot do that")) })
+            Box::pin(async { Err(unknown()) })
         })*
     };
 }
@@ -260,6 +266,24 @@ impl Fleet for Service {
                 Ok(Response::new(pb::Reservation { id: "res-a".to_owned(), ..Default::default() }))
             }
         }
+    }
+
+    async fn list_nodes(
+        &self,
+        request: Request<pb::ListNodesRequest>,
+    ) -> Result<Response<pb::ListNodesResponse>, Status> {
+        let names = request.into_inner().names;
+        let mut items = self.script().nodes.clone().ok_or_else(unknown)?;
+        items.retain(|node| names.is_empty() || names.contains(&node.name));
+        Ok(Response::new(pb::ListNodesResponse { items }))
+    }
+
+    async fn list_gpus(
+        &self,
+        _request: Request<pb::ListGpusRequest>,
+    ) -> Result<Response<pb::ListGpusResponse>, Status> {
+        self.script().nodes.as_ref().ok_or_else(unknown)?;
+        Ok(Response::new(pb::ListGpusResponse::default()))
     }
 
     async fn list_reservations(
@@ -369,8 +393,6 @@ impl Fleet for Service {
 
     unused_calls! {
         log_level(LogLevelRequest) -> LogLevelReply;
-        list_nodes(ListNodesRequest) -> ListNodesResponse;
-        list_gpus(ListGpusRequest) -> ListGpusResponse;
         list_checkpoints(ListCheckpointsRequest) -> ListCheckpointsResponse;
         explain(ExplainRequest) -> Explanation;
         import_reservations(ImportReservationsRequest) -> ImportReservationsResponse;

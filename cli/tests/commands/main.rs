@@ -209,6 +209,51 @@ fn held() -> Status {
 }
 
 #[test]
+fn where_no_gpu_is_known_the_nodes_whose_driver_is_silent_are_named() {
+    let node = |name: &str, gpus: u32, problem: &str| pb::Node {
+        name: name.to_owned(),
+        gpus,
+        gpu_problem: problem.to_owned(),
+        ..Default::default()
+    };
+    let nodes = vec![
+        node("titan01", 0, "no NVML library: libnvidia-ml.so.1"),
+        // It has answered once, and its GPUs are known.
+        node("titan02", 4, "the driver does not answer"),
+        node("cpu01", 0, ""),
+    ];
+    let never = |why: &str| {
+        let rejection = Rejection::NeverFits { why: why.to_owned() };
+        VecDeque::from([refusal(Code::ResourceExhausted, &rejection)])
+    };
+    let refused = || Script {
+        reserve_fails: never("no node has 1 GPU"),
+        submit_fails: never("no node has 1 GPU"),
+        nodes: Some(nodes.clone()),
+        ..Script::default()
+    };
+    let titan01 = "titan01 has told of no GPU: no NVML library: libnvidia-ml.so.1\n";
+    let hint =
+        "hint: if there are GPUs, `fleet doctor` on titan01 says what is wrong with the driver\n";
+    for words in [&["reserve", "-G", "1"][..], &["run", "-G", "1", "true"]] {
+        let output = Fake::start(refused()).run(words);
+        let expected =
+            format!("error: this can never be met: no node has 1 GPU\n  {titan01}{hint}");
+        assert_eq!((code(&output), stderr(&output)), (6, expected), "{words:?}");
+    }
+    let output = Fake::start(refused()).run(&["gpu", "list"]);
+    assert_eq!((code(&output), stderr(&output)), (0, format!("{titan01}{hint}")));
+    for words in [
+        &["gpu", "list", "--free"][..],
+        &["gpu", "list", "-o", "json"],
+        &["gpu", "list", "--node", "titan02"],
+    ] {
+        let output = Fake::start(refused()).run(words);
+        assert_eq!((code(&output), stderr(&output)), (0, String::new()), "{words:?}");
+    }
+}
+
+#[test]
 fn a_reservation_that_cannot_be_had_comes_with_the_command_for_the_next_slot() {
     let script = Script { reserve_fails: VecDeque::from([held()]), ..Script::default() };
     let output = Fake::start(script).run(&["reserve", "-G", "2"]);

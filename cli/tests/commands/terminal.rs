@@ -59,7 +59,16 @@ impl Terminal {
     }
 
     fn code(&mut self) -> Option<i32> {
+        until("fleet has ended", || self.child.try_wait().unwrap().is_some());
         self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Terminal {
+    /// A test that failed leaves no program behind.
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
     }
 }
 

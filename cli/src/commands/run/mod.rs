@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use fleet_proto::v1::{AttachOpen, SubmitJobRequest};
 
 use super::attach::{self, Outcome, Wanted};
-use super::{Context, gpu, reservation};
+use super::{Context, gpu, reservation, untold};
 use crate::args::{OutputArgs, RunArgs};
 use crate::client::request_meta;
 use crate::errors::Failure;
@@ -38,7 +38,10 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<Exit, Failu
     let owner = args.owner.clone().unwrap_or_default();
     let request = SubmitJobRequest { meta: request_meta(&context.clock)?, spec: Some(spec), owner };
     let submitted = client.call(request, async |api, r| api.submit_job(r).await).await;
-    let job = Job::from(submitted.map_err(without_immediate)?);
+    let job = match submitted {
+        Ok(job) => Job::from(job),
+        Err(failure) => return Err(untold::beside(&client, without_immediate(failure)).await),
+    };
     if args.detach {
         return detached(context, &job);
     }
