@@ -23,6 +23,7 @@ pub(crate) mod wish;
 pub(crate) use busy::known_end;
 pub use busy::{Busy, By, Calendar, NEAR, RELEASE_ALLOWANCE};
 use topology::{Spread, Topology};
+pub use wish::same_model;
 use wish::{GpuSet, Wish, broken, gpus_of, plain_model, said, unfit, uuids_of};
 
 /// Most holdings one refusal names.

@@ -29,6 +29,11 @@ pub(crate) fn plain_model(model: &str) -> String {
         .collect()
 }
 
+/// Whether both texts name the same model.
+pub fn same_model(one: &str, other: &str) -> bool {
+    plain_model(one) == plain_model(other)
+}
+
 /// The GPUs of a node, in index order, as far as a set can name them.
 pub(crate) fn gpus_of<'a>(fsm: &'a Fsm, node: &'a Node) -> impl Iterator<Item = &'a Gpu> {
     node.gpus.iter().take(PLACES_MAX).filter_map(|uuid| fsm.gpu(uuid))

@@ -7,6 +7,7 @@ use crate::ending::HolderStep;
 use crate::health::Severity;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::Liveness;
+use crate::time::Millis;
 
 fn list<T: ToString>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
@@ -197,9 +198,15 @@ impl std::fmt::Display for Event {
                     write!(f, " from image {}", image.digest)?;
                     image.note.as_ref().map_or(Ok(()), |note| write!(f, " ({note})"))?;
                 }
-                at_most.map_or(Ok(()), |most| {
-                    write!(f, ", for {most} at most: its GPUs are promised after that")
-                })
+                match at_most {
+                    None => Ok(()),
+                    Some(Millis::ZERO) => {
+                        write!(f, ", too late: its GPUs are promised to somebody by now")
+                    }
+                    Some(most) => {
+                        write!(f, ", for {most} at most: its GPUs are promised after that")
+                    }
+                }
             }
             E::CheckpointRecorded { seq, path, .. } => write!(f, "checkpoint {seq} saved: {path}"),
             E::EvictionDeferred { causes, .. } => {

@@ -173,12 +173,11 @@ impl Fsm {
         (at, image): (Timestamp, Option<&ImageUsed>),
     ) {
         let (now, gives_way) = (self.now, self.cluster_version >= PROMISED_AT_START_SINCE);
-        let ends_by = self.allocations.get(id).and_then(|allocation| self.ends_by(allocation));
+        let starts = self.allocations.get(id).filter(|allocation| {
+            allocation.node == *node && allocation.epoch == epoch && allocation.started_at.is_none()
+        });
+        let Some(ends_by) = starts.map(|allocation| self.ends_by(allocation)) else { return };
         let Some(allocation) = self.allocations.get_mut(id) else { return };
-        if allocation.node != *node || allocation.epoch != epoch || allocation.started_at.is_some()
-        {
-            return;
-        }
         let Some(job) = self.jobs.get_mut(&allocation.job) else { return };
         // The node's clock may be off; a start cannot lie in the future.
         let at = at.min(now).max(allocation.placed_at);
@@ -192,7 +191,8 @@ impl Fsm {
             allocation.phase = Phase::Running;
             job.state = JobState::Running;
         }
-        let at_most = cut.filter(|_| gives_way).map(|cut| cut.since(now));
+        let for_a_promise = gives_way && !allocation.gpus.is_empty();
+        let at_most = cut.filter(|_| for_a_promise).map(|cut| cut.since(now));
         let (job, allocation, image) = (allocation.job.clone(), id.clone(), image.cloned());
         turn.say(Event::JobStarted { job, allocation, image, at_most });
     }
@@ -203,13 +203,16 @@ impl Fsm {
     fn ends_by(&self, allocation: &Allocation) -> Option<Timestamp> {
         let known = allocation.ends_by;
         let parent = allocation.lease.as_ref().and_then(|id| self.leases.get(id)?.parent.as_ref());
-        // Under a reservation it ends with that.
-        if self.cluster_version < PROMISED_AT_START_SINCE || parent.is_some() {
+        // Under a reservation it ends with that. And what outlasted a restore may have run for long, even in the
+        // very reservation that waits here to begin.
+        let of_before = allocation.epoch.incarnation < self.incarnation;
+        if self.cluster_version < PROMISED_AT_START_SINCE || parent.is_some() || of_before {
             return known;
         }
         let grace = self.jobs.get(&allocation.job)?.spec.stop_grace;
         let promised = self.reservations.open().filter(|r| {
             r.state == ReservationState::Scheduled
+                && r.handed_out.as_ref().is_none_or(|given| given.withdrawn.is_none())
                 && r.node == allocation.node
                 && r.gpus.iter().any(|gpu| allocation.gpus.contains(gpu))
         });

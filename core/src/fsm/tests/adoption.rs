@@ -455,3 +455,22 @@ fn an_operator_vouches_for_a_node_that_never_answers() {
     assert_eq!(w.fsm.uncounted().count(), 0);
     assert_eq!(w.schedule(), 2, "the queued one, and the one that was lost");
 }
+
+#[test]
+fn what_ran_before_a_restore_gives_way_to_no_reservation_that_waits_to_begin() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "own", 1, Millis::hours(1), Millis::hours(8)).unwrap();
+    let backup = w.fsm.clone();
+    w.pass(Millis::hours(1));
+    w.submit("ada", "a", JobSpec { reservation: Some(res("own")), ..plain(1) }).unwrap();
+    w.schedule();
+    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    w.start(&a);
+    let told = found(&w.fsm, &a);
+    restore(&mut w, backup);
+    // Said before the node is counted, and so before it is known that the reservation had begun.
+    w.report("titan01", Report::Found(Box::new(told))).unwrap();
+    w.start(&a);
+    let limit = w.fsm.allocation(&a).unwrap().time_limit_at;
+    assert_eq!(limit, Some(w.now + Millis::hours(1)), "it is in no one's way");
+}

@@ -260,28 +260,40 @@ fn a_slow_start_does_not_push_a_job_into_somebodys_reservation() {
 
 #[test]
 fn what_is_promised_while_a_job_is_prepared_does_not_wait_for_the_preparation() {
-    let limit_left = |version: u32, given_back: bool| {
+    /// Whether bob gives his reservation back, and whether its node has said that it let go of it.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Back {
+        No,
+        Taken,
+        Untaken,
+    }
+    let limit_left = |version: u32, back: Back, minutes: u64| {
         let mut w = World::at_version(&["titan01"], version);
         w.submit("ada", "a", plain(1)).unwrap();
         let a = w.place("a", "titan01", &[0]).unwrap();
         w.now = w.now + Millis::minutes(10);
         // The job's hour is counted from here.
         w.reserve("bob", "r", 4, Millis::minutes(61), Millis::hours(1)).unwrap();
-        w.reserve("bob", "later", 4, Millis::hours(3), Millis::hours(1)).unwrap();
-        if given_back {
+        w.reserve("bob", "later", 4, Millis::hours(5), Millis::hours(1)).unwrap();
+        w.agents_answer = back != Back::Untaken;
+        if back != Back::No {
             w.give(person("bob"), Command::ReleaseReservation { id: res("r") }).unwrap();
         }
-        w.now = w.now + Millis::minutes(20);
+        w.now = w.now + Millis::minutes(minutes);
         w.start(&a);
         let limit = w.fsm.allocation(&a).unwrap().time_limit_at.unwrap();
         (limit.since(w.now), w.said().remove(0))
     };
     let since = PROMISED_AT_START_SINCE;
-    let whole = (Millis::hours(1), "alloc-a-1 runs".to_owned());
-    let said = format!("{}, for 40m 30s at most: its GPUs are promised after that", whole.1);
-    assert_eq!(limit_left(since, false), (Millis::secs(41 * 60 - 30), said), "its stop included");
-    assert_eq!(limit_left(since, true), whole, "nobody is waiting");
-    assert_eq!(limit_left(since - 1, false), whole, "all members count alike");
+    let runs = |how: &str| format!("alloc-a-1 runs{how}");
+    let whole = (Millis::hours(1), runs(""));
+    let cut = runs(", for 40m 30s at most: its GPUs are promised after that");
+    assert_eq!(limit_left(since, Back::No, 20), (Millis::secs(41 * 60 - 30), cut), "with its stop");
+    let late = runs(", too late: its GPUs are promised to somebody by now");
+    assert_eq!(limit_left(since, Back::No, 90), (Millis::ZERO, late));
+    assert_eq!(limit_left(since, Back::Taken, 20), whole, "nobody is waiting");
+    assert_eq!(limit_left(since, Back::Untaken, 20), whole, "nobody will come");
+    assert_eq!(limit_left(since - 1, Back::No, 20), whole, "all members count alike");
 }
 
 #[test]
@@ -296,6 +308,14 @@ fn a_job_in_a_reservation_gives_way_to_no_later_one() {
     w.start(&a);
     let limit = w.fsm.allocation(&a).unwrap().time_limit_at;
     assert_eq!(limit, Some(w.now + Millis::hours(1)), "its own reservation's end stops it");
+
+    // Without GPUs it is no child of the reservation's lease, and no GPU of it is promised to anybody.
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "own", 4, Millis::ZERO, Millis::minutes(30)).unwrap();
+    w.submit("ada", "a", JobSpec { reservation: Some(res("own")), ..plain(0) }).unwrap();
+    w.schedule();
+    w.start(&w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap());
+    assert_eq!(w.said(), ["alloc-a-1 runs"]);
 }
 
 #[test]
