@@ -126,7 +126,8 @@ fn on_time(lab: &Lab) -> Result<()> {
     let shown = lab.json(&["reservation", "show", &id])?;
     ensure!(shown["state"] == "scheduled", "{shown}");
     reservation_in(lab, &id, "active", Duration::from_secs(8))?;
-    let gpus = lab.json(&["gpu", "list", "--node", "titan01"])?;
+    // The model as it may be typed with -G.
+    let gpus = lab.json(&["gpu", "list", "--node", "titan01", "--model", "V-100"])?;
     ensure!(gpus["items"][0]["held_by"] == "alice", "{gpus}");
     reservation_in(lab, &id, "ended", Duration::from_secs(10))?;
     lab.gpus_free(4, SOON)?;

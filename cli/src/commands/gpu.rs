@@ -1,10 +1,11 @@
 //! `gpu list|clear|declare-free`, and the GPUs of a wish.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use fleet_proto::v1::{ClearGpuRequest, DeclareGpuFreeRequest, GpuWish, ListGpusRequest};
 
-use super::{Context, untold, watch};
+use super::{Context, node, untold, watch};
 use crate::args::{ClearArgs, DeclareFreeArgs, GpuListArgs, WishArgs};
 use crate::client::{Client, request_meta};
 use crate::errors::Failure;
@@ -27,15 +28,21 @@ pub(super) async fn list(context: &Context, args: &GpuListArgs) -> Result<Exit, 
         model: args.model.clone().unwrap_or_default(),
         free: args.free,
     };
-    watch::show(&client, args.watch, async || {
+    let nothing = Cell::new(false);
+    let exit = watch::show(&client, args.watch, async || {
         let gpus = fetch(&client, request.clone()).await?;
-        // All that are known may just be taken: then a driver explains nothing.
-        if gpus.is_empty() && !args.free && printer.for_people() && !args.watch.watch {
-            untold::below_nothing(&client, args.node.as_ref()).await;
+        nothing.set(gpus.is_empty());
+        if gpus.is_empty() {
+            node::must_exist(&client, args.node.as_ref(), &context.clock).await?;
         }
         printer.list(&gpus)
     })
-    .await
+    .await?;
+    // All that are known may just be taken: then a driver explains nothing.
+    if nothing.get() && !args.free && printer.for_people() && !args.watch.watch {
+        untold::below_nothing(&client, args.node.as_ref()).await;
+    }
+    Ok(exit)
 }
 
 pub(super) async fn fetch(client: &Client, request: ListGpusRequest) -> Result<Vec<Gpu>, Failure> {

@@ -2,7 +2,7 @@
 
 use fleet_proto::v1::{CancelJobRequest, ListCheckpointsRequest, ListJobsRequest};
 
-use super::{Context, owner_filter, watch};
+use super::{Context, node, owner_filter, watch};
 use crate::args::{CancelArgs, CheckpointListArgs, JobListArgs, JobShowArgs, PsArgs};
 use crate::client::{Client, request_meta};
 use crate::errors::Failure;
@@ -31,8 +31,14 @@ pub(super) async fn list(context: &Context, args: &JobListArgs) -> Result<Exit, 
         with_spec: false,
         node: args.node.clone().unwrap_or_default(),
     };
-    watch::show(&client, args.watch, async || printer.list(&fetch(&client, request.clone()).await?))
-        .await
+    watch::show(&client, args.watch, async || {
+        let jobs = fetch(&client, request.clone()).await?;
+        if jobs.is_empty() {
+            node::must_exist(&client, args.node.as_ref(), &context.clock).await?;
+        }
+        printer.list(&jobs)
+    })
+    .await
 }
 
 pub(super) async fn fetch(client: &Client, request: ListJobsRequest) -> Result<Vec<Job>, Failure> {

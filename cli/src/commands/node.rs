@@ -41,6 +41,20 @@ pub(super) async fn fetch(
     Ok(listed.items.into_iter().map(Node::from).collect())
 }
 
+/// Refuses the name of no node: an empty list of what is on it would look like an answer.
+pub(super) async fn must_exist(
+    client: &Client,
+    name: Option<&String>,
+    clock: &Clock,
+) -> Result<(), Failure> {
+    let Some(name) = name else { return Ok(()) };
+    let found = fetch(client, ListNodesRequest { names: vec![name.clone()] }).await?;
+    match found.is_empty() {
+        true => Err(Failure::of_rejection(fleet_core::Rejection::not_found(KIND, name), clock)),
+        false => Ok(()),
+    }
+}
+
 pub(super) async fn show(context: &Context, args: &NodeShowArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let name = client.resolve(KIND, &args.id).await?;

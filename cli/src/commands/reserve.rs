@@ -38,7 +38,7 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
         match create(&client, args, gpus.clone(), &window).await {
             Ok(reservation) => break reservation,
             Err(failure) if !may_pass(&failure) => {
-                return Err(untold::beside(&client, failure).await);
+                return Err(untold::beside(&client, gpus.wished(), failure).await);
             }
             Err(failure) if wait == 0 => return Err(with_command(failure, args, &window, context)),
             Err(failure) if Instant::now() + WAIT_PERIOD > deadline => {
@@ -76,6 +76,15 @@ enum Gpus {
     Wished(GpuWish),
     /// Those that are in use already.
     Used(Adoption),
+}
+
+impl Gpus {
+    fn wished(&self) -> Option<&GpuWish> {
+        match self {
+            Gpus::Wished(wish) => Some(wish),
+            Gpus::Used(_) => None,
+        }
+    }
 }
 
 /// What `--adopt` asks for.

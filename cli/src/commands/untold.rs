@@ -4,9 +4,9 @@
 //! more about an answer; what it cannot ask for it leaves out, and it never changes an exit code.
 
 use fleet_core::Rejection;
-use fleet_proto::v1::ListNodesRequest;
+use fleet_proto::v1::{GpuWish, ListGpusRequest, ListNodesRequest};
 
-use super::node;
+use super::{gpu, node};
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::output::node::Node;
@@ -15,13 +15,17 @@ use crate::output::text::say;
 /// Most nodes that are named.
 const NAMED_MAX: usize = 4;
 
-/// A wish that the fleet can never meet is told together with the nodes that may have what it lacks.
-pub(super) async fn beside(client: &Client, failure: Failure) -> Failure {
-    match failure.rejection.as_deref() {
-        Some(Rejection::NeverFits { .. }) => {}
-        _ => return failure,
-    }
-    let nodes = nodes(client, None).await;
+/// Says with a wish that can never be met which nodes may have what it lacks, where the fleet knows of no GPU that
+/// is meant.
+pub(super) async fn beside(client: &Client, wish: Option<&GpuWish>, failure: Failure) -> Failure {
+    let never = matches!(failure.rejection.as_deref(), Some(Rejection::NeverFits { .. }));
+    let Some(wish) = wish.filter(|wish| never && wish.count > 0) else { return failure };
+    let (node, model) = (wish.node.clone(), wish.model.clone());
+    let meant = ListGpusRequest { node, model, ..Default::default() };
+    let nodes = match gpu::fetch(client, meant).await {
+        Ok(known) if known.is_empty() => nodes(client, &wish.node).await,
+        Ok(_) | Err(_) => return failure,
+    };
     let Some(hint) = hint(&nodes) else { return failure };
     let mut failure = failure.hint(hint);
     failure.details.extend(lines(&nodes));
@@ -30,15 +34,17 @@ pub(super) async fn beside(client: &Client, failure: Failure) -> Failure {
 
 /// Below an empty list of GPUs, of one node or of all.
 pub(super) async fn below_nothing(client: &Client, node: Option<&String>) {
-    let nodes = nodes(client, node).await;
+    let nodes = nodes(client, node.map_or("", String::as_str)).await;
     if let Some(hint) = hint(&nodes) {
         lines(&nodes).iter().for_each(|line| say(line));
         say(&format!("hint: {hint}"));
     }
 }
 
-async fn nodes(client: &Client, name: Option<&String>) -> Vec<Node> {
-    let request = ListNodesRequest { names: name.into_iter().cloned().collect() };
+/// All of them, or one that has this name.
+async fn nodes(client: &Client, name: &str) -> Vec<Node> {
+    let names = Some(name.to_owned()).filter(|name| !name.is_empty());
+    let request = ListNodesRequest { names: names.into_iter().collect() };
     // The answer that this would explain stands without it.
     let mut nodes = node::fetch(client, request).await.unwrap_or_default();
     nodes.retain(|node| node.gpus == 0 && node.gpu_problem.is_some());

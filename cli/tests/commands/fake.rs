@@ -47,8 +47,9 @@ pub(crate) struct Script {
     /// By node; one that is not here is not connected.
     pub(crate) images: BTreeMap<String, Vec<pb::NodeImagesReply>>,
     pub(crate) reservations: Vec<pb::Reservation>,
-    /// Without any GPU that is known; `None` cannot be asked for.
+    /// `None` cannot be asked for, as GPUs then.
     pub(crate) nodes: Option<Vec<pb::Node>>,
+    pub(crate) gpus: Vec<pb::Gpu>,
 
     pub(crate) submitted: Vec<pb::SubmitJobRequest>,
     pub(crate) reserved: Vec<pb::CreateReservationRequest>,
@@ -188,10 +189,6 @@ impl Service {
 }
 
 /// Calls that no test needs.
-fn unknown() -> Status {
-    Status::unimplemented("the fake cannot do that")
-}
-
 macro_rules! unused_calls {
     ($($name:ident($request:ident) -> $answer:ident;)*) => {
         $(fn $name<'a, 'b>(
@@ -205,6 +202,10 @@ macro_rules! unused_calls {
             Box::pin(async { Err(unknown()) })
         })*
     };
+}
+
+fn unknown() -> Status {
+    Status::unimplemented("the fake cannot do that")
 }
 
 #[tonic::async_trait]
@@ -280,10 +281,15 @@ impl Fleet for Service {
 
     async fn list_gpus(
         &self,
-        _request: Request<pb::ListGpusRequest>,
+        request: Request<pb::ListGpusRequest>,
     ) -> Result<Response<pb::ListGpusResponse>, Status> {
-        self.script().nodes.as_ref().ok_or_else(unknown)?;
-        Ok(Response::new(pb::ListGpusResponse::default()))
+        let pb::ListGpusRequest { node, model, .. } = request.into_inner();
+        let script = self.script();
+        script.nodes.as_ref().ok_or_else(unknown)?;
+        let mut items = script.gpus.clone();
+        items.retain(|gpu| node.is_empty() || gpu.node == node);
+        items.retain(|gpu| model.is_empty() || gpu.model == model);
+        Ok(Response::new(pb::ListGpusResponse { items }))
     }
 
     async fn list_reservations(

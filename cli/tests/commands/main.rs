@@ -218,38 +218,51 @@ fn where_no_gpu_is_known_the_nodes_whose_driver_is_silent_are_named() {
     };
     let nodes = vec![
         node("titan01", 0, "no NVML library: libnvidia-ml.so.1"),
-        // It has answered once, and its GPUs are known.
-        node("titan02", 4, "the driver does not answer"),
+        // It has answered once, and its GPU is known.
+        node("titan02", 1, "the driver does not answer"),
+        // Its driver says that there is none.
         node("cpu01", 0, ""),
     ];
-    let never = |why: &str| {
-        let rejection = Rejection::NeverFits { why: why.to_owned() };
-        VecDeque::from([refusal(Code::ResourceExhausted, &rejection)])
+    let (name, model) = ("titan02".to_owned(), "v100".to_owned());
+    let gpus = vec![pb::Gpu { node: name, model, ..Default::default() }];
+    let script = |gpus: &[pb::Gpu]| {
+        let rejection = Rejection::NeverFits { why: "nothing has it".to_owned() };
+        let never = || VecDeque::from([refusal(Code::ResourceExhausted, &rejection)]);
+        let (reserve_fails, submit_fails) = (never(), never());
+        let (nodes, gpus) = (Some(nodes.clone()), gpus.to_vec());
+        Script { reserve_fails, submit_fails, nodes, gpus, ..Script::default() }
     };
-    let refused = || Script {
-        reserve_fails: never("no node has 1 GPU"),
-        submit_fails: never("no node has 1 GPU"),
-        nodes: Some(nodes.clone()),
-        ..Script::default()
+    let run = |gpus: &[pb::Gpu], words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        let output = Fake::start(script(gpus)).run(&words);
+        (code(&output), stderr(&output))
     };
     let titan01 = "titan01 has told of no GPU: no NVML library: libnvidia-ml.so.1\n";
     let hint =
         "hint: if there are GPUs, `fleet doctor` on titan01 says what is wrong with the driver\n";
-    for words in [&["reserve", "-G", "1"][..], &["run", "-G", "1", "true"]] {
-        let output = Fake::start(refused()).run(words);
-        let expected =
-            format!("error: this can never be met: no node has 1 GPU\n  {titan01}{hint}");
-        assert_eq!((code(&output), stderr(&output)), (6, expected), "{words:?}");
+    let error = "error: this can never be met: nothing has it\n";
+    let explained = (6, format!("{error}  {titan01}{hint}"));
+    assert_eq!(run(&[], "reserve -G 1"), explained);
+    assert_eq!(run(&[], "run -G 1 true"), explained);
+    assert_eq!(run(&gpus, "run -G k80:1 true"), explained, "of that model none is known");
+    assert_eq!(run(&gpus, "reserve -G 2 --node titan01"), explained);
+    // What is known is too little, no GPU is asked for, or of a node that has said all.
+    for words in
+        ["reserve -G 9", "run -G v100:9 true", "run -c 999 true", "run -G 1 --node cpu01 true"]
+    {
+        assert_eq!(run(&gpus, words), (6, error.to_owned()), "{words}");
     }
-    let output = Fake::start(refused()).run(&["gpu", "list"]);
-    assert_eq!((code(&output), stderr(&output)), (0, format!("{titan01}{hint}")));
-    for words in [
-        &["gpu", "list", "--free"][..],
-        &["gpu", "list", "-o", "json"],
-        &["gpu", "list", "--node", "titan02"],
-    ] {
-        let output = Fake::start(refused()).run(words);
-        assert_eq!((code(&output), stderr(&output)), (0, String::new()), "{words:?}");
+    assert_eq!(run(&[], "gpu list"), (0, format!("{titan01}{hint}")));
+    assert_eq!(run(&gpus, "gpu list --node titan01"), (0, format!("{titan01}{hint}")));
+    for words in ["gpu list --free", "gpu list -o json", "gpu list --node cpu01", "ps --node cpu01"]
+    {
+        assert_eq!(run(&[], words), (0, String::new()), "{words}");
+    }
+    let nobody =
+        "error: there is no node \"titan09\"\nhint: `fleet node list` lists what there is\n";
+    for words in ["gpu list --node titan09", "gpu list --node titan09 --json", "ps --node titan09"]
+    {
+        assert_eq!(run(&gpus, words), (3, nobody.to_owned()), "{words}");
     }
 }
 

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 
 use fleet_core::authority::Stage;
+use fleet_core::calendar::same_model;
 use fleet_core::command::Command;
 use fleet_core::job::JobState;
 use fleet_core::node::Liveness;
@@ -41,11 +42,7 @@ impl FleetService {
 type Reply<T> = Result<Response<T>, Status>;
 type Chunks<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Whether an optional filter leaves something in.
-fn wanted<T: PartialEq<str>>(filter: &str, value: &T) -> bool {
-    filter.is_empty() || *value == *filter
-}
-
+/// Whether a filter leaves something in; an empty one leaves all.
 fn among<T: AsRef<str>>(filter: &[T], id: &str) -> bool {
     filter.is_empty() || filter.iter().any(|f| f.as_ref() == id)
 }
@@ -104,7 +101,7 @@ impl Fleet for FleetService {
                 .flat_map(|node| fsm.gpus_of(node))
                 .filter(|g| among(&filter.uuids, g.uuid.as_str()))
                 .filter(|g| filter.node.is_empty() || g.node.as_str() == filter.node)
-                .filter(|g| wanted(&filter.model, &g.model))
+                .filter(|g| filter.model.is_empty() || same_model(&filter.model, &g.model))
                 .filter(|g| !filter.free || views::is_free(fsm, g))
                 .map(|g| views::gpu(fsm, &self.0.sessions, g))
                 .collect()

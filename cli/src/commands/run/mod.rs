@@ -34,13 +34,16 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<Exit, Failu
     if let Some(text) = &args.reservation {
         spec.reservation = client.resolve(reservation::KIND, text).await?;
     }
-    spec.gpus = Some(gpu::wish(&client, &args.wish).await?);
+    let wish = gpu::wish(&client, &args.wish).await?;
+    spec.gpus = Some(wish.clone());
     let owner = args.owner.clone().unwrap_or_default();
     let request = SubmitJobRequest { meta: request_meta(&context.clock)?, spec: Some(spec), owner };
     let submitted = client.call(request, async |api, r| api.submit_job(r).await).await;
     let job = match submitted {
         Ok(job) => Job::from(job),
-        Err(failure) => return Err(untold::beside(&client, without_immediate(failure)).await),
+        Err(failure) => {
+            return Err(untold::beside(&client, Some(&wish), without_immediate(failure)).await);
+        }
     };
     if args.detach {
         return detached(context, &job);
