@@ -47,7 +47,8 @@ pub(super) async fn must_exist(
     name: Option<&String>,
     clock: &Clock,
 ) -> Result<(), Failure> {
-    let Some(name) = name else { return Ok(()) };
+    // An empty one is that of all nodes.
+    let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(()) };
     let found = fetch(client, ListNodesRequest { names: vec![name.clone()] }).await?;
     match found.is_empty() {
         true => Err(Failure::of_rejection(fleet_core::Rejection::not_found(KIND, name), clock)),

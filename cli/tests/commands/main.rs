@@ -254,8 +254,13 @@ fn where_no_gpu_is_known_the_nodes_whose_driver_is_silent_are_named() {
     }
     assert_eq!(run(&[], "gpu list"), (0, format!("{titan01}{hint}")));
     assert_eq!(run(&gpus, "gpu list --node titan01"), (0, format!("{titan01}{hint}")));
-    for words in ["gpu list --free", "gpu list -o json", "gpu list --node cpu01", "ps --node cpu01"]
-    {
+    for words in [
+        "gpu list --free",
+        "gpu list -o json",
+        "gpu list --node cpu01",
+        "ps --node cpu01",
+        "ps --node=",
+    ] {
         assert_eq!(run(&[], words), (0, String::new()), "{words}");
     }
     let nobody =

@@ -18,6 +18,13 @@ use crate::time::Timestamp;
 /// Most reports in one command.
 pub(crate) const REPORTS_MAX: usize = 2_000;
 
+/// Whether an attempt whose start is reported still runs, or its end came in the same report.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GoesOn {
+    Yes,
+    No,
+}
+
 impl Fsm {
     pub(super) fn report_node(
         &mut self,
@@ -88,7 +95,7 @@ impl Fsm {
     ) -> Result<(), Rejection> {
         match report {
             Report::Started { allocation, epoch, at, image } => {
-                self.started(turn, node, allocation, *epoch, (*at, image.as_ref()));
+                self.started(turn, node, allocation, *epoch, (*at, image.as_ref()), GoesOn::Yes);
             }
             Report::DeferralTaken { allocation, order, checkpoint_seq } => {
                 if self.is_on(node, allocation) {
@@ -171,6 +178,7 @@ impl Fsm {
         id: &AllocationId,
         epoch: Epoch,
         (at, image): (Timestamp, Option<&ImageUsed>),
+        goes_on: GoesOn,
     ) {
         let (now, gives_way) = (self.now, self.cluster_version >= PROMISED_AT_START_SINCE);
         let starts = self.allocations.get(id).filter(|allocation| {
@@ -191,7 +199,8 @@ impl Fsm {
             allocation.phase = Phase::Running;
             job.state = JobState::Running;
         }
-        let for_a_promise = gives_way && !allocation.gpus.is_empty();
+        let lasts = goes_on == GoesOn::Yes && allocation.stop.is_none();
+        let for_a_promise = gives_way && lasts && !allocation.gpus.is_empty();
         let at_most = cut.filter(|_| for_a_promise).map(|cut| cut.since(now));
         let (job, allocation, image) = (allocation.job.clone(), id.clone(), image.cloned());
         turn.say(Event::JobStarted { job, allocation, image, at_most });
@@ -212,6 +221,7 @@ impl Fsm {
         let grace = self.jobs.get(&allocation.job)?.spec.stop_grace;
         let promised = self.reservations.open().filter(|r| {
             r.state == ReservationState::Scheduled
+                && r.window.ends_at > self.now
                 && r.handed_out.as_ref().is_none_or(|given| given.withdrawn.is_none())
                 && r.node == allocation.node
                 && r.gpus.iter().any(|gpu| allocation.gpus.contains(gpu))
@@ -234,7 +244,7 @@ impl Fsm {
         }
         // A program can be gone before its start was reported.
         if let Some(at) = report.started_at {
-            self.started(turn, node, id, epoch, (at, None));
+            self.started(turn, node, id, epoch, (at, None), GoesOn::No);
         }
         self.end_attempt(turn, id, report);
     }

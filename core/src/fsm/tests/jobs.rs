@@ -294,6 +294,21 @@ fn what_is_promised_while_a_job_is_prepared_does_not_wait_for_the_preparation() 
     assert_eq!(limit_left(since, Back::Taken, 20), whole, "nobody is waiting");
     assert_eq!(limit_left(since, Back::Untaken, 20), whole, "nobody will come");
     assert_eq!(limit_left(since - 1, Back::No, 20), whole, "all members count alike");
+    assert_eq!(limit_left(since, Back::No, 130), whole, "its time is over, and time was not told");
+}
+
+#[test]
+fn a_start_that_is_told_with_its_end_came_not_too_late() {
+    let mut w = World::with(&["titan01"]);
+    w.submit("ada", "a", plain(1)).unwrap();
+    let a = w.place("a", "titan01", &[0]).unwrap();
+    w.reserve("bob", "r", 4, Millis::minutes(61), Millis::hours(1)).unwrap();
+    let (at, epoch) = (w.now, w.fsm.allocation(&a).unwrap().epoch);
+    w.now = w.now + Millis::minutes(90);
+    let report = EndReport { started_at: Some(at), ..ended(AttemptEnd::Exited { code: 0 }, false) };
+    w.report("titan01", Report::Ended { allocation: a, epoch, report }).unwrap();
+    assert_eq!(w.said().remove(0), "alloc-a-1 runs");
+    assert_eq!(w.state_of("a"), "completed");
 }
 
 #[test]
