@@ -79,10 +79,17 @@ fn a_gpu_is_free_only_after_the_agent_released_that_very_epoch() {
 #[test]
 fn reports_of_an_old_epoch_or_another_node_change_nothing() {
     let mut w = World::with(&["titan01", "titan02"]);
-    let a = w.run("a", plain(1), "titan01", &[0]);
+    w.submit("ada", "a", plain(1)).unwrap();
+    let a = w.place("a", "titan01", &[0]).unwrap();
     let epoch = w.fsm.allocation(&a).unwrap().epoch;
-    let report = ended(AttemptEnd::Exited { code: 0 }, false);
     let old = Epoch { incarnation: 1, index: epoch.index - 1 };
+    for (on, epoch) in [("titan01", old), ("titan02", epoch)] {
+        let started = Report::Started { allocation: a.clone(), epoch, at: w.now, image: None };
+        w.report(on, started).unwrap();
+        assert_eq!(w.state_of("a"), "starting", "{on}");
+    }
+    w.start(&a);
+    let report = ended(AttemptEnd::Exited { code: 0 }, false);
     w.report(
         "titan01",
         Report::Ended { allocation: a.clone(), epoch: old, report: report.clone() },
@@ -272,6 +279,8 @@ fn what_is_promised_while_a_job_is_prepared_does_not_wait_for_the_preparation() 
         w.submit("ada", "a", plain(1)).unwrap();
         let a = w.place("a", "titan01", &[0]).unwrap();
         w.now = w.now + Millis::minutes(10);
+        // Of its neighbours, which is nothing to it.
+        w.reserve("eve", "n", 3, Millis::minutes(15), Millis::minutes(45)).unwrap();
         // The job's hour is counted from here.
         w.reserve("bob", "r", 4, Millis::minutes(61), Millis::hours(1)).unwrap();
         w.reserve("bob", "later", 4, Millis::hours(5), Millis::hours(1)).unwrap();
