@@ -21,7 +21,8 @@ const DESCRIPTION_BYTES_MAX: u64 = 1 << 20;
 const MODULE_VERSION: &str = "/sys/module/nvidia/version";
 /// `e_ident[EI_CLASS]` of a 32-bit file (elf(5)).
 const ELF_CLASS_32: u8 = 1;
-const TOOL_DIRS: [&str; 3] = ["/usr/bin", "/usr/lib/nvidia/current", "/opt/bin"];
+const TOOL_DIRS: [&str; 4] =
+    ["/usr/bin", "/usr/lib/nvidia/current", "/usr/local/nvidia/bin", "/opt/bin"];
 
 /// Where is looked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +36,8 @@ pub struct Places {
 }
 
 impl Default for Places {
-    /// The folders of the CDI specification, and those of Debian, Ubuntu, Fedora, SUSE, Arch and NixOS for libraries.
+    /// The folders of the CDI specification, and those of Debian, Ubuntu, Fedora, SUSE, Arch and NixOS for libraries; last
+    /// the one of machines that mount the driver as a whole (docs/hardware.md), which NVIDIA's images search as well.
     fn default() -> Self {
         let multiarch = format!("/usr/lib/{}", multiarch());
         let current = format!("{multiarch}/nvidia/current");
@@ -47,6 +49,7 @@ impl Default for Places {
             "/usr/lib",
             "/usr/lib/nvidia",
             "/run/opengl-driver/lib",
+            "/usr/local/nvidia/lib64",
         ];
         Places {
             cdi_dirs: ["/etc/cdi", "/var/run/cdi"].map(PathBuf::from).to_vec(),
@@ -112,7 +115,8 @@ impl Host {
         host.libraries = places.library_dirs.iter().flat_map(|dir| libraries(dir)).collect();
         for name in driver::TOOLS {
             let mut found = places.tool_dirs.iter().map(|dir| dir.join(name));
-            let found = found.find_map(|path| fs::canonicalize(path).ok().filter(|p| p.is_file()));
+            let found =
+                found.find_map(|path| fs::canonicalize(path).ok().filter(|path| is_program(path)));
             host.tools.extend(found.map(|path| (name.to_owned(), path)));
         }
         host
@@ -273,9 +277,18 @@ fn links(dir: &Path) -> BTreeMap<PathBuf, Vec<String>> {
 }
 
 fn is_32_bit(path: &Path) -> bool {
+    elf_class(path) == Some(ELF_CLASS_32)
+}
+
+/// A script in its place calls a file that the image does not have.
+fn is_program(path: &Path) -> bool {
+    path.is_file() && elf_class(path).is_some()
+}
+
+fn elf_class(path: &Path) -> Option<u8> {
     let mut head = [0; 5];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
-    read.is_ok() && head.starts_with(b"\x7fELF") && head[4] == ELF_CLASS_32
+    File::open(path).and_then(|mut file| file.read_exact(&mut head)).ok()?;
+    head.starts_with(b"\x7fELF").then_some(head[4])
 }
 
 /// Where an image's own C library is: its loader looks there for every library, with no list, cache or variable

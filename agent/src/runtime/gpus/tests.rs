@@ -329,6 +329,26 @@ fn a_broken_file_hides_no_other_and_is_named() {
 }
 
 #[test]
+fn a_script_in_place_of_a_tool_is_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (dir.path().join("first"), dir.path().join("second"));
+    for folder in [&first, &second] {
+        fs::create_dir(folder).unwrap();
+    }
+    fs::write(first.join("nvidia-smi"), "#!/bin/sh\nexec /elsewhere/nvidia-smi").unwrap();
+    fs::write(second.join("nvidia-smi"), b"\x7fELF\x02 of 64 bits").unwrap();
+    fs::create_dir(second.join("nvidia-debugdump")).unwrap();
+    let places = Places {
+        cdi_dirs: Vec::new(),
+        library_dirs: Vec::new(),
+        tool_dirs: vec![first, second.clone()],
+        module_version: dir.path().join("none"),
+    };
+    let program = fs::canonicalize(second.join("nvidia-smi")).unwrap();
+    assert_eq!(Host::look(&places).tools, [("nvidia-smi".to_owned(), program)]);
+}
+
+#[test]
 fn the_images_own_library_folder_is_found_and_no_other_ones() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
