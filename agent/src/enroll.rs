@@ -73,7 +73,23 @@ impl Machine {
             boot_id: line("/proc/sys/kernel/random/boot_id"),
         }
     }
+
+    /// With the id of the configuration, if that says one.
+    #[must_use]
+    pub fn or_configured(self, id: Option<String>) -> Self {
+        Self { machine_id: id.unwrap_or(self.machine_id), ..self }
+    }
+
+    /// Whether it can be told from others. Images ship the id's file empty, or with the word that systemd puts there until
+    /// the first boot is over (machine-id(5)), and where something else is pid 1 nobody fills it in.
+    #[must_use]
+    pub fn has_id(&self) -> bool {
+        !matches!(self.machine_id.as_str(), "" | "uninitialized")
+    }
 }
+
+/// What gives a machine its id, with systemd and without. (`dbus-uuidgen --ensure` refuses an empty file.)
+pub(crate) const MAKE_MACHINE_ID: &str = "`systemd-machine-id-setup`; without systemd `tr -d - </proc/sys/kernel/random/uuid >/etc/machine-id`";
 
 /// Longest machine or boot id that is passed on.
 const MACHINE_TEXT_MAX: usize = 64;
@@ -124,6 +140,10 @@ impl fmt::Display for Joined {
 pub enum JoinError {
     #[error("this node is {node} of {cluster} already; use --replace to leave that")]
     OtherMembership { cluster: ClusterId, node: NodeName },
+    #[error(
+        "this machine has no id: /etc/machine-id is not there, empty or not filled in yet. Make one, then join again: {MAKE_MACHINE_ID}"
+    )]
+    NoMachineId,
     #[error(transparent)]
     Dial(#[from] PinnedDialError),
     #[error("the connection to {address} broke: {reason}; joining again is harmless")]
@@ -151,6 +171,9 @@ pub enum JoinError {
 pub async fn join(options: &JoinOptions) -> Result<Joined, JoinError> {
     if let Some(joined) = existing_membership(options)? {
         return Ok(joined);
+    }
+    if !options.machine.has_id() {
+        return Err(JoinError::NoMachineId);
     }
     let key = options.folder.pending_key()?;
     let (cluster, reply) = ask_the_leader(options, &key).await?;

@@ -80,11 +80,7 @@ pub fn machine_facts(node: &Node, machine: &Machine, instance: String) -> NodeFa
     let cores = u64::try_from(cores).unwrap_or(1);
     NodeFacts {
         machine: MachineIdentity {
-            machine_id: node
-                .config
-                .machine_id
-                .clone()
-                .unwrap_or_else(|| machine.machine_id.clone()),
+            machine_id: machine.clone().or_configured(node.config.machine_id.clone()).machine_id,
             dmi_uuid: machine.dmi_uuid.clone(),
         },
         boot_id: machine.boot_id.clone(),

@@ -255,10 +255,7 @@ fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
 async fn join_fleet(arguments: JoinArguments) -> anyhow::Result<()> {
     let config = Config::load(&arguments.config.config)?;
     let token: JoinToken = arguments.token.parse().context("--token")?;
-    let mut machine = Machine::read();
-    if let Some(id) = config.machine_id {
-        machine.machine_id = id;
-    }
+    let machine = Machine::read().or_configured(config.machine_id);
     let joined = join(&JoinOptions {
         address: arguments.address,
         token,

@@ -33,8 +33,8 @@ use crate::allocations::chain;
 use crate::cgroup::{Hierarchies, Mode};
 use crate::clock;
 use crate::config::Config;
-use crate::enroll::identity_folder;
 use crate::enroll::store::{IdentityFolder, IdentityRecord};
+use crate::enroll::{Machine, identity_folder};
 use crate::gate::kernel;
 use crate::holders::Spared;
 use crate::leases::Observer;
@@ -111,6 +111,7 @@ pub(super) async fn gather(config: Config) -> Facts {
         mounts: look::network_mounts(),
         controllers,
         certificate: certificate(&folder),
+        has_machine_id: Machine::read().or_configured(config.machine_id).has_id(),
         joined,
     }
 }

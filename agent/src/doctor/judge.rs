@@ -12,6 +12,7 @@ use fleet_core::window::Fallback;
 use super::PART;
 use super::packages::{self, Packages, RuntimePackage};
 use crate::cgroup::Mode;
+use crate::enroll::MAKE_MACHINE_ID;
 use crate::gate::containers::PARENT;
 
 /// Without these controllers jobs cannot be limited.
@@ -29,6 +30,8 @@ pub(super) struct Facts {
     /// Unix seconds.
     pub(super) now: u64,
     pub(super) joined: Look<bool>,
+    /// Whether the machine can be told from others.
+    pub(super) has_machine_id: bool,
     pub(super) agent: Agent,
     pub(super) driver: Driver,
     pub(super) driver_files: Look<DriverFiles>,
@@ -167,6 +170,9 @@ fn check(name: &'static str) -> Check {
 /// Every finding, in the order of the checks.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let mut found = agent(facts);
+    if !facts.has_machine_id {
+        found.push(no_machine_id(facts.joined == Ok(false)));
+    }
     found.push(machine::clock(check("clock"), &facts.clock));
     match &facts.controllers {
         Ok(tried) => found.extend(machine::controllers(check("controllers"), tried)),
@@ -188,6 +194,13 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     found.extend(facts.disks.iter().map(|disk| machine::disk(check("disk"), disk)));
     found.extend(machine::mounts(check("mounts"), &facts.mounts));
     found
+}
+
+fn no_machine_id(joins_yet: bool) -> Finding {
+    let what = "this machine has no id (/etc/machine-id is not there, empty or not filled in yet): no controller can tell it from others";
+    let then = if joins_yet { "join" } else { "`systemctl restart fleet-agent`" };
+    let action = format!("{MAKE_MACHINE_ID}; then {then}");
+    check("agent").problem("no_machine_id", what, action)
 }
 
 fn agent(facts: &Facts) -> Vec<Finding> {

@@ -33,6 +33,7 @@ fn healthy() -> Facts {
         version: "1.0.0",
         now: 1_000,
         joined: Ok(true),
+        has_machine_id: true,
         agent: Agent::Up(Box::new(running)),
         driver,
         driver_files: Ok(DriverFiles::default()),
@@ -131,6 +132,11 @@ fn the_agent() {
     problem("agent_alone", "since the agent started", |f| {
         running(f, |a| (a.connected, a.heard) = (false, None));
     });
+    problem("no_machine_id", "/etc/machine-id", |f| f.has_machine_id = false);
+    let then = action("no_machine_id", |f| f.has_machine_id = false);
+    assert!(then.ends_with("; then `systemctl restart fleet-agent`"), "{then}");
+    let then = action("no_machine_id", |f| (f.has_machine_id, f.joined) = (false, Ok(false)));
+    assert!(then.ends_with("; then join"), "{then}");
     warning("enforcement_lowered", "to warn: a demo", |f| {
         running(f, |a| (a.ceiling, a.ceiling_reason) = ("warn".to_owned(), "a demo".to_owned()));
     });

@@ -286,6 +286,25 @@ async fn a_clone_is_told_what_to_do() {
 }
 
 #[tokio::test]
+async fn a_machine_without_an_id_does_not_join() {
+    let (controller, state) = (Controller::start(), tempfile::tempdir().unwrap());
+    let mut options = controller.options(state.path());
+    for none in ["", "uninitialized"] {
+        options.machine.machine_id = none.to_owned();
+        let error = join(&options).await.unwrap_err();
+        assert!(matches!(error, JoinError::NoMachineId), "{error}");
+        assert!(error.to_string().contains("`systemd-machine-id-setup`"), "{error}");
+    }
+    assert_eq!(controller.joins().len(), 0, "its token is good for the next try");
+    let lost = options.machine.clone();
+    options.machine = lost.clone().or_configured(Some("m1".to_owned()));
+    join(&options).await.unwrap();
+    assert_eq!(controller.joins()[0].machine_id, "m1");
+    options.machine = lost.or_configured(None);
+    assert!(join(&options).await.unwrap().already, "a member hears that it is one");
+}
+
+#[tokio::test]
 async fn a_join_whose_answer_was_lost_goes_on_with_the_same_key() {
     let (controller, state) = (Controller::start(), tempfile::tempdir().unwrap());
     controller.answer(|_| Err(Status::unavailable("the leader is gone")));
