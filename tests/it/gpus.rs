@@ -53,6 +53,7 @@ fn gpus_that_break() -> Result<()> {
     steps.step("memory that no process explains makes it dirty until it is given back", || {
         occupied(&lab)
     });
+    steps.step("an error of a GPU is told with the job that met it", || told_with_the_job(&lab));
     steps.step("jobs go on where nothing is wrong", || {
         lab.run(&["run", "-G", "1", "--immediate", "--", "true"])?.ends(0).map(drop)
     });
@@ -60,8 +61,12 @@ fn gpus_that_break() -> Result<()> {
 }
 
 fn fault(lab: &Lab, index: u64, flags: &[&str]) -> Result<()> {
+    fault_of(lab, "titan01", index, flags)
+}
+
+fn fault_of(lab: &Lab, node: &str, index: u64, flags: &[&str]) -> Result<()> {
     let index = index.to_string();
-    let words: Vec<&str> = ["dev", "fault", "--node", "titan01", "--gpu", &index]
+    let words: Vec<&str> = ["dev", "fault", "--node", node, "--gpu", &index]
         .into_iter()
         .chain(flags.iter().copied())
         .collect();
@@ -70,6 +75,34 @@ fn fault(lab: &Lab, index: u64, flags: &[&str]) -> Result<()> {
 
 fn is_well(gpu: &Value) -> bool {
     gpu["state"] == "free" && gpu["health"] == "ok"
+}
+
+fn told_with_the_job(lab: &Lab) -> Result<()> {
+    let here = ["-G", "1", "--node", "titan02"];
+    let victim = lab.submit(&here, &["sh", "-c", "sleep 3; exit 7"])?;
+    let other = lab.submit(&here, &["sleep", "3"])?;
+    let job = lab.job_in(&victim, "running", SOON)?;
+    let index = job["gpus"][0]["index"].as_u64().context("index")?;
+    fault_of(lab, "titan02", index, &["--xid", "31"])?;
+    lab.job_ended(&victim, LATER)?;
+    lab.job_ended(&other, LATER)?;
+    let after = lab.submit(&["-G", "2", "--node", "titan02"], &["true"])?;
+    lab.job_ended(&after, LATER)?;
+    let told = lab.why(&victim)?;
+    let at = |text: &str| told.find(text).with_context(|| format!("no {text:?} in {told}"));
+    let met = at(&format!("titan02:{index} on titan02: notice (XID 31"))?;
+    ensure!(at("placed on titan02")? < met && met < at("-1 ended: ")?, "{told}");
+    // Longer than an error may be told after the end of what met it.
+    std::thread::sleep(Duration::from_secs(3));
+    fault_of(lab, "titan02", index, &["--xid", "13"])?;
+    gpu_until(lab, "titan02", index, "told of both", |gpu| {
+        gpu["conditions"].as_array().is_some_and(|all| all.len() == 2)
+    })?;
+    let told = lab.why(&after)?;
+    ensure!(!told.contains("XID"), "one was before it, one after it: {told}");
+    let told = lab.why(&other)?;
+    ensure!(!told.contains("XID"), "it had the other GPU: {told}");
+    Ok(())
 }
 
 fn cleared(lab: &Lab) -> Result<()> {

@@ -10,8 +10,9 @@ use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
 use tonic::Status;
 
+use super::mishaps;
 use super::{Context, views};
-use crate::audit::{Order, Query};
+use crate::audit::{Order, Page, Query};
 
 /// Most lines of a story; the whole is in the audit log.
 const STORY_LINES_MAX: usize = 200;
@@ -26,25 +27,60 @@ impl Context {
             limit: STORY_LINES_MAX,
             ..Query::default()
         };
-        let page = self
-            .audit()
-            .query(query)
-            .await
-            .map_err(|e| Status::internal(format!("read the audit log: {e}")))?;
+        let page = self.records(query).await?;
         // Each has a line at least.
         explanation.older_lines = page.behind;
+        if let Ok(job) = JobId::parse(id) {
+            explanation.story = self.mishaps(&job, &page).await?;
+        }
         for record in page.records.iter().rev() {
             explanation.story.extend(story_lines(&record.body, id));
         }
+        // Stable: what was told of a GPU stands before what the same record says of the job.
+        explanation.story.sort_by_key(|line| line.audit_seq);
+        let spare = explanation.story.len().saturating_sub(STORY_LINES_MAX);
+        explanation.story.drain(..spare);
+        explanation.older_lines += spare as u64;
         self.raft.read(|fsm| {
             for line in &mut explanation.story {
                 line.text = with_gpu_names(fsm, &line.text);
             }
         });
-        let spare = explanation.story.len().saturating_sub(STORY_LINES_MAX);
-        explanation.story.drain(..spare);
-        explanation.older_lines += spare as u64;
         Ok(explanation)
+    }
+
+    async fn records(&self, query: Query) -> Result<Page, Status> {
+        let page = self.audit().query(query).await;
+        page.map_err(|error| Status::internal(format!("read the audit log: {error}")))
+    }
+
+    /// What was told of the GPUs of a job while it had them. `page` has the newest of the job's own records.
+    async fn mishaps(&self, job: &JobId, page: &Page) -> Result<Vec<v1::StoryLine>, Status> {
+        let oldest_first = || page.records.iter().rev().map(|record| &record.body);
+        let cut = mishaps::first_attempt(oldest_first()).filter(|_| page.next.is_some());
+        let mut placement = Page::default();
+        if let Some(attempt) = cut {
+            let object = Some(attempt.to_string());
+            let to_seq = page.next;
+            placement =
+                self.records(Query { object, to_seq, limit: 1, ..Query::default() }).await?;
+        }
+        let behind = placement.records.iter().map(|record| &record.body);
+        let mut lines = Vec::new();
+        for stay in mishaps::stays(behind.chain(oldest_first()), job) {
+            let query = Query {
+                object: Some(stay.gpu.to_string()),
+                from_seq: Some(stay.placed_at),
+                until: stay.until,
+                order: Order::NewestFirst,
+                limit: mishaps::RECORDS_MAX,
+                ..Query::default()
+            };
+            let page = self.records(query).await?;
+            lines.extend(mishaps::lines(page.records.iter().rev().map(|r| &r.body), &stay));
+        }
+        lines.sort_by_key(|line| line.audit_seq);
+        Ok(lines.split_off(lines.len().saturating_sub(mishaps::LINES_MAX)))
     }
 
     fn standing(&self, id: &str) -> Result<v1::Explanation, Status> {
@@ -180,12 +216,17 @@ fn story_lines<'a>(
     id: &'a str,
 ) -> impl Iterator<Item = v1::StoryLine> + use<'a> {
     let about = move |event: &&Event| event.objects().iter().any(|object| object == id);
-    body.events.iter().filter(about).map(|event| v1::StoryLine {
+    body.events.iter().filter(about).map(|event| line(body, event))
+}
+
+/// One of the record's events.
+pub(super) fn line(body: &AuditBody, event: &Event) -> v1::StoryLine {
+    v1::StoryLine {
         at_unix_ms: body.at.0,
         text: event.to_string(),
         actor: body.actor.display_name(),
         audit_seq: body.seq,
-    })
+    }
 }
 
 /// How a job stands, without its id: that is the line's beginning.

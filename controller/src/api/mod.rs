@@ -22,6 +22,7 @@ mod limits;
 mod link;
 mod logins;
 mod members;
+mod mishaps;
 mod operations;
 mod plan;
 mod propose;
