@@ -171,7 +171,7 @@ fn check(name: &'static str) -> Check {
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let mut found = agent(facts);
     if !facts.has_machine_id {
-        found.push(no_machine_id(facts.joined == Ok(false)));
+        found.push(no_machine_id(facts));
     }
     found.push(machine::clock(check("clock"), &facts.clock));
     match &facts.controllers {
@@ -196,11 +196,20 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-fn no_machine_id(joins_yet: bool) -> Finding {
-    let what = "this machine has no id (/etc/machine-id is not there, empty or not filled in yet): no controller can tell it from others";
-    let then = if joins_yet { "join" } else { "`systemctl restart fleet-agent`" };
-    let action = format!("{MAKE_MACHINE_ID}; then {then}");
-    check("agent").problem("no_machine_id", what, action)
+fn no_machine_id(facts: &Facts) -> Finding {
+    let none = "this machine has no id of its own (/etc/machine-id is not there, empty or not filled in yet)";
+    let check = check("agent");
+    if facts.joined == Ok(false) {
+        let what = format!("{none}: it cannot join");
+        return check.problem("no_machine_id", what, format!("{MAKE_MACHINE_ID}; then join"));
+    }
+    // A controller knows it by the id with which it joined: a new one makes it another machine.
+    let what = format!("{none}: without one, no controller takes its agent after the next start");
+    let node = facts.node.as_deref().unwrap_or("NODE");
+    let action = format!(
+        "write back the id that it joined with; if that is lost, `fleet node remove {node} --reason TEXT` on a controller, here {MAKE_MACHINE_ID}, and join with --replace"
+    );
+    check.problem("no_machine_id", what, action)
 }
 
 fn agent(facts: &Facts) -> Vec<Finding> {

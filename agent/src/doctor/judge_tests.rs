@@ -134,7 +134,7 @@ fn the_agent() {
     });
     problem("no_machine_id", "/etc/machine-id", |f| f.has_machine_id = false);
     let then = action("no_machine_id", |f| f.has_machine_id = false);
-    assert!(then.ends_with("; then `systemctl restart fleet-agent`"), "{then}");
+    assert!(then.contains("`fleet node remove titan01 --reason TEXT`"), "{then}");
     let then = action("no_machine_id", |f| (f.has_machine_id, f.joined) = (false, Ok(false)));
     assert!(then.ends_with("; then join"), "{then}");
     warning("enforcement_lowered", "to warn: a demo", |f| {

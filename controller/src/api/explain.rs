@@ -31,7 +31,9 @@ impl Context {
         // Each has a line at least.
         explanation.older_lines = page.behind;
         if let Ok(job) = JobId::parse(id) {
-            explanation.story = self.mishaps(&job, &page).await?;
+            let (told, cut) = self.mishaps(&job, &page).await?;
+            explanation.story = told;
+            explanation.older_lines += cut;
         }
         for record in page.records.iter().rev() {
             explanation.story.extend(story_lines(&record.body, id));
@@ -54,10 +56,11 @@ impl Context {
         page.map_err(|error| Status::internal(format!("read the audit log: {error}")))
     }
 
-    /// What was told of the GPUs of a job while it had them. `page` has the newest of the job's own records.
-    async fn mishaps(&self, job: &JobId, page: &Page) -> Result<Vec<v1::StoryLine>, Status> {
+    /// What was told of the GPUs of a job while it had them, and how much of it is left out, as far as known. `page` has the
+    /// newest of the job's own records.
+    async fn mishaps(&self, job: &JobId, page: &Page) -> Result<(Vec<v1::StoryLine>, u64), Status> {
         let oldest_first = || page.records.iter().rev().map(|record| &record.body);
-        let cut = mishaps::first_attempt(oldest_first()).filter(|_| page.next.is_some());
+        let cut = mishaps::first_attempt(oldest_first(), job).filter(|_| page.next.is_some());
         let mut placement = Page::default();
         if let Some(attempt) = cut {
             let object = Some(attempt.to_string());
@@ -66,7 +69,7 @@ impl Context {
                 self.records(Query { object, to_seq, limit: 1, ..Query::default() }).await?;
         }
         let behind = placement.records.iter().map(|record| &record.body);
-        let mut lines = Vec::new();
+        let (mut lines, mut cut) = (Vec::new(), 0);
         for stay in mishaps::stays(behind.chain(oldest_first()), job) {
             let query = Query {
                 object: Some(stay.gpu.to_string()),
@@ -77,10 +80,13 @@ impl Context {
                 ..Query::default()
             };
             let page = self.records(query).await?;
+            cut += u64::from(page.next.is_some());
             lines.extend(mishaps::lines(page.records.iter().rev().map(|r| &r.body), &stay));
         }
         lines.sort_by_key(|line| line.audit_seq);
-        Ok(lines.split_off(lines.len().saturating_sub(mishaps::LINES_MAX)))
+        let spare = lines.len().saturating_sub(mishaps::LINES_MAX);
+        lines.drain(..spare);
+        Ok((lines, cut + spare as u64))
     }
 
     fn standing(&self, id: &str) -> Result<v1::Explanation, Status> {

@@ -31,12 +31,16 @@ pub(super) struct Stay {
     pub(super) until: Option<Timestamp>,
 }
 
-/// The attempt that the oldest of these records speaks of, where its placement is not among them: there are older ones.
+/// The first of the job's attempts that these records speak of, oldest first. One record may speak of other jobs, too.
 pub(super) fn first_attempt<'a>(
     records: impl IntoIterator<Item = &'a AuditBody>,
+    job: &JobId,
 ) -> Option<AllocationId> {
-    let mut events = records.into_iter().flat_map(|body| &body.events);
-    events.find_map(|event| event.objects().iter().find_map(|id| AllocationId::parse(id).ok()))
+    let mut objects = records.into_iter().flat_map(|body| &body.events).map(Event::objects);
+    objects.find_map(|objects| {
+        let attempt = objects.iter().find_map(|id| AllocationId::parse(id).ok());
+        attempt.filter(|_| objects.contains(&job.to_string()))
+    })
 }
 
 /// Where the job was, from its own records, oldest first; of many, the newest.
@@ -210,12 +214,17 @@ mod tests {
     }
 
     #[test]
-    fn the_attempt_of_the_oldest_record_is_found() {
-        let queued =
-            || Event::JobRequeued { job: job("aaaa"), why: String::new(), resume_from: None };
-        let records = [record(1, vec![queued()]), record(2, vec![queued(), ended("aaaa")])];
-        assert_eq!(first_attempt(&records), Some(allocation()));
-        assert_eq!(first_attempt(&records[..1]), None);
+    fn the_first_attempt_of_the_job_is_found() {
+        let requeued =
+            Event::JobRequeued { job: job("aaaa"), why: String::new(), resume_from: None };
+        let other = Event::AttemptEnded {
+            job: job("bbbb"),
+            allocation: AllocationId::parse("alloc-bbbb-1").unwrap(),
+            end: AttemptEnd::Exited { code: 0 },
+        };
+        let records = [record(1, vec![requeued]), record(2, vec![other, ended("aaaa")])];
+        assert_eq!(first_attempt(&records, &job("aaaa")), Some(allocation()));
+        assert_eq!(first_attempt(&records[..1], &job("aaaa")), None);
     }
 
     #[test]
