@@ -136,6 +136,9 @@ impl Failure {
             | Rejection::Denied { .. }
             | Rejection::AlreadyEnded { .. }
             | Rejection::IdTaken { .. }
+            | Rejection::NotRunning { .. }
+            | Rejection::NoCheckpoints { .. }
+            | Rejection::NotRestartable { .. }
             | Rejection::NeverFits { .. }
             | Rejection::NotNow { .. }
             | Rejection::RequestReused { .. }
@@ -219,6 +222,9 @@ fn exit_of_rejection(rejection: &Rejection) -> Exit {
         Rejection::Denied { .. } | Rejection::TokenRefused { .. } => Exit::Denied,
         Rejection::AlreadyEnded { .. }
         | Rejection::IdTaken { .. }
+        | Rejection::NotRunning { .. }
+        | Rejection::NoCheckpoints { .. }
+        | Rejection::NotRestartable { .. }
         | Rejection::RequestReused { .. }
         | Rejection::StillObserved { .. }
         | Rejection::PlanStale { .. }

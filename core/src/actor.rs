@@ -210,7 +210,9 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
         Command::ExtendReservation { id, .. } | Command::ReleaseReservation { id } => {
             owner_or_admin(actor, fsm.reservation(id).map(|r| &r.owner))
         }
-        Command::CancelJob { id } => owner_or_admin(actor, fsm.job(id).map(|j| &j.owner)),
+        Command::CancelJob { id }
+        | Command::RestartJob { id, .. }
+        | Command::AskCheckpoint { id } => owner_or_admin(actor, fsm.job(id).map(|j| &j.owner)),
         Command::CordonNode { .. }
         | Command::UncordonNode { .. }
         | Command::DrainNode { .. }

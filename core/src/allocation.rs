@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::CheckpointId;
 use crate::health::Severity;
 use crate::id::{AllocationId, JobId, LeaseId};
 use crate::lease::Epoch;
@@ -111,6 +112,10 @@ pub enum AttemptEnd {
     CannotResume {
         message: String,
     },
+    /// No checkpoint that was named is there and good: what was tried. Says nothing against the node.
+    NothingToResume {
+        tried: Vec<String>,
+    },
     /// The node's part went wrong: shim lost, runtime broken, disk full.
     NodeFault {
         message: String,
@@ -127,6 +132,9 @@ pub struct EndReport {
     pub end: AttemptEnd,
     /// The job sent `DONE=1`: its exit is a completion even after a stop signal.
     pub done: bool,
+    /// A fault of one of its GPUs that can end a program, seen within moments of its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
     /// The stop signal had been sent before it ended.
     pub stopped: bool,
     pub started_at: Option<Timestamp>,
@@ -169,6 +177,21 @@ pub struct Allocation {
     pub checkpoint_seq: u64,
     /// Checkpoint path this attempt goes on from.
     pub resume_from: Option<String>,
+    /// The checkpoint that its node took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<CheckpointId>,
+    /// The newest request for a checkpoint by a person or by the fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<CheckpointAsked>,
+}
+
+/// A request for a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointAsked {
+    /// Counted within the allocation.
+    pub order: u32,
+    pub at: Timestamp,
+    pub by: String,
 }
 
 impl Allocation {
@@ -214,6 +237,9 @@ impl std::fmt::Display for AttemptEnd {
             AttemptEnd::CannotStart { message } => write!(f, "could not start: {message}"),
             AttemptEnd::CannotResume { message } => {
                 write!(f, "could not go on from its checkpoint: {message}")
+            }
+            AttemptEnd::NothingToResume { tried } => {
+                write!(f, "no usable checkpoint: {}", tried.join("; "))
             }
             AttemptEnd::NodeFault { message } => write!(f, "fault of the node: {message}"),
             AttemptEnd::Lost { message } => write!(f, "lost: {message}"),

@@ -12,12 +12,15 @@ use crate::access::AccessCommand;
 use crate::actor::Actor;
 use crate::allocation::{EndReport, StopWhy};
 use crate::authority::{AuthorityCommand, ROTATION_SINCE};
+use crate::checkpoint::{
+    CheckpointNote, Content, Facts, Presence, RESUME_SINCE, RestartFrom, Resumed,
+};
 use crate::ending::{ENDING_SINCE, EndPolicy, EndingCommand, Holder, HolderStep, Seen};
 use crate::health::Condition;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
 use crate::image::{ImageUsed, REGISTRY_SINCE};
-use crate::job::JobSpec;
+use crate::job::{JobSpec, is_default};
 use crate::lease::Epoch;
 use crate::limits::{LIMITS_SINCE, LimitsCommand};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
@@ -164,8 +167,30 @@ pub enum Report {
         path: String,
         size_bytes: u64,
         completed_at: Timestamp,
-        /// Time since completion on the agent's own clock, so that no clocks are compared.
+        /// Time since it was found complete and checked, on the agent's own clock, so that no clocks are compared.
         age: Millis,
+        #[serde(default, skip_serializing_if = "is_default")]
+        facts: Facts,
+    },
+    /// A checkpoint that was reported is gone, or was found to be something else.
+    CheckpointChanged {
+        allocation: AllocationId,
+        seq: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        content: Option<Content>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        presence: Option<Presence>,
+    },
+    /// Something that the owner should know about the job's checkpoints.
+    CheckpointNoted {
+        allocation: AllocationId,
+        note: CheckpointNote,
+    },
+    /// What the attempt resumes from, said before it starts.
+    Resumed {
+        allocation: AllocationId,
+        epoch: Epoch,
+        resumed: Resumed,
     },
     Ended {
         allocation: AllocationId,
@@ -232,7 +257,6 @@ impl Report {
             Report::Facts { .. }
             | Report::Conditions { .. }
             | Report::Started { image: None, .. }
-            | Report::Checkpoint { .. }
             | Report::DeferralTaken { .. }
             | Report::Ended { .. }
             | Report::Released { .. }
@@ -240,6 +264,11 @@ impl Report {
             // It is adopted if its specification can be read, which members of other versions judge otherwise.
             Report::Found(found) => found.order.spec.since_version(),
             Report::Started { image: Some(_), .. } => REGISTRY_SINCE,
+            Report::Checkpoint { facts, .. } if *facts == Facts::default() => 1,
+            Report::Checkpoint { .. }
+            | Report::CheckpointChanged { .. }
+            | Report::CheckpointNoted { .. }
+            | Report::Resumed { .. } => RESUME_SINCE,
             Report::Window(_) | Report::StoppedAlone { .. } | Report::Enforcement(_) => AHEAD_SINCE,
             Report::Use { .. } | Report::Holders { .. } => ENDING_SINCE,
             Report::Reboot { .. } => REBOOT_SINCE,
@@ -283,6 +312,17 @@ pub enum Command {
     },
     SubmitJob(Box<SubmitJob>),
     CancelJob {
+        id: JobId,
+    },
+    /// An ended job, or one that asks its owner, is queued again.
+    RestartJob {
+        id: JobId,
+        from: RestartFrom,
+        /// A new limit; as long as the old one where it is not said.
+        time_limit: Option<Millis>,
+    },
+    /// Asks the running attempt of a job for a checkpoint.
+    AskCheckpoint {
         id: JobId,
     },
 
@@ -393,6 +433,8 @@ impl Command {
             Command::ReleaseReservation { .. } => "release_reservation",
             Command::SubmitJob(_) => "submit_job",
             Command::CancelJob { .. } => "cancel_job",
+            Command::RestartJob { .. } => "restart_job",
+            Command::AskCheckpoint { .. } => "ask_checkpoint",
             Command::CordonNode { .. } => "cordon_node",
             Command::UncordonNode { .. } => "uncordon_node",
             Command::DrainNode { .. } => "drain_node",
@@ -452,6 +494,7 @@ impl Command {
             | Command::Access(_) => 1,
             Command::SubmitJob(job) => job.spec.since_version(),
             Command::CreateReservation(wish) => wish.since_version(),
+            Command::RestartJob { .. } | Command::AskCheckpoint { .. } => RESUME_SINCE,
             Command::CheckState { .. } => 2,
             Command::ImportReservations { reservations } => {
                 reservations.iter().map(CreateReservation::since_version).fold(3, u32::max)
@@ -485,7 +528,10 @@ impl Command {
                 | Report::Holders { .. }
                 | Report::Started { .. }
                 | Report::DeferralTaken { .. }
-                | Report::Checkpoint { .. } => false,
+                | Report::Checkpoint { .. }
+                | Report::CheckpointChanged { .. }
+                | Report::CheckpointNoted { .. }
+                | Report::Resumed { .. } => false,
             }),
             Command::Access(command) => command.may_change_the_plan(),
             // Clearing changes the plan when the node reports that it is done.
@@ -502,6 +548,7 @@ impl Command {
             | Command::EnforceNode { .. }
             | Command::Ending(_)
             | Command::Limits(_)
+            | Command::AskCheckpoint { .. }
             | Command::RecordRefusals { .. } => false,
             Command::CreateReservation(_)
             | Command::ImportReservations { .. }
@@ -509,6 +556,7 @@ impl Command {
             | Command::ReleaseReservation { .. }
             | Command::SubmitJob(_)
             | Command::CancelJob { .. }
+            | Command::RestartJob { .. }
             | Command::CordonNode { .. }
             | Command::UncordonNode { .. }
             | Command::DrainNode { .. }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::{Allocation, Phase};
+use crate::checkpoint::ResumeOrder;
 use crate::ending::{NoLonger, ReservationRules};
 use crate::fsm::Fsm;
 use crate::gpu::Gpu;
@@ -73,6 +74,9 @@ pub struct DesiredAllocation {
     /// The reservation under whose lease it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<ReservationId>,
+    /// Ask the program for a checkpoint: the number of the newest request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ask: Option<u32>,
 }
 
 /// The order for one allocation.
@@ -101,6 +105,9 @@ pub struct StartOrder {
     pub resume_from: Option<String>,
     /// Text of the marker beside the checkpoints.
     pub marker: String,
+    /// What it may resume from; absent from a fleet of before cluster version 18, which names `resume_from` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<ResumeOrder>,
 }
 
 /// A lease on this node that is not over, or is being ended.
@@ -174,6 +181,7 @@ impl Fsm {
                     defer: None,
                     ends_at: None,
                     within: None,
+                    ask: None,
                 });
             }
         }
@@ -239,6 +247,7 @@ impl Fsm {
                 memory_bytes: a.memory_bytes,
                 resume_from: a.resume_from.clone(),
                 marker: job.marker.clone(),
+                resume: self.resume_order(job, a),
             })),
             (None, Phase::Placed | Phase::Running | Phase::Stopping, _) => Order::Keep,
         };
@@ -251,7 +260,8 @@ impl Fsm {
             LeaseHolder::Allocation(_) => None,
         });
         let (id, epoch, lease) = (a.id.clone(), a.epoch, a.lease.clone());
-        DesiredAllocation { id, epoch, lease, order, defer, ends_at, within }
+        let ask = a.asked.as_ref().map(|asked| asked.order);
+        DesiredAllocation { id, epoch, lease, order, defer, ends_at, within, ask }
     }
 
     /// Whether the log holds the end of that attempt and its GPUs were released.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::access::AccessEvent;
 use crate::allocation::AttemptEnd;
 use crate::authority::AuthorityEvent;
+use crate::checkpoint::{CheckpointNote, Content, Facts, Presence};
 use crate::controller::Controller;
 use crate::ending::{EndPolicy, Holder, HolderStep, ReservationRules};
 use crate::health::Severity;
@@ -321,6 +322,72 @@ pub enum Event {
         allocation: AllocationId,
         seq: u64,
         path: String,
+        /// Its number over the job's whole life; absent in records of before cluster version 18.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        number: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        facts: Option<Box<Facts>>,
+    },
+    CheckpointChanged {
+        job: JobId,
+        allocation: AllocationId,
+        number: u64,
+        path: String,
+        content: Option<Content>,
+        presence: Option<Presence>,
+    },
+    CheckpointNoted {
+        job: JobId,
+        allocation: AllocationId,
+        note: CheckpointNote,
+    },
+    CheckpointAsked {
+        job: JobId,
+        allocation: AllocationId,
+        by: String,
+    },
+    JobResumed {
+        job: JobId,
+        allocation: AllocationId,
+        path: String,
+        number: Option<u64>,
+        /// What the node did not take, and why.
+        passed: Vec<String>,
+        aside: u64,
+        aside_bytes: u64,
+        /// Only a look into the directory found it.
+        found: bool,
+    },
+    /// It failed soon after a resume: the next attempt takes an earlier checkpoint.
+    JobSteppedBack {
+        job: JobId,
+        from: Option<u64>,
+        to: Option<u64>,
+        why: String,
+    },
+    /// It cannot resume by itself, and waits for its owner's word.
+    JobAsksOwner {
+        job: JobId,
+        why: String,
+    },
+    JobRestarted {
+        job: JobId,
+        by: String,
+        /// In words: from which checkpoint, or from its beginning.
+        from: String,
+    },
+    /// A place is held for a job that must leave.
+    ClaimMade {
+        job: JobId,
+        allocation: AllocationId,
+        node: NodeName,
+        gpus: Vec<GpuUuid>,
+        begins_in: Millis,
+    },
+    ClaimGivenUp {
+        job: JobId,
+        allocation: AllocationId,
+        why: String,
     },
     EvictionDeferred {
         job: JobId,
@@ -521,6 +588,7 @@ impl Event {
             }
             E::NodeCounted { node } => vec![node.to_string()],
             E::JobPlaced { job, allocation, node, gpus, .. }
+            | E::ClaimMade { job, allocation, node, gpus, .. }
             | E::AttemptAdopted { job, allocation, node, gpus, .. } => {
                 let mut objects = pair(job, allocation);
                 objects.push(node.to_string());
@@ -529,6 +597,11 @@ impl Event {
             }
             E::JobStarted { job, allocation, .. }
             | E::CheckpointRecorded { job, allocation, .. }
+            | E::CheckpointChanged { job, allocation, .. }
+            | E::CheckpointNoted { job, allocation, .. }
+            | E::CheckpointAsked { job, allocation, .. }
+            | E::JobResumed { job, allocation, .. }
+            | E::ClaimGivenUp { job, allocation, .. }
             | E::EvictionDeferred { job, allocation, .. }
             | E::DeferralTaken { job, allocation, .. }
             | E::DeferralCancelled { job, allocation, .. }
@@ -541,6 +614,9 @@ impl Event {
             }
             E::JobQueued { job, .. }
             | E::JobRequeued { job, .. }
+            | E::JobSteppedBack { job, .. }
+            | E::JobAsksOwner { job, .. }
+            | E::JobRestarted { job, .. }
             | E::JobCompleted { job, .. }
             | E::JobFailed { job, .. }
             | E::JobCancelled { job, .. }

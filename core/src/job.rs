@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::{
+    Checkpoint, CheckpointNote, Question, RESUME_SINCE, RestartFrom, RetryOn, RuleChoice, StepsBack,
+};
+use crate::command::SubmitJob;
 use crate::id::{AllocationId, JobId, ReservationId};
 use crate::image::{DAEMON_SINCE, ImageRef, ImageUsed, REGISTRY_SINCE};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
@@ -36,12 +40,38 @@ pub const JOB_TEXT_BYTES_MAX: usize = 256 * 1024;
 pub const JOBS_OPEN_MAX: usize = 50_000;
 
 /// How the job saves its state, as far as it told us.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointPlan {
     /// Directory its checkpoints appear in, as the job sees it.
     pub dir: String,
-    /// File names that are checkpoints; without it only notify messages count.
+    /// File names that are checkpoints; without it only what a rule recognises, and notify messages.
     pub pattern: Option<String>,
+    #[serde(default, skip_serializing_if = "RuleChoice::is_auto")]
+    pub rule: RuleChoice,
+    /// Newer checkpoints than the chosen one stay where they are, although the program may find them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_aside: bool,
+    /// Where each attempt has a directory of its own: nothing is copied into it, the program goes by
+    /// `FLEET_RESUME_FROM`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resume_by_variable: bool,
+    /// Where a checkpoint is overwritten in place and the file system has no reflinks, a copy of the last one is kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_copy: bool,
+    /// The signal that asks the program for a checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+}
+
+impl CheckpointPlan {
+    /// What members of before [`RESUME_SINCE`] do not know.
+    fn says_more(&self) -> bool {
+        !self.rule.is_auto()
+            || self.no_aside
+            || self.resume_by_variable
+            || self.keep_copy
+            || self.signal.is_some()
+    }
 }
 
 /// A directory of the node, shown to the job.
@@ -92,12 +122,25 @@ pub struct JobSpec {
     /// The submitter's uid, where the submitting machine vouched for it: the node refuses the job
     /// when its own name service disagrees.
     pub expected_uid: Option<u32>,
+    /// Which of its own failures it is restarted after.
+    #[serde(default, skip_serializing_if = "RetryOn::is_none")]
+    pub retry_on: RetryOn,
+    /// A checkpoint of another job that the first attempt resumes from, as the job sees it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_from: Option<String>,
 }
 
 impl JobSpec {
     /// The cluster version from which on there may be such a job: members that read its image otherwise would refuse what
     /// others take.
     pub fn since_version(&self) -> u32 {
+        let plan = self.checkpoint.as_ref();
+        let says_more = plan.is_some_and(CheckpointPlan::says_more)
+            || !self.retry_on.is_none()
+            || self.resume_from.is_some();
+        if says_more {
+            return RESUME_SINCE;
+        }
         match self.image.parse() {
             Ok(ImageRef::Registry(_)) => REGISTRY_SINCE,
             Ok(ImageRef::DockerDaemon(_)) => DAEMON_SINCE,
@@ -118,18 +161,6 @@ impl JobSpec {
 pub struct TerminalSize {
     pub rows: u16,
     pub columns: u16,
-}
-
-/// A saved state of a job that a later attempt can go on from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Checkpoint {
-    pub allocation: AllocationId,
-    /// Counted by the agent from 1 within the allocation.
-    pub seq: u64,
-    pub path: String,
-    pub size_bytes: u64,
-    pub completed_at: Timestamp,
-    pub node: NodeName,
 }
 
 /// Where a job is in its life.
@@ -231,4 +262,91 @@ pub struct Job {
     /// What the newest attempt runs from, where its image has a name in a registry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageUsed>,
+    /// The checkpoints before the last one, the newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub older_checkpoints: Vec<Checkpoint>,
+    /// Checkpoints heard of so far: the number of the newest one.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub checkpoints_heard: u64,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub steps_back: StepsBack,
+    /// It waits for its owner's word, and is not in the queue meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<Question>,
+    /// What its owner said about the next attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_from: Option<RestartFrom>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checkpoint_notes: Vec<CheckpointNote>,
+    /// Running time of earlier attempts that counts against the time limit: up to the checkpoint that was resumed from.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub time_used: Millis,
+    /// Not placed before: a pause after a failure that is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Timestamp>,
+    /// Failures of its own that were tried again without a new checkpoint since.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub retries: u32,
+    /// Every earlier attempt is known to be dead; false once one was given up as lost.
+    #[serde(default = "others_dead", skip_serializing_if = "Clone::clone")]
+    pub others_dead: bool,
+    /// The last fault of a node that used up a restart: the same one soon after uses none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_fault: Option<FaultCounted>,
+}
+
+/// What a state of before the field had.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+fn others_dead() -> bool {
+    true
+}
+
+impl Job {
+    /// A job that was just submitted.
+    pub fn submitted(wish: SubmitJob, queue: QueueKey, at: Timestamp) -> Self {
+        let SubmitJob { id, owner, spec, marker } = wish;
+        Self {
+            id,
+            owner,
+            spec,
+            state: JobState::Queued,
+            queue,
+            submitted_at: at,
+            started_at: None,
+            ended_at: None,
+            attempt: 0,
+            allocation: None,
+            place: None,
+            restarts_used: 0,
+            start_faults: 0,
+            last_checkpoint: None,
+            marker,
+            excluded_nodes: BTreeMap::new(),
+            cancel_requested: false,
+            outcome: None,
+            image: None,
+            older_checkpoints: Vec::new(),
+            checkpoints_heard: 0,
+            steps_back: StepsBack::default(),
+            question: None,
+            restart_from: None,
+            checkpoint_notes: Vec::new(),
+            time_used: Millis::ZERO,
+            not_before: None,
+            retries: 0,
+            others_dead: true,
+            last_fault: None,
+        }
+    }
+}
+
+/// A node's fault that used up a restart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultCounted {
+    pub node: NodeName,
+    pub cause: String,
+    pub at: Timestamp,
 }

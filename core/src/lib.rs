@@ -12,6 +12,7 @@ pub mod audit;
 pub mod authority;
 pub mod backup;
 pub mod calendar;
+pub mod checkpoint;
 pub mod command;
 pub mod controller;
 pub mod desired;

@@ -51,6 +51,14 @@ pub enum Rejection {
     Denied { needs: String },
     #[error("{id} is already {state}")]
     AlreadyEnded { id: String, state: String },
+    /// Only a running job can do that.
+    #[error("{id} is not running: it is {state}")]
+    NotRunning { id: String, state: String },
+    #[error("{id} has no checkpoints: {why}")]
+    NoCheckpoints { id: String, why: String },
+    /// Only an ended job, or one that asks its owner, is restarted.
+    #[error("{id} cannot be restarted: {why}")]
+    NotRestartable { id: String, why: String },
     #[error("the id {id} is taken")]
     IdTaken { id: String },
     /// The wish cannot be met in that window; `next` is the first that could.
@@ -115,6 +123,9 @@ impl Rejection {
             Rejection::Denied { .. } => "denied",
             Rejection::AlreadyEnded { .. } => "already_ended",
             Rejection::IdTaken { .. } => "id_taken",
+            Rejection::NotRunning { .. } => "not_running",
+            Rejection::NoCheckpoints { .. } => "no_checkpoints",
+            Rejection::NotRestartable { .. } => "not_restartable",
             Rejection::GpusHeld { .. } => "gpus_held",
             Rejection::NeverFits { .. } => "never_fits",
             Rejection::NotNow { .. } => "not_now",

@@ -269,6 +269,7 @@ fn report(end: AttemptEnd, stopped: bool, attempt: &Attempt, now_us: u64) -> End
     EndReport {
         end,
         done: false,
+        fault: None,
         stopped,
         started_at: Some(time(attempt.started_us)),
         ended_at: time(now_us),

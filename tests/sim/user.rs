@@ -259,7 +259,7 @@ impl User {
     fn spec(&mut self, name: &str) -> v1::JobSpec {
         let saves = self.rng.chance(75);
         let checkpoint =
-            saves.then(|| v1::CheckpointPlan { dir: "/ck".to_owned(), pattern: String::new() });
+            saves.then(|| v1::CheckpointPlan { dir: "/ck".to_owned(), ..Default::default() });
         let long = self.rng.chance(if self.scene.busy { 20 } else { 45 });
         let length =
             if long { self.rng.between(9_000, 28_000) } else { self.rng.between(500, 6_000) };

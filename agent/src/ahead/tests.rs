@@ -79,6 +79,7 @@ fn runs(name: &str, ends_at: u64, within: Option<&str>) -> DesiredAllocation {
         defer: None,
         ends_at: Some(at(ends_at)),
         within: within.map(res),
+        ask: None,
     }
 }
 

@@ -29,6 +29,7 @@ pub fn of_exit(exit: &ExitRecord, ordered: bool) -> EndReport {
     EndReport {
         end,
         done: exit.done,
+        fault: None,
         stopped: stopped && ordered,
         started_at: exit.started_at_ms.map(Timestamp),
         ended_at: Timestamp(exit.ended_at_ms),
@@ -63,6 +64,7 @@ pub fn without_exit(end: AttemptEnd, stopped: bool, at: Timestamp) -> EndReport 
     EndReport {
         end,
         done: false,
+        fault: None,
         stopped,
         started_at: None,
         ended_at: at,

@@ -182,6 +182,7 @@ impl Outbox {
             completed_at: Timestamp(seen.completed_at_unix_ms),
             // Filled in when it is sent.
             age: fleet_core::time::Millis::ZERO,
+            facts: fleet_core::checkpoint::Facts::default(),
         };
         let mut state = self.state();
         state.put(Key::Checkpoint(allocation.clone(), seen.seq), report);

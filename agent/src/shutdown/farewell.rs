@@ -56,7 +56,7 @@ mod tests {
 
     fn row(plan: bool) -> Row {
         let mut order = fixture_order();
-        let saves = CheckpointPlan { dir: "/ck".to_owned(), pattern: None };
+        let saves = CheckpointPlan { dir: "/ck".to_owned(), ..CheckpointPlan::default() };
         order.spec.checkpoint = plan.then_some(saves);
         let row = Row::starting(Epoch { incarnation: 1, index: 3 }, None, order);
         Row { phase: Phase::Running, checkpoint_seq: 4, ..row }

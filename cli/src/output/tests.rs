@@ -73,6 +73,7 @@ fn jobs_are_printed_as_agreed() {
         size_bytes: 123_456_789,
         completed_at_unix_ms: at(28),
         node: "titan01".to_owned(),
+        ..Default::default()
     };
     let running = pb::Job {
         id: "job-4k7wq2".to_owned(),
@@ -105,6 +106,7 @@ fn jobs_are_printed_as_agreed() {
             checkpoint: Some(pb::CheckpointPlan {
                 dir: "/home/ada/runs/a".to_owned(),
                 pattern: "step-*.ckpt".to_owned(),
+                ..Default::default()
             }),
             restarts: Some(3),
             ..Default::default()
@@ -403,6 +405,7 @@ fn checkpoints_status_and_tokens_are_printed_as_agreed() {
         size_bytes: 123_456_789,
         completed_at_unix_ms: at(28),
         node: "titan01".to_owned(),
+        ..Default::default()
     };
     check("checkpoints", &[seen].map(checkpoint::Checkpoint::from));
     let status = pb::Status {

@@ -408,6 +408,8 @@ impl Fleet for Service {
         set_reservation_rules(SetReservationRulesRequest) -> ReservationRules;
         list_reservation_limits(ListReservationLimitsRequest) -> ListReservationLimitsResponse;
         set_reservation_limits(SetReservationLimitsRequest) -> ReservationLimits;
+        restart_job(RestartJobRequest) -> Job;
+        ask_checkpoint(AskCheckpointRequest) -> Job;
         cordon_node(CordonNodeRequest) -> Node;
         uncordon_node(UncordonNodeRequest) -> Node;
         drain_node(DrainNodeRequest) -> Node;

@@ -84,13 +84,17 @@ impl Context {
 }
 
 fn recorded(id: &JobId, at_unix_ms: u64, event: &Event) -> Option<v1::Checkpoint> {
-    let Event::CheckpointRecorded { job, allocation, seq, path } = event else { return None };
+    let Event::CheckpointRecorded { job, allocation, seq, path, number, facts } = event else {
+        return None;
+    };
+    let facts = facts.as_deref().cloned().unwrap_or_default();
     (job == id).then(|| v1::Checkpoint {
         job: id.to_string(),
         allocation: allocation.to_string(),
         seq: *seq,
         path: path.clone(),
         completed_at_unix_ms: at_unix_ms,
-        ..v1::Checkpoint::default()
+        number: number.unwrap_or(0),
+        ..views::checkpoint_facts(&facts)
     })
 }

@@ -253,6 +253,14 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.cancel_job(request).await?))
     }
 
+    async fn restart_job(&self, request: Request<v1::RestartJobRequest>) -> Reply<v1::Job> {
+        Ok(Response::new(self.0.restart_job(request).await?))
+    }
+
+    async fn ask_checkpoint(&self, request: Request<v1::AskCheckpointRequest>) -> Reply<v1::Job> {
+        Ok(Response::new(self.0.ask_checkpoint(request).await?))
+    }
+
     async fn cordon_node(&self, request: Request<v1::CordonNodeRequest>) -> Reply<v1::Node> {
         let asked = request.get_ref().clone();
         let cordon = |node| Command::CordonNode { node, reason: asked.reason };

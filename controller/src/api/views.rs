@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use fleet_core::access::Holder;
 use fleet_core::allocation::Allocation;
+use fleet_core::checkpoint::{Checkpoint, Content, Facts};
 use fleet_core::ending::ReservationRules;
 use fleet_core::gpu::{Gpu, Presence};
 use fleet_core::health::{Condition, ConditionStatus, Severity, Subject, health_word};
-use fleet_core::job::{Checkpoint, Job, JobState};
+use fleet_core::job::{Job, JobState};
 use fleet_core::lease::LeaseHolder;
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::node::{Liveness, Node};
@@ -393,6 +394,27 @@ pub(super) fn checkpoint(job: &Job, c: &Checkpoint) -> v1::Checkpoint {
         size_bytes: c.size_bytes,
         completed_at_unix_ms: c.completed_at.0,
         node: c.node.to_string(),
+        number: c.number,
+        attempt: c.attempt,
+        presence: c.presence.word().to_owned(),
+        ..checkpoint_facts(&c.facts)
+    }
+}
+
+/// What an agent found out about a checkpoint, on the wire.
+pub(super) fn checkpoint_facts(facts: &Facts) -> v1::Checkpoint {
+    let torn_because = match &facts.content {
+        Content::Torn { why } => why.clone(),
+        Content::Whole | Content::Unchecked => String::new(),
+    };
+    v1::Checkpoint {
+        step: facts.step,
+        rule: text(facts.rule.as_ref()),
+        content: facts.content.word().to_owned(),
+        torn_because,
+        doubt: facts.doubt.word().to_owned(),
+        files: facts.list.as_ref().map_or(0, |list| list.files),
+        ..v1::Checkpoint::default()
     }
 }
 
@@ -471,6 +493,11 @@ pub(super) fn job(
         status: text(status.as_ref()),
         image_digest: text(job.image.as_ref().map(|image| &image.digest)),
         image_note: text(job.image.as_ref().and_then(|image| image.note.as_ref())),
+        checkpoint_notes: job.checkpoint_notes.iter().map(ToString::to_string).collect(),
+        question: text(job.question.as_ref().map(|question| &question.why)),
+        next_checkpoint_unix_ms: 0,
+        claim: None,
+        checkpoint_gap_ms: 0,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use fleet_core::checkpoint::{Checkpoint, CheckpointId, RestartFrom};
 use fleet_core::command::{Command, CreateReservation, SubmitJob};
 use fleet_core::ending::{EndPolicy, EndingCommand};
 use fleet_core::fsm::validate;
@@ -270,6 +271,59 @@ impl Context {
         let key = request_key(request.meta.as_ref(), &request)?;
         let id = job_id(&request.id)?;
         self.change(&caller.actor, Some(key), Command::CancelJob { id: id.clone() }).await?;
+        self.job_view(&id)
+    }
+
+    pub(super) async fn restart_job(
+        &self,
+        request: Request<v1::RestartJobRequest>,
+    ) -> Result<v1::Job, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let id = job_id(&request.id)?;
+        let from = self.restart_from(&id, &request.from).map_err(|r| to_status(&r))?;
+        let time_limit = (request.time_limit_ms > 0).then_some(Millis(request.time_limit_ms));
+        let command = Command::RestartJob { id: id.clone(), from, time_limit };
+        self.change(&caller.actor, Some(key), command).await?;
+        self.job_view(&id)
+    }
+
+    /// What was typed: nothing, `scratch`, the number of a checkpoint, or its attempt and number there.
+    fn restart_from(&self, id: &JobId, text: &str) -> Result<RestartFrom, Rejection> {
+        match text {
+            "" => return Ok(RestartFrom::Newest),
+            "scratch" => return Ok(RestartFrom::Scratch),
+            _ => {}
+        }
+        let bad = || {
+            let problem = format!(
+                "{text:?} is not the number of a checkpoint of {id}; `fleet checkpoint list {id}` lists them"
+            );
+            Rejection::field("from", problem)
+        };
+        if let Some((attempt, seq)) = text.split_once('-') {
+            let (attempt, seq) = (attempt.parse(), seq.parse());
+            let (Ok(attempt), Ok(seq)) = (attempt, seq) else { return Err(bad()) };
+            return Ok(RestartFrom::Checkpoint(CheckpointId { attempt, seq }));
+        }
+        let number: u64 = text.parse().map_err(|_| bad())?;
+        let found = self.raft.read(|fsm| {
+            let job = fsm.job(id)?;
+            job.checkpoints().find(|c| c.number == number).map(Checkpoint::id)
+        });
+        found.map(RestartFrom::Checkpoint).ok_or_else(bad)
+    }
+
+    pub(super) async fn ask_checkpoint(
+        &self,
+        request: Request<v1::AskCheckpointRequest>,
+    ) -> Result<v1::Job, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let id = job_id(&request.id)?;
+        self.change(&caller.actor, Some(key), Command::AskCheckpoint { id: id.clone() }).await?;
         self.job_view(&id)
     }
 

@@ -3,6 +3,7 @@
 //! Called wherever an event is shown. Times are left to the reader's edge, which knows the zone.
 
 use super::Event;
+use crate::checkpoint::{Content, Facts, Presence};
 use crate::ending::HolderStep;
 use crate::health::Severity;
 use crate::name::{GpuUuid, NodeName};
@@ -23,6 +24,23 @@ fn severity_word(severity: Severity) -> &'static str {
 
 fn subject(node: &NodeName, gpu: Option<&GpuUuid>) -> String {
     gpu.map_or_else(|| node.to_string(), |gpu| format!("{gpu} on {node}"))
+}
+
+/// Only what is out of the ordinary.
+fn fmt_facts(f: &mut std::fmt::Formatter<'_>, facts: &Facts) -> std::fmt::Result {
+    if let Some(rule) = &facts.rule {
+        write!(f, " (rule {rule}")?;
+        facts.step.map_or(Ok(()), |step| write!(f, ", step {step}"))?;
+        write!(f, ", {}", facts.content.word())?;
+        if let Content::Torn { why } = &facts.content {
+            write!(f, ": {why}")?;
+        }
+        if !facts.doubt.word().is_empty() {
+            write!(f, ", {}", facts.doubt.word())?;
+        }
+        write!(f, ")")?;
+    }
+    Ok(())
 }
 
 impl std::fmt::Display for Event {
@@ -208,7 +226,59 @@ impl std::fmt::Display for Event {
                     }
                 }
             }
-            E::CheckpointRecorded { seq, path, .. } => write!(f, "checkpoint {seq} saved: {path}"),
+            E::CheckpointRecorded { seq, path, number, facts, .. } => {
+                write!(f, "checkpoint {} saved: {path}", number.unwrap_or(*seq))?;
+                facts.as_ref().map_or(Ok(()), |facts| fmt_facts(f, facts))
+            }
+            E::CheckpointChanged { number, path, content, presence, .. } => {
+                write!(f, "checkpoint {number} ({path}) is")?;
+                match (content, presence) {
+                    (Some(Content::Torn { why }), _) => write!(f, " torn: {why}"),
+                    (_, Some(Presence::Gone)) => write!(f, " gone"),
+                    (_, Some(Presence::Aside)) => write!(f, " moved aside"),
+                    (_, Some(Presence::Kept)) => write!(f, " kept as a copy"),
+                    (_, Some(Presence::There)) => write!(f, " back under its name"),
+                    (Some(content), None) => write!(f, " {}", content.word()),
+                    (None, None) => write!(f, " as it was"),
+                }
+            }
+            E::CheckpointNoted { note, .. } => note.fmt(f),
+            E::CheckpointAsked { by, .. } => write!(f, "{by} asked for a checkpoint"),
+            E::JobResumed { path, number, passed, aside, aside_bytes, found, .. } => {
+                match number {
+                    Some(number) => write!(f, "resumes from checkpoint {number}: {path}")?,
+                    None => write!(f, "resumes from {path}")?,
+                }
+                if *found {
+                    write!(f, ", found in the directory: no agent had reported it")?;
+                }
+                if !passed.is_empty() {
+                    write!(f, "; skipped {}", list(passed))?;
+                }
+                if *aside > 0 {
+                    let mib = aside_bytes / (1024 * 1024);
+                    write!(f, "; moved {aside} newer checkpoints ({mib} MiB) aside")?;
+                }
+                Ok(())
+            }
+            E::JobSteppedBack { from, to, why, .. } => {
+                write!(f, "failed soon after its resume ({why})")?;
+                from.map_or(Ok(()), |number| write!(f, " from checkpoint {number}"))?;
+                match to {
+                    Some(number) => write!(f, ": next try from checkpoint {number}"),
+                    None => write!(f, ": no earlier checkpoint is left"),
+                }
+            }
+            E::JobAsksOwner { why, .. } => write!(f, "waits for its owner: {why}"),
+            E::JobRestarted { by, from, .. } => write!(f, "restarted by {by}, {from}"),
+            E::ClaimMade { node, gpus, begins_in, .. } => {
+                write!(f, "a place on {node} is held for it ({})", list(gpus))?;
+                match begins_in {
+                    &Millis::ZERO => write!(f, " from now on"),
+                    later => write!(f, " in {later}"),
+                }
+            }
+            E::ClaimGivenUp { why, .. } => write!(f, "its held place was given up: {why}"),
             E::EvictionDeferred { causes, .. } => {
                 write!(f, "must leave ({}); waits for the next checkpoint", list(causes))
             }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fsm, Hold, Turn};
 use crate::allocation::{Allocation, AttemptEnd, EndReport, Phase, StopWhy};
+use crate::command::SubmitJob;
 use crate::ending::Usage;
 use crate::event::Event;
 use crate::holdings::{FoundAttempt, HeldReservation};
@@ -289,6 +290,8 @@ impl Fsm {
             deferral_spent: Millis::ZERO,
             checkpoint_seq: 0,
             resume_from: order.resume_from.clone(),
+            resumed: None,
+            asked: None,
         };
         self.allocations.insert(id.clone(), allocation);
         if let Some(restored) = &mut self.restored {
@@ -316,26 +319,18 @@ impl Fsm {
         spec.gpus.node = Some(node.clone());
         // A reservation that is lost too would shut it out.
         spec.reservation = spec.reservation.filter(|id| self.reservations.contains_key(id));
-        let job = Job {
+        let wish = SubmitJob {
             id: order.job.clone(),
             owner: order.owner.clone(),
             spec,
-            state: JobState::Starting,
-            queue,
-            submitted_at: found.accepted_at.min(since),
-            started_at: None,
-            ended_at: None,
-            attempt: order.attempt,
-            allocation: None,
-            place: None,
-            restarts_used: order.restarts_used,
-            start_faults: 0,
-            last_checkpoint: None,
             marker: order.marker.clone(),
-            excluded_nodes: std::collections::BTreeMap::new(),
-            cancel_requested: false,
-            outcome: None,
-            image: None,
+        };
+        let submitted = Job::submitted(wish, queue, found.accepted_at.min(since));
+        let job = Job {
+            state: JobState::Starting,
+            attempt: order.attempt,
+            restarts_used: order.restarts_used,
+            ..submitted
         };
         self.jobs.insert(order.job.clone(), job);
     }
@@ -363,6 +358,7 @@ impl Fsm {
             let report = EndReport {
                 end: AttemptEnd::NodeFault { message },
                 done: false,
+                fault: None,
                 stopped: false,
                 started_at,
                 ended_at: self.now,

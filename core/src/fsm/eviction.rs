@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 
 use super::{Fsm, Turn};
 use crate::allocation::{Cause, CauseKey, Deferral, StopWhy};
+use crate::checkpoint::Checkpoint;
 use crate::event::Event;
 use crate::health::{Severity, Subject};
 use crate::id::AllocationId;
-use crate::job::{Checkpoint, DEFERRAL_DEFAULT, DEFERRAL_MAX};
+use crate::job::{DEFERRAL_DEFAULT, DEFERRAL_MAX};
 use crate::name::NodeName;
 use crate::scheduler;
 use crate::time::{Millis, Timestamp};
@@ -167,25 +168,32 @@ impl Fsm {
     ) {
         let id = checkpoint.allocation.clone();
         let seq = checkpoint.seq;
+        let by_list = self.resumes_by_list();
+        let facts = by_list.then(|| Box::new(checkpoint.facts.clone()));
         let Some(allocation) = self.allocations.get_mut(&id) else { return };
         if seq <= allocation.checkpoint_seq {
             return;
         }
         allocation.checkpoint_seq = seq;
-        let Some(job) = self.jobs.get_mut(&allocation.job) else { return };
-        turn.say(Event::CheckpointRecorded {
-            job: job.id.clone(),
-            allocation: id.clone(),
-            seq,
-            path: checkpoint.path.clone(),
-        });
-        job.last_checkpoint = Some(checkpoint);
+        let Some(job) = self.jobs.get(&allocation.job) else { return };
+        let (job, path) = (job.id.clone(), checkpoint.path.clone());
+        let torn = checkpoint.facts.content.is_torn();
         let after_order = allocation
             .deferral
             .as_ref()
             .and_then(|d| d.baseline)
             .is_some_and(|baseline| seq > baseline);
-        if after_order && allocation.stop.is_none() && age <= CHECKPOINT_FRESH {
+        let stays = allocation.stop.is_none();
+        let number = self.keep_checkpoint(&job, checkpoint);
+        turn.say(Event::CheckpointRecorded {
+            job,
+            allocation: id.clone(),
+            seq,
+            path,
+            number,
+            facts,
+        });
+        if after_order && stays && !torn && age <= CHECKPOINT_FRESH {
             self.leave_after_checkpoint(turn, &id, seq);
         }
     }

@@ -41,27 +41,7 @@ impl Fsm {
         self.check_job(turn.actor, wish)?;
         self.jobs_submitted += 1;
         let queue = QueueKey { class: CLASS_NEW, submitted: self.jobs_submitted };
-        let job = Job {
-            id: wish.id.clone(),
-            owner: wish.owner.clone(),
-            spec: wish.spec.clone(),
-            state: JobState::Queued,
-            queue,
-            submitted_at: self.now,
-            started_at: None,
-            ended_at: None,
-            attempt: 0,
-            allocation: None,
-            place: None,
-            restarts_used: 0,
-            start_faults: 0,
-            last_checkpoint: None,
-            marker: wish.marker.clone(),
-            excluded_nodes: std::collections::BTreeMap::new(),
-            cancel_requested: false,
-            outcome: None,
-            image: None,
-        };
+        let job = Job::submitted(wish.clone(), queue, self.now);
         self.jobs.insert(wish.id.clone(), job);
         self.queue.insert(queue, wish.id.clone());
         turn.say(Event::JobQueued { job: wish.id.clone(), owner: wish.owner.clone() });
@@ -179,6 +159,8 @@ impl Fsm {
             deferral_spent: Millis::ZERO,
             checkpoint_seq: 0,
             resume_from: resume_from.clone(),
+            resumed: None,
+            asked: None,
         };
         self.allocations.insert(id.clone(), allocation);
         self.queue.remove(&key);
@@ -253,6 +235,7 @@ impl Fsm {
         let report = EndReport {
             end: AttemptEnd::Lost { message },
             done: false,
+            fault: None,
             stopped: false,
             started_at: None,
             ended_at: self.now,
@@ -372,6 +355,9 @@ impl Fsm {
             AttemptEnd::CannotResume { message } => {
                 Some(Next::Again { why: message.clone(), uses_restart: false })
             }
+            AttemptEnd::NothingToResume { .. } => {
+                Some(Next::Again { why: report.end.to_string(), uses_restart: false })
+            }
             AttemptEnd::NodeFault { message } => {
                 self.after_node_fault(job, message.clone(), allocation.started_at.is_some())
             }
@@ -449,6 +435,7 @@ fn exit_code(end: &AttemptEnd) -> Option<i32> {
         AttemptEnd::OutOfMemory => Some(128 + 9),
         AttemptEnd::CannotStart { .. } => Some(125),
         AttemptEnd::CannotResume { .. }
+        | AttemptEnd::NothingToResume { .. }
         | AttemptEnd::NodeFault { .. }
         | AttemptEnd::Lost { .. } => None,
     }

@@ -33,6 +33,7 @@ mod access;
 mod adoption;
 mod authority;
 mod book;
+mod checkpoints;
 mod clearing;
 mod cluster;
 mod controllers;
@@ -49,6 +50,7 @@ mod reboot;
 mod reports;
 mod requests;
 mod reservations;
+mod restart;
 mod snapshot;
 mod storm;
 #[cfg(test)]
@@ -63,7 +65,7 @@ pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
 pub use storm::Freeze;
 
 /// Highest cluster version this build can run at.
-pub const CLUSTER_VERSION_MAX: u32 = 17;
+pub const CLUSTER_VERSION_MAX: u32 = 18;
 /// Finished jobs kept in memory; older ones live on in the audit log.
 pub const FINISHED_JOBS_KEPT: usize = 10_000;
 /// Ended reservations kept in memory.
@@ -266,6 +268,8 @@ impl Fsm {
             },
             Command::InitCluster { .. }
             | Command::SetClusterVersion { .. }
+            | Command::RestartJob { .. }
+            | Command::AskCheckpoint { .. }
             | Command::CordonNode { .. }
             | Command::UncordonNode { .. }
             | Command::DrainNode { .. }
@@ -311,6 +315,10 @@ impl Fsm {
             Command::ReleaseReservation { id } => self.release_reservation(turn, id),
             Command::SubmitJob(wish) => self.submit_job(turn, wish),
             Command::CancelJob { id } => self.cancel_job(turn, id),
+            Command::RestartJob { id, from, time_limit } => {
+                self.restart_job(turn, id, *from, *time_limit)
+            }
+            Command::AskCheckpoint { id } => self.ask_checkpoint(turn, id),
             Command::CordonNode { node, reason } => self.cordon_node(turn, node, reason),
             Command::UncordonNode { node } => self.uncordon_node(turn, node),
             Command::DrainNode { node, reason, deadline } => {

@@ -3,11 +3,12 @@
 use super::adoption::HELD_RESERVATIONS_MAX;
 use super::{Fsm, Turn, cluster::check_text, ending::check_holders, nodes, windows};
 use crate::allocation::{Allocation, EndReport, PROMISED_AT_START_SINCE, Phase};
+use crate::checkpoint::{Checkpoint, Presence};
 use crate::command::Report;
 use crate::event::Event;
 use crate::id::AllocationId;
 use crate::image::ImageUsed;
-use crate::job::{Checkpoint, JobState};
+use crate::job::JobState;
 use crate::lease::{Epoch, Lease, LeaseHolder};
 use crate::name::NodeName;
 use crate::rejection::Rejection;
@@ -50,6 +51,13 @@ impl Fsm {
             match report {
                 Report::Facts { facts } => nodes::check_facts(node, facts)?,
                 Report::Checkpoint { path, .. } => check_text("checkpoint.path", path)?,
+                Report::CheckpointNoted { note, .. } => check_text("note", &note.to_string())?,
+                Report::Resumed { resumed, .. } => {
+                    check_text("resumed.path", &resumed.path)?;
+                    for passed in &resumed.passed {
+                        check_text("resumed.passed.why", &passed.why)?;
+                    }
+                }
                 Report::Conditions { conditions } => {
                     let max = crate::node::CONDITIONS_PER_NODE_MAX;
                     if conditions.len() > max {
@@ -78,6 +86,7 @@ impl Fsm {
                 }
                 Report::StoppedAlone { .. }
                 | Report::DeferralTaken { .. }
+                | Report::CheckpointChanged { .. }
                 | Report::Ended { .. }
                 | Report::Found(_)
                 | Report::Use { .. }
@@ -102,8 +111,8 @@ impl Fsm {
                     self.deferral_taken(turn, allocation, *order, *checkpoint_seq);
                 }
             }
-            Report::Checkpoint { allocation, seq, path, size_bytes, completed_at, age } => {
-                if self.is_on(node, allocation) {
+            Report::Checkpoint { allocation, seq, path, size_bytes, completed_at, age, facts } => {
+                if let Some(a) = self.allocations.get(allocation).filter(|a| a.node == *node) {
                     let checkpoint = Checkpoint {
                         allocation: allocation.clone(),
                         seq: *seq,
@@ -111,8 +120,28 @@ impl Fsm {
                         size_bytes: *size_bytes,
                         completed_at: *completed_at,
                         node: node.clone(),
+                        number: 0,
+                        attempt: a.attempt,
+                        facts: facts.clone(),
+                        presence: Presence::There,
                     };
                     self.checkpoint_seen(turn, checkpoint, *age);
+                }
+            }
+            Report::CheckpointChanged { allocation, seq, content, presence } => {
+                if self.is_on(node, allocation) {
+                    self.checkpoint_changed(turn, allocation, *seq, content.as_ref(), *presence);
+                }
+            }
+            Report::CheckpointNoted { allocation, note } => {
+                if self.is_on(node, allocation) {
+                    self.checkpoint_noted(turn, allocation, note);
+                }
+            }
+            Report::Resumed { allocation, epoch, resumed } => {
+                let current = |a: &Allocation| a.node == *node && a.epoch == *epoch;
+                if self.allocations.get(allocation).is_some_and(current) {
+                    self.resumed(turn, allocation, resumed);
                 }
             }
             Report::Ended { allocation, epoch, report } => {

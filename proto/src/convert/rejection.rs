@@ -20,6 +20,9 @@ pub fn to_status(rejection: &Rejection) -> Status {
         Rejection::TokenRefused { .. } => Code::Unauthenticated,
         Rejection::MachineIdTaken { .. }
         | Rejection::AlreadyEnded { .. }
+        | Rejection::NotRunning { .. }
+        | Rejection::NoCheckpoints { .. }
+        | Rejection::NotRestartable { .. }
         | Rejection::StillObserved { .. }
         | Rejection::PlanStale { .. }
         | Rejection::ClusterVersion { .. }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use fleet_core::Rejection;
+use fleet_core::checkpoint::{RetryOn, RuleChoice};
 use fleet_core::id::ReservationId;
 use fleet_core::job::{
     CheckpointPlan, JobSpec, RESTARTS_WITH_CHECKPOINT, STOP_GRACE_DEFAULT, TIME_LIMIT_DEFAULT,
@@ -72,6 +73,47 @@ fn window(size: &v1::WindowSize) -> Result<TerminalSize, Rejection> {
     Ok(TerminalSize { rows: side("rows", size.rows)?, columns: side("columns", size.columns)? })
 }
 
+fn checkpoint_plan(plan: &v1::CheckpointPlan) -> Result<CheckpointPlan, Rejection> {
+    let rule = RuleChoice::try_from(plan.rule.clone()).map_err(|e| bad("checkpoint.rule", e))?;
+    Ok(CheckpointPlan {
+        dir: plan.dir.clone(),
+        pattern: optional(&plan.pattern),
+        rule,
+        no_aside: plan.no_aside,
+        resume_by_variable: plan.resume_by_variable,
+        keep_copy: plan.keep_copy,
+        signal: (plan.signal != 0).then_some(plan.signal),
+    })
+}
+
+fn checkpoint_plan_to_wire(plan: &CheckpointPlan) -> v1::CheckpointPlan {
+    v1::CheckpointPlan {
+        dir: plan.dir.clone(),
+        pattern: plan.pattern.clone().unwrap_or_default(),
+        rule: plan.rule.clone().into(),
+        no_aside: plan.no_aside,
+        resume_by_variable: plan.resume_by_variable,
+        keep_copy: plan.keep_copy,
+        signal: plan.signal.unwrap_or(0),
+    }
+}
+
+fn retry_on(retry: &v1::RetryOn) -> RetryOn {
+    RetryOn {
+        any: retry.any,
+        signal: retry.signal,
+        exit_codes: retry.exit_codes.iter().copied().collect(),
+    }
+}
+
+fn retry_on_to_wire(retry: &RetryOn) -> v1::RetryOn {
+    v1::RetryOn {
+        any: retry.any,
+        signal: retry.signal,
+        exit_codes: retry.exit_codes.iter().copied().collect(),
+    }
+}
+
 /// A job's spec with the defaults filled in. `expected_uid` is what the submitting machine vouched
 /// for.
 pub fn job_spec(spec: &v1::JobSpec, expected_uid: Option<u32>) -> Result<JobSpec, Rejection> {
@@ -79,7 +121,8 @@ pub fn job_spec(spec: &v1::JobSpec, expected_uid: Option<u32>) -> Result<JobSpec
         .checkpoint
         .as_ref()
         .filter(|plan| !plan.dir.is_empty())
-        .map(|plan| CheckpointPlan { dir: plan.dir.clone(), pattern: optional(&plan.pattern) });
+        .map(checkpoint_plan)
+        .transpose()?;
     let restarts = match (spec.restarts, &checkpoint) {
         (Some(restarts), _) => restarts,
         (None, Some(_)) => RESTARTS_WITH_CHECKPOINT,
@@ -122,6 +165,8 @@ pub fn job_spec(spec: &v1::JobSpec, expected_uid: Option<u32>) -> Result<JobSpec
         output_file: optional(&spec.output_file),
         immediate: spec.immediate,
         expected_uid,
+        retry_on: spec.retry_on.as_ref().map(retry_on).unwrap_or_default(),
+        resume_from: optional(&spec.resume_from),
     })
 }
 
@@ -158,10 +203,7 @@ pub fn job_spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
         memory_bytes: spec.memory_bytes.unwrap_or(0),
         time_limit_ms: if spec.time_limit_given { spec.time_limit.0 } else { 0 },
         reservation: spec.reservation.as_ref().map(ToString::to_string).unwrap_or_default(),
-        checkpoint: spec.checkpoint.as_ref().map(|plan| v1::CheckpointPlan {
-            dir: plan.dir.clone(),
-            pattern: plan.pattern.clone().unwrap_or_default(),
-        }),
+        checkpoint: spec.checkpoint.as_ref().map(checkpoint_plan_to_wire),
         max_deferral_ms: spec.max_deferral.map(|m| m.0),
         restarts: Some(spec.restarts),
         stop_grace_ms: Some(spec.stop_grace.0),
@@ -173,6 +215,8 @@ pub fn job_spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
         interactive: spec.interactive,
         output_file: spec.output_file.clone().unwrap_or_default(),
         immediate: spec.immediate,
+        retry_on: (!spec.retry_on.is_none()).then(|| retry_on_to_wire(&spec.retry_on)),
+        resume_from: spec.resume_from.clone().unwrap_or_default(),
     }
 }
 
@@ -191,7 +235,14 @@ mod tests {
             checkpoint: Some(v1::CheckpointPlan {
                 dir: "/ck".to_owned(),
                 pattern: "*.pt".to_owned(),
+                rule: "dir:_SUCCESS".to_owned(),
+                no_aside: true,
+                resume_by_variable: true,
+                keep_copy: true,
+                signal: 10,
             }),
+            retry_on: Some(v1::RetryOn { any: false, signal: true, exit_codes: vec![3, 75] }),
+            resume_from: "/ck/step-7.pt".to_owned(),
             ..v1::JobSpec::default()
         };
         let spec = job_spec(&wire, None).expect("a legal spec");

@@ -350,6 +350,7 @@ fn ended(id: &AllocationId, epoch: Epoch, end: AttemptEnd, stopped: bool) -> Rep
     let report = EndReport {
         end,
         done: false,
+        fault: None,
         stopped,
         started_at: None,
         ended_at: NOON,

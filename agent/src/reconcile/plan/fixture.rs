@@ -46,11 +46,14 @@ pub(crate) fn order(gpus: &[u32]) -> StartOrder {
             output_file: None,
             immediate: false,
             expected_uid: None,
+            retry_on: Default::default(),
+            resume_from: None,
         },
         gpus: gpus.iter().copied().map(gpu).collect(),
         cpu_millis: 1000,
         memory_bytes: 1 << 30,
         resume_from: None,
         marker: "m".to_owned(),
+        resume: None,
     }
 }

@@ -39,6 +39,7 @@ fn wanted(name: &str, index: u64, order: Order) -> DesiredAllocation {
         defer: None,
         ends_at: None,
         within: None,
+        ask: None,
     }
 }
 

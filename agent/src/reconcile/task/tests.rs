@@ -186,6 +186,7 @@ fn start(name: &str, order: StartOrder) -> DesiredAllocation {
         defer: None,
         ends_at: None,
         within: None,
+        ask: None,
     }
 }
 

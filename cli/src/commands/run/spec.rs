@@ -127,6 +127,7 @@ pub(super) fn build(context: &Context, args: &RunArgs, here: &Here) -> Result<Jo
         output_file,
         immediate: args.immediate,
         workdir,
+        ..JobSpec::default()
     })
 }
 
@@ -186,7 +187,7 @@ fn checkpoint(args: &RunArgs, workdir: &str) -> Result<Option<CheckpointPlan>, F
         return Err(Failure::usage("--checkpoint-dir", problem));
     }
     let pattern = args.checkpoint_pattern.clone().unwrap_or_default();
-    Ok(Some(CheckpointPlan { dir: absolute(workdir, dir), pattern }))
+    Ok(Some(CheckpointPlan { dir: absolute(workdir, dir), pattern, ..CheckpointPlan::default() }))
 }
 
 /// The image as the node is to find it. A relative path is one of this machine, so it must be there; an

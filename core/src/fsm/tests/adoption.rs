@@ -31,6 +31,7 @@ fn found(fsm: &Fsm, id: &AllocationId) -> FoundAttempt {
         memory_bytes: a.memory_bytes,
         resume_from: a.resume_from.clone(),
         marker: of.marker.clone(),
+        resume: None,
     };
     let (allocation, epoch, lease) = (id.clone(), a.epoch, a.lease.clone());
     FoundAttempt { allocation, epoch, lease, order, accepted_at: a.placed_at, end: None }

@@ -105,7 +105,11 @@ pub(super) fn facts(name: &str, gpus: u32, boot: &str) -> NodeFacts {
 
 /// A job of one GPU that saves checkpoints.
 pub(super) fn training() -> JobSpec {
-    let plan = CheckpointPlan { dir: "/ck".to_owned(), pattern: Some("*.pt".to_owned()) };
+    let plan = CheckpointPlan {
+        dir: "/ck".to_owned(),
+        pattern: Some("*.pt".to_owned()),
+        ..CheckpointPlan::default()
+    };
     JobSpec { checkpoint: Some(plan), restarts: 3, ..plain(1) }
 }
 
@@ -136,6 +140,8 @@ pub(super) fn plain(gpus: u32) -> JobSpec {
         output_file: None,
         immediate: false,
         expected_uid: None,
+        retry_on: Default::default(),
+        resume_from: None,
     }
 }
 
@@ -143,6 +149,7 @@ pub(super) fn ended(end: AttemptEnd, stopped: bool) -> EndReport {
     EndReport {
         end,
         done: false,
+        fault: None,
         stopped,
         started_at: None,
         ended_at: START,
@@ -351,6 +358,7 @@ impl World {
             size_bytes: 10,
             completed_at: self.now,
             age,
+            facts: Default::default(),
         };
         self.report(&on, report).unwrap();
     }

@@ -110,7 +110,7 @@ pub(crate) fn spec(gpus: GpuRequest, time_limit: Millis) -> JobSpec {
         memory_bytes: None,
         time_limit,
         reservation: None,
-        checkpoint: Some(CheckpointPlan { dir: "/ckpt".to_owned(), pattern: None }),
+        checkpoint: Some(CheckpointPlan { dir: "/ckpt".to_owned(), ..CheckpointPlan::default() }),
         max_deferral: None,
         restarts: 3,
         stop_grace: Millis::secs(30),
@@ -122,6 +122,8 @@ pub(crate) fn spec(gpus: GpuRequest, time_limit: Millis) -> JobSpec {
         output_file: None,
         immediate: false,
         expected_uid: None,
+        retry_on: Default::default(),
+        resume_from: None,
     }
 }
 
@@ -344,6 +346,7 @@ impl Story {
         let report = EndReport {
             end,
             done: false,
+            fault: None,
             stopped: allocation.stop.is_some(),
             started_at: None,
             ended_at: self.now,
@@ -515,6 +518,7 @@ impl Story {
                     size_bytes: 1,
                     completed_at: self.now,
                     age: Millis::ZERO,
+                    facts: Default::default(),
                 };
                 self.report(&a.node, report);
                 let stop = self.fsm.allocation(&a.id).and_then(|a| a.stop.clone());

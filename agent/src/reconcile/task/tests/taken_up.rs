@@ -37,7 +37,8 @@ impl Begun {
         let mut record = dir.record().unwrap().unwrap();
         record.order.owner = UserName::parse(&owner.name).unwrap();
         let (at, pattern) = (saves.path().display().to_string(), Some("*.pt".to_owned()));
-        record.order.spec.checkpoint = Some(CheckpointPlan { dir: at, pattern });
+        record.order.spec.checkpoint =
+            Some(CheckpointPlan { dir: at, pattern, ..CheckpointPlan::default() });
         dir.write_record(&record).unwrap();
         fs::create_dir(dir.path().join("run")).unwrap();
         let nowhere = PathBuf::from("/nowhere");

@@ -1,0 +1,221 @@
+//! What nodes report of checkpoints: kept with the job, said once, and what the next attempt is told of them.
+//!
+//! Which end of an attempt leads to another one is `jobs.rs`; when a checkpoint makes a job leave is `eviction.rs`.
+
+use super::{Fsm, Turn};
+use crate::allocation::{Allocation, CheckpointAsked};
+use crate::checkpoint::{
+    CHECKPOINTS_KEPT, Candidate, Checkpoint, CheckpointId, CheckpointNote, Content, Presence,
+    RESUME_SINCE, RestartFrom, ResumeOrder, Resumed,
+};
+use crate::event::Event;
+use crate::id::{AllocationId, JobId};
+use crate::job::{Job, JobState};
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+use crate::time::Timestamp;
+
+/// Kinds of notes are few, so this many of one job hold all of them.
+const NOTES_MAX: usize = 8;
+
+impl Fsm {
+    /// Whether all members know lists of checkpoints, questions to owners and steps back.
+    pub(super) fn resumes_by_list(&self) -> bool {
+        self.cluster_version >= RESUME_SINCE
+    }
+
+    /// Gives a checkpoint the job's next number and puts it first.
+    pub(super) fn keep_checkpoint(
+        &mut self,
+        job: &JobId,
+        mut checkpoint: Checkpoint,
+    ) -> Option<u64> {
+        let by_list = self.resumes_by_list();
+        let job = self.jobs.get_mut(job)?;
+        if !by_list {
+            // As members of before knew it.
+            checkpoint.attempt = 0;
+            job.last_checkpoint = Some(checkpoint);
+            return None;
+        }
+        job.checkpoints_heard += 1;
+        checkpoint.number = job.checkpoints_heard;
+        if let Some(before) = job.last_checkpoint.replace(checkpoint) {
+            job.older_checkpoints.insert(0, before);
+            job.older_checkpoints.truncate(CHECKPOINTS_KEPT - 1);
+        }
+        Some(job.checkpoints_heard)
+    }
+
+    /// A checkpoint that was reported is gone, or is not what it was taken for.
+    pub(super) fn checkpoint_changed(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &AllocationId,
+        seq: u64,
+        content: Option<&Content>,
+        presence: Option<Presence>,
+    ) {
+        let Some(attempt) = self.allocations.get(id) else { return };
+        let (job, at) = (attempt.job.clone(), CheckpointId { attempt: attempt.attempt, seq });
+        self.change_checkpoint(turn, &job, id, at, content, presence);
+    }
+
+    fn change_checkpoint(
+        &mut self,
+        turn: &mut Turn<'_>,
+        job: &JobId,
+        allocation: &AllocationId,
+        at: CheckpointId,
+        content: Option<&Content>,
+        presence: Option<Presence>,
+    ) {
+        let Some(job) = self.jobs.get_mut(job) else { return };
+        let all = job.last_checkpoint.iter_mut().chain(&mut job.older_checkpoints);
+        let Some(checkpoint) = all.into_iter().find(|c| c.id() == at) else { return };
+        let content = content.filter(|new| **new != checkpoint.facts.content).cloned();
+        let presence = presence.filter(|new| *new != checkpoint.presence);
+        if content.is_none() && presence.is_none() {
+            return;
+        }
+        checkpoint.facts.content = content.clone().unwrap_or(checkpoint.facts.content.clone());
+        checkpoint.presence = presence.unwrap_or(checkpoint.presence);
+        turn.say(Event::CheckpointChanged {
+            job: job.id.clone(),
+            allocation: allocation.clone(),
+            number: checkpoint.number,
+            path: checkpoint.path.clone(),
+            content,
+            presence,
+        });
+    }
+
+    /// Kept and said once of each kind.
+    pub(super) fn checkpoint_noted(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &AllocationId,
+        note: &CheckpointNote,
+    ) {
+        let Some(allocation) = self.allocations.get(id) else { return };
+        let Some(job) = self.jobs.get_mut(&allocation.job) else { return };
+        let known = job.checkpoint_notes.iter().any(|known| known.is_of_kind(note));
+        if known || job.checkpoint_notes.len() >= NOTES_MAX {
+            return;
+        }
+        job.checkpoint_notes.push(note.clone());
+        let (job, allocation, note) = (job.id.clone(), id.clone(), note.clone());
+        turn.say(Event::CheckpointNoted { job, allocation, note });
+    }
+
+    /// The node says what the attempt resumes from, and what it found on the way.
+    pub(super) fn resumed(&mut self, turn: &mut Turn<'_>, id: &AllocationId, resumed: &Resumed) {
+        let Some(allocation) = self.allocations.get_mut(id) else { return };
+        if allocation.resumed.is_some() && allocation.resumed == resumed.taken {
+            return;
+        }
+        allocation.resumed = resumed.taken;
+        allocation.resume_from = Some(resumed.path.clone());
+        let job = allocation.job.clone();
+        for passed in &resumed.passed {
+            let (content, presence) = (passed.content.as_ref(), passed.presence);
+            self.change_checkpoint(turn, &job, id, passed.id, content, presence);
+        }
+        for (moved, presence) in
+            [(&resumed.aside, Presence::Aside), (&resumed.back, Presence::There)]
+        {
+            for checkpoint in moved {
+                self.change_checkpoint(turn, &job, id, *checkpoint, None, Some(presence));
+            }
+        }
+        let number = self.jobs.get(&job).and_then(|job| {
+            job.checkpoints().find(|c| Some(c.id()) == resumed.taken).map(|c| c.number)
+        });
+        turn.say(Event::JobResumed {
+            job,
+            allocation: id.clone(),
+            path: resumed.path.clone(),
+            number,
+            passed: resumed.passed.iter().map(|p| format!("{}: {}", p.id, p.why)).collect(),
+            aside: resumed.aside.len() as u64,
+            aside_bytes: resumed.aside_bytes,
+            found: resumed.found,
+        });
+    }
+
+    /// What the node of an attempt is told to resume from; nothing where it begins from nothing.
+    pub(crate) fn resume_order(&self, job: &Job, allocation: &Allocation) -> Option<ResumeOrder> {
+        if !self.resumes_by_list()
+            || job.spec.checkpoint.is_none() && job.spec.resume_from.is_none()
+        {
+            return None;
+        }
+        let by_owner = matches!(job.restart_from, Some(RestartFrom::Checkpoint(_)));
+        let candidates = match job.restart_from {
+            Some(RestartFrom::Scratch) => return None,
+            Some(RestartFrom::Checkpoint(id)) => {
+                job.checkpoints().filter(|c| c.id() == id).map(Candidate::of).collect()
+            }
+            Some(RestartFrom::Newest) | None => job.candidates(),
+        };
+        let path = job.spec.resume_from.clone().filter(|_| job.checkpoints_heard == 0);
+        let first_of_all = candidates.is_empty() && path.is_none() && allocation.attempt <= 1;
+        (!first_of_all).then(|| ResumeOrder {
+            candidates,
+            by_owner,
+            path,
+            others_dead: job.others_dead,
+            shared_dir: self.shares_its_directory(job).is_some(),
+            below: job.steps_back.below,
+        })
+    }
+
+    /// Another open job that writes checkpoints of the same names into the same directory.
+    pub(super) fn shares_its_directory(&self, job: &Job) -> Option<&JobId> {
+        let plan = job.spec.checkpoint.as_ref()?;
+        // A directory of each job's own cannot be another's.
+        if plan.dir.contains("{job}") || plan.dir.contains(job.id.as_str()) {
+            return None;
+        }
+        let open = self.queue.values().chain(self.allocations.values().map(|a| &a.job));
+        let mut others = open.filter(|id| **id != job.id).filter_map(|id| self.jobs.get(id));
+        let same = |other: &&Job| {
+            other
+                .spec
+                .checkpoint
+                .as_ref()
+                .is_some_and(|theirs| theirs.dir == plan.dir && theirs.pattern == plan.pattern)
+        };
+        others.find(same).map(|other| &other.id)
+    }
+
+    /// Asks the running attempt for a checkpoint; the node does it, and what comes of it is a checkpoint or nothing.
+    pub(super) fn ask_checkpoint(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &JobId,
+    ) -> Result<Reply, Rejection> {
+        let job = self.jobs.get(id).ok_or_else(|| Rejection::not_found("job", id))?;
+        let running = job.allocation.as_ref().filter(|_| job.state == JobState::Running);
+        let Some(allocation) = running.cloned() else {
+            let state = job.state.word().to_owned();
+            return Err(Rejection::NotRunning { id: id.to_string(), state });
+        };
+        if job.spec.checkpoint.is_none() {
+            let why = "it declares no checkpoint directory (--checkpoint-dir)".to_owned();
+            return Err(Rejection::NoCheckpoints { id: id.to_string(), why });
+        }
+        let by = turn.actor.display_name();
+        self.ask_allocation(turn, &allocation, by);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn ask_allocation(&mut self, turn: &mut Turn<'_>, id: &AllocationId, by: String) {
+        let at: Timestamp = self.now;
+        let Some(allocation) = self.allocations.get_mut(id) else { return };
+        let order = allocation.asked.as_ref().map_or(0, |asked| asked.order) + 1;
+        allocation.asked = Some(CheckpointAsked { order, at, by: by.clone() });
+        let (job, allocation) = (allocation.job.clone(), id.clone());
+        turn.say(Event::CheckpointAsked { job, allocation, by });
+    }
+}

@@ -1,0 +1,104 @@
+//! A job that ended, or asks its owner, is queued again by somebody's word.
+
+use super::jobs::CLASS_NEW;
+use super::{Fsm, Turn};
+use crate::checkpoint::{MayUse, RestartFrom, StepsBack};
+use crate::event::Event;
+use crate::id::JobId;
+use crate::job::{Job, JobState, QueueKey, TIME_LIMIT_MAX};
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+use crate::scheduler;
+use crate::time::Millis;
+
+impl Fsm {
+    /// Begins a new time limit, a new budget of restarts and steps back, and the rank of new work.
+    pub(super) fn restart_job(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &JobId,
+        from: RestartFrom,
+        time_limit: Option<Millis>,
+    ) -> Result<Reply, Rejection> {
+        let job = self.jobs.get(id).ok_or_else(|| Rejection::not_found("job", id))?;
+        let words = self.check_restart(job, from, time_limit)?;
+        let reservation = job.spec.reservation.clone();
+        let reservation = reservation.filter(|id| self.open_reservation(id).is_ok());
+        self.finished.retain(|finished| finished != id);
+        self.jobs_submitted += 1;
+        let queue = QueueKey { class: CLASS_NEW, submitted: self.jobs_submitted };
+        let Some(job) = self.jobs.get_mut(id) else { return Ok(Reply::Done) };
+        self.queue.remove(&job.queue);
+        job.queue = queue;
+        job.state = JobState::Queued;
+        job.outcome = None;
+        job.ended_at = None;
+        job.cancel_requested = false;
+        job.question = None;
+        job.restart_from = Some(from);
+        job.steps_back = StepsBack::default();
+        job.restarts_used = 0;
+        job.start_faults = 0;
+        job.retries = 0;
+        job.last_fault = None;
+        job.not_before = None;
+        job.time_used = Millis::ZERO;
+        job.excluded_nodes.clear();
+        job.spec.reservation = reservation;
+        if let Some(limit) = time_limit {
+            job.spec.time_limit = limit;
+            job.spec.time_limit_given = true;
+        }
+        self.queue.insert(queue, id.clone());
+        let by = turn.actor.display_name();
+        turn.say(Event::JobRestarted { job: id.clone(), by, from: words });
+        Ok(Reply::Done)
+    }
+
+    /// Everything that could be refused; says in words from where it restarts.
+    fn check_restart(
+        &self,
+        job: &Job,
+        from: RestartFrom,
+        time_limit: Option<Millis>,
+    ) -> Result<String, Rejection> {
+        let not = |why: String| Rejection::NotRestartable { id: job.id.to_string(), why };
+        if !job.state.is_final() && job.question.is_none() {
+            return Err(not(format!("it is {}", job.state.word())));
+        }
+        if job.allocation.is_some() {
+            return Err(not("its last attempt may still run".to_owned()));
+        }
+        self.check_enabled(&job.owner)?;
+        if time_limit.is_some_and(|limit| limit == Millis::ZERO || limit > TIME_LIMIT_MAX) {
+            let problem = format!("must be more than 0 and at most {TIME_LIMIT_MAX}");
+            return Err(Rejection::field("time_limit", problem));
+        }
+        let mut spec = job.spec.clone();
+        spec.reservation = spec.reservation.filter(|id| self.open_reservation(id).is_ok());
+        scheduler::satisfiable(self, &job.owner, &spec)?;
+        match from {
+            RestartFrom::Scratch => Ok("from its beginning".to_owned()),
+            RestartFrom::Newest => match job.candidates().first() {
+                Some(newest) => Ok(format!("from checkpoint {}", newest.number)),
+                None if job.checkpoints_heard == 0 => Ok("from its beginning".to_owned()),
+                None => Err(not(
+                    "none of its checkpoints can be used without your word: name one (--from) or \
+                     begin again (--from-scratch)"
+                        .to_owned(),
+                )),
+            },
+            RestartFrom::Checkpoint(id) => {
+                let found = job.checkpoints().find(|c| c.id() == id);
+                match found {
+                    None => Err(not(format!("it has no checkpoint {id}"))),
+                    Some(c) if c.may_use() == MayUse::Never => {
+                        let what = c.facts.content.word();
+                        Err(not(format!("checkpoint {} is {what} or gone", c.number)))
+                    }
+                    Some(c) => Ok(format!("from checkpoint {}", c.number)),
+                }
+            }
+        }
+    }
+}
