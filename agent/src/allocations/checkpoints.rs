@@ -12,8 +12,6 @@ use crate::checkpoint::{self, Handle, ObserverConfig, ObserverError};
 use crate::shim::order::{EVENTS_FILE, JobEvent, Notice};
 use crate::user::User;
 
-/// Matches nothing, since hidden names never count: for a job that tells of its checkpoints itself.
-const NEVER: &str = ".never";
 /// Of a longer file of notices only the end is read back.
 const NOTICES_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
@@ -24,11 +22,14 @@ pub(super) async fn observe(
     user: &User,
     dir: &AllocationDir,
 ) -> Result<Handle, ObserverError> {
-    let pattern = record.order.spec.checkpoint.as_ref().and_then(|plan| plan.pattern.clone());
+    let plan = record.order.spec.checkpoint.as_ref();
     let config = ObserverConfig {
         user: user.clone(),
         dir: checkpoint_dir(record).unwrap_or_else(|| PathBuf::from("/")),
-        pattern: pattern.unwrap_or_else(|| NEVER.to_owned()),
+        pattern: plan.and_then(|plan| plan.pattern.clone()),
+        rule: plan.map(|plan| plan.rule.clone()).unwrap_or_default(),
+        job: record.order.job.to_string(),
+        others_dead: record.order.resume.as_ref().is_none_or(|resume| resume.others_dead),
         alloc_dir: dir.path().to_owned(),
         timings: node.timings(),
     };

@@ -3,9 +3,11 @@
 //! Spawned by the reconcile task. The job itself belongs to its shim; this task may be killed with the
 //! agent at any moment and is rebuilt from the attempt's directory.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fleet_core::allocation::{AttemptEnd, EndReport};
+use fleet_core::checkpoint::CheckpointNote;
 use fleet_core::id::AllocationId;
 use fleet_core::image::ImageUsed;
 use fleet_core::time::Timestamp;
@@ -65,6 +67,12 @@ pub enum Happening {
         seen: CheckpointSeen,
         path: String,
     },
+    /// A checkpoint that was told is deleted, or not whole any more.
+    CheckpointGone {
+        seq: u64,
+    },
+    /// The owner should know this of the checkpoints.
+    CheckpointNote(CheckpointNote),
     Ended(Box<EndReport>),
     /// The order was out of date; nothing was done.
     Stale {
@@ -99,6 +107,8 @@ pub fn spawn(begin: Begin, tell: Tell, status: watch::Sender<String>) -> mpsc::S
         observed: None,
         observe_again: None,
         told_seq: 0,
+        told_gone: BTreeSet::new(),
+        told_notes: 0,
         notices: 0,
         notifying: JoinSet::new(),
         stop: None,
@@ -127,6 +137,8 @@ struct Life {
     observe_again: Option<(Instant, Duration)>,
     /// Number of the last checkpoint that was told.
     told_seq: u64,
+    told_gone: BTreeSet<u64>,
+    told_notes: usize,
     /// Number of the last of the job's own notices that was looked at.
     notices: u64,
     /// Checkpoints that the job told of, on their way to a number.
@@ -451,6 +463,9 @@ impl Life {
                     tracing::warn!(id = %self.tell.id, error = chain(&error), "stop not written down");
                 }
                 self.stop = Some(Stop { kill_at, due: None });
+                if let Some(observer) = &self.observer {
+                    observer.ending().await;
+                }
                 self.pass_stop_on().await;
             }
             Order::Heard(sent) => {
@@ -496,6 +511,20 @@ impl Life {
             let path = super::order::in_job(spec, std::path::Path::new(&seen.path));
             let path = path.to_string_lossy().into_owned();
             self.tell.tell(Happening::Checkpoint { seen, path }).await;
+        }
+        let (gone, notes) = {
+            let observed = observer.watch();
+            let observed = observed.borrow();
+            (observed.gone.clone(), observed.notes.clone())
+        };
+        for seq in gone {
+            if self.told_gone.insert(seq) {
+                self.tell.tell(Happening::CheckpointGone { seq }).await;
+            }
+        }
+        for note in notes.into_iter().skip(self.told_notes) {
+            self.told_notes += 1;
+            self.tell.tell(Happening::CheckpointNote(note)).await;
         }
     }
 

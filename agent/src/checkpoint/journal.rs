@@ -251,6 +251,8 @@ mod tests {
             size_bytes: 1,
             completed_at_unix_ms: 9,
             source: Source::Observed,
+            counted_at_unix_ms: 9,
+            facts: fleet_core::checkpoint::Facts::default(),
         };
         journal.append(file(seq), seen).unwrap();
     }
@@ -314,6 +316,8 @@ mod tests {
                 size_bytes: 1,
                 completed_at_unix_ms: 9,
                 source: Source::Observed,
+                counted_at_unix_ms: 9,
+                facts: fleet_core::checkpoint::Facts::default(),
             };
             journal.recent.push((file(seq), seen));
             journal.next_seq += 1;

@@ -4,12 +4,14 @@
 //!   before the job, resumed after an agent restart.
 //! - [`watch`]: the half that runs as the user, in the as-user helper: inotify, a slow scan, the settle rule.
 //! - [`rules`]: what counts as a checkpoint; pure. [`openfd`]: is a file still open for writing.
+//! - [`whole`]: is it whole, by headers and sizes. [`tree`], [`list`]: what is in it now, and what was in it when it counted.
 //! - [`journal`]: the numbers on disk.
 //! - [`marker`]: can this node read what another node's attempt has saved. [`request`]: asking for one early.
 //!
 //! This module must never decide to stop a job: it reports, the reconcile loop decides.
 
 mod journal;
+pub mod list;
 pub mod marker;
 pub mod observer;
 mod openfd;
@@ -17,7 +19,9 @@ pub mod request;
 pub mod rules;
 #[cfg(test)]
 mod tests;
+pub mod tree;
 pub mod watch;
+pub mod whole;
 
 pub use marker::{ResumeCheck, new_marker_token, verify_resume, write_marker};
 pub use observer::{
@@ -25,3 +29,4 @@ pub use observer::{
 };
 pub use request::request_checkpoint;
 pub use watch::Timings;
+pub(crate) use watch::complete::inspect;

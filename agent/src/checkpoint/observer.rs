@@ -4,32 +4,37 @@
 //! A task owns the journal; callers hold a [`Handle`]. The helper runs on a thread of its own and is started again with
 //! back-off when it dies or hangs. Nothing here blocks on the user's file system.
 
-use std::collections::HashSet;
-use std::path::PathBuf;
+use std::collections::{BTreeSet, HashSet};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ChildStdin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use fleet_core::checkpoint::{CheckpointNote, Doubt, Facts, Rule, RuleChoice};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 use super::journal::{Journal, JournalError};
 use super::rules::{FileId, Pattern, PatternError};
-use super::watch::{SeenLine, Timings, WatchLine, WatchRequest};
+use super::watch::{CountedBefore, ENDING, SeenLine, Timings, WatchLine, WatchRequest};
 use crate::user::as_user::Helper;
 use crate::user::op::{FileKind, FileStat, Op, Reply};
 use crate::user::{AsUser, AsUserError, User};
 
 /// Checkpoints of one allocation that are kept for [`Handle::since`]; the journal on disk has more.
 pub const RECENT_MAX: usize = 1024;
+/// Checkpoints that a helper which is started again is told of, to see them go.
+const COUNTED_TOLD_MAX: usize = 32;
 /// Lines and requests that wait for the task.
 const QUEUE_LEN: usize = 256;
 /// First and longest pause before the helper is started again.
 const RESTART_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How long the helper may be silent beyond its scan interval before it counts as hung.
-const SILENT_MAX: Duration = Duration::from_secs(60);
+/// How long the helper may be silent beyond its scan interval before it counts as hung. Flushing one checkpoint may take
+/// half of it.
+const SILENT_MAX: Duration = Duration::from_secs(120);
 /// How long the helper's thread waits before it looks whether it should stop.
 const STOP_CHECK: Duration = Duration::from_millis(500);
 /// Longest path in a notify message.
@@ -56,6 +61,11 @@ pub struct CheckpointSeen {
     /// This node's clock; for people. Order is by `seq`.
     pub completed_at_unix_ms: u64,
     pub source: Source,
+    /// This node's clock, when it was checked and flushed; 0 in records of before.
+    #[serde(default)]
+    pub counted_at_unix_ms: u64,
+    #[serde(default)]
+    pub facts: Facts,
 }
 
 /// What to observe.
@@ -64,8 +74,13 @@ pub struct ObserverConfig {
     pub user: User,
     /// The checkpoint directory, absolute.
     pub dir: PathBuf,
-    /// Glob relative to `dir`.
-    pub pattern: String,
+    /// Glob relative to `dir`; without one, what a rule recognises.
+    pub pattern: Option<String>,
+    pub rule: RuleChoice,
+    /// Whose checkpoints they are: names the folder of their lists.
+    pub job: String,
+    /// No process of an earlier attempt is left anywhere.
+    pub others_dead: bool,
     /// The agent's own directory of this allocation; must exist.
     pub alloc_dir: PathBuf,
     pub timings: Timings,
@@ -107,6 +122,10 @@ pub struct Observed {
     pub ready: bool,
     /// The newest [`RECENT_MAX`], oldest first.
     pub recent: Vec<CheckpointSeen>,
+    /// Numbers of checkpoints that are deleted, or not whole any more.
+    pub gone: BTreeSet<u64>,
+    /// What the owner should know; each kind once.
+    pub notes: Vec<CheckpointNote>,
     /// Why nothing can be observed at present.
     pub problem: Option<String>,
 }
@@ -126,11 +145,14 @@ pub struct Handle {
     as_user: AsUser,
     user: User,
     dir: PathBuf,
+    job: String,
 }
 
 #[derive(Debug)]
 enum Order {
     Notified(Notified),
+    /// The attempt is being stopped.
+    Ending,
     /// Look once more, and say when that is done.
     Finish(oneshot::Sender<()>),
 }
@@ -139,13 +161,14 @@ enum Order {
 struct Notified {
     path: String,
     stat: FileStat,
+    facts: Facts,
     reply: oneshot::Sender<Result<CheckpointSeen, String>>,
 }
 
 /// Opens the allocation's journal and starts observing. Call it before the job starts and await [`Handle::ready`]: what
 /// is in the directory until then is not new. After an agent restart it goes on where it was.
 pub async fn start(as_user: AsUser, config: ObserverConfig) -> Result<Handle, ObserverError> {
-    Pattern::new(&config.pattern)?;
+    config.pattern.as_deref().map(Pattern::new).transpose()?;
     if !config.dir.is_absolute() {
         return Err(ObserverError::NotAbsolute(config.dir));
     }
@@ -162,7 +185,7 @@ pub async fn start(as_user: AsUser, config: ObserverConfig) -> Result<Handle, Ob
     let skip = journal.recent.len().saturating_sub(RECENT_MAX);
     let recent = journal.recent.iter().skip(skip).map(|(_, seen)| seen.clone()).collect();
     let ready = journal.baseline.is_some();
-    let (tell, observed) = watch::channel(Observed { ready, recent, problem: None });
+    let (tell, observed) = watch::channel(Observed { ready, recent, ..Observed::default() });
     let (orders, orders_in) = mpsc::channel(QUEUE_LEN);
     let handle = Handle {
         orders,
@@ -170,10 +193,18 @@ pub async fn start(as_user: AsUser, config: ObserverConfig) -> Result<Handle, Ob
         as_user: as_user.clone(),
         user: config.user.clone(),
         dir: config.dir.clone(),
+        job: config.job.clone(),
     };
     let known = journal.known();
-    let observer =
-        Observer { as_user, config, journal: Some(journal), known, before: HashSet::new(), tell };
+    let observer = Observer {
+        as_user,
+        config,
+        journal: Some(journal),
+        known,
+        before: HashSet::new(),
+        tell,
+        ending: false,
+    };
     tokio::spawn(observer.run(orders_in));
     Ok(handle)
 }
@@ -239,12 +270,33 @@ impl Handle {
         if stat.kind == FileKind::Other {
             return Err(bad("it is neither a file nor a directory"));
         }
+        let facts = self.inspect(&full).await.map_err(not_there)?;
         let (reply, answer) = oneshot::channel();
         let ended = || NotifyError::Ended { path: path.to_owned() };
-        let order = Notified { path: full.to_string_lossy().into_owned(), stat, reply };
+        let order = Notified { path: full.to_string_lossy().into_owned(), stat, facts, reply };
         self.orders.send(Order::Notified(order)).await.map_err(|_| ended())?;
         let recorded = answer.await.map_err(|_| ended())?;
         recorded.map_err(|why| NotifyError::NotRecorded { path: path.to_owned(), why })
+    }
+
+    async fn inspect(&self, path: &Path) -> Result<Facts, AsUserError> {
+        let (dir, job, path) = (self.dir.clone(), self.job.clone(), path.to_path_buf());
+        match self.as_user.call(&self.user, Op::Inspect { dir, job, path }).await {
+            Ok(Reply::Facts(facts)) => Ok(Facts { rule: Some(Rule::Notified), ..*facts }),
+            Ok(_) => Ok(Facts { rule: Some(Rule::Notified), ..Facts::default() }),
+            Err(AsUserError::TimedOut { .. }) => {
+                // A file system that hangs: it counts, and nobody knows more of it.
+                let doubt = Doubt::NotFlushed;
+                Ok(Facts { rule: Some(Rule::Notified), doubt, ..Facts::default() })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The attempt is being stopped: what is written in place from now on counts only where it is whole.
+    pub async fn ending(&self) {
+        // An observer that has ended has nothing to judge any more.
+        self.orders.send(Order::Ending).await.ok();
     }
 
     /// The job has no process left: whatever is complete by now is counted when this returns, unless the
@@ -278,6 +330,17 @@ struct Observer {
     /// Collected until `Ready`.
     before: HashSet<FileId>,
     tell: watch::Sender<Observed>,
+    /// The attempt is being stopped.
+    ending: bool,
+}
+
+/// What counts now, before it has its number.
+struct Counted {
+    path: String,
+    size_bytes: u64,
+    completed_at_unix_ms: u64,
+    source: Source,
+    facts: Facts,
 }
 
 impl Observer {
@@ -294,6 +357,12 @@ impl Observer {
             match event {
                 Event::Order(None) => return,
                 Event::Order(Some(Order::Notified(order))) => self.notified(order).await,
+                Event::Order(Some(Order::Ending)) => {
+                    self.ending = true;
+                    if let Some(helper) = &helper {
+                        helper.begin_to_end();
+                    }
+                }
                 Event::Order(Some(Order::Finish(reply))) => {
                     if let Some(helper) = helper.take() {
                         self.finish(helper).await;
@@ -340,13 +409,20 @@ impl Observer {
             WatchLine::Ready => self.become_ready().await,
             WatchLine::Seen(seen) => {
                 let path = self.config.dir.join(&seen.path).to_string_lossy().into_owned();
-                let SeenLine { id, size_bytes, completed_at_unix_ms, .. } = seen;
-                if let Err(why) =
-                    self.count(id, path, size_bytes, completed_at_unix_ms, Source::Observed).await
-                {
+                let SeenLine { id, size_bytes, completed_at_unix_ms, facts, .. } = *seen;
+                let found = Counted {
+                    path,
+                    size_bytes,
+                    completed_at_unix_ms,
+                    source: Source::Observed,
+                    facts,
+                };
+                if let Err(why) = self.count(id, found).await {
                     self.set_problem(Some(why));
                 }
             }
+            WatchLine::Gone(id) => self.gone(id),
+            WatchLine::Noted(note) => self.note(note),
             WatchLine::Limited { what } => warn!(what, "checkpoints are not all observed"),
             WatchLine::Problem(error) => self.set_problem(Some(error.to_string())),
             WatchLine::Alive => {}
@@ -374,9 +450,14 @@ impl Observer {
         let result = match already {
             Some(seen) => Ok(seen),
             None => {
-                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-                self.count(id, order.path, order.stat.size_bytes, now_ms, Source::Notified).await
+                let found = Counted {
+                    path: order.path,
+                    size_bytes: order.stat.size_bytes,
+                    completed_at_unix_ms: unix_ms(),
+                    source: Source::Notified,
+                    facts: order.facts,
+                };
+                self.count(id, found).await
             }
         };
         // A job that closed its socket does not wait for the answer.
@@ -389,14 +470,8 @@ impl Observer {
     }
 
     /// Numbers, fsyncs, then tells. A state that has a number keeps it.
-    async fn count(
-        &mut self,
-        id: FileId,
-        path: String,
-        size_bytes: u64,
-        completed_at_unix_ms: u64,
-        source: Source,
-    ) -> Result<CheckpointSeen, String> {
+    async fn count(&mut self, id: FileId, found: Counted) -> Result<CheckpointSeen, String> {
+        let Counted { path, size_bytes, completed_at_unix_ms, source, facts } = found;
         if let (true, Some(seen)) = (self.known.contains(&id), self.number_of(id)) {
             return Ok(seen);
         }
@@ -406,7 +481,16 @@ impl Observer {
         let Some(seq) = self.journal.as_ref().map(Journal::next_seq) else {
             return Err("the checkpoint journal is lost".to_owned());
         };
-        let seen = CheckpointSeen { seq, path, size_bytes, completed_at_unix_ms, source };
+        let counted_at_unix_ms = unix_ms();
+        let seen = CheckpointSeen {
+            seq,
+            path,
+            size_bytes,
+            completed_at_unix_ms,
+            source,
+            counted_at_unix_ms,
+            facts,
+        };
         let record = seen.clone();
         self.with_journal(move |journal| journal.append(id, record)).await?;
         self.known.insert(id);
@@ -418,6 +502,37 @@ impl Observer {
             state.problem = None;
         });
         Ok(seen)
+    }
+
+    fn gone(&self, id: FileId) {
+        let Some(seen) = self.number_of(id) else { return };
+        self.tell.send_if_modified(|state| state.gone.insert(seen.seq));
+    }
+
+    fn note(&self, note: CheckpointNote) {
+        self.tell.send_if_modified(|state| {
+            let new = !state.notes.iter().any(|known| known.is_of_kind(&note));
+            if new {
+                state.notes.push(note);
+            }
+            new
+        });
+    }
+
+    /// What this attempt has counted, for a helper that is started again.
+    fn counted(&self) -> Vec<CountedBefore> {
+        let recent =
+            self.journal.as_ref().map(|journal| journal.recent.as_slice()).unwrap_or_default();
+        let newest = recent.iter().rev().take(COUNTED_TOLD_MAX).rev();
+        let relative = |path: &str| {
+            let path = Path::new(path).strip_prefix(&self.config.dir).ok()?;
+            Some(path.to_str()?.to_owned())
+        };
+        let one = |(id, seen): &(FileId, CheckpointSeen)| {
+            let path = relative(&seen.path)?;
+            Some(CountedBefore { path, id: *id, list: seen.facts.list.clone() })
+        };
+        newest.filter_map(one).collect()
     }
 
     async fn with_journal(
@@ -455,12 +570,25 @@ impl Observer {
         let request = WatchRequest {
             dir: self.config.dir.clone(),
             pattern: self.config.pattern.clone(),
+            rule: self.config.rule.clone(),
+            job: self.config.job.clone(),
+            others_dead: self.config.others_dead,
+            counted: self.counted(),
             timings: self.config.timings,
             baseline: self.journal.as_ref().is_some_and(|journal| journal.baseline.is_none()),
             known: self.known.iter().copied().collect(),
         };
-        RunningHelper::start(self.as_user.clone(), self.config.user.clone(), request)
+        let helper = RunningHelper::start(self.as_user.clone(), self.config.user.clone(), request);
+        if self.ending {
+            helper.begin_to_end();
+        }
+        helper
     }
+}
+
+fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 async fn next_line(helper: &mut Option<RunningHelper>) -> Option<Result<WatchLine, String>> {
@@ -481,6 +609,8 @@ struct RunningHelper {
 #[derive(Debug, Default)]
 struct Ending {
     told: AtomicBool,
+    /// The attempt is being stopped.
+    begun: AtomicBool,
     /// The helper's input, while it works.
     input: Mutex<Option<ChildStdin>>,
 }
@@ -494,8 +624,20 @@ impl Ending {
     /// Gives the input of a helper that has just begun.
     fn hold(&self, input: Option<ChildStdin>) {
         *self.input.lock().unwrap_or_else(PoisonError::into_inner) = input;
+        if self.begun.load(Ordering::SeqCst) {
+            self.begin();
+        }
         if self.told.load(Ordering::SeqCst) {
             self.close();
+        }
+    }
+
+    /// Says it to the helper now, or when it begins.
+    fn begin(&self) {
+        self.begun.store(true, Ordering::SeqCst);
+        if let Some(input) = &mut *self.input.lock().unwrap_or_else(PoisonError::into_inner) {
+            // A helper that is gone is started again and told again.
+            input.write_all(ENDING.as_bytes()).ok();
         }
     }
 
@@ -522,6 +664,11 @@ impl RunningHelper {
             warn!(%error, "start the checkpoint watcher's thread");
         }
         Self { lines, stop, ending }
+    }
+
+    /// What is written in place from now on may be cut.
+    fn begin_to_end(&self) {
+        self.ending.begin();
     }
 
     /// The helper looks once more, says what it sees, and ends.

@@ -3,6 +3,7 @@
 //! Only the user's own processes can be asked, which is what is wanted: the job runs as the user. A process that may not
 //! be asked (it is not dumpable) makes the answer unknown.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -14,8 +15,8 @@ const PROCESSES_MAX: usize = 32_768;
 /// Most open files looked at for one answer.
 const FILES_MAX: usize = 262_144;
 
-/// Looks through `/proc` for a writable descriptor of the file `(dev, ino)`.
-pub(super) fn open_for_writing(dev: u64, ino: u64) -> OpenForWriting {
+/// Looks through `/proc` for a writable descriptor of any of the files, each by `(dev, ino)`.
+pub(super) fn open_for_writing(files: &HashSet<(u64, u64)>) -> OpenForWriting {
     let me = nix::unistd::getuid().as_raw();
     let Ok(processes) = fs::read_dir("/proc") else { return OpenForWriting::Unknown };
     let mut complete = true;
@@ -28,7 +29,7 @@ pub(super) fn open_for_writing(dev: u64, ino: u64) -> OpenForWriting {
         if !is_pid || !process.metadata().is_ok_and(|meta| meta.uid() == me) {
             continue;
         }
-        match process_writes(&process.path(), dev, ino, &mut files_left) {
+        match process_writes(&process.path(), files, &mut files_left) {
             Ok(true) => return OpenForWriting::Yes,
             Ok(false) => {}
             // Gone meanwhile is fine; anything else is not knowing.
@@ -40,14 +41,14 @@ pub(super) fn open_for_writing(dev: u64, ino: u64) -> OpenForWriting {
 
 fn process_writes(
     process: &Path,
-    dev: u64,
-    ino: u64,
+    files: &HashSet<(u64, u64)>,
     files_left: &mut usize,
 ) -> std::io::Result<bool> {
     for fd in fs::read_dir(process.join("fd"))?.flatten() {
         *files_left = files_left.saturating_sub(1);
         // Follows the magic link; the target may be on a dead NFS, then this helper hangs and is abandoned.
-        let same = fs::metadata(fd.path()).is_ok_and(|meta| meta.dev() == dev && meta.ino() == ino);
+        let same =
+            fs::metadata(fd.path()).is_ok_and(|meta| files.contains(&(meta.dev(), meta.ino())));
         if same && is_writable(process, &fd.file_name().to_string_lossy()) {
             return Ok(true);
         }
@@ -73,9 +74,15 @@ mod tests {
         let path = dir.path().join("file");
         let writer = fs::File::create(&path).unwrap();
         let meta = writer.metadata().unwrap();
-        assert_eq!(open_for_writing(meta.dev(), meta.ino()), OpenForWriting::Yes);
+        assert_eq!(
+            open_for_writing(&HashSet::from([(meta.dev(), meta.ino())])),
+            OpenForWriting::Yes
+        );
         drop(writer);
         let _reader = fs::File::open(&path).unwrap();
-        assert_ne!(open_for_writing(meta.dev(), meta.ino()), OpenForWriting::Yes);
+        assert_ne!(
+            open_for_writing(&HashSet::from([(meta.dev(), meta.ino())])),
+            OpenForWriting::Yes
+        );
     }
 }

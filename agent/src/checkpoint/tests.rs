@@ -38,7 +38,10 @@ impl Setup {
         let config = ObserverConfig {
             user: self.user.clone(),
             dir: self.dir.path().into(),
-            pattern: self.pattern.into(),
+            pattern: Some(self.pattern.to_owned()).filter(|text| !text.is_empty()),
+            rule: Default::default(),
+            job: "job-a".to_owned(),
+            others_dead: true,
             alloc_dir: self.alloc.path().into(),
             timings: self.timings,
         };
@@ -143,13 +146,19 @@ async fn a_last_look_counts_at_once_what_is_closed() {
     };
     let setup = Setup { timings: patient, ..Setup::new("*.pt") };
     let handle = setup.observe().await;
-    fs::write(setup.path("1.pt"), "closed a moment ago").unwrap();
+    // A close by a writer's death looks like any other, so it counts only where it is whole.
+    fs::write(setup.path("1.pt"), whole::tests::zip_bytes(&[("a/data.pkl", 9)])).unwrap();
+    fs::write(setup.path("4.pt"), "of a format that nobody can check").unwrap();
+    setup.save("5.pt", "renamed: nobody can have cut it");
     // Somebody who is not of the job writes still.
     let mut open = fs::File::create(setup.path("2.pt")).unwrap();
     open.write_all(b"half").unwrap();
     setup.link("3.pt");
     handle.finish(WAIT_MAX).await;
-    assert_eq!(names(&handle.since(0)), [(1, "1.pt")]);
+    let mut found: Vec<_> =
+        names(&handle.since(0)).into_iter().map(|(_, name)| name.to_owned()).collect();
+    found.sort();
+    assert_eq!(found, ["1.pt", "5.pt"]);
     // It was the last: the helper is gone, and asking again does no harm.
     until("the watcher has ended", || watchers_of(setup.dir.path()).is_empty()).await;
     handle.finish(WAIT_MAX).await;
@@ -304,7 +313,11 @@ async fn the_helper_ends_by_itself_when_the_agent_is_gone() {
     let mut stdin = child.stdin.take().unwrap();
     let request = watch::WatchRequest {
         dir: setup.dir.path().into(),
-        pattern: "*".into(),
+        pattern: Some("*".into()),
+        rule: Default::default(),
+        job: String::new(),
+        others_dead: true,
+        counted: Vec::new(),
         timings: TIMINGS,
         baseline: true,
         known: Vec::new(),
@@ -325,7 +338,10 @@ async fn a_directory_that_comes_later_is_observed_and_a_closed_one_is_a_problem(
     let config = |dir: PathBuf| ObserverConfig {
         user: setup.user.clone(),
         dir,
-        pattern: "*".into(),
+        pattern: Some("*".into()),
+        rule: Default::default(),
+        job: "job-a".to_owned(),
+        others_dead: true,
         alloc_dir: setup.alloc.path().into(),
         timings: TIMINGS,
     };
@@ -405,4 +421,112 @@ async fn a_checkpoint_is_asked_for_as_the_user() {
     assert_eq!(fs::metadata(file).unwrap().uid(), user.uid);
     let denied = request_checkpoint(&as_user, &account("games"), dir.path()).await;
     assert!(matches!(denied, Err(crate::user::AsUserError::Op(_))), "{denied:?}");
+}
+
+fn fill(dir: &Path, names: &[&str]) {
+    fs::create_dir_all(dir).unwrap();
+    for name in names {
+        let zip = || whole::tests::zip_bytes(&[("a/data.pkl", 9)]);
+        let bytes = if name.ends_with(".json") { b"{}".to_vec() } else { zip() };
+        fs::write(dir.join(name), bytes).unwrap();
+    }
+}
+
+const HF: [&str; 4] = ["optimizer.pt", "rng_state.pth", "scheduler.pt", "trainer_state.json"];
+
+#[tokio::test]
+async fn a_trainers_directory_counts_with_its_marker_and_is_gone_with_its_first_file() {
+    let setup = Setup::new("checkpoint-*");
+    let handle = setup.observe().await;
+    fill(&setup.path("checkpoint-100"), &HF[..3]);
+    fill(&setup.path("checkpoint-200"), &HF);
+    let seen = until_seq(&handle, 1).await;
+    assert_eq!(names(&seen), [(1, "checkpoint-200")], "the other has no marker");
+    let facts = &seen[0].facts;
+    assert_eq!(facts.rule.as_ref().map(ToString::to_string).as_deref(), Some("hf"));
+    assert_eq!((facts.step, facts.content.word()), (Some(200), "whole"));
+    let list = facts.list.clone().unwrap();
+    assert!(list::list_path(setup.dir.path(), "job-a", &list).exists());
+    fill(&setup.path("checkpoint-300"), &HF);
+    until_seq(&handle, 2).await;
+    // Rotation deletes file by file, the marker late.
+    fs::remove_file(setup.path("checkpoint-200/optimizer.pt")).unwrap();
+    let mut watch = handle.watch();
+    let gone = tokio::time::timeout(WAIT_MAX, watch.wait_for(|o| o.gone.contains(&1))).await;
+    assert!(gone.map(drop).is_ok(), "checkpoint 1 lost a file");
+    // What is left is quiet and has its marker; it never counts again, until its marker is written again.
+    fill(&setup.path("checkpoint-400"), &HF);
+    let seen = until_seq(&handle, 3).await;
+    assert_eq!(names(&seen)[2], (3, "checkpoint-400"));
+    fill(&setup.path("checkpoint-200"), &HF);
+    assert_eq!(names(&until_seq(&handle, 4).await)[3], (4, "checkpoint-200"));
+}
+
+#[tokio::test]
+async fn what_is_put_into_a_new_directory_at_once_is_seen_at_once() {
+    let patient = Timings { settle_scanned_ms: 60_000, settle_unknown_ms: 60_000, ..TIMINGS };
+    let setup = Setup { timings: patient, ..Setup::new("checkpoint-*/step.ckpt") };
+    let handle = setup.observe().await;
+    for n in 1..=12 {
+        let dir = setup.path(&format!("checkpoint-{n}"));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join(".t"), format!("{n}")).unwrap();
+        fs::rename(dir.join(".t"), dir.join("step.ckpt")).unwrap();
+    }
+    assert_eq!(until_seq(&handle, 12).await.len(), 12);
+}
+
+#[tokio::test]
+async fn a_link_counts_as_the_file_it_names_and_one_name_in_place_is_said() {
+    let setup = Setup::new("last.ckpt");
+    let handle = setup.observe().await;
+    fs::write(setup.path("epoch=0-step=4.ckpt"), "four").unwrap();
+    std::os::unix::fs::symlink("epoch=0-step=4.ckpt", setup.path("last.ckpt")).unwrap();
+    let seen = until_seq(&handle, 1).await;
+    assert_eq!(names(&seen), [(1, "epoch=0-step=4.ckpt")]);
+
+    let setup = Setup::new("ckpt.pt");
+    let handle = setup.observe().await;
+    for n in 1..=2 {
+        fs::write(setup.path("ckpt.pt"), vec![b'x'; n]).unwrap();
+        until_seq(&handle, n as u64).await;
+    }
+    let mut watch = handle.watch();
+    let noted = tokio::time::timeout(WAIT_MAX, watch.wait_for(|o| !o.notes.is_empty())).await;
+    let notes = noted.unwrap().unwrap().notes.clone();
+    assert!(notes[0].to_string().starts_with("ckpt.pt is overwritten in place"), "{notes:?}");
+    assert!(handle.watch().borrow().gone.contains(&1));
+}
+
+#[tokio::test]
+async fn without_a_pattern_only_what_is_known_counts() {
+    let setup = Setup { pattern: "", ..Setup::new("") };
+    let handle = setup.observe().await;
+    fs::write(setup.path("log.txt"), "step 1").unwrap();
+    fs::write(setup.path("config.yaml"), "a: 1").unwrap();
+    fill(&setup.path("runs/a/checkpoint-7"), &HF);
+    fill(&setup.path("half"), &HF[..2]);
+    let seen = until_seq(&handle, 1).await;
+    assert!(seen[0].path.ends_with("/runs/a/checkpoint-7"), "{seen:?}");
+    setup.save("step-9.pt", "not one by its content");
+    fill(&setup.path("runs/a/checkpoint-8"), &HF);
+    assert_eq!(names(&until_seq(&handle, 2).await)[1], (2, "checkpoint-8"));
+}
+
+#[tokio::test]
+async fn after_the_stop_signal_only_what_is_whole_counts() {
+    let setup = Setup::new("*");
+    let handle = setup.observe().await;
+    fs::write(setup.path("1.bin"), "settled before").unwrap();
+    until_seq(&handle, 1).await;
+    handle.ending().await;
+    fs::write(setup.path("2.bin"), "in place after the signal").unwrap();
+    setup.save("3.bin", "renamed after the signal");
+    fs::write(setup.path("4.pt"), whole::tests::zip_bytes(&[("a/data.pkl", 9)])).unwrap();
+    let mut found = until_seq(&handle, 3).await;
+    handle.finish(WAIT_MAX).await;
+    found.extend(handle.since(3));
+    let mut found: Vec<_> = names(&found).into_iter().map(|(_, name)| name.to_owned()).collect();
+    found.sort();
+    assert_eq!(found, ["1.bin", "3.bin", "4.pt"]);
 }

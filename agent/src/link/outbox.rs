@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fleet_core::allocation::{EndReport, StopWhy};
+use fleet_core::checkpoint::{CheckpointNote, Presence, Resumed};
 use fleet_core::command::Report;
 use fleet_core::ending::{Holder, HolderStep, Seen};
 use fleet_core::health::Condition;
@@ -16,7 +17,7 @@ use fleet_core::id::{AllocationId, LeaseId, ReservationId};
 use fleet_core::image::ImageUsed;
 use fleet_core::lease::Epoch;
 use fleet_core::node::NodeFacts;
-use fleet_core::time::Timestamp;
+use fleet_core::time::{Millis, Timestamp};
 use fleet_core::window::{EnforcementSwitch, WindowReport};
 use tokio::sync::Notify;
 
@@ -38,6 +39,9 @@ enum Key {
     Started(AllocationId),
     Deferral(AllocationId),
     Checkpoint(AllocationId, u64),
+    CheckpointGone(AllocationId, u64),
+    CheckpointNoted(AllocationId, &'static str),
+    Resumed(AllocationId),
     Ended(AllocationId),
     Released(LeaseId),
     Found(AllocationId),
@@ -180,15 +184,32 @@ impl Outbox {
             path,
             size_bytes: seen.size_bytes,
             completed_at: Timestamp(seen.completed_at_unix_ms),
-            // Filled in when it is sent.
-            age: fleet_core::time::Millis::ZERO,
-            facts: fleet_core::checkpoint::Facts::default(),
+            // From its completion until it was checked and flushed: when it is sent this is taken from its whole age.
+            age: Millis(seen.counted_at_unix_ms.saturating_sub(seen.completed_at_unix_ms)),
+            facts: seen.facts.clone(),
         };
         let mut state = self.state();
         state.put(Key::Checkpoint(allocation.clone(), seen.seq), report);
         state.thin_checkpoints(allocation);
         drop(state);
         self.0.changed.notify_one();
+    }
+
+    pub fn checkpoint_gone(&self, allocation: &AllocationId, seq: u64) {
+        let key = Key::CheckpointGone(allocation.clone(), seq);
+        let (allocation, presence) = (allocation.clone(), Some(Presence::Gone));
+        self.put(key, Report::CheckpointChanged { allocation, seq, content: None, presence });
+    }
+
+    pub fn checkpoint_noted(&self, allocation: &AllocationId, note: CheckpointNote) {
+        let key = Key::CheckpointNoted(allocation.clone(), note.kind());
+        self.put(key, Report::CheckpointNoted { allocation: allocation.clone(), note });
+    }
+
+    /// What an attempt resumes from; said before it starts.
+    pub fn resumed(&self, allocation: &AllocationId, epoch: Epoch, resumed: Resumed) {
+        let key = Key::Resumed(allocation.clone());
+        self.put(key, Report::Resumed { allocation: allocation.clone(), epoch, resumed });
     }
 
     pub fn ended(&self, allocation: &AllocationId, epoch: Epoch, report: EndReport) {
@@ -323,7 +344,12 @@ impl Outbox {
         for key in started.into_iter().chain([Key::Deferral(id.clone()), Key::Ended(id.clone())]) {
             state.take_out(&key);
         }
-        for key in state.checkpoints_of(id) {
+        let of_it = |key: &&Key| match key {
+            Key::CheckpointGone(of, _) | Key::CheckpointNoted(of, _) | Key::Resumed(of) => of == id,
+            _ => false,
+        };
+        let told: Vec<Key> = state.places.keys().filter(of_it).cloned().collect();
+        for key in state.checkpoints_of(id).into_iter().chain(told) {
             state.take_out(&key);
         }
     }
@@ -374,7 +400,7 @@ impl Outbox {
             unsaid.map(|(at, entry)| (*at, entry.report.clone())).unzip();
         for report in &mut reports {
             if let Report::Checkpoint { completed_at, age, .. } = report {
-                *age = now.since(*completed_at);
+                *age = now.since(*completed_at).saturating_sub(*age);
             }
         }
         (!places.is_empty()).then_some(Batch { places, reports })
@@ -395,8 +421,16 @@ impl Outbox {
                 Some(entry) => {
                     entry.said = true;
                     entry.refused = refused;
-                    matches!(entry.key, Key::Found(_) | Key::Holdings | Key::Holders(_))
-                        .then(|| entry.key.clone())
+                    matches!(
+                        entry.key,
+                        Key::Found(_)
+                            | Key::Holdings
+                            | Key::Holders(_)
+                            | Key::CheckpointGone(..)
+                            | Key::CheckpointNoted(..)
+                            | Key::Resumed(_)
+                    )
+                    .then(|| entry.key.clone())
                 }
                 None => None,
             };
@@ -458,6 +492,8 @@ mod tests {
             size_bytes: 1,
             completed_at_unix_ms: 9_000,
             source: Source::Observed,
+            counted_at_unix_ms: 9_000,
+            facts: fleet_core::checkpoint::Facts::default(),
         }
     }
 

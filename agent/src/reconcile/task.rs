@@ -440,6 +440,8 @@ impl Reconciler {
                 row.checkpoint_seq = row.checkpoint_seq.max(seen.seq);
                 self.parts.outbox.checkpoint(id, &seen, path);
             }
+            Happening::CheckpointGone { seq } => self.parts.outbox.checkpoint_gone(id, seq),
+            Happening::CheckpointNote(note) => self.parts.outbox.checkpoint_noted(id, note),
             Happening::Ended(report) => {
                 row.phase = Phase::Ended;
                 self.running.remove(id);

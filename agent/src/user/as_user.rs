@@ -412,6 +412,7 @@ fn op_name(op: &Op) -> &'static str {
         Op::Readable { .. } => "read",
         Op::Connect { .. } => "connect",
         Op::Stream { .. } => "open file",
+        Op::Inspect { .. } => "check a checkpoint",
         Op::Watch(_) => "watch checkpoints",
     }
 }

@@ -67,6 +67,10 @@ fn perform(op: Op, input: &mut impl BufRead, output: &mut impl Write) -> std::io
         Op::Stat { paths } => answer(output, &ops::stat(&paths)),
         Op::WriteFile { path, text } => answer(output, &ops::write_file(&path, &text)),
         Op::ReadFile { path, bytes_max } => answer(output, &ops::read_file(&path, bytes_max)),
+        Op::Inspect { dir, job, path } => {
+            let facts = crate::checkpoint::inspect(&dir, &job, &path);
+            answer(output, &Ok::<Reply, OpError>(Reply::Facts(Box::new(facts))))
+        }
         Op::Touch { path } => answer(output, &ops::touch(&path)),
         Op::Readable { path } => answer(output, &ops::readable(&path)),
         Op::Connect { path } => answer(output, &ops::connect(&path)),

@@ -12,7 +12,7 @@ pub mod as_user;
 pub mod helper;
 mod identity;
 pub mod op;
-mod ops;
+pub(crate) mod ops;
 pub mod resolve;
 mod stream;
 pub mod subordinate;

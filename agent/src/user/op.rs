@@ -33,6 +33,8 @@ pub enum Op {
     Connect { path: PathBuf },
     /// Send the metadata of a regular file, then, after a `go` line on stdin, its bytes.
     Stream { path: PathBuf },
+    /// Check, flush and list a checkpoint that the job told of.
+    Inspect { dir: PathBuf, job: String, path: PathBuf },
     /// Watch for checkpoints until stdin closes. See `checkpoint::watch`.
     Watch(crate::checkpoint::watch::WatchRequest),
 }
@@ -44,6 +46,8 @@ pub enum Reply {
     Done,
     Stats(Vec<Result<FileStat, OpError>>),
     Text(String),
+    /// What [`Op::Inspect`] found out.
+    Facts(Box<fleet_core::checkpoint::Facts>),
     /// Follows `Stream`; the bytes come after it.
     File(FileStat),
 }

@@ -43,7 +43,7 @@ pub(super) fn stat(paths: &[PathBuf]) -> Outcome {
     Ok(Reply::Stats(paths.iter().map(one).collect()))
 }
 
-pub(super) fn write_file(path: &Path, text: &str) -> Outcome {
+pub(crate) fn write_file(path: &Path, text: &str) -> Outcome {
     absolute(path)?;
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
@@ -64,7 +64,7 @@ fn write_synced(path: &Path, text: &str) -> std::io::Result<()> {
     file.sync_all()
 }
 
-pub(super) fn read_file(path: &Path, bytes_max: u64) -> Outcome {
+pub(crate) fn read_file(path: &Path, bytes_max: u64) -> Outcome {
     let (file, stat) = open_regular(path)?;
     let mut text = Vec::new();
     file.take(bytes_max.saturating_add(1))
@@ -131,6 +131,12 @@ pub(super) fn open_regular(path: &Path) -> Result<(File, FileStat), OpError> {
         return Err(OpError::new(OpErrorKind::NotARegularFile, path, "not a regular file"));
     }
     Ok((file, stat))
+}
+
+/// A regular file or a directory, for flushing it.
+pub(crate) fn open_to_sync(path: &Path) -> std::io::Result<File> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
 fn absolute(path: &Path) -> Result<(), OpError> {

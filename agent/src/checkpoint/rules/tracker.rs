@@ -1,22 +1,16 @@
-//! What counts as a checkpoint. Pure: names, states and times come in, decisions go out.
+//! When something that appeared is complete. Pure: names, states and times come in, decisions go out.
 //!
 //! A file renamed into place is complete at once. A file written in place is complete when its writer has closed it and
 //! it then kept its size and time for a while. A file that nobody was seen closing needs longer, and must not be open
-//! for writing by any process of the user. A directory counts only when it was renamed into place.
+//! for writing by any process of the user. A directory that its rule calls complete must keep still as a closed file does.
 
 use std::collections::{HashMap, HashSet};
 
-use globset::{GlobBuilder, GlobMatcher};
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::tree::Tree;
 use crate::user::op::{FileKind, FileStat};
 
-/// Endings that say "not finished".
-pub const UNFINISHED_SUFFIXES: [&str; 4] = [".tmp", ".partial", ".part", "~"];
-/// Deepest directory below the checkpoint directory that is looked into.
-pub const DEPTH_MAX: usize = 8;
-/// Longest pattern.
-pub const PATTERN_BYTES_MAX: usize = 1024;
 /// Most files that are followed while they are not complete; more wait for the next scan.
 pub const CANDIDATES_MAX: usize = 10_000;
 
@@ -37,62 +31,13 @@ impl FileId {
         let size_bytes = if stat.kind == FileKind::Dir { u64::MAX } else { stat.size_bytes };
         Self { ino: stat.ino, mtime_ns: stat.mtime_ns, size_bytes }
     }
-}
 
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PatternError {
-    #[error("checkpoint pattern {pattern:?}: {why}")]
-    Bad { pattern: String, why: String },
-}
-
-/// A glob over paths relative to the checkpoint directory. `*` does not cross `/`, `**` does.
-#[derive(Debug, Clone)]
-pub struct Pattern {
-    glob: GlobMatcher,
-    depth: usize,
-}
-
-impl Pattern {
-    pub fn new(text: &str) -> Result<Self, PatternError> {
-        let bad = |why: &str| PatternError::Bad { pattern: text.to_owned(), why: why.to_owned() };
-        if text.is_empty() || text.len() > PATTERN_BYTES_MAX {
-            return Err(bad("it must have 1 to 1024 bytes"));
-        }
-        if text.starts_with('/') || text.split('/').any(|part| part == "..") {
-            return Err(bad("it is relative to the checkpoint directory and cannot leave it"));
-        }
-        let text = text.trim_start_matches("./");
-        let glob = GlobBuilder::new(text)
-            .literal_separator(true)
-            .build()
-            .map_err(|error| bad(&error.kind().to_string()))?
-            .compile_matcher();
-        let slashes = text.matches('/').count();
-        let depth = if text.contains("**") { DEPTH_MAX } else { slashes.min(DEPTH_MAX) };
-        Ok(Self { glob, depth })
-    }
-
-    /// Does this relative path name a checkpoint, finished or not?
+    /// Of a directory with its files: another one after every write into any of them.
     #[must_use]
-    pub fn matches(&self, relative: &str) -> bool {
-        !never_counts(relative) && self.glob.is_match(relative)
+    pub fn of_tree(stat: &FileStat, tree: &Tree) -> Self {
+        let size_bytes = tree.bytes.max(1);
+        Self { ino: stat.ino, mtime_ns: tree.newest_mtime_ns, size_bytes }
     }
-
-    /// How many levels of sub-directories can hold a match.
-    #[must_use]
-    pub fn depth(&self) -> usize {
-        self.depth
-    }
-}
-
-/// Hidden names and names that say "unfinished", anywhere on the path.
-#[must_use]
-pub fn never_counts(relative: &str) -> bool {
-    relative.split('/').any(|part| {
-        part.is_empty()
-            || part.starts_with('.')
-            || UNFINISHED_SUFFIXES.iter().any(|suffix| part.ends_with(suffix))
-    })
 }
 
 /// How a file came to our notice.
@@ -102,6 +47,8 @@ pub enum Sighting {
     Moved,
     /// Closed by a writer.
     Closed,
+    /// A directory that its rule calls complete.
+    Filled,
     /// Found by looking.
     Scanned,
 }
@@ -129,13 +76,27 @@ pub struct Settle {
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     id: FileId,
+    /// It keeps still as a closed file does, after each change again: a directory.
+    filled: bool,
     closed: bool,
+    /// Monotonic time of the first sighting under this name.
+    first_ms: u64,
     /// Monotonic time since when it is in this state.
     since_ms: u64,
     /// Wall clock at that time.
     since_unix_ms: u64,
     /// Monotonic time before which it is not looked at again.
     look_again_ms: u64,
+}
+
+impl Candidate {
+    fn how(&self) -> Sighting {
+        match (self.filled, self.closed) {
+            (true, _) => Sighting::Filled,
+            (false, true) => Sighting::Closed,
+            (false, false) => Sighting::Scanned,
+        }
+    }
 }
 
 /// Decides for each file when it becomes a checkpoint.
@@ -178,23 +139,30 @@ impl Tracker {
         if how == Sighting::Moved {
             return Some(self.count(path, id, now.unix_ms));
         }
-        let fresh = self.candidate(id, how == Sighting::Closed, now);
+        let fresh = self.candidate(id, how, now);
         if self.candidates.len() >= CANDIDATES_MAX && !self.candidates.contains_key(path) {
             return None;
         }
         let candidate = self.candidates.entry(path.to_owned()).or_insert(fresh);
-        if candidate.id != id || how == Sighting::Closed {
-            *candidate = fresh;
+        if candidate.id != id
+            || how == Sighting::Closed
+            || (how == Sighting::Filled && !candidate.filled)
+        {
+            *candidate = Candidate { first_ms: candidate.first_ms, ..fresh };
         }
         None
     }
 
-    fn candidate(&self, id: FileId, closed: bool, now: Now) -> Candidate {
+    fn candidate(&self, id: FileId, how: Sighting, now: Now) -> Candidate {
+        let filled = how == Sighting::Filled;
+        let closed = filled || how == Sighting::Closed;
         let wait_ms = if closed { self.settle.closed_ms } else { self.settle.scanned_ms };
         let look_again_ms = now.monotonic_ms + wait_ms;
         Candidate {
             id,
+            filled,
             closed,
+            first_ms: now.monotonic_ms,
             since_ms: now.monotonic_ms,
             since_unix_ms: now.unix_ms,
             look_again_ms,
@@ -217,8 +185,18 @@ impl Tracker {
         self.candidates.values().map(|candidate| candidate.look_again_ms).min()
     }
 
-    /// What was closed by its writer and only has to keep still. When no writer can be left, that is
-    /// certain.
+    /// How long something of that name has been waited for, through all its changes.
+    #[must_use]
+    pub fn waited_ms(&self, path: &str, now: Now) -> Option<u64> {
+        self.candidates.get(path).map(|one| now.monotonic_ms.saturating_sub(one.first_ms))
+    }
+
+    /// Nothing of that name is waited for any more.
+    pub fn forget(&mut self, path: &str) {
+        self.candidates.remove(path);
+    }
+
+    /// What was closed by its writer and only has to keep still.
     #[must_use]
     pub fn closed(&self) -> Vec<String> {
         let closed = self.candidates.iter().filter(|(_, candidate)| candidate.closed);
@@ -239,14 +217,17 @@ impl Tracker {
             return None;
         };
         if id != candidate.id {
-            self.candidates.remove(path);
-            return self.sighted(path, id, Sighting::Scanned, now);
+            let how = if candidate.filled { Sighting::Filled } else { Sighting::Scanned };
+            return self.sighted(path, id, how, now);
         }
         // An empty file that nobody was seen closing is one that somebody is about to write.
         let still_written =
             open == OpenForWriting::Yes || (!candidate.closed && id.size_bytes == 0);
         if still_written {
-            self.candidates.insert(path.to_owned(), self.candidate(id, candidate.closed, now));
+            let how = candidate.how();
+            let first_ms = candidate.first_ms;
+            let again = Candidate { first_ms, ..self.candidate(id, how, now) };
+            self.candidates.insert(path.to_owned(), again);
             return None;
         }
         let waited_ms = now.monotonic_ms.saturating_sub(candidate.since_ms);
@@ -283,34 +264,6 @@ mod tests {
     }
     fn id(n: u64) -> FileId {
         FileId { ino: n, mtime_ns: 7, size_bytes: 10 }
-    }
-
-    #[test]
-    fn names() {
-        for (pattern, path, expected) in [
-            ("*.pt", "step-1.pt", true),
-            ("*.pt", "sub/step-1.pt", false),
-            ("**/*.pt", "sub/deep/step-1.pt", true),
-            ("step-*/model.pt", "step-3/model.pt", true),
-            ("*", "anything", true),
-            ("*", "x.tmp", false),
-            ("*", "x.partial", false),
-            ("*", "x.part", false),
-            ("*", "x~", false),
-            ("*", ".hidden", false),
-            ("**", "a.tmp/model", false),
-            ("**", ".git/model", false),
-            ("./*.pt", "a.pt", true),
-            ("{a,b}.pt", "b.pt", true),
-        ] {
-            assert_eq!(Pattern::new(pattern).unwrap().matches(path), expected, "{pattern} {path}");
-        }
-        for bad in ["", "/etc/*", "../*", "a/../b", "[", "a{b", &"x".repeat(1025)] {
-            assert!(Pattern::new(bad).is_err(), "{bad:?}");
-        }
-        assert_eq!(Pattern::new("*.pt").unwrap().depth(), 0);
-        assert_eq!(Pattern::new("a/b/*.pt").unwrap().depth(), 2);
-        assert_eq!(Pattern::new("**/*.pt").unwrap().depth(), DEPTH_MAX);
     }
 
     #[test]

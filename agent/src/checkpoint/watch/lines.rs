@@ -1,0 +1,98 @@
+//! What the agent asks of the watching helper, and what the helper says, one JSON line each.
+//!
+//! Both sides are always the same binary, so there is no version here.
+
+use std::path::PathBuf;
+
+use fleet_core::checkpoint::{CheckpointNote, Facts, FileListDigest, RuleChoice};
+use serde::{Deserialize, Serialize};
+
+use super::super::rules::FileId;
+use crate::user::op::OpError;
+
+/// The line on the helper's input that says: the attempt is being stopped.
+pub(in crate::checkpoint) const ENDING: &str = "ending\n";
+
+/// The waiting times of observation, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timings {
+    /// How long a file that was written in place and closed must keep still; and a directory that was filled in place.
+    pub settle_closed_ms: u64,
+    /// How long a file must keep still when nobody was seen closing it.
+    pub settle_scanned_ms: u64,
+    /// The same, when it is not known whether it is still open.
+    pub settle_unknown_ms: u64,
+    /// How often the directory is scanned.
+    pub scan_ms: u64,
+}
+
+impl Default for Timings {
+    fn default() -> Self {
+        Self {
+            settle_closed_ms: 2_000,
+            settle_scanned_ms: 10_000,
+            settle_unknown_ms: 60_000,
+            scan_ms: 10_000,
+        }
+    }
+}
+
+/// What to watch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchRequest {
+    pub dir: PathBuf,
+    /// Without one, only what a rule recognises by its marker or content.
+    pub pattern: Option<String>,
+    pub rule: RuleChoice,
+    /// Whose lists of files are written; none are where it is empty.
+    pub job: String,
+    /// No process of an earlier attempt is left anywhere: what only a scan finds is this attempt's.
+    pub others_dead: bool,
+    pub timings: Timings,
+    /// Report what is there now as [`WatchLine::Before`] and count none of it.
+    pub baseline: bool,
+    /// File states that are not new.
+    pub known: Vec<FileId>,
+    /// What counted before this helper was started, for seeing it go.
+    pub counted: Vec<CountedBefore>,
+}
+
+/// A checkpoint that an earlier helper of this attempt has counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountedBefore {
+    /// Relative to the checkpoint directory.
+    pub path: String,
+    pub id: FileId,
+    pub list: Option<FileListDigest>,
+}
+
+/// What the helper says, one per line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WatchLine {
+    /// There before the attempt.
+    Before(FileId),
+    /// All of `Before` was said; from now on everything new counts.
+    Ready,
+    Seen(Box<SeenLine>),
+    /// A checkpoint that counted is deleted, or lost a file.
+    Gone(FileId),
+    Noted(CheckpointNote),
+    /// Something is not looked at because of a limit.
+    Limited {
+        what: String,
+    },
+    /// The directory cannot be watched now; it is tried again with each scan.
+    Problem(OpError),
+    Alive,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenLine {
+    /// Relative to the checkpoint directory.
+    pub path: String,
+    pub id: FileId,
+    pub size_bytes: u64,
+    pub completed_at_unix_ms: u64,
+    pub facts: Facts,
+}

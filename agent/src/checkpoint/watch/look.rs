@@ -1,0 +1,292 @@
+//! Looking at one file or directory, and counting it when it is complete.
+
+use std::collections::HashSet;
+use std::io::Write;
+
+use fleet_core::checkpoint::{CheckpointNote, Content, Doubt, Rule, RuleChoice};
+
+use super::super::openfd::open_for_writing;
+use super::super::rules::{self, Candidate, FileId, OpenForWriting, Sighting};
+use super::super::tree::Tree;
+use super::super::whole;
+use super::complete::find_out;
+use super::lines::{SeenLine, WatchLine};
+use super::{JUST_APPEARED_NS, Watcher};
+use crate::user::op::{FileKind, FileStat};
+
+/// After so long, in milliseconds, the owner hears of what does not count.
+const NOTE_AFTER_MS: u64 = 40_000;
+/// After so long, in milliseconds, of a directory that has its marker and does not keep still.
+const RESTLESS_AFTER_MS: u64 = 600_000;
+
+/// How something became complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// By one rename: nobody can have cut it.
+    Renamed,
+    InPlace,
+}
+
+impl<W: Write> Watcher<'_, W> {
+    /// Stats one file that may count and lets the tracker decide.
+    pub(super) fn look_at(&mut self, path: &str, how: Sighting) -> std::io::Result<()> {
+        let Some((path, stat)) = self.stat(path) else { return Ok(()) };
+        if stat.kind == FileKind::Dir {
+            // By a link: the directory counts by its own rule.
+            self.touch(&path);
+            return Ok(());
+        }
+        let id = FileId::of(&stat);
+        if stat.kind == FileKind::Other || self.tracker.is_known(&id) {
+            return Ok(());
+        }
+        if how == Sighting::Moved {
+            return if self.is_meant(&path, &stat) {
+                self.renamed(&path, id, stat)
+            } else {
+                Ok(())
+            };
+        }
+        self.tracker.sighted(&path, id, how, self.now());
+        Ok(())
+    }
+
+    fn renamed(&mut self, path: &str, id: FileId, stat: FileStat) -> std::io::Result<()> {
+        let now = self.now();
+        if self.pattern.is_none() && path.contains('/') {
+            // It may be a part of a directory that is not complete yet: it waits until that keeps still.
+            self.tracker.sighted(path, id, Sighting::Closed, now);
+            return Ok(());
+        }
+        match self.tracker.sighted(path, id, Sighting::Moved, now) {
+            Some(at) => self.count(path, id, &stat, (Rule::File, Way::Renamed), at),
+            None => Ok(()),
+        }
+    }
+
+    /// A file in a directory that was just made. Its writer may have closed or renamed it before the directory was
+    /// watched, so that nobody will tell; if it is whole and nobody is seen to have it open it counts now.
+    pub(super) fn look_at_appeared(&mut self, path: &str) -> std::io::Result<()> {
+        let Some((path, stat)) = self.stat(path) else { return Ok(()) };
+        let now_ns =
+            i64::try_from(self.now().unix_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        let just_now = now_ns.saturating_sub(stat.ctime_ns).abs() < JUST_APPEARED_NS;
+        let free = stat.kind == FileKind::File
+            && stat.size_bytes > 0
+            && just_now
+            && open_for_writing(&HashSet::from([(stat.dev, stat.ino)])) != OpenForWriting::Yes;
+        if !free {
+            return self.look_at(&path, Sighting::Scanned);
+        }
+        self.local.insert(path.clone());
+        // A rename changes the file's own change time and not that of its content.
+        let renamed = stat.ctime_ns > stat.mtime_ns;
+        let whole = whole::check(&self.dir.join(&path)) == Content::Whole;
+        self.look_at(&path, if renamed || whole { Sighting::Moved } else { Sighting::Closed })
+    }
+
+    /// Whether a file counts by itself: what the pattern names, else what is a checkpoint by its content.
+    fn is_meant(&self, path: &str, stat: &FileStat) -> bool {
+        let by_rule = match &self.rule {
+            RuleChoice::Auto | RuleChoice::Only(Rule::File) => true,
+            RuleChoice::Only(Rule::Lightning) => path.ends_with(".ckpt"),
+            RuleChoice::Only(_) => false,
+        };
+        if !by_rule || self.pattern.is_some() {
+            return by_rule;
+        }
+        let full = self.dir.join(path);
+        !self.a_directory_counted
+            && stat.size_bytes > 0
+            && !full.with_file_name("config.json").exists()
+            && whole::looks_like_a_checkpoint(&full)
+    }
+
+    /// Looks into directories that may be complete.
+    pub(super) fn look_into(&mut self, paths: &[String]) -> std::io::Result<()> {
+        for path in paths {
+            self.judge_dir(path, false)?;
+        }
+        Ok(())
+    }
+
+    /// `moved`: it was renamed to its name just now, with everything in it.
+    pub(super) fn judge_dir(&mut self, path: &str, moved: bool) -> std::io::Result<()> {
+        let began_ms = self.now().monotonic_ms;
+        let there = self.stat(path).filter(|(_, stat)| stat.kind == FileKind::Dir);
+        let Some((_, stat)) = there else {
+            self.filling.forget(path);
+            return Ok(());
+        };
+        let Some(tree) = Tree::read(&self.dir.join(path)) else { return Ok(()) };
+        let id = FileId::of_tree(&stat, &tree);
+        if self.tracker.is_known(&id) || self.register.is_leftover(path, &tree) {
+            self.filling.forget(path);
+            return Ok(());
+        }
+        let renamed = moved || was_renamed(&stat, &tree);
+        let candidate = Candidate { path, tree: &tree, renamed, named: self.pattern.is_some() };
+        let Some(rule) = rules::judge(&self.rule, candidate) else {
+            return self.not_complete(candidate, began_ms);
+        };
+        self.filling.forget(path);
+        let now = self.now();
+        if renamed && matches!(rule, Rule::Orbax | Rule::RenamedDir) {
+            return match self.tracker.sighted(path, id, Sighting::Moved, now) {
+                Some(at) => self.count(path, id, &stat, (rule, Way::Renamed), at),
+                None => Ok(()),
+            };
+        }
+        self.tracker.sighted(path, id, Sighting::Filled, now);
+        Ok(())
+    }
+
+    /// It is looked at again; after some time its owner hears of it.
+    fn not_complete(&mut self, of: Candidate<'_>, began_ms: u64) -> std::io::Result<()> {
+        let (now_ms, again_ms) = (self.now().monotonic_ms, self.timings.scan_ms);
+        let followed_ms = self.filling.looked_at(of.path, began_ms, now_ms, again_ms);
+        if followed_ms < NOTE_AFTER_MS || !of.named || of.tree.entries.is_empty() {
+            return Ok(());
+        }
+        let (why, try_with) = rules::advice(&self.rule, of);
+        self.note(CheckpointNote::NotCounted { path: of.path.to_owned(), why, try_with })
+    }
+
+    fn note(&mut self, note: CheckpointNote) -> std::io::Result<()> {
+        if self.noted.insert(note.kind()) { self.say(&WatchLine::Noted(note)) } else { Ok(()) }
+    }
+
+    /// Looks again at what may have kept still.
+    pub(super) fn settle(&mut self, paths: &[String]) -> std::io::Result<()> {
+        let mut files = Vec::new();
+        for path in paths {
+            match self.stat(path) {
+                None => drop(self.tracker.settled(path, None, OpenForWriting::No, self.now())),
+                Some((_, stat)) if stat.kind == FileKind::Dir => self.settle_dir(path, &stat)?,
+                Some((_, stat)) => files.push((path, stat)),
+            }
+        }
+        // After the directories: beside one that counts a lone file is a part of something.
+        for (path, stat) in files {
+            match stat.kind {
+                FileKind::File => self.settle_file(path, &stat)?,
+                FileKind::Dir | FileKind::Other => self.tracker.forget(path),
+            }
+        }
+        Ok(())
+    }
+
+    fn settle_file(&mut self, path: &str, stat: &FileStat) -> std::io::Result<()> {
+        let open = open_for_writing(&HashSet::from([(stat.dev, stat.ino)]));
+        let id = FileId::of(stat);
+        let Some(at) = self.tracker.settled(path, Some(id), open, self.now()) else {
+            return Ok(());
+        };
+        if !self.is_meant(path, stat) || !self.surroundings_are_quiet(path) {
+            return Ok(());
+        }
+        self.count(path, id, stat, (Rule::File, Way::InPlace), at)
+    }
+
+    /// Without a pattern a file in a sub-directory may be a part of what is still being written there.
+    fn surroundings_are_quiet(&self, path: &str) -> bool {
+        let Some((parent, _)) = path.rsplit_once('/').filter(|_| self.pattern.is_none()) else {
+            return true;
+        };
+        let Some(tree) = Tree::read(&self.dir.join(parent)) else { return false };
+        let now_ns =
+            i64::try_from(self.now().unix_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        let quiet_ms = now_ns.saturating_sub(tree.newest_ns) / 1_000_000;
+        self.ending || u64::try_from(quiet_ms).is_ok_and(|ms| ms >= self.timings.settle_unknown_ms)
+    }
+
+    fn settle_dir(&mut self, path: &str, stat: &FileStat) -> std::io::Result<()> {
+        let Some(tree) = Tree::read(&self.dir.join(path)) else { return Ok(()) };
+        let id = FileId::of_tree(stat, &tree);
+        let candidate = Candidate {
+            path,
+            tree: &tree,
+            renamed: was_renamed(stat, &tree),
+            named: self.pattern.is_some(),
+        };
+        let Some(rule) = rules::judge(&self.rule, candidate) else {
+            self.tracker.forget(path);
+            self.touch(path);
+            return Ok(());
+        };
+        let files: HashSet<_> = tree.entries.iter().map(|entry| (entry.dev, entry.ino)).collect();
+        let open = open_for_writing(&files);
+        let now = self.now();
+        match self.tracker.settled(path, Some(id), open, now) {
+            Some(at) => self.count(path, id, stat, (rule, Way::InPlace), at),
+            None => self.restless(path, &tree),
+        }
+    }
+
+    /// It has its marker and something in it keeps changing.
+    fn restless(&mut self, path: &str, tree: &Tree) -> std::io::Result<()> {
+        let Some(waited_ms) = self.tracker.waited_ms(path, self.now()) else { return Ok(()) };
+        if waited_ms < RESTLESS_AFTER_MS {
+            return Ok(());
+        }
+        let newest = tree.entries.iter().max_by_key(|entry| entry.mtime_ns);
+        let what = newest.map_or("something in it", |entry| entry.name.as_str());
+        let why = format!("{what} keeps changing");
+        self.note(CheckpointNote::NotCounted { path: path.to_owned(), why, try_with: None })
+    }
+
+    /// Other ranks may have had files to add.
+    fn is_short_of_files(&self, path: &str, stat: &FileStat) -> bool {
+        stat.kind == FileKind::Dir
+            && Tree::read(&self.dir.join(path))
+                .is_none_or(|tree| self.register.lacks(path, &tree).is_some())
+    }
+
+    /// The last steps; what was cut does not count.
+    fn count(
+        &mut self,
+        path: &str,
+        id: FileId,
+        stat: &FileStat,
+        (rule, way): (Rule, Way),
+        completed_at_unix_ms: u64,
+    ) -> std::io::Result<()> {
+        let content = whole::check(&self.dir.join(path));
+        let good_enough = match (self.ending, way) {
+            (false, _) => true,
+            (true, Way::Renamed) => !content.is_torn(),
+            (true, Way::InPlace) => {
+                content == Content::Whole && !self.is_short_of_files(path, stat)
+            }
+        };
+        if !good_enough {
+            return Ok(());
+        }
+        let found = find_out(&self.dir, &self.job, path, content);
+        let mut facts = found.facts;
+        facts.rule = Some(rule);
+        if !self.others_dead && !self.local.remove(path) {
+            facts.doubt = Doubt::WriterUnknown;
+        }
+        self.a_directory_counted |= stat.kind == FileKind::Dir;
+        let size_bytes = match stat.kind {
+            FileKind::Dir => facts.list.as_ref().map_or(id.size_bytes, |list| list.bytes),
+            FileKind::File | FileKind::Other => stat.size_bytes,
+        };
+        let replaced = self.register.add(path, id, found.list);
+        let line = SeenLine { path: path.to_owned(), id, size_bytes, completed_at_unix_ms, facts };
+        self.say(&WatchLine::Seen(Box::new(line)))?;
+        let Some(replaced) = replaced else { return Ok(()) };
+        self.say(&WatchLine::Gone(replaced.id))?;
+        if replaced.in_place && stat.kind == FileKind::File {
+            return self.note(CheckpointNote::OneName { path: path.to_owned() });
+        }
+        Ok(())
+    }
+}
+
+/// A directory found by scanning was renamed into place if its own change time is later than its last entry and nothing
+/// in it is newer: rename sets the change time of the directory, filling it sets both.
+fn was_renamed(stat: &FileStat, tree: &Tree) -> bool {
+    stat.ctime_ns > stat.mtime_ns && !tree.entries.is_empty() && tree.newest_ns <= stat.ctime_ns
+}
