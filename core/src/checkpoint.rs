@@ -354,6 +354,9 @@ pub struct ResumeOrder {
     /// Another open job has the same directory and pattern: nothing in it is moved or taken by a look.
     #[serde(default)]
     pub shared_dir: bool,
+    /// Its owner wants it to begin from nothing: the candidates are moved aside.
+    #[serde(default)]
+    pub scratch: bool,
     /// Checkpoints above this number were tried and failed: neither a look nor a move takes them for newer ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below: Option<u64>,
@@ -380,14 +383,14 @@ pub struct Resumed {
     pub path: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed: Vec<Passed>,
-    /// Checkpoints that were moved aside, so that the program does not find them.
+    /// Paths that were moved aside, so that the program does not find them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub aside: Vec<CheckpointId>,
+    pub aside: Vec<String>,
     #[serde(default)]
     pub aside_bytes: u64,
-    /// Checkpoints that were moved back to their names.
+    /// Paths that were moved back to their names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub back: Vec<CheckpointId>,
+    pub back: Vec<String>,
     /// A look into the directory found it; no agent had reported it.
     #[serde(default)]
     pub found: bool,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_core::allocation::AttemptEnd;
+use fleet_core::checkpoint::Resumed;
 use fleet_core::image::ImageUsed;
 use fleet_core::lease::Epoch;
 use tokio::sync::watch;
@@ -19,12 +20,13 @@ use super::ending::chain;
 use super::node::Node;
 use super::order::{self, Leased};
 use super::record::{AllocationDir, Record};
+use crate::checkpoint::resume::{ResumeAnswer, ResumeRequest};
 use crate::checkpoint::{self, ResumeCheck};
 use crate::filter::NvidiaMajors;
 use crate::image::{self, ImageError, ImageRef};
 use crate::reconcile::{Claim, ClaimError};
 use crate::runtime::{Image, PrepareError, prepare};
-use crate::user::op::Op;
+use crate::user::op::{Op, Reply};
 use crate::user::{AsUserError, User, UserError};
 
 /// How long the checkpoint directory may take to be listed before the job starts.
@@ -69,6 +71,8 @@ pub struct Begin {
 #[derive(Debug)]
 pub(super) struct Ready {
     pub observer: Option<checkpoint::Handle>,
+    /// What it resumes from, where its order named several, with paths as the job sees them.
+    pub resumed: Option<Resumed>,
 }
 
 impl Begin {
@@ -100,10 +104,10 @@ impl Begin {
         let user = self.user().await?;
         let leased = self.gpus(&user).await?;
         self.node.gate.admits(&self.record.order.owner, &self.record.order.gpus).await;
-        let observer = self.checkpoints(&user).await?;
+        let (observer, resumed) = self.checkpoints(&user).await?;
         let image = self.image(fetched).await?;
-        self.bundle(user, leased, image).await?;
-        Ok(Ready { observer })
+        self.bundle(user, leased, image, resumed.as_ref()).await?;
+        Ok(Ready { observer, resumed })
     }
 
     /// The owner, as this node knows them.
@@ -158,25 +162,39 @@ impl Begin {
     }
 
     /// The checkpoint directory: there, the right one, watched.
-    async fn checkpoints(&self, user: &User) -> Result<Option<checkpoint::Handle>, AttemptEnd> {
+    async fn checkpoints(
+        &self,
+        user: &User,
+    ) -> Result<(Option<checkpoint::Handle>, Option<Resumed>), AttemptEnd> {
         let order = &self.record.order;
-        let Some(plan) = &order.spec.checkpoint else { return Ok(None) };
+        let Some(plan) = &order.spec.checkpoint else {
+            // A job that saves nothing may still begin from somebody's file.
+            return Ok((None, self.resumed(user, Path::new("/")).await?));
+        };
         let dir = order::on_node(&order.spec, Path::new(&plan.dir));
         let job = order.job.as_str();
-        match &order.resume_from {
-            Some(from) => {
+        let mut resumed = None;
+        match (&order.resume, &order.resume_from) {
+            (Some(resume), _) if resume.path.is_none() => {
+                let check =
+                    checkpoint::verify_marker(&self.node.as_user, user, &dir, job, &order.marker);
+                readable(check.await, &dir)?;
+                resumed = self.resumed(user, &dir).await?;
+            }
+            (None, Some(from)) => {
                 let from = order::on_node(&order.spec, Path::new(from));
                 let as_user = &self.node.as_user;
                 let check =
                     checkpoint::verify_resume(as_user, user, &dir, job, &order.marker, &from).await;
                 readable(check, &dir)?;
             }
-            None => {
+            (_, _) => {
                 let make = Op::CheckDir { path: dir.clone(), create: true };
                 self.node.as_user.call(user, make).await.map_err(|error| of_user_op(&error))?;
                 let written =
                     checkpoint::write_marker(&self.node.as_user, user, &dir, job, &order.marker);
                 written.await.map_err(|error| of_user_op(&error))?;
+                resumed = self.resumed(user, &dir).await?;
             }
         }
         // The journal of the observer is kept in the attempt's directory.
@@ -185,7 +203,68 @@ impl Begin {
             .await
             .map_err(|error| user_fault(&error))?;
         observer.ready(LISTING_MAX).await.map_err(|error| node_fault(&error))?;
-        Ok(Some(observer))
+        Ok((Some(observer), resumed))
+    }
+
+    /// What it resumes from, chosen by a helper as the user; none where it begins from nothing.
+    async fn resumed(&self, user: &User, dir: &Path) -> Result<Option<Resumed>, AttemptEnd> {
+        let order = &self.record.order;
+        let Some(resume) = &order.resume else { return Ok(None) };
+        let plan = order.spec.checkpoint.as_ref();
+        let on_node = |path: &str| order::on_node(&order.spec, Path::new(path));
+        let candidates = resume.candidates.iter().cloned().map(|mut candidate| {
+            candidate.path = on_node(&candidate.path).to_string_lossy().into_owned();
+            candidate
+        });
+        let may_move = !resume.shared_dir && plan.is_some_and(|plan| !plan.no_aside);
+        let request = ResumeRequest {
+            dir: dir.to_owned(),
+            job: order.job.to_string(),
+            pattern: plan.and_then(|plan| plan.pattern.clone()),
+            rule: plan.map(|plan| plan.rule.clone()).unwrap_or_default(),
+            candidates: candidates.collect(),
+            by_owner: resume.by_owner,
+            path: resume.path.as_deref().map(on_node),
+            look: resume.others_dead
+                && !resume.shared_dir
+                && !resume.by_owner
+                && resume.below.is_none()
+                && plan.is_some(),
+            aside: may_move,
+            scratch: resume.scratch,
+        };
+        let outside = request.path.is_some();
+        let answer = self.node.as_user.call(user, Op::Resume(Box::new(request))).await;
+        let answer = match answer.map_err(|error| of_user_op(&error))? {
+            Reply::Resume(answer) => *answer,
+            _ => {
+                let message = "the helper answered another question".to_owned();
+                return Err(AttemptEnd::NodeFault { message });
+            }
+        };
+        match answer {
+            ResumeAnswer::Taken(mut resumed) => {
+                self.as_the_job_sees(&mut resumed);
+                Ok(Some(resumed))
+            }
+            ResumeAnswer::FromNothing(mut resumed) => {
+                self.as_the_job_sees(&mut resumed);
+                Ok(Some(resumed).filter(|resumed| !resumed.aside.is_empty()))
+            }
+            ResumeAnswer::Nothing { tried } if outside => {
+                let message = format!("--resume-from {}", tried.join("; "));
+                Err(AttemptEnd::CannotStart { message })
+            }
+            ResumeAnswer::Nothing { tried } => Err(AttemptEnd::NothingToResume { tried }),
+        }
+    }
+
+    fn as_the_job_sees(&self, resumed: &mut Resumed) {
+        let spec = &self.record.order.spec;
+        let paths = resumed.aside.iter_mut().chain(&mut resumed.back);
+        for path in paths.chain([&mut resumed.path]).filter(|path| !path.is_empty()) {
+            *path = order::in_job(spec, Path::new(path.as_str())).to_string_lossy().into_owned();
+        }
     }
 
     fn reference(&self) -> Result<ImageRef, AttemptEnd> {
@@ -241,7 +320,19 @@ impl Begin {
     }
 
     /// The record and everything the shim needs, on disk.
-    async fn bundle(&self, user: User, leased: Leased, image: Image) -> Result<(), AttemptEnd> {
+    async fn bundle(
+        &self,
+        user: User,
+        leased: Leased,
+        image: Image,
+        resumed: Option<&Resumed>,
+    ) -> Result<(), AttemptEnd> {
+        // The order's own path is for a fleet that names one path alone.
+        let chosen = self.record.order.resume.is_some().then(|| {
+            resumed
+                .map(|resumed| PathBuf::from(&resumed.path))
+                .filter(|p| !p.as_os_str().is_empty())
+        });
         let (node, record, dir) =
             (Arc::clone(&self.node), Arc::clone(&self.record), self.dir.clone());
         let write = move || -> Result<(), AttemptEnd> {
@@ -254,7 +345,10 @@ impl Begin {
                 NvidiaMajors::read(Path::new(PROC_DEVICES)).map_err(|error| node_fault(&error))?
             };
             let settings = order::node_settings(&node, &runtime, majors);
-            let spec = order::specification(&record, &user, image, leased, &node);
+            let mut spec = order::specification(&record, &user, image, leased, &node);
+            if let Some(chosen) = chosen {
+                spec.resume_from = chosen;
+            }
             prepare(dir.path(), &spec, &settings).map(|_| ()).map_err(|error| of_prepare(&error))
         };
         spawn_blocking(write).await.map_err(|error| node_fault(&error))?

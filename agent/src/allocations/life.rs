@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fleet_core::allocation::{AttemptEnd, EndReport};
-use fleet_core::checkpoint::CheckpointNote;
+use fleet_core::checkpoint::{CheckpointNote, Resumed};
 use fleet_core::id::AllocationId;
 use fleet_core::image::ImageUsed;
 use fleet_core::time::Timestamp;
@@ -25,6 +25,7 @@ use crate::shim::client::{ClientError, ShimClient, Subscription};
 use crate::shim::order::{ExitRecord, Notice, Phase, SHIM_LOG_FILE, ShimState};
 use crate::shim::protocol::{ShimEvent, StateReport};
 use crate::user::User;
+use crate::user::op::Op;
 
 /// Orders that wait for the task.
 const ORDERS_MAX: usize = 16;
@@ -73,6 +74,8 @@ pub enum Happening {
     },
     /// The owner should know this of the checkpoints.
     CheckpointNote(CheckpointNote),
+    /// What it resumes from; before it starts.
+    Resumed(Box<Resumed>),
     Ended(Box<EndReport>),
     /// The order was out of date; nothing was done.
     Stale {
@@ -257,11 +260,14 @@ impl Life {
                 }
             }
         };
-        let Ready { observer } = prepared.map_err(|refusal| match refusal {
+        let Ready { observer, resumed } = prepared.map_err(|refusal| match refusal {
             Refusal::Stale(error) => End::Stale(error.to_string()),
             Refusal::End(end) => End::Report(without_exit(end, false, clock::now())),
         })?;
         self.take_observer(observer);
+        if let Some(resumed) = resumed {
+            self.tell.tell(Happening::Resumed(Box::new(resumed))).await;
+        }
         self.held_back().await?;
         let Begin { node, dir, record, .. } = &self.begin;
         let launched = {
@@ -542,8 +548,27 @@ impl Life {
             tracing::warn!(id = %self.tell.id, "a checkpoint that the job told of is not counted");
         }
         observer.finish(LAST_LOOK_MAX).await;
+        self.put_back().await;
         self.tell_checkpoints().await;
         (self.observer, self.observed) = (None, None);
+    }
+
+    /// What was moved aside for this attempt gets its name back, where no new checkpoint has it.
+    async fn put_back(&mut self) {
+        let Begin { node, record, .. } = &self.begin;
+        let Some(dir) =
+            super::begin::checkpoint_dir(record).filter(|_| record.order.resume.is_some())
+        else {
+            return;
+        };
+        if self.user.is_none() {
+            self.user = self.begin.user().await.ok();
+        }
+        let Some(user) = &self.user else { return };
+        let op = Op::PutBack { dir, job: record.order.job.to_string() };
+        if let Err(error) = node.as_user.call(user, op).await {
+            tracing::warn!(id = %self.tell.id, error = chain(&error), "checkpoints not moved back");
+        }
     }
 
     /// The shim is gone without a word: whatever is left of the job goes, and it is the node's fault.

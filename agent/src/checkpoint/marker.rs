@@ -51,6 +51,18 @@ pub async fn write_marker(
     as_user.call(user, op).await.map(drop)
 }
 
+/// Tells whether the directory on this node is the one in which the job's earlier attempts saved.
+pub async fn verify_marker(
+    as_user: &AsUser,
+    user: &User,
+    dir: &Path,
+    job_id: &str,
+    token: &str,
+) -> ResumeCheck {
+    // The marker itself can be read where it is the right one.
+    verify_resume(as_user, user, dir, job_id, token, &marker_path(dir, job_id)).await
+}
+
 /// Tells whether the next attempt can go on from `checkpoint` on this node. Never fails: not knowing is an answer.
 pub async fn verify_resume(
     as_user: &AsUser,

@@ -6,6 +6,7 @@
 //! - [`rules`]: what counts as a checkpoint; pure. [`openfd`]: is a file still open for writing.
 //! - [`whole`]: is it whole, by headers and sizes. [`tree`], [`list`]: what is in it now, and what was in it when it counted.
 //! - [`journal`]: the numbers on disk.
+//! - [`resume`]: what the next attempt takes, and what is moved aside for it.
 //! - [`marker`]: can this node read what another node's attempt has saved. [`request`]: asking for one early.
 //!
 //! This module must never decide to stop a job: it reports, the reconcile loop decides.
@@ -16,6 +17,7 @@ pub mod marker;
 pub mod observer;
 mod openfd;
 pub mod request;
+pub mod resume;
 pub mod rules;
 #[cfg(test)]
 mod tests;
@@ -23,7 +25,7 @@ pub mod tree;
 pub mod watch;
 pub mod whole;
 
-pub use marker::{ResumeCheck, new_marker_token, verify_resume, write_marker};
+pub use marker::{ResumeCheck, new_marker_token, verify_marker, verify_resume, write_marker};
 pub use observer::{
     CheckpointSeen, Handle, NotifyError, ObserverConfig, ObserverError, Source, start,
 };

@@ -440,6 +440,7 @@ impl Reconciler {
                 row.checkpoint_seq = row.checkpoint_seq.max(seen.seq);
                 self.parts.outbox.checkpoint(id, &seen, path);
             }
+            Happening::Resumed(resumed) => self.parts.outbox.resumed(id, epoch, *resumed),
             Happening::CheckpointGone { seq } => self.parts.outbox.checkpoint_gone(id, seq),
             Happening::CheckpointNote(note) => self.parts.outbox.checkpoint_noted(id, note),
             Happening::Ended(report) => {

@@ -413,6 +413,8 @@ fn op_name(op: &Op) -> &'static str {
         Op::Connect { .. } => "connect",
         Op::Stream { .. } => "open file",
         Op::Inspect { .. } => "check a checkpoint",
+        Op::Resume(_) => "choose a checkpoint",
+        Op::PutBack { .. } => "move checkpoints back",
         Op::Watch(_) => "watch checkpoints",
     }
 }

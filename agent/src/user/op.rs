@@ -35,6 +35,10 @@ pub enum Op {
     Stream { path: PathBuf },
     /// Check, flush and list a checkpoint that the job told of.
     Inspect { dir: PathBuf, job: String, path: PathBuf },
+    /// Choose what an attempt resumes from. See `checkpoint::resume`.
+    Resume(Box<crate::checkpoint::resume::ResumeRequest>),
+    /// Move back what was moved aside for an attempt that has ended.
+    PutBack { dir: PathBuf, job: String },
     /// Watch for checkpoints until stdin closes. See `checkpoint::watch`.
     Watch(crate::checkpoint::watch::WatchRequest),
 }
@@ -46,6 +50,8 @@ pub enum Reply {
     Done,
     Stats(Vec<Result<FileStat, OpError>>),
     Text(String),
+    /// What [`Op::Resume`] chose.
+    Resume(Box<crate::checkpoint::resume::ResumeAnswer>),
     /// What [`Op::Inspect`] found out.
     Facts(Box<fleet_core::checkpoint::Facts>),
     /// Follows `Stream`; the bytes come after it.

@@ -96,7 +96,7 @@ pub(super) fn touch(path: &Path) -> Outcome {
     Ok(Reply::Done)
 }
 
-pub(super) fn readable(path: &Path) -> Outcome {
+pub(crate) fn readable(path: &Path) -> Outcome {
     absolute(path)?;
     let meta = std::fs::metadata(path).map_err(|error| OpError::io(path, &error))?;
     if meta.is_dir() {

@@ -121,11 +121,15 @@ impl Fsm {
             let (content, presence) = (passed.content.as_ref(), passed.presence);
             self.change_checkpoint(turn, &job, id, passed.id, content, presence);
         }
-        for (moved, presence) in
-            [(&resumed.aside, Presence::Aside), (&resumed.back, Presence::There)]
-        {
-            for checkpoint in moved {
-                self.change_checkpoint(turn, &job, id, *checkpoint, None, Some(presence));
+        let moves = [(&resumed.aside, Presence::Aside), (&resumed.back, Presence::There)];
+        for (paths, presence) in moves {
+            for path in paths {
+                let known = self.jobs.get(&job).and_then(|job| {
+                    job.checkpoints().find(|c| c.path == *path && c.presence != Presence::Gone)
+                });
+                if let Some(at) = known.map(Checkpoint::id) {
+                    self.change_checkpoint(turn, &job, id, at, None, Some(presence));
+                }
             }
         }
         let number = self.jobs.get(&job).and_then(|job| {
@@ -152,19 +156,24 @@ impl Fsm {
         }
         let by_owner = matches!(job.restart_from, Some(RestartFrom::Checkpoint(_)));
         let candidates = match job.restart_from {
-            Some(RestartFrom::Scratch) => return None,
+            Some(RestartFrom::Scratch) => {
+                let there = job.checkpoints().filter(|c| c.presence == Presence::There);
+                there.map(Candidate::of).collect()
+            }
             Some(RestartFrom::Checkpoint(id)) => {
                 job.checkpoints().filter(|c| c.id() == id).map(Candidate::of).collect()
             }
             Some(RestartFrom::Newest) | None => job.candidates(),
         };
         let path = job.spec.resume_from.clone().filter(|_| job.checkpoints_heard == 0);
-        let first_of_all = candidates.is_empty() && path.is_none() && allocation.attempt <= 1;
+        let scratch = job.restart_from == Some(RestartFrom::Scratch);
+        let first_of_all = path.is_none() && allocation.attempt <= 1;
         (!first_of_all).then(|| ResumeOrder {
             candidates,
             by_owner,
             path,
             others_dead: job.others_dead,
+            scratch,
             shared_dir: self.shares_its_directory(job).is_some(),
             below: job.steps_back.below,
         })

@@ -58,6 +58,31 @@ pub(crate) fn serve(request: &WatchRequest, output: &mut impl Write) -> std::io:
     watcher.run(request.baseline, request.timings.scan_ms)
 }
 
+/// What a look into the directory finds complete, with nobody left who writes.
+pub(in crate::checkpoint) fn found_by_a_look(request: &WatchRequest) -> Vec<SeenLine> {
+    let Ok(pattern) = request.pattern.as_deref().map(Pattern::new).transpose() else {
+        return Vec::new();
+    };
+    let Ok(inotify) = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC) else {
+        return Vec::new();
+    };
+    let mut said = Vec::new();
+    let mut watcher = watcher(request, pattern, inotify, &mut said);
+    watcher.ending = true;
+    // Writing into memory cannot fail.
+    let looked = watcher
+        .scan(Purpose::Search)
+        .and_then(|()| watcher.look_into(&watcher.filling.all()))
+        .and_then(|()| watcher.settle(&watcher.tracker.closed()));
+    drop(watcher);
+    let lines = said.split(|byte| *byte == b'\n').filter(|_| looked.is_ok());
+    let seen = lines.filter_map(|line| match serde_json::from_slice(line) {
+        Ok(WatchLine::Seen(seen)) => Some(*seen),
+        Ok(_) | Err(_) => None,
+    });
+    seen.collect()
+}
+
 fn watcher<'a, W: Write>(
     request: &WatchRequest,
     pattern: Option<Pattern>,
@@ -346,7 +371,7 @@ impl<W: Write> Watcher<'_, W> {
         if self.may_be_a_dir_checkpoint(path) {
             match purpose {
                 Purpose::Baseline => self.dir_was_there(path)?,
-                Purpose::Look | Purpose::Appeared => self.touch(path),
+                Purpose::Look | Purpose::Appeared | Purpose::Search => self.touch(path),
                 Purpose::Moved => {
                     self.judge_dir(path, true)?;
                     self.touch(path);
@@ -364,7 +389,7 @@ impl<W: Write> Watcher<'_, W> {
     fn scanned_file(&mut self, path: &str, purpose: Purpose) -> std::io::Result<()> {
         match purpose {
             Purpose::Look => self.look_at(path, Sighting::Scanned),
-            Purpose::Moved => self.look_at(path, Sighting::Moved),
+            Purpose::Moved | Purpose::Search => self.look_at(path, Sighting::Moved),
             Purpose::Appeared => self.look_at_appeared(path),
             Purpose::Baseline => {
                 let Some((_, stat)) = self.stat(path) else { return Ok(()) };
@@ -460,6 +485,8 @@ enum Purpose {
     Appeared,
     /// Inside a directory that was renamed into place.
     Moved,
+    /// A look long after all writers have ended.
+    Search,
 }
 
 fn join(parent: &str, name: &str) -> String {

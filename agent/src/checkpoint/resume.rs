@@ -1,0 +1,349 @@
+//! What an attempt resumes from, decided on the node that is to run it. Runs in the as-user helper.
+//!
+//! The order names what the job saved, the best first; here each is looked at: is it there, has it the files that it had
+//! when it was complete, is it whole. What no agent could report is found by a look into the directory. Then newer and
+//! torn checkpoints are moved aside, so that a program which takes the newest one by itself takes the chosen one.
+//! Nothing is ever deleted, and every step may be done twice: a helper that dies in the middle is started again.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fleet_core::checkpoint::MayUse;
+use fleet_core::checkpoint::{
+    Candidate, Content, Doubt, Passed, Presence, Resumed, RuleChoice, may_use,
+};
+use serde::{Deserialize, Serialize};
+
+use super::list::{Comparison, FileList, LIST_BYTES_MAX, job_dir, list_path};
+use super::marker::marker_path;
+use super::rules::step_of;
+use super::tree::Tree;
+use super::watch::{Timings, WatchRequest, found_by_a_look};
+use super::whole;
+use crate::user::op::{FileKind, FileStat, OpError, Reply};
+use crate::user::ops;
+
+/// Most names beside the chosen checkpoint that are weighed for moving aside.
+const SIBLINGS_MAX: usize = 10_000;
+
+/// Folders in `.fleet/JOB/`: of those that get their names back after the attempt, and of those that are torn.
+const ASIDE: &str = "aside";
+const TORN: &str = "torn";
+
+/// What is asked of the helper. All paths are those of the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumeRequest {
+    pub dir: PathBuf,
+    pub job: String,
+    pub pattern: Option<String>,
+    pub rule: RuleChoice,
+    /// The best first, with paths of the node.
+    pub candidates: Vec<Candidate>,
+    pub by_owner: bool,
+    /// A path outside the job's history.
+    pub path: Option<PathBuf>,
+    /// Look into the directory for what nobody reported.
+    pub look: bool,
+    /// Move newer and torn ones aside.
+    pub aside: bool,
+    /// Begin from nothing: all of them go aside.
+    pub scratch: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResumeAnswer {
+    /// With paths of the node.
+    Taken(Resumed),
+    /// From the beginning, with what was moved aside.
+    FromNothing(Resumed),
+    /// Nothing that was named can be used: what was tried.
+    Nothing { tried: Vec<String> },
+}
+
+/// Chooses, and makes the directory such that the program finds the chosen one.
+pub(crate) fn prepare(request: &ResumeRequest) -> Result<Reply, OpError> {
+    let answer = match (&request.path, request.scratch) {
+        (Some(path), _) => outside(path),
+        (None, true) => from_nothing(request),
+        (None, false) => choose(request),
+    };
+    Ok(Reply::Resume(Box::new(answer)))
+}
+
+fn outside(path: &Path) -> ResumeAnswer {
+    let problem = match whole::check(path) {
+        Content::Torn { why } => Some(why),
+        Content::Whole | Content::Unchecked => {
+            ops::readable(path).err().map(|error| error.to_string())
+        }
+    };
+    match problem {
+        None => ResumeAnswer::Taken(Resumed { path: shown(path), ..Resumed::default() }),
+        Some(why) => ResumeAnswer::Nothing { tried: vec![format!("{}: {why}", path.display())] },
+    }
+}
+
+fn from_nothing(request: &ResumeRequest) -> ResumeAnswer {
+    let mut resumed = Resumed::default();
+    if request.aside {
+        for candidate in &request.candidates {
+            put_aside(request, Path::new(&candidate.path), ASIDE, &mut resumed);
+        }
+    }
+    ResumeAnswer::FromNothing(resumed)
+}
+
+fn choose(request: &ResumeRequest) -> ResumeAnswer {
+    let mut resumed = Resumed::default();
+    let (mut tried, mut torn) = (Vec::new(), Vec::new());
+    let mut taken: Option<(&Candidate, PathBuf)> = None;
+    for candidate in &request.candidates {
+        match examine(request, candidate) {
+            Ok(place) => {
+                taken = Some((candidate, place));
+                break;
+            }
+            Err(passed) => {
+                tried.push(format!(
+                    "checkpoint {} ({}): {}",
+                    candidate.number, candidate.path, passed.why
+                ));
+                if passed.content.as_ref().is_some_and(Content::is_torn) {
+                    torn.push(PathBuf::from(&candidate.path));
+                }
+                resumed.passed.push(passed);
+            }
+        }
+    }
+    let newest = taken.as_ref().map(|(_, place)| newest_write(place)).unwrap_or_default();
+    let found = if request.look { look(request, newest) } else { None };
+    let chosen = match (found, taken) {
+        (Some(found), _) => {
+            resumed.found = true;
+            found
+        }
+        (None, Some((candidate, place))) => {
+            resumed.taken = Some(candidate.id);
+            let path = PathBuf::from(&candidate.path);
+            if place != path && fs::rename(&place, &path).is_ok() {
+                resumed.back.push(candidate.path.clone());
+            }
+            path
+        }
+        (None, None) if request.candidates.is_empty() => return ResumeAnswer::FromNothing(resumed),
+        (None, None) => return ResumeAnswer::Nothing { tried },
+    };
+    if request.aside {
+        clear_the_way(request, &chosen, &torn, &mut resumed);
+    }
+    resumed.path = shown(&chosen);
+    ResumeAnswer::Taken(resumed)
+}
+
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Where the candidate is, if it can be used; else why not.
+fn examine(request: &ResumeRequest, candidate: &Candidate) -> Result<PathBuf, Passed> {
+    let pass = |why: String, content: Option<Content>, presence: Option<Presence>| Passed {
+        id: candidate.id,
+        why,
+        content,
+        presence,
+    };
+    let path = PathBuf::from(&candidate.path);
+    let (aside, kept) = (aside_path(request, &path, ASIDE), aside_path(request, &path, TORN));
+    let place = [path, aside, kept].into_iter().find(|place| fs::symlink_metadata(place).is_ok());
+    let Some(place) = place else {
+        return Err(pass("it is not there any more".to_owned(), None, Some(Presence::Gone)));
+    };
+    let torn = |why: String| pass(why.clone(), Some(Content::Torn { why }), None);
+    let content = match known_files(request, candidate).map(|list| list.compare(&place)) {
+        Some(Comparison::Torn { why }) => return Err(torn(why)),
+        Some(Comparison::Same) => candidate.facts.content.clone(),
+        // Without a list that can be trusted, and for one that was written again, only its content says something.
+        Some(Comparison::Touched) | None => whole::check(&place),
+    };
+    if let Content::Torn { why } = content {
+        return Err(torn(why));
+    }
+    let doubt = candidate.facts.doubt;
+    let may = may_use(&content, Presence::There, doubt);
+    let allowed = matches!(may, MayUse::Alone | MayUse::IfNoOther) || request.by_owner;
+    if !allowed {
+        let why = format!("it is {}, {}", content.word(), doubt.word());
+        return Err(pass(why, Some(content), None));
+    }
+    match ops::readable(&place) {
+        Ok(_) => Ok(place),
+        Err(error) => Err(pass(error.to_string(), None, None)),
+    }
+}
+
+/// The list of its files from when it was complete, if it is there and is the one that the log knows.
+fn known_files(request: &ResumeRequest, candidate: &Candidate) -> Option<FileList> {
+    let digest = candidate.facts.list.as_ref()?;
+    match ops::read_file(&list_path(&request.dir, &request.job, digest), LIST_BYTES_MAX) {
+        Ok(Reply::Text(text)) => FileList::from_text(&text, digest),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+/// The newest write into a file or a directory's files.
+fn newest_write(path: &Path) -> i64 {
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => Tree::read(path).map_or(0, |tree| tree.newest_mtime_ns),
+        Ok(meta) => FileStat::from(&meta).mtime_ns,
+        Err(_) => 0,
+    }
+}
+
+/// A whole checkpoint that is newer than any that was reported: its node died before it could say so. By the file
+/// server's own times alone: it changed later than the job's marker, which is written once.
+fn look(request: &ResumeRequest, newest_known_ns: i64) -> Option<PathBuf> {
+    let marker = fs::symlink_metadata(marker_path(&request.dir, &request.job)).ok()?;
+    let since_ns = FileStat::from(&marker).mtime_ns.max(newest_known_ns);
+    let known = |path: &Path| request.candidates.iter().any(|c| Path::new(&c.path) == path);
+    let watch = WatchRequest {
+        dir: request.dir.clone(),
+        pattern: request.pattern.clone(),
+        rule: request.rule.clone(),
+        job: String::new(),
+        others_dead: true,
+        timings: Timings::default(),
+        baseline: false,
+        known: Vec::new(),
+        counted: Vec::new(),
+    };
+    let found = found_by_a_look(&watch).into_iter().filter(|seen| {
+        seen.facts.content == Content::Whole
+            && seen.facts.doubt == Doubt::None
+            && seen.id.mtime_ns > since_ns
+            && !known(&request.dir.join(&seen.path))
+    });
+    found.max_by_key(|seen| seen.id.mtime_ns).map(|seen| request.dir.join(seen.path))
+}
+
+/// Where a checkpoint goes so that no program finds it.
+fn aside_path(request: &ResumeRequest, path: &Path, folder: &str) -> PathBuf {
+    let folder = job_dir(&request.dir, &request.job).join(folder);
+    // Names are kept; where two directories have the same, the path says which.
+    let relative = path.strip_prefix(&request.dir).unwrap_or(path);
+    let name: Vec<String> =
+        relative.components().map(|part| part.as_os_str().to_string_lossy().into_owned()).collect();
+    folder.join(name.join("%"))
+}
+
+fn put_aside(request: &ResumeRequest, path: &Path, folder: &str, resumed: &mut Resumed) {
+    let to = aside_path(request, path, folder);
+    let bytes = size_of(path);
+    let moved = to.parent().is_some_and(|folder| fs::create_dir_all(folder).is_ok())
+        && fs::symlink_metadata(&to).is_err()
+        && fs::rename(path, &to).is_ok();
+    if moved {
+        resumed.aside.push(shown(path));
+        resumed.aside_bytes = resumed.aside_bytes.saturating_add(bytes);
+    }
+}
+
+fn size_of(path: &Path) -> u64 {
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => Tree::read(path).map_or(0, |tree| tree.bytes),
+        Ok(meta) => meta.len(),
+        Err(_) => 0,
+    }
+}
+
+/// Moves aside what a program that takes the newest one would find before the chosen one: what has a name of the same
+/// shape, was changed later than the job's marker, and is newer or torn.
+fn clear_the_way(request: &ResumeRequest, chosen: &Path, torn: &[PathBuf], resumed: &mut Resumed) {
+    let (Some(folder), Some(name)) = (chosen.parent(), chosen.file_name()) else { return };
+    let marker = fs::symlink_metadata(marker_path(&request.dir, &request.job));
+    let Ok(since_ns) = marker.map(|meta| FileStat::from(&meta).mtime_ns) else { return };
+    let (chosen_ns, chosen_step) = (newest_write(chosen), step_of(&shown(chosen)));
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten().take(SIBLINGS_MAX) {
+        let (path, other) = (entry.path(), entry.file_name());
+        if other == name
+            || !is_sibling(name, &other)
+            || entry.file_type().is_ok_and(|t| t.is_symlink())
+        {
+            continue;
+        }
+        let written_ns = newest_write(&path);
+        let newer = match (chosen_step, step_of(&shown(&path))) {
+            (Some(chosen), Some(other)) => other > chosen,
+            (None, _) | (_, None) => written_ns > chosen_ns,
+        };
+        let is_torn = torn.contains(&path) || whole::check(&path).is_torn();
+        if written_ns >= since_ns && (newer || is_torn) {
+            put_aside(request, &path, if is_torn { TORN } else { ASIDE }, resumed);
+        }
+    }
+    point_to(folder, name, resumed);
+}
+
+/// Names of the same shape: equal but for their numbers; and `last`, which several frameworks read first.
+fn is_sibling(chosen: &OsStr, other: &OsStr) -> bool {
+    let shape = |name: &OsStr| -> String {
+        let name = name.to_string_lossy();
+        let mut shape = String::new();
+        for c in name.chars() {
+            let c = if c.is_ascii_digit() { '#' } else { c };
+            if c != '#' || !shape.ends_with('#') {
+                shape.push(c);
+            }
+        }
+        shape
+    };
+    let ending = |name: &OsStr| Path::new(name).extension().map(OsStr::to_owned);
+    let last = other.to_string_lossy().starts_with("last");
+    shape(chosen) == shape(other) || (last && ending(chosen) == ending(other))
+}
+
+/// Links and pointer files that name something that was moved name the chosen one.
+fn point_to(folder: &Path, chosen: &OsStr, resumed: &Resumed) {
+    let gone =
+        |name: &OsStr| resumed.aside.iter().any(|path| Path::new(path).file_name() == Some(name));
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten().take(SIBLINGS_MAX) {
+        let path = entry.path();
+        let new = folder.join(format!(".fleet-pointer-{}", std::process::id()));
+        if let Ok(target) = fs::read_link(&path) {
+            let names_it = target.file_name().is_some_and(&gone);
+            if names_it && std::os::unix::fs::symlink(chosen, &new).is_ok() {
+                // Where it fails the old link stays, which names nothing.
+                drop(fs::rename(&new, &path));
+            }
+        }
+    }
+    let latest = folder.join("latest");
+    let Ok(Reply::Text(text)) = ops::read_file(&latest, 4096) else { return };
+    if gone(OsStr::new(text.trim())) {
+        drop(ops::write_file(&latest, &chosen.to_string_lossy()));
+    }
+}
+
+/// Moves back what is aside and whose name is free; what is torn stays in its own folder. At the end of an attempt, so that its owner finds what was
+/// saved.
+pub(crate) fn put_back(dir: &Path, job: &str) -> Result<Reply, OpError> {
+    let folder = job_dir(dir, job).join(ASIDE);
+    let Ok(entries) = fs::read_dir(&folder) else { return Ok(Reply::Done) };
+    for entry in entries.flatten().take(SIBLINGS_MAX) {
+        let name = entry.file_name().to_string_lossy().replace('%', "/");
+        let home = dir.join(name);
+        let kind = entry.metadata().map(|meta| FileStat::from(&meta).kind);
+        let sound = matches!(kind, Ok(FileKind::File | FileKind::Dir));
+        if sound && fs::symlink_metadata(&home).is_err() {
+            fs::rename(entry.path(), &home).map_err(|error| OpError::io(&home, &error))?;
+        }
+    }
+    Ok(Reply::Done)
+}
+
+#[cfg(test)]
+mod tests;
