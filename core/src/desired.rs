@@ -252,7 +252,7 @@ impl Fsm {
             (None, Phase::Placed | Phase::Running | Phase::Stopping, _) => Order::Keep,
         };
         let defer = a.deferral.as_ref().filter(|d| d.baseline.is_none()).map(|d| d.order);
-        let limit = self.job(&a.job).map(|job| a.placed_at + job.spec.time_limit);
+        let limit = self.job(&a.job).map(|job| a.placed_at + job.time_left());
         let ends_at = a.time_limit_at.or(limit.into_iter().chain(a.ends_by).min());
         let parent = a.lease.as_ref().and_then(|id| self.lease(id)?.parent.as_ref());
         let within = parent.and_then(|id| match &self.lease(id)?.holder {

@@ -18,6 +18,8 @@ use crate::time::{Millis, Timestamp};
 pub const TIME_LIMIT_MAX: Millis = Millis::days(60);
 /// Time limit of a job that names none: short enough that others can be planned around it.
 pub const TIME_LIMIT_DEFAULT: Millis = Millis::hours(24);
+/// Least running time of an attempt that continues a job, however much of its limit is used.
+pub const TIME_LEFT_MIN: Millis = Millis::minutes(10);
 /// Grace between the stop signal and SIGKILL when a job names none.
 pub const STOP_GRACE_DEFAULT: Millis = Millis::secs(30);
 /// Longest grace a job may ask for.
@@ -281,15 +283,9 @@ pub struct Job {
     /// Running time of earlier attempts that counts against the time limit: up to the checkpoint that was resumed from.
     #[serde(default, skip_serializing_if = "is_default")]
     pub time_used: Millis,
-    /// Not placed before: a pause after a failure that is tried again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_before: Option<Timestamp>,
     /// Failures of its own that were tried again without a new checkpoint since.
     #[serde(default, skip_serializing_if = "is_default")]
     pub retries: u32,
-    /// Every earlier attempt is known to be dead; false once one was given up as lost.
-    #[serde(default = "others_dead", skip_serializing_if = "Clone::clone")]
-    pub others_dead: bool,
     /// The last fault of a node that used up a restart: the same one soon after uses none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_fault: Option<FaultCounted>,
@@ -300,11 +296,14 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-fn others_dead() -> bool {
-    true
-}
-
 impl Job {
+    /// What is left of its time limit over all attempts; at least [`TIME_LEFT_MIN`], so that a job which continues gets
+    /// somewhere.
+    pub fn time_left(&self) -> Millis {
+        let limit = self.spec.time_limit;
+        limit.saturating_sub(self.time_used).max(TIME_LEFT_MIN.min(limit))
+    }
+
     /// A job that was just submitted.
     pub fn submitted(wish: SubmitJob, queue: QueueKey, at: Timestamp) -> Self {
         let SubmitJob { id, owner, spec, marker } = wish;
@@ -335,9 +334,7 @@ impl Job {
             restart_from: None,
             checkpoint_notes: Vec::new(),
             time_used: Millis::ZERO,
-            not_before: None,
             retries: 0,
-            others_dead: true,
             last_fault: None,
         }
     }

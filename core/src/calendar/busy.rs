@@ -67,7 +67,7 @@ pub(crate) fn known_end(fsm: &Fsm, a: &Allocation) -> Timestamp {
         return stop.at + stop.grace;
     }
     let Some(job) = fsm.job(&a.job) else { return a.time_limit_at.unwrap_or(fsm.now()) };
-    let limit = a.time_limit_at.unwrap_or(fsm.now() + job.spec.time_limit);
+    let limit = a.time_limit_at.unwrap_or(fsm.now() + job.time_left());
     // A reservation's end stops what runs under its lease.
     let parent = a.lease.as_ref().and_then(|id| fsm.lease(id)?.parent.as_ref());
     let reservation = parent.and_then(|id| match &fsm.lease(id)?.holder {

@@ -2,15 +2,18 @@
 //!
 //! Which end of an attempt leads to another one is `jobs.rs`; when a checkpoint makes a job leave is `eviction.rs`.
 
+use std::collections::BTreeSet;
+
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, CheckpointAsked};
 use crate::checkpoint::{
     CHECKPOINTS_KEPT, Candidate, Checkpoint, CheckpointId, CheckpointNote, Content, Presence,
-    RESUME_SINCE, RestartFrom, ResumeOrder, Resumed,
+    RESUME_SINCE, RestartFrom, ResumeOrder, Resumed, StepsBack,
 };
 use crate::event::Event;
 use crate::id::{AllocationId, JobId};
 use crate::job::{Job, JobState};
+use crate::lease::{Lease, LeaseHolder};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::time::Timestamp;
@@ -40,6 +43,8 @@ impl Fsm {
         }
         job.checkpoints_heard += 1;
         checkpoint.number = job.checkpoints_heard;
+        job.steps_back = StepsBack::default();
+        job.retries = 0;
         if let Some(before) = job.last_checkpoint.replace(checkpoint) {
             job.older_checkpoints.insert(0, before);
             job.older_checkpoints.truncate(CHECKPOINTS_KEPT - 1);
@@ -172,11 +177,23 @@ impl Fsm {
             candidates,
             by_owner,
             path,
-            others_dead: job.others_dead,
+            others_dead: self.others_are_dead(job, allocation),
             scratch,
             shared_dir: self.shares_its_directory(job).is_some(),
             below: job.steps_back.below,
         })
+    }
+
+    /// Whether every earlier attempt is known to be dead: the GPUs of one that was given up as lost stay leased until its
+    /// node says that nobody has them, has booted again, or somebody vouches for it.
+    fn others_are_dead(&self, job: &Job, current: &Allocation) -> bool {
+        let earlier: BTreeSet<AllocationId> =
+            (1..current.attempt).map(|n| AllocationId::of_attempt(&job.id, n)).collect();
+        let holds = |lease: &Lease| match &lease.holder {
+            LeaseHolder::Allocation(id) => earlier.contains(id),
+            LeaseHolder::Reservation(_) => false,
+        };
+        earlier.is_empty() || !self.leases.values().any(holds)
     }
 
     /// Another open job that writes checkpoints of the same names into the same directory.

@@ -19,7 +19,7 @@ impl Fsm {
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let reservations = self.reservations.open().filter_map(|r| self.reservation_due(r));
         let allocations = self.allocations.values().flat_map(|a| self.allocation_due(a));
-        reservations.chain(allocations).min()
+        reservations.chain(allocations).chain(self.paused.values().copied()).min()
     }
 
     fn reservation_due(&self, r: &Reservation) -> Option<Timestamp> {
@@ -69,6 +69,7 @@ impl Fsm {
         self.end_due_reservations(turn, now);
         self.start_due_reservations(turn);
         self.hand_out_due(turn);
+        self.queue_paused(now);
         let over: Vec<AllocationId> = self
             .allocations
             .values()

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::{Fsm, Turn};
 use crate::allocation::{Cause, CauseKey, Deferral, StopWhy};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Doubt};
 use crate::event::Event;
 use crate::health::{Severity, Subject};
 use crate::id::AllocationId;
@@ -86,6 +86,12 @@ impl Fsm {
             .values()
             .find(|c| c.severity == Severity::Fatal)
             .map(|c| c.text.clone());
+        if self.resumes_by_list()
+            && let Some(allocation) = self.allocations.get(id).cloned()
+            && let Some(since) = self.fatal_since(&allocation)
+        {
+            self.doubt_after_fault(&allocation, since);
+        }
         match fatal {
             Some(cause) if self.storm.frozen().is_none() => {
                 self.stop_allocation(turn, id, StopWhy::NodeFault { cause });
@@ -163,14 +169,18 @@ impl Fsm {
     pub(super) fn checkpoint_seen(
         &mut self,
         turn: &mut Turn<'_>,
-        checkpoint: Checkpoint,
+        mut checkpoint: Checkpoint,
         age: Millis,
     ) {
         let id = checkpoint.allocation.clone();
         let seq = checkpoint.seq;
         let by_list = self.resumes_by_list();
-        let facts = by_list.then(|| Box::new(checkpoint.facts.clone()));
         let Some(allocation) = self.allocations.get_mut(&id) else { return };
+        let fatal = allocation.causes.values().any(|cause| cause.severity == Severity::Fatal);
+        if by_list && fatal && checkpoint.facts.doubt == Doubt::None {
+            checkpoint.facts.doubt = Doubt::AfterFault;
+        }
+        let facts = by_list.then(|| Box::new(checkpoint.facts.clone()));
         if seq <= allocation.checkpoint_seq {
             return;
         }

@@ -108,8 +108,9 @@ impl Fsm {
     fn jobs_and_allocations_agree(&self) -> Result<(), Violation> {
         for job in self.jobs.values() {
             let queued = self.queue.get(&job.queue) == Some(&job.id);
+            let waits = job.question.is_some() || self.paused.contains_key(&job.id);
             must!(
-                queued == (job.state == JobState::Queued),
+                queued == (job.state == JobState::Queued && !waits),
                 "{} is {:?} and queued is {queued}",
                 job.id,
                 job.state

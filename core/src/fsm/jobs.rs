@@ -23,8 +23,18 @@ const CLASS_INTERRUPTED: u8 = 0;
 pub(super) const CLASS_NEW: u8 = 1;
 
 /// What becomes of a job whose attempt ended.
-enum Next {
+#[derive(Debug)]
+pub(super) enum Next {
     Finish(JobState, JobOutcome),
+    /// It waits for its owner's word.
+    Ask {
+        why: String,
+    },
+    /// Queued again after a pause.
+    Pause {
+        why: String,
+        until: Timestamp,
+    },
     /// Queue again; the flag says whether a restart is used up.
     Again {
         why: String,
@@ -120,7 +130,10 @@ impl Fsm {
         let attempt = job.attempt + 1;
         let id = AllocationId::of_attempt(&line.job, attempt);
         let owner = job.owner.clone();
-        let resume_from = job.last_checkpoint.as_ref().map(|c| c.path.clone());
+        let resume_from = match self.resumes_by_list() {
+            true => job.candidates().first().map(|c| c.path.clone()),
+            false => job.last_checkpoint.as_ref().map(|c| c.path.clone()),
+        };
         let key = job.queue;
         let lease = (!line.gpus.is_empty()).then(|| {
             let grant = Grant {
@@ -270,7 +283,11 @@ impl Fsm {
         {
             self.note_start_fault(turn, &id, &allocation.node, message);
         }
-        match self.next_step(&allocation, report) {
+        let next = match self.resumes_by_list() {
+            true => self.judged(turn, &allocation, report, exit_code(&report.end)),
+            false => self.next_step(&allocation, report),
+        };
+        match next {
             Some(Next::Finish(state, outcome)) => {
                 turn.say(finished_event(&id, state, &outcome, &allocation));
                 // The report may come long after the end; and the node's clock may be off.
@@ -279,6 +296,11 @@ impl Fsm {
                 self.finish_job(&id, state, outcome, at);
             }
             Some(Next::Again { why, uses_restart }) => self.requeue(turn, &id, why, uses_restart),
+            Some(Next::Ask { why }) => self.ask_owner(turn, &id, why),
+            Some(Next::Pause { why, until }) => {
+                self.requeue(turn, &id, why, false);
+                self.pause(&id, until);
+            }
             None => {}
         }
         self.say_if_drained(turn, &allocation.node);
@@ -289,19 +311,37 @@ impl Fsm {
     fn note_start_fault(&mut self, turn: &mut Turn<'_>, id: &JobId, node: &NodeName, why: &str) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         job.start_faults += 1;
-        let Some(job) = self.jobs.get(id) else { return };
+        if self.jobs.get(id).is_some_and(|job| self.can_run_elsewhere(job, node)) {
+            self.exclude_node(turn, id, node, why);
+        }
+    }
+
+    /// Whether some other open node is built for it.
+    pub(super) fn can_run_elsewhere(&self, job: &Job, node: &NodeName) -> bool {
         let other = |n: &Node| {
             n.name != *node
                 && n.closed_because().is_none()
                 && !job.excluded_nodes.contains_key(&n.name)
                 && scheduler::satisfiable_on(self, &job.owner, &job.spec, &n.name)
         };
-        if self.nodes.values().any(other) {
-            self.exclude_node(turn, id, node, why);
+        self.nodes.values().any(other)
+    }
+
+    /// It leaves the queue until then.
+    fn pause(&mut self, id: &JobId, until: Timestamp) {
+        let Some(job) = self.jobs.get(id) else { return };
+        if self.queue.remove(&job.queue).is_some() {
+            self.paused.insert(id.clone(), until);
         }
     }
 
-    fn exclude_node(&mut self, turn: &mut Turn<'_>, id: &JobId, node: &NodeName, why: &str) {
+    pub(super) fn exclude_node(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &JobId,
+        node: &NodeName,
+        why: &str,
+    ) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         job.excluded_nodes.insert(node.clone(), why.to_owned());
         turn.say(Event::NodeExcluded { job: id.clone(), node: node.clone(), why: why.to_owned() });
@@ -373,7 +413,7 @@ impl Fsm {
         self.after_node_fault(job, why, true)
     }
 
-    fn after_node_fault(&self, job: &Job, why: String, ran: bool) -> Option<Next> {
+    pub(super) fn after_node_fault(&self, job: &Job, why: String, ran: bool) -> Option<Next> {
         if job.cancel_requested {
             let outcome = JobOutcome { exit_code: None, reason: why };
             return Some(Next::Finish(JobState::Cancelled, outcome));
@@ -402,11 +442,20 @@ impl Fsm {
             let outcome = JobOutcome { exit_code: None, reason };
             return self.finish_job(id, JobState::Cancelled, outcome, self.now);
         }
+        job.restarts_used += u32::from(uses_restart);
+        if let Some(nothing) = self.jobs.get(id).and_then(|job| self.nothing_to_resume(job)) {
+            return self.ask_owner(turn, id, format!("{why}; {nothing}"));
+        }
+        let by_list = self.resumes_by_list();
+        let Some(job) = self.jobs.get_mut(id) else { return };
         job.allocation = None;
         job.state = JobState::Queued;
         job.queue.class = CLASS_INTERRUPTED;
-        job.restarts_used += u32::from(uses_restart);
-        let (key, resume_from) = (job.queue, job.last_checkpoint.as_ref().map(|c| c.path.clone()));
+        let key = job.queue;
+        let resume_from = match by_list {
+            true => job.candidates().first().map(|c| c.path.clone()),
+            false => job.last_checkpoint.as_ref().map(|c| c.path.clone()),
+        };
         self.queue.insert(key, id.clone());
         turn.say(Event::JobRequeued { job: id.clone(), why, resume_from });
     }
@@ -414,6 +463,8 @@ impl Fsm {
     fn finish_job(&mut self, id: &JobId, state: JobState, outcome: JobOutcome, at: Timestamp) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         self.queue.remove(&job.queue);
+        self.paused.remove(id);
+        job.question = None;
         job.state = state;
         job.outcome = Some(outcome);
         job.ended_at = Some(at);

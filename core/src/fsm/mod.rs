@@ -39,10 +39,12 @@ mod cluster;
 mod controllers;
 mod deadlines;
 mod ending;
+mod ends;
 mod eviction;
 mod import;
 mod invariants;
 mod jobs;
+mod judgment;
 mod leases;
 mod limits;
 mod nodes;
@@ -128,6 +130,9 @@ pub struct Fsm {
     /// How much people may reserve, where an admin said so.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     limits: LimitsByGroup,
+    /// Jobs that are tried again later, and when they are queued.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    paused: BTreeMap<JobId, Timestamp>,
     audit_seq: u64,
     audit_head: Option<String>,
     /// The restore this incarnation began with, if it did.
@@ -458,6 +463,16 @@ impl Fsm {
 
     pub fn job(&self, id: &JobId) -> Option<&Job> {
         self.jobs.get(id)
+    }
+
+    /// Whether it can be placed: not one that waits for its owner, or for the time of its next try.
+    pub(crate) fn is_in_queue(&self, job: &Job) -> bool {
+        self.queue.get(&job.queue) == Some(&job.id)
+    }
+
+    /// When a job that failed is tried again.
+    pub fn paused_until(&self, job: &JobId) -> Option<Timestamp> {
+        self.paused.get(job).copied()
     }
 
     /// Queued jobs, first served first.

@@ -219,7 +219,9 @@ impl Fsm {
         // The node's clock may be off; a start cannot lie in the future.
         let at = at.min(now).max(allocation.placed_at);
         allocation.started_at = Some(at);
-        let limit = now + job.spec.time_limit;
+        let limit = now + job.time_left();
+        // The word of its owner was about this attempt.
+        job.restart_from = None;
         let cut = ends_by.filter(|ends_by| *ends_by < limit);
         allocation.time_limit_at = Some(cut.unwrap_or(limit));
         job.started_at.get_or_insert(at);

@@ -41,7 +41,6 @@ impl Fsm {
         job.start_faults = 0;
         job.retries = 0;
         job.last_fault = None;
-        job.not_before = None;
         job.time_used = Millis::ZERO;
         job.excluded_nodes.clear();
         job.spec.reservation = reservation;

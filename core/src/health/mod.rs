@@ -20,6 +20,13 @@ pub mod xid;
 pub use signal::{Known, Reading, Signal};
 pub use tracker::HealthTracker;
 
+/// Whether a program that dies on a GPU with this condition most likely died of it: off the bus, a driver that does not
+/// answer, memory errors, some XIDs. Not heat, a narrow link, rising corrected errors.
+pub fn can_end_a_program(kind: &str) -> bool {
+    let xid = kind.strip_prefix("xid_").and_then(|code| code.parse().ok());
+    xid.is_some_and(xid::ends_programs) || tracker::ENDS_PROGRAMS.contains(&kind)
+}
+
 /// How bad a condition is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

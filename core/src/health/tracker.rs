@@ -31,6 +31,8 @@ const TELEMETRY_MISSING: &str = "telemetry_missing";
 const ECC_UNCORRECTED: &str = "ecc_uncorrected";
 const ECC_CORRECTED: &str = "ecc_corrected_rising";
 const DRIVER_SILENT: &str = "driver_not_answering";
+/// Kinds of conditions of a GPU after which a program on it ends; XIDs have a column of their own.
+pub(super) const ENDS_PROGRAMS: [&str; 3] = [LOST, NOT_ANSWERING, ECC_UNCORRECTED];
 const UNNAMED: &str = "gpu_inventory_incomplete";
 
 /// The health of one node: what was seen, and what follows.

@@ -106,6 +106,15 @@ pub const TABLE: [Row; 31] = {
     ]
 };
 
+/// Errors after which the programs on the GPU end, or must: by the catalogue's immediate action, and by NVIDIA's page on
+/// memory error management for 94 and 95, where the driver ends them by design. Not heat, power or a program's own errors.
+const ENDS_PROGRAMS: [u32; 12] = [46, 48, 61, 62, 64, 74, 79, 94, 95, 109, 119, 120];
+
+/// Whether a program that dies beside this error most likely died of it.
+pub fn ends_programs(code: u32) -> bool {
+    ENDS_PROGRAMS.contains(&code)
+}
+
 /// The row of a number.
 pub fn find(code: u32) -> Option<&'static Row> {
     TABLE.iter().find(|row| row.code == code)

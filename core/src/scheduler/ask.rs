@@ -51,6 +51,8 @@ pub(super) struct Ask<'a> {
     pub(super) excluded: Option<&'a BTreeMap<NodeName, String>>,
     pub(super) wish: Wish<'a>,
     pub(super) source: Source,
+    /// How long it may run.
+    pub(super) length: Millis,
     /// When it is gone for sure if it starts now.
     pub(super) until: Timestamp,
     model: Model,
@@ -69,7 +71,9 @@ impl<'a> Ask<'a> {
     pub(super) fn of_job(capacity: &Capacity<'_>, job: &'a Job) -> Self {
         let excluded = Some(&job.excluded_nodes).filter(|nodes| !nodes.is_empty());
         let ask = Self::new(capacity, &job.owner, &job.spec);
-        Self { job: Some(&job.id), excluded, ..ask }
+        let length = job.time_left();
+        let until = capacity.fsm.now() + length + job.spec.stop_grace;
+        Self { job: Some(&job.id), excluded, length, until, ..ask }
     }
 
     pub(super) fn new(capacity: &Capacity<'_>, owner: &'a UserName, spec: &'a JobSpec) -> Self {
@@ -84,6 +88,7 @@ impl<'a> Ask<'a> {
             excluded: None,
             wish: Wish::new(&spec.gpus),
             source: source(capacity, owner, spec),
+            length: spec.time_limit,
             until: capacity.fsm.now() + spec.time_limit + spec.stop_grace,
             model,
             has_pool: capacity.pools.iter().any(|pool| pool.reservation.owner == *owner),
@@ -103,7 +108,7 @@ impl<'a> Ask<'a> {
             (
                 spec.cpu_millis,
                 spec.memory_bytes,
-                spec.time_limit,
+                self.length,
                 spec.time_limit_given,
                 spec.stop_grace,
             ),

@@ -24,6 +24,9 @@ pub fn check(fsm: &Fsm, placement: &Placement) -> Result<Approved, Rejection> {
     if job.state != JobState::Queued {
         return Err(stale(id, format!("it is {}", job.state.word())));
     }
+    if !fsm.is_in_queue(job) {
+        return Err(stale(id, "it is not in the queue now"));
+    }
     if let Some(why) = fsm.may_run_unseen(job) {
         return Err(stale(id, why));
     }
@@ -96,7 +99,7 @@ fn in_pool(capacity: &Capacity<'_>, at: usize, set: GpuSet) -> Result<Approved, 
 
 /// The GPUs are not free: then they must all be of one reservation of the owner.
 fn own_pool(capacity: &Capacity<'_>, ask: &Ask<'_>, set: GpuSet) -> Result<Approved, String> {
-    let ends_at = capacity.fsm.now() + ask.spec.time_limit;
+    let ends_at = capacity.fsm.now() + ask.length;
     let own = capacity.pools.iter().position(|pool| {
         pool.reservation.owner == *ask.owner
             && (!ask.spec.time_limit_given || ends_at <= pool.reservation.window.ends_at)

@@ -75,7 +75,7 @@ fn on_node(
     {
         return None;
     }
-    let length = ask.spec.time_limit + ask.spec.stop_grace;
+    let length = ask.length + ask.spec.stop_grace;
     for starts_at in instants(node, now, best.map(|b| b.starts_at)) {
         let window = Window { starts_at, ends_at: starts_at + length };
         let rest = rest(&capacity.nodes[at], window, |_| true);

@@ -221,7 +221,7 @@ impl<'a> Planner<'a> {
         let own = |pool: &super::capacity::Pool<'_>| {
             pool.reservation.owner == *ask.owner
                 && (!ask.spec.time_limit_given
-                    || now + ask.spec.time_limit <= pool.reservation.window.ends_at)
+                    || now + ask.length <= pool.reservation.window.ends_at)
         };
         let pools: Vec<usize> =
             (0..self.capacity.pools.len()).filter(|at| own(&self.capacity.pools[*at])).collect();
@@ -313,7 +313,7 @@ impl<'a> Planner<'a> {
                 memory_left: foreseen.memory_left,
             });
         }
-        let length = ask.spec.time_limit + ask.spec.stop_grace;
+        let length = ask.length + ask.spec.stop_grace;
         self.capacity.nodes[foreseen.node].uses.push(Use {
             whose: Whose::Job,
             from: foreseen.starts_at,

@@ -312,7 +312,7 @@ fn interrupted_work_goes_first() {
          job-a goes on
          job-a evicted (titan01 is being drained)
          job-a -> titan02:0, 16 cores, 64.0 GiB
-         job-c waits, place 2: waits for 1 GPU: titan02:0 is meant for a job before it [+5h]",
+         job-c waits, place 2: waits for 1 GPU: titan02:0 is meant for a job before it [+4h]",
     );
 }
 

@@ -169,7 +169,7 @@ fn own_reservation(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Option<Ve
             && (pool.free & meant).count_ones() >= ask.count()
             && share.cpu_millis <= node.cpu_free
             && share.memory_bytes <= node.memory_free
-            && (OFFER_MIN..ask.spec.time_limit).contains(&longest);
+            && (OFFER_MIN..ask.length).contains(&longest);
         fits.then_some(Verdict::OwnReservation { pool: at_pool, longest })
     })
 }

@@ -17,5 +17,6 @@ mod properties;
 mod reboot;
 mod requests;
 mod reservations;
+mod resume;
 pub(crate) mod windows;
 mod world;

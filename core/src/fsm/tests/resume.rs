@@ -1,0 +1,373 @@
+//! Resuming: which checkpoint the next attempt is told, steps back, questions to the owner, restarts, retries, time.
+
+use std::collections::BTreeSet;
+
+use super::world::{World, bad, job, person, plain, training};
+use crate::allocation::AttemptEnd;
+use crate::checkpoint::{CheckpointId, Content, Passed, Presence, RestartFrom, Resumed, RetryOn};
+use crate::command::{Command, Report};
+use crate::desired::Order;
+use crate::health::Severity;
+use crate::id::AllocationId;
+use crate::job::JobSpec;
+use crate::rejection::Rejection;
+use crate::time::Millis;
+
+fn current(w: &World) -> AllocationId {
+    w.fsm.job(&job("a")).unwrap().allocation.clone().expect("it has an attempt")
+}
+
+/// What the node of the running attempt is told to resume from.
+fn told(w: &World) -> Vec<String> {
+    let a = w.fsm.allocation(&current(w)).unwrap();
+    let desired = w.fsm.desired(&a.node, &[]);
+    let order = desired.allocations.into_iter().find(|one| one.id == a.id).unwrap().order;
+    let Order::Start(start) = order else { panic!("it has started") };
+    let resume = start.resume.expect("it resumes");
+    resume.candidates.into_iter().map(|candidate| candidate.path).collect()
+}
+
+/// Places the job again; its node takes the first that it was told.
+fn resume(w: &mut World) -> AllocationId {
+    assert_eq!(w.schedule(), 1);
+    let id = current(w);
+    let a = w.fsm.allocation(&id).unwrap().clone();
+    let first = w.fsm.job(&job("a")).unwrap().candidates().first().cloned();
+    if let Some(first) = first {
+        let resumed = Resumed { taken: Some(first.id), path: first.path, ..Resumed::default() };
+        let report = Report::Resumed { allocation: id.clone(), epoch: a.epoch, resumed };
+        w.report(a.node.as_str(), report).unwrap();
+    }
+    w.start(&id);
+    id
+}
+
+fn fail(w: &mut World, id: &AllocationId, code: i32) {
+    let on = w.fsm.allocation(id).unwrap().node.to_string();
+    w.end(id, AttemptEnd::Exited { code });
+    w.release(&on);
+}
+
+fn lost(w: &mut World, id: &AllocationId) {
+    let on = w.fsm.allocation(id).unwrap().node.to_string();
+    w.end(id, AttemptEnd::NodeFault { message: "its shim was lost".to_owned() });
+    w.release(&on);
+}
+
+#[test]
+fn numbers_rise_over_the_life_of_a_job_and_the_newest_whole_one_comes_first() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    for seq in 1..=10 {
+        w.checkpoint(&a, seq, Millis::ZERO);
+    }
+    let torn = Some(Content::Torn { why: "cut".to_owned() });
+    let changed = |seq, content, presence| Report::CheckpointChanged {
+        allocation: a.clone(),
+        seq,
+        content,
+        presence,
+    };
+    w.report("titan01", changed(10, torn, None)).unwrap();
+    w.report("titan01", changed(8, None, Some(Presence::Gone))).unwrap();
+    lost(&mut w, &a);
+    assert_eq!(w.schedule(), 1);
+    assert_eq!(told(&w), ["/ck/9.pt", "/ck/7.pt", "/ck/6.pt", "/ck/5.pt", "/ck/4.pt", "/ck/3.pt"]);
+    let b = current(&w);
+    w.start(&b);
+    w.checkpoint(&b, 1, Millis::ZERO);
+    let j = w.fsm.job(&job("a")).unwrap();
+    let last = j.last_checkpoint.as_ref().unwrap();
+    assert_eq!((last.number, last.attempt, last.seq), (11, 2, 1));
+}
+
+#[test]
+fn a_failure_soon_after_a_resume_takes_the_one_before_at_most_three_times() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    for seq in 1..=6 {
+        w.checkpoint(&a, seq, Millis::ZERO);
+    }
+    lost(&mut w, &a);
+    let restarts = w.fsm.job(&job("a")).unwrap().restarts_used;
+    for (code, next) in [(9, "/ck/5.pt"), (3, "/ck/4.pt"), (3, "/ck/3.pt")] {
+        let id = resume(&mut w);
+        fail(&mut w, &id, code);
+        assert_eq!(w.fsm.job(&job("a")).unwrap().candidates()[0].path, next);
+    }
+    let id = resume(&mut w);
+    fail(&mut w, &id, 3);
+    let j = w.fsm.job(&job("a")).unwrap();
+    assert_eq!((w.state_of("a"), j.restarts_used), ("failed", restarts), "at fleet's own cost");
+    let outcome = j.outcome.as_ref().unwrap();
+    assert_eq!(outcome.exit_code, Some(9), "that of the first of these failures");
+    assert!(outcome.reason.contains("/ck/6.pt: exit code 9; /ck/5.pt: exit code 3"), "{outcome:?}");
+}
+
+#[test]
+fn a_new_checkpoint_forgets_the_steps_back() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.checkpoint(&a, 1, Millis::ZERO);
+    w.checkpoint(&a, 2, Millis::ZERO);
+    lost(&mut w, &a);
+    let b = resume(&mut w);
+    fail(&mut w, &b, 1);
+    let c = resume(&mut w);
+    assert_eq!(w.fsm.allocation(&c).unwrap().resumed, Some(CheckpointId { attempt: 1, seq: 1 }));
+    w.checkpoint(&c, 1, Millis::ZERO);
+    assert_eq!(w.fsm.job(&job("a")).unwrap().steps_back.taken, 0);
+    // With progress of its own a failure is the program's.
+    fail(&mut w, &c, 1);
+    assert_eq!(w.state_of("a"), "failed");
+}
+
+#[test]
+fn where_nothing_is_left_the_owner_is_asked_and_nobody_waits_for_it() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.checkpoint(&a, 1, Millis::ZERO);
+    lost(&mut w, &a);
+    assert_eq!(w.schedule(), 1);
+    let b = current(&w);
+    let tried = vec!["checkpoint 1 (/ck/1.pt): it is not there any more".to_owned()];
+    w.end(&b, AttemptEnd::NothingToResume { tried });
+    w.release("titan01");
+    let j = w.fsm.job(&job("a")).unwrap();
+    assert!(j.question.as_ref().unwrap().why.contains("/ck/1.pt"), "{:?}", j.question);
+    assert!(j.excluded_nodes.is_empty(), "no node is to blame");
+    assert_eq!((w.state_of("a"), w.schedule()), ("queued", 0));
+    w.submit("bob", "b", plain(4)).unwrap();
+    assert_eq!(w.schedule(), 1, "it is in nobody's way");
+    let from = RestartFrom::Scratch;
+    let restart = |from| Command::RestartJob { id: job("a"), from, time_limit: None };
+    let stranger = w.give(person("eve"), restart(from));
+    assert!(matches!(stranger, Err(Rejection::Denied { .. })));
+    w.give(person("ada"), restart(from)).unwrap();
+    let again = w.give(person("ada"), restart(from));
+    assert!(matches!(again, Err(Rejection::NotRestartable { .. })), "{again:?}");
+    w.give(person("ada"), Command::CancelJob { id: job("a") }).unwrap();
+    assert_eq!(w.state_of("a"), "cancelled");
+}
+
+#[test]
+fn one_that_asks_can_be_cancelled_and_one_with_only_torn_ones_asks_at_once() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.checkpoint(&a, 1, Millis::ZERO);
+    let content = Some(Content::Torn { why: "cut".to_owned() });
+    let torn = Report::CheckpointChanged { allocation: a.clone(), seq: 1, content, presence: None };
+    w.report("titan01", torn).unwrap();
+    lost(&mut w, &a);
+    let why = w.fsm.job(&job("a")).unwrap().question.clone().unwrap().why;
+    assert!(why.ends_with("no usable checkpoint: checkpoint 1 is torn"), "{why}");
+    let newest = RestartFrom::Newest;
+    let refused =
+        w.give(person("ada"), Command::RestartJob { id: job("a"), from: newest, time_limit: None });
+    assert!(matches!(refused, Err(Rejection::NotRestartable { .. })), "{refused:?}");
+    w.give(person("ada"), Command::CancelJob { id: job("a") }).unwrap();
+    assert_eq!(w.state_of("a"), "cancelled");
+}
+
+#[test]
+fn a_restart_begins_a_new_limit_and_a_new_budget() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.checkpoint(&a, 1, Millis::ZERO);
+    w.checkpoint(&a, 2, Millis::ZERO);
+    fail(&mut w, &a, 5);
+    assert_eq!(w.state_of("a"), "failed");
+    let from = RestartFrom::Checkpoint(CheckpointId { attempt: 1, seq: 1 });
+    let time_limit = Some(Millis::hours(2));
+    w.give(person("ada"), Command::RestartJob { id: job("a"), from, time_limit }).unwrap();
+    assert_eq!(w.said(), ["restarted by ada, from checkpoint 1"]);
+    assert_eq!(w.schedule(), 1);
+    assert_eq!(told(&w), ["/ck/1.pt"], "its owner's word goes before what is newest");
+    let b = current(&w);
+    w.start(&b);
+    let limit = w.fsm.allocation(&b).unwrap().time_limit_at;
+    assert_eq!(limit, Some(w.now + Millis::hours(2)));
+    for (from, problem) in [
+        (RestartFrom::Newest, "it is running"),
+        (RestartFrom::Checkpoint(CheckpointId { attempt: 9, seq: 9 }), "it is running"),
+    ] {
+        let time_limit = None;
+        let refused = w.give(person("ada"), Command::RestartJob { id: job("a"), from, time_limit });
+        let Err(Rejection::NotRestartable { why, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!(why, problem);
+    }
+    w.give(person("ada"), Command::CancelJob { id: job("a") }).unwrap();
+    w.end(&b, AttemptEnd::Signaled { signal: 15 });
+    w.release("titan01");
+    let from = RestartFrom::Checkpoint(CheckpointId { attempt: 9, seq: 9 });
+    let refused =
+        w.give(person("ada"), Command::RestartJob { id: job("a"), from, time_limit: None });
+    let Err(Rejection::NotRestartable { why, .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!(why, "it has no checkpoint 9-9");
+}
+
+#[test]
+fn an_evicted_program_that_ends_politely_has_not_completed() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.conditions("titan01", vec![bad("titan01", 0, Severity::Degraded)]);
+    w.take_deferral(&a, 0);
+    w.checkpoint(&a, 1, Millis::secs(1));
+    assert_eq!(w.state_of("a"), "stopping");
+    w.end(&a, AttemptEnd::Exited { code: 0 });
+    assert_eq!(w.state_of("a"), "queued");
+}
+
+#[test]
+fn a_torn_checkpoint_makes_nobody_leave() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.conditions("titan01", vec![bad("titan01", 0, Severity::Degraded)]);
+    w.take_deferral(&a, 0);
+    let mut facts = crate::checkpoint::Facts::default();
+    facts.content = Content::Torn { why: "cut".to_owned() };
+    let report = Report::Checkpoint {
+        allocation: a,
+        seq: 1,
+        path: "/ck/1.pt".to_owned(),
+        size_bytes: 1,
+        completed_at: w.now,
+        age: Millis::ZERO,
+        facts,
+    };
+    w.report("titan01", report).unwrap();
+    assert_eq!(w.state_of("a"), "running");
+}
+
+#[test]
+fn a_program_that_dies_beside_a_fault_of_its_gpu_resumes() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.checkpoint(&a, 1, Millis::ZERO);
+    let mut lost = bad("titan01", 0, Severity::Degraded);
+    lost.kind = "xid_74".to_owned();
+    w.conditions("titan01", vec![lost]);
+    w.end(&a, AttemptEnd::Exited { code: 1 });
+    assert_eq!(w.state_of("a"), "queued");
+    // Heat ends no program.
+    let mut w = World::with(&["titan01", "titan02"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    let mut hot = bad("titan01", 0, Severity::Degraded);
+    hot.kind = "too_hot".to_owned();
+    w.conditions("titan01", vec![hot]);
+    w.end(&a, AttemptEnd::Exited { code: 1 });
+    assert_eq!(w.state_of("a"), "failed");
+}
+
+#[test]
+fn what_was_saved_after_a_fatal_fault_comes_last() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.checkpoint(&a, 1, Millis::ZERO);
+    w.pass(Millis::minutes(1));
+    let mut fatal = bad("titan01", 0, Severity::Fatal);
+    fatal.since = w.now;
+    w.pass(Millis::secs(1));
+    // The report of the fault comes behind that of what was saved after it.
+    w.checkpoint(&a, 2, Millis::ZERO);
+    w.conditions("titan01", vec![fatal]);
+    w.checkpoint(&a, 3, Millis::ZERO);
+    w.end(&a, AttemptEnd::Signaled { signal: 9 });
+    // Their content is not checked here, so that only their owner takes them.
+    let candidates = w.fsm.job(&job("a")).unwrap().candidates();
+    let paths: Vec<&str> = candidates.iter().map(|c| c.path.as_str()).collect();
+    assert_eq!(paths, ["/ck/1.pt"]);
+}
+
+#[test]
+fn failures_that_the_owner_names_are_tried_again_after_a_pause() {
+    let retry_on = RetryOn { exit_codes: BTreeSet::from([75]), ..RetryOn::default() };
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", JobSpec { retry_on, ..training() }, "titan01", &[0]);
+    fail(&mut w, &a, 75);
+    assert_eq!((w.state_of("a"), w.schedule()), ("queued", 0), "it pauses");
+    let until = w.fsm.paused_until(&job("a")).unwrap();
+    assert_eq!(w.fsm.next_deadline(), Some(until), "nothing else happens in this fleet");
+    w.pass(Millis::secs(10));
+    assert_eq!(w.schedule(), 1);
+    let b = current(&w);
+    w.start(&b);
+    fail(&mut w, &b, 75);
+    assert_eq!(w.fsm.paused_until(&job("a")), Some(w.now + Millis::secs(20)));
+    w.give(person("ada"), Command::CancelJob { id: job("a") }).unwrap();
+    assert_eq!((w.state_of("a"), w.fsm.paused_until(&job("a"))), ("cancelled", None));
+}
+
+#[test]
+fn the_limit_runs_over_all_attempts_up_to_what_is_resumed() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let a = w.run("a", JobSpec { time_limit: Millis::hours(10), ..training() }, "titan01", &[0]);
+    w.pass(Millis::hours(4));
+    w.checkpoint(&a, 1, Millis::ZERO);
+    w.pass(Millis::hours(2));
+    let end = AttemptEnd::NodeFault { message: "its shim was lost".to_owned() };
+    let report =
+        crate::allocation::EndReport { ended_at: w.now, ..super::world::ended(end, false) };
+    let epoch = w.fsm.allocation(&a).unwrap().epoch;
+    w.report("titan01", Report::Ended { allocation: a, epoch, report }).unwrap();
+    w.release("titan01");
+    assert_eq!(
+        w.fsm.job(&job("a")).unwrap().time_left(),
+        Millis::hours(6),
+        "the fault's 2 h are not counted"
+    );
+    let b = resume(&mut w);
+    let limit = w.fsm.allocation(&b).unwrap().time_limit_at;
+    assert_eq!(limit, Some(w.now + Millis::hours(6)));
+}
+
+#[test]
+fn one_cause_on_one_node_uses_one_restart_where_there_is_another_node() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    lost(&mut w, &a);
+    w.place("a", "titan01", &[0]).unwrap();
+    let b = current(&w);
+    w.start(&b);
+    lost(&mut w, &b);
+    let j = w.fsm.job(&job("a")).unwrap();
+    assert_eq!(j.restarts_used, 1);
+    assert_eq!(j.excluded_nodes.len(), 1, "it goes elsewhere");
+}
+
+#[test]
+fn what_a_node_passed_over_is_known_afterwards() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.checkpoint(&a, 1, Millis::ZERO);
+    w.checkpoint(&a, 2, Millis::ZERO);
+    lost(&mut w, &a);
+    assert_eq!(w.schedule(), 1);
+    let b = current(&w);
+    let epoch = w.fsm.allocation(&b).unwrap().epoch;
+    let why = "model.pt is missing".to_owned();
+    let passed = Passed {
+        id: CheckpointId { attempt: 1, seq: 2 },
+        why: why.clone(),
+        content: Some(Content::Torn { why }),
+        presence: None,
+    };
+    let resumed = Resumed {
+        taken: Some(CheckpointId { attempt: 1, seq: 1 }),
+        path: "/ck/1.pt".to_owned(),
+        passed: vec![passed],
+        aside: vec!["/ck/2.pt".to_owned()],
+        ..Resumed::default()
+    };
+    w.report("titan01", Report::Resumed { allocation: b, epoch, resumed }).unwrap();
+    let said = w.said();
+    assert!(
+        said[2].starts_with(
+            "resumes from checkpoint 1: /ck/1.pt; skipped 1-2: model.pt is missing; moved 1"
+        ),
+        "{said:?}"
+    );
+    let j = w.fsm.job(&job("a")).unwrap();
+    let newest = j.last_checkpoint.as_ref().unwrap();
+    assert_eq!((newest.facts.content.word(), newest.presence), ("torn", Presence::Aside));
+}
