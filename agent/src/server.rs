@@ -140,7 +140,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     tasks.spawn(make_gate(&node, gate_ends, &operations)?.run());
     tasks.spawn(make_terminals(&node, &line, &operations)?.run());
     let (state_dir, boot_id) = (config.state_dir.clone(), machine.boot_id.clone());
-    let (conditions, conditions_seen) = watch::channel(Vec::new());
+    let (conditions, conditions_seen) = (node.conditions.clone(), node.conditions.subscribe());
     tasks.spawn(health::run(health::Parts {
         state_dir,
         boot_id,

@@ -251,6 +251,36 @@ pub enum Report {
 }
 
 impl Report {
+    /// The report as a cluster of that version knows it: without what was added later, and none where there is nothing
+    /// else in it. An agent is often upgraded before the controllers are.
+    #[must_use]
+    pub fn as_known_at(self, version: u32) -> Option<Report> {
+        match self {
+            Report::Checkpoint { allocation, seq, path, size_bytes, completed_at, age, .. }
+                if version < RESUME_SINCE =>
+            {
+                let facts = Facts::default();
+                Some(Report::Checkpoint {
+                    allocation,
+                    seq,
+                    path,
+                    size_bytes,
+                    completed_at,
+                    age,
+                    facts,
+                })
+            }
+            Report::CheckpointChanged { .. }
+            | Report::CheckpointNoted { .. }
+            | Report::Resumed { .. }
+                if version < RESUME_SINCE =>
+            {
+                None
+            }
+            other => Some(other),
+        }
+    }
+
     /// See [`Command::since_version`].
     pub fn since_version(&self) -> u32 {
         match self {

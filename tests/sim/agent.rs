@@ -561,6 +561,8 @@ impl Agent {
             size_bytes: 1,
             completed_at_unix_ms: time(made_us).0,
             source: Source::Observed,
+            counted_at_unix_ms: time(made_us).0,
+            facts: fleet_core::checkpoint::Facts::default(),
         };
         self.outbox.checkpoint(id, &seen, path);
     }

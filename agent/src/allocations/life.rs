@@ -170,7 +170,8 @@ impl Life {
                 if let (Some(at), Ok(Some(_))) = (exit.started_at_ms, self.begin.dir.image()) {
                     self.started(at).await;
                 }
-                of_exit(&exit, self.stop.is_some() || self.stop_on_record())
+                let report = of_exit(&exit, self.stop.is_some() || self.stop_on_record());
+                super::blame::with_fault(&self.begin.node, &self.begin.record, report).await
             }
             End::Report(report) => {
                 let (dir, record) = (&self.begin.dir, &self.begin.record);

@@ -9,6 +9,7 @@
 //! it never ends a job because something was missing from a message or because the agent stops.
 
 mod begin;
+mod blame;
 mod checkpoints;
 mod ending;
 mod life;

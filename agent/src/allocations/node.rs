@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use fleet_core::health::Condition;
 use fleet_core::name::NodeName;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::checkpoint::Timings;
 use crate::config::Config;
@@ -43,6 +44,8 @@ pub struct Node {
     pub shutdown: shutdown::Handle,
     pub epochs: Epochs,
     pub starts: Semaphore,
+    /// The conditions that hold, as the health task says them.
+    pub conditions: watch::Sender<Vec<Condition>>,
     baseline: Arc<[String]>,
     /// The group of all jobs.
     jobs: PathBuf,
@@ -100,6 +103,7 @@ impl Node {
             terminals: terminals::Handle::default(),
             shutdown: shutdown::Handle::default(),
             epochs,
+            conditions: watch::channel(Vec::new()).0,
             starts: Semaphore::new(STARTS_AT_ONCE_MAX),
             runtime: Mutex::default(),
         }

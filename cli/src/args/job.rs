@@ -1,7 +1,8 @@
-//! `ps`, `logs`, `cancel`, `why`, `job`, `checkpoint`.
+//! `ps`, `logs`, `cancel`, `why`, `job`.
 
 use clap::{Args, Subcommand};
 
+use super::checkpoint::JobRestartArgs;
 use super::output::{OutputArgs, OwnerArgs, StaleArgs, WatchArgs};
 
 #[derive(Debug, Args)]
@@ -62,6 +63,8 @@ pub(crate) enum JobVerb {
     List(JobListArgs),
     /// Show one
     Show(JobShowArgs),
+    /// Queue an ended job again, or answer one that waits for your decision
+    Restart(JobRestartArgs),
 }
 
 #[derive(Debug, Clone, Default, Args)]
@@ -86,30 +89,6 @@ pub(crate) struct JobListArgs {
 pub(crate) struct JobShowArgs {
     #[arg(value_name = "JOB")]
     pub(crate) id: String,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct CheckpointArgs {
-    #[command(subcommand)]
-    pub(crate) verb: Option<CheckpointVerb>,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum CheckpointVerb {
-    /// List the checkpoints of a job, or of all of mine
-    List(CheckpointListArgs),
-}
-
-#[derive(Debug, Default, Args)]
-pub(crate) struct CheckpointListArgs {
-    /// Only this job's
-    #[arg(value_name = "JOB")]
-    pub(crate) job: Option<String>,
-    /// Those of this user's jobs
-    #[arg(short, long, value_name = "USER", conflicts_with = "job")]
-    pub(crate) user: Option<String>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

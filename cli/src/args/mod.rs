@@ -5,6 +5,7 @@
 
 mod audit;
 mod authority;
+mod checkpoint;
 mod controller;
 mod dev;
 mod docker;
@@ -29,6 +30,10 @@ pub(crate) use audit::{AuditArgs, AuditFormat, AuditVerb, ExportArgs, VerifyArgs
 pub(crate) use authority::{
     AbortArgs, AuthorityArgs, AuthorityStatusArgs, AuthorityVerb, RotateArgs, SkipArgs,
 };
+pub(crate) use checkpoint::{
+    CheckpointArgs, CheckpointListArgs, CheckpointNowArgs, CheckpointVerb, JobRestartArgs, Retry,
+    RunCheckpointArgs, Switch,
+};
 pub(crate) use controller::{
     ControllerAddArgs, ControllerRemoveArgs, ControllerStatusArgs, TransferArgs,
 };
@@ -39,8 +44,7 @@ pub(crate) use image::{
     ImageArgs, ImageListArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs, ImageVerb,
 };
 pub(crate) use job::{
-    CancelArgs, CheckpointArgs, CheckpointListArgs, CheckpointVerb, JobArgs, JobListArgs,
-    JobShowArgs, JobVerb, LogsArgs, PsArgs, WhyArgs,
+    CancelArgs, JobArgs, JobListArgs, JobShowArgs, JobVerb, LogsArgs, PsArgs, WhyArgs,
 };
 pub(crate) use login::LoginArgs;
 pub(crate) use node::{

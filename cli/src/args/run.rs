@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
+use super::checkpoint::RunCheckpointArgs;
 use super::reservation::WishArgs;
 
 /// `SRC:DST[:ro]`.
@@ -46,7 +47,7 @@ impl FromStr for Volume {
     `fleet logs -f` shows it again. In a terminal session (-i --tty) Ctrl-P Ctrl-Q detaches.\n\n\
     Examples:\n  \
     fleet run -G 1 -- python3 train.py\n  \
-    fleet run -d -G v100:2 -t 20h --checkpoint-dir runs/a --checkpoint-pattern 'step-*.ckpt' -- ./train.sh\n  \
+    fleet run -d -G v100:2 -t 20h --checkpoint-dir runs/a --checkpoint hf -- python3 train.py\n  \
     fleet run -G 1 -i --tty -- bash"
 )]
 pub(crate) struct RunArgs {
@@ -77,12 +78,8 @@ pub(crate) struct RunArgs {
     /// The directory it starts in [default: this one; with another image than host, the image's]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// Where its checkpoints appear
-    #[arg(long, value_name = "DIR")]
-    pub(crate) checkpoint_dir: Option<String>,
-    /// Which files there are checkpoints, like step-*.ckpt
-    #[arg(long, value_name = "GLOB", requires = "checkpoint_dir")]
-    pub(crate) checkpoint_pattern: Option<String>,
+    #[command(flatten)]
+    pub(crate) checkpoint: RunCheckpointArgs,
     /// How long a needed move may wait for the next checkpoint [default: 24h]
     #[arg(long, value_name = "LENGTH")]
     pub(crate) max_deferral: Option<String>,

@@ -1,13 +1,12 @@
-//! `ps`, `job list|show`, `cancel`, `checkpoint list`.
+//! `ps`, `job list|show`, `cancel`.
 
-use fleet_proto::v1::{CancelJobRequest, ListCheckpointsRequest, ListJobsRequest};
+use fleet_proto::v1::{CancelJobRequest, ListJobsRequest};
 
 use super::{Context, node, owner_filter, watch};
-use crate::args::{CancelArgs, CheckpointListArgs, JobListArgs, JobShowArgs, PsArgs};
+use crate::args::{CancelArgs, JobListArgs, JobShowArgs, PsArgs};
 use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::checkpoint::Checkpoint;
 use crate::output::job::Job;
 use crate::output::text::{print, say};
 
@@ -83,21 +82,4 @@ pub(super) async fn cancel_one(
 ) -> Result<Job, Failure> {
     let request = CancelJobRequest { meta: request_meta(&context.clock)?, id };
     Ok(Job::from(client.call(request, async |api, r| api.cancel_job(r).await).await?))
-}
-
-/// All that were seen of one job, or of all jobs of one user.
-pub(super) async fn checkpoints(
-    context: &Context,
-    args: &CheckpointListArgs,
-) -> Result<Exit, Failure> {
-    let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let job = match &args.job {
-        Some(text) => client.resolve(KIND, text).await?,
-        None => String::new(),
-    };
-    let request = ListCheckpointsRequest { job, owner: args.user.clone().unwrap_or_default() };
-    let listed = client.call(request, async |api, r| api.list_checkpoints(r).await).await?;
-    let items: Vec<Checkpoint> = listed.items.into_iter().map(Checkpoint::from).collect();
-    print(&printer.list(&items)?)?;
-    Ok(Exit::Done)
 }

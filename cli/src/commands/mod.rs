@@ -7,6 +7,7 @@ mod attach;
 mod audit;
 mod authority;
 mod bars;
+mod checkpoint;
 mod controller;
 mod dev;
 mod docker;
@@ -215,6 +216,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             None => job::list(context, &args.list).await,
             Some(JobVerb::List(list)) => job::list(context, &list).await,
             Some(JobVerb::Show(show)) => job::show(context, &show).await,
+            Some(JobVerb::Restart(restart)) => checkpoint::restart(context, &restart).await,
         },
         Verb::Reservation(args) => match args.verb {
             None => reservation::list(context, &args.list).await,
@@ -232,8 +234,9 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(ImageVerb::Prune(prune)) => image::prune(context, &prune).await,
         },
         Verb::Checkpoint(args) => match args.verb {
-            None => job::checkpoints(context, &CheckpointListArgs::default()).await,
-            Some(CheckpointVerb::List(list)) => job::checkpoints(context, &list).await,
+            None => checkpoint::list(context, &CheckpointListArgs::default()).await,
+            Some(CheckpointVerb::List(list)) => checkpoint::list(context, &list).await,
+            Some(CheckpointVerb::Now(now)) => checkpoint::now(context, &now).await,
         },
         Verb::User(args) => match args.verb {
             None => user::list(context, &args.list).await,

@@ -40,6 +40,12 @@ pub(crate) struct Job {
     /// What the name of its image in a registry meant.
     pub(crate) image_digest: Option<String>,
     pub(crate) image_note: Option<String>,
+    /// What its owner should know of its checkpoints.
+    pub(crate) checkpoint_notes: Vec<String>,
+    /// Why it waits for its owner's word.
+    pub(crate) question: Option<String>,
+    pub(crate) next_checkpoint: Option<Time>,
+    pub(crate) checkpoint_gap_seconds: Option<u64>,
     /// Only where one job is shown.
     pub(crate) spec: Option<Spec>,
 }
@@ -112,6 +118,10 @@ impl From<pb::Job> for Job {
             status: text(&job.status),
             image_digest: text(&job.image_digest),
             image_note: text(&job.image_note),
+            checkpoint_notes: job.checkpoint_notes,
+            question: text(&job.question),
+            next_checkpoint: time(job.next_checkpoint_unix_ms),
+            checkpoint_gap_seconds: size(job.checkpoint_gap_ms / 1_000),
             spec: job.spec.map(Spec::from),
             id: job.id,
             name: job.name,
@@ -232,6 +242,10 @@ impl Row for Job {
         "status",
         "image_digest",
         "image_note",
+        "checkpoint_notes",
+        "question",
+        "next_checkpoint",
+        "checkpoint_gap_seconds",
         "spec",
     ];
 
@@ -276,8 +290,16 @@ impl Row for Job {
         let checkpoint = self.last_checkpoint.as_ref().map(|seen| {
             let when = or_dash(seen.completed_at.map(|at| clock.second(at.0)));
             let size = or_dash(seen.size_bytes.map(Bytes));
-            format!("number {} at {when}, {size}: {}", seen.seq, seen.path)
+            let content = seen.content_shown();
+            format!("number {} at {when}, {size}, {content}: {}", seen.number, seen.path)
         });
+        let next = self.next_checkpoint.map(|at| format!("about {}", clock.minute(at.0)));
+        let rule = self.last_checkpoint.as_ref().and_then(|seen| seen.rule.clone());
+        let notes = (!self.checkpoint_notes.is_empty()).then(|| self.checkpoint_notes.join("; "));
+        let answer = self
+            .question
+            .as_ref()
+            .map(|_| format!("fleet job restart {} --from CHECKPOINT | --from-scratch", self.id));
         let deferral = self.deferral.as_ref().map(|deferral| {
             let mut text = format!("waits for the next checkpoint: {}", deferral.causes.join(", "));
             if let Some(deadline) = deferral.deadline {
@@ -291,6 +313,10 @@ impl Row for Job {
         let gpus = (!self.gpus.is_empty()).then(|| gpu_names(&self.gpus));
         let optional = [
             ("Reason", self.reason.clone()),
+            ("To answer", answer),
+            ("Checkpoints", notes),
+            ("Next checkpoint", next),
+            ("Rule", rule),
             ("Says", self.status.clone()),
             ("Exit code", self.exit_code.map(|code| code.to_string())),
             ("Node", self.node.clone()),

@@ -125,9 +125,18 @@ impl Context {
                 details.push(format!("it says: {}", view.status));
             }
             if let Some(checkpoint) = &job.last_checkpoint {
+                let number =
+                    if checkpoint.number == 0 { checkpoint.seq } else { checkpoint.number };
+                let content = checkpoint.facts.content.word();
                 details.push(format!(
-                    "newest checkpoint: {} (number {})",
-                    checkpoint.path, checkpoint.seq
+                    "newest checkpoint: {} (number {number}, {content})",
+                    checkpoint.path
+                ));
+            }
+            details.extend(view.checkpoint_notes.iter().cloned());
+            if !view.question.is_empty() {
+                details.push(format!(
+                    "answer it with: fleet job restart {id} --from CHECKPOINT, or --from-scratch"
                 ));
             }
             if let Some(deferral) = &view.deferral {

@@ -16,12 +16,16 @@ use fleet_core::node::{Liveness, Node};
 use fleet_core::reboot::RebootAnswer;
 use fleet_core::reservation::{Reservation, ReservationState};
 use fleet_core::scheduler::Plan;
+use fleet_core::time::Millis;
 use fleet_core::window::Withdrawal;
 use fleet_core::{Fsm, Timestamp};
 use fleet_proto::convert::wish::job_spec_to_wire;
 use fleet_proto::v1;
 
 use crate::sessions::Sessions;
+
+/// A job with a checkpoint directory that has saved nothing for so long is pointed out.
+const NOTHING_SAVED_MAX: Millis = Millis::hours(1);
 
 fn text<T: ToString>(value: Option<&T>) -> String {
     value.map(ToString::to_string).unwrap_or_default()
@@ -418,10 +422,40 @@ pub(super) fn checkpoint_facts(facts: &Facts) -> v1::Checkpoint {
     }
 }
 
+/// When the next checkpoint is expected, by the last gap between two.
+fn next_checkpoint(job: &Job, allocation: Option<&Allocation>) -> Option<Timestamp> {
+    let last = job.last_checkpoint.as_ref()?;
+    let gap = *job.gaps().first()?;
+    let current = allocation.is_some_and(|a| a.id == last.allocation && a.stop.is_none());
+    current.then(|| last.completed_at + gap)
+}
+
+/// A job that says where it saves and has saved nothing for long.
+fn saves_nothing(fsm: &Fsm, job: &Job, allocation: &Allocation) -> Option<String> {
+    job.spec.checkpoint.as_ref()?;
+    let usual = job.gaps().first().map_or(NOTHING_SAVED_MAX, |gap| Millis(gap.0.saturating_mul(3)));
+    let since = match job.last_checkpoint.as_ref().filter(|c| c.allocation == allocation.id) {
+        Some(last) => last.completed_at,
+        None => allocation.started_at?,
+    };
+    let quiet = fsm.now().since(since);
+    if quiet <= usual.min(NOTHING_SAVED_MAX) {
+        return None;
+    }
+    let note = job.checkpoint_notes.first().map(|note| format!(": {note}")).unwrap_or_default();
+    Some(format!("no checkpoint seen for {quiet}{note}"))
+}
+
 /// One sentence: why it waits, what it waits for, how it ended.
 fn job_reason(fsm: &Fsm, plan: &Plan, job: &Job, preparing: Option<String>) -> String {
     if let Some(outcome) = &job.outcome {
         return outcome.reason.clone();
+    }
+    if let Some(question) = &job.question {
+        return format!("waits for {}: {}", job.owner, question.why);
+    }
+    if let Some(until) = fsm.paused_until(&job.id) {
+        return format!("failed; tries again in {}", until.since(fsm.now()));
     }
     if job.state == JobState::Queued {
         let waiting = plan.waiting.get(&job.id);
@@ -433,7 +467,10 @@ fn job_reason(fsm: &Fsm, plan: &Plan, job: &Job, preparing: Option<String>) -> S
     if let Some(stop) = &allocation.stop {
         return stop.why.to_string();
     }
-    let Some(deferral) = &allocation.deferral else { return preparing.unwrap_or_default() };
+    let Some(deferral) = &allocation.deferral else {
+        let quiet = || saves_nothing(fsm, job, allocation).unwrap_or_default();
+        return preparing.unwrap_or_else(quiet);
+    };
     let causes = allocation.causes.values().map(|c| c.text.as_str()).collect::<Vec<_>>().join(", ");
     match (&deferral.held_back, &job.spec.checkpoint) {
         (Some(why), _) => format!("should leave ({causes}) but {why}"),
@@ -495,9 +532,9 @@ pub(super) fn job(
         image_note: text(job.image.as_ref().and_then(|image| image.note.as_ref())),
         checkpoint_notes: job.checkpoint_notes.iter().map(ToString::to_string).collect(),
         question: text(job.question.as_ref().map(|question| &question.why)),
-        next_checkpoint_unix_ms: 0,
+        next_checkpoint_unix_ms: millis(next_checkpoint(job, allocation)),
         claim: None,
-        checkpoint_gap_ms: 0,
+        checkpoint_gap_ms: job.gaps().first().map_or(0, |gap| gap.0),
     }
 }
 

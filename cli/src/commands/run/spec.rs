@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use fleet_proto::v1::{CheckpointPlan, JobSpec, KeyValue, Volume, WindowSize};
+use fleet_core::checkpoint::{Rule, RuleChoice};
+use fleet_proto::v1::{CheckpointPlan, JobSpec, KeyValue, RetryOn, Volume, WindowSize};
 
-use crate::args::RunArgs;
+use crate::args::{Retry, RunArgs, RunCheckpointArgs, Switch};
 use crate::commands::{Context, terminal};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -116,7 +117,9 @@ pub(super) fn build(context: &Context, args: &RunArgs, here: &Here) -> Result<Jo
         memory_bytes: args.memory.unwrap_or(0),
         time_limit_ms: context.length_of("--time", args.time.as_ref())?.unwrap_or(0),
         reservation: String::new(),
-        checkpoint: checkpoint(args, &workdir)?,
+        checkpoint: checkpoint(&args.checkpoint, &workdir)?,
+        resume_from: resume_from(&args.checkpoint, &workdir)?,
+        retry_on: retry_on(&args.checkpoint),
         max_deferral_ms: context.length_of("--max-deferral", args.max_deferral.as_ref())?,
         restarts: args.restarts,
         stop_grace_ms: context.length_of("--stop-grace", args.stop_grace.as_ref())?,
@@ -180,14 +183,47 @@ pub(in crate::commands) fn variables(
     Ok(variables)
 }
 
-fn checkpoint(args: &RunArgs, workdir: &str) -> Result<Option<CheckpointPlan>, Failure> {
+fn checkpoint(args: &RunCheckpointArgs, workdir: &str) -> Result<Option<CheckpointPlan>, Failure> {
     let Some(dir) = &args.checkpoint_dir else { return Ok(None) };
     if workdir.is_empty() && !dir.starts_with('/') {
         let problem = format!("{dir:?} must be a whole path, as the image sees it, or give -w");
         return Err(Failure::usage("--checkpoint-dir", problem));
     }
     let pattern = args.checkpoint_pattern.clone().unwrap_or_default();
-    Ok(Some(CheckpointPlan { dir: absolute(workdir, dir), pattern, ..CheckpointPlan::default() }))
+    if args.rule == Some(RuleChoice::Only(Rule::File)) && pattern.is_empty() {
+        let problem = "file needs --checkpoint-pattern: which files are checkpoints";
+        return Err(Failure::usage("--checkpoint", problem));
+    }
+    Ok(Some(CheckpointPlan {
+        dir: absolute(workdir, dir),
+        pattern,
+        rule: args.rule.clone().unwrap_or_default().into(),
+        no_aside: args.aside == Some(Switch::Off),
+        signal: args.signal.unwrap_or(0),
+        ..CheckpointPlan::default()
+    }))
+}
+
+/// A path that the job resumes from; relative to where it starts.
+fn resume_from(args: &RunCheckpointArgs, workdir: &str) -> Result<String, Failure> {
+    let Some(path) = &args.resume_from else { return Ok(String::new()) };
+    if workdir.is_empty() && !path.starts_with('/') {
+        let problem = format!("{path:?} must be a whole path, as the image sees it, or give -w");
+        return Err(Failure::usage("--resume-from", problem));
+    }
+    Ok(absolute(workdir, path))
+}
+
+fn retry_on(args: &RunCheckpointArgs) -> Option<RetryOn> {
+    let mut retry_on = RetryOn::default();
+    for retry in &args.retry_on {
+        match retry {
+            Retry::Any => retry_on.any = true,
+            Retry::Signal => retry_on.signal = true,
+            Retry::Exit(codes) => retry_on.exit_codes.extend(codes),
+        }
+    }
+    (!args.retry_on.is_empty()).then_some(retry_on)
 }
 
 /// The image as the node is to find it. A relative path is one of this machine, so it must be there; an
