@@ -326,7 +326,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         number: Option<u64>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        facts: Option<Box<Facts>>,
+        facts: Option<Box<RecordedFacts>>,
     },
     CheckpointChanged {
         job: JobId,
@@ -512,6 +512,17 @@ where
 {
     objects.extend(more.into_iter().map(ToString::to_string));
     objects
+}
+
+/// What the record of a checkpoint says beside its number and path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedFacts {
+    pub facts: Facts,
+    pub attempt: u32,
+    pub size_bytes: u64,
+    /// By the node's clock.
+    pub completed_at: Timestamp,
+    pub node: NodeName,
 }
 
 impl Event {

@@ -39,6 +39,7 @@ mod peers;
 mod private_registry;
 mod registry;
 mod reservations;
+mod resume;
 mod rotation;
 mod shut_out;
 mod soak;

@@ -97,10 +97,11 @@ impl Row for Checkpoint {
             Column::new("SIZE", |c: &Self, _| or_dash(c.size_bytes.map(Bytes))).right(),
             Column::new("NODE", |c: &Self, _| or_dash(c.node.as_ref())).wide(),
             Column::new("RULE", |c: &Self, _| or_dash(c.rule.as_ref())).wide(),
-            Column::new("CONTENT", |c: &Self, _| c.content_shown()),
+            Column::new("CONTENT", |c: &Self, _| or_dash(c.content.as_ref())),
             Column::new("PLACE", |c: &Self, _| or_dash(c.place.as_ref())),
             Column::new("DOUBT", |c: &Self, _| or_dash(c.doubt.as_ref())),
             Column::new("ALLOCATION", |c: &Self, _| c.allocation.clone()).wide(),
+            Column::new("TORN BECAUSE", |c: &Self, _| or_dash(c.torn_because.as_ref())).wide(),
             Column::new("PATH", |c: &Self, _| c.path.clone()),
         ]
     }

@@ -1,6 +1,9 @@
 //! The checkpoints of jobs, from the audit log: all of one job, or all of one user's jobs.
 
+use std::collections::BTreeMap;
+
 use fleet_core::Event;
+use fleet_core::checkpoint::{Content, Facts, Presence};
 use fleet_core::id::JobId;
 use fleet_core::name::UserName;
 use fleet_proto::convert::rejection::to_status;
@@ -47,39 +50,71 @@ impl Context {
         Ok(items)
     }
 
-    /// The newest `most` of one job, newest first.
+    /// The newest `most` of one job, newest first: the records of the audit log, with what changed since. Of the newest few
+    /// the state knows it; of older ones the log's later records do.
     async fn checkpoints_of(&self, id: &JobId, most: usize) -> Result<Vec<v1::Checkpoint>, Status> {
-        let last = self.raft.read(|fsm| {
-            fsm.job(id).map(|job| job.last_checkpoint.as_ref().map(|c| views::checkpoint(job, c)))
+        let known = self.raft.read(|fsm| {
+            let job = fsm.job(id)?;
+            Some(job.checkpoints().map(|c| views::checkpoint(job, c)).collect::<Vec<_>>())
         });
-        let not_found = || to_status(&fleet_core::Rejection::not_found("job", id));
-        let last = last.ok_or_else(not_found)?;
+        let known = known.ok_or_else(|| to_status(&fleet_core::Rejection::not_found("job", id)))?;
         let mut items = Vec::new();
+        let mut changes = BTreeMap::new();
         let mut query =
             Query { object: Some(id.to_string()), order: Order::NewestFirst, ..Query::default() };
         while items.len() < most {
             let page = self.audit().query(query.clone()).await;
             let page = page.map_err(|e| Status::internal(format!("read the audit log: {e}")))?;
             for record in &page.records {
-                let seen = record.body.events.iter().rev();
-                items.extend(seen.filter_map(|event| recorded(id, record.body.at.0, event)));
+                for event in record.body.events.iter().rev() {
+                    note_change(&mut changes, id, event);
+                    items.extend(recorded(id, record.body.at.0, event));
+                }
             }
             match page.next {
                 Some(next) => query.to_seq = Some(next),
                 None => break,
             }
         }
-        if let Some(last) = last {
-            // Of the newest more is known than the log says.
-            match items.first_mut() {
-                Some(newest) if newest.allocation == last.allocation && newest.seq == last.seq => {
-                    *newest = last;
-                }
-                Some(_) | None => items.insert(0, last),
+        let same =
+            |a: &v1::Checkpoint, b: &v1::Checkpoint| a.allocation == b.allocation && a.seq == b.seq;
+        for item in &mut items {
+            match known.iter().find(|known| same(known, item)) {
+                Some(known) => *item = known.clone(),
+                None => apply_changes(item, &changes),
             }
+        }
+        if let Some(last) = known.first().filter(|last| !items.iter().any(|item| same(item, last)))
+        {
+            items.insert(0, last.clone());
         }
         items.truncate(most);
         Ok(items)
+    }
+}
+
+/// The newest of each kind of change, by number: records are read from the newest on.
+type Changes = BTreeMap<u64, (Option<Content>, Option<Presence>)>;
+
+fn note_change(changes: &mut Changes, id: &JobId, event: &Event) {
+    if let Event::CheckpointChanged { job, number, content, presence, .. } = event
+        && job == id
+    {
+        let (known_content, known_presence) = changes.entry(*number).or_default();
+        *known_content = known_content.take().or_else(|| content.clone());
+        *known_presence = known_presence.take().or(*presence);
+    }
+}
+
+fn apply_changes(item: &mut v1::Checkpoint, changes: &Changes) {
+    let (content, presence) = changes.get(&item.number).cloned().unwrap_or_default();
+    if let Some(content) = content {
+        let facts = Facts { content, ..Facts::default() };
+        let shown = views::checkpoint_facts(&facts);
+        (item.content, item.torn_because) = (shown.content, shown.torn_because);
+    }
+    if let Some(presence) = presence {
+        item.presence = presence.word().to_owned();
     }
 }
 
@@ -87,14 +122,32 @@ fn recorded(id: &JobId, at_unix_ms: u64, event: &Event) -> Option<v1::Checkpoint
     let Event::CheckpointRecorded { job, allocation, seq, path, number, facts } = event else {
         return None;
     };
-    let facts = facts.as_deref().cloned().unwrap_or_default();
-    (job == id).then(|| v1::Checkpoint {
+    if job != id {
+        return None;
+    }
+    let plain = v1::Checkpoint {
         job: id.to_string(),
         allocation: allocation.to_string(),
         seq: *seq,
         path: path.clone(),
         completed_at_unix_ms: at_unix_ms,
         number: number.unwrap_or(0),
-        ..views::checkpoint_facts(&facts)
+        ..v1::Checkpoint::default()
+    };
+    let Some(recorded) = facts else { return Some(plain) };
+    let shown = views::checkpoint_facts(&recorded.facts);
+    Some(v1::Checkpoint {
+        size_bytes: recorded.size_bytes,
+        completed_at_unix_ms: recorded.completed_at.0,
+        node: recorded.node.to_string(),
+        attempt: recorded.attempt,
+        presence: Presence::There.word().to_owned(),
+        step: shown.step,
+        rule: shown.rule,
+        content: shown.content,
+        torn_because: shown.torn_because,
+        doubt: shown.doubt,
+        files: shown.files,
+        ..plain
     })
 }

@@ -26,6 +26,8 @@ use crate::sessions::Sessions;
 
 /// A job with a checkpoint directory that has saved nothing for so long is pointed out.
 const NOTHING_SAVED_MAX: Millis = Millis::hours(1);
+/// Shorter gaps between checkpoints than a third of this are nothing to be pointed out.
+const NOTHING_SAVED_MIN: Millis = Millis::minutes(10);
 
 fn text<T: ToString>(value: Option<&T>) -> String {
     value.map(ToString::to_string).unwrap_or_default()
@@ -439,7 +441,7 @@ fn saves_nothing(fsm: &Fsm, job: &Job, allocation: &Allocation) -> Option<String
         None => allocation.started_at?,
     };
     let quiet = fsm.now().since(since);
-    if quiet <= usual.min(NOTHING_SAVED_MAX) {
+    if quiet <= usual.clamp(NOTHING_SAVED_MIN, NOTHING_SAVED_MAX) {
         return None;
     }
     let note = job.checkpoint_notes.first().map(|note| format!(": {note}")).unwrap_or_default();

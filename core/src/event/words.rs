@@ -228,7 +228,7 @@ impl std::fmt::Display for Event {
             }
             E::CheckpointRecorded { seq, path, number, facts, .. } => {
                 write!(f, "checkpoint {} saved: {path}", number.unwrap_or(*seq))?;
-                facts.as_ref().map_or(Ok(()), |facts| fmt_facts(f, facts))
+                facts.as_ref().map_or(Ok(()), |recorded| fmt_facts(f, &recorded.facts))
             }
             E::CheckpointChanged { number, path, content, presence, .. } => {
                 write!(f, "checkpoint {number} ({path}) is")?;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::{Fsm, Turn};
 use crate::allocation::{Cause, CauseKey, Deferral, StopWhy};
 use crate::checkpoint::{Checkpoint, Doubt};
-use crate::event::Event;
+use crate::event::{Event, RecordedFacts};
 use crate::health::{Severity, Subject};
 use crate::id::AllocationId;
 use crate::job::{DEFERRAL_DEFAULT, DEFERRAL_MAX};
@@ -180,7 +180,7 @@ impl Fsm {
         if by_list && fatal && checkpoint.facts.doubt == Doubt::None {
             checkpoint.facts.doubt = Doubt::AfterFault;
         }
-        let facts = by_list.then(|| Box::new(checkpoint.facts.clone()));
+        let facts = by_list.then(|| Box::new(recorded(&checkpoint)));
         if seq <= allocation.checkpoint_seq {
             return;
         }
@@ -262,6 +262,16 @@ impl Fsm {
             .filter(|a| a.deferral.as_ref().and_then(|d| d.deadline).is_some_and(|at| at <= now))
             .map(|a| a.id.clone())
             .collect()
+    }
+}
+
+fn recorded(checkpoint: &Checkpoint) -> RecordedFacts {
+    RecordedFacts {
+        facts: checkpoint.facts.clone(),
+        attempt: checkpoint.attempt,
+        size_bytes: checkpoint.size_bytes,
+        completed_at: checkpoint.completed_at,
+        node: checkpoint.node.clone(),
     }
 }
 

@@ -31,7 +31,12 @@ pub(super) fn check(file: &mut File, size: u64) -> Result<Content, Problem> {
     let Some(length) = u64_at(&read_at(file, 0, 8)?, 0) else {
         return torn(format!("it has {size} bytes: the header is missing"));
     };
-    if length > HEADER_BYTES_MAX || length.saturating_add(8) > size {
+    let head = read_at(file, 0, 16)?;
+    if length > HEADER_BYTES_MAX && head.get(8) != Some(&b'{') && length != 0 {
+        // Something else under this name. What was cut still has the beginning of its header.
+        return Ok(Content::Unchecked);
+    }
+    if length == 0 || length > HEADER_BYTES_MAX || length.saturating_add(8) > size {
         return torn(format!("the header says it has {length} bytes; the file has {size}"));
     }
     if length > READ_BYTES_MAX {

@@ -126,6 +126,11 @@ fn what_nobody_can_judge_is_unchecked() {
     assert_eq!(of(dir.path(), "a.json", b"{\"loss\": NaN}"), Content::Unchecked);
     assert!(of(dir.path(), "b.json", b"{\"loss\": 1").is_torn());
     assert!(of(dir.path(), "empty.bin", b"").is_torn());
+    assert_eq!(of(dir.path(), "model.safetensors", &[b'x'; 100]), Content::Unchecked);
+    assert!(
+        of(dir.path(), "zeros.safetensors", &[0; 100]).is_torn(),
+        "blocks that were never written"
+    );
 }
 
 #[test]
