@@ -160,7 +160,7 @@ const DONE: &str = r#"
 import os, signal, socket, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-s.sendto(b"DONE=1", os.environ["NOTIFY_SOCKET"])
+s.sendto(b"DONE=1", os.environ["FLEET_NOTIFY_SOCKET"])
 open("said", "w").close()
 time.sleep(600)
 "#;

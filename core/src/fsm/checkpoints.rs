@@ -23,7 +23,7 @@ const NOTES_MAX: usize = 8;
 
 impl Fsm {
     /// Whether all members know lists of checkpoints, questions to owners and steps back.
-    pub(super) fn resumes_by_list(&self) -> bool {
+    pub(crate) fn resumes_by_list(&self) -> bool {
         self.cluster_version >= RESUME_SINCE
     }
 

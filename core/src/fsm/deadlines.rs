@@ -8,6 +8,7 @@ use crate::node::Liveness;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::{Reservation, ReservationState};
+use crate::scheduler::claims;
 use crate::time::{Millis, Timestamp};
 
 /// Added to a silent node's allowance before its job is replaced: clocks differ in rate by up to
@@ -44,6 +45,9 @@ impl Fsm {
             if !waits_for_thaw {
                 due.extend(a.deferral.as_ref().and_then(|d| d.deadline));
             }
+        }
+        if self.resumes_by_list() {
+            due.extend(claims::edges(self, a));
         }
         due.extend(self.lost_at(a));
         due

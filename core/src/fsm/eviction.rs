@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::{Fsm, Turn};
-use crate::allocation::{Cause, CauseKey, Deferral, StopWhy};
+use crate::allocation::{Allocation, Cause, CauseKey, Deferral, StopWhy};
 use crate::checkpoint::{Checkpoint, Doubt};
 use crate::event::{Event, RecordedFacts};
 use crate::health::{Severity, Subject};
@@ -21,6 +21,9 @@ use crate::time::{Millis, Timestamp};
 /// A checkpoint reported later than this after its completion triggers nothing: after a long
 /// partition it says little about where the job is now.
 pub(crate) const CHECKPOINT_FRESH: Millis = Millis::secs(60);
+
+/// What flushing and checking a checkpoint may take besides the gap to it.
+const SAVE_MAX: Millis = Millis::secs(60);
 
 impl Fsm {
     /// Looks again at everything on the node, after its conditions or its drain changed.
@@ -215,6 +218,8 @@ impl Fsm {
             None
         } else if self.storm.frozen().is_some() && !allocation.must_leave_by_decision() {
             Some("automatic evictions are frozen".to_owned())
+        } else if self.leaves_without_a_place(allocation) {
+            None
         } else if scheduler::elsewhere(self, id).is_none() {
             Some("nothing else fits it now".to_owned())
         } else {
@@ -231,6 +236,22 @@ impl Fsm {
             let job = allocation.job.clone();
             turn.say(Event::DeferralHeldBack { job, allocation: id.clone(), why });
         }
+    }
+
+    /// A drain, a reboot and maintenance empty the node whatever is free elsewhere; and near its limit a job leaves at the
+    /// last checkpoint before it, not in the middle of an interval.
+    fn leaves_without_a_place(&self, allocation: &Allocation) -> bool {
+        if !self.resumes_by_list() {
+            return false;
+        }
+        let Some(job) = self.jobs.get(&allocation.job) else { return false };
+        let deadline = allocation.deferral.as_ref().and_then(|deferral| deferral.deadline);
+        let longest = job.gaps().into_iter().max();
+        let is_last = match (deadline, longest) {
+            (Some(deadline), Some(longest)) => self.now + longest + SAVE_MAX > deadline,
+            (_, _) => false,
+        };
+        allocation.causes.contains_key(&CauseKey::Drain) || is_last
     }
 
     /// Stops the attempt so that it goes on elsewhere. Not taken back any more.

@@ -24,6 +24,7 @@ use crate::time::Timestamp;
 mod ask;
 mod capacity;
 mod check;
+pub(crate) mod claims;
 mod foresight;
 mod planner;
 mod shares;
@@ -95,16 +96,25 @@ pub struct Explanation {
     pub never: bool,
 }
 
+/// Jobs that must leave come behind interrupted ones and before all new work.
+fn hold_before_new_work<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm, job: &Job, held: &mut bool) {
+    if job.queue.class > 0 && !std::mem::replace(held, true) && fsm.resumes_by_list() {
+        claims::hold_places(planner, fsm);
+    }
+}
+
 /// What is to start now, in queue order: the placements of [`plan`], without a word about the jobs that
 /// wait. It is asked for after every change, and looks no further than it must.
 pub fn placements(fsm: &Fsm) -> Vec<Placement> {
     let mut planner = Planner::new(Capacity::of(fsm));
     let mut placements = Vec::new();
     let mut spent = planner.is_spent();
+    let mut held = false;
     for job in fsm.queue() {
         if spent {
             break;
         }
+        hold_before_new_work(&mut planner, fsm, job, &mut held);
         if fsm.may_run_unseen(job).is_some() {
             continue;
         }
@@ -121,7 +131,9 @@ pub fn placements(fsm: &Fsm) -> Vec<Placement> {
 pub fn plan(fsm: &Fsm) -> Plan {
     let mut planner = Planner::new(Capacity::of(fsm));
     let mut plan = Plan::default();
+    let mut held = false;
     for (place, job) in (1..).zip(fsm.queue()) {
+        hold_before_new_work(&mut planner, fsm, job, &mut held);
         if let Some(reason) = fsm.may_run_unseen(job) {
             plan.waiting.insert(job.id.clone(), Waiting { place, reason, earliest: None });
             continue;
@@ -140,7 +152,9 @@ pub fn plan(fsm: &Fsm) -> Plan {
 /// Why a queued job waits, node by node; nothing for a job that is not queued.
 pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
     let mut planner = Planner::new(Capacity::of(fsm));
+    let mut held = false;
     for (place, job) in (1..).zip(fsm.queue()) {
+        hold_before_new_work(&mut planner, fsm, job, &mut held);
         let ask = Ask::of_job(&planner.capacity, job);
         if job.id != *id {
             planner.serve(&ask);
@@ -253,9 +267,14 @@ pub fn satisfiable_on(fsm: &Fsm, owner: &UserName, spec: &JobSpec, node: &NodeNa
 /// Whether the job would start at once if it were submitted now; else why not.
 pub fn could_start_now(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<(), Rejection> {
     let mut planner = Planner::new(Capacity::of(fsm));
+    let mut held = false;
     for job in fsm.queue() {
+        hold_before_new_work(&mut planner, fsm, job, &mut held);
         let ask = Ask::of_job(&planner.capacity, job);
         planner.serve(&ask);
+    }
+    if !held {
+        claims::hold_places(&mut planner, fsm);
     }
     let ask = Ask::new(&planner.capacity, owner, spec);
     match planner.serve(&ask) {

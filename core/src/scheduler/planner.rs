@@ -61,6 +61,8 @@ enum Decision<'a> {
 pub(super) struct Planner<'a> {
     pub(super) capacity: Capacity<'a>,
     pub(super) shadow: Option<Shadow>,
+    /// Places that are held for running jobs that must leave theirs.
+    pub(super) claims: Vec<Shadow>,
     refused: BTreeMap<Shape<'a>, (String, bool)>,
     foreseen: u32,
     placed: usize,
@@ -68,7 +70,14 @@ pub(super) struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     pub(super) fn new(capacity: Capacity<'a>) -> Self {
-        Self { capacity, shadow: None, refused: BTreeMap::new(), foreseen: 0, placed: 0 }
+        Self {
+            capacity,
+            shadow: None,
+            claims: Vec::new(),
+            refused: BTreeMap::new(),
+            foreseen: 0,
+            placed: 0,
+        }
     }
 
     /// Places the job if it can start now, and says why not otherwise.
@@ -167,25 +176,27 @@ impl<'a> Planner<'a> {
         if share.cpu_millis > node.cpu_free || share.memory_bytes > node.memory_free {
             return None;
         }
-        let kept = self
-            .shadow
-            .as_ref()
-            .filter(|shadow| within.is_none() && shadow.node == at && ask.until > shadow.starts_at);
-        kept.is_none_or(|s| share.cpu_millis <= s.cpu_left && share.memory_bytes <= s.memory_left)
-            .then_some(share)
+        let fits =
+            |s: &Shadow| share.cpu_millis <= s.cpu_left && share.memory_bytes <= s.memory_left;
+        let mut kept = self.kept(ask, at).filter(|_| within.is_none());
+        kept.all(fits).then_some(share)
     }
 
     /// GPUs of the node that the job could hold from now to its end.
     pub(super) fn usable(&self, ask: &Ask<'_>, at: usize) -> GpuSet {
         let node = &self.capacity.nodes[at];
         let mut usable = node.free & node.unpromised(ask.until);
-        if let Some(shadow) = &self.shadow
-            && shadow.node == at
-            && ask.until > shadow.starts_at
-        {
-            usable &= !shadow.gpus;
+        for kept in self.kept(ask, at) {
+            usable &= !kept.gpus;
         }
         usable
+    }
+
+    /// The places on the node that are kept for others and would be in this job's way.
+    fn kept(&self, ask: &Ask<'_>, at: usize) -> impl Iterator<Item = &Shadow> {
+        let until = ask.until;
+        let kept = self.shadow.iter().chain(&self.claims);
+        kept.filter(move |kept| kept.node == at && until > kept.starts_at)
     }
 
     fn on_free_gpus(&mut self, ask: &Ask<'_>) -> Option<Fit> {
@@ -282,13 +293,36 @@ impl<'a> Planner<'a> {
         let ends_at = fit.pool.map(|pool| self.capacity.pools[pool].reservation.window.ends_at);
         let until = ends_at.map_or(ask.until, |end| ask.until.min(end + ask.spec.stop_grace));
         node.uses.push(Use { whose, from: now, until, gpus, cpu_millis, memory_bytes });
-        if let Some(shadow) = &mut self.shadow
-            && shadow.node == fit.node
-            && ask.until > shadow.starts_at
-        {
-            shadow.cpu_left = shadow.cpu_left.saturating_sub(cpu_millis);
-            shadow.memory_left = shadow.memory_left.saturating_sub(memory_bytes);
+        for kept in self.shadow.iter_mut().chain(&mut self.claims) {
+            if kept.node == fit.node && ask.until > kept.starts_at {
+                kept.cpu_left = kept.cpu_left.saturating_sub(cpu_millis);
+                kept.memory_left = kept.memory_left.saturating_sub(memory_bytes);
+            }
         }
+    }
+
+    /// Holds the first place that fits for a running job that must leave, from when it is free and the job is expected
+    /// to save: others may run there if they end before.
+    pub(super) fn claim(&mut self, ask: &Ask<'a>, from: Timestamp) {
+        let Some(foreseen) = foresee(&mut self.capacity, ask) else { return };
+        let starts_at = foreseen.starts_at.max(from);
+        self.claims.push(Shadow {
+            job: ask.job.cloned(),
+            node: foreseen.node,
+            starts_at,
+            gpus: foreseen.gpus,
+            cpu_left: foreseen.cpu_left,
+            memory_left: foreseen.memory_left,
+        });
+        // What others are told of their own start counts with it.
+        self.capacity.nodes[foreseen.node].uses.push(Use {
+            whose: Whose::Job,
+            from: starts_at,
+            until: starts_at + ask.length + ask.spec.stop_grace,
+            gpus: foreseen.gpus,
+            cpu_millis: foreseen.share.cpu_millis,
+            memory_bytes: foreseen.share.memory_bytes,
+        });
     }
 
     fn look_ahead(&mut self, ask: &Ask<'_>, never: bool, max: u32) -> Option<Foreseen> {

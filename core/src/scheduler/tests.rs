@@ -299,7 +299,7 @@ fn interrupted_work_goes_first() {
          place
          start job-a
          run job-c cyd 1 4h
-         drain titan01
+         degraded titan01:0
          checkpoint job-a 1
          at +1h
          end job-b
@@ -310,7 +310,7 @@ fn interrupted_work_goes_first() {
         "job-a -> titan01:0, 16 cores, 64.0 GiB
          job-b -> titan02:0, 16 cores, 64.0 GiB
          job-a goes on
-         job-a evicted (titan01 is being drained)
+         job-a evicted (test)
          job-a -> titan02:0, 16 cores, 64.0 GiB
          job-c waits, place 2: waits for 1 GPU: titan02:0 is meant for a job before it [+4h]",
     );
@@ -325,14 +325,13 @@ fn there_must_be_another_place_before_a_job_is_evicted() {
          run job-b ada 1 4h
          run job-c ada 1 4h
          place
-         drain titan01
+         degraded titan01:0
+         degraded titan01:1
          elsewhere job-a
          elsewhere job-b
          checkpoint job-b 1
          elsewhere job-a
          checkpoint job-a 1
-         uncordon titan01
-         degraded titan01:0
          elsewhere job-a
          elsewhere job-c",
         "job-a -> titan01:0, 8 cores, 32.0 GiB
@@ -340,7 +339,7 @@ fn there_must_be_another_place_before_a_job_is_evicted() {
          job-c -> titan02:0, 8 cores, 32.0 GiB
          job-a: titan02
          job-b: titan02
-         job-b evicted (titan01 is being drained)
+         job-b evicted (test)
          job-a: nowhere
          job-a goes on
          job-a: nowhere

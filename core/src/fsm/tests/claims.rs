@@ -1,0 +1,225 @@
+//! A busy fleet drains: places that are held for jobs that must leave.
+
+use super::world::{World, bad, job, node, person, plain, training};
+use crate::allocation::AttemptEnd;
+use crate::command::Command;
+use crate::health::Severity;
+use crate::id::AllocationId;
+use crate::job::JobSpec;
+use crate::time::{Millis, Timestamp};
+
+const LONG: Millis = Millis::hours(24);
+
+fn long(spec: JobSpec) -> JobSpec {
+    JobSpec { time_limit: LONG, ..spec }
+}
+
+/// Two nodes of four GPUs, all busy; `a` runs on titan01:0, saved every 40 minutes, and must leave.
+fn full() -> (World, AllocationId) {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let a = w.run("a", long(training()), "titan01", &[0]);
+    for n in 1..4 {
+        w.run(&format!("t1-{n}"), long(plain(1)), "titan01", &[n]);
+    }
+    for n in 0..4 {
+        w.run(&format!("t2-{n}"), long(plain(1)), "titan02", &[n]);
+    }
+    for seq in 1..=4 {
+        w.checkpoint(&a, seq, Millis::ZERO);
+        w.pass(Millis::minutes(40));
+    }
+    for n in 0..16 {
+        w.submit("bob", &format!("young-{n}"), long(plain(1))).unwrap();
+    }
+    assert_eq!(w.schedule(), 0);
+    (w, a)
+}
+
+fn must_leave(w: &mut World, id: &AllocationId, seq: u64) {
+    w.conditions("titan01", vec![bad("titan01", 0, Severity::Degraded)]);
+    w.take_deferral(id, seq);
+}
+
+fn ends(w: &mut World, name: &str) {
+    let id = w.fsm.job(&job(name)).unwrap().allocation.clone().unwrap();
+    let on = w.fsm.allocation(&id).unwrap().node.to_string();
+    w.end(&id, AttemptEnd::Exited { code: 0 });
+    w.release(&on);
+}
+
+#[test]
+fn a_freed_gpu_is_held_for_the_job_that_must_leave() {
+    let (mut w, a) = full();
+    must_leave(&mut w, &a, 4);
+    ends(&mut w, "t2-1");
+    assert_eq!(w.schedule(), 0, "sixteen younger jobs wait, and none takes its place");
+    w.checkpoint(&a, 5, Millis::secs(1));
+    assert_eq!(w.state_of("a"), "stopping", "at the first save after its place is free");
+    w.end(&a, AttemptEnd::Exited { code: 143 });
+    assert_eq!(w.schedule(), 1);
+    let place = w.fsm.job(&job("a")).unwrap().place.clone().unwrap();
+    assert_eq!(place.node, node("titan02"));
+}
+
+#[test]
+fn who_ends_before_the_save_may_run_there() {
+    let (mut w, a) = full();
+    // Just saved: the next is expected in 40 minutes.
+    w.checkpoint(&a, 5, Millis::ZERO);
+    must_leave(&mut w, &a, 5);
+    ends(&mut w, "t2-1");
+    assert_eq!(w.schedule(), 0);
+    w.submit("eve", "short", JobSpec { time_limit: Millis::minutes(20), ..plain(1) }).unwrap();
+    assert_eq!(w.schedule(), 1);
+    assert_eq!(w.state_of("short"), "starting");
+}
+
+#[test]
+fn a_hold_ends_and_the_gpu_goes_to_the_queue() {
+    let (mut w, a) = full();
+    must_leave(&mut w, &a, 4);
+    ends(&mut w, "t2-1");
+    assert_eq!(w.schedule(), 0);
+    // Nothing else happens in this fleet: time alone makes the leader plan again.
+    let mut planned = 0;
+    for _ in 0..20 {
+        let Some(next) = w.fsm.next_deadline() else { break };
+        w.now = w.now.max(next);
+        w.pass(Millis::ZERO);
+        planned = w.schedule();
+        if planned > 0 {
+            break;
+        }
+    }
+    assert_eq!(planned, 1, "two expected saves did not come");
+    let waited =
+        w.now.since(w.fsm.job(&job("a")).unwrap().last_checkpoint.as_ref().unwrap().completed_at);
+    assert!(waited <= Millis::minutes(2 * 40 + 16), "{waited}");
+    // With a new checkpoint it has a claim again.
+    w.checkpoint(&a, 5, Millis::ZERO);
+    ends(&mut w, "t2-2");
+    assert_eq!(w.schedule(), 0);
+}
+
+#[test]
+fn two_that_must_leave_have_two_places() {
+    let (mut w, a) = full();
+    let mut conditions = vec![bad("titan01", 0, Severity::Degraded)];
+    ends(&mut w, "t1-1");
+    w.give(person("root"), Command::CancelJob { id: job("young-0") }).unwrap();
+    w.submit("ada", "b", long(training())).unwrap();
+    w.place("b", "titan01", &[1]).unwrap();
+    let b = w.fsm.job(&job("b")).unwrap().allocation.clone().unwrap();
+    w.start(&b);
+    conditions.push(bad("titan01", 1, Severity::Degraded));
+    w.conditions("titan01", conditions);
+    w.take_deferral(&a, 4);
+    w.take_deferral(&b, 0);
+    ends(&mut w, "t2-0");
+    ends(&mut w, "t2-1");
+    assert_eq!(w.schedule(), 0);
+    ends(&mut w, "t2-2");
+    assert_eq!(w.schedule(), 1, "the third one is for the queue");
+}
+
+#[test]
+fn a_drain_empties_a_full_fleet() {
+    let (mut w, a) = full();
+    let drain =
+        Command::DrainNode { node: node("titan01"), reason: "disk".to_owned(), deadline: None };
+    w.give(person("root"), drain).unwrap();
+    w.take_deferral(&a, 4);
+    w.checkpoint(&a, 5, Millis::secs(1));
+    assert_eq!(w.state_of("a"), "stopping", "nothing is free, and it leaves all the same");
+}
+
+#[test]
+fn near_its_limit_it_leaves_at_the_last_save_before_it() {
+    let mut w = World::with(&["titan01"]);
+    let spec = JobSpec { max_deferral: Some(Millis::minutes(100)), ..long(training()) };
+    let a = w.run("a", spec, "titan01", &[0]);
+    for n in 1..4 {
+        w.run(&format!("t1-{n}"), long(plain(1)), "titan01", &[n]);
+    }
+    for seq in 1..=3 {
+        w.checkpoint(&a, seq, Millis::ZERO);
+        w.pass(Millis::minutes(40));
+    }
+    must_leave(&mut w, &a, 3);
+    w.checkpoint(&a, 4, Millis::secs(1));
+    assert_eq!(w.state_of("a"), "running", "one more comes before the limit");
+    w.pass(Millis::minutes(40));
+    w.checkpoint(&a, 5, Millis::secs(1));
+    assert_eq!(w.state_of("a"), "running");
+    w.pass(Millis::minutes(40));
+    w.checkpoint(&a, 6, Millis::secs(1));
+    assert_eq!(w.state_of("a"), "stopping", "the next one would come after it");
+}
+
+#[test]
+fn nobody_who_does_not_continue_elsewhere_holds_a_place() {
+    for saves_nothing in [true, false] {
+        let mut w = World::with(&["titan01", "titan02"]);
+        let spec = if saves_nothing { plain(1) } else { training() };
+        let a = w.run("a", long(spec), "titan01", &[0]);
+        for n in 0..4 {
+            w.run(&format!("t2-{n}"), long(plain(1)), "titan02", &[n]);
+        }
+        for n in 1..4 {
+            w.run(&format!("t1-{n}"), long(plain(1)), "titan01", &[n]);
+        }
+        w.conditions("titan01", vec![bad("titan01", 0, Severity::Degraded)]);
+        w.take_deferral(&a, 0);
+        w.submit("bob", "young", long(plain(1))).unwrap();
+        ends(&mut w, "t2-0");
+        assert_eq!(w.schedule(), usize::from(saves_nothing));
+    }
+}
+
+/// Gaps that vary: it leaves at the first save after its place is free, nearly always.
+#[test]
+fn gaps_that_vary_are_met() {
+    let mut dice = 7_u64;
+    let mut below = |n: u64| {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (dice >> 33) % n
+    };
+    for (least, spread) in [(40, 20), (210, 60)] {
+        let mut met = 0;
+        for _ in 0..100 {
+            let mut w = World::with(&["titan01", "titan02"]);
+            let a =
+                w.run("a", JobSpec { time_limit: Millis::days(9), ..training() }, "titan01", &[0]);
+            for n in 0..3 {
+                w.run(
+                    &format!("t2-{n}"),
+                    JobSpec { time_limit: Millis::days(9), ..plain(1) },
+                    "titan02",
+                    &[n],
+                );
+            }
+            for seq in 1..=4 {
+                w.pass(Millis::minutes(least + below(spread)));
+                w.checkpoint(&a, seq, Millis::ZERO);
+            }
+            let gap = least + below(spread);
+            let before = below(gap);
+            w.pass(Millis::minutes(before));
+            must_leave(&mut w, &a, 4);
+            w.submit("bob", "young", JobSpec { time_limit: Millis::days(9), ..plain(4) }).unwrap();
+            w.submit("bob", "one", JobSpec { time_limit: Millis::days(9), ..plain(1) }).unwrap();
+            let save_at: Timestamp = w.now + Millis::minutes(gap - before);
+            // The leader plans whenever time alone changes something.
+            while let Some(next) = w.fsm.next_deadline().filter(|next| *next < save_at) {
+                w.now = w.now.max(next);
+                w.pass(Millis::ZERO);
+                w.schedule();
+            }
+            w.schedule();
+            w.now = save_at;
+            w.checkpoint(&a, 5, Millis::secs(1));
+            met += u32::from(w.state_of("a") == "stopping");
+        }
+        assert!(met >= 95, "gaps of {least} to {} minutes: {met} of 100", least + spread);
+    }
+}

@@ -1,0 +1,96 @@
+//! Places that are held for running jobs that must leave theirs, so that a busy fleet drains.
+//!
+//! A job that must leave goes at its next checkpoint, and needs a place then. On a full fleet a freed GPU would always go
+//! to the queue first. So each plan holds one place for each such job, behind interrupted work and before all new work:
+//! the first that gets free, from the time on at which the job is expected to save. Nothing is stored: the claim follows
+//! from the state and its time, so it is the same on every member and after every election.
+
+use super::ask::Ask;
+use super::planner::Planner;
+use crate::allocation::{Allocation, CauseKey};
+use crate::fsm::Fsm;
+use crate::job::Job;
+use crate::time::{Millis, Timestamp};
+
+/// Most places that are held at once.
+pub const CLAIMS_MAX: usize = 64;
+/// Shortest time for which a place is held around an expected checkpoint; and how long, once, where no gap is known.
+pub const HOLD_MIN: Millis = Millis::minutes(15);
+/// Longest time for which a place is held around one expected checkpoint.
+pub const HOLD_MAX: Millis = Millis::hours(4);
+/// A save is expected no later than the longest gap and this part of it, in percent, but at least [`SLACK_MIN`].
+const SLACK_PERCENT: u64 = 10;
+const SLACK_MIN: Millis = Millis::minutes(2);
+/// After so many expected checkpoints that did not come nothing is held until one is seen.
+const EXPECTED_MAX: u64 = 2;
+
+/// When a place is held for the job, if it is: from the earliest time at which its next checkpoint is expected, to the
+/// latest.
+pub(crate) fn hold(
+    job: &Job,
+    leaving_since: Timestamp,
+    now: Timestamp,
+) -> Option<(Timestamp, Timestamp)> {
+    let gaps = job.gaps();
+    let last = job.last_checkpoint.as_ref().map(|last| last.completed_at);
+    let (Some(last), Some(shortest), Some(longest)) = (last, gaps.iter().min(), gaps.iter().max())
+    else {
+        let until = leaving_since + HOLD_MIN;
+        return (now <= until).then_some((leaving_since, until));
+    };
+    let slack = Millis(longest.0.saturating_mul(SLACK_PERCENT) / 100).max(SLACK_MIN);
+    (1..=EXPECTED_MAX).find_map(|nth| {
+        let earliest = last + Millis(shortest.0.saturating_mul(nth));
+        let latest = last + Millis(longest.0.saturating_mul(nth)) + slack;
+        let latest = latest.max(earliest + HOLD_MIN).min(earliest + HOLD_MAX);
+        (now <= latest).then_some((earliest, latest))
+    })
+}
+
+/// Whether it would resume elsewhere, so that a place is worth holding.
+fn wants_a_place(fsm: &Fsm, allocation: &Allocation, job: &Job) -> bool {
+    allocation.deferral.is_some()
+        && allocation.stop.is_none()
+        && job.spec.checkpoint.is_some()
+        && job.spec.reservation.is_none()
+        && !job.cancel_requested
+        && !allocation.causes.contains_key(&CauseKey::Owner)
+        && (fsm.evictions_frozen().is_none() || allocation.must_leave_by_decision())
+}
+
+/// The jobs for which places are held now, by submission, with the time from which each is.
+pub(crate) fn leaving(fsm: &Fsm) -> Vec<(&Job, Timestamp)> {
+    let now = fsm.now();
+    let candidates = fsm.allocations().values().filter(|a| a.deferral.is_some());
+    let mut leaving: Vec<(&Job, Timestamp)> = candidates
+        .filter_map(|a| {
+            let job = fsm.job(&a.job).filter(|job| wants_a_place(fsm, a, job))?;
+            let since = a.deferral.as_ref()?.since;
+            let (from, _) = hold(job, since, now)?;
+            Some((job, from))
+        })
+        .collect();
+    leaving.sort_by_key(|(job, _)| job.queue.submitted);
+    leaving.truncate(CLAIMS_MAX);
+    leaving
+}
+
+/// Holds their places in a plan.
+pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) {
+    for (job, from) in leaving(fsm) {
+        let ask = Ask::of_job(&planner.capacity, job);
+        planner.claim(&ask, from);
+    }
+}
+
+/// The next instants at which time alone begins or ends a hold.
+pub(crate) fn edges(fsm: &Fsm, allocation: &Allocation) -> impl Iterator<Item = Timestamp> {
+    let now = fsm.now();
+    let held = allocation.deferral.as_ref().and_then(|deferral| {
+        let job = fsm.job(&allocation.job).filter(|job| wants_a_place(fsm, allocation, job))?;
+        hold(job, deferral.since, now)
+    });
+    // A plan is made when the time is reached, so the end is the first instant without the hold.
+    let edges = held.map(|(from, until)| [from, until + Millis(1)]);
+    edges.into_iter().flatten().filter(move |at| *at > now)
+}
