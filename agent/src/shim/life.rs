@@ -107,21 +107,54 @@ impl Life {
         }
     }
 
+    /// Notes that the job ends for silence. True if the stop signal is to be sent now, so that it can save.
+    ///
+    /// The grace counts from the end of the allowed silence, not from now: a shim that slept, or whose machine did,
+    /// must not let the job save after the controller has replaced it.
+    pub(super) fn fence(&mut self, now: Duration) -> bool {
+        let Some(silent) = self.silence_is_fatal_at() else { return false };
+        self.kill_at = Some(self.kill_at.map_or(silent, |at| at.min(silent)));
+        let first = !self.ending();
+        if first {
+            self.cause = Some(Cause::StopAfter);
+        }
+        first && now < silent
+    }
+
+    /// Allowed silence and grace are over then: nothing of the job may run any longer.
+    fn silence_is_fatal_at(&self) -> Option<Duration> {
+        let grace = Duration::from_millis(self.settings.grace_ms).min(GRACE_MAX);
+        self.heartbeat_due.map(|due| due + grace)
+    }
+
     /// A heartbeat the controller acknowledged was sent at `sent`.
     pub(super) fn heartbeat(&mut self, sent: Duration, now: Duration) {
+        // The controller has replaced the job by then, whatever it answers now.
+        if self.silence_is_fatal_at().is_some_and(|at| now >= at) {
+            return;
+        }
         if let (Some(after), Some(due)) = (self.stop_after, self.heartbeat_due) {
             self.heartbeat_due = Some(due.max(sent.min(now) + after));
         }
     }
 
-    /// True once: no heartbeat came in time, so the job must be told to stop.
+    /// No heartbeat came in time: [`Life::fence`] is due. Also of a job that ends already, once the grace of the
+    /// silence is over too: its own grace may be longer.
     pub(super) fn fence_is_due(&self, now: Duration) -> bool {
-        !self.ending() && self.heartbeat_due.is_some_and(|due| now >= due)
+        self.fence_at().is_some_and(|at| now >= at)
+    }
+
+    fn fence_at(&self) -> Option<Duration> {
+        if !self.ending() {
+            return self.heartbeat_due;
+        }
+        let fatal = self.silence_is_fatal_at()?;
+        self.kill_at.is_none_or(|at| fatal < at).then_some(fatal)
     }
 
     /// When something must be looked at again.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let fence = if self.ending() { None } else { self.heartbeat_due };
+        let fence = if self.killed_at.is_none() { self.fence_at() } else { None };
         let kill = if self.killed_at.is_none() { self.kill_at } else { self.kill_again_at };
         let stuck = self.killed_at.map(|at| at + STUCK_AFTER);
         [fence, kill, stuck].into_iter().flatten().min()
@@ -225,9 +258,41 @@ mod tests {
         // An agent's mistake about the time must not postpone the fence.
         fenced.heartbeat(1_000 * SECOND, 40 * SECOND);
         assert!(fenced.fence_is_due(100 * SECOND));
-        fenced.end(Cause::StopAfter, None, 100 * SECOND);
+        assert!(fenced.fence(100 * SECOND), "it can save");
         assert!(!fenced.fence_is_due(101 * SECOND));
         assert_eq!(fenced.reason(), EndReason::StopAfter);
+    }
+
+    #[test]
+    fn the_grace_of_silence_counts_from_the_silence_and_not_from_the_waking() {
+        // Allowed silence until 60, grace until 70.
+        let mut late = life(Some(60 * SECOND));
+        assert!(late.fence(68 * SECOND), "it can still save");
+        assert_eq!(late.step(false, 69 * SECOND), Step::Nothing);
+        assert_eq!(late.next_deadline(), Some(70 * SECOND));
+        assert_eq!(late.step(false, 70 * SECOND), Step::Kill);
+        assert_eq!(late.reason(), EndReason::StopAfter);
+
+        let mut slept = life(Some(60 * SECOND));
+        // An answer that came with the waking is too late.
+        slept.heartbeat(70 * SECOND, 70 * SECOND);
+        assert!(slept.fence_is_due(70 * SECOND));
+        assert!(!slept.fence(70 * SECOND), "it was invited to save after it was replaced");
+        assert!(!slept.end(Cause::Stop, None, 70 * SECOND), "a late stop invited it to save");
+        assert_eq!(slept.step(false, 70 * SECOND), Step::Kill);
+        assert_eq!(slept.reason(), EndReason::StopAfter);
+    }
+
+    #[test]
+    fn silence_cuts_the_longer_grace_of_a_stop() {
+        let mut life = life(Some(60 * SECOND));
+        assert!(life.end(Cause::Stop, Some(600 * SECOND), SECOND));
+        assert_eq!(life.next_deadline(), Some(70 * SECOND));
+        assert!(!life.fence_is_due(69 * SECOND));
+        assert!(life.fence_is_due(70 * SECOND));
+        assert!(!life.fence(70 * SECOND), "signalled twice");
+        assert_eq!(life.step(false, 70 * SECOND), Step::Kill);
+        assert!(!life.fence_is_due(71 * SECOND));
     }
 
     #[test]

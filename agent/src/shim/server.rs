@@ -255,7 +255,10 @@ impl Server {
             if let Step::Finish { stuck } = self.decide() {
                 return self.finish(stuck);
             }
-            for (source, events) in self.wait()? {
+            let ready = self.wait()?;
+            // A machine that slept wakes here: before anything that was asked meanwhile.
+            self.fence();
+            for (source, events) in ready {
                 self.handle(source, events);
             }
             self.settle_execs();
@@ -268,9 +271,7 @@ impl Server {
         if self.runtime.is_some() && now >= self.start_deadline && !self.life.ending() {
             self.fail_start(format!("the runtime did not start it in {START_TIMEOUT:?}"));
         }
-        if self.life.fence_is_due(now) {
-            self.stop(Cause::StopAfter, None, None);
-        }
+        self.fence();
         if !self.life.ending() {
             return Step::Nothing;
         }

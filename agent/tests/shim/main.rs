@@ -7,6 +7,7 @@ mod allocation;
 mod containers;
 mod cost;
 mod ending;
+mod fence;
 mod hostile;
 mod init;
 mod isolation;

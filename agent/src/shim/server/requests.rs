@@ -140,6 +140,21 @@ impl Server {
     /// Begins to end the job: the signal to every process, the grace, then SIGKILL.
     pub(super) fn stop(&mut self, cause: Cause, signal: Option<i32>, grace: Option<Duration>) {
         let signal_now = self.life.end(cause, grace, clock::since_boot());
+        self.begin_to_stop(signal_now, signal);
+    }
+
+    /// Ends the job if no heartbeat came for as long as it allows. One that may still save hears it first.
+    pub(super) fn fence(&mut self) {
+        let now = clock::since_boot();
+        if self.life.fence_is_due(now) {
+            let signal_now = self.life.fence(now);
+            // What was still to be told hears nothing any more: it would save too late.
+            self.untold &= signal_now;
+            self.begin_to_stop(signal_now, None);
+        }
+    }
+
+    fn begin_to_stop(&mut self, signal_now: bool, signal: Option<i32>) {
         if signal_now {
             self.order.stop.signal = signal.unwrap_or(self.order.stop.signal);
             self.untold = true;
