@@ -411,6 +411,8 @@ pub enum CheckpointNote {
     OneName { path: String },
     /// Another open job has the same directory and pattern.
     SharedDir { job: String },
+    /// No process of the attempt catches the signal of `--checkpoint-signal`; it would have killed them.
+    NobodyHearsSignal { signal: i32 },
 }
 
 impl CheckpointNote {
@@ -420,6 +422,7 @@ impl CheckpointNote {
             CheckpointNote::NotCounted { .. } => "not_counted",
             CheckpointNote::OneName { .. } => "one_name",
             CheckpointNote::SharedDir { .. } => "shared_dir",
+            CheckpointNote::NobodyHearsSignal { .. } => "nobody_hears_signal",
         }
     }
 
@@ -446,6 +449,10 @@ impl fmt::Display for CheckpointNote {
             CheckpointNote::SharedDir { job } => {
                 write!(f, "{job} has the same checkpoint directory: fleet moves nothing in it")
             }
+            CheckpointNote::NobodyHearsSignal { signal } => write!(
+                f,
+                "no process of the job catches signal {signal}: fleet did not send it, and asked by the request file only"
+            ),
         }
     }
 }

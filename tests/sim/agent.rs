@@ -25,6 +25,7 @@ use fleet_agent::reconcile::{Claim, EpochStore, Phase, Release, Row, Storage, Ta
 use fleet_agent::terminals::elsewhere::Elsewhere;
 use fleet_agent::tunnel::{Tunnels, Wakes};
 use fleet_core::allocation::AttemptEnd;
+use fleet_core::checkpoint::{Content, Facts, Resumed};
 use fleet_core::desired::{DesiredAllocation, DesiredLease, DesiredNode, Order, StartOrder};
 use fleet_core::gpu::{Gpu, Presence};
 use fleet_core::health::{Architecture, Condition};
@@ -47,6 +48,8 @@ use crate::scene::{BEGIN_MS, Scene};
 
 /// How often the machine is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Which of an attempt's checkpoints are cut.
+const TORN_EVERY: u64 = 4;
 /// How long everything before the first process takes.
 const BEGIN_MS_RANGE: (u64, u64) = (30, 600);
 /// How long after the order the one with the bug takes the newest checkpoint for another one. Said at the
@@ -456,7 +459,11 @@ impl Agent {
                 self.outbox.drop_release(&lease);
                 self.proofs.remove(&lease);
             }
-            Action::Forget { .. } | Action::Replace { .. } => {}
+            // The programs here save by their own time, asked or not.
+            Action::AskCheckpoint { .. }
+            | Action::CallOffDeferral { .. }
+            | Action::Forget { .. }
+            | Action::Replace { .. } => {}
         }
     }
 
@@ -562,9 +569,32 @@ impl Agent {
             completed_at_unix_ms: time(made_us).0,
             source: Source::Observed,
             counted_at_unix_ms: time(made_us).0,
-            facts: fleet_core::checkpoint::Facts::default(),
+            facts: self.facts(seq),
         };
         self.outbox.checkpoint(id, &seen, path);
+    }
+
+    /// Some were cut; a check that is worth something says so.
+    fn facts(&self, seq: u64) -> Facts {
+        let blind = self.scene.bug == Some(Bug::TornCounts);
+        let content = match is_torn(seq) && !blind {
+            true => Content::Torn { why: "it was cut".to_owned() },
+            false => Content::Whole,
+        };
+        Facts { content, ..Facts::default() }
+    }
+
+    /// As production's helper: the first that the order names. What is torn must not be among them.
+    fn resume(&self, id: &AllocationId, epoch: Epoch, order: &StartOrder) {
+        let Some(first) = order.resume.as_ref().and_then(|resume| resume.candidates.first()) else {
+            return;
+        };
+        if is_torn(first.id.seq) {
+            self.scene.violation(format!("{id} resumes from {}, which is torn", first.path));
+        }
+        let resumed =
+            Resumed { taken: Some(first.id), path: first.path.clone(), ..Resumed::default() };
+        self.outbox.resumed(id, epoch, resumed);
     }
 
     fn end_row(&mut self, id: &AllocationId, report: fleet_core::allocation::EndReport) {
@@ -606,6 +636,7 @@ impl Agent {
             return;
         }
         self.scene.say(&self.name, &format!("starts {id} of {} under {epoch:?}", order.job));
+        self.resume(id, epoch, &order);
         let started = self.scene.machine(self.post.at).start(now, id, epoch, lease, &order);
         if let Err(what) = started.and_then(|()| self.alone(id, &order)) {
             self.scene.violation(what);
@@ -653,4 +684,8 @@ impl Agent {
 
 fn time(us: u64) -> Timestamp {
     Timestamp(BEGIN_MS + us / 1_000)
+}
+
+fn is_torn(seq: u64) -> bool {
+    seq.is_multiple_of(TORN_EVERY)
 }

@@ -37,6 +37,8 @@ pub(crate) enum Bug {
     AbsenceStops,
     /// A checkpoint from before the order to leave is counted again, as one that came after it.
     StaleCheckpointTriggers,
+    /// A checkpoint that was cut counts as whole.
+    TornCounts,
     /// A request that is sent again is carried out again.
     RequestsForgotten,
     /// The release is reported before the GPU is empty.
@@ -67,6 +69,7 @@ pub(crate) const ALL: &[Known] = &[
     known("stale-reads", Bug::StaleReads, 3),
     known("absence-stops", Bug::AbsenceStops, 2),
     known("stale-checkpoint-triggers", Bug::StaleCheckpointTriggers, 26),
+    known("torn-counts", Bug::TornCounts, 1),
     known("requests-forgotten", Bug::RequestsForgotten, 1),
     known("released-before-empty", Bug::ReleasedBeforeEmpty, 1),
     known("wall-clock-believed", Bug::WallClockBelieved, 18),

@@ -64,6 +64,7 @@ const HAPPENS: &[&str] = &[
     "JobCancelled",
     "JobCompleted",
     "JobRequeued",
+    "JobResumed",
     "JobTimedOut",
     "LivenessChanged",
     "NodeCounted",

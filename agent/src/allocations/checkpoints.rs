@@ -1,4 +1,4 @@
-//! An attempt's checkpoints: observing them, counting those the job tells of, asking for one.
+//! An attempt's checkpoints: observing them, counting those the job tells of.
 
 use std::path::{Path, PathBuf};
 
@@ -86,15 +86,4 @@ fn read_notices(path: &Path) -> std::io::Result<Vec<JobEvent>> {
     file.take(NOTICES_BYTES_MAX).read_to_end(&mut text)?;
     // The first line may be cut, the last one may be under way: neither parses.
     Ok(text.split(|b| *b == b'\n').filter_map(|l| serde_json::from_slice(l).ok()).collect())
-}
-
-/// Asks the job for a checkpoint by its request file. Whether it listens is its own affair.
-pub(super) fn ask(node: &Node, record: &Record, user: &User) {
-    let Some(dir) = checkpoint_dir(record) else { return };
-    let (as_user, user, id) = (node.as_user.clone(), user.clone(), record.id.clone());
-    tokio::spawn(async move {
-        if let Err(error) = checkpoint::request_checkpoint(&as_user, &user, &dir).await {
-            tracing::warn!(%id, error = super::chain(&error), "no checkpoint could be asked for");
-        }
-    });
 }

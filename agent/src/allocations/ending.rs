@@ -155,6 +155,15 @@ mod tests {
     }
 
     #[test]
+    fn a_job_that_said_it_was_done_is_done_whatever_its_last_code_is() {
+        for reason in [EndReason::Stopped, EndReason::StopAfter, EndReason::Exited] {
+            let told = ExitRecord { done: true, ..exit(reason, Some(143), None) };
+            let report = of_exit(&told, true);
+            assert_eq!((report.done, report.end), (true, AttemptEnd::Exited { code: 143 }));
+        }
+    }
+
+    #[test]
     fn a_failed_start_is_the_users_or_the_nodes() {
         let of = |message: &str| {
             let reason = EndReason::StartFailed { message: message.to_owned() };

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::asking::{Asker, Asking, forget_old_request};
 use super::begin::{Begin, Ready, Refusal};
 use super::ending::{chain, of_exit, without_exit};
 use super::{checkpoints, lost};
@@ -52,7 +53,9 @@ pub enum Order {
     /// A controller answered a heartbeat that was sent at this time since boot.
     Heard(Duration),
     /// A checkpoint is wanted soon.
-    AskCheckpoint,
+    AskCheckpoint(Asker),
+    /// The eviction that waited for one is over.
+    CallOffCheckpoint,
 }
 
 /// What happened to an attempt.
@@ -116,6 +119,7 @@ pub fn spawn(begin: Begin, tell: Tell, status: watch::Sender<String>) -> mpsc::S
         notifying: JoinSet::new(),
         stop: None,
         user: None,
+        asking: Asking::default(),
     };
     tokio::spawn(life.run());
     sender
@@ -148,6 +152,7 @@ struct Life {
     notifying: JoinSet<()>,
     stop: Option<Stop>,
     user: Option<User>,
+    asking: Asking,
 }
 
 /// How the watching ended.
@@ -184,6 +189,7 @@ impl Life {
             }
         };
         self.last_checkpoints().await;
+        self.asking.end(&self.begin, self.user.as_ref()).await;
         self.clean().await;
         tracing::info!(id = %self.tell.id, end = %report.end, "attempt ended");
         self.tell.tell(Happening::Ended(Box::new(report))).await;
@@ -194,6 +200,12 @@ impl Life {
     }
 
     async fn live(&mut self) -> End {
+        if self.was_launched() {
+            self.asking = Asking::taken_up(&self.begin);
+            if self.asking.is_open() {
+                self.learn_user().await;
+            }
+        }
         match self.known_end().await {
             Some(end) => {
                 if self.was_launched() {
@@ -270,6 +282,7 @@ impl Life {
             self.tell.tell(Happening::Resumed(Box::new(resumed))).await;
         }
         self.held_back().await?;
+        forget_old_request(&self.begin).await;
         let Begin { node, dir, record, .. } = &self.begin;
         let launched = {
             let id = record.id.as_str();
@@ -482,14 +495,24 @@ impl Life {
                     tracing::warn!(id = %self.tell.id, error = chain(&error), "heartbeat not passed on");
                 }
             }
-            Order::AskCheckpoint => {
-                if self.user.is_none() {
-                    self.user = self.begin.user().await.ok();
-                }
-                if let Some(user) = &self.user {
-                    checkpoints::ask(&self.begin.node, &self.begin.record, user);
-                }
-            }
+            Order::AskCheckpoint(asker) => self.ask(asker).await,
+            Order::CallOffCheckpoint => self.asking.call_off(&self.begin, self.user.as_ref()),
+        }
+    }
+
+    async fn learn_user(&mut self) {
+        if self.user.is_none() {
+            self.user = self.begin.user().await.ok();
+        }
+    }
+
+    async fn ask(&mut self, asker: Asker) {
+        self.learn_user().await;
+        let Some(user) = &self.user else { return };
+        let seen = self.observer.as_ref().and_then(checkpoint::Handle::last);
+        let seq = seen.map_or(self.told_seq, |seen| seen.seq);
+        if let Some(note) = self.asking.ask(&self.begin, user, asker, seq).await {
+            self.tell.tell(Happening::CheckpointNote(note)).await;
         }
     }
 
@@ -517,6 +540,7 @@ impl Life {
             let spec = &self.begin.record.order.spec;
             let path = super::order::in_job(spec, std::path::Path::new(&seen.path));
             let path = path.to_string_lossy().into_owned();
+            self.asking.saved(&self.begin, self.user.as_ref(), seen.seq);
             self.tell.tell(Happening::Checkpoint { seen, path }).await;
         }
         let (gone, notes) = {

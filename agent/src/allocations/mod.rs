@@ -2,12 +2,14 @@
 //!
 //! - [`record`]: what is kept of each on disk. [`order`]: from the controller's order to the runtime's.
 //! - [`begin`]: everything before the first process. [`life`]: from there to the last one. [`end`]: the
-//!   words for how it ended. [`checkpoints`]: what it saves.
+//!   words for how it ended. [`checkpoints`]: what it saves;
+//!   [`asking`]: asking it to save soon.
 //! - [`registry`]: the attempts by id, for those who only look. [`node`]: what they all share.
 //!
 //! A task tells the reconcile task what happened and takes orders from it; it decides nothing itself, and
 //! it never ends a job because something was missing from a message or because the agent stops.
 
+mod asking;
 mod begin;
 mod blame;
 mod checkpoints;
@@ -19,6 +21,7 @@ mod order;
 mod record;
 mod registry;
 
+pub use asking::Asker;
 pub use begin::Begin;
 pub use ending::{chain, of_exit, without_exit};
 pub use life::{Happening, Order, Tell, spawn};

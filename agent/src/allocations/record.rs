@@ -1,6 +1,7 @@
 //! What the agent keeps of each attempt in `<state>/allocations/<id>/`, beside the shim's own files.
 //!
-//! `allocation.json` (the order, before anything starts), `stop.json` (a stop was ordered), `end.json` (how
+//! `allocation.json` (the order, before anything starts), `stop.json` (a stop was ordered),
+//! `asked.json` (the checkpoints that were asked for), `end.json` (how
 //! it ended, where the shim could not say it), `forgotten` (the controller has it in its log: `run` under
 //! another name). None of them
 //! is synced: after a power cut there is no process, and the controller knows by the new boot id. `run` leads
@@ -38,6 +39,7 @@ const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 const RECORD_FILE: &str = "allocation.json";
 const STOP_FILE: &str = "stop.json";
 const END_FILE: &str = "end.json";
+const ASKED_FILE: &str = "asked.json";
 const IMAGE_FILE: &str = "image.json";
 const FORGOTTEN_FILE: &str = "forgotten";
 /// Removed when the record is forgotten; what people may want to read later stays.
@@ -102,6 +104,34 @@ struct EndMark {
 struct ImageMark {
     v: u32,
     used: ImageUsed,
+}
+
+/// The checkpoints that were asked of an attempt: no request is made twice, also across a restart of the agent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// The newest request of a person.
+    #[serde(default)]
+    pub by_person: Option<u32>,
+    /// The newest deferral.
+    #[serde(default)]
+    pub by_deferral: Option<u32>,
+    /// The request that has no answer yet: its file exists.
+    #[serde(default)]
+    pub open: Option<OpenRequest>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenRequest {
+    /// A checkpoint of a higher number is the answer.
+    pub after_seq: u64,
+    /// A person made it too: the end of a deferral does not call it off.
+    pub by_person: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct AskedMark {
+    v: u32,
+    asked: Asked,
 }
 
 /// Any of the files, for its version.
@@ -241,6 +271,15 @@ impl AllocationDir {
                 .map_err(failed("create", &mark)),
             Err(error) => Err(failed("set the time of", &link)(error.into())),
         }
+    }
+
+    pub fn write_asked(&self, asked: Asked) -> Result<(), RecordError> {
+        replace(&self.0.join(ASKED_FILE), &AskedMark { v: VERSION, asked })
+    }
+
+    pub fn asked(&self) -> Result<Asked, RecordError> {
+        let mark: Option<AskedMark> = read(&self.0.join(ASKED_FILE))?;
+        Ok(mark.map(|mark| mark.asked).unwrap_or_default())
     }
 
     /// Notes what the name of its image meant.

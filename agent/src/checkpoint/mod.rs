@@ -7,7 +7,8 @@
 //! - [`whole`]: is it whole, by headers and sizes. [`tree`], [`list`]: what is in it now, and what was in it when it counted.
 //! - [`journal`]: the numbers on disk.
 //! - [`resume`]: what the next attempt takes, and what is moved aside for it.
-//! - [`marker`]: can this node read what another node's attempt has saved. [`request`]: asking for one early.
+//! - [`marker`]: can this node read what another node's attempt has saved. [`request`], [`signal`]: asking for
+//!   one early.
 //!
 //! This module must never decide to stop a job: it reports, the reconcile loop decides.
 
@@ -19,6 +20,7 @@ mod openfd;
 pub mod request;
 pub mod resume;
 pub mod rules;
+mod signal;
 #[cfg(test)]
 mod tests;
 pub mod tree;
@@ -29,6 +31,7 @@ pub use marker::{ResumeCheck, new_marker_token, verify_marker, verify_resume, wr
 pub use observer::{
     CheckpointSeen, Handle, NotifyError, ObserverConfig, ObserverError, Source, start,
 };
-pub use request::request_checkpoint;
+pub use request::{RequestFile, request_checkpoint, withdraw_request};
+pub use signal::ask_by_signal;
 pub use watch::Timings;
 pub(crate) use watch::complete::inspect;

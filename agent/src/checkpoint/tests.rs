@@ -419,6 +419,10 @@ async fn a_checkpoint_is_asked_for_as_the_user() {
     request_checkpoint(&as_user, &user, dir.path()).await.unwrap();
     let file = dir.path().join(request::REQUEST_FILE);
     assert_eq!(fs::metadata(file).unwrap().uid(), user.uid);
+    let file = dir.path().join(request::REQUEST_FILE);
+    withdraw_request(&as_user, &user, dir.path()).await.unwrap();
+    assert!(!file.exists());
+    withdraw_request(&as_user, &user, dir.path()).await.unwrap();
     let denied = request_checkpoint(&as_user, &account("games"), dir.path()).await;
     assert!(matches!(denied, Err(crate::user::AsUserError::Op(_))), "{denied:?}");
 }
@@ -529,4 +533,19 @@ async fn after_the_stop_signal_only_what_is_whole_counts() {
     let mut found: Vec<_> = names(&found).into_iter().map(|(_, name)| name.to_owned()).collect();
     found.sort();
     assert_eq!(found, ["1.bin", "3.bin", "4.pt"]);
+}
+
+#[tokio::test]
+async fn a_request_file_is_there_while_it_was_last_wanted() {
+    let (as_user, user) = (test_as_user(|_| {}), account("daemon"));
+    let dir = dir_of(&user);
+    let file = dir.path().join(request::REQUEST_FILE);
+    for last in [true, false] {
+        let kept = RequestFile::keep(as_user.clone(), user.clone(), dir.path().to_owned());
+        for asks in [true, false, true, false, last] {
+            kept.set(asks);
+        }
+        kept.settle(Duration::from_secs(30)).await;
+        assert_eq!(file.exists(), last);
+    }
 }

@@ -10,7 +10,7 @@
 
 pub mod evict;
 mod names;
-mod pidfd;
+pub(crate) mod pidfd;
 pub mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,19 +12,21 @@ use crate::proc_stat::started_ticks;
 
 /// What a process is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tell {
+pub(crate) enum Tell {
     /// To end: it may save what it has.
     Term,
     Kill,
+    /// What the job's owner named to ask for a checkpoint.
+    Save(Signal),
 }
 
 /// One process, and no other after it.
 #[derive(Debug)]
-pub(super) struct Target(OwnedFd);
+pub(crate) struct Target(OwnedFd);
 
 impl Target {
     /// Holds on to the process with this number that began then; none if it is gone, whoever has its number now.
-    pub(super) fn hold(pid: u32, started: u64) -> io::Result<Option<Self>> {
+    pub(crate) fn hold(pid: u32, started: u64) -> io::Result<Option<Self>> {
         let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
         let fd = match pidfd_open(number, PidfdFlags::empty()) {
             Ok(fd) => fd,
@@ -37,10 +39,11 @@ impl Target {
     }
 
     /// False where it is gone.
-    pub(super) fn tell(&self, tell: Tell) -> io::Result<bool> {
+    pub(crate) fn tell(&self, tell: Tell) -> io::Result<bool> {
         let signal = match tell {
             Tell::Term => Signal::TERM,
             Tell::Kill => Signal::KILL,
+            Tell::Save(signal) => signal,
         };
         match pidfd_send_signal(&self.0, signal) {
             Ok(()) => Ok(true),

@@ -1,7 +1,7 @@
 //! The reconcile task's part of a planned shutdown: asking the jobs, and saying who is still waited for.
 
 use super::task::Reconciler;
-use crate::allocations::Order;
+use crate::allocations::{Asker, Order};
 use crate::shutdown::{Farewell, Waited};
 
 impl Reconciler {
@@ -14,7 +14,7 @@ impl Reconciler {
         };
         for id in self.farewell.asked() {
             tracing::info!(%id, "asked for a checkpoint before the shutdown");
-            self.order(&id, Order::AskCheckpoint);
+            self.order(&id, Order::AskCheckpoint(Asker::Shutdown));
         }
         self.say_waited();
     }

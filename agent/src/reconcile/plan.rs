@@ -67,6 +67,15 @@ pub enum Action {
         order: u32,
         checkpoint_seq: u64,
     },
+    /// A person asks for a checkpoint.
+    AskCheckpoint {
+        id: AllocationId,
+        order: u32,
+    },
+    /// The deferral was called off: nothing is asked of the job any more.
+    CallOffDeferral {
+        id: AllocationId,
+    },
     Forget {
         id: AllocationId,
     },
@@ -142,7 +151,19 @@ fn allocation(
         && row.is_live()
         && row.deferral != Some(order)
     {
-        actions.push(Action::AnswerDeferral { id, order, checkpoint_seq: row.checkpoint_seq });
+        let (id, checkpoint_seq) = (id.clone(), row.checkpoint_seq);
+        actions.push(Action::AnswerDeferral { id, order, checkpoint_seq });
+    }
+    let Some(row) = row.filter(|row| row.is_live()) else { return };
+    if wanted.defer.is_none() && row.deferral.is_some() {
+        actions.push(Action::CallOffDeferral { id: id.clone() });
+    }
+    // One that has no process yet hears nothing.
+    if let Some(order) = wanted.ask
+        && row.phase == Phase::Running
+        && row.asked != Some(order)
+    {
+        actions.push(Action::AskCheckpoint { id, order });
     }
 }
 
@@ -258,6 +279,16 @@ impl Table {
             Action::AnswerDeferral { id, order, .. } => {
                 if let Some(row) = self.rows.get_mut(id) {
                     row.deferral = Some(*order);
+                }
+            }
+            Action::AskCheckpoint { id, order } => {
+                if let Some(row) = self.rows.get_mut(id) {
+                    row.asked = Some(*order);
+                }
+            }
+            Action::CallOffDeferral { id } => {
+                if let Some(row) = self.rows.get_mut(id) {
+                    row.deferral = None;
                 }
             }
             Action::Prove { lease, epoch, .. } => {

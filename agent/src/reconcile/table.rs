@@ -30,6 +30,8 @@ pub struct Row {
     pub stop_grace: Option<Millis>,
     /// The last deferral order answered.
     pub deferral: Option<u32>,
+    /// The last request of a person passed on.
+    pub asked: Option<u32>,
     /// Number of its newest checkpoint.
     pub checkpoint_seq: u64,
 }
@@ -43,6 +45,7 @@ impl Row {
             phase: Phase::Starting,
             stop_grace: None,
             deferral: None,
+            asked: None,
             checkpoint_seq: 0,
         }
     }
@@ -56,6 +59,7 @@ impl Row {
             phase: Phase::Ended,
             stop_grace: None,
             deferral: None,
+            asked: None,
             checkpoint_seq: 0,
         }
     }

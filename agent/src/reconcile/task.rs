@@ -23,8 +23,8 @@ use super::recount;
 use super::retention::Forgotten;
 use super::table::{Phase, Release, Row, Table};
 use crate::allocations::{
-    self, AllocationDir, Begin, Happening, Node, Order, Record, RecordError, Registry, Shown, Tell,
-    chain, end_unrecorded, without_exit,
+    self, AllocationDir, Asker, Begin, Happening, Node, Order, Record, RecordError, Registry,
+    Shown, Tell, chain, end_unrecorded, without_exit,
 };
 use crate::clock;
 use crate::image;
@@ -36,6 +36,8 @@ use crate::shutdown::{Farewell, Notice};
 const HAPPENINGS_MAX: usize = 1_024;
 /// How often it is looked for records whose time is over.
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
+/// Stands for a deferral that an earlier run of the agent answered; real ones count from 1.
+const NO_DEFERRAL: u32 = 0;
 
 /// What the task is made of.
 #[derive(Debug)]
@@ -163,7 +165,9 @@ impl Reconciler {
     fn take_up(&mut self, record: Record, dir: AllocationDir) {
         let id = record.id.clone();
         tracing::info!(%id, "attempt taken up");
-        let row = Row::starting(record.epoch, record.lease.clone(), record.order.clone());
+        let mut row = Row::starting(record.epoch, record.lease.clone(), record.order.clone());
+        // A request that is still open may have been called off while no agent was there.
+        row.deferral = dir.asked().ok().filter(|asked| asked.open.is_some()).and(Some(NO_DEFERRAL));
         self.table.rows.insert(id.clone(), row);
         self.spawn(id, record, dir);
     }
@@ -308,8 +312,12 @@ impl Reconciler {
             Action::SayLost { id, epoch, .. } => self.say_lost(id, epoch),
             Action::AnswerDeferral { id, order, checkpoint_seq } => {
                 self.parts.outbox.deferral_taken(&id, order, checkpoint_seq);
-                self.order(&id, Order::AskCheckpoint);
+                self.order(&id, Order::AskCheckpoint(Asker::Deferral(order)));
             }
+            Action::AskCheckpoint { id, order } => {
+                self.order(&id, Order::AskCheckpoint(Asker::Person(order)));
+            }
+            Action::CallOffDeferral { id } => self.order(&id, Order::CallOffCheckpoint),
             Action::Forget { id } => self.forget(id, before.as_ref()),
             Action::Replace { id } => self.let_go(&id),
             Action::Prove { lease, epoch, gpus, reserved_for } => {
@@ -378,11 +386,16 @@ impl Reconciler {
     pub(super) fn order(&mut self, id: &AllocationId, order: Order) {
         let Some(running) = self.running.get(id) else { return };
         let stop = matches!(order, Order::Stop { .. });
+        let asks = matches!(order, Order::AskCheckpoint(Asker::Person(_)));
         if let Err(error) = running.orders.try_send(order) {
             tracing::warn!(%id, %error, "order not passed on yet");
             // Planned again with the next heartbeat.
             if let Some(row) = self.table.rows.get_mut(id).filter(|_| stop) {
                 row.stop_grace = None;
+                self.again = true;
+            }
+            if let Some(row) = self.table.rows.get_mut(id).filter(|_| asks) {
+                row.asked = None;
                 self.again = true;
             }
         }

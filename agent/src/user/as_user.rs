@@ -409,6 +409,7 @@ fn op_name(op: &Op) -> &'static str {
         Op::WriteFile { .. } => "write file",
         Op::ReadFile { .. } => "read file",
         Op::Touch { .. } => "touch",
+        Op::RemoveFile { .. } => "remove file",
         Op::Readable { .. } => "read",
         Op::Connect { .. } => "connect",
         Op::Stream { .. } => "open file",

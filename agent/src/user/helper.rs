@@ -76,6 +76,7 @@ fn perform(op: Op, input: &mut impl BufRead, output: &mut impl Write) -> std::io
             answer(output, &Ok::<Reply, OpError>(Reply::Facts(Box::new(facts))))
         }
         Op::Touch { path } => answer(output, &ops::touch(&path)),
+        Op::RemoveFile { path } => answer(output, &ops::remove_file(&path)),
         Op::Readable { path } => answer(output, &ops::readable(&path)),
         Op::Connect { path } => answer(output, &ops::connect(&path)),
     }

@@ -27,6 +27,8 @@ pub enum Op {
     ReadFile { path: PathBuf, bytes_max: u64 },
     /// Create the file or set its modification time to now.
     Touch { path: PathBuf },
+    /// Remove the file if it is there.
+    RemoveFile { path: PathBuf },
     /// Can the user read the first byte of this file, or list this directory?
     Readable { path: PathBuf },
     /// Can the user connect to this socket?

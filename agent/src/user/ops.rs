@@ -133,6 +133,15 @@ pub(super) fn open_regular(path: &Path) -> Result<(File, FileStat), OpError> {
     Ok((file, stat))
 }
 
+pub(super) fn remove_file(path: &Path) -> Outcome {
+    absolute(path)?;
+    match std::fs::remove_file(path) {
+        Ok(()) => Ok(Reply::Done),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Reply::Done),
+        Err(error) => Err(OpError::io(path, &error)),
+    }
+}
+
 /// A regular file or a directory, for flushing it.
 pub(crate) fn open_to_sync(path: &Path) -> std::io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;

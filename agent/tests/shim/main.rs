@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 mod allocation;
+mod asking;
 mod containers;
 mod cost;
 mod ending;

@@ -13,11 +13,11 @@ use crate::job::Job;
 use crate::time::{Millis, Timestamp};
 
 /// Most places that are held at once.
-pub const CLAIMS_MAX: usize = 64;
+pub(crate) const CLAIMS_MAX: usize = 64;
 /// Shortest time for which a place is held around an expected checkpoint; and how long, once, where no gap is known.
-pub const HOLD_MIN: Millis = Millis::minutes(15);
+pub(crate) const HOLD_MIN: Millis = Millis::minutes(15);
 /// Longest time for which a place is held around one expected checkpoint.
-pub const HOLD_MAX: Millis = Millis::hours(4);
+pub(crate) const HOLD_MAX: Millis = Millis::hours(4);
 /// A save is expected no later than the longest gap and this part of it, in percent, but at least [`SLACK_MIN`].
 const SLACK_PERCENT: u64 = 10;
 const SLACK_MIN: Millis = Millis::minutes(2);

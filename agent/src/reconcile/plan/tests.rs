@@ -214,6 +214,32 @@ fn a_deferral_is_answered_once_with_the_number_at_that_moment() {
 }
 
 #[test]
+fn a_deferral_that_is_over_is_called_off_once() {
+    let running = Row { deferral: Some(2), ..row(Phase::Running, 3, &[0]) };
+    let mut table = table(&[("alloc-a-1", running)]);
+    let mut desired = node(vec![wanted("alloc-a-1", 3, Order::Keep)]);
+    assert_eq!(settled(&desired, &mut table), ["CallOffDeferral"]);
+    assert!(settled(&desired, &mut table).is_empty());
+    desired.allocations[0].defer = Some(3);
+    assert_eq!(settled(&desired, &mut table), ["AnswerDeferral"]);
+}
+
+#[test]
+fn a_person_asks_a_running_attempt_once_for_each_number() {
+    let mut table = table(&[("alloc-a-1", row(Phase::Starting, 3, &[0]))]);
+    let mut desired = node(vec![wanted("alloc-a-1", 3, Order::Keep)]);
+    desired.allocations[0].ask = Some(1);
+    assert!(settled(&desired, &mut table).is_empty(), "nobody is there to hear it");
+    if let Some(row) = table.rows.get_mut(&id("alloc-a-1")) {
+        row.phase = Phase::Running;
+    }
+    assert_eq!(settled(&desired, &mut table), ["AskCheckpoint"]);
+    assert!(settled(&desired, &mut table).is_empty());
+    desired.allocations[0].ask = Some(2);
+    assert_eq!(settled(&desired, &mut table), ["AskCheckpoint"]);
+}
+
+#[test]
 fn only_what_has_ended_is_forgotten() {
     let rows =
         [("alloc-a-1", row(Phase::Ended, 3, &[])), ("alloc-b-1", row(Phase::Running, 3, &[]))];

@@ -130,7 +130,6 @@ pub(super) fn build(context: &Context, args: &RunArgs, here: &Here) -> Result<Jo
         output_file,
         immediate: args.immediate,
         workdir,
-        ..JobSpec::default()
     })
 }
 

@@ -224,8 +224,8 @@ fn a_torn_checkpoint_makes_nobody_leave() {
     let a = w.run("a", training(), "titan01", &[0]);
     w.conditions("titan01", vec![bad("titan01", 0, Severity::Degraded)]);
     w.take_deferral(&a, 0);
-    let mut facts = crate::checkpoint::Facts::default();
-    facts.content = Content::Torn { why: "cut".to_owned() };
+    let content = Content::Torn { why: "cut".to_owned() };
+    let facts = crate::checkpoint::Facts { content, ..Default::default() };
     let report = Report::Checkpoint {
         allocation: a,
         seq: 1,
