@@ -1,7 +1,7 @@
 //! Asking a job to save soon, by the signal that its owner named.
 //!
-//! Called by the attempt's task. A signal that a program does not catch kills it, so that only a process that catches it
-//! is sent one: the outermost of the attempt, which passes it on as it sees fit.
+//! Called by the attempt's task. A signal that a program does not catch kills it. So only a process that catches it is
+//! sent one: the outermost of the attempt, which decides what its children hear.
 
 use std::collections::BTreeMap;
 use std::{fs, io};
