@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::{fs, io};
 
-use rustix::process::Signal;
+use crate::holders::pidfd::Signal;
 
 use crate::cgroup::Cgroup;
 use crate::holders::pidfd::{Target, Tell};

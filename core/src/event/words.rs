@@ -43,6 +43,54 @@ fn fmt_facts(f: &mut std::fmt::Formatter<'_>, facts: &Facts) -> std::fmt::Result
     Ok(())
 }
 
+/// What became of a checkpoint.
+fn changed_to(content: Option<&Content>, presence: Option<Presence>) -> String {
+    match (content, presence) {
+        (Some(Content::Torn { why }), _) => format!("torn: {why}"),
+        (_, Some(Presence::Gone)) => "gone".to_owned(),
+        (_, Some(Presence::Aside)) => "moved aside".to_owned(),
+        (_, Some(Presence::Kept)) => "kept as a copy".to_owned(),
+        (_, Some(Presence::There)) => "back under its name".to_owned(),
+        (Some(content), None) => content.word().to_owned(),
+        (None, None) => "as it was".to_owned(),
+    }
+}
+
+fn fmt_resumed(
+    f: &mut std::fmt::Formatter<'_>,
+    path: &str,
+    number: Option<u64>,
+    found: bool,
+) -> std::fmt::Result {
+    match (path, number) {
+        ("", _) => write!(f, "starts from the beginning")?,
+        (path, Some(number)) => write!(f, "resumes from checkpoint {number}: {path}")?,
+        (path, None) => write!(f, "resumes from {path}")?,
+    }
+    if found {
+        write!(f, ", found in the directory: no agent had reported it")?;
+    }
+    Ok(())
+}
+
+/// What was not taken, and what was moved out of the way.
+fn fmt_cleared(
+    f: &mut std::fmt::Formatter<'_>,
+    passed: &[String],
+    aside: u64,
+    aside_bytes: u64,
+) -> std::fmt::Result {
+    if !passed.is_empty() {
+        write!(f, "; skipped {}", list(passed))?;
+    }
+    if aside > 0 {
+        let checkpoints =
+            if aside == 1 { "1 checkpoint".to_owned() } else { format!("{aside} checkpoints") };
+        write!(f, "; moved {checkpoints} ({} MiB) aside", aside_bytes / (1024 * 1024))?;
+    }
+    Ok(())
+}
+
 impl std::fmt::Display for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         use Event as E;
@@ -231,35 +279,14 @@ impl std::fmt::Display for Event {
                 facts.as_ref().map_or(Ok(()), |recorded| fmt_facts(f, &recorded.facts))
             }
             E::CheckpointChanged { number, path, content, presence, .. } => {
-                write!(f, "checkpoint {number} ({path}) is")?;
-                match (content, presence) {
-                    (Some(Content::Torn { why }), _) => write!(f, " torn: {why}"),
-                    (_, Some(Presence::Gone)) => write!(f, " gone"),
-                    (_, Some(Presence::Aside)) => write!(f, " moved aside"),
-                    (_, Some(Presence::Kept)) => write!(f, " kept as a copy"),
-                    (_, Some(Presence::There)) => write!(f, " back under its name"),
-                    (Some(content), None) => write!(f, " {}", content.word()),
-                    (None, None) => write!(f, " as it was"),
-                }
+                write!(f, "checkpoint {number} ({path}) is ")?;
+                f.write_str(&changed_to(content.as_ref(), *presence))
             }
             E::CheckpointNoted { note, .. } => note.fmt(f),
             E::CheckpointAsked { by, .. } => write!(f, "{by} asked for a checkpoint"),
             E::JobResumed { path, number, passed, aside, aside_bytes, found, .. } => {
-                match number {
-                    Some(number) => write!(f, "resumes from checkpoint {number}: {path}")?,
-                    None => write!(f, "resumes from {path}")?,
-                }
-                if *found {
-                    write!(f, ", found in the directory: no agent had reported it")?;
-                }
-                if !passed.is_empty() {
-                    write!(f, "; skipped {}", list(passed))?;
-                }
-                if *aside > 0 {
-                    let mib = aside_bytes / (1024 * 1024);
-                    write!(f, "; moved {aside} newer checkpoints ({mib} MiB) aside")?;
-                }
-                Ok(())
+                fmt_resumed(f, path, *number, *found)?;
+                fmt_cleared(f, passed, *aside, *aside_bytes)
             }
             E::JobSteppedBack { from, to, why, .. } => {
                 write!(f, "failed soon after its resume ({why})")?;
