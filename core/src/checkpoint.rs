@@ -193,8 +193,6 @@ pub enum Presence {
     There,
     /// fleet moved it to `.fleet/JOB/aside/` beside, so that the program does not find it.
     Aside,
-    /// A copy that fleet made in `.fleet/JOB/kept/`.
-    Kept,
     /// Deleted, or not whole any more.
     Gone,
 }
@@ -205,7 +203,6 @@ impl Presence {
         match self {
             Presence::There => "there",
             Presence::Aside => "aside",
-            Presence::Kept => "kept",
             Presence::Gone => "gone",
         }
     }
@@ -561,7 +558,7 @@ mod tests {
             (torn(), Doubt::WriterUnknown, MayUse::Never),
             (torn(), Doubt::AfterFault, MayUse::Never),
         ] {
-            for presence in [Presence::There, Presence::Aside, Presence::Kept] {
+            for presence in [Presence::There, Presence::Aside] {
                 assert_eq!(may_use(&content, presence, doubt), expected, "{content:?} {doubt:?}");
             }
             assert_eq!(may_use(&content, Presence::Gone, doubt), MayUse::Never);

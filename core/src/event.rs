@@ -376,19 +376,6 @@ pub enum Event {
         /// In words: from which checkpoint, or from its beginning.
         from: String,
     },
-    /// A place is held for a job that must leave.
-    ClaimMade {
-        job: JobId,
-        allocation: AllocationId,
-        node: NodeName,
-        gpus: Vec<GpuUuid>,
-        begins_in: Millis,
-    },
-    ClaimGivenUp {
-        job: JobId,
-        allocation: AllocationId,
-        why: String,
-    },
     EvictionDeferred {
         job: JobId,
         allocation: AllocationId,
@@ -599,7 +586,6 @@ impl Event {
             }
             E::NodeCounted { node } => vec![node.to_string()],
             E::JobPlaced { job, allocation, node, gpus, .. }
-            | E::ClaimMade { job, allocation, node, gpus, .. }
             | E::AttemptAdopted { job, allocation, node, gpus, .. } => {
                 let mut objects = pair(job, allocation);
                 objects.push(node.to_string());
@@ -612,7 +598,6 @@ impl Event {
             | E::CheckpointNoted { job, allocation, .. }
             | E::CheckpointAsked { job, allocation, .. }
             | E::JobResumed { job, allocation, .. }
-            | E::ClaimGivenUp { job, allocation, .. }
             | E::EvictionDeferred { job, allocation, .. }
             | E::DeferralTaken { job, allocation, .. }
             | E::DeferralCancelled { job, allocation, .. }

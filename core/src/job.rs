@@ -53,13 +53,6 @@ pub struct CheckpointPlan {
     /// Newer checkpoints than the chosen one stay where they are, although the program may find them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_aside: bool,
-    /// Where each attempt has a directory of its own: nothing is copied into it, the program goes by
-    /// `FLEET_RESUME_FROM`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub resume_by_variable: bool,
-    /// Where a checkpoint is overwritten in place and the file system has no reflinks, a copy of the last one is kept.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub keep_copy: bool,
     /// The signal that asks the program for a checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
@@ -68,11 +61,7 @@ pub struct CheckpointPlan {
 impl CheckpointPlan {
     /// What members of before [`RESUME_SINCE`] do not know.
     fn says_more(&self) -> bool {
-        !self.rule.is_auto()
-            || self.no_aside
-            || self.resume_by_variable
-            || self.keep_copy
-            || self.signal.is_some()
+        !self.rule.is_auto() || self.no_aside || self.signal.is_some()
     }
 }
 

@@ -535,7 +535,6 @@ pub(super) fn job(
         checkpoint_notes: job.checkpoint_notes.iter().map(ToString::to_string).collect(),
         question: text(job.question.as_ref().map(|question| &question.why)),
         next_checkpoint_unix_ms: millis(next_checkpoint(job, allocation)),
-        claim: None,
         checkpoint_gap_ms: job.gaps().first().map_or(0, |gap| gap.0),
     }
 }

@@ -49,10 +49,23 @@ fn changed_to(content: Option<&Content>, presence: Option<Presence>) -> String {
         (Some(Content::Torn { why }), _) => format!("torn: {why}"),
         (_, Some(Presence::Gone)) => "gone".to_owned(),
         (_, Some(Presence::Aside)) => "moved aside".to_owned(),
-        (_, Some(Presence::Kept)) => "kept as a copy".to_owned(),
         (_, Some(Presence::There)) => "back under its name".to_owned(),
         (Some(content), None) => content.word().to_owned(),
         (None, None) => "as it was".to_owned(),
+    }
+}
+
+fn fmt_step_back(
+    f: &mut std::fmt::Formatter<'_>,
+    from: Option<u64>,
+    to: Option<u64>,
+    why: &str,
+) -> std::fmt::Result {
+    write!(f, "failed soon after its resume ({why})")?;
+    from.map_or(Ok(()), |number| write!(f, " from checkpoint {number}"))?;
+    match to {
+        Some(number) => write!(f, ": next try from checkpoint {number}"),
+        None => write!(f, ": no earlier checkpoint is left"),
     }
 }
 
@@ -288,24 +301,9 @@ impl std::fmt::Display for Event {
                 fmt_resumed(f, path, *number, *found)?;
                 fmt_cleared(f, passed, *aside, *aside_bytes)
             }
-            E::JobSteppedBack { from, to, why, .. } => {
-                write!(f, "failed soon after its resume ({why})")?;
-                from.map_or(Ok(()), |number| write!(f, " from checkpoint {number}"))?;
-                match to {
-                    Some(number) => write!(f, ": next try from checkpoint {number}"),
-                    None => write!(f, ": no earlier checkpoint is left"),
-                }
-            }
+            E::JobSteppedBack { from, to, why, .. } => fmt_step_back(f, *from, *to, why),
             E::JobAsksOwner { why, .. } => write!(f, "waits for its owner: {why}"),
             E::JobRestarted { by, from, .. } => write!(f, "restarted by {by}, {from}"),
-            E::ClaimMade { node, gpus, begins_in, .. } => {
-                write!(f, "a place on {node} is held for it ({})", list(gpus))?;
-                match begins_in {
-                    &Millis::ZERO => write!(f, " from now on"),
-                    later => write!(f, " in {later}"),
-                }
-            }
-            E::ClaimGivenUp { why, .. } => write!(f, "its held place was given up: {why}"),
             E::EvictionDeferred { causes, .. } => {
                 write!(f, "must leave ({}); waits for the next checkpoint", list(causes))
             }

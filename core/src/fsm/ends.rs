@@ -229,7 +229,7 @@ impl Fsm {
         let all = job.checkpoints().map(|c| {
             let what = match c.presence {
                 Presence::Gone => "gone",
-                Presence::There | Presence::Aside | Presence::Kept => c.facts.content.word(),
+                Presence::There | Presence::Aside => c.facts.content.word(),
             };
             let doubt = c.facts.doubt.word();
             let sep = if doubt.is_empty() { "" } else { ", " };

@@ -5,6 +5,7 @@ use super::reservations::check_owner;
 use super::{FINISHED_JOBS_KEPT, Fsm, Turn, validate};
 use crate::actor::Actor;
 use crate::allocation::{Allocation, AttemptEnd, EndReport, Phase, StopOrder, StopWhy};
+use crate::checkpoint::CheckpointNote;
 use crate::command::{Placement, SubmitJob};
 use crate::event::Event;
 use crate::id::{AllocationId, JobId};
@@ -51,7 +52,10 @@ impl Fsm {
         self.check_job(turn.actor, wish)?;
         self.jobs_submitted += 1;
         let queue = QueueKey { class: CLASS_NEW, submitted: self.jobs_submitted };
-        let job = Job::submitted(wish.clone(), queue, self.now);
+        let mut job = Job::submitted(wish.clone(), queue, self.now);
+        if let Some(other) = self.shares_its_directory(&job).filter(|_| self.resumes_by_list()) {
+            job.checkpoint_notes.push(CheckpointNote::SharedDir { job: other.to_string() });
+        }
         self.jobs.insert(wish.id.clone(), job);
         self.queue.insert(queue, wish.id.clone());
         turn.say(Event::JobQueued { job: wish.id.clone(), owner: wish.owner.clone() });

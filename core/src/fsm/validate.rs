@@ -3,6 +3,7 @@
 
 use super::cluster::check_text;
 use super::reservations::check_gpu_request;
+use crate::checkpoint::{Rule, RuleChoice};
 use crate::image::ImageRef;
 use crate::job::{
     DEFERRAL_MAX, JOB_LIST_MAX, JOB_TEXT_BYTES_MAX, JobSpec, RESTARTS_MAX, STOP_GRACE_MAX,
@@ -17,6 +18,13 @@ pub const PATH_BYTES_MAX: usize = 4_096;
 /// Least memory a job may ask for.
 pub const MEMORY_BYTES_MIN: u64 = 4 * 1024 * 1024;
 
+/// Highest signal of Linux.
+const SIGNAL_MAX: i32 = 64;
+/// SIGKILL and SIGSTOP.
+const UNCATCHABLE: [i32; 2] = [9, 19];
+/// Most exit codes that `--retry-on` names.
+const RETRY_CODES_MAX: usize = 64;
+
 /// Checks everything about the spec that does not depend on the fleet's state.
 pub fn job_spec(spec: &JobSpec) -> Result<(), Rejection> {
     if spec.name.len() > JOB_NAME_BYTES_MAX || !is_plain_text(&spec.name) || spec.name.is_empty() {
@@ -27,6 +35,7 @@ pub fn job_spec(spec: &JobSpec) -> Result<(), Rejection> {
     paths(spec)?;
     resources(spec)?;
     lifetimes(spec)?;
+    signals_and_retries(spec)?;
     if spec.restarts > RESTARTS_MAX {
         return Err(Rejection::field("restarts", format!("at most {RESTARTS_MAX}")));
     }
@@ -106,8 +115,15 @@ fn paths(spec: &JobSpec) -> Result<(), Rejection> {
     if let Some(path) = &spec.output_file {
         absolute("output_file", path)?;
     }
+    if let Some(path) = &spec.resume_from {
+        absolute("--resume-from", path)?;
+    }
     if let Some(plan) = &spec.checkpoint {
         absolute("checkpoint.dir", &plan.dir)?;
+        if plan.rule == RuleChoice::Only(Rule::File) && plan.pattern.is_none() {
+            let problem = "file needs --checkpoint-pattern: which files are checkpoints";
+            return Err(Rejection::field("--checkpoint", problem));
+        }
         if let Some(pattern) = &plan.pattern {
             check_text("checkpoint.pattern", pattern)?;
             if pattern.is_empty() || pattern.starts_with('/') {
@@ -115,6 +131,23 @@ fn paths(spec: &JobSpec) -> Result<(), Rejection> {
                 return Err(Rejection::field("checkpoint.pattern", problem));
             }
         }
+    }
+    Ok(())
+}
+
+fn signals_and_retries(spec: &JobSpec) -> Result<(), Rejection> {
+    let signal = spec.checkpoint.as_ref().and_then(|plan| plan.signal);
+    if signal
+        .is_some_and(|signal| !(1..=SIGNAL_MAX).contains(&signal) || UNCATCHABLE.contains(&signal))
+    {
+        let problem =
+            format!("must be 1 to {SIGNAL_MAX}, and no program can catch 9 (KILL) and 19 (STOP)");
+        return Err(Rejection::field("--checkpoint-signal", problem));
+    }
+    let codes = &spec.retry_on.exit_codes;
+    if codes.len() > RETRY_CODES_MAX || codes.iter().any(|code| !(1..=255).contains(code)) {
+        let problem = format!("at most {RETRY_CODES_MAX} exit codes of 1 to 255");
+        return Err(Rejection::field("--retry-on", problem));
     }
     Ok(())
 }

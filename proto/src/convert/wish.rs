@@ -80,8 +80,6 @@ fn checkpoint_plan(plan: &v1::CheckpointPlan) -> Result<CheckpointPlan, Rejectio
         pattern: optional(&plan.pattern),
         rule,
         no_aside: plan.no_aside,
-        resume_by_variable: plan.resume_by_variable,
-        keep_copy: plan.keep_copy,
         signal: (plan.signal != 0).then_some(plan.signal),
     })
 }
@@ -92,8 +90,6 @@ fn checkpoint_plan_to_wire(plan: &CheckpointPlan) -> v1::CheckpointPlan {
         pattern: plan.pattern.clone().unwrap_or_default(),
         rule: plan.rule.clone().into(),
         no_aside: plan.no_aside,
-        resume_by_variable: plan.resume_by_variable,
-        keep_copy: plan.keep_copy,
         signal: plan.signal.unwrap_or(0),
     }
 }
@@ -237,8 +233,6 @@ mod tests {
                 pattern: "*.pt".to_owned(),
                 rule: "dir:_SUCCESS".to_owned(),
                 no_aside: true,
-                resume_by_variable: true,
-                keep_copy: true,
                 signal: 10,
             }),
             retry_on: Some(v1::RetryOn { any: false, signal: true, exit_codes: vec![3, 75] }),

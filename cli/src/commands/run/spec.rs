@@ -199,7 +199,6 @@ fn checkpoint(args: &RunCheckpointArgs, workdir: &str) -> Result<Option<Checkpoi
         rule: args.rule.clone().unwrap_or_default().into(),
         no_aside: args.aside == Some(Switch::Off),
         signal: args.signal.unwrap_or(0),
-        ..CheckpointPlan::default()
     }))
 }
 

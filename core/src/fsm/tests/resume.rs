@@ -4,12 +4,15 @@ use std::collections::BTreeSet;
 
 use super::world::{World, bad, job, person, plain, training};
 use crate::allocation::AttemptEnd;
-use crate::checkpoint::{CheckpointId, Content, Passed, Presence, RestartFrom, Resumed, RetryOn};
+use crate::checkpoint::{
+    CheckpointId, Content, Passed, Presence, RestartFrom, Resumed, RetryOn, Rule, RuleChoice,
+};
 use crate::command::{Command, Report};
 use crate::desired::Order;
+use crate::fsm::validate;
 use crate::health::Severity;
 use crate::id::AllocationId;
-use crate::job::JobSpec;
+use crate::job::{CheckpointPlan, JobSpec};
 use crate::rejection::Rejection;
 use crate::time::Millis;
 
@@ -370,4 +373,44 @@ fn what_a_node_passed_over_is_known_afterwards() {
     let j = w.fsm.job(&job("a")).unwrap();
     let newest = j.last_checkpoint.as_ref().unwrap();
     assert_eq!((newest.facts.content.word(), newest.presence), ("torn", Presence::Aside));
+}
+
+#[test]
+fn options_about_checkpoints_are_checked() {
+    let plan = |change: &dyn Fn(&mut CheckpointPlan)| {
+        let mut spec = training();
+        change(spec.checkpoint.as_mut().expect("it saves"));
+        validate::job_spec(&spec)
+    };
+    assert!(plan(&|plan| plan.signal = Some(10)).is_ok());
+    for signal in [0, 9, 19, 65] {
+        assert!(plan(&|plan| plan.signal = Some(signal)).is_err(), "{signal}");
+    }
+    let file = || RuleChoice::Only(Rule::File);
+    assert!(plan(&|plan| plan.rule = file()).is_ok());
+    assert!(plan(&|plan| (plan.rule, plan.pattern) = (file(), None)).is_err());
+    for codes in [vec![0], vec![256], (1..=65).collect()] {
+        let retry_on = RetryOn { exit_codes: codes.into_iter().collect(), ..RetryOn::default() };
+        assert!(validate::job_spec(&JobSpec { retry_on, ..training() }).is_err());
+    }
+    let resume_from = Some("relative.pt".to_owned());
+    assert!(validate::job_spec(&JobSpec { resume_from, ..training() }).is_err());
+}
+
+#[test]
+fn two_jobs_in_one_directory_are_told_and_nothing_is_moved() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.checkpoint(&a, 1, Millis::ZERO);
+    w.submit("bob", "b", training()).unwrap();
+    let notes = &w.fsm.job(&job("b")).unwrap().checkpoint_notes;
+    assert!(
+        notes[0].to_string().starts_with("job-a has the same checkpoint directory"),
+        "{notes:?}"
+    );
+    lost(&mut w, &a);
+    w.place("a", "titan01", &[0]).unwrap();
+    let allocation = w.fsm.allocation(&current(&w)).unwrap();
+    let order = w.fsm.resume_order(w.fsm.job(&job("a")).unwrap(), allocation).unwrap();
+    assert!(order.shared_dir && order.others_dead, "{order:?}");
 }
