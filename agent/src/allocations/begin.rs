@@ -176,10 +176,20 @@ impl Begin {
         let mut resumed = None;
         match (&order.resume, &order.resume_from) {
             (Some(resume), _) if resume.path.is_none() => {
+                let as_user = &self.node.as_user;
                 let check =
-                    checkpoint::verify_marker(&self.node.as_user, user, &dir, job, &order.marker);
-                readable(check.await, &dir)?;
-                resumed = self.resumed(user, &dir).await?;
+                    checkpoint::verify_marker(as_user, user, &dir, job, &order.marker).await;
+                match check == ResumeCheck::Readable || !resume.candidates.is_empty() {
+                    true if resume.scratch && check != ResumeCheck::Readable => {
+                        self.mark(user, &dir).await?;
+                    }
+                    true => {
+                        readable(check, &dir)?;
+                        resumed = self.resumed(user, &dir).await?;
+                    }
+                    // Nothing was ever saved, so any disk will do.
+                    false => self.mark(user, &dir).await?,
+                }
             }
             (None, Some(from)) => {
                 let from = order::on_node(&order.spec, Path::new(from));
@@ -189,11 +199,7 @@ impl Begin {
                 readable(check, &dir)?;
             }
             (_, _) => {
-                let make = Op::CheckDir { path: dir.clone(), create: true };
-                self.node.as_user.call(user, make).await.map_err(|error| of_user_op(&error))?;
-                let written =
-                    checkpoint::write_marker(&self.node.as_user, user, &dir, job, &order.marker);
-                written.await.map_err(|error| of_user_op(&error))?;
+                self.mark(user, &dir).await?;
                 resumed = self.resumed(user, &dir).await?;
             }
         }
@@ -204,6 +210,16 @@ impl Begin {
             .map_err(|error| user_fault(&error))?;
         observer.ready(LISTING_MAX).await.map_err(|error| node_fault(&error))?;
         Ok((Some(observer), resumed))
+    }
+
+    /// Makes the directory, and leaves the job's marker in it.
+    async fn mark(&self, user: &User, dir: &Path) -> Result<(), AttemptEnd> {
+        let (as_user, order) = (&self.node.as_user, &self.record.order);
+        let make = Op::CheckDir { path: dir.to_owned(), create: true };
+        as_user.call(user, make).await.map_err(|error| of_user_op(&error))?;
+        let job = order.job.as_str();
+        let written = checkpoint::write_marker(as_user, user, dir, job, &order.marker);
+        written.await.map_err(|error| of_user_op(&error))
     }
 
     /// What it resumes from, chosen by a helper as the user; none where it begins from nothing.

@@ -7,7 +7,7 @@
 
 use super::ask::Ask;
 use super::planner::Planner;
-use crate::allocation::{Allocation, CauseKey};
+use crate::allocation::{Allocation, CauseKey, StopWhy};
 use crate::fsm::Fsm;
 use crate::job::Job;
 use crate::time::{Millis, Timestamp};
@@ -47,10 +47,16 @@ pub(crate) fn hold(
     })
 }
 
+/// Evicted, and not ended yet: its place is held through the grace.
+fn is_on_its_way(allocation: &Allocation) -> bool {
+    let why = allocation.stop.as_ref().map(|stop| &stop.why);
+    matches!(why, Some(StopWhy::Evicted { .. }))
+}
+
 /// Whether it would resume elsewhere, so that a place is worth holding.
 fn wants_a_place(fsm: &Fsm, allocation: &Allocation, job: &Job) -> bool {
     allocation.deferral.is_some()
-        && allocation.stop.is_none()
+        && allocation.stop.as_ref().is_none_or(|_| is_on_its_way(allocation))
         && job.spec.checkpoint.is_some()
         && job.spec.reservation.is_none()
         && !job.cancel_requested
@@ -66,7 +72,10 @@ pub(crate) fn leaving(fsm: &Fsm) -> Vec<(&Job, Timestamp)> {
         .filter_map(|a| {
             let job = fsm.job(&a.job).filter(|job| wants_a_place(fsm, a, job))?;
             let since = a.deferral.as_ref()?.since;
-            let (from, _) = hold(job, since, now)?;
+            let from = match is_on_its_way(a) {
+                true => now,
+                false => hold(job, since, now)?.0,
+            };
             Some((job, from))
         })
         .collect();
@@ -86,7 +95,8 @@ pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) {
 /// The next instants at which time alone begins or ends a hold.
 pub(crate) fn edges(fsm: &Fsm, allocation: &Allocation) -> impl Iterator<Item = Timestamp> {
     let now = fsm.now();
-    let held = allocation.deferral.as_ref().and_then(|deferral| {
+    let waits = allocation.deferral.as_ref().filter(|_| allocation.stop.is_none());
+    let held = waits.and_then(|deferral| {
         let job = fsm.job(&allocation.job).filter(|job| wants_a_place(fsm, allocation, job))?;
         hold(job, deferral.since, now)
     });

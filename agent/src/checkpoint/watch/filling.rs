@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use super::super::rules::FileId;
+
 /// Most directories that are followed while they are not complete.
-pub(super) const FILLING_MAX: usize = 1_024;
+pub(super) const FILLING_MAX: usize = 10_000;
+/// Longest pause between two looks into a directory in which nothing happens, in milliseconds.
+const PAUSE_MAX_MS: u64 = 300_000;
 /// Shortest pause between two looks into one directory, in milliseconds.
 const PAUSE_MIN_MS: u64 = 50;
 /// A look may take this part of the time.
@@ -13,8 +17,26 @@ const SHARE: u64 = 20;
 struct Filling {
     since_ms: u64,
     look_ms: u64,
+    /// How long the next pause is, in looks of the usual pause; doubled while nothing happens.
+    pauses: u64,
     /// Before this it is not looked at, whatever happens in it.
     not_before_ms: u64,
+    /// What it looked like last.
+    state: Option<FileId>,
+}
+
+/// When a look was made, and the usual pause to the next one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    pub(super) began_ms: u64,
+    pub(super) now_ms: u64,
+    pub(super) again_ms: u64,
+}
+
+impl Filling {
+    fn new(now_ms: u64) -> Self {
+        Self { since_ms: now_ms, look_ms: now_ms, pauses: 1, not_before_ms: 0, state: None }
+    }
 }
 
 /// By path.
@@ -29,10 +51,17 @@ impl FillingDirs {
         if self.dirs.len() >= FILLING_MAX && !self.dirs.contains_key(path) {
             return false;
         }
-        let fresh = Filling { since_ms: now_ms, look_ms: now_ms, not_before_ms: 0 };
-        let one = self.dirs.entry(path.to_owned()).or_insert(fresh);
+        let one = self.dirs.entry(path.to_owned()).or_insert(Filling::new(now_ms));
+        one.pauses = 1;
         one.look_ms = one.look_ms.min(now_ms.max(one.not_before_ms));
         true
+    }
+
+    /// It is there; nothing says that anything happened in it.
+    pub(super) fn follow(&mut self, path: &str, now_ms: u64) {
+        if self.dirs.len() < FILLING_MAX && !self.dirs.contains_key(path) {
+            self.dirs.insert(path.to_owned(), Filling::new(now_ms));
+        }
     }
 
     pub(super) fn due(&self, now_ms: u64) -> Vec<String> {
@@ -48,18 +77,18 @@ impl FillingDirs {
         self.dirs.values().map(|one| one.look_ms).min()
     }
 
-    /// It is not complete yet. How long it has been followed.
-    pub(super) fn looked_at(
-        &mut self,
-        path: &str,
-        began_ms: u64,
-        now_ms: u64,
-        again_ms: u64,
-    ) -> u64 {
+    /// It is not complete yet, and looked like `state`. How long it has been followed.
+    pub(super) fn looked_at(&mut self, path: &str, state: FileId, times: Look) -> u64 {
         let Some(one) = self.dirs.get_mut(path) else { return 0 };
+        let Look { began_ms, now_ms, again_ms } = times;
+        if one.state.replace(state) != Some(state) {
+            one.pauses = 1;
+        }
         let cost = now_ms.saturating_sub(began_ms);
         one.not_before_ms = now_ms + (cost * SHARE).max(PAUSE_MIN_MS);
-        one.look_ms = (now_ms + again_ms).max(one.not_before_ms);
+        let pause_ms = again_ms.saturating_mul(one.pauses).min(PAUSE_MAX_MS.max(again_ms));
+        one.pauses = one.pauses.saturating_mul(2);
+        one.look_ms = (now_ms + pause_ms).max(one.not_before_ms);
         now_ms.saturating_sub(one.since_ms)
     }
 
@@ -73,15 +102,36 @@ impl FillingDirs {
 mod tests {
     use super::*;
 
+    const STATE: FileId = FileId { ino: 1, mtime_ns: 1, size_bytes: 1 };
+
     #[test]
     fn a_costly_directory_is_looked_at_rarely() {
         let mut dirs = FillingDirs::default();
         assert!(dirs.touch("a", 0));
         assert_eq!(dirs.due(0), ["a"]);
-        dirs.looked_at("a", 0, 100, 2_000);
+        dirs.looked_at("a", STATE, Look { began_ms: 0, now_ms: 100, again_ms: 2_000 });
         dirs.touch("a", 101);
         assert!(dirs.due(2_099).is_empty(), "the look took 100 ms: the next is 2 s later");
         assert_eq!(dirs.due(2_100), ["a"]);
+    }
+
+    #[test]
+    fn one_in_which_nothing_happens_is_looked_at_less_and_less() {
+        let mut dirs = FillingDirs::default();
+        dirs.follow("a", 0);
+        let mut now = 0;
+        for pause in [10_000, 20_000, 40_000, 80_000, 160_000, 300_000, 300_000] {
+            dirs.looked_at("a", STATE, Look { began_ms: now, now_ms: now, again_ms: 10_000 });
+            dirs.follow("a", now);
+            assert_eq!(dirs.next_due_ms(), Some(now + pause));
+            now += pause;
+        }
+        dirs.looked_at("a", STATE, Look { began_ms: now, now_ms: now, again_ms: 10_000 });
+        let other = FileId { size_bytes: 2, ..STATE };
+        dirs.looked_at("a", other, Look { began_ms: now, now_ms: now, again_ms: 10_000 });
+        assert_eq!(dirs.next_due_ms(), Some(now + 10_000), "another machine wrote into it");
+        dirs.touch("a", now + 60);
+        assert_eq!(dirs.due(now + 60), ["a"], "something happened in it");
     }
 
     #[test]

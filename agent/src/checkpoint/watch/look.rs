@@ -10,6 +10,7 @@ use super::super::rules::{self, Candidate, FileId, OpenForWriting, Sighting};
 use super::super::tree::Tree;
 use super::super::whole;
 use super::complete::find_out;
+use super::filling::Look;
 use super::lines::{SeenLine, WatchLine};
 use super::{JUST_APPEARED_NS, Watcher};
 use crate::user::op::{FileKind, FileStat};
@@ -78,7 +79,7 @@ impl<W: Write> Watcher<'_, W> {
         if !free {
             return self.look_at(&path, Sighting::Scanned);
         }
-        self.local.insert(path.clone());
+        self.is_local(&path);
         // A rename changes the file's own change time and not that of its content.
         let renamed = stat.ctime_ns > stat.mtime_ns;
         let whole = whole::check(&self.dir.join(&path)) == Content::Whole;
@@ -121,13 +122,14 @@ impl<W: Write> Watcher<'_, W> {
         let Some(tree) = Tree::read(&self.dir.join(path)) else { return Ok(()) };
         let id = FileId::of_tree(&stat, &tree);
         if self.tracker.is_known(&id) || self.register.is_leftover(path, &tree) {
-            self.filling.forget(path);
+            // It is looked at ever less often, until something happens in it.
+            self.filling.looked_at(path, id, self.look_since(began_ms));
             return Ok(());
         }
         let renamed = moved || was_renamed(&stat, &tree);
         let candidate = Candidate { path, tree: &tree, renamed, named: self.pattern.is_some() };
         let Some(rule) = rules::judge(&self.rule, candidate) else {
-            return self.not_complete(candidate, began_ms);
+            return self.not_complete(candidate, id, began_ms);
         };
         self.filling.forget(path);
         let now = self.now();
@@ -142,14 +144,22 @@ impl<W: Write> Watcher<'_, W> {
     }
 
     /// It is looked at again; after some time its owner hears of it.
-    fn not_complete(&mut self, of: Candidate<'_>, began_ms: u64) -> std::io::Result<()> {
-        let (now_ms, again_ms) = (self.now().monotonic_ms, self.timings.scan_ms);
-        let followed_ms = self.filling.looked_at(of.path, began_ms, now_ms, again_ms);
+    fn not_complete(
+        &mut self,
+        of: Candidate<'_>,
+        id: FileId,
+        began_ms: u64,
+    ) -> std::io::Result<()> {
+        let followed_ms = self.filling.looked_at(of.path, id, self.look_since(began_ms));
         if followed_ms < NOTE_AFTER_MS || !of.named || of.tree.entries.is_empty() {
             return Ok(());
         }
         let (why, try_with) = rules::advice(&self.rule, of);
         self.note(CheckpointNote::NotCounted { path: of.path.to_owned(), why, try_with })
+    }
+
+    fn look_since(&self, began_ms: u64) -> Look {
+        Look { began_ms, now_ms: self.now().monotonic_ms, again_ms: self.timings.scan_ms }
     }
 
     fn note(&mut self, note: CheckpointNote) -> std::io::Result<()> {

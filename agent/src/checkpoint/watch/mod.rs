@@ -26,6 +26,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
+use super::rules::tracker::CANDIDATES_MAX;
 use super::rules::{FileId, Now, Pattern, Settle, Sighting, Tracker, never_counts};
 use super::tree::Tree;
 use crate::user::helper::answer;
@@ -107,6 +108,7 @@ fn watcher<'a, W: Write>(
         local: HashSet::new(),
         noted: HashSet::new(),
         a_directory_counted: false,
+        listing_left: SCAN_ENTRIES_MAX,
         ending: false,
         inotify,
         watched: HashMap::new(),
@@ -132,6 +134,9 @@ struct Watcher<'a, W> {
     noted: HashSet<&'static str>,
     /// Without a pattern: a directory counted, so lone files are parts of something.
     a_directory_counted: bool,
+    /// Files that the first listing may still look at. Where there are more, nothing counts without a pattern: a start does
+    /// not wait for a large directory.
+    listing_left: usize,
     /// The attempt is being stopped, or has ended.
     ending: bool,
     inotify: Inotify,
@@ -259,7 +264,7 @@ impl<W: Write> Watcher<'_, W> {
         if !self.may_be_a_file_checkpoint(&path) {
             return Ok(());
         }
-        self.local.insert(path.clone());
+        self.is_local(&path);
         // A file that only appeared is about to be written, or a hard link: the settle rule tells which.
         let how = if moved {
             Sighting::Moved
@@ -269,6 +274,13 @@ impl<W: Write> Watcher<'_, W> {
             Sighting::Scanned
         };
         self.look_at(&path, how)
+    }
+
+    /// This node's kernel told of it. Only asked for where an earlier attempt may still write.
+    fn is_local(&mut self, path: &str) {
+        if !self.others_dead && self.local.len() < CANDIDATES_MAX {
+            self.local.insert(path.to_owned());
+        }
     }
 
     /// Something happened below these directories, so each may be complete now.
@@ -281,14 +293,21 @@ impl<W: Write> Watcher<'_, W> {
         }
     }
 
+    /// Something happened in it.
     fn touch(&mut self, path: &str) {
         let now_ms = self.now().monotonic_ms;
         self.filling.touch(path, now_ms);
     }
 
+    /// A scan found it; nothing says that anything happened in it.
+    fn follow(&mut self, path: &str) {
+        let now_ms = self.now().monotonic_ms;
+        self.filling.follow(path, now_ms);
+    }
+
     fn dir_appeared(&mut self, path: &str, moved: bool) -> std::io::Result<()> {
         if self.may_be_a_dir_checkpoint(path) {
-            self.local.insert(path.to_owned());
+            self.is_local(path);
             if moved {
                 self.judge_dir(path, true)?;
             }
@@ -306,14 +325,18 @@ impl<W: Write> Watcher<'_, W> {
     fn may_be_a_file_checkpoint(&self, path: &str) -> bool {
         match &self.pattern {
             Some(pattern) => pattern.outermost(path) == Some(path),
-            None => depth(path) <= self.depth() + 1 && !super::rules::parts::is_part(path),
+            None => {
+                self.listing_left > 0
+                    && depth(path) <= self.depth() + 1
+                    && !super::rules::parts::is_part(path)
+            }
         }
     }
 
     fn may_be_a_dir_checkpoint(&self, path: &str) -> bool {
         match &self.pattern {
             Some(pattern) => pattern.outermost(path) == Some(path),
-            None => depth(path) <= self.depth(),
+            None => self.listing_left > 0 && depth(path) <= self.depth(),
         }
     }
 
@@ -371,7 +394,8 @@ impl<W: Write> Watcher<'_, W> {
         if self.may_be_a_dir_checkpoint(path) {
             match purpose {
                 Purpose::Baseline => self.dir_was_there(path)?,
-                Purpose::Look | Purpose::Appeared | Purpose::Search => self.touch(path),
+                Purpose::Look => self.follow(path),
+                Purpose::Appeared | Purpose::Search => self.touch(path),
                 Purpose::Moved => {
                     self.judge_dir(path, true)?;
                     self.touch(path);
@@ -402,7 +426,20 @@ impl<W: Write> Watcher<'_, W> {
 
     fn dir_was_there(&mut self, path: &str) -> std::io::Result<()> {
         let Some((_, stat)) = self.stat(path) else { return Ok(()) };
-        let Some(tree) = Tree::read(&self.dir.join(path)) else { return Ok(()) };
+        if self.listing_left == 0 {
+            return Ok(());
+        }
+        let tree = Tree::read(&self.dir.join(path));
+        let entries = tree.as_ref().map_or(usize::MAX, |tree| tree.entries.len());
+        self.listing_left = self.listing_left.saturating_sub(entries);
+        if self.listing_left == 0 && self.pattern.is_none() {
+            let what = format!(
+                "more than {SCAN_ENTRIES_MAX} files in {}: only what a pattern names or the job tells counts",
+                self.dir.display()
+            );
+            return self.limited(what);
+        }
+        let Some(tree) = tree else { return Ok(()) };
         let id = FileId::of_tree(&stat, &tree);
         self.tracker.add_known(id);
         // A later look must see that nothing was written since.

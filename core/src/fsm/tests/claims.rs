@@ -55,6 +55,7 @@ fn a_freed_gpu_is_held_for_the_job_that_must_leave() {
     assert_eq!(w.schedule(), 0, "sixteen younger jobs wait, and none takes its place");
     w.checkpoint(&a, 5, Millis::secs(1));
     assert_eq!(w.state_of("a"), "stopping", "at the first save after its place is free");
+    assert_eq!(w.schedule(), 0, "the place is held while it stops");
     w.end(&a, AttemptEnd::Exited { code: 143 });
     assert_eq!(w.schedule(), 1);
     let place = w.fsm.job(&job("a")).unwrap().place.clone().unwrap();
