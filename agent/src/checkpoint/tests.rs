@@ -518,6 +518,24 @@ async fn without_a_pattern_only_what_is_known_counts() {
 }
 
 #[tokio::test]
+async fn a_file_deep_below_counts_when_everything_around_it_keeps_still() {
+    let setup = Setup { pattern: "", ..Setup::new("") };
+    let handle = setup.observe().await;
+    let dir = setup.path("lightning_logs/version_0/checkpoints");
+    fs::create_dir_all(&dir).unwrap();
+    let save = |name: &str| {
+        fs::write(dir.join(".t"), whole::tests::zip_bytes(&[("a/data.pkl", name.len())])).unwrap();
+        fs::rename(dir.join(".t"), dir.join(name)).unwrap();
+    };
+    save("epoch=0-step=4.ckpt");
+    assert_eq!(names(&until_seq(&handle, 1).await), [(1, "epoch=0-step=4.ckpt")]);
+    save("epoch=1-step=80.ckpt");
+    // A part of something larger is none, however long it keeps still.
+    fs::write(dir.join("optimizer.pt"), whole::tests::zip_bytes(&[("a/data.pkl", 9)])).unwrap();
+    assert_eq!(names(&until_seq(&handle, 2).await)[1], (2, "epoch=1-step=80.ckpt"));
+}
+
+#[tokio::test]
 async fn after_the_stop_signal_only_what_is_whole_counts() {
     let setup = Setup::new("*");
     let handle = setup.observe().await;

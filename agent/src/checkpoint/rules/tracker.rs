@@ -191,6 +191,13 @@ impl Tracker {
         self.candidates.get(path).map(|one| now.monotonic_ms.saturating_sub(one.first_ms))
     }
 
+    /// It is looked at again later, whatever its state.
+    pub fn postpone(&mut self, path: &str, now: Now) {
+        if let Some(candidate) = self.candidates.get_mut(path) {
+            candidate.look_again_ms = now.monotonic_ms + self.settle.scanned_ms;
+        }
+    }
+
     /// Nothing of that name is waited for any more.
     pub fn forget(&mut self, path: &str) {
         self.candidates.remove(path);

@@ -119,7 +119,11 @@ impl<W: Write> Watcher<'_, W> {
             self.filling.forget(path);
             return Ok(());
         };
-        let Some(tree) = Tree::read(&self.dir.join(path)) else { return Ok(()) };
+        let Some(tree) = Tree::read(&self.dir.join(path)) else {
+            // Too large to look into, or closed to us.
+            self.filling.looked_at(path, FileId::of(&stat), self.look_since(began_ms));
+            return Ok(());
+        };
         let id = FileId::of_tree(&stat, &tree);
         if self.tracker.is_known(&id) || self.register.is_leftover(path, &tree) {
             // It is looked at ever less often, until something happens in it.
@@ -187,15 +191,20 @@ impl<W: Write> Watcher<'_, W> {
     }
 
     fn settle_file(&mut self, path: &str, stat: &FileStat) -> std::io::Result<()> {
-        let open = open_for_writing(&HashSet::from([(stat.dev, stat.ino)]));
-        let id = FileId::of(stat);
-        let Some(at) = self.tracker.settled(path, Some(id), open, self.now()) else {
-            return Ok(());
-        };
-        if !self.is_meant(path, stat) || !self.surroundings_are_quiet(path) {
+        if !self.is_meant(path, stat) {
+            self.tracker.forget(path);
             return Ok(());
         }
-        self.count(path, id, stat, (Rule::File, Way::InPlace), at)
+        if !self.surroundings_are_quiet(path) {
+            self.tracker.postpone(path, self.now());
+            return Ok(());
+        }
+        let open = open_for_writing(&HashSet::from([(stat.dev, stat.ino)]));
+        let id = FileId::of(stat);
+        match self.tracker.settled(path, Some(id), open, self.now()) {
+            Some(at) => self.count(path, id, stat, (Rule::File, Way::InPlace), at),
+            None => Ok(()),
+        }
     }
 
     /// Without a pattern a file in a sub-directory may be a part of what is still being written there.
