@@ -8,6 +8,8 @@ use anyhow::{Result, ensure};
 // Groups of rows.
 /// Those on a cluster with one controller, and those on one with three.
 const ONE: [&str; 4] = ["rest", "start", "durable", "jobs"];
+/// Those that need no cluster.
+const NONE: [&str; 1] = ["checkpoints"];
 const THREE: [&str; 3] = ["replicated", "failover", "agents"];
 /// A short run does so many times less, but never nothing.
 const QUICK_DIVISOR: usize = 20;
@@ -26,7 +28,7 @@ impl Bench {
         let only = env::var("BENCH_ONLY").unwrap_or_default();
         let groups: Vec<String> =
             only.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect();
-        let known = [ONE.as_slice(), THREE.as_slice()].concat();
+        let known = [ONE.as_slice(), THREE.as_slice(), NONE.as_slice()].concat();
         for group in &groups {
             let words = known.join(", ");
             ensure!(known.contains(&group.as_str()), "BENCH_ONLY: {group:?} is none of {words}");

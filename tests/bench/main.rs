@@ -4,7 +4,7 @@
 //! It starts clusters by `fleet dev`, one of a node and a controller and one with three controllers, and measures
 //! them from outside: by the `fleet` command, by small clients of the API, by `/proc`. It prints a table and writes
 //! `target/bench.json`; a figure that was not measured in this run is never shown. `BENCH_QUICK=1` makes everything
-//! short (such figures mean nothing), `BENCH_ONLY=start,jobs,rest,durable,replicated,failover,agents` chooses,
+//! short (such figures mean nothing), `BENCH_ONLY=start,jobs,rest,durable,replicated,failover,agents,checkpoints` chooses,
 //! `BENCH_OUT` names another file. It leaves nothing behind.
 //!
 //! Start reading at [`one_controller`] and [`three_controllers`]. What each row means is in `docs/benchmarks.md`.
@@ -15,6 +15,7 @@ mod api;
 mod at_rest;
 mod bench;
 mod bundle;
+mod checkpoints;
 mod daemons;
 mod durable;
 mod etcd;
@@ -104,6 +105,10 @@ fn measure(bench: &Bench, folder: &Path, memory: &Path) -> Result<(Vec<Row>, Res
     let begin = Instant::now();
     let step = |what: &str| println!("bench: {:4.0} s: {what}", begin.elapsed().as_secs_f64());
     let (mut rows, mut clean) = (Vec::new(), Ok(()));
+    if bench.wants("checkpoints") {
+        step("a checkpoint of 10 GB");
+        rows.extend(checkpoints::rows(bench, folder)?);
+    }
     if bench.wants_one() {
         clean = one_controller(bench, folder, memory, &mut rows, step)?;
     }

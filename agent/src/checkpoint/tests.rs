@@ -567,3 +567,40 @@ async fn a_request_file_is_there_while_it_was_last_wanted() {
         assert_eq!(file.exists(), last);
     }
 }
+
+#[tokio::test]
+async fn what_came_while_nobody_looked_is_numbered_in_its_order() {
+    for pattern in ["step-*", "*/model.bin"] {
+        let setup = Setup::new(pattern);
+        let handle = setup.observe().await;
+        drop(handle);
+        until("the helper's end", || watchers_of(setup.dir.path()).is_empty()).await;
+        // Neither the order of the names nor that of the directory's entries.
+        let order = [3, 12, 8, 1, 20, 5];
+        for n in order {
+            let hidden = setup.path(&format!(".{n}"));
+            fs::create_dir(&hidden).unwrap();
+            fs::write(hidden.join("model.bin"), format!("{n}")).unwrap();
+            let before = fs::metadata(&hidden).unwrap();
+            fs::rename(hidden, setup.path(&format!("step-{n}"))).unwrap();
+            // File times advance in steps of some milliseconds.
+            until("a later time", || {
+                let probe = setup.path(".probe");
+                fs::write(&probe, "x").unwrap();
+                let meta = fs::metadata(probe).unwrap();
+                (meta.mtime(), meta.mtime_nsec()) > (before.mtime(), before.mtime_nsec())
+            })
+            .await;
+        }
+        let handle = setup.observe().await;
+        let seen = until_seq(&handle, 6).await;
+        let found: Vec<u32> = seen
+            .iter()
+            .map(|one| {
+                let name = one.path.split('/').find(|part| part.starts_with("step-")).unwrap();
+                name["step-".len()..].parse().unwrap()
+            })
+            .collect();
+        assert_eq!(found, order, "{pattern}");
+    }
+}

@@ -169,14 +169,18 @@ impl Tracker {
         }
     }
 
-    /// Paths that may have settled, to be looked at again and handed to [`Tracker::settled`].
+    /// Paths that may have settled, to be looked at again and handed to [`Tracker::settled`]; the oldest state first, since
+    /// they get their numbers in this order.
     #[must_use]
     pub fn due(&self, now: Now) -> Vec<String> {
-        let due = self
-            .candidates
-            .iter()
-            .filter(|(_, candidate)| now.monotonic_ms >= candidate.look_again_ms);
-        due.map(|(path, _)| path.clone()).collect()
+        self.in_order(|candidate| now.monotonic_ms >= candidate.look_again_ms)
+    }
+
+    fn in_order(&self, wanted: impl Fn(&Candidate) -> bool) -> Vec<String> {
+        let found = self.candidates.iter().filter(|(_, candidate)| wanted(candidate));
+        let mut found: Vec<_> = found.map(|(path, one)| (one.id.mtime_ns, path)).collect();
+        found.sort();
+        found.into_iter().map(|(_, path)| path.clone()).collect()
     }
 
     /// When [`Tracker::due`] next has something, if anything is waiting.
@@ -206,8 +210,7 @@ impl Tracker {
     /// What was closed by its writer and only has to keep still.
     #[must_use]
     pub fn closed(&self) -> Vec<String> {
-        let closed = self.candidates.iter().filter(|(_, candidate)| candidate.closed);
-        closed.map(|(path, _)| path.clone()).collect()
+        self.in_order(|candidate| candidate.closed)
     }
 
     /// A due file, looked at again: `Some(when it was completed)` if it counts now.
@@ -298,6 +301,16 @@ mod tests {
         assert_eq!(t.sighted("a", longer, Sighting::Closed, at(300)), None);
         assert_eq!(t.settled("a", Some(longer), OpenForWriting::No, at(400)), Some(1_000_300));
         assert_eq!(t.next_due_ms(), None);
+    }
+
+    #[test]
+    fn what_was_written_first_gets_its_number_first() {
+        let mut t = tracker();
+        for (path, mtime_ns) in [("c", 30), ("a", 10), ("d", 40), ("b", 20)] {
+            t.sighted(path, FileId { mtime_ns, ..id(1) }, Sighting::Closed, at(0));
+        }
+        assert_eq!(t.due(at(100)), ["a", "b", "c", "d"]);
+        assert_eq!(t.closed(), ["a", "b", "c", "d"]);
     }
 
     #[test]

@@ -105,10 +105,19 @@ impl<W: Write> Watcher<'_, W> {
 
     /// Looks into directories that may be complete.
     pub(super) fn look_into(&mut self, paths: &[String]) -> std::io::Result<()> {
-        for path in paths {
+        // They get their numbers in the order in which they got their names.
+        let mut dirs: Vec<(i64, &String)> =
+            paths.iter().map(|path| (self.changed_ns(path), path)).collect();
+        dirs.sort();
+        for (_, path) in dirs {
             self.judge_dir(path, false)?;
         }
         Ok(())
+    }
+
+    /// When a file or directory got its name, or was changed last.
+    pub(super) fn changed_ns(&self, path: &str) -> i64 {
+        self.stat(path).map_or(0, |(_, stat)| stat.ctime_ns)
     }
 
     /// `moved`: it was renamed to its name just now, with everything in it.

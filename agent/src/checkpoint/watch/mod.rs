@@ -362,7 +362,14 @@ impl<W: Write> Watcher<'_, W> {
             return if relative.is_empty() { self.say(&WatchLine::Problem(error)) } else { Ok(()) };
         }
         let Ok(entries) = std::fs::read_dir(&full) else { return Ok(()) };
-        for entry in entries.flatten() {
+        let mut entries: Vec<_> = entries.flatten().take(SCAN_ENTRIES_MAX).collect();
+        if matches!(purpose, Purpose::Appeared | Purpose::Moved | Purpose::Search) {
+            // What counts at once gets its number in the order in which it was put there.
+            entries.sort_by_cached_key(|entry| {
+                entry.metadata().map_or(0, |meta| FileStat::from(&meta).ctime_ns)
+            });
+        }
+        for entry in entries {
             if *budget == 0 {
                 return self.limited(format!(
                     "more than {SCAN_ENTRIES_MAX} files in {}",
