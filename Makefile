@@ -47,6 +47,13 @@ SEED ?= 1
 soak: deps build ## Kill, stop and cut off controllers under load, again and again (CYCLES=200 SEED=1)
 	SOAK_CYCLES=$(CYCLES) SOAK_SEED=$(SEED) $(CARGO) test --workspace --test it --quiet -- soak:: --nocapture
 
+# The stories whose name begins so; see tests/frameworks/stories.py.
+STORY ?=
+.PHONY: frameworks
+frameworks: deps ## Train with PyTorch, Transformers and Lightning as jobs, break the GPU, judge the resume (STORY=hf)
+	$(CARGO) build --workspace --quiet
+	@PYTHON="$(PYTHON)" tests/frameworks/run.sh --only "$(STORY)"
+
 # The commit to upgrade from; without one, that before the newest cluster version.
 PREVIOUS ?=
 .PHONY: upgrade-test
