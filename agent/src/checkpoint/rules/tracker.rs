@@ -153,6 +153,18 @@ impl Tracker {
         None
     }
 
+    /// What one look through the directory found, from `began_ms` on, becomes due together: a long look would otherwise
+    /// count in the order of the directory's entries.
+    pub fn found_together(&mut self, began_ms: u64, now: Now) {
+        let found =
+            |one: &&mut Candidate| one.how() == Sighting::Scanned && one.since_ms >= began_ms;
+        for candidate in self.candidates.values_mut().filter(found) {
+            candidate.since_ms = now.monotonic_ms;
+            candidate.since_unix_ms = now.unix_ms;
+            candidate.look_again_ms = now.monotonic_ms + self.settle.scanned_ms;
+        }
+    }
+
     fn candidate(&self, id: FileId, how: Sighting, now: Now) -> Candidate {
         let filled = how == Sighting::Filled;
         let closed = filled || how == Sighting::Closed;
@@ -311,6 +323,22 @@ mod tests {
         }
         assert_eq!(t.due(at(100)), ["a", "b", "c", "d"]);
         assert_eq!(t.closed(), ["a", "b", "c", "d"]);
+    }
+
+    #[test]
+    fn a_long_look_counts_in_the_order_of_the_writing() {
+        let mut t = tracker();
+        // In the order of the directory's entries, each a while after the one before.
+        for (path, mtime_ns, ms) in [("b", 20, 50), ("c", 30, 60), ("a", 10, 90)] {
+            t.sighted(path, FileId { mtime_ns, ..id(1) }, Sighting::Scanned, at(ms));
+        }
+        t.found_together(50, at(95));
+        assert!(t.due(at(1_094)).is_empty(), "none goes ahead");
+        assert_eq!(t.due(at(1_095)), ["a", "b", "c"]);
+        // A later look finds the same again, and puts nothing off.
+        t.sighted("a", FileId { mtime_ns: 10, ..id(1) }, Sighting::Scanned, at(500));
+        t.found_together(500, at(510));
+        assert_eq!(t.due(at(1_095)), ["a", "b", "c"]);
     }
 
     #[test]

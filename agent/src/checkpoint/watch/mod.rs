@@ -346,8 +346,10 @@ impl<W: Write> Watcher<'_, W> {
     }
 
     fn scan(&mut self, purpose: Purpose) -> std::io::Result<()> {
-        let mut budget = SCAN_ENTRIES_MAX;
-        self.scan_dir("", purpose, &mut budget)
+        let (mut budget, began_ms) = (SCAN_ENTRIES_MAX, self.now().monotonic_ms);
+        self.scan_dir("", purpose, &mut budget)?;
+        self.tracker.found_together(began_ms, self.now());
+        Ok(())
     }
 
     /// Watches a directory, then lists it: in this order nothing falls between.
