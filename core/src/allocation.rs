@@ -1,6 +1,6 @@
 //! Allocations: one attempt of a job on given GPUs of one node, from placement to proven end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +90,9 @@ pub struct Deferral {
     pub deadline: Option<Timestamp>,
     /// A checkpoint came but there was no other place to run.
     pub held_back: Option<String>,
+    /// Nodes that are asked whether it could go on there, and have not answered.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub asks: BTreeSet<NodeName>,
 }
 
 /// How an attempt ended, as its node saw it.

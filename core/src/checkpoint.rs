@@ -7,9 +7,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::AllocationId;
-use crate::job::{Job, is_default};
-use crate::name::NodeName;
+use crate::id::{AllocationId, JobId};
+use crate::job::{Job, JobSpec, is_default};
+use crate::name::{NodeName, UserName};
 use crate::time::{Millis, Timestamp};
 
 /// Cluster version from which on checkpoints have a rule, a content and a list of their files, an attempt is told several
@@ -291,6 +291,32 @@ impl Checkpoint {
     pub fn may_use(&self) -> MayUse {
         may_use(&self.facts.content, self.presence, self.facts.doubt)
     }
+
+    pub fn is_torn(&self) -> bool {
+        self.facts.content.is_torn()
+    }
+
+    /// What it is now, in a few words: `gone`, or what its facts say.
+    pub fn condition(&self) -> String {
+        match self.presence {
+            Presence::Gone if !self.is_torn() => Presence::Gone.word().to_owned(),
+            Presence::There | Presence::Aside | Presence::Gone => self.facts.condition(),
+        }
+    }
+}
+
+impl Facts {
+    /// Content and doubt in a few words: `whole`, `torn: it ends early`, `unchecked, not flushed`.
+    pub fn condition(&self) -> String {
+        let what = match &self.content {
+            Content::Torn { why } => format!("torn: {why}"),
+            content => content.word().to_owned(),
+        };
+        match self.doubt.word() {
+            "" => what,
+            doubt => format!("{what}, {doubt}"),
+        }
+    }
 }
 
 /// Who may decide that an attempt resumes from a checkpoint.
@@ -317,6 +343,19 @@ pub fn may_use(content: &Content, presence: Presence, doubt: Doubt) -> MayUse {
             MayUse::ByOwner
         }
     }
+}
+
+/// Asks a node whether a job that must leave another one could go on there: whether it sees the directory in which the job
+/// saves, with the marker that the first attempt left in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
+    /// The attempt that must leave.
+    pub allocation: AllocationId,
+    pub job: JobId,
+    pub owner: UserName,
+    /// Its checkpoint directory and its mounts; without its command line and its environment.
+    pub spec: Box<JobSpec>,
+    pub marker: String,
 }
 
 /// One checkpoint that an attempt may resume from, as its node is told it.
@@ -516,11 +555,38 @@ impl Job {
         of(MayUse::Alone).chain(of(MayUse::IfNoOther)).map(Candidate::of).collect()
     }
 
-    /// The last gaps between two checkpoints of one attempt, the newest first; at most three.
+    /// The newest that was complete when it was heard of, also one that is gone by now.
+    pub fn newest_saved(&self) -> Option<&Checkpoint> {
+        self.checkpoints().find(|c| !c.is_torn())
+    }
+
+    /// Whether it ever saved something to resume from. Where it never did, an interrupted job begins again.
+    pub fn has_saved(&self) -> bool {
+        self.has_saved || self.newest_saved().is_some()
+    }
+
+    /// The last gaps between two complete checkpoints of one attempt, the newest first; at most three.
     pub fn gaps(&self) -> Vec<Millis> {
-        let all: Vec<&Checkpoint> = self.checkpoints().collect();
+        let all: Vec<&Checkpoint> = self.checkpoints().filter(|c| !c.is_torn()).collect();
         let pairs = all.windows(2).filter(|pair| pair[0].allocation == pair[1].allocation);
         pairs.map(|pair| pair[0].completed_at.since(pair[1].completed_at)).take(3).collect()
+    }
+
+    /// Puts it among the others, by attempt and number, and drops what is too many: first what nobody can resume from, so
+    /// that a full disk does not push out what was saved before.
+    pub(crate) fn list_checkpoint(&mut self, checkpoint: Checkpoint) {
+        let mut all = std::mem::take(&mut self.older_checkpoints);
+        all.splice(0..0, self.last_checkpoint.take());
+        let at = all.partition_point(|known| known.id() > checkpoint.id());
+        all.insert(at, checkpoint);
+        if all.len() > CHECKPOINTS_KEPT {
+            let useless = all.iter().rposition(|c| c.may_use() == MayUse::Never);
+            // The newest stays in any case: people ask what became of it.
+            all.remove(useless.filter(|at| *at > 0).unwrap_or(all.len() - 1));
+        }
+        let mut all = all.into_iter();
+        self.last_checkpoint = all.next();
+        self.older_checkpoints = all.collect();
     }
 }
 

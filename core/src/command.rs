@@ -192,6 +192,13 @@ pub enum Report {
         epoch: Epoch,
         resumed: Resumed,
     },
+    /// Whether an attempt that must leave another node could go on here, by the directory in which it saves.
+    Probed {
+        allocation: AllocationId,
+        /// Why not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        problem: Option<String>,
+    },
     Ended {
         allocation: AllocationId,
         epoch: Epoch,
@@ -272,6 +279,7 @@ impl Report {
             }
             Report::CheckpointChanged { .. }
             | Report::CheckpointNoted { .. }
+            | Report::Probed { .. }
             | Report::Resumed { .. }
                 if version < RESUME_SINCE =>
             {
@@ -298,6 +306,7 @@ impl Report {
             Report::Checkpoint { .. }
             | Report::CheckpointChanged { .. }
             | Report::CheckpointNoted { .. }
+            | Report::Probed { .. }
             | Report::Resumed { .. } => RESUME_SINCE,
             Report::Window(_) | Report::StoppedAlone { .. } | Report::Enforcement(_) => AHEAD_SINCE,
             Report::Use { .. } | Report::Holders { .. } => ENDING_SINCE,
@@ -562,6 +571,8 @@ impl Command {
                 | Report::CheckpointChanged { .. }
                 | Report::CheckpointNoted { .. }
                 | Report::Resumed { .. } => false,
+                // A place that is held for it may not be one.
+                Report::Probed { problem, .. } => problem.is_some(),
             }),
             Command::Access(command) => command.may_change_the_plan(),
             // Clearing changes the plan when the node reports that it is done.

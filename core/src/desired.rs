@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::{Allocation, Phase};
-use crate::checkpoint::ResumeOrder;
+use crate::checkpoint::{Probe, ResumeOrder};
 use crate::ending::{NoLonger, ReservationRules};
 use crate::fsm::Fsm;
 use crate::gpu::Gpu;
@@ -57,6 +57,9 @@ pub struct DesiredNode {
     /// The node is drained: once nothing is on it, its GPU driver is let go of, so that it can be exchanged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub release_driver: bool,
+    /// Jobs that must leave other nodes: can they go on here?
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probes: Vec<Probe>,
 }
 
 /// What to do with one allocation.
@@ -155,6 +158,7 @@ impl Fsm {
                 no_longer: BTreeMap::new(),
                 reboot: None,
                 release_driver: false,
+                probes: Vec::new(),
             };
         }
         let mut allocations: Vec<DesiredAllocation> = self
@@ -205,6 +209,7 @@ impl Fsm {
         // Before all members know it, it would come and go with the leader.
         let release_driver = drained && self.cluster_version() >= DRIVER_SINCE;
         let no_longer = self.no_longer(node);
+        let probes = self.probes(node);
         let (v, node, recount) = (DESIRED_VERSION, node.clone(), None);
         let rules = self.ends_by_rules().then_some(*self.reservation_rules());
         DesiredNode {
@@ -221,6 +226,7 @@ impl Fsm {
             no_longer,
             reboot,
             release_driver,
+            probes,
         }
     }
 
@@ -271,9 +277,7 @@ impl Fsm {
         if self.allocation(id).is_some() || leased {
             return false;
         }
-        let Some((suffix, attempt)) = id.suffix().rsplit_once('-') else { return false };
-        let Ok(job) = JobId::parse(&format!("{}{suffix}", JobId::PREFIX)) else { return false };
-        let Ok(attempt) = attempt.parse::<u32>() else { return false };
+        let Some((job, attempt)) = id.attempt_of() else { return false };
         // An attempt this state never made is not over but unknown: reported, kept, left alone.
         self.job(&job).is_some_and(|job| attempt >= 1 && attempt <= job.attempt)
     }

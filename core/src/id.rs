@@ -115,6 +115,13 @@ impl AllocationId {
     pub fn of_attempt(job: &JobId, attempt: u32) -> Self {
         Self(format!("{}{}-{attempt}", Self::PREFIX, job.suffix()))
     }
+
+    /// The job and the number of the attempt, the opposite of [`of_attempt`](Self::of_attempt).
+    pub fn attempt_of(&self) -> Option<(JobId, u32)> {
+        let (job, attempt) = self.suffix().rsplit_once('-')?;
+        let job = JobId::parse(&format!("{}{job}", JobId::PREFIX)).ok()?;
+        Some((job, attempt.parse().ok()?))
+    }
 }
 
 impl LeaseId {
@@ -132,6 +139,14 @@ impl LeaseId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_allocation_names_its_job_and_attempt() {
+        let job = JobId::parse("job-4k7wq2").unwrap();
+        let id = AllocationId::of_attempt(&job, 12);
+        assert_eq!(id.attempt_of(), Some((job, 12)));
+        assert_eq!(AllocationId::parse("alloc-4k7wq2").unwrap().attempt_of(), None);
+    }
 
     #[test]
     fn an_id_of_another_kind_does_not_parse() {

@@ -259,6 +259,9 @@ pub struct Job {
     /// Checkpoints heard of so far: the number of the newest one.
     #[serde(default, skip_serializing_if = "is_default")]
     pub checkpoints_heard: u64,
+    /// One of them was not torn.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub has_saved: bool,
     #[serde(default, skip_serializing_if = "is_default")]
     pub steps_back: StepsBack,
     /// It waits for its owner's word, and is not in the queue meanwhile.
@@ -318,6 +321,7 @@ impl Job {
             image: None,
             older_checkpoints: Vec::new(),
             checkpoints_heard: 0,
+            has_saved: false,
             steps_back: StepsBack::default(),
             question: None,
             restart_from: None,

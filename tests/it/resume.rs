@@ -202,6 +202,48 @@ fn nothing_left(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// A person asks for checkpoints: of a program that saves half a file first, of one that does not listen, of one that
+/// ends. Then says from which of them it goes on.
+fn asked_for(lab: &Lab) -> Result<()> {
+    let id = submit(lab, "asked", "step-*.pt", &["python3", "-uB", &program("asked.py")])?;
+    let folder = lab.path("asked");
+    fleet_tests::wait::until("it is ready", SOON, fleet_tests::wait::POLL_COMMAND, || {
+        Ok(folder.join("ready").exists().then_some(()))
+    })?;
+    let ask = |timeout: &str| lab.run(&["checkpoint", "now", &id, "--timeout", timeout]);
+    let told = ask("60s")?.ok()?.to_owned();
+    ensure!(told.contains("checkpoint 2 saved (whole)"), "{told}");
+    ensure!(printed(lab, &id)?.contains("still asked True"), "a torn one took the request back");
+    let list = lab.output(&["checkpoint", "list", &id])?;
+    ensure!(list.contains("torn: "), "{list}");
+
+    fs::write(folder.join("deaf"), "")?;
+    ask("2s")?.fails(7, &[&id, "no new checkpoint", "within 2s"])?;
+    fs::remove_file(folder.join("deaf"))?;
+    lab.job_until(&id, "saves once it listens", SOON, |job| number(job) == 3)?;
+
+    fs::write(folder.join("deaf"), "")?;
+    let words = ["checkpoint", "now", &id, "--timeout", "60s"];
+    let waits = fleet_tests::command::start(lab.command(&words))?;
+    let request = folder.join("ck/.fleet-checkpoint-requested");
+    fleet_tests::wait::until("it is asked", SOON, fleet_tests::wait::POLL_COMMAND, || {
+        Ok(request.exists().then_some(()))
+    })?;
+    fs::write(folder.join("stop"), "")?;
+    waits.wait(SOON)?.fails(5, &["ended before it saved", "failed"])?;
+    ensure!(!request.exists(), "the request outlived its attempt");
+
+    lab.run(&["job", "restart", &id, "--from", "1"])?.fails(5, &["checkpoint 1 is torn"])?;
+    lab.run(&["job", "restart", &id, "--from", "9"])?
+        .fails(2, &["is not the number of a checkpoint"])?;
+    lab.output(&["job", "restart", &id, "--from", "2"])?;
+    let ended = lab.job_ended(&id, LATER)?;
+    ensure!(ended["state"] == "completed" && ended["attempt"] == 2, "{ended}");
+    let text = printed(lab, &id)?;
+    ensure!(text.contains("attempt 2 resume") && text.contains("step-2.pt"), "{text}");
+    Ok(())
+}
+
 #[test]
 fn a_job_resumes_from_the_newest_checkpoint_that_is_whole() -> Result<()> {
     let Some(mut lab) = Lab::start(2, "v100-pcie:8")? else { return Ok(()) };
@@ -213,6 +255,7 @@ fn a_job_resumes_from_the_newest_checkpoint_that_is_whole() -> Result<()> {
     steps.step("a newest one that is torn is skipped and moved aside", || newest_truncated(&lab));
     steps.step("a program that dies of its GPU is the node's fault", || dies_beside_a_fault(&lab));
     steps.step("where nothing is left the owner is asked", || nothing_left(&lab));
+    steps.step("a person asks, and says from where it goes on", || asked_for(&lab));
     steps.step("DONE=1 makes any exit a completion", || done_then_drained(&lab));
     lab.conclude(steps)
 }

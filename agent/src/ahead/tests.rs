@@ -67,6 +67,7 @@ fn document(windows: Vec<DesiredWindow>, allocations: Vec<DesiredAllocation>) ->
         reboot: None,
         no_longer: Default::default(),
         release_driver: false,
+        probes: Vec::new(),
     }
 }
 

@@ -372,18 +372,10 @@ impl Begin {
 }
 
 fn readable(check: ResumeCheck, dir: &Path) -> Result<(), AttemptEnd> {
-    let shown = dir.display();
-    let message = match check {
-        ResumeCheck::Readable => return Ok(()),
-        ResumeCheck::MissingMarker => {
-            format!("{shown} is not the directory the earlier attempt saved in (no marker there)")
-        }
-        ResumeCheck::WrongMarker => {
-            format!("{shown} is not the directory the earlier attempt saved in (another marker)")
-        }
-        ResumeCheck::Unreadable { why } => why,
-    };
-    Err(AttemptEnd::CannotResume { message })
+    match check.problem(dir) {
+        Some(message) => Err(AttemptEnd::CannotResume { message }),
+        None => Ok(()),
+    }
 }
 
 fn of_user_op(error: &AsUserError) -> AttemptEnd {

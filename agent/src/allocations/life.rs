@@ -540,7 +540,10 @@ impl Life {
             let spec = &self.begin.record.order.spec;
             let path = super::order::in_job(spec, std::path::Path::new(&seen.path));
             let path = path.to_string_lossy().into_owned();
-            self.asking.saved(&self.begin, self.user.as_ref(), seen.seq);
+            // A torn one answers no request.
+            if !seen.facts.content.is_torn() {
+                self.asking.saved(&self.begin, self.user.as_ref(), seen.seq);
+            }
             self.tell.tell(Happening::Checkpoint { seen, path }).await;
         }
         let (gone, notes) = {

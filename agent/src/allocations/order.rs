@@ -151,7 +151,7 @@ pub(super) fn image_config(config: &image::ImageConfig) -> ImageConfig {
 }
 
 /// A path of the job, as the node sees it: volumes are looked through.
-pub(super) fn on_node(spec: &JobSpec, path: &Path) -> PathBuf {
+pub(crate) fn on_node(spec: &JobSpec, path: &Path) -> PathBuf {
     translate(path, spec.volumes.iter().map(|v| (v.destination.as_str(), v.source.as_str())))
 }
 

@@ -26,6 +26,24 @@ pub enum ResumeCheck {
     Unreadable { why: String },
 }
 
+impl ResumeCheck {
+    /// Why nothing can be resumed in that directory here.
+    #[must_use]
+    pub fn problem(self, dir: &Path) -> Option<String> {
+        let shown = dir.display();
+        match self {
+            ResumeCheck::Readable => None,
+            ResumeCheck::MissingMarker => Some(format!(
+                "{shown} is not the directory the earlier attempt saved in (no marker there)"
+            )),
+            ResumeCheck::WrongMarker => Some(format!(
+                "{shown} is not the directory the earlier attempt saved in (another marker)"
+            )),
+            ResumeCheck::Unreadable { why } => Some(why),
+        }
+    }
+}
+
 /// A token for a job's marker, made once per job.
 pub fn new_marker_token() -> Result<String, getrandom::Error> {
     let mut bytes = [0; TOKEN_BYTES];

@@ -41,6 +41,7 @@ enum Key {
     Checkpoint(AllocationId, u64),
     CheckpointGone(AllocationId, u64),
     CheckpointNoted(AllocationId, &'static str),
+    Probed(AllocationId),
     Resumed(AllocationId),
     Ended(AllocationId),
     Released(LeaseId),
@@ -204,6 +205,12 @@ impl Outbox {
     pub fn checkpoint_noted(&self, allocation: &AllocationId, note: CheckpointNote) {
         let key = Key::CheckpointNoted(allocation.clone(), note.kind());
         self.put(key, Report::CheckpointNoted { allocation: allocation.clone(), note });
+    }
+
+    /// Whether an attempt of another node could go on here.
+    pub fn probed(&self, allocation: &AllocationId, problem: Option<String>) {
+        let key = Key::Probed(allocation.clone());
+        self.put(key, Report::Probed { allocation: allocation.clone(), problem });
     }
 
     /// What an attempt resumes from; said before it starts.
@@ -428,6 +435,7 @@ impl Outbox {
                             | Key::Holders(_)
                             | Key::CheckpointGone(..)
                             | Key::CheckpointNoted(..)
+                            | Key::Probed(_)
                             | Key::Resumed(_)
                     )
                     .then(|| entry.key.clone())

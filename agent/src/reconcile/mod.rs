@@ -13,6 +13,7 @@ mod driver;
 pub(crate) mod epochs;
 mod leaving;
 pub mod plan;
+mod probes;
 mod reboot;
 pub mod recount;
 mod retention;

@@ -18,6 +18,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::calendar::{Calendar, CalendarParts};
 use super::plan::{Action, plan, waited_for};
+use super::probes::Probes;
 use super::reboot::Reboots;
 use super::recount;
 use super::retention::Forgotten;
@@ -102,6 +103,7 @@ pub struct Reconciler {
     pub(super) leaving: watch::Receiver<Notice>,
     pub(super) farewell: Farewell,
     pub(super) reboots: Reboots,
+    pub(super) probes: Probes,
 }
 
 impl Reconciler {
@@ -139,6 +141,7 @@ impl Reconciler {
             leaving,
             farewell: Farewell::default(),
             reboots: Reboots::default(),
+            probes: Probes::default(),
         };
         this.say_calendar_again();
         let mut over = Vec::new();
@@ -211,6 +214,10 @@ impl Reconciler {
                     continue;
                 }
                 Some((since, step)) = self.reboots.next() => self.reboot_stepped(since, step),
+                Some((allocation, answer)) = self.probes.next() => {
+                    self.looked(&allocation, answer);
+                    continue;
+                }
                 Ok(()) = self.parts.heard.changed() => {
                     self.heard();
                     if !std::mem::take(&mut self.again) {
@@ -283,6 +290,7 @@ impl Reconciler {
             self.parts.outbox.released_again(lease);
         }
         self.reboot_if_ordered(&desired);
+        self.look_for(&desired.probes);
     }
 
     pub(super) fn act(&mut self, action: Action, before: Option<Row>) {

@@ -68,10 +68,12 @@ pub(super) async fn now(context: &Context, args: &CheckpointNowArgs) -> Result<E
         }
         if Instant::now() >= deadline {
             let waited = length(wait_ms);
-            let failure =
-                Failure::new(Exit::Timeout, format!("no new checkpoint of {id} within {waited}"));
-            let hint = "the program decides whether it listens: see FLEET_CHECKPOINT_REQUEST_FILE and --checkpoint-signal in \
-                        docs/job-environment.md";
+            let notes: String =
+                job.checkpoint_notes.iter().map(|note| format!("; {note}")).collect();
+            let problem = format!("no new checkpoint of {id} within {waited}{notes}");
+            let failure = Failure::new(Exit::Timeout, problem);
+            let hint = "the program decides whether it listens, to the file .fleet-checkpoint-requested in its checkpoint \
+                        directory or to --checkpoint-signal: see docs/job-environment.md";
             return Err(failure.hint(hint));
         }
         sleep(WATCH_PERIOD.min(deadline.saturating_duration_since(Instant::now()))).await;

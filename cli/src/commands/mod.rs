@@ -12,6 +12,7 @@ mod controller;
 mod dev;
 mod docker;
 mod doctor;
+mod drain_preview;
 mod enforce;
 mod exec;
 mod gpu;

@@ -1,12 +1,13 @@
 //! `node list|show|cordon|uncordon|drain|revoke|remove|vouch`, `node token create`.
 
 use fleet_proto::v1::{
-    CordonNodeRequest, CreateJoinTokenRequest, DrainNodeRequest, ListGpusRequest, ListJobsRequest,
-    ListNodesRequest, RebootNodeRequest, RemoveNodeRequest, RevokeNodeRequest, SetVouchingRequest,
+    CordonNodeRequest, CreateJoinTokenRequest, DrainNodeRequest, ListGpusRequest, ListNodesRequest,
+    RebootNodeRequest, RemoveNodeRequest, RevokeNodeRequest, SetVouchingRequest,
     UncordonNodeRequest,
 };
 
-use super::{Context, gpu, job, watch};
+use super::drain_preview::preview;
+use super::{Context, gpu, watch};
 use crate::args::{
     CordonArgs, DrainArgs, NodeLeaveArgs, NodeListArgs, NodeShowArgs, RebootArgs, TokenCreateArgs,
     UncordonArgs, VouchArgs,
@@ -98,27 +99,28 @@ fn changed(printer: &crate::output::Printer, node: Node) -> Result<Exit, Failure
 }
 
 pub(super) async fn drain(context: &Context, args: &DrainArgs) -> Result<Exit, Failure> {
-    let deadline_unix_ms = match &args.deadline {
-        Some(text) => match context.when("--deadline", text)?.unix_ms() {
+    let deadline = match &args.deadline {
+        Some(text) => Some(match context.when("--deadline", text)?.unix_ms() {
             0 => context.clock.now_ms(),
             ms => ms,
-        },
-        None => 0,
+        }),
+        None => None,
     };
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let node = client.resolve(KIND, &args.node).await?;
     if args.dry_run {
-        print(&preview(context, &client, &node).await?)?;
+        print(&preview(context, &client, &node, deadline).await?)?;
         return Ok(Exit::Done);
     }
     if !args.yes {
-        preview(context, &client, &node).await?.lines().for_each(say);
+        preview(context, &client, &node, deadline).await?.lines().for_each(say);
         if ask(&format!("Drain {node}?")) == Some(false) {
             return Err(Failure::new(Exit::Failed, format!("{node} is left as it is")));
         }
     }
     let meta = request_meta(&context.clock)?;
     let reason = args.reason.clone().unwrap_or_default();
+    let deadline_unix_ms = deadline.unwrap_or(0);
     let request = DrainNodeRequest { meta, node, reason, deadline_unix_ms };
     let node = Node::from(client.call(request, async |api, r| api.drain_node(r).await).await?);
     changed(&printer, node)
@@ -137,7 +139,7 @@ pub(super) async fn reboot(context: &Context, args: &RebootArgs) -> Result<Exit,
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let node = client.resolve(KIND, &args.node).await?;
     if when_empty && !args.yes {
-        preview(context, &client, &node).await?.lines().for_each(say);
+        preview(context, &client, &node, None).await?.lines().for_each(say);
         waited_for(context, &client, &node).await?.lines().for_each(say);
         if ask(&format!("Reboot {node} once it is empty?")) == Some(false) {
             return Err(Failure::new(Exit::Failed, format!("{node} is left as it is")));
@@ -201,39 +203,6 @@ pub(super) async fn vouch(context: &Context, args: &VouchArgs) -> Result<Exit, F
     say(&format!("{} vouches for: {}", node.name, node.vouches.as_deref().unwrap_or("?")));
     print(&printer.changed(&[node], |node| &node.name)?)?;
     Ok(Exit::Done)
-}
-
-/// Whom a drain affects, and how.
-async fn preview(context: &Context, client: &Client, node: &str) -> Result<String, Failure> {
-    let request = ListJobsRequest { node: node.to_owned(), with_spec: true, ..Default::default() };
-    let jobs = job::fetch(client, request).await?;
-    let gpus = gpu::fetch(client, ListGpusRequest { node: node.to_owned(), ..Default::default() });
-    let gpus = gpus.await?;
-    let mut text = format!("Draining {node} takes no new work and affects:\n");
-    for job in &jobs {
-        let saves = job.spec.as_ref().is_some_and(|spec| spec.checkpoint_dir.is_some());
-        let fate = match &job.last_checkpoint {
-            _ if !saves => "saves no checkpoints: may finish".to_owned(),
-            Some(seen) => {
-                let ago = seen.completed_at.map_or("?".to_owned(), |at| context.clock.ago(at.0));
-                format!("moves at its next checkpoint (the last was {ago} ago)")
-            }
-            None => "moves at its next checkpoint (none seen yet)".to_owned(),
-        };
-        text.push_str(&format!("  {} {} of {}: {fate}\n", job.id, job.name, job.owner));
-    }
-    let mut reservations: Vec<(String, String)> = gpus
-        .iter()
-        .filter_map(|gpu| Some((gpu.reservation.clone()?, gpu.held_by.clone().unwrap_or_default())))
-        .collect();
-    reservations.dedup();
-    for (reservation, owner) in &reservations {
-        text.push_str(&format!("  {reservation} of {owner}: its GPUs stay reserved to its end\n"));
-    }
-    if jobs.is_empty() && reservations.is_empty() {
-        text.push_str("  nobody\n");
-    }
-    Ok(text)
 }
 
 /// Who else a reboot waits for: those whom a drain does not concern.

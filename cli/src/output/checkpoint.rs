@@ -95,13 +95,12 @@ impl Row for Checkpoint {
                 or_dash(c.completed_at.map(|at| clock.second(at.0)))
             }),
             Column::new("SIZE", |c: &Self, _| or_dash(c.size_bytes.map(Bytes))).right(),
-            Column::new("NODE", |c: &Self, _| or_dash(c.node.as_ref())).wide(),
-            Column::new("RULE", |c: &Self, _| or_dash(c.rule.as_ref())).wide(),
-            Column::new("CONTENT", |c: &Self, _| or_dash(c.content.as_ref())),
+            Column::new("NODE", |c: &Self, _| or_dash(c.node.as_ref())),
+            Column::new("RULE", |c: &Self, _| or_dash(c.rule.as_ref())),
+            Column::new("CONTENT", |c: &Self, _| c.content_shown()),
             Column::new("PLACE", |c: &Self, _| or_dash(c.place.as_ref())),
             Column::new("DOUBT", |c: &Self, _| or_dash(c.doubt.as_ref())),
             Column::new("ALLOCATION", |c: &Self, _| c.allocation.clone()).wide(),
-            Column::new("TORN BECAUSE", |c: &Self, _| or_dash(c.torn_because.as_ref())).wide(),
             Column::new("PATH", |c: &Self, _| c.path.clone()),
         ]
     }
@@ -109,9 +108,14 @@ impl Row for Checkpoint {
     fn lines(&self, clock: &Clock) -> Vec<(&'static str, String)> {
         vec![
             ("Job", self.job.clone()),
-            ("Allocation", self.allocation.clone()),
             ("Number", self.number.to_string()),
+            ("Attempt", self.attempt.to_string()),
+            ("Allocation", self.allocation.clone()),
+            ("Step", or_dash(self.step)),
+            ("Rule", or_dash(self.rule.as_ref())),
             ("Content", self.content_shown()),
+            ("Place", or_dash(self.place.as_ref())),
+            ("Doubt", or_dash(self.doubt.as_ref())),
             ("Path", self.path.clone()),
             ("Size", or_dash(self.size_bytes.map(Bytes))),
             ("Completed", or_dash(self.completed_at.map(|at| clock.second(at.0)))),

@@ -57,6 +57,36 @@ pub(crate) struct Deferral {
     pub(crate) since: Option<Time>,
     pub(crate) deadline: Option<Time>,
     pub(crate) held_back: Option<String>,
+    pub(crate) place: Option<HeldPlace>,
+}
+
+/// Where it goes once it has saved: nobody else is given these GPUs meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct HeldPlace {
+    pub(crate) node: String,
+    pub(crate) gpus: Vec<GpuRef>,
+    pub(crate) from: Option<Time>,
+    pub(crate) until: Option<Time>,
+}
+
+impl From<pb::HeldPlace> for HeldPlace {
+    fn from(place: pb::HeldPlace) -> Self {
+        Self {
+            gpus: place.gpus.into_iter().map(GpuRef::from).collect(),
+            from: time(place.from_unix_ms),
+            until: time(place.until_unix_ms),
+            node: place.node,
+        }
+    }
+}
+
+impl HeldPlace {
+    /// `titan02:1, from 15:00 to 15:55`.
+    fn shown(&self, clock: &Clock) -> String {
+        let what = if self.gpus.is_empty() { self.node.clone() } else { gpu_names(&self.gpus) };
+        let minute = |at: Option<Time>| or_dash(at.map(|at| clock.minute(at.0)));
+        format!("{what}, from {} to {}", minute(self.from), minute(self.until))
+    }
 }
 
 /// What was asked for.
@@ -139,6 +169,7 @@ impl From<pb::Deferral> for Deferral {
             since: time(deferral.since_unix_ms),
             deadline: time(deferral.deadline_unix_ms),
             held_back: text(&deferral.held_back),
+            place: deferral.place.map(HeldPlace::from),
             causes: deferral.causes,
         }
     }
@@ -293,7 +324,9 @@ impl Row for Job {
             let content = seen.content_shown();
             format!("number {} at {when}, {size}, {content}: {}", seen.number, seen.path)
         });
-        let next = self.next_checkpoint.map(|at| format!("about {}", clock.minute(at.0)));
+        let next = self.next_checkpoint.map(|at| expected(at, clock));
+        let held = self.deferral.as_ref().and_then(|deferral| deferral.place.as_ref());
+        let held = held.map(|place| place.shown(clock));
         let rule = self.last_checkpoint.as_ref().and_then(|seen| seen.rule.clone());
         let notes = (!self.checkpoint_notes.is_empty()).then(|| self.checkpoint_notes.join("; "));
         let answer = self
@@ -325,6 +358,7 @@ impl Row for Job {
             ("Memory", self.memory_bytes.map(|bytes| Bytes(bytes).to_string())),
             ("Attempt", (self.attempt > 0).then(|| self.attempt.to_string())),
             ("Eviction", deferral),
+            ("Held for it", held),
             ("Checkpoint", checkpoint),
             ("Submitted", at(self.submitted_at)),
             ("Can start", at(self.earliest_start)),
@@ -377,4 +411,12 @@ pub(crate) fn shell_words(words: &[String]) -> String {
         })
         .collect();
     quoted.join(" ")
+}
+
+/// When a checkpoint can be expected, also one that is late.
+pub(crate) fn expected(at: Time, clock: &Clock) -> String {
+    match at.0.checked_sub(clock.now_ms()) {
+        Some(left) => format!("in about {}", length(left)),
+        None => format!("was expected {} ago", clock.ago(at.0)),
+    }
 }

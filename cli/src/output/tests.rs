@@ -63,9 +63,8 @@ fn gpu_ref(index: u32) -> pb::GpuRef {
     }
 }
 
-#[test]
-fn jobs_are_printed_as_agreed() {
-    let checkpoint = pb::Checkpoint {
+fn newest_checkpoint() -> pb::Checkpoint {
+    pb::Checkpoint {
         job: "job-4k7wq2".to_owned(),
         allocation: "alloc-4k7wq2-1".to_owned(),
         seq: 3,
@@ -73,9 +72,19 @@ fn jobs_are_printed_as_agreed() {
         size_bytes: 123_456_789,
         completed_at_unix_ms: at(28),
         node: "titan01".to_owned(),
+        number: 3,
+        attempt: 1,
+        step: Some(120),
+        rule: "lightning".to_owned(),
+        content: "whole".to_owned(),
+        presence: "there".to_owned(),
         ..Default::default()
-    };
-    let running = pb::Job {
+    }
+}
+
+/// A job that must leave its place, and for which another one is held.
+fn leaving_job() -> pb::Job {
+    pb::Job {
         id: "job-4k7wq2".to_owned(),
         name: "iris".to_owned(),
         owner: "ada".to_owned(),
@@ -84,7 +93,7 @@ fn jobs_are_printed_as_agreed() {
         node: "titan01".to_owned(),
         gpus: vec![gpu_ref(0), gpu_ref(1)],
         attempt: 1,
-        last_checkpoint: Some(checkpoint),
+        last_checkpoint: Some(newest_checkpoint()),
         reason: "waits for its next checkpoint, then moves".to_owned(),
         submitted_at_unix_ms: at(0),
         started_at_unix_ms: at(1) + 250,
@@ -95,7 +104,19 @@ fn jobs_are_printed_as_agreed() {
             since_unix_ms: at(29),
             deadline_unix_ms: at(24 * 60 + 29),
             held_back: String::new(),
+            place: Some(pb::HeldPlace {
+                node: "titan02".to_owned(),
+                gpus: vec![gpu_ref(2)],
+                from_unix_ms: at(40),
+                until_unix_ms: at(55),
+            }),
         }),
+        next_checkpoint_unix_ms: at(40),
+        checkpoint_gap_ms: 12 * 60_000,
+        checkpoint_notes: vec![
+            "checkpoint 4 (/home/ada/runs/a/step-160.ckpt) does not count: torn: it ends early"
+                .to_owned(),
+        ],
         spec: Some(pb::JobSpec {
             image: "host".to_owned(),
             argv: vec!["python3".to_owned(), "train net.py".to_owned(), "--lr=0.1".to_owned()],
@@ -114,7 +135,12 @@ fn jobs_are_printed_as_agreed() {
         cpu_millis: 8_500,
         memory_bytes: 64 << 30,
         ..Default::default()
-    };
+    }
+}
+
+#[test]
+fn jobs_are_printed_as_agreed() {
+    let running = leaving_job();
     let queued = pb::Job {
         id: "job-9z".to_owned(),
         name: "a\u{1b}[31mb, \"c\"".to_owned(),
@@ -140,7 +166,23 @@ fn jobs_are_printed_as_agreed() {
         ended_at_unix_ms: at(3),
         ..Default::default()
     };
-    check("jobs", &[running, queued, failed].map(job::Job::from));
+    let asks = pb::Job {
+        id: "job-q1".to_owned(),
+        name: "net".to_owned(),
+        owner: "ada".to_owned(),
+        project: "default".to_owned(),
+        state: "queued".to_owned(),
+        reason: "waits for ada: no usable checkpoint: checkpoint 1 is gone".to_owned(),
+        question: "no usable checkpoint: checkpoint 1 is gone".to_owned(),
+        attempt: 2,
+        submitted_at_unix_ms: at(5),
+        ..Default::default()
+    };
+    golden::check(
+        "output/job-that-asks.txt",
+        &printer(Format::Table).one(&job::Job::from(asks.clone())).unwrap(),
+    );
+    check("jobs", &[running, queued, failed, asks].map(job::Job::from));
 }
 
 #[test]
@@ -397,17 +439,40 @@ fn nodes_are_printed_as_agreed() {
 
 #[test]
 fn checkpoints_status_and_tokens_are_printed_as_agreed() {
-    let seen = pb::Checkpoint {
+    let whole = pb::Checkpoint {
         job: "job-4k7wq2".to_owned(),
-        allocation: "alloc-4k7wq2-1".to_owned(),
+        allocation: "alloc-4k7wq2-2".to_owned(),
         seq: 3,
         path: "/home/ada/runs/a/step-120.ckpt".to_owned(),
         size_bytes: 123_456_789,
         completed_at_unix_ms: at(28),
         node: "titan01".to_owned(),
+        number: 7,
+        attempt: 2,
+        step: Some(120),
+        rule: "lightning".to_owned(),
+        content: "whole".to_owned(),
+        presence: "there".to_owned(),
+        files: 1,
         ..Default::default()
     };
-    check("checkpoints", &[seen].map(checkpoint::Checkpoint::from));
+    let torn = pb::Checkpoint {
+        seq: 4,
+        number: 8,
+        step: Some(160),
+        content: "torn".to_owned(),
+        torn_because: "it ends early".to_owned(),
+        doubt: "not flushed".to_owned(),
+        ..whole.clone()
+    };
+    let of_before = pb::Checkpoint {
+        job: whole.job.clone(),
+        allocation: "alloc-4k7wq2-1".to_owned(),
+        seq: 1,
+        path: "/home/ada/runs/a/step-40.ckpt".to_owned(),
+        ..Default::default()
+    };
+    check("checkpoints", &[torn, whole, of_before].map(checkpoint::Checkpoint::from));
     let status = pb::Status {
         cluster_id: "fleet-lab".to_owned(),
         incarnation: 1,

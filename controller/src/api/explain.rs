@@ -5,6 +5,7 @@ use fleet_core::id::{JobId, ReservationId};
 use fleet_core::job::JobState;
 use fleet_core::name::{GpuUuid, NodeName};
 use fleet_core::scheduler;
+use fleet_core::time::{Millis, Timestamp};
 use fleet_core::{Event, Fsm};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
@@ -124,7 +125,7 @@ impl Context {
             if !view.status.is_empty() {
                 details.push(format!("it says: {}", view.status));
             }
-            if let Some(checkpoint) = &job.last_checkpoint {
+            if let Some(checkpoint) = job.newest_saved() {
                 let number =
                     if checkpoint.number == 0 { checkpoint.seq } else { checkpoint.number };
                 let content = checkpoint.facts.content.word();
@@ -133,6 +134,7 @@ impl Context {
                     checkpoint.path
                 ));
             }
+            details.extend(next_checkpoint(&view, fsm.now()));
             details.extend(view.checkpoint_notes.iter().cloned());
             if !view.question.is_empty() {
                 details.push(format!(
@@ -259,6 +261,15 @@ fn job_sentence(job: &v1::Job) -> String {
         ended => format!("{ended}{place}"),
     };
     format!("{whose} {state}{why}")
+}
+
+/// When the next checkpoint can be expected, by the last gap.
+fn next_checkpoint(job: &v1::Job, now: Timestamp) -> Option<String> {
+    let at = Timestamp(job.next_checkpoint_unix_ms);
+    (at.0 > 0).then(|| match at.since(now) {
+        Millis(0) => format!("next checkpoint: was expected {} ago", now.since(at)),
+        left => format!("next checkpoint: in about {left}"),
+    })
 }
 
 /// The text with `titan01:3` in place of UUIDs: what people say.

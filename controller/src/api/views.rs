@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use fleet_core::access::Holder;
-use fleet_core::allocation::Allocation;
+use fleet_core::allocation::{Allocation, Deferral};
 use fleet_core::checkpoint::{Checkpoint, Content, Facts};
 use fleet_core::ending::ReservationRules;
 use fleet_core::gpu::{Gpu, Presence};
@@ -15,7 +15,7 @@ use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::node::{Liveness, Node};
 use fleet_core::reboot::RebootAnswer;
 use fleet_core::reservation::{Reservation, ReservationState};
-use fleet_core::scheduler::Plan;
+use fleet_core::scheduler::{Held, Plan};
 use fleet_core::time::Millis;
 use fleet_core::window::Withdrawal;
 use fleet_core::{Fsm, Timestamp};
@@ -426,7 +426,7 @@ pub(super) fn checkpoint_facts(facts: &Facts) -> v1::Checkpoint {
 
 /// When the next checkpoint is expected, by the last gap between two.
 fn next_checkpoint(job: &Job, allocation: Option<&Allocation>) -> Option<Timestamp> {
-    let last = job.last_checkpoint.as_ref()?;
+    let last = job.newest_saved()?;
     let gap = *job.gaps().first()?;
     let current = allocation.is_some_and(|a| a.id == last.allocation && a.stop.is_none());
     current.then(|| last.completed_at + gap)
@@ -436,7 +436,7 @@ fn next_checkpoint(job: &Job, allocation: Option<&Allocation>) -> Option<Timesta
 fn saves_nothing(fsm: &Fsm, job: &Job, allocation: &Allocation) -> Option<String> {
     job.spec.checkpoint.as_ref()?;
     let usual = job.gaps().first().map_or(NOTHING_SAVED_MAX, |gap| Millis(gap.0.saturating_mul(3)));
-    let since = match job.last_checkpoint.as_ref().filter(|c| c.allocation == allocation.id) {
+    let since = match job.newest_saved().filter(|c| c.allocation == allocation.id) {
         Some(last) => last.completed_at,
         None => allocation.started_at?,
     };
@@ -469,18 +469,70 @@ fn job_reason(fsm: &Fsm, plan: &Plan, job: &Job, preparing: Option<String>) -> S
     if let Some(stop) = &allocation.stop {
         return stop.why.to_string();
     }
-    let Some(deferral) = &allocation.deferral else {
-        let quiet = || saves_nothing(fsm, job, allocation).unwrap_or_default();
-        return preparing.unwrap_or_else(quiet);
-    };
-    let causes = allocation.causes.values().map(|c| c.text.as_str()).collect::<Vec<_>>().join(", ");
-    match (&deferral.held_back, &job.spec.checkpoint) {
-        (Some(why), _) => format!("should leave ({causes}) but {why}"),
-        (None, Some(_)) => format!("leaves at its next checkpoint ({causes})"),
-        (None, None) => {
-            format!("should leave ({causes}); it declares no checkpoint, so it may finish")
+    match &allocation.deferral {
+        Some(deferral) => leaving_reason(fsm, plan, job, (allocation, deferral)),
+        None => {
+            preparing.unwrap_or_else(|| saves_nothing(fsm, job, allocation).unwrap_or_default())
         }
     }
+}
+
+/// What a job that must leave its place waits for, where it goes, and by when it leaves at the latest.
+fn leaving_reason(
+    fsm: &Fsm,
+    plan: &Plan,
+    job: &Job,
+    (allocation, deferral): (&Allocation, &Deferral),
+) -> String {
+    let causes = allocation.causes.values().map(|c| c.text.as_str()).collect::<Vec<_>>().join(", ");
+    let what = match (plan.held.get(&job.id), &deferral.held_back, &job.spec.checkpoint) {
+        (_, _, None) => {
+            format!("should leave ({causes}); it declares no checkpoint, so it may finish")
+        }
+        (Some(held), _, Some(_)) => {
+            let place = gpu_names(fsm, held);
+            format!("moves at its next checkpoint ({causes}); {place} is held for it")
+        }
+        (None, Some(why), Some(_)) => format!("should leave ({causes}) but {why}"),
+        (None, None, Some(_)) => format!("leaves at its next checkpoint ({causes})"),
+    };
+    let latest = deferral.deadline.map(|at| at.since(fsm.now()));
+    latest.map_or(what.clone(), |left| format!("{what}; leaves within {left} at the latest"))
+}
+
+/// `titan02:1,3`, or the node's name where no GPU is asked for.
+fn gpu_names(fsm: &Fsm, held: &Held) -> String {
+    let numbers =
+        held.gpus.iter().filter_map(|uuid| fsm.gpu(uuid)).map(|gpu| gpu.index.to_string());
+    let numbers: Vec<String> = numbers.collect();
+    if numbers.is_empty() {
+        held.node.to_string()
+    } else {
+        format!("{}:{}", held.node, numbers.join(","))
+    }
+}
+
+fn held_place(fsm: &Fsm, held: &Held) -> v1::HeldPlace {
+    v1::HeldPlace {
+        node: held.node.to_string(),
+        gpus: gpu_refs(fsm, &held.gpus),
+        from_unix_ms: held.window.starts_at.0,
+        until_unix_ms: held.window.ends_at.0,
+    }
+}
+
+/// What its owner should know of its checkpoints.
+fn checkpoint_notes(job: &Job) -> Vec<String> {
+    let torn = job.last_checkpoint.as_ref().filter(|newest| newest.is_torn());
+    let torn = torn.map(|newest| {
+        format!(
+            "checkpoint {} ({}) does not count: {}",
+            newest.number,
+            newest.path,
+            newest.condition()
+        )
+    });
+    torn.into_iter().chain(job.checkpoint_notes.iter().map(ToString::to_string)).collect()
 }
 
 pub(super) fn job(
@@ -509,7 +561,7 @@ pub(super) fn job(
         node: text(place.map(|p| &p.node)),
         gpus: place.map(|p| gpu_refs(fsm, &p.gpus)).unwrap_or_default(),
         attempt: job.attempt,
-        last_checkpoint: job.last_checkpoint.as_ref().map(|c| checkpoint(job, c)),
+        last_checkpoint: job.newest_saved().map(|c| checkpoint(job, c)),
         reason: job_reason(fsm, plan, job, preparing),
         exit_code: job.outcome.as_ref().and_then(|o| o.exit_code),
         submitted_at_unix_ms: job.submitted_at.0,
@@ -525,6 +577,7 @@ pub(super) fn job(
             since_unix_ms: d.since.0,
             deadline_unix_ms: millis(d.deadline),
             held_back: d.held_back.clone().unwrap_or_default(),
+            place: plan.held.get(&job.id).map(|held| held_place(fsm, held)),
         }),
         spec: with_spec.then(|| job_spec_to_wire(&job.spec)),
         cpu_millis: place.map_or(0, |p| p.cpu_millis),
@@ -532,7 +585,7 @@ pub(super) fn job(
         status: text(status.as_ref()),
         image_digest: text(job.image.as_ref().map(|image| &image.digest)),
         image_note: text(job.image.as_ref().and_then(|image| image.note.as_ref())),
-        checkpoint_notes: job.checkpoint_notes.iter().map(ToString::to_string).collect(),
+        checkpoint_notes: checkpoint_notes(job),
         question: text(job.question.as_ref().map(|question| &question.why)),
         next_checkpoint_unix_ms: millis(next_checkpoint(job, allocation)),
         checkpoint_gap_ms: job.gaps().first().map_or(0, |gap| gap.0),

@@ -12,6 +12,7 @@ use crate::lease::{Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::Liveness;
 use crate::reservation::{Reservation, ReservationState};
+use crate::scheduler::claims::HeldPlace;
 use crate::time::{Millis, Timestamp, Window};
 
 /// How long a lease whose end has come is thought to need until its GPUs are proven empty.
@@ -115,10 +116,24 @@ impl<'a> Calendar<'a> {
                 calendar.add(&lease.gpus, busy);
             }
         }
-        for list in calendar.windows.values_mut() {
+        calendar.sort();
+        calendar
+    }
+
+    /// With the places that are held for jobs that must leave, in the name of those.
+    pub(crate) fn with_held(mut self, held: &'a [HeldPlace<'a>]) -> Self {
+        for place in held {
+            let (window, by) = (place.window, By::Job(place.allocation));
+            self.add(&place.gpus, Busy { window, by, releasing: false });
+        }
+        self.sort();
+        self
+    }
+
+    fn sort(&mut self) {
+        for list in self.windows.values_mut() {
             list.sort_by_key(|busy| (busy.window.starts_at, busy.window.ends_at));
         }
-        calendar
     }
 
     fn add(&mut self, gpus: &'a [GpuUuid], busy: Busy<'a>) {

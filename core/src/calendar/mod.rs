@@ -11,6 +11,7 @@ use crate::name::{GpuUuid, NodeName};
 use crate::node::{Liveness, Node};
 use crate::rejection::{Holding, Rejection, Slot};
 use crate::reservation::{GpuRequest, RESERVATION_AHEAD_MAX, Reservation};
+use crate::scheduler::claims::held_within;
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::MOVED_WAITS_SINCE;
 
@@ -66,6 +67,14 @@ pub enum Unleased {
     Adopted,
 }
 
+/// Whether places that are held for jobs that must leave are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldPlaces {
+    Taken,
+    /// What was promised before goes first.
+    GiveWay,
+}
+
 /// Picks GPUs of one node that are free for the whole window; else says who holds what until when,
 /// and the next slot of that length.
 pub fn choose(
@@ -73,19 +82,27 @@ pub fn choose(
     wish: &GpuRequest,
     window: Window,
     unleased: Unleased,
+    held: HeldPlaces,
 ) -> Result<(NodeName, Vec<GpuUuid>), Rejection> {
     if wish.count == 0 {
         return Err(Rejection::field("gpus.count", "must be at least 1"));
     }
-    let search = Search::new(fsm, wish, unleased, &Calendar::within(fsm, &window))?;
+    let held = match held {
+        HeldPlaces::Taken => held_within(fsm, &window),
+        HeldPlaces::GiveWay => Vec::new(),
+    };
+    let calendar = Calendar::within(fsm, &window).with_held(&held);
+    let search = Search::new(fsm, wish, unleased, &calendar)?;
     // A GPU that is just being emptied will do where no other is free: the reservation starts as
     // soon as it is released.
     [Releasing::Taken, Releasing::Free]
         .into_iter()
         .find_map(|releasing| search.best(window, releasing))
-        .ok_or_else(|| match Search::new(fsm, wish, unleased, &Calendar::of(fsm)) {
-            Ok(search) => search.refusal(window),
-            Err(rejection) => rejection,
+        .ok_or_else(|| {
+            match Search::new(fsm, wish, unleased, &Calendar::of(fsm).with_held(&held)) {
+                Ok(search) => search.refusal(window),
+                Err(rejection) => rejection,
+            }
         })
 }
 

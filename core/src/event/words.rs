@@ -31,13 +31,7 @@ fn fmt_facts(f: &mut std::fmt::Formatter<'_>, facts: &Facts) -> std::fmt::Result
     if let Some(rule) = &facts.rule {
         write!(f, " (rule {rule}")?;
         facts.step.map_or(Ok(()), |step| write!(f, ", step {step}"))?;
-        write!(f, ", {}", facts.content.word())?;
-        if let Content::Torn { why } = &facts.content {
-            write!(f, ": {why}")?;
-        }
-        if !facts.doubt.word().is_empty() {
-            write!(f, ", {}", facts.doubt.word())?;
-        }
+        write!(f, ", {}", facts.condition())?;
         write!(f, ")")?;
     }
     Ok(())
@@ -288,7 +282,9 @@ impl std::fmt::Display for Event {
                 }
             }
             E::CheckpointRecorded { seq, path, number, facts, .. } => {
-                write!(f, "checkpoint {} saved: {path}", number.unwrap_or(*seq))?;
+                let torn = facts.as_ref().is_some_and(|recorded| recorded.facts.content.is_torn());
+                let what = if torn { "does not count" } else { "saved" };
+                write!(f, "checkpoint {} {what}: {path}", number.unwrap_or(*seq))?;
                 facts.as_ref().map_or(Ok(()), |recorded| fmt_facts(f, &recorded.facts))
             }
             E::CheckpointChanged { number, path, content, presence, .. } => {

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, CheckpointAsked};
 use crate::checkpoint::{
-    CHECKPOINTS_KEPT, Candidate, Checkpoint, CheckpointId, CheckpointNote, Content, Presence,
-    RESUME_SINCE, RestartFrom, ResumeOrder, Resumed, StepsBack,
+    Candidate, Checkpoint, CheckpointId, CheckpointNote, Content, Presence, RESUME_SINCE,
+    RestartFrom, ResumeOrder, Resumed, StepsBack,
 };
-use crate::event::Event;
+use crate::event::{Event, RecordedFacts};
 use crate::id::{AllocationId, JobId};
 use crate::job::{Job, JobState};
 use crate::lease::{Lease, LeaseHolder};
@@ -27,7 +27,10 @@ impl Fsm {
         self.cluster_version >= RESUME_SINCE
     }
 
-    /// Gives a checkpoint the job's next number and puts it first.
+    /// Gives a checkpoint the job's next number and its place: behind those of later attempts, so that one heard late is
+    /// not the newest.
+    ///
+    /// A torn one is listed and nothing more: it is no progress, so that steps back and retries go on being counted.
     pub(super) fn keep_checkpoint(
         &mut self,
         job: &JobId,
@@ -43,13 +46,30 @@ impl Fsm {
         }
         job.checkpoints_heard += 1;
         checkpoint.number = job.checkpoints_heard;
-        job.steps_back = StepsBack::default();
-        job.retries = 0;
-        if let Some(before) = job.last_checkpoint.replace(checkpoint) {
-            job.older_checkpoints.insert(0, before);
-            job.older_checkpoints.truncate(CHECKPOINTS_KEPT - 1);
+        let is_late = checkpoint.attempt < job.attempt;
+        if !checkpoint.is_torn() {
+            job.has_saved = true;
+            if !is_late {
+                job.steps_back = StepsBack::default();
+                job.retries = 0;
+            }
         }
+        job.list_checkpoint(checkpoint);
         Some(job.checkpoints_heard)
+    }
+
+    /// Of an attempt that was given up while its node was silent: it is listed under that attempt, once.
+    pub(super) fn checkpoint_heard_late(&mut self, turn: &mut Turn<'_>, checkpoint: Checkpoint) {
+        let Some((job, _)) = checkpoint.allocation.attempt_of() else { return };
+        let known = |job: &Job| job.checkpoints().any(|c| c.id() == checkpoint.id());
+        let is_new = self.jobs.get(&job).is_some_and(|job| !known(job));
+        if !is_new || !self.resumes_by_list() {
+            return;
+        }
+        let (allocation, seq) = (checkpoint.allocation.clone(), checkpoint.seq);
+        let (path, facts) = (checkpoint.path.clone(), Some(Box::new(recorded(&checkpoint))));
+        let number = self.keep_checkpoint(&job, checkpoint);
+        turn.say(Event::CheckpointRecorded { job, allocation, seq, path, number, facts });
     }
 
     /// A checkpoint that was reported is gone, or is not what it was taken for.
@@ -170,7 +190,7 @@ impl Fsm {
             }
             Some(RestartFrom::Newest) | None => job.candidates(),
         };
-        let path = job.spec.resume_from.clone().filter(|_| job.checkpoints_heard == 0);
+        let path = job.spec.resume_from.clone().filter(|_| !job.has_saved());
         let scratch = job.restart_from == Some(RestartFrom::Scratch);
         let first_of_all = path.is_none() && allocation.attempt <= 1;
         (!first_of_all).then(|| ResumeOrder {
@@ -243,5 +263,16 @@ impl Fsm {
         allocation.asked = Some(CheckpointAsked { order, at, by: by.clone() });
         let (job, allocation) = (allocation.job.clone(), id.clone());
         turn.say(Event::CheckpointAsked { job, allocation, by });
+    }
+}
+
+/// What the audit log keeps of it.
+pub(super) fn recorded(checkpoint: &Checkpoint) -> RecordedFacts {
+    RecordedFacts {
+        facts: checkpoint.facts.clone(),
+        attempt: checkpoint.attempt,
+        size_bytes: checkpoint.size_bytes,
+        completed_at: checkpoint.completed_at,
+        node: checkpoint.node.clone(),
     }
 }

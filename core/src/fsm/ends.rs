@@ -34,7 +34,7 @@ impl Fsm {
             stop: allocation.stop.as_ref().map(|stop| &stop.why),
             fault: fault.as_deref().filter(|_| !allocation.gpus.is_empty()),
             resumed_without_progress: allocation.resumed.is_some()
-                && allocation.checkpoint_seq == 0,
+                && !job.checkpoints().any(|c| c.allocation == allocation.id && !c.is_torn()),
             started: allocation.started_at.is_some(),
             ran: ran(allocation, report, self.now),
             usual_gap: job.gaps().first().copied(),
@@ -91,7 +91,7 @@ impl Fsm {
         why: &StopWhy,
     ) -> Option<Next> {
         let job = self.jobs.get(&allocation.job)?;
-        if job.checkpoints_heard > 0 || job.last_checkpoint.is_some() {
+        if job.has_saved() {
             return Some(Next::Again { why: why.to_string(), uses_restart: false });
         }
         self.faulted(turn, allocation, why.to_string(), true)
@@ -163,7 +163,8 @@ impl Fsm {
     fn note_time_used(&mut self, allocation: &Allocation, report: &EndReport) {
         let Some(job) = self.jobs.get_mut(&allocation.job) else { return };
         let Some(began) = allocation.started_at else { return };
-        let own = job.checkpoints().find(|c| c.allocation == allocation.id).map(|c| c.completed_at);
+        let own = job.checkpoints().find(|c| c.allocation == allocation.id && !c.is_torn());
+        let own = own.map(|c| c.completed_at);
         let most = ran(allocation, report, self.now);
         let used = own.map_or(Millis::ZERO, |saved| saved.since(began)).min(most);
         job.time_used = job.time_used + used;
@@ -220,21 +221,14 @@ impl Fsm {
         let from_nothing = job.restart_from == Some(RestartFrom::Scratch)
             || matches!(job.restart_from, Some(RestartFrom::Checkpoint(_)));
         if !self.resumes_by_list()
-            || job.checkpoints_heard == 0
+            || !job.has_saved()
             || from_nothing
             || !job.candidates().is_empty()
         {
             return None;
         }
-        let all = job.checkpoints().map(|c| {
-            let what = match c.presence {
-                Presence::Gone => "gone",
-                Presence::There | Presence::Aside => c.facts.content.word(),
-            };
-            let doubt = c.facts.doubt.word();
-            let sep = if doubt.is_empty() { "" } else { ", " };
-            format!("checkpoint {} is {what}{sep}{doubt}", c.number)
-        });
+        let all =
+            job.checkpoints().map(|c| format!("checkpoint {} is {}", c.number, c.condition()));
         Some(format!("no usable checkpoint: {}", all.collect::<Vec<_>>().join("; ")))
     }
 

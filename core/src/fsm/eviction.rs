@@ -7,10 +7,11 @@
 
 use std::collections::BTreeMap;
 
+use super::checkpoints::recorded;
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, Cause, CauseKey, Deferral, StopWhy};
 use crate::checkpoint::{Checkpoint, Doubt};
-use crate::event::{Event, RecordedFacts};
+use crate::event::Event;
 use crate::health::{Severity, Subject};
 use crate::id::AllocationId;
 use crate::job::{DEFERRAL_DEFAULT, DEFERRAL_MAX};
@@ -140,6 +141,7 @@ impl Fsm {
             baseline: None,
             deadline,
             held_back: None,
+            asks: Default::default(),
         });
         let causes = cause_texts(&allocation.causes);
         turn.say(Event::EvictionDeferred {
@@ -148,6 +150,7 @@ impl Fsm {
             causes,
             deadline,
         });
+        self.ask_other_nodes(id);
     }
 
     /// The agent says which checkpoint number it had when it took the order.
@@ -178,7 +181,9 @@ impl Fsm {
         let id = checkpoint.allocation.clone();
         let seq = checkpoint.seq;
         let by_list = self.resumes_by_list();
-        let Some(allocation) = self.allocations.get_mut(&id) else { return };
+        let Some(allocation) = self.allocations.get_mut(&id) else {
+            return self.checkpoint_heard_late(turn, checkpoint);
+        };
         let fatal = allocation.causes.values().any(|cause| cause.severity == Severity::Fatal);
         if by_list && fatal && checkpoint.facts.doubt == Doubt::None {
             checkpoint.facts.doubt = Doubt::AfterFault;
@@ -220,6 +225,8 @@ impl Fsm {
             Some("automatic evictions are frozen".to_owned())
         } else if self.leaves_without_a_place(allocation) {
             None
+        } else if let Some(why) = self.is_bound_to_its_node(allocation) {
+            Some(why)
         } else if scheduler::elsewhere(self, id).is_none() {
             Some("nothing else fits it now".to_owned())
         } else {
@@ -251,7 +258,9 @@ impl Fsm {
             (Some(deadline), Some(longest)) => self.now + longest + SAVE_MAX > deadline,
             (_, _) => false,
         };
-        allocation.causes.contains_key(&CauseKey::Drain) || is_last
+        let must = allocation.causes.contains_key(&CauseKey::Drain)
+            && self.is_bound_to_its_node(allocation).is_none();
+        must || is_last
     }
 
     /// Stops the attempt so that it goes on elsewhere. Not taken back any more.
@@ -283,16 +292,6 @@ impl Fsm {
             .filter(|a| a.deferral.as_ref().and_then(|d| d.deadline).is_some_and(|at| at <= now))
             .map(|a| a.id.clone())
             .collect()
-    }
-}
-
-fn recorded(checkpoint: &Checkpoint) -> RecordedFacts {
-    RecordedFacts {
-        facts: checkpoint.facts.clone(),
-        attempt: checkpoint.attempt,
-        size_bytes: checkpoint.size_bytes,
-        completed_at: checkpoint.completed_at,
-        node: checkpoint.node.clone(),
     }
 }
 

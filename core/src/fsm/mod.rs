@@ -48,6 +48,7 @@ mod judgment;
 mod leases;
 mod limits;
 mod nodes;
+mod probing;
 mod reboot;
 mod reports;
 mod requests;

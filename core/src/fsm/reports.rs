@@ -81,7 +81,7 @@ impl Fsm {
                         check_text("image.note", image.note.as_deref().unwrap_or_default())?;
                     }
                 }
-                Report::Reboot { problem, .. } => {
+                Report::Reboot { problem, .. } | Report::Probed { problem, .. } => {
                     check_text("problem", problem.as_deref().unwrap_or_default())?;
                 }
                 Report::StoppedAlone { .. }
@@ -112,7 +112,7 @@ impl Fsm {
                 }
             }
             Report::Checkpoint { allocation, seq, path, size_bytes, completed_at, age, facts } => {
-                if let Some(a) = self.allocations.get(allocation).filter(|a| a.node == *node) {
+                if let Some(attempt) = self.attempt_on(node, allocation) {
                     let checkpoint = Checkpoint {
                         allocation: allocation.clone(),
                         seq: *seq,
@@ -121,7 +121,7 @@ impl Fsm {
                         completed_at: *completed_at,
                         node: node.clone(),
                         number: 0,
-                        attempt: a.attempt,
+                        attempt,
                         facts: facts.clone(),
                         presence: Presence::There,
                     };
@@ -143,6 +143,9 @@ impl Fsm {
                 if self.allocations.get(allocation).is_some_and(current) {
                     self.resumed(turn, allocation, resumed);
                 }
+            }
+            Report::Probed { allocation, problem } => {
+                self.probed(turn, node, allocation, problem.as_deref());
             }
             Report::Ended { allocation, epoch, report } => {
                 self.ended(turn, node, allocation, *epoch, report);
@@ -198,6 +201,19 @@ impl Fsm {
     /// Whether the allocation is on that node; agents speak for their own node only.
     fn is_on(&self, node: &NodeName, id: &AllocationId) -> bool {
         self.allocations.get(id).is_some_and(|a| a.node == *node)
+    }
+
+    /// The number of an attempt that this node speaks for: it runs there, or it was given up and its GPUs there are not
+    /// proven empty yet.
+    fn attempt_on(&self, node: &NodeName, id: &AllocationId) -> Option<u32> {
+        if let Some(allocation) = self.allocations.get(id) {
+            return (allocation.node == *node).then_some(allocation.attempt);
+        }
+        let held = |lease: &Lease| match &lease.holder {
+            LeaseHolder::Allocation(holder) => holder == id && lease.node == *node,
+            LeaseHolder::Reservation(_) => false,
+        };
+        self.leases.values().any(held).then(|| id.attempt_of().map(|(_, attempt)| attempt))?
     }
 
     fn started(

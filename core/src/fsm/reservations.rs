@@ -5,7 +5,7 @@ use super::limits::Asked;
 use super::{ENDED_RESERVATIONS_KEPT, Fsm, Turn, cluster::check_text};
 use crate::actor::{Actor, Who};
 use crate::allocation::StopWhy;
-use crate::calendar::{self, Unleased};
+use crate::calendar::{self, HeldPlaces, Unleased};
 use crate::command::CreateReservation;
 use crate::ending::Usage;
 use crate::event::Event;
@@ -92,7 +92,7 @@ impl Fsm {
             true => Unleased::Adopted,
             false => Unleased::Blocks,
         };
-        let (node, gpus) = calendar::choose(self, &wish.gpus, window, unleased)?;
+        let (node, gpus) = calendar::choose(self, &wish.gpus, window, unleased, HeldPlaces::Taken)?;
         Ok((window, node, gpus))
     }
 
@@ -292,7 +292,8 @@ impl Fsm {
         // Its own claim must not stand in its way.
         let reservation = self.reservations.remove(id)?;
         let window = Window { starts_at: self.now, ends_at: reservation.window.ends_at };
-        let found = calendar::choose(self, &reservation.wish, window, Unleased::Blocks).ok();
+        let (unleased, held) = (Unleased::Blocks, HeldPlaces::GiveWay);
+        let found = calendar::choose(self, &reservation.wish, window, unleased, held).ok();
         self.reservations.insert(reservation);
         found
     }

@@ -80,7 +80,7 @@ impl Fsm {
             RestartFrom::Scratch => Ok("from its beginning".to_owned()),
             RestartFrom::Newest => match job.candidates().first() {
                 Some(newest) => Ok(format!("from checkpoint {}", newest.number)),
-                None if job.checkpoints_heard == 0 => Ok("from its beginning".to_owned()),
+                None if !job.has_saved() => Ok("from its beginning".to_owned()),
                 None => Err(not(
                     "none of its checkpoints can be used without your word: name one (--from) or \
                      begin again (--from-scratch)"
@@ -92,8 +92,7 @@ impl Fsm {
                 match found {
                     None => Err(not(format!("it has no checkpoint {id}"))),
                     Some(c) if c.may_use() == MayUse::Never => {
-                        let what = c.facts.content.word();
-                        Err(not(format!("checkpoint {} is {what} or gone", c.number)))
+                        Err(not(format!("checkpoint {} is {}", c.number, c.condition())))
                     }
                     Some(c) => Ok(format!("from checkpoint {}", c.number)),
                 }

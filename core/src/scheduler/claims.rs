@@ -5,12 +5,17 @@
 //! the first that gets free, from the time on at which the job is expected to save. Nothing is stored: the claim follows
 //! from the state and its time, so it is the same on every member and after every election.
 
+use super::Held;
 use super::ask::Ask;
+use super::capacity::Capacity;
 use super::planner::Planner;
 use crate::allocation::{Allocation, CauseKey, StopWhy};
+use crate::calendar::wish::uuids_of;
+use crate::calendar::{RELEASE_ALLOWANCE, known_end};
 use crate::fsm::Fsm;
 use crate::job::Job;
-use crate::time::{Millis, Timestamp};
+use crate::name::{GpuUuid, NodeName};
+use crate::time::{Millis, Timestamp, Window};
 
 /// Most places that are held at once.
 pub(crate) const CLAIMS_MAX: usize = 64;
@@ -32,7 +37,7 @@ pub(crate) fn hold(
     now: Timestamp,
 ) -> Option<(Timestamp, Timestamp)> {
     let gaps = job.gaps();
-    let last = job.last_checkpoint.as_ref().map(|last| last.completed_at);
+    let last = job.newest_saved().map(|last| last.completed_at);
     let (Some(last), Some(shortest), Some(longest)) = (last, gaps.iter().min(), gaps.iter().max())
     else {
         let until = leaving_since + HOLD_MIN;
@@ -64,32 +69,78 @@ fn wants_a_place(fsm: &Fsm, allocation: &Allocation, job: &Job) -> bool {
         && (fsm.evictions_frozen().is_none() || allocation.must_leave_by_decision())
 }
 
-/// The jobs for which places are held now, by submission, with the time from which each is.
-pub(crate) fn leaving(fsm: &Fsm) -> Vec<(&Job, Timestamp)> {
+/// A running job for which a place is held, and when.
+struct Leaving<'a> {
+    job: &'a Job,
+    allocation: &'a Allocation,
+    window: Window,
+}
+
+/// The jobs for which places are held now, by submission.
+fn leaving(fsm: &Fsm) -> Vec<Leaving<'_>> {
     let now = fsm.now();
     let candidates = fsm.allocations().values().filter(|a| a.deferral.is_some());
-    let mut leaving: Vec<(&Job, Timestamp)> = candidates
-        .filter_map(|a| {
-            let job = fsm.job(&a.job).filter(|job| wants_a_place(fsm, a, job))?;
-            let since = a.deferral.as_ref()?.since;
-            let from = match is_on_its_way(a) {
-                true => now,
-                false => hold(job, since, now)?.0,
+    let mut leaving: Vec<Leaving<'_>> = candidates
+        .filter_map(|allocation| {
+            let job = fsm.job(&allocation.job).filter(|job| wants_a_place(fsm, allocation, job))?;
+            let (starts_at, ends_at) = match is_on_its_way(allocation) {
+                true => (now, now.max(known_end(fsm, allocation)) + RELEASE_ALLOWANCE),
+                false => hold(job, allocation.deferral.as_ref()?.since, now)?,
             };
-            Some((job, from))
+            Some(Leaving { job, allocation, window: Window { starts_at, ends_at } })
         })
         .collect();
-    leaving.sort_by_key(|(job, _)| job.queue.submitted);
+    leaving.sort_by_key(|leaving| leaving.job.queue.submitted);
     leaving.truncate(CLAIMS_MAX);
     leaving
 }
 
-/// Holds their places in a plan.
-pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) {
-    for (job, from) in leaving(fsm) {
-        let ask = Ask::of_job(&planner.capacity, job);
-        planner.claim(&ask, from);
+/// A place that is held for a running job until it has saved: on which node, and which GPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HeldPlace<'a> {
+    pub(crate) allocation: &'a Allocation,
+    pub(crate) node: &'a NodeName,
+    pub(crate) gpus: Vec<GpuUuid>,
+    pub(crate) window: Window,
+}
+
+impl From<HeldPlace<'_>> for Held {
+    fn from(place: HeldPlace<'_>) -> Held {
+        Held { node: place.node.clone(), gpus: place.gpus, window: place.window }
     }
+}
+
+/// Holds their places in a plan. What gets free only after its hold is over is not said to be held.
+pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<HeldPlace<'a>> {
+    let mut places = Vec::new();
+    for Leaving { job, allocation, window } in leaving(fsm) {
+        let ask = Ask::of_job(&planner.capacity, job);
+        let Some(held) = planner.claim(&ask, window.starts_at).cloned() else { continue };
+        let node = planner.capacity.nodes[held.node].node;
+        let window = Window { starts_at: held.starts_at, ..window };
+        if window.starts_at < window.ends_at {
+            let gpus = uuids_of(node, held.gpus);
+            places.push(HeldPlace { allocation, node: &node.name, gpus, window });
+        }
+    }
+    places
+}
+
+/// The places that are held and that a new promise in the window would take.
+pub(crate) fn held_within<'a>(fsm: &'a Fsm, window: &Window) -> Vec<HeldPlace<'a>> {
+    // It is asked for with every new reservation, so that the whole queue is looked at only where it matters.
+    let matters = fsm.resumes_by_list() && leaving(fsm).iter().any(|l| l.window.overlaps(window));
+    if !matters {
+        return Vec::new();
+    }
+    let mut planner = Planner::new(Capacity::of(fsm));
+    for job in fsm.queue().take_while(|job| job.queue.class == 0) {
+        let ask = Ask::of_job(&planner.capacity, job);
+        planner.start(&ask);
+    }
+    let mut places = hold_places(&mut planner, fsm);
+    places.retain(|place| place.window.overlaps(window));
+    places
 }
 
 /// The next instants at which time alone begins or ends a hold.

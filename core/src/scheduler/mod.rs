@@ -16,10 +16,10 @@ use crate::command::Placement;
 use crate::fsm::Fsm;
 use crate::id::{AllocationId, JobId, LeaseId};
 use crate::job::{Job, JobSpec};
-use crate::name::{NodeName, UserName};
+use crate::name::{GpuUuid, NodeName, UserName};
 use crate::rejection::Rejection;
 use crate::reservation::GpuRequest;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, Window};
 
 mod ask;
 mod capacity;
@@ -35,6 +35,7 @@ mod words;
 
 use ask::Ask;
 use capacity::Capacity;
+use claims::HeldPlace;
 use planner::{Planner, Served};
 use shares::share;
 use verdict::Verdict;
@@ -63,6 +64,16 @@ pub struct Waiting {
 pub struct Plan {
     pub placements: Vec<Placement>,
     pub waiting: BTreeMap<JobId, Waiting>,
+    /// Places that are held for running jobs that must leave theirs.
+    pub held: BTreeMap<JobId, Held>,
+}
+
+/// Where a running job will go once it has saved: GPUs of one node, which nobody else is given meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    pub node: NodeName,
+    pub gpus: Vec<GpuUuid>,
+    pub window: Window,
 }
 
 /// What the FSM needs to know of a placement that it found good.
@@ -96,10 +107,25 @@ pub struct Explanation {
     pub never: bool,
 }
 
-/// Jobs that must leave come behind interrupted ones and before all new work.
-fn hold_before_new_work<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm, job: &Job, held: &mut bool) {
-    if job.queue.class > 0 && !std::mem::replace(held, true) && fsm.resumes_by_list() {
-        claims::hold_places(planner, fsm);
+/// The places for jobs that must leave, held once in a plan: behind interrupted jobs and before all new work.
+#[derive(Default)]
+struct Holds<'a> {
+    are_held: bool,
+    places: Vec<HeldPlace<'a>>,
+}
+
+impl<'a> Holds<'a> {
+    fn before(&mut self, planner: &mut Planner<'a>, fsm: &'a Fsm, job: &Job) {
+        if job.queue.class > 0 {
+            self.at_last(planner, fsm);
+        }
+    }
+
+    /// Also where no new work waits.
+    fn at_last(&mut self, planner: &mut Planner<'a>, fsm: &'a Fsm) {
+        if !std::mem::replace(&mut self.are_held, true) && fsm.resumes_by_list() {
+            self.places = claims::hold_places(planner, fsm);
+        }
     }
 }
 
@@ -109,12 +135,12 @@ pub fn placements(fsm: &Fsm) -> Vec<Placement> {
     let mut planner = Planner::new(Capacity::of(fsm));
     let mut placements = Vec::new();
     let mut spent = planner.is_spent();
-    let mut held = false;
+    let mut holds = Holds::default();
     for job in fsm.queue() {
         if spent {
             break;
         }
-        hold_before_new_work(&mut planner, fsm, job, &mut held);
+        holds.before(&mut planner, fsm, job);
         if fsm.may_run_unseen(job).is_some() {
             continue;
         }
@@ -131,9 +157,9 @@ pub fn placements(fsm: &Fsm) -> Vec<Placement> {
 pub fn plan(fsm: &Fsm) -> Plan {
     let mut planner = Planner::new(Capacity::of(fsm));
     let mut plan = Plan::default();
-    let mut held = false;
+    let mut holds = Holds::default();
     for (place, job) in (1..).zip(fsm.queue()) {
-        hold_before_new_work(&mut planner, fsm, job, &mut held);
+        holds.before(&mut planner, fsm, job);
         if let Some(reason) = fsm.may_run_unseen(job) {
             plan.waiting.insert(job.id.clone(), Waiting { place, reason, earliest: None });
             continue;
@@ -146,15 +172,21 @@ pub fn plan(fsm: &Fsm) -> Plan {
             }
         }
     }
+    holds.at_last(&mut planner, fsm);
+    plan.held = holds
+        .places
+        .into_iter()
+        .map(|place| (place.allocation.job.clone(), place.into()))
+        .collect();
     plan
 }
 
 /// Why a queued job waits, node by node; nothing for a job that is not queued.
 pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
     let mut planner = Planner::new(Capacity::of(fsm));
-    let mut held = false;
+    let mut holds = Holds::default();
     for (place, job) in (1..).zip(fsm.queue()) {
-        hold_before_new_work(&mut planner, fsm, job, &mut held);
+        holds.before(&mut planner, fsm, job);
         let ask = Ask::of_job(&planner.capacity, job);
         if job.id != *id {
             planner.serve(&ask);
@@ -267,15 +299,13 @@ pub fn satisfiable_on(fsm: &Fsm, owner: &UserName, spec: &JobSpec, node: &NodeNa
 /// Whether the job would start at once if it were submitted now; else why not.
 pub fn could_start_now(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<(), Rejection> {
     let mut planner = Planner::new(Capacity::of(fsm));
-    let mut held = false;
+    let mut holds = Holds::default();
     for job in fsm.queue() {
-        hold_before_new_work(&mut planner, fsm, job, &mut held);
+        holds.before(&mut planner, fsm, job);
         let ask = Ask::of_job(&planner.capacity, job);
         planner.serve(&ask);
     }
-    if !held {
-        claims::hold_places(&mut planner, fsm);
-    }
+    holds.at_last(&mut planner, fsm);
     let ask = Ask::new(&planner.capacity, owner, spec);
     match planner.serve(&ask) {
         Served::Placed(_) => Ok(()),

@@ -34,7 +34,7 @@ pub(super) struct Fit {
 
 /// The place that is kept for the first job that had to wait. Others may use it until then, or use
 /// what it leaves.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Shadow {
     pub(super) job: Option<JobId>,
     pub(super) node: usize,
@@ -303,8 +303,8 @@ impl<'a> Planner<'a> {
 
     /// Holds the first place that fits for a running job that must leave, from when it is free and the job is expected
     /// to save: others may run there if they end before.
-    pub(super) fn claim(&mut self, ask: &Ask<'a>, from: Timestamp) {
-        let Some(foreseen) = foresee(&mut self.capacity, ask) else { return };
+    pub(super) fn claim(&mut self, ask: &Ask<'a>, from: Timestamp) -> Option<&Shadow> {
+        let foreseen = foresee(&mut self.capacity, ask)?;
         let starts_at = foreseen.starts_at.max(from);
         self.claims.push(Shadow {
             job: ask.job.cloned(),
@@ -323,6 +323,7 @@ impl<'a> Planner<'a> {
             cpu_millis: foreseen.share.cpu_millis,
             memory_bytes: foreseen.share.memory_bytes,
         });
+        self.claims.last()
     }
 
     fn look_ahead(&mut self, ask: &Ask<'_>, never: bool, max: u32) -> Option<Foreseen> {

@@ -66,6 +66,7 @@ fn node(allocations: Vec<DesiredAllocation>) -> DesiredNode {
         reboot: None,
         no_longer: Default::default(),
         release_driver: false,
+        probes: Vec::new(),
     }
 }
 

@@ -29,6 +29,7 @@ use crate::unit::Launcher;
 use crate::user::tests::{account, dir_of, slow_helper};
 use crate::user::{AsUser, AsUserConfig, Users, UsersConfig};
 
+mod probing;
 mod taken_up;
 
 const BOOT: &str = "boot-now";
@@ -174,6 +175,7 @@ fn document() -> DesiredNode {
         reboot: None,
         no_longer: Default::default(),
         release_driver: false,
+        probes: Vec::new(),
     }
 }
 

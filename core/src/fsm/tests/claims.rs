@@ -1,11 +1,13 @@
 //! A busy fleet drains: places that are held for jobs that must leave.
 
-use super::world::{World, bad, job, node, person, plain, training};
+use super::world::{World, bad, gpu, job, node, person, plain, training};
 use crate::allocation::AttemptEnd;
 use crate::command::Command;
 use crate::health::Severity;
 use crate::id::AllocationId;
 use crate::job::JobSpec;
+use crate::rejection::Rejection;
+use crate::scheduler;
 use crate::time::{Millis, Timestamp};
 
 const LONG: Millis = Millis::hours(24);
@@ -223,4 +225,27 @@ fn gaps_that_vary_are_met() {
         }
         assert!(met >= 95, "gaps of {least} to {} minutes: {met} of 100", least + spread);
     }
+}
+
+#[test]
+fn a_held_place_is_not_promised_to_a_reservation_that_begins_before_it_is_given_up() {
+    let (mut w, a) = full();
+    must_leave(&mut w, &a, 4);
+    ends(&mut w, "t2-1");
+    assert_eq!(w.schedule(), 0);
+    let plan = scheduler::plan(&w.fsm);
+    let held = &plan.held[&job("a")];
+    assert_eq!((held.node.as_str(), held.gpus.as_slice()), ("titan02", &[gpu("titan02", 1)][..]));
+    assert_eq!(held.window.starts_at, w.now, "it is free, and the save is due");
+    let (hour, until) = (Millis::hours(1), held.window.ends_at.since(w.now));
+    let Err(Rejection::GpusHeld { holdings, .. }) = w.reserve("eve", "r1", 1, Millis::ZERO, hour)
+    else {
+        panic!("its place is promised to somebody else")
+    };
+    assert!(holdings.iter().any(|held| held.holder == "job-a" && held.node == node("titan02")));
+    // A promise for later is made: by then the place was taken, or given up.
+    w.reserve("eve", "r2", 1, until + Millis::minutes(1), hour).unwrap();
+    // With the job gone it is anybody's.
+    w.give(person("ada"), Command::CancelJob { id: job("a") }).unwrap();
+    w.reserve("eve", "r3", 1, Millis::ZERO, Millis::minutes(10)).unwrap();
 }

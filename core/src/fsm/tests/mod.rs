@@ -14,6 +14,7 @@ mod import;
 mod jobs;
 mod limits;
 mod nodes;
+mod probing;
 mod properties;
 mod reboot;
 mod requests;

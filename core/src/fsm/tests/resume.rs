@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::world::{World, bad, job, person, plain, training};
+use super::world::{World, bad, job, node, person, plain, saved, training};
+use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
 use crate::checkpoint::{
     CheckpointId, Content, Passed, Presence, RestartFrom, Resumed, RetryOn, Rule, RuleChoice,
@@ -13,6 +14,7 @@ use crate::fsm::validate;
 use crate::health::Severity;
 use crate::id::AllocationId;
 use crate::job::{CheckpointPlan, JobSpec};
+use crate::node::Liveness;
 use crate::rejection::Rejection;
 use crate::time::Millis;
 
@@ -163,7 +165,7 @@ fn one_that_asks_can_be_cancelled_and_one_with_only_torn_ones_asks_at_once() {
     w.report("titan01", torn).unwrap();
     lost(&mut w, &a);
     let why = w.fsm.job(&job("a")).unwrap().question.clone().unwrap().why;
-    assert!(why.ends_with("no usable checkpoint: checkpoint 1 is torn"), "{why}");
+    assert!(why.ends_with("no usable checkpoint: checkpoint 1 is torn: cut"), "{why}");
     let newest = RestartFrom::Newest;
     let refused =
         w.give(person("ada"), Command::RestartJob { id: job("a"), from: newest, time_limit: None });
@@ -210,6 +212,25 @@ fn a_restart_begins_a_new_limit_and_a_new_budget() {
 }
 
 #[test]
+fn a_restart_from_what_is_gone_or_torn_says_which() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.checkpoint(&a, 1, Millis::ZERO);
+    w.torn_checkpoint(&a, 2);
+    let (content, presence) = (None, Some(Presence::Gone));
+    let gone = Report::CheckpointChanged { allocation: a.clone(), seq: 1, content, presence };
+    w.report("titan01", gone).unwrap();
+    fail(&mut w, &a, 5);
+    for (seq, problem) in [(1, "checkpoint 1 is gone"), (2, "checkpoint 2 is torn: cut")] {
+        let from = RestartFrom::Checkpoint(CheckpointId { attempt: 1, seq });
+        let restart = Command::RestartJob { id: job("a"), from, time_limit: None };
+        let refused = w.give(person("ada"), restart);
+        let Err(Rejection::NotRestartable { why, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!(why, problem);
+    }
+}
+
+#[test]
 fn an_evicted_program_that_ends_politely_has_not_completed() {
     let mut w = World::with(&["titan01", "titan02"]);
     let a = w.run("a", training(), "titan01", &[0]);
@@ -227,19 +248,103 @@ fn a_torn_checkpoint_makes_nobody_leave() {
     let a = w.run("a", training(), "titan01", &[0]);
     w.conditions("titan01", vec![bad("titan01", 0, Severity::Degraded)]);
     w.take_deferral(&a, 0);
-    let content = Content::Torn { why: "cut".to_owned() };
-    let facts = crate::checkpoint::Facts { content, ..Default::default() };
-    let report = Report::Checkpoint {
-        allocation: a,
-        seq: 1,
-        path: "/ck/1.pt".to_owned(),
-        size_bytes: 1,
-        completed_at: w.now,
-        age: Millis::ZERO,
-        facts,
-    };
-    w.report("titan01", report).unwrap();
+    w.torn_checkpoint(&a, 1);
     assert_eq!(w.state_of("a"), "running");
+    assert_eq!(w.said(), ["checkpoint 1 does not count: /ck/1.pt"]);
+}
+
+#[test]
+fn a_torn_checkpoint_is_no_progress() {
+    // A full disk: each save is cut, and the program fails.
+    let retry_on = RetryOn { any: true, ..RetryOn::default() };
+    let mut w = World::with(&["titan01"]);
+    let first = w.run("a", JobSpec { retry_on, ..training() }, "titan01", &[0]);
+    let mut id = first;
+    for pause in [10, 20, 40] {
+        w.torn_checkpoint(&id, 1);
+        fail(&mut w, &id, 28);
+        let until = w.fsm.paused_until(&job("a")).unwrap();
+        assert_eq!(until.since(w.now), Millis::secs(pause), "the pauses grow");
+        w.pass(Millis::secs(pause));
+        assert_eq!(w.schedule(), 1);
+        id = current(&w);
+        w.start(&id);
+    }
+    // An attempt that resumed and saved nothing else takes the one before.
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.checkpoint(&a, 1, Millis::ZERO);
+    w.checkpoint(&a, 2, Millis::ZERO);
+    lost(&mut w, &a);
+    let b = resume(&mut w);
+    w.torn_checkpoint(&b, 1);
+    fail(&mut w, &b, 1);
+    let j = w.fsm.job(&job("a")).unwrap();
+    assert_eq!((w.state_of("a"), j.steps_back.taken), ("queued", 1));
+    assert_eq!(j.candidates()[0].path, "/ck/1.pt");
+}
+
+#[test]
+fn torn_checkpoints_push_out_no_good_one_and_leave_the_gap_as_it_is() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    for seq in 1..=2 {
+        w.checkpoint(&a, seq, Millis::ZERO);
+        w.pass(Millis::minutes(10));
+    }
+    for seq in 3..=20 {
+        w.torn_checkpoint(&a, seq);
+        w.pass(Millis::minutes(1));
+    }
+    let j = w.fsm.job(&job("a")).unwrap();
+    let numbers: Vec<u64> = j.checkpoints().map(|c| c.number).collect();
+    assert_eq!(numbers, [20, 19, 18, 17, 16, 15, 2, 1], "the oldest torn ones are forgotten");
+    assert_eq!(j.gaps(), [Millis::minutes(10)]);
+    let candidates: Vec<String> = j.candidates().into_iter().map(|c| c.path).collect();
+    assert_eq!(candidates, ["/ck/2.pt", "/ck/1.pt"]);
+}
+
+#[test]
+fn a_job_that_saved_only_torn_checkpoints_begins_again_by_its_restarts() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", JobSpec { restarts: 1, ..training() }, "titan01", &[0]);
+    w.torn_checkpoint(&a, 1);
+    lost(&mut w, &a);
+    let j = w.fsm.job(&job("a")).unwrap();
+    assert_eq!((w.state_of("a"), j.restarts_used, &j.question), ("queued", 1, &None));
+    assert_eq!(w.schedule(), 1);
+}
+
+#[test]
+fn one_heard_late_is_listed_under_its_attempt_and_is_not_the_newest() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let a =
+        w.run("a", JobSpec { stop_after: Some(Millis::minutes(1)), ..training() }, "titan01", &[0]);
+    w.checkpoint(&a, 1, Millis::ZERO);
+    let saved_at = w.now;
+    let command = Command::SetLiveness {
+        node: node("titan01"),
+        liveness: Liveness::Unreachable,
+        silent_for: Millis::minutes(1),
+    };
+    w.give(Actor::controller(), command).unwrap();
+    w.pass(Millis::minutes(1));
+    let b = resume(&mut w);
+    assert_eq!(w.fsm.allocation(&b).unwrap().node.as_str(), "titan02");
+    w.pass(Millis::minutes(1));
+    w.checkpoint(&b, 1, Millis::ZERO);
+    let late = saved(&a, 2, saved_at + Millis::secs(30), Millis::minutes(6), Content::Whole);
+    w.report("titan01", late.clone()).unwrap();
+    assert_eq!(w.said(), ["checkpoint 3 saved: /ck/2.pt"]);
+    w.report("titan01", late).unwrap();
+    assert!(w.said().is_empty(), "said once");
+    let j = w.fsm.job(&job("a")).unwrap();
+    let listed: Vec<(u64, u32)> = j.checkpoints().map(|c| (c.number, c.attempt)).collect();
+    assert_eq!(listed, [(2, 2), (3, 1), (1, 1)]);
+    // Nobody else speaks for that attempt.
+    let forged = saved(&a, 3, saved_at, Millis::minutes(6), Content::Whole);
+    w.report("titan02", forged).unwrap();
+    assert_eq!(w.fsm.job(&job("a")).unwrap().checkpoints().count(), 3);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::windows::window_answers;
 use crate::actor::{Actor, AuthMethod, Who};
 use crate::allocation::{AttemptEnd, EndReport};
+use crate::checkpoint::{Content, Facts};
 use crate::command::{
     Command, CreateReservation, ENVELOPE_VERSION, Envelope, Placement, Report, RequestKey,
     SubmitJob,
@@ -100,6 +101,25 @@ pub(super) fn facts(name: &str, gpus: u32, boot: &str) -> NodeFacts {
         gpu_problem: None,
         enforced: None,
         driver_released: false,
+    }
+}
+
+/// What a node reports of a checkpoint that was complete at `completed_at`.
+pub(super) fn saved(
+    id: &AllocationId,
+    seq: u64,
+    completed_at: Timestamp,
+    age: Millis,
+    content: Content,
+) -> Report {
+    Report::Checkpoint {
+        allocation: id.clone(),
+        seq,
+        path: format!("/ck/{seq}.pt"),
+        size_bytes: 10,
+        completed_at,
+        age,
+        facts: Facts { content, ..Facts::default() },
     }
 }
 
@@ -350,16 +370,17 @@ impl World {
     }
 
     pub(super) fn checkpoint(&mut self, id: &AllocationId, seq: u64, age: Millis) {
+        self.checkpoint_with(id, seq, age, Content::Unchecked);
+    }
+
+    /// One that its node's check refused.
+    pub(super) fn torn_checkpoint(&mut self, id: &AllocationId, seq: u64) {
+        self.checkpoint_with(id, seq, Millis::ZERO, Content::Torn { why: "cut".to_owned() });
+    }
+
+    fn checkpoint_with(&mut self, id: &AllocationId, seq: u64, age: Millis, content: Content) {
         let on = self.fsm.allocation(id).unwrap().node.to_string();
-        let report = Report::Checkpoint {
-            allocation: id.clone(),
-            seq,
-            path: format!("/ck/{seq}.pt"),
-            size_bytes: 10,
-            completed_at: self.now,
-            age,
-            facts: Default::default(),
-        };
+        let report = saved(id, seq, self.now, age, content);
         self.report(&on, report).unwrap();
     }
 

@@ -1,0 +1,82 @@
+//! The reconcile task's part of a question: could a job that must leave another node go on here?
+//!
+//! What is asked is a level; each attempt is looked at once while it is asked, on a task of its own: the marker of the
+//! job's checkpoint directory is read as its owner. Where that cannot be told, because a server hangs, nothing is said.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleet_core::checkpoint::Probe;
+use fleet_core::id::AllocationId;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::task::Reconciler;
+use crate::allocations::{Node, on_node};
+use crate::checkpoint::{ResumeCheck, verify_marker};
+
+/// How long one look may take.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+
+/// An answer, or nothing where it cannot be told.
+type Answer = (AllocationId, Option<ResumeAnswer>);
+
+/// Why it could not go on here; none where it could.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ResumeAnswer(pub(super) Option<String>);
+
+/// See the module's doc.
+#[derive(Debug, Default)]
+pub(super) struct Probes {
+    asked: BTreeSet<AllocationId>,
+    looks: JoinSet<Answer>,
+}
+
+impl Probes {
+    /// The next answer; none while nobody looks.
+    pub(super) async fn next(&mut self) -> Option<Answer> {
+        // One that panicked has said so.
+        self.looks.join_next().await?.ok()
+    }
+}
+
+impl Reconciler {
+    pub(super) fn look_for(&mut self, probes: &[Probe]) {
+        self.probes.asked.retain(|known| probes.iter().any(|probe| probe.allocation == *known));
+        for probe in probes {
+            if self.probes.asked.insert(probe.allocation.clone()) {
+                let (node, probe) = (Arc::clone(&self.parts.node), probe.clone());
+                self.probes.looks.spawn(async move {
+                    let answer = timeout(LOOK_MAX, look(&node, &probe)).await.ok().flatten();
+                    (probe.allocation, answer)
+                });
+            }
+        }
+    }
+
+    pub(super) fn looked(&self, allocation: &AllocationId, answer: Option<ResumeAnswer>) {
+        if let Some(ResumeAnswer(problem)) = answer {
+            tracing::debug!(%allocation, problem, "asked whether a job could go on here");
+            self.parts.outbox.probed(allocation, problem);
+        }
+    }
+}
+
+/// Reads the marker as the owner of the job.
+async fn look(node: &Node, probe: &Probe) -> Option<ResumeAnswer> {
+    let plan = probe.spec.checkpoint.as_ref()?;
+    // Some name services answer that they do not know somebody while they are ill.
+    let user = node.users.resolve(probe.owner.as_str(), probe.spec.expected_uid).await.ok()?;
+    let dir = on_node(&probe.spec, Path::new(&plan.dir));
+    let job = probe.job.as_str();
+    match verify_marker(&node.as_user, &user, &dir, job, &probe.marker).await {
+        // A full or hanging server says nothing of the directory.
+        ResumeCheck::Unreadable { why } => {
+            tracing::debug!(job, why, "cannot tell whether a job could go on here");
+            None
+        }
+        check => Some(ResumeAnswer(check.problem(&dir))),
+    }
+}
