@@ -43,6 +43,7 @@ mod resume;
 mod rotation;
 mod shut_out;
 mod soak;
+mod stories;
 mod strangers;
 mod upgrade;
 mod vouching;

@@ -19,5 +19,6 @@ pub mod programs;
 pub mod random;
 pub mod seat;
 pub mod steps;
+pub mod story;
 pub mod terminal;
 pub mod wait;
