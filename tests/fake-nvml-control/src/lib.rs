@@ -134,6 +134,8 @@ pub struct Faults {
     pub missing: bool,
     /// Calls on this GPU never return, and the caller shrugs off every signal but SIGKILL.
     pub hang: bool,
+    /// No event tells of what happens to it: only a sample shows it.
+    pub silent: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature_c: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -19,6 +19,7 @@ fn everything_written_is_read_back() {
         lost: true,
         missing: true,
         hang: true,
+        silent: true,
         temperature_c: Some(91),
         utilization_percent: Some(3),
         memory_used_bytes: Some(1 << 33),

@@ -60,6 +60,9 @@ impl Registration {
     /// The next event this GPU has for the set, marking it seen.
     fn next(&mut self, machine: &Machine) -> Option<Event> {
         let present = machine.present(self.slot).map(|(_, gpu)| gpu);
+        if present.is_some_and(|gpu| gpu.faults.silent) {
+            return None;
+        }
         let event = self.next_xid(present).or_else(|| self.next_ecc(present?));
         let (kind, data) = event?;
         Some(Event { slot: self.slot, kind, data })

@@ -7,5 +7,6 @@
 //! `tests/src/story.rs` is the judge, `training.rs` leads the two.
 
 mod crowd;
+mod faults;
 mod full;
 mod training;
