@@ -8,5 +8,7 @@
 
 mod crowd;
 mod faults;
+mod frozen;
 mod full;
+mod silence;
 mod training;
