@@ -236,6 +236,7 @@ impl Begin {
         let request = ResumeRequest {
             dir: dir.to_owned(),
             job: order.job.to_string(),
+            attempt: order.attempt,
             pattern: plan.and_then(|plan| plan.pattern.clone()),
             rule: plan.map(|plan| plan.rule.clone()).unwrap_or_default(),
             candidates: candidates.collect(),

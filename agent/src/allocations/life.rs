@@ -593,7 +593,8 @@ impl Life {
             self.user = self.begin.user().await.ok();
         }
         let Some(user) = &self.user else { return };
-        let op = Op::PutBack { dir, job: record.order.job.to_string() };
+        let (job, attempt) = (record.order.job.to_string(), record.order.attempt);
+        let op = Op::PutBack { dir, job, attempt };
         if let Err(error) = node.as_user.call(user, op).await {
             tracing::warn!(id = %self.tell.id, error = chain(&error), "checkpoints not moved back");
         }

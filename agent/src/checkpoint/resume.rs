@@ -30,12 +30,18 @@ const SIBLINGS_MAX: usize = 10_000;
 /// Folders in `.fleet/JOB/`: of those that get their names back after the attempt, and of those that are torn.
 const ASIDE: &str = "aside";
 const TORN: &str = "torn";
+/// The file in `.fleet/JOB/` with the number of the newest attempt for which checkpoints were chosen.
+const NEWEST_ATTEMPT: &str = "newest-attempt";
+/// More than any number takes.
+const NEWEST_ATTEMPT_BYTES_MAX: u64 = 32;
 
 /// What is asked of the helper. All paths are those of the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumeRequest {
     pub dir: PathBuf,
     pub job: String,
+    /// Who asks. What is moved aside from now on is this attempt's business, and no earlier one's.
+    pub attempt: u32,
     pub pattern: Option<String>,
     pub rule: RuleChoice,
     /// The best first, with paths of the node.
@@ -65,12 +71,32 @@ pub enum ResumeAnswer {
 
 /// Chooses, and makes the directory such that the program finds the chosen one.
 pub(crate) fn prepare(request: &ResumeRequest) -> Result<Reply, OpError> {
+    if request.aside {
+        note_newest_attempt(request);
+    }
     let answer = match (&request.path, request.scratch) {
         (Some(path), _) => outside(path),
         (None, true) => from_nothing(request),
         (None, false) => choose(request),
     };
     Ok(Reply::Resume(Box::new(answer)))
+}
+
+/// Before anything is moved: an earlier attempt whose node was silent may end at any moment, and moves back nothing then.
+fn note_newest_attempt(request: &ResumeRequest) {
+    let folder = job_dir(&request.dir, &request.job);
+    // Where it cannot be written nothing can be moved either.
+    let made = fs::create_dir_all(&folder).is_ok();
+    drop(made.then(|| ops::write_file(&folder.join(NEWEST_ATTEMPT), &request.attempt.to_string())));
+}
+
+/// The newest attempt for which checkpoints were chosen in this directory, as far as it is written there.
+fn newest_attempt(dir: &Path, job: &str) -> Option<u32> {
+    let file = job_dir(dir, job).join(NEWEST_ATTEMPT);
+    match ops::read_file(&file, NEWEST_ATTEMPT_BYTES_MAX) {
+        Ok(Reply::Text(text)) => text.trim().parse().ok(),
+        Ok(_) | Err(_) => None,
+    }
 }
 
 fn outside(path: &Path) -> ResumeAnswer {
@@ -328,9 +354,13 @@ fn point_to(folder: &Path, chosen: &OsStr, resumed: &Resumed) {
     }
 }
 
-/// Moves back what is aside and whose name is free; what is torn stays in its own folder. At the end of an attempt, so that its owner finds what was
-/// saved.
-pub(crate) fn put_back(dir: &Path, job: &str) -> Result<Reply, OpError> {
+/// Moves back what is aside and whose name is free; what is torn stays in its own folder. At the end of an attempt, so
+/// that its owner finds what was saved. One that was replaced while its node was silent moves nothing: its end is heard of
+/// when the next one runs, and that one must not find them.
+pub(crate) fn put_back(dir: &Path, job: &str, attempt: u32) -> Result<Reply, OpError> {
+    if newest_attempt(dir, job).is_some_and(|newest| newest > attempt) {
+        return Ok(Reply::Done);
+    }
     let folder = job_dir(dir, job).join(ASIDE);
     let Ok(entries) = fs::read_dir(&folder) else { return Ok(Reply::Done) };
     for entry in entries.flatten().take(SIBLINGS_MAX) {

@@ -68,8 +68,8 @@ fn perform(op: Op, input: &mut impl BufRead, output: &mut impl Write) -> std::io
         Op::WriteFile { path, text } => answer(output, &ops::write_file(&path, &text)),
         Op::ReadFile { path, bytes_max } => answer(output, &ops::read_file(&path, bytes_max)),
         Op::Resume(request) => answer(output, &crate::checkpoint::resume::prepare(&request)),
-        Op::PutBack { dir, job } => {
-            answer(output, &crate::checkpoint::resume::put_back(&dir, &job))
+        Op::PutBack { dir, job, attempt } => {
+            answer(output, &crate::checkpoint::resume::put_back(&dir, &job, attempt))
         }
         Op::Inspect { dir, job, path } => {
             let facts = crate::checkpoint::inspect(&dir, &job, &path);

@@ -39,8 +39,8 @@ pub enum Op {
     Inspect { dir: PathBuf, job: String, path: PathBuf },
     /// Choose what an attempt resumes from. See `checkpoint::resume`.
     Resume(Box<crate::checkpoint::resume::ResumeRequest>),
-    /// Move back what was moved aside for an attempt that has ended.
-    PutBack { dir: PathBuf, job: String },
+    /// Move back what was moved aside for an attempt that has ended, unless a later one has begun.
+    PutBack { dir: PathBuf, job: String, attempt: u32 },
     /// Watch for checkpoints until stdin closes. See `checkpoint::watch`.
     Watch(crate::checkpoint::watch::WatchRequest),
 }

@@ -66,6 +66,7 @@ impl Place {
         ResumeRequest {
             dir: self.dir.path().to_path_buf(),
             job: JOB.to_owned(),
+            attempt: 2,
             pattern: None,
             rule: RuleChoice::Auto,
             candidates: self.numbers.iter().rev().cloned().collect(),
@@ -137,7 +138,7 @@ fn a_torn_one_is_skipped_and_moved_aside() {
         // A second helper, after the first died: the same answer, and nothing is lost.
         assert_eq!(place.takes(&place.request()).path, resumed.path);
         // Torn ones stay where they are; the owner finds them there.
-        put_back(place.dir.path(), JOB).unwrap();
+        put_back(place.dir.path(), JOB, 2).unwrap();
         assert!(job_dir(place.dir.path(), JOB).join("torn/checkpoint-300").exists());
     }
 }
@@ -185,12 +186,12 @@ fn a_step_back_moves_whole_ones_aside_and_they_come_back() {
         (resumed.path, place.newest()),
         (shown(&place.path("checkpoint-200")), "checkpoint-200".to_owned())
     );
-    put_back(place.dir.path(), JOB).unwrap();
+    put_back(place.dir.path(), JOB, 2).unwrap();
     assert_eq!(place.newest(), "checkpoint-300");
     // The name was taken meanwhile: the one that is aside stays there.
     place.takes(&request);
     place.fill("checkpoint-300");
-    put_back(place.dir.path(), JOB).unwrap();
+    put_back(place.dir.path(), JOB, 2).unwrap();
     assert!(job_dir(place.dir.path(), JOB).join("aside/checkpoint-300").exists());
     // It is taken from there where its owner names it.
     fs::remove_dir_all(place.path("checkpoint-300")).unwrap();
@@ -202,6 +203,23 @@ fn a_step_back_moves_whole_ones_aside_and_they_come_back() {
     let resumed = place.takes(&named);
     assert_eq!(resumed.back, [shown(&place.path("checkpoint-300"))]);
     assert!(place.path("checkpoint-300").exists());
+}
+
+#[test]
+fn an_attempt_that_was_replaced_moves_nothing_back() {
+    let place = three();
+    let request = ResumeRequest {
+        candidates: place.request().candidates[1..].to_vec(),
+        look: false,
+        ..place.request()
+    };
+    place.takes(&request);
+    place.takes(&ResumeRequest { attempt: 3, ..request });
+    // The node of the second one wakes, and tells its end, while the third one runs.
+    put_back(place.dir.path(), JOB, 2).unwrap();
+    assert_eq!(place.newest(), "checkpoint-200");
+    put_back(place.dir.path(), JOB, 3).unwrap();
+    assert_eq!(place.newest(), "checkpoint-300");
 }
 
 #[test]
@@ -248,7 +266,7 @@ fn from_the_beginning_and_from_elsewhere() {
     let request = ResumeRequest { scratch: true, ..place.request() };
     let ResumeAnswer::FromNothing(resumed) = place.asks(&request) else { panic!("from nothing") };
     assert_eq!((resumed.aside.len(), place.newest()), (3, String::new()));
-    put_back(place.dir.path(), JOB).unwrap();
+    put_back(place.dir.path(), JOB, 2).unwrap();
     assert_eq!(place.newest(), "checkpoint-300");
 
     let outside =
