@@ -143,6 +143,17 @@ pub(crate) fn held_within<'a>(fsm: &'a Fsm, window: &Window) -> Vec<HeldPlace<'a
     places
 }
 
+/// Holds the places of those who still run and come before `job`: it must not take one by saving earlier than they do.
+pub(super) fn hold_places_before<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm, job: &Job) {
+    let before = |leaver: &Leaving<'_>| {
+        leaver.job.queue.submitted < job.queue.submitted && leaver.allocation.stop.is_none()
+    };
+    for leaver in leaving(fsm).into_iter().filter(before) {
+        let ask = Ask::of_job(&planner.capacity, leaver.job);
+        planner.claim(&ask, leaver.window.starts_at);
+    }
+}
+
 /// The next instants at which time alone begins or ends a hold.
 pub(crate) fn edges(fsm: &Fsm, allocation: &Allocation) -> impl Iterator<Item = Timestamp> {
     let now = fsm.now();

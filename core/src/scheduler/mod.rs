@@ -214,7 +214,7 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
 }
 
 /// Where the job of `allocation` could go on right now if it left its place. Places that other
-/// interrupted jobs will take first do not count.
+/// interrupted jobs will take first do not count, nor those held for jobs that must leave and came before it.
 pub fn elsewhere(fsm: &Fsm, allocation: &AllocationId) -> Option<NodeName> {
     let leaving = fsm.allocation(allocation)?;
     let mut capacity = Capacity::of(fsm);
@@ -235,7 +235,11 @@ pub fn elsewhere(fsm: &Fsm, allocation: &AllocationId) -> Option<NodeName> {
             planner.take(&ask, &fit);
         }
     }
-    let ask = Ask::of_job(&planner.capacity, fsm.job(&leaving.job)?);
+    let job = fsm.job(&leaving.job)?;
+    if fsm.resumes_by_list() {
+        claims::hold_places_before(&mut planner, fsm, job);
+    }
+    let ask = Ask::of_job(&planner.capacity, job);
     let fit = planner.find(&ask)?;
     Some(planner.capacity.nodes[fit.node].node.name.clone())
 }

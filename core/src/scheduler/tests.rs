@@ -338,11 +338,11 @@ fn there_must_be_another_place_before_a_job_is_evicted() {
          job-b -> titan01:1, 8 cores, 32.0 GiB
          job-c -> titan02:0, 8 cores, 32.0 GiB
          job-a: titan02
-         job-b: titan02
-         job-b evicted (test)
-         job-a: nowhere
-         job-a goes on
-         job-a: nowhere
+         job-b: nowhere
+         job-b goes on
+         job-a: titan02
+         job-a evicted (test)
+         job-a: titan02
          job-c: titan02",
     );
 }
