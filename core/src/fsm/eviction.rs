@@ -26,6 +26,10 @@ pub(crate) const CHECKPOINT_FRESH: Millis = Millis::secs(60);
 /// What flushing and checking a checkpoint may take besides the gap to it.
 const SAVE_MAX: Millis = Millis::secs(60);
 
+/// By how much, in percent, the next gap may be longer than the last three where the limit is near. Leaving one save too
+/// early costs a wait; being stopped between two saves costs the work since the last one.
+const LONGER_PERCENT: u64 = 25;
+
 impl Fsm {
     /// Looks again at everything on the node, after its conditions or its drain changed.
     pub(super) fn review_node(&mut self, turn: &mut Turn<'_>, node: &NodeName) {
@@ -255,7 +259,10 @@ impl Fsm {
         let deadline = allocation.deferral.as_ref().and_then(|deferral| deferral.deadline);
         let longest = job.gaps().into_iter().max();
         let is_last = match (deadline, longest) {
-            (Some(deadline), Some(longest)) => self.now + longest + SAVE_MAX > deadline,
+            (Some(deadline), Some(longest)) => {
+                let longer = Millis(longest.0.saturating_mul(LONGER_PERCENT) / 100);
+                self.now + longest + longer + SAVE_MAX > deadline
+            }
             (_, _) => false,
         };
         let must = allocation.causes.contains_key(&CauseKey::Drain)

@@ -8,7 +8,7 @@ use crate::id::AllocationId;
 use crate::job::JobSpec;
 use crate::rejection::Rejection;
 use crate::scheduler;
-use crate::time::{Millis, Timestamp};
+use crate::time::Millis;
 
 const LONG: Millis = Millis::hours(24);
 
@@ -176,54 +176,6 @@ fn nobody_who_does_not_continue_elsewhere_holds_a_place() {
         w.submit("bob", "young", long(plain(1))).unwrap();
         ends(&mut w, "t2-0");
         assert_eq!(w.schedule(), usize::from(saves_nothing));
-    }
-}
-
-/// Gaps that vary: it leaves at the first save after its place is free, nearly always.
-#[test]
-fn gaps_that_vary_are_met() {
-    let mut dice = 7_u64;
-    let mut below = |n: u64| {
-        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (dice >> 33) % n
-    };
-    for (least, spread) in [(40, 20), (210, 60)] {
-        let mut met = 0;
-        for _ in 0..100 {
-            let mut w = World::with(&["titan01", "titan02"]);
-            let a =
-                w.run("a", JobSpec { time_limit: Millis::days(9), ..training() }, "titan01", &[0]);
-            for n in 0..3 {
-                w.run(
-                    &format!("t2-{n}"),
-                    JobSpec { time_limit: Millis::days(9), ..plain(1) },
-                    "titan02",
-                    &[n],
-                );
-            }
-            for seq in 1..=4 {
-                w.pass(Millis::minutes(least + below(spread)));
-                w.checkpoint(&a, seq, Millis::ZERO);
-            }
-            let gap = least + below(spread);
-            let before = below(gap);
-            w.pass(Millis::minutes(before));
-            must_leave(&mut w, &a, 4);
-            w.submit("bob", "young", JobSpec { time_limit: Millis::days(9), ..plain(4) }).unwrap();
-            w.submit("bob", "one", JobSpec { time_limit: Millis::days(9), ..plain(1) }).unwrap();
-            let save_at: Timestamp = w.now + Millis::minutes(gap - before);
-            // The leader plans whenever time alone changes something.
-            while let Some(next) = w.fsm.next_deadline().filter(|next| *next < save_at) {
-                w.now = w.now.max(next);
-                w.pass(Millis::ZERO);
-                w.schedule();
-            }
-            w.schedule();
-            w.now = save_at;
-            w.checkpoint(&a, 5, Millis::secs(1));
-            met += u32::from(w.state_of("a") == "stopping");
-        }
-        assert!(met >= 95, "gaps of {least} to {} minutes: {met} of 100", least + spread);
     }
 }
 

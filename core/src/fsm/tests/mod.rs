@@ -21,5 +21,6 @@ mod reboot;
 mod requests;
 mod reservations;
 mod resume;
+mod varying;
 pub(crate) mod windows;
 mod world;
