@@ -15,7 +15,7 @@ use fleet_core::checkpoint::Content;
 use crate::bench::Bench;
 use crate::row::{Better, Row};
 
-const FILES: usize = 1_000;
+pub(crate) const FILES: usize = 1_000;
 /// Of each file.
 const BYTES: usize = 10 * 1000 * 1000;
 /// What is written at a time.
@@ -26,13 +26,13 @@ pub(crate) fn rows(bench: &Bench, folder: &Path) -> Result<Vec<Row>> {
     let top = folder.join("checkpoint-1");
     fs::create_dir(&top)?;
     let files = bench.of(FILES);
-    let bytes = if bench.quick() { CHUNK } else { BYTES };
+    let bytes = bytes_of(bench);
     for n in 0..files {
         write(&top.join(format!("model-{n}.safetensors")), bytes)?;
     }
     // "5" sets the peak back to what is in use now (proc(5)).
     fs::write("/proc/self/clear_refs", "5").context("cannot set the peak of the memory back")?;
-    let memory = memory_peak()?;
+    let (memory, unwritten) = (memory_peak()?, unwritten_gb()?);
     let begin = Instant::now();
     let content = whole::check(&top);
     let dirty = begin.elapsed();
@@ -51,12 +51,17 @@ pub(crate) fn rows(bench: &Bench, folder: &Path) -> Result<Vec<Row>> {
     }
     floors.sort_by(f64::total_cmp);
     let floor = floors.get(floors.len() / 2).copied();
+    let described = (file_system(&top)?, nfs()?);
     fs::remove_dir_all(&top)?;
     let gb = bytes as f64 * files as f64 / 1e9;
     Ok(vec![
         Row::new("checkpoint check, just written", "ms", Better::Lower, dirty.as_secs_f64() * 1e3)
             .floor(floor)
-            .spread(format!("{gb:.1} GB in {files} files; the floor only lists them"))
+            .spread(format!(
+                "{gb:.1} GB in {files} files on {}, {unwritten:.1} GB of it not on the disk yet; the floor only \
+                 lists them; {}",
+                described.0, described.1
+            ))
             .target("2 s", Some(2_000.0)),
         Row::new("checkpoint check, memory", "MB", Better::Lower, grown as f64 / 1e6)
             .spread("VmHWM: how far the peak rose during the check".to_owned())
@@ -66,8 +71,13 @@ pub(crate) fn rows(bench: &Bench, folder: &Path) -> Result<Vec<Row>> {
     ])
 }
 
+/// Of each file, in this run.
+pub(crate) fn bytes_of(bench: &Bench) -> usize {
+    if bench.quick() { CHUNK } else { BYTES }
+}
+
 /// One tensor, as the format has it.
-fn write(path: &Path, bytes: usize) -> Result<()> {
+pub(crate) fn write(path: &Path, bytes: usize) -> Result<()> {
     let header =
         format!(r#"{{"w":{{"dtype":"U8","shape":[{bytes}],"data_offsets":[0,{bytes}]}}}}"#);
     let mut file = File::create(path)?;
@@ -81,6 +91,35 @@ fn write(path: &Path, bytes: usize) -> Result<()> {
         left -= part;
     }
     Ok(())
+}
+
+/// What waits to be written to disks, or is being written.
+fn unwritten_gb() -> Result<f64> {
+    let info = fs::read_to_string("/proc/meminfo")?;
+    let kib = |name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok())
+    };
+    let both = kib("Dirty:").zip(kib("Writeback:")).context("no Dirty in /proc/meminfo")?;
+    Ok((both.0 + both.1) * 1024.0 / 1e9)
+}
+
+/// The type of the file system, from the mount that is longest above the path.
+fn file_system(path: &Path) -> Result<String> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let mounts = mounts.lines().filter_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        Some((words.next()?, words.next()?))
+    });
+    let above = mounts.filter(|(at, _)| path.starts_with(at)).max_by_key(|(at, _)| at.len());
+    Ok(above.context("no mount is above the bench's folder")?.1.to_owned())
+}
+
+/// Whether this kernel could measure the same over NFS.
+fn nfs() -> Result<&'static str> {
+    let known = fs::read_to_string("/proc/filesystems")?;
+    let nfs = known.lines().any(|line| line.split_whitespace().any(|word| word.starts_with("nfs")));
+    Ok(if nfs { "NFS is not measured" } else { "this kernel has no NFS" })
 }
 
 /// The most bytes that this process had in memory at a time.

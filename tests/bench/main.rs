@@ -14,6 +14,7 @@ mod agents;
 mod api;
 mod at_rest;
 mod bench;
+mod beside;
 mod bundle;
 mod checkpoints;
 mod daemons;
@@ -32,6 +33,7 @@ mod samples;
 mod slurm;
 mod start;
 mod timed;
+mod watcher;
 
 use std::{
     env, fs,
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         [] => run(),
         [word, dir] if word == floor::WORKER => floor::work(Path::new(dir)),
         [word, file] if word == flock::WORKER => flock::work(Path::new(file)),
+        [word, dir] if word == watcher::WORKER => watcher::work(Path::new(dir)),
         _ => Err(anyhow::anyhow!("it takes no arguments")),
     };
     match outcome {
@@ -108,6 +111,10 @@ fn measure(bench: &Bench, folder: &Path, memory: &Path) -> Result<(Vec<Row>, Res
     if bench.wants("checkpoints") {
         step("a checkpoint of 10 GB");
         rows.extend(checkpoints::rows(bench, folder)?);
+        step("its next save");
+        rows.push(beside::next_save(bench, folder)?);
+        step("checkpoints at rest");
+        rows.extend(beside::resting(bench, folder)?);
     }
     if bench.wants_one() {
         clean = one_controller(bench, folder, memory, &mut rows, step)?;

@@ -19,6 +19,10 @@ impl Samples {
         self.0.extend(others.0);
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = f64> {
+        self.0.iter().copied()
+    }
+
     pub(crate) fn total(&self) -> f64 {
         self.0.iter().sum()
     }
