@@ -8,8 +8,9 @@
 
 mod calendar;
 mod recount;
+mod resume;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +26,7 @@ use fleet_agent::reconcile::{Claim, EpochStore, Phase, Release, Row, Storage, Ta
 use fleet_agent::terminals::elsewhere::Elsewhere;
 use fleet_agent::tunnel::{Tunnels, Wakes};
 use fleet_core::allocation::AttemptEnd;
-use fleet_core::checkpoint::{Content, Facts, Resumed};
+use fleet_core::checkpoint::{Content, Facts};
 use fleet_core::desired::{DesiredAllocation, DesiredLease, DesiredNode, Order, StartOrder};
 use fleet_core::gpu::{Gpu, Presence};
 use fleet_core::health::{Architecture, Condition};
@@ -42,14 +43,14 @@ use tokio::sync::watch;
 
 use crate::bugs::Bug;
 use crate::controller::{address, host_of};
-use crate::machine::Machine;
+use crate::files::{is_torn, path};
+use crate::machine::{Attempt, Machine};
 use crate::net::HostId;
 use crate::scene::{BEGIN_MS, Scene};
+use crate::world::UP_BEFORE_US;
 
 /// How often the machine is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Which of an attempt's checkpoints are cut.
-const TORN_EVERY: u64 = 4;
 /// How long everything before the first process takes.
 const BEGIN_MS_RANGE: (u64, u64) = (30, 600);
 /// How long after the order the one with the bug takes the newest checkpoint for another one. Said at the
@@ -114,6 +115,8 @@ struct Agent {
     /// Proofs under way, and whose GPUs.
     proofs: BTreeMap<LeaseId, (Epoch, Vec<GpuUuid>)>,
     said_checkpoints: BTreeMap<AllocationId, usize>,
+    /// Checkpoints that are gone, by their numbers.
+    said_gone: BTreeSet<(AllocationId, u64)>,
     said_conditions: Option<Vec<Condition>>,
     old: VecDeque<DesiredNode>,
     stale_seen: u64,
@@ -195,6 +198,7 @@ pub(crate) async fn run(scene: Arc<Scene>, post: Post) {
         counted_again: Vec::new(),
         proofs: BTreeMap::new(),
         said_checkpoints: BTreeMap::new(),
+        said_gone: BTreeSet::new(),
         said_conditions: None,
         old: VecDeque::new(),
         stale_seen,
@@ -255,7 +259,7 @@ impl Agent {
                     Err(_) => return,
                 },
                 changed = heard.changed() => match changed {
-                    Ok(()) => self.heard(),
+                    Ok(()) => self.heard(*heard.borrow_and_update()),
                     Err(_) => return,
                 },
                 () = tokio::time::sleep(LOOK_EVERY) => self.look(),
@@ -342,7 +346,7 @@ impl Agent {
         for (id, attempt) in known {
             let mut row =
                 Row::starting(attempt.epoch, attempt.lease.clone(), attempt.order.clone());
-            row.checkpoint_seq = attempt.checkpoints_us.len() as u64;
+            row.checkpoint_seq = attempt.saves.len() as u64;
             if attempt.boot == boot || attempt.end.is_some() {
                 row.phase = Phase::Running;
             }
@@ -359,10 +363,12 @@ impl Agent {
         self.phases.insert(id.clone(), sender);
     }
 
-    fn heard(&mut self) {
-        let now = self.scene.now_us();
+    /// As production's shims: the silence counts from when the heartbeat was sent that was answered.
+    fn heard(&mut self, sent: Duration) {
+        let (now, sent_us) = (self.scene.now_us(), sent.as_micros() as u64);
+        let sent_us = sent_us.saturating_sub(UP_BEFORE_US);
         for attempt in self.scene.machine(self.post.at).attempts.values_mut() {
-            attempt.heard_us = now;
+            attempt.hear(sent_us, now);
         }
     }
 
@@ -409,6 +415,7 @@ impl Agent {
         self.registry.remove(id);
         self.phases.remove(id);
         self.said_checkpoints.remove(id);
+        self.said_gone.retain(|(of, _)| of != id);
         self.beginning.retain(|one| one.id != *id);
         if !keep_record {
             let mut machine = self.scene.machine(self.post.at);
@@ -520,7 +527,7 @@ impl Agent {
         for one in due {
             let known = self.table.rows.get(&one.id).filter(|row| row.is_live());
             if let Some(seq) = known.map(|row| row.checkpoint_seq + 1) {
-                self.say_checkpoint(&one.id, seq, now);
+                self.say_checkpoint(&one.id, seq, now, "/ck/again".to_owned());
             }
         }
         let seen = {
@@ -530,7 +537,7 @@ impl Agent {
             known.map(|(id, attempt)| (id.clone(), attempt.clone())).collect::<Vec<_>>()
         };
         for (id, attempt) in seen {
-            self.tell_checkpoints(&id, &attempt.checkpoints_us);
+            self.tell_checkpoints(&id, &attempt);
             let live = self.table.rows.get(&id).is_some_and(Row::is_live);
             if let Some((_, report)) = attempt.end.filter(|_| live) {
                 self.end_row(&id, report);
@@ -548,20 +555,28 @@ impl Agent {
         }
     }
 
-    fn tell_checkpoints(&mut self, id: &AllocationId, made_us: &[u64]) {
+    fn tell_checkpoints(&mut self, id: &AllocationId, attempt: &Attempt) {
         let said = self.said_checkpoints.entry(id.clone()).or_default();
-        let before = std::mem::replace(said, made_us.len());
-        for (at, made) in made_us.iter().enumerate().skip(before) {
+        let before = std::mem::replace(said, attempt.saves.len());
+        let job = &attempt.order.job;
+        for (at, save) in attempt.saves.iter().enumerate().skip(before) {
             let seq = at as u64 + 1;
             if let Some(row) = self.table.rows.get_mut(id) {
                 row.checkpoint_seq = row.checkpoint_seq.max(seq);
             }
-            self.say_checkpoint(id, seq, *made);
+            self.say_checkpoint(id, seq, save.at_us, path(job, save.step));
+        }
+        // What goes after its attempt has ended is seen by nobody.
+        for (at, save) in attempt.saves.iter().enumerate().filter(|_| attempt.is_live()) {
+            let seq = at as u64 + 1;
+            let there = self.scene.is_there(job, (id, seq), save.step);
+            if !there && self.said_gone.insert((id.clone(), seq)) {
+                self.outbox.checkpoint_gone(id, seq);
+            }
         }
     }
 
-    fn say_checkpoint(&self, id: &AllocationId, seq: u64, made_us: u64) {
-        let path = format!("/ck/{seq}");
+    fn say_checkpoint(&self, id: &AllocationId, seq: u64, made_us: u64, path: String) {
         let seen = CheckpointSeen {
             seq,
             path: path.clone(),
@@ -582,19 +597,6 @@ impl Agent {
             false => Content::Whole,
         };
         Facts { content, ..Facts::default() }
-    }
-
-    /// As production's helper: the first that the order names. What is torn must not be among them.
-    fn resume(&self, id: &AllocationId, epoch: Epoch, order: &StartOrder) {
-        let Some(first) = order.resume.as_ref().and_then(|resume| resume.candidates.first()) else {
-            return;
-        };
-        if is_torn(first.id.seq) {
-            self.scene.violation(format!("{id} resumes from {}, which is torn", first.path));
-        }
-        let resumed =
-            Resumed { taken: Some(first.id), path: first.path.clone(), ..Resumed::default() };
-        self.outbox.resumed(id, epoch, resumed);
     }
 
     fn end_row(&mut self, id: &AllocationId, report: fleet_core::allocation::EndReport) {
@@ -636,8 +638,14 @@ impl Agent {
             return;
         }
         self.scene.say(&self.name, &format!("starts {id} of {} under {epoch:?}", order.job));
-        self.resume(id, epoch, &order);
-        let started = self.scene.machine(self.post.at).start(now, id, epoch, lease, &order);
+        let step = match self.resume(id, epoch, &order) {
+            Ok(step) => step,
+            Err(end) => {
+                self.scene.say(&self.name, &format!("{id} cannot resume: {end}"));
+                return self.end_row(id, without_exit(end, false, time(now)));
+            }
+        };
+        let started = self.scene.machine(self.post.at).start(now, id, epoch, lease, (&order, step));
         if let Err(what) = started.and_then(|()| self.alone(id, &order)) {
             self.scene.violation(what);
         }
@@ -654,7 +662,7 @@ impl Agent {
     fn alone(&self, id: &AllocationId, order: &StartOrder) -> Result<(), String> {
         for at in (0..self.scene.machines.len()).filter(|at| *at != self.post.at) {
             let machine = self.scene.machine(at);
-            if let Some(other) = machine.live_of(&order.job) {
+            if let Some(other) = machine.live_of(&order.job, self.scene.now_us()) {
                 return Err(format!("{id} starts here while {other} runs on {}", machine.name));
             }
         }
@@ -684,8 +692,4 @@ impl Agent {
 
 fn time(us: u64) -> Timestamp {
     Timestamp(BEGIN_MS + us / 1_000)
-}
-
-fn is_torn(seq: u64) -> bool {
-    seq.is_multiple_of(TORN_EVERY)
 }

@@ -7,13 +7,15 @@
 use std::sync::Arc;
 
 use fleet_controller::raft::Apply;
+use fleet_core::checkpoint::RESUME_SINCE;
 use fleet_core::command::{Command, Envelope};
 use fleet_core::fsm::Outcome;
 use fleet_core::lease::{Lease, LeaseHolder};
 use fleet_core::name::UserName;
 use fleet_core::node::Liveness;
-use fleet_core::{Actor, AuthMethod, Fsm, Who};
+use fleet_core::{Actor, AuthMethod, Fsm, Who, scheduler};
 
+use crate::held;
 use crate::scene::Scene;
 
 /// What is wrong.
@@ -39,6 +41,8 @@ pub(crate) enum Bug {
     StaleCheckpointTriggers,
     /// A checkpoint that was cut counts as whole.
     TornCounts,
+    /// A GPU that gets free goes to the queue, whoever it is held for.
+    QueueFirst,
     /// A request that is sent again is carried out again.
     RequestsForgotten,
     /// The release is reported before the GPU is empty.
@@ -68,8 +72,9 @@ pub(crate) const ALL: &[Known] = &[
     known("silence-frees-gpus", Bug::SilenceFreesGpus, 2),
     known("stale-reads", Bug::StaleReads, 3),
     known("absence-stops", Bug::AbsenceStops, 2),
-    known("stale-checkpoint-triggers", Bug::StaleCheckpointTriggers, 26),
-    known("torn-counts", Bug::TornCounts, 1),
+    known("stale-checkpoint-triggers", Bug::StaleCheckpointTriggers, 27),
+    known("torn-counts", Bug::TornCounts, 8),
+    known("queue-first", Bug::QueueFirst, 2),
     known("requests-forgotten", Bug::RequestsForgotten, 1),
     known("released-before-empty", Bug::ReleasedBeforeEmpty, 1),
     known("wall-clock-believed", Bug::WallClockBelieved, 18),
@@ -96,11 +101,12 @@ pub(crate) fn apply(scene: &Arc<Scene>, controller: u64) -> Apply {
     let restarted_at = scene.oracle().newest_index();
     let mut_first = std::sync::Mutex::new(restarted_at > 0);
     Apply::with(move |fsm: &mut Fsm, index: u64, envelope: &Envelope| {
+        let before = held::anybody_leaves(fsm).then(|| fsm.clone());
         let outcome = match scene.bug {
             Some(bug) => with_bug(bug, fsm, index, envelope, &mut_first),
             None => fsm.apply(index, envelope),
         };
-        scene.applied(controller, index, envelope, &outcome, fsm);
+        scene.applied(controller, (index, envelope), &outcome, (before.as_ref(), fsm));
         outcome
     })
 }
@@ -137,7 +143,33 @@ fn with_bug(
         }
         _ => {}
     }
-    fsm.apply(index, &changed)
+    let outcome = fsm.apply(index, &changed);
+    match bug {
+        Bug::QueueFirst => queue_first(fsm, index, envelope, outcome),
+        _ => outcome,
+    }
+}
+
+/// Starts what a plan would that knows of no held places.
+fn queue_first(fsm: &mut Fsm, index: u64, envelope: &Envelope, mut outcome: Outcome) -> Outcome {
+    if !held::anybody_leaves(fsm) {
+        return outcome;
+    }
+    let placements = forgetful(fsm).map(|fsm| scheduler::placements(&fsm)).unwrap_or_default();
+    if !placements.is_empty() {
+        let command = Command::PlaceJobs { placements };
+        let plan =
+            Envelope { actor: Actor::controller(), request: None, command, ..envelope.clone() };
+        outcome.events.extend(fsm.apply(index, &plan).events);
+    }
+    outcome
+}
+
+/// The same state as builds see it that hold no places.
+fn forgetful(fsm: &Fsm) -> Option<Fsm> {
+    let mut document: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).ok()?;
+    *document.pointer_mut("/fsm/cluster_version")? = (RESUME_SINCE - 1).into();
+    Fsm::from_snapshot(&serde_json::to_vec(&document).ok()?).ok()
 }
 
 fn root() -> Actor {

@@ -25,6 +25,14 @@ const YEARS_MS: i64 = 10 * 365 * 24 * 3_600_000;
 /// What nobody notices.
 const SECONDS_MS: i64 = 25_000;
 
+/// In long runs: how long a node is silent or frozen, in seconds, and between one fault and the next.
+const LONG_SILENCE_S: (u64, u64) = (68, 110);
+const RARE_PAUSE_US: (u64, u64) = (2_000 * MS_US, 14_000 * MS_US);
+/// How many of those stand still: on the others jobs end by their silence before they are given up.
+const FROZEN_PERCENT: u64 = 65;
+/// Nodes that are silent for long at once.
+const SILENT_MAX: usize = 2;
+
 /// Each kind of fault, with how often it comes beside the others.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
@@ -48,6 +56,7 @@ enum Fault {
     AilingGpu,
     OneMore,
     LostDisks,
+    LongSilence,
 }
 
 const FAULTS: &[(Fault, u64)] = &[
@@ -73,6 +82,14 @@ const FAULTS: &[(Fault, u64)] = &[
     (Fault::LostDisks, 6),
 ];
 
+/// What happens in long runs.
+const RARE_FAULTS: &[(Fault, u64)] = &[
+    (Fault::LongSilence, 14),
+    (Fault::AilingGpu, 4),
+    (Fault::CutAgent, 2),
+    (Fault::OldDocument, 2),
+];
+
 impl Fault {
     /// Whether it leaves the controllers alone.
     fn strikes_nodes(self) -> bool {
@@ -82,6 +99,7 @@ impl Fault {
             | Fault::StopAgent
             | Fault::Reboot
             | Fault::OldDocument
+            | Fault::LongSilence
             | Fault::AilingGpu => true,
             Fault::KillController
             | Fault::CutPower
@@ -108,6 +126,7 @@ enum Cure {
     Disk(usize),
     Clock(HostId),
     Gpu(usize, GpuUuid),
+    Silence(Post),
 }
 
 /// See the module's doc.
@@ -122,7 +141,11 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    pub(crate) fn new(mut rng: Rng) -> Faults {
+    pub(crate) fn new(mut rng: Rng, long: bool) -> Faults {
+        if long {
+            let (drawn, pause_us) = (RARE_FAULTS.to_vec(), RARE_PAUSE_US);
+            return Faults { rng, drawn, pause_us, next_us: 0, cures: Vec::new() };
+        }
         let mut drawn: Vec<_> = FAULTS.to_vec();
         match rng.between(0, 9) {
             0..=2 => drawn.retain(|(fault, _)| fault.strikes_nodes()),
@@ -296,6 +319,7 @@ impl Faults {
                 drop(machine);
                 self.until(fleet, 3, 15, Cure::Gpu(post.at, gpu));
             }
+            Fault::LongSilence => self.silence(fleet),
             Fault::OneMore => fleet.one_more(),
             Fault::LostDisks => fleet.restore(&mut self.rng),
             Fault::HandOver => {
@@ -337,6 +361,33 @@ impl Faults {
         }
     }
 
+    /// Nobody hears the node for long: everything on it stands still, or only the network does not reach it.
+    fn silence(&mut self, fleet: &mut Fleet) {
+        let silent = self.cures.iter().filter_map(|(_, cure)| match cure {
+            Cure::Silence(post) => Some(post.at),
+            Cure::Link(..) | Cure::Disk(_) | Cure::Clock(_) | Cure::Gpu(..) => None,
+        });
+        let silent: Vec<usize> = silent.collect();
+        let others = fleet.posts.iter().filter(|post| !silent.contains(&post.at));
+        // A node with many jobs, since most end before they are given up.
+        let works = |post: &&Post| fleet.scene.machine(post.at).live().count();
+        let Some(post) = others.max_by_key(works).filter(|_| silent.len() < SILENT_MAX) else {
+            return;
+        };
+        let post = post.clone();
+        let us = self.seconds(LONG_SILENCE_S.0, LONG_SILENCE_S.1);
+        let until = fleet.scene.now_us() + us;
+        if self.rng.chance(FROZEN_PERCENT) {
+            fleet.scene.machine(post.at).freeze(until);
+            fleet.world.stop_for(post.host, us);
+        }
+        for host in &post.controllers {
+            fleet.scene.net.cut(*host, post.host);
+            fleet.scene.net.cut(post.host, *host);
+        }
+        self.cures.push((until, Cure::Silence(post)));
+    }
+
     fn weather(&mut self, fleet: &mut Fleet) {
         let all = fleet.seats.len() + fleet.posts.len();
         let slow = self.rng.between(20, 400) * MS_US;
@@ -372,6 +423,13 @@ impl Cure {
             Cure::Link(a, b) => fleet.scene.net.heal_link(a, b),
             Cure::Disk(at) => fleet.seats[at].disk.set_trouble(Trouble::default()),
             Cure::Clock(host) => fleet.world.set_wall_off(host, 0),
+            Cure::Silence(post) => {
+                let now = fleet.scene.now_us();
+                fleet.scene.machine(post.at).thaw(now);
+                for host in post.controllers {
+                    fleet.scene.net.heal_link(host, post.host);
+                }
+            }
             Cure::Gpu(at, gpu) => {
                 fleet.scene.machine(at).ailing.remove(&gpu);
             }

@@ -5,6 +5,7 @@
 //! order. The agent of the simulation looks at it as production's looks at shims, cgroups and NVML.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fleet_agent::ahead::Book;
 use fleet_agent::ahead::clock::Anchor;
@@ -16,6 +17,7 @@ use fleet_core::lease::Epoch;
 use fleet_core::name::{GpuUuid, NodeName};
 use fleet_core::time::Timestamp;
 
+use crate::files::Files;
 use crate::rng::Rng;
 use crate::scene::BEGIN_MS;
 
@@ -23,6 +25,26 @@ use crate::scene::BEGIN_MS;
 const GPUS: u32 = 2;
 /// How long processes take to be gone after SIGKILL, and their memory after them.
 const DEATH_US: (u64, u64) = (10_000, 1_500_000);
+
+/// How programs save: mostly in time, some late, by so much, and some not any more.
+const LATE_PERCENT: u64 = 12;
+const LATE_TIMES: (u64, u64) = (3, 8);
+const NEVER_AGAIN_PERCENT: u64 = 3;
+/// How many saves are deleted, and after what time.
+const DELETED_PERCENT: u64 = 8;
+const DELETED_AFTER_US: (u64, u64) = (200_000, 3_000_000);
+/// What a program does that was given up while its machine was frozen.
+pub(crate) const SAVES_ON_WAKING: &str = "saves on waking";
+/// How often a program that was frozen writes before its shim kills it.
+const ON_WAKING_PERCENT: u64 = 80;
+
+/// One save of an attempt.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Save {
+    pub(crate) at_us: u64,
+    /// The work that is in it: where the program goes on from it.
+    pub(crate) step: u64,
+}
 
 /// What is known of one attempt on this machine's disk, and what it does.
 #[derive(Debug, Clone)]
@@ -38,16 +60,60 @@ pub(crate) struct Attempt {
     /// When SIGKILL comes.
     kill_us: Option<u64>,
     pub(crate) told_to_stop: bool,
-    pub(crate) checkpoints_us: Vec<u64>,
-    checkpoint_every_us: Option<u64>,
-    /// The shim stops it when it has heard of no controller for so long.
-    pub(crate) heard_us: u64,
+    pub(crate) saves: Vec<Save>,
+    step: u64,
+    save_every_us: u64,
+    /// When it saves next, if it does.
+    next_save_us: Option<u64>,
+    /// When a heartbeat was sent that a controller answered.
+    heard_us: u64,
+    /// The shim ends it for its silence.
+    silenced: bool,
+    /// Its machine was frozen until after the time at which it is given up.
+    woke_late: bool,
     pub(crate) end: Option<(u64, EndReport)>,
 }
 
 impl Attempt {
     pub(crate) fn is_live(&self) -> bool {
         self.end.is_none()
+    }
+
+    /// A heartbeat was answered. One that comes when all is over changes nothing.
+    pub(crate) fn hear(&mut self, sent_us: u64, now_us: u64) {
+        if self.over_us().is_none_or(|over| now_us < over) {
+            self.heard_us = self.heard_us.max(sent_us);
+        }
+    }
+
+    /// When nothing of it may run any more, if it hears nothing until then.
+    fn over_us(&self) -> Option<u64> {
+        let allowed = self.order.spec.stop_after?;
+        Some(self.heard_us + (allowed + self.order.spec.stop_grace).0 * 1_000)
+    }
+
+    /// The shim: after the silence that the job allows it stops it, and kills it when the grace is over, too.
+    fn obey_silence(&mut self, now_us: u64, death_us: u64) {
+        let (Some(over), Some(allowed)) = (self.over_us(), self.order.spec.stop_after) else {
+            return;
+        };
+        if self.silenced || now_us < self.heard_us + allowed.0 * 1_000 {
+            return;
+        }
+        self.silenced = true;
+        let at = over.max(now_us) + death_us;
+        self.kill_us = Some(self.kill_us.map_or(at, |known| known.min(at)));
+    }
+
+    fn how_it_ended(&self, killed: bool) -> AttemptEnd {
+        match killed {
+            true if self.silenced && !self.told_to_stop => {
+                let message = "the node heard no controller for as long as the job allows";
+                AttemptEnd::NodeFault { message: message.to_owned() }
+            }
+            true => AttemptEnd::Signaled { signal: 15 },
+            false => AttemptEnd::Exited { code: 0 },
+        }
     }
 }
 
@@ -69,6 +135,11 @@ pub(crate) struct Machine {
     pub(crate) deferrals_us: BTreeMap<AllocationId, (u64, u64)>,
     /// What the driver says of GPUs that are not well, and since when.
     pub(crate) ailing: BTreeMap<GpuUuid, (Severity, u64)>,
+    /// Everything on it stands still until then.
+    frozen_until_us: Option<u64>,
+    /// How often programs save here.
+    save_every_us: (u64, u64),
+    files: Arc<Mutex<Files>>,
     /// Memory that is still in use after its process.
     busy_until_us: BTreeMap<GpuUuid, u64>,
     /// All that was ever started.
@@ -83,7 +154,12 @@ fn time(us: u64) -> Timestamp {
 }
 
 impl Machine {
-    pub(crate) fn new(at: usize, rng: Rng) -> Machine {
+    pub(crate) fn new(
+        at: usize,
+        rng: Rng,
+        files: Arc<Mutex<Files>>,
+        save_every_us: (u64, u64),
+    ) -> Machine {
         let name = NodeName::parse(&format!("gpu{:02}", at + 1)).expect("a legal name");
         let uuid = |n| GpuUuid::parse(&format!("GPU-{at}{n}")).expect("a legal uuid");
         Machine {
@@ -97,6 +173,9 @@ impl Machine {
             epochs_file: Vec::new(),
             deferrals_us: BTreeMap::new(),
             ailing: BTreeMap::new(),
+            frozen_until_us: None,
+            save_every_us,
+            files,
             busy_until_us: BTreeMap::new(),
             started: BTreeSet::new(),
             highest: BTreeMap::new(),
@@ -152,12 +231,34 @@ impl Machine {
 
     /// Whether anything runs that has saved a checkpoint.
     pub(crate) fn saves_checkpoints(&self) -> bool {
-        self.live().any(|attempt| !attempt.checkpoints_us.is_empty())
+        self.live().any(|attempt| !attempt.saves.is_empty())
     }
 
-    pub(crate) fn live_of(&self, job: &JobId) -> Option<&AllocationId> {
+    /// An attempt of the job that is there, as far as it goes.
+    pub(crate) fn any_of(&self, job: &JobId) -> Option<&AllocationId> {
         let mut live = self.attempts.iter().filter(|(_, attempt)| attempt.is_live());
         live.find(|(_, attempt)| attempt.order.job == *job).map(|(id, _)| id)
+    }
+
+    /// An attempt of the job that runs although nobody may have given it up. One that is frozen beyond that time does not
+    /// run, and on waking is killed before long.
+    pub(crate) fn live_of(&self, job: &JobId, now_us: u64) -> Option<&AllocationId> {
+        let is_over = |attempt: &Attempt| attempt.over_us().is_some_and(|over| over <= now_us);
+        let runs = |attempt: &Attempt| {
+            !(attempt.woke_late || self.frozen_until_us.is_some() && is_over(attempt))
+        };
+        let id = self.any_of(job)?;
+        self.attempts.get(id).is_some_and(runs).then_some(id)
+    }
+
+    /// Nothing on it goes on until then.
+    pub(crate) fn freeze(&mut self, until_us: u64) {
+        self.frozen_until_us = Some(until_us);
+    }
+
+    /// It goes on, at the latest now.
+    pub(crate) fn thaw(&mut self, now_us: u64) {
+        self.frozen_until_us = self.frozen_until_us.map(|until| until.min(now_us));
     }
 
     /// The shim starts the program. An error is something that must never happen.
@@ -167,7 +268,7 @@ impl Machine {
         id: &AllocationId,
         epoch: Epoch,
         lease: Option<LeaseId>,
-        order: &StartOrder,
+        (order, step): (&StartOrder, u64),
     ) -> Result<(), String> {
         if !self.started.insert((id.clone(), epoch)) {
             return Err(format!("{id} is started on {} a second time", self.name));
@@ -186,7 +287,7 @@ impl Machine {
         let length =
             order.spec.argv.get(1).and_then(|text| text.parse::<u64>().ok()).unwrap_or(5_000);
         let saves = order.spec.checkpoint.is_some();
-        let every = saves.then(|| self.rng.between(1_000_000, 4_000_000));
+        let every = self.rng.between(self.save_every_us.0, self.save_every_us.1);
         let attempt = Attempt {
             epoch,
             lease,
@@ -196,9 +297,13 @@ impl Machine {
             ends_us: now_us + length * 1_000,
             kill_us: None,
             told_to_stop: false,
-            checkpoints_us: Vec::new(),
-            checkpoint_every_us: every,
+            saves: Vec::new(),
+            step,
+            save_every_us: every,
+            next_save_us: saves.then_some(now_us + every),
             heard_us: now_us,
+            silenced: false,
+            woke_late: false,
             end: None,
         };
         self.forgotten.remove(id);
@@ -220,30 +325,33 @@ impl Machine {
 
     /// Everything that happens by itself.
     pub(crate) fn step(&mut self, now_us: u64) -> Vec<(AllocationId, &'static str)> {
+        if self.frozen_until_us.is_some_and(|until| now_us < until) {
+            return Vec::new();
+        }
+        let woke = self.frozen_until_us.take().is_some();
         let mut happened = Vec::new();
-        for (id, attempt) in &mut self.attempts {
-            if !attempt.is_live() {
-                continue;
-            }
-            if let Some(every) = attempt.checkpoint_every_us {
-                let last = attempt.checkpoints_us.last().copied().unwrap_or(attempt.started_us);
-                if now_us >= last + every && attempt.kill_us.is_none() {
-                    attempt.checkpoints_us.push(now_us);
-                    happened.push((id.clone(), "checkpoint"));
+        let live = self.attempts.iter_mut().filter(|(_, attempt)| attempt.is_live());
+        for (id, attempt) in live {
+            if woke && attempt.over_us().is_some_and(|over| over <= now_us) {
+                attempt.woke_late = true;
+                if attempt.next_save_us.is_some() && self.rng.chance(ON_WAKING_PERCENT) {
+                    save(&self.files, &mut self.rng, (id, attempt), now_us);
+                    happened.push((id.clone(), SAVES_ON_WAKING));
                 }
+            }
+            attempt.obey_silence(now_us, self.rng.between(DEATH_US.0, DEATH_US.1));
+            if attempt.next_save_us.is_some_and(|at| at <= now_us) && attempt.kill_us.is_none() {
+                save(&self.files, &mut self.rng, (id, attempt), now_us);
+                happened.push((id.clone(), "checkpoint"));
             }
             let killed = attempt.kill_us.is_some_and(|at| at <= now_us);
             let ended = attempt.ends_us <= now_us && attempt.kill_us.is_none();
             if !killed && !ended {
                 continue;
             }
-            let end = if killed {
-                AttemptEnd::Signaled { signal: 15 }
-            } else {
-                AttemptEnd::Exited { code: 0 }
-            };
-            attempt.end =
-                Some((now_us, report(end, killed && attempt.told_to_stop, attempt, now_us)));
+            let stopped = killed && attempt.told_to_stop;
+            let end = report(attempt.how_it_ended(killed), stopped, attempt, now_us);
+            attempt.end = Some((now_us, end));
             happened.push((id.clone(), if killed { "killed" } else { "exited" }));
             let until = now_us + self.rng.between(0, DEATH_US.1);
             for gpu in &attempt.order.gpus {
@@ -256,6 +364,7 @@ impl Machine {
     /// The machine boots anew: nothing runs any more, the disk is as it was.
     pub(crate) fn reboot(&mut self, now_us: u64) {
         self.boot += 1;
+        self.frozen_until_us = None;
         self.busy_until_us.clear();
         for attempt in self.attempts.values_mut().filter(|attempt| attempt.is_live()) {
             let message = "the node booted anew".to_owned();
@@ -263,6 +372,28 @@ impl Machine {
             attempt.end = Some((now_us, report(end, false, attempt, now_us)));
         }
     }
+}
+
+/// The program saves, and may or may not do so again.
+fn save(
+    files: &Mutex<Files>,
+    rng: &mut Rng,
+    (id, attempt): (&AllocationId, &mut Attempt),
+    now_us: u64,
+) {
+    attempt.step += 1;
+    attempt.saves.push(Save { at_us: now_us, step: attempt.step });
+    let (low, high) = DELETED_AFTER_US;
+    let gone_us = rng.chance(DELETED_PERCENT).then(|| now_us + rng.between(low, high));
+    let seq = attempt.saves.len() as u64;
+    let mut files = files.lock().unwrap_or_else(PoisonError::into_inner);
+    files.write(&attempt.order.job, (id, seq), (attempt.step, now_us), gone_us);
+    let times = match rng.between(0, 99) {
+        n if n < LATE_PERCENT => rng.between(LATE_TIMES.0, LATE_TIMES.1),
+        _ => 1,
+    };
+    let goes_on = !rng.chance(NEVER_AGAIN_PERCENT);
+    attempt.next_save_us = goes_on.then_some(now_us + times * attempt.save_every_us);
 }
 
 fn report(end: AttemptEnd, stopped: bool, attempt: &Attempt, now_us: u64) -> EndReport {

@@ -19,6 +19,8 @@ mod bugs;
 mod controller;
 mod disk;
 mod faults;
+mod files;
+mod held;
 mod machine;
 mod net;
 mod oracle;
@@ -51,6 +53,7 @@ const RECORDED_MAX: u64 = 100;
 /// anything: requests are refused for a wrong reason, or work never has to leave.
 const HAPPENS: &[&str] = &[
     "AttemptAdopted",
+    "CheckpointChanged",
     "CheckpointRecorded",
     "ConditionCleared",
     "ConditionRaised",
@@ -61,11 +64,13 @@ const HAPPENS: &[&str] = &[
     "DeferralTaken",
     "EvictionDeferred",
     "EvictionStarted",
+    "JobAsksOwner",
     "JobCancelled",
     "JobCompleted",
     "JobRequeued",
     "JobResumed",
     "JobTimedOut",
+    "LeftInACrowd",
     "LivenessChanged",
     "NodeCounted",
     "NodeDrained",
@@ -75,7 +80,10 @@ const HAPPENS: &[&str] = &[
     "ReservationDelayed",
     "ReservationEnded",
     "ReservationExtended",
+    "Replaced",
     "Restored",
+    "ResumedFromWhatWasFound",
+    "SavedOnWaking",
 ];
 /// Lines of a trace that are shown when something was found.
 const SHOWN_LINES: usize = 60;
@@ -107,6 +115,7 @@ fn one_run() {
             nodes: 1,
             users: &["alice"],
             faults: false,
+            long: false,
             ..Plan::usual(ask.seed, bug)
         },
         false => Plan::usual(ask.seed, bug),

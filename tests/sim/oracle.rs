@@ -6,14 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fleet_core::Fsm;
+use fleet_core::allocation::CauseKey;
 use fleet_core::command::Envelope;
 use fleet_core::event::Event;
 use fleet_core::fsm::Outcome;
 use fleet_core::id::{AllocationId, JobId, ReservationId};
+use fleet_core::job::Job;
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::reservation::ReservationState;
 use fleet_core::time::{Millis, Timestamp};
 
+use crate::held;
 use crate::scene::{Scene, kind};
 
 /// How far fleet time may be ahead of the truth: a step that is taken over without a majority, and what
@@ -68,6 +71,8 @@ pub(crate) struct Oracle {
     shared: Vec<u64>,
     /// How often each kind of event came, so that a world in which little happens is noticed.
     pub(crate) happened: BTreeMap<String, u64>,
+    /// The number of each job's newest checkpoint, and with which entry it came.
+    numbers: BTreeMap<JobId, Vec<(u64, u64)>>,
     pub(crate) requests: u64,
     pub(crate) unanswered: u64,
 }
@@ -100,7 +105,15 @@ impl Oracle {
         self.lost.extend(lost.into_values().filter_map(|entry| entry.request));
         self.shared.push(shared);
         self.done.retain(|_, one| one.at_us <= begun_us && one.index <= index);
-        *self.happened.entry("Restored".to_owned()).or_default() += 1;
+        for numbers in self.numbers.values_mut() {
+            numbers.retain(|(index, _)| *index <= shared);
+        }
+        self.count("Restored");
+    }
+
+    /// Something came about that a world must not be without.
+    pub(crate) fn count(&mut self, what: &str) {
+        *self.happened.entry(what.to_owned()).or_default() += 1;
     }
 
     /// Whether it was acknowledged and may not be gone.
@@ -126,10 +139,9 @@ impl Oracle {
         &mut self,
         scene: &Scene,
         controller: u64,
-        index: u64,
-        envelope: &Envelope,
+        (index, envelope): (u64, &Envelope),
         outcome: &Outcome,
-        fsm: &Fsm,
+        (before, fsm): (Option<&Fsm>, &Fsm),
     ) -> Result<(), String> {
         let now = scene.true_time();
         let (seq, hash) = fsm.audit_head();
@@ -156,6 +168,9 @@ impl Oracle {
             let ahead = fsm.now().since(now);
             return Err(format!("after entry {index} fleet time is {} s ahead", ahead.0 / 1_000));
         }
+        if let Some(before) = before {
+            held::judge((before, fsm), (index, envelope), &outcome.events)?;
+        }
         outcome.events.iter().try_for_each(|event| self.event(scene, event, &outcome.events, fsm))
     }
 
@@ -167,14 +182,24 @@ impl Oracle {
         fsm: &Fsm,
     ) -> Result<(), String> {
         match event {
-            Event::JobStopping { allocation, .. } | Event::AttemptEnded { allocation, .. } => {
+            Event::JobStopping { allocation, .. } => {
                 self.may_stop.insert(allocation.clone());
+            }
+            Event::AttemptEnded { allocation, end, .. } => {
+                self.may_stop.insert(allocation.clone());
+                if end.to_string().contains("silent for longer than the job allows") {
+                    self.count("Replaced");
+                }
             }
             Event::EvictionStarted { allocation, after_checkpoint, .. } => {
                 self.may_stop.insert(allocation.clone());
                 if let Some(seq) = after_checkpoint {
+                    self.count_crowd(fsm, allocation);
                     return eviction_is_due(scene, allocation, *seq);
                 }
+            }
+            Event::CheckpointRecorded { job, allocation, number: Some(number), .. } => {
+                return self.numbered(fsm, job, allocation, *number);
             }
             // A node that was not asked since a restore gets nothing, and what was given on there is
             // not given away by the end of what a backup believes.
@@ -198,6 +223,42 @@ impl Oracle {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Numbers rise over a job's life; a late report is not before what a later attempt saved.
+    fn numbered(
+        &mut self,
+        fsm: &Fsm,
+        job: &JobId,
+        allocation: &AllocationId,
+        number: u64,
+    ) -> Result<(), String> {
+        let index = self.newest_index();
+        let numbers = self.numbers.entry(job.clone()).or_default();
+        if let Some((_, last)) = numbers.last().filter(|(_, last)| *last >= number) {
+            return Err(format!("{job} has checkpoint {number} after {last}"));
+        }
+        numbers.push((index, number));
+        let Some(job) = fsm.job(job) else { return Ok(()) };
+        if job.allocation.as_ref().is_some_and(|current| current != allocation) {
+            self.count("HeardLate");
+        }
+        let ids: Vec<_> = job.checkpoints().map(|checkpoint| checkpoint.id()).collect();
+        match ids.is_sorted_by(|newer, older| newer > older) {
+            true => Ok(()),
+            false => Err(format!("{} has its checkpoints in the order {ids:?}", job.id)),
+        }
+    }
+
+    /// Its place was its own although others waited for such a one.
+    fn count_crowd(&mut self, fsm: &Fsm, id: &AllocationId) {
+        let Some(attempt) = fsm.allocation(id) else { return };
+        let gpus = attempt.gpus.len();
+        let drained = attempt.causes.contains_key(&CauseKey::Drain);
+        let waits = |job: &&Job| job.queue.class > 0 && job.spec.gpus.count as usize <= gpus;
+        if !drained && fsm.queue().any(|job| waits(&job)) {
+            self.count("LeftInACrowd");
+        }
     }
 
     /// Whether all that was acknowledged is there, each once.
@@ -245,7 +306,7 @@ fn eviction_is_due(scene: &Scene, id: &AllocationId, seq: u64) -> Result<(), Str
     for machine in &scene.machines {
         let machine = machine.lock().expect("nobody panics with it");
         let Some(attempt) = machine.attempts.get(id) else { continue };
-        let made = attempt.checkpoints_us.get(seq as usize - 1).copied();
+        let made = attempt.saves.get(seq as usize - 1).map(|save| save.at_us);
         let Some(made) = made else {
             return Err(format!("{id} is evicted after checkpoint {seq}, which it never made"));
         };

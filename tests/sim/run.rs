@@ -12,6 +12,7 @@ use crate::bugs::Bug;
 use crate::controller::{self, Seat, address};
 use crate::disk::SimDisk;
 use crate::faults::Faults;
+use crate::files::Files;
 use crate::machine::Machine;
 use crate::net::HostId;
 use crate::os;
@@ -27,6 +28,13 @@ const SECOND_US: u64 = 1_000_000;
 const BOOT_US: u64 = 4 * SECOND_US;
 /// How long things go wrong.
 const TROUBLE_US: u64 = 36 * SECOND_US;
+/// The same where nodes are silent for as long as makes their jobs be replaced.
+const LONG_TROUBLE_US: u64 = 170 * SECOND_US;
+/// How often programs save, from and to.
+const SAVE_EVERY_US: (u64, u64) = (SECOND_US, 4 * SECOND_US);
+const LONG_SAVE_EVERY_US: (u64, u64) = (4 * SECOND_US, 12 * SECOND_US);
+/// Every so manyth seed is a long one.
+const LONG_EVERY: u64 = 5;
 /// After that users go on for so long.
 const CALM_US: u64 = 4 * SECOND_US;
 /// In which all that was begun must be over and everybody must agree.
@@ -47,13 +55,26 @@ pub(crate) struct Plan {
     pub(crate) nodes: usize,
     pub(crate) users: &'static [&'static str],
     pub(crate) faults: bool,
+    /// For minutes, with nodes that are silent for long.
+    pub(crate) long: bool,
 }
 
 impl Plan {
     /// The usual fleet.
     pub(crate) fn usual(seed: u64, bug: Option<Bug>) -> Plan {
         let users = &["alice", "bob", "root"];
-        Plan { seed, bug, controllers: 3, spare: 2, nodes: 3, users, faults: true }
+        if bug.is_none() && seed.is_multiple_of(LONG_EVERY) {
+            return Plan::long(seed);
+        }
+        let long = false;
+        Plan { seed, bug, controllers: 3, spare: 2, nodes: 3, users, faults: true, long }
+    }
+
+    /// Attempts are given up while their nodes are silent, and some of them come back.
+    fn long(seed: u64) -> Plan {
+        let users = &["alice", "root"];
+        let (bug, long) = (None, true);
+        Plan { seed, bug, controllers: 1, spare: 0, nodes: 3, users, faults: true, long }
     }
 }
 
@@ -88,10 +109,17 @@ async fn join_all(users: Vec<impl Future<Output = ()> + Send + 'static>) {
 impl Fleet {
     fn new(plan: Plan, pki: Pki, folder: &Path) -> Fleet {
         let mut rng = Rng::new(plan.seed);
-        let machine = |at| Arc::new(Mutex::new(Machine::new(at, rng.fork())));
+        let save_every_us = if plan.long { LONG_SAVE_EVERY_US } else { SAVE_EVERY_US };
+        let files = Arc::new(Mutex::new(Files::default()));
+        let machine = |at| {
+            let machine = Machine::new(at, rng.fork(), Arc::clone(&files), save_every_us);
+            Arc::new(Mutex::new(machine))
+        };
         let machines: Vec<_> = (0..plan.nodes).map(machine).collect();
         let mut disks = rng.fork();
-        let scene = Arc::new(Scene::new(rng, plan.bug, machines, pki, folder.to_owned()));
+        let kind = (plan.bug, plan.long);
+        let scene =
+            Arc::new(Scene::new(rng, kind, (machines, Arc::clone(&files)), pki, folder.to_owned()));
         let mut world = World::new(Arc::clone(&scene));
         let hosts = 0..plan.controllers + plan.spare;
         let first = BTreeMap::from([(1, address(0))]);
@@ -301,9 +329,10 @@ pub(crate) fn run(plan: Plan, pki: Pki, folder: &Path) -> Verdict {
         fleet.world.start(host);
     }
     fleet.until(BOOT_US, |fleet| fleet.supervise());
-    let mut faults = Faults::new(Rng::new(plan.seed ^ 0xFA17));
+    let mut faults = Faults::new(Rng::new(plan.seed ^ 0xFA17), plan.long);
     if plan.faults {
-        fleet.until(BOOT_US + TROUBLE_US, |fleet| faults.step(fleet));
+        let trouble_us = if plan.long { LONG_TROUBLE_US } else { TROUBLE_US };
+        fleet.until(BOOT_US + trouble_us, |fleet| faults.step(fleet));
         faults.end(&mut fleet);
     } else {
         fleet.until(BOOT_US + TROUBLE_US / 3, |fleet| fleet.supervise());

@@ -7,7 +7,7 @@ use fleet_core::Fsm;
 use fleet_core::command::Envelope;
 use fleet_core::event::Event;
 use fleet_core::fsm::Outcome;
-use fleet_core::id::ClusterId;
+use fleet_core::id::{AllocationId, ClusterId, JobId};
 use fleet_core::name::{NodeName, UserName};
 use fleet_core::time::Timestamp;
 use fleet_proto::transport::PeerIdentity;
@@ -15,6 +15,7 @@ use fleet_proto::transport::identity::{Identity, PeerCertificate, Role};
 use fleet_proto::transport::peer::CertifiedPeer;
 
 use crate::bugs::Bug;
+use crate::files::{Files, path};
 use crate::machine::Machine;
 use crate::net::Net;
 use crate::oracle::Oracle;
@@ -26,14 +27,37 @@ use crate::trace::Trace;
 /// The true time at which a simulation begins, in milliseconds since 1970.
 pub(crate) const BEGIN_MS: u64 = 1_900_000_000_000;
 
+/// How much users ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// Less than there is: work that has to leave a node finds another.
+    Quiet,
+    /// More than there is, now and then.
+    Busy,
+    /// So much more that jobs wait all the time: one that must leave gets a place only because one is held for it.
+    Crowded,
+    /// Few jobs that run for minutes and may be replaced when their node is silent.
+    Long,
+}
+
+impl Load {
+    fn drawn(rng: &mut Rng) -> Load {
+        match rng.between(0, 9) {
+            0..=3 => Load::Quiet,
+            4..=6 => Load::Busy,
+            _ => Load::Crowded,
+        }
+    }
+}
+
 /// See the module's doc.
 #[derive(Debug)]
 pub(crate) struct Scene {
     pub(crate) bug: Option<Bug>,
-    /// Users ask for more than there is. Where they do not, work that has to leave a node finds another.
-    pub(crate) busy: bool,
+    pub(crate) load: Load,
     pub(crate) net: Net,
     pub(crate) machines: Vec<Arc<Mutex<Machine>>>,
+    files: Arc<Mutex<Files>>,
     pub(crate) pki: Pki,
     /// Users make no more requests.
     pub(crate) users_rest: AtomicBool,
@@ -49,16 +73,17 @@ pub(crate) struct Scene {
 impl Scene {
     pub(crate) fn new(
         mut rng: Rng,
-        bug: Option<Bug>,
-        machines: Vec<Arc<Mutex<Machine>>>,
+        (bug, long): (Option<Bug>, bool),
+        (machines, files): (Vec<Arc<Mutex<Machine>>>, Arc<Mutex<Files>>),
         pki: Pki,
         folder: std::path::PathBuf,
     ) -> Scene {
         Scene {
             bug,
-            busy: rng.chance(50),
+            load: if long { Load::Long } else { Load::drawn(&mut rng) },
             net: Net::new(rng.fork()),
             machines,
+            files,
             pki,
             users_rest: AtomicBool::new(false),
             folder,
@@ -92,6 +117,18 @@ impl Scene {
         self.machines[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The users' checkpoints.
+    pub(crate) fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a save is there as that attempt wrote it.
+    pub(crate) fn is_there(&self, job: &JobId, by: (&AllocationId, u64), step: u64) -> bool {
+        let files = self.files();
+        let file = files.at(job, &path(job, step), self.now_us());
+        file.is_some_and(|file| (&file.writer, file.seq) == by)
+    }
+
     /// What the admin has saved so far.
     pub(crate) fn backups(&self) -> MutexGuard<'_, Vec<Backup>> {
         self.backups.lock().unwrap_or_else(PoisonError::into_inner)
@@ -119,10 +156,9 @@ impl Scene {
     pub(crate) fn applied(
         &self,
         controller: u64,
-        index: u64,
-        envelope: &Envelope,
+        (index, envelope): (u64, &Envelope),
         outcome: &Outcome,
-        fsm: &Fsm,
+        (before, fsm): (Option<&Fsm>, &Fsm),
     ) {
         let reply = match &outcome.reply {
             Ok(_) => "done".to_owned(),
@@ -133,7 +169,8 @@ impl Scene {
             line = format!("{line}, {}", kind(event));
         }
         self.say(&format!("controller {controller}"), &line);
-        let judged = self.oracle().applied(self, controller, index, envelope, outcome, fsm);
+        let (entry, states) = ((index, envelope), (before, fsm));
+        let judged = self.oracle().applied(self, controller, entry, outcome, states);
         if let Err(what) = judged {
             self.violation(what);
         }

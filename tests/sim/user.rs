@@ -22,7 +22,7 @@ use crate::net::HostId;
 use crate::oracle::Done;
 use crate::restore;
 use crate::rng::Rng;
-use crate::scene::{BEGIN_MS, Scene, user_role};
+use crate::scene::{BEGIN_MS, Load, Scene, user_role};
 
 /// One call.
 const CALL_MAX: Duration = Duration::from_secs(4);
@@ -37,6 +37,14 @@ const SAVE_PERCENT: u64 = 60;
 /// What a user waits between two requests, where there is more work than GPUs and where there is not.
 const PAUSE_BUSY_MS: (u64, u64) = (100, 1_500);
 const PAUSE_QUIET_MS: (u64, u64) = (500, 3_500);
+const PAUSE_CROWDED_MS: (u64, u64) = (200, 1_000);
+const PAUSE_LONG_MS: (u64, u64) = (2_000, 12_000);
+/// How often the admin empties a node in a long run.
+const LONG_DRAIN_PERCENT: u64 = 15;
+/// How often somebody who is gone looks whether a job of theirs waits for their word.
+const ASKED_EVERY: Duration = Duration::from_secs(1);
+/// How many of those are to begin again; the others are cancelled.
+const BEGIN_AGAIN_PERCENT: u64 = 70;
 
 /// One person at their terminal.
 pub(crate) struct User {
@@ -92,7 +100,12 @@ impl User {
 
     pub(crate) async fn run(mut self) {
         loop {
-            let (low, high) = if self.scene.busy { PAUSE_BUSY_MS } else { PAUSE_QUIET_MS };
+            let (low, high) = match self.scene.load {
+                Load::Quiet => PAUSE_QUIET_MS,
+                Load::Busy => PAUSE_BUSY_MS,
+                Load::Crowded => PAUSE_CROWDED_MS,
+                Load::Long => PAUSE_LONG_MS,
+            };
             let pause = self.rng.between(low, high);
             tokio::time::sleep(Duration::from_millis(pause)).await;
             if self.scene.users_rest.load(Ordering::Relaxed) {
@@ -102,13 +115,21 @@ impl User {
                 self.administer().await;
                 continue;
             }
-            match self.rng.between(0, 9) {
+            let dice = self.rng.between(0, 9);
+            if matches!(self.scene.load, Load::Crowded | Load::Long) && dice < 7 {
+                self.submit().await;
+                continue;
+            }
+            match dice {
                 0..=1 => self.reserve().await,
                 2 => self.extend().await,
                 3 => self.release().await,
                 4..=7 => self.submit().await,
                 8 => self.cancel().await,
-                _ => self.look().await,
+                _ => {
+                    self.look().await;
+                    self.answer().await;
+                }
             }
         }
     }
@@ -259,10 +280,9 @@ impl User {
     fn spec(&mut self, name: &str) -> v1::JobSpec {
         let saves = self.rng.chance(75);
         let checkpoint =
-            saves.then(|| v1::CheckpointPlan { dir: "/ck".to_owned(), ..Default::default() });
-        let long = self.rng.chance(if self.scene.busy { 20 } else { 45 });
-        let length =
-            if long { self.rng.between(9_000, 28_000) } else { self.rng.between(500, 6_000) };
+            saves.then(|| v1::CheckpointPlan { dir: "/ck/{job}".to_owned(), ..Default::default() });
+        let (length, limit) = self.lengths();
+        let silence = if self.scene.load == Load::Long { 80 } else { 10 };
         v1::JobSpec {
             name: name.to_owned(),
             argv: vec!["train".to_owned(), length.to_string()],
@@ -270,13 +290,28 @@ impl User {
             gpus: Some(v1::GpuWish { count: self.rng.between(1, 2) as u32, ..Default::default() }),
             cpu_millis: 1_000,
             memory_bytes: 1 << 30,
-            time_limit_ms: self.rng.between(4_000, 30_000),
+            time_limit_ms: limit,
             checkpoint,
             restarts: Some(self.rng.between(0, 4) as u32),
             stop_grace_ms: Some(self.rng.between(0, 3_000)),
-            stop_after_ms: self.rng.chance(10).then_some(60_000),
+            stop_after_ms: self.rng.chance(silence).then_some(60_000),
             ..Default::default()
         }
+    }
+
+    /// How long a job runs, and its limit.
+    fn lengths(&mut self) -> (u64, u64) {
+        let (long, limit) = match self.scene.load {
+            Load::Quiet => (45, (4_000, 30_000)),
+            Load::Busy => (20, (4_000, 30_000)),
+            // Each needs its GPU until after the next save of one that must leave.
+            Load::Crowded => (60, (12_000, 40_000)),
+            Load::Long => return (self.rng.between(20_000, 90_000), 150_000),
+        };
+        let long = self.rng.chance(long);
+        let length =
+            if long { self.rng.between(9_000, 28_000) } else { self.rng.between(500, 6_000) };
+        (length, self.rng.between(limit.0, limit.1))
     }
 
     async fn submit(&mut self) {
@@ -315,6 +350,33 @@ impl User {
         self.tell(&format!("{request} cancel {id}"), &answer);
         if let Answer::Yes(_) = answer {
             self.acknowledged(request, Done::Cancelled(id));
+        }
+    }
+
+    /// Jobs that found nothing to go on from wait for their owner's word.
+    async fn answer(&mut self) {
+        let wish = v1::ListJobsRequest { owner: self.name.clone(), ..Default::default() };
+        let call =
+            |mut client: FleetClient<Channel>, wish| async move { client.list_jobs(wish).await };
+        let Answer::Yes(list) = self.ask(wish, call).await else { return };
+        for asks in list.items.into_iter().filter(|job| !job.question.is_empty()) {
+            let meta = self.meta();
+            let request = meta.request_id.clone();
+            let (id, meta) = (asks.id, Some(meta));
+            if self.rng.chance(BEGIN_AGAIN_PERCENT) {
+                let from = "scratch".to_owned();
+                let wish = v1::RestartJobRequest { meta, id: id.clone(), from, time_limit_ms: 0 };
+                let answer = self
+                    .ask(wish, |mut client, wish| async move { client.restart_job(wish).await })
+                    .await;
+                self.tell(&format!("{request} restart {id}"), &answer);
+            } else {
+                let wish = v1::CancelJobRequest { meta, id: id.clone() };
+                let answer = self
+                    .ask(wish, |mut client, wish| async move { client.cancel_job(wish).await })
+                    .await;
+                self.tell(&format!("{request} cancel {id}, which asks"), &answer);
+            }
         }
     }
 
@@ -368,6 +430,8 @@ impl User {
                     self.drained = None;
                 }
             }
+            // Where jobs are to be replaced they must be let alone.
+            None if self.scene.load == Load::Long && !self.rng.chance(LONG_DRAIN_PERCENT) => {}
             None => {
                 let node = self.node_to_empty();
                 let wish = v1::DrainNodeRequest {
@@ -450,7 +514,9 @@ impl User {
 
     /// The admin leaves no node closed; others mostly do not wait for what they no longer look at.
     async fn tidy_up(mut self) {
-        if self.rng.chance(TIDY_PERCENT) {
+        // More than can run in the time that is left.
+        let too_much = matches!(self.scene.load, Load::Crowded | Load::Long);
+        if too_much || self.rng.chance(TIDY_PERCENT) {
             while !self.jobs.is_empty() {
                 self.cancel().await;
             }
@@ -462,7 +528,12 @@ impl User {
             self.administer().await;
         }
         if self.name == "root" {
-            self.open_nodes().await;
+            return self.open_nodes().await;
+        }
+        // Until the run is over.
+        loop {
+            self.answer().await;
+            tokio::time::sleep(ASKED_EVERY).await;
         }
     }
 

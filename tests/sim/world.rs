@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::{Builder, Runtime};
 
+use crate::machine::SAVES_ON_WAKING;
 use crate::net::HostId;
 use crate::os;
 use crate::scene::{BEGIN_MS, Scene};
@@ -20,7 +21,7 @@ pub(crate) const SLICE_US: u64 = 20_000;
 /// How often a host's tasks and timers are run within a slice.
 const ROUNDS: u32 = 2;
 /// Monotonic clocks do not begin at zero: the machines have been up for a while.
-const UP_BEFORE_US: u64 = 3_600_000_000;
+pub(crate) const UP_BEFORE_US: u64 = 3_600_000_000;
 
 type Program = Box<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>>>;
 
@@ -158,6 +159,9 @@ impl World {
                 (machine.name.clone(), machine.step(now))
             };
             for (id, what) in happened {
+                if what == SAVES_ON_WAKING {
+                    self.scene.oracle().count("SavedOnWaking");
+                }
                 self.scene.say(name.as_str(), &format!("{id}: {what}"));
             }
         }
