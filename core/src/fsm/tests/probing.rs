@@ -32,7 +32,7 @@ fn a_job_whose_checkpoints_no_other_node_sees_stays_until_the_deadline_of_a_drai
     w.take_deferral(&a, 1);
     assert!(asked(&w, "titan01").is_empty(), "its own node sees them");
     for name in ["titan02", "titan03"] {
-        assert_eq!(asked(&w, name), [a.clone()]);
+        assert_eq!(asked(&w, name), std::slice::from_ref(&a));
         answers(&mut w, name, &a, Some(NO_MARKER));
         assert!(asked(&w, name).is_empty(), "asked once");
     }
