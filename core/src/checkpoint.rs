@@ -445,6 +445,8 @@ pub enum CheckpointNote {
     },
     /// Each checkpoint overwrites the one before in place.
     OneName { path: String },
+    /// What the attempt resumed from was changed afterwards, and not by the attempt.
+    ChangedAfterResume { path: String, why: String },
     /// Another open job has the same directory and pattern.
     SharedDir { job: String },
     /// No process of the attempt catches the signal of `--checkpoint-signal`; it would have killed them.
@@ -457,6 +459,7 @@ impl CheckpointNote {
         match self {
             CheckpointNote::NotCounted { .. } => "not_counted",
             CheckpointNote::OneName { .. } => "one_name",
+            CheckpointNote::ChangedAfterResume { .. } => "changed_after_resume",
             CheckpointNote::SharedDir { .. } => "shared_dir",
             CheckpointNote::NobodyHearsSignal { .. } => "nobody_hears_signal",
         }
@@ -481,6 +484,10 @@ impl fmt::Display for CheckpointNote {
             CheckpointNote::OneName { path } => write!(
                 f,
                 "{path} is overwritten in place: a fault during a save loses everything. Write another name and rename"
+            ),
+            CheckpointNote::ChangedAfterResume { path, why } => write!(
+                f,
+                "{path} was changed after an attempt resumed from it: {why}. An earlier attempt may have written it"
             ),
             CheckpointNote::SharedDir { job } => {
                 write!(f, "{job} has the same checkpoint directory: fleet moves nothing in it")

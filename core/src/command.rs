@@ -176,6 +176,9 @@ pub enum Report {
     CheckpointChanged {
         allocation: AllocationId,
         seq: u64,
+        /// The earlier attempt of the job whose checkpoint it is; absent: the allocation's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempt: Option<u32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         content: Option<Content>,
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -40,6 +40,7 @@ impl Watcher {
             baseline: true,
             known: Vec::new(),
             counted: Vec::new(),
+            origin: None,
         };
         let line = serde_json::to_string(&Op::Watch(request))? + "\n";
         watcher.child.stdin.as_mut().context("no input")?.write_all(line.as_bytes())?;

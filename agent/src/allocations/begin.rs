@@ -21,7 +21,7 @@ use super::node::Node;
 use super::order::{self, Leased};
 use super::record::{AllocationDir, Record};
 use crate::checkpoint::resume::{ResumeAnswer, ResumeRequest};
-use crate::checkpoint::{self, ResumeCheck};
+use crate::checkpoint::{self, ResumeCheck, ResumedFrom};
 use crate::filter::NvidiaMajors;
 use crate::image::{self, ImageError, ImageRef};
 use crate::reconcile::{Claim, ClaimError};
@@ -169,11 +169,11 @@ impl Begin {
         let order = &self.record.order;
         let Some(plan) = &order.spec.checkpoint else {
             // A job that saves nothing may still begin from somebody's file.
-            return Ok((None, self.resumed(user, Path::new("/")).await?));
+            return Ok((None, self.resumed(user, Path::new("/")).await?.0));
         };
         let dir = order::on_node(&order.spec, Path::new(&plan.dir));
         let job = order.job.as_str();
-        let mut resumed = None;
+        let (mut resumed, mut from) = (None, None);
         match (&order.resume, &order.resume_from) {
             (Some(resume), _) if resume.path.is_none() => {
                 let as_user = &self.node.as_user;
@@ -185,7 +185,7 @@ impl Begin {
                     }
                     true => {
                         readable(check, &dir)?;
-                        resumed = self.resumed(user, &dir).await?;
+                        (resumed, from) = self.resumed(user, &dir).await?;
                     }
                     // Nothing was ever saved, so any disk will do.
                     false => self.mark(user, &dir).await?,
@@ -200,11 +200,16 @@ impl Begin {
             }
             (_, _) => {
                 self.mark(user, &dir).await?;
-                resumed = self.resumed(user, &dir).await?;
+                (resumed, from) = self.resumed(user, &dir).await?;
             }
         }
         // The journal of the observer is kept in the attempt's directory.
         self.write_record().await?;
+        if let Some(from) = from {
+            let dir = self.dir.clone();
+            let written = spawn_blocking(move || dir.write_resumed_from(&from)).await;
+            written.map_err(|error| node_fault(&error))?.map_err(|error| node_fault(&error))?;
+        }
         let observer = super::checkpoints::observe(&self.node, &self.record, user, &self.dir)
             .await
             .map_err(|error| user_fault(&error))?;
@@ -223,9 +228,13 @@ impl Begin {
     }
 
     /// What it resumes from, chosen by a helper as the user; none where it begins from nothing.
-    async fn resumed(&self, user: &User, dir: &Path) -> Result<Option<Resumed>, AttemptEnd> {
+    async fn resumed(
+        &self,
+        user: &User,
+        dir: &Path,
+    ) -> Result<(Option<Resumed>, Option<ResumedFrom>), AttemptEnd> {
         let order = &self.record.order;
-        let Some(resume) = &order.resume else { return Ok(None) };
+        let Some(resume) = &order.resume else { return Ok((None, None)) };
         let plan = order.spec.checkpoint.as_ref();
         let on_node = |path: &str| order::on_node(&order.spec, Path::new(path));
         let candidates = resume.candidates.iter().cloned().map(|mut candidate| {
@@ -260,13 +269,13 @@ impl Begin {
             }
         };
         match answer {
-            ResumeAnswer::Taken(mut resumed) => {
+            ResumeAnswer::Taken { mut resumed, from } => {
                 self.as_the_job_sees(&mut resumed);
-                Ok(Some(resumed))
+                Ok((Some(resumed), from))
             }
             ResumeAnswer::FromNothing(mut resumed) => {
                 self.as_the_job_sees(&mut resumed);
-                Ok(Some(resumed).filter(|resumed| !resumed.aside.is_empty()))
+                Ok((Some(resumed).filter(|resumed| !resumed.aside.is_empty()), None))
             }
             ResumeAnswer::Nothing { tried } if outside => {
                 let message = format!("--resume-from {}", tried.join("; "));

@@ -2,13 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use fleet_core::checkpoint::{CheckpointId, Presence};
 use tokio::task::{JoinSet, spawn_blocking};
 
 use super::begin::checkpoint_dir;
+use super::ending::chain;
+use super::life::Happening;
 use super::node::Node;
 use super::order::on_node;
 use super::record::{AllocationDir, Record};
-use crate::checkpoint::{self, Handle, ObserverConfig, ObserverError};
+use crate::checkpoint::{self, Handle, ObserverConfig, ObserverError, OriginFate};
 use crate::shim::order::{EVENTS_FILE, JobEvent, Notice};
 use crate::user::User;
 
@@ -23,6 +26,10 @@ pub(super) async fn observe(
     dir: &AllocationDir,
 ) -> Result<Handle, ObserverError> {
     let plan = record.order.spec.checkpoint.as_ref();
+    let origin = dir.resumed_from().unwrap_or_else(|error| {
+        tracing::warn!(id = %record.id, error = chain(&error), "what it resumed from is not compared");
+        None
+    });
     let config = ObserverConfig {
         user: user.clone(),
         dir: checkpoint_dir(record).unwrap_or_else(|| PathBuf::from("/")),
@@ -30,10 +37,22 @@ pub(super) async fn observe(
         rule: plan.map(|plan| plan.rule.clone()).unwrap_or_default(),
         job: record.order.job.to_string(),
         others_dead: record.order.resume.as_ref().is_none_or(|resume| resume.others_dead),
+        origin,
         alloc_dir: dir.path().to_owned(),
         timings: node.timings(),
     };
     checkpoint::start(node.as_user.clone(), config).await
+}
+
+/// What is said of the checkpoint that the attempt resumed from, an earlier attempt's.
+pub(super) fn of_fate(id: CheckpointId, fate: OriginFate) -> Option<Happening> {
+    let (content, presence) = match fate {
+        OriginFate::Same => return None,
+        OriginFate::Gone => (None, Some(Presence::Gone)),
+        OriginFate::Changed { content, .. } => (Some(content), None),
+    };
+    let CheckpointId { attempt, seq } = id;
+    Some(Happening::CheckpointChanged { attempt: Some(attempt), seq, content, presence })
 }
 
 /// Counts a checkpoint the job told of, as one of `tasks`. What cannot be counted is logged: the job goes on.

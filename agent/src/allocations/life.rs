@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fleet_core::allocation::{AttemptEnd, EndReport};
-use fleet_core::checkpoint::{CheckpointNote, Resumed};
+use fleet_core::checkpoint::{CheckpointNote, Content, Presence, Resumed};
 use fleet_core::id::AllocationId;
 use fleet_core::image::ImageUsed;
 use fleet_core::time::Timestamp;
@@ -71,9 +71,13 @@ pub enum Happening {
         seen: CheckpointSeen,
         path: String,
     },
-    /// A checkpoint that was told is deleted, or not whole any more.
-    CheckpointGone {
+    /// A checkpoint that was told is deleted, or is found to be something else.
+    CheckpointChanged {
+        /// The earlier attempt that made it; none: this one.
+        attempt: Option<u32>,
         seq: u64,
+        content: Option<Content>,
+        presence: Option<Presence>,
     },
     /// The owner should know this of the checkpoints.
     CheckpointNote(CheckpointNote),
@@ -114,6 +118,7 @@ pub fn spawn(begin: Begin, tell: Tell, status: watch::Sender<String>) -> mpsc::S
         observe_again: None,
         told_seq: 0,
         told_gone: BTreeSet::new(),
+        told_origin: false,
         told_notes: 0,
         notices: 0,
         notifying: JoinSet::new(),
@@ -145,6 +150,7 @@ struct Life {
     /// Number of the last checkpoint that was told.
     told_seq: u64,
     told_gone: BTreeSet<u64>,
+    told_origin: bool,
     told_notes: usize,
     /// Number of the last of the job's own notices that was looked at.
     notices: u64,
@@ -546,14 +552,23 @@ impl Life {
             }
             self.tell.tell(Happening::Checkpoint { seen, path }).await;
         }
-        let (gone, notes) = {
+        let (gone, notes, origin) = {
             let observed = observer.watch();
             let observed = observed.borrow();
-            (observed.gone.clone(), observed.notes.clone())
+            (observed.gone.clone(), observed.notes.clone(), observed.origin.clone())
         };
         for seq in gone {
             if self.told_gone.insert(seq) {
-                self.tell.tell(Happening::CheckpointGone { seq }).await;
+                let presence = Some(Presence::Gone);
+                let gone =
+                    Happening::CheckpointChanged { attempt: None, seq, content: None, presence };
+                self.tell.tell(gone).await;
+            }
+        }
+        if let Some((id, fate)) = origin.filter(|_| !self.told_origin) {
+            self.told_origin = true;
+            if let Some(changed) = checkpoints::of_fate(id, fate) {
+                self.tell.tell(changed).await;
             }
         }
         for note in notes.into_iter().skip(self.told_notes) {

@@ -1,8 +1,8 @@
 //! What the agent keeps of each attempt in `<state>/allocations/<id>/`, beside the shim's own files.
 //!
 //! `allocation.json` (the order, before anything starts), `stop.json` (a stop was ordered),
-//! `asked.json` (the checkpoints that were asked for), `end.json` (how
-//! it ended, where the shim could not say it), `forgotten` (the controller has it in its log: `run` under
+//! `asked.json` (the checkpoints that were asked for), `resumed.json` (the checkpoint that it began from), `end.json`
+//! (how it ended, where the shim could not say it), `forgotten` (the controller has it in its log: `run` under
 //! another name). None of them
 //! is synced: after a power cut there is no process, and the controller knows by the new boot id. `run` leads
 //! to a file system in memory, with what is needed while the job runs: the shim's order and state, sockets,
@@ -29,6 +29,7 @@ use nix::sys::time::TimeSpec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::ResumedFrom;
 use crate::shim::order::RUN_DIR;
 
 /// Version of the files that this build writes.
@@ -41,6 +42,7 @@ const STOP_FILE: &str = "stop.json";
 const END_FILE: &str = "end.json";
 const ASKED_FILE: &str = "asked.json";
 const IMAGE_FILE: &str = "image.json";
+const RESUMED_FILE: &str = "resumed.json";
 const FORGOTTEN_FILE: &str = "forgotten";
 /// Removed when the record is forgotten; what people may want to read later stays.
 const TRANSIENT: [&str; 2] = ["rootfs", "volumes"];
@@ -132,6 +134,12 @@ pub struct OpenRequest {
 struct AskedMark {
     v: u32,
     asked: Asked,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct ResumedMark {
+    v: u32,
+    from: ResumedFrom,
 }
 
 /// Any of the files, for its version.
@@ -280,6 +288,16 @@ impl AllocationDir {
     pub fn asked(&self) -> Result<Asked, RecordError> {
         let mark: Option<AskedMark> = read(&self.0.join(ASKED_FILE))?;
         Ok(mark.map(|mark| mark.asked).unwrap_or_default())
+    }
+
+    /// Notes which checkpoint it begins from.
+    pub fn write_resumed_from(&self, from: &ResumedFrom) -> Result<(), RecordError> {
+        replace(&self.0.join(RESUMED_FILE), &ResumedMark { v: VERSION, from: from.clone() })
+    }
+
+    /// The checkpoint that it began from, if that is in its checkpoint directory.
+    pub fn resumed_from(&self) -> Result<Option<ResumedFrom>, RecordError> {
+        Ok(read::<ResumedMark>(&self.0.join(RESUMED_FILE))?.map(|mark| mark.from))
     }
 
     /// Notes what the name of its image meant.

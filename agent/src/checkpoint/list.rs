@@ -43,8 +43,14 @@ pub struct FileList {
 pub enum Comparison {
     Same,
     /// Names and sizes are the same; a time or inode is another one: it was written or copied again.
-    Touched,
-    /// A file is missing or has another size.
+    Touched {
+        why: String,
+    },
+    /// A file is missing, or all of it. No other has another size: it may be a deletion that is under way.
+    Missing {
+        why: String,
+    },
+    /// A file has another size.
     Torn {
         why: String,
     },
@@ -106,23 +112,32 @@ impl FileList {
     /// What is at `path` now, compared with this list. A file more makes no difference.
     #[must_use]
     pub fn compare(&self, path: &Path) -> Comparison {
-        let torn = |why: String| Comparison::Torn { why };
         let Some(now) = Self::of(path) else {
-            return torn("it is not there any more, or cannot be listed".to_owned());
+            let why = "it is not there any more, or cannot be listed".to_owned();
+            return Comparison::Missing { why };
         };
-        let mut touched = false;
+        let (mut touched, mut missing) = (None, None);
         for then in &self.files {
+            let name = shown(&then.name);
             let found = now.files.binary_search_by(|file| file.name.cmp(&then.name));
             let Some(file) = found.ok().and_then(|at| now.files.get(at)) else {
-                return torn(format!("{} is missing", shown(&then.name)));
+                missing.get_or_insert_with(|| format!("{name} is missing"));
+                continue;
             };
             if file.size != then.size {
-                let (name, was, is) = (shown(&then.name), then.size, file.size);
-                return torn(format!("{name} has {is} bytes; it had {was} when it was complete"));
+                let (was, is) = (then.size, file.size);
+                let why = format!("{name} has {is} bytes; it had {was} when it was complete");
+                return Comparison::Torn { why };
             }
-            touched |= file.mtime_ns != then.mtime_ns || file.ino != then.ino;
+            if file.mtime_ns != then.mtime_ns || file.ino != then.ino {
+                touched.get_or_insert_with(|| format!("{name} was written again"));
+            }
         }
-        if touched { Comparison::Touched } else { Comparison::Same }
+        match (missing, touched) {
+            (Some(why), _) => Comparison::Missing { why },
+            (None, Some(why)) => Comparison::Touched { why },
+            (None, None) => Comparison::Same,
+        }
     }
 }
 
@@ -171,12 +186,13 @@ mod tests {
         assert_eq!(list.compare(&top), Comparison::Same);
         fs::write(top.join("inner/x.new"), "54321").unwrap();
         fs::rename(top.join("inner/x.new"), top.join("inner/x")).unwrap();
-        assert_eq!(list.compare(&top), Comparison::Touched);
+        let Comparison::Touched { why } = list.compare(&top) else { panic!("another inode") };
+        assert_eq!(why, "inner/x was written again");
         fs::write(top.join("optimizer.pt"), "123").unwrap();
         let Comparison::Torn { why } = list.compare(&top) else { panic!("a shorter file") };
         assert!(why.contains("optimizer.pt has 3 bytes; it had 5"), "{why}");
         fs::remove_file(top.join("optimizer.pt")).unwrap();
-        let Comparison::Torn { why } = list.compare(&top) else { panic!("a missing file") };
+        let Comparison::Missing { why } = list.compare(&top) else { panic!("a missing file") };
         assert_eq!(why, "optimizer.pt is missing");
     }
 
@@ -190,7 +206,7 @@ mod tests {
         fs::write(&file, "ab").unwrap();
         assert!(matches!(list.compare(&file), Comparison::Torn { .. }));
         fs::remove_file(&file).unwrap();
-        assert!(matches!(list.compare(&file), Comparison::Torn { .. }));
+        assert!(matches!(list.compare(&file), Comparison::Missing { .. }));
         assert_eq!(
             list_path(dir.path(), "job-a", &list.digest()).parent().unwrap().parent().unwrap(),
             dir.path().join(".fleet")

@@ -33,5 +33,5 @@ pub use observer::{
 };
 pub use request::{RequestFile, request_checkpoint, withdraw_request};
 pub use signal::ask_by_signal;
-pub use watch::Timings;
 pub(crate) use watch::complete::inspect;
+pub use watch::{OriginFate, ResumedFrom, Timings};

@@ -12,14 +12,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fleet_core::checkpoint::{CheckpointNote, Doubt, Facts, Rule, RuleChoice};
+use fleet_core::checkpoint::{CheckpointId, CheckpointNote, Doubt, Facts, Rule, RuleChoice};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 use super::journal::{Journal, JournalError};
 use super::rules::{FileId, Pattern, PatternError};
-use super::watch::{CountedBefore, ENDING, SeenLine, Timings, WatchLine, WatchRequest};
+use super::watch::{
+    CountedBefore, ENDING, OriginFate, ResumedFrom, SeenLine, TOLD, Timings, WatchLine,
+    WatchRequest,
+};
 use crate::user::as_user::Helper;
 use crate::user::op::{FileKind, FileStat, Op, Reply};
 use crate::user::{AsUser, AsUserError, User};
@@ -81,6 +84,8 @@ pub struct ObserverConfig {
     pub job: String,
     /// No process of an earlier attempt is left anywhere.
     pub others_dead: bool,
+    /// What the attempt resumed from, if that is in the directory.
+    pub origin: Option<ResumedFrom>,
     /// The agent's own directory of this allocation; must exist.
     pub alloc_dir: PathBuf,
     pub timings: Timings,
@@ -126,6 +131,8 @@ pub struct Observed {
     pub gone: BTreeSet<u64>,
     /// What the owner should know; each kind once.
     pub notes: Vec<CheckpointNote>,
+    /// What became of the checkpoint that the attempt resumed from, by its own first one.
+    pub origin: Option<(CheckpointId, OriginFate)>,
     /// Why nothing can be observed at present.
     pub problem: Option<String>,
 }
@@ -356,7 +363,13 @@ impl Observer {
             };
             match event {
                 Event::Order(None) => return,
-                Event::Order(Some(Order::Notified(order))) => self.notified(order).await,
+                Event::Order(Some(Order::Notified(order))) => {
+                    if self.notified(order).await
+                        && let Some(helper) = &helper
+                    {
+                        helper.own_is_told();
+                    }
+                }
                 Event::Order(Some(Order::Ending)) => {
                     self.ending = true;
                     if let Some(helper) = &helper {
@@ -422,6 +435,7 @@ impl Observer {
                 }
             }
             WatchLine::Gone(id) => self.gone(id),
+            WatchLine::Origin(fate) => self.take_fate(fate),
             WatchLine::Noted(note) => self.note(note),
             WatchLine::Limited { what } => warn!(what, "checkpoints are not all observed"),
             WatchLine::Problem(error) => self.set_problem(Some(error.to_string())),
@@ -444,7 +458,8 @@ impl Observer {
         });
     }
 
-    async fn notified(&mut self, order: Notified) {
+    /// Whether it counts, and can be resumed from.
+    async fn notified(&mut self, order: Notified) -> bool {
         let id = FileId::of(&order.stat);
         let already = self.known.contains(&id).then(|| self.number_of(id)).flatten();
         let result = match already {
@@ -460,8 +475,10 @@ impl Observer {
                 self.count(id, found).await
             }
         };
+        let sound = result.as_ref().is_ok_and(|seen| !seen.facts.content.is_torn());
         // A job that closed its socket does not wait for the answer.
         let _caller_gone = order.reply.send(result);
+        sound
     }
 
     fn number_of(&self, id: FileId) -> Option<CheckpointSeen> {
@@ -507,6 +524,18 @@ impl Observer {
     fn gone(&self, id: FileId) {
         let Some(seen) = self.number_of(id) else { return };
         self.tell.send_if_modified(|state| state.gone.insert(seen.seq));
+    }
+
+    /// It is compared once.
+    fn take_fate(&mut self, fate: OriginFate) {
+        let Some(origin) = self.config.origin.take() else { return };
+        if let OriginFate::Changed { why, .. } = &fate {
+            warn!(path = origin.path, why, "changed after the attempt resumed from it");
+            let (path, why) = (origin.path, why.clone());
+            self.note(CheckpointNote::ChangedAfterResume { path, why });
+        }
+        let Some(id) = origin.id else { return };
+        self.tell.send_modify(|state| state.origin = Some((id, fate)));
     }
 
     fn note(&self, note: CheckpointNote) {
@@ -574,6 +603,7 @@ impl Observer {
             job: self.config.job.clone(),
             others_dead: self.config.others_dead,
             counted: self.counted(),
+            origin: self.config.origin.clone(),
             timings: self.config.timings,
             baseline: self.journal.as_ref().is_some_and(|journal| journal.baseline.is_none()),
             known: self.known.iter().copied().collect(),
@@ -635,9 +665,13 @@ impl Ending {
     /// Says it to the helper now, or when it begins.
     fn begin(&self) {
         self.begun.store(true, Ordering::SeqCst);
+        self.say(ENDING);
+    }
+
+    fn say(&self, line: &str) {
         if let Some(input) = &mut *self.input.lock().unwrap_or_else(PoisonError::into_inner) {
             // A helper that is gone is started again and told again.
-            input.write_all(ENDING.as_bytes()).ok();
+            input.write_all(line.as_bytes()).ok();
         }
     }
 
@@ -669,6 +703,11 @@ impl RunningHelper {
     /// What is written in place from now on may be cut.
     fn begin_to_end(&self) {
         self.ending.begin();
+    }
+
+    /// The job told of a checkpoint, which counts. A helper that begins later finds it in the journal.
+    fn own_is_told(&self) {
+        self.ending.say(TOLD);
     }
 
     /// The helper looks once more, says what it sees, and ends.

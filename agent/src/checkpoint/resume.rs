@@ -7,11 +7,12 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use fleet_core::checkpoint::MayUse;
 use fleet_core::checkpoint::{
-    Candidate, Content, Doubt, Passed, Presence, Resumed, RuleChoice, may_use,
+    Candidate, CheckpointId, Content, Doubt, Passed, Presence, Resumed, RuleChoice, may_use,
 };
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +20,8 @@ use super::list::{Comparison, FileList, LIST_BYTES_MAX, job_dir, list_path};
 use super::marker::marker_path;
 use super::rules::step_of;
 use super::tree::Tree;
-use super::watch::{Timings, WatchRequest, found_by_a_look};
+use super::watch::complete::write_list;
+use super::watch::{ResumedFrom, Timings, WatchRequest, found_by_a_look};
 use super::whole;
 use crate::user::op::{FileKind, FileStat, OpError, Reply};
 use crate::user::ops;
@@ -61,8 +63,8 @@ pub struct ResumeRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResumeAnswer {
-    /// With paths of the node.
-    Taken(Resumed),
+    /// With paths of the node; `from` is for the watcher.
+    Taken { resumed: Resumed, from: Option<ResumedFrom> },
     /// From the beginning, with what was moved aside.
     FromNothing(Resumed),
     /// Nothing that was named can be used: what was tried.
@@ -107,7 +109,10 @@ fn outside(path: &Path) -> ResumeAnswer {
         }
     };
     match problem {
-        None => ResumeAnswer::Taken(Resumed { path: shown(path), ..Resumed::default() }),
+        None => {
+            let resumed = Resumed { path: shown(path), ..Resumed::default() };
+            ResumeAnswer::Taken { resumed, from: None }
+        }
         Some(why) => ResumeAnswer::Nothing { tried: vec![format!("{}: {why}", path.display())] },
     }
 }
@@ -166,7 +171,26 @@ fn choose(request: &ResumeRequest) -> ResumeAnswer {
         clear_the_way(request, &chosen, &torn, &mut resumed);
     }
     resumed.path = shown(&chosen);
-    ResumeAnswer::Taken(resumed)
+    let from = as_it_is_now(request, &chosen, resumed.taken);
+    ResumeAnswer::Taken { resumed, from }
+}
+
+/// What the attempt resumes from, with the list of its files as they are now: a node that copied it here, or a program
+/// that touched it between two attempts, is no later change.
+fn as_it_is_now(
+    request: &ResumeRequest,
+    chosen: &Path,
+    id: Option<CheckpointId>,
+) -> Option<ResumedFrom> {
+    let path = chosen.strip_prefix(&request.dir).ok()?.to_str()?.to_owned();
+    let list = FileList::of(chosen)?;
+    let ino = fs::symlink_metadata(chosen).ok()?.ino();
+    write_list(&request.dir, &request.job, &list).then(|| ResumedFrom {
+        path,
+        ino,
+        list: list.digest(),
+        id,
+    })
 }
 
 fn shown(path: &Path) -> String {
@@ -189,10 +213,10 @@ fn examine(request: &ResumeRequest, candidate: &Candidate) -> Result<PathBuf, Pa
     };
     let torn = |why: String| pass(why.clone(), Some(Content::Torn { why }), None);
     let content = match known_files(request, candidate).map(|list| list.compare(&place)) {
-        Some(Comparison::Torn { why }) => return Err(torn(why)),
+        Some(Comparison::Missing { why } | Comparison::Torn { why }) => return Err(torn(why)),
         Some(Comparison::Same) => candidate.facts.content.clone(),
         // Without a list that can be trusted, and for one that was written again, only its content says something.
-        Some(Comparison::Touched) | None => whole::check(&place),
+        Some(Comparison::Touched { .. }) | None => whole::check(&place),
     };
     if let Content::Torn { why } = content {
         return Err(torn(why));
@@ -244,6 +268,7 @@ fn look(request: &ResumeRequest, newest_known_ns: i64) -> Option<PathBuf> {
         baseline: false,
         known: Vec::new(),
         counted: Vec::new(),
+        origin: None,
     };
     let found = found_by_a_look(&watch).into_iter().filter(|seen| {
         seen.facts.content == Content::Whole

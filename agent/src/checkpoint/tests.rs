@@ -25,13 +25,14 @@ struct Setup {
     alloc: tempfile::TempDir,
     pattern: &'static str,
     timings: Timings,
+    origin: Option<ResumedFrom>,
 }
 
 impl Setup {
     fn new(pattern: &'static str) -> Self {
         let user = account("daemon");
         let (dir, alloc) = (dir_of(&user), tempfile::tempdir().unwrap());
-        Self { dir, alloc, user, pattern, timings: TIMINGS }
+        Self { dir, alloc, user, pattern, timings: TIMINGS, origin: None }
     }
 
     async fn observe(&self) -> Handle {
@@ -42,6 +43,7 @@ impl Setup {
             rule: Default::default(),
             job: "job-a".to_owned(),
             others_dead: true,
+            origin: self.origin.clone(),
             alloc_dir: self.alloc.path().into(),
             timings: self.timings,
         };
@@ -318,6 +320,7 @@ async fn the_helper_ends_by_itself_when_the_agent_is_gone() {
         job: String::new(),
         others_dead: true,
         counted: Vec::new(),
+        origin: None,
         timings: TIMINGS,
         baseline: true,
         known: Vec::new(),
@@ -342,6 +345,7 @@ async fn a_directory_that_comes_later_is_observed_and_a_closed_one_is_a_problem(
         rule: Default::default(),
         job: "job-a".to_owned(),
         others_dead: true,
+        origin: None,
         alloc_dir: setup.alloc.path().into(),
         timings: TIMINGS,
     };
@@ -604,3 +608,5 @@ async fn what_came_while_nobody_looked_is_numbered_in_its_order() {
         assert_eq!(found, order, "{pattern}");
     }
 }
+
+mod origin;

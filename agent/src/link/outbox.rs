@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fleet_core::allocation::{EndReport, StopWhy};
-use fleet_core::checkpoint::{CheckpointNote, Presence, Resumed};
+use fleet_core::checkpoint::{CheckpointNote, Content, Presence, Resumed};
 use fleet_core::command::Report;
 use fleet_core::ending::{Holder, HolderStep, Seen};
 use fleet_core::health::Condition;
@@ -39,7 +39,8 @@ enum Key {
     Started(AllocationId),
     Deferral(AllocationId),
     Checkpoint(AllocationId, u64),
-    CheckpointGone(AllocationId, u64),
+    /// With the earlier attempt whose it is, if it is not this one's.
+    CheckpointChanged(AllocationId, Option<u32>, u64),
     CheckpointNoted(AllocationId, &'static str),
     Probed(AllocationId),
     Resumed(AllocationId),
@@ -196,10 +197,17 @@ impl Outbox {
         self.0.changed.notify_one();
     }
 
-    pub fn checkpoint_gone(&self, allocation: &AllocationId, seq: u64) {
-        let key = Key::CheckpointGone(allocation.clone(), seq);
-        let (allocation, presence) = (allocation.clone(), Some(Presence::Gone));
-        self.put(key, Report::CheckpointChanged { allocation, seq, content: None, presence });
+    /// A checkpoint that was said is gone, or is found to be something else; `attempt`: the earlier attempt that made it.
+    pub fn checkpoint_changed(
+        &self,
+        allocation: &AllocationId,
+        (attempt, seq): (Option<u32>, u64),
+        content: Option<Content>,
+        presence: Option<Presence>,
+    ) {
+        let key = Key::CheckpointChanged(allocation.clone(), attempt, seq);
+        let allocation = allocation.clone();
+        self.put(key, Report::CheckpointChanged { allocation, seq, attempt, content, presence });
     }
 
     pub fn checkpoint_noted(&self, allocation: &AllocationId, note: CheckpointNote) {
@@ -352,7 +360,9 @@ impl Outbox {
             state.take_out(&key);
         }
         let of_it = |key: &&Key| match key {
-            Key::CheckpointGone(of, _) | Key::CheckpointNoted(of, _) | Key::Resumed(of) => of == id,
+            Key::CheckpointChanged(of, ..) | Key::CheckpointNoted(of, _) | Key::Resumed(of) => {
+                of == id
+            }
             _ => false,
         };
         let told: Vec<Key> = state.places.keys().filter(of_it).cloned().collect();
@@ -433,7 +443,7 @@ impl Outbox {
                         Key::Found(_)
                             | Key::Holdings
                             | Key::Holders(_)
-                            | Key::CheckpointGone(..)
+                            | Key::CheckpointChanged(..)
                             | Key::CheckpointNoted(..)
                             | Key::Probed(_)
                             | Key::Resumed(_)

@@ -462,7 +462,9 @@ impl Reconciler {
                 self.parts.outbox.checkpoint(id, &seen, path);
             }
             Happening::Resumed(resumed) => self.parts.outbox.resumed(id, epoch, *resumed),
-            Happening::CheckpointGone { seq } => self.parts.outbox.checkpoint_gone(id, seq),
+            Happening::CheckpointChanged { attempt, seq, content, presence } => {
+                self.parts.outbox.checkpoint_changed(id, (attempt, seq), content, presence);
+            }
             Happening::CheckpointNote(note) => self.parts.outbox.checkpoint_noted(id, note),
             Happening::Ended(report) => {
                 row.phase = Phase::Ended;

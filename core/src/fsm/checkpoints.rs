@@ -72,17 +72,19 @@ impl Fsm {
         turn.say(Event::CheckpointRecorded { job, allocation, seq, path, number, facts });
     }
 
-    /// A checkpoint that was reported is gone, or is not what it was taken for.
+    /// A checkpoint that was reported is gone, or is not what it was taken for. It may be one of an earlier attempt of
+    /// the same job.
     pub(super) fn checkpoint_changed(
         &mut self,
         turn: &mut Turn<'_>,
         id: &AllocationId,
-        seq: u64,
+        (attempt, seq): (Option<u32>, u64),
         content: Option<&Content>,
         presence: Option<Presence>,
     ) {
-        let Some(attempt) = self.allocations.get(id) else { return };
-        let (job, at) = (attempt.job.clone(), CheckpointId { attempt: attempt.attempt, seq });
+        let Some(current) = self.allocations.get(id) else { return };
+        let attempt = attempt.unwrap_or(current.attempt);
+        let (job, at) = (current.job.clone(), CheckpointId { attempt, seq });
         self.change_checkpoint(turn, &job, id, at, content, presence);
     }
 

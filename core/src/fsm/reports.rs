@@ -128,9 +128,10 @@ impl Fsm {
                     self.checkpoint_seen(turn, checkpoint, *age);
                 }
             }
-            Report::CheckpointChanged { allocation, seq, content, presence } => {
+            Report::CheckpointChanged { allocation, seq, attempt, content, presence } => {
                 if self.is_on(node, allocation) {
-                    self.checkpoint_changed(turn, allocation, *seq, content.as_ref(), *presence);
+                    let at = (*attempt, *seq);
+                    self.checkpoint_changed(turn, allocation, at, content.as_ref(), *presence);
                 }
             }
             Report::CheckpointNoted { allocation, note } => {

@@ -87,7 +87,7 @@ impl Place {
 
     fn takes(&self, request: &ResumeRequest) -> Resumed {
         match self.asks(request) {
-            ResumeAnswer::Taken(resumed) => resumed,
+            ResumeAnswer::Taken { resumed, .. } => resumed,
             other => panic!("{other:?}"),
         }
     }
@@ -271,7 +271,7 @@ fn from_the_beginning_and_from_elsewhere() {
 
     let outside =
         |path: PathBuf| place.asks(&ResumeRequest { path: Some(path), ..place.request() });
-    assert!(matches!(outside(place.path("checkpoint-100")), ResumeAnswer::Taken(_)));
+    assert!(matches!(outside(place.path("checkpoint-100")), ResumeAnswer::Taken { .. }));
     fs::write(place.path("half.pt"), "PK\x03\x04").unwrap();
     assert!(matches!(outside(place.path("half.pt")), ResumeAnswer::Nothing { .. }));
     assert!(matches!(outside(place.path("no")), ResumeAnswer::Nothing { .. }));

@@ -48,7 +48,8 @@ pub(crate) fn inspect(dir: &Path, job: &str, path: &Path) -> Facts {
     find_out(dir, job, &path.to_string_lossy(), content).facts
 }
 
-fn write_list(dir: &Path, job: &str, list: &FileList) -> bool {
+/// Whether the list is on the disk now.
+pub(in crate::checkpoint) fn write_list(dir: &Path, job: &str, list: &FileList) -> bool {
     let folder = job_dir(dir, job);
     std::fs::create_dir_all(&folder).is_ok()
         && ops::write_file(&list_path(dir, job, &list.digest()), &list.text()).is_ok()

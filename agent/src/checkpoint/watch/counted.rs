@@ -102,7 +102,10 @@ impl Register {
                 (None, _) => true,
                 // Overwritten: it is told where the new one counts.
                 (Some(stat), _) if stat.kind == FileKind::File => false,
-                (Some(_), Some(list)) => matches!(list.compare(&full), Comparison::Torn { .. }),
+                (Some(_), Some(list)) => matches!(
+                    list.compare(&full),
+                    Comparison::Missing { .. } | Comparison::Torn { .. }
+                ),
                 (Some(_), None) => false,
             };
             if lost {

@@ -4,7 +4,9 @@
 
 use std::path::PathBuf;
 
-use fleet_core::checkpoint::{CheckpointNote, Facts, FileListDigest, RuleChoice};
+use fleet_core::checkpoint::{
+    CheckpointId, CheckpointNote, Content, Facts, FileListDigest, RuleChoice,
+};
 use serde::{Deserialize, Serialize};
 
 use super::super::rules::FileId;
@@ -12,6 +14,8 @@ use crate::user::op::OpError;
 
 /// The line on the helper's input that says: the attempt is being stopped.
 pub(in crate::checkpoint) const ENDING: &str = "ending\n";
+/// The line that says: the job told of a checkpoint, which counts. As long as [`ENDING`].
+pub(in crate::checkpoint) const TOLD: &str = "told..\n";
 
 /// The waiting times of observation, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +59,34 @@ pub struct WatchRequest {
     pub known: Vec<FileId>,
     /// What counted before this helper was started, for seeing it go.
     pub counted: Vec<CountedBefore>,
+    /// What the attempt resumed from, until it is compared again.
+    pub origin: Option<ResumedFrom>,
+}
+
+/// What an attempt resumed from, as it was then.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumedFrom {
+    /// Relative to the checkpoint directory.
+    pub path: String,
+    pub ino: u64,
+    pub list: FileListDigest,
+    /// None where only a look into the directory had found it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<CheckpointId>,
+}
+
+/// What became of it by the attempt's own first checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OriginFate {
+    Same,
+    /// Deleted, or overwritten by the attempt itself.
+    Gone,
+    /// By somebody else.
+    Changed {
+        why: String,
+        content: Content,
+    },
 }
 
 /// A checkpoint that an earlier helper of this attempt has counted.
@@ -77,6 +109,8 @@ pub enum WatchLine {
     Seen(Box<SeenLine>),
     /// A checkpoint that counted is deleted, or lost a file.
     Gone(FileId),
+    /// What the attempt resumed from was compared again.
+    Origin(OriginFate),
     Noted(CheckpointNote),
     /// Something is not looked at because of a limit.
     Limited {

@@ -301,9 +301,13 @@ impl<W: Write> Watcher<'_, W> {
             FileKind::Dir => facts.list.as_ref().map_or(id.size_bytes, |list| list.bytes),
             FileKind::File | FileKind::Other => stat.size_bytes,
         };
+        let torn = facts.content.is_torn();
         let replaced = self.register.add(path, id, found.list);
         let line = SeenLine { path: path.to_owned(), id, size_bytes, completed_at_unix_ms, facts };
         self.say(&WatchLine::Seen(Box::new(line)))?;
+        if !torn {
+            self.own_counted(Some(path))?;
+        }
         let Some(replaced) = replaced else { return Ok(()) };
         self.say(&WatchLine::Gone(replaced.id))?;
         if replaced.in_place && stat.kind == FileKind::File {

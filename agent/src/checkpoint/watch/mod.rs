@@ -7,13 +7,15 @@
 //! files it writes only the lists in `.fleet/JOB/`.
 //!
 //! [`lines`] is what both sides say, [`filling`] directories that are not complete yet, [`complete`] the last steps before
-//! one counts, [`counted`] what becomes of those that did. Which names and files make a checkpoint is `rules`.
+//! one counts, [`counted`] what becomes of those that did, [`origin`] what becomes of the one that was resumed from. Which
+//! names and files make a checkpoint is `rules`.
 
 pub(in crate::checkpoint) mod complete;
 mod counted;
 mod filling;
 mod lines;
 mod look;
+mod origin;
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -33,8 +35,11 @@ use crate::user::helper::answer;
 use crate::user::op::{FileStat, OpError, OpErrorKind};
 use counted::Register;
 use filling::FillingDirs;
-pub(in crate::checkpoint) use lines::ENDING;
-pub use lines::{CountedBefore, SeenLine, Timings, WatchLine, WatchRequest};
+pub use lines::{
+    CountedBefore, OriginFate, ResumedFrom, SeenLine, Timings, WatchLine, WatchRequest,
+};
+pub(in crate::checkpoint) use lines::{ENDING, TOLD};
+use origin::Origin;
 
 /// Most directories watched below one checkpoint directory.
 pub const DIRS_MAX: usize = 1024;
@@ -56,6 +61,7 @@ pub(crate) fn serve(request: &WatchRequest, output: &mut impl Write) -> std::io:
     };
     let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
     let mut watcher = watcher(request, pattern, inotify, output);
+    watcher.watch_origin(!request.counted.is_empty());
     watcher.run(request.baseline, request.timings.scan_ms)
 }
 
@@ -105,6 +111,8 @@ fn watcher<'a, W: Write>(
         tracker: Tracker::new(settle, request.known.iter().copied().collect()),
         filling: FillingDirs::default(),
         register: Register::before(&request.dir, &request.job, &request.counted),
+        origin: (request.origin.as_ref())
+            .and_then(|from| Origin::of(&request.dir, &request.job, from)),
         local: HashSet::new(),
         noted: HashSet::new(),
         a_directory_counted: false,
@@ -128,6 +136,7 @@ struct Watcher<'a, W> {
     tracker: Tracker,
     filling: FillingDirs,
     register: Register,
+    origin: Option<Origin>,
     /// Paths of which this node's kernel told: no other machine wrote them.
     local: HashSet<String>,
     /// Kinds of notes that were said.
@@ -153,6 +162,8 @@ enum Woken {
     Events,
     /// The agent says that the attempt is being stopped.
     Ending,
+    /// The agent says that a checkpoint of which the job told counts.
+    Told,
     /// The agent has closed our stdin.
     Closed,
 }
@@ -170,6 +181,7 @@ impl<W: Write> Watcher<'_, W> {
             match self.wait(wake_ms.saturating_sub(now_ms).clamp(20, scan_ms.max(20)))? {
                 Woken::Closed => return self.last_look(),
                 Woken::Ending => self.begin_to_end()?,
+                Woken::Told => self.own_counted(None)?,
                 Woken::Events => {}
             }
             self.take_events()?;
@@ -178,6 +190,7 @@ impl<W: Write> Watcher<'_, W> {
             if self.now().monotonic_ms >= next_scan_ms {
                 self.scan(Purpose::Look)?;
                 self.say_gone()?;
+                self.compare_origin(false)?;
                 self.say(&WatchLine::Alive)?;
                 next_scan_ms = self.now().monotonic_ms + scan_ms;
             }
@@ -200,7 +213,8 @@ impl<W: Write> Watcher<'_, W> {
         self.scan(Purpose::Look)?;
         self.look_into(&self.filling.all())?;
         self.settle(&self.tracker.closed())?;
-        self.say_gone()
+        self.say_gone()?;
+        self.compare_origin(true)
     }
 
     fn wait(&self, wait_ms: u64) -> std::io::Result<Woken> {
@@ -217,11 +231,12 @@ impl<W: Write> Watcher<'_, W> {
         if !fds[1].any().unwrap_or(false) {
             return Ok(Woken::Events);
         }
-        // One line has one meaning; the end of the input another.
+        // Each line has one meaning, and all have one length; the end of the input means another thing.
         let mut line = [0; ENDING.len()];
         // The lock on standard input is held by whoever read the request.
         match nix::unistd::read(stdin.as_fd(), &mut line)? {
             0 => Ok(Woken::Closed),
+            _ if line == *TOLD.as_bytes() => Ok(Woken::Told),
             _ => Ok(Woken::Ending),
         }
     }
@@ -253,6 +268,7 @@ impl<W: Write> Watcher<'_, W> {
         let Some(name) = name.to_str() else { return Ok(()) };
         let path = join(parent, name);
         let moved = event.mask.contains(AddWatchFlags::IN_MOVED_TO);
+        self.origin_event(&path);
         // A marker may have a hidden name, such as `.metadata`.
         self.touch_parents(&path);
         if never_counts(&path) {

@@ -206,6 +206,7 @@ fn request(dir: &Path, pattern: Option<&str>) -> WatchRequest {
         baseline: true,
         known: Vec::new(),
         counted: Vec::new(),
+        origin: None,
     }
 }
 

@@ -68,6 +68,7 @@ fn numbers_rise_over_the_life_of_a_job_and_the_newest_whole_one_comes_first() {
     }
     let torn = Some(Content::Torn { why: "cut".to_owned() });
     let changed = |seq, content, presence| Report::CheckpointChanged {
+        attempt: None,
         allocation: a.clone(),
         seq,
         content,
@@ -84,6 +85,19 @@ fn numbers_rise_over_the_life_of_a_job_and_the_newest_whole_one_comes_first() {
     let j = w.fsm.job(&job("a")).unwrap();
     let last = j.last_checkpoint.as_ref().unwrap();
     assert_eq!((last.number, last.attempt, last.seq), (11, 2, 1));
+    // What the second attempt resumed from was changed meanwhile: its node says so of the first attempt's number 9.
+    let content = Some(Content::Torn { why: "written after the resume".to_owned() });
+    let on = w.fsm.allocation(&b).unwrap().node.to_string();
+    let earlier = Report::CheckpointChanged {
+        allocation: b.clone(),
+        seq: 9,
+        attempt: Some(1),
+        content,
+        presence: None,
+    };
+    w.report(&on, earlier).unwrap();
+    let candidates = w.fsm.job(&job("a")).unwrap().candidates();
+    assert_eq!(candidates[..2].iter().map(|c| c.number).collect::<Vec<_>>(), [11, 7]);
 }
 
 #[test]
@@ -161,7 +175,13 @@ fn one_that_asks_can_be_cancelled_and_one_with_only_torn_ones_asks_at_once() {
     let a = w.run("a", training(), "titan01", &[0]);
     w.checkpoint(&a, 1, Millis::ZERO);
     let content = Some(Content::Torn { why: "cut".to_owned() });
-    let torn = Report::CheckpointChanged { allocation: a.clone(), seq: 1, content, presence: None };
+    let torn = Report::CheckpointChanged {
+        allocation: a.clone(),
+        seq: 1,
+        attempt: None,
+        content,
+        presence: None,
+    };
     w.report("titan01", torn).unwrap();
     lost(&mut w, &a);
     let why = w.fsm.job(&job("a")).unwrap().question.clone().unwrap().why;
@@ -218,7 +238,13 @@ fn a_restart_from_what_is_gone_or_torn_says_which() {
     w.checkpoint(&a, 1, Millis::ZERO);
     w.torn_checkpoint(&a, 2);
     let (content, presence) = (None, Some(Presence::Gone));
-    let gone = Report::CheckpointChanged { allocation: a.clone(), seq: 1, content, presence };
+    let gone = Report::CheckpointChanged {
+        allocation: a.clone(),
+        seq: 1,
+        attempt: None,
+        content,
+        presence,
+    };
     w.report("titan01", gone).unwrap();
     fail(&mut w, &a, 5);
     for (seq, problem) in [(1, "checkpoint 1 is gone"), (2, "checkpoint 2 is torn: cut")] {
