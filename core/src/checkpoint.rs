@@ -193,6 +193,8 @@ pub enum Presence {
     There,
     /// fleet moved it to `.fleet/JOB/aside/` beside, so that the program does not find it.
     Aside,
+    /// Its name is free or overwritten; fleet has kept it in `.fleet/JOB/kept/` beside.
+    Kept,
     /// Deleted, or not whole any more.
     Gone,
 }
@@ -203,6 +205,7 @@ impl Presence {
         match self {
             Presence::There => "there",
             Presence::Aside => "aside",
+            Presence::Kept => "kept",
             Presence::Gone => "gone",
         }
     }
@@ -300,7 +303,9 @@ impl Checkpoint {
     pub fn condition(&self) -> String {
         match self.presence {
             Presence::Gone if !self.is_torn() => Presence::Gone.word().to_owned(),
-            Presence::There | Presence::Aside | Presence::Gone => self.facts.condition(),
+            Presence::There | Presence::Aside | Presence::Kept | Presence::Gone => {
+                self.facts.condition()
+            }
         }
     }
 }
@@ -430,6 +435,9 @@ pub struct Resumed {
     /// A look into the directory found it; no agent had reported it.
     #[serde(default)]
     pub found: bool,
+    /// Its name was free or overwritten: the one that fleet had kept got the name back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub from_kept: bool,
 }
 
 /// Something about its checkpoints that the owner should know; each kind is said once.
@@ -445,6 +453,15 @@ pub enum CheckpointNote {
     },
     /// Each checkpoint overwrites the one before in place.
     OneName { path: String },
+    /// The last whole state of this name is kept beside.
+    KeptBeside { path: String, bytes: u64 },
+    /// It is overwritten in place, and nothing of it is kept.
+    NotKept {
+        path: String,
+        why: String,
+        /// The option that would keep it.
+        try_with: Option<String>,
+    },
     /// What the attempt resumed from was changed afterwards, and not by the attempt.
     ChangedAfterResume { path: String, why: String },
     /// Another open job has the same directory and pattern.
@@ -459,6 +476,8 @@ impl CheckpointNote {
         match self {
             CheckpointNote::NotCounted { .. } => "not_counted",
             CheckpointNote::OneName { .. } => "one_name",
+            CheckpointNote::KeptBeside { .. } => "kept_beside",
+            CheckpointNote::NotKept { .. } => "not_kept",
             CheckpointNote::ChangedAfterResume { .. } => "changed_after_resume",
             CheckpointNote::SharedDir { .. } => "shared_dir",
             CheckpointNote::NobodyHearsSignal { .. } => "nobody_hears_signal",
@@ -485,6 +504,18 @@ impl fmt::Display for CheckpointNote {
                 f,
                 "{path} is overwritten in place: a fault during a save loses everything. Write another name and rename"
             ),
+            CheckpointNote::KeptBeside { path, bytes } => write!(
+                f,
+                "fleet keeps the last whole state of {path} ({} MiB) in .fleet/ beside it",
+                bytes.div_ceil(1024 * 1024)
+            ),
+            CheckpointNote::NotKept { path, why, try_with } => {
+                write!(f, "fleet keeps no whole state of {path} during a save: {why}")?;
+                match try_with {
+                    Some(option) => write!(f, ". Submit the job with: {option}"),
+                    None => Ok(()),
+                }
+            }
             CheckpointNote::ChangedAfterResume { path, why } => write!(
                 f,
                 "{path} was changed after an attempt resumed from it: {why}. An earlier attempt may have written it"
@@ -631,7 +662,7 @@ mod tests {
             (torn(), Doubt::WriterUnknown, MayUse::Never),
             (torn(), Doubt::AfterFault, MayUse::Never),
         ] {
-            for presence in [Presence::There, Presence::Aside] {
+            for presence in [Presence::There, Presence::Aside, Presence::Kept] {
                 assert_eq!(may_use(&content, presence, doubt), expected, "{content:?} {doubt:?}");
             }
             assert_eq!(may_use(&content, Presence::Gone, doubt), MayUse::Never);

@@ -357,6 +357,9 @@ pub enum Event {
         aside_bytes: u64,
         /// Only a look into the directory found it.
         found: bool,
+        /// fleet had kept it, and it got its name back.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        from_kept: bool,
     },
     /// It failed soon after a resume: the next attempt takes an earlier checkpoint.
     JobSteppedBack {

@@ -56,12 +56,15 @@ pub struct CheckpointPlan {
     /// The signal that asks the program for a checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    /// Keep the last whole checkpoint by a copy where the file system cannot share data between files.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_copy: bool,
 }
 
 impl CheckpointPlan {
     /// What members of before [`RESUME_SINCE`] do not know.
     fn says_more(&self) -> bool {
-        !self.rule.is_auto() || self.no_aside || self.signal.is_some()
+        !self.rule.is_auto() || self.no_aside || self.signal.is_some() || self.keep_copy
     }
 }
 

@@ -35,14 +35,16 @@ impl Watcher {
             pattern: None,
             rule: RuleChoice::Auto,
             job: "job-bench".to_owned(),
+            attempt: 1,
             others_dead: true,
             timings: Timings::default(),
             baseline: true,
             known: Vec::new(),
             counted: Vec::new(),
             origin: None,
+            keep_copy: false,
         };
-        let line = serde_json::to_string(&Op::Watch(request))? + "\n";
+        let line = serde_json::to_string(&Op::Watch(Box::new(request)))? + "\n";
         watcher.child.stdin.as_mut().context("no input")?.write_all(line.as_bytes())?;
         while !matches!(watcher.line()?, WatchLine::Ready) {}
         Ok(watcher)

@@ -137,6 +137,68 @@ fn newest_truncated(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// Overwrites one name in place, and stops in the middle of the third save.
+const ONE_NAME: &str = r#"
+import io, os, sys, time, zipfile
+path = os.environ["FLEET_CHECKPOINT_DIR"] + "/ckpt.pt"; rf = os.environ.get("FLEET_RESUME_FROM")
+print("attempt", os.environ["FLEET_ATTEMPT"], "resume", rf, flush=True)
+if rf:
+    print("loads", len(zipfile.ZipFile(path).read("archive/data.pkl")), flush=True)
+    sys.exit(0 if rf == path else 9)
+def state(n):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as z: z.writestr("archive/data.pkl", b"x" * (100000 + n))
+    return data.getvalue()
+for n in (1, 2):
+    with open(path, "wb") as f: f.write(state(n))
+    while not os.path.exists(f"go{n}"): time.sleep(0.05)
+f = open(path, "wb"); f.write(state(3)[:5000]); f.flush(); open("half", "w").close()
+time.sleep(600)
+"#;
+
+fn one_name_in_place(lab: &Lab) -> Result<()> {
+    let folder = lab.path("onename");
+    fs::create_dir_all(&folder)?;
+    let shown = folder.to_string_lossy().into_owned();
+    let flags = [
+        "-G",
+        "1",
+        "-J",
+        "onename",
+        "-w",
+        &shown,
+        "--checkpoint-dir",
+        "ck",
+        "--checkpoint-pattern",
+        "ckpt.pt",
+        "--keep-copy",
+    ];
+    let id = lab.submit(&flags, &["python3", "-uBc", ONE_NAME])?;
+    for n in 1..=2 {
+        lab.job_until(&id, "saves", SOON, |job| number(job) == n)?;
+        if n == 2 {
+            let kept = folder.join(format!("ck/.fleet/{id}/kept/ckpt.pt"));
+            fleet_tests::wait::until("it is kept", SOON, fleet_tests::wait::POLL_COMMAND, || {
+                Ok(kept.exists().then_some(()))
+            })?;
+        }
+        fs::write(folder.join(format!("go{n}")), "")?;
+    }
+    fleet_tests::wait::until("half of it", SOON, fleet_tests::wait::POLL_COMMAND, || {
+        Ok(folder.join("half").exists().then_some(()))
+    })?;
+    fault(lab, &id, &["--lost"])?;
+    let ended = lab.job_ended(&id, LATER)?;
+    ensure!(ended["state"] == "completed" && ended["attempt"] == 2, "{ended}");
+    let text = printed(lab, &id)?;
+    ensure!(text.contains("loads 100002"), "it loads the second state: {text}");
+    let why = lab.output(&["why", &id])?;
+    for words in ["fleet keeps the last whole state of ckpt.pt", "which fleet had kept"] {
+        ensure!(why.contains(words), "{words}: {why}");
+    }
+    Ok(())
+}
+
 /// It ends moments before anybody can have seen the fault, and on its second attempt completes.
 fn dies_beside_a_fault(lab: &Lab) -> Result<()> {
     let folder = lab.path("dies");
@@ -253,6 +315,7 @@ fn a_job_resumes_from_the_newest_checkpoint_that_is_whole() -> Result<()> {
     steps.step("a trainer's directory counts with its marker", || directories(&lab));
     steps.step("a newest one that is deleted is skipped", || newest_deleted(&lab));
     steps.step("a newest one that is torn is skipped and moved aside", || newest_truncated(&lab));
+    steps.step("one name in place: the kept one gets its name back", || one_name_in_place(&lab));
     steps.step("a program that dies of its GPU is the node's fault", || dies_beside_a_fault(&lab));
     steps.step("where nothing is left the owner is asked", || nothing_left(&lab));
     steps.step("a person asks, and says from where it goes on", || asked_for(&lab));

@@ -36,8 +36,10 @@ pub(super) async fn observe(
         pattern: plan.and_then(|plan| plan.pattern.clone()),
         rule: plan.map(|plan| plan.rule.clone()).unwrap_or_default(),
         job: record.order.job.to_string(),
+        attempt: record.order.attempt,
         others_dead: record.order.resume.as_ref().is_none_or(|resume| resume.others_dead),
         origin,
+        keep_copy: plan.is_some_and(|plan| plan.keep_copy),
         alloc_dir: dir.path().to_owned(),
         timings: node.timings(),
     };
@@ -49,6 +51,7 @@ pub(super) fn of_fate(id: CheckpointId, fate: OriginFate) -> Option<Happening> {
     let (content, presence) = match fate {
         OriginFate::Same => return None,
         OriginFate::Gone => (None, Some(Presence::Gone)),
+        OriginFate::Kept => (None, Some(Presence::Kept)),
         OriginFate::Changed { content, .. } => (Some(content), None),
     };
     let CheckpointId { attempt, seq } = id;

@@ -3,11 +3,11 @@
 //! Spawned by the reconcile task. The job itself belongs to its shim; this task may be killed with the
 //! agent at any moment and is rebuilt from the attempt's directory.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleet_core::allocation::{AttemptEnd, EndReport};
-use fleet_core::checkpoint::{CheckpointNote, Content, Presence, Resumed};
+use fleet_core::checkpoint::{CheckpointId, CheckpointNote, Content, Presence, Resumed};
 use fleet_core::id::AllocationId;
 use fleet_core::image::ImageUsed;
 use fleet_core::time::Timestamp;
@@ -19,7 +19,7 @@ use super::asking::{Asker, Asking, forget_old_request};
 use super::begin::{Begin, Ready, Refusal};
 use super::ending::{chain, of_exit, without_exit};
 use super::{checkpoints, lost};
-use crate::checkpoint::{self, CheckpointSeen};
+use crate::checkpoint::{self, CheckpointSeen, OriginFate};
 use crate::clock;
 use crate::image;
 use crate::shim::client::{ClientError, ShimClient, Subscription};
@@ -117,8 +117,8 @@ pub fn spawn(begin: Begin, tell: Tell, status: watch::Sender<String>) -> mpsc::S
         observed: None,
         observe_again: None,
         told_seq: 0,
-        told_gone: BTreeSet::new(),
-        told_origin: false,
+        told_lost: BTreeMap::new(),
+        told_origin: None,
         told_notes: 0,
         notices: 0,
         notifying: JoinSet::new(),
@@ -149,8 +149,8 @@ struct Life {
     observe_again: Option<(Instant, Duration)>,
     /// Number of the last checkpoint that was told.
     told_seq: u64,
-    told_gone: BTreeSet<u64>,
-    told_origin: bool,
+    told_lost: BTreeMap<u64, Presence>,
+    told_origin: Option<(CheckpointId, OriginFate)>,
     told_notes: usize,
     /// Number of the last of the job's own notices that was looked at.
     notices: u64,
@@ -552,21 +552,24 @@ impl Life {
             }
             self.tell.tell(Happening::Checkpoint { seen, path }).await;
         }
-        let (gone, notes, origin) = {
+        let (lost, notes, origin) = {
             let observed = observer.watch();
             let observed = observed.borrow();
-            (observed.gone.clone(), observed.notes.clone(), observed.origin.clone())
+            (observed.lost.clone(), observed.notes.clone(), observed.origin.clone())
         };
-        for seq in gone {
-            if self.told_gone.insert(seq) {
-                let presence = Some(Presence::Gone);
-                let gone =
+        for (seq, presence) in lost {
+            if self.told_lost.insert(seq, presence) != Some(presence) {
+                let presence = Some(presence);
+                let lost =
                     Happening::CheckpointChanged { attempt: None, seq, content: None, presence };
-                self.tell.tell(gone).await;
+                self.tell.tell(lost).await;
             }
         }
-        if let Some((id, fate)) = origin.filter(|_| !self.told_origin) {
-            self.told_origin = true;
+        if origin.is_some()
+            && origin != self.told_origin
+            && let Some((id, fate)) = origin
+        {
+            self.told_origin = Some((id, fate.clone()));
             if let Some(changed) = checkpoints::of_fate(id, fate) {
                 self.tell.tell(changed).await;
             }

@@ -31,6 +31,13 @@ pub struct ListedFile {
     pub ino: u64,
 }
 
+impl ListedFile {
+    /// Where it is in a checkpoint that is at `top`.
+    pub(super) fn below(&self, top: &Path) -> PathBuf {
+        if self.name == ITSELF { top.to_path_buf() } else { top.join(&self.name) }
+    }
+}
+
 /// All files of a checkpoint, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileList {
@@ -105,13 +112,42 @@ impl FileList {
         FileListDigest {
             sha256: hex::encode(Sha256::digest(self.text().as_bytes())),
             files: self.files.len() as u64,
-            bytes: self.files.iter().map(|file| file.size).sum(),
+            bytes: self.bytes(),
         }
+    }
+
+    /// Of all files together.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.size).sum()
     }
 
     /// What is at `path` now, compared with this list. A file more makes no difference.
     #[must_use]
     pub fn compare(&self, path: &Path) -> Comparison {
+        self.compared(path, |then, now| then.mtime_ns == now.mtime_ns && then.ino == now.ino)
+    }
+
+    /// The same of what fleet has kept at `path`: that has the times of the original, and inodes of its own.
+    #[must_use]
+    pub fn compare_copy(&self, path: &Path) -> Comparison {
+        self.compared(path, |then, now| then.mtime_ns == now.mtime_ns)
+    }
+
+    /// Whether a file of it is another one than the file of that name in the list of before.
+    #[must_use]
+    pub fn rewrites(&self, before: &Self) -> bool {
+        self.files.iter().any(|file| {
+            let then = before.files.binary_search_by(|then| then.name.cmp(&file.name));
+            then.ok().and_then(|at| before.files.get(at)).is_some_and(|then| then != file)
+        })
+    }
+
+    fn compared(
+        &self,
+        path: &Path,
+        is_untouched: impl Fn(&ListedFile, &ListedFile) -> bool,
+    ) -> Comparison {
         let Some(now) = Self::of(path) else {
             let why = "it is not there any more, or cannot be listed".to_owned();
             return Comparison::Missing { why };
@@ -129,7 +165,7 @@ impl FileList {
                 let why = format!("{name} has {is} bytes; it had {was} when it was complete");
                 return Comparison::Torn { why };
             }
-            if file.mtime_ns != then.mtime_ns || file.ino != then.ino {
+            if !is_untouched(then, file) {
                 touched.get_or_insert_with(|| format!("{name} was written again"));
             }
         }
@@ -183,11 +219,13 @@ mod tests {
         assert_eq!(FileList::from_text(&list.text().replacen("5", "6", 1), &digest), None);
         assert_eq!(list.compare(&top), Comparison::Same);
         fs::write(top.join("more"), "x").unwrap();
+        assert!(!FileList::of(&top).unwrap().rewrites(&list), "a file more rewrites none");
         assert_eq!(list.compare(&top), Comparison::Same);
         fs::write(top.join("inner/x.new"), "54321").unwrap();
         fs::rename(top.join("inner/x.new"), top.join("inner/x")).unwrap();
         let Comparison::Touched { why } = list.compare(&top) else { panic!("another inode") };
         assert_eq!(why, "inner/x was written again");
+        assert!(FileList::of(&top).unwrap().rewrites(&list));
         fs::write(top.join("optimizer.pt"), "123").unwrap();
         let Comparison::Torn { why } = list.compare(&top) else { panic!("a shorter file") };
         assert!(why.contains("optimizer.pt has 3 bytes; it had 5"), "{why}");

@@ -6,13 +6,16 @@
 //! - [`rules`]: what counts as a checkpoint; pure. [`openfd`]: is a file still open for writing.
 //! - [`whole`]: is it whole, by headers and sizes. [`tree`], [`list`]: what is in it now, and what was in it when it counted.
 //! - [`journal`]: the numbers on disk.
+//! - [`keep`]: the last whole one, kept beside. [`idle`]: copying only while nobody else wants the disk.
 //! - [`resume`]: what the next attempt takes, and what is moved aside for it.
 //! - [`marker`]: can this node read what another node's attempt has saved. [`request`], [`signal`]: asking for
 //!   one early.
 //!
 //! This module must never decide to stop a job: it reports, the reconcile loop decides.
 
+mod idle;
 mod journal;
+mod keep;
 pub mod list;
 pub mod marker;
 pub mod observer;

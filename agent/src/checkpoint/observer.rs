@@ -4,7 +4,7 @@
 //! A task owns the journal; callers hold a [`Handle`]. The helper runs on a thread of its own and is started again with
 //! back-off when it dies or hangs. Nothing here blocks on the user's file system.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ChildStdin;
@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fleet_core::checkpoint::{CheckpointId, CheckpointNote, Doubt, Facts, Rule, RuleChoice};
+use fleet_core::checkpoint::{
+    CheckpointId, CheckpointNote, Doubt, Facts, Presence, Rule, RuleChoice,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
@@ -82,10 +84,13 @@ pub struct ObserverConfig {
     pub rule: RuleChoice,
     /// Whose checkpoints they are: names the folder of their lists.
     pub job: String,
+    pub attempt: u32,
     /// No process of an earlier attempt is left anywhere.
     pub others_dead: bool,
     /// What the attempt resumed from, if that is in the directory.
     pub origin: Option<ResumedFrom>,
+    /// Keep the last whole one by a copy where there is no other way.
+    pub keep_copy: bool,
     /// The agent's own directory of this allocation; must exist.
     pub alloc_dir: PathBuf,
     pub timings: Timings,
@@ -127,8 +132,8 @@ pub struct Observed {
     pub ready: bool,
     /// The newest [`RECENT_MAX`], oldest first.
     pub recent: Vec<CheckpointSeen>,
-    /// Numbers of checkpoints that are deleted, or not whole any more.
-    pub gone: BTreeSet<u64>,
+    /// By number: checkpoints that are deleted, not whole any more, or only kept beside.
+    pub lost: BTreeMap<u64, Presence>,
     /// What the owner should know; each kind once.
     pub notes: Vec<CheckpointNote>,
     /// What became of the checkpoint that the attempt resumed from, by its own first one.
@@ -211,6 +216,7 @@ pub async fn start(as_user: AsUser, config: ObserverConfig) -> Result<Handle, Ob
         before: HashSet::new(),
         tell,
         ending: false,
+        compared: false,
     };
     tokio::spawn(observer.run(orders_in));
     Ok(handle)
@@ -339,6 +345,8 @@ struct Observer {
     tell: watch::Sender<Observed>,
     /// The attempt is being stopped.
     ending: bool,
+    /// What the attempt resumed from was compared again.
+    compared: bool,
 }
 
 /// What counts now, before it has its number.
@@ -434,7 +442,8 @@ impl Observer {
                     self.set_problem(Some(why));
                 }
             }
-            WatchLine::Gone(id) => self.gone(id),
+            WatchLine::Gone(id) => self.lost(id, Presence::Gone),
+            WatchLine::Kept(id) => self.lost(id, Presence::Kept),
             WatchLine::Origin(fate) => self.take_fate(fate),
             WatchLine::Noted(note) => self.note(note),
             WatchLine::Limited { what } => warn!(what, "checkpoints are not all observed"),
@@ -521,17 +530,19 @@ impl Observer {
         Ok(seen)
     }
 
-    fn gone(&self, id: FileId) {
+    fn lost(&self, id: FileId, presence: Presence) {
         let Some(seen) = self.number_of(id) else { return };
-        self.tell.send_if_modified(|state| state.gone.insert(seen.seq));
+        let before = |state: &mut Observed| state.lost.insert(seen.seq, presence);
+        self.tell.send_if_modified(|state| before(state) != Some(presence));
     }
 
-    /// It is compared once.
+    /// A helper that is started again need not compare it once more.
     fn take_fate(&mut self, fate: OriginFate) {
-        let Some(origin) = self.config.origin.take() else { return };
+        let Some(origin) = &self.config.origin else { return };
+        self.compared = true;
         if let OriginFate::Changed { why, .. } = &fate {
             warn!(path = origin.path, why, "changed after the attempt resumed from it");
-            let (path, why) = (origin.path, why.clone());
+            let (path, why) = (origin.path.clone(), why.clone());
             self.note(CheckpointNote::ChangedAfterResume { path, why });
         }
         let Some(id) = origin.id else { return };
@@ -601,9 +612,11 @@ impl Observer {
             pattern: self.config.pattern.clone(),
             rule: self.config.rule.clone(),
             job: self.config.job.clone(),
+            attempt: self.config.attempt,
             others_dead: self.config.others_dead,
             counted: self.counted(),
-            origin: self.config.origin.clone(),
+            origin: self.config.origin.clone().filter(|_| !self.compared),
+            keep_copy: self.config.keep_copy,
             timings: self.config.timings,
             baseline: self.journal.as_ref().is_some_and(|journal| journal.baseline.is_none()),
             known: self.known.iter().copied().collect(),
@@ -731,7 +744,8 @@ fn read_lines(
     ending: &Ending,
 ) -> Result<(), String> {
     let silent_max = Duration::from_millis(request.timings.scan_ms).saturating_add(SILENT_MAX);
-    let mut helper = as_user.start(user, &Op::Watch(request)).map_err(|error| error.to_string())?;
+    let mut helper =
+        as_user.start(user, &Op::Watch(Box::new(request))).map_err(|error| error.to_string())?;
     ending.hold(helper.take_input());
     let result = forward_lines(&mut helper, silent_max, tell, stop);
     // One that was told to end and has ended is no problem.

@@ -10,13 +10,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use fleet_core::checkpoint::MayUse;
-use fleet_core::checkpoint::{
-    Candidate, CheckpointId, Content, Doubt, Passed, Presence, Resumed, RuleChoice, may_use,
-};
+use fleet_core::checkpoint::{Candidate, CheckpointId, Content, Doubt, Resumed, Rule, RuleChoice};
 use serde::{Deserialize, Serialize};
 
-use super::list::{Comparison, FileList, LIST_BYTES_MAX, job_dir, list_path};
+use super::list::{FileList, job_dir};
 use super::marker::marker_path;
 use super::rules::step_of;
 use super::tree::Tree;
@@ -29,9 +26,10 @@ use crate::user::ops;
 /// Most names beside the chosen checkpoint that are weighed for moving aside.
 const SIBLINGS_MAX: usize = 10_000;
 
-/// Folders in `.fleet/JOB/`: of those that get their names back after the attempt, and of those that are torn.
-const ASIDE: &str = "aside";
-const TORN: &str = "torn";
+mod place;
+
+use place::{ASIDE, From, TORN, bring_back, examine, put_aside};
+
 /// The file in `.fleet/JOB/` with the number of the newest attempt for which checkpoints were chosen.
 const NEWEST_ATTEMPT: &str = "newest-attempt";
 /// More than any number takes.
@@ -92,6 +90,11 @@ fn note_newest_attempt(request: &ResumeRequest) {
     drop(made.then(|| ops::write_file(&folder.join(NEWEST_ATTEMPT), &request.attempt.to_string())));
 }
 
+/// A later attempt is prepared or runs: nothing in the job's folder is this one's business any more.
+pub(super) fn is_replaced(dir: &Path, job: &str, attempt: u32) -> bool {
+    newest_attempt(dir, job).is_some_and(|newest| newest > attempt)
+}
+
 /// The newest attempt for which checkpoints were chosen in this directory, as far as it is written there.
 fn newest_attempt(dir: &Path, job: &str) -> Option<u32> {
     let file = job_dir(dir, job).join(NEWEST_ATTEMPT);
@@ -130,11 +133,13 @@ fn from_nothing(request: &ResumeRequest) -> ResumeAnswer {
 fn choose(request: &ResumeRequest) -> ResumeAnswer {
     let mut resumed = Resumed::default();
     let (mut tried, mut torn) = (Vec::new(), Vec::new());
-    let mut taken: Option<(&Candidate, PathBuf)> = None;
+    let mut taken: Option<(&Candidate, From)> = None;
     for candidate in &request.candidates {
-        match examine(request, candidate) {
-            Ok(place) => {
-                taken = Some((candidate, place));
+        match examine(request, candidate)
+            .and_then(|found| bring_back(request, candidate, found, &mut resumed))
+        {
+            Ok(found) => {
+                taken = Some((candidate, found));
                 break;
             }
             Err(passed) => {
@@ -149,20 +154,19 @@ fn choose(request: &ResumeRequest) -> ResumeAnswer {
             }
         }
     }
-    let newest = taken.as_ref().map(|(_, place)| newest_write(place)).unwrap_or_default();
-    let found = if request.look { look(request, newest) } else { None };
+    let path_of = |candidate: &Candidate| PathBuf::from(&candidate.path);
+    let newest = taken.as_ref().map(|(candidate, _)| newest_write(&path_of(candidate)));
+    let found = if request.look { look(request, newest.unwrap_or_default()) } else { None };
+    let may_link = taken.as_ref().is_some_and(|(candidate, _)| replaces_by_rename(candidate));
     let chosen = match (found, taken) {
         (Some(found), _) => {
             resumed.found = true;
             found
         }
-        (None, Some((candidate, place))) => {
+        (None, Some((candidate, from))) => {
             resumed.taken = Some(candidate.id);
-            let path = PathBuf::from(&candidate.path);
-            if place != path && fs::rename(&place, &path).is_ok() {
-                resumed.back.push(candidate.path.clone());
-            }
-            path
+            resumed.from_kept = from == From::Kept;
+            path_of(candidate)
         }
         (None, None) if request.candidates.is_empty() => return ResumeAnswer::FromNothing(resumed),
         (None, None) => return ResumeAnswer::Nothing { tried },
@@ -171,8 +175,15 @@ fn choose(request: &ResumeRequest) -> ResumeAnswer {
         clear_the_way(request, &chosen, &torn, &mut resumed);
     }
     resumed.path = shown(&chosen);
-    let from = as_it_is_now(request, &chosen, resumed.taken);
+    let may_link = may_link && !resumed.found;
+    let from =
+        as_it_is_now(request, &chosen, resumed.taken).map(|from| ResumedFrom { may_link, ..from });
     ResumeAnswer::Taken { resumed, from }
+}
+
+/// Whether its writer never writes into a file that is there: a hard link to it stays what it is.
+fn replaces_by_rename(candidate: &Candidate) -> bool {
+    matches!(candidate.facts.rule, Some(Rule::Orbax | Rule::RenamedDir))
 }
 
 /// What the attempt resumes from, with the list of its files as they are now: a node that copied it here, or a program
@@ -188,6 +199,7 @@ fn as_it_is_now(
     write_list(&request.dir, &request.job, &list).then(|| ResumedFrom {
         path,
         ino,
+        may_link: false,
         list: list.digest(),
         id,
     })
@@ -195,52 +207,6 @@ fn as_it_is_now(
 
 fn shown(path: &Path) -> String {
     path.to_string_lossy().into_owned()
-}
-
-/// Where the candidate is, if it can be used; else why not.
-fn examine(request: &ResumeRequest, candidate: &Candidate) -> Result<PathBuf, Passed> {
-    let pass = |why: String, content: Option<Content>, presence: Option<Presence>| Passed {
-        id: candidate.id,
-        why,
-        content,
-        presence,
-    };
-    let path = PathBuf::from(&candidate.path);
-    let (aside, kept) = (aside_path(request, &path, ASIDE), aside_path(request, &path, TORN));
-    let place = [path, aside, kept].into_iter().find(|place| fs::symlink_metadata(place).is_ok());
-    let Some(place) = place else {
-        return Err(pass("it is not there any more".to_owned(), None, Some(Presence::Gone)));
-    };
-    let torn = |why: String| pass(why.clone(), Some(Content::Torn { why }), None);
-    let content = match known_files(request, candidate).map(|list| list.compare(&place)) {
-        Some(Comparison::Missing { why } | Comparison::Torn { why }) => return Err(torn(why)),
-        Some(Comparison::Same) => candidate.facts.content.clone(),
-        // Without a list that can be trusted, and for one that was written again, only its content says something.
-        Some(Comparison::Touched { .. }) | None => whole::check(&place),
-    };
-    if let Content::Torn { why } = content {
-        return Err(torn(why));
-    }
-    let doubt = candidate.facts.doubt;
-    let may = may_use(&content, Presence::There, doubt);
-    let allowed = matches!(may, MayUse::Alone | MayUse::IfNoOther) || request.by_owner;
-    if !allowed {
-        let why = format!("it is {}, {}", content.word(), doubt.word());
-        return Err(pass(why, Some(content), None));
-    }
-    match ops::readable(&place) {
-        Ok(_) => Ok(place),
-        Err(error) => Err(pass(error.to_string(), None, None)),
-    }
-}
-
-/// The list of its files from when it was complete, if it is there and is the one that the log knows.
-fn known_files(request: &ResumeRequest, candidate: &Candidate) -> Option<FileList> {
-    let digest = candidate.facts.list.as_ref()?;
-    match ops::read_file(&list_path(&request.dir, &request.job, digest), LIST_BYTES_MAX) {
-        Ok(Reply::Text(text)) => FileList::from_text(&text, digest),
-        Ok(_) | Err(_) => None,
-    }
 }
 
 /// The newest write into a file or a directory's files.
@@ -263,12 +229,14 @@ fn look(request: &ResumeRequest, newest_known_ns: i64) -> Option<PathBuf> {
         pattern: request.pattern.clone(),
         rule: request.rule.clone(),
         job: String::new(),
+        attempt: request.attempt,
         others_dead: true,
         timings: Timings::default(),
         baseline: false,
         known: Vec::new(),
         counted: Vec::new(),
         origin: None,
+        keep_copy: false,
     };
     let found = found_by_a_look(&watch).into_iter().filter(|seen| {
         seen.facts.content == Content::Whole
@@ -277,36 +245,6 @@ fn look(request: &ResumeRequest, newest_known_ns: i64) -> Option<PathBuf> {
             && !known(&request.dir.join(&seen.path))
     });
     found.max_by_key(|seen| seen.id.mtime_ns).map(|seen| request.dir.join(seen.path))
-}
-
-/// Where a checkpoint goes so that no program finds it.
-fn aside_path(request: &ResumeRequest, path: &Path, folder: &str) -> PathBuf {
-    let folder = job_dir(&request.dir, &request.job).join(folder);
-    // Names are kept; where two directories have the same, the path says which.
-    let relative = path.strip_prefix(&request.dir).unwrap_or(path);
-    let name: Vec<String> =
-        relative.components().map(|part| part.as_os_str().to_string_lossy().into_owned()).collect();
-    folder.join(name.join("%"))
-}
-
-fn put_aside(request: &ResumeRequest, path: &Path, folder: &str, resumed: &mut Resumed) {
-    let to = aside_path(request, path, folder);
-    let bytes = size_of(path);
-    let moved = to.parent().is_some_and(|folder| fs::create_dir_all(folder).is_ok())
-        && fs::symlink_metadata(&to).is_err()
-        && fs::rename(path, &to).is_ok();
-    if moved {
-        resumed.aside.push(shown(path));
-        resumed.aside_bytes = resumed.aside_bytes.saturating_add(bytes);
-    }
-}
-
-fn size_of(path: &Path) -> u64 {
-    match fs::symlink_metadata(path) {
-        Ok(meta) if meta.is_dir() => Tree::read(path).map_or(0, |tree| tree.bytes),
-        Ok(meta) => meta.len(),
-        Err(_) => 0,
-    }
 }
 
 /// Moves aside what a program that takes the newest one would find before the chosen one: what has a name of the same
@@ -383,7 +321,7 @@ fn point_to(folder: &Path, chosen: &OsStr, resumed: &Resumed) {
 /// that its owner finds what was saved. One that was replaced while its node was silent moves nothing: its end is heard of
 /// when the next one runs, and that one must not find them.
 pub(crate) fn put_back(dir: &Path, job: &str, attempt: u32) -> Result<Reply, OpError> {
-    if newest_attempt(dir, job).is_some_and(|newest| newest > attempt) {
+    if is_replaced(dir, job, attempt) {
         return Ok(Reply::Done);
     }
     let folder = job_dir(dir, job).join(ASIDE);

@@ -26,13 +26,26 @@ struct Setup {
     pattern: &'static str,
     timings: Timings,
     origin: Option<ResumedFrom>,
+    keep_copy: bool,
+    attempt: u32,
+    others_dead: bool,
 }
 
 impl Setup {
     fn new(pattern: &'static str) -> Self {
         let user = account("daemon");
         let (dir, alloc) = (dir_of(&user), tempfile::tempdir().unwrap());
-        Self { dir, alloc, user, pattern, timings: TIMINGS, origin: None }
+        Self {
+            dir,
+            alloc,
+            user,
+            pattern,
+            timings: TIMINGS,
+            origin: None,
+            keep_copy: false,
+            attempt: 1,
+            others_dead: true,
+        }
     }
 
     async fn observe(&self) -> Handle {
@@ -42,8 +55,10 @@ impl Setup {
             pattern: Some(self.pattern.to_owned()).filter(|text| !text.is_empty()),
             rule: Default::default(),
             job: "job-a".to_owned(),
-            others_dead: true,
+            others_dead: self.others_dead,
             origin: self.origin.clone(),
+            keep_copy: self.keep_copy,
+            attempt: self.attempt,
             alloc_dir: self.alloc.path().into(),
             timings: self.timings,
         };
@@ -321,11 +336,13 @@ async fn the_helper_ends_by_itself_when_the_agent_is_gone() {
         others_dead: true,
         counted: Vec::new(),
         origin: None,
+        keep_copy: false,
+        attempt: 1,
         timings: TIMINGS,
         baseline: true,
         known: Vec::new(),
     };
-    let line = serde_json::to_string(&crate::user::op::Op::Watch(request)).unwrap();
+    let line = serde_json::to_string(&crate::user::op::Op::Watch(Box::new(request))).unwrap();
     stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
     until("watching", || !watchers_of(setup.dir.path()).is_empty()).await;
     assert_eq!(child.try_wait().unwrap(), None);
@@ -346,6 +363,8 @@ async fn a_directory_that_comes_later_is_observed_and_a_closed_one_is_a_problem(
         job: "job-a".to_owned(),
         others_dead: true,
         origin: None,
+        keep_copy: false,
+        attempt: 1,
         alloc_dir: setup.alloc.path().into(),
         timings: TIMINGS,
     };
@@ -460,7 +479,7 @@ async fn a_trainers_directory_counts_with_its_marker_and_is_gone_with_its_first_
     // Rotation deletes file by file, the marker late.
     fs::remove_file(setup.path("checkpoint-200/optimizer.pt")).unwrap();
     let mut watch = handle.watch();
-    let gone = tokio::time::timeout(WAIT_MAX, watch.wait_for(|o| o.gone.contains(&1))).await;
+    let gone = tokio::time::timeout(WAIT_MAX, watch.wait_for(|o| o.lost.contains_key(&1))).await;
     assert!(gone.map(drop).is_ok(), "checkpoint 1 lost a file");
     // What is left is quiet and has its marker; it never counts again, until its marker is written again.
     fill(&setup.path("checkpoint-400"), &HF);
@@ -503,7 +522,7 @@ async fn a_link_counts_as_the_file_it_names_and_one_name_in_place_is_said() {
     let noted = tokio::time::timeout(WAIT_MAX, watch.wait_for(|o| !o.notes.is_empty())).await;
     let notes = noted.unwrap().unwrap().notes.clone();
     assert!(notes[0].to_string().starts_with("ckpt.pt is overwritten in place"), "{notes:?}");
-    assert!(handle.watch().borrow().gone.contains(&1));
+    assert!(handle.watch().borrow().lost.contains_key(&1));
 }
 
 #[tokio::test]
@@ -609,4 +628,5 @@ async fn what_came_while_nobody_looked_is_numbered_in_its_order() {
     }
 }
 
+mod keep;
 mod origin;

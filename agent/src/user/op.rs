@@ -42,7 +42,7 @@ pub enum Op {
     /// Move back what was moved aside for an attempt that has ended, unless a later one has begun.
     PutBack { dir: PathBuf, job: String, attempt: u32 },
     /// Watch for checkpoints until stdin closes. See `checkpoint::watch`.
-    Watch(crate::checkpoint::watch::WatchRequest),
+    Watch(Box<crate::checkpoint::watch::WatchRequest>),
 }
 
 /// What came of an [`Op`].

@@ -87,6 +87,9 @@ pub(crate) struct RunCheckpointArgs {
         hide_possible_values = true
     )]
     pub(crate) aside: Option<Switch>,
+    /// Keep the last whole checkpoint while one name is overwritten, by a copy if the file system has no reflinks
+    #[arg(long, requires = "checkpoint_dir")]
+    pub(crate) keep_copy: bool,
     /// Ask the program for a checkpoint by this signal, as well as by the request file
     #[arg(long = "checkpoint-signal", value_name = "SIGNAL", requires = "checkpoint_dir", value_parser = catchable)]
     pub(crate) signal: Option<i32>,

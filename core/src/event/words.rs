@@ -26,6 +26,18 @@ fn subject(node: &NodeName, gpu: Option<&GpuUuid>) -> String {
     gpu.map_or_else(|| node.to_string(), |gpu| format!("{gpu} on {node}"))
 }
 
+fn fmt_recorded(
+    f: &mut std::fmt::Formatter<'_>,
+    number: u64,
+    path: &str,
+    facts: Option<&Facts>,
+) -> std::fmt::Result {
+    let torn = facts.is_some_and(|facts| facts.content.is_torn());
+    let what = if torn { "does not count" } else { "saved" };
+    write!(f, "checkpoint {number} {what}: {path}")?;
+    facts.map_or(Ok(()), |facts| fmt_facts(f, facts))
+}
+
 /// Only what is out of the ordinary.
 fn fmt_facts(f: &mut std::fmt::Formatter<'_>, facts: &Facts) -> std::fmt::Result {
     if let Some(rule) = &facts.rule {
@@ -44,6 +56,7 @@ fn changed_to(content: Option<&Content>, presence: Option<Presence>) -> String {
         (_, Some(Presence::Gone)) => "gone".to_owned(),
         (_, Some(Presence::Aside)) => "moved aside".to_owned(),
         (_, Some(Presence::There)) => "back under its name".to_owned(),
+        (_, Some(Presence::Kept)) => "overwritten or deleted; fleet has kept it".to_owned(),
         (Some(content), None) => content.word().to_owned(),
         (None, None) => "as it was".to_owned(),
     }
@@ -67,7 +80,7 @@ fn fmt_resumed(
     f: &mut std::fmt::Formatter<'_>,
     path: &str,
     number: Option<u64>,
-    found: bool,
+    (found, from_kept): (bool, bool),
 ) -> std::fmt::Result {
     match (path, number) {
         ("", _) => write!(f, "starts from the beginning")?,
@@ -76,6 +89,9 @@ fn fmt_resumed(
     }
     if found {
         write!(f, ", found in the directory: no agent had reported it")?;
+    }
+    if from_kept {
+        write!(f, ", which fleet had kept and put back under its name")?;
     }
     Ok(())
 }
@@ -282,10 +298,8 @@ impl std::fmt::Display for Event {
                 }
             }
             E::CheckpointRecorded { seq, path, number, facts, .. } => {
-                let torn = facts.as_ref().is_some_and(|recorded| recorded.facts.content.is_torn());
-                let what = if torn { "does not count" } else { "saved" };
-                write!(f, "checkpoint {} {what}: {path}", number.unwrap_or(*seq))?;
-                facts.as_ref().map_or(Ok(()), |recorded| fmt_facts(f, &recorded.facts))
+                let facts = facts.as_ref().map(|recorded| &recorded.facts);
+                fmt_recorded(f, number.unwrap_or(*seq), path, facts)
             }
             E::CheckpointChanged { number, path, content, presence, .. } => {
                 write!(f, "checkpoint {number} ({path}) is ")?;
@@ -293,8 +307,10 @@ impl std::fmt::Display for Event {
             }
             E::CheckpointNoted { note, .. } => note.fmt(f),
             E::CheckpointAsked { by, .. } => write!(f, "{by} asked for a checkpoint"),
-            E::JobResumed { path, number, passed, aside, aside_bytes, found, .. } => {
-                fmt_resumed(f, path, *number, *found)?;
+            E::JobResumed {
+                path, number, passed, aside, aside_bytes, found, from_kept, ..
+            } => {
+                fmt_resumed(f, path, *number, (*found, *from_kept))?;
                 fmt_cleared(f, passed, *aside, *aside_bytes)
             }
             E::JobSteppedBack { from, to, why, .. } => fmt_step_back(f, *from, *to, why),

@@ -159,6 +159,9 @@ impl Fsm {
                 }
             }
         }
+        if let Some(taken) = resumed.taken.filter(|_| resumed.from_kept) {
+            self.change_checkpoint(turn, &job, id, taken, None, Some(Presence::There));
+        }
         let number = self.jobs.get(&job).and_then(|job| {
             job.checkpoints().find(|c| Some(c.id()) == resumed.taken).map(|c| c.number)
         });
@@ -171,6 +174,7 @@ impl Fsm {
             aside: resumed.aside.len() as u64,
             aside_bytes: resumed.aside_bytes,
             found: resumed.found,
+            from_kept: resumed.from_kept,
         });
     }
 

@@ -81,6 +81,7 @@ fn checkpoint_plan(plan: &v1::CheckpointPlan) -> Result<CheckpointPlan, Rejectio
         rule,
         no_aside: plan.no_aside,
         signal: (plan.signal != 0).then_some(plan.signal),
+        keep_copy: plan.keep_copy,
     })
 }
 
@@ -91,6 +92,7 @@ fn checkpoint_plan_to_wire(plan: &CheckpointPlan) -> v1::CheckpointPlan {
         rule: plan.rule.clone().into(),
         no_aside: plan.no_aside,
         signal: plan.signal.unwrap_or(0),
+        keep_copy: plan.keep_copy,
     }
 }
 
@@ -234,6 +236,7 @@ mod tests {
                 rule: "dir:_SUCCESS".to_owned(),
                 no_aside: true,
                 signal: 10,
+                keep_copy: true,
             }),
             retry_on: Some(v1::RetryOn { any: false, signal: true, exit_codes: vec![3, 75] }),
             resume_from: "/ck/step-7.pt".to_owned(),

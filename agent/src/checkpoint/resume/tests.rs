@@ -3,9 +3,10 @@
 
 use std::os::unix::fs::symlink;
 
-use fleet_core::checkpoint::{CheckpointId, Facts};
+use fleet_core::checkpoint::{CheckpointId, Facts, Presence};
 use fleet_core::name::NodeName;
 
+use super::super::list::list_path;
 use super::super::whole::tests::zip_bytes;
 use super::*;
 

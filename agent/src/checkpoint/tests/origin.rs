@@ -9,14 +9,19 @@ use crate::checkpoint::watch::complete::write_list;
 const ID: CheckpointId = CheckpointId { attempt: 1, seq: 3 };
 
 impl Setup {
-    /// An attempt that resumed from that name, as it is now.
-    fn resumes(self, name: &str) -> Self {
+    /// An attempt that resumed from that name, as it is now. An earlier one may still write.
+    pub(super) fn resumes(self, name: &str) -> Self {
         let path = self.path(name);
         let list = FileList::of(&path).unwrap();
         assert!(write_list(self.dir.path(), "job-a", &list));
+        // The helper that chose it wrote the list as the user.
+        for made in [job_dir(self.dir.path(), "job-a"), self.path(".fleet")] {
+            std::os::unix::fs::chown(made, Some(self.user.uid), Some(self.user.gid)).unwrap();
+        }
         let ino = fs::metadata(&path).unwrap().ino();
         let (path, list) = (name.to_owned(), list.digest());
-        Self { origin: Some(ResumedFrom { path, ino, list, id: Some(ID) }), ..self }
+        let from = ResumedFrom { path, ino, may_link: false, list, id: Some(ID) };
+        Self { origin: Some(from), others_dead: false, ..self }
     }
 }
 
@@ -33,81 +38,84 @@ fn noted(handle: &Handle) -> Vec<String> {
 }
 
 /// As another machine does: nobody here is told of it. A link to the file is opened, elsewhere.
-fn from_elsewhere(setup: &Setup, name: &str, write: impl FnOnce(&Path)) {
+pub(super) fn from_elsewhere(setup: &Setup, name: &str, write: impl FnOnce(&Path)) {
     let elsewhere = tempfile::tempdir_in(setup.dir.path().parent().unwrap()).unwrap();
     let other = elsewhere.path().join("other");
     fs::hard_link(setup.path(name), &other).unwrap();
     write(&other);
 }
 
+/// The fate of `name`, after another machine has written those bytes into it.
+async fn fate_after(name: &str, bytes: &[u8], written: &[u8]) -> (OriginFate, Vec<String>) {
+    let setup = Setup::new("step-*");
+    fs::write(setup.path(name), bytes).unwrap();
+    let setup = setup.resumes(name);
+    let handle = setup.observe().await;
+    from_elsewhere(&setup, name, |path| fs::write(path, written).unwrap());
+    assert!(handle.watch().borrow().origin.is_none(), "it is compared too early");
+    setup.save("step-4.bin", "own");
+    (fate(&handle).await, noted(&handle))
+}
+
 #[tokio::test]
 async fn a_dead_attempts_write_into_it_is_found_at_the_first_own_checkpoint() {
-    let zip = || whole::tests::zip_bytes(&[("a/data.pkl", 40)]);
-    let other_size = |path: &Path| fs::write(path, "cut").unwrap();
-    // The same size, and only headers can be checked: the owner is told all the same.
-    let again = |path: &Path| fs::write(path, zip()).unwrap();
-    let spoil: [(&str, Vec<u8>, &dyn Fn(&Path), &str); 3] = [
-        ("step-3.pt", zip(), &other_size, "torn"),
-        ("step-3.pt", zip(), &again, "whole"),
-        (
-            "step-3.bin",
-            b"unknown".to_vec(),
-            &|path| fs::write(path, "unknowm").unwrap(),
-            "unchecked",
-        ),
-    ];
-    for (name, bytes, write, word) in spoil {
-        let setup = Setup::new("step-*");
-        fs::write(setup.path(name), bytes).unwrap();
-        let setup = setup.resumes(name);
-        let handle = setup.observe().await;
-        from_elsewhere(&setup, name, write);
-        assert!(handle.watch().borrow().origin.is_none(), "it is compared too early");
-        setup.save("step-4.bin", "own");
-        let OriginFate::Changed { content, why } = fate(&handle).await else { panic!("{word}") };
+    let zip = whole::tests::zip_bytes(&[("a/data.pkl", 40)]);
+    for (name, bytes, written, word) in [
+        ("step-3.pt", &zip[..], &b"cut"[..], "torn"),
+        // The same size, and only headers can be checked: the owner is told all the same.
+        ("step-3.pt", &zip, &zip, "whole"),
+        ("step-3.bin", b"unknown", b"unknowm", "unchecked"),
+    ] {
+        let (fate, notes) = fate_after(name, bytes, written).await;
+        let OriginFate::Changed { content, why } = fate else { panic!("{word}: {fate:?}") };
         assert_eq!(content.word(), word, "{why}");
-        let notes = noted(&handle);
         assert!(notes[0].starts_with(&format!("{name} was changed after an attempt")), "{notes:?}");
     }
 }
 
 #[tokio::test]
+async fn what_a_dead_attempt_wrote_is_not_taken_for_the_attempts_own_first_one() {
+    let setup = Setup::new("step-*");
+    fs::write(setup.path("step-3.bin"), "unknown").unwrap();
+    let setup = setup.resumes("step-3.bin");
+    let handle = setup.observe().await;
+    from_elsewhere(&setup, "step-3.bin", |path| fs::write(path, "cut").unwrap());
+    let seen = until_seq(&handle, 1).await;
+    assert_eq!(seen[0].facts.doubt.word(), "writer unknown");
+    assert!(handle.watch().borrow().origin.is_none());
+    setup.save("step-4.bin", "own");
+    assert!(matches!(fate(&handle).await, OriginFate::Changed { .. }));
+}
+
+/// The fate of a file that the attempt itself has changed, or not.
+async fn fate_of_own(act: impl FnOnce(&Setup)) -> OriginFate {
+    let setup = Setup::new("step-*");
+    fs::write(setup.path("step-3.bin"), "unknown").unwrap();
+    let setup = setup.resumes("step-3.bin");
+    let handle = setup.observe().await;
+    act(&setup);
+    let fate = fate(&handle).await;
+    let notes = noted(&handle);
+    assert!(notes.iter().all(|note| !note.contains("was changed")), "{notes:?}");
+    fate
+}
+
+#[tokio::test]
 async fn what_the_attempt_itself_does_to_it_is_no_such_change() {
-    // Nothing at all; overwritten in place under the same name; overwritten while another name counts; deleted.
-    let acts: [(&dyn Fn(&Setup), &str); 4] = [
-        (&|setup| setup.save("step-4.bin", "own"), "same"),
-        (&|setup| fs::write(setup.path("step-3.bin"), "own, and longer").unwrap(), "gone"),
-        (
-            &|setup| {
-                fs::write(setup.path("step-3.bin"), "cut").unwrap();
-                setup.save("step-4.bin", "own");
-            },
-            "gone",
-        ),
-        (
-            &|setup| {
-                setup.save("step-4.bin", "own");
-                fs::remove_file(setup.path("step-3.bin")).unwrap();
-            },
-            "",
-        ),
-    ];
-    for (act, expected) in acts {
-        let setup = Setup::new("step-*");
-        fs::write(setup.path("step-3.bin"), "unknown").unwrap();
-        let setup = setup.resumes("step-3.bin");
-        let handle = setup.observe().await;
-        act(&setup);
-        let fate = fate(&handle).await;
-        match expected {
-            "same" => assert_eq!(fate, OriginFate::Same),
-            "gone" => assert_eq!(fate, OriginFate::Gone),
-            // Before or after the comparison.
-            _ => assert!(matches!(fate, OriginFate::Same | OriginFate::Gone), "{fate:?}"),
-        }
-        let notes = noted(&handle);
-        assert!(notes.iter().all(|note| !note.contains("was changed")), "{notes:?}");
-    }
+    let untouched = |setup: &Setup| setup.save("step-4.bin", "own");
+    assert_eq!(fate_of_own(untouched).await, OriginFate::Same);
+    let same_name = |setup: &Setup| fs::write(setup.path("step-3.bin"), "own, longer").unwrap();
+    assert_eq!(fate_of_own(same_name).await, OriginFate::Gone);
+    let while_another_counts = |setup: &Setup| {
+        fs::write(setup.path("step-3.bin"), "cut").unwrap();
+        setup.save("step-4.bin", "own");
+    };
+    assert_eq!(fate_of_own(while_another_counts).await, OriginFate::Gone);
+    let deleted = |setup: &Setup| {
+        fs::remove_file(setup.path("step-3.bin")).unwrap();
+        setup.save("step-4.bin", "own");
+    };
+    assert_eq!(fate_of_own(deleted).await, OriginFate::Gone);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::super::list::{Comparison, FileList, LIST_BYTES_MAX, list_path};
 use super::super::rules::FileId;
 use super::super::tree::Tree;
+use super::keeper::{Keeper, Who};
 use super::lines::CountedBefore;
 use crate::user::op::{FileKind, FileStat, Reply};
 use crate::user::ops;
@@ -41,7 +42,12 @@ pub(super) struct Replaced {
 }
 
 impl Register {
-    pub(super) fn before(dir: &Path, job: &str, counted: &[CountedBefore]) -> Self {
+    pub(super) fn before(
+        dir: &Path,
+        job: &str,
+        counted: &[CountedBefore],
+        keeper: &mut Keeper,
+    ) -> Self {
         let mut register = Self::default();
         for one in counted {
             let list = one.list.as_ref().and_then(|digest| {
@@ -50,6 +56,9 @@ impl Register {
                     Ok(_) | Err(_) => None,
                 }
             });
+            if let Some(list) = &list {
+                keeper.recall(&one.path, Who::Own(one.id), list);
+            }
             register.add(&one.path, one.id, list);
         }
         register
@@ -63,16 +72,22 @@ impl Register {
         list: Option<FileList>,
     ) -> Option<Replaced> {
         self.next += 1;
+        // A directory that only got another file is not overwritten.
+        let rewrites = |before: &FileList| list.as_ref().is_some_and(|list| list.rewrites(before));
+        let in_place = |before: &Counted| {
+            before.id.ino == id.ino && before.list.as_ref().is_some_and(rewrites)
+        };
+        let replaced = self.counted.get(path).filter(|before| !before.gone);
+        let replaced = replaced.map(|one| Replaced { id: one.id, in_place: in_place(one) });
         let one = Counted { id, list, newest_mtime_ns: id.mtime_ns, order: self.next, gone: false };
-        let before = self.counted.insert(path.to_owned(), one);
+        self.counted.insert(path.to_owned(), one);
         if self.counted.len() > FOLLOWED_MAX {
             let oldest = self.counted.iter().min_by_key(|(_, one)| one.order);
             if let Some(oldest) = oldest.map(|(path, _)| path.clone()) {
                 self.counted.remove(&oldest);
             }
         }
-        let before = before.filter(|before| !before.gone)?;
-        Some(Replaced { id: before.id, in_place: before.id.ino == id.ino })
+        replaced
     }
 
     /// Whether a directory is one that counted, without a later write into it: then it is the same one, or what a
@@ -92,14 +107,22 @@ impl Register {
         missing.map(|file| file.name.as_str())
     }
 
-    /// Those that are gone since the last look: deleted, or without one of their files.
-    pub(super) fn gone(&mut self, dir: &Path) -> Vec<FileId> {
+    /// Those that are gone since the last look: deleted, or without one of their files; and whether they are kept beside.
+    /// One that is kept is also gone where no process is left that could complete what it has begun to write.
+    pub(super) fn gone(
+        &mut self,
+        dir: &Path,
+        keeper: &Keeper,
+        at_end: bool,
+    ) -> Vec<(FileId, bool)> {
         let mut gone = Vec::new();
         for (path, one) in self.counted.iter_mut().filter(|(_, one)| !one.gone) {
             let full = dir.join(path);
+            let kept = keeper.holds(path, Who::Own(one.id));
             let stat = std::fs::symlink_metadata(&full).ok().map(|meta| FileStat::from(&meta));
             let lost = match (&stat, &one.list) {
                 (None, _) => true,
+                (Some(_), Some(list)) if at_end && kept => list.compare(&full) != Comparison::Same,
                 // Overwritten: it is told where the new one counts.
                 (Some(stat), _) if stat.kind == FileKind::File => false,
                 (Some(_), Some(list)) => matches!(
@@ -110,7 +133,7 @@ impl Register {
             };
             if lost {
                 one.gone = true;
-                gone.push(one.id);
+                gone.push((one.id, kept));
             }
         }
         gone

@@ -50,6 +50,8 @@ pub struct WatchRequest {
     pub rule: RuleChoice,
     /// Whose lists of files are written; none are where it is empty.
     pub job: String,
+    /// Which attempt of it is watched.
+    pub attempt: u32,
     /// No process of an earlier attempt is left anywhere: what only a scan finds is this attempt's.
     pub others_dead: bool,
     pub timings: Timings,
@@ -61,6 +63,8 @@ pub struct WatchRequest {
     pub counted: Vec<CountedBefore>,
     /// What the attempt resumed from, until it is compared again.
     pub origin: Option<ResumedFrom>,
+    /// Keep by a copy where there is no other way.
+    pub keep_copy: bool,
 }
 
 /// What an attempt resumed from, as it was then.
@@ -69,6 +73,9 @@ pub struct ResumedFrom {
     /// Relative to the checkpoint directory.
     pub path: String,
     pub ino: u64,
+    /// Its writer replaces files by a rename, so that a hard link keeps what it was.
+    #[serde(default)]
+    pub may_link: bool,
     pub list: FileListDigest,
     /// None where only a look into the directory had found it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,6 +89,8 @@ pub enum OriginFate {
     Same,
     /// Deleted, or overwritten by the attempt itself.
     Gone,
+    /// Overwritten by the attempt itself, and still kept beside.
+    Kept,
     /// By somebody else.
     Changed {
         why: String,
@@ -109,6 +118,8 @@ pub enum WatchLine {
     Seen(Box<SeenLine>),
     /// A checkpoint that counted is deleted, or lost a file.
     Gone(FileId),
+    /// One that counted is deleted or overwritten, and is kept beside.
+    Kept(FileId),
     /// What the attempt resumed from was compared again.
     Origin(OriginFate),
     Noted(CheckpointNote),

@@ -5,12 +5,14 @@ use std::io::Write;
 
 use fleet_core::checkpoint::{CheckpointNote, Content, Doubt, Rule, RuleChoice};
 
+use super::super::list::FileList;
 use super::super::openfd::open_for_writing;
 use super::super::rules::{self, Candidate, FileId, OpenForWriting, Sighting};
 use super::super::tree::Tree;
 use super::super::whole;
 use super::complete::find_out;
 use super::filling::Look;
+use super::keeper::Who;
 use super::lines::{SeenLine, WatchLine};
 use super::{JUST_APPEARED_NS, Watcher};
 use crate::user::op::{FileKind, FileStat};
@@ -175,7 +177,7 @@ impl<W: Write> Watcher<'_, W> {
         Look { began_ms, now_ms: self.now().monotonic_ms, again_ms: self.timings.scan_ms }
     }
 
-    fn note(&mut self, note: CheckpointNote) -> std::io::Result<()> {
+    pub(super) fn note(&mut self, note: CheckpointNote) -> std::io::Result<()> {
         if self.noted.insert(note.kind()) { self.say(&WatchLine::Noted(note)) } else { Ok(()) }
     }
 
@@ -301,19 +303,47 @@ impl<W: Write> Watcher<'_, W> {
             FileKind::Dir => facts.list.as_ref().map_or(id.size_bytes, |list| list.bytes),
             FileKind::File | FileKind::Other => stat.size_bytes,
         };
-        let torn = facts.content.is_torn();
+        // One that a dead attempt's machine may have written is no sign of this attempt, and is not kept.
+        let own = !facts.content.is_torn() && facts.doubt != Doubt::WriterUnknown;
+        let list = found.list.clone().filter(|_| own);
+        let over_origin = self.origin.as_ref();
+        let over_origin =
+            over_origin.is_some_and(|origin| origin.is_overwritten_by(path, id.ino, list.as_ref()));
         let replaced = self.register.add(path, id, found.list);
+        let in_place = over_origin || replaced.as_ref().is_some_and(|before| before.in_place);
+        let to_keep = list.filter(|_| in_place);
         let line = SeenLine { path: path.to_owned(), id, size_bytes, completed_at_unix_ms, facts };
         self.say(&WatchLine::Seen(Box::new(line)))?;
-        if !torn {
-            self.own_counted(Some(path))?;
+        if own {
+            self.own_counted(Some(path), to_keep.is_some())?;
         }
-        let Some(replaced) = replaced else { return Ok(()) };
-        self.say(&WatchLine::Gone(replaced.id))?;
-        if replaced.in_place && stat.kind == FileKind::File {
-            return self.note(CheckpointNote::OneName { path: path.to_owned() });
+        if let Some(before) = replaced {
+            self.say_replaced(path, before.id, to_keep.is_some())?;
         }
-        Ok(())
+        match to_keep {
+            Some(list) => self.overwritten_in_place(path, id, list),
+            None => Ok(()),
+        }
+    }
+
+    /// The one that had the name is gone, unless it is kept: then it is lost when the new one is kept in its place.
+    fn say_replaced(&mut self, path: &str, before: FileId, to_keep: bool) -> std::io::Result<()> {
+        match (self.keeper.holds(path, Who::Own(before)), to_keep) {
+            (true, true) => Ok(()),
+            (true, false) => self.say(&WatchLine::Kept(before)),
+            (false, _) => self.say(&WatchLine::Gone(before)),
+        }
+    }
+
+    /// It is said once, and each time what counts now is kept for the time of the next save.
+    fn overwritten_in_place(
+        &mut self,
+        path: &str,
+        id: FileId,
+        list: FileList,
+    ) -> std::io::Result<()> {
+        self.keeper.keep(path, Who::Own(id), list, false);
+        self.note(CheckpointNote::OneName { path: path.to_owned() })
     }
 }
 

@@ -7,12 +7,13 @@
 //! files it writes only the lists in `.fleet/JOB/`.
 //!
 //! [`lines`] is what both sides say, [`filling`] directories that are not complete yet, [`complete`] the last steps before
-//! one counts, [`counted`] what becomes of those that did, [`origin`] what becomes of the one that was resumed from. Which
-//! names and files make a checkpoint is `rules`.
+//! one counts, [`counted`] what becomes of those that did, [`origin`] what becomes of the one that was resumed from,
+//! [`keeper`] keeps the last whole one beside. Which names and files make a checkpoint is `rules`.
 
 pub(in crate::checkpoint) mod complete;
 mod counted;
 mod filling;
+mod keeper;
 mod lines;
 mod look;
 mod origin;
@@ -35,6 +36,7 @@ use crate::user::helper::answer;
 use crate::user::op::{FileStat, OpError, OpErrorKind};
 use counted::Register;
 use filling::FillingDirs;
+use keeper::Keeper;
 pub use lines::{
     CountedBefore, OriginFate, ResumedFrom, SeenLine, Timings, WatchLine, WatchRequest,
 };
@@ -61,7 +63,8 @@ pub(crate) fn serve(request: &WatchRequest, output: &mut impl Write) -> std::io:
     };
     let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
     let mut watcher = watcher(request, pattern, inotify, output);
-    watcher.watch_origin(!request.counted.is_empty());
+    watcher.watch_origin(&request.counted);
+    watcher.keep_origin();
     watcher.run(request.baseline, request.timings.scan_ms)
 }
 
@@ -101,6 +104,8 @@ fn watcher<'a, W: Write>(
         scanned_ms: request.timings.settle_scanned_ms,
         unknown_ms: request.timings.settle_unknown_ms,
     };
+    let mut keeper = Keeper::new(&request.dir, &request.job, request.attempt, request.keep_copy);
+    let register = Register::before(&request.dir, &request.job, &request.counted, &mut keeper);
     Watcher {
         dir: request.dir.clone(),
         job: request.job.clone(),
@@ -110,7 +115,8 @@ fn watcher<'a, W: Write>(
         pattern,
         tracker: Tracker::new(settle, request.known.iter().copied().collect()),
         filling: FillingDirs::default(),
-        register: Register::before(&request.dir, &request.job, &request.counted),
+        register,
+        keeper,
         origin: (request.origin.as_ref())
             .and_then(|from| Origin::of(&request.dir, &request.job, from)),
         local: HashSet::new(),
@@ -137,6 +143,7 @@ struct Watcher<'a, W> {
     filling: FillingDirs,
     register: Register,
     origin: Option<Origin>,
+    keeper: Keeper,
     /// Paths of which this node's kernel told: no other machine wrote them.
     local: HashSet<String>,
     /// Kinds of notes that were said.
@@ -181,15 +188,16 @@ impl<W: Write> Watcher<'_, W> {
             match self.wait(wake_ms.saturating_sub(now_ms).clamp(20, scan_ms.max(20)))? {
                 Woken::Closed => return self.last_look(),
                 Woken::Ending => self.begin_to_end()?,
-                Woken::Told => self.own_counted(None)?,
+                Woken::Told => self.own_counted(None, false)?,
                 Woken::Events => {}
             }
             self.take_events()?;
             self.look_into(&self.filling.due(self.now().monotonic_ms))?;
             self.settle(&self.tracker.due(self.now()))?;
+            self.take_kept()?;
             if self.now().monotonic_ms >= next_scan_ms {
                 self.scan(Purpose::Look)?;
-                self.say_gone()?;
+                self.say_gone(false)?;
                 self.compare_origin(false)?;
                 self.say(&WatchLine::Alive)?;
                 next_scan_ms = self.now().monotonic_ms + scan_ms;
@@ -213,7 +221,8 @@ impl<W: Write> Watcher<'_, W> {
         self.scan(Purpose::Look)?;
         self.look_into(&self.filling.all())?;
         self.settle(&self.tracker.closed())?;
-        self.say_gone()?;
+        self.take_kept()?;
+        self.say_gone(true)?;
         self.compare_origin(true)
     }
 
@@ -507,9 +516,10 @@ impl<W: Write> Watcher<'_, W> {
         (!meta.is_symlink()).then(|| (target, FileStat::from(&meta)))
     }
 
-    fn say_gone(&mut self) -> std::io::Result<()> {
-        for id in self.register.gone(&self.dir) {
-            self.say(&WatchLine::Gone(id))?;
+    /// `at_end`: no process of the attempt is left that could still be writing.
+    fn say_gone(&mut self, at_end: bool) -> std::io::Result<()> {
+        for (id, kept) in self.register.gone(&self.dir, &self.keeper, at_end) {
+            self.say(&if kept { WatchLine::Kept(id) } else { WatchLine::Gone(id) })?;
         }
         Ok(())
     }

@@ -15,7 +15,8 @@ use super::super::rules::OpenForWriting;
 use super::super::tree::Tree;
 use super::super::whole;
 use super::Watcher;
-use super::lines::{OriginFate, ResumedFrom, WatchLine};
+use super::keeper::Who;
+use super::lines::{CountedBefore, OriginFate, ResumedFrom, WatchLine};
 use crate::user::op::{FileStat, Reply};
 use crate::user::ops;
 
@@ -48,6 +49,24 @@ impl Origin {
 
     pub(super) fn path(&self) -> &str {
         &self.from.path
+    }
+
+    pub(super) fn list(&self) -> &FileList {
+        &self.list
+    }
+
+    pub(super) fn may_link(&self) -> bool {
+        self.from.may_link
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// The attempt wrote into it: what counts there now is the same file or directory, with other content.
+    pub(super) fn is_overwritten_by(&self, path: &str, ino: u64, list: Option<&FileList>) -> bool {
+        let same = self.from.path == path && self.from.ino == ino;
+        same && list.is_some_and(|list| list.rewrites(&self.list))
     }
 
     /// Something on this node wrote at that path.
@@ -109,11 +128,12 @@ enum Deletion {
 }
 
 impl<W: Write> Watcher<'_, W> {
-    /// The kernel tells of writes into it, where it is a directory, although nothing in it counts by itself. `due`: the
-    /// attempt has a checkpoint of its own from before this helper.
-    pub(super) fn watch_origin(&mut self, due: bool) {
+    /// The kernel tells of writes into it, where it is a directory, although nothing in it counts by itself. `own`: what
+    /// the attempt has saved before this helper began.
+    pub(super) fn watch_origin(&mut self, own: &[CountedBefore]) {
         let Some(origin) = &mut self.origin else { return };
-        origin.due = due;
+        origin.due = !own.is_empty();
+        origin.written_here = own.iter().any(|one| one.path == origin.path());
         let path = origin.path().to_owned();
         let full = self.dir.join(&path);
         if full.is_dir() {
@@ -128,13 +148,20 @@ impl<W: Write> Watcher<'_, W> {
         }
     }
 
-    /// The attempt has a checkpoint of its own; none: the job told of it.
-    pub(super) fn own_counted(&mut self, path: Option<&str>) -> std::io::Result<()> {
-        if let Some(origin) = &mut self.origin {
-            origin.due = true;
-            origin.written_here |= path == Some(origin.path());
+    /// The attempt has a checkpoint of its own; none: the job told of it. `is_kept`: and it is about to be kept.
+    pub(super) fn own_counted(&mut self, path: Option<&str>, is_kept: bool) -> std::io::Result<()> {
+        let Some(origin) = &mut self.origin else { return Ok(()) };
+        origin.due = true;
+        if path != Some(origin.path()) {
+            return self.compare_origin(false);
         }
-        self.compare_origin(false)
+        let Some(origin) = self.origin.take() else { return Ok(()) };
+        if is_kept && self.keeper.holds(origin.path(), Who::Origin) {
+            // It is lost when the new one is kept in its place.
+            return Ok(());
+        }
+        self.keeper.discard_origin(&origin.from.path, origin.list);
+        self.say(&WatchLine::Origin(OriginFate::Gone))
     }
 
     /// Says what became of it, once, when the attempt has its own first checkpoint.
@@ -142,7 +169,10 @@ impl<W: Write> Watcher<'_, W> {
         let now_ms = self.now().monotonic_ms;
         let Some(origin) = self.origin.as_mut().filter(|origin| origin.due) else { return Ok(()) };
         let Some(fate) = origin.fate(now_ms, at_end) else { return Ok(()) };
-        self.origin = None;
+        if let Some(origin) = self.origin.take() {
+            // Nobody needs its kept instance any more.
+            self.keeper.discard_origin(&origin.from.path, origin.list);
+        }
         self.say(&WatchLine::Origin(fate))
     }
 }

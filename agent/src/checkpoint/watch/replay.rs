@@ -207,6 +207,8 @@ fn request(dir: &Path, pattern: Option<&str>) -> WatchRequest {
         known: Vec::new(),
         counted: Vec::new(),
         origin: None,
+        keep_copy: false,
+        attempt: 1,
     }
 }
 

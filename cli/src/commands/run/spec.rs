@@ -199,6 +199,7 @@ fn checkpoint(args: &RunCheckpointArgs, workdir: &str) -> Result<Option<Checkpoi
         rule: args.rule.clone().unwrap_or_default().into(),
         no_aside: args.aside == Some(Switch::Off),
         signal: args.signal.unwrap_or(0),
+        keep_copy: args.keep_copy,
     }))
 }
 

@@ -506,6 +506,43 @@ fn what_a_node_passed_over_is_known_afterwards() {
     assert_eq!((newest.facts.content.word(), newest.presence), ("torn", Presence::Aside));
 }
 
+/// Each checkpoint has the name of the one before; the third save was cut.
+#[test]
+fn a_kept_one_is_a_candidate_and_is_back_under_its_name_when_it_is_taken() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    for seq in 1..=2 {
+        w.checkpoint(&a, seq, Millis::ZERO);
+    }
+    let lost_as = |seq, presence| Report::CheckpointChanged {
+        allocation: a.clone(),
+        seq,
+        attempt: None,
+        content: None,
+        presence: Some(presence),
+    };
+    w.report("titan01", lost_as(1, Presence::Gone)).unwrap();
+    w.report("titan01", lost_as(2, Presence::Kept)).unwrap();
+    lost(&mut w, &a);
+    assert_eq!(w.schedule(), 1);
+    assert_eq!(told(&w), ["/ck/2.pt"]);
+    let b = current(&w);
+    let epoch = w.fsm.allocation(&b).unwrap().epoch;
+    let resumed = Resumed {
+        taken: Some(CheckpointId { attempt: 1, seq: 2 }),
+        path: "/ck/2.pt".to_owned(),
+        aside: vec!["/ck/2.pt".to_owned()],
+        from_kept: true,
+        ..Resumed::default()
+    };
+    w.report("titan01", Report::Resumed { allocation: b, epoch, resumed }).unwrap();
+    let said = w.said();
+    let words = "resumes from checkpoint 2: /ck/2.pt, which fleet had kept and put back";
+    assert!(said.iter().any(|line| line.starts_with(words)), "{said:?}");
+    let j = w.fsm.job(&job("a")).unwrap();
+    assert_eq!(j.last_checkpoint.as_ref().unwrap().presence, Presence::There);
+}
+
 #[test]
 fn options_about_checkpoints_are_checked() {
     let plan = |change: &dyn Fn(&mut CheckpointPlan)| {
