@@ -9,13 +9,15 @@ use anyhow::{Result, ensure};
 use fleet_core::checkpoint::Content;
 
 use crate::bench::Bench;
-use crate::checkpoints::{self, FILES};
+use crate::checkpoints;
 use crate::row::{Better, Row};
 use crate::samples::Samples;
 use crate::watcher::Watcher;
 use crate::{at_rest, timed};
 
 const ROUNDS: usize = 5;
+/// Of one save, 10 MB each: ten turns of two saves with a thousand would write 200 GB.
+const SAVE_FILES: usize = 200;
 /// By then the helper has seen that a directory keeps still, and begins to check and flush it.
 const SETTLED: Duration = Duration::from_millis(2_100);
 /// The next save may be slower by so much.
@@ -39,7 +41,7 @@ pub(crate) fn next_save(bench: &Bench, folder: &Path) -> Result<Row> {
         }
     }
     let (fleet, alone) = (with.median().unwrap_or_default(), without.median().unwrap_or_default());
-    let gb = checkpoints::bytes_of(bench) as f64 * bench.of(FILES) as f64 / 1e9;
+    let gb = checkpoints::bytes_of(bench) as f64 * bench.of(SAVE_FILES) as f64 / 1e9;
     let words = format!(
         "{gb:.1} GB while the one before is checked and flushed; with fleet {}, without {}",
         list(&with),
@@ -78,7 +80,7 @@ fn one_save(bench: &Bench, dir: &Path, watched: bool) -> Result<f64> {
 
 fn save(bench: &Bench, dir: &Path) -> Result<()> {
     fs::create_dir(dir)?;
-    for n in 0..bench.of(FILES) {
+    for n in 0..bench.of(SAVE_FILES) {
         let path = dir.join(format!("model-{n}.safetensors"));
         checkpoints::write(&path, checkpoints::bytes_of(bench))?;
     }

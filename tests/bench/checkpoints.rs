@@ -15,7 +15,7 @@ use fleet_core::checkpoint::Content;
 use crate::bench::Bench;
 use crate::row::{Better, Row};
 
-pub(crate) const FILES: usize = 1_000;
+const FILES: usize = 1_000;
 /// Of each file.
 const BYTES: usize = 10 * 1000 * 1000;
 /// What is written at a time.
