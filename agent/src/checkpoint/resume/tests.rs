@@ -236,6 +236,14 @@ fn a_directory_that_others_use_is_left_alone() {
 fn a_look_finds_what_a_dead_node_could_not_report() {
     let place = three();
     place.fill("checkpoint-400");
+    // File systems count in ticks of milliseconds: of two that are made in one tick none is newer.
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(1);
+    for name in ["", HF[0], HF[1], HF[2]] {
+        fs::File::open(place.path("checkpoint-400").join(name))
+            .unwrap()
+            .set_modified(later)
+            .unwrap();
+    }
     let resumed = place.takes(&place.request());
     assert!(resumed.found && resumed.taken.is_none(), "{resumed:?}");
     assert_eq!(resumed.path, shown(&place.path("checkpoint-400")));
