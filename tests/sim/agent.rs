@@ -26,7 +26,7 @@ use fleet_agent::reconcile::{Claim, EpochStore, Phase, Release, Row, Storage, Ta
 use fleet_agent::terminals::elsewhere::Elsewhere;
 use fleet_agent::tunnel::{Tunnels, Wakes};
 use fleet_core::allocation::AttemptEnd;
-use fleet_core::checkpoint::{Content, Facts};
+use fleet_core::checkpoint::{Content, Facts, Presence as There};
 use fleet_core::desired::{DesiredAllocation, DesiredLease, DesiredNode, Order, StartOrder};
 use fleet_core::gpu::{Gpu, Presence};
 use fleet_core::health::{Architecture, Condition};
@@ -571,7 +571,7 @@ impl Agent {
             let seq = at as u64 + 1;
             let there = self.scene.is_there(job, (id, seq), save.step);
             if !there && self.said_gone.insert((id.clone(), seq)) {
-                self.outbox.checkpoint_gone(id, seq);
+                self.outbox.checkpoint_changed(id, (None, seq), None, Some(There::Gone));
             }
         }
     }

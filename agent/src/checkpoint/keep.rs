@@ -210,7 +210,8 @@ fn put(new: &Path, to: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 pub(super) fn has_reflinks(dir: &Path) -> bool {
-    let make = |name: &str| File::options().create(true).write(true).open(dir.join(name));
+    let make =
+        |name: &str| File::options().create(true).truncate(true).write(true).open(dir.join(name));
     let (target, source) = (make(".b"), make(".a").and_then(|_| File::open(dir.join(".a"))));
     matches!((&target, &source), (Ok(target), Ok(source)) if ioctl_ficlone(target, source).is_ok())
 }
