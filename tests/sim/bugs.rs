@@ -67,7 +67,7 @@ pub(crate) const ALL: &[Known] = &[
     known("vote-not-synced", Bug::VoteNotSynced, 5),
     known("log-not-synced", Bug::LogNotSynced, 5),
     known("applied-twice", Bug::AppliedTwice, 5),
-    known("epoch-check-off", Bug::EpochCheckOff, 8),
+    known("epoch-check-off", Bug::EpochCheckOff, 12),
     known("fence-off", Bug::FenceOff, 2),
     known("silence-frees-gpus", Bug::SilenceFreesGpus, 2),
     known("stale-reads", Bug::StaleReads, 3),

@@ -64,6 +64,7 @@ const HAPPENS: &[&str] = &[
     "DeferralTaken",
     "EvictionDeferred",
     "EvictionStarted",
+    "HeardLate",
     "JobAsksOwner",
     "JobCancelled",
     "JobCompleted",
