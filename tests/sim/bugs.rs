@@ -73,7 +73,7 @@ pub(crate) const ALL: &[Known] = &[
     known("stale-reads", Bug::StaleReads, 3),
     known("absence-stops", Bug::AbsenceStops, 2),
     known("stale-checkpoint-triggers", Bug::StaleCheckpointTriggers, 27),
-    known("torn-counts", Bug::TornCounts, 8),
+    known("torn-counts", Bug::TornCounts, 23),
     known("queue-first", Bug::QueueFirst, 2),
     known("requests-forgotten", Bug::RequestsForgotten, 1),
     known("released-before-empty", Bug::ReleasedBeforeEmpty, 1),

@@ -15,8 +15,8 @@ use crate::name::NodeName;
 use crate::node::{ANOTHER_TRY_SINCE, Node};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::scheduler;
-use crate::time::{Millis, Timestamp};
+use crate::scheduler::{self, Held, claims};
+use crate::time::{Millis, Timestamp, Window};
 
 /// Queue class of work that was interrupted: before everything else.
 const CLASS_INTERRUPTED: u8 = 0;
@@ -114,13 +114,31 @@ impl Fsm {
 
     /// Applies a plan line by line; a line the state outran is refused and planned again.
     pub(super) fn place_jobs(&mut self, turn: &mut Turn<'_>, lines: &[Placement]) -> Reply {
-        Reply::Placed { results: lines.iter().map(|line| self.place_job(turn, line)).collect() }
+        let always = Window { starts_at: self.now, ends_at: Timestamp::MAX_ACCEPTED };
+        let held =
+            claims::held_within(self, &always).into_iter().map(Held::from).collect::<Vec<_>>();
+        Reply::Placed {
+            results: lines.iter().map(|line| self.place_job(turn, line, &held)).collect(),
+        }
+    }
+
+    /// Whether a new job would still be there when the place is needed that is held for one that must leave. The plan may
+    /// be older than the reason to leave.
+    fn takes_a_held_place(&self, job: &Job, line: &Placement, held: &[Held]) -> bool {
+        let until = self.now + job.time_left() + job.spec.stop_grace;
+        job.queue.class == CLASS_NEW
+            && held.iter().any(|place| {
+                place.node == line.node
+                    && until > place.window.starts_at
+                    && line.gpus.iter().any(|gpu| place.gpus.contains(gpu))
+            })
     }
 
     fn place_job(
         &mut self,
         turn: &mut Turn<'_>,
         line: &Placement,
+        held: &[Held],
     ) -> Result<AllocationId, Rejection> {
         let approved = scheduler::check(self, line)?;
         let stale =
@@ -131,6 +149,9 @@ impl Fsm {
             .map(|node| node.facts.boot_id.clone())
             .ok_or_else(|| stale("the node is gone"))?;
         let job = self.jobs.get(&line.job).ok_or_else(|| stale("the job is gone"))?;
+        if approved.parent.is_none() && self.takes_a_held_place(job, line, held) {
+            return Err(stale("a GPU is held for a job that must leave"));
+        }
         let attempt = job.attempt + 1;
         let id = AllocationId::of_attempt(&line.job, attempt);
         let owner = job.owner.clone();

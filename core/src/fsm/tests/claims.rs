@@ -1,12 +1,14 @@
 //! A busy fleet drains: places that are held for jobs that must leave.
 
 use super::world::{World, bad, gpu, job, node, person, plain, training};
+use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
 use crate::command::Command;
 use crate::health::Severity;
 use crate::id::AllocationId;
 use crate::job::JobSpec;
 use crate::rejection::Rejection;
+use crate::reply::Reply;
 use crate::scheduler;
 use crate::time::Millis;
 
@@ -200,4 +202,19 @@ fn a_held_place_is_not_promised_to_a_reservation_that_begins_before_it_is_given_
     // With the job gone it is anybody's.
     w.give(person("ada"), Command::CancelJob { id: job("a") }).unwrap();
     w.reserve("eve", "r3", 1, Millis::ZERO, Millis::minutes(10)).unwrap();
+}
+
+#[test]
+fn a_plan_from_before_the_order_takes_no_held_place() {
+    let (mut w, a) = full();
+    ends(&mut w, "t2-1");
+    let placements = scheduler::placements(&w.fsm);
+    assert_eq!(placements.len(), 1, "nobody must leave yet");
+    must_leave(&mut w, &a, 4);
+    let placed = w.give(Actor::controller(), Command::PlaceJobs { placements });
+    let Ok(Reply::Placed { results }) = placed else { panic!("{placed:?}") };
+    let [Err(refused)] = results.as_slice() else { panic!("{results:?}") };
+    assert!(refused.to_string().contains("a GPU is held for a job that must leave"), "{refused}");
+    w.checkpoint(&a, 5, Millis::ZERO);
+    assert_eq!(w.state_of("a"), "stopping", "its place is there");
 }
