@@ -293,9 +293,11 @@ async fn an_attempt_that_was_replaced_keeps_and_discards_nothing() {
     let seen = until_seq(&handle, 1).await;
     let answer = resume(&setup, candidates(&seen), true).await;
     assert!(matches!(answer, ResumeAnswer::Taken { .. }), "{answer:?}");
-    write_in_place(&setup, &state(2), state(2).len());
-    until_seq(&handle, 2).await;
-    tokio::time::sleep(Duration::from_millis(3 * TIMINGS.scan_ms)).await;
+    // The second one would be kept by the time that the third has kept still.
+    for n in 2..=3 {
+        write_in_place(&setup, &state(n), state(n).len());
+        until_seq(&handle, n as u64).await;
+    }
     handle.finish(WAIT_MAX).await;
     assert!(!kept(&setup).exists());
 }
