@@ -90,7 +90,7 @@ pub struct Deferral {
     pub deadline: Option<Timestamp>,
     /// A checkpoint came but there was no other place to run.
     pub held_back: Option<String>,
-    /// Nodes that are asked whether it could go on there, and have not answered.
+    /// Nodes that are asked whether it could continue there, and have not answered.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub asks: BTreeSet<NodeName>,
 }

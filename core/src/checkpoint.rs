@@ -350,7 +350,7 @@ pub fn may_use(content: &Content, presence: Presence, doubt: Doubt) -> MayUse {
     }
 }
 
-/// Asks a node whether a job that must leave another one could go on there: whether it sees the directory in which the job
+/// Asks a node whether a job that must leave another one could continue there: whether it sees the directory in which the job
 /// saves, with the marker that the first attempt left in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {

@@ -195,7 +195,7 @@ pub enum Report {
         epoch: Epoch,
         resumed: Resumed,
     },
-    /// Whether an attempt that must leave another node could go on here, by the directory in which it saves.
+    /// Whether an attempt that must leave another node could continue here, by the directory in which it saves.
     Probed {
         allocation: AllocationId,
         /// Why not.

@@ -57,7 +57,7 @@ pub struct DesiredNode {
     /// The node is drained: once nothing is on it, its GPU driver is let go of, so that it can be exchanged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub release_driver: bool,
-    /// Jobs that must leave other nodes: can they go on here?
+    /// Jobs that must leave other nodes: can they continue here?
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<Probe>,
 }

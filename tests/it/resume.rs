@@ -264,8 +264,8 @@ fn nothing_left(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// A person asks for checkpoints: of a program that saves half a file first, of one that does not listen, of one that
-/// ends. Then says from which of them it goes on.
+/// A user asks for checkpoints: from a program that saves half a file first, then does not listen, then ends. The
+/// user then restarts the job from one of them.
 fn asked_for(lab: &Lab) -> Result<()> {
     let id = submit(lab, "asked", "step-*.pt", &["python3", "-uB", &program("asked.py")])?;
     let folder = lab.path("asked");
@@ -318,7 +318,7 @@ fn a_job_resumes_from_the_newest_checkpoint_that_is_whole() -> Result<()> {
     steps.step("one name in place: the kept one gets its name back", || one_name_in_place(&lab));
     steps.step("a program that dies of its GPU is the node's fault", || dies_beside_a_fault(&lab));
     steps.step("where nothing is left the owner is asked", || nothing_left(&lab));
-    steps.step("a person asks, and says from where it goes on", || asked_for(&lab));
+    steps.step("a user asks for checkpoints, and restarts from one of them", || asked_for(&lab));
     steps.step("DONE=1 makes any exit a completion", || done_then_drained(&lab));
     lab.conclude(steps)
 }

@@ -215,7 +215,7 @@ impl Outbox {
         self.put(key, Report::CheckpointNoted { allocation: allocation.clone(), note });
     }
 
-    /// Whether an attempt of another node could go on here.
+    /// Whether an attempt of another node could continue here.
     pub fn probed(&self, allocation: &AllocationId, problem: Option<String>) {
         let key = Key::Probed(allocation.clone());
         self.put(key, Report::Probed { allocation: allocation.clone(), problem });

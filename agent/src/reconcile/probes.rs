@@ -1,7 +1,7 @@
-//! The reconcile task's part of a question: could a job that must leave another node go on here?
+//! The reconcile task's part of a question: could a job that must leave another node continue here?
 //!
-//! What is asked is a level; each attempt is looked at once while it is asked, on a task of its own: the marker of the
-//! job's checkpoint directory is read as its owner. Where that cannot be told, because a server hangs, nothing is said.
+//! The question is a level. Each attempt is checked once while it is asked about, on a task of its own: the marker of the
+//! job's checkpoint directory is read as its owner. If that gives no answer, because a server hangs, nothing is reported.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,10 +20,10 @@ use crate::checkpoint::{ResumeCheck, verify_marker};
 /// How long one look may take.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
-/// An answer, or nothing where it cannot be told.
+/// An answer, or nothing if the check gave none.
 type Answer = (AllocationId, Option<ResumeAnswer>);
 
-/// Why it could not go on here; none where it could.
+/// Why it could not continue here; `None` if it could.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ResumeAnswer(pub(super) Option<String>);
 
@@ -58,7 +58,7 @@ impl Reconciler {
 
     pub(super) fn looked(&self, allocation: &AllocationId, answer: Option<ResumeAnswer>) {
         if let Some(ResumeAnswer(problem)) = answer {
-            tracing::debug!(%allocation, problem, "asked whether a job could go on here");
+            tracing::debug!(%allocation, problem, "asked whether a job could continue here");
             self.parts.outbox.probed(allocation, problem);
         }
     }
@@ -74,7 +74,7 @@ async fn look(node: &Node, probe: &Probe) -> Option<ResumeAnswer> {
     match verify_marker(&node.as_user, &user, &dir, job, &probe.marker).await {
         // A full or hanging server says nothing of the directory.
         ResumeCheck::Unreadable { why } => {
-            tracing::debug!(job, why, "cannot tell whether a job could go on here");
+            tracing::debug!(job, why, "not known whether a job could continue here");
             None
         }
         check => Some(ResumeAnswer(check.problem(&dir))),

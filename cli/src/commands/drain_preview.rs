@@ -1,4 +1,4 @@
-//! What a drain does to each job and reservation of a node, said before it is asked for.
+//! What a drain does to each job and reservation of a node, shown before an admin confirms it.
 
 use fleet_proto::v1::{ListGpusRequest, ListJobsRequest};
 
@@ -8,7 +8,7 @@ use crate::errors::Failure;
 use crate::output::job::{Job, expected};
 use crate::times::Clock;
 
-/// Whom it affects, and how. `deadline`: when everything has to be gone, in milliseconds since 1970.
+/// The preview's text. `deadline`: when the node must be empty, in milliseconds since 1970.
 pub(super) async fn preview(
     context: &Context,
     client: &Client,

@@ -67,11 +67,11 @@ pub enum Unleased {
     Adopted,
 }
 
-/// Whether places that are held for jobs that must leave are taken.
+/// Whether places that are held for jobs that must leave count as taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldPlaces {
     Taken,
-    /// What was promised before goes first.
+    /// An earlier promise takes them.
     GiveWay,
 }
 
@@ -91,7 +91,7 @@ pub fn choose(
         HeldPlaces::Taken => held_within(fsm, &window),
         HeldPlaces::GiveWay => Vec::new(),
     };
-    let calendar = Calendar::within(fsm, &window).with_held(&held);
+    let calendar = Calendar::within(fsm, &window).with_held(fsm, &held);
     let search = Search::new(fsm, wish, unleased, &calendar)?;
     // A GPU that is just being emptied will do where no other is free: the reservation starts as
     // soon as it is released.
@@ -99,7 +99,7 @@ pub fn choose(
         .into_iter()
         .find_map(|releasing| search.best(window, releasing))
         .ok_or_else(|| {
-            match Search::new(fsm, wish, unleased, &Calendar::of(fsm).with_held(&held)) {
+            match Search::new(fsm, wish, unleased, &Calendar::of(fsm).with_held(fsm, &held)) {
                 Ok(search) => search.refusal(window),
                 Err(rejection) => rejection,
             }

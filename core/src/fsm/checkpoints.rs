@@ -30,7 +30,7 @@ impl Fsm {
     /// Gives a checkpoint the job's next number and its place: behind those of later attempts, so that one heard late is
     /// not the newest.
     ///
-    /// A torn one is listed and nothing more: it is no progress, so that steps back and retries go on being counted.
+    /// A torn one is listed and nothing more: it is no progress, so steps back and retries are still counted.
     pub(super) fn keep_checkpoint(
         &mut self,
         job: &JobId,

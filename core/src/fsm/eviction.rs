@@ -229,10 +229,9 @@ impl Fsm {
             Some("automatic evictions are frozen".to_owned())
         } else if self.leaves_without_a_place(allocation) {
             None
-        } else if let Some(why) = self.is_bound_to_its_node(allocation) {
-            Some(why)
         } else if scheduler::elsewhere(self, id).is_none() {
-            Some("nothing else fits it now".to_owned())
+            let bound = self.bound_to_its_node(allocation);
+            Some(bound.unwrap_or_else(|| "nothing else fits it now".to_owned()))
         } else {
             None
         };
@@ -266,7 +265,7 @@ impl Fsm {
             (_, _) => false,
         };
         let must = allocation.causes.contains_key(&CauseKey::Drain)
-            && self.is_bound_to_its_node(allocation).is_none();
+            && self.bound_to_its_node(allocation).is_none();
         must || is_last
     }
 

@@ -115,8 +115,7 @@ impl Fsm {
     /// Applies a plan line by line; a line the state outran is refused and planned again.
     pub(super) fn place_jobs(&mut self, turn: &mut Turn<'_>, lines: &[Placement]) -> Reply {
         let always = Window { starts_at: self.now, ends_at: Timestamp::MAX_ACCEPTED };
-        let held =
-            claims::held_within(self, &always).into_iter().map(Held::from).collect::<Vec<_>>();
+        let held = claims::held_within(self, &always);
         Reply::Placed {
             results: lines.iter().map(|line| self.place_job(turn, line, &held)).collect(),
         }

@@ -1,4 +1,4 @@
-//! Whether a job that must leave could go on elsewhere: other nodes are asked at once whether they see its checkpoints.
+//! Whether a job that must leave could continue elsewhere: other nodes are asked at once whether they see its checkpoints.
 //!
 //! Otherwise it is found out only when the next attempt starts there, and the job has left its place by then. What is asked
 //! is in [`DesiredNode::probes`](crate::desired::DesiredNode::probes); a node that answers no is left out as one on which
@@ -80,13 +80,13 @@ impl Fsm {
         }
     }
 
-    /// Why it can go on only where it is: every other node that is built for it does not see its checkpoints. After a
+    /// Why it can continue only on its own node: every other node that is built for it does not see its checkpoints. After a
     /// reboot its own node sees them again, so that it leaves for one.
-    pub(super) fn is_bound_to_its_node(&self, allocation: &Allocation) -> Option<String> {
+    pub(super) fn bound_to_its_node(&self, allocation: &Allocation) -> Option<String> {
         let job = self.jobs.get(&allocation.job)?;
         let reboots = self.nodes.get(&allocation.node).is_some_and(|node| node.reboot.is_some());
         let (node, why) = job.excluded_nodes.first_key_value()?;
         let bound = !reboots && self.built_for(job, &allocation.node).next().is_none();
-        bound.then(|| format!("no other node can go on with it ({node}: {why})"))
+        bound.then(|| format!("no other node can continue it ({node}: {why})"))
     }
 }

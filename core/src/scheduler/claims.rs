@@ -14,7 +14,6 @@ use crate::calendar::wish::uuids_of;
 use crate::calendar::{RELEASE_ALLOWANCE, known_end};
 use crate::fsm::Fsm;
 use crate::job::Job;
-use crate::name::{GpuUuid, NodeName};
 use crate::time::{Millis, Timestamp, Window};
 
 /// Most places that are held at once.
@@ -95,23 +94,8 @@ fn leaving(fsm: &Fsm) -> Vec<Leaving<'_>> {
     leaving
 }
 
-/// A place that is held for a running job until it has saved: on which node, and which GPUs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HeldPlace<'a> {
-    pub(crate) allocation: &'a Allocation,
-    pub(crate) node: &'a NodeName,
-    pub(crate) gpus: Vec<GpuUuid>,
-    pub(crate) window: Window,
-}
-
-impl From<HeldPlace<'_>> for Held {
-    fn from(place: HeldPlace<'_>) -> Held {
-        Held { node: place.node.clone(), gpus: place.gpus, window: place.window }
-    }
-}
-
 /// Holds their places in a plan. What gets free only after its hold is over is not said to be held.
-pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<HeldPlace<'a>> {
+pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<Held> {
     let mut places = Vec::new();
     for Leaving { job, allocation, window } in leaving(fsm) {
         let ask = Ask::of_job(&planner.capacity, job);
@@ -119,22 +103,24 @@ pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<He
         let node = planner.capacity.nodes[held.node].node;
         let window = Window { starts_at: held.starts_at, ..window };
         if window.starts_at < window.ends_at {
-            let gpus = uuids_of(node, held.gpus);
-            places.push(HeldPlace { allocation, node: &node.name, gpus, window });
+            let (allocation, gpus) = (allocation.id.clone(), uuids_of(node, held.gpus));
+            places.push(Held { allocation, node: node.name.clone(), gpus, window });
         }
     }
     places
 }
 
 /// The places that are held and that a new promise in the window would take.
-pub(crate) fn held_within<'a>(fsm: &'a Fsm, window: &Window) -> Vec<HeldPlace<'a>> {
+pub(crate) fn held_within(fsm: &Fsm, window: &Window) -> Vec<Held> {
     // It is asked for with every new reservation, so that the whole queue is looked at only where it matters.
     let matters = fsm.resumes_by_list() && leaving(fsm).iter().any(|l| l.window.overlaps(window));
     if !matters {
         return Vec::new();
     }
     let mut planner = Planner::new(Capacity::of(fsm));
-    for job in fsm.queue().take_while(|job| job.queue.class == 0) {
+    // As in a plan: interrupted work is served first.
+    let interrupted = fsm.queue().take_while(|job| job.queue.class == 0);
+    for job in interrupted.filter(|job| fsm.may_run_unseen(job).is_none()) {
         let ask = Ask::of_job(&planner.capacity, job);
         planner.start(&ask);
     }

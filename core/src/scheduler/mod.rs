@@ -35,7 +35,6 @@ mod words;
 
 use ask::Ask;
 use capacity::Capacity;
-use claims::HeldPlace;
 use planner::{Planner, Served};
 use shares::share;
 use verdict::Verdict;
@@ -68,9 +67,11 @@ pub struct Plan {
     pub held: BTreeMap<JobId, Held>,
 }
 
-/// Where a running job will go once it has saved: GPUs of one node, which nobody else is given meanwhile.
+/// A place that is held for a running job that must leave: GPUs of one node, which no other job is given meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
+    /// The attempt that must leave.
+    pub allocation: AllocationId,
     pub node: NodeName,
     pub gpus: Vec<GpuUuid>,
     pub window: Window,
@@ -109,20 +110,20 @@ pub struct Explanation {
 
 /// The places for jobs that must leave, held once in a plan: behind interrupted jobs and before all new work.
 #[derive(Default)]
-struct Holds<'a> {
+struct Holds {
     are_held: bool,
-    places: Vec<HeldPlace<'a>>,
+    places: Vec<Held>,
 }
 
-impl<'a> Holds<'a> {
-    fn before(&mut self, planner: &mut Planner<'a>, fsm: &'a Fsm, job: &Job) {
+impl Holds {
+    fn before<'a>(&mut self, planner: &mut Planner<'a>, fsm: &'a Fsm, job: &Job) {
         if job.queue.class > 0 {
             self.at_last(planner, fsm);
         }
     }
 
     /// Also where no new work waits.
-    fn at_last(&mut self, planner: &mut Planner<'a>, fsm: &'a Fsm) {
+    fn at_last<'a>(&mut self, planner: &mut Planner<'a>, fsm: &'a Fsm) {
         if !std::mem::replace(&mut self.are_held, true) && fsm.resumes_by_list() {
             self.places = claims::hold_places(planner, fsm);
         }
@@ -173,11 +174,8 @@ pub fn plan(fsm: &Fsm) -> Plan {
         }
     }
     holds.at_last(&mut planner, fsm);
-    plan.held = holds
-        .places
-        .into_iter()
-        .map(|place| (place.allocation.job.clone(), place.into()))
-        .collect();
+    let of_job = |held: Held| Some((held.allocation.attempt_of()?.0, held));
+    plan.held = holds.places.into_iter().filter_map(of_job).collect();
     plan
 }
 

@@ -37,7 +37,7 @@ fn noted(handle: &Handle) -> Vec<String> {
     handle.watch().borrow().notes.iter().map(ToString::to_string).collect()
 }
 
-/// As another machine does: nobody here is told of it. A link to the file is opened, elsewhere.
+/// Writes as another machine would: no event reaches this node. It opens a link to the file in another directory.
 pub(super) fn from_elsewhere(setup: &Setup, name: &str, write: impl FnOnce(&Path)) {
     let elsewhere = tempfile::tempdir_in(setup.dir.path().parent().unwrap()).unwrap();
     let other = elsewhere.path().join("other");
@@ -62,7 +62,7 @@ async fn a_dead_attempts_write_into_it_is_found_at_the_first_own_checkpoint() {
     let zip = whole::tests::zip_bytes(&[("a/data.pkl", 40)]);
     for (name, bytes, written, word) in [
         ("step-3.pt", &zip[..], &b"cut"[..], "torn"),
-        // The same size, and only headers can be checked: the owner is told all the same.
+        // The same size, and only headers can be checked: the owner hears of it nevertheless.
         ("step-3.pt", &zip, &zip, "whole"),
         ("step-3.bin", b"unknown", b"unknowm", "unchecked"),
     ] {
@@ -144,7 +144,7 @@ async fn a_rotation_file_by_file_is_no_change_and_a_lost_file_is_one() {
     fill(&setup.path("checkpoint-4"), &HF);
     handle.finish(WAIT_MAX).await;
     assert_eq!(fate(&handle).await, OriginFate::Gone);
-    // A file that another machine has cut, in a directory that is rotated: that is told.
+    // A file that another machine has cut, in a directory that is rotated: it is reported.
     let setup = resumed();
     let handle = setup.observe().await;
     from_elsewhere(&setup, "checkpoint-3/optimizer.pt", |path| fs::write(path, "cut").unwrap());

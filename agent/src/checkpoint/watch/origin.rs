@@ -137,7 +137,7 @@ impl<W: Write> Watcher<'_, W> {
         let path = origin.path().to_owned();
         let full = self.dir.join(&path);
         if full.is_dir() {
-            // Where it cannot be watched its change is told as somebody else's, which the owner can judge.
+            // If it cannot be watched, a change is reported as another writer's; the owner can judge it.
             drop(self.watch_dir(&path, &full));
         }
     }

@@ -1,6 +1,7 @@
-//! Other nodes say whether a job that must leave could go on there.
+//! Other nodes say whether a job that must leave could continue there.
 
-use super::world::{World, bad, job, node, person, plain, training};
+use super::world::{World, bad, gpu, job, node, person, plain, training};
+use crate::allocation::AttemptEnd;
 use crate::command::{Command, Report};
 use crate::health::Severity;
 use crate::id::AllocationId;
@@ -40,9 +41,25 @@ fn a_job_whose_checkpoints_no_other_node_sees_stays_until_the_deadline_of_a_drai
     assert_eq!(w.state_of("a"), "running", "there is nowhere to go");
     let deferral = w.fsm.allocation(&a).unwrap().deferral.clone().unwrap();
     let why = deferral.held_back.unwrap();
-    assert!(why.starts_with("no other node can go on with it (titan02: /ck is not"), "{why}");
+    assert!(why.starts_with("no other node can continue it (titan02: /ck is not"), "{why}");
     w.pass(Millis::hours(1));
     assert_eq!(w.state_of("a"), "stopping", "an admin set a deadline");
+}
+
+#[test]
+fn a_gpu_that_fails_is_left_for_another_one_of_the_only_node_that_sees_them() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let a = w.run("a", training(), "titan01", &[0]);
+    w.checkpoint(&a, 1, Millis::ZERO);
+    w.conditions("titan01", vec![bad("titan01", 0, Severity::Degraded)]);
+    w.take_deferral(&a, 1);
+    answers(&mut w, "titan02", &a, Some(NO_MARKER));
+    w.checkpoint(&a, 2, Millis::secs(1));
+    assert_eq!(w.state_of("a"), "stopping", "titan01:1 is free");
+    w.end(&a, AttemptEnd::Exited { code: 143 });
+    assert_eq!(w.schedule(), 1);
+    let place = w.fsm.job(&job("a")).unwrap().place.clone().unwrap();
+    assert_eq!((place.node, place.gpus), (node("titan01"), vec![gpu("titan01", 1)]));
 }
 
 #[test]

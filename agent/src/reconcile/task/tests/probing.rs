@@ -1,4 +1,4 @@
-//! Jobs of other nodes: can they go on here?
+//! Jobs of other nodes: can they continue here?
 
 use fleet_core::checkpoint::Probe;
 use fleet_core::id::JobId;
