@@ -547,6 +547,8 @@ impl<W: Write> Watcher<'_, W> {
 
 #[cfg(test)]
 mod replay;
+#[cfg(test)]
+mod written;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
