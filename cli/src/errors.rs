@@ -139,6 +139,7 @@ impl Failure {
             | Rejection::NotRunning { .. }
             | Rejection::NoCheckpoints { .. }
             | Rejection::NotRestartable { .. }
+            | Rejection::NotRemovable { .. }
             | Rejection::NeverFits { .. }
             | Rejection::NotNow { .. }
             | Rejection::RequestReused { .. }
@@ -225,6 +226,7 @@ fn exit_of_rejection(rejection: &Rejection) -> Exit {
         | Rejection::NotRunning { .. }
         | Rejection::NoCheckpoints { .. }
         | Rejection::NotRestartable { .. }
+        | Rejection::NotRemovable { .. }
         | Rejection::RequestReused { .. }
         | Rejection::StillObserved { .. }
         | Rejection::PlanStale { .. }

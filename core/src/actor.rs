@@ -212,6 +212,7 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
         }
         Command::CancelJob { id }
         | Command::RestartJob { id, .. }
+        | Command::RemoveJob { id }
         | Command::AskCheckpoint { id } => owner_or_admin(actor, fsm.job(id).map(|j| &j.owner)),
         Command::CordonNode { .. }
         | Command::UncordonNode { .. }

@@ -356,11 +356,25 @@ pub fn may_use(content: &Content, presence: Presence, doubt: Doubt) -> MayUse {
 pub struct Probe {
     /// The attempt that must leave.
     pub allocation: AllocationId,
+    pub place: JobDir,
+}
+
+/// The directory in which a job saves, as a node finds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobDir {
     pub job: JobId,
     pub owner: UserName,
     /// Its checkpoint directory and its mounts; without its command line and its environment.
     pub spec: Box<JobSpec>,
     pub marker: String,
+}
+
+impl JobDir {
+    pub(crate) fn of(job: &Job) -> Self {
+        let spec = JobSpec { argv: Vec::new(), env: Default::default(), ..job.spec.clone() };
+        let (id, owner, marker) = (job.id.clone(), job.owner.clone(), job.marker.clone());
+        Self { job: id, owner, spec: Box::new(spec), marker }
+    }
 }
 
 /// One checkpoint that an attempt may resume from, as its node is told it.

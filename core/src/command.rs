@@ -202,6 +202,13 @@ pub enum Report {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         problem: Option<String>,
     },
+    /// What fleet wrote beside a job's checkpoints is gone.
+    FilesRemoved {
+        job: JobId,
+        /// Why some of it is left.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        problem: Option<String>,
+    },
     Ended {
         allocation: AllocationId,
         epoch: Epoch,
@@ -283,6 +290,7 @@ impl Report {
             Report::CheckpointChanged { .. }
             | Report::CheckpointNoted { .. }
             | Report::Probed { .. }
+            | Report::FilesRemoved { .. }
             | Report::Resumed { .. }
                 if version < RESUME_SINCE =>
             {
@@ -310,6 +318,7 @@ impl Report {
             | Report::CheckpointChanged { .. }
             | Report::CheckpointNoted { .. }
             | Report::Probed { .. }
+            | Report::FilesRemoved { .. }
             | Report::Resumed { .. } => RESUME_SINCE,
             Report::Window(_) | Report::StoppedAlone { .. } | Report::Enforcement(_) => AHEAD_SINCE,
             Report::Use { .. } | Report::Holders { .. } => ENDING_SINCE,
@@ -362,6 +371,10 @@ pub enum Command {
         from: RestartFrom,
         /// A new limit; as long as the old one where it is not said.
         time_limit: Option<Millis>,
+    },
+    /// Removes an ended job, and what fleet wrote beside its checkpoints.
+    RemoveJob {
+        id: JobId,
     },
     /// Asks the running attempt of a job for a checkpoint.
     AskCheckpoint {
@@ -476,6 +489,7 @@ impl Command {
             Command::SubmitJob(_) => "submit_job",
             Command::CancelJob { .. } => "cancel_job",
             Command::RestartJob { .. } => "restart_job",
+            Command::RemoveJob { .. } => "remove_job",
             Command::AskCheckpoint { .. } => "ask_checkpoint",
             Command::CordonNode { .. } => "cordon_node",
             Command::UncordonNode { .. } => "uncordon_node",
@@ -536,7 +550,9 @@ impl Command {
             | Command::Access(_) => 1,
             Command::SubmitJob(job) => job.spec.since_version(),
             Command::CreateReservation(wish) => wish.since_version(),
-            Command::RestartJob { .. } | Command::AskCheckpoint { .. } => RESUME_SINCE,
+            Command::RestartJob { .. }
+            | Command::RemoveJob { .. }
+            | Command::AskCheckpoint { .. } => RESUME_SINCE,
             Command::CheckState { .. } => 2,
             Command::ImportReservations { reservations } => {
                 reservations.iter().map(CreateReservation::since_version).fold(3, u32::max)
@@ -573,6 +589,7 @@ impl Command {
                 | Report::Checkpoint { .. }
                 | Report::CheckpointChanged { .. }
                 | Report::CheckpointNoted { .. }
+                | Report::FilesRemoved { .. }
                 | Report::Resumed { .. } => false,
                 // A place that is held for it may not be one.
                 Report::Probed { problem, .. } => problem.is_some(),
@@ -592,6 +609,7 @@ impl Command {
             | Command::EnforceNode { .. }
             | Command::Ending(_)
             | Command::Limits(_)
+            | Command::RemoveJob { .. }
             | Command::AskCheckpoint { .. }
             | Command::RecordRefusals { .. } => false,
             Command::CreateReservation(_)

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::{Allocation, Phase};
-use crate::checkpoint::{Probe, ResumeOrder};
+use crate::checkpoint::{JobDir, Probe, ResumeOrder};
 use crate::ending::{NoLonger, ReservationRules};
 use crate::fsm::Fsm;
 use crate::gpu::Gpu;
@@ -60,6 +60,9 @@ pub struct DesiredNode {
     /// Jobs that must leave other nodes: can they continue here?
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<Probe>,
+    /// Jobs that ended, of which the node is to remove what fleet wrote beside their checkpoints.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removals: Vec<JobDir>,
 }
 
 /// What to do with one allocation.
@@ -159,6 +162,7 @@ impl Fsm {
                 reboot: None,
                 release_driver: false,
                 probes: Vec::new(),
+                removals: Vec::new(),
             };
         }
         let mut allocations: Vec<DesiredAllocation> = self
@@ -210,6 +214,7 @@ impl Fsm {
         let release_driver = drained && self.cluster_version() >= DRIVER_SINCE;
         let no_longer = self.no_longer(node);
         let probes = self.probes(node);
+        let removals = self.removals(node);
         let (v, node, recount) = (DESIRED_VERSION, node.clone(), None);
         let rules = self.ends_by_rules().then_some(*self.reservation_rules());
         DesiredNode {
@@ -227,6 +232,7 @@ impl Fsm {
             reboot,
             release_driver,
             probes,
+            removals,
         }
     }
 

@@ -379,6 +379,20 @@ pub enum Event {
         /// In words: from which checkpoint, or from its beginning.
         from: String,
     },
+    /// It is not in the list any more.
+    JobRemoved {
+        job: JobId,
+        by: String,
+        /// Why files that fleet wrote beside its checkpoints are left.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        files_left: Option<String>,
+    },
+    /// What fleet wrote beside its checkpoints went some time after its end.
+    JobFilesRemoved {
+        job: JobId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        files_left: Option<String>,
+    },
     EvictionDeferred {
         job: JobId,
         allocation: AllocationId,
@@ -616,6 +630,8 @@ impl Event {
             | E::JobSteppedBack { job, .. }
             | E::JobAsksOwner { job, .. }
             | E::JobRestarted { job, .. }
+            | E::JobRemoved { job, .. }
+            | E::JobFilesRemoved { job, .. }
             | E::JobCompleted { job, .. }
             | E::JobFailed { job, .. }
             | E::JobCancelled { job, .. }

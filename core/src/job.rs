@@ -284,6 +284,23 @@ pub struct Job {
     /// The last fault of a node that used up a restart: the same one soon after uses none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_fault: Option<FaultCounted>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub files: JobFiles,
+}
+
+/// What fleet wrote beside a job's checkpoints: the marker, the lists, what is kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobFiles {
+    #[default]
+    Stay,
+    /// A node was told to remove it, and has not answered.
+    Removing {
+        node: NodeName,
+        /// Who removes the job itself, once the files are gone.
+        job_too: Option<String>,
+    },
+    Removed,
 }
 
 /// What a state of before the field had.
@@ -332,6 +349,7 @@ impl Job {
             time_used: Millis::ZERO,
             retries: 0,
             last_fault: None,
+            files: JobFiles::Stay,
         }
     }
 }

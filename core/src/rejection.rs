@@ -59,6 +59,8 @@ pub enum Rejection {
     /// Only an ended job, or one that asks its owner, is restarted.
     #[error("{id} cannot be restarted: {why}")]
     NotRestartable { id: String, why: String },
+    #[error("{id} cannot be removed: {why}")]
+    NotRemovable { id: String, why: String },
     #[error("the id {id} is taken")]
     IdTaken { id: String },
     /// The wish cannot be met in that window; `next` is the first that could.
@@ -126,6 +128,7 @@ impl Rejection {
             Rejection::NotRunning { .. } => "not_running",
             Rejection::NoCheckpoints { .. } => "no_checkpoints",
             Rejection::NotRestartable { .. } => "not_restartable",
+            Rejection::NotRemovable { .. } => "not_removable",
             Rejection::GpusHeld { .. } => "gpus_held",
             Rejection::NeverFits { .. } => "never_fits",
             Rejection::NotNow { .. } => "not_now",

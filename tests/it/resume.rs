@@ -2,6 +2,7 @@
 //! that went wrong: half a file that counted, a trainer's directory that never did, a deleted newest one, a torn newest
 //! one, a program that died of its GPU before anybody saw the fault.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -306,6 +307,31 @@ fn asked_for(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// What fleet wrote beside the checkpoints goes with the job; the checkpoints stay.
+fn removed(lab: &Lab) -> Result<()> {
+    let jobs = lab.json(&["job", "list", "--all"])?;
+    let mut jobs = jobs["items"].as_array().into_iter().flatten();
+    let job = jobs.find(|job| job["name"] == "asked").context("the job that was asked")?;
+    let id = job["id"].as_str().context("its id")?;
+    let names = |folder: &str| -> Result<BTreeSet<String>> {
+        let entries = fs::read_dir(lab.path("asked/ck").join(folder))?.flatten();
+        Ok(entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+    };
+    let mut expected = names("")?;
+    ensure!(expected.remove(&format!(".fleet-checkpoint-{id}")), "no marker: {expected:?}");
+    lab.run(&["job", "rm", id])?.fails(2, &["--yes"])?;
+    lab.output(&["job", "rm", id, "--yes"])?;
+    fleet_tests::wait::until("the job is gone", SOON, fleet_tests::wait::POLL_COMMAND, || {
+        Ok((lab.run(&["job", "show", id])?.code() == 3).then_some(()))
+    })?;
+    let left = names("")?;
+    ensure!(left == expected && left.contains("step-2.pt"), "{left:?}, not {expected:?}");
+    // What was torn is the user's, and not in the way.
+    let of_job = names(&format!(".fleet/{id}"))?;
+    ensure!(of_job == BTreeSet::from(["torn".to_owned()]), "{of_job:?}");
+    Ok(())
+}
+
 #[test]
 fn a_job_resumes_from_the_newest_checkpoint_that_is_whole() -> Result<()> {
     let Some(mut lab) = Lab::start(2, "v100-pcie:8")? else { return Ok(()) };
@@ -319,6 +345,7 @@ fn a_job_resumes_from_the_newest_checkpoint_that_is_whole() -> Result<()> {
     steps.step("a program that dies of its GPU is the node's fault", || dies_beside_a_fault(&lab));
     steps.step("where nothing is left the owner is asked", || nothing_left(&lab));
     steps.step("a user asks for checkpoints, and restarts from one of them", || asked_for(&lab));
+    steps.step("the job is removed, and its checkpoints are not", || removed(&lab));
     steps.step("DONE=1 makes any exit a completion", || done_then_drained(&lab));
     lab.conclude(steps)
 }

@@ -68,6 +68,7 @@ fn document(windows: Vec<DesiredWindow>, allocations: Vec<DesiredAllocation>) ->
         no_longer: Default::default(),
         release_driver: false,
         probes: Vec::new(),
+        removals: Vec::new(),
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) const KEEP_COPY_BYTES_MAX: u64 = 64 * 1024 * 1024 * 1024;
 /// A copy is made only where so many of its size are free: the job's next save must not fail because of it.
 const FREE_FACTOR: u64 = 2;
 /// Folder in `.fleet/JOB/`.
-const KEPT: &str = "kept";
+pub(super) const KEPT: &str = "kept";
 /// How names of what is being made begin in there. No name of a checkpoint begins with a dot.
 const NEW: &str = ".new-";
 

@@ -9,7 +9,7 @@ use crate::user::op::{Op, OpErrorKind, Reply};
 use crate::user::{AsUser, AsUserError, User};
 
 /// Longest marker that is read.
-const MARKER_BYTES_MAX: u64 = 4096;
+pub(super) const MARKER_BYTES_MAX: u64 = 4096;
 /// Random bytes in a token.
 const TOKEN_BYTES: usize = 16;
 

@@ -8,6 +8,7 @@
 //! - [`journal`]: the numbers on disk.
 //! - [`keep`]: the last whole one, kept beside. [`idle`]: copying only while nobody else wants the disk.
 //! - [`resume`]: what the next attempt takes, and what is moved aside for it.
+//! - [`removal`]: what fleet wrote beside the checkpoints goes, long after the end.
 //! - [`marker`]: can this node read what another node's attempt has saved. [`request`], [`signal`]: asking for
 //!   one early.
 //!
@@ -20,6 +21,7 @@ pub mod list;
 pub mod marker;
 pub mod observer;
 mod openfd;
+mod removal;
 pub mod request;
 pub mod resume;
 pub mod rules;
@@ -34,6 +36,7 @@ pub use marker::{ResumeCheck, new_marker_token, verify_marker, verify_resume, wr
 pub use observer::{
     CheckpointSeen, Handle, NotifyError, ObserverConfig, ObserverError, Source, start,
 };
+pub(crate) use removal::remove_files;
 pub use request::{RequestFile, request_checkpoint, withdraw_request};
 pub use signal::ask_by_signal;
 pub(crate) use watch::complete::inspect;

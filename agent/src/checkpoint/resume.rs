@@ -28,10 +28,11 @@ const SIBLINGS_MAX: usize = 10_000;
 
 mod place;
 
-use place::{ASIDE, From, TORN, bring_back, examine, put_aside};
+pub(super) use place::{ASIDE, TORN};
+use place::{From, bring_back, examine, put_aside};
 
 /// The file in `.fleet/JOB/` with the number of the newest attempt for which checkpoints were chosen.
-const NEWEST_ATTEMPT: &str = "newest-attempt";
+pub(super) const NEWEST_ATTEMPT: &str = "newest-attempt";
 /// More than any number takes.
 const NEWEST_ATTEMPT_BYTES_MAX: u64 = 32;
 

@@ -13,7 +13,7 @@ use fleet_core::command::Report;
 use fleet_core::ending::{Holder, HolderStep, Seen};
 use fleet_core::health::Condition;
 use fleet_core::holdings::{FoundAttempt, HeldReservation};
-use fleet_core::id::{AllocationId, LeaseId, ReservationId};
+use fleet_core::id::{AllocationId, JobId, LeaseId, ReservationId};
 use fleet_core::image::ImageUsed;
 use fleet_core::lease::Epoch;
 use fleet_core::node::NodeFacts;
@@ -43,6 +43,7 @@ enum Key {
     CheckpointChanged(AllocationId, Option<u32>, u64),
     CheckpointNoted(AllocationId, &'static str),
     Probed(AllocationId),
+    FilesRemoved(JobId),
     Resumed(AllocationId),
     Ended(AllocationId),
     Released(LeaseId),
@@ -219,6 +220,12 @@ impl Outbox {
     pub fn probed(&self, allocation: &AllocationId, problem: Option<String>) {
         let key = Key::Probed(allocation.clone());
         self.put(key, Report::Probed { allocation: allocation.clone(), problem });
+    }
+
+    /// What fleet wrote beside the checkpoints of a job is gone, or why some of it is not.
+    pub fn files_removed(&self, job: &JobId, problem: Option<String>) {
+        let key = Key::FilesRemoved(job.clone());
+        self.put(key, Report::FilesRemoved { job: job.clone(), problem });
     }
 
     /// What an attempt resumes from; said before it starts.
@@ -446,6 +453,7 @@ impl Outbox {
                             | Key::CheckpointChanged(..)
                             | Key::CheckpointNoted(..)
                             | Key::Probed(_)
+                            | Key::FilesRemoved(_)
                             | Key::Resumed(_)
                     )
                     .then(|| entry.key.clone())

@@ -16,6 +16,7 @@ pub mod plan;
 mod probes;
 mod reboot;
 pub mod recount;
+mod removals;
 mod retention;
 mod table;
 mod task;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleet_core::checkpoint::Probe;
+use fleet_core::checkpoint::{JobDir, Probe};
 use fleet_core::id::AllocationId;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -66,12 +66,13 @@ impl Reconciler {
 
 /// Reads the marker as the owner of the job.
 async fn look(node: &Node, probe: &Probe) -> Option<ResumeAnswer> {
-    let plan = probe.spec.checkpoint.as_ref()?;
+    let JobDir { job, owner, spec, marker } = &probe.place;
+    let plan = spec.checkpoint.as_ref()?;
     // Some name services answer that they do not know somebody while they are ill.
-    let user = node.users.resolve(probe.owner.as_str(), probe.spec.expected_uid).await.ok()?;
-    let dir = on_node(&probe.spec, Path::new(&plan.dir));
-    let job = probe.job.as_str();
-    match verify_marker(&node.as_user, &user, &dir, job, &probe.marker).await {
+    let user = node.users.resolve(owner.as_str(), spec.expected_uid).await.ok()?;
+    let dir = on_node(spec, Path::new(&plan.dir));
+    let job = job.as_str();
+    match verify_marker(&node.as_user, &user, &dir, job, marker).await {
         // A full or hanging server says nothing of the directory.
         ResumeCheck::Unreadable { why } => {
             tracing::debug!(job, why, "not known whether a job could continue here");

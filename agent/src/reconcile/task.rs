@@ -21,6 +21,7 @@ use super::plan::{Action, plan, waited_for};
 use super::probes::Probes;
 use super::reboot::Reboots;
 use super::recount;
+use super::removals::Removals;
 use super::retention::Forgotten;
 use super::table::{Phase, Release, Row, Table};
 use crate::allocations::{
@@ -104,6 +105,7 @@ pub struct Reconciler {
     pub(super) farewell: Farewell,
     pub(super) reboots: Reboots,
     pub(super) probes: Probes,
+    pub(super) removals: Removals,
 }
 
 impl Reconciler {
@@ -142,6 +144,7 @@ impl Reconciler {
             farewell: Farewell::default(),
             reboots: Reboots::default(),
             probes: Probes::default(),
+            removals: Removals::default(),
         };
         this.say_calendar_again();
         let mut over = Vec::new();
@@ -218,6 +221,10 @@ impl Reconciler {
                     self.looked(&allocation, answer);
                     continue;
                 }
+                Some((job, problem)) = self.removals.next() => {
+                    self.files_removed(&job, problem);
+                    continue;
+                }
                 Ok(()) = self.parts.heard.changed() => {
                     self.heard();
                     if !std::mem::take(&mut self.again) {
@@ -291,6 +298,7 @@ impl Reconciler {
         }
         self.reboot_if_ordered(&desired);
         self.look_for(&desired.probes);
+        self.remove_files_of(&desired.removals);
     }
 
     pub(super) fn act(&mut self, action: Action, before: Option<Row>) {

@@ -416,6 +416,7 @@ fn op_name(op: &Op) -> &'static str {
         Op::Inspect { .. } => "check a checkpoint",
         Op::Resume(_) => "choose a checkpoint",
         Op::PutBack { .. } => "move checkpoints back",
+        Op::RemoveJobFiles { .. } => "remove files beside checkpoints",
         Op::Watch(_) => "watch checkpoints",
     }
 }

@@ -71,6 +71,9 @@ fn perform(op: Op, input: &mut impl BufRead, output: &mut impl Write) -> std::io
         Op::PutBack { dir, job, attempt } => {
             answer(output, &crate::checkpoint::resume::put_back(&dir, &job, attempt))
         }
+        Op::RemoveJobFiles { dir, job, marker } => {
+            answer(output, &crate::checkpoint::remove_files(&dir, &job, &marker))
+        }
         Op::Inspect { dir, job, path } => {
             let facts = crate::checkpoint::inspect(&dir, &job, &path);
             answer(output, &Ok::<Reply, OpError>(Reply::Facts(Box::new(facts))))

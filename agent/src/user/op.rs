@@ -41,6 +41,8 @@ pub enum Op {
     Resume(Box<crate::checkpoint::resume::ResumeRequest>),
     /// Move back what was moved aside for an attempt that has ended, unless a later one has begun.
     PutBack { dir: PathBuf, job: String, attempt: u32 },
+    /// Remove what fleet wrote beside the checkpoints of a job that has ended.
+    RemoveJobFiles { dir: PathBuf, job: String, marker: String },
     /// Watch for checkpoints until stdin closes. See `checkpoint::watch`.
     Watch(Box<crate::checkpoint::watch::WatchRequest>),
 }

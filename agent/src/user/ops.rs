@@ -133,7 +133,7 @@ pub(super) fn open_regular(path: &Path) -> Result<(File, FileStat), OpError> {
     Ok((file, stat))
 }
 
-pub(super) fn remove_file(path: &Path) -> Outcome {
+pub(crate) fn remove_file(path: &Path) -> Outcome {
     absolute(path)?;
     match std::fs::remove_file(path) {
         Ok(()) => Ok(Reply::Done),

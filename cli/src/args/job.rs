@@ -65,6 +65,23 @@ pub(crate) enum JobVerb {
     Show(JobShowArgs),
     /// Queue an ended job again, or answer one that waits for your decision
     Restart(JobRestartArgs),
+    /// Remove ended jobs from the list
+    Rm(JobRmArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Checkpoints stay. What fleet wrote beside them goes: the marker, the lists, what is kept (.fleet/JOB/kept).\n\
+    The job cannot be restarted after that. A new one continues from a checkpoint: fleet run --resume-from PATH.\n\
+    The audit log still has its story."
+)]
+pub(crate) struct JobRmArgs {
+    /// Jobs that have ended
+    #[arg(value_name = "JOB", required = true)]
+    pub(crate) ids: Vec<String>,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 #[derive(Debug, Clone, Default, Args)]

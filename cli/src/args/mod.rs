@@ -44,7 +44,7 @@ pub(crate) use image::{
     ImageArgs, ImageListArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs, ImageVerb,
 };
 pub(crate) use job::{
-    CancelArgs, JobArgs, JobListArgs, JobShowArgs, JobVerb, LogsArgs, PsArgs, WhyArgs,
+    CancelArgs, JobArgs, JobListArgs, JobRmArgs, JobShowArgs, JobVerb, LogsArgs, PsArgs, WhyArgs,
 };
 pub(crate) use login::LoginArgs;
 pub(crate) use node::{

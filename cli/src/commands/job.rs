@@ -1,14 +1,14 @@
-//! `ps`, `job list|show`, `cancel`.
+//! `ps`, `job list|show|rm`, `cancel`.
 
-use fleet_proto::v1::{CancelJobRequest, ListJobsRequest};
+use fleet_proto::v1::{CancelJobRequest, ListJobsRequest, RemoveJobRequest};
 
 use super::{Context, node, owner_filter, watch};
-use crate::args::{CancelArgs, JobListArgs, JobShowArgs, PsArgs};
+use crate::args::{CancelArgs, JobListArgs, JobRmArgs, JobShowArgs, PsArgs};
 use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::job::Job;
-use crate::output::text::{print, say};
+use crate::output::text::{ask, print, say};
 
 /// The kind of object for `Resolve`.
 pub(super) const KIND: &str = "job";
@@ -82,4 +82,36 @@ pub(super) async fn cancel_one(
 ) -> Result<Job, Failure> {
     let request = CancelJobRequest { meta: request_meta(&context.clock)?, id };
     Ok(Job::from(client.call(request, async |api, r| api.cancel_job(r).await).await?))
+}
+
+/// Each in turn; the first that fails ends it.
+pub(super) async fn remove(context: &Context, args: &JobRmArgs) -> Result<Exit, Failure> {
+    let client = context.client()?;
+    let mut ids = Vec::new();
+    for text in &args.ids {
+        ids.push(client.resolve(KIND, text).await?);
+    }
+    if !args.yes {
+        let question = format!(
+            "Remove {} with fleet's files beside their checkpoints (the checkpoints stay)?",
+            ids.join(", ")
+        );
+        match ask(&question) {
+            Some(true) => {}
+            Some(false) => return Err(Failure::new(Exit::Failed, "nothing is removed")),
+            None => {
+                let failure = Failure::new(Exit::Usage, "removing a job is final");
+                return Err(failure.hint("to remove without a question: --yes".to_owned()));
+            }
+        }
+    }
+    for id in ids {
+        let request = RemoveJobRequest { meta: request_meta(&context.clock)?, id: id.clone() };
+        let removed = client.call(request, async |api, r| api.remove_job(r).await).await?;
+        match removed.waits_for.as_str() {
+            "" => say(&format!("{id}: removed")),
+            node => say(&format!("{id}: removed as soon as {node} has removed fleet's files")),
+        }
+    }
+    Ok(Exit::Done)
 }

@@ -218,6 +218,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(JobVerb::List(list)) => job::list(context, &list).await,
             Some(JobVerb::Show(show)) => job::show(context, &show).await,
             Some(JobVerb::Restart(restart)) => checkpoint::restart(context, &restart).await,
+            Some(JobVerb::Rm(rm)) => job::remove(context, &rm).await,
         },
         Verb::Reservation(args) => match args.verb {
             None => reservation::list(context, &args.list).await,

@@ -409,6 +409,7 @@ impl Fleet for Service {
         list_reservation_limits(ListReservationLimitsRequest) -> ListReservationLimitsResponse;
         set_reservation_limits(SetReservationLimitsRequest) -> ReservationLimits;
         restart_job(RestartJobRequest) -> Job;
+        remove_job(RemoveJobRequest) -> RemoveJobResponse;
         ask_checkpoint(AskCheckpointRequest) -> Job;
         cordon_node(CordonNodeRequest) -> Node;
         uncordon_node(UncordonNodeRequest) -> Node;

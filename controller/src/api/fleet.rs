@@ -257,6 +257,13 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.restart_job(request).await?))
     }
 
+    async fn remove_job(
+        &self,
+        request: Request<v1::RemoveJobRequest>,
+    ) -> Reply<v1::RemoveJobResponse> {
+        Ok(Response::new(self.0.remove_job(request).await?))
+    }
+
     async fn ask_checkpoint(&self, request: Request<v1::AskCheckpointRequest>) -> Reply<v1::Job> {
         Ok(Response::new(self.0.ask_checkpoint(request).await?))
     }

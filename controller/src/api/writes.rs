@@ -7,6 +7,7 @@ use fleet_core::command::{Command, CreateReservation, SubmitJob};
 use fleet_core::ending::{EndPolicy, EndingCommand};
 use fleet_core::fsm::validate;
 use fleet_core::id::{JobId, ReservationId};
+use fleet_core::job::JobFiles;
 use fleet_core::name::{GpuUuid, NodeName, UserName};
 use fleet_core::time::{Millis, Timestamp, Window};
 use fleet_core::{Rejection, Reply};
@@ -313,6 +314,23 @@ impl Context {
             job.checkpoints().find(|c| c.number == number).map(Checkpoint::id)
         });
         found.map(RestartFrom::Checkpoint).ok_or_else(bad)
+    }
+
+    pub(super) async fn remove_job(
+        &self,
+        request: Request<v1::RemoveJobRequest>,
+    ) -> Result<v1::RemoveJobResponse, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let id = job_id(&request.id)?;
+        self.change(&caller.actor, Some(key), Command::RemoveJob { id: id.clone() }).await?;
+        let files = self.raft.read(|fsm| fsm.job(&id).map(|job| job.files.clone()));
+        let waits_for = match files {
+            Some(JobFiles::Removing { node, .. }) => node.to_string(),
+            Some(JobFiles::Stay | JobFiles::Removed) | None => String::new(),
+        };
+        Ok(v1::RemoveJobResponse { waits_for })
     }
 
     pub(super) async fn ask_checkpoint(

@@ -26,6 +26,33 @@ fn subject(node: &NodeName, gpu: Option<&GpuUuid>) -> String {
     gpu.map_or_else(|| node.to_string(), |gpu| format!("{gpu} on {node}"))
 }
 
+/// A job, or only the files; and why files that fleet wrote are left.
+fn fmt_removed(
+    f: &mut std::fmt::Formatter<'_>,
+    by: Option<&str>,
+    files_left: Option<&str>,
+) -> std::fmt::Result {
+    match by {
+        Some(by) => write!(f, "removed by {by}"),
+        None => f.write_str("fleet's files beside its checkpoints removed"),
+    }?;
+    let left = "; fleet's files beside its checkpoints are left";
+    files_left.map_or(Ok(()), |why| write!(f, "{left}: {why}"))
+}
+
+fn fmt_evicted(
+    f: &mut std::fmt::Formatter<'_>,
+    causes: &[String],
+    after_checkpoint: Option<u64>,
+) -> std::fmt::Result {
+    match after_checkpoint {
+        Some(seq) => write!(f, "evicted after checkpoint {seq} ({})", list(causes)),
+        None => {
+            write!(f, "evicted without a new checkpoint: the wait is over ({})", list(causes))
+        }
+    }
+}
+
 fn fmt_recorded(
     f: &mut std::fmt::Formatter<'_>,
     number: u64,
@@ -316,6 +343,8 @@ impl std::fmt::Display for Event {
             E::JobSteppedBack { from, to, why, .. } => fmt_step_back(f, *from, *to, why),
             E::JobAsksOwner { why, .. } => write!(f, "waits for its owner: {why}"),
             E::JobRestarted { by, from, .. } => write!(f, "restarted by {by}, {from}"),
+            E::JobRemoved { by, files_left, .. } => fmt_removed(f, Some(by), files_left.as_deref()),
+            E::JobFilesRemoved { files_left, .. } => fmt_removed(f, None, files_left.as_deref()),
             E::EvictionDeferred { causes, .. } => {
                 write!(f, "must leave ({}); waits for the next checkpoint", list(causes))
             }
@@ -326,14 +355,9 @@ impl std::fmt::Display for Event {
                 write!(f, "may stay after all, after waiting {waited}")
             }
             E::DeferralHeldBack { why, .. } => write!(f, "runs on where it is: {why}"),
-            E::EvictionStarted { causes, after_checkpoint, .. } => match after_checkpoint {
-                Some(seq) => write!(f, "evicted after checkpoint {seq} ({})", list(causes)),
-                None => write!(
-                    f,
-                    "evicted without a new checkpoint: the wait is over ({})",
-                    list(causes)
-                ),
-            },
+            E::EvictionStarted { causes, after_checkpoint, .. } => {
+                fmt_evicted(f, causes, *after_checkpoint)
+            }
             E::JobStopping { why, .. } => write!(f, "told to stop: {why}"),
             E::AttemptEnded { allocation, end, .. } => write!(f, "{allocation} ended: {end}"),
             E::JobRequeued { why, resume_from, .. } => match resume_from {

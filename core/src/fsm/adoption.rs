@@ -142,6 +142,8 @@ impl Fsm {
         let Some(job) = self.jobs.get_mut(id) else { return };
         self.queue.remove(&job.queue);
         if job.state.is_final() {
+            self.keep_files(id);
+            let Some(job) = self.jobs.get_mut(id) else { return };
             (job.outcome, job.ended_at) = (None, None);
             self.finished.retain(|finished| finished != id);
         }

@@ -20,7 +20,8 @@ impl Fsm {
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let reservations = self.reservations.open().filter_map(|r| self.reservation_due(r));
         let allocations = self.allocations.values().flat_map(|a| self.allocation_due(a));
-        reservations.chain(allocations).chain(self.paused.values().copied()).min()
+        let others = self.paused.values().copied().chain(self.next_files_due());
+        reservations.chain(allocations).chain(others).min()
     }
 
     fn reservation_due(&self, r: &Reservation) -> Option<Timestamp> {
@@ -74,6 +75,7 @@ impl Fsm {
         self.start_due_reservations(turn);
         self.hand_out_due(turn);
         self.queue_paused(now);
+        self.remove_due_files();
         let over: Vec<AllocationId> = self
             .allocations
             .values()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Fsm;
-use crate::job::JobState;
+use crate::job::{Job, JobFiles, JobState};
 use crate::lease::LeaseHolder;
 use crate::name::GpuUuid;
 use crate::reservation::ReservationState;
@@ -28,6 +28,7 @@ impl Fsm {
         self.leases_and_holds_agree()?;
         self.reservations_do_not_overlap()?;
         self.jobs_and_allocations_agree()?;
+        self.removals_are_of_ended_jobs()?;
         self.nodes_list_their_own_gpus()?;
         self.nodes_to_reboot_are_drained()?;
         self.controller_ids_were_given()
@@ -140,6 +141,33 @@ impl Fsm {
                 must!(a.lease.is_none(), "{} names a lease that is gone", a.id);
             }
         }
+        Ok(())
+    }
+
+    /// Each is listed once: as due, or as ordered of the node that its job names.
+    fn removals_are_of_ended_jobs(&self) -> Result<(), Violation> {
+        for (at, id) in &self.files_due {
+            let due = self.jobs.get(id).is_some_and(|job| {
+                job.files == JobFiles::Stay && job.ended_at.is_some_and(|ended| ended < *at)
+            });
+            must!(due, "files of {id} are due, which has not ended");
+        }
+        let mut ordered = 0_usize;
+        for (node, jobs) in &self.removing {
+            must!(!jobs.is_empty(), "{node} is to remove the files of no job");
+            ordered += jobs.len();
+            for id in jobs {
+                let files = self.jobs.get(id).map(|job| &job.files);
+                let of = matches!(files, Some(JobFiles::Removing { node: of, .. }) if of == node);
+                must!(of, "{node} is to remove the files of {id}, which are {files:?}");
+            }
+        }
+        let removing = |job: &&Job| matches!(job.files, JobFiles::Removing { .. });
+        let known = self.jobs.values().filter(removing).count();
+        must!(
+            known == ordered,
+            "{known} jobs are being removed, and {ordered} removals are ordered"
+        );
         Ok(())
     }
 

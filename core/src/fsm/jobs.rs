@@ -494,10 +494,9 @@ impl Fsm {
         job.ended_at = Some(at);
         job.allocation = None;
         self.finished.push_back(id.clone());
-        if self.finished.len() > FINISHED_JOBS_KEPT
-            && let Some(oldest) = self.finished.pop_front()
-        {
-            self.jobs.remove(&oldest);
+        self.note_files(id);
+        if self.finished.len() > FINISHED_JOBS_KEPT {
+            self.forget_oldest();
         }
     }
 }

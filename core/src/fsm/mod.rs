@@ -4,7 +4,7 @@
 //! per log entry, in log order, on every replica. It must never look at who is leader, read a clock
 //! or depend on anything but the state and the entry.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +50,7 @@ mod limits;
 mod nodes;
 mod probing;
 mod reboot;
+mod removal;
 mod reports;
 mod requests;
 mod reservations;
@@ -134,6 +135,12 @@ pub struct Fsm {
     /// Jobs that are tried again later, and when they are queued.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     paused: BTreeMap<JobId, Timestamp>,
+    /// Ended jobs whose files beside their checkpoints go at that time.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    files_due: BTreeSet<(Timestamp, JobId)>,
+    /// Jobs whose files a node is to remove now.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    removing: BTreeMap<NodeName, BTreeSet<JobId>>,
     audit_seq: u64,
     audit_head: Option<String>,
     /// The restore this incarnation began with, if it did.
@@ -275,6 +282,7 @@ impl Fsm {
             Command::InitCluster { .. }
             | Command::SetClusterVersion { .. }
             | Command::RestartJob { .. }
+            | Command::RemoveJob { .. }
             | Command::AskCheckpoint { .. }
             | Command::CordonNode { .. }
             | Command::UncordonNode { .. }
@@ -324,6 +332,7 @@ impl Fsm {
             Command::RestartJob { id, from, time_limit } => {
                 self.restart_job(turn, id, *from, *time_limit)
             }
+            Command::RemoveJob { id } => self.remove_job(turn, id),
             Command::AskCheckpoint { id } => self.ask_checkpoint(turn, id),
             Command::CordonNode { node, reason } => self.cordon_node(turn, node, reason),
             Command::UncordonNode { node } => self.uncordon_node(turn, node),

@@ -6,9 +6,9 @@
 
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, Deferral};
-use crate::checkpoint::Probe;
+use crate::checkpoint::{JobDir, Probe};
 use crate::id::AllocationId;
-use crate::job::{Job, JobSpec};
+use crate::job::Job;
 use crate::name::NodeName;
 use crate::node::Node;
 use crate::scheduler;
@@ -49,14 +49,7 @@ impl Fsm {
         let open = |a: &&Allocation| a.stop.is_none() && a.deferral.as_ref().is_some_and(asks);
         let of = |allocation: &Allocation| {
             let job = self.jobs.get(&allocation.job)?;
-            let spec = JobSpec { argv: Vec::new(), env: Default::default(), ..job.spec.clone() };
-            Some(Probe {
-                allocation: allocation.id.clone(),
-                job: job.id.clone(),
-                owner: job.owner.clone(),
-                spec: Box::new(spec),
-                marker: job.marker.clone(),
-            })
+            Some(Probe { allocation: allocation.id.clone(), place: JobDir::of(job) })
         };
         self.allocations.values().filter(open).filter_map(of).collect()
     }

@@ -81,7 +81,9 @@ impl Fsm {
                         check_text("image.note", image.note.as_deref().unwrap_or_default())?;
                     }
                 }
-                Report::Reboot { problem, .. } | Report::Probed { problem, .. } => {
+                Report::Reboot { problem, .. }
+                | Report::Probed { problem, .. }
+                | Report::FilesRemoved { problem, .. } => {
                     check_text("problem", problem.as_deref().unwrap_or_default())?;
                 }
                 Report::StoppedAlone { .. }
@@ -147,6 +149,9 @@ impl Fsm {
             }
             Report::Probed { allocation, problem } => {
                 self.probed(turn, node, allocation, problem.as_deref());
+            }
+            Report::FilesRemoved { job, problem } => {
+                self.files_removed(turn, node, job, problem.as_deref());
             }
             Report::Ended { allocation, epoch, report } => {
                 self.ended(turn, node, allocation, *epoch, report);

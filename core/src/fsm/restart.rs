@@ -1,11 +1,12 @@
 //! A job that ended, or asks its owner, is queued again by somebody's word.
 
 use super::jobs::CLASS_NEW;
+use super::removal::FILES_STAY;
 use super::{Fsm, Turn};
 use crate::checkpoint::{MayUse, RestartFrom, StepsBack};
 use crate::event::Event;
 use crate::id::JobId;
-use crate::job::{Job, JobState, QueueKey, TIME_LIMIT_MAX};
+use crate::job::{Job, JobFiles, JobState, QueueKey, TIME_LIMIT_MAX};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler;
@@ -27,6 +28,7 @@ impl Fsm {
         self.finished.retain(|finished| finished != id);
         self.jobs_submitted += 1;
         let queue = QueueKey { class: CLASS_NEW, submitted: self.jobs_submitted };
+        self.keep_files(id);
         let Some(job) = self.jobs.get_mut(id) else { return Ok(Reply::Done) };
         self.queue.remove(&job.queue);
         job.queue = queue;
@@ -67,6 +69,19 @@ impl Fsm {
         }
         if job.allocation.is_some() {
             return Err(not("its last attempt may still run".to_owned()));
+        }
+        match &job.files {
+            JobFiles::Removing { job_too: Some(by), .. } => {
+                return Err(not(format!("{by} removes it")));
+            }
+            // Its node may have done so, and not said so yet.
+            JobFiles::Removing { .. } | JobFiles::Removed if from != RestartFrom::Scratch => {
+                return Err(not(format!(
+                    "fleet's lists of its checkpoints went {FILES_STAY} after its end. A new job continues \
+                     from a checkpoint: fleet run --resume-from PATH. This one can begin again (--from-scratch)"
+                )));
+            }
+            JobFiles::Removing { .. } | JobFiles::Removed | JobFiles::Stay => {}
         }
         self.check_enabled(&job.owner)?;
         if time_limit.is_some_and(|limit| limit == Millis::ZERO || limit > TIME_LIMIT_MAX) {

@@ -23,6 +23,7 @@ pub fn to_status(rejection: &Rejection) -> Status {
         | Rejection::NotRunning { .. }
         | Rejection::NoCheckpoints { .. }
         | Rejection::NotRestartable { .. }
+        | Rejection::NotRemovable { .. }
         | Rejection::StillObserved { .. }
         | Rejection::PlanStale { .. }
         | Rejection::ClusterVersion { .. }

@@ -17,8 +17,8 @@ use crate::user::op::Reply;
 use crate::user::ops;
 
 /// Folders in `.fleet/JOB/`: of those that get their names back after the attempt, and of those that are torn.
-pub(super) const ASIDE: &str = "aside";
-pub(super) const TORN: &str = "torn";
+pub(in crate::checkpoint) const ASIDE: &str = "aside";
+pub(in crate::checkpoint) const TORN: &str = "torn";
 /// Most torn ones of one name in their folder: a job that overwrites one name leaves one at each fault.
 const TORN_OF_ONE_NAME_MAX: u32 = 100;
 

@@ -67,6 +67,7 @@ fn node(allocations: Vec<DesiredAllocation>) -> DesiredNode {
         no_longer: Default::default(),
         release_driver: false,
         probes: Vec::new(),
+        removals: Vec::new(),
     }
 }
 

@@ -30,6 +30,7 @@ use crate::user::tests::{account, dir_of, slow_helper};
 use crate::user::{AsUser, AsUserConfig, Users, UsersConfig};
 
 mod probing;
+mod removal;
 mod taken_up;
 
 const BOOT: &str = "boot-now";
@@ -176,6 +177,7 @@ fn document() -> DesiredNode {
         no_longer: Default::default(),
         release_driver: false,
         probes: Vec::new(),
+        removals: Vec::new(),
     }
 }
 

@@ -18,6 +18,7 @@ mod nodes;
 mod probing;
 mod properties;
 mod reboot;
+mod removal;
 mod requests;
 mod reservations;
 mod resume;

@@ -92,5 +92,5 @@ fn nobody_is_asked_about_what_saved_nothing_and_no_command_line_is_sent() {
     let probes = w.fsm.desired(&node("titan02"), &[]).probes;
     let [probe] = &probes[..] else { panic!("{probes:?}") };
     assert_eq!(probe.allocation, a);
-    assert!(probe.spec.argv.is_empty() && probe.spec.env.is_empty());
+    assert!(probe.place.spec.argv.is_empty() && probe.place.spec.env.is_empty());
 }

@@ -1,6 +1,6 @@
 //! Jobs of other nodes: can they continue here?
 
-use fleet_core::checkpoint::Probe;
+use fleet_core::checkpoint::{JobDir, Probe};
 use fleet_core::id::JobId;
 use fleet_core::job::{CheckpointPlan, JobSpec};
 use fleet_core::name::UserName;
@@ -24,10 +24,12 @@ async fn answer(dir: &std::path::Path, marker: &str) -> Option<String> {
     let spec = JobSpec { checkpoint: Some(checkpoint), ..order(&[]).spec };
     let probe = Probe {
         allocation: id("alloc-a-1"),
-        job: JobId::parse("job-a").unwrap(),
-        owner: UserName::parse(&owner.name).unwrap(),
-        spec: Box::new(spec),
-        marker: marker.to_owned(),
+        place: JobDir {
+            job: JobId::parse("job-a").unwrap(),
+            owner: UserName::parse(&owner.name).unwrap(),
+            spec: Box::new(spec),
+            marker: marker.to_owned(),
+        },
     };
     // Said again, as with every document: it is looked at once.
     for _ in 0..2 {
