@@ -624,6 +624,13 @@ impl Job {
         pairs.map(|pair| pair[0].completed_at.since(pair[1].completed_at)).take(3).collect()
     }
 
+    /// Whether it would stay if it were listed now, and not be the one that is too many.
+    pub(crate) fn has_place_for(&self, id: CheckpointId) -> bool {
+        let is_dropped_first = |c: &Checkpoint| c.id() < id || c.may_use() == MayUse::Never;
+        self.checkpoints().count() < CHECKPOINTS_KEPT
+            || self.checkpoints().skip(1).any(is_dropped_first)
+    }
+
     /// Puts it among the others, by attempt and number, and drops what is too many: first what nobody can resume from, so
     /// that a full disk does not push out what was saved before.
     pub(crate) fn list_checkpoint(&mut self, checkpoint: Checkpoint) {

@@ -58,11 +58,14 @@ impl Fsm {
         Some(job.checkpoints_heard)
     }
 
-    /// Of an attempt that was given up while its node was silent: it is listed under that attempt, once.
+    /// Of an attempt that was given up while its node was silent: it is listed under that attempt, once. A node that is
+    /// back says everything that it knows of, also what was heard before and has been dropped for newer ones since: that
+    /// is not listed a second time.
     pub(super) fn checkpoint_heard_late(&mut self, turn: &mut Turn<'_>, checkpoint: Checkpoint) {
         let Some((job, _)) = checkpoint.allocation.attempt_of() else { return };
         let known = |job: &Job| job.checkpoints().any(|c| c.id() == checkpoint.id());
-        let is_new = self.jobs.get(&job).is_some_and(|job| !known(job));
+        let is_listed = |job: &Job| !known(job) && job.has_place_for(checkpoint.id());
+        let is_new = self.jobs.get(&job).is_some_and(is_listed);
         if !is_new || !self.resumes_by_list() {
             return;
         }

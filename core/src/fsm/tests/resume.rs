@@ -371,6 +371,17 @@ fn one_heard_late_is_listed_under_its_attempt_and_is_not_the_newest() {
     let forged = saved(&a, 3, saved_at, Millis::minutes(6), Content::Whole);
     w.report("titan02", forged).unwrap();
     assert_eq!(w.fsm.job(&job("a")).unwrap().checkpoints().count(), 3);
+    // What was dropped for newer ones is not new when the node says it again.
+    for seq in 2..10 {
+        w.checkpoint(&b, seq, Millis::ZERO);
+    }
+    w.said();
+    for seq in 1..3 {
+        let again = saved(&a, seq, saved_at, Millis::minutes(6), Content::Whole);
+        w.report("titan01", again).unwrap();
+    }
+    assert!(w.said().is_empty(), "said a second time");
+    assert_eq!(w.fsm.job(&job("a")).unwrap().checkpoints_heard, 11);
 }
 
 #[test]
