@@ -5,7 +5,7 @@ use fleet_tests::steps::Steps;
 
 use crate::image::Debian;
 use crate::site::Site;
-use crate::{containers, legacy, people, power, smoke};
+use crate::{containers, legacy, people, power, smoke, unflushed, zombie};
 
 /// One story on machines of its own.
 #[derive(Debug, Clone, Copy)]
@@ -66,5 +66,17 @@ pub(crate) const CASES: &[Case] = &[
         about: "Debian 12, three machines: power cuts of a node under a job and of the controller under writes, reboots, the gate at boot, restores",
         debian: Debian::BOOKWORM,
         run: power::run,
+    },
+    Case {
+        name: "zombie",
+        about: "Debian 12, two machines with one NFS export: a node cut off during a save, and one frozen, under jobs with --stop-after",
+        debian: Debian::BOOKWORM_NFS,
+        run: zombie::run,
+    },
+    Case {
+        name: "unflushed",
+        about: "Debian 12, two machines: a power cut under a job that never flushes its checkpoints",
+        debian: Debian::BOOKWORM_NFS,
+        run: unflushed::run,
     },
 ];

@@ -3,6 +3,7 @@
 //! It lives with the test, not with a guest, so that any of them may lose its power and come back. Nothing leaves
 //! loopback. Frames are as qemu's `-netdev socket` has them: a length of four bytes, then the frame.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +20,14 @@ const SEND_MAX: Duration = Duration::from_secs(2);
 /// The guests' cables.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Hub {
-    plugged: Arc<Mutex<Vec<Plug>>>,
+    plugs: Arc<Mutex<Plugs>>,
+}
+
+#[derive(Debug, Default)]
+struct Plugs {
+    all: Vec<Plug>,
+    /// Guests whose cable is pulled out: no frame goes there or comes from there.
+    pulled: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -49,8 +57,8 @@ impl Hub {
         let own = stream.try_clone()?;
         own.set_write_timeout(Some(SEND_MAX))?;
         self.with(|plugs| {
-            plugs.retain(|plug| plug.name != name);
-            plugs.push(Plug { name: name.to_owned(), stream: own });
+            plugs.all.retain(|plug| plug.name != name);
+            plugs.all.push(Plug { name: name.to_owned(), stream: own });
         });
         let mut frame = vec![0; 4];
         loop {
@@ -61,14 +69,80 @@ impl Hub {
             }
             frame.resize(4 + length, 0);
             stream.read_exact(&mut frame[4..])?;
-            self.with(|plugs| {
-                // A frame that was half sent leaves that stream out of step: it is unplugged.
-                plugs.retain_mut(|plug| plug.name == name || plug.stream.write_all(&frame).is_ok());
-            });
+            self.with(|plugs| plugs.pass_on(name, &frame));
         }
     }
 
-    fn with(&self, change: impl FnOnce(&mut Vec<Plug>)) {
-        change(&mut self.plugged.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Pulls a guest's cable out: nothing reaches it and nothing comes from it. Its network card does not notice.
+    pub(crate) fn pull(&self, name: &str) {
+        self.with(|plugs| {
+            plugs.pulled.insert(name.to_owned());
+        });
+    }
+
+    /// Puts it in again.
+    pub(crate) fn put_in(&self, name: &str) {
+        self.with(|plugs| {
+            plugs.pulled.remove(name);
+        });
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Plugs)) {
+        change(&mut self.plugs.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Plugs {
+    fn pass_on(&mut self, from: &str, frame: &[u8]) {
+        let Self { all, pulled } = self;
+        if pulled.contains(from) {
+            return;
+        }
+        // A frame that was half sent leaves that stream out of step: it is dropped for good.
+        all.retain_mut(|plug| {
+            plug.name == from || pulled.contains(&plug.name) || plug.stream.write_all(frame).is_ok()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest(hub: &Hub, name: &str) -> TcpStream {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, hub.socket(name).unwrap())).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    fn send(from: &mut TcpStream, text: &[u8]) {
+        let length = u32::try_from(text.len()).unwrap().to_be_bytes();
+        from.write_all(&[&length, text].concat()).unwrap();
+    }
+
+    fn receive(to: &mut TcpStream) -> Vec<u8> {
+        let mut length = [0; 4];
+        to.read_exact(&mut length).unwrap();
+        let mut text = vec![0; u32::from_be_bytes(length) as usize];
+        to.read_exact(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn a_guest_whose_cable_is_out_neither_hears_nor_is_heard() {
+        let hub = Hub::default();
+        let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| guest(&hub, name));
+        // Each is known once a frame of its own has come through.
+        while hub.plugs.lock().unwrap().all.len() < 3 {
+            thread::sleep(Duration::from_millis(5));
+        }
+        hub.pull("b");
+        send(&mut b, b"from b");
+        send(&mut a, b"while b is out");
+        assert_eq!(receive(&mut c), b"while b is out");
+        hub.put_in("b");
+        send(&mut a, b"afterwards");
+        assert_eq!(receive(&mut b), b"afterwards");
+        assert_eq!(receive(&mut c), b"afterwards");
     }
 }

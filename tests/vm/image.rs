@@ -22,6 +22,8 @@ const PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,libpam-systemd,iproute2,o
     linux-image-cloud-amd64,procps,kmod,ca-certificates,adduser,libnss-extrausers";
 /// What a machine with containers has besides; those of dockerd are put together from busybox.
 const CONTAINERS: &str = "docker.io,podman,uidmap,busybox-static";
+/// What a machine has that serves files to others, or has them from there; and what runs programs that save.
+const NFS: &str = "nfs-kernel-server,nfs-common,python3";
 /// No container of the tests needs a network, and this kernel may have none for them.
 const DOCKERD: &str = "[Service]\nExecStart=\nExecStart=/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock \
     --iptables=false --bridge=none\n";
@@ -63,21 +65,23 @@ pub(crate) struct Debian {
     pub(crate) cgroups: Cgroups,
     /// With dockerd and Podman.
     pub(crate) containers: bool,
+    /// With NFS, the server too, and Python.
+    pub(crate) nfs: bool,
 }
 
 impl Debian {
     pub(crate) const BOOKWORM: Self =
-        Self { suite: "bookworm", cgroups: Cgroups::Unified, containers: false };
+        Self { suite: "bookworm", cgroups: Cgroups::Unified, containers: false, nfs: false };
     pub(crate) const BOOKWORM_HYBRID: Self = Self { cgroups: Cgroups::Hybrid, ..Self::BOOKWORM };
     pub(crate) const BOOKWORM_LEGACY: Self = Self { cgroups: Cgroups::Legacy, ..Self::BOOKWORM };
     pub(crate) const BOOKWORM_CONTAINERS: Self = Self { containers: true, ..Self::BOOKWORM };
+    pub(crate) const BOOKWORM_NFS: Self = Self { nfs: true, ..Self::BOOKWORM };
     pub(crate) const TRIXIE: Self = Self { suite: "trixie", ..Self::BOOKWORM };
 
     fn packages(&self) -> String {
-        match self.containers {
-            true => format!("{PACKAGES},{CONTAINERS}"),
-            false => PACKAGES.to_owned(),
-        }
+        let more = [(self.containers, CONTAINERS), (self.nfs, NFS)];
+        let more = more.into_iter().filter(|(wanted, _)| *wanted).map(|(_, packages)| packages);
+        [PACKAGES].into_iter().chain(more).collect::<Vec<_>>().join(",")
     }
 }
 

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use fleet_tests::command::{self, Ran};
 use fleet_tests::wait;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::image::{self, Cgroups, Debian, Image};
 use crate::tools::Tools;
@@ -197,6 +199,32 @@ impl Machine {
         let mut power = self.power();
         end(power.qemu.take());
         end(std::mem::take(&mut power.lines).into_values());
+    }
+
+    /// Stops its qemu in the middle of whatever it does (SIGSTOP), until [`Self::thaw`]. As seen with Debian 12 and qemu 7.2:
+    /// the guest's clocks go on meanwhile, CLOCK_MONOTONIC, CLOCK_BOOTTIME and the wall's. It reads them from the host's
+    /// counter (clocksource `tsc`), and after a minute found them a minute later. With `stop` and `cont` of qemu's monitor
+    /// they stand still, and the wall's is late afterwards by as much: such a guest cannot know that it was stopped.
+    pub(crate) fn freeze(&self) -> Result<()> {
+        self.hang_up();
+        self.signal(Signal::SIGSTOP)
+    }
+
+    pub(crate) fn thaw(&self) -> Result<()> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let power = self.power();
+        let qemu = power.qemu.as_ref().with_context(|| format!("{} is off", self.name))?;
+        let pid = Pid::from_raw(qemu.id().try_into()?);
+        kill(pid, signal).with_context(|| format!("{signal} to qemu of {}", self.name))
+    }
+
+    /// CLOCK_BOOTTIME of its kernel, in seconds.
+    pub(crate) fn since_boot(&self) -> Result<f64> {
+        let said = self.ok("cut -d' ' -f1 /proc/uptime")?;
+        said.parse().with_context(|| format!("the time since boot: {said:?}"))
     }
 
     /// Hangs up the connections that carry the commands, for what ends people's sessions there: the next command logs in

@@ -5,7 +5,8 @@
 //! Debian) it says SKIPPED and why; with `VM_REQUIRED=1`, as in `make vm`, that is a failure. All else that goes wrong is
 //! one anyway.
 //!
-//! Guests are emulated (TCG), so they run anywhere and are slow: waits are long, and nothing here measures time.
+//! Guests are emulated (TCG), so they run anywhere and are slow: waits are long, and nothing here measures time but
+//! [`zombie`], which prints how long a replaced attempt could still write.
 //! It must never reach beyond loopback but to fetch Debian's packages, and never leave a guest running.
 #![allow(
     clippy::unwrap_used,
@@ -21,16 +22,20 @@ mod hub;
 mod image;
 mod lab;
 mod legacy;
+mod life;
 mod machine;
 mod page;
 mod people;
 mod power;
 mod restore;
+mod saver;
 mod short_way;
 mod site;
 mod smoke;
 mod tools;
 mod under_a_job;
+mod unflushed;
+mod zombie;
 
 use std::env;
 

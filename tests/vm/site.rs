@@ -20,6 +20,7 @@ use crate::hostile;
 use crate::hub::Hub;
 use crate::image::{Debian, GPUS, Image, MACHINES};
 use crate::machine::{Common, Machine};
+use crate::saver;
 use crate::tools::{self, Tools, Unavailable};
 
 /// Set where a case that cannot run is a failure.
@@ -100,6 +101,12 @@ impl Site {
         Ok(booted.try_into().expect("one for each name"))
     }
 
+    /// Cuts a machine off from the others until the guard is dropped. The test still reaches it.
+    pub(crate) fn cut_off<'a>(&'a self, machine: &'a Machine) -> CutOff<'a> {
+        self.hub.pull(machine.name);
+        CutOff { hub: &self.hub, machine }
+    }
+
     /// Carries a case out and clears up after it.
     pub(crate) fn conclude(mut self, case: fn(&Self, &mut Steps) -> Result<()>) -> Result<()> {
         let mut steps = Steps::default();
@@ -125,6 +132,50 @@ impl Site {
     }
 }
 
+/// A machine that is cut off from the others.
+#[derive(Debug)]
+pub(crate) struct CutOff<'a> {
+    hub: &'a Hub,
+    machine: &'a Machine,
+}
+
+impl<'a> CutOff<'a> {
+    /// Freezes it besides, until the guard is dropped. A switch keeps no frames for one that takes none.
+    pub(crate) fn frozen(self) -> Result<Frozen<'a>> {
+        self.machine.freeze()?;
+        Ok(Frozen { cut_off: Some(self) })
+    }
+}
+
+impl Drop for CutOff<'_> {
+    fn drop(&mut self) {
+        self.hub.put_in(self.machine.name);
+    }
+}
+
+/// A machine that is frozen.
+#[derive(Debug)]
+pub(crate) struct Frozen<'a> {
+    cut_off: Option<CutOff<'a>>,
+}
+
+impl Frozen<'_> {
+    /// Connects it, and then lets it go on: when it wakes the network is there.
+    pub(crate) fn thaw(mut self) -> Result<()> {
+        let machine = self.cut_off.take().map(|cut_off| cut_off.machine);
+        machine.map_or(Ok(()), Machine::thaw)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if let Some(cut_off) = &self.cut_off {
+            // After a failure; where it cannot be thawed the next command says so.
+            cut_off.machine.thaw().ok();
+        }
+    }
+}
+
 /// Only what this machine lacks, and only where it may be lacking. Whatever else is wrong is a failure.
 fn may_be_skipped(error: &anyhow::Error, required: bool) -> bool {
     !required && error.is::<Unavailable>()
@@ -140,6 +191,7 @@ fn pack(folder: &Path, key: &Path) -> Result<PathBuf> {
     fs::copy(key.with_extension("pub"), content.join("authorized_keys"))?;
     fs::copy(programs::built(FAKE_NVML)?, content.join(FAKE_NVML))?;
     fs::write(content.join(hostile::PASSER), include_str!("pass-descriptor.pl"))?;
+    fs::write(content.join(saver::PROGRAM), include_str!("saver.py"))?;
     for (name, number) in MACHINES {
         let gpu = |minor: u32| {
             format!(
