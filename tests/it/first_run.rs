@@ -1,7 +1,8 @@
 //! What a newcomer does first: run programs, look at them, end them.
 
-use std::fs;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
 use anyhow::{Context as _, Result, ensure};
 use fleet_tests::command;
@@ -231,10 +232,23 @@ fn exec(lab: &Lab) -> Result<()> {
     let running = command::start_with(lab.command(&["exec", "-i", &id, "--", "cat"]), Some(b"in"))?;
     ensure!(running.wait(SOON)?.ok()? == "in");
     lab.run(&["exec", &id, "--", "/no/such"])?.ends(127)?;
+    slowly_read(lab, &id)?;
     lab.output(&["cancel", &id])?;
     lab.job_in(&id, "cancelled", SOON)?;
     let ran = lab.run(&["exec", &id, "--", "true"])?;
     ensure!(![0, 125].contains(&ran.code()), "into an ended job: {}", ran.code());
+    Ok(())
+}
+
+/// More than is held anywhere on its way to a reader that takes its time.
+fn slowly_read(lab: &Lab, id: &str) -> Result<()> {
+    let mut command = lab.command(&["exec", id, "--", "head", "-c", "50000000", "/dev/zero"]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut output = child.stdout.take().context("its output")?;
+    thread::sleep(Duration::from_secs(1));
+    let bytes = io::copy(&mut output, &mut io::sink())?;
+    let status = child.wait()?;
+    ensure!(bytes == 50_000_000 && status.success(), "{bytes} bytes, {status}");
     Ok(())
 }
 

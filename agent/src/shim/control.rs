@@ -1,5 +1,6 @@
 //! The shim's side of `shim.sock`: connections, lines, frames, buffers. What a request means is decided
-//! in `server`. A client that does not read what it asked for is dropped; the job never waits for one.
+//! in `server`. A client that does not read what it asked for is dropped; the job never waits for one. The program of an
+//! exec does: it is its client's alone.
 
 use std::{
     collections::BTreeMap,
@@ -25,6 +26,9 @@ use super::{
 
 /// Output a client may leave unread before it is dropped.
 const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
+/// From so much unread output on, the program of an exec is not read from, so that it waits for its client. It is far
+/// enough below the limit for what one turn may add.
+const BEHIND_BYTES: usize = 256 * 1024;
 const READ_BYTES: usize = 16 * 1024;
 
 pub(super) type ClientId = u64;
@@ -213,6 +217,11 @@ impl Clients {
         for id in self.ids(|client| matches!(client.mode, Mode::Job { .. })) {
             self.send_exit(id, exit);
         }
+    }
+
+    /// Whether a connection should read before it is sent more. One that is gone never should.
+    pub(super) fn is_behind(&self, id: ClientId) -> bool {
+        self.clients.get(&id).is_some_and(|client| client.output.len() >= BEHIND_BYTES)
     }
 
     /// True while somebody has not got everything yet.

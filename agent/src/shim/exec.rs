@@ -17,6 +17,7 @@ use super::{
     mounts,
     order::{BUNDLE_DIR, CONSOLE_FILE, ShimOrder, is_clean},
     protocol::ExecRequest,
+    server::DRAIN_TURNS_MAX,
     start::{self, read_pid_file, runtime_arguments, runtime_message},
     stdio::{self, Stdio, Wanted},
 };
@@ -36,6 +37,8 @@ pub(super) struct Exec {
     main: Option<Pid>,
     pub stdio: Stdio,
     pub ended: Option<MainEnd>,
+    /// How often its output is still read once it has ended.
+    pub drain_turns: usize,
     files: [PathBuf; 2],
 }
 
@@ -91,6 +94,7 @@ impl Execs {
             main: None,
             stdio: opened.stdio,
             ended: None,
+            drain_turns: DRAIN_TURNS_MAX,
             files: [process_file, pid_file],
         };
         self.running.insert(client, exec);

@@ -52,7 +52,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Reads of output per turn, so that a flood does not keep the loop from stops and clients.
 const OUTPUT_TURNS_MAX: usize = 8;
 /// Final reads after the last process: what the kernel's pipes can hold, many times over.
-const DRAIN_TURNS_MAX: usize = 256;
+pub(super) const DRAIN_TURNS_MAX: usize = 256;
 
 /// Exit codes of the shim itself.
 const FAILED: u8 = 1;
@@ -367,7 +367,10 @@ impl Server {
         found.extend(self.stdio.readable().into_iter().map(|fd| (Source::Output, fd, read)));
         found.extend(self.stdio.writable().map(|fd| (Source::Input, fd, write)));
         for (id, exec) in &self.execs.running {
-            found.extend(exec.stdio.readable().into_iter().map(|fd| (Source::Exec(*id), fd, read)));
+            if !self.clients.is_behind(*id) {
+                let outputs = exec.stdio.readable().into_iter();
+                found.extend(outputs.map(|fd| (Source::Exec(*id), fd, read)));
+            }
             found.extend(exec.stdio.writable().map(|fd| (Source::Exec(*id), fd, write)));
         }
         found.extend(self.tee.as_ref().and_then(Tee::writable).map(|fd| (Source::Tee, fd, write)));

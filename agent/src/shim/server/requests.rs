@@ -348,29 +348,45 @@ impl Server {
     pub(super) fn pump_exec(&mut self, id: ClientId) {
         let Some(exec) = self.execs.running.get_mut(&id) else { return };
         exec.stdio.write_input();
-        for (stream, data) in exec.stdio.read(&self.dir) {
-            self.clients.send_frames(id, stream.number(), &data);
+        if !self.clients.is_behind(id) {
+            self.send_exec_output(id);
         }
     }
 
-    /// Tells clients whose program has ended, after the last of its output.
+    /// Reads each output of an exec once; false where nothing was there.
+    fn send_exec_output(&mut self, id: ClientId) -> bool {
+        let Some(exec) = self.execs.running.get_mut(&id) else { return false };
+        let found = exec.stdio.read(&self.dir);
+        for (stream, data) in &found {
+            self.clients.send_frames(id, stream.number(), data);
+        }
+        !found.is_empty()
+    }
+
+    /// Tells clients whose program has ended, after the last of its output. One that is slow to read is told later.
     pub(super) fn settle_execs(&mut self) {
         for (id, end) in self.execs.finished() {
-            for _ in 0..super::DRAIN_TURNS_MAX {
-                let found = match self.execs.running.get_mut(&id) {
-                    Some(exec) => exec.stdio.read(&self.dir),
-                    None => Vec::new(),
-                };
-                if found.is_empty() {
-                    break;
-                }
-                for (stream, data) in found {
-                    self.clients.send_frames(id, stream.number(), &data);
-                }
+            if self.drain_exec(id) {
+                self.execs.remove(id);
+                self.clients.send_exit(id, FrameExit { code: end.code, signal: end.signal });
             }
-            self.execs.remove(id);
-            self.clients.send_exit(id, FrameExit { code: end.code, signal: end.signal });
         }
+    }
+
+    /// False while its client has to read first.
+    fn drain_exec(&mut self, id: ClientId) -> bool {
+        while !self.clients.is_behind(id) {
+            let Some(exec) = self.execs.running.get_mut(&id) else { return true };
+            // What it started may write for ever.
+            if exec.drain_turns == 0 {
+                return true;
+            }
+            exec.drain_turns -= 1;
+            if !self.send_exec_output(id) {
+                return true;
+            }
+        }
+        false
     }
 }
 
