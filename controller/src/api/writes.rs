@@ -26,7 +26,7 @@ const ID_DRAWS_MAX: usize = 4;
 const RESERVATION_LENGTH_DEFAULT: Millis = Millis::hours(8);
 /// How long an answer waits for the node's word, while its agent is connected.
 const CONFIRM_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
-/// What stands for the job's id in the name of its output file.
+/// What stands for the job's id in the paths of its output file and its checkpoint directory.
 const JOB_PLACEHOLDER: &str = "{job}";
 
 fn invalid(field: &str, error: impl ToString) -> Status {
@@ -254,6 +254,9 @@ impl Context {
             let mut spec = spec;
             spec.output_file =
                 spec.output_file.map(|path| path.replace(JOB_PLACEHOLDER, id.as_str()));
+            if let Some(plan) = &mut spec.checkpoint {
+                plan.dir = plan.dir.replace(JOB_PLACEHOLDER, id.as_str());
+            }
             let command = Command::SubmitJob(Box::new(SubmitJob { id, owner, spec, marker }));
             return match self.change(&caller.actor, Some(key), command).await? {
                 Reply::JobSubmitted { id } => self.job_view(&id),

@@ -229,7 +229,7 @@ impl Fsm {
     pub(super) fn shares_its_directory(&self, job: &Job) -> Option<&JobId> {
         let plan = job.spec.checkpoint.as_ref()?;
         // A directory of each job's own cannot be another's.
-        if plan.dir.contains("{job}") || plan.dir.contains(job.id.as_str()) {
+        if plan.dir.contains(job.id.as_str()) {
             return None;
         }
         let open = self.queue.values().chain(self.allocations.values().map(|a| &a.job));
