@@ -60,6 +60,21 @@ pub enum Rule {
     Notified,
 }
 
+impl Rule {
+    /// Whether its framework itself looks for the newest checkpoint in its directory.
+    pub fn looks_for_itself(&self) -> bool {
+        match self {
+            Rule::Hf | Rule::Lightning | Rule::Orbax => true,
+            Rule::Dcp
+            | Rule::Accelerate
+            | Rule::File
+            | Rule::RenamedDir
+            | Rule::DirWithMarker(_)
+            | Rule::Notified => false,
+        }
+    }
+}
+
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -41,10 +41,13 @@ pub const JOB_TEXT_BYTES_MAX: usize = 256 * 1024;
 /// Most jobs that have not ended, in the whole fleet.
 pub const JOBS_OPEN_MAX: usize = 50_000;
 
+/// At the end of a checkpoint directory: the number of the attempt, so that each attempt has a directory of its own.
+pub const ATTEMPT_PLACE: &str = "{attempt}";
+
 /// How the job saves its state, as far as it told us.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointPlan {
-    /// Directory its checkpoints appear in, as the job sees it.
+    /// Directory its checkpoints appear in, as the job sees it; it may end in [`ATTEMPT_PLACE`].
     pub dir: String,
     /// File names that are checkpoints; without it only what a rule recognises, and notify messages.
     pub pattern: Option<String>,
@@ -59,12 +62,60 @@ pub struct CheckpointPlan {
     /// Keep the last whole checkpoint by a copy where the file system cannot share data between files.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_copy: bool,
+    /// Where no copy can be put into the attempt's own directory, the attempt starts from the original.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_variable: bool,
 }
 
 impl CheckpointPlan {
+    /// The directory that all attempts share: the marker and fleet's own files are in it.
+    pub fn base(&self) -> &str {
+        match self.above_attempts() {
+            Some("") => "/",
+            Some(base) => base,
+            None => &self.dir,
+        }
+    }
+
+    /// Name of that attempt's own directory below the shared one; none where all attempts save in the shared one.
+    pub fn folder_of(&self, attempt: u32) -> Option<String> {
+        self.above_attempts().map(|_| attempt.to_string())
+    }
+
+    /// Where that attempt saves, as the job sees it.
+    pub fn dir_of(&self, attempt: u32) -> String {
+        match self.above_attempts() {
+            Some(base) => format!("{base}/{attempt}"),
+            None => self.dir.clone(),
+        }
+    }
+
+    fn above_attempts(&self) -> Option<&str> {
+        let base = self.dir.trim_end_matches('/').strip_suffix(ATTEMPT_PLACE)?.strip_suffix('/')?;
+        Some(base.trim_end_matches('/'))
+    }
+
+    /// # Errors
+    ///
+    /// What is wrong with [`ATTEMPT_PLACE`] in the directory, with the directory.
+    pub fn check_attempt_place(&self) -> Result<(), String> {
+        let above = self.above_attempts();
+        if above.unwrap_or(&self.dir).contains(ATTEMPT_PLACE) {
+            return Err(format!(
+                "{:?}: {ATTEMPT_PLACE} must be the last part of the path, and the whole part, as in 'runs/x/{ATTEMPT_PLACE}'",
+                self.dir
+            ));
+        }
+        Ok(())
+    }
+
     /// What members of before [`RESUME_SINCE`] do not know.
     fn says_more(&self) -> bool {
-        !self.rule.is_auto() || self.no_aside || self.signal.is_some() || self.keep_copy
+        !self.rule.is_auto()
+            || self.no_aside
+            || self.signal.is_some()
+            || self.keep_copy
+            || self.above_attempts().is_some()
     }
 }
 
@@ -360,4 +411,24 @@ pub struct FaultCounted {
     pub node: NodeName,
     pub cause: String,
     pub at: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_attempt_has_a_directory_of_its_own_only_where_the_job_says_so() {
+        for (dir, base, third) in [
+            ("/runs/x", "/runs/x", "/runs/x"),
+            ("/runs/x/{attempt}", "/runs/x", "/runs/x/3"),
+            ("/runs/x//{attempt}/", "/runs/x", "/runs/x/3"),
+            ("/{attempt}", "/", "/3"),
+        ] {
+            let plan = CheckpointPlan { dir: dir.to_owned(), ..CheckpointPlan::default() };
+            assert_eq!((plan.base(), plan.dir_of(3).as_str()), (base, third), "{dir}");
+            let own = (base != third).then(|| "3".to_owned());
+            assert_eq!(plan.folder_of(3), own, "{dir}");
+        }
+    }
 }

@@ -32,6 +32,7 @@ impl Watcher {
         let mut watcher = Self::spawn(command)?;
         let request = WatchRequest {
             dir: dir.to_owned(),
+            folder: String::new(),
             pattern: None,
             rule: RuleChoice::Auto,
             job: "job-bench".to_owned(),

@@ -200,6 +200,42 @@ fn one_name_in_place(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// The newest one is torn. The program looks for the newest by itself, in a directory that each attempt has for its own.
+fn own_directory(lab: &Lab) -> Result<()> {
+    let folder = lab.path("own");
+    fs::create_dir_all(&folder)?;
+    let shown = folder.to_string_lossy().into_owned();
+    let place = ["-w", &shown, "--checkpoint-dir", "ck/{job}/{attempt}"];
+    let flags =
+        [&["-G", "1", "-J", "own", "--checkpoint-pattern", "step-*.pt"][..], &place].concat();
+    let id = lab.submit(&flags, &["python3", "-uB", &program("looks.py")])?;
+    lab.job_until(&id, "saves three times", SOON, |job| {
+        number(job) == 3 && job["last_checkpoint"]["content"] == "whole"
+    })?;
+    let first = folder.join("ck").join(&id).join("1");
+    let open = |name: &str| fs::File::options().write(true).open(first.join(name));
+    open("step-3.pt")?.set_len(500)?;
+    fault(lab, &id, &["--lost"])?;
+    lab.job_until(&id, "runs again", LATER, |job| {
+        job["attempt"] == 2 && job["state"] == "running"
+    })?;
+    // The first attempt should be dead; what it may still write is no checkpoint of the second.
+    fs::copy(first.join("step-1.pt"), first.join("step-9.pt"))?;
+    open("step-2.pt")?.set_len(500)?;
+    fs::write(folder.join("go"), "")?;
+    let ended = lab.job_ended(&id, LATER)?;
+    ensure!(ended["state"] == "completed" && ended["attempt"] == 2, "{ended}");
+    let text = printed(lab, &id)?;
+    ensure!(text.contains("attempt 2 finds [2]"), "the chosen one and nothing else: {text}");
+    let why = lab.output(&["why", &id])?;
+    let resumed = format!("resumes from checkpoint 2: {shown}/ck/{id}/2/step-2.pt");
+    ensure!(why.contains(&resumed), "{why}");
+    let list = lab.output(&["checkpoint", "list", &id])?;
+    let saved = list.contains("/1/step-3.pt") && list.contains("/2/step-3.pt");
+    ensure!(saved && !list.contains("step-9"), "{list}");
+    Ok(())
+}
+
 /// It ends moments before anybody can have seen the fault, and on its second attempt completes.
 fn dies_beside_a_fault(lab: &Lab) -> Result<()> {
     let folder = lab.path("dies");
@@ -342,6 +378,7 @@ fn a_job_resumes_from_the_newest_checkpoint_that_is_whole() -> Result<()> {
     steps.step("a newest one that is deleted is skipped", || newest_deleted(&lab));
     steps.step("a newest one that is torn is skipped and moved aside", || newest_truncated(&lab));
     steps.step("one name in place: the kept one gets its name back", || one_name_in_place(&lab));
+    steps.step("its own directory: the program finds the chosen one there", || own_directory(&lab));
     steps.step("a program that dies of its GPU is the node's fault", || dies_beside_a_fault(&lab));
     steps.step("where nothing is left the owner is asked", || nothing_left(&lab));
     steps.step("a user asks for checkpoints, and restarts from one of them", || asked_for(&lab));

@@ -20,7 +20,7 @@ use super::ending::chain;
 use super::node::Node;
 use super::order::{self, Leased};
 use super::record::{AllocationDir, Record};
-use crate::checkpoint::resume::{ResumeAnswer, ResumeRequest};
+use crate::checkpoint::resume::{OwnDir, ResumeAnswer, ResumeRequest};
 use crate::checkpoint::{self, ResumeCheck, ResumedFrom};
 use crate::filter::NvidiaMajors;
 use crate::image::{self, ImageError, ImageRef};
@@ -171,7 +171,7 @@ impl Begin {
             // A job that saves nothing may still begin from somebody's file.
             return Ok((None, self.resumed(user, Path::new("/")).await?.0));
         };
-        let dir = order::on_node(&order.spec, Path::new(&plan.dir));
+        let dir = order::on_node(&order.spec, Path::new(plan.base()));
         let job = order.job.as_str();
         let (mut resumed, mut from) = (None, None);
         match (&order.resume, &order.resume_from) {
@@ -179,16 +179,16 @@ impl Begin {
                 let as_user = &self.node.as_user;
                 let check =
                     checkpoint::verify_marker(as_user, user, &dir, job, &order.marker).await;
-                match check == ResumeCheck::Readable || !resume.candidates.is_empty() {
-                    true if resume.scratch && check != ResumeCheck::Readable => {
-                        self.mark(user, &dir).await?;
-                    }
-                    true => {
-                        readable(check, &dir)?;
+                let no_matter_where = resume.scratch || resume.candidates.is_empty();
+                if check != ResumeCheck::Readable && no_matter_where {
+                    // Nothing was ever saved, or nothing of it is wanted, so any disk will do.
+                    self.mark(user, &dir).await?;
+                    if plan.folder_of(order.attempt).is_some() {
                         (resumed, from) = self.resumed(user, &dir).await?;
                     }
-                    // Nothing was ever saved, so any disk will do.
-                    false => self.mark(user, &dir).await?,
+                } else {
+                    readable(check, &dir)?;
+                    (resumed, from) = self.resumed(user, &dir).await?;
                 }
             }
             (None, Some(from)) => {
@@ -202,6 +202,9 @@ impl Begin {
                 self.mark(user, &dir).await?;
                 (resumed, from) = self.resumed(user, &dir).await?;
             }
+        }
+        if let Some(own) = plan.folder_of(order.attempt) {
+            self.make_dir(user, dir.join(own)).await?;
         }
         // The journal of the observer is kept in the attempt's directory.
         self.write_record().await?;
@@ -219,12 +222,16 @@ impl Begin {
 
     /// Makes the directory, and leaves the job's marker in it.
     async fn mark(&self, user: &User, dir: &Path) -> Result<(), AttemptEnd> {
+        self.make_dir(user, dir.to_owned()).await?;
         let (as_user, order) = (&self.node.as_user, &self.record.order);
-        let make = Op::CheckDir { path: dir.to_owned(), create: true };
-        as_user.call(user, make).await.map_err(|error| of_user_op(&error))?;
         let job = order.job.as_str();
         let written = checkpoint::write_marker(as_user, user, dir, job, &order.marker);
         written.await.map_err(|error| of_user_op(&error))
+    }
+
+    async fn make_dir(&self, user: &User, path: PathBuf) -> Result<(), AttemptEnd> {
+        let made = self.node.as_user.call(user, Op::CheckDir { path, create: true }).await;
+        made.map(drop).map_err(|error| of_user_op(&error))
     }
 
     /// What it resumes from, chosen by a helper as the user; none where it begins from nothing.
@@ -241,7 +248,13 @@ impl Begin {
             candidate.path = on_node(&candidate.path).to_string_lossy().into_owned();
             candidate
         });
-        let may_move = !resume.shared_dir && plan.is_some_and(|plan| !plan.no_aside);
+        let own = plan.and_then(|plan| {
+            let folder = plan.folder_of(order.attempt)?;
+            Some(OwnDir { folder, by_variable: plan.by_variable })
+        });
+        // The program does not look into the directories of earlier attempts.
+        let may_move =
+            own.is_none() && !resume.shared_dir && plan.is_some_and(|plan| !plan.no_aside);
         let request = ResumeRequest {
             dir: dir.to_owned(),
             job: order.job.to_string(),
@@ -258,6 +271,7 @@ impl Begin {
                 && plan.is_some(),
             aside: may_move,
             scratch: resume.scratch,
+            own,
         };
         let outside = request.path.is_some();
         let answer = self.node.as_user.call(user, Op::Resume(Box::new(request))).await;
@@ -442,8 +456,12 @@ fn of_prepare(error: &PrepareError) -> AttemptEnd {
     }
 }
 
-/// Where a job's checkpoints are, as the node sees it.
+/// Where the attempt saves, as the node sees it.
 pub(super) fn checkpoint_dir(record: &Record) -> Option<PathBuf> {
+    let base = order::checkpoint_base(&record.order.spec)?;
     let plan = record.order.spec.checkpoint.as_ref()?;
-    Some(order::on_node(&record.order.spec, Path::new(&plan.dir)))
+    Some(match plan.folder_of(record.order.attempt) {
+        Some(own) => base.join(own),
+        None => base,
+    })
 }

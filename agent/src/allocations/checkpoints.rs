@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use fleet_core::checkpoint::{CheckpointId, Presence};
 use tokio::task::{JoinSet, spawn_blocking};
 
-use super::begin::checkpoint_dir;
 use super::ending::chain;
 use super::life::Happening;
 use super::node::Node;
-use super::order::on_node;
+use super::order::{checkpoint_base, on_node};
 use super::record::{AllocationDir, Record};
 use crate::checkpoint::{self, Handle, ObserverConfig, ObserverError, OriginFate};
 use crate::shim::order::{EVENTS_FILE, JobEvent, Notice};
@@ -32,7 +31,8 @@ pub(super) async fn observe(
     });
     let config = ObserverConfig {
         user: user.clone(),
-        dir: checkpoint_dir(record).unwrap_or_else(|| PathBuf::from("/")),
+        dir: checkpoint_base(&record.order.spec).unwrap_or_else(|| PathBuf::from("/")),
+        folder: plan.and_then(|plan| plan.folder_of(record.order.attempt)).unwrap_or_default(),
         pattern: plan.and_then(|plan| plan.pattern.clone()),
         rule: plan.map(|plan| plan.rule.clone()).unwrap_or_default(),
         job: record.order.job.to_string(),

@@ -602,11 +602,8 @@ impl Life {
     /// What was moved aside for this attempt gets its name back, where no new checkpoint has it.
     async fn put_back(&mut self) {
         let Begin { node, record, .. } = &self.begin;
-        let Some(dir) =
-            super::begin::checkpoint_dir(record).filter(|_| record.order.resume.is_some())
-        else {
-            return;
-        };
+        let base = super::order::checkpoint_base(&record.order.spec);
+        let Some(dir) = base.filter(|_| record.order.resume.is_some()) else { return };
         if self.user.is_none() {
             self.user = self.begin.user().await.ok();
         }

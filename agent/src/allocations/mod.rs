@@ -28,6 +28,6 @@ pub use life::{Happening, Order, Tell, spawn};
 pub use lost::end_group;
 pub(crate) use lost::end_unrecorded;
 pub use node::{Node, Parts, allocations_dir, volatile_dir};
-pub(crate) use order::on_node;
+pub(crate) use order::checkpoint_base;
 pub use record::{AllocationDir, Record, RecordError, list};
 pub use registry::{Registry, Shown};

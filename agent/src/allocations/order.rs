@@ -83,7 +83,7 @@ pub(super) fn specification(
             .collect(),
         tty: spec.tty.then(|| spec.window.map_or(WINDOW, window)),
         interactive: spec.interactive,
-        checkpoint_dir: spec.checkpoint.as_ref().map(|plan| PathBuf::from(&plan.dir)),
+        checkpoint_dir: spec.checkpoint.as_ref().map(|plan| plan.dir_of(order.attempt).into()),
         resume_from: order.resume_from.as_ref().map(PathBuf::from),
         log: node.config.logs,
         output_file: spec.output_file.as_ref().map(PathBuf::from),
@@ -150,8 +150,14 @@ pub(super) fn image_config(config: &image::ImageConfig) -> ImageConfig {
     }
 }
 
+/// The directory in which the attempts of a job save, or have their own directories, as the node sees it.
+pub(crate) fn checkpoint_base(spec: &JobSpec) -> Option<PathBuf> {
+    let plan = spec.checkpoint.as_ref()?;
+    Some(on_node(spec, Path::new(plan.base())))
+}
+
 /// A path of the job, as the node sees it: volumes are looked through.
-pub(crate) fn on_node(spec: &JobSpec, path: &Path) -> PathBuf {
+pub(super) fn on_node(spec: &JobSpec, path: &Path) -> PathBuf {
     translate(path, spec.volumes.iter().map(|v| (v.destination.as_str(), v.source.as_str())))
 }
 

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, ioctl_ficlone, renameat_with, statvfs};
 use rustix::io::Errno;
 
-use super::idle;
 use super::list::{Comparison, FileList, ListedFile, job_dir};
 use crate::user::ops;
 
@@ -86,20 +85,51 @@ pub(super) fn keep(from: &Path, list: &FileList, to: &Path, ways: Ways) -> Resul
     if list.compare(from) != Comparison::Same {
         return Err(NotKept::Changed);
     }
-    let folder = to.parent().ok_or(NotKept::NoReflink)?;
-    fs::create_dir_all(folder)?;
-    let new = folder.join(format!("{NEW}{}", std::process::id()));
-    remove(&new)?;
-    let kept = make(from, list, &new, ways).and_then(|()| {
-        let exact =
-            list.compare(from) == Comparison::Same && list.compare_copy(&new) == Comparison::Same;
-        if exact { put(&new, to).map_err(NotKept::Io) } else { Err(NotKept::Changed) }
-    });
+    let new = new_in(to.parent().ok_or(NotKept::NoReflink)?)?;
+    let kept = make_exact(from, list, &new, ways).and_then(|()| put(&new, to).map_err(NotKept::Io));
     // What is left under that name is the one of before, or a part of this one.
     let removed = remove(&new);
     kept?;
     removed?;
     Ok(list.bytes())
+}
+
+/// A second instance of `from`, under the name that it has in the new directory `top`: first made beside, so that `top` is
+/// there with all of it or not at all. `finish` adds to it.
+pub(super) fn place_copy(
+    (dir, job): (&Path, &str),
+    (from, list): (&Path, &FileList),
+    (top, name): (&Path, &Path),
+    finish: impl FnOnce(&Path) -> Result<(), NotKept>,
+) -> Result<(), NotKept> {
+    sweep(dir, job);
+    let new = new_in(&job_dir(dir, job).join(KEPT))?;
+    let ways = Ways { hard_link: false, copy: true };
+    let placed = make_exact(from, list, &new.join(name), ways)
+        .and_then(|()| finish(&new))
+        // The kernel refuses it where `top` holds anything.
+        .and_then(|()| fs::rename(&new, top).map_err(NotKept::Io));
+    if placed.is_err() {
+        // What stays is swept by the next helper.
+        drop(remove(&new));
+    }
+    placed
+}
+
+/// A free name in that folder for what is being made.
+fn new_in(folder: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let new = folder.join(format!("{NEW}{}", std::process::id()));
+    remove(&new)?;
+    Ok(new)
+}
+
+/// Makes `new`, which is exactly what the list says, as `from` is before and after.
+fn make_exact(from: &Path, list: &FileList, new: &Path, ways: Ways) -> Result<(), NotKept> {
+    make(from, list, new, ways)?;
+    let exact =
+        list.compare(from) == Comparison::Same && list.compare_copy(new) == Comparison::Same;
+    if exact { Ok(()) } else { Err(NotKept::Changed) }
 }
 
 /// Removes a kept file or directory; nothing where there is none.
@@ -148,7 +178,6 @@ fn make(from: &Path, list: &FileList, new: &Path, ways: Ways) -> Result<(), NotK
     if free < bytes.saturating_mul(FREE_FACTOR) {
         return Err(NotKept::NoSpace { bytes, free });
     }
-    idle::this_thread();
     all_files(from, list, new, Way::Copy).map_err(NotKept::Io)
 }
 

@@ -7,7 +7,7 @@
 //! - [`whole`]: is it whole, by headers and sizes. [`tree`], [`list`]: what is in it now, and what was in it when it counted.
 //! - [`journal`]: the numbers on disk.
 //! - [`keep`]: the last whole one, kept beside. [`idle`]: copying only while nobody else wants the disk.
-//! - [`resume`]: what the next attempt takes, and what is moved aside for it.
+//! - [`resume`]: what the next attempt takes, and what is moved aside for it or copied into its own directory.
 //! - [`removal`]: what fleet wrote beside the checkpoints goes, long after the end.
 //! - [`marker`]: can this node read what another node's attempt has saved. [`request`], [`signal`]: asking for
 //!   one early.

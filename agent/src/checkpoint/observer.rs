@@ -79,7 +79,9 @@ pub struct ObserverConfig {
     pub user: User,
     /// The checkpoint directory, absolute.
     pub dir: PathBuf,
-    /// Glob relative to `dir`; without one, what a rule recognises.
+    /// The attempt's own folder in it, the only one that is looked into; empty where it has none.
+    pub folder: String,
+    /// Glob relative to that folder; without one, what a rule recognises.
     pub pattern: Option<String>,
     pub rule: RuleChoice,
     /// Whose checkpoints they are: names the folder of their lists.
@@ -157,6 +159,7 @@ pub struct Handle {
     as_user: AsUser,
     user: User,
     dir: PathBuf,
+    folder: String,
     job: String,
 }
 
@@ -205,6 +208,7 @@ pub async fn start(as_user: AsUser, config: ObserverConfig) -> Result<Handle, Ob
         as_user: as_user.clone(),
         user: config.user.clone(),
         dir: config.dir.clone(),
+        folder: config.folder.clone(),
         job: config.job.clone(),
     };
     let known = journal.known();
@@ -259,7 +263,7 @@ impl Handle {
     }
 
     /// The job said `CHECKPOINT=path`: counts it unless that state of that file already has a number, which is then
-    /// returned. A relative path is relative to the checkpoint directory; the path is one of this node, so the caller
+    /// returned. A relative path is relative to the attempt's checkpoint directory; the path is one of this node, so the caller
     /// translates container paths.
     pub async fn notify(&self, path: &str) -> Result<CheckpointSeen, NotifyError> {
         let bad = |why| NotifyError::Bad { path: path.to_owned(), why };
@@ -269,7 +273,7 @@ impl Handle {
         if path.chars().any(char::is_control) {
             return Err(bad("the path holds a control character"));
         }
-        let full = self.dir.join(path);
+        let full = self.dir.join(&self.folder).join(path);
         let not_there = |source| NotifyError::NotThere { path: path.to_owned(), source };
         let stat = match self.as_user.call(&self.user, Op::Stat { paths: vec![full.clone()] }).await
         {
@@ -609,6 +613,7 @@ impl Observer {
     fn start_helper(&self) -> RunningHelper {
         let request = WatchRequest {
             dir: self.config.dir.clone(),
+            folder: self.config.folder.clone(),
             pattern: self.config.pattern.clone(),
             rule: self.config.rule.clone(),
             job: self.config.job.clone(),

@@ -2,7 +2,8 @@
 //!
 //! The order names what the job saved, the best first; here each is looked at: is it there, has it the files that it had
 //! when it was complete, is it whole. What no agent could report is found by a look into the directory. Then newer and
-//! torn checkpoints are moved aside, so that a program which takes the newest one by itself takes the chosen one.
+//! torn checkpoints are moved aside, so that a program which takes the newest one by itself takes the chosen one. An attempt
+//! that has a directory of its own gets a copy into it instead ([`own`]), and nothing is moved.
 //! Nothing is ever deleted, and every step may be done twice: a helper that dies in the middle is started again.
 
 use std::ffi::OsStr;
@@ -26,10 +27,13 @@ use crate::user::ops;
 /// Most names beside the chosen checkpoint that are weighed for moving aside.
 const SIBLINGS_MAX: usize = 10_000;
 
+mod own;
 mod place;
 
+pub(crate) use own::COPY_MAX;
+pub use own::OwnDir;
 pub(super) use place::{ASIDE, TORN};
-use place::{From, bring_back, examine, put_aside};
+use place::{Found, From, bring_back, examine, put_aside};
 
 /// The file in `.fleet/JOB/` with the number of the newest attempt for which checkpoints were chosen.
 pub(super) const NEWEST_ATTEMPT: &str = "newest-attempt";
@@ -56,6 +60,8 @@ pub struct ResumeRequest {
     pub aside: bool,
     /// Begin from nothing: all of them go aside.
     pub scratch: bool,
+    /// The attempt has a directory of its own, which gets a copy of what is chosen.
+    pub own: Option<OwnDir>,
 }
 
 /// What came of it.
@@ -72,11 +78,11 @@ pub enum ResumeAnswer {
 
 /// Chooses, and makes the directory such that the program finds the chosen one.
 pub(crate) fn prepare(request: &ResumeRequest) -> Result<Reply, OpError> {
-    if request.aside {
+    if request.aside || request.own.is_some() {
         note_newest_attempt(request);
     }
     let answer = match (&request.path, request.scratch) {
-        (Some(path), _) => outside(path),
+        (Some(path), _) => outside(request, path),
         (None, true) => from_nothing(request),
         (None, false) => choose(request),
     };
@@ -105,7 +111,7 @@ fn newest_attempt(dir: &Path, job: &str) -> Option<u32> {
     }
 }
 
-fn outside(path: &Path) -> ResumeAnswer {
+fn outside(request: &ResumeRequest, path: &Path) -> ResumeAnswer {
     let problem = match whole::check(path) {
         Content::Torn { why } => Some(why),
         Content::Whole | Content::Unchecked => {
@@ -113,10 +119,14 @@ fn outside(path: &Path) -> ResumeAnswer {
         }
     };
     match problem {
-        None => {
-            let resumed = Resumed { path: shown(path), ..Resumed::default() };
-            ResumeAnswer::Taken { resumed, from: None }
-        }
+        None => match own::put(request, &Found::at(path), path) {
+            Ok(copy) => {
+                let path = copy.as_deref().unwrap_or(path);
+                let resumed = Resumed { path: shown(path), ..Resumed::default() };
+                ResumeAnswer::Taken { resumed, from: None }
+            }
+            Err(why) => ResumeAnswer::Nothing { tried: vec![why] },
+        },
         Some(why) => ResumeAnswer::Nothing { tried: vec![format!("{}: {why}", path.display())] },
     }
 }
@@ -128,17 +138,26 @@ fn from_nothing(request: &ResumeRequest) -> ResumeAnswer {
             put_aside(request, Path::new(&candidate.path), ASIDE, &mut resumed);
         }
     }
-    ResumeAnswer::FromNothing(resumed)
+    begun_from_nothing(request, resumed)
+}
+
+fn begun_from_nothing(request: &ResumeRequest, resumed: Resumed) -> ResumeAnswer {
+    match own::is_new(request) {
+        Ok(()) => ResumeAnswer::FromNothing(resumed),
+        Err(why) => ResumeAnswer::Nothing { tried: vec![why] },
+    }
 }
 
 fn choose(request: &ResumeRequest) -> ResumeAnswer {
     let mut resumed = Resumed::default();
     let (mut tried, mut torn) = (Vec::new(), Vec::new());
-    let mut taken: Option<(&Candidate, From)> = None;
+    let mut taken: Option<(&Candidate, Found)> = None;
     for candidate in &request.candidates {
-        match examine(request, candidate)
-            .and_then(|found| bring_back(request, candidate, found, &mut resumed))
-        {
+        match examine(request, candidate).and_then(|found| match &request.own {
+            None => bring_back(request, candidate, found, &mut resumed),
+            // It is copied from where it is.
+            Some(_) => Ok(found),
+        }) {
             Ok(found) => {
                 taken = Some((candidate, found));
                 break;
@@ -155,22 +174,36 @@ fn choose(request: &ResumeRequest) -> ResumeAnswer {
             }
         }
     }
-    let path_of = |candidate: &Candidate| PathBuf::from(&candidate.path);
-    let newest = taken.as_ref().map(|(candidate, _)| newest_write(&path_of(candidate)));
-    let found = if request.look { look(request, newest.unwrap_or_default()) } else { None };
+    let newest = taken.as_ref().map(|(_, found)| newest_write(&found.place));
+    let unreported = if request.look { look(request, newest.unwrap_or_default()) } else { None };
     let may_link = taken.as_ref().is_some_and(|(candidate, _)| replaces_by_rename(candidate));
-    let chosen = match (found, taken) {
-        (Some(found), _) => {
+    let (path, found) = match (unreported, taken) {
+        (Some(path), _) => {
             resumed.found = true;
-            found
+            let found = Found::at(&path);
+            (path, found)
         }
-        (None, Some((candidate, from))) => {
+        (None, Some((candidate, found))) => {
             resumed.taken = Some(candidate.id);
-            resumed.from_kept = from == From::Kept;
-            path_of(candidate)
+            resumed.from_kept = found.from == From::Kept && request.own.is_none();
+            (PathBuf::from(&candidate.path), found)
         }
-        (None, None) if request.candidates.is_empty() => return ResumeAnswer::FromNothing(resumed),
+        (None, None) if request.candidates.is_empty() => {
+            return begun_from_nothing(request, resumed);
+        }
         (None, None) => return ResumeAnswer::Nothing { tried },
+    };
+    let chosen = match own::put(request, &found, &path) {
+        Ok(Some(copy)) => {
+            resumed.path = shown(&copy);
+            // Nobody but the attempt writes into the copy: it need not be compared later.
+            return ResumeAnswer::Taken { resumed, from: None };
+        }
+        Ok(None) => found.place,
+        Err(why) => {
+            tried.push(why);
+            return ResumeAnswer::Nothing { tried };
+        }
     };
     if request.aside {
         clear_the_way(request, &chosen, &torn, &mut resumed);
@@ -225,8 +258,9 @@ fn look(request: &ResumeRequest, newest_known_ns: i64) -> Option<PathBuf> {
     let marker = fs::symlink_metadata(marker_path(&request.dir, &request.job)).ok()?;
     let since_ns = FileStat::from(&marker).mtime_ns.max(newest_known_ns);
     let known = |path: &Path| request.candidates.iter().any(|c| Path::new(&c.path) == path);
-    let watch = WatchRequest {
+    let look_into = |folder: String| WatchRequest {
         dir: request.dir.clone(),
+        folder,
         pattern: request.pattern.clone(),
         rule: request.rule.clone(),
         job: String::new(),
@@ -239,13 +273,26 @@ fn look(request: &ResumeRequest, newest_known_ns: i64) -> Option<PathBuf> {
         origin: None,
         keep_copy: false,
     };
-    let found = found_by_a_look(&watch).into_iter().filter(|seen| {
-        seen.facts.content == Content::Whole
-            && seen.facts.doubt == Doubt::None
-            && seen.id.mtime_ns > since_ns
-            && !known(&request.dir.join(&seen.path))
-    });
+    let found = earlier_folders(request)
+        .flat_map(|folder| found_by_a_look(&look_into(folder)))
+        .filter(|seen| {
+            seen.facts.content == Content::Whole
+                && seen.facts.doubt == Doubt::None
+                && seen.id.mtime_ns > since_ns
+                && !known(&request.dir.join(&seen.path))
+        });
     found.max_by_key(|seen| seen.id.mtime_ns).map(|seen| request.dir.join(seen.path))
+}
+
+/// The folders in which an earlier attempt may have saved after the newest checkpoint that was reported.
+fn earlier_folders(request: &ResumeRequest) -> Box<dyn Iterator<Item = String>> {
+    match &request.own {
+        None => Box::new(std::iter::once(String::new())),
+        Some(_) => {
+            let newest = request.candidates.iter().map(|candidate| candidate.id.attempt).max();
+            Box::new((newest.unwrap_or(1)..request.attempt).map(|attempt| attempt.to_string()))
+        }
+    }
 }
 
 /// Moves aside what a program that takes the newest one would find before the chosen one: what has a name of the same
@@ -293,6 +340,11 @@ fn is_sibling(chosen: &OsStr, other: &OsStr) -> bool {
     let ending = |name: &OsStr| Path::new(name).extension().map(OsStr::to_owned);
     let last = other.to_string_lossy().starts_with("last");
     shape(chosen) == shape(other) || (last && ending(chosen) == ending(other))
+}
+
+/// Whether the other names the chosen one, or one that it takes the place of.
+fn names_one(chosen: &OsStr, other: &OsStr) -> bool {
+    chosen == other || is_sibling(chosen, other)
 }
 
 /// Links and pointer files that name something that was moved name the chosen one.

@@ -23,6 +23,7 @@ struct Setup {
     user: User,
     dir: tempfile::TempDir,
     alloc: tempfile::TempDir,
+    folder: &'static str,
     pattern: &'static str,
     timings: Timings,
     origin: Option<ResumedFrom>,
@@ -39,6 +40,7 @@ impl Setup {
             dir,
             alloc,
             user,
+            folder: "",
             pattern,
             timings: TIMINGS,
             origin: None,
@@ -52,6 +54,7 @@ impl Setup {
         let config = ObserverConfig {
             user: self.user.clone(),
             dir: self.dir.path().into(),
+            folder: self.folder.to_owned(),
             pattern: Some(self.pattern.to_owned()).filter(|text| !text.is_empty()),
             rule: Default::default(),
             job: "job-a".to_owned(),
@@ -330,6 +333,7 @@ async fn the_helper_ends_by_itself_when_the_agent_is_gone() {
     let mut stdin = child.stdin.take().unwrap();
     let request = watch::WatchRequest {
         dir: setup.dir.path().into(),
+        folder: String::new(),
         pattern: Some("*".into()),
         rule: Default::default(),
         job: String::new(),
@@ -358,6 +362,7 @@ async fn a_directory_that_comes_later_is_observed_and_a_closed_one_is_a_problem(
     let config = |dir: PathBuf| ObserverConfig {
         user: setup.user.clone(),
         dir,
+        folder: String::new(),
         pattern: Some("*".into()),
         rule: Default::default(),
         job: "job-a".to_owned(),
@@ -630,3 +635,4 @@ async fn what_came_while_nobody_looked_is_numbered_in_its_order() {
 
 mod keep;
 mod origin;
+mod own;

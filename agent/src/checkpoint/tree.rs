@@ -31,6 +31,8 @@ pub struct Tree {
     pub newest_ns: i64,
     /// The newest write into any file.
     pub newest_mtime_ns: i64,
+    /// There are symlinks, which are not among the entries.
+    pub has_links: bool,
 }
 
 impl Tree {
@@ -57,6 +59,7 @@ impl Tree {
                     continue;
                 }
                 if meta.is_symlink() {
+                    tree.has_links = true;
                     continue;
                 }
                 let size = if stat.kind == FileKind::File { stat.size_bytes } else { 0 };

@@ -4,7 +4,6 @@
 //! job's checkpoint directory is read as its owner. If that gives no answer, because a server hangs, nothing is reported.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::task::Reconciler;
-use crate::allocations::{Node, on_node};
+use crate::allocations::{Node, checkpoint_base};
 use crate::checkpoint::{ResumeCheck, verify_marker};
 
 /// How long one look may take.
@@ -67,10 +66,9 @@ impl Reconciler {
 /// Reads the marker as the owner of the job.
 async fn look(node: &Node, probe: &Probe) -> Option<ResumeAnswer> {
     let JobDir { job, owner, spec, marker } = &probe.place;
-    let plan = spec.checkpoint.as_ref()?;
+    let dir = checkpoint_base(spec)?;
     // Some name services answer that they do not know somebody while they are ill.
     let user = node.users.resolve(owner.as_str(), spec.expected_uid).await.ok()?;
-    let dir = on_node(spec, Path::new(&plan.dir));
     let job = job.as_str();
     match verify_marker(&node.as_user, &user, &dir, job, marker).await {
         // A full or hanging server says nothing of the directory.

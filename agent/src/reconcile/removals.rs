@@ -5,7 +5,6 @@
 //! may hang, and a name service may be ill.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
 use super::task::Reconciler;
-use crate::allocations::{Node, chain, on_node};
+use crate::allocations::{Node, chain, checkpoint_base};
 use crate::user::op::Op;
 use crate::user::{AsUserError, UserError};
 
@@ -79,7 +78,7 @@ impl Reconciler {
 struct NoAnswer;
 
 async fn remove(node: &Node, order: &JobDir) -> Result<Answer, NoAnswer> {
-    let Some(plan) = &order.spec.checkpoint else { return Ok(None) };
+    let Some(dir) = checkpoint_base(&order.spec) else { return Ok(None) };
     let user = match node.users.resolve(order.owner.as_str(), order.spec.expected_uid).await {
         Ok(user) => user,
         Err(
@@ -92,7 +91,6 @@ async fn remove(node: &Node, order: &JobDir) -> Result<Answer, NoAnswer> {
             UserError::TimedOut { .. } | UserError::TooManyStuck { .. } | UserError::Service { .. },
         ) => return Err(NoAnswer),
     };
-    let dir = on_node(&order.spec, Path::new(&plan.dir));
     let (job, marker) = (order.job.to_string(), order.marker.clone());
     match node.as_user.call(&user, Op::RemoveJobFiles { dir, job, marker }).await {
         Ok(_) => Ok(None),

@@ -19,6 +19,7 @@ use super::identity::Identity;
 use super::op::{ANSWER_BYTES_MAX, Op, OpError, Reply};
 use super::resolve::User;
 use super::stream::{DeadlineReader, UserStream};
+use crate::checkpoint::resume::COPY_MAX;
 
 /// How long a killed helper gets to disappear before it counts as abandoned.
 const KILL_WAIT: Duration = Duration::from_millis(500);
@@ -154,8 +155,9 @@ impl AsUser {
     /// [`AsUser::call`] for callers that own their thread. Blocks up to the deadline.
     pub fn call_blocking(&self, user: &User, op: &Op) -> Result<Reply, AsUserError> {
         let mut helper = self.start(user, op)?;
-        let deadline = Instant::now() + self.inner.config.deadline;
-        let line = helper.read_line(deadline);
+        let copies = matches!(op, Op::Resume(request) if request.own.is_some());
+        let more = if copies { COPY_MAX } else { Duration::ZERO };
+        let line = helper.read_line(Instant::now() + self.inner.config.deadline + more);
         let outcome = line.and_then(|line| helper.parse_reply(&line));
         helper.finish(outcome.is_ok());
         outcome

@@ -70,7 +70,7 @@ fn retry(text: &str) -> Result<Retry, String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunCheckpointArgs {
-    /// Where its checkpoints appear
+    /// Where its checkpoints appear; with DIR/{attempt} each attempt has its own directory, FLEET_CHECKPOINT_DIR
     #[arg(long, value_name = "DIR")]
     pub(crate) checkpoint_dir: Option<String>,
     /// Which names there are checkpoints, like step-*.ckpt [default: what RULE recognises]
@@ -90,6 +90,9 @@ pub(crate) struct RunCheckpointArgs {
     /// Keep the last whole checkpoint while one name is overwritten, by a copy if the file system has no reflinks
     #[arg(long, requires = "checkpoint_dir")]
     pub(crate) keep_copy: bool,
+    /// With DIR/{attempt}: where fleet cannot copy the checkpoint into it, FLEET_RESUME_FROM names the original
+    #[arg(long, requires = "checkpoint_dir")]
+    pub(crate) resume_by_variable: bool,
     /// Ask the program for a checkpoint by this signal, as well as by the request file
     #[arg(long = "checkpoint-signal", value_name = "SIGNAL", requires = "checkpoint_dir", value_parser = catchable)]
     pub(crate) signal: Option<i32>,

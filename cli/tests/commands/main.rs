@@ -497,6 +497,25 @@ fn ps_shows_ones_own_jobs_and_filters_hold_for_json_too() {
 }
 
 #[test]
+fn a_directory_for_each_attempt_is_sent_as_it_is_and_a_framework_that_looks_gets_a_warning() {
+    let fake = Fake::start(Script::default());
+    let words = ["run", "-d", "--checkpoint-dir", "/x/{attempt}", "--resume-by-variable"];
+    let run = |more: &[&str]| fake.run(&[&words[..], more, &["--", "true"]].concat());
+    let output = run(&["--checkpoint", "lightning"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let said = stderr(&output);
+    for words in
+        ["warning: each attempt has a new directory", "lightning starts from the checkpoint"]
+    {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let sent = fake.asked(|script| script.submitted[0].spec.clone().unwrap());
+    let plan = sent.checkpoint.unwrap();
+    assert_eq!((plan.dir.as_str(), plan.resume_by_variable), ("/x/{attempt}", true));
+    assert!(!stderr(&run(&["--checkpoint", "dcp"])).contains("warning"));
+}
+
+#[test]
 fn without_a_controller_it_ends_with_8_and_says_that_nothing_is_lost() {
     let fake = Fake::start(Script::default());
     std::fs::write(fake.config(), "socket = \"nobody.sock\"\n").unwrap();

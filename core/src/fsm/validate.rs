@@ -6,8 +6,8 @@ use super::reservations::check_gpu_request;
 use crate::checkpoint::{Rule, RuleChoice};
 use crate::image::ImageRef;
 use crate::job::{
-    DEFERRAL_MAX, JOB_LIST_MAX, JOB_TEXT_BYTES_MAX, JobSpec, RESTARTS_MAX, STOP_GRACE_MAX,
-    TIME_LIMIT_MAX,
+    ATTEMPT_PLACE, DEFERRAL_MAX, JOB_LIST_MAX, JOB_TEXT_BYTES_MAX, JobSpec, RESTARTS_MAX,
+    STOP_GRACE_MAX, TIME_LIMIT_MAX,
 };
 use crate::name::{JOB_NAME_BYTES_MAX, is_plain_text};
 use crate::rejection::Rejection;
@@ -120,6 +120,12 @@ fn paths(spec: &JobSpec) -> Result<(), Rejection> {
     }
     if let Some(plan) = &spec.checkpoint {
         absolute("checkpoint.dir", &plan.dir)?;
+        plan.check_attempt_place()
+            .map_err(|problem| Rejection::field("--checkpoint-dir", problem))?;
+        if plan.by_variable && plan.folder_of(1).is_none() {
+            let problem = format!("needs a --checkpoint-dir that ends in /{ATTEMPT_PLACE}");
+            return Err(Rejection::field("--resume-by-variable", problem));
+        }
         if plan.rule == RuleChoice::Only(Rule::File) && plan.pattern.is_none() {
             let problem = "file needs --checkpoint-pattern: which files are checkpoints";
             return Err(Rejection::field("--checkpoint", problem));

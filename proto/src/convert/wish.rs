@@ -82,6 +82,7 @@ fn checkpoint_plan(plan: &v1::CheckpointPlan) -> Result<CheckpointPlan, Rejectio
         no_aside: plan.no_aside,
         signal: (plan.signal != 0).then_some(plan.signal),
         keep_copy: plan.keep_copy,
+        by_variable: plan.resume_by_variable,
     })
 }
 
@@ -93,6 +94,7 @@ fn checkpoint_plan_to_wire(plan: &CheckpointPlan) -> v1::CheckpointPlan {
         no_aside: plan.no_aside,
         signal: plan.signal.unwrap_or(0),
         keep_copy: plan.keep_copy,
+        resume_by_variable: plan.by_variable,
     }
 }
 
@@ -237,6 +239,7 @@ mod tests {
                 no_aside: true,
                 signal: 10,
                 keep_copy: true,
+                resume_by_variable: true,
             }),
             retry_on: Some(v1::RetryOn { any: false, signal: true, exit_codes: vec![3, 75] }),
             resume_from: "/ck/step-7.pt".to_owned(),

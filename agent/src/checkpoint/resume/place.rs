@@ -31,10 +31,19 @@ pub(super) enum From {
 }
 
 /// One that can be used.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Found {
-    place: PathBuf,
-    from: From,
+    pub(super) place: PathBuf,
+    pub(super) from: From,
+    /// The list of its files from when it was complete, if it is exactly that.
+    pub(super) list: Option<FileList>,
+}
+
+impl Found {
+    /// Under its own name; nothing more is known of it.
+    pub(super) fn at(path: &Path) -> Self {
+        Self { place: path.to_path_buf(), from: From::OwnName, list: None }
+    }
 }
 
 fn pass(of: &Candidate, why: String, content: Option<Content>, at: Option<Presence>) -> Passed {
@@ -53,10 +62,14 @@ pub(super) fn examine(request: &ResumeRequest, candidate: &Candidate) -> Result<
         None => list.as_ref().and_then(|list| kept(request, candidate, list)),
     };
     match (as_saved, original) {
-        (Some(kept), _) => usable(request, candidate, candidate.facts.content.clone(), kept),
+        (Some(kept), _) => {
+            let content = candidate.facts.content.clone();
+            usable(request, candidate, content, Found { list, ..kept })
+        }
         (None, Some(found)) => {
             let content = content_of(candidate, list.as_ref(), &found.place);
-            usable(request, candidate, content, found)
+            let list = if exact(&found) { list } else { None };
+            usable(request, candidate, content, Found { list, ..found })
         }
         (None, None) => {
             let why = "it is not there any more".to_owned();
@@ -67,19 +80,18 @@ pub(super) fn examine(request: &ResumeRequest, candidate: &Candidate) -> Result<
 
 /// Under its own name, or where an earlier attempt's start moved it.
 fn original(request: &ResumeRequest, path: &Path) -> Option<Found> {
-    let own = Found { place: path.to_path_buf(), from: From::OwnName };
     let moved = [ASIDE, TORN].map(|folder| moved_path(request, path, folder));
-    let moved = moved.into_iter().map(|place| Found { place, from: From::Moved });
-    [own].into_iter().chain(moved).find(|found| is_there(&found.place))
+    let moved = moved.map(|place| Found { from: From::Moved, ..Found::at(&place) });
+    [Found::at(path)].into_iter().chain(moved).find(|found| is_there(&found.place))
 }
 
-/// The kept instance, if it is what the candidate was. Where nothing may be moved, its name must be free.
+/// The kept instance, if it is what the candidate was. Where it gets its name back and nothing may be moved, that is free.
 fn kept(request: &ResumeRequest, candidate: &Candidate, list: &FileList) -> Option<Found> {
     let path = Path::new(&candidate.path);
     let place = kept_path(&request.dir, &request.job, path);
-    let may_come_back = request.aside || !is_there(path);
+    let may_come_back = request.own.is_some() || request.aside || !is_there(path);
     let exact = may_come_back && list.compare_copy(&place) == Comparison::Same;
-    exact.then_some(Found { place, from: From::Kept })
+    exact.then(|| Found { from: From::Kept, ..Found::at(&place) })
 }
 
 /// What is at that place now, for one that is not kept.
@@ -128,13 +140,13 @@ pub(super) fn bring_back(
     candidate: &Candidate,
     found: Found,
     resumed: &mut Resumed,
-) -> Result<From, Passed> {
-    let (Found { place, from }, path) = (found, PathBuf::from(&candidate.path));
+) -> Result<Found, Passed> {
+    let Found { place, from, list } = found;
+    let path = PathBuf::from(&candidate.path);
     if from == From::OwnName {
-        return Ok(from);
+        return Ok(Found { place, from, list });
     }
     if from == From::Kept && is_there(&path) {
-        let list = known_files(request, candidate);
         let torn = content_of(candidate, list.as_ref(), &path).is_torn();
         put_aside(request, &path, if torn { TORN } else { ASIDE }, resumed);
     }
@@ -150,7 +162,7 @@ pub(super) fn bring_back(
     if from == From::Moved {
         resumed.back.push(candidate.path.clone());
     }
-    Ok(from)
+    Ok(Found { place: path, from, list })
 }
 
 /// Where a checkpoint goes so that no program finds it.

@@ -76,6 +76,7 @@ impl Place {
             look: true,
             aside: true,
             scratch: false,
+            own: None,
         }
     }
 
@@ -299,3 +300,5 @@ fn doubtful_ones_are_for_the_owner() {
     place.numbers[0].path = shown(&place.path("b.bin"));
     assert!(matches!(place.asks(&place.request()), ResumeAnswer::Nothing { .. }));
 }
+
+mod own;

@@ -64,6 +64,7 @@ async fn resume(setup: &Setup, candidates: Vec<Candidate>, aside: bool) -> Resum
         look: true,
         aside,
         scratch: false,
+        own: None,
     };
     let answer = test_as_user(|_| {}).call(&setup.user, Op::Resume(Box::new(request))).await;
     match answer.unwrap() {

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use fleet_core::checkpoint::CheckpointNote;
 
+use super::super::idle;
 use super::super::keep::{self, NotKept, Ways, kept_path};
 use super::super::list::{Comparison, FileList};
 use super::super::resume::is_replaced;
@@ -129,6 +130,7 @@ struct Worker {
 
 impl Worker {
     fn work(&self, orders: &Receiver<Order>, done: &SyncSender<Done>) {
+        idle::this_thread();
         if !self.is_replaced() {
             keep::sweep(&self.dir, &self.job);
         }

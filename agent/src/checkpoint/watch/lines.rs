@@ -45,6 +45,9 @@ impl Default for Timings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchRequest {
     pub dir: PathBuf,
+    /// The folder of `dir` that is looked into, and nothing else is; all of `dir` where it is empty. Paths are relative to
+    /// `dir` all the same.
+    pub folder: String,
     /// Without one, only what a rule recognises by its marker or content.
     pub pattern: Option<String>,
     pub rule: RuleChoice,

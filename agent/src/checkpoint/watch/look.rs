@@ -56,8 +56,8 @@ impl<W: Write> Watcher<'_, W> {
 
     fn renamed(&mut self, path: &str, id: FileId, stat: FileStat) -> std::io::Result<()> {
         let now = self.now();
-        if self.pattern.is_none() && path.contains('/') {
-            // It may be a part of a directory that is not complete yet: it waits until that keeps still.
+        if self.may_be_a_part(path) {
+            // It waits until the directory keeps still.
             self.tracker.sighted(path, id, Sighting::Closed, now);
             return Ok(());
         }
@@ -219,8 +219,12 @@ impl<W: Write> Watcher<'_, W> {
     }
 
     /// Without a pattern a file in a sub-directory may be a part of what is still being written there.
+    fn may_be_a_part(&self, path: &str) -> bool {
+        self.pattern.is_none() && self.inside(path).is_some_and(|path| path.contains('/'))
+    }
+
     fn surroundings_are_quiet(&self, path: &str) -> bool {
-        let Some((parent, _)) = path.rsplit_once('/').filter(|_| self.pattern.is_none()) else {
+        let Some((parent, _)) = path.rsplit_once('/').filter(|_| self.may_be_a_part(path)) else {
             return true;
         };
         let Some(tree) = Tree::read(&self.dir.join(parent)) else { return false };

@@ -108,6 +108,7 @@ fn watcher<'a, W: Write>(
     let register = Register::before(&request.dir, &request.job, &request.counted, &mut keeper);
     Watcher {
         dir: request.dir.clone(),
+        folder: request.folder.clone(),
         job: request.job.clone(),
         rule: request.rule.clone(),
         others_dead: request.others_dead,
@@ -134,6 +135,8 @@ fn watcher<'a, W: Write>(
 
 struct Watcher<'a, W> {
     dir: PathBuf,
+    /// All that is looked into; the whole of `dir` where it is empty.
+    folder: String,
     job: String,
     rule: RuleChoice,
     others_dead: bool,
@@ -156,7 +159,7 @@ struct Watcher<'a, W> {
     /// The attempt is being stopped, or has ended.
     ending: bool,
     inotify: Inotify,
-    /// Watched directories, relative to `dir`; the top is "".
+    /// Watched directories, relative to `dir`; `dir` itself is "".
     watched: HashMap<WatchDescriptor, String>,
     started: Instant,
     limited_said: bool,
@@ -338,7 +341,7 @@ impl<W: Write> Watcher<'_, W> {
             }
             self.touch(path);
         }
-        if depth(path) <= self.depth() || self.may_be_a_dir_checkpoint(path) {
+        if self.is_looked_into(path) || self.may_be_a_dir_checkpoint(path) {
             let mut budget = SCAN_ENTRIES_MAX;
             let purpose = if moved { Purpose::Moved } else { Purpose::Appeared };
             self.scan_dir(path, purpose, &mut budget)?;
@@ -348,6 +351,7 @@ impl<W: Write> Watcher<'_, W> {
 
     /// Whether a file of this name can be a checkpoint by itself.
     fn may_be_a_file_checkpoint(&self, path: &str) -> bool {
+        let Some(path) = self.inside(path) else { return false };
         match &self.pattern {
             Some(pattern) => pattern.outermost(path) == Some(path),
             None => {
@@ -359,10 +363,23 @@ impl<W: Write> Watcher<'_, W> {
     }
 
     fn may_be_a_dir_checkpoint(&self, path: &str) -> bool {
+        let Some(path) = self.inside(path) else { return false };
         match &self.pattern {
             Some(pattern) => pattern.outermost(path) == Some(path),
             None => self.listing_left > 0 && depth(path) <= self.depth(),
         }
+    }
+
+    /// The path within the folder that is looked into.
+    fn inside<'p>(&self, path: &'p str) -> Option<&'p str> {
+        match self.folder.as_str() {
+            "" => Some(path),
+            folder => path.strip_prefix(folder)?.strip_prefix('/'),
+        }
+    }
+
+    fn is_looked_into(&self, path: &str) -> bool {
+        self.inside(path).is_some_and(|path| depth(path) <= self.depth())
     }
 
     /// How many levels of directories are looked into.
@@ -372,7 +389,7 @@ impl<W: Write> Watcher<'_, W> {
 
     fn scan(&mut self, purpose: Purpose) -> std::io::Result<()> {
         let (mut budget, began_ms) = (SCAN_ENTRIES_MAX, self.now().monotonic_ms);
-        self.scan_dir("", purpose, &mut budget)?;
+        self.scan_dir(&self.folder.clone(), purpose, &mut budget)?;
         self.tracker.found_together(began_ms, self.now());
         Ok(())
     }
@@ -386,7 +403,10 @@ impl<W: Write> Watcher<'_, W> {
     ) -> std::io::Result<()> {
         let full = self.dir.join(relative);
         if let Err(error) = self.watch_dir(relative, &full) {
-            return if relative.is_empty() { self.say(&WatchLine::Problem(error)) } else { Ok(()) };
+            return match relative == self.folder {
+                true => self.say(&WatchLine::Problem(error)),
+                false => Ok(()),
+            };
         }
         let Ok(entries) = std::fs::read_dir(&full) else { return Ok(()) };
         let mut entries: Vec<_> = entries.flatten().take(SCAN_ENTRIES_MAX).collect();
@@ -437,8 +457,9 @@ impl<W: Write> Watcher<'_, W> {
             }
         }
         // Inside of a match nothing is a checkpoint of its own.
-        let inside = self.pattern.as_ref().is_some_and(|pattern| pattern.outermost(path).is_some());
-        if depth(path) <= self.depth() && !inside {
+        let is_part = self.inside(path).zip(self.pattern.as_ref());
+        let is_part = is_part.is_some_and(|(path, pattern)| pattern.outermost(path).is_some());
+        if self.is_looked_into(path) && !is_part {
             self.scan_dir(path, purpose, budget)?;
         }
         Ok(())

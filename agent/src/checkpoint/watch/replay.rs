@@ -198,6 +198,7 @@ fn request(dir: &Path, pattern: Option<&str>) -> WatchRequest {
     };
     WatchRequest {
         dir: dir.to_path_buf(),
+        folder: String::new(),
         pattern: pattern.map(str::to_owned),
         rule: RuleChoice::Auto,
         job: "job-a".to_owned(),

@@ -232,6 +232,7 @@ impl Recorded {
         };
         WatchRequest {
             dir: dir.to_path_buf(),
+            folder: String::new(),
             pattern: self.pattern.map(str::to_owned),
             rule: RuleChoice::Auto,
             job: "job-a".to_owned(),

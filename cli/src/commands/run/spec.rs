@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use fleet_core::checkpoint::{Rule, RuleChoice};
+use fleet_core::job;
 use fleet_proto::v1::{CheckpointPlan, JobSpec, KeyValue, RetryOn, Volume, WindowSize};
 
 use crate::args::{Retry, RunArgs, RunCheckpointArgs, Switch};
@@ -193,14 +194,38 @@ fn checkpoint(args: &RunCheckpointArgs, workdir: &str) -> Result<Option<Checkpoi
         let problem = "file needs --checkpoint-pattern: which files are checkpoints";
         return Err(Failure::usage("--checkpoint", problem));
     }
-    Ok(Some(CheckpointPlan {
+    let plan = CheckpointPlan {
         dir: absolute(workdir, dir),
         pattern,
         rule: args.rule.clone().unwrap_or_default().into(),
         no_aside: args.aside == Some(Switch::Off),
         signal: args.signal.unwrap_or(0),
         keep_copy: args.keep_copy,
-    }))
+        resume_by_variable: args.resume_by_variable,
+    };
+    own_directory(args, &plan)?;
+    Ok(Some(plan))
+}
+
+/// Refuses `{attempt}` at a wrong place, and says what it means for a framework that looks for its checkpoints itself.
+fn own_directory(args: &RunCheckpointArgs, plan: &CheckpointPlan) -> Result<(), Failure> {
+    let plan = job::CheckpointPlan { dir: plan.dir.clone(), ..job::CheckpointPlan::default() };
+    plan.check_attempt_place().map_err(|why| Failure::usage("--checkpoint-dir", why))?;
+    let has_own = plan.folder_of(1).is_some();
+    if args.resume_by_variable && !has_own {
+        let problem = format!("needs a --checkpoint-dir that ends in /{}", job::ATTEMPT_PLACE);
+        return Err(Failure::usage("--resume-by-variable", problem));
+    }
+    if let Some(RuleChoice::Only(rule)) = &args.rule
+        && has_own
+        && rule.looks_for_itself()
+    {
+        say(&format!(
+            "fleet: warning: each attempt has a new directory, FLEET_CHECKPOINT_DIR; let the program save there. \
+             {rule} starts from the checkpoint that fleet puts there"
+        ));
+    }
+    Ok(())
 }
 
 /// A path that the job resumes from; relative to where it starts.

@@ -565,6 +565,30 @@ fn options_about_checkpoints_are_checked() {
     for signal in [0, 9, 19, 65] {
         assert!(plan(&|plan| plan.signal = Some(signal)).is_err(), "{signal}");
     }
+    for (dir, is_legal) in [
+        ("/runs/x/{attempt}", true),
+        ("/runs/x/{attempt}/", true),
+        ("/{attempt}", true),
+        ("/runs/{attempt}/ck", false),
+        ("/runs/x-{attempt}", false),
+        ("/runs/{attempt}/{attempt}", false),
+        ("{attempt}", false),
+    ] {
+        let said = plan(&|plan| plan.dir = dir.to_owned());
+        assert_eq!(said.is_ok(), is_legal, "{dir}: {said:?}");
+    }
+    let Err(Rejection::InvalidField { field, problem }) =
+        plan(&|plan| plan.dir = "/runs/{attempt}/ck".to_owned())
+    else {
+        panic!("not the last part")
+    };
+    assert_eq!(field, "--checkpoint-dir");
+    assert!(
+        problem.contains("\"/runs/{attempt}/ck\": {attempt} must be the last part"),
+        "{problem}"
+    );
+    assert!(plan(&|plan| plan.by_variable = true).is_err(), "no directory of its own");
+    assert!(plan(&|plan| (plan.by_variable, plan.dir) = (true, "/x/{attempt}".to_owned())).is_ok());
     let file = || RuleChoice::Only(Rule::File);
     assert!(plan(&|plan| plan.rule = file()).is_ok());
     assert!(plan(&|plan| (plan.rule, plan.pattern) = (file(), None)).is_err());

@@ -186,6 +186,14 @@ fn what_cannot_be_is_refused_with_its_field() {
             vec!["--image", "/i.tar", "--checkpoint-dir", "ck", "--", "t"],
             "--checkpoint-dir: \"ck\" must be a whole path",
         ),
+        (
+            vec!["--checkpoint-dir", "runs/{attempt}/ck", "--", "t"],
+            "--checkpoint-dir: \"/home/ada/net/runs/{attempt}/ck\": {attempt} must be the last part",
+        ),
+        (
+            vec!["--checkpoint-dir", "ck", "--resume-by-variable", "--", "t"],
+            "--resume-by-variable: needs a --checkpoint-dir that ends in /{attempt}",
+        ),
     ] {
         let failure = built(&words).unwrap_err();
         assert_eq!(failure.exit, Exit::Usage, "{words:?}");
