@@ -1,6 +1,7 @@
 """A Lightning Trainer that resumes from FLEET_RESUME_FROM, as docs/job-environment.md says.
 
-stories.py runs it as a job; without the variable it begins at step 0.
+stories.py runs it as a job; without the variable it begins at step 0. With LOOKS_FOR_LAST it looks for its last
+checkpoint by itself instead.
 """
 
 import argparse
@@ -47,7 +48,8 @@ class Told(Callback):
         self.steps.write("step", step=trainer.global_step)
 
     def on_load_checkpoint(self, trainer, model, checkpoint):
-        self.steps.write("loaded", checkpoint=os.path.basename(trainer.ckpt_path))
+        # `last.ckpt` is a link.
+        self.steps.write("loaded", checkpoint=os.path.basename(os.path.realpath(trainer.ckpt_path)))
 
 
 def main():
@@ -67,7 +69,13 @@ def main():
     generator = torch.Generator().manual_seed(7)
     features = torch.randn(SAMPLES, FEATURES, generator=generator)
     data = torch.utils.data.TensorDataset(features, features.sum(dim=1, keepdim=True))
-    saver = ModelCheckpoint(dirpath=options.output, every_n_train_steps=options.save_steps, save_top_k=-1)
+    looks = "LOOKS_FOR_LAST" in os.environ
+    saver = ModelCheckpoint(
+        dirpath=options.output,
+        every_n_train_steps=options.save_steps,
+        save_top_k=-1,
+        save_last="link" if looks else None,
+    )
     log = StepLog(options.log)
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -81,7 +89,7 @@ def main():
     model = Model()
     # In order: each epoch sees the same batches, whichever attempt computes it.
     batches = torch.utils.data.DataLoader(data, batch_size=4, shuffle=False)
-    trainer.fit(model, batches, ckpt_path=os.environ.get("FLEET_RESUME_FROM"))
+    trainer.fit(model, batches, ckpt_path="last" if looks else os.environ.get("FLEET_RESUME_FROM"))
     log.write("end", weights=fingerprint(model))
 
 

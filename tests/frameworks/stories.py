@@ -27,6 +27,8 @@ STEPS = 16
 SAVE_STEPS = 4
 # The first attempt stays here: two checkpoints are saved, and two steps are computed after the second.
 HOLD_AT = 10
+# Saves in the attempt's own directory: of two options of one name the program takes the second.
+OWN = ["sh", "-c", 'exec "$@" --output "$FLEET_CHECKPOINT_DIR"', "sh"]
 READY_S = 60
 COUNTED_S = 90
 ENDED_S = 180
@@ -143,6 +145,8 @@ class Story:
         self.flags = how.get("flags", [])
         self.before = how.get("before", [])
         self.tear = how.get("tear")
+        # Each attempt has a directory of its own, and the program saves there.
+        self.own = how.get("own", False)
         # The step of the checkpoint that attempt 2 must load. None: the next one after the fault.
         self.step = how["step"]
         # What a control must be found guilty of.
@@ -160,14 +164,15 @@ class Story:
         """What is wrong with the resume."""
         (folder / "ck").mkdir()
         words = ["run", "-d", "-G", "1", "-J", self.name, "-w", str(folder), "-t", "1h"]
-        words += ["--checkpoint-dir", str(folder / "ck"), *self.flags, "--"]
+        words += ["--checkpoint-dir", str(folder / "ck" / ("{attempt}" if self.own else "")), *self.flags, "--"]
+        words += OWN if self.own else []
         job = fleet.run(words + self.before + argv(self.writer, folder, self.pace, self.hold)).stdout.strip()
         log = folder / "steps.log"
         try:
             step = wait("the step of the fault", COUNTED_S, lambda: self.due(fleet, job, log))
             node = fleet.job(job)["node"]
             if self.tear:
-                newest = folder / "ck" / self.checkpoint_name(8) / self.tear
+                newest = folder / "ck" / ("1" if self.own else "") / self.checkpoint_name(8) / self.tear
                 os.truncate(newest, newest.stat().st_size // 2)
             fleet.fault(node, *self.fault)
             ended = wait("it ends", ENDED_S, lambda: final(fleet.job(job)))
@@ -213,7 +218,10 @@ STORIES = [
     Story("hf-torn", "hf.py", step=4, tear="optimizer.pt"),
     Story("hf-control-aside-off", "hf.py", step=4, tear="optimizer.pt",
           flags=["--checkpoint-aside", "off"], control="attempt 2 loaded ['checkpoint-8']"),
+    Story("hf-own", "hf.py", step=8, own=True),
+    Story("hf-own-torn", "hf.py", step=4, own=True, tear="optimizer.pt"),
     Story("lightning-lost", "lightning_job.py", step=8),
+    Story("lightning-own-last", "lightning_job.py", step=8, own=True, before=["env", "LOOKS_FOR_LAST=1"]),
     Story("lightning-control-no-variable", "lightning_job.py", step=8,
           before=["env", "-u", "FLEET_RESUME_FROM"], control="attempt 2 loaded nothing"),
 ]
