@@ -46,13 +46,13 @@ impl Frozen {
         Ok(frozen)
     }
 
-    /// They go on, the jobs before their shims: the worst of all orders. Returns who they were.
-    pub(super) fn thaw(mut self) -> Vec<Pid> {
-        self.go_on();
-        std::mem::take(&mut self.pids)
+    /// Who stands still.
+    pub(super) fn pids(&self) -> &[Pid] {
+        &self.pids
     }
 
-    fn go_on(&self) {
+    /// They go on, the jobs before their shims: the worst of all orders.
+    pub(super) fn go_on(&self) {
         for pid in self.pids.iter().rev() {
             // One that has ended needs no signal.
             kill(*pid, Signal::SIGCONT).ok();

@@ -61,7 +61,8 @@ fn silent(lab: &Lab) -> Result<()> {
     replaced(&[&cut_off, &stands], began)?;
     newer_ones_are_aside(&cut_off)?;
     drop(agent);
-    wakes_and_dies(&stands, node)?;
+    wakes_and_dies(&stands, &node)?;
+    drop(node);
     for name in &nodes {
         lab.node_in(name, "ready", SOON)?;
     }
@@ -109,14 +110,15 @@ fn newer_ones_are_aside(twins: &Twins<'_>) -> Result<()> {
 }
 
 /// Its shim kills it before it does anything, and what the next attempt has saved stays as it is.
-fn wakes_and_dies(twins: &Twins<'_>, node: Frozen) -> Result<()> {
+fn wakes_and_dies(twins: &Twins<'_>, node: &Frozen) -> Result<()> {
     let saved = || twins.both().map(|one| fs::read(one.checkpoint(80)).unwrap_or_default());
     let before = saved();
     ensure!(before.iter().all(|bytes| !bytes.is_empty()), "the next attempt has saved nothing");
+    // Before they wake: the shim may have killed them a moment later.
+    let jobs: Vec<Pid> = node.pids().iter().copied().filter(|pid| is_training(*pid)).collect();
+    ensure!(jobs.len() >= 2, "the trainings were not among what stands still: {jobs:?}");
     let woken = Instant::now();
-    let processes = node.thaw();
-    let jobs: Vec<Pid> = processes.into_iter().filter(|pid| is_training(*pid)).collect();
-    ensure!(jobs.len() >= 2, "the trainings were not among what stood still");
+    node.go_on();
     wait::until("the dead attempt has ended", SOON, Duration::from_millis(1), || {
         Ok(jobs.iter().all(|pid| !is_training(*pid)).then_some(()))
     })?;
