@@ -20,7 +20,7 @@ use crate::time::{Millis, Timestamp, Window};
 pub(crate) const CLAIMS_MAX: usize = 64;
 /// Shortest time for which a place is held around an expected checkpoint; and how long, once, where no gap is known.
 pub(crate) const HOLD_MIN: Millis = Millis::minutes(15);
-/// Longest time for which a place is held around one expected checkpoint.
+/// Longest time for which a place is held for one job since it saved last, over all checkpoints that are expected.
 pub(crate) const HOLD_MAX: Millis = Millis::hours(4);
 /// A save is expected no later than the longest gap and this part of it, in percent, but at least [`SLACK_MIN`].
 const SLACK_PERCENT: u64 = 10;
@@ -43,11 +43,13 @@ pub(crate) fn hold(
         return (now <= until).then_some((leaving_since, until));
     };
     let slack = Millis(longest.0.saturating_mul(SLACK_PERCENT) / 100).max(SLACK_MIN);
+    let mut left = HOLD_MAX;
     (1..=EXPECTED_MAX).find_map(|nth| {
         let earliest = last + Millis(shortest.0.saturating_mul(nth));
         let latest = last + Millis(longest.0.saturating_mul(nth)) + slack;
-        let latest = latest.max(earliest + HOLD_MIN).min(earliest + HOLD_MAX);
-        (now <= latest).then_some((earliest, latest))
+        let latest = latest.max(earliest + HOLD_MIN).min(earliest + left);
+        left = left.saturating_sub(latest.since(earliest));
+        (now <= latest && earliest < latest).then_some((earliest, latest))
     })
 }
 

@@ -107,6 +107,20 @@ fn a_hold_ends_and_the_gpu_goes_to_the_queue() {
 }
 
 #[test]
+fn however_irregular_its_saves_are_a_place_is_not_held_for_longer_than_four_hours() {
+    let (mut w, a) = full();
+    // After gaps of 40 minutes one of nearly 7 hours: the next save may come at any time between.
+    w.pass(Millis::hours(6));
+    w.checkpoint(&a, 5, Millis::ZERO);
+    must_leave(&mut w, &a, 5);
+    ends(&mut w, "t2-1");
+    w.pass(Millis::minutes(40 + 4 * 60 - 1));
+    assert_eq!(w.schedule(), 0);
+    w.pass(Millis::minutes(2));
+    assert_eq!(w.schedule(), 1, "the second save that is expected gives no time more");
+}
+
+#[test]
 fn two_that_must_leave_have_two_places() {
     let (mut w, a) = full();
     let mut conditions = vec![bad("titan01", 0, Severity::Degraded)];
