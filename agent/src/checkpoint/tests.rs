@@ -609,9 +609,9 @@ async fn what_came_while_nobody_looked_is_numbered_in_its_order() {
             let hidden = setup.path(&format!(".{n}"));
             fs::create_dir(&hidden).unwrap();
             fs::write(hidden.join("model.bin"), format!("{n}")).unwrap();
-            let before = fs::metadata(&hidden).unwrap();
-            fs::rename(hidden, setup.path(&format!("step-{n}"))).unwrap();
-            // File times advance in steps of some milliseconds.
+            let before = fs::metadata(hidden.join("model.bin")).unwrap();
+            // File times advance in steps of some milliseconds. A directory that got its name in the step in which it was
+            // filled looks like one that is filled in place.
             until("a later time", || {
                 let probe = setup.path(".probe");
                 fs::write(&probe, "x").unwrap();
@@ -619,6 +619,7 @@ async fn what_came_while_nobody_looked_is_numbered_in_its_order() {
                 (meta.mtime(), meta.mtime_nsec()) > (before.mtime(), before.mtime_nsec())
             })
             .await;
+            fs::rename(hidden, setup.path(&format!("step-{n}"))).unwrap();
         }
         let handle = setup.observe().await;
         let seen = until_seq(&handle, 6).await;
