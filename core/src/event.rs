@@ -379,6 +379,12 @@ pub enum Event {
         /// In words: from which checkpoint, or from its beginning.
         from: String,
     },
+    /// It stays in the list until its node has removed what fleet wrote beside its checkpoints.
+    JobRemovalOrdered {
+        job: JobId,
+        by: String,
+        node: NodeName,
+    },
     /// It is not in the list any more.
     JobRemoved {
         job: JobId,
@@ -630,6 +636,7 @@ impl Event {
             | E::JobSteppedBack { job, .. }
             | E::JobAsksOwner { job, .. }
             | E::JobRestarted { job, .. }
+            | E::JobRemovalOrdered { job, .. }
             | E::JobRemoved { job, .. }
             | E::JobFilesRemoved { job, .. }
             | E::JobCompleted { job, .. }

@@ -71,7 +71,7 @@ pub(crate) enum JobVerb {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Checkpoints stay. What fleet wrote beside them goes: the marker, the lists, what is kept (.fleet/JOB/kept).\n\
+    after_help = "Checkpoints stay. fleet removes what it wrote beside them: the marker, the lists, the kept copies (.fleet/JOB/kept).\n\
     The job cannot be restarted after that. A new one continues from a checkpoint: fleet run --resume-from PATH.\n\
     The audit log still has its story."
 )]

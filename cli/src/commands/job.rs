@@ -93,15 +93,15 @@ pub(super) async fn remove(context: &Context, args: &JobRmArgs) -> Result<Exit, 
     }
     if !args.yes {
         let question = format!(
-            "Remove {} with fleet's files beside their checkpoints (the checkpoints stay)?",
+            "Remove {}, and the files that fleet wrote beside the checkpoints? The checkpoints stay.",
             ids.join(", ")
         );
         match ask(&question) {
             Some(true) => {}
             Some(false) => return Err(Failure::new(Exit::Failed, "nothing is removed")),
             None => {
-                let failure = Failure::new(Exit::Usage, "removing a job is final");
-                return Err(failure.hint("to remove without a question: --yes".to_owned()));
+                let problem = "a removed job cannot be restarted, and there is nobody to ask";
+                return Err(Failure::usage("--yes", problem).hint("say --yes to remove it"));
             }
         }
     }
@@ -110,7 +110,7 @@ pub(super) async fn remove(context: &Context, args: &JobRmArgs) -> Result<Exit, 
         let removed = client.call(request, async |api, r| api.remove_job(r).await).await?;
         match removed.waits_for.as_str() {
             "" => say(&format!("{id}: removed")),
-            node => say(&format!("{id}: removed as soon as {node} has removed fleet's files")),
+            node => say(&format!("{id}: {node} removes fleet's files first, then the job goes")),
         }
     }
     Ok(Exit::Done)

@@ -26,6 +26,10 @@ fn subject(node: &NodeName, gpu: Option<&GpuUuid>) -> String {
     gpu.map_or_else(|| node.to_string(), |gpu| format!("{gpu} on {node}"))
 }
 
+fn fmt_removal(f: &mut std::fmt::Formatter<'_>, by: &str, node: &NodeName) -> std::fmt::Result {
+    write!(f, "{by} removes it; {node} removes fleet's files beside its checkpoints first")
+}
+
 /// A job, or only the files; and why files that fleet wrote are left.
 fn fmt_removed(
     f: &mut std::fmt::Formatter<'_>,
@@ -34,10 +38,9 @@ fn fmt_removed(
 ) -> std::fmt::Result {
     match by {
         Some(by) => write!(f, "removed by {by}"),
-        None => f.write_str("fleet's files beside its checkpoints removed"),
+        None => f.write_str("its node removed fleet's files beside its checkpoints"),
     }?;
-    let left = "; fleet's files beside its checkpoints are left";
-    files_left.map_or(Ok(()), |why| write!(f, "{left}: {why}"))
+    files_left.map_or(Ok(()), |why| write!(f, "; not all of fleet's files were removed: {why}"))
 }
 
 fn fmt_evicted(
@@ -343,6 +346,7 @@ impl std::fmt::Display for Event {
             E::JobSteppedBack { from, to, why, .. } => fmt_step_back(f, *from, *to, why),
             E::JobAsksOwner { why, .. } => write!(f, "waits for its owner: {why}"),
             E::JobRestarted { by, from, .. } => write!(f, "restarted by {by}, {from}"),
+            E::JobRemovalOrdered { by, node, .. } => fmt_removal(f, by, node),
             E::JobRemoved { by, files_left, .. } => fmt_removed(f, Some(by), files_left.as_deref()),
             E::JobFilesRemoved { files_left, .. } => fmt_removed(f, None, files_left.as_deref()),
             E::EvictionDeferred { causes, .. } => {
@@ -355,9 +359,7 @@ impl std::fmt::Display for Event {
                 write!(f, "may stay after all, after waiting {waited}")
             }
             E::DeferralHeldBack { why, .. } => write!(f, "runs on where it is: {why}"),
-            E::EvictionStarted { causes, after_checkpoint, .. } => {
-                fmt_evicted(f, causes, *after_checkpoint)
-            }
+            E::EvictionStarted { causes, after_checkpoint: at, .. } => fmt_evicted(f, causes, *at),
             E::JobStopping { why, .. } => write!(f, "told to stop: {why}"),
             E::AttemptEnded { allocation, end, .. } => write!(f, "{allocation} ended: {end}"),
             E::JobRequeued { why, resume_from, .. } => match resume_from {

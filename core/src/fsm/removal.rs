@@ -18,7 +18,7 @@ use crate::time::{Millis, Timestamp};
 pub(super) const FILES_STAY: Millis = Millis::days(30);
 /// Most jobs that wait for one node.
 const REMOVALS_OF_NODE_MAX: usize = 1_000;
-/// Of how many a node is told at once, so that the document that says what should be on it stays small.
+/// Most jobs that one document names to a node, which keeps the document small.
 const TOLD_MAX: usize = 64;
 
 impl Fsm {
@@ -42,7 +42,8 @@ impl Fsm {
                 Err(not(format!("{REMOVALS_OF_NODE_MAX} other jobs wait for {node}")))
             }
             Some(node) => {
-                self.order_removal(id, node, Some(by));
+                self.order_removal(id, node.clone(), Some(by.clone()));
+                turn.say(Event::JobRemovalOrdered { job: id.clone(), by, node });
                 Ok(Reply::Done)
             }
             None => {

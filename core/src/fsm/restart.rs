@@ -72,16 +72,24 @@ impl Fsm {
         }
         match &job.files {
             JobFiles::Removing { job_too: Some(by), .. } => {
-                return Err(not(format!("{by} removes it")));
+                return Err(not(format!("{by} is removing it")));
             }
-            // Its node may have done so, and not said so yet.
-            JobFiles::Removing { .. } | JobFiles::Removed if from != RestartFrom::Scratch => {
+            // The node could take away what the next attempt has just written.
+            JobFiles::Removing { node, .. } => {
                 return Err(not(format!(
-                    "fleet's lists of its checkpoints went {FILES_STAY} after its end. A new job continues \
-                     from a checkpoint: fleet run --resume-from PATH. This one can begin again (--from-scratch)"
+                    "{node} is removing fleet's files beside its checkpoints. A new job continues from a \
+                     checkpoint: fleet run --resume-from PATH"
                 )));
             }
-            JobFiles::Removing { .. } | JobFiles::Removed | JobFiles::Stay => {}
+            JobFiles::Removed if from != RestartFrom::Scratch => {
+                return Err(not(format!(
+                    "fleet removed its files beside the checkpoints {FILES_STAY} after the job ended. A new job \
+                     continues from a checkpoint: fleet run --resume-from PATH. This one can only begin again: \
+                     fleet job restart {} --from-scratch",
+                    job.id
+                )));
+            }
+            JobFiles::Removed | JobFiles::Stay => {}
         }
         self.check_enabled(&job.owner)?;
         if time_limit.is_some_and(|limit| limit == Millis::ZERO || limit > TIME_LIMIT_MAX) {

@@ -12,7 +12,7 @@ use nix::sys::inotify::{InitFlags, Inotify};
 use super::super::whole::tests::{safetensors_bytes, zip_bytes};
 use super::*;
 
-const NEVER_MS: u64 = 3_600_000;
+pub(super) const NEVER_MS: u64 = 3_600_000;
 /// Orders of two ranks' events that are tried, of each trace.
 const ORDERS: u64 = 200;
 
@@ -189,9 +189,10 @@ fn counted(lines: &[u8]) -> Vec<String> {
         .collect()
 }
 
-fn request(dir: &Path, pattern: Option<&str>) -> WatchRequest {
+/// Looks into the directory; a file that was closed has to keep still for so long.
+pub(super) fn request(dir: &Path, pattern: Option<&str>, still_ms: u64) -> WatchRequest {
     let timings = Timings {
-        settle_closed_ms: NEVER_MS,
+        settle_closed_ms: still_ms,
         settle_scanned_ms: NEVER_MS,
         settle_unknown_ms: NEVER_MS,
         scan_ms: NEVER_MS,
@@ -216,7 +217,7 @@ fn request(dir: &Path, pattern: Option<&str>) -> WatchRequest {
 /// Carries out the first `until` steps while a watcher looks on; then the writer is dead.
 fn killed_after(steps: &[Step], until: usize, pattern: Option<&str>) -> (Stage, Vec<String>) {
     let mut stage = Stage::new(steps);
-    let request = request(stage.dir.path(), pattern);
+    let request = request(stage.dir.path(), pattern, NEVER_MS);
     let mut output = Vec::new();
     let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).unwrap();
     let glob = request.pattern.as_deref().map(|text| Pattern::new(text).unwrap());

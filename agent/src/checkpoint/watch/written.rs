@@ -6,18 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use fleet_core::checkpoint::RuleChoice;
 use nix::sys::inotify::{InitFlags, Inotify};
 
 use super::super::whole::tests::{safetensors_bytes, zip_bytes};
+use super::replay::{NEVER_MS, request};
 use super::*;
 
-const NEVER_MS: u64 = 3_600_000;
 /// How long a file that was closed must keep still where the writer pauses, in milliseconds.
 const STILL_MS: u64 = 1;
 
@@ -223,34 +222,10 @@ impl Recorded {
         Self { name, acts, pattern, sets, contents }
     }
 
-    fn request(&self, dir: &Path, still_ms: u64) -> WatchRequest {
-        let timings = Timings {
-            settle_closed_ms: still_ms,
-            settle_scanned_ms: NEVER_MS,
-            settle_unknown_ms: NEVER_MS,
-            scan_ms: NEVER_MS,
-        };
-        WatchRequest {
-            dir: dir.to_path_buf(),
-            folder: String::new(),
-            pattern: self.pattern.map(str::to_owned),
-            rule: RuleChoice::Auto,
-            job: "job-a".to_owned(),
-            others_dead: true,
-            timings,
-            baseline: true,
-            known: Vec::new(),
-            counted: Vec::new(),
-            origin: None,
-            keep_copy: false,
-            attempt: 1,
-        }
-    }
-
     /// Carries out the first `until` events while a watcher looks on, then has the writer die; what counts in the end.
     fn killed_after(&self, until: usize) -> (Stage, BTreeSet<String>) {
         let mut stage = Stage::new(&self.contents);
-        let request = self.request(stage.dir.path(), NEVER_MS);
+        let request = request(stage.dir.path(), self.pattern, NEVER_MS);
         let mut output = Vec::new();
         let mut watcher = begun(&request, &mut output);
         let mut removed = false;
@@ -377,7 +352,7 @@ fn no_writer_that_dies_in_the_middle_of_a_write_leaves_a_torn_checkpoint_that_co
 fn a_writer_that_pauses_has_not_finished() {
     for trace in recorded() {
         let mut stage = Stage::new(&trace.contents);
-        let request = trace.request(stage.dir.path(), STILL_MS);
+        let request = request(stage.dir.path(), trace.pattern, STILL_MS);
         let mut output = Vec::new();
         let mut watcher = begun(&request, &mut output);
         for (until, act) in (1..).zip(&trace.acts) {

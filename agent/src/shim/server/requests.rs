@@ -363,7 +363,7 @@ impl Server {
         !found.is_empty()
     }
 
-    /// Tells clients whose program has ended, after the last of its output. One that is slow to read is told later.
+    /// Tells clients whose program has ended, after the last of its output. A client that reads slowly gets the end later.
     pub(super) fn settle_execs(&mut self) {
         for (id, end) in self.execs.finished() {
             if self.drain_exec(id) {

@@ -58,6 +58,8 @@ fn one_with_checkpoints_goes_when_its_node_has_removed_the_files() {
     ended(&mut w, "a", training());
     assert!(ordered(&w, "titan01").is_empty());
     w.give(person("ada"), remove("a")).unwrap();
+    let said = "ada removes it; titan01 removes fleet's files beside its checkpoints first";
+    assert_eq!(w.said(), [said]);
     assert_eq!(ordered(&w, "titan01"), ["job-a"]);
     assert!(ordered(&w, "titan02").is_empty());
     let restart = Command::RestartJob { id: job("a"), from: RestartFrom::Newest, time_limit: None };
@@ -68,7 +70,7 @@ fn one_with_checkpoints_goes_when_its_node_has_removed_the_files() {
     answered(&mut w, "titan01", "a", Some("/ck/.fleet: permission denied"));
     assert!(w.fsm.job(&job("a")).is_none());
     assert!(ordered(&w, "titan01").is_empty());
-    let left = "fleet's files beside its checkpoints are left: /ck/.fleet: permission denied";
+    let left = "not all of fleet's files were removed: /ck/.fleet: permission denied";
     assert_eq!(w.said(), [format!("removed by ada; {left}")]);
 }
 
@@ -88,6 +90,9 @@ fn the_files_go_thirty_days_after_the_end_and_a_restart_keeps_them() {
     w.end(&a, AttemptEnd::Exited { code: 1 });
     w.pass(FILES_STAY);
     assert_eq!(ordered(&w, "titan01"), ["job-a"]);
+    // The node could take away the marker that a new attempt has just written.
+    let refused = w.give(person("ada"), again(RestartFrom::Scratch));
+    assert!(matches!(refused, Err(Rejection::NotRestartable { .. })), "{refused:?}");
     answered(&mut w, "titan01", "a", None);
     assert_eq!(w.fsm.job(&job("a")).unwrap().files, JobFiles::Removed);
     assert!(ordered(&w, "titan01").is_empty());
