@@ -2,7 +2,7 @@
 
     record.py OUTPUT_DIR [WRITER...]
 
-Needs strace and the frameworks of requirements.txt; run.sh says how they get into target/frameworks. A line is
+Needs strace and what requirements.txt and record-requirements.txt list. A line is
 
     PROCESS EVENT PATH [...]
 
@@ -12,7 +12,7 @@ with the threads and processes numbered as they appear, `/ck` for the checkpoint
     1 rename /ck/a /b    1 truncate /ck/a/x SIZE  1 close /ck/a/x
     1 fsync, unlink, rmdir PATH; link, symlink FROM TO; sendfile PATH OFFSET LENGTH
 
-Only calls that succeeded, and only files open for writing. Lines are in the order in which the calls ended.
+Where a name ends in `elsewhere`, $TMPDIR is on another file system than the checkpoints. Only calls that succeeded, and only files open for writing. Lines are in the order in which the calls ended.
 """
 
 import os
@@ -24,10 +24,12 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 CALLS = (
-    "mkdir,mkdirat,openat,write,pwrite64,writev,sendfile,close,rename,renameat,renameat2,link,linkat,symlink,symlinkat,"
+    "clone,clone3,mkdir,mkdirat,openat,write,pwrite64,writev,sendfile,close,rename,renameat,renameat2,link,linkat,symlink,symlinkat,"
     "unlink,unlinkat,rmdir,fsync,fdatasync,ftruncate,lseek"
 )
 WRITER_S = 300
+# A file system of its own on each Linux.
+ELSEWHERE = "/dev/shm"
 TRACE_BYTES_MAX = 65536
 LINE = re.compile(r"^(\d+) +(\w+)\((.*)\) += (\d+)")
 UNFINISHED = re.compile(r"^(\d+) +(.*) <unfinished \.\.\.>$")
@@ -49,12 +51,29 @@ def whole_lines(lines):
             yield line
 
 
+def threads(lines):
+    """The process of each thread: threads of one have the same descriptors."""
+    processes = {}
+    for line in lines:
+        match = LINE.match(line)
+        if match and match[2] in ("clone", "clone3") and "CLONE_THREAD" in match[3]:
+            processes[match[4]] = match[1]
+
+    def process(thread):
+        while thread in processes:
+            thread = processes[thread]
+        return thread
+
+    return process
+
+
 class Reduction:
-    def __init__(self, names):
+    def __init__(self, names, process):
         # Real folder and what stands for it, e.g. /tmp/x/ck and /ck.
         self.names = names
+        self.process = process
         self.numbers = {}
-        # Where the next write goes, by descriptor; only files that are open for writing.
+        # Where the next write goes, by process and descriptor; only files that are open for writing.
         self.offsets = {}
 
     def short(self, path):
@@ -69,12 +88,15 @@ class Reduction:
         if not match:
             return None
         pid, call, arguments, result = match[1], match[2], match[3], int(match[4])
-        text = self.by_path(call, arguments, result, line) if call in BY_PATH else self.by_fd(call, arguments, result)
+        if call in BY_PATH:
+            text = self.by_path(pid, call, arguments, result)
+        else:
+            text = self.by_fd(pid, call, arguments, result)
         if text is None:
             return None
         return f"{self.numbers.setdefault(pid, len(self.numbers) + 1)} {text}"
 
-    def by_path(self, call, arguments, result, line):
+    def by_path(self, pid, call, arguments, result):
         paths = [os.path.join(folder, path) for folder, path in QUOTED.findall(arguments)]
         # What a link contains is not a path of its own.
         last = self.short(paths[-1])
@@ -84,7 +106,7 @@ class Reduction:
         if call == "openat":
             if "O_WRONLY" not in arguments and "O_RDWR" not in arguments:
                 return None
-            self.offsets[result] = 0
+            self.offsets[self.process(pid), result] = 0
             return f"open {last}" + (" trunc" if "O_TRUNC" in arguments else "")
         if call == "unlinkat" and "AT_REMOVEDIR" in arguments:
             return f"rmdir {last}"
@@ -93,10 +115,10 @@ class Reduction:
             return f"{name} {last}"
         return f"{name} {first or paths[0]} {last}"
 
-    def by_fd(self, call, arguments, result):
+    def by_fd(self, pid, call, arguments, result):
         match = FD.match(arguments)
         path = self.short(match[2]) if match else None
-        number = int(match[1]) if match else -1
+        number = (self.process(pid), int(match[1]) if match else -1)
         if path is None or number not in self.offsets:
             return None
         if call == "close":
@@ -122,37 +144,51 @@ BY_PATH = {
 }
 
 
-def training(program):
-    return lambda folder: [
-        str(HERE / program), "--output", folder, "--log", f"{folder}.log", "--steps", "16", "--save-steps", "4"
-    ]
+TWO_RANKS = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--"]
 
 
-def saving(name):
-    return lambda folder: [str(HERE / "writers.py"), name, folder]
+def training(program, launcher=()):
+    options = ["--steps", "16", "--save-steps", "4"]
+    return lambda folder: [*launcher, str(HERE / program), "--output", folder, "--log", f"{folder}.log", *options]
+
+
+def saving(name, launcher=()):
+    return lambda folder: [*launcher, str(HERE / "writers.py"), name, folder]
 
 
 # By the name of the trace: the words after the interpreter.
 WRITERS = {
     "hf-trainer": training("hf.py"),
+    "hf-trainer-two-ranks": training("hf.py", TWO_RANKS),
     "lightning": training("lightning_job.py"),
-    **{name: saving(name) for name in ("torch-save", "torch-dcp", "accelerate", "shards")},
+    "lightning-last": training("lightning_job.py"),
+    "lightning-elsewhere": training("lightning_job.py"),
+    "torch-dcp-two-ranks": saving("torch-dcp-two-ranks", TWO_RANKS),
+    **{name: saving(name) for name in (
+        "torch-save", "torch-dcp", "torch-dcp-async", "accelerate", "shards", "orbax", "orbax-async"
+    )},
 }
 
 
 def record(name, output):
-    with tempfile.TemporaryDirectory(prefix="fleet-record-") as place:
-        folder, temporary = f"{place}/ck", f"{place}/tmp"
-        os.mkdir(temporary)
+    elsewhere = ELSEWHERE if name.endswith("-elsewhere") else None
+    with (
+        tempfile.TemporaryDirectory(prefix="fleet-record-") as place,
+        tempfile.TemporaryDirectory(prefix="fleet-record-", dir=elsewhere) as temporary,
+    ):
+        folder = f"{place}/ck"
         os.mkdir(folder)
         raw = f"{place}/raw"
         command = ["strace", "-f", "-y", "-s", "0", "-o", raw, "-e", f"trace={CALLS}", sys.executable, "-B"]
         environment = {**os.environ, "TMPDIR": temporary}
+        if name.endswith("-last"):
+            environment["LOOKS_FOR_LAST"] = "1"
         command += WRITERS[name](folder)
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=WRITER_S)
-        reduction = Reduction({folder: "/ck", temporary: "/tmp"})
-        with open(raw, encoding="utf-8", errors="replace") as lines:
-            events = [event for event in map(reduction.event, whole_lines(line.rstrip() for line in lines)) if event]
+        with open(raw, encoding="utf-8", errors="replace") as text:
+            lines = list(whole_lines(line.rstrip() for line in text))
+        reduction = Reduction({folder: "/ck", temporary: "/tmp"}, threads(lines))
+        events = [event for event in map(reduction.event, lines) if event]
     # Files below $TMPDIR that never come to the checkpoints say nothing.
     text = "\n".join(only_ours(events)) + "\n"
     if len(text) > TRACE_BYTES_MAX or "/ck/" not in text:

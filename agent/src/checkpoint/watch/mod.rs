@@ -569,7 +569,7 @@ impl<W: Write> Watcher<'_, W> {
 #[cfg(test)]
 mod replay;
 #[cfg(test)]
-mod written;
+mod traces;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {

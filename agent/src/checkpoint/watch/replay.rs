@@ -1,10 +1,14 @@
-//! Recorded traces of real writers, replayed on a real directory: the writer is killed after every event and in the
-//! middle of every file. What is torn then must not count, and the newest that is whole must.
+//! Carries out recorded traces of real writers (`tests/frameworks/record.py`) on a real directory, while a watcher looks
+//! on. `traces.rs` has the tests.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::thread::sleep;
+use std::time::Duration;
 
 use fleet_core::checkpoint::RuleChoice;
 use nix::sys::inotify::{InitFlags, Inotify};
@@ -12,181 +16,337 @@ use nix::sys::inotify::{InitFlags, Inotify};
 use super::super::whole::tests::{safetensors_bytes, zip_bytes};
 use super::*;
 
-pub(super) const NEVER_MS: u64 = 3_600_000;
-/// Orders of two ranks' events that are tried, of each trace.
-const ORDERS: u64 = 200;
+const NEVER_MS: u64 = 3_600_000;
+/// How long a file that was closed must keep still where the writer pauses, in milliseconds.
+pub(super) const STILL_MS: u64 = 1;
 
-/// What a writer did. Paths are relative to the checkpoint directory.
+/// One event. Paths are relative to the checkpoint directory; what lies outside of it begins with `/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Act {
+pub(super) enum Act {
     MakeDir(String),
-    /// Half of the content is there after it.
-    Open(String),
+    Open {
+        path: String,
+        empty: bool,
+    },
+    Write {
+        path: String,
+        from: usize,
+        to: usize,
+    },
+    Resize(String, usize),
     Close(String),
     Rename(String, String),
-    /// From another directory of the same file system.
-    BringIn(String),
+    /// What the link contains, and its path.
     Link(String, String),
     Remove(String),
-    RemoveDir(String),
 }
 
-/// One thread's act.
+/// What one thread did.
 #[derive(Debug, Clone)]
-struct Step {
-    thread: String,
-    act: Act,
+pub(super) struct Step {
+    pub(super) thread: String,
+    pub(super) act: Act,
 }
 
-fn inside(path: &str) -> Option<String> {
-    path.strip_prefix("/ck/").map(str::to_owned)
-}
-
-fn quoted(line: &str) -> Vec<String> {
-    line.split('"').skip(1).step_by(2).map(str::to_owned).collect()
-}
-
-fn parse(text: &str) -> Vec<Step> {
+pub(super) fn parse(text: &str) -> Vec<Step> {
     let mut steps = Vec::new();
-    let mut open = BTreeSet::new();
-    for line in text.lines().filter(|line| !line.contains(" = -1 ")) {
-        let (thread, call) = line.split_once(' ').unwrap();
-        let (call, paths) = (call.trim(), quoted(line));
-        let act = match call.split('(').next().unwrap() {
-            "mkdir" | "mkdirat" => inside(&paths[0]).map(Act::MakeDir),
-            "openat" => inside(&paths[0]).map(|path| {
-                open.insert(path.clone());
-                Act::Open(path)
-            }),
-            "close" => {
-                let path = line.split('<').nth(1).and_then(|rest| rest.split('>').next());
-                path.and_then(inside).filter(|path| open.remove(path)).map(Act::Close)
+    for line in text.lines() {
+        let (thread, words) = line.split_once(' ').unwrap();
+        let words: Vec<&str> = words.split(' ').collect();
+        let path = |at: usize| words[at].strip_prefix("/ck/").unwrap_or(words[at]).to_owned();
+        let number = |at: usize| words[at].parse::<usize>().unwrap();
+        let act = match words[0] {
+            "mkdir" => Act::MakeDir(path(1)),
+            "open" => Act::Open { path: path(1), empty: words.get(2) == Some(&"trunc") },
+            "write" | "sendfile" => {
+                Act::Write { path: path(1), from: number(2), to: number(2) + number(3) }
             }
-            "rename" | "renameat" | "renameat2" => {
-                let (from, to) = (inside(&paths[0]), inside(&paths[1]));
-                match (from, to) {
-                    (Some(from), Some(to)) => {
-                        if open.remove(&from) {
-                            open.insert(to.clone());
-                        }
-                        Some(Act::Rename(from, to))
-                    }
-                    (None, Some(to)) => Some(Act::BringIn(to)),
-                    (_, None) => None,
-                }
-            }
-            "symlink" | "symlinkat" => inside(&paths[1]).map(|to| Act::Link(paths[0].clone(), to)),
-            "unlink" | "unlinkat" if line.contains("AT_REMOVEDIR") => {
-                inside(&paths[0]).map(Act::RemoveDir)
-            }
-            "unlink" | "unlinkat" => inside(&paths[0]).map(Act::Remove),
-            "rmdir" => inside(&paths[0]).map(Act::RemoveDir),
-            _ => None,
+            "truncate" => Act::Resize(path(1), number(2)),
+            "close" => Act::Close(path(1)),
+            "rename" => Act::Rename(path(1), path(2)),
+            "symlink" => Act::Link(words[1].to_owned(), path(2)),
+            "unlink" | "rmdir" => Act::Remove(path(1)),
+            "fsync" => continue,
+            other => panic!("{other}"),
         };
-        if let Some(act) = act {
-            steps.push(Step { thread: thread.to_owned(), act });
-        }
+        steps.push(Step { thread: thread.to_owned(), act });
     }
     steps
 }
 
-fn content(name: &str) -> Vec<u8> {
-    match name.rsplit('.').next().unwrap() {
-        "safetensors" => safetensors_bytes(64),
-        "pt" | "pth" | "bin" | "ckpt" => {
-            zip_bytes(&[("archive/data.pkl", 40), ("archive/data/0", 60)])
+/// Each write in two halves, so that a writer can die between them.
+pub(super) fn halved(steps: Vec<Step>) -> Vec<Step> {
+    let halves = |step: Step| match step.act {
+        Act::Write { path, from, to } if to - from > 1 => {
+            let middle = from + (to - from) / 2;
+            let first = Act::Write { path: path.clone(), from, to: middle };
+            let acts = [first, Act::Write { path, from: middle, to }];
+            acts.map(|act| Step { thread: step.thread.clone(), act }).to_vec()
         }
-        "json" => br#"{"step": 12345678}"#.to_vec(),
-        _ => b"0123456789".to_vec(),
+        _ => vec![step],
+    };
+    steps.into_iter().flat_map(halves).collect()
+}
+
+/// A valid file of that name and length.
+fn content(name: &str, len: usize) -> Vec<u8> {
+    let fitted = |of: &dyn Fn(usize) -> Vec<u8>| {
+        // The longer the number of its bytes, the longer the rest.
+        let found = (0..=len).rev().map(of).find(|bytes| bytes.len() <= len).unwrap();
+        assert_eq!(found.len(), len, "{name}");
+        found
+    };
+    match name.rsplit('.').next().unwrap() {
+        "safetensors" => fitted(&safetensors_bytes),
+        "pt" | "pth" | "bin" | "ckpt" => {
+            fitted(&|data| zip_bytes(&[("archive/data.pkl", 40), ("archive/data/0", data)]))
+        }
+        "json" => {
+            // Cut anywhere it is no JSON.
+            let mut bytes = b"{\"step\": \"".to_vec();
+            bytes.resize(len - 2, b'4');
+            bytes.extend(b"\"}");
+            bytes
+        }
+        _ => vec![b'p'; len],
     }
 }
 
-/// A directory in which a trace is carried out, with the watcher beside.
-struct Stage {
-    dir: tempfile::TempDir,
-    /// The name that each temporary file will get.
-    later: BTreeMap<String, String>,
-    /// Files that are half written.
-    half: BTreeSet<String>,
+/// What each file of the trace has in the end, by the name under which it is written.
+fn contents(steps: &[Step]) -> BTreeMap<String, Vec<u8>> {
+    let (mut lengths, mut finals) = (BTreeMap::<String, usize>::new(), BTreeMap::new());
+    for step in steps {
+        match &step.act {
+            Act::Write { path, to, .. } => {
+                let len = lengths.entry(path.clone()).or_default();
+                *len = (*len).max(*to);
+            }
+            Act::Resize(path, len) => drop(lengths.insert(path.clone(), *len)),
+            Act::Rename(from, to) => drop(finals.insert(from.clone(), to.clone())),
+            Act::MakeDir(_) | Act::Open { .. } | Act::Close(_) | Act::Link(..) | Act::Remove(_) => {
+            }
+        }
+    }
+    let of = |(path, len): (String, usize)| {
+        let name = finals.get(&path).unwrap_or(&path).clone();
+        (path, content(&name, len))
+    };
+    lengths.into_iter().map(of).collect()
+}
+
+/// A directory in which a trace is carried out.
+pub(super) struct Stage {
+    pub(super) dir: tempfile::TempDir,
+    outside: tempfile::TempDir,
+    contents: Rc<BTreeMap<String, Vec<u8>>>,
+    /// By the name under which each was opened, as its content is. A file may be open more than once.
+    open: BTreeMap<String, Vec<File>>,
+    /// Where each file that has a name now was written.
+    written_as: BTreeMap<String, String>,
 }
 
 impl Stage {
-    fn new(steps: &[Step]) -> Self {
-        let mut later = BTreeMap::new();
-        for step in steps {
-            if let Act::Rename(from, to) = &step.act {
-                later.insert(from.clone(), to.clone());
-            }
-        }
-        Self { dir: tempfile::tempdir().unwrap(), later, half: BTreeSet::new() }
+    fn new(contents: &Rc<BTreeMap<String, Vec<u8>>>) -> Self {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (open, written_as) = (BTreeMap::new(), BTreeMap::new());
+        Self { dir, outside, contents: Rc::clone(contents), open, written_as }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn finish(&mut self, name: &str) {
-        if self.half.remove(name) {
-            let kind = self.later.get(name).map_or(name, String::as_str);
-            fs::write(self.path(name), content(kind)).unwrap();
+        match name.strip_prefix('/') {
+            Some(outside) => self.outside.path().join(outside.replace('/', "-")),
+            None => self.dir.path().join(name),
         }
     }
 
-    fn act(&mut self, act: &Act) {
+    pub(super) fn act(&mut self, act: &Act) {
         match act {
             Act::MakeDir(path) => fs::create_dir_all(self.path(path)).unwrap(),
-            Act::Open(path) => {
-                let kind = self.later.get(path).map_or(path, |name| name);
-                let bytes = content(kind);
-                fs::write(self.path(path), &bytes[..bytes.len() / 2]).unwrap();
-                self.half.insert(path.clone());
+            Act::Open { path, empty } => {
+                let mut options = File::options();
+                let file = options.create(true).write(true).truncate(*empty).open(self.path(path));
+                self.open.entry(path.clone()).or_default().push(file.unwrap());
+                self.written_as.insert(path.clone(), path.clone());
             }
-            Act::Close(path) => self.finish(path),
-            Act::Rename(from, to) => {
-                self.finish(from);
-                fs::rename(self.path(from), self.path(to)).unwrap();
+            Act::Write { path, from, to } => {
+                let bytes = &self.contents[path][*from..*to];
+                self.opened(path).write_all_at(bytes, u64::try_from(*from).unwrap()).unwrap();
             }
-            Act::BringIn(path) => {
-                let outside = self.path(".outside");
-                fs::write(&outside, content(path)).unwrap();
-                fs::rename(outside, self.path(path)).unwrap();
+            Act::Resize(path, len) => {
+                self.opened(path).set_len(u64::try_from(*len).unwrap()).unwrap();
             }
-            Act::Link(target, path) => {
-                let name = target.rsplit('/').next().unwrap();
-                std::os::unix::fs::symlink(name, self.path(path)).unwrap();
+            // Closed under the name that it has by now.
+            Act::Close(path) => {
+                let opened = self.written_as.get(path).unwrap_or(path);
+                self.open.get_mut(opened).unwrap().pop().unwrap();
             }
-            // Threads delete beside each other, and the recording has some of their ends out of order.
-            Act::Remove(path) => drop(fs::remove_file(self.path(path))),
-            Act::RemoveDir(path) => drop(fs::remove_dir_all(self.path(path))),
+            Act::Rename(from, to) => self.rename(from, to),
+            Act::Link(target, path) => symlink(target, self.path(path)).unwrap(),
+            Act::Remove(path) => {
+                let full = self.path(path);
+                drop(fs::remove_file(&full).or_else(|_| fs::remove_dir_all(&full)));
+            }
         }
     }
 
-    /// Files below a checkpoint, relative to it; the empty name is the checkpoint itself.
-    fn files(&self, checkpoint: &str) -> BTreeSet<String> {
-        let path = self.path(checkpoint);
-        if path.is_file() {
-            return BTreeSet::from([String::new()]);
-        }
-        Tree::read(&path)
-            .map_or(BTreeSet::new(), |tree| tree.entries.into_iter().map(|e| e.name).collect())
+    fn opened(&self, path: &str) -> &File {
+        self.open[path].last().unwrap()
     }
 
-    fn is_half(&self, checkpoint: &str) -> bool {
-        let below = format!("{checkpoint}/");
-        self.half.iter().any(|half| half == checkpoint || half.starts_with(&below))
+    /// A directory takes the files in it along.
+    fn rename(&mut self, from: &str, to: &str) {
+        fs::rename(self.path(from), self.path(to)).unwrap();
+        let written = std::mem::take(&mut self.written_as);
+        let renamed = |name: String| match name.strip_prefix(from) {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{to}{rest}"),
+            _ => name,
+        };
+        let stays = |name: &String| name.as_str() != to;
+        self.written_as = written
+            .into_iter()
+            .filter(|(name, _)| stays(name))
+            .map(|(name, opened)| (renamed(name), opened))
+            .collect();
+    }
+
+    /// Files of a checkpoint that is a directory, or the file itself.
+    pub(super) fn files(&self, checkpoint: &str) -> BTreeSet<String> {
+        if self.path(checkpoint).is_file() {
+            return BTreeSet::from([checkpoint.to_owned()]);
+        }
+        let tree = Tree::read(&self.path(checkpoint));
+        let names = tree.into_iter().flat_map(|tree| tree.entries).map(|entry| entry.name);
+        names.map(|name| format!("{checkpoint}/{name}")).collect()
+    }
+
+    /// All of its bytes are there.
+    fn is_complete(&self, file: &str) -> bool {
+        let opened = self.written_as.get(file).map_or(file, String::as_str);
+        self.contents.get(opened).is_none_or(|all| fs::read(self.path(file)).unwrap() == *all)
     }
 }
 
-/// What counted by the end, and was not called torn.
-fn counted(lines: &[u8]) -> Vec<String> {
-    let lines = String::from_utf8(lines.to_vec()).unwrap();
-    let lines = lines.lines().map(|line| serde_json::from_str::<WatchLine>(line).unwrap());
-    lines
-        .filter_map(|line| match line {
-            WatchLine::Seen(seen) if !seen.facts.content.is_torn() => Some(seen.path),
-            _ => None,
-        })
-        .collect()
+/// One trace: which names are checkpoints, and the files of each once it is whole.
+pub(super) struct Recorded {
+    pub(super) name: &'static str,
+    pub(super) steps: Vec<Step>,
+    pub(super) pattern: Option<&'static str>,
+    pub(super) sets: BTreeMap<String, BTreeSet<String>>,
+    pub(super) contents: Rc<BTreeMap<String, Vec<u8>>>,
+}
+
+impl Recorded {
+    pub(super) fn new(
+        name: &'static str,
+        steps: Vec<Step>,
+        pattern: Option<&'static str>,
+        is_checkpoint: fn(&str) -> bool,
+    ) -> Self {
+        let contents = Rc::new(contents(&steps));
+        let mut stage = Stage::new(&contents);
+        let mut sets: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for step in &steps {
+            stage.act(&step.act);
+            for entry in fs::read_dir(stage.dir.path()).unwrap().flatten() {
+                let name = entry.file_name().into_string().unwrap();
+                let files = stage.files(&name);
+                if is_checkpoint(&name) && files.len() >= sets.get(&name).map_or(0, BTreeSet::len) {
+                    sets.insert(name, files);
+                }
+            }
+        }
+        for set in sets.values_mut() {
+            set.retain(|file| !file.contains("/.tmp") && !file.ends_with(".tmp"));
+        }
+        Self { name, steps, pattern, sets, contents }
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        Stage::new(&self.contents)
+    }
+
+    /// Carries out the first `until` events while a watcher looks on, then has the writer die; what counts in the end.
+    pub(super) fn killed_after(&self, until: usize) -> (Stage, BTreeSet<String>) {
+        let mut stage = self.stage();
+        let request = request(stage.dir.path(), self.pattern, NEVER_MS);
+        let mut output = Vec::new();
+        let mut watcher = begun(&request, &mut output);
+        let mut removed = false;
+        let last_save = self.last_save();
+        for (at, step) in self.steps[..until].iter().enumerate() {
+            let removes = matches!(step.act, Act::Remove(_));
+            if removes && !removed {
+                // Old ones are removed only after a new one was saved: those have kept still for long enough.
+                settles(&mut watcher);
+            }
+            removed = removes;
+            stage.act(&step.act);
+            // The watcher may lag behind the writes of earlier saves: most of a trace is writes.
+            if at >= last_save || !matches!(step.act, Act::Write { .. }) {
+                watcher.take_events().unwrap();
+            }
+        }
+        stage.open.clear();
+        watcher.last_look().unwrap();
+        drop(watcher);
+        let counted = counting(&output);
+        (stage, counted)
+    }
+
+    /// Whether its format's loader would take it, and with everything that belongs to it.
+    pub(super) fn is_whole(&self, stage: &Stage, checkpoint: &str) -> bool {
+        let there = stage.files(checkpoint);
+        let all = self.sets.get(checkpoint);
+        all.is_some_and(|all| all.is_subset(&there)) && there.iter().all(|f| stage.is_complete(f))
+    }
+
+    pub(super) fn refuse_torn(
+        &self,
+        stage: &Stage,
+        counted: &BTreeSet<String>,
+        until: usize,
+        how: &str,
+    ) {
+        let at = self.steps[..until].last();
+        let torn = counted.iter().find(|&checkpoint| !self.is_whole(stage, checkpoint));
+        assert!(
+            torn.is_none(),
+            "{}, {how} after event {until} ({at:?}): {torn:?} counts",
+            self.name
+        );
+    }
+
+    /// All that is left and can be checked counts. Nobody can check accelerate's pickle.
+    pub(super) fn require_whole(&self, stage: &Stage, counted: &BTreeSet<String>, until: usize) {
+        let at = self.steps[..until].last();
+        for checkpoint in self.sets.keys().filter(|name| self.is_whole(stage, name)) {
+            let checkable = !self.sets[checkpoint].iter().any(|file| file.ends_with(".pkl"));
+            assert!(
+                !checkable || counted.contains(checkpoint),
+                "{}, killed after event {until} ({at:?}): {checkpoint} is whole, and only {counted:?} counts",
+                self.name
+            );
+        }
+    }
+
+    /// Where its last save begins: behind all that was written of the one before.
+    pub(super) fn last_save(&self) -> usize {
+        let mut ends = BTreeMap::new();
+        for (at, step) in self.steps.iter().enumerate() {
+            let path = match &step.act {
+                Act::MakeDir(path) | Act::Open { path, .. } | Act::Write { path, .. } => path,
+                Act::Resize(path, _) | Act::Close(path) | Act::Rename(_, path) => path,
+                Act::Link(..) | Act::Remove(_) => continue,
+            };
+            let checkpoint = path.split('/').next().unwrap();
+            if self.sets.contains_key(checkpoint) {
+                ends.insert(checkpoint, at + 1);
+            }
+        }
+        let mut ends: Vec<usize> = ends.into_values().collect();
+        ends.sort_unstable();
+        ends.iter().rev().nth(1).copied().unwrap_or(0)
+    }
 }
 
 /// Looks into the directory; a file that was closed has to keep still for so long.
@@ -214,270 +374,37 @@ pub(super) fn request(dir: &Path, pattern: Option<&str>, still_ms: u64) -> Watch
     }
 }
 
-/// Carries out the first `until` steps while a watcher looks on; then the writer is dead.
-fn killed_after(steps: &[Step], until: usize, pattern: Option<&str>) -> (Stage, Vec<String>) {
-    let mut stage = Stage::new(steps);
-    let request = request(stage.dir.path(), pattern, NEVER_MS);
-    let mut output = Vec::new();
+pub(super) fn begun<'a>(
+    request: &'a WatchRequest,
+    output: &'a mut Vec<u8>,
+) -> Watcher<'a, Vec<u8>> {
     let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).unwrap();
-    let glob = request.pattern.as_deref().map(|text| Pattern::new(text).unwrap());
-    let mut watcher = watcher(&request, glob, inotify, &mut output);
+    let glob = request.pattern.as_ref().map(|text| Pattern::new(text).unwrap());
+    let mut watcher = watcher(request, glob, inotify, output);
     watcher.scan(Purpose::Baseline).unwrap();
-    for step in &steps[..until] {
-        stage.act(&step.act);
-        watcher.take_events().unwrap();
-    }
-    watcher.last_look().unwrap();
-    drop(watcher);
-    let counted = counted(&output);
-    (stage, counted)
+    watcher
 }
 
-/// Every checkpoint of the trace with all the files that it ever had at once.
-fn full_sets(
-    steps: &[Step],
-    is_checkpoint: &dyn Fn(&str) -> bool,
-) -> BTreeMap<String, BTreeSet<String>> {
-    let mut stage = Stage::new(steps);
-    let mut sets: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for step in steps {
-        stage.act(&step.act);
-        for entry in fs::read_dir(stage.dir.path()).unwrap().flatten() {
-            let name = entry.file_name().into_string().unwrap();
-            if is_checkpoint(&name) && !entry.file_type().unwrap().is_symlink() {
-                let files = stage.files(&name);
-                let best = sets.entry(name).or_default();
-                if files.len() >= best.len() {
-                    *best = files;
-                }
+/// What counts by the end of the lines: not torn, and not lost since.
+pub(super) fn counting(lines: &[u8]) -> BTreeSet<String> {
+    let lines = String::from_utf8(lines.to_vec()).unwrap();
+    let mut counting = BTreeMap::new();
+    for line in lines.lines() {
+        match serde_json::from_str(line).unwrap() {
+            WatchLine::Seen(seen) if !seen.facts.content.is_torn() => {
+                counting.insert(seen.path, seen.id);
             }
+            WatchLine::Gone(gone) => counting.retain(|_, id| *id != gone),
+            _ => {}
         }
     }
-    // Temporary files come and go.
-    for set in sets.values_mut() {
-        set.retain(|name| {
-            !name.rsplit('/').next().unwrap().starts_with(".tmp") && !name.ends_with(".tmp")
-        });
-    }
-    sets
+    counting.into_keys().collect()
 }
 
-fn check(
-    name: &str,
-    steps: &[Step],
-    until: usize,
-    pattern: Option<&str>,
-    sets: &BTreeMap<String, BTreeSet<String>>,
-) {
-    let (stage, counted) = killed_after(steps, until, pattern);
-    let whole = |checkpoint: &String| {
-        let there = stage.files(checkpoint);
-        sets.get(checkpoint).is_some_and(|all| all.is_subset(&there)) && !stage.is_half(checkpoint)
-    };
-    let at = steps[..until].last().map(|step| &step.act);
-    for checkpoint in &counted {
-        assert!(
-            whole(checkpoint),
-            "{name} after step {until} ({at:?}): {checkpoint} counted and is not whole"
-        );
-    }
-    // Accelerate's last file is a pickle that nobody can check: cut off before it settled, it does not count.
-    let checkable = |checkpoint: &&String| !sets[*checkpoint].contains("random_states_0.pkl");
-    for checkpoint in sets.keys().filter(checkable).filter(|checkpoint| whole(checkpoint)) {
-        assert!(
-            counted.contains(checkpoint),
-            "{name} after step {until} ({at:?}): {checkpoint} is whole and did not count: {counted:?}"
-        );
-    }
-}
-
-macro_rules! trace {
-    ($name:literal) => {
-        ($name, include_str!(concat!("../../../testdata/checkpoint-traces/", $name, ".txt")))
-    };
-}
-
-/// `step-1`, for one of the prefixes that are told apart by `|`.
-fn is_numbered(prefixes: &'static str) -> impl Fn(&str) -> bool {
-    let digits = |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit());
-    move |name: &str| {
-        prefixes.split('|').any(|prefix| name.strip_prefix(prefix).is_some_and(digits))
-    }
-}
-
-#[test]
-fn no_writer_that_is_killed_leaves_a_torn_checkpoint_that_counts() {
-    for ((name, text), prefix, pattern) in [
-        (trace!("hf-trainer-5.17"), "checkpoint-", Some("checkpoint-*")),
-        (trace!("hf-trainer-5.17"), "checkpoint-", None),
-        (trace!("hf-trainer-5.17-two-ranks"), "checkpoint-", Some("checkpoint-*")),
-        (trace!("torch-dcp-2.11"), "step-|async-", None),
-        (trace!("torch-dcp-2.11-two-ranks"), "step-", Some("step-*")),
-        (trace!("accelerate-1.15"), "acc-", Some("acc-*")),
-    ] {
-        let steps = parse(text);
-        assert!(steps.len() > 5, "{name}");
-        let sets = full_sets(&steps, &is_numbered(prefix));
-        assert!(!sets.is_empty(), "{name}");
-        for until in 0..=steps.len() {
-            check(name, &steps, until, pattern, &sets);
-        }
-    }
-}
-
-#[test]
-fn single_files_are_whole_or_do_not_count() {
-    for ((name, text), pattern) in [
-        (trace!("lightning-2.6.6"), Some("*.ckpt")),
-        (trace!("lightning-2.6.6-other-filesystem"), Some("epoch*.ckpt")),
-        (trace!("lightning-2.6.6-other-filesystem"), None),
-    ] {
-        let steps = parse(text);
-        let sets = full_sets(&steps, &|name| name.starts_with("epoch") && name.ends_with(".ckpt"));
-        assert!(!sets.is_empty(), "{name}");
-        for until in 0..=steps.len() {
-            let (stage, counted) = killed_after(&steps, until, pattern);
-            for checkpoint in counted.iter().filter(|path| path.as_str() != "last.ckpt") {
-                // One that was rotated away meanwhile was whole when it counted.
-                assert!(!stage.is_half(checkpoint), "{name} after {until}: {checkpoint}");
-            }
-            for checkpoint in
-                sets.keys().filter(|c| !stage.files(c).is_empty() && !stage.is_half(c))
-            {
-                assert!(
-                    counted.contains(checkpoint),
-                    "{name} after {until}: {checkpoint} in {counted:?}"
-                );
-            }
-        }
-    }
-}
-
-#[test]
-fn orbax_counts_when_its_directory_gets_its_name_and_nothing_else_does() {
-    for ((name, text), pattern) in
-        [(trace!("orbax"), None), (trace!("orbax"), Some("*/*")), (trace!("orbax-async"), None)]
-    {
-        let steps = parse(text);
-        let (_, counted) = killed_after(&steps, steps.len(), pattern);
-        let expected: Vec<String> = steps
-            .iter()
-            .filter_map(|step| match &step.act {
-                Act::Rename(from, to) if *from == format!("{to}.orbax-checkpoint-tmp") => {
-                    Some(to.clone())
-                }
-                _ => None,
-            })
-            .filter(|to| !to.ends_with("/default"))
-            .collect();
-        assert!(!expected.is_empty(), "{name}: {expected:?}");
-        assert_eq!(counted, expected, "{name} {pattern:?}");
-    }
-}
-
-#[test]
-fn an_export_of_a_model_is_no_checkpoint() {
-    let (name, text) = trace!("save-pretrained-shards-5.17");
-    let steps = parse(text);
-    for pattern in [None, Some("hfshards")] {
-        let (_, counted) = killed_after(&steps, steps.len(), pattern);
-        assert!(counted.is_empty(), "{name} {pattern:?}: {counted:?}");
-    }
-}
-
-/// The list is exact beside what else a run writes: event files, a log, a final export into the same directory.
-#[test]
-fn nothing_else_of_a_run_counts() {
-    let (_, text) = trace!("hf-trainer-5.17");
-    let mut steps = parse(text);
-    let add = |steps: &mut Vec<Step>, act| steps.push(Step { thread: "x".to_owned(), act });
-    let mut before = Vec::new();
-    add(&mut before, Act::MakeDir("runs".to_owned()));
-    for name in ["runs/events.out.tfevents.1", "log.txt", "hparams.yaml"] {
-        add(&mut before, Act::Open(name.to_owned()));
-        add(&mut before, Act::Close(name.to_owned()));
-    }
-    steps.splice(0..0, before);
-    for name in [
-        "config.json",
-        "model.safetensors",
-        "training_args.bin",
-        "trainer_state.json",
-        "all_results.json",
-    ] {
-        add(&mut steps, Act::Open(name.to_owned()));
-        add(&mut steps, Act::Close(name.to_owned()));
-    }
-    let sets = full_sets(&steps, &is_numbered("checkpoint-"));
-    let (stage, counted) = killed_after(&steps, steps.len(), None);
-    let there: Vec<&String> = sets.keys().filter(|c| !stage.files(c).is_empty()).collect();
-    let mut sorted = counted.iter().collect::<Vec<_>>();
-    sorted.sort();
-    assert_eq!(sorted, there);
-}
-
-/// A small generator: tests need the same orders each time.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap() % n
-    }
-}
-
-#[test]
-fn ranks_may_write_in_any_order() {
-    for (name, text, prefix) in [
-        (trace!("torch-dcp-2.11-two-ranks"), "step-"),
-        (trace!("hf-trainer-5.17-two-ranks"), "checkpoint-"),
-    ]
-    .map(|((name, text), prefix)| (name, text, prefix))
-    {
-        let steps = parse(text);
-        let sets = full_sets(&steps, &is_numbered(prefix));
-        let mut dice = Dice(7);
-        for _ in 0..ORDERS {
-            let mixed = mix(&steps, &mut dice);
-            let until = dice.below(mixed.len() + 1);
-            check(name, &mixed, until, Some(&format!("{prefix}*")), &sets);
-        }
-    }
-}
-
-/// The events of one save by the ranks in another order that each rank's own order allows. Directories come first, and a
-/// marker of rank 0 last, as a barrier makes it.
-fn mix(steps: &[Step], dice: &mut Dice) -> Vec<Step> {
-    let mut mixed = Vec::new();
-    let mut from = 0;
-    while from < steps.len() {
-        // One save: up to the next new directory.
-        let next = steps[from + 1..].iter().position(|step| matches!(step.act, Act::MakeDir(_)));
-        let to = next.map_or(steps.len(), |at| from + 1 + at);
-        let mut queues: BTreeMap<&str, Vec<&Step>> = BTreeMap::new();
-        mixed.push(steps[from].clone());
-        let barrier = |step: &Step| match &step.act {
-            Act::Open(path) | Act::Close(path) | Act::Rename(path, _) => path.contains(".metadata"),
-            Act::Remove(_) | Act::RemoveDir(_) => true,
-            Act::MakeDir(_) | Act::BringIn(_) | Act::Link(..) => false,
-        };
-        let (behind, free): (Vec<&Step>, Vec<&Step>) =
-            steps[from + 1..to].iter().partition(|step| barrier(step));
-        for step in free {
-            queues.entry(&step.thread).or_default().push(step);
-        }
-        while !queues.is_empty() {
-            let at = dice.below(queues.len());
-            let thread = *queues.keys().nth(at).unwrap();
-            let queue = queues.get_mut(thread).unwrap();
-            mixed.push(queue.remove(0).clone());
-            if queue.is_empty() {
-                queues.remove(thread);
-            }
-        }
-        mixed.extend(behind.into_iter().cloned());
-        from = to;
-    }
-    mixed
+/// Time for all that keeps still.
+pub(super) fn settles(watcher: &mut Watcher<'_, Vec<u8>>) {
+    sleep(Duration::from_millis(3 * STILL_MS));
+    watcher.look_into(&watcher.filling.all()).unwrap();
+    sleep(Duration::from_millis(3 * STILL_MS));
+    watcher.settle(&watcher.tracker.closed()).unwrap();
 }
