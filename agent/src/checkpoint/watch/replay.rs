@@ -16,6 +16,8 @@ use nix::sys::inotify::{InitFlags, Inotify};
 use super::super::whole::tests::{safetensors_bytes, zip_bytes};
 use super::*;
 
+/// In memory: the replay flushes each checkpoint, and a disk would take most of the time.
+const STAGE_DIR: &str = "/dev/shm";
 const NEVER_MS: u64 = 3_600_000;
 /// How long a file that was closed must keep still where the writer pauses, in milliseconds.
 pub(super) const STILL_MS: u64 = 1;
@@ -147,7 +149,8 @@ pub(super) struct Stage {
 
 impl Stage {
     fn new(contents: &Rc<BTreeMap<String, Vec<u8>>>) -> Self {
-        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = || tempfile::tempdir_in(STAGE_DIR).unwrap();
+        let (dir, outside) = (folder(), folder());
         let (open, written_as) = (BTreeMap::new(), BTreeMap::new());
         Self { dir, outside, contents: Rc::clone(contents), open, written_as }
     }
