@@ -195,11 +195,38 @@ impl Client {
 
     /// The id that a typed text means. `kind` may be empty for any.
     pub(crate) async fn resolve(&self, kind: &str, text: &str) -> Result<String, Failure> {
+        Ok(self.resolve_one(kind, text).await?.0)
+    }
+
+    /// The ids, and those of other people as `job-4k7wq2 of ada`.
+    pub(crate) async fn resolve_owned(
+        &self,
+        kind: &str,
+        texts: &[String],
+    ) -> Result<(Vec<String>, Vec<String>), Failure> {
+        let (mut ids, mut others) = (Vec::new(), Vec::new());
+        for text in texts {
+            let (id, owner) = self.resolve_one(kind, text).await?;
+            others.extend(owner.map(|owner| format!("{id} of {owner}")));
+            ids.push(id);
+        }
+        Ok((ids, others))
+    }
+
+    /// The id, and whose it is where that is not the caller.
+    pub(crate) async fn resolve_one(
+        &self,
+        kind: &str,
+        text: &str,
+    ) -> Result<(String, Option<String>), Failure> {
         let request = ResolveRequest { text: text.to_owned(), kind: kind.to_owned() };
         let found = self.call(request, async |api, r| api.resolve(r).await).await?.items;
         let what = if kind.is_empty() { "object" } else { kind };
         match found.as_slice() {
-            [one] => Ok(one.id.clone()),
+            [one] => {
+                let owner = Some(one.owner.clone()).filter(|owner| !owner.is_empty());
+                Ok((one.id.clone(), owner))
+            }
             [] if kind.is_empty() => {
                 let failure =
                     Failure::new(Exit::NotFound, format!("nothing here is called {text:?}"));

@@ -7,6 +7,7 @@ mod args;
 mod client;
 mod commands;
 mod config;
+mod consent;
 mod errors;
 mod exit_code;
 #[cfg(test)]

@@ -131,7 +131,7 @@ fn promise_in(lab: &Lab, seconds: u64) -> Result<Option<Promised>> {
     let coming = reserve(lab, &["--gpu", "titan01:1", "--from", &after(0), "-t", "10s"])?;
     // The short job is past its time by then.
     let later = reserve(lab, &["--gpu", "titan01:2", "--from", &after(5), "-t", "1h"])?;
-    lab.run(&["extend", &now, "--until", &after(10)])?.ends(0)?;
+    lab.run(&["extend", "--yes", &now, "--until", &after(10)])?.ends(0)?;
     for id in [&now, &coming, &later] {
         wait::until("the node has it on its disk", SOON, POLL_COMMAND, || {
             Ok(reservation(lab, id)?["unconfirmed"].is_null().then_some(()))
@@ -309,7 +309,7 @@ fn unconfirmed(lab: &Lab) -> Result<()> {
     }
     lab.signal("agent", NODE, Signal::SIGSTOP)?;
     let checked = (|| {
-        let ran = lab.run(&["release", &id])?;
+        let ran = lab.run(&["release", "--yes", &id])?;
         ran.ends(0)?;
         ensure!(ran.stderr.contains("count as given"), "{}", ran.stderr);
         ensure!(reservation(lab, &id)?["state"] == "cancelling");
@@ -326,7 +326,7 @@ fn unconfirmed(lab: &Lab) -> Result<()> {
         Ok((gone["state"] == "cancelled" && long["unconfirmed"].is_null()).then_some(()))
     })?;
     let again = reserve(lab, &["-G", "1", "--from", "+90m", "-t", "5m"])?;
-    let ran = lab.run(&["release", &longer, &again])?;
+    let ran = lab.run(&["release", "--yes", &longer, &again])?;
     ran.ends(0)?;
     ensure!(!ran.stderr.contains("given"), "at once, where the node is heard: {}", ran.stderr);
     wait::throughout("nothing comes back", Duration::from_secs(1), || {

@@ -217,7 +217,7 @@ fn ends(lab: &Lab) -> Result<()> {
         ensure!(ended["state"] == "completed" && ended["attempt"] == 1, "{ended}");
     }
     for name in ["kept", "held"] {
-        lab.output(&["release", &recall(lab, name)?])?;
+        lab.output(&["release", "--yes", &recall(lab, name)?])?;
     }
     lab.gpus_free(6, SOON)
 }

@@ -87,7 +87,7 @@ fn windows_end_by_rules() -> Result<()> {
         ensure!(lab.json(&["reservation", "show", &id])?["state"] == "active");
         lab.output(&["extend", &id, "--at-end", "warn"])?;
         ensure!(lab.json(&["reservation", "show", &id])?["at_end"] == "warn");
-        lab.output(&["release", &id])?;
+        lab.output(&["release", "--yes", &id])?;
         told(&lab, &id, "left alone")?;
         drop(program);
         in_state(&lab, &id, "ended")
@@ -96,7 +96,7 @@ fn windows_end_by_rules() -> Result<()> {
         let id = reserve(&lab, LESSEE, 2, &["-t", "1h", "--at-end", "stop"])?;
         let mut program = Program::start(&lab, LESSEE, 2, "trap '' TERM; exec sleep 1000")?;
         told(&lab, &id, "are in use")?;
-        lab.output(&["release", &id])?;
+        lab.output(&["release", "--yes", &id])?;
         ensure!(program.ended_by()? == Some(9));
         let story = told(&lab, &id, "is killed")?;
         let named = format!("sleep 1000 (pid {}) of {}", program.child.id(), LESSEE.0);
@@ -108,11 +108,11 @@ fn windows_end_by_rules() -> Result<()> {
         || {
             let mut terminal = Terminal::of(LESSEE.1)?;
             let id = reserve(&lab, LESSEE, 1, &["-t", "1h", "--at-end", "stop"])?;
-            lab.output(&["extend", &id, "--until", "+15m5s"])?;
+            lab.output(&["extend", "--yes", &id, "--until", "+15m5s"])?;
             at_login(&lab, &id)?;
             let said = format!("fleet: Your reservation {id} of {NODE}:1 ends at ");
             terminal.shows(&[&said, &format!("`fleet extend {id} -t 2h`")], LATER)?;
-            lab.output(&["release", &id])?;
+            lab.output(&["release", "--yes", &id])?;
             in_state(&lab, &id, "ended")
         },
     );
@@ -162,14 +162,14 @@ fn handed_over(lab: &Lab) -> Result<()> {
         let shown = lab.json(&["reservation", "show", &id])?;
         shown["ends_at"].as_str().map(str::to_owned).context("ends_at")
     };
-    lab.output(&["extend", &id, "--until", "+15m5s"])?;
+    lab.output(&["extend", "--yes", &id, "--until", "+15m5s"])?;
     let next = reserve(lab, STRANGER, 0, &["--from", &ends_at()?, "-t", "1h"])?;
     let said = format!("fleet: Your reservation {id} of {NODE}:0 ends at ");
     let then = format!("{} has the next one. What still runs there then is ended.", STRANGER.0);
     terminal.shows(&[&said, &then], LATER)?;
-    lab.output(&["release", &next])?;
+    lab.output(&["release", "--yes", &next])?;
     // Long enough to reserve what follows before it goes on by itself, a minute before its end.
-    lab.output(&["extend", &id, "--until", "+75s"])?;
+    lab.output(&["extend", "--yes", &id, "--until", "+75s"])?;
     let next = reserve(lab, STRANGER, 0, &["--from", &ends_at()?, "-t", "1h"])?;
     wait::until("the program is ended", LATER * 2, POLL_COMMAND, || {
         let begun = lab.json(&["reservation", "show", &next])?["state"] == "active";
@@ -184,7 +184,7 @@ fn handed_over(lab: &Lab) -> Result<()> {
     in_state(lab, &id, "ended")?;
     let held = lab.json(&["gpu", "list"])?;
     ensure!(held["items"][0]["held_by"] == STRANGER.0, "{held}");
-    lab.output(&["release", &next])?;
+    lab.output(&["release", "--yes", &next])?;
     in_state(lab, &next, "ended")
 }
 
@@ -212,7 +212,7 @@ fn follows_oneself(lab: &Lab) -> Result<()> {
     let mut own = Program::start(lab, LESSEE, 0, "exec sleep 1000")?;
     let mut guest = Program::start(lab, STRANGER, 1, "exec sleep 1000")?;
     told(lab, &id, "are in use")?;
-    lab.output(&["extend", &id, "--until", "+75s"])?;
+    lab.output(&["extend", "--yes", &id, "--until", "+75s"])?;
     let shown = lab.json(&["reservation", "show", &id])?;
     let ends_at = shown["ends_at"].as_str().context("ends_at")?.to_owned();
     let next = reserve(lab, LESSEE, 0, &["--from", &ends_at, "-t", "1h"])?;
@@ -225,7 +225,7 @@ fn follows_oneself(lab: &Lab) -> Result<()> {
     in_state(lab, &id, "ended")?;
     ensure!(own.child.try_wait()?.is_none(), "the owner's program is ended");
     drop(own);
-    lab.output(&["release", &next])?;
+    lab.output(&["release", "--yes", &next])?;
     in_state(lab, &next, "ended")
 }
 
@@ -256,7 +256,7 @@ fn by_signals(lab: &Lab) -> Result<()> {
     let id = reserve(lab, LESSEE, 2, &["-t", "1h", "--at-end", "stop"])?;
     let mut program = Program::start(lab, LESSEE, 2, "exec sleep 1000")?;
     told(lab, &id, "are in use")?;
-    lab.output(&["release", &id])?;
+    lab.output(&["release", "--yes", &id])?;
     ensure!(program.ended_by()? == Some(15));
     in_state(lab, &id, "ended")?;
     // Told to warn alone, it ends nobody, and says so to nobody.
@@ -303,7 +303,7 @@ fn taken_over(lab: &Lab) -> Result<()> {
     }
     ensure!(program.child.try_wait()?.is_none());
     drop(program);
-    lab.output(&["release", &id])?;
+    lab.output(&["release", "--yes", &id])?;
     in_state(lab, &id, "ended")
 }
 

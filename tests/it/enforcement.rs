@@ -283,7 +283,7 @@ fn kept_out(lab: &Lab, login: &Login<'_>, soon: &str) -> Result<()> {
         LATER,
     )?;
     ensure!(said.matches("fleet:").count() == 1, "{said}");
-    lab.output(&["release", soon])?;
+    lab.output(&["release", "--yes", soon])?;
     Ok(())
 }
 
@@ -301,7 +301,7 @@ fn job(lab: &Lab, login: &Login<'_>) -> Result<()> {
     let opened: Vec<&str> = output.lines().filter(|l| l.contains("No such device")).collect();
     ensure!(opened.len() == 1 && opened[0].contains("nvidia3"), "{output}");
     ensure!(login.all(STRANGER)? == [Denied, Denied, Denied, LetThrough]);
-    lab.output(&["cancel", &id])?;
+    lab.output(&["cancel", "--yes", &id])?;
     login.until("its owner is out when it is over", STRANGER, [Denied; 4])?;
     lab.gpus_free(3, SOON)
 }
@@ -320,7 +320,7 @@ fn confirmed(lab: &Lab, id: &str) -> Result<()> {
 }
 
 pub(crate) fn ends_soon(lab: &Lab, id: &str) -> Result<()> {
-    lab.output(&["extend", id, "--until", &ahead()])?;
+    lab.output(&["extend", "--yes", id, "--until", &ahead()])?;
     confirmed(lab, id)
 }
 
@@ -352,7 +352,7 @@ fn shared(lab: &Lab, login: &Login<'_>) -> Result<()> {
     let theirs = lab.json(&["reservation", "list", "-u", STRANGER.0])?;
     ensure!(theirs["items"][0]["id"] == id.as_str(), "{theirs}");
     ensure!(lab.why(&id)?.contains(&format!("shared with {}", STRANGER.0)));
-    lab.output(&["release", &id])?;
+    lab.output(&["release", "--yes", &id])?;
     login.until("nobody passes after the end", STRANGER, [Denied; 4])?;
     lab.gpus_free(3, LATER)
 }
@@ -368,6 +368,6 @@ fn alone(lab: &Lab, login: &Login<'_>) -> Result<()> {
     lab.restart("controller", "1")?;
     lab.controller_answers()?;
     lab.node_in(NODE, "ready", LATER)?;
-    lab.output(&["release", &coming])?;
+    lab.output(&["release", "--yes", &coming])?;
     login.until("given back is given back at once", STRANGER, [Denied; 4])
 }

@@ -18,6 +18,7 @@ mod audit;
 mod backup;
 mod bench;
 mod clock;
+mod consent;
 mod controllers;
 mod crash_loops;
 mod crashes;

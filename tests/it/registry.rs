@@ -116,7 +116,7 @@ fn images_by_hand(lab: &Lab, steps: &mut Steps, tag: &str, older: &str) {
     steps.step("an image that runs is not removed, and named with its job", || {
         let id = lab.submit(&["--image", tag], &["sleep", "1000"])?;
         lab.job_in(&id, "running", LATER)?;
-        let refused = by_hand(&["rm", tag])?;
+        let refused = by_hand(&["rm", "--yes", tag])?;
         refused.ends(5)?;
         ensure!(refused.stderr.contains(&id), "{refused:?}");
         by_hand(&["prune", "--yes"])?.ok()?;
@@ -130,9 +130,9 @@ fn images_by_hand(lab: &Lab, steps: &mut Steps, tag: &str, older: &str) {
         wait::until("its root file system is gone", LATER, POLL, || {
             Ok((list()?[0]["in_use"] == false).then_some(()))
         })?;
-        by_hand(&["rm", tag])?.ok()?;
+        by_hand(&["rm", "--yes", tag])?.ok()?;
         ensure!(list()?.is_empty());
-        by_hand(&["rm", tag])?.ends(3)?;
+        by_hand(&["rm", "--yes", tag])?.ends(3)?;
         by_hand(&["pull", &format!("{tag}-none")])?.ends(3)?;
         by_hand(&["pull", &tag.replace(":v1", &format!("@{older}"))])?.ok()?;
         by_hand(&["pull", tag])?.ok()?;
@@ -150,8 +150,8 @@ fn images_by_hand(lab: &Lab, steps: &mut Steps, tag: &str, older: &str) {
         nobody(&["list"])?.ok()?;
         nobody(&["pull", tag])?.ok()?;
         nobody(&["prune", "--dry-run"])?.ok()?;
-        nobody(&["prune"])?.ends(4)?;
-        nobody(&["rm", tag])?.ends(4)?;
+        nobody(&["prune", "--yes"])?.ends(4)?;
+        nobody(&["rm", "--yes", tag])?.ends(4)?;
         Ok(())
     });
 }

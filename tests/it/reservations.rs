@@ -31,7 +31,7 @@ fn windows_and_their_ends() -> Result<()> {
         let id = lab.output(&["reserve", "-G", "1", "-t", "1h", "--note", "Größe: 3 × 4, 日本"])?;
         let shown = lab.json(&["reservation", "show", id.trim()])?;
         ensure!(shown["note"] == "Größe: 3 × 4, 日本", "{shown}");
-        lab.output(&["release", id.trim()]).map(drop)
+        lab.output(&["release", "--yes", id.trim()]).map(drop)
     });
     lab.conclude(steps)
 }
@@ -113,7 +113,7 @@ fn overlap(lab: &Lab) -> Result<()> {
         .filter(|gpu| gpu["held_by"] == "alice")
         .collect();
     ensure!(held.len() == 2 && held.iter().all(|gpu| gpu["state"] == "reserved"), "{list}");
-    lab.output(&["release", &first, &second, &third])?;
+    lab.output(&["release", "--yes", &first, &second, &third])?;
     lab.gpus_free(4, SOON)
 }
 
@@ -185,7 +185,7 @@ fn ahead_of_time(lab: &Lab) -> Result<()> {
     let length: String = hint.chars().take_while(|c| c.is_ascii_alphanumeric()).collect();
     lab.run(&["run", "-G", "1", "-t", &length, "--", "true"])?.ends(0).context(length)?;
     lab.run(&["run", "-G", "1", "-t", "20h", "--immediate", "--", "true"])?.fails(6, &[])?;
-    lab.output(&["release", &first, &second])?;
+    lab.output(&["release", "--yes", &first, &second])?;
     lab.job_in(&long, "completed", SOON)?;
     Ok(())
 }
@@ -202,13 +202,13 @@ fn changed(lab: &Lab) -> Result<()> {
     let after = lab.json(&["reservation", "show", &id])?;
     ensure!(after["ends_at"].as_str() > before["ends_at"].as_str(), "{after}");
     lab.run(&["extend", &id, "-t", "2h"])?.fails(6, &["alice", &next])?;
-    lab.output(&["extend", &id, "--until", "+10m"])?;
-    lab.run(&["extend", &id, "--until", "2020-01-01 00:00"])?.fails(2, &[])?;
-    lab.output(&["release", &id])?;
+    lab.output(&["extend", "--yes", &id, "--until", "+10m"])?;
+    lab.run(&["extend", "--yes", &id, "--until", "2020-01-01 00:00"])?.fails(2, &[])?;
+    lab.output(&["release", "--yes", &id])?;
     reservation_in(lab, &id, "ended", SOON)?;
     lab.run(&["extend", &id, "-t", "1h"])?.fails(5, &["ended"])?;
-    lab.run(&["release", &id])?.fails(5, &["ended"])?;
-    lab.output(&["release", &next])?;
+    lab.run(&["release", "--yes", &id])?.fails(5, &["ended"])?;
+    lab.output(&["release", "--yes", &next])?;
     reservation_in(lab, &next, "cancelled", SOON).map(drop)
 }
 
@@ -227,7 +227,7 @@ fn others(lab: &Lab) -> Result<()> {
     let own = lab.run_as_nobody(&["reserve", "-G", "1", "-t", "1h"])?.ok()?.trim().to_owned();
     ensure!(lab.json(&["reservation", "show", &own])?["owner"] == "nobody");
     lab.run_as_nobody(&["release", &own])?.ok()?;
-    lab.output(&["release", &id])?;
+    lab.output(&["release", "--yes", &id])?;
     lab.gpus_free(4, SOON)
 }
 
@@ -249,7 +249,7 @@ fn limits(lab: &Lab) -> Result<()> {
     lab.run_as_nobody(&["release", &one])?.ok()?;
     lab.run_as_nobody(&["reserve", "-G", "1", "-t", "3h"])?.fails(2, &["nogroup", "2h"])?;
     let id = reserve(lab, &["-G", "2", "-t", "3h", "--for", "nobody"])?;
-    lab.output(&["release", &id])?;
+    lab.output(&["release", "--yes", &id])?;
     lab.output(&["reservation", "limits", "nogroup", "--gpus", "none"])?;
     let wide = lab.run_as_nobody(&["reserve", "-G", "2", "-t", "1h"])?.ok()?.trim().to_owned();
     lab.run_as_nobody(&["extend", &wide, "-t", "90m"])?.fails(2, &["nogroup"])?;
@@ -273,7 +273,7 @@ fn waiting(lab: &Lab) -> Result<()> {
     lab.run(&["reserve", "-G", "1", "-t", "1h", "--wait", "1s"])?.fails(7, &["in vain"])?;
     let ran = lab.run(&["reserve", "-G", "1", "-t", "1h", "--wait", "30s"])?;
     let id = ran.ok()?.trim().to_owned();
-    lab.output(&["release", &id, &all[1]])?;
+    lab.output(&["release", "--yes", &id, &all[1]])?;
     lab.gpus_free(4, SOON)
 }
 

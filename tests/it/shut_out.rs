@@ -76,7 +76,7 @@ fn a_user(lab: &Lab, door: &Door) -> Result<()> {
         let answer = FleetClient::new(stream.clone()).attach(inputs).await?;
         Ok((answer.into_inner(), sender))
     })?;
-    lab.output(&["user", "revoke", "root", "--reason", "laptop lost"])?;
+    lab.output(&["user", "revoke", "root", "--yes", "--reason", "laptop lost"])?;
     let ended = block_on(async {
         while let Ok(Some(_)) = output.0.message().await {}
         Ok(status(stream).await)

@@ -124,7 +124,7 @@ fn revoked(lab: &Lab, door: &Door) -> Result<Papers> {
     let pem = key.to_pem();
     let before = block_on(knock(&door.address, papers(pem.expose())?))?;
     ensure!(before == Knock::LetIn, "it was never good: {before:?}");
-    lab.output(&["user", "revoke", "root", "--reason", "for the test"])?;
+    lab.output(&["user", "revoke", "root", "--yes", "--reason", "for the test"])?;
     wait::until("the listener has heard of it", SOON, wait::POLL, || {
         let answer = block_on(knock(&door.address, papers(pem.expose())?))?;
         Ok((answer != Knock::LetIn).then_some(()))

@@ -259,7 +259,7 @@ impl Cluster {
             let items = self.json(&[list])?;
             for item in items["items"].as_array().context("no items")? {
                 // One that ended just now is as good.
-                self.run(&[verb, item["id"].as_str().unwrap_or_default()])?;
+                self.run(&[verb, "--yes", item["id"].as_str().unwrap_or_default()])?;
             }
         }
         wait::until("no job is left", SOON, POLL_COMMAND, || {

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::output::{OutputArgs, WatchArgs};
+use crate::consent::Consent;
 
 #[derive(Debug, Args)]
 pub(crate) struct AuthorityArgs {
@@ -38,9 +39,8 @@ pub(crate) struct AuthorityStatusArgs {
     again changes nothing. Make a backup when it has ended: an older one cannot reach the nodes any more."
 )]
 pub(crate) struct RotateArgs {
-    /// Do not ask
-    #[arg(short, long)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -58,9 +58,8 @@ pub(crate) struct SkipArgs {
     /// Do not wait for users' certificates to end
     #[arg(long)]
     pub(crate) users: bool,
-    /// Do not ask
-    #[arg(short, long)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -71,9 +70,8 @@ pub(crate) struct SkipArgs {
     the old one signs again at once, and whoever moved moves back."
 )]
 pub(crate) struct AbortArgs {
-    /// Do not ask
-    #[arg(short, long)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::output::{OutputArgs, WatchArgs};
+use crate::consent::Consent;
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct ControllerStatusArgs {
@@ -34,9 +35,8 @@ pub(crate) struct ControllerRemoveArgs {
     /// Its number, as `fleet controller list` shows it
     #[arg(value_name = "ID")]
     pub(crate) id: u64,
-    /// Do not ask
-    #[arg(short, long)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

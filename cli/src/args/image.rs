@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::output::OutputArgs;
+use crate::consent::Consent;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -63,6 +64,8 @@ pub(crate) struct ImageRmArgs {
     #[arg(long, value_name = "NODES")]
     pub(crate) node: String,
     #[command(flatten)]
+    pub(crate) consent: Consent,
+    #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
 
@@ -74,9 +77,8 @@ pub(crate) struct ImagePruneArgs {
     /// Only show what would go
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Do not ask
-    #[arg(short, long)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 
 use super::checkpoint::JobRestartArgs;
 use super::output::{OutputArgs, OwnerArgs, StaleArgs, WatchArgs};
+use crate::consent::Consent;
 
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
@@ -35,6 +36,8 @@ pub(crate) struct CancelArgs {
     /// The jobs
     #[arg(required = true, value_name = "JOB")]
     pub(crate) ids: Vec<String>,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -79,9 +82,8 @@ pub(crate) struct JobRmArgs {
     /// Jobs that have ended
     #[arg(value_name = "JOB", required = true)]
     pub(crate) ids: Vec<String>,
-    /// Do not ask
-    #[arg(long)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
 }
 
 #[derive(Debug, Clone, Default, Args)]

@@ -7,6 +7,7 @@ use super::controller::{
 };
 use super::operations::{DebugBundleArgs, LogLevelArgs};
 use super::output::{OutputArgs, StaleArgs, WatchArgs};
+use crate::consent::Consent;
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
@@ -121,9 +122,8 @@ pub(crate) struct DrainArgs {
     /// When everything has to be gone [default: never]
     #[arg(long, value_name = "WHEN")]
     pub(crate) deadline: Option<String>,
-    /// Do not ask
-    #[arg(short, long)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     /// Only show what it would affect
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -150,9 +150,8 @@ pub(crate) struct RebootArgs {
     /// Why, for others to read
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// Do not ask
-    #[arg(short, long)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -190,9 +189,8 @@ pub(crate) struct EnforceArgs {
     pub(crate) nodes: String,
     #[arg(value_enum, value_name = "MODE")]
     pub(crate) mode: Enforce,
-    /// Do not ask
-    #[arg(short, long)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     /// Only show whom it would affect now
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -207,9 +205,8 @@ pub(crate) struct NodeLeaveArgs {
     /// Why, for others to read
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
-    /// Do not ask
-    #[arg(short, long)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -336,9 +333,8 @@ pub(crate) struct DeclareFreeArgs {
     /// How you know
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
-    /// Do not ask
-    #[arg(short, long)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -377,9 +373,8 @@ pub(crate) enum ControllerVerb {
 
 #[derive(Debug, Args)]
 pub(crate) struct ThawArgs {
-    /// Do not ask
-    #[arg(short, long)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
 }
 
 #[derive(Debug, Args)]
@@ -387,7 +382,6 @@ pub(crate) struct ResetClockArgs {
     /// The right time [default: this machine's]
     #[arg(long, value_name = "WHEN")]
     pub(crate) to: Option<String>,
-    /// Do not ask
-    #[arg(short, long)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
 }

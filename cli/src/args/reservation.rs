@@ -4,6 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use fleet_core::ending::EndPolicy;
 
 use super::output::{OutputArgs, OwnerArgs, StaleArgs, WatchArgs};
+use crate::consent::Consent;
 use crate::gpu_wish::GpuWish;
 
 /// Which GPUs; `reserve` and `run` share it.
@@ -126,6 +127,8 @@ pub(crate) struct ReleaseArgs {
     #[arg(required = true, value_name = "RESERVATION")]
     pub(crate) ids: Vec<String>,
     #[command(flatten)]
+    pub(crate) consent: Consent,
+    #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
 
@@ -144,6 +147,8 @@ pub(crate) struct ExtendArgs {
     /// What happens at its end
     #[arg(long, value_name = "POLICY")]
     pub(crate) at_end: Option<AtEnd>,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

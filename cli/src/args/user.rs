@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::output::OutputArgs;
+use crate::consent::Consent;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -56,9 +57,8 @@ pub(crate) struct UserDisableArgs {
     /// Who gets the reservations that have not begun
     #[arg(long, value_name = "USER")]
     pub(crate) transfer_to: Option<String>,
-    /// Do not ask
-    #[arg(short, long)]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -78,6 +78,8 @@ pub(crate) struct UserRevokeArgs {
     /// Why, for others to read
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

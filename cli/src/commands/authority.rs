@@ -9,10 +9,11 @@ use crate::args::{
     AbortArgs, AuthorityStatusArgs, AuthorityVerb, OutputArgs, RotateArgs, SkipArgs,
 };
 use crate::client::request_meta;
+use crate::consent::Consent;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::authority::AuthorityStatus;
-use crate::output::text::{ask, print, say};
+use crate::output::text::{print, say};
 
 pub(super) async fn run(context: &Context, verb: Option<AuthorityVerb>) -> Result<Exit, Failure> {
     match verb {
@@ -34,15 +35,11 @@ async fn status(context: &Context, args: &AuthorityStatusArgs) -> Result<Exit, F
     .await
 }
 
-fn confirmed(yes: bool, what: &[&str], question: &str) -> Result<(), Failure> {
-    if yes {
-        return Ok(());
+fn confirmed(consent: Consent, what: &[&str], question: &str) -> Result<(), Failure> {
+    if consent.is_asked_for() {
+        what.iter().for_each(|line| say(line));
     }
-    what.iter().for_each(|line| say(line));
-    match ask(question) {
-        Some(false) => Err(Failure::new(Exit::Failed, "left as it is")),
-        Some(true) | None => Ok(()),
-    }
+    consent.ask(question)
 }
 
 fn show(
@@ -60,7 +57,7 @@ async fn rotate(context: &Context, args: &RotateArgs) -> Result<Exit, Failure> {
         "Controllers, nodes and users get certificates of a new authority; nothing that runs is touched.",
         "Once everybody has moved, the old one is trusted no more: a node that was away must be waited for.",
     ];
-    confirmed(args.yes, &what, "Exchange the certificate authority?")?;
+    confirmed(args.consent, &what, "Exchange the certificate authority?")?;
     let request = RotateAuthorityRequest { meta: request_meta(&context.clock)? };
     let after = client.call(request, async |api, r| api.rotate_authority(r).await).await?;
     show(context, &args.output, after)
@@ -77,7 +74,7 @@ async fn skip(context: &Context, args: SkipArgs) -> Result<Exit, Failure> {
     if args.users {
         what.push("Users' certificates of the old authority end at once with it.");
     }
-    confirmed(args.yes, &what, "Go on without them?")?;
+    confirmed(args.consent, &what, "Go on without them?")?;
     let SkipArgs { nodes, users, output, .. } = args;
     let request = SkipInRotationRequest { meta: request_meta(&context.clock)?, nodes, users };
     let after = client.call(request, async |api, r| api.skip_in_rotation(r).await).await?;
@@ -87,7 +84,7 @@ async fn skip(context: &Context, args: SkipArgs) -> Result<Exit, Failure> {
 async fn abort(context: &Context, args: &AbortArgs) -> Result<Exit, Failure> {
     let client = context.client()?;
     let what = ["The authority before signs again; what has moved moves back."];
-    confirmed(args.yes, &what, "Give the exchange up?")?;
+    confirmed(args.consent, &what, "Give the exchange up?")?;
     let request = AbortRotationRequest { meta: request_meta(&context.clock)? };
     let after = client.call(request, async |api, r| api.abort_rotation(r).await).await?;
     show(context, &args.output, after)

@@ -9,7 +9,7 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::controller::ControllerStatus;
 use crate::output::status::Status;
-use crate::output::text::{ask, print, say};
+use crate::output::text::{print, say};
 
 /// Every controller is asked, and each answers for itself.
 pub(super) async fn status(
@@ -32,13 +32,11 @@ pub(super) async fn status(
 
 pub(super) async fn thaw(context: &Context, args: &ThawArgs) -> Result<Exit, Failure> {
     let client = context.client()?;
-    if !args.yes {
+    if args.consent.is_asked_for() {
         say("Evictions were frozen because many things failed at once. If that was a false alarm,");
         say("thawing lets fleet move jobs that could have stayed.");
-        if ask("Let evictions go on?") == Some(false) {
-            return Err(Failure::new(Exit::Failed, "left frozen"));
-        }
     }
+    args.consent.ask("Let evictions go on?")?;
     let request = ThawEvictionsRequest { meta: request_meta(&context.clock)? };
     let after = client.call(request, async |api, r| api.thaw_evictions(r).await).await?;
     say("evictions go on");
@@ -53,14 +51,12 @@ pub(super) async fn reset_clock(context: &Context, args: &ResetClockArgs) -> Res
     };
     let to_unix_ms = if to_unix_ms == 0 { context.clock.now_ms() } else { to_unix_ms };
     let client = context.client()?;
-    if !args.yes {
+    if args.consent.is_asked_for() {
         let now = fetch(&client).await?.now.map(|now| context.clock.second(now.0));
         say(&format!("The fleet's time is {}.", now.unwrap_or_else(|| "not known".to_owned())));
         say("Reservations start and end by it.");
-        if ask(&format!("Set it to {}?", context.clock.second(to_unix_ms))) == Some(false) {
-            return Err(Failure::new(Exit::Failed, "left as it is"));
-        }
     }
+    args.consent.ask(&format!("Set the fleet's time to {}?", context.clock.second(to_unix_ms)))?;
     let request = ResetClockRequest { meta: request_meta(&context.clock)?, to_unix_ms };
     let after = client.call(request, async |api, r| api.reset_clock(r).await).await?;
     let now = Status::from(after).now.map(|now| context.clock.second(now.0));

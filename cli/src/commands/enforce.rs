@@ -12,7 +12,7 @@ use crate::exit_code::Exit;
 use crate::node_names;
 use crate::output::gpu::{Gpu, Process};
 use crate::output::node::Node;
-use crate::output::text::{ask, print, say};
+use crate::output::text::{print, say};
 use crate::times::Clock;
 
 /// How long the nodes may take to carry it out; they go on after that, too.
@@ -26,18 +26,12 @@ pub(super) async fn enforce(context: &Context, args: &EnforceArgs) -> Result<Exi
         print(&preview(context, &client, &names).await?)?;
         return Ok(Exit::Done);
     }
-    if !args.yes && args.mode == Enforce::On {
-        preview(context, &client, &names).await?.lines().for_each(say);
-        match ask(&format!("Keep everybody without a reservation out of {}?", args.nodes)) {
-            Some(true) => {}
-            Some(false) => {
-                return Err(Failure::new(Exit::Failed, format!("{} left as it is", args.nodes)));
-            }
-            None => {
-                let problem = "there is nobody to ask whether these may lose access";
-                return Err(Failure::usage("--yes", problem).hint("say --yes once that is settled"));
-            }
+    if args.mode == Enforce::On {
+        if args.consent.is_asked_for() {
+            preview(context, &client, &names).await?.lines().for_each(say);
         }
+        args.consent
+            .ask(&format!("Keep everybody without a reservation out of {}?", args.nodes))?;
     }
     for name in &names {
         let (meta, mode) = (request_meta(&context.clock)?, args.mode.word().to_owned());

@@ -11,7 +11,7 @@ use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::gpu::Gpu;
-use crate::output::text::{ask, print, say};
+use crate::output::text::{print, say};
 
 /// The kind of object for `Resolve`.
 pub(super) const KIND: &str = "gpu";
@@ -111,15 +111,13 @@ pub(super) async fn declare_free(
     let found = fetch(&client, request).await?.into_iter().next();
     let name = found.as_ref().map_or_else(|| uuid.clone(), Gpu::name);
     let holder = found.as_ref().and_then(|gpu| gpu.held_by.clone());
-    if !args.yes {
+    if args.consent.is_asked_for() {
         let held = holder.map(|user| format!(", held by {user}")).unwrap_or_default();
         let state = found.as_ref().map_or("unknown", |gpu| gpu.state.as_str());
         say(&format!("{name} is {state}{held}."));
         say("If a process still uses it, the next holder shares it with that process.");
-        if ask("Declare it free?") == Some(false) {
-            return Err(Failure::new(Exit::Failed, "left as it is"));
-        }
     }
+    args.consent.ask(&format!("Declare {name} free?"))?;
     let reason = args.reason.clone();
     let request = DeclareGpuFreeRequest { meta: request_meta(&context.clock)?, uuid, reason };
     let gpu = Gpu::from(client.call(request, async |api, r| api.declare_gpu_free(r).await).await?);

@@ -23,7 +23,7 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::Printer;
 use crate::output::image::Image;
-use crate::output::text::{ask, print, say};
+use crate::output::text::{print, say};
 use crate::sizes::Bytes;
 
 /// Nodes that are asked at once.
@@ -97,6 +97,7 @@ pub(super) async fn pull(context: &Context, args: &ImagePullArgs) -> Result<Exit
 pub(super) async fn rm(context: &Context, args: &ImageRmArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let nodes = enforce::names(&client, &args.node).await?;
+    args.consent.ask(&format!("Remove {} from {}?", args.image, args.node))?;
     let remove = Ask::Remove(RemoveImage { image: args.image.clone() });
     let answers = each(&client, &nodes, remove).await;
     let (images, ended) = settled(answers, nodes.len() > 1, say_removed);
@@ -121,12 +122,7 @@ pub(super) async fn prune(context: &Context, args: &ImagePruneArgs) -> Result<Ex
         print(&printer.list(&images)?)?;
         return ended;
     }
-    if !args.yes {
-        let question = format!("Remove all images that nobody uses from {}?", args.node);
-        if ask(&question) == Some(false) {
-            return Err(Failure::new(Exit::Failed, "nothing is removed"));
-        }
-    }
+    args.consent.ask(&format!("Remove all images that nobody uses from {}?", args.node))?;
     let answers = each(&client, &nodes, Ask::Prune(PruneImages { dry_run: false })).await;
     let (images, ended) = settled(answers, several, |node, found| match found.images[..] {
         [] => say(&format!("{node}: no image that nobody uses")),

@@ -8,7 +8,7 @@ use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::job::Job;
-use crate::output::text::{ask, print, say};
+use crate::output::text::{print, say};
 
 /// The kind of object for `Resolve`.
 pub(super) const KIND: &str = "job";
@@ -61,9 +61,9 @@ pub(super) async fn show(context: &Context, args: &JobShowArgs) -> Result<Exit, 
 /// Each in turn; the first that fails ends it.
 pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let mut ids = Vec::new();
-    for text in &args.ids {
-        ids.push(client.resolve(KIND, text).await?);
+    let (ids, others) = client.resolve_owned(KIND, &args.ids).await?;
+    if !others.is_empty() {
+        args.consent.ask(&format!("Cancel {}?", others.join(", ")))?;
     }
     let mut cancelled = Vec::new();
     for id in ids {
@@ -91,20 +91,13 @@ pub(super) async fn remove(context: &Context, args: &JobRmArgs) -> Result<Exit, 
     for text in &args.ids {
         ids.push(client.resolve(KIND, text).await?);
     }
-    if !args.yes {
-        let question = format!(
-            "Remove {}, and the files that fleet wrote beside the checkpoints? The checkpoints stay.",
-            ids.join(", ")
-        );
-        match ask(&question) {
-            Some(true) => {}
-            Some(false) => return Err(Failure::new(Exit::Failed, "nothing is removed")),
-            None => {
-                let problem = "a removed job cannot be restarted, and there is nobody to ask";
-                return Err(Failure::usage("--yes", problem).hint("say --yes to remove it"));
-            }
-        }
+    if args.consent.is_asked_for() {
+        say("A removed job cannot be restarted. Its checkpoints stay.");
     }
+    args.consent.ask(&format!(
+        "Remove {}, and the files that fleet wrote beside the checkpoints?",
+        ids.join(", ")
+    ))?;
     for id in ids {
         let request = RemoveJobRequest { meta: request_meta(&context.clock)?, id: id.clone() };
         let removed = client.call(request, async |api, r| api.remove_job(r).await).await?;

@@ -14,7 +14,7 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::controller::Controller;
 use crate::output::status::JoinToken;
-use crate::output::text::{ask, print, say};
+use crate::output::text::{print, say};
 
 /// How long a removed controller may take to be gone from the list.
 const GONE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -55,12 +55,10 @@ pub(super) async fn remove(
     args: &ControllerRemoveArgs,
 ) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    if !args.yes {
+    if args.consent.is_asked_for() {
         say("A controller that was removed cannot come back; its machine may join as a new one.");
-        if ask(&format!("Remove controller {}?", args.id)) == Some(false) {
-            return Err(Failure::new(Exit::Failed, "left as it is"));
-        }
     }
+    args.consent.ask(&format!("Remove controller {}?", args.id))?;
     let request = RemoveControllerRequest { meta: request_meta(&context.clock)?, id: args.id };
     client.call(request, async |api, r| api.remove_controller(r).await).await?;
     let deadline = Instant::now() + GONE_TIMEOUT;

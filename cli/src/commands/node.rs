@@ -13,13 +13,14 @@ use crate::args::{
     UncordonArgs, VouchArgs,
 };
 use crate::client::{Client, request_meta};
+use crate::consent;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::node_names;
 use crate::output::gpu::Gpu;
 use crate::output::node::Node;
 use crate::output::status::JoinToken;
-use crate::output::text::{ask, print, say};
+use crate::output::text::{print, say};
 use crate::times::Clock;
 
 /// The kind of object for `Resolve`.
@@ -112,11 +113,12 @@ pub(super) async fn drain(context: &Context, args: &DrainArgs) -> Result<Exit, F
         print(&preview(context, &client, &node, deadline).await?)?;
         return Ok(Exit::Done);
     }
-    if !args.yes {
-        preview(context, &client, &node, deadline).await?.lines().for_each(say);
-        if ask(&format!("Drain {node}?")) == Some(false) {
-            return Err(Failure::new(Exit::Failed, format!("{node} is left as it is")));
+    // Without a deadline nobody's work ends: a script may go on.
+    if deadline.is_some() || consent::somebody_is_there() {
+        if args.consent.is_asked_for() {
+            preview(context, &client, &node, deadline).await?.lines().for_each(say);
         }
+        args.consent.ask(&format!("Drain {node}?"))?;
     }
     let meta = request_meta(&context.clock)?;
     let reason = args.reason.clone().unwrap_or_default();
@@ -138,12 +140,12 @@ pub(super) async fn reboot(context: &Context, args: &RebootArgs) -> Result<Exit,
     }
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let node = client.resolve(KIND, &args.node).await?;
-    if when_empty && !args.yes {
-        preview(context, &client, &node, None).await?.lines().for_each(say);
-        waited_for(context, &client, &node).await?.lines().for_each(say);
-        if ask(&format!("Reboot {node} once it is empty?")) == Some(false) {
-            return Err(Failure::new(Exit::Failed, format!("{node} is left as it is")));
+    if when_empty {
+        if args.consent.is_asked_for() {
+            preview(context, &client, &node, None).await?.lines().for_each(say);
+            waited_for(context, &client, &node).await?.lines().for_each(say);
         }
+        args.consent.ask(&format!("Reboot {node} once it is empty?"))?;
     }
     let meta = request_meta(&context.clock)?;
     let reason = args.reason.clone().unwrap_or_default();
@@ -157,14 +159,12 @@ pub(super) async fn reboot(context: &Context, args: &RebootArgs) -> Result<Exit,
 
 pub(super) async fn revoke(context: &Context, args: &NodeLeaveArgs) -> Result<Exit, Failure> {
     let client = context.client()?;
-    if !args.yes {
+    if args.consent.is_asked_for() {
         say(
             "Its agent is shut out at once, until it joins again with a new token. Jobs there go on.",
         );
-        if ask(&format!("End all certificates of {}?", args.node)) == Some(false) {
-            return Err(Failure::new(Exit::Failed, format!("{} is left as it is", args.node)));
-        }
     }
+    args.consent.ask(&format!("End all certificates of {}?", args.node))?;
     let meta = request_meta(&context.clock)?;
     let (node, reason) = (args.node.clone(), args.reason.clone());
     let request = RevokeNodeRequest { meta, node, reason };
@@ -176,9 +176,7 @@ pub(super) async fn revoke(context: &Context, args: &NodeLeaveArgs) -> Result<Ex
 pub(super) async fn remove(context: &Context, args: &NodeLeaveArgs) -> Result<Exit, Failure> {
     let client = context.client()?;
     let node = client.resolve(KIND, &args.node).await?;
-    if !args.yes && ask(&format!("Take {node} out of the fleet?")) == Some(false) {
-        return Err(Failure::new(Exit::Failed, format!("{node} is left as it is")));
-    }
+    args.consent.ask(&format!("Take {node} out of the fleet?"))?;
     let meta = request_meta(&context.clock)?;
     let request = RemoveNodeRequest { meta, node: node.clone(), reason: args.reason.clone() };
     let removed = client.call(request, async |api, r| api.remove_node(r).await).await;

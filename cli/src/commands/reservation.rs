@@ -54,9 +54,9 @@ pub(super) async fn show(context: &Context, args: &ReservationShowArgs) -> Resul
 /// Each in turn; the first that fails ends it.
 pub(super) async fn release(context: &Context, args: &ReleaseArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let mut ids = Vec::new();
-    for text in &args.ids {
-        ids.push(client.resolve(KIND, text).await?);
+    let (ids, others) = client.resolve_owned(KIND, &args.ids).await?;
+    if !others.is_empty() {
+        args.consent.ask(&format!("Release {}?", others.join(", ")))?;
     }
     let mut released = Vec::new();
     for id in ids {
@@ -89,7 +89,11 @@ pub(super) async fn extend(context: &Context, args: &ExtendArgs) -> Result<Exit,
         None => 0,
     };
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let id = client.resolve(KIND, &args.id).await?;
+    let (id, owner) = client.resolve_one(KIND, &args.id).await?;
+    // Only a new end may be an earlier one.
+    if let Some(owner) = owner.filter(|_| args.until.is_some()) {
+        args.consent.ask(&format!("Move the end of {id} of {owner}?"))?;
+    }
     let mut changed = None;
     let request = |meta| ExtendReservationRequest { meta, id: id.clone(), ..Default::default() };
     if let Some(at_end) = args.at_end {

@@ -8,7 +8,7 @@ use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::Printer;
-use crate::output::text::{ask, print, say};
+use crate::output::text::{print, say};
 use crate::output::user::User;
 
 /// What it is called in messages.
@@ -48,9 +48,7 @@ pub(super) async fn disable(context: &Context, args: &UserDisableArgs) -> Result
         // Not refused: who has left may never have been here.
         None => say(&format!("{} was never here: is the name right?", args.user)),
     }
-    if !args.yes && ask(&format!("Disable {}?", args.user)) == Some(false) {
-        return Err(Failure::new(Exit::Failed, format!("{} is left as it is", args.user)));
-    }
+    args.consent.ask(&format!("Disable {}?", args.user))?;
     let request = DisableUserRequest {
         meta: request_meta(&context.clock)?,
         user: args.user.clone(),
@@ -71,6 +69,7 @@ pub(super) async fn enable(context: &Context, args: &UserEnableArgs) -> Result<E
 
 pub(super) async fn revoke(context: &Context, args: &UserRevokeArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    args.consent.ask(&format!("End all certificates of {}?", args.user))?;
     let meta = request_meta(&context.clock)?;
     let (user, reason) = (args.user.clone(), args.reason.clone());
     let request = RevokeUserRequest { meta, user, reason };

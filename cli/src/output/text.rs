@@ -43,18 +43,6 @@ pub(crate) fn say(text: &str) {
     drop(writeln!(io::stderr(), "{}", harmless(text)));
 }
 
-/// Asks a yes/no question on the terminal. `None`: there is nobody to ask.
-pub(crate) fn ask(question: &str) -> Option<bool> {
-    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
-        return None;
-    }
-    drop(write!(io::stderr(), "{} [y/N] ", harmless(question)));
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer).ok()?;
-    let answer = answer.trim().to_ascii_lowercase();
-    Some(answer == "y" || answer == "yes")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -239,7 +239,10 @@ impl Fleet for Service {
     ) -> Result<Response<pb::ResolveResponse>, Status> {
         let pb::ResolveRequest { text, kind } = request.into_inner();
         let ids = self.script().resolved.get(&text).cloned().unwrap_or_else(|| vec![text]);
-        let items = ids.into_iter().map(|id| pb::Resolved { kind: kind.clone(), id }).collect();
+        let items = ids
+            .into_iter()
+            .map(|id| pb::Resolved { kind: kind.clone(), id, ..Default::default() })
+            .collect();
         Ok(Response::new(pb::ResolveResponse { items }))
     }
 

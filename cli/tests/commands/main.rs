@@ -434,7 +434,7 @@ fn images_of_several_nodes_are_asked_for_at_once_and_one_that_fails_takes_nothin
     let listed = fake.run(&["image", "list", "--node", "n1,n2,n3", "-o", "jsonl"]);
     assert_eq!((code(&listed), stdout(&listed).lines().count()), (5, 2), "{}", stderr(&listed));
     assert!(stderr(&listed).contains("error: n3: its agent is not connected"));
-    let removed = fake.run(&["image", "rm", "python:3.12", "--node", "n1"]);
+    let removed = fake.run(&["image", "rm", "python:3.12", "--node", "n1", "--yes"]);
     assert_eq!(code(&removed), 0);
     assert!(stderr(&removed).contains("n1: 5 MiB freed"), "{}", stderr(&removed));
     for bad in ["./here.tar", "Python", "host:x:y"] {

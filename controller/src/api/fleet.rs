@@ -207,7 +207,7 @@ impl Fleet for FleetService {
         self.0.newest().await?;
         let asked = request.into_inner();
         let items =
-            self.0.raft.read(|fsm| resolve::resolve(fsm, &caller.name, &asked.text, &asked.kind));
+            self.0.raft.read(|fsm| resolve::resolve(fsm, &caller, &asked.text, &asked.kind));
         Ok(Response::new(v1::ResolveResponse { items }))
     }
 

@@ -1,18 +1,40 @@
 //! What people type, turned into ids: whole ids, unique prefixes, job names, `@last`, `titan01:3`.
 
 use fleet_core::Fsm;
+use fleet_core::id::{JobId, ReservationId};
 use fleet_core::name::UserName;
 use fleet_proto::v1::Resolved;
+
+use super::caller::Caller;
 
 /// Most candidates sent back for an ambiguous text.
 const CANDIDATES_MAX: usize = 20;
 
 fn found(kind: &str, id: &impl ToString) -> Resolved {
-    Resolved { kind: kind.to_owned(), id: id.to_string() }
+    Resolved { kind: kind.to_owned(), id: id.to_string(), owner: String::new() }
 }
 
 /// Everything `text` could mean for `caller`, best first. An exact match is alone.
-pub(super) fn resolve(fsm: &Fsm, caller: &UserName, text: &str, kind: &str) -> Vec<Resolved> {
+pub(super) fn resolve(fsm: &Fsm, caller: &Caller, text: &str, kind: &str) -> Vec<Resolved> {
+    let Caller { name: caller, admin, .. } = caller;
+    let owned = |found: Resolved| Resolved {
+        owner: owner(fsm, &found)
+            .filter(|owner| *admin && *owner != caller)
+            .map_or(String::new(), |owner| owner.to_string()),
+        ..found
+    };
+    meant(fsm, caller, text, kind).into_iter().map(owned).collect()
+}
+
+fn owner<'f>(fsm: &'f Fsm, found: &Resolved) -> Option<&'f UserName> {
+    match found.kind.as_str() {
+        "job" => fsm.job(&JobId::parse(&found.id).ok()?).map(|job| &job.owner),
+        "reservation" => fsm.reservation(&ReservationId::parse(&found.id).ok()?).map(|r| &r.owner),
+        _ => None,
+    }
+}
+
+fn meant(fsm: &Fsm, caller: &UserName, text: &str, kind: &str) -> Vec<Resolved> {
     let wants = |k: &str| kind.is_empty() || kind == k;
     if text == "@last" {
         return last(fsm, caller, kind);

@@ -1,0 +1,173 @@
+//! What destroys, asks: every command that can end other people's work, frees a GPU by somebody's word, revokes or
+//! deletes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use fleet_tests::command::{self, Ran};
+use fleet_tests::lab::Lab;
+use fleet_tests::programs;
+use fleet_tests::steps::Steps;
+use fleet_tests::wait::SOON;
+use serde_json::Value;
+
+/// Whose work it is.
+const OTHER: &str = "nobody";
+
+/// What the commands are about.
+struct Things {
+    running: String,
+    ended: String,
+    reservation: String,
+}
+
+/// One line for each command that has `--yes`. A new one that destroys belongs here, or the first step fails.
+fn destroying(things: &Things) -> Vec<Vec<&str>> {
+    let Things { running, ended, reservation } = things;
+    vec![
+        vec!["cancel", running],
+        vec!["release", reservation],
+        vec!["extend", reservation, "--until", "+1h"],
+        vec!["job", "rm", ended],
+        vec!["gpu", "declare-free", "titan01:1", "--reason", "x"],
+        vec!["node", "drain", "titan01", "--reason", "x", "--deadline", "now"],
+        vec!["node", "reboot", "titan01", "--when-empty"],
+        vec!["node", "revoke", "titan01", "--reason", "x"],
+        vec!["node", "remove", "titan01", "--reason", "x"],
+        vec!["node", "enforce", "titan01", "on"],
+        vec!["image", "rm", "busybox", "--node", "titan01"],
+        vec!["image", "prune", "--node", "titan01"],
+        vec!["user", "disable", OTHER, "--reason", "x"],
+        vec!["user", "revoke", OTHER, "--reason", "x"],
+        vec!["controller", "remove", "1"],
+        vec!["controller", "reset-clock"],
+        vec!["controller", "thaw-evictions"],
+        vec!["controller", "ca", "rotate"],
+        vec!["controller", "ca", "skip", "--users"],
+        vec!["controller", "ca", "abort"],
+    ]
+}
+
+#[test]
+fn what_destroys_asks() -> Result<()> {
+    let Some(lab) = Lab::start(1, "v100-pcie:3")? else { return Ok(()) };
+    let mut steps = Steps::default();
+    let things = begin(&lab)?;
+    let commands = destroying(&things);
+    steps.step("all commands that have --yes are known here", || all_are_known(&lab, &commands));
+    let before = record(&lab)?;
+    for words in &commands {
+        let shown = words.join(" ");
+        steps.step(&format!("without a terminal: {shown}"), || {
+            lab.run(words)?.fails(2, &["nobody is here to answer", "--yes answers it"]).map(drop)
+        });
+        for answer in ["n\n", "\n", "yess\n"] {
+            steps.step(&format!("answered {answer:?}: {shown}"), || {
+                let ran = answered(&lab, words, answer)?;
+                let asked = ran.stdout.contains("? [y/N]") && ran.stdout.contains("code 1");
+                ensure!(asked && ran.stdout.contains("nothing is changed"), "{:?}", ran.stdout);
+                Ok(())
+            });
+        }
+    }
+    steps.step("nothing was changed", || {
+        let after = record(&lab)?;
+        ensure!(before == after, "{before:?} and now {after:?}");
+        ensure!(lab.job(&things.running)?["state"] == "running", "it was cancelled");
+        Ok(())
+    });
+    steps.step("a script drains where nobody's work ends, and uncordons", || {
+        lab.output(&["node", "drain", "titan01", "--reason", "x"])?;
+        lab.output(&["node", "uncordon", "titan01"]).map(drop)
+    });
+    steps.step("one's own is not asked about", || {
+        let own = id_of(&lab.run(&["run", "-d", "--", "sleep", "600"])?)?;
+        lab.output(&["cancel", &own]).map(drop)
+    });
+    steps.step("a yes is a yes", || {
+        let ran = answered(&lab, &["release", &things.reservation], "yes\n")?;
+        ensure!(ran.stdout.contains("code 0"), "{:?}", ran.stdout);
+        lab.output(&["cancel", &things.running, "--yes"]).map(drop)
+    });
+    lab.conclude(steps)
+}
+
+/// A running job of somebody else, an ended one, and a reservation of theirs.
+fn begin(lab: &Lab) -> Result<Things> {
+    let begin = |words: &[&str]| id_of(&lab.run_as_nobody(words)?);
+    let running = begin(&["run", "-d", "-G", "1", "--", "sleep", "600"])?;
+    let ended = begin(&["run", "-d", "--", "true"])?;
+    let reserved = lab.json(&["reserve", "-G", "1", "-t", "2h", "--for", OTHER])?;
+    let reservation = reserved["id"].as_str().context("no reservation")?.to_owned();
+    for (job, state) in [(&running, "running"), (&ended, "completed")] {
+        fleet_tests::wait::until(
+            &format!("{job} is {state}"),
+            SOON,
+            fleet_tests::wait::POLL_COMMAND,
+            || Ok((lab.job(job)?["state"] == state).then_some(())),
+        )?;
+    }
+    Ok(Things { running, ended, reservation })
+}
+
+/// `fleet run -d` prints the id.
+fn id_of(ran: &Ran) -> Result<String> {
+    Ok(ran.ok()?.lines().next().context("no id")?.trim().to_owned())
+}
+
+/// Each command has a page in the manual, and its page says whether it asks.
+fn all_are_known(lab: &Lab, commands: &[Vec<&str>]) -> Result<()> {
+    let folder = lab.path("manual");
+    fs::create_dir_all(&folder)?;
+    lab.output(&["manual", &folder.to_string_lossy()])?;
+    let mut asking = BTreeSet::new();
+    for page in fs::read_dir(&folder)? {
+        let page = page?.path();
+        if fs::read_to_string(&page)?.contains("\\-\\-yes") {
+            let name = page.file_stem().context("a page without a name")?.to_string_lossy();
+            asking.insert(name.trim_start_matches("fleet-").to_owned());
+        }
+    }
+    let is_called =
+        |page: &str, words: &[&str]| (1..=words.len()).any(|n| words[..n].join("-") == page);
+    let known: BTreeSet<String> = asking
+        .iter()
+        .filter(|page| commands.iter().any(|words| is_called(page, words)))
+        .cloned()
+        .collect();
+    ensure!(known == asking, "not gone through: {:?}", asking.difference(&known));
+    ensure!(known.len() == commands.len(), "{} commands, {} pages", commands.len(), known.len());
+    Ok(())
+}
+
+/// What people have done so far, by the audit log.
+fn record(lab: &Lab) -> Result<Vec<String>> {
+    let mut seen = Vec::new();
+    for line in lab.output(&["audit", "export"])?.lines() {
+        let record: Value = serde_json::from_str(line)?;
+        if record["actor"].to_string().contains("root") {
+            seen.push(record["seq"].to_string());
+        }
+    }
+    ensure!(!seen.is_empty(), "the audit log names nobody");
+    Ok(seen)
+}
+
+/// On a terminal, with this typed as the answer.
+fn answered(lab: &Lab, words: &[&str], answer: &str) -> Result<Ran> {
+    let fleet = programs::built("fleet")?;
+    let inner = format!("{} {}; echo code $?", fleet.display(), words.join(" "));
+    let typed = lab.command(&[] as &[&str]);
+    let mut script = Command::new("script");
+    script
+        .args(["-qec", &inner, "/dev/null"])
+        .current_dir(lab.lab())
+        .env_clear()
+        .env("TERM", "xterm");
+    for (key, value) in typed.get_envs() {
+        script.env(key, value.unwrap_or_default());
+    }
+    command::start_with(script, Some(answer.as_bytes()))?.wait(SOON)
+}
