@@ -469,10 +469,14 @@ pub enum Event {
         job: JobId,
     },
 
+    /// Proven empty, or declared so.
     GpusReleased {
         lease: LeaseId,
         node: NodeName,
         gpus: Vec<GpuUuid>,
+        /// By whose word, where nothing was proven.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        declared_by: Option<String>,
     },
     JoinTokenCreated {
         token: TokenId,
@@ -643,7 +647,7 @@ impl Event {
             | E::JobFailed { job, .. }
             | E::JobCancelled { job, .. }
             | E::JobTimedOut { job } => vec![job.to_string()],
-            E::GpusReleased { lease, node, gpus } => and_all(pair(lease, node), gpus),
+            E::GpusReleased { lease, node, gpus, .. } => and_all(pair(lease, node), gpus),
             E::JoinTokenCreated { token, names, .. } => and_all(vec![token.to_string()], names),
             E::JoinTokenRedeemed { token, node } => pair(token, node),
             E::ControllerTokenCreated { token, .. } => vec![token.to_string()],

@@ -8,7 +8,7 @@ use crate::gpu::{Gpu, GpuLink};
 use crate::health::{Condition, ConditionStatus, Severity, Subject};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::reboot::RebootWish;
-use crate::time::Timestamp;
+use crate::time::{Millis, Timestamp};
 use crate::window::{Enforced, Enforcement, EnforcementOrder, EnforcementSwitch};
 
 /// Most nodes one fleet holds.
@@ -22,6 +22,11 @@ pub const DRIVER_SINCE: u32 = 13;
 pub const CLONES_SINCE: u32 = 13;
 /// Cluster version from which on a job that could not go on on a node may go there again after a boot or an uncordon.
 pub const ANOTHER_TRY_SINCE: u32 = 14;
+/// First cluster version that calls a node drained only when nobody holds a GPU of it, tells a word from a proof, and
+/// refuses a deadline that has passed.
+pub const EMPTY_SINCE: u32 = 18;
+/// How far back the deadline of a drain may lie: `now` was said by another clock, and takes its time to come.
+pub const DEADLINE_SLACK: Millis = Millis::minutes(2);
 
 /// What tells one machine from another, beyond its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -78,6 +78,21 @@ fn what_destroys_asks() -> Result<()> {
         ensure!(lab.job(&things.running)?["state"] == "running", "it was cancelled");
         Ok(())
     });
+    steps.step("no word frees a GPU on which its node reports work", || {
+        let gpus = lab.json(&["gpu", "list"])?;
+        let mut gpus = gpus["items"].as_array().context("no GPUs")?.iter();
+        let gpu = gpus.find(|gpu| gpu["state"] == "running").context("none is in use")?;
+        let uuid = gpu["uuid"].as_str().context("no UUID")?;
+        let words = ["gpu", "declare-free", uuid, "--reason", "the machine is off", "--yes"];
+        lab.run(&words)?.fails(5, &["is in use", &things.running, "of nobody"])?;
+        ensure!(lab.job(&things.running)?["state"] == "running", "it was ended");
+        Ok(())
+    });
+    steps.step("a deadline that has passed is refused", || {
+        let words = ["node", "drain", "titan01", "--reason", "x", "--yes", "--deadline"];
+        let long_ago = "2026-01-02 03:04";
+        lab.run(&[&words[..], &[long_ago]].concat())?.fails(2, &["deadline", "ago"]).map(drop)
+    });
     steps.step("a script drains where nobody's work ends, and uncordons", || {
         lab.output(&["node", "drain", "titan01", "--reason", "x"])?;
         lab.output(&["node", "uncordon", "titan01"]).map(drop)

@@ -204,7 +204,7 @@ impl Oracle {
             // A node that was not asked since a restore gets nothing, and what was given on there is
             // not given away by the end of what a backup believes.
             Event::GpusReleased { node, .. } if fsm.uncounted().any(|name| name == node) => {}
-            Event::GpusReleased { lease, node, gpus } => {
+            Event::GpusReleased { lease, node, gpus, .. } => {
                 let now = scene.now_us();
                 let on = scene.machines.iter().map(|m| m.lock().expect("nobody panics with it"));
                 let Some(machine) = on.into_iter().find(|m| m.name == *node) else { return Ok(()) };

@@ -324,8 +324,9 @@ pub(crate) struct ClearArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Only for a GPU whose node is gone for good, or whose last process can never end. Should a\n\
-    process still use it, two users would share it. The audit log keeps who said so and why."
+    after_help = "Only for a GPU whose node is gone for good. Should a process still use it, two users would share it.\n\
+    While the node answers, a GPU on which it reports a job or a process is refused. The audit log keeps\n\
+    who said so and why."
 )]
 pub(crate) struct DeclareFreeArgs {
     #[arg(value_name = "GPU")]

@@ -1,11 +1,12 @@
 //! What a drain does to each job and reservation of a node, shown before an admin confirms it.
 
-use fleet_proto::v1::{ListGpusRequest, ListJobsRequest};
+use fleet_proto::v1::{ListJobsRequest, ListReservationsRequest};
 
-use super::{Context, gpu, job};
+use super::{Context, job, reservation};
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::output::job::{Job, expected};
+use crate::output::reservation::Reservation;
 use crate::times::Clock;
 
 /// The preview's text. `deadline`: when the node must be empty, in milliseconds since 1970.
@@ -17,20 +18,16 @@ pub(super) async fn preview(
 ) -> Result<String, Failure> {
     let request = ListJobsRequest { node: node.to_owned(), with_spec: true, ..Default::default() };
     let jobs = job::fetch(client, request).await?;
-    let gpus = gpu::fetch(client, ListGpusRequest { node: node.to_owned(), ..Default::default() });
-    let gpus = gpus.await?;
+    let mut reservations = reservation::fetch(client, ListReservationsRequest::default()).await?;
+    reservations.retain(|reservation| reservation.node.as_deref() == Some(node));
     let mut text = format!("Draining {node} takes no new work and affects:\n");
     for job in &jobs {
         let fate = fate(job, deadline, &context.clock);
         text.push_str(&format!("  {} {} of {}: {fate}\n", job.id, job.name, job.owner));
     }
-    let mut reservations: Vec<(String, String)> = gpus
-        .iter()
-        .filter_map(|gpu| Some((gpu.reservation.clone()?, gpu.held_by.clone().unwrap_or_default())))
-        .collect();
-    reservations.dedup();
-    for (reservation, owner) in &reservations {
-        text.push_str(&format!("  {reservation} of {owner}: its GPUs stay reserved to its end\n"));
+    for reservation in &reservations {
+        let Reservation { id, owner, .. } = reservation;
+        text.push_str(&format!("  {id} of {owner}: {}\n", kept(reservation, &context.clock)));
     }
     if jobs.is_empty() && reservations.is_empty() {
         text.push_str("  nobody\n");
@@ -53,6 +50,18 @@ fn fate(job: &Job, deadline: Option<u64>, clock: &Clock) -> String {
     }
 }
 
+/// A drain takes no reservation away, also none that begins later.
+fn kept(reservation: &Reservation, clock: &Clock) -> String {
+    let end = reservation.ends_at.map_or("?".to_owned(), |at| clock.minute(at.0));
+    match reservation.starts_at.filter(|at| at.0 > clock.now_ms()) {
+        Some(start) => {
+            let start = clock.minute(start.0);
+            format!("begins {start}; its GPUs stay reserved to its end, {end}")
+        }
+        None => format!("its GPUs stay reserved to its end, {end}"),
+    }
+}
+
 fn next(job: &Job, clock: &Clock) -> String {
     let ago = job.last_checkpoint.as_ref().and_then(|seen| seen.completed_at);
     let last = match (&job.last_checkpoint, ago) {
@@ -70,6 +79,24 @@ mod tests {
     use fleet_proto::v1 as pb;
 
     use super::*;
+
+    #[test]
+    fn a_drain_leaves_reservations_also_those_that_begin_later() {
+        let clock = Clock::standing("2026-06-01T12:00:00Z", "UTC");
+        let (now, hour) = (clock.now_ms(), 3_600_000);
+        for (starts_at_unix_ms, said) in [
+            (now - hour, "its GPUs stay reserved to its end, 2026-06-01 15:00 UTC"),
+            (
+                now + hour,
+                "begins 2026-06-01 13:00 UTC; its GPUs stay reserved to its end, 2026-06-01 15:00 UTC",
+            ),
+        ] {
+            let ends_at_unix_ms = now + 3 * hour;
+            let given =
+                pb::Reservation { starts_at_unix_ms, ends_at_unix_ms, ..Default::default() };
+            assert_eq!(kept(&Reservation::from(given), &clock), said);
+        }
+    }
 
     #[test]
     fn a_drain_says_what_each_job_loses_and_when() {

@@ -120,7 +120,14 @@ pub(super) async fn declare_free(
     args.consent.ask(&format!("Declare {name} free?"))?;
     let reason = args.reason.clone();
     let request = DeclareGpuFreeRequest { meta: request_meta(&context.clock)?, uuid, reason };
-    let gpu = Gpu::from(client.call(request, async |api, r| api.declare_gpu_free(r).await).await?);
+    let declared = client.call(request, async |api, r| api.declare_gpu_free(r).await).await;
+    let gpu = Gpu::from(declared.map_err(|failure| match failure.rejection.as_deref() {
+        Some(fleet_core::Rejection::InUse { .. }) => failure.hint(
+            "its node answers: end that (`fleet cancel JOB`, or the process), and the GPU is free by itself; \
+             if a process cannot end, reboot the node",
+        ),
+        _ => failure,
+    })?);
     say(&format!("{}: {}", gpu.name(), gpu.state));
     print(&printer.changed(&[gpu], |gpu| &gpu.uuid)?)?;
     Ok(Exit::Done)

@@ -18,6 +18,7 @@ mod fleet;
 mod free;
 mod images;
 mod import;
+mod in_use;
 mod limits;
 mod link;
 mod logins;

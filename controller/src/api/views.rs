@@ -86,8 +86,7 @@ pub(crate) fn node_state(fsm: &Fsm, node: &Node) -> &'static str {
         Liveness::Ready => {}
     }
     if node.drain.is_some() {
-        let busy = fsm.allocations().values().any(|a| a.node == node.name);
-        return if busy { "draining" } else { "drained" };
+        return if fsm.is_empty(&node.name) { "drained" } else { "draining" };
     }
     if node.cordon.is_some() { "cordoned" } else { "ready" }
 }
@@ -486,6 +485,9 @@ fn leaving_reason(
 ) -> String {
     let causes = allocation.causes.values().map(|c| c.text.as_str()).collect::<Vec<_>>().join(", ");
     let what = match (plan.held.get(&job.id), &deferral.held_back, &job.spec.checkpoint) {
+        (_, _, None) if deferral.deadline.is_some() => {
+            format!("is stopped ({causes}); it declares no checkpoint, so its work is lost")
+        }
         (_, _, None) => {
             format!("should leave ({causes}); it declares no checkpoint, so it may finish")
         }

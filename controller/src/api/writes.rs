@@ -10,13 +10,13 @@ use fleet_core::id::{JobId, ReservationId};
 use fleet_core::job::JobFiles;
 use fleet_core::name::{GpuUuid, NodeName, UserName};
 use fleet_core::time::{Millis, Timestamp, Window};
-use fleet_core::{Rejection, Reply};
+use fleet_core::{Fsm, Rejection, Reply};
 use fleet_proto::convert::{rejection::to_status, wish};
 use fleet_proto::v1;
 use tonic::{Request, Status};
 
 use super::propose::request_key;
-use super::{Context, views};
+use super::{Context, in_use, views};
 use crate::pki::token;
 use crate::random;
 
@@ -383,6 +383,10 @@ impl Context {
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let gpu = GpuUuid::parse(&request.uuid).map_err(|e| invalid("uuid", e))?;
+        let in_use = |fsm: &Fsm| in_use::refusal(fsm, &self.sessions, fsm.gpu(&gpu)?);
+        if let Some(refusal) = self.raft.read(in_use) {
+            return Err(to_status(&refusal));
+        }
         let command = Command::DeclareGpuFree { gpu: gpu.clone(), reason: request.reason };
         self.change(&caller.actor, Some(key), command).await?;
         self.gpu_view(&gpu)

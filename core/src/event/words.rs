@@ -43,6 +43,20 @@ fn fmt_removed(
     files_left.map_or(Ok(()), |why| write!(f, "; not all of fleet's files were removed: {why}"))
 }
 
+fn fmt_released(
+    f: &mut std::fmt::Formatter<'_>,
+    node: &NodeName,
+    gpus: &[GpuUuid],
+    declared_by: Option<&str>,
+) -> std::fmt::Result {
+    match declared_by {
+        None => write!(f, "{} on {node} proven empty and free", list(gpus)),
+        Some(by) => {
+            write!(f, "{} on {node} free by the word of {by}, not proven empty", list(gpus))
+        }
+    }
+}
+
 fn fmt_evicted(
     f: &mut std::fmt::Formatter<'_>,
     causes: &[String],
@@ -372,8 +386,8 @@ impl std::fmt::Display for Event {
             E::JobFailed { why, .. } => write!(f, "failed: {why}"),
             E::JobCancelled { by, .. } => write!(f, "cancelled by {by}"),
             E::JobTimedOut { .. } => write!(f, "stopped at its time limit"),
-            E::GpusReleased { node, gpus, .. } => {
-                write!(f, "{} on {node} proven empty and free", list(gpus))
+            E::GpusReleased { node, gpus, declared_by, .. } => {
+                fmt_released(f, node, gpus, declared_by.as_deref())
             }
             E::JoinTokenCreated { names, .. } => write!(f, "join token made for {}", list(names)),
             E::JoinTokenRedeemed { node, .. } => write!(f, "join token used by {node}"),

@@ -5,6 +5,7 @@ use crate::event::Event;
 use crate::id::LeaseId;
 use crate::lease::{Epoch, Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
+use crate::node::EMPTY_SINCE;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 
@@ -63,6 +64,17 @@ impl Fsm {
     /// Takes the lease off its GPUs: they were proven empty under this very epoch. Empty GPUs of a
     /// reservation are empty for the attempts that ran under it too.
     pub(super) fn release(&mut self, turn: &mut Turn<'_>, id: &LeaseId, epoch: Epoch) -> bool {
+        self.release_by(turn, id, epoch, None)
+    }
+
+    /// `declared_by`: whose word it is that they are empty, where nothing was proven.
+    fn release_by(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &LeaseId,
+        epoch: Epoch,
+        declared_by: Option<&str>,
+    ) -> bool {
         if self.leases.get(id).is_none_or(|lease| lease.epoch != epoch) {
             return false;
         }
@@ -72,7 +84,7 @@ impl Fsm {
             return false;
         }
         for child in children {
-            self.release(turn, &child.id, child.epoch);
+            self.release_by(turn, &child.id, child.epoch, declared_by);
         }
         let Some(lease) = self.leases.remove(id) else { return false };
         for gpu in &lease.gpus {
@@ -88,9 +100,18 @@ impl Fsm {
                 self.holds.remove(gpu);
             }
         }
-        turn.say(Event::GpusReleased { lease: id.clone(), node: lease.node, gpus: lease.gpus });
+        let node = lease.node;
+        turn.say(Event::GpusReleased {
+            lease: id.clone(),
+            node: node.clone(),
+            gpus: lease.gpus,
+            declared_by: declared_by.map(str::to_owned),
+        });
         if let LeaseHolder::Reservation(reservation) = &lease.holder {
             self.reservation_lease_released(turn, reservation);
+        }
+        if self.cluster_version >= EMPTY_SINCE {
+            self.say_if_drained(turn, &node);
         }
         true
     }
@@ -133,7 +154,9 @@ impl Fsm {
             return Err(Rejection::not_found("GPU", gpu));
         }
         let by = turn.actor.display_name();
-        turn.say(Event::GpuDeclaredFree { gpu: gpu.clone(), by, reason: reason.to_owned() });
+        let said = reason.to_owned();
+        turn.say(Event::GpuDeclaredFree { gpu: gpu.clone(), by: by.clone(), reason: said });
+        let word = (self.cluster_version >= EMPTY_SINCE).then_some(by.as_str());
         self.settle_withdrawn(turn, gpu);
         let hold = self.holds.get(gpu).cloned();
         let (child, lease) = hold.map_or((None, None), |hold| (hold.child, Some(hold.lease)));
@@ -146,7 +169,7 @@ impl Fsm {
             let reservation_goes_on =
                 matches!(lease.holder, LeaseHolder::Reservation(_)) && lease.ending_since.is_none();
             if !reservation_goes_on {
-                self.release(turn, &id, lease.epoch);
+                self.release_by(turn, &id, lease.epoch, word);
             }
         }
         self.vouched_for(turn, gpu);

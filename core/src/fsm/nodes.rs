@@ -8,8 +8,8 @@ use crate::health::{Condition, Severity, Subject};
 use crate::id::AllocationId;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::{
-    CLONES_SINCE, CONDITIONS_PER_NODE_MAX, Cordon, DRIVER_SINCE, Drain, Liveness, MachineIdentity,
-    NODES_MAX, Node, NodeFacts,
+    CLONES_SINCE, CONDITIONS_PER_NODE_MAX, Cordon, DEADLINE_SLACK, DRIVER_SINCE, Drain,
+    EMPTY_SINCE, Liveness, MachineIdentity, NODES_MAX, Node, NodeFacts,
 };
 use crate::reboot::REBOOT_SINCE;
 use crate::rejection::Rejection;
@@ -301,6 +301,13 @@ impl Fsm {
         if deadline.is_some_and(|at| at > Timestamp::MAX_ACCEPTED) {
             return Err(Rejection::field("deadline", "beyond the year 9998"));
         }
+        if self.cluster_version >= EMPTY_SINCE
+            && let Some(past) = deadline.map(|at| self.now.since(at))
+            && past > DEADLINE_SLACK
+        {
+            let problem = format!("it was {past} ago; the one for at once is `now`");
+            return Err(Rejection::field("deadline", problem));
+        }
         let (by, since) = (turn.actor.display_name(), self.now);
         let node = self.node_mut(name)?;
         let reason = reason.to_owned();
@@ -335,9 +342,18 @@ impl Fsm {
 
     pub(super) fn say_if_drained(&self, turn: &mut Turn<'_>, name: &NodeName) {
         let draining = self.nodes.get(name).is_some_and(|node| node.drain.is_some());
-        if draining && !self.allocations.values().any(|a| a.node == *name) {
+        if draining && self.is_empty(name) {
             turn.say(Event::NodeDrained { node: name.clone() });
         }
+    }
+
+    /// Nobody's work is on the node, and no GPU of it is held or still being proven empty. A reservation that begins
+    /// later does not count.
+    pub fn is_empty(&self, name: &NodeName) -> bool {
+        let works = self.allocations.values().any(|a| a.node == *name);
+        let held = self.cluster_version >= EMPTY_SINCE
+            && self.leases.values().any(|lease| lease.node == *name);
+        !works && !held
     }
 
     pub(super) fn suspend_node(

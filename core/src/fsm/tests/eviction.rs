@@ -1,12 +1,13 @@
 //! Deferred eviction: what waits, what triggers, what is never lost.
 
-use super::world::{World, bad, gpu, job, node, person, plain, training};
+use super::world::{World, bad, gpu, job, node, person, plain, res, training};
 use crate::allocation::AttemptEnd;
 use crate::command::Command;
 use crate::event::Event;
 use crate::health::Severity;
 use crate::job::JobState;
-use crate::time::Millis;
+use crate::rejection::Rejection;
+use crate::time::{Millis, Timestamp};
 
 #[test]
 fn a_degraded_gpu_is_left_at_the_next_checkpoint_and_not_before() {
@@ -150,8 +151,44 @@ fn a_drain_empties_the_node_by_the_same_machine() {
     assert_eq!(w.state_of("b"), "stopping", "the drain's deadline holds for all");
     w.end(&a, AttemptEnd::Signaled { signal: 15 });
     w.end(&b, AttemptEnd::Signaled { signal: 15 });
-    assert!(w.last.contains(&Event::NodeDrained { node: node("titan01") }));
     assert_eq!((w.state_of("a"), w.state_of("b")), ("queued", "failed"));
+    let drained = Event::NodeDrained { node: node("titan01") };
+    assert!(!w.last.contains(&drained), "its GPUs are not proven empty");
+    w.release("titan01");
+    assert!(w.last.contains(&drained));
+}
+
+#[test]
+fn a_drain_takes_no_deadline_that_has_passed() {
+    let mut w = World::with(&["titan01"]);
+    let job = w.run("a", plain(1), "titan01", &[0]);
+    let drain = |deadline: Timestamp| {
+        let reason = "new fans".to_owned();
+        Command::DrainNode { node: node("titan01"), reason, deadline: Some(deadline) }
+    };
+    let refused = w.give(person("root"), drain(w.now - Millis::hours(1)));
+    assert!(
+        matches!(refused, Err(Rejection::InvalidField { ref field, .. }) if field == "deadline")
+    );
+    assert_eq!(w.state_of("a"), "running");
+    // `now` on a clock that is behind.
+    w.give(person("root"), drain(w.now - Millis::minutes(1))).unwrap();
+    w.pass(Millis::secs(1));
+    assert!(w.fsm.allocation(&job).unwrap().stop.is_some());
+}
+
+#[test]
+fn a_node_is_not_drained_while_somebody_holds_a_gpu_of_it() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "x", 1, Millis::ZERO, Millis::hours(1)).unwrap();
+    let drain =
+        Command::DrainNode { node: node("titan01"), reason: "fans".to_owned(), deadline: None };
+    w.give(person("root"), drain).unwrap();
+    let drained = Event::NodeDrained { node: node("titan01") };
+    assert!(!w.last.contains(&drained) && !w.fsm.is_empty(&node("titan01")));
+    w.give(person("ada"), Command::ReleaseReservation { id: res("x") }).unwrap();
+    w.release("titan01");
+    assert!(w.last.contains(&drained) && w.fsm.is_empty(&node("titan01")));
 }
 
 #[test]

@@ -1,0 +1,65 @@
+//! What a node that is heard says is on a GPU: nobody's word goes over that.
+
+use std::collections::BTreeSet;
+
+use fleet_core::gpu::Gpu;
+use fleet_core::lease::LeaseHolder;
+use fleet_core::{Fsm, Rejection};
+use fleet_proto::v1;
+
+use crate::sessions::Sessions;
+
+/// Refuses to call a GPU free whose node is connected and reports a job or a process on it.
+pub(super) fn refusal(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> Option<Rejection> {
+    if !sessions.is_heard(&gpu.node) {
+        return None;
+    }
+    let measured = sessions.measured(&gpu.node, gpu.uuid.as_str());
+    let processes = measured.map(|(measured, _)| measured.processes).unwrap_or_default();
+    let by: Vec<String> = running(fsm, gpu).into_iter().chain(shown(processes)).collect();
+    let what = format!("{}:{}", gpu.node, gpu.index);
+    (!by.is_empty()).then_some(Rejection::InUse { what, by })
+}
+
+/// The job whose attempt is on it.
+fn running(fsm: &Fsm, gpu: &Gpu) -> Option<String> {
+    let hold = fsm.hold(&gpu.uuid)?;
+    let lease = fsm.lease(hold.child.as_ref().unwrap_or(&hold.lease))?;
+    let LeaseHolder::Allocation(id) = &lease.holder else { return None };
+    let job = fsm.job(&fsm.allocation(id)?.job)?;
+    Some(format!("{} of {}", job.id, job.owner))
+}
+
+/// Each once; those that the site lets pass on every GPU are nobody's work.
+fn shown(processes: Vec<v1::MeasuredProcess>) -> BTreeSet<String> {
+    let own = processes.into_iter().filter(|process| !process.exempt);
+    own.map(|process| match process.name.as_str() {
+        "" => format!("pid {}", process.pid),
+        name => format!("{name} (pid {}) of {}", process.pid, process.user),
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_named_and_the_exempt_are_not() {
+        let process = |pid, name: &str, exempt| v1::MeasuredProcess {
+            pid,
+            name: name.to_owned(),
+            user: "ada".to_owned(),
+            exempt,
+            ..Default::default()
+        };
+        let all = vec![
+            process(7, "python3", false),
+            process(7, "python3", false),
+            process(8, "", false),
+            process(9, "Xorg", true),
+        ];
+        let expected = ["pid 8", "python3 (pid 7) of ada"].map(str::to_owned);
+        assert_eq!(shown(all), BTreeSet::from(expected));
+    }
+}
