@@ -19,8 +19,13 @@ const OWNED: &[(&str, &[&str], &str)] = &[
     ("prometheus_client", &["daemon/src/metrics"], "declare a Metric, write it in a Source"),
     (
         "rustix",
-        &["agent/src/checkpoint/keep", "agent/src/holders/pidfd", "agent/src/leases/proc_link"],
-        "use checkpoint::keep, holders::Evictor or leases::Observer",
+        &[
+            "agent/src/checkpoint/keep",
+            "agent/src/holders/pidfd",
+            "agent/src/image/xattr",
+            "agent/src/leases/proc_link",
+        ],
+        "use checkpoint::keep, holders::Evictor, image::xattr or leases::Observer",
     ),
     ("sd_notify", &["daemon/src/systemd"], "use daemon::systemd"),
     ("tracing_subscriber", &["daemon/src/logging", "daemon/src/log_filter"], "use daemon::logging"),
@@ -65,7 +70,6 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("agent/src/bpf/call.rs", "the bpf(2) system call has no safe wrapper"),
     ("agent/src/checkpoint/idle.rs", "ioprio_set(2) has no safe wrapper"),
     ("agent/src/gpu/probe/raw.rs", "NVML functions that nvml-wrapper does not wrap"),
-    ("agent/src/image/xattr.rs", "fsetxattr(2) and fgetxattr(2), which nix lacks"),
     ("agent/src/shim/sys.rs", "fork, close_range and the window-size ioctl have no safe wrapper"),
     ("daemon/src/doctor/kernel_clock.rs", "adjtimex(2), which nix lacks"),
     ("tests/sim/os.rs", "it takes the place of two functions of the C library"),

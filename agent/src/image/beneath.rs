@@ -8,17 +8,14 @@ use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2};
-use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstatat, mkdirat, mknodat};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstatat, mkdirat};
 use nix::unistd::{
     Gid, Uid, UnlinkatFlags, fchown, fchownat, linkat, mkfifoat, symlinkat, unlinkat,
 };
-
-/// Mode of directories that an archive implies but does not list.
-const IMPLIED_DIR_MODE: u32 = 0o755;
 
 /// A directory that nothing done through it can leave.
 #[derive(Debug)]
@@ -44,12 +41,6 @@ fn dir_flags() -> OFlag {
     OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW
 }
 
-/// A path that goes through a link is told apart from an ordinary failure.
-pub(super) fn is_through_link(error: &Error) -> bool {
-    let code = error.raw_os_error().map(Errno::from_raw);
-    matches!(code, Some(Errno::ELOOP | Errno::EXDEV | Errno::ENOTDIR))
-}
-
 impl Root {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let fd = open(path, dir_flags(), Mode::empty())?;
@@ -63,33 +54,7 @@ impl Root {
         Ok(openat2(&self.fd, path, how)?)
     }
 
-    /// Opens a directory below, making what is missing of it.
-    pub(super) fn dir_or_make(&self, relative: &Path) -> Result<OwnedFd> {
-        match self.dir(relative) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            other => return other,
-        }
-        let mut made = PathBuf::new();
-        let mut here = self.dir(&made)?;
-        for part in relative {
-            match mkdirat(&here, part, Mode::from_bits_truncate(IMPLIED_DIR_MODE)) {
-                Ok(()) | Err(Errno::EEXIST) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-            made.push(part);
-            here = self.dir(&made)?;
-        }
-        Ok(here)
-    }
-
-    /// The place of a path: its parent is opened (and made when missing), its name is kept.
-    pub(super) fn place(&self, relative: &Path) -> Result<Place> {
-        let name = relative.file_name().ok_or_else(|| Error::from(ErrorKind::InvalidInput))?;
-        let parent = self.dir_or_make(relative.parent().unwrap_or(Path::new("")))?;
-        Ok(Place { parent, name: name.to_owned() })
-    }
-
-    /// Like [`Root::place`] for something that must exist.
+    /// The place of a path: its parent is opened, its name is kept.
     pub(super) fn existing(&self, relative: &Path) -> Result<Place> {
         let name = relative.file_name().ok_or_else(|| Error::from(ErrorKind::InvalidInput))?;
         let parent = self.dir(relative.parent().unwrap_or(Path::new("")))?;
@@ -104,6 +69,14 @@ impl AsFd for Root {
 }
 
 impl Place {
+    pub(super) fn of(parent: OwnedFd, name: OsString) -> Self {
+        Self { parent, name }
+    }
+
+    pub(super) fn parent(&self) -> BorrowedFd<'_> {
+        self.parent.as_fd()
+    }
+
     /// What is there, not following a link; `None` if nothing is.
     pub(super) fn stat(&self) -> Result<Option<FileStat>> {
         match fstatat(&self.parent, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
@@ -148,9 +121,9 @@ impl Place {
         Ok(mkfifoat(&self.parent, self.name.as_os_str(), Mode::from_bits_truncate(mode))?)
     }
 
-    /// The overlayfs form of "this was deleted".
-    pub(super) fn make_whiteout(&self) -> Result<()> {
-        Ok(mknodat(&self.parent, self.name.as_os_str(), SFlag::S_IFCHR, Mode::empty(), 0)?)
+    /// Where the link that is there leads, as it is written.
+    pub(super) fn read_link(&self) -> Result<OsString> {
+        Ok(readlinkat(&self.parent, self.name.as_os_str())?)
     }
 
     pub(super) fn remove_file(&self) -> Result<()> {
@@ -171,6 +144,11 @@ impl Place {
         for name in names_in(self.open_dir()?)? {
             Place { parent: self.open_dir()?, name }.remove_tree(depth_left - 1)?;
         }
+        self.remove_dir()
+    }
+
+    /// Removes an empty directory.
+    pub(super) fn remove_dir(&self) -> Result<()> {
         Ok(unlinkat(&self.parent, self.name.as_os_str(), UnlinkatFlags::RemoveDir)?)
     }
 

@@ -31,7 +31,7 @@ fn readable(bytes: u64) -> String {
 pub enum Refusal {
     #[error("its path is absolute")]
     Absolute,
-    #[error("its path goes up by '..'")]
+    #[error("its path goes up by '..' and out of the image")]
     GoesUp,
     #[error("its path is empty or holds a NUL byte")]
     BadName,
@@ -39,16 +39,16 @@ pub enum Refusal {
     PathTooLong { max: usize },
     #[error("it lies deeper than {max} directories")]
     TooDeep { max: usize },
-    #[error("its path goes through a symbolic link or something else that is no directory")]
-    ThroughLink,
+    #[error("its path goes through {0:?}, which is not a directory")]
+    NotADirectory(String),
+    #[error("its path goes through more than {max} symbolic links, or round in circles")]
+    TooManyLinks { max: usize },
     #[error("it is a hard link to {target}, which {why}")]
     HardLink { target: String, why: &'static str },
     #[error("it is a device node")]
     Device,
     #[error("its type {kind:?} is not supported")]
     UnknownType { kind: char },
-    #[error("it replaces a directory of the same layer")]
-    ReplacesDirectory,
     #[error("it is a whiteout of {0:?}")]
     BadWhiteout(String),
     #[error("its header says {header} bytes and its PAX record {pax}")]
@@ -61,6 +61,8 @@ pub enum Refusal {
     ImageTooLarge { max: u64 },
     #[error("with it the image has more than {max} entries")]
     TooManyEntries { max: u64 },
+    #[error("with it the names of the layer's directories have more than {max} bytes")]
+    TooManyNames { max: u64 },
     #[error("its extended attributes are over the limit of {max} of at most {bytes_max} bytes")]
     Xattrs { max: usize, bytes_max: usize },
     #[error("its owner {0} is no valid id")]

@@ -15,7 +15,7 @@ pub struct Limits {
     pub json_bytes_max: u64,
     /// Layers of one image. overlayfs itself takes 500.
     pub layers_max: usize,
-    /// Entries of all layers together.
+    /// Entries of all layers together, and directories that they imply without listing them.
     pub entries_max: u64,
     /// Bytes of all files of all layers together; holes count as written.
     pub bytes_max: u64,
@@ -25,7 +25,11 @@ pub struct Limits {
     pub path_bytes_max: usize,
     /// Directories in a path.
     pub depth_max: usize,
-    /// Bytes of headers between two entries: long names and PAX records.
+    /// Symbolic links that one path may go through. The kernel follows as many.
+    pub links_max: usize,
+    /// Bytes of all names that are remembered of one layer while it is unpacked: those of directories, above all.
+    pub names_bytes_max: u64,
+    /// Bytes of headers between two entries: long names and PAX records. As many may say where one file has its holes.
     pub header_bytes_max: u64,
     /// Extended attributes kept of one entry.
     pub xattrs_max: usize,
@@ -69,6 +73,8 @@ impl Default for Limits {
             file_bytes_max: 64 * GIB,
             path_bytes_max: 4096,
             depth_max: 128,
+            links_max: 40,
+            names_bytes_max: 256 << 20,
             header_bytes_max: 1 << 20,
             xattrs_max: 32,
             xattr_bytes_max: 64 << 10,

@@ -17,6 +17,8 @@ const INDEX_DEPTH_MAX: usize = 3;
 const INDEX_ENTRIES_MAX: usize = 1024;
 /// Most bytes that the texts of a configuration may have together.
 const CONFIG_TEXT_BYTES_MAX: usize = 1 << 20;
+/// The form in which layers are unpacked. Another number when a layer comes out differently than it did.
+const LAYER_FORM: &str = "fleet-layer-2";
 
 /// What an image says about running it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +52,20 @@ pub(super) struct LayerRecipe {
     pub(super) digest: Option<(String, u64)>,
     /// Digest of the uncompressed tar, in hex.
     pub(super) diff_id: String,
+    /// Its name in the store: see [`layer_keys`].
+    pub(super) key: String,
+}
+
+/// What the store calls each of these layers of one image, the lowest first. A layer is unpacked over those below it, and
+/// comes out differently over others, so its name has them in it. The word before is that of the form on the disk: what an
+/// older fleet unpacked has other names, and is neither used nor overwritten.
+pub(super) fn layer_keys(diff_ids: &[String]) -> Vec<String> {
+    let mut keys: Vec<String> = Vec::new();
+    for diff_id in diff_ids {
+        let below = keys.last().map_or("-", String::as_str);
+        keys.push(hex::encode(Sha256::digest(format!("{LAYER_FORM} {below} {diff_id}"))));
+    }
+    keys
 }
 
 /// Everything needed to make the image.
@@ -64,7 +80,7 @@ pub(super) struct Recipe {
 impl Recipe {
     /// What of it must stay in the store.
     pub(super) fn claim(&self) -> Claim {
-        let layers = self.layers.iter().map(|layer| layer.diff_id.clone()).collect();
+        let layers = self.layers.iter().map(|layer| layer.key.clone()).collect();
         Claim { image: self.digest.clone(), layers }
     }
 }
@@ -122,10 +138,26 @@ struct ConfigDocument {
 #[serde(rename_all = "PascalCase")]
 struct ConfigPart {
     env: Option<Vec<String>>,
-    entrypoint: Option<Vec<String>>,
-    cmd: Option<Vec<String>>,
+    entrypoint: Option<CommandLine>,
+    cmd: Option<CommandLine>,
     working_dir: Option<String>,
     user: Option<String>,
+}
+
+/// Docker takes a single text for one word, too.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum CommandLine {
+    Words(Vec<String>),
+    Word(String),
+}
+
+fn words(line: Option<CommandLine>) -> Vec<String> {
+    match line {
+        Some(CommandLine::Words(words)) => words,
+        Some(CommandLine::Word(word)) => vec![word],
+        None => Vec::new(),
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -319,9 +351,10 @@ fn read_config(name: &str, text: &[u8]) -> Result<(ImageConfig, Vec<String>), Im
     }
     let part = document.config.unwrap_or_default();
     let config = ImageConfig {
-        env: part.env.unwrap_or_default(),
-        entrypoint: part.entrypoint.unwrap_or_default(),
-        cmd: part.cmd.unwrap_or_default(),
+        // Docker sets no variable for an entry that has no value.
+        env: part.env.unwrap_or_default().into_iter().filter(|pair| pair.contains('=')).collect(),
+        entrypoint: words(part.entrypoint),
+        cmd: words(part.cmd),
         working_dir: part
             .working_dir
             .filter(|dir| !dir.is_empty())
@@ -346,11 +379,9 @@ fn check_config(name: &str, config: &ImageConfig) -> Result<(), ImageError> {
     if texts().map(String::len).sum::<usize>() > CONFIG_TEXT_BYTES_MAX {
         return Err(ImageError::document(name, "environment and command are over 1 MiB"));
     }
-    if let Some(bad) = config.env.iter().find(|pair| pair.find('=').is_none_or(|at| at == 0)) {
-        return Err(ImageError::document(
-            name,
-            format!("environment entry {bad:?} is not KEY=value"),
-        ));
+    if let Some(bad) = config.env.iter().find(|pair| pair.starts_with('=')) {
+        let why = format!("environment entry {bad:?} is not KEY=value");
+        return Err(ImageError::document(name, why));
     }
     let dir = std::path::Path::new(&config.working_dir);
     let goes_up = dir.components().any(|part| part == std::path::Component::ParentDir);
@@ -386,8 +417,10 @@ fn pair(
         );
         return Err(ImageError::document(name, why));
     }
-    let pairs = layers.into_iter().zip(diff_ids);
-    Ok(pairs.map(|((blob, digest), diff_id)| LayerRecipe { blob, digest, diff_id }).collect())
+    let keys = layer_keys(&diff_ids);
+    let layers = layers.into_iter().zip(diff_ids).zip(keys);
+    let recipe = |(((blob, digest), diff_id), key)| LayerRecipe { blob, digest, diff_id, key };
+    Ok(layers.map(recipe).collect())
 }
 
 fn sized(

@@ -4,7 +4,8 @@
 //! - [`registry`]: names in registries, pulled as the node. [`turns`]: once, however many ask.
 //! - [`daemon`]: images that the node's dockerd has, for those who may use it.
 //! - [`source`]: bytes of the user's file, read as the user. [`decode`]: digests, compression, bombs.
-//! - [`unpack`]: one layer's tar to one directory, by [`beneath`], which cannot leave that directory.
+//! - [`unpack`]: one layer's tar over the layers below it, by [`beneath`], which cannot leave that directory. [`overlay`]: several
+//!   layers seen as one tree.
 //! - [`store`]: layers and images kept by digest under the agent's state directory; called by the reconcile loop.
 //! - [`rootfs`]: the file system of one allocation, by overlayfs or by copying.
 //!
@@ -18,6 +19,7 @@ mod decode;
 mod error;
 mod limits;
 pub mod manifest;
+mod overlay;
 pub mod registry;
 pub mod rootfs;
 mod source;

@@ -5,31 +5,23 @@
 //! unmounting what is not, are no errors. `rootfs/image.json` says which image is below, from before the mount until after
 //! it: nothing of that may be removed from the store.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::fs::{self, File};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
-use nix::mount::{MntFlags, MsFlags, mount as mount_fs, umount2};
-use nix::sys::stat::Mode;
+use nix::mount::{MntFlags, umount2};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use super::copy::copy_layer;
-use super::store::{Claim, Image, used_now};
+use super::beneath::Root;
+use super::copy::{Files, copy_tree, make_alike};
+use super::overlay::{self, Above};
+use super::store::{Claim, Image, Layer, needed, used_now};
 
 const DIR: &str = "rootfs";
 const IMAGE_FILE: &str = "image.json";
 const VERSION: u32 = 1;
-/// The kernel takes one page of mount options.
-const OPTIONS_BYTES_MAX: usize = 4095;
-/// Nothing in a layer may make overlayfs look elsewhere; the attributes for that are never unpacked, and this says so
-/// again.
-const OPTIONS: &str = "redirect_dir=nofollow,metacopy=off,index=off";
-
 /// A root file system ready for the runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rootfs {
@@ -151,54 +143,33 @@ fn is_mount_point(path: &Path) -> bool {
     dev(path).is_some_and(|dev| Some(dev) != parent)
 }
 
-/// The root directory itself is that of the upper side, so it takes owner and mode from the image.
+/// The root directory itself is that of the upper side, so it takes everything from the image's.
 fn like_top_layer(image: &Image, upper: &Path) -> Result<(), RootfsError> {
     let Some(layer) = image.layers.last() else { return Ok(()) };
-    let meta = fs::metadata(&layer.dir).map_err(io("stat", &layer.dir))?;
-    std::os::unix::fs::chown(upper, Some(meta.uid()), Some(meta.gid()))
-        .map_err(io("chown", upper))?;
-    fs::set_permissions(upper, fs::Permissions::from_mode(meta.mode() & 0o1777))
-        .map_err(io("chmod", upper))
+    let made = File::open(&layer.dir).and_then(|layer| make_alike(layer, File::open(upper)?));
+    made.map_err(io("give the attributes of the image's root to", upper))
 }
 
-/// The directories are named by descriptors: paths could hold what separates options, and many would not fit.
 fn mount_overlay(image: &Image, top: &Path) -> Result<(), String> {
-    if let Some(layer) = image.layers.iter().find(|layer| !layer.overlay) {
-        return Err(format!("{} could not be given overlayfs whiteouts", layer.dir.display()));
-    }
-    let open_dir = |path: &Path| -> Result<OwnedFd, String> {
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        open(path, flags, Mode::empty())
-            .map_err(|errno| format!("open {}: {errno}", path.display()))
-    };
-    // overlayfs wants the uppermost first, and no directory twice. Of a layer that comes twice (docker's empty one does)
-    // the upper one hides all that the lower one could show.
-    let mut used = BTreeSet::new();
-    let once = image.layers.iter().rev().filter(|layer| used.insert(&layer.dir));
-    let lower_dirs = once.map(|layer| open_dir(&layer.dir)).collect::<Result<Vec<_>, _>>()?;
-    let (upper, work) = (open_dir(&top.join("upper"))?, open_dir(&top.join("work"))?);
-    let by_fd = |fd: &OwnedFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let lower: Vec<String> = lower_dirs.iter().map(by_fd).collect();
-    let options = format!(
-        "lowerdir={},upperdir={},workdir={},{OPTIONS}",
-        lower.join(":"),
-        by_fd(&upper),
-        by_fd(&work)
-    );
-    if options.len() > OPTIONS_BYTES_MAX {
-        return Err("too many layers for one mount".to_owned());
-    }
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    let merged = top.join("merged");
-    mount_fs(Some("fleet"), &merged, Some("overlay"), flags, Some(options.as_str()))
-        .map_err(|errno| format!("mount: {errno}"))
+    let (upper, work) = (top.join("upper"), top.join("work"));
+    let above = Above { upper: &upper, work: &work };
+    overlay::mount(&needed(&image.layers), Some(&above), &top.join("merged"))
 }
 
 fn copy_all(image: &Image, top: &Path) -> Result<(), RootfsError> {
     let merged = top.join("merged");
-    for layer in &image.layers {
-        copy_layer(layer, &merged).map_err(io("copy layer", &layer.dir))?;
-    }
+    let below = view_of(&image.layers, &merged).map_err(io("look through the layers at", top))?;
+    let copied = Root::open(&merged).and_then(|merged| copy_tree(&below, &merged, Files::Copied));
+    copied.map_err(io("copy the image to", &merged))?;
     let done = top.join("copied");
     fs::write(&done, b"").map_err(io("write", &done))
+}
+
+/// What these layers show together. `at` is an empty directory, and is one again when this returns.
+pub(super) fn view_of(layers: &[Layer], at: &Path) -> std::io::Result<Root> {
+    match needed(layers)[..] {
+        [] => Root::open(at),
+        [only] => Root::open(only),
+        ref several => overlay::open_view(several, None, at).map_err(std::io::Error::other),
+    }
 }

@@ -1,14 +1,15 @@
 //! Layers and images kept by digest under the agent's state directory, for all users of the node.
 //!
 //! ```text
-//! layers/<diff id>/{fs/, layer.json}   a layer, unpacked once; read-only from then on
+//! layers/<key>/{fs/, layer.json}       a layer over those below it, unpacked once; read-only from then on
 //! images/<config digest>.json          configuration and layers of an image
 //! sources/<key>.json                   which image a file, a name in a registry or an id of dockerd's was when it was last read
 //! downloads/                           blobs of registries on their way; gone on with after a restart
 //! tmp/                                 half-made things; emptied when the store is opened
 //! ```
 //!
-//! A layer is made in `tmp`, synced and renamed, so there is never half of one, and concurrent requests for one image or
+//! A layer is unpacked over the layers below it, so that paths lead where they lead in the image ([`ground`]). Its key is made
+//! of its digest and theirs: the same layer over others is another one. It is made in `tmp`, synced and renamed, so there is never half of one, and concurrent requests for one image or
 //! layer wait for the first. A file is always opened as the requesting user, also when its image is known already: nobody
 //! gets an image by digest whose file they may not read ([`disk`]); so it is with what dockerd has ([`daemon`]). What comes from a registry is for everybody on the node. All
 //! together have a limit ([`collect`]). Called by the attempts' tasks; one store per agent.
@@ -18,6 +19,7 @@ mod choice;
 mod collect;
 mod daemon;
 mod disk;
+mod ground;
 mod holds;
 mod pulled;
 
@@ -45,7 +47,7 @@ use super::registry::Settings;
 use super::registry::pull::Downloads;
 use super::source::{LayerBlobs, guard_error};
 use super::turns::Turns;
-use super::unpack::{Budget, unpack_layer};
+use super::unpack::{Budget, Ground, unpack_layer};
 use crate::user::op::FileStat;
 use crate::user::{AsUser, User};
 
@@ -71,6 +73,8 @@ const REPORT_EVERY: Duration = Duration::from_millis(200);
 /// Bytes after the end of a tar or of its compression that still count to its digest.
 const TRAILING_BYTES_MAX: u64 = 64 << 20;
 const VERSION: u32 = 1;
+/// Of the records of images and layers: 1 had layers that knew nothing of those below them.
+const IMAGE_VERSION: u32 = 2;
 
 /// An image that is in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,10 +99,14 @@ pub struct Image {
 pub struct Layer {
     /// Its root directory.
     pub dir: PathBuf,
-    /// Whether overlayfs can use it as it is.
-    pub overlay: bool,
-    pub(super) whiteouts: Vec<PathBuf>,
-    pub(super) opaque: Vec<PathBuf>,
+    /// Whether it holds all that lies below it, too: made where overlayfs could not be mounted.
+    pub whole: bool,
+}
+
+/// The directories that show an image of these layers, the lowest first: nothing below a whole one is needed.
+pub(super) fn needed(layers: &[Layer]) -> Vec<&Path> {
+    let first = layers.iter().rposition(|layer| layer.whole).unwrap_or(0);
+    layers.iter().skip(first).map(|layer| &*layer.dir).collect()
 }
 
 /// How far a resolve is.
@@ -155,16 +163,17 @@ impl<'a> Reporter<'a> {
 #[derive(Debug, Serialize, Deserialize)]
 struct LayerDocument {
     v: u32,
+    /// Of older versions only the size counts.
+    #[serde(default)]
+    key: String,
+    #[serde(default)]
     diff_id: String,
     #[serde(default)]
     bytes: u64,
     #[serde(default)]
     entries: u64,
-    overlay: bool,
     #[serde(default)]
-    whiteouts: Vec<PathBuf>,
-    #[serde(default)]
-    opaque: Vec<PathBuf>,
+    whole: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -244,6 +253,7 @@ impl ImageStore {
     ) -> Result<Self, ImageError> {
         let tmp = dir.join("tmp");
         if tmp.exists() {
+            ground::detach_left(&tmp);
             fs::remove_dir_all(&tmp).map_err(|error| ImageError::io("empty", &tmp, error))?;
         }
         for part in ["", "layers", "images", "sources", "downloads", "tmp"] {
@@ -324,14 +334,15 @@ impl Inner {
         };
         let total = recipe.layers.iter().map(size).fold(0, u64::saturating_add);
         let mut unpacking = Reporter::new(report, Phase::Unpacking, total);
-        for (index, layer) in recipe.layers.iter().enumerate() {
-            let made = self.make_layer(blobs, index, layer, &mut budget, &mut unpacking);
-            made.map_err(|error| self.of_store(error))?;
+        let mut below = Vec::new();
+        for layer in &recipe.layers {
+            let made = self.make_layer(blobs, &below, layer, &mut budget, &mut unpacking);
+            below.push(made.map_err(|error| self.of_store(error))?);
             self.stay_within()?;
         }
-        let layers = recipe.layers.into_iter().map(|layer| layer.diff_id).collect();
-        let document =
-            ImageDocument { v: VERSION, digest: recipe.digest, config: recipe.config, layers };
+        let layers = recipe.layers.into_iter().map(|layer| layer.key).collect();
+        let v = IMAGE_VERSION;
+        let document = ImageDocument { v, digest: recipe.digest, config: recipe.config, layers };
         self.write_document(&self.image_path(&document.digest), &document)?;
         self.known_image(&document.digest).ok_or_else(|| {
             ImageError::io(
@@ -355,51 +366,50 @@ impl Inner {
         }
     }
 
+    /// Makes one layer over those below it, unless it is here.
     fn make_layer(
         &self,
         blobs: &mut impl LayerBlobs,
-        index: usize,
+        below: &[Layer],
         recipe: &LayerRecipe,
         budget: &mut Budget,
         report: &mut Reporter<'_>,
-    ) -> Result<(), ImageError> {
-        let _mine = self.make_alone(&recipe.diff_id)?;
-        if let Some(known) = self.layer_document(&recipe.diff_id) {
+    ) -> Result<Layer, ImageError> {
+        let number = below.len() + 1;
+        let _mine = self.make_alone(&recipe.key)?;
+        if let Some(known) = self.layer_document(&recipe.key) {
             // A known layer still counts: the limits are on the image.
             let used_up = budget.bytes_left < known.bytes || budget.entries_left < known.entries;
             budget.bytes_left = budget.bytes_left.saturating_sub(known.bytes);
             budget.entries_left = budget.entries_left.saturating_sub(known.entries);
             if used_up {
-                let what = format!("bytes or entries of the image with layer {}", index + 1);
+                let what = format!("bytes or entries of the image with layer {number}");
                 return Err(ImageError::OverLimit { what, max: self.limits.bytes_max });
             }
             let size = recipe.digest.as_ref().map(|(_, size)| *size);
             report.finished(size.or_else(|| blobs.size_of(&recipe.blob)).unwrap_or(0));
-            return Ok(());
+            return Ok(self.layer(&known));
         }
-        let name = format!("layer {} ({})", index + 1, recipe.blob);
+        let name = format!("layer {number} ({})", recipe.blob);
         let started = Instant::now();
         let tmp = TempDir::new(&self.dir.join("tmp"))?;
-        let fs_dir = tmp.path.join("fs");
-        fs::create_dir(&fs_dir).map_err(|error| ImageError::io("make", &fs_dir, error))?;
-        fs::set_permissions(&fs_dir, fs::Permissions::from_mode(0o755))
-            .map_err(|error| ImageError::io("protect", &fs_dir, error))?;
-        let unpacked = self.unpack(blobs, &name, recipe, &fs_dir, budget, report)?;
+        let (ground, whole) = ground::prepare(&tmp.path, below)?;
+        let unpacked = self.unpack(blobs, &name, recipe, ground, budget, report)?;
+        ground::clear_up(&tmp.path)?;
         let document = LayerDocument {
-            v: VERSION,
+            v: IMAGE_VERSION,
+            key: recipe.key.clone(),
             diff_id: recipe.diff_id.clone(),
             bytes: unpacked.bytes,
             entries: unpacked.entries,
-            overlay: unpacked.overlay,
-            whiteouts: unpacked.whiteouts,
-            opaque: unpacked.opaque,
+            whole,
         };
         self.write_document(&tmp.path.join("layer.json"), &document)?;
-        self.publish(&tmp.path, &self.layer_path(&recipe.diff_id))?;
+        self.publish(&tmp.path, &self.layer_path(&recipe.key))?;
         let (bytes, entries) = (document.bytes, document.entries);
         let elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        info!(diff_id = recipe.diff_id, bytes, entries, elapsed_ms, "layer unpacked");
-        Ok(())
+        info!(diff_id = recipe.diff_id, bytes, entries, whole, elapsed_ms, "layer unpacked");
+        Ok(self.layer(&document))
     }
 
     /// Unpacks one layer and verifies both its digests.
@@ -408,7 +418,7 @@ impl Inner {
         blobs: &mut impl LayerBlobs,
         name: &str,
         recipe: &LayerRecipe,
-        dest: &Path,
+        ground: Ground,
         budget: &mut Budget,
         report: &mut Reporter<'_>,
     ) -> Result<super::unpack::Unpacked, ImageError> {
@@ -436,7 +446,7 @@ impl Inner {
         let plain = decompress(&mut compressed).map_err(read)?;
         let (guarded, guard) = Guarded::new(plain, bounds);
         let mut tar_bytes = Hashing::new(guarded);
-        let outcome = unpack_layer(name, &mut tar_bytes, dest, &self.limits, budget, &guard);
+        let outcome = unpack_layer(name, &mut tar_bytes, ground, &self.limits, budget, &guard);
         let stopped =
             |guard: &Rc<super::decode::Guard>| guard_error(name, guard.stopped.get(), &self.limits);
         let unpacked = outcome.map_err(|error| stopped(&guard).unwrap_or(error))?;
@@ -488,19 +498,11 @@ impl Inner {
         let mut locked = self.holds.lock();
         let record = self.image_path(digest);
         let document: ImageDocument = read_document(&record)?;
-        if document.v > VERSION || document.digest != digest {
+        // One of an older version is unpacked again: its layers may show the image wrongly.
+        if document.v != IMAGE_VERSION || document.digest != digest {
             return None;
         }
-        let layer = |diff_id: &String| {
-            let layer = self.layer_document(diff_id)?;
-            let dir = self.layer_path(diff_id).join("fs");
-            Some(Layer {
-                dir,
-                overlay: layer.overlay,
-                whiteouts: layer.whiteouts,
-                opaque: layer.opaque,
-            })
-        };
+        let layer = |key: &String| self.layer_document(key).map(|layer| self.layer(&layer));
         let layers = document.layers.iter().map(layer).collect::<Option<Vec<_>>>()?;
         used_now(&record);
         let hold = locked.hold(Claim { image: digest.to_owned(), layers: document.layers });
@@ -515,13 +517,22 @@ impl Inner {
         })
     }
 
-    fn layer_document(&self, diff_id: &str) -> Option<LayerDocument> {
-        let document: LayerDocument = read_document(&self.layer_path(diff_id).join("layer.json"))?;
-        (document.v <= VERSION && document.diff_id == diff_id).then_some(document)
+    fn layer_document(&self, key: &str) -> Option<LayerDocument> {
+        let document = self.any_layer_document(key)?;
+        (document.v == IMAGE_VERSION && document.key == key).then_some(document)
     }
 
-    fn layer_path(&self, diff_id: &str) -> PathBuf {
-        self.dir.join("layers").join(diff_id)
+    /// Also one of another version, which takes room all the same.
+    fn any_layer_document(&self, name: &str) -> Option<LayerDocument> {
+        read_document(&self.layer_path(name).join("layer.json"))
+    }
+
+    fn layer(&self, document: &LayerDocument) -> Layer {
+        Layer { dir: self.layer_path(&document.key).join(ground::FS), whole: document.whole }
+    }
+
+    fn layer_path(&self, key: &str) -> PathBuf {
+        self.dir.join("layers").join(key)
     }
 
     fn source_path(&self, key: &str) -> PathBuf {

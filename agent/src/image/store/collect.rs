@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::choice::{Candidate, choose};
 use super::holds::Locked;
-use super::{ImageDocument, ImageStore, Inner, SourceDocument, TempDir, VERSION};
+use super::{IMAGE_VERSION, ImageDocument, ImageStore, Inner, SourceDocument, TempDir};
 use super::{read_document, unique_name};
 use crate::image::error::ImageError;
 use crate::image::rootfs;
@@ -134,7 +134,7 @@ impl Inner {
     pub(super) fn survey(&self, locked: &Locked<'_>) -> Result<Survey, ImageError> {
         let mut sizes = BTreeMap::new();
         for name in names_in(&self.dir.join("layers"))? {
-            let document = self.layer_document(&name);
+            let document = self.any_layer_document(&name);
             sizes.insert(name, document.map_or(0, |layer| layer.bytes));
         }
         let (mut held, mut attempts) = (BTreeSet::new(), BTreeMap::<String, Vec<String>>::new());
@@ -171,7 +171,7 @@ impl Inner {
             // One of a later version is not ours to judge.
             let (v, layers) = document.unwrap_or_default();
             let known = held.contains(&digest) || attempts.contains_key(&digest);
-            let in_use = !unclear.is_empty() || known || v > VERSION;
+            let in_use = !unclear.is_empty() || known || v > IMAGE_VERSION;
             let whole = v > 0 && layers.iter().all(|layer| sizes.contains_key(layer));
             match whole || in_use {
                 true => {

@@ -21,7 +21,7 @@ use super::{
 use crate::image::daemon::{Archive, Daemon, DaemonError, Found, Waiter};
 use crate::image::decode::Until;
 use crate::image::error::{ImageError, Refusal};
-use crate::image::manifest::host_arch;
+use crate::image::manifest::{host_arch, layer_keys};
 use crate::image::source::Spool;
 use crate::user::op::{Op, OpErrorKind};
 use crate::user::{AsUserError, User};
@@ -106,9 +106,10 @@ impl Inner {
         report: &Report,
     ) -> Result<Image, ImageError> {
         // Layers that are here need no room, and may not go either.
-        let claim = Claim { image: hex_of(&found.id).to_owned(), layers: found.layers.clone() };
+        let keys = layer_keys(&found.layers);
+        let claim = Claim { image: hex_of(&found.id).to_owned(), layers: keys.clone() };
         let _held = self.holds.hold(claim);
-        let here = found.layers.iter().filter_map(|layer| self.layer_document(layer));
+        let here = keys.iter().filter_map(|layer| self.layer_document(layer));
         let here = here.map(|layer| layer.bytes).fold(0, u64::saturating_add);
         self.make_room(found.bytes.saturating_sub(here))?;
         let tmp = TempDir::new(&self.dir.join("tmp"))?;

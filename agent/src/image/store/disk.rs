@@ -147,8 +147,7 @@ impl Inner {
     ) -> Result<Image, ImageError> {
         let mut blobs = self.layout(path, user);
         let recipe = self.layout_recipe(image, path, &mut blobs)?;
-        let new =
-            recipe.layers.iter().filter(|layer| self.layer_document(&layer.diff_id).is_none());
+        let new = recipe.layers.iter().filter(|layer| self.layer_document(&layer.key).is_none());
         let packed = new.filter_map(|layer| layer.digest.as_ref()).map(|(_, bytes)| *bytes);
         self.make_room(packed.fold(0, u64::saturating_add))?;
         self.make_image(&mut blobs, recipe, report)

@@ -191,10 +191,8 @@ impl Inner {
     /// may count on it already.
     fn clear_up(&self, fetched: &[&LayerRecipe], failed: Option<&ImageError>) {
         let digest = |layer: &LayerRecipe| layer.digest.clone().map(|(digest, _)| digest);
-        let (made, left): (Vec<&LayerRecipe>, Vec<_>) = fetched
-            .iter()
-            .copied()
-            .partition(|layer| self.layer_document(&layer.diff_id).is_some());
+        let (made, left): (Vec<&LayerRecipe>, Vec<_>) =
+            fetched.iter().copied().partition(|layer| self.layer_document(&layer.key).is_some());
         for digest in made.into_iter().filter_map(digest) {
             self.downloads.remove(&digest);
         }
@@ -214,7 +212,7 @@ impl Inner {
             return Err(ImageError::OverLimit { what, max });
         }
         let mut missing: Vec<&LayerRecipe> = Vec::new();
-        for layer in layers.iter().filter(|layer| self.layer_document(&layer.diff_id).is_none()) {
+        for layer in layers.iter().filter(|layer| self.layer_document(&layer.key).is_none()) {
             // Docker's empty layer comes several times.
             if !missing.iter().any(|other| other.digest == layer.digest) {
                 missing.push(layer);

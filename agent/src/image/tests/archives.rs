@@ -6,6 +6,9 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
+/// Of every entry that says no other.
+pub(super) const MTIME: u64 = 0o14000000000;
+
 /// One tar entry; every field can lie.
 #[derive(Clone)]
 pub(super) struct Item {
@@ -15,13 +18,14 @@ pub(super) struct Item {
     pub(super) data: Vec<u8>,
     pub(super) mode: u32,
     pub(super) uid: u32,
+    pub(super) mtime: u64,
     /// What the header says, if not the length of `data`.
     pub(super) size: Option<u64>,
 }
 
 fn item(kind: u8, name: impl AsRef<[u8]>) -> Item {
     let (name, mode) = (name.as_ref().to_vec(), if kind == b'5' { 0o755 } else { 0o644 });
-    Item { kind, name, link: Vec::new(), data: Vec::new(), mode, uid: 0, size: None }
+    Item { kind, name, link: Vec::new(), data: Vec::new(), mode, uid: 0, mtime: MTIME, size: None }
 }
 
 pub(super) fn file(name: impl AsRef<[u8]>, data: impl AsRef<[u8]>) -> Item {
@@ -66,6 +70,9 @@ impl Item {
     pub(super) fn owner(self, uid: u32) -> Self {
         Self { uid, ..self }
     }
+    pub(super) fn at(self, mtime: u64) -> Self {
+        Self { mtime, ..self }
+    }
     pub(super) fn says_size(self, size: u64) -> Self {
         Self { size: Some(size), ..self }
     }
@@ -79,7 +86,7 @@ impl Item {
         put(116, format!("{:07o}\0", self.uid).as_bytes());
         let size = self.size.unwrap_or(u64::try_from(self.data.len()).unwrap());
         put(124, format!("{size:011o}\0").as_bytes());
-        put(136, b"14000000000\0");
+        put(136, format!("{:011o}\0", self.mtime).as_bytes());
         put(148, b"        ");
         put(156, &[self.kind]);
         put(157, &self.link[..self.link.len().min(100)]);

@@ -94,7 +94,7 @@ async fn the_longest_unused_go_with_all_that_is_only_theirs() {
 async fn what_is_held_or_runs_never_goes_and_the_newcomer_is_told() {
     let small = Small::new();
     let held = small.get("ab").await.unwrap();
-    let unused = small.old("b", 60).await;
+    let unused = small.old("a", 60).await;
     let running = small.get("cd").await.unwrap();
     let alloc = small.attempt("one");
     mount(&running, &alloc).unwrap();
@@ -145,9 +145,9 @@ async fn a_removal_that_broke_off_is_ended_the_next_time() {
     // Behind each of its steps: the record, a layer, the source.
     for step in 0..3 {
         let small = Small::new();
-        let (gone, stays) = (small.get("ab").await.unwrap(), small.get("bc").await.unwrap());
+        let (gone, stays) = (small.get("ab").await.unwrap(), small.get("ac").await.unwrap());
         let (record, layer) =
-            (small.record(&gone), gone.layers[0].dir.parent().unwrap().to_owned());
+            (small.record(&gone), gone.layers[1].dir.parent().unwrap().to_owned());
         drop(gone);
         match step {
             0 => fs::remove_file(&record).unwrap(),

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::super::rootfs::{RootfsKind, mount, unmount};
 use super::archives::*;
@@ -47,7 +47,7 @@ fn layers() -> Vec<Vec<u8>> {
     ]
 }
 
-fn names(dir: &Path) -> Vec<String> {
+pub(super) fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(dir)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -77,14 +77,24 @@ fn check(root: &Path) {
 }
 
 /// An allocation's directory, unmounted also when a test fails.
-struct Alloc(tempfile::TempDir);
+pub(super) struct Alloc(
+    tempfile::TempDir,
+    #[expect(dead_code, reason = "unmounted when dropped")] Option<Bare>,
+);
 
 impl Alloc {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+    pub(super) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap(), None)
     }
 
-    fn path(&self) -> &Path {
+    /// On a disk that overlayfs cannot write to.
+    pub(super) fn without_overlayfs() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Bare::new(dir.path());
+        Self(dir, Some(disk))
+    }
+
+    pub(super) fn path(&self) -> &Path {
         self.0.path()
     }
 }
@@ -95,12 +105,30 @@ impl Drop for Alloc {
     }
 }
 
+/// A disk without extended attributes, mounted as long as this is there.
+pub(super) struct Bare(PathBuf);
+
+impl Bare {
+    pub(super) fn new(at: &Path) -> Self {
+        fs::create_dir_all(at).unwrap();
+        let flags = nix::mount::MsFlags::empty();
+        nix::mount::mount(Some("bare"), at, Some("ramfs"), flags, None::<&str>).unwrap();
+        Self(at.into())
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH).unwrap();
+    }
+}
+
 fn mounts_below(dir: &Path) -> usize {
     let dir = dir.to_str().unwrap();
     fs::read_to_string("/proc/self/mountinfo")
         .unwrap()
         .lines()
-        .filter(|line| line.contains(dir))
+        .filter(|line| line.contains(dir) && !line.contains("ramfs"))
         .count()
 }
 
@@ -108,12 +136,10 @@ fn mounts_below(dir: &Path) -> usize {
 async fn layers_are_merged_by_overlayfs_and_by_copying_alike() {
     let setup = Setup::new();
     let path = setup.file("image.tar", &docker_archive("me:1", &layers()));
-    let mut image = setup.resolve(&path).await.unwrap();
+    let image = setup.resolve(&path).await.unwrap();
     for kind in [RootfsKind::Overlay, RootfsKind::Copy] {
-        if kind == RootfsKind::Copy {
-            image.layers[1].overlay = false;
-        }
-        let (first, second) = (Alloc::new(), Alloc::new());
+        let make = if kind == RootfsKind::Copy { Alloc::without_overlayfs } else { Alloc::new };
+        let (first, second) = (make(), make());
         let rootfs = mount(&image, first.path()).unwrap();
         assert_eq!(rootfs.kind, kind);
         check(&rootfs.path);

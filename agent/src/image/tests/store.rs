@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::super::ImageRef;
 use super::super::error::ImageError;
 use super::super::limits::Limits;
+use super::super::manifest::layer_keys;
 use super::super::registry::Settings;
 use super::super::store::{Image, ImageStore, Phase};
 use super::archives::*;
@@ -125,7 +126,8 @@ async fn equal_layers_may_be_links_to_each_other_as_old_docker_wrote_them() {
         file("manifest.json", serde_json::to_vec(&manifest).unwrap()),
     ];
     let image = setup.resolve(&setup.file("x.tar", &tar(&items))).await.unwrap();
-    assert_eq!((image.layers.len(), setup.entries("layers")), (2, 1));
+    // The second one lies over the first: they are not the same in the store.
+    assert_eq!((image.layers.len(), setup.entries("layers")), (2, 2));
 }
 
 #[tokio::test]
@@ -259,6 +261,32 @@ async fn one_of_several_images_must_be_named() {
 }
 
 #[tokio::test]
+async fn documents_that_docker_takes_are_taken() {
+    let layer = layers()[0].clone();
+    let good = String::from_utf8(config(std::slice::from_ref(&layer))).unwrap();
+    let plain = ["PATH=/bin".to_owned(), "A=b=c".to_owned()];
+    for (from, to, env, cmd) in [
+        ("\"PATH=/bin\"", "\"LANG\",\"\",\"PATH=/bin\"", &plain[..], "/bin/sh"),
+        ("\"PATH=/bin\",\"A=b=c\"", "\"PATH\"", &[], "/bin/sh"),
+        ("[\"/bin/sh\"]", "\"echo a\"", &plain, "echo a"),
+    ] {
+        let setup = Setup::new();
+        let odd = good.replace(from, to);
+        assert_ne!(odd, good);
+        let name = format!("{}.json", sha(odd.as_bytes()));
+        let manifest =
+            serde_json::json!([{ "Config": name, "RepoTags": null, "Layers": ["l.tar"] }]);
+        let items = [
+            file("l.tar", &layer),
+            file(&name, &odd),
+            file("manifest.json", serde_json::to_vec(&manifest).unwrap()),
+        ];
+        let image = setup.resolve(&setup.file("x.tar", &tar(&items))).await.unwrap();
+        assert_eq!((&*image.config.env, &*image.config.cmd), (env, &[cmd.to_owned()][..]), "{to}");
+    }
+}
+
+#[tokio::test]
 async fn documents_that_make_no_sense_are_refused() {
     let layer = layers()[0].clone();
     let good = String::from_utf8(config(std::slice::from_ref(&layer))).unwrap();
@@ -329,7 +357,8 @@ async fn half_made_things_are_no_images() {
     let top = setup.state.path().join("images");
     // As after a crash: something in tmp, and a layer whose record never reached the disk.
     fs::create_dir_all(top.join("tmp/half/fs")).unwrap();
-    let broken = top.join("layers").join(sha(&layers[0])).join("fs");
+    let keys = layer_keys(&[sha(&layers[0]), sha(&layers[1])]);
+    let broken = top.join("layers").join(&keys[0]).join("fs");
     fs::create_dir_all(&broken).unwrap();
     fs::write(broken.join("wrong"), "x").unwrap();
     let image = setup.resolve(&path).await.unwrap();
@@ -337,7 +366,7 @@ async fn half_made_things_are_no_images() {
     assert!(!image.layers[0].dir.join("wrong").exists());
     assert_eq!(setup.entries("tmp"), 0);
     // A changed file is read again, an image that lost a layer is made again.
-    fs::remove_dir_all(top.join("layers").join(sha(&layers[1]))).unwrap();
+    fs::remove_dir_all(top.join("layers").join(&keys[1])).unwrap();
     assert_eq!(content(&setup.resolve(&path).await.unwrap()), ["one", "two"]);
     fs::write(&path, docker_archive("me:1", &[tar(&[file("a/1", "changed")])])).unwrap();
     assert_eq!(content(&setup.resolve(&path).await.unwrap()), ["changed"]);
