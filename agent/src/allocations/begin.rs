@@ -451,6 +451,7 @@ fn of_prepare(error: &PrepareError) -> AttemptEnd {
         | PrepareError::Cwd { .. }
         | PrepareError::Volume { .. }
         | PrepareError::Image { .. }
+        | PrepareError::ClosedRoot { .. }
         | PrepareError::TooManyVolumes => user_fault(error),
         _ => node_fault(error),
     }

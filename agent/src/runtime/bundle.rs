@@ -59,6 +59,8 @@ pub enum PrepareError {
     Volume { index: usize, field: &'static str, path: PathBuf, reason: &'static str },
     #[error("image: {path} {reason}; the node's own goes there")]
     Image { path: &'static str, reason: &'static str },
+    #[error("{who} the root folder of this image (mode {mode:04o})")]
+    ClosedRoot { who: String, mode: u32 },
     #[error("volumes: more than {VOLUMES_MAX}")]
     TooManyVolumes,
     #[error("gpus: {} is not the character device {major}:{minor}", path.display())]
@@ -98,6 +100,7 @@ pub fn prepare(
     let mut spec = spec.clone();
     add_checkpoint_volume(&mut spec);
     if let Image::Rootfs { path, .. } = &spec.image {
+        destination::check_root(path, &spec.user)?;
         destination::check_own(path)?;
         lead_inside(&mut spec.volumes, path)?;
         begin = destination::begin(path, begin, &spec.volumes)?;

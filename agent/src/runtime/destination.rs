@@ -9,6 +9,7 @@ use std::{
     fs::{self, File},
     io,
     os::fd::{AsRawFd, OwnedFd},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -17,7 +18,7 @@ use nix::{
     fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
 };
 
-use super::{PrepareError, Volume};
+use super::{JobUser, PrepareError, Volume};
 
 /// Destinations a volume may not cover: they are made by us.
 const PROTECTED: [&str; 4] = ["/proc", "/sys", "/dev", "/run/fleet"];
@@ -57,6 +58,35 @@ pub(super) fn check_own(rootfs: &Path) -> Result<(), PrepareError> {
         }
     }
     Ok(())
+}
+
+/// Refuses an image whose root folder the user may not enter: no program of it could even be found. Root may enter all.
+pub(super) fn check_root(rootfs: &Path, user: &JobUser) -> Result<(), PrepareError> {
+    let meta = fs::metadata(rootfs).map_err(|source| PrepareError::Io {
+        action: "look at",
+        path: rootfs.into(),
+        source,
+    })?;
+    let (mode, owner, group) = (meta.mode() & 0o7777, meta.uid(), meta.gid());
+    let bit = if user.uid == owner {
+        0o100
+    } else if user.gid == group || user.groups.contains(&group) {
+        0o010
+    } else {
+        0o001
+    };
+    if user.uid == 0 || mode & bit != 0 {
+        return Ok(());
+    }
+    let who = match mode & 0o111 {
+        0o100 => format!("only uid {owner} may enter"),
+        0o010 => format!("only group {group} may enter"),
+        0o110 => format!("only uid {owner} and group {group} may enter"),
+        0 => "nobody may enter".to_owned(),
+        // Others may, and this one may not.
+        _ => format!("uid {} may not enter", user.uid),
+    };
+    Err(PrepareError::ClosedRoot { who, mode })
 }
 
 /// The earlier volume that a volume's destination lies in, by its number: the last one, which covers the others.
@@ -190,6 +220,47 @@ mod tests {
         }
         assert_eq!(leads("/file/x"), Err("leads through a file of the image"));
         assert_eq!(leads("/round/x"), Err("leads round in circles in the image"));
+    }
+
+    #[test]
+    fn a_root_folder_that_the_user_may_not_enter_says_who_may() {
+        use std::os::unix::fs::{PermissionsExt, chown};
+        let home = tempfile::tempdir().unwrap();
+        let user = |uid, gid, groups: &[u32]| JobUser {
+            uid,
+            gid,
+            groups: groups.to_vec(),
+            name: "ada".to_owned(),
+            home: "/home/ada".into(),
+            shell: "/bin/sh".into(),
+        };
+        let ada = || user(2001, 2002, &[2003]);
+        let tail = |mode: u32| format!("the root folder of this image (mode {mode:04o})");
+        chown(home.path(), Some(1234), Some(1235)).unwrap();
+        let says = |mode, user: JobUser| {
+            fs::set_permissions(home.path(), fs::Permissions::from_mode(mode)).unwrap();
+            check_root(home.path(), &user).err().map(|error| error.to_string())
+        };
+        let said = |who: &str, mode| Some(format!("{who} may enter {}", tail(mode)));
+        assert_eq!(says(0o700, ada()), said("only uid 1234", 0o700));
+        assert_eq!(says(0o750, ada()), said("only uid 1234 and group 1235", 0o750));
+        assert_eq!(says(0o010, ada()), said("only group 1235", 0o010));
+        assert_eq!(says(0o666, ada()), said("nobody", 0o666));
+        assert_eq!(
+            says(0o701, user(2001, 1235, &[])),
+            Some(format!("uid 2001 may not enter {}", tail(0o701)))
+        );
+        for (mode, user) in [
+            (0o755, ada()),
+            (0o711, ada()),
+            (0o701, ada()),
+            (0o700, user(1234, 5, &[])),
+            (0o750, user(2001, 1235, &[])),
+            (0o750, user(2001, 5, &[7, 1235])),
+            (0o700, user(0, 0, &[])),
+        ] {
+            assert_eq!(says(mode, user), None, "{mode:o}");
+        }
     }
 
     #[test]
