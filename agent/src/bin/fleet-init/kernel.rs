@@ -48,6 +48,7 @@ impl Errno {
     pub(crate) const NOT_ALLOWED: Self = Self(libc::EACCES);
     pub(crate) const NO_PROGRAM: Self = Self(libc::ENOEXEC);
     pub(crate) const NAME_TOO_LONG: Self = Self(libc::ENAMETOOLONG);
+    pub(crate) const TOO_MANY_LINKS: Self = Self(libc::ELOOP);
     pub(crate) const INTERRUPTED: Self = Self(libc::EINTR);
 
     /// Whether a search along `PATH` goes on after this one.
@@ -55,11 +56,17 @@ impl Errno {
         [libc::ENOENT, libc::ESTALE, libc::ENOTDIR, libc::ENODEV, libc::ETIMEDOUT].contains(&self.0)
     }
 
+    /// Whether what is in the file may be the reason, or the interpreter it names.
+    pub(crate) fn may_be_of_content(self) -> bool {
+        let of_file = [libc::ETXTBSY, libc::E2BIG, libc::ENOMEM, libc::EAGAIN, libc::ESTALE];
+        !of_file.contains(&self.0)
+    }
+
     pub(crate) fn text(self) -> &'static [u8] {
         match self.0 {
             libc::ENOENT => b"No such file or directory",
             libc::EACCES => b"Permission denied",
-            libc::ENOEXEC => b"Exec format error",
+            libc::ENOEXEC => b"exec format error",
             libc::ENOTDIR => b"Not a directory",
             libc::EISDIR => b"Is a directory",
             libc::E2BIG => b"Argument list too long",
@@ -70,6 +77,8 @@ impl Errno {
             libc::EAGAIN => b"Resource temporarily unavailable (too many processes)",
             libc::EPERM => b"Operation not permitted",
             libc::EIO => b"I/O error",
+            libc::ELIBBAD => b"Accessing a corrupted shared library",
+            libc::EINVAL => b"Invalid argument",
             libc::ESTALE => b"Stale file handle",
             _ => b"the kernel refused",
         }
@@ -143,6 +152,11 @@ impl Words {
         }
     }
 
+    /// The shell that reads scripts without an interpreter of their own.
+    pub(crate) fn shell() -> &'static [u8] {
+        SHELL.to_bytes()
+    }
+
     /// Becomes a shell that reads the script at `path`; the arguments after `first` are the script's.
     pub(crate) fn execute_script(&mut self, path: &CStr, first: usize) -> Errno {
         let Some(before) = first.checked_sub(1) else { return Errno::NO_PROGRAM };
@@ -209,6 +223,29 @@ pub(crate) fn kill(pid: i32, signal: i32) {
 
 pub(crate) fn close(descriptor: i32) {
     plain(libc::SYS_close, descriptor, 0).ok();
+}
+
+/// Whether this user may run what is at `path`.
+pub(crate) fn may_execute(path: &CStr) -> bool {
+    let arguments = [path.as_ptr().addr(), libc::X_OK as usize, 0, 0];
+    // SAFETY: the kernel reads a string that ends with a null.
+    unsafe { call(libc::SYS_access, arguments) }.is_ok()
+}
+
+/// Opens a file that is there. One that has nobody at its other end does not keep us waiting.
+pub(crate) fn open_to_read(path: &CStr) -> Result<i32, Errno> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: the kernel reads a string that ends with a null.
+    unsafe { call(libc::SYS_open, [path.as_ptr().addr(), flags as usize, 0, 0]) }
+        .map(|descriptor| descriptor as i32)
+}
+
+/// Reads from a place in a file; fewer bytes than fit where it ends.
+pub(crate) fn read_at(descriptor: i32, bytes: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    let arguments =
+        [descriptor as isize as usize, bytes.as_mut_ptr().addr(), bytes.len(), offset as usize];
+    // SAFETY: the kernel writes into `bytes`, no more than there are.
+    unsafe { call(libc::SYS_pread64, arguments) }
 }
 
 pub(crate) fn change_dir(path: &CStr) -> Result<(), Errno> {

@@ -15,10 +15,12 @@
 #![no_builtins]
 
 mod kernel;
+mod program;
 
 use core::ffi::CStr;
 
 use kernel::{Errno, Words};
+use program::Trouble;
 
 /// Where the shim put the pipe for the main process's status (`fleet_agent::shim`, `child::STATUS_FD`).
 const STATUS_FD: i32 = 3;
@@ -162,9 +164,7 @@ fn become_command(words: &mut Words, wanted: &Wanted) -> i32 {
         complain(&[b"no command"]);
         return NOT_EXECUTABLE;
     };
-    let error = look_and_execute(words, first, name);
-    complain(&[name, b": ", error.text()]);
-    if error == Errno::NOT_FOUND { NOT_FOUND } else { NOT_EXECUTABLE }
+    look_and_execute(words, first, name)
 }
 
 fn go_to(dir: &[u8]) -> Result<(), Errno> {
@@ -173,36 +173,82 @@ fn go_to(dir: &[u8]) -> Result<(), Errno> {
 }
 
 /// As execvp(3): a name without a slash is looked for along `PATH`; one that may not be run does not end
-/// the search, but is the reason if nothing else is found.
-fn look_and_execute(words: &mut Words, first: usize, name: &'static [u8]) -> Errno {
-    if name.is_empty() {
-        return Errno::NOT_FOUND;
-    }
+/// the search, but is the reason if nothing else is found. As in shells, a file that is found and cannot be run for what is
+/// in it ends the search. Returns the code for the reason, which it has said.
+fn look_and_execute(words: &mut Words, first: usize, name: &'static [u8]) -> i32 {
     let mut path = Path::default();
+    let mut reason = Errno::NOT_FOUND;
     if name.contains(&b'/') {
-        return match path.join(b"", name) {
-            Some(path) => execute(words, first, path),
+        reason = match path.join(b"", name) {
+            Some(path) => match execute(words, first, path) {
+                Failure::OfFile(error) => error,
+                Failure::Said => return NOT_EXECUTABLE,
+            },
             None => Errno::NAME_TOO_LONG,
         };
-    }
-    let mut reason = Errno::NOT_FOUND;
-    for dir in words.variable(b"PATH").unwrap_or(DEFAULT_PATH).split(|byte| *byte == b':') {
-        let Some(path) = path.join(dir, name) else { continue };
-        match execute(words, first, path) {
-            Errno::NOT_ALLOWED => reason = Errno::NOT_ALLOWED,
-            error if error.goes_on() => {}
-            error => return error,
+    } else if !name.is_empty() {
+        for dir in words.variable(b"PATH").unwrap_or(DEFAULT_PATH).split(|byte| *byte == b':') {
+            let Some(path) = path.join(dir, name) else { continue };
+            match execute(words, first, path) {
+                Failure::Said => return NOT_EXECUTABLE,
+                Failure::OfFile(Errno::NOT_ALLOWED) => reason = Errno::NOT_ALLOWED,
+                Failure::OfFile(error) if error.goes_on() => {}
+                Failure::OfFile(error) => {
+                    reason = error;
+                    break;
+                }
+            }
         }
     }
-    reason
+    complain(&[name, b": ", reason.text()]);
+    if reason == Errno::NOT_FOUND { NOT_FOUND } else { NOT_EXECUTABLE }
 }
 
-/// What the kernel does not know as a program is a script for `sh`.
-fn execute(words: &mut Words, first: usize, path: &CStr) -> Errno {
-    match words.execute(path, first) {
-        Errno::NO_PROGRAM => words.execute_script(path, first),
-        error => error,
+/// Why a command did not become this process.
+enum Failure {
+    OfFile(Errno),
+    /// It is the interpreter, or what is in the file, and the user has read so.
+    Said,
+}
+
+/// A text that the kernel does not know as a program is a script for `sh`; nothing else is.
+fn execute(words: &mut Words, first: usize, path: &CStr) -> Failure {
+    let error = words.execute(path, first);
+    match program::trouble(path, error) {
+        Trouble::OfFile => return Failure::OfFile(error),
+        Trouble::Text => {
+            let error = words.execute_script(path, first);
+            blame_interpreter(path, Words::shell(), error);
+        }
+        Trouble::OfInterpreter(interpreter) => blame_interpreter(path, interpreter.name(), error),
+        Trouble::Foreign { other_machine: true } => complain(&[
+            path.to_bytes(),
+            b": exec format error (a program for another kind of machine)",
+        ]),
+        Trouble::Foreign { other_machine: false } => {
+            complain(&[path.to_bytes(), b": exec format error (neither a program nor a script)"])
+        }
     }
+    Failure::Said
+}
+
+/// A name may hold what no terminal shows, as the carriage return of a script from Windows.
+fn blame_interpreter(path: &CStr, name: &[u8], error: Errno) {
+    let mut line = Line::default();
+    line.push(b"fleet: ");
+    line.push(path.to_bytes());
+    line.push(b": bad interpreter ");
+    line.push_escaped(name);
+    line.push(b": ");
+    line.push(match error {
+        Errno::TOO_MANY_LINKS => b"too many interpreters, or links, in a row",
+        error => error.text(),
+    });
+    if name.ends_with(b"\r") {
+        line.push(b" (the lines of the script end as in Windows; remove the carriage returns)");
+    }
+    line.end();
+    kernel::write(STDERR, line.bytes());
 }
 
 fn complain(parts: &[&[u8]]) {
@@ -258,6 +304,21 @@ impl Line {
             {
                 *place = *byte;
                 self.length = self.length.wrapping_add(1);
+            }
+        }
+    }
+
+    /// What is not printable as `\xNN`, or `\r`.
+    fn push_escaped(&mut self, text: &[u8]) {
+        let digit = |value: u8| match value {
+            0..10 => b'0'.wrapping_add(value),
+            _ => b'a'.wrapping_add(value.wrapping_sub(10)),
+        };
+        for byte in text {
+            match *byte {
+                b'\r' => self.push(b"\\r"),
+                b' '..=b'~' => self.push(&[*byte]),
+                other => self.push(&[b'\\', b'x', digit(other >> 4), digit(other & 15)]),
             }
         }
     }
