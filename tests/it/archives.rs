@@ -14,6 +14,7 @@ pub(crate) struct Entry {
     link: String,
     data: Vec<u8>,
     mode: u32,
+    uid: u32,
     /// What the header says of the size, if not the truth.
     size: Option<u64>,
 }
@@ -27,6 +28,7 @@ impl Entry {
             link: String::new(),
             data: Vec::new(),
             mode,
+            uid: 0,
             size: None,
         }
     }
@@ -56,6 +58,14 @@ impl Entry {
         Self::new(b'3', name)
     }
 
+    pub(crate) fn mode(self, mode: u32) -> Self {
+        Self { mode, ..self }
+    }
+
+    pub(crate) fn owner(self, uid: u32) -> Self {
+        Self { uid, ..self }
+    }
+
     pub(crate) fn says_size(self, size: u64) -> Self {
         Self { size: Some(size), ..self }
     }
@@ -64,7 +74,7 @@ impl Entry {
         let mut header = [0_u8; 512];
         let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, &self.name.as_bytes()[..self.name.len().min(100)]);
-        put(100, format!("{:07o}\0{:07o}\0{:07o}\0", self.mode, 0, 0).as_bytes());
+        put(100, format!("{:07o}\0{:07o}\0{:07o}\0", self.mode, self.uid, 0).as_bytes());
         let size = self.size.unwrap_or(self.data.len() as u64);
         put(124, format!("{size:011o}\0").as_bytes());
         put(136, b"14000000000\0        ");
@@ -104,19 +114,33 @@ fn sha(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }
 
-fn config(layers: &[Vec<u8>]) -> Result<Vec<u8>> {
+fn config(layers: &[Vec<u8>], says: &serde_json::Value) -> Result<Vec<u8>> {
     let ids: Vec<String> = layers.iter().map(|layer| format!("sha256:{}", sha(layer))).collect();
     let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
     Ok(serde_json::to_vec(&serde_json::json!({
         "architecture": architecture, "os": "linux",
-        "config": { "Env": ["PATH=/bin", "IMAGE=yes"], "Cmd": ["/bin/sh"], "WorkingDir": "/work" },
+        "config": says,
         "rootfs": { "type": "layers", "diff_ids": ids },
     }))?)
 }
 
+fn usual() -> serde_json::Value {
+    serde_json::json!({
+        "Env": ["PATH=/bin", "IMAGE=yes"], "Cmd": ["/bin/sh"], "WorkingDir": "/work",
+    })
+}
+
 /// What `docker save` writes.
 pub(crate) fn docker_archive(layers: &[Vec<u8>]) -> Result<Vec<u8>> {
-    let config = config(layers)?;
+    docker_archive_saying(layers, &usual())
+}
+
+/// The same of an image that says this about running it.
+pub(crate) fn docker_archive_saying(
+    layers: &[Vec<u8>],
+    says: &serde_json::Value,
+) -> Result<Vec<u8>> {
+    let config = config(layers, says)?;
     let config_name = format!("{}.json", sha(&config));
     let names: Vec<String> = (0..layers.len()).map(|n| format!("{n}/layer.tar")).collect();
     let mut entries = vec![Entry::file(&config_name, &config)];
@@ -138,7 +162,7 @@ pub(crate) fn oci_layout(folder: &Path, layers: &[Vec<u8>]) -> Result<()> {
             "digest": format!("sha256:{digest}"), "size": bytes.len(),
         }))
     };
-    let config = blob("config.v1+json", &config(layers)?)?;
+    let config = blob("config.v1+json", &config(layers, &usual())?)?;
     let layers: Vec<_> =
         layers.iter().map(|layer| blob("layer.v1.tar", layer)).collect::<Result<_>>()?;
     let manifest = serde_json::json!({ "schemaVersion": 2, "config": config, "layers": layers });

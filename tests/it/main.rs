@@ -33,6 +33,7 @@ mod gpus;
 mod hostile;
 mod images;
 mod isolation;
+mod layers;
 mod membership;
 mod operations;
 mod outputs;

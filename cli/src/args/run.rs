@@ -116,8 +116,8 @@ pub(crate) struct RunArgs {
     /// Fail rather than wait for GPUs
     #[arg(long)]
     pub(crate) immediate: bool,
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    /// The program and its arguments [default: with --image, what the image runs by itself]
+    #[arg(required_unless_present = "image", trailing_var_arg = true, value_name = "CMD")]
     pub(crate) argv: Vec<String>,
 }
 

@@ -380,7 +380,7 @@ impl Row for Job {
 impl Spec {
     fn lines(&self) -> Vec<(&'static str, String)> {
         let optional = [
-            ("Command", Some(shell_words(&self.argv))),
+            ("Command", Some(command(&self.argv))),
             ("Directory", self.workdir.clone()),
             ("Image", Some(self.image.clone())),
             ("Reservation", self.reservation.clone()),
@@ -395,6 +395,10 @@ impl Spec {
 fn cores(millis: u64) -> String {
     let text = format!("{}.{:03}", millis / 1_000, millis % 1_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn command(argv: &[String]) -> String {
+    if argv.is_empty() { "what the image runs by itself".to_owned() } else { shell_words(argv) }
 }
 
 /// A command as it can be typed into a shell.

@@ -107,7 +107,7 @@ pub(super) fn build(context: &Context, args: &RunArgs, here: &Here) -> Result<Jo
         read_only: volume.read_only,
     });
     Ok(JobSpec {
-        name: args.name.clone().unwrap_or_else(|| default_name(&args.argv)),
+        name: args.name.clone().unwrap_or_else(|| default_name(&args.argv, &args.image)),
         project: args.project.clone().unwrap_or_default(),
         image: image(&args.image, cwd)?,
         argv: args.argv.clone(),
@@ -285,9 +285,9 @@ fn image(text: &str, cwd: &str) -> Result<String, Failure> {
     Ok(if there { format!("{kind}{}", absolute(cwd, path)) } else { text.to_owned() })
 }
 
-/// The program's name; characters that may not stand in a name are left out.
-fn default_name(argv: &[String]) -> String {
-    let program = argv.first().map_or("", String::as_str);
+/// The name of the program, or of the image whose own program runs; characters that may not stand in a name are left out.
+fn default_name(argv: &[String], image: &str) -> String {
+    let program = argv.first().map_or(image, String::as_str);
     let program = program.rsplit('/').next().unwrap_or(program);
     let mut name = String::new();
     for c in program.chars() {

@@ -204,7 +204,7 @@ fn what_cannot_be_is_refused_with_its_field() {
 
 #[test]
 fn a_name_is_taken_from_the_program_without_its_tricks() {
-    let name = |program: &str| default_name(&[program.to_owned()]);
+    let name = |program: &str| default_name(&[program.to_owned()], "host");
     assert_eq!(name("/usr/bin/python3"), "python3");
     assert_eq!(name("a\u{1b}[2Jb"), "a[2Jb");
     assert_eq!(name("/"), "job");
