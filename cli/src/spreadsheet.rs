@@ -1,17 +1,33 @@
-//! A lab's spreadsheet of reservations, as CSV.
+//! A lab's spreadsheet of reservations, as it is: `.xlsx`, `.ods` or text, with the columns people gave it.
 //!
-//! Read by `reservation import`. The first line names the columns, in any order and case, parted by commas,
-//! semicolons or tabs. Everything that is wrong is told at once, by the lines of the file. Nothing here asks
-//! a controller.
+//! Read by `reservation import`. All that is wrong is told at once, by the lines of the file. Nothing here asks
+//! a controller, and nothing is taken from a line that is not plain.
 
-use csv::{ReaderBuilder, StringRecord, Trim};
+mod archive;
+mod columns;
+mod dates;
+mod excel;
+mod export;
+mod file;
+mod gpus;
+mod grid;
+mod open_document;
+mod table;
+mod text;
+mod wording;
 
-use crate::gpu_wish::GpuWish;
-use crate::times::{TimeError, When};
+use std::ops::RangeInclusive;
 
-/// Most GPUs one line may name.
-const NAMES_MAX: usize = 16;
-const SEPARATORS: [char; 3] = [',', ';', '\t'];
+use columns::is_known;
+pub(crate) use columns::{Column, Header, Named, parse_named};
+pub(crate) use dates::Order;
+use dates::{Clock as DayClock, Dates};
+pub(crate) use export::csv;
+pub(crate) use gpus::Which;
+pub(crate) use table::Problem;
+use table::{Row, Table};
+
+use crate::times::{Clock, When, end_of_day, parse_when};
 
 /// A line that asks for GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,241 +42,342 @@ pub(crate) struct Line {
     pub(crate) end: When,
     pub(crate) note: String,
     pub(crate) project: String,
+    pub(crate) with: Vec<String>,
 }
 
-/// The GPUs of a line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Which {
-    Some(GpuWish),
-    /// These very ones, as `titan01:3` or UUID.
-    These(Vec<String>),
-}
+impl Line {
+    /// Stands for times that a line does not have.
+    const SOON: (When, When) = (When::Now, When::Now);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Column {
-    User,
-    Gpus,
-    Gpu,
-    Node,
-    Start,
-    End,
-    Note,
-    Project,
-}
-
-impl Column {
-    /// Its names: the first is the documented one.
-    const NAMES: [(Column, &'static [&'static str]); 8] = [
-        (Column::User, &["user", "owner"]),
-        (Column::Gpus, &["gpus"]),
-        (Column::Gpu, &["gpu"]),
-        (Column::Node, &["node", "server"]),
-        (Column::Start, &["start", "from"]),
-        (Column::End, &["end", "until"]),
-        (Column::Note, &["note", "comment"]),
-        (Column::Project, &["project"]),
-    ];
-
-    fn named(text: &str) -> Option<Column> {
-        let lower = text.to_ascii_lowercase();
-        let found = Self::NAMES.iter().find(|(_, names)| names.contains(&lower.as_str()));
-        found.map(|(column, _)| *column)
-    }
-
-    fn name(self) -> &'static str {
-        let found = Self::NAMES.iter().find(|(column, _)| *column == self);
-        found.and_then(|(_, names)| names.first()).copied().unwrap_or_default()
-    }
-}
-
-/// Where each column is.
-struct Header(Vec<Column>);
-
-impl Header {
-    fn read(record: &StringRecord) -> Result<Self, Vec<String>> {
-        let (mut columns, mut problems) = (Vec::new(), Vec::new());
-        for text in record {
-            match Column::named(text) {
-                Some(column) if columns.contains(&column) => {
-                    problems.push(format!("line 1: two columns are {}", column.name()));
-                }
-                Some(column) => columns.push(column),
-                None => {
-                    let known: Vec<_> = Column::NAMES.iter().map(|(c, _)| c.name()).collect();
-                    let known = known.join(", ");
-                    problems.push(format!("line 1: {text:?} is no column; there are {known}"));
-                }
-            }
-        }
-        let has = |column| columns.contains(&column);
-        for column in [Column::Start, Column::End].into_iter().filter(|c| !has(*c)) {
-            problems.push(format!("line 1: there is no column {}", column.name()));
-        }
-        if !has(Column::Gpus) && !has(Column::Gpu) {
-            problems.push("line 1: there is no column gpus, and none gpu".to_owned());
-        }
-        if problems.is_empty() { Ok(Self(columns)) } else { Err(problems) }
-    }
-
-    fn cell<'a>(&self, record: &'a StringRecord, column: Column) -> Option<&'a str> {
-        let at = self.0.iter().position(|c| *c == column)?;
-        Some(record.get(at).unwrap_or_default())
-    }
-}
-
-/// All lines that ask for something. `when` reads a time as it is typed.
-pub(crate) fn read(
-    text: &str,
-    when: impl Fn(&str) -> Result<When, TimeError>,
-) -> Result<Vec<Line>, Vec<String>> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut reader = ReaderBuilder::new()
-        .delimiter(separator(text))
-        .flexible(true)
-        .trim(Trim::All)
-        .from_reader(text.as_bytes());
-    let unreadable = |error: csv::Error| vec![format!("not CSV: {error}")];
-    let header = Header::read(reader.headers().map_err(unreadable)?)?;
-    let (mut lines, mut problems) = (Vec::new(), Vec::new());
-    let mut numbers = Numbers { text, at: 0, line: 1 };
-    for record in reader.records() {
-        let record = record.map_err(unreadable)?;
-        let number = numbers.of(&record);
-        if record.iter().all(str::is_empty) {
-            continue;
-        }
-        if record.len() > header.0.len() {
-            problems.push(format!(
-                "line {number}: {} cells, and the first line names {}; put text with separators in quotes",
-                record.len(),
-                header.0.len()
-            ));
-            continue;
-        }
-        match line(&header, &record, number, &when) {
-            Ok(line) => lines.push(line),
-            Err(wrong) => {
-                problems.extend(wrong.iter().map(|wrong| format!("line {number}: {wrong}")));
-            }
-        }
-    }
-    if lines.is_empty() && problems.is_empty() {
-        problems.push("there is no line below the first".to_owned());
-    }
-    if problems.is_empty() { Ok(lines) } else { Err(problems) }
-}
-
-/// Numbers the lines of the file. The reader's own numbers are those of where it began to look, before blank
-/// lines and the second half of a CRLF.
-struct Numbers<'a> {
-    text: &'a str,
-    at: usize,
-    line: u64,
-}
-
-impl Numbers<'_> {
-    fn of(&mut self, record: &StringRecord) -> u64 {
-        let bytes = self.text.as_bytes();
-        let from = record.position().map_or(0, csv::Position::byte);
-        let mut to = usize::try_from(from).unwrap_or(usize::MAX).min(bytes.len());
-        to += bytes[to..].iter().take_while(|b| matches!(b, b'\r' | b'\n')).count();
-        let passed = bytes.get(self.at..to).unwrap_or_default();
-        self.line += passed.iter().filter(|b| **b == b'\n').count() as u64;
-        self.at = self.at.max(to);
-        self.line
-    }
-}
-
-/// What parts the cells: what is oftenest in the first line.
-fn separator(text: &str) -> u8 {
-    let first = text.lines().next().unwrap_or_default();
-    let count = |separator: &char| first.matches(*separator).count();
-    // The last of equals is taken; commas are to be it.
-    let oftenest = SEPARATORS.into_iter().rev().max_by_key(count);
-    oftenest.and_then(|separator| u8::try_from(separator).ok()).unwrap_or(b',')
-}
-
-fn line(
-    header: &Header,
-    record: &StringRecord,
-    number: u64,
-    when: &impl Fn(&str) -> Result<When, TimeError>,
-) -> Result<Line, Vec<String>> {
-    let cell = |column| header.cell(record, column);
-    let text = |column| cell(column).unwrap_or_default().to_owned();
-    let mut problems = Vec::new();
-    let mut time = |column: Column| {
-        let said = cell(column).unwrap_or_default();
-        let read = if said.is_empty() {
-            Err("empty".to_owned())
-        } else if column == Column::End && is_day(said) {
-            Err(format!("{said:?} has no time of day; the end of a day is 00:00 of the next"))
-        } else {
-            match when(said) {
-                // The API has no word for it: an end that is now would be read as one that nobody said.
-                Ok(When::Now) if column == Column::End => {
-                    Err("that is now: no time at all".to_owned())
-                }
-                read => read.map_err(|error| error.to_string()),
-            }
-        };
-        read.map_err(|why| problems.push(format!("{}: {why}", column.name()))).ok()
-    };
-    let (start, end) = (time(Column::Start), time(Column::End));
-    if cell(Column::User).is_some_and(str::is_empty) {
-        problems.push("user: empty".to_owned());
-    }
-    let (some, these) = (text(Column::Gpus), text(Column::Gpu));
-    let gpus = which(&some, &these, &text(Column::Node)).map_err(|why| problems.push(why)).ok();
-    match (start, end, gpus) {
-        (Some(start), Some(end), Some(gpus)) if problems.is_empty() => Ok(Line {
+    fn new(number: u64, user: String, gpus: Which, (start, end): (When, When)) -> Self {
+        Self {
             number,
-            user: text(Column::User),
-            // The names of GPUs say it already.
-            node: if matches!(gpus, Which::These(_)) { String::new() } else { text(Column::Node) },
+            user,
             gpus,
+            node: String::new(),
             start,
             end,
-            note: text(Column::Note),
-            project: text(Column::Project),
-        }),
-        _ => Err(problems),
-    }
-}
-
-/// A day alone: as an end its owner surely means to have it whole.
-fn is_day(text: &str) -> bool {
-    text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok()
-}
-
-fn which(some: &str, these: &str, node: &str) -> Result<Which, String> {
-    match (some, these) {
-        ("", "") => Err("gpus: empty, and no gpu is named".to_owned()),
-        (some, "") => some.parse().map(Which::Some).map_err(|error| format!("gpus: {error}")),
-        ("", these) => named(these, node).map(Which::These),
-        (_, _) => Err("gpus and gpu: say how many, or which, not both".to_owned()),
-    }
-}
-
-/// `titan01:0 titan01:1`, or `0 1` beside a node.
-fn named(these: &str, node: &str) -> Result<Vec<String>, String> {
-    let mut names: Vec<String> = Vec::new();
-    for word in these.split([' ', ',', ';', '+']).filter(|word| !word.is_empty()) {
-        let number = word.bytes().all(|b| b.is_ascii_digit());
-        let name = match (number, node) {
-            (true, "") => return Err(format!("gpu: {word} of which node? write titan01:{word}")),
-            (true, node) => format!("{node}:{word}"),
-            (false, _) => word.to_owned(),
-        };
-        if names.contains(&name) {
-            return Err(format!("gpu: {name} is named twice"));
+            note: String::new(),
+            project: String::new(),
+            with: Vec::new(),
         }
-        names.push(name);
     }
-    if names.len() > NAMES_MAX {
-        return Err(format!("gpu: {} named, at most {NAMES_MAX}", names.len()));
+}
+
+/// How the sheet is to be read, where it does not say so itself.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Options {
+    pub(crate) sheet: Option<String>,
+    pub(crate) dates: Option<Order>,
+    pub(crate) columns: Vec<Named>,
+    pub(crate) grid: bool,
+    /// Only these lines of the file.
+    pub(crate) lines: Option<RangeInclusive<u64>>,
+}
+
+/// A sheet that was read.
+#[derive(Debug, Default)]
+pub(crate) struct Sheet {
+    pub(crate) lines: Vec<Line>,
+    /// Lines with something wrong: only their user, node and named GPUs mean anything.
+    pub(crate) broken: Vec<Line>,
+    pub(crate) problems: Vec<Problem>,
+    /// One sentence each, for the one who imports.
+    pub(crate) notes: Vec<String>,
+    /// What the sheet calls its columns.
+    pub(crate) header: Header,
+}
+
+/// All lines that ask for something, and all that is wrong.
+///
+/// # Errors
+///
+/// What the file is, where it is no sheet that can be read.
+pub(crate) fn read(bytes: &[u8], options: &Options, clock: &Clock) -> Result<Sheet, String> {
+    let named = &options.columns;
+    let known = |cell: &str| is_known(cell, named);
+    let table = file::read(bytes, options.sheet.as_deref(), known)?;
+    let mut sheet =
+        if options.grid { timetable(table, options, clock) } else { listed(table, options, clock) };
+    if sheet.lines.is_empty() && sheet.problems.is_empty() {
+        sheet.problems.push(Problem::of_file("no line asks for GPUs"));
     }
-    Ok(names)
+    sheet.problems.sort();
+    Ok(sheet)
+}
+
+fn wanted(row: &Row, options: &Options) -> bool {
+    options.lines.as_ref().is_none_or(|lines| lines.contains(&row.number))
+}
+
+fn timetable(table: Table, options: &Options, clock: &Clock) -> Sheet {
+    let cells = table.rows.iter().flat_map(|row| {
+        row.cells.iter().filter(|cell| dates::has_day(cell)).map(|cell| (row.number, cell.clone()))
+    });
+    let cells: Vec<(u64, String)> = cells.collect();
+    let mut sheet = Sheet { notes: table.notes, problems: table.problems, ..Sheet::default() };
+    let dates = sheet.decide(&cells, options.dates);
+    let (lines, problems) = grid::lines(&table.rows, &Times { dates, clock });
+    let number = |line: &Line| options.lines.as_ref().is_none_or(|l| l.contains(&line.number));
+    sheet.lines = lines.into_iter().filter(number).collect();
+    // While the order of the dates is open, what follows from it is not said again.
+    if dates.is_some() {
+        sheet.problems.extend(problems);
+    }
+    sheet
+}
+
+fn listed(table: Table, options: &Options, clock: &Clock) -> Sheet {
+    let mut sheet = Sheet { notes: table.notes, problems: table.problems, ..Sheet::default() };
+    let (header, first, notes) = match Header::find(&table.rows, &options.columns) {
+        Ok(found) => found,
+        Err(problems) => {
+            sheet.problems.extend(problems);
+            return sheet;
+        }
+    };
+    sheet.notes.extend(notes);
+    let head = table.rows.get(first.saturating_sub(1)).cloned();
+    let body = table.rows.get(first..).unwrap_or_default();
+    let mut idle = Vec::new();
+    let asks = |row: &&Row| {
+        let asks = asks_for_something(&header, row);
+        // A header that is repeated on each page is none of the lines.
+        asks && head.as_ref().is_none_or(|head| head.cells != row.cells)
+    };
+    let rows: Vec<&Row> = body.iter().filter(|row| wanted(row, options)).collect();
+    idle.extend(rows.iter().filter(|row| !asks(row)).map(|row| row.number.to_string()));
+    let rows: Vec<&Row> = rows.into_iter().filter(asks).collect();
+    let cells = rows.iter().flat_map(|row| {
+        [
+            moment(&header, row, Column::Start, Column::StartTime),
+            moment(&header, row, Column::End, Column::EndTime),
+        ]
+        .map(|text| (row.number, text))
+    });
+    let cells: Vec<(u64, String)> = cells.collect();
+    let dates = sheet.decide(&cells, options.dates);
+    let serials = cells.iter().filter(|(_, text)| dates::is_serial(text)).count();
+    if serials > 0 {
+        let note = format!(
+            "{serials} times are plain numbers, read as days since 1899-12-30, as Excel counts them"
+        );
+        sheet.notes.push(note);
+    }
+    if !idle.is_empty() {
+        sheet.notes.push(format!("ignored lines that ask for nothing: {}", few(&idle)));
+    }
+    if !header.has(Column::User) {
+        sheet.notes.push("no column names users: every line is for you".to_owned());
+    }
+    let times = Times { dates, clock };
+    for row in rows {
+        let extra = row.cells.iter().skip(header.width).any(|cell| !cell.is_empty());
+        if table.separated && extra {
+            let what = format!(
+                "{} cells, and the header (line {}) has {}; put text that holds a separator in quotes",
+                row.cells.len(),
+                header.line,
+                header.width
+            );
+            sheet.problems.push(Problem::new(row.number, what));
+            continue;
+        }
+        match line(&header, row, &times) {
+            Ok(line) => sheet.lines.push(line),
+            Err(broken) => {
+                let (wrong, rest) = *broken;
+                sheet.problems.extend(wrong.into_iter().map(|what| Problem::new(row.number, what)));
+                sheet.broken.push(rest);
+            }
+        }
+    }
+    sheet.header = header;
+    sheet
+}
+
+impl Sheet {
+    fn decide(&mut self, cells: &[(u64, String)], said: Option<Order>) -> Option<Dates> {
+        match Dates::decide(cells, said) {
+            Ok((dates, note)) => {
+                self.notes.extend(note);
+                Some(dates)
+            }
+            Err(problem) => {
+                self.problems.push(problem);
+                None
+            }
+        }
+    }
+}
+
+/// Titles between the lines, and rows that only have a running number, ask for nothing.
+fn asks_for_something(header: &Header, row: &Row) -> bool {
+    let columns =
+        [Column::User, Column::Gpus, Column::Gpu, Column::Start, Column::End, Column::Day];
+    if columns.iter().all(|column| header.cell(row, *column).unwrap_or_default().is_empty()) {
+        return false;
+    }
+    let mut cells = row.cells.iter().filter(|cell| !cell.is_empty());
+    let first = cells.next().map(String::as_str).unwrap_or_default();
+    // A title is in the first cell, or merged over several.
+    let merged = cells.next().is_some();
+    let one_text = row.cells.iter().all(|cell| cell.is_empty() || cell == first);
+    let title = one_text && (merged || row.cell(0) == first) && !dates::is_timely(first);
+    !title || header.width == 1
+}
+
+fn few(numbers: &[String]) -> String {
+    let shown = numbers.get(..8).unwrap_or(numbers).join(", ");
+    if numbers.len() > 8 { format!("{shown} and {} more", numbers.len() - 8) } else { shown }
+}
+
+/// How times of the sheet are read.
+struct Times<'a> {
+    /// `None`: nobody knows yet whether the day or the month comes first.
+    dates: Option<Dates>,
+    clock: &'a Clock,
+}
+
+impl Times<'_> {
+    /// ISO text as an instant.
+    fn at(&self, typed: &str) -> Result<jiff::Timestamp, String> {
+        match parse_when(typed, self.clock.now, self.clock.zone()) {
+            Ok(When::At(at)) => Ok(at),
+            Ok(When::Now) => Ok(self.clock.now),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// A time of day of a day, which may reach into the next one.
+    fn on(&self, day: &str, clock: DayClock) -> Result<jiff::Timestamp, String> {
+        let date: jiff::civil::Date = day.parse().map_err(|_| format!("{day:?} is no date"))?;
+        let (next, text) = clock.typed();
+        let date = if next { date.tomorrow().map_err(|error| error.to_string())? } else { date };
+        self.at(&format!("{date} {text}"))
+    }
+
+    /// A cell that holds a date as ISO text, and whether it has no time.
+    fn typed(&self, text: &str) -> Result<(String, bool), String> {
+        let dates = self.dates.ok_or("the order of its date is not known")?;
+        dates.typed(text).unwrap_or_else(|| Err(format!("{text:?} is no date")))
+    }
+
+    /// `None`: a date whose order is not known, which is told once for all.
+    fn when(&self, text: &str, is_end: bool) -> Result<Option<When>, String> {
+        if text.is_empty() {
+            return Err("empty".to_owned());
+        }
+        if dates::has_day(text) {
+            let Some(dates) = self.dates else { return Ok(None) };
+            if let Some(read) = dates.typed(text) {
+                let (typed, alone) = read?;
+                let at = self.at(&typed)?;
+                return Ok(Some(When::At(if alone && is_end { self.day_after(at)? } else { at })));
+            }
+        }
+        match parse_when(text, self.clock.now, self.clock.zone()) {
+            // The API has no word for it: an end that is now would be read as one that nobody said.
+            Ok(When::Now) if is_end => Err("that is now: no time at all".to_owned()),
+            Ok(When::At(at)) if is_end && is_day_word(text) => {
+                Ok(Some(When::At(self.day_after(at)?)))
+            }
+            Ok(when) => Ok(Some(when)),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn day_after(&self, at: jiff::Timestamp) -> Result<jiff::Timestamp, String> {
+        end_of_day(at, self.clock.zone()).ok_or_else(|| "beyond the calendar".to_owned())
+    }
+}
+
+/// `tomorrow`, `friday`: a day alone, which its owner means to have whole where it is an end.
+fn is_day_word(text: &str) -> bool {
+    let word = text.trim().to_ascii_lowercase();
+    word.bytes().all(|b| b.is_ascii_alphabetic())
+        && !matches!(word.as_str(), "noon" | "midnight" | "now")
+}
+
+/// Start or end of a row in one text, from a column for the day and one for the time where the sheet has them.
+fn moment(header: &Header, row: &Row, whole: Column, time: Column) -> String {
+    let cell = |column| header.cell(row, column).unwrap_or_default();
+    let (day, mut text) = (cell(Column::Day), cell(whole).to_owned());
+    if !day.is_empty() && !dates::has_day(&text) {
+        text = format!("{day} {text}").trim().to_owned();
+    }
+    if cell(time).is_empty() || dates::clock_alone(&text).is_some() {
+        return text;
+    }
+    let joined = format!("{text} {}", cell(time));
+    if dates::has_day(&joined) { joined } else { text }
+}
+
+/// What is wrong with a line, and what it says of users and GPUs all the same.
+type Broken = (Vec<String>, Line);
+
+/// A line; else what is wrong with it, and what it says of users and GPUs. Nothing is said of dates whose order is not
+/// known: that is told once for all.
+fn line(header: &Header, row: &Row, times: &Times<'_>) -> Result<Line, Box<Broken>> {
+    let cell = |column| header.cell(row, column).unwrap_or_default();
+    let text = |column| wording::in_one_line(cell(column));
+    let mut problems = Vec::new();
+    let mut time = |whole: Column, part: Column| {
+        let read = times.when(&moment(header, row, whole, part), whole == Column::End);
+        read.map_err(|why| problems.push(format!("{}: {why}", header.called(whole)))).ok()
+    };
+    let (start, end) = (time(Column::Start, Column::StartTime), time(Column::End, Column::EndTime));
+    let user = wording::user(cell(Column::User));
+    if header.has(Column::User) && user.is_empty() {
+        problems.push(format!("{}: empty", header.called(Column::User)));
+    }
+    let node = text(Column::Node);
+    let (some, these) = (text(Column::Gpus), text(Column::Gpu));
+    let counted = !some.is_empty() || (these.is_empty() && header.has(Column::Gpus));
+    let gpus_column = if counted { Column::Gpus } else { Column::Gpu };
+    let gpus = gpus::which(&some, &these, &node)
+        .map_err(|why| problems.push(format!("{}: {why}", header.called(gpus_column))))
+        .ok();
+    let node =
+        if matches!(gpus, Some(Which::These(_) | Which::All(_))) { String::new() } else { node };
+    let any = Which::Some(crate::gpu_wish::GpuWish { count: 1, model: None });
+    let rest = Line {
+        node: node.clone(),
+        ..Line::new(row.number, user.clone(), gpus.clone().unwrap_or(any), Line::SOON)
+    };
+    let (Some(Some(start)), Some(Some(mut end))) = (start, end) else {
+        return Err(Box::new((problems, rest)));
+    };
+    let from = if let When::At(at) = start { at } else { times.clock.now };
+    if let When::At(until) = end
+        && until <= from
+    {
+        // From 22:00 to 06:00 of one day is a night.
+        let night = dates::clock_alone(cell(Column::End)).filter(|_| header.has(Column::Day));
+        match night.and_then(|_| until.checked_add(jiff::SignedDuration::from_hours(24)).ok()) {
+            Some(next) => end = When::At(next),
+            None => problems.push(format!(
+                "{}: {:?} is not after {} {:?}",
+                header.called(Column::End),
+                cell(Column::End),
+                header.called(Column::Start),
+                cell(Column::Start)
+            )),
+        }
+    }
+    let Some(gpus) = gpus.filter(|_| problems.is_empty()) else {
+        return Err(Box::new((problems, rest)));
+    };
+    let with = text(Column::With);
+    let with = with.split([' ', ',', ';']).filter(|name| !name.is_empty()).map(str::to_owned);
+    Ok(Line {
+        // Empty where the names of GPUs say it already.
+        node,
+        note: text(Column::Note),
+        project: text(Column::Project),
+        with: with.collect(),
+        ..Line::new(row.number, user, gpus, (start, end))
+    })
 }
 
 #[cfg(test)]

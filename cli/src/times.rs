@@ -367,6 +367,12 @@ impl Clock {
         self.format(unix_ms.div_ceil(1_000).saturating_mul(1_000), "%Y-%m-%dT%H:%M:%S%:z")
     }
 
+    /// As a sheet holds it, to the millisecond: `2026-11-21 10:31:00+01:00`.
+    pub(crate) fn exact(&self, unix_ms: u64) -> String {
+        let parts = if unix_ms.is_multiple_of(1_000) { "" } else { "%.3f" };
+        self.format(unix_ms, &format!("%Y-%m-%d %H:%M:%S{parts}%:z"))
+    }
+
     fn format(&self, unix_ms: u64, format: &str) -> String {
         match timestamp(unix_ms) {
             Some(at) => at.to_zoned(self.zone().clone()).strftime(format).to_string(),
@@ -391,6 +397,13 @@ fn timestamp(unix_ms: u64) -> Option<Timestamp> {
 /// RFC 3339 in UTC, for JSON; always with milliseconds, so that sorting the text sorts the times.
 pub(crate) fn rfc3339(unix_ms: u64) -> String {
     timestamp(unix_ms).map_or_else(|| unix_ms.to_string(), |at| format!("{at:.3}"))
+}
+
+/// The first instant of the day after the one that `at` is in.
+pub(crate) fn end_of_day(at: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+    let next = at.to_zoned(zone.clone()).date().tomorrow().ok()?;
+    // Where the clocks are put forward at midnight the day begins when that is over.
+    zone.to_ambiguous_timestamp(next.to_datetime(Time::midnight())).compatible().ok()
 }
 
 /// A length for people, in its two largest units: `2d 3h`, `20m`, `0s`.

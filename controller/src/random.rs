@@ -1,6 +1,6 @@
 //! Random ids, from the operating system. The core never draws; it is handed these.
 
-use fleet_core::id::{IdError, JobId, ReservationId};
+use fleet_core::id::{IdError, ImportId, JobId, ReservationId};
 
 /// Letters of ids: no vowels (no words), nothing that looks like something else.
 const ALPHABET: &[u8; 28] = b"0123456789bcdfghjkmnpqrstvwx";
@@ -45,6 +45,10 @@ pub fn job_id() -> Result<JobId, RandomError> {
 
 pub fn reservation_id() -> Result<ReservationId, RandomError> {
     Ok(ReservationId::parse(&format!("{}{}", ReservationId::PREFIX, letters()?))?)
+}
+
+pub fn import_id() -> Result<ImportId, RandomError> {
+    Ok(ImportId::parse(&format!("{}{}", ImportId::PREFIX, letters()?))?)
 }
 
 #[cfg(test)]

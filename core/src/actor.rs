@@ -210,6 +210,8 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
         Command::ExtendReservation { id, .. } | Command::ReleaseReservation { id } => {
             owner_or_admin(actor, fsm.reservation(id).map(|r| &r.owner))
         }
+        // Whose it is, its handler sees: it is several people's.
+        Command::UndoImport { .. } => any_user(actor),
         Command::CancelJob { id }
         | Command::RestartJob { id, .. }
         | Command::RemoveJob { id }

@@ -18,15 +18,15 @@ use crate::checkpoint::{
 use crate::ending::{ENDING_SINCE, EndPolicy, EndingCommand, Holder, HolderStep, Seen};
 use crate::health::Condition;
 use crate::holdings::{FoundAttempt, HeldReservation};
-use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
+use crate::id::{AllocationId, ClusterId, ImportId, JobId, LeaseId, ReservationId, TokenId};
 use crate::image::{ImageUsed, REGISTRY_SINCE};
 use crate::job::{JobSpec, is_default};
 use crate::lease::Epoch;
 use crate::limits::{LIMITS_SINCE, LimitsCommand};
-use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
+use crate::name::{GpuUuid, NodeName, ProjectName, UserName, has_joiner};
 use crate::node::{Liveness, MachineIdentity, NodeFacts};
 use crate::reboot::{REBOOT_SINCE, RebootCommand};
-use crate::reservation::{ADOPTION_SINCE, GpuRequest, SHARED_SINCE};
+use crate::reservation::{ADOPTION_SINCE, GpuRequest, IMPORT_UNDONE_SINCE, SHARED_SINCE};
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::{AHEAD_SINCE, ENFORCE_SINCE, Enforcement, EnforcementSwitch, WindowReport};
 
@@ -87,6 +87,7 @@ impl CreateReservation {
     /// The cluster version that knows all that it says.
     fn since_version(&self) -> u32 {
         match self.at_end {
+            _ if has_joiner(&self.note) => IMPORT_UNDONE_SINCE,
             _ if self.adopts => ADOPTION_SINCE,
             _ if !self.with.is_empty() => SHARED_SINCE,
             Some(_) => ENDING_SINCE,
@@ -353,6 +354,13 @@ pub enum Command {
     /// A spreadsheet's lines: all of them, or none.
     ImportReservations {
         reservations: Vec<CreateReservation>,
+        /// From [`IMPORT_UNDONE_SINCE`] on: under this id it can be undone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        import: Option<ImportId>,
+    },
+    /// Releases what an import made.
+    UndoImport {
+        id: ImportId,
     },
     ExtendReservation {
         id: ReservationId,
@@ -484,6 +492,7 @@ impl Command {
             Command::SetClusterVersion { .. } => "set_cluster_version",
             Command::CreateReservation(_) => "create_reservation",
             Command::ImportReservations { .. } => "import_reservations",
+            Command::UndoImport { .. } => "undo_import",
             Command::ExtendReservation { .. } => "extend_reservation",
             Command::ReleaseReservation { .. } => "release_reservation",
             Command::SubmitJob(_) => "submit_job",
@@ -554,9 +563,11 @@ impl Command {
             | Command::RemoveJob { .. }
             | Command::AskCheckpoint { .. } => RESUME_SINCE,
             Command::CheckState { .. } => 2,
-            Command::ImportReservations { reservations } => {
-                reservations.iter().map(CreateReservation::since_version).fold(3, u32::max)
+            Command::ImportReservations { reservations, import } => {
+                let least = if import.is_some() { IMPORT_UNDONE_SINCE } else { 3 };
+                reservations.iter().map(CreateReservation::since_version).fold(least, u32::max)
             }
+            Command::UndoImport { .. } => IMPORT_UNDONE_SINCE,
             Command::Authority(_) => ROTATION_SINCE,
             Command::EnforceNode { .. } => ENFORCE_SINCE,
             Command::Ending(_) => ENDING_SINCE,
@@ -614,6 +625,7 @@ impl Command {
             | Command::RecordRefusals { .. } => false,
             Command::CreateReservation(_)
             | Command::ImportReservations { .. }
+            | Command::UndoImport { .. }
             | Command::ExtendReservation { .. }
             | Command::ReleaseReservation { .. }
             | Command::SubmitJob(_)

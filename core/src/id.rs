@@ -98,6 +98,10 @@ text_id!(
     ReservationId, "reservation", "res-"
 );
 text_id!(
+    /// One import of a spreadsheet.
+    ImportId, "import", "imp-"
+);
+text_id!(
     /// The right to use given GPUs now.
     LeaseId, "lease", "lease-"
 );

@@ -135,6 +135,39 @@ pub fn is_plain_text(text: &str) -> bool {
     })
 }
 
+/// Whether a note holds nothing hidden. Unlike a name it may hold the two characters that join and part letters, where
+/// a word or an emoji needs them: ZERO WIDTH NON-JOINER in Persian, ZERO WIDTH JOINER in a family of emoji.
+pub fn is_plain_note(text: &str) -> bool {
+    let mut before = None;
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        let plain = match c {
+            NON_JOINER | JOINER => joins(before, rest.peek().copied()),
+            _ => is_plain_text(c.encode_utf8(&mut [0; 4])),
+        };
+        if !plain {
+            return false;
+        }
+        before = Some(c);
+    }
+    true
+}
+
+/// Whether a note holds one of the characters that join letters.
+pub fn has_joiner(text: &str) -> bool {
+    text.contains([NON_JOINER, JOINER])
+}
+
+const NON_JOINER: char = '\u{200c}';
+const JOINER: char = '\u{200d}';
+
+/// Whether a character that joins letters does something between these two. Between Latin, Greek or Cyrillic letters it
+/// is only a way to make two texts look the same.
+pub fn joins(before: Option<char>, after: Option<char>) -> bool {
+    let joined = |c: char| c >= '\u{590}' && is_plain_text(c.encode_utf8(&mut [0; 4]));
+    before.is_some_and(joined) && after.is_some_and(joined)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,6 +183,19 @@ mod tests {
         }
         assert!(GpuUuid::parse("GPU-").is_err());
         assert!(GpuUuid::parse("gpu-12").is_err());
+    }
+
+    #[test]
+    fn notes_may_hold_what_joins_an_emoji_or_a_persian_word() {
+        for good in ["می\u{200c}خواهم", "👩\u{200d}🔬 runs", "❤\u{fe0f}\u{200d}🔥"] {
+            assert!(is_plain_note(good) && has_joiner(good), "{good:?}");
+            assert!(!is_plain_text(good), "{good:?}");
+        }
+        for bad in
+            ["a\u{200d}b", "\u{200d}🔬", "🔬\u{200d}", "a\u{200b}b", "é\u{200c}é", "\u{202e}x"]
+        {
+            assert!(!is_plain_note(bad), "{bad:?}");
+        }
     }
 
     #[test]

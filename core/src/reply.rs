@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{AllocationId, JobId, ReservationId, TokenId};
+use crate::id::{AllocationId, ImportId, JobId, ReservationId, TokenId};
 use crate::rejection::Rejection;
 use crate::time::Timestamp;
 
@@ -28,6 +28,13 @@ pub enum Reply {
     /// One answer for each line, in its order.
     ReservationsImported {
         lines: Vec<ImportedLine>,
+        /// None where no line made a reservation.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        import: Option<ImportId>,
+    },
+    /// What an undone import had made and what is released now.
+    ImportUndone {
+        reservations: Vec<ReservationId>,
     },
     ReservationExtended {
         id: ReservationId,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::ending::{EndPolicy, Usage};
-use crate::id::{LeaseId, ReservationId};
+use crate::id::{ImportId, LeaseId, ReservationId};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::HandedOut;
@@ -24,6 +24,9 @@ pub const SHARED_SINCE: u32 = 8;
 pub const ADOPTION_SINCE: u32 = 10;
 /// Cluster version from which on a reservation says which line of a spreadsheet made it, and an import finds it by that.
 pub const IMPORTED_SINCE: u32 = 14;
+/// Cluster version from which on an import has an id and can be undone, a line may name the GPUs of the reservation that
+/// serves it, and a note may hold characters that join letters.
+pub const IMPORT_UNDONE_SINCE: u32 = 18;
 /// Most users that a reservation is shared with.
 pub const SHARED_WITH_MAX: usize = 32;
 /// Most reservations that have not ended, in the whole fleet.
@@ -89,6 +92,12 @@ pub struct Reservation {
     /// [`IMPORTED_SINCE`] on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<Window>,
+    /// The import that made it. Kept from [`IMPORT_UNDONE_SINCE`] on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub import: Option<ImportId>,
+    /// That import was undone: a later one makes the reservation again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undone: bool,
 }
 
 impl Reservation {

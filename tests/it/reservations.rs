@@ -58,19 +58,30 @@ fn spreadsheet(lab: &Lab) -> Result<()> {
         let name = file.to_string_lossy();
         lab.run(&[&["reservation", "import", &name], words].concat())
     };
+    let new_users = |text: &str, words: &[&str]| import(text, &[words, &["--new-users"]].concat());
     let good = "user;node;gpu;start;end;note\n\
         alice;titan01;0 1;+1h;+3h;figures\n\
         bob;;titan02:0;2030-01-01;2030-01-02 00:00;\n\
         carol;titan02;1;2020-01-01;2020-01-02 00:00;long ago\n";
     // Twelve years ahead is too far, and so is bob's wish.
-    let far = import(good, &["--dry-run"])?;
-    far.fails(2, &["error: nothing was imported", "line 3: starts_at: at most"])?;
+    let far = new_users(good, &["--dry-run"])?;
+    far.fails(2, &["error: nothing was imported", "line 3: start: at most"])?;
+    // Users that nobody knows are told with all else that is wrong, in one round.
+    let strange = good.replace("alice", "Mallory").replace("titan02:0", "titan09:0");
+    let refused = import(&format!("{strange};;;soon;;\nEve;titan01;9;soon;+1h;\n"), &[])?;
+    refused
+        .fails(2, &["line 6: user: unknown user \"Eve\"", "line 6: gpu: titan01 has no GPU 9"])?;
+    refused.fails(
+        2,
+        &["line 2: user: unknown user \"Mallory\"", "line 3: gpu: no node \"titan09\""],
+    )?;
+    refused.fails(2, &["lines 5-6: start: \"soon\" is not a time", "line 5: user: empty"])?;
     let good = good.replace("2030-01-01;2030-01-02 00:00", "+5h;+6h");
-    let tried = import(&good, &["--dry-run"])?;
+    let tried = new_users(&good, &["--dry-run"])?;
     tried.ok()?;
     ensure!(tried.stderr.contains("nothing was changed; 2 would be imported, 1 over"), "{tried:?}");
     ensure!(lab.json(&["reservation", "list"])?["items"] == serde_json::json!([]), "{tried:?}");
-    let done = import(&good, &["--json"])?;
+    let done = new_users(&good, &["--json"])?;
     let items: Value = serde_json::from_str(&done.stdout)?;
     let outcomes: Vec<_> = (0..3).map(|at| items["items"][at]["outcome"].as_str()).collect();
     ensure!(outcomes == [Some("created"), Some("created"), Some("over")], "{items}");
@@ -78,12 +89,27 @@ fn spreadsheet(lab: &Lab) -> Result<()> {
     ensure!(owners["items"][0]["note"] == "figures", "{owners}");
     // One bad line, and nothing of the rest.
     let bad = "user,gpus,start,end\ndave,1,+10h,+11h\nalice,v9:1,+10h,+11h\n,1,soon,\n";
-    import(bad, &[])?
+    new_users(bad, &[])?
         .fails(2, &["line 4: start: \"soon\"", "line 4: end: empty", "line 4: user: empty"])?;
     let bad = bad.replace(",1,soon,", "erin,2,+1h,+2h");
-    import(&bad, &[])?.fails(2, &["nothing was imported", "line 3: ", "v9"])?;
+    new_users(&bad, &[])?.fails(2, &["nothing was imported", "line 3: ", "v9"])?;
     let all = lab.json(&["reservation", "list"])?;
     ensure!(all["items"].as_array().is_some_and(|items| items.len() == 2), "{all}");
+    // What is exported is there already, and an import can be undone and made again.
+    let exported = lab.output(&["reservation", "export"])?;
+    let again = import(&exported, &[])?;
+    again.ok()?;
+    ensure!(again.stderr.contains("0 imported, 2 there already"), "{exported}{again:?}");
+    let id = all["items"][0]["import"].as_str().context("no import")?.to_owned();
+    ensure!(done.stderr.contains(&format!("fleet reservation import --undo {id}")), "{done:?}");
+    let would = lab.run(&["reservation", "import", "--undo", &id, "--dry-run"])?;
+    ensure!(would.stderr.contains(&format!("would release 2 reservations of {id}")), "{would:?}");
+    lab.output(&["reservation", "import", "--undo", &id, "--yes"])?;
+    lab.run(&["reservation", "import", "--undo", &id, "--yes"])?
+        .fails(5, &["is already undone"])?;
+    let anew = new_users(&good, &[])?;
+    anew.ok()?;
+    ensure!(anew.stderr.contains("2 imported, 1 over"), "{anew:?}");
     lab.clear_away()
 }
 

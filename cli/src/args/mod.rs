@@ -56,9 +56,9 @@ pub(crate) use node::{
 pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs, WatchArgs};
 pub(crate) use reservation::{
-    Adopted, AtEnd, ExtendArgs, ReleaseArgs, ReservationArgs, ReservationImportArgs,
-    ReservationLimitsArgs, ReservationListArgs, ReservationRulesArgs, ReservationShowArgs,
-    ReservationVerb, ReserveArgs, SshArgs, WishArgs,
+    Adopted, AtEnd, ExtendArgs, ReleaseArgs, ReservationArgs, ReservationExportArgs,
+    ReservationImportArgs, ReservationLimitsArgs, ReservationListArgs, ReservationRulesArgs,
+    ReservationShowArgs, ReservationVerb, ReserveArgs, SshArgs, WishArgs,
 };
 pub(crate) use run::{ExecArgs, RunArgs};
 pub(crate) use snapshot::{SnapshotArgs, SnapshotSaveArgs, SnapshotVerb};
@@ -135,7 +135,7 @@ pub(crate) enum Verb {
     Gpu(GpuArgs),
     /// Jobs of everybody: list, show
     Job(JobArgs),
-    /// Reservations of everybody: list, show, import, rules
+    /// Reservations of everybody: list, show, import, export, rules
     Reservation(ReservationArgs),
     /// Images that lie on nodes: list, pull, remove
     Image(ImageArgs),

@@ -6,6 +6,7 @@ use fleet_core::ending::EndPolicy;
 use super::output::{OutputArgs, OwnerArgs, StaleArgs, WatchArgs};
 use crate::consent::Consent;
 use crate::gpu_wish::GpuWish;
+use crate::spreadsheet::Order;
 
 /// Which GPUs; `reserve` and `run` share it.
 #[derive(Debug, Clone, Default, Args)]
@@ -168,8 +169,10 @@ pub(crate) enum ReservationVerb {
     List(ReservationListArgs),
     /// Show one
     Show(ReservationShowArgs),
-    /// Take over a spreadsheet: all its lines, or none
+    /// Import a spreadsheet: all its lines, or none
     Import(ReservationImportArgs),
+    /// Write the calendar as CSV that `import` reads
+    Export(ReservationExportArgs),
     /// Show how reservations end, or set it for all of them; admins only
     Rules(ReservationRulesArgs),
     /// Show how much people may reserve, or set it for a Unix group; admins only
@@ -245,21 +248,69 @@ pub(crate) struct ReservationListArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The first line names the columns: user, gpus (2 or v100:2) or gpu (titan01:0 titan01:1), node, start, \
-    end, note, project. What is there already and what is over is left out, so an import may be repeated.\n\n\
+    after_help = "The header names the columns, in English or German: user, gpus (2 or v100:2) or gpu (0-1, titan01:0, all), \
+    node, start, end, note, project. Other columns are ignored. An end without a time is the end of that day. Lines that \
+    an earlier import made, and lines that are over, are left out: an import may be repeated.\n\n\
     Examples:\n  \
-    fleet reservation import gpus.csv --dry-run\n  \
-    fleet reservation import gpus.csv"
+    fleet reservation import gpus.xlsx --dry-run\n  \
+    fleet reservation import gpus.csv --dates mdy --columns \"Email Address=user\"\n  \
+    fleet reservation import timetable.ods --grid --sheet November\n  \
+    fleet reservation import --undo imp-k3v9"
 )]
 pub(crate) struct ReservationImportArgs {
-    /// The spreadsheet as CSV; - is standard input
-    #[arg(value_name = "FILE")]
-    pub(crate) file: std::path::PathBuf,
-    /// Only say what would come of it
+    /// The spreadsheet: .xlsx, .ods or CSV; - is standard input
+    #[arg(value_name = "FILE", required_unless_present = "undo")]
+    pub(crate) file: Option<std::path::PathBuf>,
+    /// Only show what the import would do
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Which sheet of a workbook, if several have text
+    #[arg(long, value_name = "NAME")]
+    pub(crate) sheet: Option<String>,
+    /// Order of day, month and year, if the sheet leaves it open
+    #[arg(long, value_name = "ORDER")]
+    pub(crate) dates: Option<Order>,
+    /// What the columns of the sheet are, if fleet does not know them: Person=user,Von=from
+    #[arg(long, value_name = "HEADER=COLUMN,...")]
+    pub(crate) columns: Vec<String>,
+    /// The sheet is a timetable: GPUs as columns, times as rows, names in the cells
+    #[arg(long, conflicts_with = "columns")]
+    pub(crate) grid: bool,
+    /// Only these lines of the file: 2-2001
+    #[arg(long, value_name = "FROM-TO", value_parser = line_range)]
+    pub(crate) lines: Option<std::ops::RangeInclusive<u64>>,
+    /// Allow users that neither fleet nor the controller's machine knows
+    #[arg(long)]
+    pub(crate) new_users: bool,
+    /// Release all reservations that this import made
+    #[arg(long, value_name = "IMPORT",
+        conflicts_with_all = ["file", "sheet", "dates", "columns", "grid", "lines", "new_users"])]
+    pub(crate) undo: Option<String>,
+    /// Undo without asking
+    #[arg(short, long, requires = "undo")]
+    pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+fn line_range(text: &str) -> Result<std::ops::RangeInclusive<u64>, String> {
+    let range = text.split_once('-').and_then(|(from, to)| {
+        let (from, to): (u64, u64) = (from.trim().parse().ok()?, to.trim().parse().ok()?);
+        (from >= 1 && from <= to).then_some(from..=to)
+    });
+    range.ok_or_else(|| "write the first and the last line, as 2-2001".to_owned())
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Reservations that have not ended, with the GPUs that they have. Importing the file again changes nothing.\n\n\
+    Examples:\n  \
+    fleet reservation export > gpus.csv"
+)]
+pub(crate) struct ReservationExportArgs {
+    /// Only this user's
+    #[arg(short, long, value_name = "USER")]
+    pub(crate) user: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -1,14 +1,20 @@
-//! `reservation import`: a spreadsheet becomes reservations, whole or not at all.
+//! `reservation import`: a spreadsheet becomes reservations, whole or not at all; `--undo` releases them.
+//!
+//! Everything that is wrong is told in one round: what the sheet shows, names that the fleet does not know, and
+//! what the controller refuses of the lines that are well.
 
-use std::collections::BTreeMap;
+mod inventory;
+mod problems;
+mod undo;
+
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use fleet_core::Rejection;
-use fleet_core::rejection::LineProblem;
+use fleet_core::fsm::IMPORT_LINES_MAX;
 use fleet_proto::v1::{CreateReservationRequest, GpuWish, ImportReservationsRequest};
+use inventory::Inventory;
 
-use super::{Context, gpu};
+use super::Context;
 use crate::args::ReservationImportArgs;
 use crate::client::{Client, request_meta};
 use crate::errors::Failure;
@@ -16,43 +22,166 @@ use crate::exit_code::Exit;
 use crate::output::imported::Imported;
 use crate::output::reservation::Reservation;
 use crate::output::text::{print, say};
-use crate::spreadsheet::{self, Line, Which};
-use crate::times::{Clock, parse_when};
+use crate::spreadsheet::{self, Line, Named, Options, Problem, Sheet, parse_named};
+use crate::times::{Clock, When};
 
-/// Largest file that is read: far more than an import may hold.
-const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Most problems that are shown.
-const PROBLEMS_MAX: usize = 50;
+/// Largest file that is read: 100,000 lines of CSV.
+const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+const HOUR_MS: u64 = 3_600_000;
 
 pub(super) async fn run(context: &Context, args: &ReservationImportArgs) -> Result<Exit, Failure> {
+    if let Some(id) = &args.undo {
+        return undo::run(context, args, id).await;
+    }
     let printer = context.printer(&args.output)?;
-    let text = read(&args.file)?;
-    let when = |text: &str| parse_when(text, context.clock.now, context.clock.zone());
-    let lines = spreadsheet::read(&text, when).map_err(refused)?;
+    let file = args.file.clone().unwrap_or_default();
+    let bytes = read(&file)?;
+    let options = Options {
+        sheet: args.sheet.clone(),
+        dates: args.dates,
+        columns: named(&args.columns)?,
+        grid: args.grid,
+        lines: args.lines.clone(),
+    };
+    let sheet = spreadsheet::read(&bytes, &options, &context.clock)
+        .map_err(|what| Failure::usage("FILE", format!("{}: it is {what}", file.display())))?;
+    for note in &sheet.notes {
+        say(&format!("note: {note}"));
+    }
+    let (over, lines) = parted(sheet.lines.clone(), &context.clock);
+    check_count(&lines, &file)?;
     let client = context.client()?;
-    let reservations = requests(&client, &lines).await?;
-    let dry_run = args.dry_run;
-    let request =
-        ImportReservationsRequest { meta: request_meta(&context.clock)?, reservations, dry_run };
-    let call = client.call(request, async |api, r| api.import_reservations(r).await).await;
-    let answer = call.map_err(|failure| by_line(failure, &lines, &context.clock))?;
-    let items: Vec<Imported> = lines
-        .iter()
-        .zip(answer.items)
-        .map(|(line, item)| {
-            let created = item.outcome == "created";
-            let mut reservation = item.reservation.map(Reservation::from);
-            if let Some(drawn) = reservation.as_mut().filter(|_| dry_run && created) {
-                // Nobody will find it under the name it had in the trial.
-                drawn.id.clear();
-            }
-            let would = if dry_run && created { "would be " } else { "" };
-            Imported { line: line.number, outcome: format!("{would}{}", item.outcome), reservation }
-        })
-        .collect();
+    let inventory = Inventory::of(&client, lines.iter().chain(&sheet.broken)).await?;
+    let (requests, strange) = requests(&inventory, &lines, &sheet);
+    let asked = Asked { dry_run: args.dry_run, new_users: args.new_users };
+    if !strange.is_empty() || !sheet.problems.is_empty() {
+        // Nothing will come of it: the controller only says what else is wrong, also with users of broken lines.
+        let (rest, more) = self::requests(&inventory, &sheet.broken, &sheet);
+        let strange = strange.into_iter().chain(more);
+        let (problems, unwell): (Vec<Problem>, Vec<Numbered>) = strange.unzip();
+        let mut wrong = [problems, sheet.problems.clone()].concat();
+        let unwell = rest.into_iter().chain(unwell).collect();
+        wrong.extend(refusals(context, &client, (requests, unwell), asked, &sheet).await);
+        return Err(problems::refused(wrong));
+    }
+    let numbers: Vec<u64> = requests.iter().map(|(number, _)| *number).collect();
+    let answer = if requests.is_empty() {
+        Default::default()
+    } else {
+        let reservations = requests.into_iter().map(|(_, request)| request).collect();
+        let call = send(context, &client, reservations, asked).await;
+        call.map_err(|failure| problems::by_line(failure, &numbers, &sheet, &context.clock))?
+    };
+    let import = answer.import.clone();
+    let mut items = imported(&lines, answer, args.dry_run);
+    items.extend(over.iter().map(|line| Imported::over(line.number)));
+    items.sort_by_key(|item| item.line);
     print(&printer.list(&items)?)?;
-    say(&summary(&items, dry_run));
+    say(&summary(&items, args.dry_run));
+    if !import.is_empty() && !args.dry_run {
+        say(&format!("this is {import}; undo it: fleet reservation import --undo {import}"));
+    }
     Ok(Exit::Done)
+}
+
+fn named(said: &[String]) -> Result<Vec<Named>, Failure> {
+    let mut all = Vec::new();
+    for text in said {
+        all.extend(parse_named(text).map_err(|why| Failure::usage("--columns", why))?);
+    }
+    Ok(all)
+}
+
+/// Lines that are over by this machine's clock, and the others: years of them need not be sent.
+fn parted(lines: Vec<Line>, clock: &Clock) -> (Vec<Line>, Vec<Line>) {
+    lines.into_iter().partition(|line| matches!(line.end, When::At(end) if end <= clock.now))
+}
+
+/// # Errors
+///
+/// More lines than one step of the controllers may take, with the commands that import them in parts.
+fn check_count(lines: &[Line], file: &Path) -> Result<(), Failure> {
+    if lines.len() <= IMPORT_LINES_MAX {
+        return Ok(());
+    }
+    let file = file.display();
+    let what = format!(
+        "{file} has {} lines that are not over; one import takes {IMPORT_LINES_MAX}",
+        lines.len()
+    );
+    let mut parts = lines.chunks(IMPORT_LINES_MAX).filter_map(|part| {
+        let (first, last) = (part.first()?.number, part.last()?.number);
+        Some(format!("fleet reservation import {file} --lines {first}-{last}"))
+    });
+    let failure = Failure::new(Exit::Usage, what);
+    let hint = format!("import it in parts, the first with: {}", parts.next().unwrap_or_default());
+    Err(Failure {
+        details: parts.map(|part| format!("then {part}")).collect(),
+        ..failure.hint(hint)
+    })
+}
+
+/// How the controller is asked.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    dry_run: bool,
+    new_users: bool,
+}
+
+async fn send(
+    context: &Context,
+    client: &Client,
+    reservations: Vec<CreateReservationRequest>,
+    Asked { dry_run, new_users }: Asked,
+) -> Result<fleet_proto::v1::ImportReservationsResponse, Failure> {
+    let meta = request_meta(&context.clock)?;
+    let request = ImportReservationsRequest { meta, reservations, dry_run, new_users };
+    client.call(request, async |api, r| api.import_reservations(r).await).await
+}
+
+/// A line's number, and what it asks for.
+type Numbered = (u64, CreateReservationRequest);
+
+/// What the controller has against the lines that are well so far, and against the users of those that are not.
+async fn refusals(
+    context: &Context,
+    client: &Client,
+    (well, broken): (Vec<Numbered>, Vec<Numbered>),
+    asked: Asked,
+    sheet: &Sheet,
+) -> Vec<Problem> {
+    let count = well.len();
+    // Last, so that they take nothing from lines that are well; for an hour, as they have no times.
+    let for_an_hour = broken.into_iter().map(|(number, request)| {
+        (number, CreateReservationRequest { ends_at_unix_ms: 0, length_ms: HOUR_MS, ..request })
+    });
+    let (numbers, reservations): (Vec<u64>, Vec<_>) =
+        well.into_iter().chain(for_an_hour).take(IMPORT_LINES_MAX).unzip();
+    if reservations.is_empty() {
+        return Vec::new();
+    }
+    match send(context, client, reservations, Asked { dry_run: true, ..asked }).await {
+        Ok(_) => Vec::new(),
+        Err(failure) => problems::of_failure(&failure, &numbers, count, (sheet, &context.clock)),
+    }
+}
+
+fn imported(
+    lines: &[Line],
+    answer: fleet_proto::v1::ImportReservationsResponse,
+    dry_run: bool,
+) -> Vec<Imported> {
+    let items = lines.iter().zip(answer.items).map(|(line, item)| {
+        let created = item.outcome == "created";
+        let mut reservation = item.reservation.map(Reservation::from);
+        if let Some(drawn) = reservation.as_mut().filter(|_| dry_run && created) {
+            // Nobody will find it under the name it had in the trial.
+            drawn.id.clear();
+        }
+        let would = if dry_run && created { "would be " } else { "" };
+        Imported { line: line.number, outcome: format!("{would}{}", item.outcome), reservation }
+    });
+    items.collect()
 }
 
 fn summary(items: &[Imported], dry_run: bool) -> String {
@@ -72,7 +201,7 @@ fn summary(items: &[Imported], dry_run: bool) -> String {
     text
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let cannot = |why: String| Failure::usage("FILE", format!("{}: {why}", path.display()));
     let source: Box<dyn io::Read> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
@@ -83,139 +212,49 @@ fn read(path: &Path) -> Result<String, Failure> {
     let read = source.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
     read.map_err(|error| cannot(error.to_string()))?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(cannot(format!("more than {} MiB", FILE_BYTES_MAX >> 20)));
+        let limit = FILE_BYTES_MAX >> 20;
+        return Err(cannot(format!("more than {limit} MiB, the largest file that is read")));
     }
-    String::from_utf8(bytes).map_err(|_| {
-        cannot("not UTF-8 text".to_owned()).hint("save it from the spreadsheet as CSV, UTF-8")
-    })
+    Ok(bytes)
 }
 
-/// The lines as the controller takes them.
-async fn requests(
-    client: &Client,
+/// The lines as the controller takes them, by their numbers; and those that name what the fleet does not have, with
+/// what is wrong and as a wish for any GPU.
+fn requests(
+    inventory: &Inventory,
     lines: &[Line],
-) -> Result<Vec<CreateReservationRequest>, Failure> {
-    let (mut requests, mut problems) = (Vec::new(), Vec::new());
-    let mut known = BTreeMap::new();
+    sheet: &Sheet,
+) -> (Vec<Numbered>, Vec<(Problem, Numbered)>) {
+    let (mut well, mut strange) = (Vec::new(), Vec::new());
     for line in lines {
-        match wish(client, line, &mut known).await {
-            Ok(gpus) => requests.push(CreateReservationRequest {
-                meta: None,
-                gpus: Some(gpus),
-                starts_at_unix_ms: line.start.unix_ms(),
-                ends_at_unix_ms: line.end.unix_ms(),
-                note: line.note.clone(),
-                project: line.project.clone(),
-                owner: line.user.clone(),
-                length_ms: 0,
-                at_end: String::new(),
-                with: Vec::new(),
-                adopts: None,
-            }),
-            Err(failure) if failure.unanswered || failure.unreached => return Err(failure),
-            Err(failure) => {
-                problems.push(format!("line {}: gpu: {}", line.number, failure.message))
+        match inventory.wish(line) {
+            Ok(gpus) => well.push((line.number, request(line, gpus))),
+            Err((column, why)) => {
+                let called = sheet.header.called(column);
+                let problem = Problem::new(line.number, format!("{called}: {why}"));
+                let any = GpuWish { count: 1, ..GpuWish::default() };
+                strange.push((problem, (line.number, request(line, any))));
             }
         }
     }
-    if problems.is_empty() { Ok(requests) } else { Err(refused(problems)) }
+    (well, strange)
 }
 
-/// `known`: the UUIDs of names that were asked for before.
-async fn wish(
-    client: &Client,
-    line: &Line,
-    known: &mut BTreeMap<String, String>,
-) -> Result<GpuWish, Failure> {
-    let mut wish = GpuWish { node: line.node.clone(), ..Default::default() };
-    match &line.gpus {
-        Which::Some(some) => {
-            wish.count = some.count;
-            wish.model = some.model.clone().unwrap_or_default();
-        }
-        Which::These(names) => {
-            for name in names {
-                let uuid = match known.get(name) {
-                    Some(uuid) => uuid.clone(),
-                    None => client.resolve(gpu::KIND, name).await?,
-                };
-                known.insert(name.clone(), uuid.clone());
-                wish.uuids.push(uuid);
-            }
-            wish.count = u32::try_from(names.len()).unwrap_or(u32::MAX);
-        }
+fn request(line: &Line, gpus: GpuWish) -> CreateReservationRequest {
+    CreateReservationRequest {
+        meta: None,
+        gpus: Some(gpus),
+        starts_at_unix_ms: line.start.unix_ms(),
+        ends_at_unix_ms: line.end.unix_ms(),
+        note: line.note.clone(),
+        project: line.project.clone(),
+        owner: line.user.clone(),
+        length_ms: 0,
+        at_end: String::new(),
+        with: line.with.clone(),
+        adopts: None,
     }
-    Ok(wish)
-}
-
-/// What is wrong with the file, before the controller saw any of it.
-fn refused(mut problems: Vec<String>) -> Failure {
-    let count = problems.len();
-    if count > PROBLEMS_MAX {
-        problems.truncate(PROBLEMS_MAX);
-        problems.push(format!("and {} more", count - PROBLEMS_MAX));
-    }
-    let failure = Failure::new(Exit::Usage, "nothing was imported");
-    Failure { details: problems, ..failure }
-}
-
-/// The controller's refusal by the file's own line numbers.
-fn by_line(failure: Failure, lines: &[Line], clock: &Clock) -> Failure {
-    let Some(Rejection::LinesRefused { problems }) = failure.rejection.as_deref() else {
-        return failure;
-    };
-    let numbered = |at: u32| lines.get(at as usize).map_or(0, |line| line.number);
-    let told = problems.iter().map(|LineProblem { line, why, taken_by }| {
-        let number = numbered(*line);
-        let why = Failure::of_rejection(why.clone(), clock);
-        let detail = match (taken_by, why.details.first()) {
-            (Some(other), _) => format!(": line {} takes it", numbered(*other)),
-            // Of several holders the first one says enough.
-            (None, Some(first)) => format!(": {first}"),
-            (None, None) => String::new(),
-        };
-        format!("line {number}: {}{detail}", why.message)
-    });
-    let details = told.collect();
-    refused(details)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn item(outcome: &str) -> Imported {
-        Imported { line: 2, outcome: outcome.to_owned(), reservation: None }
-    }
-
-    #[test]
-    fn the_summary_counts_each_kind() {
-        let items = [item("created"), item("there"), item("over"), item("over")];
-        assert_eq!(summary(&items, false), "1 imported, 1 there already, 2 over");
-        let items = [item("would be created"), item("would be created")];
-        assert_eq!(summary(&items, true), "nothing was changed; 2 would be imported");
-    }
-
-    #[test]
-    fn a_flood_of_problems_is_cut() {
-        let failure = refused((0..60).map(|n| format!("line {n}")).collect());
-        assert_eq!(failure.details.len(), PROBLEMS_MAX + 1);
-        assert_eq!(failure.details.last().map(String::as_str), Some("and 10 more"));
-    }
-
-    #[test]
-    fn a_refusal_names_the_lines_of_the_file() {
-        let text = "gpus,start,end\n\n1,2026-11-23,2026-11-24 10:00\n";
-        let when =
-            |text: &str| parse_when(text, jiff::Timestamp::UNIX_EPOCH, &jiff::tz::TimeZone::UTC);
-        let lines = spreadsheet::read(text, when).unwrap_or_default();
-        let why = Rejection::field("owner", "is no name");
-        let rejection = Rejection::LinesRefused {
-            problems: vec![LineProblem { line: 0, why, taken_by: None }],
-        };
-        let clock = Clock::of_this_machine();
-        let failure = by_line(Failure::of_rejection(rejection, &clock), &lines, &clock);
-        assert_eq!(failure.details, ["line 3: owner: is no name"]);
-        assert_eq!(lines.first().map(|line| line.end), when("2026-11-24 10:00").ok());
-    }
-}
+mod tests;

@@ -225,6 +225,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(ReservationVerb::List(list)) => reservation::list(context, &list).await,
             Some(ReservationVerb::Show(show)) => reservation::show(context, &show).await,
             Some(ReservationVerb::Import(args)) => import::run(context, &args).await,
+            Some(ReservationVerb::Export(args)) => reservation::export(context, &args).await,
             Some(ReservationVerb::Rules(args)) => reservation::rules(context, &args).await,
             Some(ReservationVerb::Limits(args)) => limits::run(context, &args).await,
         },

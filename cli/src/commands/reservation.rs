@@ -1,4 +1,4 @@
-//! `reservation list|show|rules`, `release`, `extend`.
+//! `reservation list|show|export|rules`, `release`, `extend`.
 
 use fleet_proto::v1::{
     ExtendReservationRequest, GetReservationRulesRequest, ListReservationsRequest,
@@ -7,13 +7,15 @@ use fleet_proto::v1::{
 
 use super::{Context, owner_filter, watch};
 use crate::args::{
-    AtEnd, ExtendArgs, ReleaseArgs, ReservationListArgs, ReservationRulesArgs, ReservationShowArgs,
+    AtEnd, ExtendArgs, ReleaseArgs, ReservationExportArgs, ReservationListArgs,
+    ReservationRulesArgs, ReservationShowArgs,
 };
 use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::reservation::{NEVER, Reservation, ReservationRules};
 use crate::output::text::{harmless, print, say};
+use crate::spreadsheet;
 
 /// The kind of object for `Resolve`.
 pub(super) const KIND: &str = "reservation";
@@ -48,6 +50,20 @@ pub(super) async fn show(context: &Context, args: &ReservationShowArgs) -> Resul
         Failure::of_rejection(fleet_core::Rejection::not_found(KIND, &id), &context.clock)
     })?;
     print(&printer.one(&reservation)?)?;
+    Ok(Exit::Done)
+}
+
+/// The calendar as a sheet that `import` reads: what is over, or ends now, is none of it.
+pub(super) async fn export(
+    context: &Context,
+    args: &ReservationExportArgs,
+) -> Result<Exit, Failure> {
+    let client = context.client()?;
+    let owner = args.user.clone().unwrap_or_default();
+    let request = ListReservationsRequest { ids: Vec::new(), owner, all: false };
+    let items = fetch(&client, request).await?;
+    let lasting = items.into_iter().filter(|r| matches!(r.state.as_str(), "scheduled" | "active"));
+    print(&spreadsheet::csv(&lasting.collect::<Vec<_>>(), &context.clock))?;
     Ok(Exit::Done)
 }
 

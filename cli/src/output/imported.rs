@@ -17,6 +17,11 @@ pub(crate) struct Imported {
 }
 
 impl Imported {
+    /// A line whose window has passed.
+    pub(crate) fn over(line: u64) -> Self {
+        Self { line, outcome: "over".to_owned(), reservation: None }
+    }
+
     /// What is there may be over by now, or given back and not confirmed yet: an import brings nothing back.
     fn outcome_shown(&self) -> String {
         let over = |r: &&Reservation| {

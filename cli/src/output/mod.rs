@@ -25,7 +25,7 @@ pub(crate) mod story;
 mod table;
 pub(crate) mod text;
 pub(crate) mod user;
-mod values;
+pub(crate) mod values;
 
 use serde::Serialize;
 

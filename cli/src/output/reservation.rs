@@ -23,6 +23,8 @@ pub(crate) struct Reservation {
     pub(crate) unconfirmed: Option<String>,
     pub(crate) at_end: Option<String>,
     pub(crate) with: Vec<String>,
+    /// The import that made it.
+    pub(crate) import: Option<String>,
 }
 
 impl From<pb::Reservation> for Reservation {
@@ -38,6 +40,7 @@ impl From<pb::Reservation> for Reservation {
             unconfirmed: text(&reservation.unconfirmed),
             at_end: text(&reservation.at_end),
             with: reservation.with,
+            import: text(&reservation.import),
             id: reservation.id,
             owner: reservation.owner,
             project: reservation.project,
@@ -85,6 +88,7 @@ impl Row for Reservation {
         "unconfirmed",
         "at_end",
         "with",
+        "import",
     ];
 
     fn columns() -> Vec<Column<Self>> {
@@ -116,6 +120,7 @@ impl Row for Reservation {
         ];
         let optional = [
             ("With", self.shared()),
+            ("Import", self.import.clone()),
             ("At end", self.at_end.clone()),
             ("Note", self.note.clone()),
             ("Reason", self.reason.clone()),

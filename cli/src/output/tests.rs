@@ -315,6 +315,7 @@ fn reservations_are_printed_as_agreed() {
                 .to_owned(),
         at_end: "extend-if-free".to_owned(),
         with: vec!["bob".to_owned(), "eve".to_owned()],
+        import: String::new(),
     };
     check("reservations", &[active].map(reservation::Reservation::from));
 }

@@ -7,7 +7,7 @@ use crate::errors::Failure;
 /// Shows control characters and characters that reorder text as escapes, so that no name can move
 /// the cursor, recolour the screen or pose as another name.
 pub(crate) fn harmless(text: &str) -> String {
-    if fleet_core::name::is_plain_text(text) {
+    if fleet_core::name::is_plain_note(text) {
         return text.to_owned();
     }
     let mut shown = String::with_capacity(text.len() + 8);

@@ -405,6 +405,7 @@ impl Fleet for Service {
         list_checkpoints(ListCheckpointsRequest) -> ListCheckpointsResponse;
         explain(ExplainRequest) -> Explanation;
         import_reservations(ImportReservationsRequest) -> ImportReservationsResponse;
+        undo_import(UndoImportRequest) -> UndoImportResponse;
         extend_reservation(ExtendReservationRequest) -> Reservation;
         release_reservation(ReleaseReservationRequest) -> Reservation;
         get_reservation_rules(GetReservationRulesRequest) -> ReservationRules;

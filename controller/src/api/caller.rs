@@ -223,6 +223,22 @@ impl Callers {
     }
 }
 
+/// Those of the users whom this machine's name service knows.
+pub(super) async fn known_here(users: BTreeSet<UserName>) -> Result<BTreeSet<UserName>, Status> {
+    ask_names(move || {
+        let mut known = BTreeSet::new();
+        for name in users {
+            let found = User::from_name(name.as_str());
+            let found = found.map_err(|e| Status::unavailable(format!("look up {name}: {e}")))?;
+            if found.is_some() {
+                known.insert(name);
+            }
+        }
+        Ok(known)
+    })
+    .await
+}
+
 /// Whether this machine's name service knows a group.
 pub(super) async fn is_group(group: &GroupName) -> Result<bool, Status> {
     let name = group.to_string();

@@ -231,6 +231,13 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.import_reservations(request).await?))
     }
 
+    async fn undo_import(
+        &self,
+        request: Request<v1::UndoImportRequest>,
+    ) -> Reply<v1::UndoImportResponse> {
+        Ok(Response::new(self.0.undo_import(request).await?))
+    }
+
     async fn extend_reservation(
         &self,
         request: Request<v1::ExtendReservationRequest>,

@@ -350,6 +350,7 @@ pub(super) fn reservation(fsm: &Fsm, r: &Reservation) -> v1::Reservation {
         unconfirmed: unconfirmed(fsm, r),
         at_end: fsm.at_end(r).word().to_owned(),
         with: r.with.iter().map(ToString::to_string).collect(),
+        import: r.import.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }
 

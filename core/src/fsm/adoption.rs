@@ -423,6 +423,8 @@ impl Fsm {
             usage: Usage::default(),
             with: BTreeSet::new(),
             imported: None,
+            import: None,
+            undone: false,
         };
         self.reservations.insert(reservation);
         let why =

@@ -183,11 +183,16 @@ impl Fsm {
 
 /// Checks a free text that will be stored and shown.
 pub(super) fn check_text(field: &str, text: &str) -> Result<(), Rejection> {
-    if text.len() > TEXT_BYTES_MAX {
-        return Err(Rejection::field(field, format!("at most {TEXT_BYTES_MAX} bytes")));
-    }
+    check_length(field, text)?;
     if !name::is_plain_text(text) {
         return Err(Rejection::field(field, "no control characters and no hidden characters"));
+    }
+    Ok(())
+}
+
+pub(super) fn check_length(field: &str, text: &str) -> Result<(), Rejection> {
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(Rejection::field(field, format!("at most {TEXT_BYTES_MAX} bytes")));
     }
     Ok(())
 }

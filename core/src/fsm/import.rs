@@ -5,17 +5,17 @@
 //! that an import may be repeated. It must never take some lines and refuse others, nor bring back what
 //! people gave back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::reservations::{Granted, check_owner, scheduled};
 use super::{Fsm, Turn};
-use crate::actor::Actor;
+use crate::actor::{Actor, Who};
 use crate::command::CreateReservation;
-use crate::id::ReservationId;
-use crate::name::UserName;
+use crate::id::{ImportId, ReservationId};
+use crate::name::{GpuUuid, UserName};
 use crate::rejection::{LineProblem, Rejection};
 use crate::reply::{ImportedLine, Reply};
-use crate::reservation::{IMPORTED_SINCE, Reservation, ReservationState};
+use crate::reservation::{IMPORT_UNDONE_SINCE, IMPORTED_SINCE, Reservation, ReservationState};
 use crate::time::Timestamp;
 
 /// Most lines of one import.
@@ -42,8 +42,10 @@ impl Fsm {
         &mut self,
         turn: &mut Turn<'_>,
         wishes: &[CreateReservation],
+        import: Option<&ImportId>,
     ) -> Result<Reply, Rejection> {
         let (plan, _) = self.trial(turn.actor, wishes)?;
+        let mut made_any = false;
         let mut lines = Vec::with_capacity(plan.len());
         for (wish, line) in wishes.iter().zip(plan) {
             lines.push(line.answer(wish));
@@ -53,6 +55,8 @@ impl Fsm {
                     && let Some(mut made) = self.reservations.get_mut(&wish.id)
                 {
                     made.imported = Some(wish.window);
+                    made.import = import.cloned();
+                    made_any = true;
                 }
             }
         }
@@ -60,7 +64,46 @@ impl Fsm {
         for wish in wishes {
             self.start_if_begun(turn, &wish.id);
         }
-        Ok(Reply::ReservationsImported { lines })
+        Ok(Reply::ReservationsImported { lines, import: import.filter(|_| made_any).cloned() })
+    }
+
+    /// Releases what an import made, all of it or nothing. What is over by now stays so.
+    pub(super) fn undo_import(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &ImportId,
+    ) -> Result<Reply, Rejection> {
+        let reservations = self.undoable(turn.actor, id)?;
+        for reservation in &reservations {
+            self.release_reservation(turn, reservation)?;
+            if let Some(mut released) = self.reservations.get_mut(reservation) {
+                released.undone = true;
+            }
+        }
+        Ok(Reply::ImportUndone { reservations })
+    }
+
+    /// The reservations that undoing this import releases: those that have not ended.
+    pub fn undoable(&self, actor: &Actor, id: &ImportId) -> Result<Vec<ReservationId>, Rejection> {
+        let made = || self.reservations.all().filter(|r| r.import.as_ref() == Some(id));
+        if made().next().is_none() {
+            return Err(Rejection::not_found("import", id));
+        }
+        let own = |r: &Reservation| match &actor.who {
+            Who::User { admin, name, .. } => *admin || r.owner == *name,
+            Who::Node { .. } | Who::Controller => false,
+        };
+        if let Some(other) = made().find(|r| !own(r)) {
+            let needs = format!("an admin: {} in {id} is for {}", other.id, other.owner);
+            return Err(Rejection::Denied { needs });
+        }
+        let open: Vec<ReservationId> =
+            made().filter(|r| goes_on(r)).map(|r| r.id.clone()).collect();
+        if open.is_empty() {
+            let state = "undone, or all of it is over".to_owned();
+            return Err(Rejection::AlreadyEnded { id: id.to_string(), state });
+        }
+        Ok(open)
     }
 
     /// What the lines would get, without taking anything: an answer for each, and the state with those in
@@ -141,12 +184,15 @@ impl Fsm {
         let end = |r: &Reservation| {
             r.imported.map_or(r.window.ends_at, |w| w.ends_at.max(r.window.ends_at))
         };
-        for reservation in self.reservations.all().filter(|r| end(r) > self.now) {
+        let lasts = |r: &&Reservation| end(r) > self.now && !r.undone;
+        for reservation in self.reservations.all().filter(lasts) {
             free.entry(&reservation.owner).or_default().push(reservation);
         }
         let mut there = BTreeMap::new();
         // Those that are certain first, so that no other line takes them.
-        for kin in [is_of_line as Kin, has_window, serves_line] {
+        let said = self.cluster_version >= IMPORT_UNDONE_SINCE;
+        let kinds = [is_of_line as Kin, has_window, serves_line, has_its_gpus];
+        for kin in kinds.into_iter().take(if said { 4 } else { 3 }) {
             let judged = |wish: &&CreateReservation| {
                 let window = wish.window;
                 window.ends_at > self.now.max(window.starts_at)
@@ -218,6 +264,14 @@ fn serves_line(r: &Reservation, wish: &CreateReservation, now: Timestamp) -> boo
         None => goes_on(r) && r.window.ends_at >= wish.window.ends_at,
     };
     starts && ends && asks_alike(r, wish)
+}
+
+/// It has the line's window and the GPUs that the line names, whatever it was made for: the line comes from an export.
+fn has_its_gpus(r: &Reservation, wish: &CreateReservation, _: Timestamp) -> bool {
+    let sorted = |gpus: &[GpuUuid]| gpus.iter().cloned().collect::<BTreeSet<_>>();
+    let named = !wish.gpus.uuids.is_empty() && sorted(&wish.gpus.uuids) == sorted(&r.gpus);
+    let same = r.note == wish.note && r.project == wish.project;
+    goes_on(r) && r.window == wish.window && named && same
 }
 
 /// Not given back, nor over. What was made by hand and does not go on serves no line.

@@ -265,9 +265,10 @@ impl Fsm {
     fn check_wish(&self, actor: &Actor, command: &Command) -> Result<(), Rejection> {
         match command {
             Command::CreateReservation(wish) => self.check_reservation(actor, wish).map(|_| ()),
-            Command::ImportReservations { reservations } => {
+            Command::ImportReservations { reservations, .. } => {
                 self.try_import(actor, reservations).map(|_| ())
             }
+            Command::UndoImport { id } => self.undoable(actor, id).map(|_| ()),
             Command::ExtendReservation { id, ends_at } => self.check_extension(actor, id, *ends_at),
             Command::ReleaseReservation { id } => self.open_reservation(id).map(|_| ()),
             Command::SubmitJob(wish) => self.check_job(actor, wish),
@@ -320,9 +321,10 @@ impl Fsm {
             }
             Command::SetClusterVersion { version } => self.set_cluster_version(turn, *version),
             Command::CreateReservation(wish) => self.create_reservation(turn, wish),
-            Command::ImportReservations { reservations } => {
-                self.import_reservations(turn, reservations)
+            Command::ImportReservations { reservations, import } => {
+                self.import_reservations(turn, reservations, import.as_ref())
             }
+            Command::UndoImport { id } => self.undo_import(turn, id),
             Command::ExtendReservation { id, ends_at } => {
                 self.extend_reservation(turn, id, *ends_at)
             }

@@ -1,8 +1,9 @@
 //! Reservations: made, extended, given back, started and ended.
 
+use super::cluster::{check_length, check_text};
 use super::leases::Grant;
 use super::limits::Asked;
-use super::{ENDED_RESERVATIONS_KEPT, Fsm, Turn, cluster::check_text};
+use super::{ENDED_RESERVATIONS_KEPT, Fsm, Turn};
 use crate::actor::{Actor, Who};
 use crate::allocation::StopWhy;
 use crate::calendar::{self, HeldPlaces, Unleased};
@@ -13,12 +14,13 @@ use crate::gpu::{GPUS_PER_NODE_MAX, Presence};
 use crate::health::Severity;
 use crate::id::{AllocationId, ReservationId};
 use crate::lease::LeaseHolder;
-use crate::name::{GpuUuid, NodeName, UserName};
+use crate::name::{GpuUuid, NodeName, UserName, has_joiner, is_plain_note};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::{
-    GpuRequest, RESERVATION_AHEAD_MAX, RESERVATION_LENGTH_MAX, RESERVATION_LENGTH_MIN,
-    RESERVATION_PAST_MAX, RESERVATIONS_OPEN_MAX, Reservation, ReservationState, SHARED_WITH_MAX,
+    GpuRequest, IMPORT_UNDONE_SINCE, RESERVATION_AHEAD_MAX, RESERVATION_LENGTH_MAX,
+    RESERVATION_LENGTH_MIN, RESERVATION_PAST_MAX, RESERVATIONS_OPEN_MAX, Reservation,
+    ReservationState, SHARED_WITH_MAX,
 };
 use crate::time::{Timestamp, Window};
 use crate::window::{MOVED_WAITS_SINCE, TRANSFER_SAID_SINCE, Withdrawal};
@@ -70,7 +72,7 @@ impl Fsm {
         check_owner(actor, &wish.owner)?;
         self.check_enabled(&wish.owner)?;
         self.check_shared(actor, wish)?;
-        check_text("note", &wish.note)?;
+        self.check_note(&wish.note)?;
         check_gpu_request(&wish.gpus)?;
         let window = self.check_window(wish.window)?;
         let gpus = wish.gpus.count as usize;
@@ -94,6 +96,14 @@ impl Fsm {
         };
         let (node, gpus) = calendar::choose(self, &wish.gpus, window, unleased, HeldPlaces::Taken)?;
         Ok((window, node, gpus))
+    }
+
+    fn check_note(&self, note: &str) -> Result<(), Rejection> {
+        let joined = has_joiner(note) && is_plain_note(note);
+        if joined && self.cluster_version >= IMPORT_UNDONE_SINCE {
+            return check_length("note", note);
+        }
+        check_text("note", note)
     }
 
     /// Who else may use it: people whom the fleet has seen, or whom an admin names.
@@ -482,6 +492,8 @@ pub(super) fn scheduled(
         usage: Usage::default(),
         with: wish.with.clone(),
         imported: None,
+        import: None,
+        undone: false,
     }
 }
 

@@ -442,6 +442,8 @@ impl Fsm {
             usage: Usage::default(),
             with: BTreeSet::new(),
             imported: None,
+            import: None,
+            undone: false,
         }
     }
 

@@ -501,7 +501,7 @@ fn import(name: &str) -> Command {
         with: BTreeSet::new(),
         adopts: false,
     };
-    Command::ImportReservations { reservations: vec![line] }
+    Command::ImportReservations { reservations: vec![line], import: None }
 }
 
 /// From cluster version 3 on: imports, windows in their nodes' hands, and what a node says that was alone.

@@ -3,10 +3,11 @@
 use super::world::{World, gpu, node, person, res, user};
 use crate::command::{Command, CreateReservation};
 use crate::fsm::IMPORT_LINES_MAX;
+use crate::id::{ImportId, ReservationId};
 use crate::name::ProjectName;
 use crate::rejection::{LineProblem, Rejection};
 use crate::reply::{ImportedLine, Reply};
-use crate::reservation::{GpuRequest, IMPORTED_SINCE, ReservationState};
+use crate::reservation::{GpuRequest, IMPORT_UNDONE_SINCE, IMPORTED_SINCE, ReservationState};
 use crate::time::{Millis, Timestamp, Window};
 
 /// A line for `count` GPUs, from and until so many hours after the world's time; a past one is negative.
@@ -37,8 +38,9 @@ fn import(
     who: &str,
     lines: Vec<CreateReservation>,
 ) -> Result<Vec<ImportedLine>, Rejection> {
-    match w.give(person(who), Command::ImportReservations { reservations: lines })? {
-        Reply::ReservationsImported { lines } => Ok(lines),
+    let command = Command::ImportReservations { reservations: lines, import: None };
+    match w.give(person(who), command)? {
+        Reply::ReservationsImported { lines, .. } => Ok(lines),
         other => panic!("{other:?}"),
     }
 }
@@ -317,4 +319,108 @@ fn too_many_lines_are_refused_at_once() {
     let one = line(&w, "a", "ada", 1, 1, 2);
     let refused = import(&mut w, "root", vec![one; IMPORT_LINES_MAX + 1]);
     assert!(matches!(refused, Err(Rejection::LimitReached { .. })), "{refused:?}");
+}
+
+fn import_as(
+    w: &mut World,
+    who: &str,
+    name: &str,
+    lines: Vec<CreateReservation>,
+) -> Option<String> {
+    let import = ImportId::parse(&format!("imp-{name}")).unwrap();
+    let command = Command::ImportReservations { reservations: lines, import: Some(import) };
+    match w.give(person(who), command).unwrap() {
+        Reply::ReservationsImported { import, .. } => import.map(|id| id.to_string()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn undo(w: &mut World, who: &str, name: &str) -> Result<Vec<ReservationId>, Rejection> {
+    let id = ImportId::parse(&format!("imp-{name}")).unwrap();
+    match w.give(person(who), Command::UndoImport { id })? {
+        Reply::ImportUndone { reservations } => Ok(reservations),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_undone_import_is_released_and_the_corrected_sheet_is_new() {
+    for in_hands in [false, true] {
+        let mut w = World::with(&["titan01", "titan02"]);
+        let by_hand = line(&w, "hand", "ada", 1, 20, 30);
+        w.give(person("ada"), Command::CreateReservation(by_hand)).unwrap();
+        let sheet = |w: &World, tag: &str| {
+            vec![
+                line(w, &format!("{tag}now"), "ada", 1, 0, 9),
+                line(
+                    w,
+                    &format!("{tag}later"),
+                    "bob",
+                    4,
+                    if in_hands { 20 } else { 24 * 20 },
+                    24 * 20 + 5,
+                ),
+            ]
+        };
+        let first = sheet(&w, "x");
+        assert_eq!(import_as(&mut w, "root", "one", first).as_deref(), Some("imp-one"));
+        // The node has not heard of it: what is in its hands counts until it answers.
+        w.agents_answer = false;
+        assert_eq!(undo(&mut w, "root", "one").unwrap(), [res("xlater"), res("xnow")]);
+        w.agents_answer = true;
+        let again = sheet(&w, "y");
+        w.pass(Millis::secs(1));
+        assert!(w.fsm.reservation(&res("hand")).unwrap().is_open(), "made by hand");
+        let (said, _) = w.fsm.try_import(&person("root"), &again).unwrap();
+        let created = |name: &str| ImportedLine::Created(res(name));
+        assert_eq!(said, [created("ynow"), created("ylater")], "in hands: {in_hands}");
+    }
+}
+
+#[test]
+fn an_import_is_undone_by_its_owner_or_an_admin_and_only_once() {
+    let mut w = World::with(&["titan01"]);
+    let lines = vec![line(&w, "a", "ada", 1, 1, 2), line(&w, "b", "bob", 1, 1, 2)];
+    import_as(&mut w, "root", "one", lines);
+    assert_eq!(undo(&mut w, "ada", "one").unwrap_err().code(), "denied");
+    assert_eq!(undo(&mut w, "root", "other").unwrap_err().code(), "not_found");
+    assert_eq!(undo(&mut w, "root", "one").unwrap().len(), 2);
+    assert_eq!(undo(&mut w, "root", "one").unwrap_err().code(), "already_ended");
+    let own = vec![line(&w, "c", "ada", 1, 3, 4)];
+    import_as(&mut w, "ada", "two", own);
+    assert_eq!(undo(&mut w, "ada", "two").unwrap(), [res("c")]);
+    let nothing = vec![line(&w, "d", "ada", 1, -9, -8)];
+    assert_eq!(import_as(&mut w, "ada", "three", nothing), None);
+}
+
+#[test]
+fn a_line_that_names_the_gpus_of_a_reservation_finds_it() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let by_count = line(&w, "hand", "ada", 2, 20, 30);
+    w.give(person("ada"), Command::CreateReservation(by_count)).unwrap();
+    let mut exported = line(&w, "x", "ada", 2, 20, 30);
+    exported.gpus.uuids = w.fsm.reservation(&res("hand")).unwrap().gpus.clone();
+    assert_eq!(
+        import(&mut w, "root", vec![exported.clone()]).unwrap(),
+        [ImportedLine::There(res("hand"))]
+    );
+    exported.note = "another".to_owned();
+    assert_eq!(problems(import(&mut w, "root", vec![exported])), [(0, "gpus_held")]);
+}
+
+#[test]
+fn a_note_may_hold_what_joins_letters_from_its_version_on() {
+    for (version, allowed) in [(IMPORT_UNDONE_SINCE, true), (IMPORT_UNDONE_SINCE - 1, false)] {
+        let mut w = World::at_version(&["titan01"], version);
+        let mut wish = line(&w, "a", "ada", 1, 1, 2);
+        wish.note = "👩\u{200d}🔬".to_owned();
+        let command = Command::CreateReservation(wish);
+        assert_eq!(command.since_version(), IMPORT_UNDONE_SINCE);
+        assert_eq!(w.give(person("ada"), command).is_ok(), allowed);
+    }
+    let mut w = World::with(&["titan01"]);
+    let mut wish = line(&w, "a", "ada", 1, 1, 2);
+    wish.note = "a\u{200d}b".to_owned();
+    let refused = w.give(person("ada"), Command::CreateReservation(wish)).unwrap_err();
+    assert_eq!(refused.code(), "invalid_field");
 }

@@ -287,7 +287,8 @@ fn a_reservation_is_shared_with_people_who_are_known_while_their_accounts_are_op
     let shared = |name: &str, with: &[&str]| Command::CreateReservation(wish(name, with));
     assert_eq!(shared("r", &["bob"]).since_version(), SHARED_SINCE);
     assert_eq!(shared("r", &[]).since_version(), 1);
-    let import = Command::ImportReservations { reservations: vec![wish("r", &["bob"])] };
+    let import =
+        Command::ImportReservations { reservations: vec![wish("r", &["bob"])], import: None };
     assert_eq!(import.since_version(), SHARED_SINCE);
     for with in [&["bob"][..], &["ada"]] {
         match w.give(person("ada"), shared("r", with)) {

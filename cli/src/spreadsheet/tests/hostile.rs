@@ -1,0 +1,90 @@
+//! Files that are no sheet, or that would fill the memory: refused by name.
+
+use super::files::{archive, open_document};
+use super::*;
+
+fn refused(bytes: &[u8]) -> String {
+    let options = Options { sheet: None, ..Options::default() };
+    match read(bytes, &options, &clock()) {
+        Err(what) => what,
+        Ok(sheet) => wrong(&sheet).join("\n"),
+    }
+}
+
+#[test]
+fn what_is_no_spreadsheet_is_named() {
+    let files: [(&[u8], &str); 12] = [
+        (b"", "empty"),
+        (
+            b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1....",
+            "an old Excel file (.xls), or one with a password",
+        ),
+        (b"<html><table><tr><td>gpus", "a web page or XML"),
+        (b"\xef\xbb\xbf  <?xml version=\"1.0\"?>", "a web page or XML"),
+        (b"%PDF-1.7 \xff\xfe", "a PDF"),
+        (b"\x1f\x8b\x08\x00", "a compressed file"),
+        (b"\x7fELF\x02\x01\x01\x00\x00\x01\xff", "no spreadsheet and no text"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\xff", "no spreadsheet and no text"),
+        (b"PK\x03\x04 broken", "a damaged workbook"),
+        (b"gpus,start,end\x00\x01\x02", "no spreadsheet and no text"),
+        (b"just a letter to you\nall\n", "no line names the columns"),
+        (b"\xff\xfe", "no line names the columns"),
+    ];
+    for (bytes, wanted) in files {
+        let said = refused(bytes);
+        assert!(said.contains(wanted), "{bytes:?}: {said}");
+    }
+    let numbers = archive(&[("Index/Document.iwa", "")]);
+    assert!(refused(&numbers).contains("Apple Numbers"));
+    assert!(refused(&archive(&[("xl/workbook.bin", "")])).contains(".xlsb"));
+    assert!(
+        refused(&archive(&[("word/document.xml", "")])).contains("a zip file, but no workbook")
+    );
+    let letter =
+        archive(&[("mimetype", "application/vnd.oasis.opendocument.text"), ("content.xml", "")]);
+    assert!(refused(&letter).contains("no spreadsheet"));
+    assert!(
+        refused(&archive(&[("xl/workbook.xml", "<workbook")])).contains("a damaged .xlsx file")
+    );
+}
+
+#[test]
+fn a_workbook_that_unpacks_to_gigabytes_is_refused() {
+    let bomb = archive(&[("xl/workbook.xml", &" ".repeat(300 << 20))]);
+    assert!(bomb.len() < 1 << 20, "{}", bomb.len());
+    assert!(refused(&bomb).contains("unpacks to more than 256 MiB"));
+}
+
+#[test]
+fn a_cell_that_is_repeated_or_far_away_meets_a_limit() {
+    let row = |rows: u32, columns: u32| {
+        open_document(&format!(
+            "<table:table table:name=\"a\"><table:table-row table:number-rows-repeated=\"{rows}\"><table:table-cell \
+             table:number-columns-repeated=\"{columns}\" office:value-type=\"string\"><text:p>x</text:p></table:table-cell>\
+             </table:table-row></table:table>"
+        ))
+    };
+    assert!(refused(&row(1, 4_000_000_000)).contains("in column 1025, at most 1024"));
+    assert!(refused(&row(4_000_000_000, 1)).contains("in row 100001, at most 100000"));
+    assert!(refused(&row(50_000, 1_000)).contains("more than 1000000 cells"));
+    let mut book = rust_xlsxwriter::Workbook::new();
+    book.add_worksheet().write(1_048_575, 16_383, "x").unwrap();
+    assert!(refused(&book.save_to_buffer().unwrap()).contains("in row 1048576, at most 100000"));
+    let merged = open_document(
+        "<table:table table:name=\"a\"><table:table-row><table:table-cell table:number-rows-spanned=\"99999\" \
+         table:number-columns-spanned=\"1000\" office:value-type=\"string\"><text:p>x</text:p></table:table-cell></table:table-row>\
+         <table:table-row table:number-rows-repeated=\"99998\"/><table:table-row><table:table-cell office:value-type=\"string\">\
+         <text:p>y</text:p></table:table-cell></table:table-row></table:table>",
+    );
+    assert!(refused(&merged).contains("more than 1000000 cells"));
+    let wide = format!("gpus,start,end\n{}", ",".repeat(2_000));
+    assert!(well_or_empty(&wide), "empty cells are none");
+    let wide = format!("gpus,start,end\n1{}2\n", ",".repeat(2_000));
+    assert!(refused(wide.as_bytes()).contains("2: 2001 cells, at most 1024"));
+    let long = format!("gpus,start,end\n{}", "1,now,+1h\n".repeat(100_001));
+    assert!(refused(long.as_bytes()).contains("more than 100000 lines"));
+}
+
+fn well_or_empty(text: &str) -> bool {
+    wrong(&sheet(text)) == ["0: no line asks for GPUs"]
+}
