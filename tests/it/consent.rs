@@ -21,15 +21,17 @@ struct Things {
     running: String,
     ended: String,
     reservation: String,
+    import: String,
 }
 
 /// One line for each command that has `--yes`. A new one that destroys belongs here, or the first step fails.
 fn destroying(things: &Things) -> Vec<Vec<&str>> {
-    let Things { running, ended, reservation } = things;
+    let Things { running, ended, reservation, import } = things;
     vec![
         vec!["cancel", running],
         vec!["release", reservation],
         vec!["extend", reservation, "--until", "+1h"],
+        vec!["reservation", "import", "--undo", import],
         vec!["job", "rm", ended],
         vec!["gpu", "declare-free", "titan01:1", "--reason", "x"],
         vec!["node", "drain", "titan01", "--reason", "x", "--deadline", "now"],
@@ -116,6 +118,13 @@ fn begin(lab: &Lab) -> Result<Things> {
     let ended = begin(&["run", "-d", "--", "true"])?;
     let reserved = lab.json(&["reserve", "-G", "1", "-t", "2h", "--for", OTHER])?;
     let reservation = reserved["id"].as_str().context("no reservation")?.to_owned();
+    let sheet = lab.path("sheet.csv");
+    fs::write(&sheet, "user,gpus,from,until\nroot,1,tomorrow 09:00,tomorrow 10:00\n")?;
+    let imported = lab.json(&["reservation", "import", &sheet.to_string_lossy()])?;
+    let import = imported["items"][0]["reservation"]["import"]
+        .as_str()
+        .with_context(|| imported.to_string())?;
+    let import = import.to_owned();
     for (job, state) in [(&running, "running"), (&ended, "completed")] {
         fleet_tests::wait::until(
             &format!("{job} is {state}"),
@@ -124,7 +133,7 @@ fn begin(lab: &Lab) -> Result<Things> {
             || Ok((lab.job(job)?["state"] == state).then_some(())),
         )?;
     }
-    Ok(Things { running, ended, reservation })
+    Ok(Things { running, ended, reservation, import })
 }
 
 /// `fleet run -d` prints the id.

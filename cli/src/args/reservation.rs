@@ -247,6 +247,7 @@ pub(crate) struct ReservationListArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(mut_arg("yes", |yes| yes.requires("undo")))]
 #[command(
     after_help = "The header names the columns, in English or German: user, gpus (2 or v100:2) or gpu (0-1, titan01:0, all), \
     node, start, end, note, project. Other columns are ignored. An end without a time is the end of that day. Lines that \
@@ -286,9 +287,8 @@ pub(crate) struct ReservationImportArgs {
     #[arg(long, value_name = "IMPORT",
         conflicts_with_all = ["file", "sheet", "dates", "columns", "grid", "lines", "new_users"])]
     pub(crate) undo: Option<String>,
-    /// Undo without asking
-    #[arg(short, long, requires = "undo")]
-    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

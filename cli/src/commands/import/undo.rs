@@ -8,7 +8,7 @@ use crate::commands::Context;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::reservation::Reservation;
-use crate::output::text::{ask, print, say};
+use crate::output::text::{print, say};
 
 pub(super) async fn run(
     context: &Context,
@@ -19,7 +19,7 @@ pub(super) async fn run(
     let request = |dry_run| -> Result<UndoImportRequest, Failure> {
         Ok(UndoImportRequest { meta: request_meta(&context.clock)?, id: id.to_owned(), dry_run })
     };
-    if args.dry_run || !args.yes {
+    if args.dry_run || args.consent.is_asked_for() {
         let call = client.call(request(true)?, async |api, r| api.undo_import(r).await).await?;
         let found: Vec<Reservation> = call.items.into_iter().map(Reservation::from).collect();
         let begun = found.iter().filter(|r| r.state == "active").count();
@@ -29,10 +29,7 @@ pub(super) async fn run(
             say(&format!("nothing was changed; this would release {what}"));
             return Ok(Exit::Done);
         }
-        if ask(&format!("Release {what}?")) == Some(false) {
-            say("nothing was changed");
-            return Ok(Exit::Failed);
-        }
+        args.consent.ask(&format!("Release {what}?"))?;
     }
     let call = client.call(request(false)?, async |api, r| api.undo_import(r).await).await?;
     let released: Vec<Reservation> = call.items.into_iter().map(Reservation::from).collect();
