@@ -107,7 +107,7 @@ fn twice(lab: &Lab, door: &Door) -> Result<()> {
     })?;
     let list = lab.json(&["reservation", "list"])?;
     ensure!(list["items"].as_array().is_some_and(|items| items.len() == 2), "{list}");
-    lab.output(&["release", &ids[0], &ids[1]])?;
+    lab.output(&["release", "--yes", &ids[0], &ids[1]])?;
     lab.gpus_free(4, SOON)
 }
 

@@ -61,7 +61,7 @@ impl<'a> Crowd<'a> {
         let ids: Vec<&str> = here.iter().filter_map(|job| job["id"].as_str()).collect();
         match ids.is_empty() {
             true => Ok(()),
-            false => self.lab.output(&[&["cancel"], &ids[..]].concat()).map(drop),
+            false => self.lab.output(&[&["cancel", "--yes"], &ids[..]].concat()).map(drop),
         }
     }
 
