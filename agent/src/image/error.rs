@@ -43,6 +43,8 @@ pub enum Refusal {
     NotADirectory(String),
     #[error("its path goes through more than {max} symbolic links, or round in circles")]
     TooManyLinks { max: usize },
+    #[error("the links and whiteouts of its layer lead through more than {max} names")]
+    TooManySteps { max: u64 },
     #[error("it is a hard link to {target}, which {why}")]
     HardLink { target: String, why: &'static str },
     #[error("it is a device node")]

@@ -27,6 +27,8 @@ pub struct Limits {
     pub depth_max: usize,
     /// Symbolic links that one path may go through. The kernel follows as many.
     pub links_max: usize,
+    /// Names that all paths of a layer with links, and all its whiteouts, may go through: some microseconds each.
+    pub steps_max: u64,
     /// Bytes of all names that are remembered of one layer while it is unpacked: those of directories, above all.
     pub names_bytes_max: u64,
     /// Bytes of headers between two entries: long names and PAX records. As many may say where one file has its holes.
@@ -74,6 +76,7 @@ impl Default for Limits {
             path_bytes_max: 4096,
             depth_max: 128,
             links_max: 40,
+            steps_max: 20_000_000,
             names_bytes_max: 256 << 20,
             header_bytes_max: 1 << 20,
             xattrs_max: 32,

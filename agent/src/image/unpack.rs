@@ -95,6 +95,7 @@ pub(super) fn unpack_layer(
     budget: &mut Budget,
     guard: &Rc<Guard>,
 ) -> Result<Unpacked, ImageError> {
+    let entries_before = budget.entries_left;
     let mut unpacker = Unpacker {
         layer,
         ground: ground.name,
@@ -102,6 +103,7 @@ pub(super) fn unpack_layer(
         budget,
         tree: Tree::new(ground.root, ground.covers, limits),
         passed_over: BTreeSet::new(),
+        entries_before,
         since_free_check: 0,
         done: Unpacked::default(),
     };
@@ -129,13 +131,13 @@ struct Unpacker<'a> {
     tree: Tree<'a>,
     /// Device nodes and links to them: a hard link to one of these is not a mistake.
     passed_over: BTreeSet<PathBuf>,
+    entries_before: u64,
     since_free_check: u64,
     done: Unpacked,
 }
 
 impl Unpacker<'_> {
     fn take<R: Read>(&mut self, name: &[u8], entry: &mut Entry<'_, R>) -> Result<(), Fault> {
-        self.done.entries += 1;
         let left = self.budget.entries_left.checked_sub(1);
         let max = self.limits.entries_max;
         self.budget.entries_left = left.ok_or(Refusal::TooManyEntries { max })?;
@@ -230,7 +232,10 @@ impl Unpacker<'_> {
             Some(spot) => spot.path,
             None => path.to_path_buf(),
         };
-        self.passed_over.insert(at);
+        if !self.passed_over.contains(&at) {
+            self.tree.take_name(&at)?;
+            self.passed_over.insert(at);
+        }
         Ok(())
     }
 
@@ -357,7 +362,7 @@ impl Unpacker<'_> {
             return Ok(());
         }
         if from.path.starts_with(&spot.path) {
-            return Err(refuse("lies in what the link replaces"));
+            return Err(refuse("is in the directory that the link replaces"));
         }
         // Under overlayfs a lower layer's file is copied first.
         if !self.tree.is_ours(&there, &from.path) && file_type(&there) == SFlag::S_IFREG {
@@ -384,8 +389,10 @@ impl Unpacker<'_> {
         Ok(())
     }
 
-    fn finish(self) -> Result<Unpacked, ImageError> {
+    fn finish(mut self) -> Result<Unpacked, ImageError> {
         let layer = self.layer;
+        // The directories that it implies, too.
+        self.done.entries = self.entries_before - self.budget.entries_left;
         self.tree.finish().map_err(|(path, source)| ImageError::Write {
             layer: layer.to_owned(),
             entry: shown(path.as_os_str().as_bytes()),

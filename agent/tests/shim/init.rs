@@ -138,7 +138,7 @@ fn an_interpreter_that_cannot_run_is_named() {
         ("arm", &*other, "a program for another kind of machine"),
         ("arm32", &elf(1, 40, None), "a program for another kind of machine"),
         ("short", b"\x7fELF", "a program for another kind of machine"),
-        ("binary", b"echo ran\n\0\0\0", "neither a program nor a script"),
+        ("binary", b"ec\0ho ran\n", "neither a program nor a script"),
     ] {
         write(name, bytes);
         let found = said(&become_command(None, &[&at(name)]));
@@ -146,9 +146,12 @@ fn an_interpreter_that_cannot_run_is_named() {
         assert_eq!(found, (Some(126), expected));
     }
     // What shells read themselves.
-    for (name, text, printed) in
-        [("empty", "", ""), ("text", "echo ran\n", "ran\n"), ("bare", "#!\necho ran\n", "ran\n")]
-    {
+    for (name, text, printed) in [
+        ("empty", "", ""),
+        ("text", "echo ran\n", "ran\n"),
+        ("bare", "#!\necho ran\n", "ran\n"),
+        ("text-with-data", "echo ran\nexit\n\0\0\0", "ran\n"),
+    ] {
         write(name, text.as_bytes());
         let found = said(&become_command(None, &[&at(name)]));
         assert_eq!(found, (Some(0), printed.to_owned()), "{name}");

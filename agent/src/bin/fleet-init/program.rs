@@ -92,16 +92,20 @@ fn look(file: i32, error: Errno) -> Trouble {
         return interpreter(file, head).map_or(Trouble::OfFile, Trouble::OfInterpreter);
     }
     match unknown {
-        true if head.contains(&0) => Trouble::Foreign { other_machine: false },
+        true if first_line(head).contains(&0) => Trouble::Foreign { other_machine: false },
         true => Trouble::Text,
         false => Trouble::OfFile,
     }
 }
 
+/// What shells judge by whether a file is a script: some programs begin with a line of text, and go on with one.
+fn first_line(head: &[u8]) -> &[u8] {
+    head.split(|byte| *byte == b'\n').next().unwrap_or_default()
+}
+
 /// The interpreter of a script's first line, as the kernel reads it: a carriage return belongs to the name.
 fn first_word(line: &[u8]) -> &[u8] {
-    let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let mut words = line.split(|byte| *byte == b' ' || *byte == b'\t' || *byte == 0);
+    let mut words = first_line(line).split(|byte| *byte == b' ' || *byte == b'\t' || *byte == 0);
     words.find(|word| !word.is_empty()).unwrap_or_default()
 }
 

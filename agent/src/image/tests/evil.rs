@@ -192,7 +192,7 @@ fn hard_links_stay_inside() {
     refused("absolute up", &[hardlink("h", "/../canary")], "h", why("lies outside the image"));
     refused("missing", &[hardlink("h", "nothing")], "h", why("is not in the image"));
     let inside = [dir("d"), file("d/x", "x"), hardlink("d", "d/x")];
-    refused("into itself", &inside, "d", why("lies in what the link replaces"));
+    refused("into itself", &inside, "d", why("is in the directory that the link replaces"));
     refused("directory", &[dir("d"), hardlink("h", "d")], "h", why("is a directory"));
     refused(
         "behind a link",
@@ -332,6 +332,9 @@ fn limits_are_named_in_the_refusal() {
     let links = [symlink("a", "b"), symlink("b", "c"), symlink("c", "d"), file("a/x", "")];
     let wide = Limits { entries_max: 100, ..small };
     assert_eq!(refusal("links", &links, &wide).1, Refusal::TooManyLinks { max: 2 });
+    let round = [dir("a"), symlink("l", "a/../a/../a/../a"), file("l/x", "")];
+    let few = Limits { steps_max: 5, ..wide };
+    assert_eq!(refusal("steps", &round, &few).1, Refusal::TooManySteps { max: 5 });
     let names: Vec<Item> = (0..9).map(|n| dir(format!("{n}{}", "x".repeat(60)))).collect();
     assert_eq!(refusal("names", &names, &wide).1, Refusal::TooManyNames { max: 300 });
     check("file", &[file("f", [1; 61])], Refusal::FileTooLarge { size: 61, max: 60 });

@@ -352,6 +352,32 @@ async fn directories_that_are_only_implied_count_too() {
     assert_eq!(fs::read_dir(setup.state.path().join("images/tmp")).unwrap().count(), 0);
 }
 
+/// Also those that a layer implied when another image was unpacked.
+#[tokio::test]
+async fn what_a_layer_implied_counts_in_each_image_over_it() {
+    let mut setup = Setup::new();
+    setup.limits.entries_max = 100;
+    let deep = |n: usize| file(format!("{n}/{}x", "d/".repeat(40)), "");
+    let (below, above) = (tar(&[deep(1), deep(2)]), tar(&[deep(3)]));
+    let first = setup.file("1.tar", &docker_archive("me:1", std::slice::from_ref(&below)));
+    drop(setup.resolve(&first).await.unwrap());
+    let second = setup.file("2.tar", &docker_archive("me:2", &[below, above]));
+    let error = setup.resolve(&second).await.unwrap_err();
+    let right = Refusal::TooManyEntries { max: 100 };
+    assert!(matches!(&error, ImageError::Refused { why, .. } if *why == right), "{error}");
+}
+
+/// A small layer could keep a core busy for days.
+#[tokio::test]
+async fn a_directory_that_is_opaque_already_is_not_gone_through_again() {
+    let mut setup = Setup::new();
+    let below: Vec<Item> = (0..100).map(|n| file(format!("d/{n}"), "")).collect();
+    let again: Vec<Item> = (0..100).map(|_| file("d/.wh..wh..opq", "")).collect();
+    setup.limits.steps_max = 500;
+    let path = setup.file("x.tar", &docker_archive("me:1", &[tar(&below), tar(&again)]));
+    setup.resolve(&path).await.unwrap();
+}
+
 /// As an agent left it that unpacked each layer by itself.
 #[tokio::test]
 async fn what_an_older_fleet_unpacked_is_unpacked_again_and_counted_until_it_goes() {

@@ -107,7 +107,9 @@ impl Sparse {
             sum = sum.saturating_add(piece.length);
         }
         if bytes.checked_sub(map_bytes) != Some(sum) {
-            return Err(format!("its pieces have {sum} bytes, the entry another number of them"));
+            return Err(format!(
+                "its pieces have {sum} bytes and a map of {map_bytes}, the entry has {bytes}"
+            ));
         }
         Ok(pieces)
     }

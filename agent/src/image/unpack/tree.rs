@@ -27,7 +27,7 @@ const STEPS_MAX: usize = 4096;
 /// How much deeper than a path's own limit a tree may be: where links lead counts, too.
 const TREE_DEPTH_MAX: usize = 512;
 
-/// Why an entry cannot be had.
+/// Why an entry is not taken.
 #[derive(Debug)]
 pub(super) enum Fault {
     Refused(Refusal),
@@ -74,6 +74,7 @@ pub(super) struct Tree<'a> {
     /// Of directories that this layer lists or changes.
     times: BTreeMap<PathBuf, TimeSpec>,
     names_left: u64,
+    steps_left: u64,
 }
 
 /// What this layer made, or lists.
@@ -85,6 +86,8 @@ struct Ours {
     links: BTreeSet<PathBuf>,
     /// Where nothing of lower layers is left.
     cleared: BTreeSet<PathBuf>,
+    /// Directories in which nothing of lower layers is left: what comes later is this layer's.
+    opaque: BTreeSet<PathBuf>,
 }
 
 impl<'a> Tree<'a> {
@@ -96,6 +99,7 @@ impl<'a> Tree<'a> {
             ours: covers.then(Ours::default),
             times: BTreeMap::new(),
             names_left: limits.names_bytes_max,
+            steps_left: limits.steps_max,
         }
     }
 
@@ -154,9 +158,10 @@ impl<'a> Tree<'a> {
         let (mut here, mut dir) = (PathBuf::new(), self.root_dir()?);
         let (mut links, mut steps) = (0, 0);
         while let Some(name) = left.pop() {
+            self.step()?;
             steps += 1;
             if steps > STEPS_MAX {
-                return Err(Refusal::TooManyLinks { max: self.limits.links_max }.into());
+                return Err(Refusal::TooManySteps { max: as_u64(STEPS_MAX) }.into());
             }
             if name == ".." {
                 here.pop();
@@ -266,7 +271,15 @@ impl<'a> Tree<'a> {
         Ok(self.set_time(path.to_path_buf(), time)?)
     }
 
-    fn take_name(&mut self, path: &Path) -> Result<(), Refusal> {
+    /// One more name that is looked up. Without this a small layer could keep a core busy for days.
+    fn step(&mut self) -> Result<(), Refusal> {
+        let max = self.limits.steps_max;
+        self.steps_left = self.steps_left.checked_sub(1).ok_or(Refusal::TooManySteps { max })?;
+        Ok(())
+    }
+
+    /// One more name that is remembered.
+    pub(super) fn take_name(&mut self, path: &Path) -> Result<(), Refusal> {
         let max = self.limits.names_bytes_max;
         let left = self.names_left.checked_sub(as_u64(path.as_os_str().len()));
         self.names_left = left.ok_or(Refusal::TooManyNames { max })?;
@@ -294,16 +307,25 @@ impl<'a> Tree<'a> {
 
     /// The same for all that is in a directory, which itself stays. The path has no links.
     pub(super) fn white_out_below(&mut self, path: &Path) -> Result<(), Fault> {
+        let Some(ours) = &self.ours else { return Ok(()) };
+        if ours.opaque.contains(path) {
+            return Ok(());
+        }
         for name in names_in(self.root.dir(path)?)? {
             let path = path.join(&name);
             let place = self.root.existing(&path)?;
             self.white_out(&Spot { place, path })?;
+        }
+        self.take_name(path)?;
+        if let Some(ours) = &mut self.ours {
+            ours.opaque.insert(path.to_path_buf());
         }
         Ok(())
     }
 
     /// Whether nothing is left.
     fn clear(&mut self, place: &Place, path: &Path, depth_left: usize) -> Result<bool, Fault> {
+        self.step()?;
         let Some(stat) = place.stat()? else { return Ok(true) };
         let ours = self.is_ours(&stat, path);
         if file_type(&stat) != SFlag::S_IFDIR {
