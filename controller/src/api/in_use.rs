@@ -4,20 +4,27 @@ use std::collections::BTreeSet;
 
 use fleet_core::gpu::Gpu;
 use fleet_core::lease::LeaseHolder;
+use fleet_core::node::Liveness;
 use fleet_core::{Fsm, Rejection};
 use fleet_proto::v1;
 
 use crate::sessions::Sessions;
 
-/// Refuses to call a GPU free whose node is connected and reports a job or a process on it.
+/// Refuses to call a GPU free whose node is connected and reports a job or a process on it, or is alive as far as is
+/// known and has not reported to this controller yet.
 pub(super) fn refusal(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> Option<Rejection> {
+    let what = format!("{}:{}", gpu.node, gpu.index);
     if !sessions.is_heard(&gpu.node) {
-        return None;
+        let alive = fsm.node(&gpu.node).is_some_and(|node| node.liveness == Liveness::Ready);
+        let why = format!(
+            "nobody knows by what yet, as {} is about to report anew; ask again in some seconds",
+            gpu.node
+        );
+        return alive.then(|| Rejection::InUse { what, by: vec![why] });
     }
     let measured = sessions.measured(&gpu.node, gpu.uuid.as_str());
     let processes = measured.map(|(measured, _)| measured.processes).unwrap_or_default();
     let by: Vec<String> = running(fsm, gpu).into_iter().chain(shown(processes)).collect();
-    let what = format!("{}:{}", gpu.node, gpu.index);
     (!by.is_empty()).then_some(Rejection::InUse { what, by })
 }
 

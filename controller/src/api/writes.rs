@@ -383,11 +383,17 @@ impl Context {
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let gpu = GpuUuid::parse(&request.uuid).map_err(|e| invalid("uuid", e))?;
-        let in_use = |fsm: &Fsm| in_use::refusal(fsm, &self.sessions, fsm.gpu(&gpu)?);
+        let command = Command::DeclareGpuFree { gpu: gpu.clone(), reason: request.reason };
+        let envelope = self.envelope(caller.actor.clone(), Some(key.clone()), command.clone());
+        // A retry gets the answer of then, and who may not ask hears that.
+        let in_use = |fsm: &Fsm| match fsm.answer_without_log(&envelope) {
+            Some(_) => None,
+            None => in_use::refusal(fsm, &self.sessions, fsm.gpu(&gpu)?),
+        };
         if let Some(refusal) = self.raft.read(in_use) {
+            self.refusals.note(&caller.actor.principal(), command.name(), refusal.code());
             return Err(to_status(&refusal));
         }
-        let command = Command::DeclareGpuFree { gpu: gpu.clone(), reason: request.reason };
         self.change(&caller.actor, Some(key), command).await?;
         self.gpu_view(&gpu)
     }
