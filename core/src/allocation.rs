@@ -138,6 +138,9 @@ pub struct EndReport {
     /// A fault of one of its GPUs that can end a program, seen within moments of its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
+    /// The kernel killed a process of it for lack of memory, and not the one whose end is its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory_kill: bool,
     /// The stop signal had been sent before it ended.
     pub stopped: bool,
     pub started_at: Option<Timestamp>,

@@ -401,6 +401,7 @@ fn report(end: AttemptEnd, stopped: bool, attempt: &Attempt, now_us: u64) -> End
         end,
         done: false,
         fault: None,
+        memory_kill: false,
         stopped,
         started_at: Some(time(attempt.started_us)),
         ended_at: time(now_us),

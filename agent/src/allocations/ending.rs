@@ -30,6 +30,7 @@ pub fn of_exit(exit: &ExitRecord, ordered: bool) -> EndReport {
         end,
         done: exit.done,
         fault: None,
+        memory_kill: exit.oom_killed && !exit.is_out_of_memory(),
         stopped: stopped && ordered,
         started_at: exit.started_at_ms.map(Timestamp),
         ended_at: Timestamp(exit.ended_at_ms),
@@ -65,6 +66,7 @@ pub fn without_exit(end: AttemptEnd, stopped: bool, at: Timestamp) -> EndReport 
         end,
         done: false,
         fault: None,
+        memory_kill: false,
         stopped,
         started_at: None,
         ended_at: at,
@@ -110,6 +112,16 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_the_kernel_took_is_told_beside_the_programs_own_code() {
+        let of = |code, signal| {
+            let exit = ExitRecord { oom_killed: true, ..exit(EndReason::Exited, code, signal) };
+            of_exit(&exit, false).memory_kill
+        };
+        assert!(of(Some(7), None) && of(Some(0), None));
+        assert!(!of(None, Some(9)), "that is its end");
+    }
+
+    #[test]
     fn an_exit_is_what_the_program_said() {
         let report = of_exit(&exit(EndReason::Exited, Some(3), None), true);
         assert_eq!(report.end, AttemptEnd::Exited { code: 3 });
@@ -131,7 +143,8 @@ mod tests {
         for (code, signal, end) in [
             (None, Some(9), AttemptEnd::OutOfMemory),
             (Some(137), None, AttemptEnd::OutOfMemory),
-            (Some(1), None, AttemptEnd::OutOfMemory),
+            // Its own code, though it lost a process.
+            (Some(7), None, exited(7)),
             (Some(0), None, exited(0)),
         ] {
             assert_eq!(of(EndReason::Exited, code, signal), end, "{code:?} {signal:?}");

@@ -240,6 +240,9 @@ pub enum EndReason {
     StopAfter,
 }
 
+/// What a shell says of a process that was killed by SIGKILL.
+const KILLED: i32 = 128 + libc::SIGKILL;
+
 /// How an attempt ended. Exactly one of `code` and `signal`, except for a failed start (neither).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitRecord {
@@ -250,7 +253,7 @@ pub struct ExitRecord {
     pub reason: EndReason,
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    /// It ended for want of memory: see [`ExitRecord::is_out_of_memory`].
+    /// The kernel killed a process of it for lack of memory, at any time: see [`ExitRecord::is_out_of_memory`].
     #[serde(default)]
     pub oom_killed: bool,
     /// The job said `DONE=1`.
@@ -354,11 +357,12 @@ impl ExitRecord {
         }
     }
 
-    /// Whether want of memory ended it, where the kernel has killed processes of it for that. One that fails by itself
-    /// mostly does so for the worker that it lost: Slurm says the same. Whoever was told to end has ended by that.
+    /// Whether it ended because the kernel killed its main process for lack of memory, perhaps below a shell that passes
+    /// that on. A program that ends by itself after it lost a worker has a code of its own, and whoever was told to end
+    /// has ended by that.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
-        self.oom_killed && self.reason == EndReason::Exited && self.code != Some(0)
+        self.oom_killed && self.reason == EndReason::Exited && self.shell_code() == KILLED
     }
 }
 

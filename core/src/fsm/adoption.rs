@@ -361,6 +361,7 @@ impl Fsm {
                 end: AttemptEnd::NodeFault { message },
                 done: false,
                 fault: None,
+                memory_kill: false,
                 stopped: false,
                 started_at,
                 ended_at: self.now,

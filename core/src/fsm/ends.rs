@@ -4,7 +4,7 @@
 use super::jobs::Next;
 use super::judgment::{Case, Verdict, judge};
 use super::{Fsm, Turn};
-use crate::allocation::{Allocation, EndReport, StopWhy};
+use crate::allocation::{Allocation, AttemptEnd, EndReport, StopWhy};
 use crate::checkpoint::{Checkpoint, Doubt, Presence, Question, RestartFrom};
 use crate::event::Event;
 use crate::health::{Severity, Subject, can_end_a_program};
@@ -78,7 +78,7 @@ impl Fsm {
                 Some(Next::Pause { why, until })
             }
             Verdict::Failed => {
-                let (code, reason) = failure(job, report, exit_code);
+                let (code, reason) = failure(job, (allocation, report), exit_code);
                 Some(Next::Finish(JobState::Failed, JobOutcome { exit_code: code, reason }))
             }
         }
@@ -251,10 +251,36 @@ fn ran(allocation: &Allocation, report: &EndReport, now: Timestamp) -> Millis {
     allocation.started_at.map_or(Millis::ZERO, |began| end.since(began))
 }
 
+/// In whole GiB where it is that, else in MiB.
+fn memory(bytes: u64) -> String {
+    const GIB: u64 = 1 << 30;
+    match bytes % GIB {
+        0 => format!("{} GiB", bytes / GIB),
+        _ => format!("{} MiB", bytes >> 20),
+    }
+}
+
 /// After steps back the first failure is the one that counts, and the list says what each try took.
-fn failure(job: &Job, report: &EndReport, exit_code: Option<i32>) -> (Option<i32>, String) {
+fn failure(
+    job: &Job,
+    (allocation, report): (&Allocation, &EndReport),
+    exit_code: Option<i32>,
+) -> (Option<i32>, String) {
     if job.steps_back.taken == 0 {
-        return (exit_code, report.end.to_string());
+        let reason = match (&report.end, report.memory_kill) {
+            (AttemptEnd::OutOfMemory, _) => {
+                let limit = memory(allocation.memory_bytes);
+                format!("it used more than its {limit} of host memory; raise it with --memory")
+            }
+            (end, true) => {
+                let limit = memory(allocation.memory_bytes);
+                format!(
+                    "{end}; a process of it was killed for lack of memory: it has {limit}; raise it with --memory"
+                )
+            }
+            (end, false) => end.to_string(),
+        };
+        return (exit_code, reason);
     }
     let tried = job.steps_back.tried.join("; ");
     let reason = format!(

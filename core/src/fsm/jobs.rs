@@ -273,6 +273,7 @@ impl Fsm {
             end: AttemptEnd::Lost { message },
             done: false,
             fault: None,
+            memory_kill: false,
             stopped: false,
             started_at: None,
             ended_at: self.now,

@@ -351,6 +351,7 @@ fn ended(id: &AllocationId, epoch: Epoch, end: AttemptEnd, stopped: bool) -> Rep
         end,
         done: false,
         fault: None,
+        memory_kill: false,
         stopped,
         started_at: None,
         ended_at: NOON,

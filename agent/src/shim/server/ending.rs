@@ -52,7 +52,7 @@ impl Server {
         let reason = self.life.reason();
         let failed = matches!(reason, EndReason::StartFailed { .. });
         let code = end.and_then(|end| end.code);
-        let mut record = ExitRecord {
+        ExitRecord {
             v: VERSION,
             allocation_id: self.order.allocation_id.clone(),
             epoch: self.order.epoch,
@@ -72,10 +72,7 @@ impl Server {
             memory_peak_bytes: usage.memory_peak_bytes,
             stuck,
             log_bytes_lost: self.log.lost(),
-        };
-        // The kernel counts whoever it killed, and for ever.
-        record.oom_killed = record.is_out_of_memory();
-        record
+        }
     }
 
     /// Gives the user's copy of the output its end; a dead file server is waited for only so long.

@@ -110,12 +110,15 @@ fn ended(job: &Job) -> Exit {
     match (job.state.as_str(), job.exit_code) {
         // Nothing to explain: the program ended by itself.
         ("completed", Some(code)) => Exit::of_program(code),
-        ("failed", Some(code)) if job.reason.is_none() || reason == format!("exit code {code}") => {
+        ("failed", Some(code))
+            if code != 0 && (job.reason.is_none() || reason == format!("exit code {code}")) =>
+        {
             Exit::of_program(code)
         }
         (state, code) => {
             say(&format!("fleet: {} is {}: {reason}", job.id, state.replace('_', " ")));
-            code.map_or(Exit::OwnFailure, Exit::of_program)
+            // Some answer the stop signal with 0: they have not finished all the same.
+            code.filter(|code| *code != 0).map_or(Exit::OwnFailure, Exit::of_program)
         }
     }
 }
@@ -138,6 +141,9 @@ mod tests {
         assert_eq!(code("failed", Some(139)), 139);
         assert_eq!(code("cancelled", Some(143)), 143);
         assert_eq!(code("timed_out", Some(137)), 137);
+        for state in ["timed_out", "cancelled", "failed"] {
+            assert_eq!(code(state, Some(0)), 125, "{state}");
+        }
         assert_eq!(code("failed", None), 125);
         assert_eq!(code("cancelled", None), 125);
     }

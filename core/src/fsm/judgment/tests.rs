@@ -8,6 +8,7 @@ fn report(end: AttemptEnd, done: bool, stopped: bool) -> EndReport {
         end,
         done,
         fault: None,
+        memory_kill: false,
         stopped,
         started_at: None,
         ended_at: Timestamp(0),

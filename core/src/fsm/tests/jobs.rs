@@ -14,6 +14,31 @@ use crate::rejection::Rejection;
 use crate::time::Millis;
 
 #[test]
+fn want_of_memory_is_told_with_the_limit_and_the_option() {
+    let exited = AttemptEnd::Exited { code: 7 };
+    for (end, memory_kill, told) in [
+        (
+            AttemptEnd::OutOfMemory,
+            false,
+            "it used more than its 1 GiB of host memory; raise it with --memory",
+        ),
+        (
+            exited.clone(),
+            true,
+            "exit code 7; a process of it was killed for lack of memory: it has 1 GiB; raise it with --memory",
+        ),
+        (exited, false, "exit code 7"),
+    ] {
+        let mut w = World::with(&["titan01"]);
+        let id = w.run("a", training(), "titan01", &[0]);
+        let epoch = w.fsm.allocation(&id).unwrap().epoch;
+        let report = EndReport { memory_kill, ..ended(end, false) };
+        w.report("titan01", Report::Ended { allocation: id, epoch, report }).unwrap();
+        assert_eq!(w.fsm.job(&job("a")).unwrap().outcome.as_ref().unwrap().reason, told);
+    }
+}
+
+#[test]
 fn how_an_attempt_ends_decides_what_becomes_of_the_job() {
     let cases = [
         (AttemptEnd::Exited { code: 0 }, "completed", Some(0)),

@@ -170,6 +170,7 @@ pub(super) fn ended(end: AttemptEnd, stopped: bool) -> EndReport {
         end,
         done: false,
         fault: None,
+        memory_kill: false,
         stopped,
         started_at: None,
         ended_at: START,

@@ -347,6 +347,7 @@ impl Story {
             end,
             done: false,
             fault: None,
+            memory_kill: false,
             stopped: allocation.stop.is_some(),
             started_at: None,
             ended_at: self.now,
