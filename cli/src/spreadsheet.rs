@@ -107,7 +107,11 @@ pub(crate) fn read(bytes: &[u8], options: &Options, clock: &Clock) -> Result<She
 }
 
 fn wanted(row: &Row, options: &Options) -> bool {
-    options.lines.as_ref().is_none_or(|lines| lines.contains(&row.number))
+    is_wanted(row.number, options)
+}
+
+fn is_wanted(line: u64, options: &Options) -> bool {
+    options.lines.as_ref().is_none_or(|lines| lines.contains(&line))
 }
 
 fn timetable(table: Table, options: &Options, clock: &Clock) -> Sheet {
@@ -116,10 +120,17 @@ fn timetable(table: Table, options: &Options, clock: &Clock) -> Sheet {
     });
     let cells: Vec<(u64, String)> = cells.collect();
     let mut sheet = Sheet { notes: table.notes, problems: table.problems, ..Sheet::default() };
+    if !table.separated {
+        let widest = table.rows.iter().map(|row| row.cells.len()).max().unwrap_or(0);
+        for at in 0..widest {
+            let cells: Vec<(u64, &str)> =
+                table.rows.iter().map(|row| (row.number, row.cell(at))).collect();
+            sheet.problems.extend(Dates::partly_text(&(at + 1).to_string(), &cells));
+        }
+    }
     let dates = sheet.decide(&cells, options.dates);
     let (lines, problems) = grid::lines(&table.rows, &Times { dates, clock });
-    let number = |line: &Line| options.lines.as_ref().is_none_or(|l| l.contains(&line.number));
-    sheet.lines = lines.into_iter().filter(number).collect();
+    sheet.lines = lines.into_iter().filter(|line| is_wanted(line.number, options)).collect();
     // While the order of the dates is open, what follows from it is not said again.
     if dates.is_some() {
         sheet.problems.extend(problems);
@@ -145,19 +156,35 @@ fn listed(table: Table, options: &Options, clock: &Clock) -> Sheet {
         // A header that is repeated on each page is none of the lines.
         asks && head.as_ref().is_none_or(|head| head.cells != row.cells)
     };
-    let rows: Vec<&Row> = body.iter().filter(|row| wanted(row, options)).collect();
-    idle.extend(rows.iter().filter(|row| !asks(row)).map(|row| row.number.to_string()));
-    let rows: Vec<&Row> = rows.into_iter().filter(asks).collect();
+    let named = body.iter().filter(|row| wanted(row, options));
+    idle.extend(named.filter(|row| !asks(row)).map(|row| row.number.to_string()));
+    // What a column means follows from all of it, also where only some lines are imported.
+    let rows: Vec<&Row> = body.iter().filter(asks).collect();
     let cells = rows.iter().flat_map(|row| {
         [
             moment(&header, row, Column::Start, Column::StartTime),
             moment(&header, row, Column::End, Column::EndTime),
         ]
-        .map(|text| (row.number, text))
+        .map(|text| (row.number, text.unwrap_or_default()))
     });
     let cells: Vec<(u64, String)> = cells.collect();
+    if !table.separated {
+        for column in
+            [Column::Day, Column::Start, Column::End].into_iter().filter(|c| header.has(*c))
+        {
+            let cells =
+                rows.iter().map(|row| (row.number, header.cell(row, column).unwrap_or_default()));
+            let cells: Vec<(u64, &str)> = cells.collect();
+            sheet.problems.extend(Dates::partly_text(header.called(column), &cells));
+        }
+    }
     let dates = sheet.decide(&cells, options.dates);
-    let serials = cells.iter().filter(|(_, text)| dates::is_serial(text)).count();
+    let either = numbers_mean_either(&header, &rows, &options.columns);
+    let rows: Vec<&Row> = rows.into_iter().filter(|row| wanted(row, options)).collect();
+    let serials = cells
+        .iter()
+        .filter(|(line, text)| is_wanted(*line, options) && dates::is_serial(text))
+        .count();
     if serials > 0 {
         let note = format!(
             "{serials} times are plain numbers, read as days since 1899-12-30, as Excel counts them"
@@ -183,7 +210,7 @@ fn listed(table: Table, options: &Options, clock: &Clock) -> Sheet {
             sheet.problems.push(Problem::new(row.number, what));
             continue;
         }
-        match line(&header, row, &times) {
+        match line(&header, row, &times, either) {
             Ok(line) => sheet.lines.push(line),
             Err(broken) => {
                 let (wrong, rest) = *broken;
@@ -209,6 +236,14 @@ impl Sheet {
             }
         }
     }
+}
+
+/// Whether a number in the column for how many GPUs may be the one that is meant: other cells of it name GPUs. Not where
+/// the one who imports says what the column is, nor without a column for the node.
+fn numbers_mean_either(header: &Header, rows: &[&Row], named: &[Named]) -> bool {
+    let cells = || rows.iter().filter_map(|row| header.cell(row, Column::Gpus));
+    let said = named.iter().any(|(_, column)| *column == Column::Gpus);
+    !said && header.has(Column::Node) && cells().any(gpus::names_some)
 }
 
 /// Titles between the lines, and rows that only have a running number, ask for nothing.
@@ -257,6 +292,16 @@ impl Times<'_> {
         self.at(&format!("{date} {text}"))
     }
 
+    /// The same time of day on the next day, which is 23 to 25 hours later.
+    fn on_the_day_after(
+        &self,
+        at: jiff::Timestamp,
+        clock: DayClock,
+    ) -> Result<jiff::Timestamp, String> {
+        let day = at.to_zoned(self.clock.zone().clone()).date().tomorrow();
+        self.on(&day.map_err(|error| error.to_string())?.to_string(), clock)
+    }
+
     /// A cell that holds a date as ISO text, and whether it has no time.
     fn typed(&self, text: &str) -> Result<(String, bool), String> {
         let dates = self.dates.ok_or("the order of its date is not known")?;
@@ -276,10 +321,11 @@ impl Times<'_> {
                 return Ok(Some(When::At(if alone && is_end { self.day_after(at)? } else { at })));
             }
         }
-        match parse_when(text, self.clock.now, self.clock.zone()) {
+        let text = dates::with_its_offset(text);
+        match parse_when(&text, self.clock.now, self.clock.zone()) {
             // The API has no word for it: an end that is now would be read as one that nobody said.
             Ok(When::Now) if is_end => Err("that is now: no time at all".to_owned()),
-            Ok(When::At(at)) if is_end && is_day_word(text) => {
+            Ok(When::At(at)) if is_end && is_day_word(&text) => {
                 Ok(Some(When::At(self.day_after(at)?)))
             }
             Ok(when) => Ok(Some(when)),
@@ -300,17 +346,37 @@ fn is_day_word(text: &str) -> bool {
 }
 
 /// Start or end of a row in one text, from a column for the day and one for the time where the sheet has them.
-fn moment(header: &Header, row: &Row, whole: Column, time: Column) -> String {
+///
+/// # Errors
+///
+/// The column for the time, where its cell is none or there is one already, and why.
+fn moment(
+    header: &Header,
+    row: &Row,
+    whole: Column,
+    time: Column,
+) -> Result<String, (Column, String)> {
     let cell = |column| header.cell(row, column).unwrap_or_default();
-    let (day, mut text) = (cell(Column::Day), cell(whole).to_owned());
-    if !day.is_empty() && !dates::has_day(&text) {
-        text = format!("{day} {text}").trim().to_owned();
+    let (day, said) = (cell(Column::Day), cell(whole));
+    let said = if header.has(time) { dates::without_midnight(said) } else { said };
+    let mut text = said.to_owned();
+    if !day.is_empty() && !dates::has_day(said) {
+        let clock = dates::clock_in_its_column(said).map(|clock| clock.to_string());
+        let clock = clock.as_deref().unwrap_or(said);
+        text = format!("{} {clock}", dates::without_midnight(day)).trim().to_owned();
     }
-    if cell(time).is_empty() || dates::clock_alone(&text).is_some() {
-        return text;
+    if cell(time).is_empty() {
+        return Ok(text);
     }
-    let joined = format!("{text} {}", cell(time));
-    if dates::has_day(&joined) { joined } else { text }
+    let clock = dates::clock_in_its_column(cell(time))
+        .ok_or_else(|| (time, format!("{:?} is no time of day; write 09:00", cell(time))))?;
+    if dates::has_clock(&text) {
+        return Err((
+            time,
+            format!("{:?} beside {text:?}, which has a time; keep one", cell(time)),
+        ));
+    }
+    Ok(format!("{text} {clock}").trim().to_owned())
 }
 
 /// What is wrong with a line, and what it says of users and GPUs all the same.
@@ -318,12 +384,25 @@ type Broken = (Vec<String>, Line);
 
 /// A line; else what is wrong with it, and what it says of users and GPUs. Nothing is said of dates whose order is not
 /// known: that is told once for all.
-fn line(header: &Header, row: &Row, times: &Times<'_>) -> Result<Line, Box<Broken>> {
+fn line(header: &Header, row: &Row, times: &Times<'_>, either: bool) -> Result<Line, Box<Broken>> {
     let cell = |column| header.cell(row, column).unwrap_or_default();
     let text = |column| wording::in_one_line(cell(column));
     let mut problems = Vec::new();
     let mut time = |whole: Column, part: Column| {
-        let read = times.when(&moment(header, row, whole, part), whole == Column::End);
+        let text = match moment(header, row, whole, part) {
+            Ok(text) => text,
+            Err((column, why)) => {
+                problems.push(format!("{}: {why}", header.called(column)));
+                return None;
+            }
+        };
+        let read = if dates::lacks_a_date(&text) {
+            // Typed at a shell it is the next one; a sheet that is imported later would mean another.
+            let day = header.called(Column::Day);
+            Err(format!("{text:?} has no date; fill the column {day}"))
+        } else {
+            times.when(&text, whole == Column::End)
+        };
         read.map_err(|why| problems.push(format!("{}: {why}", header.called(whole)))).ok()
     };
     let (start, end) = (time(Column::Start, Column::StartTime), time(Column::End, Column::EndTime));
@@ -335,9 +414,17 @@ fn line(header: &Header, row: &Row, times: &Times<'_>) -> Result<Line, Box<Broke
     let (some, these) = (text(Column::Gpus), text(Column::Gpu));
     let counted = !some.is_empty() || (these.is_empty() && header.has(Column::Gpus));
     let gpus_column = if counted { Column::Gpus } else { Column::Gpu };
-    let gpus = gpus::which(&some, &these, &node)
-        .map_err(|why| problems.push(format!("{}: {why}", header.called(gpus_column))))
-        .ok();
+    let gpus = if either && gpus::is_plain_number(&some) {
+        let called = header.called(Column::Gpus);
+        Err(format!(
+            "{some:?} may be how many GPUs, or which one; say --columns \"{called}=gpu\" if the column names GPUs, \
+             --columns \"{called}=gpus\" if it counts them"
+        ))
+    } else {
+        gpus::which(&some, &these, &node)
+    };
+    let gpus =
+        gpus.map_err(|why| problems.push(format!("{}: {why}", header.called(gpus_column)))).ok();
     let node =
         if matches!(gpus, Some(Which::These(_) | Which::All(_))) { String::new() } else { node };
     let any = Which::Some(crate::gpu_wish::GpuWish { count: 1, model: None });
@@ -353,10 +440,12 @@ fn line(header: &Header, row: &Row, times: &Times<'_>) -> Result<Line, Box<Broke
         && until <= from
     {
         // From 22:00 to 06:00 of one day is a night.
-        let night = dates::clock_alone(cell(Column::End)).filter(|_| header.has(Column::Day));
-        match night.and_then(|_| until.checked_add(jiff::SignedDuration::from_hours(24)).ok()) {
-            Some(next) => end = When::At(next),
-            None => problems.push(format!(
+        let clock = dates::clock_in_its_column(cell(Column::End));
+        let night = clock.filter(|_| header.has(Column::Day) && until < from);
+        match night.map(|clock| times.on_the_day_after(until, clock)) {
+            Some(Ok(next)) if next > from => end = When::At(next),
+            Some(Err(why)) => problems.push(format!("{}: {why}", header.called(Column::End))),
+            Some(Ok(_)) | None => problems.push(format!(
                 "{}: {:?} is not after {} {:?}",
                 header.called(Column::End),
                 cell(Column::End),

@@ -20,6 +20,7 @@ use crate::client::{Client, request_meta};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::imported::Imported;
+use crate::output::job::shell_words;
 use crate::output::reservation::Reservation;
 use crate::output::text::{print, say};
 use crate::spreadsheet::{self, Line, Named, Options, Problem, Sheet, parse_named};
@@ -49,7 +50,7 @@ pub(super) async fn run(context: &Context, args: &ReservationImportArgs) -> Resu
         say(&format!("note: {note}"));
     }
     let (over, lines) = parted(sheet.lines.clone(), &context.clock);
-    check_count(&lines, &file)?;
+    check_count(&lines, args, &file)?;
     let client = context.client()?;
     let inventory = Inventory::of(&client, lines.iter().chain(&sheet.broken)).await?;
     let (requests, strange) = requests(&inventory, &lines, &sheet);
@@ -100,25 +101,57 @@ fn parted(lines: Vec<Line>, clock: &Clock) -> (Vec<Line>, Vec<Line>) {
 /// # Errors
 ///
 /// More lines than one step of the controllers may take, with the commands that import them in parts.
-fn check_count(lines: &[Line], file: &Path) -> Result<(), Failure> {
+fn check_count(lines: &[Line], args: &ReservationImportArgs, file: &Path) -> Result<(), Failure> {
     if lines.len() <= IMPORT_LINES_MAX {
         return Ok(());
     }
+    let command = shell_words(&same_command(args, file));
     let file = file.display();
     let what = format!(
         "{file} has {} lines that are not over; one import takes {IMPORT_LINES_MAX}",
         lines.len()
     );
-    let mut parts = lines.chunks(IMPORT_LINES_MAX).filter_map(|part| {
-        let (first, last) = (part.first()?.number, part.last()?.number);
-        Some(format!("fleet reservation import {file} --lines {first}-{last}"))
-    });
+    let parts = parts(lines).into_iter();
+    let mut parts = parts.map(|(first, last)| format!("{command} --lines {first}-{last}"));
     let failure = Failure::new(Exit::Usage, what);
     let hint = format!("import it in parts, the first with: {}", parts.next().unwrap_or_default());
     Err(Failure {
         details: parts.map(|part| format!("then {part}")).collect(),
         ..failure.hint(hint)
     })
+}
+
+/// The first and last rows of parts that one import takes. A row of a timetable has several lines: they stay together.
+fn parts(lines: &[Line]) -> Vec<(u64, u64)> {
+    let (mut parts, mut taken): (Vec<(u64, u64)>, usize) = (Vec::new(), 0);
+    for row in lines.chunk_by(|one, next| one.number == next.number) {
+        let Some(number) = row.first().map(|line| line.number) else { continue };
+        taken += row.len();
+        match parts.last_mut() {
+            Some((_, last)) if taken <= IMPORT_LINES_MAX => *last = number,
+            _ => {
+                parts.push((number, number));
+                taken = row.len();
+            }
+        }
+    }
+    parts
+}
+
+/// The words that read the file as this command does, without the lines.
+fn same_command(args: &ReservationImportArgs, file: &Path) -> Vec<String> {
+    let mut words = ["fleet", "reservation", "import"].map(str::to_owned).to_vec();
+    words.push(file.display().to_string());
+    let dates = args.dates.map(|order| order.word().to_owned());
+    let flags = [("--sheet", args.sheet.clone()), ("--dates", dates)];
+    let columns = args.columns.iter().map(|text| ("--columns", Some(text.clone())));
+    for (flag, value) in flags.into_iter().chain(columns) {
+        words.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
+    }
+    for (flag, is_said) in [("--grid", args.grid), ("--new-users", args.new_users)] {
+        words.extend(is_said.then(|| flag.to_owned()));
+    }
+    words
 }
 
 /// How the controller is asked.

@@ -3,8 +3,11 @@
 //! Pure: only text becomes ISO text here, which `times` reads. The order of day and month is guessed only where
 //! every date of the sheet agrees on one; else the one who imports says it.
 
+use std::borrow::Cow;
+use std::fmt;
+
 use clap::ValueEnum;
-use jiff::civil::Date;
+use jiff::civil::{Date, Weekday};
 
 use super::excel::day_of;
 use super::table::Problem;
@@ -24,7 +27,7 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Order::Dmy => "dmy",
             Order::Mdy => "mdy",
@@ -76,7 +79,7 @@ struct Moment {
     clock: Option<Clock>,
 }
 
-/// A time of day, in seconds; 24:00 is one.
+/// A time of day, in seconds; 24:00 is one. Shown as a cell would have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Clock(pub(super) u32);
 
@@ -85,6 +88,13 @@ impl Clock {
     pub(super) fn typed(self) -> (bool, String) {
         let (next, second) = (self.0 >= 86_400, self.0 % 86_400);
         (next, format!("{:02}:{:02}:{:02}", second / 3_600, second % 3_600 / 60, second % 60))
+    }
+}
+
+impl fmt::Display for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02}:{:02}", self.0 / 3_600, self.0 % 3_600 / 60)?;
+        if self.0.is_multiple_of(60) { Ok(()) } else { write!(f, ":{:02}", self.0 % 60) }
     }
 }
 
@@ -150,6 +160,31 @@ impl Dates {
         }
     }
 
+    /// What is wrong with a column of a workbook that has some of its dates as text: the program that made dates of the
+    /// others, from text in another order than its own, could do so only where the day is no more than 12.
+    pub(super) fn partly_text(column: &str, cells: &[(u64, &str)]) -> Option<Problem> {
+        let day = |text: &str| moment(text)?.day;
+        let is_typed = |text: &str| {
+            // Dates of a workbook become ISO text as it is read.
+            is_serial(text)
+                || (text.get(4..5) == Some("-") && matches!(day(text), Some(Day::Certain(_))))
+        };
+        let is_open = |text: &str| match day(text) {
+            Some(found @ Day::Either { dotted, .. }) => {
+                let (dmy, mdy) = (found.in_order(Order::Dmy), found.in_order(Order::Mdy));
+                !dotted || (dmy.is_some() && mdy.is_some() && dmy != mdy)
+            }
+            _ => false,
+        };
+        let (typed_line, typed) = cells.iter().find(|(_, text)| is_typed(text))?;
+        let (line, text) = cells.iter().find(|(_, text)| is_open(text))?;
+        Some(Problem::of_file(format!(
+            "the column {column} has dates (line {typed_line}: {typed}) and dates as text (line {line}: {text:?}): the \
+             program that saved it may have swapped day and month of the others; format the whole column as dates, and \
+             check each"
+        )))
+    }
+
     /// A cell as ISO text that `times` reads, and whether it has no time of day; `None`: no date is in it.
     pub(super) fn typed(self, text: &str) -> Option<Result<(String, bool), String>> {
         let Moment { day, clock } = moment(text)?;
@@ -178,10 +213,65 @@ pub(super) fn has_day(text: &str) -> bool {
     moment(text).is_some_and(|moment| moment.day.is_some())
 }
 
+/// Whether the cell is a date that no list of numbers looks like: `8,9,10` is none. Its year has four digits, or its
+/// month a name.
+pub(super) fn is_plainly_a_date(text: &str) -> bool {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+    has_day(text) && (numbers.any(|number| number.len() >= 4) || text.contains(char::is_alphabetic))
+}
+
+/// Whether the cell has a time of day, perhaps with a date.
+pub(super) fn has_clock(text: &str) -> bool {
+    moment(text).is_some_and(|moment| moment.clock.is_some())
+}
+
 /// Whether the cell is a time of day without a date.
 pub(super) fn clock_alone(text: &str) -> Option<Clock> {
     let moment = moment(text)?;
     moment.day.is_none().then_some(moment.clock)?
+}
+
+/// `2026-11-28 09:00:00 -0800` without the blank before its offset, as `times` reads it; any other text as it is.
+pub(super) fn with_its_offset(text: &str) -> Cow<'_, str> {
+    let joined = text.trim().rsplit_once(' ').filter(|(at, offset)| {
+        let digits = offset.strip_prefix(['+', '-']).map(|offset| offset.replace(':', ""));
+        let offset = digits.is_some_and(|d| d.len() == 4 && d.bytes().all(|b| b.is_ascii_digit()));
+        offset && at.contains(':')
+    });
+    joined.map_or(Cow::Borrowed(text), |(at, offset)| Cow::Owned(format!("{at}{offset}")))
+}
+
+/// A time of day in a column that holds only those: `09:00`, `9`, `0800`, `9.30`.
+pub(super) fn clock_in_its_column(text: &str) -> Option<Clock> {
+    let text = text.trim();
+    let numbers = |hour: &str, minute: &str| {
+        let plain = minute.len() == 2 && two_digits(hour).is_some() && two_digits(minute).is_some();
+        plain.then(|| clock(&format!("{hour}:{minute}"))).flatten()
+    };
+    clock_alone(text).or_else(|| match text.split_once('.') {
+        Some((hour, minute)) => numbers(hour, minute),
+        None if text.len() == 4 => numbers(text.get(..2)?, text.get(2..)?),
+        None => numbers(text, "00"),
+    })
+}
+
+/// A cell for a day, without the midnight that a workbook shows where the cell has the format of a time.
+pub(super) fn without_midnight(text: &str) -> &str {
+    let Some(Moment { day: Some(found), clock: Some(Clock(0)) }) = moment(text) else {
+        return text;
+    };
+    let ends = text.match_indices(|c: char| c.is_whitespace() || c == ',' || c == 'T');
+    let mut days = ends.filter_map(|(at, _)| text.get(..at));
+    let same = |part: &&str| matches!(moment(part), Some(Moment { day, clock: None }) if day == Some(found));
+    days.find(same).unwrap_or(text)
+}
+
+/// Whether the cell is a time of day or a weekday, which `times` takes for the next one: `14:00`, `monday 09:00`.
+pub(super) fn lacks_a_date(text: &str) -> bool {
+    let text = text.trim().to_lowercase();
+    let (day, clock) = text.split_once(' ').unwrap_or((&text, ""));
+    let is_clock = |text: &str| matches!(text, "noon" | "midnight") || clock_alone(text).is_some();
+    is_clock(&text) || (weekday_alone(day) && (clock.is_empty() || is_clock(clock)))
 }
 
 /// Whether a cell is a day as a number: what a sheet shows that has lost the format of its dates.
@@ -290,6 +380,23 @@ fn weekday_alone(text: &str) -> bool {
     WEEKDAYS.contains(&lower.as_str())
 }
 
+/// The weekday that a cell is, without any date.
+pub(super) fn weekday_of(text: &str) -> Option<Weekday> {
+    let lower = text.trim().to_lowercase();
+    weekday_alone(text).then(|| lower.get(..2)).flatten().and_then(|start| {
+        Some(match start {
+            "mo" => Weekday::Monday,
+            "tu" | "di" => Weekday::Tuesday,
+            "we" | "mi" => Weekday::Wednesday,
+            "th" | "do" => Weekday::Thursday,
+            "fr" => Weekday::Friday,
+            "sa" => Weekday::Saturday,
+            "su" | "so" => Weekday::Sunday,
+            _ => return None,
+        })
+    })
+}
+
 /// `28.11.2026`, `28/11/26`, `2026-11-28`, `20261128`, `28. nov 2026`, `nov 28, 2026`.
 fn day(text: &str) -> Option<Day> {
     let text = text.trim_end_matches([',', '.', ' ']);
@@ -390,10 +497,12 @@ fn clock(text: &str) -> Option<Clock> {
     }
     let number = |at: usize, most: u32| -> Option<u32> {
         let Some(part) = parts.get(at) else { return Some(0) };
-        // Parts of a second say nothing here.
-        let whole =
-            if at == 2 { part.split_once('.').map_or(*part, |(whole, _)| whole) } else { part };
+        // Parts of a second say nothing here; an offset behind them says much, and `times` reads it.
+        let (whole, rest) = part.split_once('.').filter(|_| at == 2).unwrap_or((*part, "0"));
         let number = u32::try_from(two_digits(whole)?).ok()?;
+        if rest.is_empty() || !rest.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
         (number <= most).then_some(number)
     };
     let (hour, minute, second) = (number(0, 24)?, number(1, 59)?, number(2, 59)?);

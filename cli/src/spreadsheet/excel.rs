@@ -9,32 +9,37 @@ use calamine::{Data, DataRef, ExcelDateTime, Reader as _, SheetType, SheetVisibl
 use jiff::Span;
 use jiff::civil::Date;
 
-use super::table::Cells;
+use super::table::{Cells, Used};
 
 type Book<'a> = Xlsx<Cursor<&'a [u8]>>;
 
 /// An opened workbook.
-pub(super) struct Workbook<'a>(Book<'a>);
+pub(super) struct Workbook<'a> {
+    book: Book<'a>,
+    /// By the sheets that were read.
+    used: Used,
+}
 
 impl<'a> Workbook<'a> {
     pub(super) fn open(bytes: &'a [u8]) -> Result<Self, String> {
         let book = Xlsx::new(Cursor::new(bytes));
-        book.map(Self).map_err(|error| format!("a damaged .xlsx file: {error}"))
+        let book = book.map(|book| Self { book, used: Used::default() });
+        book.map_err(|error| format!("a damaged .xlsx file: {error}"))
     }
 
     /// The sheets that a person sees, in their order.
     pub(super) fn sheets(&self) -> Vec<String> {
-        let seen = self.0.sheets_metadata().iter().filter(|sheet| {
+        let seen = self.book.sheets_metadata().iter().filter(|sheet| {
             sheet.typ == SheetType::WorkSheet && sheet.visible == SheetVisible::Visible
         });
         seen.map(|sheet| sheet.name.clone()).collect()
     }
 
     pub(super) fn cells(&mut self, sheet: &str) -> Result<Cells, String> {
-        let since_1904 = self.0.has_1904_epoch();
+        let since_1904 = self.book.has_1904_epoch();
         let damaged = |error| format!("sheet {sheet:?} is damaged: {error}");
-        let mut cells = Cells::default();
-        let mut reader = self.0.worksheet_cells_reader(sheet).map_err(damaged)?;
+        let mut cells = Cells::beside(self.used);
+        let mut reader = self.book.worksheet_cells_reader(sheet).map_err(damaged)?;
         while let Some((cell, style)) = reader.next_cell_with_style_id().map_err(damaged)? {
             let format = reader.styles().get(style).and_then(|style| style.number_format.as_ref());
             let with_clock = format.is_some_and(|format| shows_a_clock(&format.format_code));
@@ -42,10 +47,11 @@ impl<'a> Workbook<'a> {
             cells.put(row, column, &text(cell.get_value(), with_clock, since_1904))?;
         }
         drop(reader);
-        let merged = self.0.merge_cells_by_sheet_name(sheet).map_err(damaged)?;
+        let merged = self.book.merge_cells_by_sheet_name(sheet).map_err(damaged)?;
         for area in merged {
             cells.merge(area.start, area.end)?;
         }
+        self.used = cells.used();
         Ok(cells)
     }
 }

@@ -46,7 +46,7 @@ fn how_many(text: &str, node: &str) -> Result<Which, String> {
 
 /// `titan01:0 titan01:1`, or `0 1` beside a node; `0-1`, `titan01:0-1`, `all`.
 fn named(these: &str, node: &str) -> Result<Which, String> {
-    if super::dates::has_day(these) {
+    if super::dates::is_plainly_a_date(these) {
         return Err(format!(
             "{these:?} is a date: spreadsheets make one of 1-2; format the column as text and write 1-2 again"
         ));
@@ -137,6 +137,16 @@ fn is_list(text: &str) -> bool {
 
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Whether a cell says by itself that its column names GPUs: `0,1`, `0-3`, or the number 0.
+pub(super) fn names_some(text: &str) -> bool {
+    is_list(text) || whole_number(text).is_some_and(|number| number.bytes().all(|b| b == b'0'))
+}
+
+/// Whether a cell is a number that could be one GPU's, or how many.
+pub(super) fn is_plain_number(text: &str) -> bool {
+    whole_number(text).is_some()
 }
 
 /// `1`, `1.0`, and `1,00` as German sheets write it, as `1`.

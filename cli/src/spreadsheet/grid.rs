@@ -13,8 +13,7 @@ use super::{Line, Times, wording};
 use crate::times::When;
 
 /// Words in cells that are nobody.
-const NOBODY: [&str; 10] =
-    ["-", "--", "\u{2013}", "\u{2014}", "frei", "free", "leer", "n/a", "x", "."];
+const NOBODY: [&str; 9] = ["-", "--", "\u{2013}", "\u{2014}", "frei", "free", "leer", "n/a", "."];
 /// A row that says no end lasts until the next one, but no longer.
 const SLOT_MS_MAX: u64 = 24 * 3_600_000;
 
@@ -121,17 +120,18 @@ fn slots(
     times: &Times<'_>,
     problems: &mut Vec<Problem>,
 ) -> Vec<Slot> {
-    let mut day = String::new();
-    let starts: Vec<Result<Begun, String>> = body
-        .iter()
-        .map(|row| {
-            begun(
-                row.cells.get(..leading.min(row.cells.len())).unwrap_or_default(),
-                &mut day,
-                times,
-            )
-        })
-        .collect();
+    let mut above = Above::default();
+    let mut starts: Vec<Result<Begun, String>> = Vec::new();
+    for row in body {
+        let cells = row.cells.get(..leading.min(row.cells.len())).unwrap_or_default();
+        starts.push(match above.next(cells, times) {
+            Ok(begun) => begun,
+            Err(why) => {
+                problems.push(Problem::new(row.number, why));
+                Err(String::new())
+            }
+        });
+    }
     let mut last_length = None;
     let mut slots = Vec::new();
     for (at, (row, start)) in body.iter().zip(&starts).enumerate() {
@@ -161,7 +161,8 @@ fn slots(
                 problems.push(Problem::new(row.number, "its end is not after its start"));
                 slots.push(None);
             }
-            Err(why) if anybody => {
+            // What is wrong with the row is said already.
+            Err(why) if anybody && !why.is_empty() => {
                 problems.push(Problem::new(row.number, why));
                 slots.push(None);
             }
@@ -183,21 +184,76 @@ struct Begun {
     end: Option<jiff::Timestamp>,
 }
 
-/// From the first cells of a row; `day` is that of the row above, for rows that say only a time.
-fn begun(cells: &[String], day: &mut String, times: &Times<'_>) -> Result<Begun, String> {
-    let cells = cells.iter().filter(|cell| !cell.is_empty());
-    let (mut start, mut clock, mut range) = (None, None, None);
-    for cell in cells {
-        if let Some(found) = clock_range(cell) {
-            range = Some(found);
-        } else if let Some(found) = dates::clock_alone(cell) {
-            clock = Some(found);
-        } else if dates::has_day(cell) {
-            let (typed, alone) = times.typed(cell)?;
-            *day = typed.split(' ').next().unwrap_or_default().to_owned();
-            start = Some((typed, alone));
+/// What a row takes from the rows above it.
+#[derive(Debug, Default)]
+struct Above {
+    /// Empty: no row said one, or the last that did was not understood.
+    day: String,
+    /// When the last row of this day began.
+    clock: Option<Clock>,
+}
+
+impl Above {
+    /// From the first cells of a row. The inner error counts only where somebody is named in the row.
+    ///
+    /// # Errors
+    ///
+    /// A cell that is not understood, or a time that can only be another day's. No row below takes the day then.
+    fn next(
+        &mut self,
+        cells: &[String],
+        times: &Times<'_>,
+    ) -> Result<Result<Begun, String>, String> {
+        let before = std::mem::take(self);
+        let (mut start, mut clock, mut range, mut weekday) = (None, None, None, None);
+        for cell in cells.iter().filter(|cell| !cell.is_empty()) {
+            if let Some(found) = clock_range(cell) {
+                range = Some(found);
+            } else if let Some(found) = dates::clock_alone(cell) {
+                clock = Some(found);
+            } else if dates::has_day(cell) {
+                // While the order of the dates is open, that is told once for all.
+                start = Some(times.typed(cell)?);
+            } else if let Some(found) = dates::weekday_of(cell) {
+                weekday = Some((found, cell));
+            } else {
+                return Err(not_understood(cell));
+            }
         }
+        let own = start.as_ref().map(|(typed, _)| typed.split(' ').next().unwrap_or_default());
+        let day = own.unwrap_or(&before.day).to_owned();
+        if let Some((weekday, cell)) = weekday
+            && own.is_none()
+            && day.parse().ok().map(jiff::civil::Date::weekday) != Some(weekday)
+        {
+            return Err(not_understood(cell));
+        }
+        let begins = range.map(|(from, _)| from).or(clock);
+        if let (Some(begins), Some(last)) = (begins, before.clock)
+            && day == before.day
+            && begins < last
+            && (own.is_none() || range.is_none())
+        {
+            return Err(format!(
+                "{begins} comes below {last} without a new date; write the date into this row"
+            ));
+        }
+        *self = Above { clock: begins.or(before.clock.filter(|_| day == before.day)), day };
+        Ok(begun(&self.day, start, clock, range, times))
     }
+}
+
+fn not_understood(cell: &str) -> String {
+    format!("{cell:?} is no date and no time; write 24.11.2026 or 09:00-12:00")
+}
+
+fn begun(
+    day: &str,
+    start: Option<(String, bool)>,
+    clock: Option<Clock>,
+    range: Option<(Clock, Clock)>,
+    times: &Times<'_>,
+) -> Result<Begun, String> {
     if day.is_empty() {
         return Err("no date in this row, nor above it".to_owned());
     }

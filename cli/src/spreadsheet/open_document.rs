@@ -75,7 +75,8 @@ impl<R: BufRead> Walk<R> {
                 Event::Start(tag) | Event::Empty(tag) => match tag.name().as_ref() {
                     "table:table" => {
                         let name = attribute(tag, "table:name").unwrap_or_default();
-                        self.sheets.push((name, Cells::default()));
+                        let used = self.sheets.last().map(|(_, cells)| cells.used());
+                        self.sheets.push((name, Cells::beside(used.unwrap_or_default())));
                         (self.row, self.column) = (0, 0);
                     }
                     "table:table-row" => {

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 pub(super) const ROWS_MAX: u32 = 100_000;
 /// Most columns of a sheet: a timetable of 1,000 GPUs.
 pub(super) const COLUMNS_MAX: u32 = 1_024;
-/// Most cells with something in them.
-const CELLS_MAX: usize = 1_000_000;
+/// Most cells with something in them, in all sheets of a workbook together.
+pub(super) const CELLS_MAX: usize = 1_000_000;
 /// Most text in all cells together.
 const TEXT_BYTES_MAX: usize = 64 << 20;
 
@@ -67,9 +67,31 @@ pub(super) struct Table {
 pub(super) struct Cells {
     by_place: BTreeMap<(u32, u32), String>,
     text_bytes: usize,
+    /// In the sheets read before this one.
+    others: Used,
+}
+
+/// How much of the limits for a workbook is used up.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Used {
+    cells: usize,
+    text_bytes: usize,
 }
 
 impl Cells {
+    /// A sheet of a workbook of which others are read already.
+    pub(super) fn beside(others: Used) -> Self {
+        Self { others, ..Self::default() }
+    }
+
+    /// With the sheets before this one.
+    pub(super) fn used(&self) -> Used {
+        Used {
+            cells: self.others.cells + self.by_place.len(),
+            text_bytes: self.others.text_bytes + self.text_bytes,
+        }
+    }
+
     /// # Errors
     ///
     /// One of the limits, with its name.
@@ -86,12 +108,12 @@ impl Cells {
             return Err(format!("a sheet with text in column {at}, at most {COLUMNS_MAX}"));
         }
         self.text_bytes += text.len();
-        if self.text_bytes > TEXT_BYTES_MAX {
-            return Err(format!("a sheet with more than {} MiB of text", TEXT_BYTES_MAX >> 20));
+        if self.used().text_bytes > TEXT_BYTES_MAX {
+            return Err(format!("a workbook with more than {} MiB of text", TEXT_BYTES_MAX >> 20));
         }
         self.by_place.insert((row, column), text.to_owned());
-        if self.by_place.len() > CELLS_MAX {
-            return Err(format!("a sheet with more than {CELLS_MAX} cells"));
+        if self.used().cells > CELLS_MAX {
+            return Err(format!("a workbook with more than {CELLS_MAX} cells"));
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 mod files;
 mod hostile;
 mod inputs;
+mod plain;
 mod timetable;
 
 use super::*;

@@ -5,7 +5,7 @@
 
 use encoding_rs::{UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
 
-use super::table::{COLUMNS_MAX, Problem, ROWS_MAX, Row, Table};
+use super::table::{CELLS_MAX, COLUMNS_MAX, Problem, ROWS_MAX, Row, Table};
 
 const SEPARATORS: [char; 4] = [',', ';', '\t', '|'];
 /// Rows from which the separator is told.
@@ -81,20 +81,21 @@ fn separator(text: &str, is_known: impl Fn(&str) -> bool) -> char {
 
 fn rows(text: &str, separator: char, line: u64) -> Result<(Vec<Row>, Vec<Problem>), String> {
     let mut parser = Parser { text, at: 0, line, separator };
-    let (mut rows, mut problems) = (Vec::new(), Vec::new());
+    let (mut rows, mut problems, mut cells) = (Vec::new(), Vec::new(), 0);
     while let Some(row) = parser.row() {
         match row {
             Ok(row) if row.is_empty() => {}
-            Ok(row) if row.cells.len() > COLUMNS_MAX as usize => {
-                let (number, cells) = (row.number, row.cells.len());
-                problems
-                    .push(Problem::new(number, format!("{cells} cells, at most {COLUMNS_MAX}")));
+            Ok(row) => {
+                cells += row.cells.len();
+                rows.push(row);
             }
-            Ok(row) => rows.push(row),
             Err(problem) => problems.push(problem),
         }
         if rows.len() + problems.len() > ROWS_MAX as usize {
             return Err(format!("text of more than {ROWS_MAX} lines"));
+        }
+        if cells > CELLS_MAX {
+            return Err(format!("text of more than {CELLS_MAX} cells"));
         }
     }
     Ok((rows, problems))
@@ -119,10 +120,19 @@ impl Parser<'_> {
             return None;
         }
         let (number, start) = (self.line, self.at);
-        let mut cells = Vec::new();
+        // Empty ones at the end of a row are none, and what is too much is only counted.
+        let (mut cells, mut count, mut full) = (Vec::new(), 0_usize, 0_usize);
         loop {
             match self.cell() {
-                Ok(cell) => cells.push(cell),
+                Ok(cell) => {
+                    count += 1;
+                    if !cell.is_empty() {
+                        full = count;
+                    }
+                    if cells.len() < COLUMNS_MAX as usize {
+                        cells.push(cell);
+                    }
+                }
                 Err(why) => {
                     (self.at, self.line) = (start, number);
                     let line = self.rest().find(['\n', '\r']);
@@ -135,6 +145,10 @@ impl Parser<'_> {
                 self.at += self.separator.len_utf8();
             } else {
                 self.end_of_line();
+                if full > COLUMNS_MAX as usize {
+                    let what = format!("{full} cells, at most {COLUMNS_MAX}");
+                    return Some(Err(Problem::new(number, what)));
+                }
                 return Some(Ok(Row { number, cells }));
             }
         }

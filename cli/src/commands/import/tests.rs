@@ -18,6 +18,16 @@ fn sheet(text: &str) -> Sheet {
     spreadsheet::read(text.as_bytes(), &Options::default(), &clock()).unwrap_or_default()
 }
 
+/// The arguments of an import with these words.
+fn args(words: &[&str]) -> ReservationImportArgs {
+    use clap::{Args as _, FromArgMatches as _};
+    let command = ReservationImportArgs::augment_args(clap::Command::new("import"));
+    let words = ["import", "gpus.csv"].iter().chain(words);
+    let read = command.try_get_matches_from(words);
+    let read = read.and_then(|matches| ReservationImportArgs::from_arg_matches(&matches));
+    read.unwrap_or_else(|error| panic!("{error}"))
+}
+
 #[test]
 fn the_summary_counts_each_kind() {
     let items = [item("created"), item("there"), item("over"), item("over")];
@@ -61,7 +71,7 @@ fn too_many_lines_are_refused_with_the_commands_that_import_them_in_parts() {
     let text = format!("gpus,start,end\n2,2020-01-01,2020-01-02\n{lines}");
     let (over, lines) = parted(sheet(&text).lines, &clock());
     assert_eq!(over.len(), 1, "what is over does not count");
-    let Err(failure) = check_count(&lines, Path::new("gpus.csv")) else { panic!() };
+    let Err(failure) = check_count(&lines, &args(&[]), Path::new("gpus.csv")) else { panic!() };
     let most = IMPORT_LINES_MAX;
     assert_eq!(
         failure.message,
@@ -73,7 +83,33 @@ fn too_many_lines_are_refused_with_the_commands_that_import_them_in_parts() {
     );
     assert_eq!(failure.hint, Some(hint));
     assert_eq!(failure.details.len(), 2);
-    assert!(check_count(lines.get(..most).unwrap_or_default(), Path::new("gpus.csv")).is_ok());
+    let few = lines.get(..most).unwrap_or_default();
+    assert!(check_count(few, &args(&[]), Path::new("gpus.csv")).is_ok());
+}
+
+#[test]
+fn the_commands_for_parts_keep_the_flags_and_cut_no_row() {
+    let said = ["--grid", "--sheet", "Mai 2026", "--dates", "dmy", "--new-users"];
+    let sheet = sheet("gpus,start,end\n1,now,+1h\n");
+    let line = sheet.lines.first().cloned().unwrap_or_else(|| panic!("{:?}", sheet.problems));
+    // A timetable with 3 GPUs in each row: its rows do not fill a part.
+    let numbers = (2..).take(IMPORT_LINES_MAX / 2).flat_map(|number| [number; 3]);
+    let lines: Vec<Line> = numbers.map(|number| Line { number, ..line.clone() }).collect();
+    let Err(failure) = check_count(&lines, &args(&said), Path::new("gpu's plan.xlsx")) else {
+        panic!()
+    };
+    let (rows, last) = (IMPORT_LINES_MAX as u64 / 3, IMPORT_LINES_MAX as u64 / 2 + 1);
+    let command = "fleet reservation import 'gpu'\\''s plan.xlsx' --sheet 'Mai 2026' --dates dmy --grid --new-users";
+    assert_eq!(
+        failure.hint,
+        Some(format!("import it in parts, the first with: {command} --lines 2-{}", rows + 1))
+    );
+    assert_eq!(failure.details, [format!("then {command} --lines {}-{last}", rows + 2)]);
+    let columns = args(&["--columns", "Wann=from"]);
+    assert_eq!(
+        same_command(&columns, Path::new("-")).join(" "),
+        "fleet reservation import - --columns Wann=from"
+    );
 }
 
 #[test]

@@ -67,6 +67,15 @@ fn a_cell_that_is_repeated_or_far_away_meets_a_limit() {
     assert!(refused(&row(1, 4_000_000_000)).contains("in column 1025, at most 1024"));
     assert!(refused(&row(4_000_000_000, 1)).contains("in row 100001, at most 100000"));
     assert!(refused(&row(50_000, 1_000)).contains("more than 1000000 cells"));
+    // All sheets of a workbook count together.
+    let table = |name: &str| {
+        let row = "<table:table-row table:number-rows-repeated=\"600\"><table:table-cell \
+                   table:number-columns-repeated=\"1000\" office:value-type=\"string\"><text:p>x</text:p></table:table-cell>\
+                   </table:table-row>";
+        format!("<table:table table:name=\"{name}\">{row}</table:table>")
+    };
+    let sheets = open_document(&[table("a"), table("b")].concat());
+    assert!(refused(&sheets).contains("more than 1000000 cells"));
     let mut book = rust_xlsxwriter::Workbook::new();
     book.add_worksheet().write(1_048_575, 16_383, "x").unwrap();
     assert!(refused(&book.save_to_buffer().unwrap()).contains("in row 1048576, at most 100000"));
@@ -81,6 +90,8 @@ fn a_cell_that_is_repeated_or_far_away_meets_a_limit() {
     assert!(well_or_empty(&wide), "empty cells are none");
     let wide = format!("gpus,start,end\n1{}2\n", ",".repeat(2_000));
     assert!(refused(wide.as_bytes()).contains("2: 2001 cells, at most 1024"));
+    let full = format!("gpus,start,end\n{}", format!("1{}2\n", ",".repeat(1_000)).repeat(1_000));
+    assert!(read(full.as_bytes(), &Options::default(), &clock()).unwrap_err().contains("cells"));
     let long = format!("gpus,start,end\n{}", "1,now,+1h\n".repeat(100_001));
     assert!(refused(long.as_bytes()).contains("more than 100000 lines"));
 }

@@ -141,3 +141,45 @@ fn what_is_wrong_with_a_timetable_is_told_by_line() {
     assert!(open.len() == 1 && open[0].contains("--dates dmy or --dates mdy"), "{open:?}");
     assert_eq!(wrong(&grid("Tag;titan01:0\n2026-12-01;\n")), ["0: no line asks for GPUs"]);
 }
+
+#[test]
+fn a_row_whose_day_is_not_understood_takes_none_from_above() {
+    for bad in ["Di 24.11.", "Dienstag", "KW 48"] {
+        let text = format!(
+            "Tag;Zeit;titan01:0\n2026-11-23;9-12 Uhr;ada\n{bad};9-12 Uhr;bob\n;13-17 Uhr;eve\n"
+        );
+        assert_eq!(
+            wrong(&grid(&text)),
+            [
+                format!("3: {bad:?} is no date and no time; write 24.11.2026 or 09:00-12:00"),
+                "4: no date in this row, nor above it".to_owned(),
+            ]
+        );
+    }
+    let none =
+        wrong(&grid("Tag;Zeit;t:0\n2026-11-23;9-12 Uhr;ada\n31.11.2026;;\n;13-17 Uhr;eve\n"));
+    assert!(none[0].starts_with("3: \"31.11.2026\" is no date in the order"), "{none:?}");
+    assert_eq!(none[1], "4: no date in this row, nor above it");
+    // The weekday of a date that is there is one more word for it.
+    let text = "Tag;Datum;Zeit;titan01:0\nMo;2026-11-23;9-12 Uhr;ada\nMontag;;13-17 Uhr;bob\n";
+    assert_eq!(well(grid(text)).len(), 2);
+    // Also where nobody is named in the row.
+    let empty = wrong(&grid("Tag;titan01:0\n2026-11-23;ada\nDienstag;\n"));
+    assert_eq!(empty.len(), 1, "{empty:?}");
+}
+
+#[test]
+fn a_clock_that_goes_backwards_needs_a_new_date() {
+    let text =
+        "Tag;Zeit;titan01:0\n2026-11-23;22:00;ada\n;06:00;bob\n2026-11-24;12:00;eve\n;18:00;\n";
+    assert_eq!(
+        wrong(&grid(text)),
+        ["3: 06:00 comes below 22:00 without a new date; write the date into this row"]
+    );
+}
+
+#[test]
+fn an_x_is_somebody() {
+    let lines = well(grid("Tag;titan01:0\n2026-11-23;x\n"));
+    assert_eq!(lines[0].user, "x");
+}
