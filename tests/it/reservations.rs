@@ -87,6 +87,13 @@ fn spreadsheet(lab: &Lab) -> Result<()> {
     ensure!(outcomes == [Some("created"), Some("created"), Some("over")], "{items}");
     let owners = lab.json(&["reservation", "list", "--user", "alice"])?;
     ensure!(owners["items"][0]["note"] == "figures", "{owners}");
+    // Who may import for nobody else does not learn who is known.
+    for name in ["alice", "alicf"] {
+        let sheet = lab.lab().join("theirs.csv");
+        fs::write(&sheet, format!("user,gpus,start,end\n{name},1,+10h,+11h\n"))?;
+        lab.run_as_nobody(&["reservation", "import", &sheet.to_string_lossy()])?
+            .fails(2, &["line 2: ", "not allowed"])?;
+    }
     // One bad line, and nothing of the rest.
     let bad = "user,gpus,start,end\ndave,1,+10h,+11h\nalice,v9:1,+10h,+11h\n,1,soon,\n";
     new_users(bad, &[])?
