@@ -32,15 +32,20 @@ impl Consent {
             return Ok(());
         }
         if !somebody_is_there() {
-            let problem = format!("nobody is here to answer: {}", harmless(question));
-            return Err(Failure::new(Exit::Usage, problem).hint("--yes answers it"));
+            let problem = format!(
+                "this asks first, and there is no terminal to ask on: {}",
+                harmless(question)
+            );
+            return Err(
+                Failure::new(Exit::Usage, problem).hint("with --yes it is done without asking")
+            );
         }
         drop(write!(io::stderr(), "{} [y/N] ", harmless(question)));
         let mut answer = String::new();
         io::stdin().read_line(&mut answer)?;
         match answer.trim().to_ascii_lowercase().as_str() {
             "y" | "yes" => Ok(()),
-            _ => Err(Failure::new(Exit::Failed, "nothing is changed")),
+            _ => Err(Failure::new(Exit::Failed, "nothing was changed")),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A lab's spreadsheet of reservations, as it is: `.xlsx`, `.ods` or text, with the columns people gave it.
 //!
-//! Read by `reservation import`. All that is wrong is told at once, by the lines of the file. Nothing here asks
+//! Read by `reservation import`. All errors are listed at once, with the lines of the file. Nothing here asks
 //! a controller, and nothing is taken from a line that is not plain.
 
 mod archive;
@@ -308,7 +308,7 @@ impl Times<'_> {
         dates.typed(text).unwrap_or_else(|| Err(format!("{text:?} is no date")))
     }
 
-    /// `None`: a date whose order is not known, which is told once for all.
+    /// `None`: a date whose order is not known, one error for the whole sheet.
     fn when(&self, text: &str, is_end: bool) -> Result<Option<When>, String> {
         if text.is_empty() {
             return Err("empty".to_owned());
@@ -383,7 +383,7 @@ fn moment(
 type Broken = (Vec<String>, Line);
 
 /// A line; else what is wrong with it, and what it says of users and GPUs. Nothing is said of dates whose order is not
-/// known: that is told once for all.
+/// known: one error for the whole sheet says so.
 fn line(header: &Header, row: &Row, times: &Times<'_>, either: bool) -> Result<Line, Box<Broken>> {
     let cell = |column| header.cell(row, column).unwrap_or_default();
     let text = |column| wording::in_one_line(cell(column));

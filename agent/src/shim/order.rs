@@ -358,8 +358,8 @@ impl ExitRecord {
     }
 
     /// Whether it ended because the kernel killed its main process for lack of memory, perhaps below a shell that passes
-    /// that on. A program that ends by itself after it lost a worker has a code of its own, and whoever was told to end
-    /// has ended by that.
+    /// that on. A program that ends by itself after it lost a worker has a code of its own, and a program that was
+    /// stopped has ended by that.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         self.oom_killed && self.reason == EndReason::Exited && self.shell_code() == KILLED

@@ -1,6 +1,6 @@
 //! `reservation import`: a spreadsheet becomes reservations, whole or not at all; `--undo` releases them.
 //!
-//! Everything that is wrong is told in one round: what the sheet shows, names that the fleet does not know, and
+//! All errors are listed in one run: what the sheet shows, names that the fleet does not know, and
 //! what the controller refuses of the lines that are well.
 
 mod inventory;

@@ -91,6 +91,6 @@ fn choose(
         let (count, list) = (names.len(), list(&names));
         return Err(format!("a workbook with {count} sheets ({list}); name one with --sheet"));
     }
-    let (name, cells) = full.pop().ok_or_else(|| "a workbook without a word in it".to_owned())?;
+    let (name, cells) = full.pop().ok_or_else(|| "an empty workbook".to_owned())?;
     Ok((name, cells, names.len() > 1))
 }

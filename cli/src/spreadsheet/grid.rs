@@ -113,7 +113,7 @@ fn columns(head: &[Row], leading: usize, body: &[Row]) -> (Vec<(usize, Which)>, 
 /// From when to when a row lasts.
 type Slot = Option<(jiff::Timestamp, jiff::Timestamp)>;
 
-/// One for each row; `None` where it has none, which is told if somebody is named in it.
+/// One for each row; `None` where it has none, an error if somebody is named in it.
 fn slots(
     body: &[Row],
     leading: usize,
@@ -212,7 +212,7 @@ impl Above {
             } else if let Some(found) = dates::clock_alone(cell) {
                 clock = Some(found);
             } else if dates::has_day(cell) {
-                // While the order of the dates is open, that is told once for all.
+                // While the order of the dates is open, one error for the whole sheet says so.
                 start = Some(times.typed(cell)?);
             } else if let Some(found) = dates::weekday_of(cell) {
                 weekday = Some((found, cell));

@@ -114,7 +114,7 @@ impl<R: BufRead> Walk<R> {
         if covered || text.trim().is_empty() {
             return Ok(());
         }
-        // Past these a text is refused by its place, so one more of each is enough to be told.
+        // Past these a text is refused by its place, so one more of each is enough for that.
         let last = (rows.min(ROWS_MAX + 1), columns.min(COLUMNS_MAX + 1));
         let sheet = self.sheets.last_mut().map(|(_, cells)| cells);
         let sheet = sheet.ok_or_else(|| Stop::Damaged("a cell outside of a table".to_owned()))?;

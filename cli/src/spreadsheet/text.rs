@@ -1,14 +1,14 @@
 //! Sheets as text: cells parted by commas, semicolons or tabs, in the encodings that spreadsheets write.
 //!
-//! A line with a broken quote is told by its number and skipped, so that everything else that is wrong in the
-//! file is told with it.
+//! A line with a broken quote is an error with its number and is skipped, so that all other errors of the
+//! file are listed with it.
 
 use encoding_rs::{UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
 
 use super::table::{CELLS_MAX, COLUMNS_MAX, Problem, ROWS_MAX, Row, Table};
 
 const SEPARATORS: [char; 4] = [',', ';', '\t', '|'];
-/// Rows from which the separator is told.
+/// Rows from which the separator is guessed.
 const ROWS_LOOKED_AT: usize = 30;
 
 /// `is_known`: whether a cell is the name of a column that an import knows.

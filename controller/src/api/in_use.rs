@@ -17,7 +17,7 @@ pub(super) fn refusal(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> Option<Rejec
     if !sessions.is_heard(&gpu.node) {
         let alive = fsm.node(&gpu.node).is_some_and(|node| node.liveness == Liveness::Ready);
         let why = format!(
-            "nobody knows by what yet, as {} is about to report anew; ask again in some seconds",
+            "not known by what, as {} has not reported to this controller yet; try again in some seconds",
             gpu.node
         );
         return alive.then(|| Rejection::InUse { what, by: vec![why] });

@@ -52,7 +52,7 @@ fn fmt_released(
     match declared_by {
         None => write!(f, "{} on {node} proven empty and free", list(gpus)),
         Some(by) => {
-            write!(f, "{} on {node} free by the word of {by}, not proven empty", list(gpus))
+            write!(f, "{} on {node} declared free by {by}, not proven empty", list(gpus))
         }
     }
 }

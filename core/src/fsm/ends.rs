@@ -275,7 +275,7 @@ fn failure(
             (end, true) => {
                 let limit = memory(allocation.memory_bytes);
                 format!(
-                    "{end}; a process of it was killed for lack of memory: it has {limit}; raise it with --memory"
+                    "{end}; one of its processes was killed for lack of memory (limit {limit}; raise it with --memory)"
                 )
             }
             (end, false) => end.to_string(),

@@ -305,7 +305,7 @@ impl Fsm {
             && let Some(past) = deadline.map(|at| self.now.since(at))
             && past > DEADLINE_SLACK
         {
-            let problem = format!("it was {past} ago; the one for at once is `now`");
+            let problem = format!("it passed {past} ago; `now` ends everything at once");
             return Err(Rejection::field("deadline", problem));
         }
         let (by, since) = (turn.actor.display_name(), self.now);

@@ -312,6 +312,7 @@ impl<'a> Tree<'a> {
             return Ok(());
         }
         for name in names_in(self.root.dir(path)?)? {
+            self.step()?;
             let path = path.join(&name);
             let place = self.root.existing(&path)?;
             self.white_out(&Spot { place, path })?;

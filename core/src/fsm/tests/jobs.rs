@@ -25,7 +25,7 @@ fn want_of_memory_is_told_with_the_limit_and_the_option() {
         (
             exited.clone(),
             true,
-            "exit code 7; a process of it was killed for lack of memory: it has 1 GiB; raise it with --memory",
+            "exit code 7; one of its processes was killed for lack of memory (limit 1 GiB; raise it with --memory)",
         ),
         (exited, false, "exit code 7"),
     ] {

@@ -191,7 +191,7 @@ fn an_operators_word_frees_a_gpu_and_is_kept() {
     let word =
         |e: &&Event| matches!(e, Event::GpusReleased { declared_by: Some(by), .. } if by == "root");
     let released = w.last.iter().find(word).unwrap().to_string();
-    assert!(released.ends_with("free by the word of root, not proven empty"), "{released}");
+    assert!(released.ends_with("declared free by root, not proven empty"), "{released}");
     assert!(w.fsm.hold(&gpu("titan01", 0)).is_none());
     assert_eq!(w.state_of("a"), "failed");
 }
