@@ -1,9 +1,11 @@
 //! How much is measured: all of it, or a short run that only shows that it works.
 
 use std::env;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use tempfile::TempDir;
 
 // Groups of rows.
 /// Those on a cluster with one controller, and those on one with three.
@@ -20,6 +22,8 @@ const QUICK_TIME: Duration = Duration::from_secs(1);
 pub(crate) struct Bench {
     quick: bool,
     groups: Vec<String>,
+    /// A folder of the file system to measure checkpoints on, where that is not the bench's own.
+    checkpoints_in: Option<PathBuf>,
 }
 
 impl Bench {
@@ -33,11 +37,20 @@ impl Bench {
             let words = known.join(", ");
             ensure!(known.contains(&group.as_str()), "BENCH_ONLY: {group:?} is none of {words}");
         }
-        Ok(Self { quick, groups })
+        let checkpoints_in = env::var_os("BENCH_CHECKPOINTS_IN").filter(|dir| !dir.is_empty());
+        Ok(Self { quick, groups, checkpoints_in: checkpoints_in.map(PathBuf::from) })
     }
 
     pub(crate) fn quick(&self) -> bool {
         self.quick
+    }
+
+    /// A folder for the checkpoints of jobs, which goes when it is dropped; in `usual` unless another one was named.
+    pub(crate) fn folder_of_jobs(&self, usual: &Path) -> Result<TempDir> {
+        let parent = self.checkpoints_in.as_deref().unwrap_or(usual);
+        tempfile::Builder::new().prefix("checkpoints-").tempdir_in(parent).with_context(|| {
+            format!("cannot make a folder for checkpoints in {}", parent.display())
+        })
     }
 
     pub(crate) fn wants(&self, group: &str) -> bool {

@@ -51,16 +51,15 @@ pub(crate) fn rows(bench: &Bench, folder: &Path) -> Result<Vec<Row>> {
     }
     floors.sort_by(f64::total_cmp);
     let floor = floors.get(floors.len() / 2).copied();
-    let described = (file_system(&top)?, nfs()?);
+    let kind = file_system(&top)?;
     fs::remove_dir_all(&top)?;
     let gb = bytes as f64 * files as f64 / 1e9;
     Ok(vec![
         Row::new("checkpoint check, just written", "ms", Better::Lower, dirty.as_secs_f64() * 1e3)
             .floor(floor)
             .spread(format!(
-                "{gb:.1} GB in {files} files on {}, {unwritten:.1} GB of it not on the disk yet; the floor only \
-                 lists them; {}",
-                described.0, described.1
+                "{gb:.1} GB in {files} files on {kind}, {unwritten:.1} GB of it not on the disk yet; the floor only \
+                 lists them"
             ))
             .target("2 s", Some(2_000.0)),
         Row::new("checkpoint check, memory", "MB", Better::Lower, grown as f64 / 1e6)
@@ -113,13 +112,6 @@ fn file_system(path: &Path) -> Result<String> {
     });
     let above = mounts.filter(|(at, _)| path.starts_with(at)).max_by_key(|(at, _)| at.len());
     Ok(above.context("no mount is above the bench's folder")?.1.to_owned())
-}
-
-/// Whether this kernel could measure the same over NFS.
-fn nfs() -> Result<&'static str> {
-    let known = fs::read_to_string("/proc/filesystems")?;
-    let nfs = known.lines().any(|line| line.split_whitespace().any(|word| word.starts_with("nfs")));
-    Ok(if nfs { "NFS is not measured" } else { "this kernel has no NFS" })
 }
 
 /// The most bytes that this process had in memory at a time.

@@ -5,7 +5,8 @@
 //! them from outside: by the `fleet` command, by small clients of the API, by `/proc`. It prints a table and writes
 //! `target/bench.json`; a figure that was not measured in this run is never shown. `BENCH_QUICK=1` makes everything
 //! short (such figures mean nothing), `BENCH_ONLY=start,jobs,rest,durable,replicated,failover,agents,checkpoints` chooses,
-//! `BENCH_OUT` names another file. It leaves nothing behind.
+//! `BENCH_OUT` names another file. `BENCH_CHECKPOINTS_IN` names a folder of another file system, NFS for example, for the
+//! checkpoints. It leaves nothing behind.
 //!
 //! Start reading at [`one_controller`] and [`three_controllers`]. What each row means is in `docs/benchmarks.md`.
 #![expect(clippy::print_stdout, reason = "telling is what this program does")]
@@ -109,12 +110,14 @@ fn measure(bench: &Bench, folder: &Path, memory: &Path) -> Result<(Vec<Row>, Res
     let step = |what: &str| println!("bench: {:4.0} s: {what}", begin.elapsed().as_secs_f64());
     let (mut rows, mut clean) = (Vec::new(), Ok(()));
     if bench.wants("checkpoints") {
+        let of_jobs = bench.folder_of_jobs(folder)?;
         step("a checkpoint of 10 GB");
-        rows.extend(checkpoints::rows(bench, folder)?);
+        rows.extend(checkpoints::rows(bench, of_jobs.path())?);
         step("its next save");
-        rows.push(beside::next_save(bench, folder)?);
+        rows.push(beside::next_save(bench, of_jobs.path())?);
         step("checkpoints at rest");
-        rows.extend(beside::resting(bench, folder)?);
+        rows.extend(beside::resting(bench, of_jobs.path())?);
+        of_jobs.close().context("remove the folder of the checkpoints")?;
     }
     if bench.wants_one() {
         clean = one_controller(bench, folder, memory, &mut rows, step)?;
