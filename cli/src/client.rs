@@ -4,12 +4,15 @@
 //! same id, to whichever controller may know better, so that it cannot be carried out twice; how often
 //! and how long is bounded here.
 
+mod requests;
 mod ways;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fleet_proto::convert::freshness::{self, Freshness};
+use fleet_proto::convert::rejection::is_not_taken;
+use fleet_proto::requests::ApiRequest;
 use fleet_proto::transport::client::DialError;
 use fleet_proto::v1::backup_client::BackupClient;
 use fleet_proto::v1::{RequestMeta, ResolveRequest};
@@ -20,6 +23,7 @@ use self::ways::{Ways, says_no_quorum};
 use crate::config::Config;
 use crate::errors::{Failure, never_sent};
 use crate::exit_code::Exit;
+use crate::output::text::say;
 use crate::times::Clock;
 
 /// One try of one call, where there is one controller to ask; and where there are others.
@@ -43,6 +47,7 @@ const PIECE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Candidates listed for an ambiguous id.
 const CANDIDATES_SHOWN_MAX: usize = 12;
 
+pub(crate) use requests::{RequestId, Requests};
 pub(crate) use ways::Api;
 
 /// What a command needs to ask the controllers.
@@ -53,13 +58,32 @@ pub(crate) struct Client {
     stale: bool,
     /// Of the answers since it was last told, the oldest that was not confirmed.
     oldest: Arc<Mutex<Option<Freshness>>>,
+    requests: Requests,
     pub(crate) clock: Clock,
 }
 
 impl Client {
     /// Prepares the connection; nothing is sent before the first call.
     pub(crate) fn new(config: &Config, clock: Clock) -> Result<Self, Failure> {
-        Ok(Self { ways: Ways::new(config)?, stale: false, oldest: Arc::default(), clock })
+        let ways = Ways::new(config)?;
+        let (oldest, requests) = (Arc::default(), Requests::default());
+        Ok(Self { ways, stale: false, oldest, requests, clock })
+    }
+
+    /// Requests that belong to those of a command.
+    pub(crate) fn counting_in(mut self, requests: Requests) -> Self {
+        self.requests = requests;
+        self
+    }
+
+    /// The id of the next change, and when it was made. All tries of one change share it.
+    pub(crate) fn request_meta(&self) -> Result<Option<RequestMeta>, Failure> {
+        self.requests.next(self.clock.now_ms()).map(Some)
+    }
+
+    /// What is asked next is no repetition: for what is asked again long after.
+    pub(crate) fn ask_anew(&self) -> Result<(), Failure> {
+        self.requests.renew(Clock::of_this_machine().now_ms())
     }
 
     /// Whether any controller may answer, also one that lags; it then says how old the answer is.
@@ -106,8 +130,9 @@ impl Client {
         method: impl AsyncFn(&mut Api, Request<M>) -> Result<Response<R>, Status>,
     ) -> Result<R, Failure>
     where
-        M: Clone,
+        M: Clone + ApiRequest,
     {
+        let changes = message.meta().is_some();
         let began = Instant::now();
         let mut pause = PAUSE_FIRST;
         let mut tries = Tries::default();
@@ -138,14 +163,18 @@ impl Client {
                 return Err(failure);
             }
             let reached = !failure.unreached;
+            if changes && tries.doubt.is_none() && !surely_not_taken(&status) {
+                tries.doubt = Some(failure.message.clone());
+            }
             tries.count(failure, says_no_quorum(&status));
+            tries.say_that_it_takes_time();
             if named && reached && tries.turns < TURNS_MAX {
                 tries.turns += 1;
                 continue;
             }
             tries.turns = 0;
             if began.elapsed() + pause > tries.patience() && tries.made >= self.ways.count() {
-                return Err(tries.verdict());
+                return Err(tries.verdict(self.requests.id()));
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -269,9 +298,21 @@ struct Tries {
     /// What one said that was reached: worth more than that another was not.
     reached: Option<Failure>,
     no_quorum: Option<Failure>,
+    /// What happened to the first try that may have changed something, or may do so later.
+    doubt: Option<String>,
+    waits: bool,
 }
 
 impl Tries {
+    /// Says once, as soon as it is known, that nobody decides: an election is waited for, but not in silence.
+    fn say_that_it_takes_time(&mut self) {
+        if self.no_quorum.is_some() && !self.waits {
+            self.waits = true;
+            let most = QUORUM_PATIENCE.as_secs();
+            say(&format!("no majority of the controllers answers; waiting up to {most} s for one"));
+        }
+    }
+
     fn count(&mut self, failure: Failure, no_quorum: bool) {
         self.made += 1;
         if no_quorum {
@@ -290,19 +331,37 @@ impl Tries {
         }
     }
 
-    fn verdict(self) -> Failure {
+    fn verdict(self, id: Option<RequestId>) -> Failure {
         let failure = self.no_quorum.or(self.reached).or(self.last);
-        failure.unwrap_or_else(|| Failure::new(Exit::Unreachable, "no controller answered"))
+        let mut failure =
+            failure.unwrap_or_else(|| Failure::new(Exit::Unreachable, "no controller answered"));
+        if let (Some(why), Some(id)) = (self.doubt, id) {
+            failure.message = format!("it is not known whether this was done: {why}");
+            failure.hint = Some(format!(
+                "to ask, type the same command again with `--request-id {id}`: what was done is not done twice. \
+                 Running jobs and reservations are not affected"
+            ));
+        }
+        failure
     }
 }
 
-/// A new request id, and when it was made. One per command, shared by all its tries.
-pub(crate) fn request_meta(clock: &Clock) -> Result<Option<RequestMeta>, Failure> {
-    let mut random = [0_u8; 16];
-    getrandom::fill(&mut random).map_err(|error| {
-        Failure::new(Exit::Failed, format!("the system gives no random numbers: {error}"))
-    })?;
-    Ok(Some(RequestMeta { request_id: hex::encode(random), made_at_unix_ms: clock.now_ms() }))
+/// Whether this try changed nothing and never will: it was not sent, or the controller that got it says so. Whatever
+/// else there was, a leader may have written it down before it died or was cut off.
+fn surely_not_taken(status: &Status) -> bool {
+    never_sent(status).is_some() || not_dialled(status) || is_not_taken(status)
+}
+
+/// Whether no connection came about that it could have been sent over.
+fn not_dialled(status: &Status) -> bool {
+    let mut next = std::error::Error::source(status);
+    while let Some(error) = next {
+        if error.is::<DialError>() {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// An error with all its causes in one line.

@@ -123,6 +123,13 @@ impl Failure {
                             before you ask again";
                 failure.hint = Some(hint.to_owned());
             }
+            Rejection::RequestReused { id } => {
+                failure.message =
+                    format!("the request {id} was answered before, and it was another one");
+                let hint = "repeat the command word by word, from the same folder, or see what is there (fleet ps, \
+                            fleet reservation list)";
+                failure.hint = Some(hint.to_owned());
+            }
             Rejection::StillObserved { .. } => {
                 let hint = "what is measured goes away by itself; a GPU that fell off the bus takes a reboot";
                 failure.hint = Some(hint.to_owned());
@@ -142,7 +149,6 @@ impl Failure {
             | Rejection::NotRemovable { .. }
             | Rejection::NeverFits { .. }
             | Rejection::NotNow { .. }
-            | Rejection::RequestReused { .. }
             | Rejection::LimitReached { .. }
             | Rejection::PlanStale { .. }
             | Rejection::NodeIdentity { .. }

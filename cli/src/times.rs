@@ -335,6 +335,12 @@ impl Clock {
         Self { now: Timestamp::now(), zone: OnceLock::new() }
     }
 
+    /// The same clock as it was at another instant; this one where that is none.
+    pub(crate) fn at(&self, unix_ms: u64) -> Self {
+        let at = i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        Self { now: at.unwrap_or(self.now), zone: self.zone.clone() }
+    }
+
     /// A clock that stands.
     #[cfg(test)]
     pub(crate) fn standing(now: &str, zone: &str) -> Self {

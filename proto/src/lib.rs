@@ -4,6 +4,7 @@
 //! them into core types and back. Nothing here decides anything about the fleet.
 
 pub mod convert;
+pub mod requests;
 pub mod transport;
 
 /// The generated API.

@@ -168,3 +168,62 @@ fn a_leader_that_stood_still_decides_nothing_when_it_wakes() -> Result<()> {
     });
     lab.conclude(steps)
 }
+
+/// The id that a message asks to repeat.
+fn request_id(said: &str) -> Result<String> {
+    let id = said.split_once("--request-id ").and_then(|(_, rest)| rest.split('`').next());
+    Ok(id.with_context(|| format!("no request id in {said}"))?.to_owned())
+}
+
+#[test]
+fn a_change_without_an_answer_is_repeated_and_done_once() -> Result<()> {
+    let Some(lab) = lab()? else { return Ok(()) };
+    let mut steps = Steps::default();
+    let (mut followers, mut request, mut made) = (Vec::new(), String::new(), String::new());
+    let wish = ["reserve", "-G", "1", "--from", "+2h", "-t", "1h", "--note", "once"];
+    let again = |words: &[&str], id: &str| lab.run(&[words, &["--request-id", id]].concat());
+    let noted = || -> Result<usize> {
+        Ok(lab.output(&["reservation", "list", "-o", "json"])?.matches("\"once\"").count())
+    };
+    steps.step(
+        "both followers are killed, and a change asked for: it is not known what becomes of it",
+        || {
+            let leader = lab.leader()?;
+            lab.controllers_agree(3, SOON)?;
+            let all = lab.controllers()?.into_iter().map(|controller| controller.id);
+            followers = all.filter(|id| *id != leader).collect();
+            for id in &followers {
+                lab.kill("controller", id)?;
+            }
+            let said = lab.run(&wish)?;
+            said.fails(
+                NO_QUORUM,
+                &["it is not known whether this was done", "no quorum", "waiting up to"],
+            )?;
+            ensure!(!said.stderr.contains("nothing was changed"), "{said:?}");
+            request = request_id(&said.stderr)?;
+            Ok(())
+        },
+    );
+    steps.step(
+        "they come back, and the command is typed again: it was done once, whoever did it",
+        || {
+            for id in &followers {
+                lab.restart("controller", id)?;
+            }
+            lab.leader()?;
+            made = again(&wish, &request)?.ok()?.trim().to_owned();
+            ensure!(again(&wish, &request)?.ok()?.trim() == made);
+            ensure!(noted()? == 1, "there are {}", noted()?);
+            Ok(())
+        },
+    );
+    steps.step("the same id for something else, and one that is no id, are refused", || {
+        let other = ["reserve", "-G", "1", "--from", "+3h", "-t", "1h"];
+        again(&other, &request)?.fails(5, &["was answered before", "fleet reservation list"])?;
+        again(&wish, "res-4k7wq2")?.fails(2, &["not the id of a request"])?;
+        again(&wish, "18bcfe56800-0000000000000007")?.fails(2, &["answers are kept for 10m"])?;
+        Ok(())
+    });
+    lab.conclude(steps)
+}

@@ -26,6 +26,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use crate::client::RequestId;
+
 pub(crate) use audit::{AuditArgs, AuditFormat, AuditVerb, ExportArgs, VerifyArgs};
 pub(crate) use authority::{
     AbortArgs, AuthorityArgs, AuthorityStatusArgs, AuthorityVerb, RotateArgs, SkipArgs,
@@ -93,6 +95,9 @@ pub(crate) struct Cli {
     /// Print JSON, the same as -o json
     #[arg(long, global = true, help_heading = "Everywhere")]
     pub(crate) json: bool,
+    /// Repeat a command that got no answer: the id is in its message, and nothing is done twice
+    #[arg(long, global = true, value_name = "ID", hide = true, help_heading = "Everywhere")]
+    pub(crate) request_id: Option<RequestId>,
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }

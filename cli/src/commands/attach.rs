@@ -388,7 +388,7 @@ impl Session<'_> {
             super::signals::Decision::GiveUp => Ok(Flow::Done(Outcome::Signalled)),
             super::signals::Decision::Cancel => {
                 say(&format!("fleet: cancelling {job}; it may take its grace to stop"));
-                match job::cancel_one(self.context, self.client, job.clone()).await {
+                match job::cancel_one(self.client, job.clone()).await {
                     Ok(_) => Ok(Flow::GoOn),
                     // It has just ended by itself: the stream tells how.
                     Err(failure) if failure.exit == Exit::Conflict => Ok(Flow::GoOn),

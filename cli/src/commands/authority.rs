@@ -8,7 +8,6 @@ use super::{Context, watch};
 use crate::args::{
     AbortArgs, AuthorityStatusArgs, AuthorityVerb, OutputArgs, RotateArgs, SkipArgs,
 };
-use crate::client::request_meta;
 use crate::consent::Consent;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -58,7 +57,7 @@ async fn rotate(context: &Context, args: &RotateArgs) -> Result<Exit, Failure> {
         "Once everybody has moved, the old one is trusted no more: a node that was away must be waited for.",
     ];
     confirmed(args.consent, &what, "Exchange the certificate authority?")?;
-    let request = RotateAuthorityRequest { meta: request_meta(&context.clock)? };
+    let request = RotateAuthorityRequest { meta: client.request_meta()? };
     let after = client.call(request, async |api, r| api.rotate_authority(r).await).await?;
     show(context, &args.output, after)
 }
@@ -76,7 +75,7 @@ async fn skip(context: &Context, args: SkipArgs) -> Result<Exit, Failure> {
     }
     confirmed(args.consent, &what, "Go on without them?")?;
     let SkipArgs { nodes, users, output, .. } = args;
-    let request = SkipInRotationRequest { meta: request_meta(&context.clock)?, nodes, users };
+    let request = SkipInRotationRequest { meta: client.request_meta()?, nodes, users };
     let after = client.call(request, async |api, r| api.skip_in_rotation(r).await).await?;
     show(context, &output, after)
 }
@@ -85,7 +84,7 @@ async fn abort(context: &Context, args: &AbortArgs) -> Result<Exit, Failure> {
     let client = context.client()?;
     let what = ["The authority before signs again; what has moved moves back."];
     confirmed(args.consent, &what, "Give the exchange up?")?;
-    let request = AbortRotationRequest { meta: request_meta(&context.clock)? };
+    let request = AbortRotationRequest { meta: client.request_meta()? };
     let after = client.call(request, async |api, r| api.abort_rotation(r).await).await?;
     show(context, &args.output, after)
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::job::{self, KIND};
 use super::{Context, watch::WATCH_PERIOD};
 use crate::args::{CheckpointListArgs, CheckpointNowArgs, JobRestartArgs};
-use crate::client::{Client, request_meta};
+use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::checkpoint::Checkpoint;
@@ -41,7 +41,7 @@ pub(super) async fn now(context: &Context, args: &CheckpointNowArgs) -> Result<E
     let wait_ms = context.length("--timeout", &args.timeout)?;
     let id = client.resolve(KIND, &args.job).await?;
     let before = look(context, &client, &id).await?;
-    let request = AskCheckpointRequest { meta: request_meta(&context.clock)?, id: id.clone() };
+    let request = AskCheckpointRequest { meta: client.request_meta()?, id: id.clone() };
     let asked = Job::from(client.call(request, async |api, r| api.ask_checkpoint(r).await).await?);
     let usual = asked.checkpoint_gap_seconds.map(|seconds| length(seconds * 1_000));
     let usual = usual.map(|usual| format!(" It usually saves every {usual}.")).unwrap_or_default();
@@ -97,7 +97,7 @@ pub(super) async fn restart(context: &Context, args: &JobRestartArgs) -> Result<
         (None, false) => String::new(),
     };
     let request = RestartJobRequest {
-        meta: request_meta(&context.clock)?,
+        meta: client.request_meta()?,
         id,
         from,
         time_limit_ms: context.length_of("--time", args.time.as_ref())?.unwrap_or(0),

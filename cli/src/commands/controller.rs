@@ -4,7 +4,6 @@ use fleet_proto::v1::{ResetClockRequest, ThawEvictionsRequest};
 
 use super::{Context, status::fetch, watch};
 use crate::args::{ControllerStatusArgs, Format, ResetClockArgs, ThawArgs};
-use crate::client::request_meta;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::controller::ControllerStatus;
@@ -37,7 +36,7 @@ pub(super) async fn thaw(context: &Context, args: &ThawArgs) -> Result<Exit, Fai
         say("thawing lets fleet move jobs that could have stayed.");
     }
     args.consent.ask("Let evictions go on?")?;
-    let request = ThawEvictionsRequest { meta: request_meta(&context.clock)? };
+    let request = ThawEvictionsRequest { meta: client.request_meta()? };
     let after = client.call(request, async |api, r| api.thaw_evictions(r).await).await?;
     say("evictions go on");
     print(&Status::from(after).summary())?;
@@ -57,7 +56,7 @@ pub(super) async fn reset_clock(context: &Context, args: &ResetClockArgs) -> Res
         say("Reservations start and end by it.");
     }
     args.consent.ask(&format!("Set the fleet's time to {}?", context.clock.second(to_unix_ms)))?;
-    let request = ResetClockRequest { meta: request_meta(&context.clock)?, to_unix_ms };
+    let request = ResetClockRequest { meta: client.request_meta()?, to_unix_ms };
     let after = client.call(request, async |api, r| api.reset_clock(r).await).await?;
     let now = Status::from(after).now.map(|now| context.clock.second(now.0));
     say(&format!("the fleet's time is {}", now.unwrap_or_default()));

@@ -6,7 +6,7 @@ use fleet_proto::v1::{EnforceNodeRequest, ListGpusRequest, ListNodesRequest};
 
 use super::{Context, gpu, node};
 use crate::args::{Enforce, EnforceArgs};
-use crate::client::{Client, request_meta};
+use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::node_names;
@@ -34,7 +34,7 @@ pub(super) async fn enforce(context: &Context, args: &EnforceArgs) -> Result<Exi
             .ask(&format!("Keep everybody without a reservation out of {}?", args.nodes))?;
     }
     for name in &names {
-        let (meta, mode) = (request_meta(&context.clock)?, args.mode.word().to_owned());
+        let (meta, mode) = (client.request_meta()?, args.mode.word().to_owned());
         let request = EnforceNodeRequest { meta, node: name.clone(), mode };
         client.call(request, async |api, r| api.enforce_node(r).await).await?;
     }

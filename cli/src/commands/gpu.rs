@@ -7,7 +7,7 @@ use fleet_proto::v1::{ClearGpuRequest, DeclareGpuFreeRequest, GpuWish, ListGpusR
 
 use super::{Context, node, untold, watch};
 use crate::args::{ClearArgs, DeclareFreeArgs, GpuListArgs, WishArgs};
-use crate::client::{Client, request_meta};
+use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::gpu::Gpu;
@@ -77,7 +77,7 @@ pub(super) async fn clear(context: &Context, args: &ClearArgs) -> Result<Exit, F
     let uuid = client.resolve(KIND, &args.gpu).await?;
     let one = ListGpusRequest { uuids: vec![uuid.clone()], ..Default::default() };
     let before = fetch(&client, one.clone()).await?.into_iter().next();
-    let (meta, reason) = (request_meta(&context.clock)?, args.reason.clone());
+    let (meta, reason) = (client.request_meta()?, args.reason.clone());
     let request = ClearGpuRequest { meta, uuid, reason };
     let mut gpu = Gpu::from(client.call(request, async |api, r| api.clear_gpu(r).await).await?);
     let sticky = |gpu: &Gpu| gpu.conditions.iter().any(|condition| condition.sticky);
@@ -119,7 +119,7 @@ pub(super) async fn declare_free(
     }
     args.consent.ask(&format!("Declare {name} free?"))?;
     let reason = args.reason.clone();
-    let request = DeclareGpuFreeRequest { meta: request_meta(&context.clock)?, uuid, reason };
+    let request = DeclareGpuFreeRequest { meta: client.request_meta()?, uuid, reason };
     let declared = client.call(request, async |api, r| api.declare_gpu_free(r).await).await;
     let gpu = Gpu::from(declared.map_err(|failure| match failure.rejection.as_deref() {
         Some(fleet_core::Rejection::InUse { .. }) => failure.hint(

@@ -16,7 +16,7 @@ use inventory::Inventory;
 
 use super::Context;
 use crate::args::ReservationImportArgs;
-use crate::client::{Client, request_meta};
+use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::imported::Imported;
@@ -70,7 +70,7 @@ pub(super) async fn run(context: &Context, args: &ReservationImportArgs) -> Resu
         Default::default()
     } else {
         let reservations = requests.into_iter().map(|(_, request)| request).collect();
-        let call = send(context, &client, reservations, asked).await;
+        let call = send(&client, reservations, asked).await;
         call.map_err(|failure| problems::by_line(failure, &numbers, &sheet, &context.clock))?
     };
     let import = answer.import.clone();
@@ -162,12 +162,11 @@ struct Asked {
 }
 
 async fn send(
-    context: &Context,
     client: &Client,
     reservations: Vec<CreateReservationRequest>,
     Asked { dry_run, new_users }: Asked,
 ) -> Result<fleet_proto::v1::ImportReservationsResponse, Failure> {
-    let meta = request_meta(&context.clock)?;
+    let meta = client.request_meta()?;
     let request = ImportReservationsRequest { meta, reservations, dry_run, new_users };
     client.call(request, async |api, r| api.import_reservations(r).await).await
 }
@@ -193,7 +192,7 @@ async fn refusals(
     if reservations.is_empty() {
         return Vec::new();
     }
-    match send(context, client, reservations, Asked { dry_run: true, ..asked }).await {
+    match send(client, reservations, Asked { dry_run: true, ..asked }).await {
         Ok(_) => Vec::new(),
         Err(failure) => problems::of_failure(&failure, &numbers, count, (sheet, &context.clock)),
     }

@@ -4,7 +4,7 @@ use fleet_proto::v1::{CancelJobRequest, ListJobsRequest, RemoveJobRequest};
 
 use super::{Context, node, owner_filter, watch};
 use crate::args::{CancelArgs, JobListArgs, JobRmArgs, JobShowArgs, PsArgs};
-use crate::client::{Client, request_meta};
+use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::job::Job;
@@ -67,7 +67,7 @@ pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> Result<Exit,
     }
     let mut cancelled = Vec::new();
     for id in ids {
-        let job = cancel_one(context, &client, id).await?;
+        let job = cancel_one(&client, id).await?;
         say(&format!("{}: {}", job.id, job.state));
         cancelled.push(job);
     }
@@ -75,12 +75,8 @@ pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> Result<Exit,
     Ok(Exit::Done)
 }
 
-pub(super) async fn cancel_one(
-    context: &Context,
-    client: &Client,
-    id: String,
-) -> Result<Job, Failure> {
-    let request = CancelJobRequest { meta: request_meta(&context.clock)?, id };
+pub(super) async fn cancel_one(client: &Client, id: String) -> Result<Job, Failure> {
+    let request = CancelJobRequest { meta: client.request_meta()?, id };
     Ok(Job::from(client.call(request, async |api, r| api.cancel_job(r).await).await?))
 }
 
@@ -99,7 +95,7 @@ pub(super) async fn remove(context: &Context, args: &JobRmArgs) -> Result<Exit, 
         ids.join(", ")
     ))?;
     for id in ids {
-        let request = RemoveJobRequest { meta: request_meta(&context.clock)?, id: id.clone() };
+        let request = RemoveJobRequest { meta: client.request_meta()?, id: id.clone() };
         let removed = client.call(request, async |api, r| api.remove_job(r).await).await?;
         match removed.waits_for.as_str() {
             "" => say(&format!("{id}: removed")),

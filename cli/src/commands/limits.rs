@@ -6,7 +6,7 @@ use fleet_proto::v1::{
 
 use super::Context;
 use crate::args::ReservationLimitsArgs;
-use crate::client::{Client, request_meta};
+use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::limits::{NO_LIMIT, ReservationLimits};
@@ -20,7 +20,7 @@ pub(super) async fn run(context: &Context, args: &ReservationLimitsArgs) -> Resu
         return Ok(Exit::Done);
     };
     let limits = changed(context, args, group, &client).await?;
-    let (meta, limits, remove) = (request_meta(&context.clock)?, Some(limits), args.remove);
+    let (meta, limits, remove) = (client.request_meta()?, Some(limits), args.remove);
     let request = SetReservationLimitsRequest { meta, limits, remove };
     let answer = client.call(request, async |api, r| api.set_reservation_limits(r).await).await?;
     if args.remove {

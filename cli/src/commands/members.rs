@@ -9,7 +9,7 @@ use fleet_proto::v1::{
 
 use super::Context;
 use crate::args::{ControllerAddArgs, ControllerRemoveArgs, OutputArgs, TransferArgs};
-use crate::client::{Client, request_meta};
+use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::controller::Controller;
@@ -36,7 +36,7 @@ pub(super) async fn list(context: &Context, output: &OutputArgs) -> Result<Exit,
 pub(super) async fn add(context: &Context, args: &ControllerAddArgs) -> Result<Exit, Failure> {
     let ttl_ms = context.length_of("--ttl", args.ttl.as_ref())?.unwrap_or(0);
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let request = CreateControllerTokenRequest { meta: request_meta(&context.clock)?, ttl_ms };
+    let request = CreateControllerTokenRequest { meta: client.request_meta()?, ttl_ms };
     let made = client.call(request, async |api, r| api.create_controller_token(r).await).await?;
     let token = JoinToken::from(made);
     if printer.for_people() {
@@ -59,7 +59,7 @@ pub(super) async fn remove(
         say("A controller that was removed cannot come back; its machine may join as a new one.");
     }
     args.consent.ask(&format!("Remove controller {}?", args.id))?;
-    let request = RemoveControllerRequest { meta: request_meta(&context.clock)?, id: args.id };
+    let request = RemoveControllerRequest { meta: client.request_meta()?, id: args.id };
     client.call(request, async |api, r| api.remove_controller(r).await).await?;
     let deadline = Instant::now() + GONE_TIMEOUT;
     let left = loop {
@@ -79,7 +79,7 @@ pub(super) async fn remove(
 
 pub(super) async fn transfer(context: &Context, args: &TransferArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let meta = request_meta(&context.clock)?;
+    let meta = client.request_meta()?;
     let request = TransferLeadershipRequest { meta, to: args.to.unwrap_or(0) };
     let after = client.call(request, async |api, r| api.transfer_leadership(r).await).await?;
     let items: Vec<Controller> = after.items.into_iter().map(Controller::from).collect();

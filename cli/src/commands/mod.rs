@@ -45,6 +45,7 @@ mod why;
 use std::path::PathBuf;
 
 use clap::CommandFactory;
+use fleet_core::fsm::REQUEST_WINDOW;
 
 use crate::args::{
     AuditVerb, CheckpointVerb, Cli, ControllerVerb, GpuVerb, ImageVerb, JobVerb, NodeVerb,
@@ -53,13 +54,13 @@ use crate::args::{
     CheckpointListArgs, ControllerStatusArgs, DevVerb, OutputArgs, OwnerArgs, ReservationVerb,
     SnapshotVerb, TokenVerb, UserVerb, Verb,
 };
-use crate::client::Client;
+use crate::client::{Client, RequestId, Requests};
 use crate::config::{Config, Remote};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::login::Login;
 use crate::output::Printer;
-use crate::times::{Clock, When, parse_length, parse_when};
+use crate::times::{Clock, When, length, parse_length, parse_when};
 
 /// What every command gets: where the controller may be, the clock, how to print.
 #[derive(Debug, Clone)]
@@ -69,6 +70,7 @@ pub(crate) struct Context {
     pub(crate) clock: Clock,
     /// Where somebody vouches for the user: the way in, or why there is none.
     vouched: Option<Result<Remote, Failure>>,
+    requests: Requests,
 }
 
 impl Context {
@@ -87,7 +89,8 @@ impl Context {
             Some(Err(failure)) => return Err(failure.clone()),
             None => {}
         }
-        Client::new(&config, self.clock.clone())
+        let client = Client::new(&config, self.clock.clone())?;
+        Ok(client.counting_in(self.requests.clone()))
     }
 
     pub(crate) fn printer(&self, args: &OutputArgs) -> Result<Printer, Failure> {
@@ -146,10 +149,29 @@ async fn caller(client: &Client) -> Result<String, Failure> {
     Ok(client.call(request, async |api, r| api.get_status(r).await).await?.caller)
 }
 
+/// The clock and the requests of a command that is typed again: its times are reckoned from when it was typed first.
+fn repeated(id: RequestId, clock: &Clock) -> Result<(Clock, Requests), Failure> {
+    let age = clock.now_ms().saturating_sub(id.made_at_unix_ms);
+    if age > REQUEST_WINDOW.0 {
+        let problem = format!(
+            "this request was made {} ago, and answers are kept for {}",
+            length(age),
+            length(REQUEST_WINDOW.0)
+        );
+        let hint = "see what is there (fleet ps, fleet reservation list, fleet why) before you ask again without it";
+        return Err(Failure::usage("--request-id", problem).hint(hint));
+    }
+    Ok((clock.at(id.made_at_unix_ms), Requests::again(id)))
+}
+
 /// Carries out what was typed.
 pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
-    let clock = Clock::of_this_machine();
-    let mut context = Context { config: cli.config, json: cli.json, clock, vouched: None };
+    let (clock, requests) = match cli.request_id {
+        Some(id) => repeated(id, &Clock::of_this_machine())?,
+        None => (Clock::of_this_machine(), Requests::default()),
+    };
+    let (config, json) = (cli.config, cli.json);
+    let mut context = Context { config, json, clock, vouched: None, requests };
     // What is wrong with the settings is said by the command itself.
     let config =
         Config::find(context.config.as_deref()).ok().filter(|_| cli.verb.asks_controllers());
@@ -274,7 +296,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(ControllerVerb::DebugBundle(to)) => operations::debug_bundle(context, &to).await,
         },
         Verb::Dev(args) => match &args.verb {
-            None => dev::run(context, &args).await,
+            None => dev::run(&args).await,
             Some(DevVerb::Fault(fault)) => dev::fault(context, fault),
         },
         Verb::Manual { dir } => match clap_mangen::generate_to(Cli::command(), &dir) {

@@ -12,7 +12,7 @@ use crate::args::{
     CordonArgs, DrainArgs, NodeLeaveArgs, NodeListArgs, NodeShowArgs, RebootArgs, TokenCreateArgs,
     UncordonArgs, VouchArgs,
 };
-use crate::client::{Client, request_meta};
+use crate::client::Client;
 use crate::consent;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -80,7 +80,7 @@ pub(super) async fn cordon(context: &Context, args: &CordonArgs) -> Result<Exit,
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let node = client.resolve(KIND, &args.node).await?;
     let reason = args.reason.clone().unwrap_or_default();
-    let request = CordonNodeRequest { meta: request_meta(&context.clock)?, node, reason };
+    let request = CordonNodeRequest { meta: client.request_meta()?, node, reason };
     let node = Node::from(client.call(request, async |api, r| api.cordon_node(r).await).await?);
     changed(&printer, node)
 }
@@ -88,7 +88,7 @@ pub(super) async fn cordon(context: &Context, args: &CordonArgs) -> Result<Exit,
 pub(super) async fn uncordon(context: &Context, args: &UncordonArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let node = client.resolve(KIND, &args.node).await?;
-    let request = UncordonNodeRequest { meta: request_meta(&context.clock)?, node };
+    let request = UncordonNodeRequest { meta: client.request_meta()?, node };
     let node = Node::from(client.call(request, async |api, r| api.uncordon_node(r).await).await?);
     changed(&printer, node)
 }
@@ -120,7 +120,7 @@ pub(super) async fn drain(context: &Context, args: &DrainArgs) -> Result<Exit, F
         }
         args.consent.ask(&format!("Drain {node}?"))?;
     }
-    let meta = request_meta(&context.clock)?;
+    let meta = client.request_meta()?;
     let reason = args.reason.clone().unwrap_or_default();
     let deadline_unix_ms = deadline.unwrap_or(0);
     let request = DrainNodeRequest { meta, node, reason, deadline_unix_ms };
@@ -147,7 +147,7 @@ pub(super) async fn reboot(context: &Context, args: &RebootArgs) -> Result<Exit,
         }
         args.consent.ask(&format!("Reboot {node} once it is empty?"))?;
     }
-    let meta = request_meta(&context.clock)?;
+    let meta = client.request_meta()?;
     let reason = args.reason.clone().unwrap_or_default();
     let request = RebootNodeRequest { meta, node, reason, when_empty, cancel };
     let node = Node::from(client.call(request, async |api, r| api.reboot_node(r).await).await?);
@@ -165,7 +165,7 @@ pub(super) async fn revoke(context: &Context, args: &NodeLeaveArgs) -> Result<Ex
         );
     }
     args.consent.ask(&format!("End all certificates of {}?", args.node))?;
-    let meta = request_meta(&context.clock)?;
+    let meta = client.request_meta()?;
     let (node, reason) = (args.node.clone(), args.reason.clone());
     let request = RevokeNodeRequest { meta, node, reason };
     let revoked = client.call(request, async |api, r| api.revoke_node(r).await).await?;
@@ -177,7 +177,7 @@ pub(super) async fn remove(context: &Context, args: &NodeLeaveArgs) -> Result<Ex
     let client = context.client()?;
     let node = client.resolve(KIND, &args.node).await?;
     args.consent.ask(&format!("Take {node} out of the fleet?"))?;
-    let meta = request_meta(&context.clock)?;
+    let meta = client.request_meta()?;
     let request = RemoveNodeRequest { meta, node: node.clone(), reason: args.reason.clone() };
     let removed = client.call(request, async |api, r| api.remove_node(r).await).await;
     removed.map_err(|failure| match failure.rejection.as_deref() {
@@ -194,7 +194,7 @@ pub(super) async fn remove(context: &Context, args: &NodeLeaveArgs) -> Result<Ex
 pub(super) async fn vouch(context: &Context, args: &VouchArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let node = client.resolve(KIND, &args.node).await?;
-    let meta = request_meta(&context.clock)?;
+    let meta = client.request_meta()?;
     let vouches = args.vouches.word().to_owned();
     let request = SetVouchingRequest { meta, node, vouches };
     let node = Node::from(client.call(request, async |api, r| api.set_vouching(r).await).await?);
@@ -226,7 +226,7 @@ pub(super) async fn create_token(
     let ttl_ms = context.length_of("--ttl", args.ttl.as_ref())?.unwrap_or(0);
     let names = node_names::expand(&args.names).map_err(|e| Failure::usage("--names", e))?;
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let meta = request_meta(&context.clock)?;
+    let meta = client.request_meta()?;
     let request = CreateJoinTokenRequest { meta, names: names.clone(), ttl_ms };
     let answer = client.call(request, async |api, r| api.create_join_token(r).await).await?;
     let token = JoinToken::from(answer);

@@ -10,7 +10,7 @@ use crate::args::{
     AtEnd, ExtendArgs, ReleaseArgs, ReservationExportArgs, ReservationListArgs,
     ReservationRulesArgs, ReservationShowArgs,
 };
-use crate::client::{Client, request_meta};
+use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::reservation::{NEVER, Reservation, ReservationRules};
@@ -76,7 +76,7 @@ pub(super) async fn release(context: &Context, args: &ReleaseArgs) -> Result<Exi
     }
     let mut released = Vec::new();
     for id in ids {
-        let request = ReleaseReservationRequest { meta: request_meta(&context.clock)?, id };
+        let request = ReleaseReservationRequest { meta: client.request_meta()?, id };
         let answer = client.call(request, async |api, r| api.release_reservation(r).await).await?;
         let reservation = Reservation::from(answer);
         let done = if reservation.unconfirmed.is_some() { "asked to release" } else { "released" };
@@ -114,14 +114,14 @@ pub(super) async fn extend(context: &Context, args: &ExtendArgs) -> Result<Exit,
     let request = |meta| ExtendReservationRequest { meta, id: id.clone(), ..Default::default() };
     if let Some(at_end) = args.at_end {
         let at_end = at_end.word().to_owned();
-        let request = ExtendReservationRequest { at_end, ..request(request_meta(&context.clock)?) };
+        let request = ExtendReservationRequest { at_end, ..request(client.request_meta()?) };
         changed = Some(client.call(request, async |api, r| api.extend_reservation(r).await).await?);
     }
     if ends_at_unix_ms > 0 || longer_by_ms > 0 || changed.is_none() {
         let request = ExtendReservationRequest {
             ends_at_unix_ms,
             longer_by_ms,
-            ..request(request_meta(&context.clock)?)
+            ..request(client.request_meta()?)
         };
         changed = Some(client.call(request, async |api, r| api.extend_reservation(r).await).await?);
     }
@@ -151,7 +151,7 @@ pub(super) async fn rules(context: &Context, args: &ReservationRulesArgs) -> Res
         client.call(request, async |api, r| api.get_reservation_rules(r).await).await?
     } else {
         let at_end = args.at_end.map(AtEnd::word).unwrap_or_default().to_owned();
-        let meta = request_meta(&context.clock)?;
+        let meta = client.request_meta()?;
         let request = SetReservationRulesRequest { meta, at_end, no_show_ms, grace_ms };
         client.call(request, async |api, r| api.set_reservation_rules(r).await).await?
     };

@@ -8,7 +8,7 @@ use fleet_proto::v1::{Adoption, CreateReservationRequest, GpuWish};
 
 use super::{Context, gpu, untold};
 use crate::args::{Adopted, AtEnd, ReserveArgs, WishArgs};
-use crate::client::{Client, request_meta};
+use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::reservation::Reservation;
@@ -52,6 +52,7 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
                     told = true;
                 }
                 tokio::time::sleep(WAIT_PERIOD).await;
+                client.ask_anew()?;
             }
         }
     };
@@ -154,7 +155,7 @@ async fn create(
         Gpus::Used(adoption) => (None, Some(adoption)),
     };
     let request = CreateReservationRequest {
-        meta: request_meta(&Clock::of_this_machine())?,
+        meta: client.request_meta()?,
         gpus,
         adopts,
         starts_at_unix_ms: window.from.unix_ms(),

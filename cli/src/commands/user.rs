@@ -4,7 +4,7 @@ use fleet_proto::v1::{DisableUserRequest, EnableUserRequest, ListUsersRequest, R
 
 use super::Context;
 use crate::args::{UserDisableArgs, UserEnableArgs, UserListArgs, UserRevokeArgs, UserShowArgs};
-use crate::client::{Client, request_meta};
+use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::Printer;
@@ -50,7 +50,7 @@ pub(super) async fn disable(context: &Context, args: &UserDisableArgs) -> Result
     }
     args.consent.ask(&format!("Disable {}?", args.user))?;
     let request = DisableUserRequest {
-        meta: request_meta(&context.clock)?,
+        meta: client.request_meta()?,
         user: args.user.clone(),
         reason: args.reason.clone(),
         transfer_to: args.transfer_to.clone().unwrap_or_default(),
@@ -61,7 +61,7 @@ pub(super) async fn disable(context: &Context, args: &UserDisableArgs) -> Result
 
 pub(super) async fn enable(context: &Context, args: &UserEnableArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let meta = request_meta(&context.clock)?;
+    let meta = client.request_meta()?;
     let request = EnableUserRequest { meta, user: args.user.clone() };
     let user = client.call(request, async |api, r| api.enable_user(r).await).await?;
     changed(&printer, User::from(user))
@@ -70,7 +70,7 @@ pub(super) async fn enable(context: &Context, args: &UserEnableArgs) -> Result<E
 pub(super) async fn revoke(context: &Context, args: &UserRevokeArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     args.consent.ask(&format!("End all certificates of {}?", args.user))?;
-    let meta = request_meta(&context.clock)?;
+    let meta = client.request_meta()?;
     let (user, reason) = (args.user.clone(), args.reason.clone());
     let request = RevokeUserRequest { meta, user, reason };
     let user = client.call(request, async |api, r| api.revoke_user(r).await).await?;

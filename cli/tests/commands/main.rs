@@ -84,7 +84,7 @@ fn an_unanswered_request_is_sent_again_with_the_same_id_and_a_refused_one_is_not
     let sent = fake.asked(|script| script.submitted.clone());
     assert_eq!(sent.len(), 3);
     let first = sent[0].meta.clone().unwrap();
-    assert_eq!(first.request_id.len(), 32);
+    assert_eq!(first.request_id.len(), 28);
     assert!(first.made_at_unix_ms > 0);
     assert!(sent.iter().all(|request| *request == sent[0]));
 

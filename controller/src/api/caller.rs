@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fleet_core::limits::EVERYBODY_ELSE;
 use fleet_core::name::{GroupName, NodeName, UserName};
 use fleet_core::{Actor, AuthMethod, Rejection, Who};
-use fleet_proto::convert::rejection::to_status;
+use fleet_proto::convert::rejection::{not_taken, to_status};
 use fleet_proto::transport::{PeerIdentity, Role};
 use nix::errno::Errno;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
@@ -129,7 +129,7 @@ impl Callers {
     /// The user behind a request; agents and controllers are not users.
     pub(crate) async fn user<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let peer = PeerIdentity::of(request)?;
-        self.user_of(&peer).await.inspect_err(|status| {
+        self.user_of(&peer).await.map_err(not_taken).inspect_err(|status| {
             if status.code() == Code::PermissionDenied {
                 self.refusals.note(&peer.principal(), "speak_as_user", "denied");
             }
@@ -140,7 +140,7 @@ impl Callers {
     pub(super) async fn limited_user<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let caller = self.user(request).await?;
         match &caller.limits_unknown {
-            Some(why) => Err(Status::unavailable(why.clone())),
+            Some(why) => Err(not_taken(Status::unavailable(why.clone()))),
             None => Ok(caller),
         }
     }

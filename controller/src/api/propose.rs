@@ -4,7 +4,7 @@ use fleet_core::access::{AccessCommand, Holder};
 use fleet_core::command::{Command, ENVELOPE_VERSION, RequestKey};
 use fleet_core::{Actor, AuthMethod, Envelope, Fsm, Rejection, Reply, Timestamp};
 use fleet_proto::convert::freshness::{Freshness, may_be_stale};
-use fleet_proto::convert::rejection::{LEADER_TRAILER, NO_QUORUM_TRAILER, to_status};
+use fleet_proto::convert::rejection::{LEADER_TRAILER, NO_QUORUM_TRAILER, not_taken, to_status};
 use fleet_proto::v1;
 use prost::Message;
 use sha2::{Digest, Sha256};
@@ -32,10 +32,10 @@ pub(super) fn request_key<M: Message>(
 fn elsewhere(leader: Option<&Peer>) -> Status {
     let Some(leader) = leader else {
         let none = Status::unavailable("no quorum: no controller leads right now; try again");
-        return without_quorum(none);
+        return not_taken(without_quorum(none));
     };
     let problem = format!("controller {} at {} leads, not this one", leader.node, leader.address);
-    let mut status = Status::unavailable(problem);
+    let mut status = not_taken(Status::unavailable(problem));
     if let Ok(address) = leader.address.parse() {
         status.metadata_mut().insert(LEADER_TRAILER, address);
     }
@@ -55,7 +55,7 @@ pub(super) fn propose_status(error: &ProposeError) -> Status {
     match error {
         ProposeError::NotLeader { leader } => elsewhere(leader.as_ref()),
         ProposeError::NoQuorum => {
-            without_quorum(Status::unavailable(format!("no quorum: {error}")))
+            not_taken(without_quorum(Status::unavailable(format!("no quorum: {error}"))))
         }
         ProposeError::OutcomeUnknown => {
             without_quorum(Status::deadline_exceeded(format!("no quorum: {error}")))
@@ -70,11 +70,11 @@ pub(super) fn propose_status(error: &ProposeError) -> Status {
 
 /// What a failed look at the newest state is on the wire.
 pub(super) fn read_status(error: &ReadError) -> Status {
-    match error {
+    not_taken(match error {
         ReadError::NotLeader { leader } => elsewhere(leader.as_ref()),
         ReadError::NoQuorum => without_quorum(Status::unavailable(format!("no quorum: {error}"))),
         ReadError::Fatal(_) => Status::unavailable(error.to_string()),
-    }
+    })
 }
 
 /// Whether a change waits until it is known what time it is. A node that renews does not: its certificate ends by
@@ -132,10 +132,10 @@ impl Context {
         match self.clock.standing() {
             Standing::Agreed | Standing::WallWrong { .. } => Ok(()),
             Standing::Unconfirmed { .. } if !needs_the_time(actor, command) => Ok(()),
-            Standing::Unconfirmed { step_ms } => Err(Status::unavailable(format!(
+            Standing::Unconfirmed { step_ms } => Err(not_taken(Status::unavailable(format!(
                 "this controller's clock is {} s from the fleet's time and no majority of agents confirms it yet; try again in a moment, or an admin confirms it with `fleet controller reset-clock`",
                 step_ms / 1_000
-            ))),
+            )))),
         }
     }
 

@@ -31,7 +31,7 @@ pub(crate) const ENTRY_BYTES_MAX: usize = 1 << 20;
 /// How long a proposal may take.
 const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long confirming leadership may take.
-const READ_TIMEOUT: Duration = Duration::from_secs(3);
+const READ_TIMEOUT: Duration = LEADERLESS_MAX;
 /// A leader that was not heard for so long, or for two elections, is not named to anybody any more.
 const LEADER_SILENT_MAX: Duration = Duration::from_secs(3);
 /// A leader that no majority followed for so long answers no agent: another may lead by now. Far below the margin
@@ -40,6 +40,8 @@ const QUORUM_SILENCE_MAX: Duration = Duration::from_secs(2);
 /// How long a leader that a majority follows is waited for: an election is over within this, unless they are slow.
 /// Less than a client gives its first try, so that it hears why there is no answer.
 const LEADERLESS_MAX: Duration = Duration::from_millis(2_500);
+/// How often a leader that waits for a majority looks whether it has one.
+const UNFOLLOWED_CHECK: Duration = Duration::from_millis(250);
 /// The cluster version that knows `CheckState`.
 const CHECK_STATE_SINCE: u32 = 2;
 /// Pause before a proposal that was surely not taken is offered again.
@@ -257,8 +259,11 @@ impl RaftHandle {
         let leader_by = deadline.min(tokio::time::Instant::now() + LEADERLESS_MAX);
         loop {
             let writing = self.raft.client_write(logged.clone());
-            let Ok(written) = tokio::time::timeout_at(deadline, writing).await else {
-                return Err(ProposeError::OutcomeUnknown);
+            // Dropping it takes nothing back: it is written here, and may be confirmed later.
+            let written = tokio::select! {
+                written = writing => written,
+                () = tokio::time::sleep_until(deadline) => return Err(ProposeError::OutcomeUnknown),
+                () = self.unfollowed_too_long() => return Err(ProposeError::OutcomeUnknown),
             };
             let forward = match written {
                 Ok(written) => {
@@ -283,6 +288,17 @@ impl RaftHandle {
                 return Err(ProposeError::NoQuorum);
             }
             tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    /// Returns when this controller leads and no majority has followed it for [`LEADERLESS_MAX`]: what was written
+    /// here meanwhile is not confirmed soon.
+    async fn unfollowed_too_long(&self) {
+        loop {
+            tokio::time::sleep(UNFOLLOWED_CHECK).await;
+            if self.unfollowed().is_some_and(|silent| silent >= LEADERLESS_MAX) {
+                return;
+            }
         }
     }
 

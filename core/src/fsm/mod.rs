@@ -65,6 +65,7 @@ mod windows;
 pub use adoption::Restored;
 pub use import::IMPORT_LINES_MAX;
 pub use invariants::Violation;
+pub use requests::REQUEST_WINDOW;
 pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
 pub use storm::Freeze;
 

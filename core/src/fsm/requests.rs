@@ -15,7 +15,7 @@ use crate::reply::Reply;
 use crate::time::{Millis, Timestamp};
 
 /// How long answers are kept, and how far a client's clock may be off.
-pub(crate) const REQUEST_WINDOW: Millis = Millis::minutes(10);
+pub const REQUEST_WINDOW: Millis = Millis::minutes(10);
 /// Most answers kept.
 pub(crate) const REQUESTS_KEPT_MAX: usize = 200_000;
 /// How many go at once when there are as many: looking through all of them must be rare.

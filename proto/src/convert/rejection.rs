@@ -11,6 +11,21 @@ pub const LEADER_TRAILER: &str = "fleet-leader";
 /// Trailer that says that there is no leader, or none that a majority follows: no address is better.
 pub const NO_QUORUM_TRAILER: &str = "fleet-no-quorum";
 
+/// Trailer that says that the request changed nothing and never will. Without it a change that got no answer may have
+/// been written down.
+pub const NOT_TAKEN_TRAILER: &str = "fleet-not-taken";
+
+/// Marks a status whose request was surely not taken.
+pub fn not_taken(mut status: Status) -> Status {
+    status.metadata_mut().insert(NOT_TAKEN_TRAILER, MetadataValue::from_static("1"));
+    status
+}
+
+/// Whether the controller that was asked says so.
+pub fn is_not_taken(status: &Status) -> bool {
+    status.metadata().contains_key(NOT_TAKEN_TRAILER)
+}
+
 /// The status of a refusal.
 pub fn to_status(rejection: &Rejection) -> Status {
     let code = match rejection {

@@ -19,13 +19,12 @@ use super::processes::{Plan, Programs, cannot};
 use super::state::{DEV_FILE, DevState, Process};
 use super::traces;
 use crate::args::DevArgs;
-use crate::client::{Client, request_meta};
-use crate::commands::{Context, job, node};
+use crate::client::Client;
+use crate::commands::{job, node};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::job::Job;
 use crate::output::text::{print, say};
-use crate::times::Clock;
 
 /// Until `init` or `join` is done.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
@@ -40,7 +39,7 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Lines of a log that are shown when its program failed.
 const LOG_LINES_SHOWN: usize = 12;
 
-pub(in crate::commands) async fn run(context: &Context, args: &DevArgs) -> Result<Exit, Failure> {
+pub(in crate::commands) async fn run(args: &DevArgs) -> Result<Exit, Failure> {
     if !geteuid().is_root() {
         let failure = Failure::new(
             Exit::Denied,
@@ -65,7 +64,7 @@ pub(in crate::commands) async fn run(context: &Context, args: &DevArgs) -> Resul
         return Err(failure);
     }
     let mut signals = Signals::new()?;
-    let mut cluster = Cluster::new(context, plan)?;
+    let mut cluster = Cluster::new(plan)?;
     let started = tokio::select! {
         started = cluster.start() => started.map(|()| true),
         () = signals.stop() => Ok(false),
@@ -165,16 +164,15 @@ fn remove_folder(folder: &Path, wanted: bool) {
 }
 
 /// A running cluster.
-pub(super) struct Cluster<'a> {
-    context: &'a Context,
+pub(super) struct Cluster {
     pub(super) plan: Plan,
     pub(super) client: Client,
     pub(super) state: DevState,
     children: Vec<Child>,
 }
 
-impl<'a> Cluster<'a> {
-    fn new(context: &'a Context, plan: Plan) -> Result<Self, Failure> {
+impl Cluster {
+    fn new(plan: Plan) -> Result<Self, Failure> {
         let client = by_socket(&plan, 1)?;
         let state = DevState {
             schema: DevState::SCHEMA.to_owned(),
@@ -182,7 +180,7 @@ impl<'a> Cluster<'a> {
             processes: Vec::new(),
             nodes: Vec::new(),
         };
-        Ok(Self { context, plan, client, state, children: Vec::new() })
+        Ok(Self { plan, client, state, children: Vec::new() })
     }
 
     async fn start(&mut self) -> Result<(), Failure> {
@@ -219,7 +217,9 @@ impl<'a> Cluster<'a> {
         if new.is_empty() {
             return Ok(());
         }
-        let meta = request_meta(&Clock::of_this_machine())?;
+        // A cluster lives longer than a request's id may.
+        self.client.ask_anew()?;
+        let meta = self.client.request_meta()?;
         let request = CreateJoinTokenRequest { meta, names: new.clone(), ttl_ms: 0 };
         let token =
             self.client.call(request, async |api, r| api.create_join_token(r).await).await?;
@@ -378,7 +378,7 @@ impl<'a> Cluster<'a> {
                 open.iter().filter(|job| !asked.contains(&job.id)).cloned().collect::<Vec<_>>()
             {
                 // A job that has just ended is as good.
-                drop(job::cancel_one(self.context, &self.client, open.id.clone()).await);
+                drop(job::cancel_one(&self.client, open.id.clone()).await);
                 asked.push(open.id);
             }
             tokio::time::sleep(POLL_INTERVAL).await;

@@ -11,7 +11,7 @@ use fleet_proto::v1::CreateControllerTokenRequest;
 use super::cluster::{Cluster, POLL_INTERVAL, STOP_TIMEOUT, finish, with_log};
 use super::processes::Plan;
 use super::state::Process;
-use crate::client::{Client, chain, request_meta};
+use crate::client::{Client, chain};
 use crate::commands::members;
 use crate::config::Config;
 use crate::errors::Failure;
@@ -23,7 +23,7 @@ const CONTROLLER_TIMEOUT: Duration = Duration::from_secs(90);
 /// Between two renewals of the certificate by which `fleet` finds several controllers.
 pub(super) const RENEW_EVERY: Duration = Duration::from_secs(3_600);
 
-impl Cluster<'_> {
+impl Cluster {
     /// Starts those that are members already, then lets the others join, one after another.
     pub(super) async fn start_controllers(&mut self) -> Result<(), Failure> {
         let mut new = Vec::new();
@@ -55,7 +55,9 @@ impl Cluster<'_> {
     }
 
     async fn join_controller(&mut self, number: u16, mut process: Process) -> Result<(), Failure> {
-        let meta = request_meta(&Clock::of_this_machine())?;
+        // A cluster lives longer than a request's id may.
+        self.client.ask_anew()?;
+        let meta = self.client.request_meta()?;
         let request = CreateControllerTokenRequest { meta, ttl_ms: 0 };
         let token =
             self.client.call(request, async |api, r| api.create_controller_token(r).await).await?;

@@ -78,6 +78,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Cli, DevVerb, Verb};
+    use crate::client::Requests;
     use crate::times::Clock;
 
     fn typed(words: &[&str]) -> FaultArgs {
@@ -108,7 +109,13 @@ mod tests {
         };
         state.write(dir.path()).unwrap();
         let clock = Clock::of_this_machine();
-        let context = Context { config: Some(config), json: false, clock, vouched: None };
+        let context = Context {
+            config: Some(config),
+            json: false,
+            clock,
+            vouched: None,
+            requests: Requests::default(),
+        };
         (dir, context, control)
     }
 

@@ -3,7 +3,6 @@
 use fleet_proto::v1::UndoImportRequest;
 
 use crate::args::ReservationImportArgs;
-use crate::client::request_meta;
 use crate::commands::Context;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -17,7 +16,7 @@ pub(super) async fn run(
 ) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let request = |dry_run| -> Result<UndoImportRequest, Failure> {
-        Ok(UndoImportRequest { meta: request_meta(&context.clock)?, id: id.to_owned(), dry_run })
+        Ok(UndoImportRequest { meta: client.request_meta()?, id: id.to_owned(), dry_run })
     };
     if args.dry_run || args.consent.is_asked_for() {
         let call = client.call(request(true)?, async |api, r| api.undo_import(r).await).await?;

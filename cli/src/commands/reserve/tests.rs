@@ -6,6 +6,7 @@ use fleet_core::name::NodeName;
 
 use super::*;
 use crate::args::{Cli, Verb};
+use crate::client::Requests;
 
 fn context() -> Context {
     Context {
@@ -13,6 +14,7 @@ fn context() -> Context {
         json: false,
         clock: Clock::standing("2026-11-21T09:31:07Z", "Europe/Berlin"),
         vouched: None,
+        requests: Requests::default(),
     }
 }
 

@@ -9,7 +9,6 @@ use fleet_proto::v1::{AttachOpen, SubmitJobRequest};
 use super::attach::{self, Outcome, Wanted};
 use super::{Context, gpu, reservation, untold};
 use crate::args::{OutputArgs, RunArgs};
-use crate::client::request_meta;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::job::Job;
@@ -37,7 +36,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<Exit, Failu
     let wish = gpu::wish(&client, &args.wish).await?;
     spec.gpus = Some(wish.clone());
     let owner = args.owner.clone().unwrap_or_default();
-    let request = SubmitJobRequest { meta: request_meta(&context.clock)?, spec: Some(spec), owner };
+    let request = SubmitJobRequest { meta: client.request_meta()?, spec: Some(spec), owner };
     let submitted = client.call(request, async |api, r| api.submit_job(r).await).await;
     let job = match submitted {
         Ok(job) => Job::from(job),

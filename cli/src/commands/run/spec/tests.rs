@@ -4,6 +4,7 @@ use clap::Parser;
 
 use super::*;
 use crate::args::{Cli, Verb};
+use crate::client::Requests;
 use crate::times::Clock;
 
 fn here() -> Here {
@@ -26,8 +27,13 @@ fn built(words: &[&str]) -> Result<JobSpec, Failure> {
 }
 
 fn built_in(here: Here, words: &[&str]) -> Result<JobSpec, Failure> {
-    let context =
-        Context { config: None, json: false, clock: Clock::of_this_machine(), vouched: None };
+    let context = Context {
+        config: None,
+        json: false,
+        clock: Clock::of_this_machine(),
+        vouched: None,
+        requests: Requests::default(),
+    };
     let typed = ["fleet", "run"].iter().chain(words);
     match Cli::try_parse_from(typed).unwrap().verb {
         Verb::Run(args) => build(&context, &args, &here),
