@@ -8,19 +8,43 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_core::desired::DesiredNode;
-use fleet_core::health::{Condition, HealthTracker};
+use fleet_core::health::{Condition, HealthTracker, Signal};
 use fleet_daemon::progress::Pulse;
 use fleet_proto::transport::files::{self, FileError, MODE_PRIVATE};
-use tokio::sync::{mpsc, watch};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::clock;
 use crate::gpu::{GpuEvent, GpuSnapshot, Handle, event_signal, snapshot_signals};
 use crate::link::Outbox;
+use crate::room::Room;
 
 const FILE: &str = "health.json";
 /// How often the last picture is judged again: silence counts by its length.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// How often it is looked whether there is room: a disk fills in seconds, and asking costs some microseconds.
+const ROOM_EVERY: Duration = Duration::from_secs(5);
+/// How long a look that was asked for is waited for.
+const LOOK_MAX: Duration = Duration::from_secs(2);
+
+/// Asks the task to look at the room of the node now.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    asked: Notify,
+    done: watch::Sender<u64>,
+}
+
+impl Looks {
+    /// Returns when what is lacking now is on its way to the controllers: before the end of what failed for want of it.
+    pub(crate) async fn now(&self) {
+        let mut done = self.done.subscribe();
+        let before = *done.borrow_and_update();
+        self.asked.notify_one();
+        if timeout(LOOK_MAX, done.wait_for(|count| *count > before)).await.is_err() {
+            tracing::warn!("the node's room was not looked at in time");
+        }
+    }
+}
 
 /// Reads the tracker back. One that cannot be read is started anew, and said so: it is an aid, not a fence.
 fn load(path: &Path, boot_id: &str) -> HealthTracker {
@@ -54,6 +78,10 @@ fn store(path: &Path, tracker: &HealthTracker) -> Result<(), FileError> {
     }
 }
 
+fn look_at_room(tracker: &mut HealthTracker, room: &mut Room) {
+    tracker.observe(clock::now(), &Signal::Short { of: room.look() });
+}
+
 fn look(tracker: &mut HealthTracker, snapshot: &GpuSnapshot) {
     let now = clock::now();
     for signal in snapshot_signals(snapshot) {
@@ -83,6 +111,7 @@ pub(crate) struct Parts {
     /// What an admin cleared is in the newest document.
     pub(crate) desired: watch::Receiver<Option<DesiredNode>>,
     pub(crate) outbox: Outbox,
+    pub(crate) looks: Arc<Looks>,
     /// The conditions that hold, for the metrics.
     pub(crate) seen: watch::Sender<Vec<Condition>>,
     pub(crate) pulse: Pulse,
@@ -90,10 +119,11 @@ pub(crate) struct Parts {
 
 /// Runs until the monitor ends.
 pub(crate) async fn run(parts: Parts) {
-    let Parts { state_dir, boot_id, gpus, mut events, mut desired, outbox, seen, mut pulse } =
+    let Parts { state_dir, boot_id, gpus, mut events, mut desired, outbox, looks, seen, mut pulse } =
         parts;
-    let path = state_dir.join(FILE);
+    let (path, mut room) = (state_dir.join(FILE), Room::of(&state_dir));
     let mut tracker = load(&path, &boot_id);
+    look_at_room(&mut tracker, &mut room);
     let mut snapshots = gpus.snapshots();
     drop(gpus);
     let mut said = tracker.conditions();
@@ -101,9 +131,16 @@ pub(crate) async fn run(parts: Parts) {
     seen.send_replace(said.clone());
     let mut look_again = interval(LOOK_EVERY);
     look_again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut room_again = interval(ROOM_EVERY);
+    room_again.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        let mut looked = false;
         tokio::select! {
             () = pulse.asked() => continue,
+            () = looks.asked.notified() => {
+                look_at_room(&mut tracker, &mut room);
+                looked = true;
+            }
             changed = snapshots.changed() => {
                 if changed.is_err() {
                     return;
@@ -119,6 +156,7 @@ pub(crate) async fn run(parts: Parts) {
             }
             // What does not answer does not change either, and gets worse with time.
             _ = look_again.tick() => look(&mut tracker, &snapshots.borrow().clone()),
+            _ = room_again.tick() => look_at_room(&mut tracker, &mut room),
             Some(event) = events.recv() => {
                 tracing::warn!(gpu = %event.uuid, event = ?event.kind, "the driver told of an error");
                 let snapshot: Arc<GpuSnapshot> = snapshots.borrow().clone();
@@ -133,6 +171,9 @@ pub(crate) async fn run(parts: Parts) {
             outbox.conditions(conditions.clone());
             seen.send_replace(conditions.clone());
             said = conditions;
+        }
+        if looked {
+            looks.done.send_modify(|count| *count += 1);
         }
     }
 }

@@ -31,6 +31,7 @@ pub mod link;
 pub mod operations;
 mod proc_stat;
 pub mod reconcile;
+mod room;
 pub mod runtime;
 pub mod server;
 pub mod shim;

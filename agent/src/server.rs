@@ -139,15 +139,15 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     tasks.spawn(shutdown::run(shutdown::Parts::of(&node, &outbox)));
     tasks.spawn(make_gate(&node, gate_ends, &operations)?.run());
     tasks.spawn(make_terminals(&node, &line, &operations)?.run());
-    let (state_dir, boot_id) = (config.state_dir.clone(), machine.boot_id.clone());
     let (conditions, conditions_seen) = (node.conditions.clone(), node.conditions.subscribe());
     tasks.spawn(health::run(health::Parts {
-        state_dir,
-        boot_id,
+        state_dir: config.state_dir.clone(),
+        boot_id: machine.boot_id.clone(),
         gpus: gpus.clone(),
         events,
         desired: desired.subscribe(),
         outbox: outbox.clone(),
+        looks: Arc::clone(&node.looks),
         seen: conditions,
         pulse: operations.begin("health"),
     }));

@@ -332,7 +332,7 @@ pub struct Job {
     /// Failures of its own that were tried again without a new checkpoint since.
     #[serde(default, skip_serializing_if = "is_default")]
     pub retries: u32,
-    /// The last fault of a node that used up a restart: the same one soon after uses none.
+    /// The last fault of a node that was counted: the same one soon after is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_fault: Option<FaultCounted>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -411,6 +411,9 @@ pub struct FaultCounted {
     pub node: NodeName,
     pub cause: String,
     pub at: Timestamp,
+    /// How often it came again since, without using up anything.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub again: u32,
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use fleet_core::allocation::AttemptEnd;
 use fleet_core::checkpoint::Resumed;
+use fleet_core::health::begins_nothing;
 use fleet_core::image::ImageUsed;
 use fleet_core::lease::Epoch;
 use tokio::sync::watch;
@@ -96,6 +97,7 @@ impl Begin {
     }
 
     async fn make_ready(&self) -> Result<Ready, AttemptEnd> {
+        self.room()?;
         // Before the permit: a registry, dockerd or the user's file server may take hours, and most others need nothing of
         // the kind.
         let fetched = self.fetch().await?;
@@ -108,6 +110,16 @@ impl Begin {
         let image = self.image(fetched).await?;
         self.bundle(user, leased, image, resumed.as_ref()).await?;
         Ok(Ready { observer, resumed })
+    }
+
+    /// Nothing is begun where it could not be ended, or would break off half-way.
+    fn room(&self) -> Result<(), AttemptEnd> {
+        let conditions = self.node.conditions.borrow();
+        let lacking = conditions.iter().find(|condition| begins_nothing(condition));
+        match lacking {
+            Some(condition) => Err(AttemptEnd::NodeFault { message: condition.reason.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// The owner, as this node knows them.
@@ -377,6 +389,7 @@ impl Begin {
             (Arc::clone(&self.node), Arc::clone(&self.record), self.dir.clone());
         let write = move || -> Result<(), AttemptEnd> {
             dir.write_record(&record).map_err(|error| node_fault(&error))?;
+            dir.set_room_aside().map_err(|error| node_fault(&error))?;
             dir.make_run_dir(&node.volatile_dir()).map_err(|error| node_fault(&error))?;
             let runtime = node.runtime().map_err(|error| node_fault(&error))?;
             let majors = if leased.gpus.is_empty() {

@@ -9,6 +9,9 @@ use crate::shim::order::{EndReason, ExitRecord};
 const USER_FAULTS: [&str; 4] =
     ["volume ", "working directory ", "a device node cannot be a volume", "output file "];
 
+/// How such an addition begins.
+const OS_ERROR: &str = " (os error ";
+
 /// The report for an exit record. `ordered`: the controller had ordered a stop.
 pub fn of_exit(exit: &ExitRecord, ordered: bool) -> EndReport {
     let stopped =
@@ -84,12 +87,40 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         text.push_str(&error.to_string());
         source = error.source();
     }
-    text
+    without_numbers(&text)
+}
+
+/// Takes out what the standard library puts behind the words of a system error: `(os error 28)`.
+pub(super) fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(OS_ERROR);
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|b| b.is_ascii_digit()) => {
+                plain.push_str(rest)
+            }
+            _ => plain.extend([OS_ERROR, part]),
+        }
+    }
+    plain
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_people_read_has_the_words_of_an_error_and_not_its_number() {
+        for (text, plain) in [
+            ("write x: No space left on device (os error 28)", "write x: No space left on device"),
+            ("a (os error 2): b (os error 13), c", "a: b, c"),
+            ("a (os error two) b", "a (os error two) b"),
+            ("a (os error 2", "a (os error 2"),
+            ("", ""),
+        ] {
+            assert_eq!(without_numbers(text), plain);
+        }
+    }
 
     fn exit(reason: EndReason, code: Option<i32>, signal: Option<i32>) -> ExitRecord {
         ExitRecord {

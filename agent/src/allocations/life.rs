@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::asking::{Asker, Asking, forget_old_request};
 use super::begin::{Begin, Ready, Refusal};
-use super::ending::{chain, of_exit, without_exit};
+use super::ending::{chain, of_exit, without_exit, without_numbers};
 use super::{checkpoints, lost};
 use crate::checkpoint::{self, CheckpointSeen, OriginFate};
 use crate::clock;
@@ -185,6 +185,9 @@ impl Life {
                 super::blame::with_fault(&self.begin.node, &self.begin.record, report).await
             }
             End::Report(report) => {
+                if matches!(report.end, AttemptEnd::NodeFault { .. }) {
+                    self.begin.node.looks.now().await;
+                }
                 let (dir, record) = (&self.begin.dir, &self.begin.record);
                 // One that was refused early has nothing on disk yet, and its end must not be lost.
                 if let Err(error) = dir.write_record(record).and_then(|()| dir.write_end(&report)) {
@@ -642,7 +645,8 @@ impl Life {
     fn last_words(&self) -> String {
         let log = std::fs::read(self.begin.dir.path().join(SHIM_LOG_FILE)).unwrap_or_default();
         let start = log.len().saturating_sub(WORDS_BYTES_MAX);
-        let words = String::from_utf8_lossy(&log[start..]).trim().replace(char::is_control, " ");
+        let words = String::from_utf8_lossy(&log[start..]);
+        let words = without_numbers(&words.trim().replace(char::is_control, " "));
         if words.is_empty() { words } else { format!(" ({words})") }
     }
 

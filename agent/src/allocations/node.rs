@@ -11,6 +11,7 @@ use crate::checkpoint::Timings;
 use crate::config::Config;
 use crate::gate;
 use crate::gpu;
+use crate::health::Looks;
 use crate::holders::{self, Spared};
 use crate::image::ImageStore;
 use crate::leases::Observer;
@@ -46,6 +47,7 @@ pub struct Node {
     pub starts: Semaphore,
     /// The conditions that hold, as the health task says them.
     pub conditions: watch::Sender<Vec<Condition>>,
+    pub(crate) looks: Arc<Looks>,
     baseline: Arc<[String]>,
     /// The group of all jobs.
     jobs: PathBuf,
@@ -104,6 +106,7 @@ impl Node {
             shutdown: shutdown::Handle::default(),
             epochs,
             conditions: watch::channel(Vec::new()).0,
+            looks: Arc::default(),
             starts: Semaphore::new(STARTS_AT_ONCE_MAX),
             runtime: Mutex::default(),
         }

@@ -23,14 +23,14 @@ use fleet_core::lease::Epoch;
 use fleet_core::name::UserName;
 use fleet_core::time::Timestamp;
 use nix::errno::Errno;
-use nix::fcntl::AT_FDCWD;
+use nix::fcntl::{AT_FDCWD, FallocateFlags, fallocate};
 use nix::sys::stat::{UtimensatFlags, utimensat};
 use nix::sys::time::TimeSpec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::ResumedFrom;
-use crate::shim::order::RUN_DIR;
+use crate::shim::order::{EXIT_ROOM_BYTES, EXIT_ROOM_FILE, RUN_DIR};
 
 /// Version of the files that this build writes.
 const VERSION: u32 = 1;
@@ -188,6 +188,19 @@ impl AllocationDir {
             _ => {}
         }
         replace(&self.0.join(RECORD_FILE), record)
+    }
+
+    /// Takes the room now that the shim needs to write down how it ended: a full disk must not cost the exit code.
+    pub fn set_room_aside(&self) -> Result<(), RecordError> {
+        let path = self.0.join(EXIT_ROOM_FILE);
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = file.map_err(failed("create", &path))?;
+        match fallocate(&file, FallocateFlags::empty(), 0, EXIT_ROOM_BYTES) {
+            // A file system that cannot promise room, such as NFS before 4.2.
+            Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(()),
+            Err(error) => Err(failed("set room aside in", &path)(error.into())),
+        }
     }
 
     /// Makes `run`: a link to a directory of this attempt below `volatile`.

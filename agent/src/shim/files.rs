@@ -43,6 +43,22 @@ pub(super) fn replace_json<T: Serialize>(path: &Path, value: &T) -> Result<(), F
     fs::rename(&temporary, path).map_err(failed("rename", path))
 }
 
+/// Writes over what is in `room`, which has the length that is needed, and gives it the name `path`: takes no room that
+/// was not taken before.
+pub(super) fn fill_json<T: Serialize>(
+    room: &Path,
+    path: &Path,
+    value: &T,
+) -> Result<(), FileError> {
+    let bytes = encoded(path, value)?;
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).mode(0o600).open(room);
+    let mut file = file.map_err(failed("create", room))?;
+    file.write_all(&bytes).map_err(failed("write", room))?;
+    file.set_len(bytes.len() as u64).map_err(failed("shorten", room))?;
+    fs::rename(room, path).map_err(failed("rename", path))
+}
+
 /// The file and its name are on the disk when this returns.
 pub(super) fn sync(path: &Path) -> Result<(), FileError> {
     let parent = path.parent().unwrap_or(Path::new("."));
@@ -53,10 +69,15 @@ pub(super) fn sync(path: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
-fn write_temporary<T: Serialize>(path: &Path, value: &T) -> Result<PathBuf, FileError> {
+fn encoded<T: Serialize>(path: &Path, value: &T) -> Result<Vec<u8>, FileError> {
     let mut bytes = serde_json::to_vec(value)
         .map_err(|source| FileError::Invalid { path: path.to_owned(), source })?;
     bytes.push(b'\n');
+    Ok(bytes)
+}
+
+fn write_temporary<T: Serialize>(path: &Path, value: &T) -> Result<PathBuf, FileError> {
+    let bytes = encoded(path, value)?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let temporary = path.with_file_name(name);

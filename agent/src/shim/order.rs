@@ -17,6 +17,12 @@ pub const VERSION: u32 = 1;
 
 /// Names in the allocation's directory.
 pub const EXIT_FILE: &str = "exit.json";
+/// What becomes [`EXIT_FILE`]: the agent sets its room aside, and the shim fills it.
+pub const EXIT_ROOM_FILE: &str = "exit.json.new";
+/// More than any record of an end takes.
+pub const EXIT_ROOM_BYTES: i64 = 8_192;
+/// The same record, where the disk takes no writes: it lasts until the machine goes down.
+pub const EXIT_COPY_FILE: &str = "run/exit.json";
 pub const EVENTS_FILE: &str = "events.jsonl";
 /// What means nothing once the attempt has ended. The agent makes it a link to a file system in memory; a
 /// plain directory does as well.
@@ -339,12 +345,28 @@ impl ShimState {
 impl ExitRecord {
     /// `None`: not ended, or the shim was lost before it could say so.
     pub fn read(dir: &Path) -> Result<Option<Self>, FileError> {
-        let path = dir.join(EXIT_FILE);
-        let record: Option<Self> = super::files::read_json(&path)?;
-        if let Some(record) = &record {
-            check_version(&path, record.v)?;
+        for name in [EXIT_FILE, EXIT_COPY_FILE] {
+            let path = dir.join(name);
+            let record: Option<Self> = super::files::read_json(&path)?;
+            if let Some(record) = record {
+                check_version(&path, record.v)?;
+                return Ok(Some(record));
+            }
         }
-        Ok(record)
+        Ok(None)
+    }
+
+    /// Writes it into the room that was set aside, or into memory where the disk takes no writes.
+    pub fn write(&self, dir: &Path) -> Result<PathBuf, FileError> {
+        let path = dir.join(EXIT_FILE);
+        match super::files::fill_json(&dir.join(EXIT_ROOM_FILE), &path, self) {
+            Ok(()) => Ok(path),
+            Err(error) => {
+                let copy = dir.join(EXIT_COPY_FILE);
+                super::files::replace_json(&copy, self).map_err(|_| error)?;
+                Ok(copy)
+            }
+        }
     }
 
     /// The exit code as a shell would give it: 128 + n for signals, 125 for a start that failed.
@@ -376,4 +398,43 @@ pub(crate) fn is_clean(path: &Path) -> bool {
 
 fn check_version(path: &Path, found: u32) -> Result<(), FileError> {
     if found == VERSION { Ok(()) } else { Err(FileError::Version { path: path.to_owned(), found }) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+
+    use super::*;
+
+    fn record() -> ExitRecord {
+        let json = r#"{"v":1,"allocation_id":"alloc-a-1","epoch":{"incarnation":1,"index":2},"attempt":1,"code":4,
+            "signal":null,"reason":"exited","oom_killed":false,"done":true,"started_at_ms":5,"ended_at_ms":9,
+            "cpu_usec":null,"memory_peak_bytes":null,"stuck":false,"log_bytes_lost":0}"#;
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn an_end_fills_the_room_that_was_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let room = dir.path().join(EXIT_ROOM_FILE);
+        fs::write(&room, vec![0; EXIT_ROOM_BYTES as usize]).unwrap();
+        assert_eq!(record().write(dir.path()).unwrap(), dir.path().join(EXIT_FILE));
+        assert_eq!(ExitRecord::read(dir.path()).unwrap(), Some(record()));
+        assert!(!room.exists());
+        let longest = serde_json::to_vec(&record()).unwrap().len();
+        assert!(longest * 4 < EXIT_ROOM_BYTES as usize, "{longest} bytes");
+    }
+
+    #[test]
+    fn where_the_disk_takes_no_writes_the_end_is_kept_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join(RUN_DIR)).unwrap();
+        // What cannot be opened for writing, also by root.
+        fs::create_dir(dir.path().join(EXIT_ROOM_FILE)).unwrap();
+        assert_eq!(record().write(dir.path()).unwrap(), dir.path().join(EXIT_COPY_FILE));
+        assert_eq!(ExitRecord::read(dir.path()).unwrap(), Some(record()));
+        fs::remove_dir_all(dir.path().join(RUN_DIR)).unwrap();
+        assert!(record().write(dir.path()).is_err(), "nothing is left to write to");
+    }
 }

@@ -5,8 +5,9 @@ use std::pin::Pin;
 use fleet_core::authority::Stage;
 use fleet_core::calendar::same_model;
 use fleet_core::command::Command;
+use fleet_core::health::begins_nothing;
 use fleet_core::job::JobState;
-use fleet_core::node::Liveness;
+use fleet_core::node::{Liveness, Node};
 use fleet_core::reboot::RebootCommand;
 use fleet_core::reservation::ReservationState;
 use fleet_core::time::{Millis, Timestamp};
@@ -552,6 +553,7 @@ impl Context {
         warnings.extend(self.raft.read(restored_warning));
         warnings.extend(self.raft.read(exchange_warning));
         warnings.extend(self.raft.space_warnings());
+        warnings.extend(self.raft.read(shortages));
         if let Some(freeze) = self.raft.read(|fsm| fsm.evictions_frozen().cloned()) {
             warnings.push(format!(
                 "automatic evictions are frozen since {} of {} nodes went bad at once; look, then `fleet controller thaw-evictions`",
@@ -561,6 +563,25 @@ impl Context {
         warnings
     }
 }
+
+/// Nodes that can begin nothing for want of room, and what helps.
+fn shortages(fsm: &Fsm) -> Vec<String> {
+    let of = |node: &Node| {
+        let lacking = node.conditions.iter().filter(|c| begins_nothing(c));
+        let name = node.name.clone();
+        lacking.map(move |c| format!("{name}: {}; {}", c.reason, c.message)).collect::<Vec<_>>()
+    };
+    let mut all: Vec<String> = fsm.nodes().values().flat_map(of).collect();
+    let more = all.len().saturating_sub(SHORTAGES_SAID_MAX);
+    all.truncate(SHORTAGES_SAID_MAX);
+    if more > 0 {
+        all.push(format!("{more} more nodes can begin nothing; `fleet node list` shows them"));
+    }
+    all
+}
+
+/// Nodes named in the warnings for want of room.
+const SHORTAGES_SAID_MAX: usize = 8;
 
 /// How long after a restore it is still told that there was one.
 const RESTORED_SAID: Millis = Millis::days(7);

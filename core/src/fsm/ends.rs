@@ -2,7 +2,7 @@
 //! used of its time.
 
 use super::jobs::Next;
-use super::judgment::{Case, Verdict, judge};
+use super::judgment::{Case, Verdict, judge, pause};
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, AttemptEnd, EndReport, StopWhy};
 use crate::checkpoint::{Checkpoint, Doubt, Presence, Question, RestartFrom};
@@ -10,6 +10,7 @@ use crate::event::Event;
 use crate::health::{Severity, Subject, can_end_a_program};
 use crate::id::JobId;
 use crate::job::{FaultCounted, Job, JobOutcome, JobState};
+use crate::name::NodeName;
 use crate::time::{Millis, Timestamp};
 
 /// A fault of one cause on one node uses up one restart in this time, where the job can go elsewhere.
@@ -97,7 +98,7 @@ impl Fsm {
         self.faulted(turn, allocation, why.to_string(), true)
     }
 
-    /// One cause on one node uses up one restart in ten minutes, where the job can go elsewhere.
+    /// One cause on one node counts once in ten minutes: until then the job goes elsewhere, or waits longer each time.
     fn faulted(
         &mut self,
         turn: &mut Turn<'_>,
@@ -107,18 +108,38 @@ impl Fsm {
     ) -> Option<Next> {
         let (id, node, now) = (allocation.job.clone(), allocation.node.clone(), self.now);
         let job = self.jobs.get(&id)?;
-        let same = job.last_fault.as_ref().is_some_and(|last| {
-            last.node == node && last.cause == cause && now.since(last.at) <= SAME_FAULT
-        });
-        if has_run && same && self.can_run_elsewhere(job, &node) {
-            self.exclude_node(turn, &id, &node, &cause);
+        let same = self.is_same_fault(job, &node, &cause) && !job.cancel_requested;
+        if same && self.can_run_elsewhere(job, &node) {
+            // One that never ran keeps away already.
+            if has_run {
+                self.exclude_node(turn, &id, &node, &cause);
+            }
             return Some(Next::Again { why: cause, uses_restart: false });
         }
+        if same {
+            let last = self.jobs.get_mut(&id)?.last_fault.as_mut()?;
+            let until = now + pause(last.again);
+            last.again += 1;
+            return Some(Next::Pause { why: cause, until });
+        }
+        let last = job.last_fault.as_ref().filter(|last| last.node == node && last.cause == cause);
+        // The pauses go on where they were.
+        let again = last.map_or(0, |last| last.again);
         let next = self.after_node_fault(job, cause.clone(), has_run);
-        if let Some(Next::Again { uses_restart: true, .. }) = &next {
-            self.jobs.get_mut(&id)?.last_fault = Some(FaultCounted { node, cause, at: now });
+        if let Some(Next::Again { uses_restart, .. }) = &next
+            && (*uses_restart || !has_run)
+        {
+            let counted = FaultCounted { node, cause, at: now, again };
+            self.jobs.get_mut(&id)?.last_fault = Some(counted);
         }
         next
+    }
+
+    /// Whether this cause on this node was counted a moment ago.
+    pub(super) fn is_same_fault(&self, job: &Job, node: &NodeName, cause: &str) -> bool {
+        job.last_fault.as_ref().is_some_and(|last| {
+            last.node == *node && last.cause == cause && self.now.since(last.at) <= SAME_FAULT
+        })
     }
 
     /// The next attempt takes the checkpoint before the one that this attempt took.

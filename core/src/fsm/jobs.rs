@@ -334,8 +334,11 @@ impl Fsm {
 
     /// The node is not tried again while the job can go to another; the only one gets another chance.
     fn note_start_fault(&mut self, turn: &mut Turn<'_>, id: &JobId, node: &NodeName, why: &str) {
+        let by_list = self.resumes_by_list();
+        let Some(job) = self.jobs.get(id) else { return };
+        let counted = by_list && self.is_same_fault(job, node, why);
         let Some(job) = self.jobs.get_mut(id) else { return };
-        job.start_faults += 1;
+        job.start_faults += u32::from(!counted);
         if self.jobs.get(id).is_some_and(|job| self.can_run_elsewhere(job, node)) {
             self.exclude_node(turn, id, node, why);
         }

@@ -163,7 +163,8 @@ fn wants_another_try(retry: &RetryOn, end: &AttemptEnd) -> bool {
     }
 }
 
-fn pause(retries: u32) -> Millis {
+/// Before it is tried again: longer each time.
+pub(super) fn pause(retries: u32) -> Millis {
     let doubled = RETRY_PAUSE_MIN.0.saturating_mul(1_u64 << retries.min(16));
     Millis(doubled).min(RETRY_PAUSE_MAX)
 }

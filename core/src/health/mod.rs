@@ -12,11 +12,13 @@ use crate::time::Timestamp;
 
 pub mod limits;
 mod readings;
+mod shortage;
 mod signal;
 pub mod throttle;
 mod tracker;
 pub mod xid;
 
+pub use shortage::{Shortage, begins_nothing};
 pub use signal::{Known, Reading, Signal};
 pub use tracker::HealthTracker;
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Architecture;
+use super::{Architecture, Shortage};
 use crate::name::GpuUuid;
 use crate::time::Timestamp;
 
@@ -85,5 +85,9 @@ pub enum Signal {
     /// GPUs that cannot be named are in trouble.
     Unnamed {
         problems: Vec<String>,
+    },
+    /// All that the node lacks to begin anything, each with what was seen.
+    Short {
+        of: Vec<(Shortage, String)>,
     },
 }

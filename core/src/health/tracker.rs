@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::readings::{Finding, Found, findings};
 use super::signal::{Known, Reading, Signal};
 use super::xid::{self, Verdict};
-use super::{Architecture, Condition, ConditionStatus, Severity, Subject, limits};
+use super::{Architecture, Condition, ConditionStatus, Severity, Shortage, Subject, limits};
 use crate::gpu::GPUS_PER_NODE_MAX;
 use crate::name::GpuUuid;
 use crate::node::CONDITIONS_PER_NODE_MAX;
@@ -169,9 +169,22 @@ impl HealthTracker {
                 let held = unknown(now, Severity::Notice, &reason, "GPUs that cannot be named");
                 raise(&mut self.node, UNNAMED, held);
             }
+            Signal::Short { of } => self.short(now, of),
         }
         for gpu in self.gpus.values_mut() {
             gpu.expire(now);
+        }
+    }
+
+    /// A Notice each: what runs is as good as before.
+    fn short(&mut self, now: Timestamp, of: &[(Shortage, String)]) {
+        for shortage in Shortage::ALL {
+            let Some((_, reason)) = of.iter().find(|(short, _)| *short == shortage) else {
+                self.node.remove(shortage.kind());
+                continue;
+            };
+            let held = bad(now, Severity::Notice, reason, shortage.message(), false);
+            raise(&mut self.node, shortage.kind(), held);
         }
     }
 

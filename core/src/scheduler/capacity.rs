@@ -11,10 +11,10 @@ use crate::calendar::wish::{GpuSet, gpus_of, place_of, plain_model, unfit};
 use crate::calendar::{By, Calendar, RELEASE_ALLOWANCE, known_end};
 use crate::fsm::Fsm;
 use crate::gpu::Gpu;
-use crate::health::{Severity, Subject};
+use crate::health::{Severity, Subject, begins_nothing};
 use crate::id::{LeaseId, ReservationId};
 use crate::name::{GpuUuid, NodeName};
-use crate::node::Node;
+use crate::node::{EMPTY_SINCE, Node};
 use crate::reservation::{Reservation, ReservationState};
 use crate::time::Timestamp;
 
@@ -199,8 +199,13 @@ fn usable_lease<'a>(fsm: &'a Fsm, reservation: &'a Reservation) -> Option<&'a Le
 }
 
 /// Why a node takes nothing new, its own conditions included.
-fn closed(node: &Node) -> Option<String> {
-    node.closed_because().or_else(|| {
+fn closed(fsm: &Fsm, node: &Node) -> Option<String> {
+    let short = || {
+        let known = fsm.cluster_version() >= EMPTY_SINCE;
+        let lacks = node.conditions.iter().find(|c| known && begins_nothing(c))?;
+        Some(format!("not able to begin anything: {}", lacks.reason))
+    };
+    node.closed_because().or_else(short).or_else(|| {
         let condition = node.conditions.iter().find(|c| {
             c.is_active() && c.severity >= Severity::Degraded && c.subject == Subject::Node
         })?;
@@ -218,7 +223,7 @@ impl<'a> NodeCapacity<'a> {
         let gpus: Vec<&Gpu> = gpus_of(fsm, node).collect();
         let mut this = Self {
             node,
-            closed: closed(node),
+            closed: closed(fsm, node),
             cpu_free: node.facts.cpu_millis,
             memory_free: node.facts.memory_bytes,
             healthy: 0,

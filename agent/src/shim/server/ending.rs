@@ -9,7 +9,7 @@ use crate::{
     cgroup::Usage,
     shim::{
         clock, files,
-        order::{EXIT_FILE, EndReason, ExitRecord, RUNTIME_DIR, SOCKET_FILE, VERSION},
+        order::{EndReason, ExitRecord, RUNTIME_DIR, SOCKET_FILE, VERSION},
         protocol::{FrameExit, ShimEvent},
     },
 };
@@ -29,19 +29,18 @@ impl Server {
         self.finish_tee();
         let usage = self.room.as_ref().map(|room| room.cgroup.usage()).unwrap_or_default();
         let record = self.record(stuck, &usage);
-        let path = self.dir.join(EXIT_FILE);
-        let written = files::replace_json(&path, &record);
+        let written = record.write(&self.dir);
         if let Err(error) = &written {
-            // The agent sees a shim that went without a record, and the group empty: attempt lost.
+            // An agent that is there hears it all the same; one that comes later sees a shim that went without a record,
+            // and the group empty: attempt lost.
             say(&chain(error));
-        } else {
-            self.clients.publish(&ShimEvent::Exited(record.clone()));
         }
+        self.clients.publish(&ShimEvent::Exited(record.clone()));
         self.clients.send_job_exit(FrameExit { code: record.code, signal: record.signal });
         if !stuck {
             self.clean();
         }
-        let synced = written.and_then(|()| files::sync(&path));
+        let synced = written.and_then(|path| files::sync(&path));
         self.say_goodbye();
         fs::remove_file(self.dir.join(SOCKET_FILE)).ok();
         synced.map_err(|error| chain(&error))

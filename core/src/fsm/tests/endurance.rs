@@ -18,6 +18,8 @@ use crate::time::Millis;
 /// Histories of each kind of fleet, and steps of each.
 const SEEDS: u64 = 16;
 const STEPS: usize = 150;
+/// No job pauses longer before it is tried again.
+const PAUSE_MAX: Millis = Millis::minutes(10);
 /// Plans one after the other without an end: lines that are refused again and again.
 const ROUNDS_MAX: usize = 200;
 /// Lines of a plan in one command: fewer than there can be.
@@ -189,7 +191,11 @@ impl Led {
                 self.w.release(&on);
             }
             self.lead();
-            if self.is_idle() {
+            let fsm = &self.w.fsm;
+            if fsm.jobs().keys().any(|id| fsm.paused_until(id).is_some()) {
+                self.w.pass(PAUSE_MAX);
+                self.lead();
+            } else if self.is_idle() {
                 return;
             }
         }

@@ -5,12 +5,13 @@ use crate::actor::Actor;
 use crate::allocation::{AttemptEnd, EndReport, PROMISED_AT_START_SINCE};
 use crate::command::{Command, Report, SubmitJob};
 use crate::event::Event;
-use crate::health::Severity;
+use crate::health::{HealthTracker, Severity, Shortage, Signal};
 use crate::image::{DAEMON_SINCE, ImageUsed, REGISTRY_SINCE};
 use crate::job::{JobSpec, JobState};
 use crate::lease::Epoch;
 use crate::node::{ANOTHER_TRY_SINCE, Liveness};
 use crate::rejection::Rejection;
+use crate::scheduler;
 use crate::time::Millis;
 
 #[test]
@@ -383,12 +384,70 @@ fn a_job_that_no_node_can_start_fails_and_does_not_wait_for_ever() {
     w.submit("ada", "a", plain(1)).unwrap();
     for _ in 0..crate::job::START_FAULTS_MAX {
         assert_eq!(w.schedule(), 1);
-        let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
-        w.end(&a, AttemptEnd::NodeFault { message: "no shim".to_owned() });
-        w.release("titan01");
+        start_fails(&mut w);
+        w.pass(Millis::minutes(11));
     }
     assert_eq!(w.state_of("a"), "failed");
     assert!(w.fsm.job(&job("a")).unwrap().outcome.as_ref().unwrap().reason.contains("no shim"));
+}
+
+/// The attempt of "a" ends before it has run.
+fn start_fails(w: &mut World) {
+    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    w.end(&a, AttemptEnd::NodeFault { message: "no shim".to_owned() });
+    w.release("titan01");
+}
+
+#[test]
+fn one_cause_on_the_only_node_pauses_longer_each_time_and_counts_once_in_ten_minutes() {
+    let mut w = World::with(&["titan01"]);
+    w.submit("ada", "a", plain(1)).unwrap();
+    let mut pauses = Vec::new();
+    for _ in 0..5 {
+        assert_eq!(w.schedule(), 1);
+        start_fails(&mut w);
+        let until = w.fsm.paused_until(&job("a")).unwrap_or(w.now);
+        pauses.push(until.since(w.now).0 / 1_000);
+        w.pass(until.since(w.now));
+    }
+    assert_eq!(pauses, [0, 10, 20, 40, 80]);
+    let counted = |w: &World| w.fsm.job(&job("a")).unwrap().start_faults;
+    assert_eq!((counted(&w), w.state_of("a")), (1, "queued"));
+    w.pass(Millis::minutes(10));
+    assert_eq!(w.schedule(), 1);
+    start_fails(&mut w);
+    assert_eq!((counted(&w), w.fsm.paused_until(&job("a"))), (2, None));
+    // Another cause is another fault.
+    assert_eq!(w.schedule(), 1);
+    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    w.end(&a, AttemptEnd::NodeFault { message: "no runtime".to_owned() });
+    assert_eq!((counted(&w), w.fsm.paused_until(&job("a"))), (3, None));
+}
+
+#[test]
+fn a_node_that_can_begin_nothing_keeps_what_runs_and_gets_nothing_new() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", plain(1), "titan01", &[0]);
+    let mut tracker = HealthTracker::new("boot-1");
+    let short = |of: &[Shortage]| Signal::Short {
+        of: of.iter().map(|shortage| (*shortage, "the disk is full".to_owned())).collect(),
+    };
+    for shortage in Shortage::ALL {
+        tracker.observe(w.now, &short(&[shortage]));
+        let conditions = tracker.conditions();
+        assert_eq!(conditions.len(), 1, "only the last one holds");
+        w.report("titan01", Report::Conditions { conditions }).unwrap();
+        assert!(w.fsm.allocation(&a).unwrap().causes.is_empty(), "what runs is as good as before");
+        let name = format!("b-{}", shortage.kind().replace('_', "-"));
+        w.submit("ada", &name, plain(0)).unwrap();
+        assert_eq!(w.schedule(), 0);
+        let waiting = scheduler::plan(&w.fsm).waiting;
+        let why = &waiting[&job(&name)].reason;
+        assert!(why.contains("not able to begin anything: the disk is full"), "{why}");
+    }
+    tracker.observe(w.now, &short(&[]));
+    w.report("titan01", Report::Conditions { conditions: tracker.conditions() }).unwrap();
+    assert!(w.schedule() > 0);
 }
 
 #[test]
