@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use anyhow::{Context as _, Result, ensure};
-use fleet_tests::command;
+use fleet_tests::command::{self, Ran};
 use fleet_tests::lab::Lab;
 use fleet_tests::steps::Steps;
 use fleet_tests::wait::{self, SOON};
@@ -64,6 +64,8 @@ fn exit_codes_and_streams() -> Result<()> {
         Ok(())
     });
     steps.step("a terminal is one, with a size", || terminal(&lab));
+    steps.step("a terminal is left and returned to", || returned_to(&lab));
+    steps.step("files go to a job and come back", || copied(&lab));
     steps.step("without input the program reads an end", || {
         ensure!(lab.run(&["run", "--", "cat"])?.ok()?.is_empty());
         Ok(())
@@ -72,27 +74,91 @@ fn exit_codes_and_streams() -> Result<()> {
 }
 
 fn terminal(lab: &Lab) -> Result<()> {
+    let words = "run -it -- sh -c 'stty size; test -t 0 && test -t 1 && tty'";
+    let ran = on_terminal(lab, words, None)?;
+    for text in ["/dev/pts/", "33 77", "code 0"] {
+        ensure!(ran.stdout.contains(text), "no {text:?} in {:?} {:?}", ran.stdout, ran.stderr);
+    }
+    Ok(())
+}
+
+/// `fleet` on a terminal where this is typed, again and again until it ends; then its code.
+fn on_terminal(lab: &Lab, words: &str, typed: Option<&str>) -> Result<Ran> {
     let fleet = fleet_tests::programs::built("fleet")?;
-    let inner = format!(
-        "stty rows 33 cols 77; {} run -it -- sh -c 'stty size; test -t 0 && test -t 1 && tty'; echo code $?",
-        fleet.display()
-    );
+    let inner = format!("stty rows 33 cols 77; {} {words}; echo code $?", fleet.display());
     let mut script = lab.command(&[] as &[&str]);
     let environment: Vec<_> =
         script.get_envs().map(|(k, v)| (k.to_owned(), v.map(ToOwned::to_owned))).collect();
-    script = std::process::Command::new("script");
+    script = std::process::Command::new("sh");
+    // A key that is typed before somebody listens may be lost.
+    let typing = match typed {
+        Some(keys) => {
+            format!("for i in 1 2 3 4 5 6 7 8 9; do sleep 1; printf '{keys}' || exit; done | ")
+        }
+        None => String::new(),
+    };
     script
-        .args(["-qec", &inner, "/dev/null"])
+        .args(["-c", &format!("{typing}script -qec \"$0\" /dev/null"), &inner])
         .current_dir(lab.lab())
         .env_clear()
         .env("TERM", "xterm");
     for (key, value) in environment {
         script.env(key, value.unwrap_or_default());
     }
-    let ran = command::run(script, SOON)?;
-    for text in ["/dev/pts/", "33 77", "code 0"] {
-        ensure!(ran.stdout.contains(text), "no {text:?} in {:?} {:?}", ran.stdout, ran.stderr);
+    command::run(script, SOON)
+}
+
+fn returned_to(lab: &Lab) -> Result<()> {
+    // It reads what was typed, so it is known to be the same program.
+    let program = "sh -c 'echo first; read word; echo got $word; exit 5'";
+    let left = on_terminal(lab, &format!("run -it -J back -- {program}"), Some(r"\020\021"))?;
+    ensure!(left.stdout.contains("return with: fleet attach job-"), "{left:?}");
+    let id =
+        left.stdout.split("fleet attach ").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let id = id.context("its id")?.to_owned();
+    ensure!(lab.job(&id)?["state"] == "running");
+    lab.run(&["attach", &id])?.fails(2, &["has a terminal", "--no-stdin"])?;
+    let back = on_terminal(lab, &format!("attach {id}"), Some(r"hello\n"))?;
+    for text in ["first", "got hello", "code 5"] {
+        ensure!(back.stdout.contains(text), "no {text:?} in {back:?}");
     }
+    lab.run(&["attach", &id])?.fails(5, &["is failed already", "fleet logs"])?;
+    Ok(())
+}
+
+fn copied(lab: &Lab) -> Result<()> {
+    let id =
+        lab.submit(&[], &["sh", "-c", "mkdir -p box/in; echo there > box/in/x; exec sleep 1000"])?;
+    lab.job_in(&id, "running", SOON)?;
+    let at = |path: &str| format!("{id}:{path}");
+    wait::eventually("the box is there", SOON, || Ok(lab.path("box/in/x").exists()))?;
+    let big: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    fs::create_dir_all(lab.path("send/deep"))?;
+    fs::write(lab.path("send/deep/big"), &big)?;
+    // Into a folder that is there, and as a new name.
+    lab.run(&["cp", "send", &at("box")])?.ok()?;
+    ensure!(fs::read(lab.path("box/send/deep/big"))? == big);
+    lab.run(&["cp", "send/deep/big", &at("box/named")])?.ok()?;
+    ensure!(fs::read(lab.path("box/named"))? == big);
+    lab.run(&["cp", &at("box/in"), "came"])?.ok()?;
+    ensure!(fs::read_to_string(lab.path("came/x"))? == "there\n");
+    let said = lab.run(&["cp", &at("box/named"), "back"])?;
+    ensure!(said.ok()?.is_empty() && said.stderr.contains("copied 1 file or folder"), "{said:?}");
+    ensure!(fs::read(lab.path("back"))? == big);
+    lab.run(&["cp", &at("no-such"), "x"])?.fails(1, &["tar in", "no-such"])?;
+    ensure!(!lab.path("x").exists());
+    lab.run(&["cp", "no-such", &at("box")])?.fails(1, &["cannot read no-such"])?;
+    lab.run(&["cp", "a", "b"])?.fails(2, &["neither names a job"])?;
+    // Files are its owner's, so whoever may not look into the job gets none of them.
+    let mut others = lab.command(&["cp", &at("box/named"), "/tmp/stolen"]);
+    std::os::unix::process::CommandExt::gid(
+        std::os::unix::process::CommandExt::uid(&mut others, 65_534),
+        65_534,
+    );
+    command::run(others, SOON)?.fails(4, &["belongs to"])?;
+    lab.output(&["cancel", &id])?;
+    lab.job_in(&id, "cancelled", SOON)?;
+    lab.run(&["cp", &at("box/named"), "late"])?.fails(5, &["is cancelled"])?;
     Ok(())
 }
 

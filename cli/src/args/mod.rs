@@ -62,7 +62,7 @@ pub(crate) use reservation::{
     ReservationImportArgs, ReservationLimitsArgs, ReservationListArgs, ReservationRulesArgs,
     ReservationShowArgs, ReservationVerb, ReserveArgs, SshArgs, WishArgs,
 };
-pub(crate) use run::{ExecArgs, RunArgs};
+pub(crate) use run::{AttachArgs, CpArgs, ExecArgs, RunArgs};
 pub(crate) use snapshot::{SnapshotArgs, SnapshotSaveArgs, SnapshotVerb};
 pub(crate) use user::{
     UserArgs, UserDisableArgs, UserEnableArgs, UserListArgs, UserRevokeArgs, UserShowArgs, UserVerb,
@@ -116,6 +116,15 @@ pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// Run a program inside a running job
     Exec(ExecArgs),
+    /// Return to a job: its output, and your keyboard where it was started with -i
+    #[command(
+        after_help = "Ctrl-P Ctrl-Q leaves it again; a job with a terminal gets every other key, Ctrl-C too."
+    )]
+    Attach(AttachArgs),
+    /// Copy files and folders to or from a running job
+    #[command(after_help = "fleet cp job-4k7wq2:runs/a.log .\nfleet cp data/ job-4k7wq2:/tmp/\n\n\
+                            Paths in the job are as its program sees them, relative ones from its folder. It takes tar there.")]
+    Cp(CpArgs),
     /// Containers of this machine's dockerd, with the GPUs that you hold here
     Docker(DockerArgs),
     /// Show your jobs
@@ -180,6 +189,8 @@ impl Verb {
             | Verb::Ssh(_)
             | Verb::Run(_)
             | Verb::Exec(_)
+            | Verb::Attach(_)
+            | Verb::Cp(_)
             | Verb::Ps(_)
             | Verb::Logs(_)
             | Verb::Cancel(_)

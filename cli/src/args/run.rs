@@ -122,6 +122,29 @@ pub(crate) struct RunArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct AttachArgs {
+    /// Only watch: what you type does not reach the job
+    #[arg(long)]
+    pub(crate) no_stdin: bool,
+    /// Show so many lines from before first
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
+    pub(crate) tail: u32,
+    /// The job
+    #[arg(value_name = "JOB")]
+    pub(crate) job: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CpArgs {
+    /// A file or folder here, or JOB:PATH
+    #[arg(value_name = "FROM")]
+    pub(crate) from: String,
+    /// Where to: a folder that is there, or the new name
+    #[arg(value_name = "TO")]
+    pub(crate) to: String,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
     /// Give it your standard input
     #[arg(short, long)]

@@ -80,6 +80,28 @@ pub(super) async fn run(context: &Context, args: ExecArgs) -> Result<Exit, Failu
     }
 }
 
+/// A program inside a job whose streams belong to another command.
+pub(super) struct Inside {
+    pub(super) stream: Streaming<ExecOutput>,
+    pub(super) input: mpsc::Sender<ExecInput>,
+}
+
+impl Inside {
+    /// Without a terminal. `interactive`: what is sent as its standard input reaches it.
+    pub(super) async fn start(
+        client: &Client,
+        job: &str,
+        argv: &[&str],
+        interactive: bool,
+    ) -> Result<Self, Failure> {
+        let argv = argv.iter().map(|word| (*word).to_owned()).collect();
+        let open = ExecOpen { job: job.to_owned(), argv, interactive, ..Default::default() };
+        let (input, messages) = mpsc::channel(INPUT_MESSAGES_MAX);
+        let stream = connect(client, open, &input, messages).await?;
+        Ok(Self { stream, input })
+    }
+}
+
 async fn connect(
     client: &Client,
     open: ExecOpen,

@@ -47,15 +47,17 @@ pub(super) async fn fetch(client: &Client, request: ListJobsRequest) -> Result<V
 
 pub(super) async fn show(context: &Context, args: &JobShowArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let id = client.resolve(KIND, &args.id).await?;
+    print(&printer.one(&one(&client, &args.id).await?)?)?;
+    Ok(Exit::Done)
+}
+
+/// The job that a typed text means, with what it asks for.
+pub(super) async fn one(client: &Client, text: &str) -> Result<Job, Failure> {
+    let id = client.resolve(KIND, text).await?;
     let request =
         ListJobsRequest { ids: vec![id.clone()], all: true, with_spec: true, ..Default::default() };
-    let found = fetch(&client, request).await?.into_iter().next();
-    let job = found.ok_or_else(|| {
-        Failure::of_rejection(fleet_core::Rejection::not_found(KIND, &id), &context.clock)
-    })?;
-    print(&printer.one(&job)?)?;
-    Ok(Exit::Done)
+    let found = fetch(client, request).await?.into_iter().next();
+    found.ok_or_else(|| client.not_found(KIND, &id))
 }
 
 /// Each in turn; the first that fails ends it.

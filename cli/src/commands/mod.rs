@@ -9,6 +9,7 @@ mod authority;
 mod bars;
 mod checkpoint;
 mod controller;
+mod cp;
 mod dev;
 mod docker;
 mod doctor;
@@ -204,6 +205,8 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         Verb::Ssh(args) => ssh::run(context, &args).await,
         Verb::Run(args) => run::run(context, &args).await,
         Verb::Exec(args) => exec::run(context, args).await,
+        Verb::Attach(args) => run::attach(context, &args).await,
+        Verb::Cp(args) => cp::run(context, &args).await,
         Verb::Docker(args) => docker::run(context, &args).await,
         Verb::Ps(args) => job::ps(context, &args).await,
         Verb::Logs(args) => logs::run(context, &args).await,

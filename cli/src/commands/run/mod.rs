@@ -1,4 +1,4 @@
-//! `run`: submits a job; unless detached, shows it to its end and passes its exit code on.
+//! `run`: submits a job; unless detached, shows it to its end and passes its exit code on. `attach`: the same again.
 
 mod spec;
 
@@ -7,11 +7,11 @@ use std::io::IsTerminal;
 use fleet_proto::v1::{AttachOpen, SubmitJobRequest};
 
 use super::attach::{self, Outcome, Wanted};
-use super::{Context, gpu, reservation, untold};
-use crate::args::{OutputArgs, RunArgs};
+use super::{Context, gpu, job, reservation, untold};
+use crate::args::{AttachArgs, OutputArgs, RunArgs};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::job::Job;
+use crate::output::job::{Job, Spec};
 use crate::output::text::{print, say};
 use spec::Here;
 
@@ -60,6 +60,34 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<Exit, Failu
     Ok(finish(&job.id, outcome))
 }
 
+/// Back to a job that waits or runs.
+pub(super) async fn attach(context: &Context, args: &AttachArgs) -> Result<Exit, Failure> {
+    let client = context.client()?;
+    let job = job::one(&client, &args.job).await?;
+    if job.is_final() {
+        let message = format!("{} is {} already", job.id, job.state.replace('_', " "));
+        let hint = format!("`fleet logs {}` shows what it printed", job.id);
+        return Err(Failure::new(Exit::Conflict, message).hint(hint));
+    }
+    let wants = |of: fn(&Spec) -> bool| job.spec.as_ref().is_some_and(of);
+    let interactive = wants(|spec| spec.interactive) && !args.no_stdin;
+    let tty = wants(|spec| spec.tty) && interactive;
+    if tty && !std::io::stdin().is_terminal() {
+        let message = format!("{} has a terminal, and standard input is none", job.id);
+        return Err(Failure::new(Exit::Usage, message).hint("--no-stdin only watches it"));
+    }
+    let open = AttachOpen {
+        job: job.id.clone(),
+        tail_lines: args.tail,
+        follow: true,
+        interactive,
+        ..Default::default()
+    };
+    let wanted = Wanted { interactive, tty, foreground: true };
+    let outcome = attach::follow(context, &client, open, wanted).await;
+    Ok(finish(&job.id, outcome))
+}
+
 fn without_immediate(failure: Failure) -> Failure {
     match failure.rejection.as_deref() {
         Some(fleet_core::Rejection::NotNow { .. } | fleet_core::Rejection::GpusHeld { .. }) => {
@@ -89,7 +117,7 @@ fn finish(id: &str, outcome: Result<Outcome, Failure>) -> Exit {
     match outcome {
         Ok(Outcome::Ended(job)) => ended(&job),
         Ok(Outcome::Left | Outcome::OutputClosed) => {
-            say(&goes_on);
+            say(&format!("{goes_on}, or return with: fleet attach {id}"));
             Exit::Done
         }
         Ok(Outcome::Signalled) => {
