@@ -10,6 +10,16 @@ use prost_types::{FieldDescriptorProto, FileDescriptorSet};
 const SECRET_MESSAGES: [&str; 3] =
     ["fleet.v1.JoinRequest", "fleet.v1.JoinControllerRequest", "fleet.v1.AuthorityKey"];
 
+/// Changes that are carried out again when they are asked for again with the same id: tokens, which are shown once and not
+/// kept, and what goes by the moment.
+const NOT_REPEATABLE: [&str; 5] = [
+    "CreateJoinTokenRequest",
+    "CreateControllerTokenRequest",
+    "ResetClockRequest",
+    "RotateAuthorityRequest",
+    "TransferLeadershipRequest",
+];
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = PathBuf::from("proto");
     println!("cargo::rerun-if-changed=proto");
@@ -38,7 +48,11 @@ fn requests(descriptors: &FileDescriptorSet) -> String {
             None => "None".to_owned(),
         };
         let name = message.name();
-        format!("impl ApiRequest for crate::v1::{name} {{\n    fn meta(&self) -> Option<&RequestMeta> {{ {meta} }}\n}}\n")
+        let repeatable = !NOT_REPEATABLE.contains(&name);
+        format!(
+            "impl ApiRequest for crate::v1::{name} {{\n    fn meta(&self) -> Option<&RequestMeta> {{ {meta} }}\n    \
+             fn is_repeatable(&self) -> bool {{ {repeatable} }}\n}}\n"
+        )
     });
     written.collect()
 }

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fleet_core::desired::DesiredNode;
@@ -30,17 +31,19 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 /// Asks the task to look at the room of the node now.
 #[derive(Debug, Default)]
 pub(crate) struct Looks {
-    asked: Notify,
+    wake: Notify,
+    /// How often it was asked for; and how often that was when the last look began.
+    asked: AtomicU64,
     done: watch::Sender<u64>,
 }
 
 impl Looks {
     /// Returns when what is lacking now is on its way to the controllers: before the end of what failed for want of it.
     pub(crate) async fn now(&self) {
+        let own = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
         let mut done = self.done.subscribe();
-        let before = *done.borrow_and_update();
-        self.asked.notify_one();
-        if timeout(LOOK_MAX, done.wait_for(|count| *count > before)).await.is_err() {
+        self.wake.notify_one();
+        if timeout(LOOK_MAX, done.wait_for(|asked| *asked >= own)).await.is_err() {
             tracing::warn!("the node's room was not looked at in time");
         }
     }
@@ -134,12 +137,12 @@ pub(crate) async fn run(parts: Parts) {
     let mut room_again = interval(ROOM_EVERY);
     room_again.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let mut looked = false;
+        let mut looked = None;
         tokio::select! {
             () = pulse.asked() => continue,
-            () = looks.asked.notified() => {
+            () = looks.wake.notified() => {
+                looked = Some(looks.asked.load(Ordering::SeqCst));
                 look_at_room(&mut tracker, &mut room);
-                looked = true;
             }
             changed = snapshots.changed() => {
                 if changed.is_err() {
@@ -172,8 +175,8 @@ pub(crate) async fn run(parts: Parts) {
             seen.send_replace(conditions.clone());
             said = conditions;
         }
-        if looked {
-            looks.done.send_modify(|count| *count += 1);
+        if let Some(asked) = looked {
+            looks.done.send_replace(asked);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::image;
 use crate::server::take_state_dir;
 use crate::shim::client::ShimClient;
-use crate::shim::order::EXIT_FILE;
+use crate::shim::order::ExitRecord;
 use crate::unit::{Launcher, group_path, systemd_is_running};
 
 /// How often it is looked whether a job has ended.
@@ -63,14 +63,14 @@ async fn stop_one(
     dir: &AllocationDir,
     grace: Duration,
 ) -> anyhow::Result<()> {
-    let exit = dir.path().join(EXIT_FILE);
-    if !exit.exists()
+    let has_ended = || matches!(ExitRecord::read(dir.path()), Ok(Some(_)));
+    if !has_ended()
         && let Ok(mut shim) = ShimClient::connect(dir.path()).await
     {
         dir.mark_stop(clock::now(), "everything on this node is stopped")?;
         if shim.stop(None, Some(grace)).await.is_ok() {
             let deadline = Instant::now() + grace + SHIM_SLACK;
-            while !exit.exists() && Instant::now() < deadline {
+            while !has_ended() && Instant::now() < deadline {
                 sleep(LOOK_EVERY).await;
             }
         }

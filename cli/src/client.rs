@@ -10,6 +10,7 @@ mod ways;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fleet_core::Rejection;
 use fleet_proto::convert::freshness::{self, Freshness};
 use fleet_proto::convert::rejection::is_not_taken;
 use fleet_proto::requests::ApiRequest;
@@ -42,6 +43,8 @@ const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// So often in a row the controller that another one named is asked without a pause.
 const TURNS_MAX: u32 = 2;
+/// How long after its command a request is made with the command's time. Half of what the controllers accept.
+const FRESH_MS: u64 = 300_000;
 /// Largest piece of a backup taken at once.
 const PIECE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Candidates listed for an ambiguous id.
@@ -78,7 +81,15 @@ impl Client {
 
     /// The id of the next change, and when it was made. All tries of one change share it.
     pub(crate) fn request_meta(&self) -> Result<Option<RequestMeta>, Failure> {
-        self.requests.next(self.clock.now_ms()).map(Some)
+        let (began, now) = (self.clock.now_ms(), Clock::of_this_machine().now_ms());
+        // A question may have stood on the screen for long; a request that is as old is refused.
+        let waited = now.saturating_sub(began) > FRESH_MS;
+        self.requests.next(if waited { now } else { began }).map(Some)
+    }
+
+    /// The id of what changes nothing and is asked for in between, such as a dry run: the others keep their numbers.
+    pub(crate) fn meta_of_its_own(&self) -> Result<Option<RequestMeta>, Failure> {
+        Requests::default().next(Clock::of_this_machine().now_ms()).map(Some)
     }
 
     /// What is asked next is no repetition: for what is asked again long after.
@@ -132,7 +143,8 @@ impl Client {
     where
         M: Clone + ApiRequest,
     {
-        let changes = message.meta().is_some();
+        let (changes, repeatable) = (message.meta().is_some(), message.is_repeatable());
+        let again = || self.requests.id().filter(|_| repeatable);
         let began = Instant::now();
         let mut pause = PAUSE_FIRST;
         let mut tries = Tries::default();
@@ -160,7 +172,14 @@ impl Client {
             };
             let (failure, named) = self.explain(&status);
             if !failure.unanswered {
-                return Err(failure);
+                // What an earlier try has written down may come into force all the same.
+                return Err(match (tries.doubt.take(), is_from_the_log(&failure)) {
+                    (Some(why), false) => {
+                        let why = format!("{why}; then: {}", failure.message);
+                        not_known(failure, &why, again())
+                    }
+                    (Some(_) | None, _) => failure,
+                });
             }
             let reached = !failure.unreached;
             if changes && tries.doubt.is_none() && !surely_not_taken(&status) {
@@ -174,7 +193,7 @@ impl Client {
             }
             tries.turns = 0;
             if began.elapsed() + pause > tries.patience() && tries.made >= self.ways.count() {
-                return Err(tries.verdict(self.requests.id()));
+                return Err(tries.verdict(again()));
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -333,17 +352,37 @@ impl Tries {
 
     fn verdict(self, id: Option<RequestId>) -> Failure {
         let failure = self.no_quorum.or(self.reached).or(self.last);
-        let mut failure =
+        let failure =
             failure.unwrap_or_else(|| Failure::new(Exit::Unreachable, "no controller answered"));
-        if let (Some(why), Some(id)) = (self.doubt, id) {
-            failure.message = format!("it is not known whether this was done: {why}");
-            failure.hint = Some(format!(
-                "to ask, type the same command again with `--request-id {id}`: what was done is not done twice. \
-                 Running jobs and reservations are not affected"
-            ));
+        match self.doubt {
+            Some(why) => not_known(failure, &why, id),
+            None => failure,
         }
-        failure
     }
+}
+
+/// Whether a refusal is the answer to this very request: what the state said when it came to it.
+fn is_from_the_log(failure: &Failure) -> bool {
+    failure
+        .rejection
+        .as_deref()
+        .is_some_and(|rejection| !matches!(rejection, Rejection::RequestForgotten { .. }))
+}
+
+/// The last word on a change that may have been made; with an id where asking again is safe.
+fn not_known(failure: Failure, why: &str, id: Option<RequestId>) -> Failure {
+    let message = format!("it is not known whether this was done: {why}");
+    let hint = match id {
+        Some(id) => format!(
+            "to ask, type the same command again with `--request-id {id}`: what was done is not done twice. \
+             Running jobs and reservations are not affected"
+        ),
+        None => {
+            "look what is there before you type it again: this command is carried out each time"
+                .to_owned()
+        }
+    };
+    Failure { message, ..failure }.hint(hint)
 }
 
 /// Whether this try changed nothing and never will: it was not sent, or the controller that got it says so. Whatever

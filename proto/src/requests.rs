@@ -6,6 +6,9 @@ use crate::v1::RequestMeta;
 pub trait ApiRequest {
     /// The id and time of a change; nothing where the method only reads.
     fn meta(&self) -> Option<&RequestMeta>;
+
+    /// Whether the controllers answer a repeated change as before, and do nothing twice.
+    fn is_repeatable(&self) -> bool;
 }
 
 #[allow(unused_qualifications, reason = "generated code")]
@@ -13,4 +16,20 @@ mod generated {
     use super::{ApiRequest, RequestMeta};
 
     include!(concat!(env!("OUT_DIR"), "/requests.rs"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v1;
+
+    #[test]
+    fn what_changes_something_has_an_id_and_what_is_shown_once_is_not_repeatable() {
+        let meta = || Some(RequestMeta { request_id: "x".to_owned(), made_at_unix_ms: 1 });
+        let reserve = v1::CreateReservationRequest { meta: meta(), ..Default::default() };
+        assert_eq!((reserve.meta(), reserve.is_repeatable()), (meta().as_ref(), true));
+        let token = v1::CreateJoinTokenRequest { meta: meta(), ..Default::default() };
+        assert_eq!((token.meta(), token.is_repeatable()), (meta().as_ref(), false));
+        assert_eq!(v1::ListJobsRequest::default().meta(), None);
+    }
 }

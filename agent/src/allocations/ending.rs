@@ -90,6 +90,19 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     without_numbers(&text)
 }
 
+/// A fault of the node without the names that only this attempt has: the same cause is to read the same for the next one.
+pub(super) fn without_own_names(end: AttemptEnd, id: &str, dir: &str) -> AttemptEnd {
+    let plain = |message: String| {
+        let message = message.replace(dir, "its records");
+        message.replace(&format!("fleet-{id}.service"), "its service").replace(id, "it")
+    };
+    match end {
+        AttemptEnd::NodeFault { message } => AttemptEnd::NodeFault { message: plain(message) },
+        AttemptEnd::Lost { message } => AttemptEnd::Lost { message: plain(message) },
+        other => other,
+    }
+}
+
 /// Takes out what the standard library puts behind the words of a system error: `(os error 28)`.
 pub(super) fn without_numbers(text: &str) -> String {
     let mut parts = text.split(OS_ERROR);
@@ -108,6 +121,18 @@ pub(super) fn without_numbers(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_same_cause_reads_the_same_for_each_attempt() {
+        let fault = |n: u32| {
+            let (id, dir) = (format!("alloc-a-{n}"), format!("/state/allocations/alloc-a-{n}"));
+            let message = format!("create {dir}/x: I/O error; fleet-{id}.service, {id}");
+            without_own_names(AttemptEnd::NodeFault { message }, &id, &dir)
+        };
+        assert_eq!(fault(1), fault(23));
+        let message = "create its records/x: I/O error; its service, it".to_owned();
+        assert_eq!(fault(1), AttemptEnd::NodeFault { message });
+    }
 
     #[test]
     fn what_people_read_has_the_words_of_an_error_and_not_its_number() {

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::asking::{Asker, Asking, forget_old_request};
 use super::begin::{Begin, Ready, Refusal};
-use super::ending::{chain, of_exit, without_exit, without_numbers};
+use super::ending::{chain, of_exit, without_exit, without_numbers, without_own_names};
 use super::{checkpoints, lost};
 use crate::checkpoint::{self, CheckpointSeen, OriginFate};
 use crate::clock;
@@ -185,6 +185,9 @@ impl Life {
                 super::blame::with_fault(&self.begin.node, &self.begin.record, report).await
             }
             End::Report(report) => {
+                let dir = self.begin.dir.path().to_string_lossy();
+                let end = without_own_names(report.end, self.begin.record.id.as_str(), &dir);
+                let report = EndReport { end, ..report };
                 if matches!(report.end, AttemptEnd::NodeFault { .. }) {
                     self.begin.node.looks.now().await;
                 }

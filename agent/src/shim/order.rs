@@ -345,15 +345,19 @@ impl ShimState {
 impl ExitRecord {
     /// `None`: not ended, or the shim was lost before it could say so.
     pub fn read(dir: &Path) -> Result<Option<Self>, FileError> {
-        for name in [EXIT_FILE, EXIT_COPY_FILE] {
+        let read = |name: &str| {
             let path = dir.join(name);
             let record: Option<Self> = super::files::read_json(&path)?;
-            if let Some(record) = record {
+            if let Some(record) = &record {
                 check_version(&path, record.v)?;
-                return Ok(Some(record));
             }
+            Ok(record)
+        };
+        match read(EXIT_FILE) {
+            Ok(Some(record)) => Ok(Some(record)),
+            // Half of it may be on the disk, and all of it in memory.
+            on_disk => read(EXIT_COPY_FILE)?.map_or(on_disk, |record| Ok(Some(record))),
         }
-        Ok(None)
     }
 
     /// Writes it into the room that was set aside, or into memory where the disk takes no writes.

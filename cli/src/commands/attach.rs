@@ -388,11 +388,13 @@ impl Session<'_> {
             super::signals::Decision::GiveUp => Ok(Flow::Done(Outcome::Signalled)),
             super::signals::Decision::Cancel => {
                 say(&format!("fleet: cancelling {job}; it may take its grace to stop"));
+                // Hours may have passed; and what was typed to get here is no way to cancel.
+                self.client.ask_anew()?;
                 match job::cancel_one(self.client, job.clone()).await {
                     Ok(_) => Ok(Flow::GoOn),
                     // It has just ended by itself: the stream tells how.
                     Err(failure) if failure.exit == Exit::Conflict => Ok(Flow::GoOn),
-                    Err(failure) => Err(failure),
+                    Err(failure) => Err(failure.hint(format!("`fleet cancel {job}` asks again"))),
                 }
             }
         }

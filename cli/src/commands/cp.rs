@@ -79,6 +79,9 @@ pub(super) async fn run(context: &Context, args: &CpArgs) -> Result<Exit, Failur
         }
     };
     say(&format!("{job}: copied {}, {}", files(copied.files), BinaryBytes(copied.bytes)));
+    if copied.left_out > 0 {
+        say(&format!("note: {} were left out: pipes, sockets or devices", copied.left_out));
+    }
     Ok(Exit::Done)
 }
 
@@ -92,6 +95,8 @@ struct Copied {
     files: u64,
     /// Of the archive.
     bytes: u64,
+    /// What is neither file, folder nor link.
+    left_out: u64,
 }
 
 async fn running(context: &Context, text: &str) -> Result<(Client, String), Failure> {
@@ -121,7 +126,11 @@ async fn download(client: &Client, job: &str, from: &str, to: &Path) -> Result<C
     // Open as long as the program was to run.
     drop(input);
     match code? {
-        0 => Ok(Copied { files: unpacked?.place()?, bytes }),
+        0 => {
+            let unpacked = unpacked?;
+            let left_out = unpacked.left_out();
+            Ok(Copied { files: unpacked.place()?, bytes, left_out })
+        }
         code => Err(refused(job, code, &said)),
     }
 }
@@ -134,24 +143,27 @@ async fn receive(
     said: &mut Vec<u8>,
     bytes: &mut u64,
 ) -> Result<i32, Failure> {
-    let mut interrupts = signal(SignalKind::interrupt())?;
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut hung_up = signal(SignalKind::hangup())?;
     let bar = bar(None);
     loop {
         let output = tokio::select! {
-            output = next(client, stream) => output?,
-            _ = interrupts.recv() => {
-                bar.finish_and_clear();
-                return Err(Failure::new(Exit::OwnFailure, "interrupted: nothing was copied"));
-            }
+            output = next(client, stream) => Some(output?),
+            _ = interrupted.recv() => None,
+            _ = terminated.recv() => None,
+            _ = hung_up.recv() => None,
+        };
+        let Some(output) = output else {
+            bar.finish_and_clear();
+            return Err(Failure::new(Exit::OwnFailure, "interrupted: nothing was copied"));
         };
         match output {
             Output::Stdout(piece) => {
                 *bytes += piece.len() as u64;
                 bar.set_position(*bytes);
-                // Where nobody takes it any more, the one who did says why.
-                if chunks.send(piece).await.is_err() {
-                    return Ok(0);
-                }
+                // Nobody may take it any more: how the program ends is awaited all the same.
+                chunks.send(piece).await.ok();
             }
             Output::Stderr(words) => keep(said, &words),
             Output::ExitCode(code) => {
@@ -182,11 +194,13 @@ async fn upload(
     let bar = bar(Some(from.bytes()));
     let packing = tokio::task::spawn_blocking(move || from.pack(&name, chunks));
     let (mut said, mut bytes, mut open) = (Vec::new(), 0, true);
+    let mut unsent = None;
+    // What the job says is read also while it takes nothing: it may wait for that.
     let code = loop {
         tokio::select! {
-            piece = packed.recv(), if open => {
+            piece = packed.recv(), if open && unsent.is_none() => {
                 open = piece.is_some();
-                let message = match piece {
+                unsent = Some(match piece {
                     Some(Ok(piece)) => {
                         bytes += piece.len() as u64;
                         bar.set_position(bytes);
@@ -195,10 +209,13 @@ async fn upload(
                     // It ends with the connection: no archive that looks whole.
                     Some(Err(failure)) => return Err(failure),
                     None => Input::StdinClosed(true),
-                };
-                // The stream itself tells of a lost connection.
-                drop(input.send(ExecInput { input: Some(message) }).await);
+                });
             }
+            permit = input.reserve(), if unsent.is_some() => match permit {
+                Ok(permit) => permit.send(ExecInput { input: unsent.take() }),
+                // The stream itself tells of a lost connection.
+                Err(_) => (unsent, open) = (None, false),
+            },
             output = next(client, &mut stream) => match output? {
                 Output::Stdout(_) => {}
                 Output::Stderr(words) => keep(&mut said, &words),
@@ -212,7 +229,7 @@ async fn upload(
         return Err(refused(job, code, &said));
     }
     let files = packing.await.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
-    Ok(Copied { files, bytes })
+    Ok(Copied { files, bytes, left_out: 0 })
 }
 
 async fn is_folder(client: &Client, job: &str, path: &str) -> Result<bool, Failure> {
@@ -221,7 +238,10 @@ async fn is_folder(client: &Client, job: &str, path: &str) -> Result<bool, Failu
     loop {
         if let Output::ExitCode(code) = next(client, &mut stream).await? {
             drop(input);
-            return Ok(code == 0);
+            return match code {
+                0 | 1 => Ok(code == 0),
+                _ => Err(refused(job, code, b"test -d failed")),
+            };
         }
     }
 }
@@ -251,7 +271,8 @@ fn keep(said: &mut Vec<u8>, words: &[u8]) {
 /// What tar in the job could not do.
 fn refused(job: &str, code: i32, said: &[u8]) -> Failure {
     if NO_TAR.contains(&code) {
-        let message = format!("there is no tar in {job}, which copying takes");
+        let message =
+            format!("copying takes `tar` and `test` in {job}, and one of them is not there");
         let hint = "use a volume (--volume), or an image that has tar";
         return Failure::new(Exit::Failed, message).hint(hint);
     }

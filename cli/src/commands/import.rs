@@ -166,7 +166,7 @@ async fn send(
     reservations: Vec<CreateReservationRequest>,
     Asked { dry_run, new_users }: Asked,
 ) -> Result<fleet_proto::v1::ImportReservationsResponse, Failure> {
-    let meta = client.request_meta()?;
+    let meta = if dry_run { client.meta_of_its_own()? } else { client.request_meta()? };
     let request = ImportReservationsRequest { meta, reservations, dry_run, new_users };
     client.call(request, async |api, r| api.import_reservations(r).await).await
 }

@@ -457,7 +457,11 @@ fn job_reason(fsm: &Fsm, plan: &Plan, job: &Job, preparing: Option<String>) -> S
         return format!("waits for {}: {}", job.owner, question.why);
     }
     if let Some(until) = fsm.paused_until(&job.id) {
-        return format!("failed; tries again in {}", until.since(fsm.now()));
+        let again = until.since(fsm.now());
+        return match job.last_fault.as_ref().filter(|fault| fault.again > 0) {
+            Some(fault) => format!("{} on {}; tries again in {again}", fault.cause, fault.node),
+            None => format!("failed; tries again in {again}"),
+        };
     }
     if job.state == JobState::Queued {
         let waiting = plan.waiting.get(&job.id);

@@ -75,7 +75,10 @@ impl Fsm {
             Verdict::StepBack { why } => self.step_back(turn, allocation, why, exit_code),
             Verdict::Retry { why, pause } => {
                 let until = self.now + pause;
-                self.jobs.get_mut(&allocation.job)?.retries += 1;
+                let job = self.jobs.get_mut(&allocation.job)?;
+                job.retries += 1;
+                // It pauses for its own sake, not for a node's.
+                job.last_fault = None;
                 Some(Next::Pause { why, until })
             }
             Verdict::Failed => {
@@ -110,8 +113,8 @@ impl Fsm {
         let job = self.jobs.get(&id)?;
         let same = self.is_same_fault(job, &node, &cause) && !job.cancel_requested;
         if same && self.can_run_elsewhere(job, &node) {
-            // One that never ran keeps away already.
-            if has_run {
+            // One that never ran keeps away already, and so does one from a node that can begin nothing.
+            if has_run && !self.nodes.get(&node).is_some_and(|node| self.is_short(node)) {
                 self.exclude_node(turn, &id, &node, &cause);
             }
             return Some(Next::Again { why: cause, uses_restart: false });

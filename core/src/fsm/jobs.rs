@@ -8,11 +8,12 @@ use crate::allocation::{Allocation, AttemptEnd, EndReport, Phase, StopOrder, Sto
 use crate::checkpoint::CheckpointNote;
 use crate::command::{Placement, SubmitJob};
 use crate::event::Event;
+use crate::health::begins_nothing;
 use crate::id::{AllocationId, JobId};
 use crate::job::{JOBS_OPEN_MAX, Job, JobOutcome, JobState, Place, QueueKey, START_FAULTS_MAX};
 use crate::lease::LeaseHolder;
 use crate::name::NodeName;
-use crate::node::{ANOTHER_TRY_SINCE, Node};
+use crate::node::{ANOTHER_TRY_SINCE, EMPTY_SINCE, Node};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler::{self, Held, claims};
@@ -339,6 +340,10 @@ impl Fsm {
         let counted = by_list && self.is_same_fault(job, node, why);
         let Some(job) = self.jobs.get_mut(id) else { return };
         job.start_faults += u32::from(!counted);
+        // Its condition keeps the job away for as long as it holds, and no longer.
+        if self.nodes.get(node).is_some_and(|node| self.is_short(node)) {
+            return;
+        }
         if self.jobs.get(id).is_some_and(|job| self.can_run_elsewhere(job, node)) {
             self.exclude_node(turn, id, node, why);
         }
@@ -349,10 +354,16 @@ impl Fsm {
         let other = |n: &Node| {
             n.name != *node
                 && n.closed_because().is_none()
+                && !self.is_short(n)
                 && !job.excluded_nodes.contains_key(&n.name)
                 && scheduler::satisfiable_on(self, &job.owner, &job.spec, &n.name)
         };
         self.nodes.values().any(other)
+    }
+
+    /// Whether it can begin nothing now, for want of room.
+    pub(super) fn is_short(&self, node: &Node) -> bool {
+        self.cluster_version >= EMPTY_SINCE && node.conditions.iter().any(begins_nothing)
     }
 
     /// It leaves the queue until then.

@@ -1,11 +1,12 @@
 //! This machine's side of a copy: packing what is here, and giving what came its place.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use tar::{Archive, Builder};
+use tar::{Archive, Builder, Header};
 use tempfile::TempDir;
 use tokio::sync::mpsc::{Receiver, Sender};
 
@@ -16,6 +17,10 @@ use crate::exit_code::Exit;
 const PIECE_BYTES: usize = 64 * 1024;
 /// Folders within folders that are looked into.
 const DEPTH_MAX: usize = 256;
+/// Read, write and enter, for the owner.
+const OWNER: u32 = 0o700;
+/// Where the kernel does not say.
+const UMASK_USUAL: u32 = 0o022;
 
 fn failed(action: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::new(Exit::Failed, format!("cannot {action} {}: {error}", path.display()))
@@ -76,16 +81,55 @@ impl Source {
     pub(super) fn pack(self, name: &Path, pieces: Sender<Result<Vec<u8>, Failure>>) -> u64 {
         let mut builder = Builder::new(Pieces { pieces: pieces.clone(), held: Vec::new() });
         builder.follow_symlinks(false);
-        let packed = match self.path.is_dir() {
-            true => builder.append_dir_all(name, &self.path),
-            false => builder.append_path_with_name(&self.path, name),
-        };
+        let packed = add(&mut builder, &self.path, name);
         let packed = packed.and_then(|()| builder.into_inner()).and_then(|mut last| last.flush());
         if let Err(error) = packed {
             // Without a receiver the job's side has ended, and says why.
             drop(pieces.blocking_send(Err(failed("read", &self.path, &error))));
         }
         self.files
+    }
+}
+
+/// Puts a thing into the archive with all that is in it. A file has as many bytes there as it had when it was opened: more
+/// would be read as the next name.
+fn add(builder: &mut Builder<Pieces>, path: &Path, name: &Path) -> io::Result<()> {
+    let meta = fs::symlink_metadata(path)?;
+    let mut header = Header::new_gnu();
+    header.set_metadata(&meta);
+    if meta.is_dir() {
+        builder.append_dir(name, path)?;
+        for entry in fs::read_dir(path)? {
+            let entry = entry?.file_name();
+            add(builder, &path.join(&entry), &name.join(&entry))?;
+        }
+        Ok(())
+    } else if meta.is_symlink() {
+        header.set_size(0);
+        builder.append_link(&mut header, name, fs::read_link(path)?)
+    } else {
+        let file = fs::File::open(path)?;
+        let meta = file.metadata()?;
+        header.set_metadata(&meta);
+        builder.append_data(&mut header, name, Exactly { file, left: meta.len() })
+    }
+}
+
+/// A file up to a length that it must have.
+struct Exactly {
+    file: fs::File,
+    left: u64,
+}
+
+impl Read for Exactly {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let count = self.file.read(&mut buffer[..most])?;
+        self.left -= count as u64;
+        if count == 0 && self.left > 0 && !buffer.is_empty() {
+            return Err(io::Error::other("a file in it became shorter while it was read"));
+        }
+        Ok(count)
     }
 }
 
@@ -143,20 +187,52 @@ impl Target {
 
     /// Unpacks the archive that comes in pieces.
     pub(super) fn unpack(self, pieces: Receiver<Vec<u8>>) -> Result<Unpacked, Failure> {
-        let mut archive = Archive::new(Incoming { pieces, held: Vec::new(), at: 0 });
-        let mut files = 0;
+        let (mut files, mut left_out) = (0, 0);
         let unpacked = (|| {
+            let mut archive = Archive::new(Incoming { pieces, held: Vec::new(), at: 0 });
+            // Its owner there has another idea of who may write.
+            archive.set_mask(umask());
             for entry in archive.entries()? {
+                let mut entry = entry?;
+                let kind = entry.header().entry_type();
+                let known = kind.is_file() || kind.is_gnu_sparse() || kind.is_contiguous();
+                if !(known || kind.is_dir() || kind.is_symlink() || kind.is_hard_link()) {
+                    left_out += 1;
+                    continue;
+                }
+                let path = entry.path()?.into_owned();
                 // Nothing with `..` in its name, or behind a link that leads out, is unpacked.
-                if entry?.unpack_in(self.staging.path())? {
-                    files += 1;
+                if !entry.unpack_in(self.staging.path())? {
+                    let problem = format!("the job sent {}, which leads out of it", path.display());
+                    return Err(io::Error::other(problem));
+                }
+                files += 1;
+                if kind.is_dir() {
+                    keep_writable(&self.staging.path().join(path))?;
                 }
             }
-            Ok(())
+            // Behind the end there is padding; the other side is to write all of it.
+            io::copy(&mut archive.into_inner(), &mut io::sink()).map(drop)
         })();
         unpacked.map_err(|error: io::Error| failed("unpack into", self.staging.path(), &error))?;
-        Ok(Unpacked { target: self, files })
+        Ok(Unpacked { target: self, files, left_out })
     }
+}
+
+/// A folder's owner may always write into it: what belongs into it comes later, and has to be moved.
+fn keep_writable(folder: &Path) -> io::Result<()> {
+    let meta = fs::symlink_metadata(folder)?;
+    if meta.is_dir() && meta.permissions().mode() & OWNER != OWNER {
+        fs::set_permissions(folder, Permissions::from_mode(meta.permissions().mode() | OWNER))?;
+    }
+    Ok(())
+}
+
+/// What this process takes from the modes of new files.
+fn umask() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(UMASK_USUAL)
 }
 
 /// All of it is here, and not in its place yet.
@@ -164,12 +240,19 @@ impl Target {
 pub(super) struct Unpacked {
     target: Target,
     files: u64,
+    left_out: u64,
 }
 
 impl Unpacked {
-    /// Moves it to its place; returns how many came.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Moves it to its place, if nothing there is in the way; returns how many came.
     pub(super) fn place(self) -> Result<u64, Failure> {
         let Target { path, name, staging } = &self.target;
+        let from = if name == "." { staging.path().to_owned() } else { staging.path().join(name) };
+        check(&from, path)?;
         if name == "." {
             // The folder may be there, with other things in it.
             match fs::create_dir(path) {
@@ -182,7 +265,7 @@ impl Unpacked {
                 move_to(&staging.path().join(&entry), &path.join(&entry))?;
             }
         } else {
-            move_to(&staging.path().join(name), path)?;
+            move_to(&from, path)?;
         }
         Ok(self.files)
     }
@@ -194,24 +277,39 @@ fn list(folder: &Path) -> Result<Vec<std::ffi::OsString>, Failure> {
     names.map_err(|error| failed("list", folder, &error))
 }
 
-/// A file takes the place of a file; a folder is put into one that is there.
-fn move_to(from: &Path, to: &Path) -> Result<(), Failure> {
-    let kind = |path: &Path| fs::symlink_metadata(path).ok().map(|meta| meta.is_dir());
-    match (kind(from), kind(to)) {
+/// Whether a path is a folder, itself and not by a link; nothing where there is none.
+fn is_folder(path: &Path) -> Option<bool> {
+    fs::symlink_metadata(path).ok().map(|meta| meta.is_dir())
+}
+
+/// Whether all of it can be moved.
+fn check(from: &Path, to: &Path) -> Result<(), Failure> {
+    match (is_folder(from), is_folder(to)) {
         (Some(true), Some(true)) => {
             for entry in list(from)? {
-                move_to(&from.join(&entry), &to.join(&entry))?;
+                check(&from.join(&entry), &to.join(&entry))?;
             }
             Ok(())
         }
         (Some(true), Some(false)) => Err(in_the_way(to, "a file", "a folder")),
         (Some(false), Some(true)) => Err(in_the_way(to, "a folder", "a file")),
-        (Some(_), _) => fs::rename(from, to).map_err(|error| failed("write", to, &error)),
+        (Some(_), _) => Ok(()),
         (None, _) => {
             let name = from.file_name().unwrap_or(OsStr::new("it")).display();
             Err(Failure::new(Exit::Failed, format!("the job sent no {name}")))
         }
     }
+}
+
+/// A file takes the place of a file; a folder is put into one that is there.
+fn move_to(from: &Path, to: &Path) -> Result<(), Failure> {
+    if is_folder(from) == Some(true) && is_folder(to) == Some(true) {
+        for entry in list(from)? {
+            move_to(&from.join(&entry), &to.join(&entry))?;
+        }
+        return Ok(());
+    }
+    fs::rename(from, to).map_err(|error| failed("write", to, &error))
 }
 
 fn in_the_way(at: &Path, is: &str, comes: &str) -> Failure {
@@ -318,6 +416,76 @@ mod tests {
             drop(placed);
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         }
+    }
+
+    /// What a job of one's own may send, in this order, with these modes.
+    fn archive(entries: &[(&str, u32)]) -> Vec<u8> {
+        let mut builder = Builder::new(Vec::new());
+        for (name, mode) in entries {
+            let mut header = Header::new_gnu();
+            header.set_mode(*mode);
+            header.set_size(0);
+            if name.ends_with('/') {
+                header.set_entry_type(tar::EntryType::Directory);
+            }
+            builder.append_data(&mut header, name, &b""[..]).unwrap();
+        }
+        builder.into_inner().unwrap()
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn modes_from_a_job_keep_out_whom_the_umask_keeps_out_and_lock_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (send, receive) = channel(10);
+        let entries = [("a/", 0o555), ("a/open", 0o4777), ("a/deep/", 0o000), ("a/deep/x", 0o666)];
+        send.try_send(archive(&entries)).unwrap();
+        drop(send);
+        let placed = Target::find(dir.path(), "a").unwrap().unpack(receive).unwrap();
+        assert_eq!(placed.place().unwrap(), 4);
+        let at = |name: &str| mode(&dir.path().join(name));
+        let open = 0o777 & !umask();
+        assert_eq!((at("a/open"), at("a/deep/x")), (open, 0o666 & !umask()));
+        assert_eq!((at("a") & OWNER, at("a/deep") & OWNER), (OWNER, OWNER));
+    }
+
+    #[test]
+    fn what_pads_an_archive_is_taken_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let (send, receive) = channel(1);
+        let sending = std::thread::spawn(move || {
+            let pieces = [archive(&[("a", 0o644)]), vec![0; 10_000], vec![0; 10_000]];
+            pieces.into_iter().all(|piece| send.blocking_send(piece).is_ok())
+        });
+        let unpacked = Target::find(dir.path(), "a").unwrap().unpack(receive).unwrap();
+        assert!(sending.join().unwrap(), "nobody took the end of it");
+        assert_eq!(unpacked.place().unwrap(), 1);
+    }
+
+    #[test]
+    fn nothing_is_moved_where_a_part_of_it_is_in_the_way() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("a/z")).unwrap();
+        let (send, receive) = channel(10);
+        send.try_send(archive(&[("a/", 0o755), ("a/b", 0o644), ("a/z", 0o644)])).unwrap();
+        drop(send);
+        let unpacked = Target::find(dir.path(), "a").unwrap().unpack(receive).unwrap();
+        assert_eq!(unpacked.place().unwrap_err().exit, Exit::Conflict);
+        assert_eq!(list(&dir.path().join("a")).unwrap(), ["z"]);
+    }
+
+    #[test]
+    fn a_file_that_shrinks_while_it_is_read_is_no_archive() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        fs::write(&path, "1234").unwrap();
+        let mut longer = Exactly { file: fs::File::open(&path).unwrap(), left: 5 };
+        assert!(io::copy(&mut longer, &mut io::sink()).is_err());
+        let mut shorter = Exactly { file: fs::File::open(&path).unwrap(), left: 3 };
+        assert_eq!(io::copy(&mut shorter, &mut io::sink()).unwrap(), 3);
     }
 
     #[test]

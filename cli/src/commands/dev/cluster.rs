@@ -377,6 +377,8 @@ impl Cluster {
             for open in
                 open.iter().filter(|job| !asked.contains(&job.id)).cloned().collect::<Vec<_>>()
             {
+                // The cluster may be older than a request may be.
+                self.client.ask_anew().ok();
                 // A job that has just ended is as good.
                 drop(job::cancel_one(&self.client, open.id.clone()).await);
                 asked.push(open.id);

@@ -16,7 +16,8 @@ pub(super) async fn run(
 ) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let request = |dry_run| -> Result<UndoImportRequest, Failure> {
-        Ok(UndoImportRequest { meta: client.request_meta()?, id: id.to_owned(), dry_run })
+        let meta = if dry_run { client.meta_of_its_own()? } else { client.request_meta()? };
+        Ok(UndoImportRequest { meta, id: id.to_owned(), dry_run })
     };
     if args.dry_run || args.consent.is_asked_for() {
         let call = client.call(request(true)?, async |api, r| api.undo_import(r).await).await?;

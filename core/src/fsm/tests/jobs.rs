@@ -425,6 +425,27 @@ fn one_cause_on_the_only_node_pauses_longer_each_time_and_counts_once_in_ten_min
 }
 
 #[test]
+fn a_node_without_room_is_ruled_out_for_no_longer_than_that() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let mut tracker = HealthTracker::new("boot-1");
+    let of = vec![(Shortage::Disk, "the disk is full".to_owned())];
+    tracker.observe(w.now, &Signal::Short { of });
+    w.submit("ada", "a", plain(1)).unwrap();
+    assert_eq!(w.schedule(), 1);
+    let on = w.fsm.allocations().values().next().unwrap().node.to_string();
+    for name in ["titan01", "titan02"] {
+        w.report(name, Report::Conditions { conditions: tracker.conditions() }).unwrap();
+    }
+    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    w.end(&a, AttemptEnd::NodeFault { message: "the disk is full".to_owned() });
+    w.release(&on);
+    assert_eq!(w.schedule(), 0);
+    assert!(w.fsm.job(&job("a")).unwrap().excluded_nodes.is_empty());
+    w.report(&on, Report::Conditions { conditions: Vec::new() }).unwrap();
+    assert_eq!(w.schedule(), 1, "where there is room again");
+}
+
+#[test]
 fn a_node_that_can_begin_nothing_keeps_what_runs_and_gets_nothing_new() {
     let mut w = World::with(&["titan01"]);
     let a = w.run("a", plain(1), "titan01", &[0]);
