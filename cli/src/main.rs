@@ -20,15 +20,31 @@ mod sizes;
 mod spreadsheet;
 mod times;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser as _};
 
 use crate::args::Cli;
 use crate::exit_code::Exit;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(args::spell_out_it(std::env::args_os().collect()));
+    let typed = args::put_right(std::env::args_os().collect());
+    if typed.len() <= 1 {
+        // Who types only the name wants to know what there is.
+        drop(write!(std::io::stderr(), "{}", Cli::command().render_help()));
+        return Exit::Usage.into();
+    }
+    let cli = match Cli::try_parse_from(typed) {
+        Ok(cli) => cli,
+        Err(error) => match args::meant(&error) {
+            Some(failure) => {
+                failure.report();
+                return failure.exit.into();
+            }
+            None => error.exit(),
+        },
+    };
     // One thread: starting more costs as much as a whole request on the local socket.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

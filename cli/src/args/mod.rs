@@ -19,11 +19,12 @@ mod output;
 mod reservation;
 mod run;
 mod snapshot;
+mod typed;
 mod user;
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Parser, Subcommand};
 
 use crate::client::RequestId;
@@ -64,6 +65,7 @@ pub(crate) use reservation::{
 };
 pub(crate) use run::{AttachArgs, CpArgs, ExecArgs, RunArgs};
 pub(crate) use snapshot::{SnapshotArgs, SnapshotSaveArgs, SnapshotVerb};
+pub(crate) use typed::{meant, put_right};
 pub(crate) use user::{
     UserArgs, UserDisableArgs, UserEnableArgs, UserListArgs, UserRevokeArgs, UserShowArgs, UserVerb,
 };
@@ -89,6 +91,8 @@ pub(crate) struct Cli {
         env = "FLEET_CONFIG",
         hide_env_values = true,
         value_name = "FILE",
+        // An empty variable is as good as none.
+        value_parser = OsStringValueParser::new().map(PathBuf::from),
         help_heading = "Everywhere"
     )]
     pub(crate) config: Option<PathBuf>,
@@ -123,7 +127,8 @@ pub(crate) enum Verb {
     Attach(AttachArgs),
     /// Copy files and folders to or from a running job
     #[command(after_help = "fleet cp job-4k7wq2:runs/a.log .\nfleet cp data/ job-4k7wq2:/tmp/\n\n\
-                            Paths in the job are as its program sees them, relative ones from its folder. It takes tar there.")]
+                            Paths in the job are as its program sees them, relative ones from its folder. It takes tar there.\n\
+                            A file that is there already is replaced.")]
     Cp(CpArgs),
     /// Containers of this machine's dockerd, with the GPUs that you hold here
     Docker(DockerArgs),
@@ -208,20 +213,6 @@ impl Verb {
             | Verb::Controller(_) => true,
         }
     }
-}
-
-/// `-it`, as docker's users type it, means `-i --tty`: `-t` of `run` is a time.
-pub(crate) fn spell_out_it(mut args: Vec<OsString>) -> Vec<OsString> {
-    let verb = args.iter().skip(1).position(|arg| arg == "run" || arg == "exec");
-    let Some(verb) = verb.map(|at| at + 1) else {
-        return args;
-    };
-    let end = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
-    let found = args[..end].iter().skip(verb + 1).position(|arg| arg == "-it" || arg == "-ti");
-    if let Some(at) = found.map(|at| at + verb + 1) {
-        args.splice(at..=at, ["-i".into(), "--tty".into()]);
-    }
-    args
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
@@ -39,7 +40,7 @@ fn the_command_line_is_consistent() {
 
 fn typed(line: &str) -> Result<Cli, clap::Error> {
     let words = line.split(' ').map(OsString::from).collect();
-    Cli::try_parse_from(spell_out_it(words))
+    Cli::try_parse_from(put_right(words))
 }
 
 #[test]

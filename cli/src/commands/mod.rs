@@ -171,7 +171,8 @@ pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
         Some(id) => repeated(id, &Clock::of_this_machine())?,
         None => (Clock::of_this_machine(), Requests::default()),
     };
-    let (config, json) = (cli.config, cli.json);
+    let config = cli.config.filter(|file| !file.as_os_str().is_empty());
+    let json = cli.json;
     let mut context = Context { config, json, clock, vouched: None, requests };
     // What is wrong with the settings is said by the command itself.
     let config =

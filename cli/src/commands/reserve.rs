@@ -41,7 +41,7 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
                 return Err(untold::beside(&client, gpus.wished(), failure).await);
             }
             Err(failure) if wait == 0 => return Err(with_command(failure, args, &window, context)),
-            Err(failure) if Instant::now() + WAIT_PERIOD > deadline => {
+            Err(failure) if Instant::now() >= deadline => {
                 let message = format!("waited {} in vain: {}", length(wait), failure.message);
                 let waited = Failure { exit: Exit::Timeout, message, ..failure };
                 return Err(with_command(waited, args, &window, context));
@@ -51,7 +51,8 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
                     say(&format!("{}; waiting up to {}", failure.message, length(wait)));
                     told = true;
                 }
-                tokio::time::sleep(WAIT_PERIOD).await;
+                let next = Instant::now() + WAIT_PERIOD;
+                tokio::time::sleep_until(next.min(deadline).into()).await;
                 client.ask_anew()?;
             }
         }

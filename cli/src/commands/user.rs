@@ -42,7 +42,7 @@ pub(super) async fn disable(context: &Context, args: &UserDisableArgs) -> Result
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     match fetch(&client, vec![args.user.clone()]).await?.first() {
         Some(user) => say(&format!(
-            "{} has {} jobs running, {} queued, {} reservations.",
+            "{} has: running jobs {}, queued jobs {}, reservations {}.",
             user.name, user.jobs_running, user.jobs_queued, user.reservations
         )),
         // Not refused: who has left may never have been here.

@@ -14,6 +14,7 @@ use fake::{Fake, Script, Step, ended, job, out, refusal, running};
 use fleet_core::name::NodeName;
 use fleet_core::rejection::Slot;
 use fleet_core::{Rejection, Timestamp};
+use fleet_proto::convert::rejection::not_taken;
 use fleet_proto::v1 as pb;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -87,6 +88,20 @@ fn an_unanswered_request_is_sent_again_with_the_same_id_and_a_refused_one_is_not
     assert_eq!(first.request_id.len(), 28);
     assert!(first.made_at_unix_ms > 0);
     assert!(sent.iter().all(|request| *request == sent[0]));
+
+    // What the first try wrote down may come into force, whatever is answered to a later one.
+    let full = || Status::resource_exhausted("the disk is nearly full");
+    let silent = Status::deadline_exceeded("no majority confirmed it");
+    let not_known = "it is not known whether this was done";
+    for (first, doubted) in [(silent, true), (not_taken(unavailable()), false)] {
+        let submit_fails = VecDeque::from([first, full()]);
+        let fake = Fake::start(Script { submit_fails, ..Script::default() });
+        let output = fake.run(&["run", "-d", "--", "true"]);
+        let said = stderr(&output);
+        assert_eq!((code(&output), said.contains(not_known)), (6, doubted), "{said}");
+        assert_eq!(said.contains("--request-id"), doubted, "{said}");
+        assert!(said.contains("the disk is nearly full"), "{said}");
+    }
 
     let denied = Rejection::Denied { needs: "an admin".to_owned() };
     let status = refusal(Code::PermissionDenied, &denied);
@@ -382,9 +397,12 @@ fn waiting_for_a_reservation_asks_anew_and_ends_in_time() {
     assert_eq!(ids.len(), 2);
     assert_ne!(ids[0], ids[1]);
 
-    let script = Script { reserve_fails: VecDeque::from([held()]), ..Script::default() };
+    // It is tried once more when the time is over: less than a pause is waited for too.
+    let script = Script { reserve_fails: VecDeque::from([held(), held()]), ..Script::default() };
+    let began = std::time::Instant::now();
     let output = Fake::start(script).run(&["reserve", "-G", "2", "--wait", "1s"]);
     assert_eq!(code(&output), 7, "{}", stderr(&output));
+    assert!(began.elapsed().as_millis() >= 1_000, "it gave up early");
 }
 
 #[test]
