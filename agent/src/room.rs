@@ -46,26 +46,44 @@ impl Room {
     pub(crate) fn look(&mut self) -> Vec<(Shortage, String)> {
         let figures = Figures::of(&self.state_dir);
         let dir = self.state_dir.display();
+        let mib = |bytes: u64| bytes >> 20;
+        // True for as long as the condition holds: also above the first limit, and below the second.
         let words = |shortage| match shortage {
             Shortage::Disk => {
-                format!("less than {} MiB are free on the disk of {dir}", figures.disk_min() >> 20)
+                let min = figures.disk_min();
+                let (stop, start) = (mib(min), mib(enough(min)));
+                format!(
+                    "the disk of {dir} is nearly full: new work stops below {stop} MiB free and starts again at {start} MiB"
+                )
             }
             Shortage::Inodes => {
+                let start = enough(INODES_MIN);
                 format!(
-                    "the disk of {dir} has room for fewer than {INODES_MIN} more files (inodes)"
+                    "the disk of {dir} has few inodes left: new work stops below {INODES_MIN} and starts again at {start}"
                 )
             }
             Shortage::ReadOnly => format!("the disk of {dir} is read-only"),
             Shortage::Processes => {
-                format!("fewer than {PROCESSES_MIN} more processes can be started (kernel.pid_max)")
+                let start = enough(PROCESSES_MIN);
+                format!(
+                    "the machine has few process ids left: new work stops below {PROCESSES_MIN} and starts again at {start}"
+                )
             }
             Shortage::Memory => {
-                format!("less than {} MiB of memory are free", MEMORY_BYTES_MIN >> 20)
+                let (stop, start) = (mib(MEMORY_BYTES_MIN), mib(enough(MEMORY_BYTES_MIN)));
+                format!(
+                    "the machine has little memory left: new work stops below {stop} MiB and starts again at {start} MiB"
+                )
             }
         };
         self.short = figures.lacking(&self.short);
         self.short.iter().map(|shortage| (*shortage, words(*shortage))).collect()
     }
+}
+
+/// From here on a shortage is over.
+fn enough(min: u64) -> u64 {
+    min + min / 2
 }
 
 impl Figures {
@@ -103,8 +121,8 @@ impl Figures {
                 Shortage::Processes => (self.processes_free, PROCESSES_MIN),
                 Shortage::Memory => (self.memory_free, MEMORY_BYTES_MIN),
             };
-            let enough = if before.contains(&shortage) { min + min / 2 } else { min };
-            free.is_some_and(|free| free < enough)
+            let limit = if before.contains(&shortage) { enough(min) } else { min };
+            free.is_some_and(|free| free < limit)
         };
         Shortage::ALL.into_iter().filter(|shortage| below(*shortage)).collect()
     }

@@ -328,7 +328,7 @@ impl Tries {
         if self.no_quorum.is_some() && !self.waits {
             self.waits = true;
             let most = QUORUM_PATIENCE.as_secs();
-            say(&format!("no majority of the controllers answers; waiting up to {most} s for one"));
+            say(&format!("no majority of the controllers answers; waiting up to {most} s"));
         }
     }
 
@@ -374,11 +374,11 @@ fn not_known(failure: Failure, why: &str, id: Option<RequestId>) -> Failure {
     let message = format!("it is not known whether this was done: {why}");
     let hint = match id {
         Some(id) => format!(
-            "to ask, type the same command again with `--request-id {id}`: what was done is not done twice. \
+            "repeat the same command with `--request-id {id}`: fleet does nothing twice, and shows the result. \
              Running jobs and reservations are not affected"
         ),
         None => {
-            "look what is there before you type it again: this command is carried out each time"
+            "look at what exists before you repeat it: fleet carries this command out each time"
                 .to_owned()
         }
     };

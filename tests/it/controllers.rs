@@ -206,7 +206,7 @@ fn a_change_without_an_answer_is_repeated_and_done_once() -> Result<()> {
         },
     );
     steps.step(
-        "they come back, and the command is typed again: it was done once, whoever did it",
+        "the followers are back, and the user repeats the command: fleet made one reservation",
         || {
             for id in &followers {
                 lab.restart("controller", id)?;

@@ -117,12 +117,12 @@ fn returned_to(lab: &Lab) -> Result<()> {
         left.stdout.split("fleet attach ").nth(1).and_then(|rest| rest.split_whitespace().next());
     let id = id.context("its id")?.to_owned();
     ensure!(lab.job(&id)?["state"] == "running");
-    lab.run(&["attach", &id])?.fails(2, &["has a terminal", "--no-stdin"])?;
+    lab.run(&["attach", &id])?.fails(2, &["has a terminal, but", "--no-stdin"])?;
     let back = on_terminal(lab, &format!("attach {id}"), Some(r"hello\n"))?;
     for text in ["first", "got hello", "code 5"] {
         ensure!(back.stdout.contains(text), "no {text:?} in {back:?}");
     }
-    lab.run(&["attach", &id])?.fails(5, &["is failed already", "fleet logs"])?;
+    lab.run(&["attach", &id])?.fails(5, &["has ended already: failed", "fleet logs"])?;
     Ok(())
 }
 
@@ -149,7 +149,7 @@ fn copied(lab: &Lab) -> Result<()> {
     ensure!(!lab.path("x").exists());
     lab.run(&["cp", "no-such", &at("box")])?.fails(1, &["cannot read no-such"])?;
     lab.run(&["cp", "a", "b"])?.fails(2, &["neither names a job"])?;
-    // Files are its owner's, so whoever may not look into the job gets none of them.
+    // A user who may not look into the job gets none of its files.
     let mut others = lab.command(&["cp", &at("box/named"), "/tmp/stolen"]);
     std::os::unix::process::CommandExt::gid(
         std::os::unix::process::CommandExt::uid(&mut others, 65_534),

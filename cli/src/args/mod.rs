@@ -120,15 +120,15 @@ pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// Run a program inside a running job
     Exec(ExecArgs),
-    /// Return to a job: its output, and your keyboard where it was started with -i
+    /// Return to a job: see its output, and type to it if it was started with -i
     #[command(
-        after_help = "Ctrl-P Ctrl-Q leaves it again; a job with a terminal gets every other key, Ctrl-C too."
+        after_help = "Ctrl-P Ctrl-Q leaves the job running. A job with a terminal gets every other key, also Ctrl-C."
     )]
     Attach(AttachArgs),
     /// Copy files and folders to or from a running job
     #[command(after_help = "fleet cp job-4k7wq2:runs/a.log .\nfleet cp data/ job-4k7wq2:/tmp/\n\n\
-                            Paths in the job are as its program sees them, relative ones from its folder. It takes tar there.\n\
-                            A file that is there already is replaced.")]
+                            Paths in the job are as its program sees them, relative ones from its folder. The job needs tar.\n\
+                            An existing file is replaced.")]
     Cp(CpArgs),
     /// Containers of this machine's dockerd, with the GPUs that you hold here
     Docker(DockerArgs),

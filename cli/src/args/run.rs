@@ -126,7 +126,7 @@ pub(crate) struct AttachArgs {
     /// Only watch: what you type does not reach the job
     #[arg(long)]
     pub(crate) no_stdin: bool,
-    /// Show so many lines from before first
+    /// First show the last N lines
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     pub(crate) tail: u32,
     /// The job
@@ -139,7 +139,7 @@ pub(crate) struct CpArgs {
     /// A file or folder here, or JOB:PATH
     #[arg(value_name = "FROM")]
     pub(crate) from: String,
-    /// Where to: a folder that is there, or the new name
+    /// An existing folder, or the new name
     #[arg(value_name = "TO")]
     pub(crate) to: String,
 }

@@ -88,7 +88,7 @@ impl Requests {
         Ok(RequestMeta { request_id, made_at_unix_ms: id.made_at_unix_ms })
     }
 
-    /// What comes next is asked anew: a wish that was refused, and may be met by now.
+    /// What comes next has another id: it repeats nothing.
     pub(super) fn renew(&self, now_unix_ms: u64) -> Result<(), Failure> {
         let state = State { id: Some(RequestId::new(now_unix_ms)?), made: 0 };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;

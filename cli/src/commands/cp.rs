@@ -271,14 +271,13 @@ fn keep(said: &mut Vec<u8>, words: &[u8]) {
 /// What tar in the job could not do.
 fn refused(job: &str, code: i32, said: &[u8]) -> Failure {
     if NO_TAR.contains(&code) {
-        let message =
-            format!("copying takes `tar` and `test` in {job}, and one of them is not there");
+        let message = format!("fleet cp needs `tar` and `test` in {job}; one of them is missing");
         let hint = "use a volume (--volume), or an image that has tar";
         return Failure::new(Exit::Failed, message).hint(hint);
     }
     let said = String::from_utf8_lossy(said);
     let details = said.lines().map(str::to_owned).collect();
-    let message = format!("tar in {job} ended with {code}; not all was copied");
+    let message = format!("tar in {job} failed with code {code}; the copy is not complete");
     Failure { details, ..Failure::new(Exit::Failed, message) }
 }
 

@@ -575,7 +575,7 @@ fn shortages(fsm: &Fsm) -> Vec<String> {
     let more = all.len().saturating_sub(SHORTAGES_SAID_MAX);
     all.truncate(SHORTAGES_SAID_MAX);
     if more > 0 {
-        all.push(format!("{more} more nodes can begin nothing; `fleet node list` shows them"));
+        all.push(format!("{more} more nodes take no new work; `fleet node list` shows them"));
     }
     all
 }

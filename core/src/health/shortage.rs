@@ -1,4 +1,4 @@
-//! What a node has too little of to begin anything. No GPU is at fault, so what runs goes on, and nothing is evicted.
+//! What a node has too little of to begin anything. No GPU is at fault, so running jobs continue and none is evicted.
 
 use super::{Condition, Subject};
 
@@ -32,13 +32,13 @@ impl Shortage {
     pub(super) fn message(self) -> &'static str {
         match self {
             Self::Disk | Self::Inodes => {
-                "nothing new begins here: delete what is not fleet's on that disk, or make it larger"
+                "delete files that do not belong to fleet, or make the disk larger"
             }
             Self::ReadOnly => {
-                "nothing new begins here: the kernel log says why the disk takes no writes"
+                "the kernel log says why; new work starts again when the disk is writable"
             }
-            Self::Processes => "nothing new begins here: end processes, or raise kernel.pid_max",
-            Self::Memory => "nothing new begins here: end what takes the memory",
+            Self::Processes => "end processes, or raise kernel.pid_max",
+            Self::Memory => "end the programs that use the memory",
         }
     }
 }

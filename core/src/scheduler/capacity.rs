@@ -203,7 +203,7 @@ fn closed(fsm: &Fsm, node: &Node) -> Option<String> {
     let short = || {
         let known = fsm.cluster_version() >= EMPTY_SINCE;
         let lacks = node.conditions.iter().find(|c| known && begins_nothing(c))?;
-        Some(format!("not able to begin anything: {}", lacks.reason))
+        Some(format!("closed to new work: {}", lacks.reason))
     };
     node.closed_because().or_else(short).or_else(|| {
         let condition = node.conditions.iter().find(|c| {

@@ -65,7 +65,7 @@ pub(super) async fn attach(context: &Context, args: &AttachArgs) -> Result<Exit,
     let client = context.client()?;
     let job = job::one(&client, &args.job).await?;
     if job.is_final() {
-        let message = format!("{} is {} already", job.id, job.state.replace('_', " "));
+        let message = format!("{} has ended already: {}", job.id, job.state.replace('_', " "));
         let hint = format!("`fleet logs {}` shows what it printed", job.id);
         return Err(Failure::new(Exit::Conflict, message).hint(hint));
     }
@@ -73,7 +73,7 @@ pub(super) async fn attach(context: &Context, args: &AttachArgs) -> Result<Exit,
     let interactive = wants(|spec| spec.interactive) && !args.no_stdin;
     let tty = wants(|spec| spec.tty) && interactive;
     if tty && !std::io::stdin().is_terminal() {
-        let message = format!("{} has a terminal, and standard input is none", job.id);
+        let message = format!("{} has a terminal, but standard input is not one", job.id);
         return Err(Failure::new(Exit::Usage, message).hint("--no-stdin only watches it"));
     }
     let open = AttachOpen {

@@ -464,7 +464,7 @@ fn a_node_that_can_begin_nothing_keeps_what_runs_and_gets_nothing_new() {
         assert_eq!(w.schedule(), 0);
         let waiting = scheduler::plan(&w.fsm).waiting;
         let why = &waiting[&job(&name)].reason;
-        assert!(why.contains("not able to begin anything: the disk is full"), "{why}");
+        assert!(why.contains("closed to new work: the disk is full"), "{why}");
     }
     tracker.observe(w.now, &short(&[]));
     w.report("titan01", Report::Conditions { conditions: tracker.conditions() }).unwrap();
