@@ -3,7 +3,7 @@
 //! It lives with the test, not with a guest, so that any of them may lose its power and come back. Nothing leaves
 //! loopback. Frames are as qemu's `-netdev socket` has them: a length of four bytes, then the frame.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,8 +26,9 @@ pub(crate) struct Hub {
 #[derive(Debug, Default)]
 struct Plugs {
     all: Vec<Plug>,
-    /// Guests whose cable is pulled out: no frame goes there or comes from there.
-    pulled: BTreeSet<String>,
+    /// Guests whose cable is pulled out, with the number of their frames lost since: no frame goes there or comes from
+    /// there.
+    pulled: BTreeMap<String, usize>,
 }
 
 #[derive(Debug)]
@@ -76,7 +77,7 @@ impl Hub {
     /// Pulls a guest's cable out: nothing reaches it and nothing comes from it. Its network card does not notice.
     pub(crate) fn pull(&self, name: &str) {
         self.with(|plugs| {
-            plugs.pulled.insert(name.to_owned());
+            plugs.pulled.entry(name.to_owned()).or_default();
         });
     }
 
@@ -95,12 +96,15 @@ impl Hub {
 impl Plugs {
     fn pass_on(&mut self, from: &str, frame: &[u8]) {
         let Self { all, pulled } = self;
-        if pulled.contains(from) {
+        if let Some(lost) = pulled.get_mut(from) {
+            *lost += 1;
             return;
         }
         // A frame that was half sent leaves that stream out of step: it is dropped for good.
         all.retain_mut(|plug| {
-            plug.name == from || pulled.contains(&plug.name) || plug.stream.write_all(frame).is_ok()
+            plug.name == from
+                || pulled.contains_key(&plug.name)
+                || plug.stream.write_all(frame).is_ok()
         });
     }
 }
@@ -128,18 +132,25 @@ mod tests {
         text
     }
 
+    /// Waits for the hub's threads; nextest ends a test that waits for ever.
+    fn until(hub: &Hub, is_so: impl Fn(&Plugs) -> bool) {
+        while !is_so(&hub.plugs.lock().unwrap()) {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     #[test]
     fn a_guest_whose_cable_is_out_neither_hears_nor_is_heard() {
         let hub = Hub::default();
         let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| guest(&hub, name));
-        // Each is known once a frame of its own has come through.
-        while hub.plugs.lock().unwrap().all.len() < 3 {
-            thread::sleep(Duration::from_millis(5));
-        }
+        // Each has its plug once the hub has taken its connection.
+        until(&hub, |plugs| plugs.all.len() == 3);
         hub.pull("b");
         send(&mut b, b"from b");
         send(&mut a, b"while b is out");
         assert_eq!(receive(&mut c), b"while b is out");
+        // What the hub has not read yet when the cable goes in would still be heard.
+        until(&hub, |plugs| plugs.pulled["b"] == 1);
         hub.put_in("b");
         send(&mut a, b"afterwards");
         assert_eq!(receive(&mut b), b"afterwards");
