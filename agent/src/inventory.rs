@@ -202,7 +202,8 @@ impl Inventory {
             Gpu {
                 uuid: info.uuid.clone(),
                 node: self.node.name.clone(),
-                index: info.index,
+                index: self.node.gpus.numbers().of(info),
+                driver_index: Some(info.index),
                 minor: info.minor,
                 model: short_model(&info.product),
                 product: info.product.clone(),
@@ -212,6 +213,7 @@ impl Inventory {
                 numa_node: info.numa_node.value().copied(),
                 presence: state.presence,
                 dirty: dirt.get(&info.uuid).cloned(),
+                replaced_by_next: false,
             }
         };
         let link =

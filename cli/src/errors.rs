@@ -134,6 +134,11 @@ impl Failure {
                 let hint = "what is measured goes away by itself; a GPU that fell off the bus takes a reboot";
                 failure.hint = Some(hint.to_owned());
             }
+            Rejection::NotForgotten { .. } => {
+                let hint = "cancel what names it, and `fleet gpu declare-free` ends what holds it; to swap a card that is \
+                            there, type `fleet gpu forget GPU --replace` before";
+                failure.hint = Some(hint.to_owned());
+            }
             Rejection::NotFound { kind, .. } => failure.hint = hint_for_missing(kind),
             Rejection::LinesRefused { problems } => {
                 let lines = problems.iter();
@@ -235,6 +240,7 @@ fn exit_of_rejection(rejection: &Rejection) -> Exit {
         | Rejection::NotRemovable { .. }
         | Rejection::RequestReused { .. }
         | Rejection::StillObserved { .. }
+        | Rejection::NotForgotten { .. }
         | Rejection::PlanStale { .. }
         | Rejection::NodeIdentity { .. }
         | Rejection::MachineIdTaken { .. }

@@ -223,6 +223,7 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
         | Command::Reboot(_)
         | Command::DeclareGpuFree { .. }
         | Command::ClearGpu { .. }
+        | Command::ForgetGpu { .. }
         | Command::ThawEvictions
         | Command::ResetClock { .. }
         | Command::CreateJoinToken(_)

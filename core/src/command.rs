@@ -24,7 +24,7 @@ use crate::job::{JobSpec, is_default};
 use crate::lease::Epoch;
 use crate::limits::{LIMITS_SINCE, LimitsCommand};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName, has_joiner};
-use crate::node::{Liveness, MachineIdentity, NodeFacts};
+use crate::node::{EMPTY_SINCE, Liveness, MachineIdentity, NodeFacts};
 use crate::reboot::{REBOOT_SINCE, RebootCommand};
 use crate::reservation::{ADOPTION_SINCE, GpuRequest, IMPORT_UNDONE_SINCE, SHARED_SINCE};
 use crate::time::{Millis, Timestamp, Window};
@@ -412,6 +412,12 @@ pub enum Command {
         gpu: GpuUuid,
         reason: String,
     },
+    /// A lost card does not come back; with `replace`, as soon as another one is in its slot.
+    ForgetGpu {
+        gpu: GpuUuid,
+        reason: String,
+        replace: bool,
+    },
     /// Evictions frozen by a storm of conditions go on.
     ThawEvictions,
     /// Time is set back to `to`: only after a clock ran ahead.
@@ -505,6 +511,7 @@ impl Command {
             Command::DrainNode { .. } => "drain_node",
             Command::DeclareGpuFree { .. } => "declare_gpu_free",
             Command::ClearGpu { .. } => "clear_gpu",
+            Command::ForgetGpu { .. } => "forget_gpu",
             Command::ThawEvictions => "thaw_evictions",
             Command::ResetClock { .. } => "reset_clock",
             Command::CreateJoinToken(_) => "create_join_token",
@@ -562,6 +569,7 @@ impl Command {
             Command::RestartJob { .. }
             | Command::RemoveJob { .. }
             | Command::AskCheckpoint { .. } => RESUME_SINCE,
+            Command::ForgetGpu { .. } => EMPTY_SINCE,
             Command::CheckState { .. } => 2,
             Command::ImportReservations { reservations, import } => {
                 let least = if import.is_some() { IMPORT_UNDONE_SINCE } else { 3 };
@@ -636,6 +644,7 @@ impl Command {
             | Command::DrainNode { .. }
             | Command::Reboot(_)
             | Command::DeclareGpuFree { .. }
+            | Command::ForgetGpu { .. }
             | Command::ThawEvictions
             | Command::ResetClock { .. }
             | Command::RegisterNode { .. }

@@ -63,6 +63,12 @@ pub struct DesiredNode {
     /// Jobs that ended, of which the node is to remove what fleet wrote beside their checkpoints.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removals: Vec<JobDir>,
+    /// The numbers in the names of its GPUs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub numbers: BTreeMap<GpuUuid, u32>,
+    /// Lost cards that an admin forgot: the node need not report them any more.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub forgotten: BTreeSet<GpuUuid>,
 }
 
 /// What to do with one allocation.
@@ -163,6 +169,8 @@ impl Fsm {
                 release_driver: false,
                 probes: Vec::new(),
                 removals: Vec::new(),
+                numbers: BTreeMap::new(),
+                forgotten: BTreeSet::new(),
             };
         }
         let mut allocations: Vec<DesiredAllocation> = self
@@ -215,6 +223,7 @@ impl Fsm {
         let no_longer = self.no_longer(node);
         let probes = self.probes(node);
         let removals = self.removals(node);
+        let (numbers, forgotten) = self.numbers_of(node);
         let (v, node, recount) = (DESIRED_VERSION, node.clone(), None);
         let rules = self.ends_by_rules().then_some(*self.reservation_rules());
         DesiredNode {
@@ -233,6 +242,8 @@ impl Fsm {
             release_driver,
             probes,
             removals,
+            numbers,
+            forgotten,
         }
     }
 

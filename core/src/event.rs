@@ -116,6 +116,27 @@ pub enum Event {
         by: String,
         reason: String,
     },
+    /// The card is called `index` of its node from now on.
+    GpuRenamed {
+        gpu: GpuUuid,
+        node: NodeName,
+        from: String,
+        index: u32,
+    },
+    GpuForgotten {
+        gpu: GpuUuid,
+        node: NodeName,
+        index: u32,
+        by: String,
+        reason: String,
+    },
+    /// The next card in its slot takes its place.
+    GpuReplacementAwaited {
+        gpu: GpuUuid,
+        node: NodeName,
+        by: String,
+        reason: String,
+    },
 
     ReservationCreated {
         reservation: ReservationId,
@@ -572,6 +593,11 @@ impl Event {
             | E::ConditionChanged { node, gpu, .. }
             | E::ConditionCleared { node, gpu, .. } => gpu_or_node(node, gpu.as_ref()),
             E::GpuClearOrdered { node, gpu, .. } => gpu_or_node(node, Some(gpu)),
+            E::GpuRenamed { gpu, node, .. }
+            | E::GpuForgotten { gpu, node, .. }
+            | E::GpuReplacementAwaited { gpu, node, .. } => {
+                vec![node.to_string(), gpu.to_string()]
+            }
             E::GpuDeclaredFree { gpu, .. } => vec![gpu.to_string()],
             E::ReservationCreated { reservation, node, gpus, .. } => {
                 let mut objects = vec![reservation.to_string(), node.to_string()];

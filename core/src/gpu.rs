@@ -1,20 +1,29 @@
 //! GPUs: what a node reported of each, and the words for their state.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::health::Architecture;
 use crate::name::{GpuUuid, NodeName};
+use crate::time::Timestamp;
 
 /// Most GPUs one node may report.
 pub const GPUS_PER_NODE_MAX: usize = 64;
+/// Former names of cards that are kept, of the whole fleet; the oldest go first.
+pub const FORMER_NAMES_KEPT: usize = 4_096;
 
 /// One device, named by its UUID.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
     pub uuid: GpuUuid,
     pub node: NodeName,
-    /// NVML index, for display (`titan01:3`); it can change at a reboot.
+    /// The number in its name (`titan01:3`). The fleet gives it and the card keeps it; what an agent reports here is
+    /// what it was told last.
     pub index: u32,
+    /// NVML's index as last reported: it can change at a reboot. Missing where the agent does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver_index: Option<u32>,
     /// Minor number of `/dev/nvidiaN`.
     pub minor: u32,
     /// Short model as people ask for it: `v100`, `titan-x`.
@@ -29,6 +38,37 @@ pub struct Gpu {
     pub presence: Presence,
     /// Memory or processes that no lease explains: not placeable.
     pub dirty: Option<String>,
+    /// An admin announced that the next card in its slot takes its place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replaced_by_next: bool,
+}
+
+impl Gpu {
+    /// What people call it.
+    pub fn name(&self) -> GpuName {
+        GpuName { node: self.node.clone(), index: self.index }
+    }
+}
+
+/// What people call a GPU: `titan01:3`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GpuName {
+    pub node: NodeName,
+    pub index: u32,
+}
+
+impl fmt::Display for GpuName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.node, self.index)
+    }
+}
+
+/// A name that a card had.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FormerName {
+    pub name: GpuName,
+    /// When it got another one, or was forgotten.
+    pub until: Timestamp,
 }
 
 /// Whether the agent sees the GPU.

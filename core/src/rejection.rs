@@ -74,6 +74,9 @@ pub enum Rejection {
     /// An admin wants to clear what is still so.
     #[error("{what} cannot be cleared: {why}")]
     StillObserved { what: String, why: String },
+    /// An admin wants to forget a card that is there, or that something still names.
+    #[error("{what} cannot be forgotten: {}", why.join("; "))]
+    NotForgotten { what: String, why: Vec<String> },
     #[error("request id {id:?} was used before with another body")]
     RequestReused { id: String },
     #[error(
@@ -133,6 +136,7 @@ impl Rejection {
             Rejection::NeverFits { .. } => "never_fits",
             Rejection::NotNow { .. } => "not_now",
             Rejection::StillObserved { .. } => "still_observed",
+            Rejection::NotForgotten { .. } => "not_forgotten",
             Rejection::RequestReused { .. } => "request_reused",
             Rejection::RequestTooOld { .. } => "request_too_old",
             Rejection::RequestForgotten { .. } => "request_forgotten",

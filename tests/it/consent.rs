@@ -34,6 +34,7 @@ fn destroying(things: &Things) -> Vec<Vec<&str>> {
         vec!["reservation", "import", "--undo", import],
         vec!["job", "rm", ended],
         vec!["gpu", "declare-free", "titan01:1", "--reason", "x"],
+        vec!["gpu", "forget", "titan01:1", "--reason", "x"],
         vec!["node", "drain", "titan01", "--reason", "x", "--deadline", "now"],
         vec!["node", "reboot", "titan01", "--when-empty"],
         vec!["node", "revoke", "titan01", "--reason", "x"],

@@ -48,6 +48,7 @@ fn gpus_that_break() -> Result<()> {
     steps.step("what stays of a fault goes by an admin's word", || cleared(&lab));
     steps.step("what is still so cannot be cleared", || cleared_when_back(&lab));
     steps.step("a GPU that vanishes under a job ends it, and only it", || vanishes(&lab));
+    steps.step("a name means one card, whatever the driver counts", || numbers(&lab));
     steps.step("a driver that hangs costs its GPU, not its node", || hangs(&lab));
     steps.step("a stranger on a GPU makes it dirty until they leave", || dirty(&lab));
     steps.step("memory that no process explains makes it dirty until it is given back", || {
@@ -165,6 +166,64 @@ fn vanishes(lab: &Lab) -> Result<()> {
     lab.node_in("titan01", "ready", SOON)?;
     lab.output(&["dev", "fault", "--node", "titan01", "--gpu", &index.to_string(), "--clear"])?;
     gpu_until(lab, "titan01", index, "seen again", |gpu| gpu["state"] != "lost").map(drop)
+}
+
+/// The driver counts anew at a boot: where a card is gone, the next one has its number there.
+fn numbers(lab: &Lab) -> Result<()> {
+    for index in [0, 1] {
+        gpu_until(lab, "titan01", index, "released", |gpu| gpu["state"] != "releasing")?;
+        lab.output(&["gpu", "clear", &format!("titan01:{index}")])?;
+    }
+    let (first, second) = (gpu(lab, "titan01", 0)?, gpu(lab, "titan01", 1)?);
+    let in_the_machine = |there: bool| {
+        change(lab, "titan01", |control| {
+            if let Some(gpu) = control.gpus.get_mut(0) {
+                gpu.faults.missing = !there;
+            }
+        })
+    };
+    in_the_machine(false)?;
+    lab.kill_and_restart("agent", "titan01")?;
+    gpu_until(lab, "titan01", 0, "lost", |gpu| gpu["state"] == "lost")?;
+    let moved = gpu_until(lab, "titan01", 1, "counted anew", |gpu| gpu["driver_index"] == 0)?;
+    ensure!(moved["uuid"] == second["uuid"] && moved["state"] == "free", "{moved}");
+    let ran = lab.run(&["gpu", "list", "--node", "titan01"])?;
+    ran.ok()?;
+    let said = "titan01:1: `nvidia-smi` on titan01 calls it 0";
+    ensure!(ran.stderr.contains(said), "{}", ran.stderr);
+    let words = ["reserve", "--gpu", "titan01:1", "-t", "1h"];
+    let reserved = lab.json(&words)?;
+    ensure!(reserved["gpus"][0]["uuid"] == second["uuid"], "{reserved}");
+    let id = reserved["id"].as_str().context("id")?.to_owned();
+    lab.output(&["release", &id])?;
+    // A card that is there is not forgotten.
+    let words = ["gpu", "forget", "titan01:1", "--reason", "x", "--yes"];
+    lab.run(&words)?.fails(5, &["titan01:1 cannot be forgotten", "it is in its machine"])?;
+    let words = ["gpu", "forget", "titan01:0", "--reason", "scrapped", "--yes"];
+    let ran = lab.run(&words)?;
+    ran.ok()?;
+    ensure!(ran.stderr.contains("titan01:0: forgotten"), "{}", ran.stderr);
+    let uuid = first["uuid"].as_str().context("uuid")?;
+    let told = lab.why(uuid)?;
+    ensure!(told.contains("titan01:0 was forgotten by root: scrapped"), "{told}");
+    // Its agent does not count it as lost any more, also when it starts anew.
+    for _ in 0..2 {
+        wait::until("the card is gone", SOON, wait::POLL_COMMAND, || {
+            let listed = lab.json(&["gpu", "list", "--node", "titan01"])?;
+            Ok((!listed.to_string().contains(uuid)).then_some(()))
+        })?;
+        lab.kill_and_restart("agent", "titan01")?;
+        lab.node_in("titan01", "ready", SOON)?;
+    }
+    in_the_machine(true)?;
+    lab.kill_and_restart("agent", "titan01")?;
+    let back = wait::until("the card is there again", SOON, wait::POLL_COMMAND, || {
+        Ok(gpu(lab, "titan01", 0).ok())
+    })?;
+    ensure!(back["uuid"] == first["uuid"], "{back}");
+    lab.output(&["gpu", "clear", "titan01:0"])?;
+    gpu_until(lab, "titan01", 0, "well", is_well)?;
+    Ok(())
 }
 
 fn hangs(lab: &Lab) -> Result<()> {

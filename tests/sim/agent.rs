@@ -140,6 +140,8 @@ fn facts(machine: &Machine, instance: &str) -> NodeFacts {
         numa_node: None,
         presence: Presence::Present,
         dirty: None,
+        driver_index: None,
+        replaced_by_next: false,
     };
     NodeFacts {
         machine: MachineIdentity {

@@ -422,7 +422,7 @@ impl LocalService {
 fn named(uuids: &[GpuUuid], gpus: &[Gpu]) -> Vec<String> {
     let name = |uuid: &GpuUuid| {
         let known = gpus.iter().find(|gpu| gpu.uuid == *uuid);
-        known.map_or_else(|| uuid.to_string(), |gpu| format!("{}:{}", gpu.node, gpu.index))
+        known.map_or_else(|| uuid.to_string(), |gpu| gpu.name().to_string())
     };
     uuids.iter().map(name).collect()
 }
@@ -489,5 +489,6 @@ fn gpu(gpu: &Gpu, seen: &Seen) -> v1::LocalGpu {
         job: attempt.map(|a| a.job.to_string()).unwrap_or_default(),
         held_until_unix_ms: until.map_or(0, |at| at.0),
         reason: gpu.dirty.clone().unwrap_or_default(),
+        driver_index: gpu.driver_index,
     }
 }

@@ -69,6 +69,8 @@ fn document(windows: Vec<DesiredWindow>, allocations: Vec<DesiredAllocation>) ->
         release_driver: false,
         probes: Vec::new(),
         removals: Vec::new(),
+        numbers: Default::default(),
+        forgotten: Default::default(),
     }
 }
 

@@ -142,6 +142,7 @@ async fn agent(config: &Config) -> (Agent, Option<v1::NodeStatus>) {
         ceiling: status.enforcement.clone(),
         ceiling_reason: status.enforcement_reason.clone(),
         warnings: status.warnings.clone(),
+        counted: counted(&status),
     };
     (Agent::Up(Box::new(running)), Some(status))
 }
@@ -160,6 +161,16 @@ async fn shutdown(config: &Config) -> Look<Option<Shutdown>> {
         Ok(Err(error)) => Err(chain(&error)),
         Err(_) => Err(format!("systemd-logind does not answer for {} s", AGENT_LIMIT.as_secs())),
     }
+}
+
+/// GPUs that the driver counts otherwise than the fleet.
+fn counted(status: &v1::NodeStatus) -> Vec<(String, u32)> {
+    let there = status.gpus.iter().filter(|gpu| gpu.state != "lost");
+    let otherwise = there.filter_map(|gpu| {
+        let index = gpu.driver_index.filter(|index| *index != gpu.index)?;
+        Some((format!("{}:{}", status.node, gpu.index), index))
+    });
+    otherwise.collect()
 }
 
 /// Everybody who holds something here, or will soon.

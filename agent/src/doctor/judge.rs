@@ -74,6 +74,8 @@ pub(super) struct Running {
     pub(super) ceiling: String,
     pub(super) ceiling_reason: String,
     pub(super) warnings: Vec<String>,
+    /// GPUs that `nvidia-smi` counts otherwise than the fleet: the name, and its number there.
+    pub(super) counted: Vec<(String, u32)>,
 }
 
 /// The NVIDIA driver, from files alone.
@@ -262,6 +264,11 @@ fn agent(facts: &Facts) -> Vec<Finding> {
     found.extend(warnings);
     if found.is_empty() {
         found.push(check.ok("the agent runs, and a controller answers it"));
+    }
+    if !agent.counted.is_empty() {
+        let each: Vec<String> =
+            agent.counted.iter().map(|(name, there)| format!("{name} is {there}")).collect();
+        found.push(check.ok(format!("`nvidia-smi` counts otherwise: {} there", named(&each))));
     }
     found
 }

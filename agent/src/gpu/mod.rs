@@ -10,6 +10,7 @@
 
 mod monitor;
 mod near;
+mod numbers;
 mod observed;
 mod probe;
 mod report;
@@ -18,6 +19,7 @@ mod wire;
 
 pub use monitor::{Config, GpuError, GpuEvent, GpuEventKind, Handle, Monitor};
 pub(crate) use near::{SYS, near_cpus};
+pub use numbers::Numbers;
 pub use observed::Observed;
 pub use probe::{Options as ProbeOptions, run_probe};
 pub use report::{

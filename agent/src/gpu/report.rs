@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fleet_core::gpu::{LinkLevel, Presence};
 use fleet_core::health::Architecture;
-use fleet_core::name::{GpuUuid, NodeName};
+use fleet_core::name::GpuUuid;
 use fleet_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -250,33 +250,7 @@ impl Telemetry {
     }
 }
 
-impl Link {
-    /// As the controller is told.
-    pub fn to_core(&self) -> fleet_core::gpu::GpuLink {
-        fleet_core::gpu::GpuLink { a: self.a.clone(), b: self.b.clone(), level: self.level }
-    }
-}
-
 impl GpuState {
-    /// As the controller is told; `dirty` says what no lease explains.
-    pub fn to_core(&self, node: &NodeName, dirty: Option<String>) -> fleet_core::gpu::Gpu {
-        let info = &self.info;
-        fleet_core::gpu::Gpu {
-            uuid: info.uuid.clone(),
-            node: node.clone(),
-            index: info.index,
-            minor: info.minor,
-            model: fleet_core::gpu::short_model(&info.product),
-            product: info.product.clone(),
-            architecture: info.architecture,
-            memory_bytes: info.memory_bytes,
-            pci_bus_id: info.pci_bus_id.clone(),
-            numa_node: info.numa_node.value().copied(),
-            presence: self.presence,
-            dirty,
-        }
-    }
-
     /// Whether the driver shows no process on the GPU and at most `idle_floor_bytes` in use. `None`
     /// when that cannot be told: then it is not proven empty.
     pub fn is_empty(&self, idle_floor_bytes: u64) -> Option<bool> {

@@ -260,7 +260,7 @@ impl AgentSource {
     fn labels(&self, state: &GpuState) -> [String; 5] {
         let info = &state.info;
         [
-            info.index.to_string(),
+            self.0.gpus.numbers().of(info).to_string(),
             info.uuid.to_string(),
             format!("nvidia{}", info.minor),
             info.product.clone(),

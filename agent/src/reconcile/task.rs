@@ -265,6 +265,10 @@ impl Reconciler {
         // One that asks orders nothing, and what it does not name is not over.
         let desired = desired.filter(|desired| desired.recount.is_none());
         let Some(mut desired) = desired else { return };
+        if let Err(error) = self.parts.node.gpus.numbers().take(&desired) {
+            let error = chain(&error);
+            tracing::warn!(error, "the GPUs' numbers are not on the disk");
+        }
         self.take_windows(&desired);
         self.show_leases();
         // Before anything begins that asks it.

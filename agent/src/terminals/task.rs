@@ -143,14 +143,15 @@ impl Task {
     }
 
     fn index(&self, gpu: &GpuUuid) -> Option<u32> {
-        self.node.gpus.latest().gpu(gpu).map(|state| state.info.index)
+        let numbers = self.node.gpus.numbers();
+        self.node.gpus.latest().gpu(gpu).map(|state| numbers.of(&state.info))
     }
 
     /// The GPU behind a device node, and who has it; none where the driver shows no such GPU.
     fn on_minor(&self, minor: u32, known: &Known) -> Option<(Option<u32>, HeldBy)> {
         let snapshot = self.node.gpus.latest();
         let state = snapshot.gpus.iter().find(|state| state.info.minor == minor)?;
-        Some((Some(state.info.index), held_by(&state.info.uuid, known)))
+        Some((Some(self.node.gpus.numbers().of(&state.info)), held_by(&state.info.uuid, known)))
     }
 
     async fn store(&self) {

@@ -52,9 +52,9 @@ pub(crate) use job::{
 pub(crate) use login::LoginArgs;
 pub(crate) use node::{
     ClearArgs, ControllerArgs, ControllerVerb, CordonArgs, DeclareFreeArgs, DrainArgs, Enforce,
-    EnforceArgs, GpuArgs, GpuListArgs, GpuVerb, HeldArgs, NodeArgs, NodeLeaveArgs, NodeListArgs,
-    NodeShowArgs, NodeVerb, RebootArgs, ResetClockArgs, StatusArgs, ThawArgs, TokenCreateArgs,
-    TokenVerb, TopArgs, UncordonArgs, VouchArgs,
+    EnforceArgs, ForgetArgs, GpuArgs, GpuListArgs, GpuVerb, HeldArgs, NodeArgs, NodeLeaveArgs,
+    NodeListArgs, NodeShowArgs, NodeVerb, RebootArgs, ResetClockArgs, StatusArgs, ThawArgs,
+    TokenCreateArgs, TokenVerb, TopArgs, UncordonArgs, VouchArgs,
 };
 pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs, WatchArgs};

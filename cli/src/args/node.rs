@@ -285,6 +285,8 @@ pub(crate) enum GpuVerb {
     Clear(ClearArgs),
     /// Say that a GPU is free though its node cannot prove it; admins only
     DeclareFree(DeclareFreeArgs),
+    /// Take a lost card out of the inventory, and give its number to the card in its slot; admins only
+    Forget(ForgetArgs),
 }
 
 #[derive(Debug, Clone, Default, Args)]
@@ -334,6 +336,28 @@ pub(crate) struct DeclareFreeArgs {
     /// How you know
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A card that is lost keeps its number until you forget it, so `titan01:3` never becomes another\n\
+    card by itself. Then the card in its slot takes the number, and the reservations too if it is the\n\
+    same model. It is refused while somebody holds the card, or a reservation has no other place.\n\
+    With --replace, before you swap a card, this happens when the new one is found."
+)]
+pub(crate) struct ForgetArgs {
+    #[arg(value_name = "GPU")]
+    pub(crate) gpu: String,
+    /// What became of the card
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+    /// As soon as another card is in its slot, not before
+    #[arg(long)]
+    pub(crate) replace: bool,
     #[command(flatten)]
     pub(crate) consent: Consent,
     #[command(flatten)]

@@ -1,12 +1,14 @@
-//! `gpu list|clear|declare-free`, and the GPUs of a wish.
+//! `gpu list|clear|declare-free|forget`, and the GPUs of a wish.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use fleet_proto::v1::{ClearGpuRequest, DeclareGpuFreeRequest, GpuWish, ListGpusRequest};
+use fleet_proto::v1::{
+    ClearGpuRequest, DeclareGpuFreeRequest, ForgetGpuRequest, GpuWish, ListGpusRequest,
+};
 
 use super::{Context, node, untold, watch};
-use crate::args::{ClearArgs, DeclareFreeArgs, GpuListArgs, WishArgs};
+use crate::args::{ClearArgs, DeclareFreeArgs, ForgetArgs, GpuListArgs, WishArgs};
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -29,9 +31,11 @@ pub(super) async fn list(context: &Context, args: &GpuListArgs) -> Result<Exit, 
         free: args.free,
     };
     let nothing = Cell::new(false);
+    let counted = RefCell::new(Vec::new());
     let exit = watch::show(&client, args.watch, async || {
         let gpus = fetch(&client, request.clone()).await?;
         nothing.set(gpus.is_empty());
+        counted.replace(gpus.iter().filter_map(Gpu::counted_otherwise).collect());
         if gpus.is_empty() {
             node::must_exist(&client, args.node.as_ref(), &context.clock).await?;
         }
@@ -41,6 +45,9 @@ pub(super) async fn list(context: &Context, args: &GpuListArgs) -> Result<Exit, 
     // All that are known may just be taken: then a driver explains nothing.
     if nothing.get() && !args.free && printer.for_people() && !args.watch.watch {
         untold::below_nothing(&client, args.node.as_ref()).await;
+    }
+    if printer.for_people() && !args.watch.watch {
+        counted.take().iter().for_each(|line: &String| say(line));
     }
     Ok(exit)
 }
@@ -130,5 +137,41 @@ pub(super) async fn declare_free(
     })?);
     say(&format!("{}: {}", gpu.name(), gpu.state));
     print(&printer.changed(&[gpu], |gpu| &gpu.uuid)?)?;
+    Ok(Exit::Done)
+}
+
+pub(super) async fn forget(context: &Context, args: &ForgetArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let uuid = client.resolve(KIND, &args.gpu).await?;
+    let request = ListGpusRequest { uuids: vec![uuid.clone()], ..Default::default() };
+    let found = fetch(&client, request).await?.into_iter().next();
+    let name = found.as_ref().map_or_else(|| uuid.clone(), Gpu::name);
+    if args.consent.is_asked_for() {
+        let state = found.as_ref().map_or("unknown", |gpu| gpu.state.as_str());
+        say(&format!("{name} is {state}."));
+        match args.replace {
+            true => say(
+                "When another card is found in its slot, that one takes its number and this one is gone.",
+            ),
+            false => say(
+                "The card leaves the inventory, and its number goes to the card in its slot, if there is one.",
+            ),
+        }
+    }
+    args.consent.ask(&format!("Forget {name}?"))?;
+    let (reason, replace) = (args.reason.clone(), args.replace);
+    let request =
+        ForgetGpuRequest { meta: client.request_meta()?, uuid: uuid.clone(), reason, replace };
+    let done = client.call(request, async |api, r| api.forget_gpu(r).await).await?;
+    let gpu = done.gpu.map(Gpu::from);
+    match &gpu {
+        Some(gpu) if gpu.uuid == uuid => {
+            say(&format!("{name}: the next card in its slot takes its place"));
+        }
+        Some(gpu) => say(&format!("{name} is {} now", gpu.uuid)),
+        None => say(&format!("{name}: forgotten")),
+    }
+    let changed: Vec<Gpu> = gpu.into_iter().collect();
+    print(&printer.changed(&changed, |gpu| &gpu.uuid)?)?;
     Ok(Exit::Done)
 }

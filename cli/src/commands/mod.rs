@@ -238,6 +238,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(GpuVerb::List(list)) => gpu::list(context, &list).await,
             Some(GpuVerb::Clear(clear)) => gpu::clear(context, &clear).await,
             Some(GpuVerb::DeclareFree(declare)) => gpu::declare_free(context, &declare).await,
+            Some(GpuVerb::Forget(forget)) => gpu::forget(context, &forget).await,
         },
         Verb::Job(args) => match args.verb {
             None => job::list(context, &args.list).await,

@@ -13,6 +13,8 @@ pub(crate) struct Gpu {
     pub(crate) uuid: String,
     pub(crate) node: String,
     pub(crate) index: u32,
+    /// What `nvidia-smi` on its node calls it.
+    pub(crate) driver_index: Option<u32>,
     pub(crate) model: Option<String>,
     pub(crate) product: Option<String>,
     pub(crate) memory_bytes: Option<u64>,
@@ -69,6 +71,7 @@ impl From<pb::Gpu> for Gpu {
             uuid: gpu.uuid,
             node: gpu.node,
             index: gpu.index,
+            driver_index: gpu.driver_index,
             state: gpu.state,
         }
     }
@@ -105,6 +108,13 @@ impl Gpu {
     /// `titan01:3`.
     pub(crate) fn name(&self) -> String {
         format!("{}:{}", self.node, self.index)
+    }
+
+    /// Where `nvidia-smi` on its node calls it something else.
+    pub(crate) fn counted_otherwise(&self) -> Option<String> {
+        let index =
+            self.driver_index.filter(|index| *index != self.index && self.state != "lost")?;
+        Some(format!("{}: `nvidia-smi` on {} calls it {index}", self.name(), self.node))
     }
 
     /// The job within, else the reservation.
@@ -166,6 +176,7 @@ impl Row for Gpu {
         "uuid",
         "node",
         "index",
+        "driver_index",
         "model",
         "product",
         "memory_bytes",
@@ -200,6 +211,7 @@ impl Row for Gpu {
             })
             .wide(),
             Column::new("HEALTH", |g: &Self, _| or_dash(g.health.as_ref())).state(),
+            Column::new("DRIVER", |g: &Self, _| or_dash(g.driver_index)).right().wide(),
             Column::new("UUID", |g: &Self, _| g.uuid.clone()).wide(),
             Column::new("REASON", |g: &Self, _| g.reason_shown()),
         ]
@@ -214,6 +226,7 @@ impl Row for Gpu {
             ("State", self.state.clone()),
         ];
         let optional = [
+            ("Driver's index", self.driver_index.map(|index| index.to_string())),
             ("Reason", self.reason.clone()),
             ("Held by", self.held_by.clone()),
             ("Reservation", self.reservation.clone()),

@@ -32,6 +32,8 @@ pub(crate) struct NodeStatus {
 pub(crate) struct NodeGpu {
     pub(crate) uuid: String,
     pub(crate) index: u32,
+    /// What `nvidia-smi` calls it.
+    pub(crate) driver_index: Option<u32>,
     pub(crate) model: Option<String>,
     pub(crate) state: String,
     pub(crate) held_by: Option<String>,
@@ -95,6 +97,7 @@ impl From<pb::LocalGpu> for NodeGpu {
             reason: text(&gpu.reason),
             uuid: gpu.uuid,
             index: gpu.index,
+            driver_index: gpu.driver_index,
             state: gpu.state,
         }
     }
@@ -185,7 +188,9 @@ impl Row for NodeStatus {
             let what = what.map_or(String::new(), |what| format!(" ({what})"));
             let until = gpu.held_until.map(|_| format!(" until {}", minute(gpu.held_until)));
             let (until, name) = (until.unwrap_or_default(), format!("{}:{}", self.node, gpu.index));
-            lines.push(("GPU", format!("{name}  {}{held}{what}{until}", gpu.state)));
+            let otherwise = gpu.driver_index.filter(|i| *i != gpu.index && gpu.state != "lost");
+            let there = otherwise.map_or(String::new(), |i| format!(" (`nvidia-smi`: {i})"));
+            lines.push(("GPU", format!("{name}  {}{held}{what}{until}{there}", gpu.state)));
         }
         for window in &self.windows {
             let (from, until) = (minute(window.starts_at), minute(window.ends_at));

@@ -340,6 +340,7 @@ fn a_node_without_controllers_is_printed_as_agreed() {
                 job: "job-4k7wq2".to_owned(),
                 held_until_unix_ms: at(480),
                 reason: String::new(),
+                driver_index: Some(1),
             },
             pb::LocalGpu {
                 uuid: gpu_ref(1).uuid,

@@ -422,6 +422,7 @@ impl Fleet for Service {
         reboot_node(RebootNodeRequest) -> Node;
         declare_gpu_free(DeclareGpuFreeRequest) -> Gpu;
         clear_gpu(ClearGpuRequest) -> Gpu;
+        forget_gpu(ForgetGpuRequest) -> ForgetGpuResponse;
         thaw_evictions(ThawEvictionsRequest) -> Status;
         reset_clock(ResetClockRequest) -> Status;
         create_join_token(CreateJoinTokenRequest) -> JoinToken;

@@ -46,7 +46,7 @@ impl Context {
         explanation.older_lines += spare as u64;
         self.raft.read(|fsm| {
             for line in &mut explanation.story {
-                line.text = with_gpu_names(fsm, &line.text);
+                line.text = with_gpu_names(fsm, &line.text, Timestamp(line.at_unix_ms));
             }
         });
         Ok(explanation)
@@ -172,7 +172,16 @@ impl Context {
 
     fn gpu_standing(&self, id: &GpuUuid) -> Option<v1::Explanation> {
         self.raft.read(|fsm| {
-            let g = views::gpu(fsm, &self.sessions, fsm.gpu(id)?);
+            let Some(gpu) = fsm.gpu(id) else {
+                let name = fsm.gpu_name_at(id, fsm.now())?;
+                return Some(v1::Explanation {
+                    id: id.to_string(),
+                    kind: "gpu".to_owned(),
+                    summary: format!("was {name} and is not in the fleet any more"),
+                    ..v1::Explanation::default()
+                });
+            };
+            let g = views::gpu(fsm, &self.sessions, gpu);
             let holder = match (g.held_by.as_str(), g.job.as_str(), g.reservation.as_str()) {
                 ("", _, _) => String::new(),
                 (owner, "", reservation) => format!(", held by {owner} ({reservation})"),
@@ -272,14 +281,14 @@ fn next_checkpoint(job: &v1::Job, now: Timestamp) -> Option<String> {
     })
 }
 
-/// The text with `titan01:3` in place of UUIDs: what people say.
-fn with_gpu_names(fsm: &Fsm, text: &str) -> String {
+/// The text with `titan01:3` in place of UUIDs, as people called them then.
+fn with_gpu_names(fsm: &Fsm, text: &str, then: Timestamp) -> String {
     let mut named = text.to_owned();
     for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')) {
         if let Ok(uuid) = GpuUuid::parse(word)
-            && let Some(gpu) = fsm.gpu(&uuid)
+            && let Some(name) = fsm.gpu_name_at(&uuid, then)
         {
-            named = named.replace(word, &format!("{}:{}", gpu.node, gpu.index));
+            named = named.replace(word, &name.to_string());
         }
     }
     named

@@ -339,6 +339,13 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.declare_gpu_free(request).await?))
     }
 
+    async fn forget_gpu(
+        &self,
+        request: Request<v1::ForgetGpuRequest>,
+    ) -> Reply<v1::ForgetGpuResponse> {
+        Ok(Response::new(self.0.forget_gpu(request).await?))
+    }
+
     async fn clear_gpu(&self, request: Request<v1::ClearGpuRequest>) -> Reply<v1::Gpu> {
         Ok(Response::new(self.0.clear_gpu(request).await?))
     }

@@ -13,7 +13,7 @@ use crate::sessions::Sessions;
 /// Refuses to call a GPU free whose node is connected and reports a job or a process on it, or is alive as far as is
 /// known and has not reported to this controller yet.
 pub(super) fn refusal(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> Option<Rejection> {
-    let what = format!("{}:{}", gpu.node, gpu.index);
+    let what = gpu.name().to_string();
     if !sessions.is_heard(&gpu.node) {
         let alive = fsm.node(&gpu.node).is_some_and(|node| node.liveness == Liveness::Ready);
         let why = format!(

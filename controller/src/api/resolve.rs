@@ -2,7 +2,7 @@
 
 use fleet_core::Fsm;
 use fleet_core::id::{JobId, ReservationId};
-use fleet_core::name::UserName;
+use fleet_core::name::{GpuUuid, UserName};
 use fleet_proto::v1::Resolved;
 
 use super::caller::Caller;
@@ -58,6 +58,12 @@ fn meant(fsm: &Fsm, caller: &UserName, text: &str, kind: &str) -> Vec<Resolved> 
     if let Some(exact) = candidates.iter().find(|c| c.id == text) {
         return vec![exact.clone()];
     }
+    if wants("gpu")
+        && let Ok(uuid) = GpuUuid::parse(text)
+        && fsm.is_former_gpu(&uuid)
+    {
+        return vec![found("gpu", &uuid)];
+    }
     if wants("job") {
         let named = newest_named(fsm, caller, text);
         if !named.is_empty() {
@@ -100,8 +106,7 @@ fn last(fsm: &Fsm, caller: &UserName, kind: &str) -> Vec<Resolved> {
 fn indexed(fsm: &Fsm, text: &str) -> Option<Resolved> {
     let (node, index) = text.rsplit_once(':')?;
     let index: u32 = index.parse().ok()?;
-    let gpu = fsm.gpus().values().find(|g| g.node.as_str() == node && g.index == index)?;
-    Some(found("gpu", &gpu.uuid))
+    Some(found("gpu", &fsm.gpu_named(node, index)?.uuid))
 }
 
 /// The caller's open jobs of that name; without one, their newest finished one.

@@ -286,6 +286,7 @@ pub(super) fn gpu(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> v1::Gpu {
         reason,
         r#use: gpu_use(sessions, gpu),
         enforced: enforced(node),
+        driver_index: gpu.driver_index,
     }
 }
 
@@ -308,19 +309,18 @@ fn gpu_use(sessions: &Sessions, gpu: &Gpu) -> Option<v1::GpuUse> {
     })
 }
 
-fn gpu_refs(fsm: &Fsm, uuids: &[GpuUuid]) -> Vec<v1::GpuRef> {
-    uuids
-        .iter()
-        .map(|uuid| {
-            let gpu = fsm.gpu(uuid);
-            v1::GpuRef {
-                uuid: uuid.to_string(),
-                node: text(gpu.map(|g| &g.node)),
-                index: gpu.map_or(0, |g| g.index),
-                model: gpu.map(|g| g.model.clone()).unwrap_or_default(),
-            }
-        })
-        .collect()
+/// The GPUs by the names that they had then. One that never had a name has no node.
+fn gpu_refs(fsm: &Fsm, uuids: &[GpuUuid], then: Timestamp) -> Vec<v1::GpuRef> {
+    let reference = |uuid: &GpuUuid| {
+        let name = fsm.gpu_name_at(uuid, then);
+        v1::GpuRef {
+            uuid: uuid.to_string(),
+            node: text(name.as_ref().map(|name| &name.node)),
+            index: name.map_or(0, |name| name.index),
+            model: fsm.gpu(uuid).map(|gpu| gpu.model.clone()).unwrap_or_default(),
+        }
+    };
+    uuids.iter().map(reference).collect()
 }
 
 pub(super) fn reservation(fsm: &Fsm, r: &Reservation) -> v1::Reservation {
@@ -340,7 +340,11 @@ pub(super) fn reservation(fsm: &Fsm, r: &Reservation) -> v1::Reservation {
         owner: r.owner.to_string(),
         project: r.project.to_string(),
         node: r.node.to_string(),
-        gpus: gpu_refs(fsm, &r.gpus),
+        gpus: gpu_refs(
+            fsm,
+            &r.gpus,
+            if r.is_open() { fsm.now() } else { r.window.ends_at.min(fsm.now()) },
+        ),
         starts_at_unix_ms: r.window.starts_at.0,
         ends_at_unix_ms: r.window.ends_at.0,
         state: state.to_owned(),
@@ -522,7 +526,7 @@ fn gpu_names(fsm: &Fsm, held: &Held) -> String {
 fn held_place(fsm: &Fsm, held: &Held) -> v1::HeldPlace {
     v1::HeldPlace {
         node: held.node.to_string(),
-        gpus: gpu_refs(fsm, &held.gpus),
+        gpus: gpu_refs(fsm, &held.gpus, fsm.now()),
         from_unix_ms: held.window.starts_at.0,
         until_unix_ms: held.window.ends_at.0,
     }
@@ -566,7 +570,9 @@ pub(super) fn job(
         project: job.spec.project.to_string(),
         state: job.state.word().to_owned(),
         node: text(place.map(|p| &p.node)),
-        gpus: place.map(|p| gpu_refs(fsm, &p.gpus)).unwrap_or_default(),
+        gpus: place
+            .map(|p| gpu_refs(fsm, &p.gpus, job.ended_at.unwrap_or(fsm.now())))
+            .unwrap_or_default(),
         attempt: job.attempt,
         last_checkpoint: job.newest_saved().map(|c| checkpoint(job, c)),
         reason: job_reason(fsm, plan, job, preparing),

@@ -411,6 +411,24 @@ impl Context {
         self.gpu_view(&gpu)
     }
 
+    pub(super) async fn forget_gpu(
+        &self,
+        request: Request<v1::ForgetGpuRequest>,
+    ) -> Result<v1::ForgetGpuResponse, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let uuid = GpuUuid::parse(&request.uuid).map_err(|e| invalid("uuid", e))?;
+        let (gpu, reason, replace) = (uuid.clone(), request.reason, request.replace);
+        self.change(&caller.actor, Some(key), Command::ForgetGpu { gpu, reason, replace }).await?;
+        let gpu = self.raft.read(|fsm| {
+            let name = fsm.gpu_name_at(&uuid, fsm.now())?;
+            let gpu = fsm.gpu_named(name.node.as_str(), name.index)?;
+            Some(views::gpu(fsm, &self.sessions, gpu))
+        });
+        Ok(v1::ForgetGpuResponse { gpu })
+    }
+
     fn gpu_view(&self, gpu: &GpuUuid) -> Result<v1::Gpu, Status> {
         self.raft
             .read(|fsm| fsm.gpu(gpu).map(|g| views::gpu(fsm, &self.sessions, g)))

@@ -41,7 +41,7 @@ pub(crate) fn gpus_of<'a>(fsm: &'a Fsm, node: &'a Node) -> impl Iterator<Item = 
 
 /// `titan01:3`, as people name a GPU.
 pub(crate) fn said(gpu: &Gpu) -> String {
-    format!("{}:{}", gpu.node, gpu.index)
+    gpu.name().to_string()
 }
 
 /// Why a GPU takes no new work now, whoever asks.

@@ -158,6 +158,21 @@ fn fmt_cleared(
     Ok(())
 }
 
+fn fmt_frozen(f: &mut std::fmt::Formatter<'_>, affected: u32, of: u32) -> std::fmt::Result {
+    write!(f, "automatic evictions frozen: {affected} of {of} nodes went bad at once")
+}
+
+fn fmt_clear_ordered(
+    f: &mut std::fmt::Formatter<'_>,
+    gpu: &str,
+    by: &str,
+    reason: &str,
+    kinds: &[String],
+) -> std::fmt::Result {
+    write!(f, "{gpu}: {} cleared by {by}", list(kinds))?;
+    if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
+}
+
 impl std::fmt::Display for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         use Event as E;
@@ -183,25 +198,29 @@ impl std::fmt::Display for Event {
                 Liveness::Unreachable => write!(f, "{node} is unreachable; its work is left alone"),
             },
             E::ConditionRaised { node, gpu, severity, message, .. }
-            | E::ConditionChanged { node, gpu, severity, message, .. } => write!(
-                f,
-                "{}: {} ({message})",
-                subject(node, gpu.as_ref()),
-                severity_word(*severity)
-            ),
+            | E::ConditionChanged { node, gpu, severity, message, .. } => {
+                let (what, severity) = (subject(node, gpu.as_ref()), severity_word(*severity));
+                write!(f, "{what}: {severity} ({message})")
+            }
             E::ConditionCleared { node, gpu, kind } => {
                 write!(f, "{}: {kind} is over", subject(node, gpu.as_ref()))
             }
-            E::EvictionsFrozen { affected, of } => {
-                write!(f, "automatic evictions frozen: {affected} of {of} nodes went bad at once")
-            }
+            E::EvictionsFrozen { affected, of } => fmt_frozen(f, *affected, *of),
             E::EvictionsThawed { by } => write!(f, "automatic evictions go on, by {by}"),
             E::GpuClearOrdered { node, gpu, by, reason, kinds } => {
-                write!(f, "{}: {} cleared by {by}", subject(node, Some(gpu)), list(kinds))?;
-                if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
+                fmt_clear_ordered(f, &subject(node, Some(gpu)), by, reason, kinds)
             }
             E::GpuDeclaredFree { gpu, by, reason } => {
                 write!(f, "{gpu} declared free by {by}: {reason}")
+            }
+            E::GpuRenamed { node, from, index, .. } => {
+                write!(f, "the card that was {from} is {node}:{index} from now on")
+            }
+            E::GpuForgotten { node, index, by, reason, .. } => {
+                write!(f, "{node}:{index} was forgotten by {by}: {reason}")
+            }
+            E::GpuReplacementAwaited { gpu, by, reason, .. } => {
+                write!(f, "the next card in the slot of {gpu} takes its place, by {by}: {reason}")
             }
             E::ReservationCreated { owner, node, gpus, with, adopts, .. } => {
                 write!(f, "reserved for {owner}")?;

@@ -46,7 +46,7 @@ impl Fsm {
         let gpu = self.gpus.get(uuid).ok_or_else(|| Rejection::not_found("GPU", uuid))?;
         let not_found = || Rejection::not_found("node", &gpu.node);
         let node = self.nodes.get(&gpu.node).ok_or_else(not_found)?;
-        let what = format!("{}:{}", node.name, gpu.index);
+        let what = gpu.name().to_string();
         let refused =
             |why: &str| Rejection::StillObserved { what: what.clone(), why: why.to_owned() };
         match (node.liveness, gpu.presence) {

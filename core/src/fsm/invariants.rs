@@ -177,6 +177,14 @@ impl Fsm {
                 let own = self.gpus.get(gpu).is_some_and(|g| g.node == node.name);
                 must!(own, "{} lists {gpu}, which is not its own", node.name);
             }
+            // Those that have a number from the fleet; before that two cards could have one.
+            let numbered = node.gpus.iter().filter_map(|gpu| self.gpus.get(gpu));
+            let numbered = numbered.filter(|gpu| gpu.driver_index.is_some());
+            let mut seen = BTreeMap::new();
+            for gpu in numbered {
+                let other = seen.insert(gpu.index, &gpu.uuid);
+                must!(other.is_none(), "{} is {} and {other:?}", gpu.name(), gpu.uuid);
+            }
         }
         Ok(())
     }

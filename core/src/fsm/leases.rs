@@ -173,6 +173,11 @@ impl Fsm {
             }
         }
         self.vouched_for(turn, gpu);
+        if let Some(node) =
+            self.gpus.get(gpu).map(|gpu| gpu.node.clone()).filter(|_| self.gives_numbers())
+        {
+            self.settle_replacements(turn, &node);
+        }
         Ok(Reply::Done)
     }
 }

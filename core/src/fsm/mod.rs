@@ -17,7 +17,7 @@ use crate::command::{Command, Envelope, RequestKey};
 use crate::controller::Roster;
 use crate::ending::ReservationRules;
 use crate::event::Event;
-use crate::gpu::Gpu;
+use crate::gpu::{FormerName, Gpu};
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
 use crate::job::{Job, QueueKey};
 use crate::lease::{Epoch, Lease};
@@ -48,6 +48,7 @@ mod judgment;
 mod leases;
 mod limits;
 mod nodes;
+mod numbers;
 mod probing;
 mod reboot;
 mod removal;
@@ -104,6 +105,9 @@ pub struct Fsm {
     applied: u64,
     nodes: BTreeMap<NodeName, Node>,
     gpus: BTreeMap<GpuUuid, Gpu>,
+    /// What cards were called before, the oldest name first.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    former_names: BTreeMap<GpuUuid, Vec<FormerName>>,
     holds: BTreeMap<GpuUuid, Hold>,
     leases: BTreeMap<LeaseId, Lease>,
     reservations: book::Book,
@@ -291,6 +295,7 @@ impl Fsm {
             | Command::DrainNode { .. }
             | Command::DeclareGpuFree { .. }
             | Command::ClearGpu { .. }
+            | Command::ForgetGpu { .. }
             | Command::ThawEvictions
             | Command::ResetClock { .. }
             | Command::CreateJoinToken(_)
@@ -344,6 +349,9 @@ impl Fsm {
             }
             Command::DeclareGpuFree { gpu, reason } => self.declare_gpu_free(turn, gpu, reason),
             Command::ClearGpu { gpu, reason } => self.clear_gpu(turn, gpu, reason),
+            Command::ForgetGpu { gpu, reason, replace } => {
+                self.forget_gpu(turn, gpu, reason, *replace)
+            }
             Command::ThawEvictions => self.thaw_evictions(turn),
             Command::ResetClock { to } => self.reset_clock(turn, *to),
             Command::CreateJoinToken(wish) => self.create_join_token(turn, wish),

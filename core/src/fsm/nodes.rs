@@ -1,5 +1,7 @@
 //! Nodes: registration, reboot, cordon, drain, liveness, conditions.
 
+use std::collections::BTreeMap;
+
 use super::{Fsm, Turn, cluster::check_text};
 use crate::allocation::Phase;
 use crate::event::Event;
@@ -65,6 +67,9 @@ impl Fsm {
         }
         // Two clones may have joined before either was known here.
         self.check_no_clone(name, &facts.machine)?;
+        if self.gives_numbers() {
+            check_no_twins(name, facts)?;
+        }
         self.certificate_shown(turn.actor);
         let node = Node {
             name: name.clone(),
@@ -154,7 +159,12 @@ impl Fsm {
     pub(super) fn take_facts(&mut self, turn: &mut Turn<'_>, name: &NodeName, facts: &NodeFacts) {
         let let_go = self.note_driver(turn, name, facts);
         let mut reported: Vec<&Gpu> = facts.gpus.iter().collect();
-        reported.sort_by_key(|gpu| gpu.index);
+        reported.sort_by_key(|gpu| gpu.driver_index.unwrap_or(gpu.index));
+        if self.gives_numbers() {
+            reported.retain(|gpu| {
+                gpu.presence == Presence::Present || !self.is_forgotten(name, &gpu.uuid)
+            });
+        }
         let mut order = Vec::with_capacity(reported.len());
         for gpu in reported {
             if let Some(other) = self.gpus.get(&gpu.uuid).map(|known| known.node.clone())
@@ -183,6 +193,10 @@ impl Fsm {
                 let what = format!("{uuid} is not in the machine any more");
                 turn.say(Event::NodeFactsChanged { node: name.clone(), what });
             }
+        }
+        if self.gives_numbers() {
+            self.sort_gpus(name);
+            self.settle_replacements(turn, name);
         }
     }
 
@@ -241,7 +255,24 @@ impl Fsm {
             let what = format!("{} {word}", gpu.uuid);
             turn.say(Event::NodeFactsChanged { node: node.clone(), what });
         }
-        self.gpus.insert(gpu.uuid.clone(), Gpu { node, ..gpu.clone() });
+        if !self.gives_numbers() {
+            self.gpus.insert(gpu.uuid.clone(), Gpu { node, ..gpu.clone() });
+            return;
+        }
+        let former = before.map(Gpu::name);
+        // One that is back was not replaced.
+        let replaced_by_next = before.is_some_and(|before| {
+            let back = before.presence == Presence::Lost && gpu.presence == Presence::Present;
+            before.node == *name && before.replaced_by_next && !back
+        });
+        let (index, driver_index) =
+            (self.number_for(name, gpu), gpu.driver_index.unwrap_or(gpu.index));
+        let taken =
+            Gpu { node, index, driver_index: Some(driver_index), replaced_by_next, ..gpu.clone() };
+        self.gpus.insert(gpu.uuid.clone(), taken);
+        if let Some(former) = former {
+            self.note_new_name(turn, &gpu.uuid, former);
+        }
     }
 
     pub(super) fn node_mut(&mut self, name: &NodeName) -> Result<&mut Node, Rejection> {
@@ -498,7 +529,7 @@ fn changed(node: &NodeName, c: &Condition) -> Event {
     }
 }
 
-fn cleared(node: &NodeName, c: &Condition) -> Event {
+pub(super) fn cleared(node: &NodeName, c: &Condition) -> Event {
     Event::ConditionCleared { node: node.clone(), gpu: gpu_of(c), kind: c.kind.to_string() }
 }
 
@@ -524,6 +555,26 @@ pub(super) fn check_facts(name: &NodeName, facts: &NodeFacts) -> Result<(), Reje
     uuids.dedup();
     if uuids.len() != facts.gpus.len() {
         return Err(Rejection::field("facts.gpus", "names a UUID twice"));
+    }
+    Ok(())
+}
+
+/// No two cards that a node joins with may have one number or one slot: then nobody knows which is which.
+fn check_no_twins(name: &NodeName, facts: &NodeFacts) -> Result<(), Rejection> {
+    let mut seen: BTreeMap<(&str, String), &GpuUuid> = BTreeMap::new();
+    for gpu in facts.gpus.iter().filter(|gpu| gpu.presence == Presence::Present) {
+        let number = ("number", gpu.driver_index.unwrap_or(gpu.index).to_string());
+        let slot = ("PCI address", gpu.pci_bus_id.clone());
+        for key in [number, slot].into_iter().filter(|(_, value)| !value.is_empty()) {
+            let (what, value) = (key.0, key.1.clone());
+            if let Some(other) = seen.insert(key, &gpu.uuid) {
+                let problem = format!(
+                    "{name} reports two GPUs with the {what} {value}: {other} and {}; look at `nvidia-smi -L` there",
+                    gpu.uuid
+                );
+                return Err(Rejection::field("facts.gpus", problem));
+            }
+        }
     }
     Ok(())
 }

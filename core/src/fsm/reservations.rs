@@ -293,15 +293,16 @@ impl Fsm {
             let gpu = self.gpus.get(uuid)?;
             let lost = gpu.presence == Presence::Lost;
             let bad = node.severity_for(uuid).is_some_and(|s| s >= Severity::Degraded);
-            (lost || bad).then(|| format!("{}:{} is not healthy", reservation.node, gpu.index))
+            (lost || bad).then(|| format!("{} is not healthy", gpu.name()))
         })
     }
 
-    /// Other GPUs that meet the same wish for the rest of the window.
+    /// Other GPUs that meet the same wish for the window, or the rest of it.
     pub(super) fn better_place(&mut self, id: &ReservationId) -> Option<(NodeName, Vec<GpuUuid>)> {
         // Its own claim must not stand in its way.
         let reservation = self.reservations.remove(id)?;
-        let window = Window { starts_at: self.now, ends_at: reservation.window.ends_at };
+        let Window { starts_at, ends_at } = reservation.window;
+        let window = Window { starts_at: starts_at.max(self.now), ends_at };
         let (unleased, held) = (Unleased::Blocks, HeldPlaces::GiveWay);
         let found = calendar::choose(self, &reservation.wish, window, unleased, held).ok();
         self.reservations.insert(reservation);

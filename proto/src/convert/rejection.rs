@@ -40,6 +40,7 @@ pub fn to_status(rejection: &Rejection) -> Status {
         | Rejection::NotRestartable { .. }
         | Rejection::NotRemovable { .. }
         | Rejection::StillObserved { .. }
+        | Rejection::NotForgotten { .. }
         | Rejection::PlanStale { .. }
         | Rejection::ClusterVersion { .. }
         | Rejection::BreaksQuorum { .. }

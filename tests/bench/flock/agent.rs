@@ -251,6 +251,8 @@ impl Agent {
                 numa_node: Some(0),
                 presence: Presence::Present,
                 dirty: None,
+                driver_index: None,
+                replaced_by_next: false,
             })
         };
         NodeFacts {

@@ -66,6 +66,8 @@ fn facts(boot: &str) -> NodeFacts {
         numa_node: None,
         presence: Presence::Present,
         dirty: None,
+        driver_index: None,
+        replaced_by_next: false,
     };
     NodeFacts {
         machine: MachineIdentity { machine_id: "m".to_owned(), dmi_uuid: String::new() },

@@ -3,15 +3,13 @@
 //! A GPU once seen stays in the picture: it is present, lost, or unknown with a reason, never
 //! silently gone.
 
-use std::sync::Arc;
-
 use fleet_core::gpu::Presence;
 use fleet_core::name::GpuUuid;
 use fleet_core::time::Timestamp;
 
 use super::HUNG_RETRIES_MAX;
 use crate::gpu::report::{
-    DriverInfo, DriverState, GpuInfo, GpuSnapshot, GpuState, Link, Shared, Telemetry,
+    DriverInfo, DriverState, GpuInfo, GpuSnapshot, GpuState, Link, Telemetry,
 };
 
 const NOT_SAMPLED: &str = "not measured yet";
@@ -68,8 +66,8 @@ impl Book {
         }
     }
 
-    pub(super) fn snapshot(&self, stuck_probes: usize) -> Shared {
-        Arc::new(GpuSnapshot { stuck_probes, ..self.seen.clone() })
+    pub(super) fn snapshot(&self, stuck_probes: usize) -> GpuSnapshot {
+        GpuSnapshot { stuck_probes, ..self.seen.clone() }
     }
 
     pub(super) fn is_open(&self) -> bool {

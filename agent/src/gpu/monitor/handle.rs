@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
+use crate::gpu::numbers::Numbers;
 use crate::gpu::report::Shared;
 
 /// Why a GPU question has no answer.
@@ -32,6 +33,7 @@ pub struct Handle {
     /// Whether the driver is to be let go of.
     release: watch::Sender<bool>,
     patience: Duration,
+    numbers: Numbers,
 }
 
 impl Handle {
@@ -40,8 +42,9 @@ impl Handle {
         snapshots: watch::Receiver<Shared>,
         release: watch::Sender<bool>,
         patience: Duration,
+        numbers: Numbers,
     ) -> Self {
-        Self { commands, snapshots, release, patience }
+        Self { commands, snapshots, release, patience, numbers }
     }
 
     /// One that has this to show, and no driver behind it.
@@ -49,7 +52,13 @@ impl Handle {
     pub(crate) fn showing(snapshot: crate::gpu::GpuSnapshot) -> (Self, watch::Sender<Shared>) {
         let (snapshots, seen) = watch::channel(Shared::new(snapshot));
         let (commands, release) = (mpsc::channel(1).0, watch::channel(false).0);
-        (Self::new(commands, seen, release, Duration::from_secs(1)), snapshots)
+        let handle = Self::new(commands, seen, release, Duration::from_secs(1), Numbers::default());
+        (handle, snapshots)
+    }
+
+    /// What the fleet calls the GPUs.
+    pub fn numbers(&self) -> &Numbers {
+        &self.numbers
     }
 
     /// The latest picture, and notice of each change.

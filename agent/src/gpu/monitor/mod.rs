@@ -14,6 +14,7 @@ mod step;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fleet_core::gpu::Presence;
 use fleet_core::name::GpuUuid;
 use fleet_core::time::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -21,7 +22,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
-use super::report::{DriverState, GpuInfo, Shared};
+use super::numbers::Numbers;
+use super::report::{DriverState, GpuInfo, GpuSnapshot, Shared};
 use super::wire::{Message, Request};
 use book::Book;
 use child::Child;
@@ -68,6 +70,7 @@ pub struct Config {
     pub retry_after: Duration,
     /// GPUs known from before: those that do not show up are lost, not forgotten.
     pub known: Vec<GpuInfo>,
+    pub numbers: Numbers,
 }
 
 impl Default for Config {
@@ -83,6 +86,7 @@ impl Default for Config {
             kill_grace: Duration::from_secs(2),
             retry_after: Duration::from_secs(600),
             known: Vec::new(),
+            numbers: Numbers::default(),
         }
     }
 }
@@ -162,11 +166,12 @@ impl Monitor {
     /// Starts the task. The receiver gets every event; dropping all handles ends the task and child.
     pub fn spawn(config: Config) -> (Handle, mpsc::Receiver<GpuEvent>, JoinHandle<()>) {
         let book = Book::new(&config.known, now());
-        let (snapshots, seen) = watch::channel(book.snapshot(0));
+        let (snapshots, seen) = watch::channel(Shared::new(book.snapshot(0)));
         let (events, told) = mpsc::channel(EVENTS_MAX);
         let (sender, commands) = mpsc::channel(COMMANDS_MAX);
         let (releases, release) = watch::channel(false);
         let patience = config.start_deadline + config.call_deadline;
+        let numbers = config.numbers.clone();
         let monitor = Self {
             config,
             book,
@@ -180,7 +185,7 @@ impl Monitor {
             dropped: 0,
             stuck: tokio::task::JoinSet::new(),
         };
-        (Handle::new(sender, seen, releases, patience), told, tokio::spawn(monitor.run()))
+        (Handle::new(sender, seen, releases, patience, numbers), told, tokio::spawn(monitor.run()))
     }
 
     async fn run(mut self) {
@@ -331,7 +336,7 @@ impl Monitor {
             self.failures = 0;
         }
         self.book.sampled(id);
-        let snapshot = self.book.snapshot(self.stuck.len());
+        let snapshot = shown(self.book.snapshot(self.stuck.len()), &self.config.numbers);
         let (ripe, rest) = self.waiters.drain(..).partition(|(wanted, _)| *wanted <= id);
         self.waiters = rest;
         let ripe: Vec<(u64, oneshot::Sender<Shared>)> = ripe;
@@ -509,7 +514,7 @@ impl Monitor {
         if sampling || self.book.is_open() {
             return;
         }
-        let now = self.book.snapshot(self.stuck.len());
+        let now = shown(self.book.snapshot(self.stuck.len()), &self.config.numbers);
         self.snapshots.send_if_modified(|seen| {
             let changed = *seen != now;
             if changed {
@@ -518,6 +523,13 @@ impl Monitor {
             changed
         });
     }
+}
+
+/// A card that an admin forgot is lost no more; if it comes back it is there like any other.
+fn shown(mut seen: GpuSnapshot, numbers: &Numbers) -> Shared {
+    seen.gpus
+        .retain(|gpu| gpu.presence == Presence::Present || !numbers.is_forgotten(&gpu.info.uuid));
+    Shared::new(seen)
 }
 
 /// The wall clock: only shells read it.

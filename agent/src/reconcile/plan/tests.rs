@@ -68,6 +68,8 @@ fn node(allocations: Vec<DesiredAllocation>) -> DesiredNode {
         release_driver: false,
         probes: Vec::new(),
         removals: Vec::new(),
+        numbers: Default::default(),
+        forgotten: Default::default(),
     }
 }
 

@@ -178,6 +178,8 @@ fn document() -> DesiredNode {
         release_driver: false,
         probes: Vec::new(),
         removals: Vec::new(),
+        numbers: Default::default(),
+        forgotten: Default::default(),
     }
 }
 

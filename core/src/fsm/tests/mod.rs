@@ -15,6 +15,7 @@ mod import;
 mod jobs;
 mod limits;
 mod nodes;
+mod numbers;
 mod probing;
 mod properties;
 mod reboot;

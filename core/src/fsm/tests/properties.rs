@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::windows::answer;
-use super::world::{World, bad, job, node, person, plain, res, training};
+use super::world::{World, agent, bad, facts, gpu, job, node, person, plain, res, training};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
 use crate::command::{Command, Report};
@@ -87,6 +87,17 @@ enum Step {
     Reboot {
         on: usize,
     },
+    /// Boots with one card less, or with another one in its slot.
+    Swap {
+        on: usize,
+        slot: usize,
+        another: bool,
+    },
+    Forget {
+        on: usize,
+        gpu: u32,
+        replace: bool,
+    },
     Drain {
         on: usize,
     },
@@ -144,6 +155,10 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..3_usize).prop_map(|on| Step::Recover { on }),
         6 => (0..3_usize).prop_map(|on| Step::ProveEmpty { on }),
         1 => (0..3_usize).prop_map(|on| Step::Reboot { on }),
+        1 => (0..3_usize, 0..4_usize, any::<bool>())
+            .prop_map(|(on, slot, another)| Step::Swap { on, slot, another }),
+        1 => (0..3_usize, 0..6_u32, any::<bool>())
+            .prop_map(|(on, gpu, replace)| Step::Forget { on, gpu, replace }),
         1 => (0..3_usize).prop_map(|on| Step::Drain { on }),
         1 => (0..3_usize).prop_map(|on| Step::Uncordon { on }),
         2 => (0..3_usize, any::<bool>()).prop_map(|(on, cancel)| Step::RebootWhenEmpty { on, cancel }),
@@ -244,6 +259,24 @@ fn take(w: &mut World, number: usize, step: &Step) {
         Step::Recover { on } => w.conditions(NODES[*on], vec![]),
         Step::ProveEmpty { on } => w.release(NODES[*on]),
         Step::Reboot { on } => drop(w.boot(NODES[*on], &format!("boot-{number}"))),
+        Step::Swap { on, slot, another } => {
+            let mut facts = facts(NODES[*on], 4, &format!("boot-{number}"));
+            match another {
+                true => facts.gpus[*slot].uuid = gpu(NODES[*on], 4 + number as u32),
+                false => drop(facts.gpus.remove(*slot)),
+            }
+            let facts = Box::new(facts);
+            drop(
+                w.give(agent(NODES[*on]), Command::RegisterNode { node: node(NODES[*on]), facts }),
+            );
+        }
+        Step::Forget { on, gpu, replace } => {
+            let named = w.fsm.gpu_named(NODES[*on], *gpu).map(|gpu| gpu.uuid.clone());
+            if let Some(gpu) = named {
+                let (reason, replace) = ("x".to_owned(), *replace);
+                drop(w.give(person("root"), Command::ForgetGpu { gpu, reason, replace }));
+            }
+        }
         Step::Drain { on } => {
             let deadline = Some(w.now + Millis::minutes(60));
             let command =

@@ -85,6 +85,8 @@ pub(super) fn facts(name: &str, gpus: u32, boot: &str) -> NodeFacts {
         numa_node: Some(index / 2),
         presence: Presence::Present,
         dirty: None,
+        driver_index: None,
+        replaced_by_next: false,
     };
     NodeFacts {
         machine: MachineIdentity { machine_id: format!("id-{name}"), dmi_uuid: String::new() },

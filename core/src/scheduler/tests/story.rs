@@ -184,6 +184,8 @@ fn gpu(node: &str, index: u32, model: &str) -> Gpu {
         numa_node: None,
         presence: Presence::Present,
         dirty: None,
+        driver_index: None,
+        replaced_by_next: false,
     }
 }
 
