@@ -216,8 +216,10 @@ impl Inventory {
                 replaced_by_next: false,
             }
         };
-        let link =
-            |l: &crate::gpu::Link| GpuLink { a: l.a.clone(), b: l.b.clone(), level: l.level };
+        let link = |l: &crate::gpu::Link| {
+            let (a, b) = (l.a.clone(), l.b.clone());
+            GpuLink { a, b, level: l.level, nvlinks: l.nvlinks }
+        };
         let problem = match &snapshot.driver_state {
             DriverState::Running => None,
             DriverState::Starting => Some("the first inventory is not complete".to_owned()),

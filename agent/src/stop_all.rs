@@ -11,7 +11,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::allocations::{self, AllocationDir, allocations_dir, chain, end_group};
 use crate::cgroup::Hierarchies;
-use crate::clock;
 use crate::config::Config;
 use crate::image;
 use crate::server::take_state_dir;
@@ -67,7 +66,8 @@ async fn stop_one(
     if !has_ended()
         && let Ok(mut shim) = ShimClient::connect(dir.path()).await
     {
-        dir.mark_stop(clock::now(), "everything on this node is stopped")?;
+        // Not as an order of a controller ([`AllocationDir::mark_stop`]): the node's own doing is no end of the job, which
+        // continues elsewhere once an agent reports it.
         if shim.stop(None, Some(grace)).await.is_ok() {
             let deadline = Instant::now() + grace + SHIM_SLACK;
             while !has_ended() && Instant::now() < deadline {

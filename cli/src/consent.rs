@@ -19,6 +19,24 @@ pub(crate) struct Consent {
     pub(crate) yes: bool,
 }
 
+/// `--yes` of a command that names users: for those that nobody has heard of.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct NewUsers {
+    /// Do not ask about users that neither the fleet nor the controller's machine knows
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+impl NewUsers {
+    /// After a refusal for users that nobody has heard of: passes where somebody says that they are no mistake.
+    pub(crate) fn ask(self, refused: Failure) -> Result<(), Failure> {
+        match self.yes || !refused.names_unknown_users() {
+            true => Err(refused),
+            false => Consent::default().ask(&format!("{}. Go on?", refused.message)),
+        }
+    }
+}
+
 impl Consent {
     /// Whether [`Consent::ask`] would ask, so that what is at stake is worth showing before.
     pub(crate) fn is_asked_for(self) -> bool {

@@ -63,6 +63,11 @@ impl Failure {
         self
     }
 
+    /// Whether it was refused for users that nobody has heard of.
+    pub(crate) fn names_unknown_users(&self) -> bool {
+        matches!(self.rejection.as_deref(), Some(Rejection::UnknownUsers { .. }))
+    }
+
     /// Writes the lines to standard error. A closed standard error is nobody's concern.
     pub(crate) fn report(&self) {
         if self.closed {
@@ -143,6 +148,9 @@ impl Failure {
             Rejection::LinesRefused { problems } => {
                 let lines = problems.iter();
                 failure.details = lines.map(|p| format!("{}: {}", p.line + 1, p.why)).collect();
+            }
+            Rejection::UnknownUsers { .. } => {
+                failure.hint = Some("with --yes it is done all the same".to_owned());
             }
             Rejection::InvalidField { .. }
             | Rejection::Denied { .. }
@@ -229,7 +237,9 @@ fn gpus(count: usize) -> String {
 
 fn exit_of_rejection(rejection: &Rejection) -> Exit {
     match rejection {
-        Rejection::InvalidField { .. } | Rejection::LinesRefused { .. } => Exit::Usage,
+        Rejection::InvalidField { .. }
+        | Rejection::UnknownUsers { .. }
+        | Rejection::LinesRefused { .. } => Exit::Usage,
         Rejection::NotFound { .. } => Exit::NotFound,
         Rejection::Denied { .. } | Rejection::TokenRefused { .. } => Exit::Denied,
         Rejection::AlreadyEnded { .. }

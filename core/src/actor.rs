@@ -224,6 +224,7 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
         | Command::DeclareGpuFree { .. }
         | Command::ClearGpu { .. }
         | Command::ForgetGpu { .. }
+        | Command::WithdrawToken { .. }
         | Command::ThawEvictions
         | Command::ResetClock { .. }
         | Command::CreateJoinToken(_)

@@ -141,6 +141,13 @@ pub struct EndReport {
     /// The kernel killed a process of it for lack of memory, and not the one whose end is its end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub memory_kill: bool,
+    /// It has not begun: its registry does not answer for now. Beside [`AttemptEnd::NodeFault`], for controllers that do
+    /// not know this.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_image: bool,
+    /// Why its output file is not whole: `/home/ada/x.log: no space left on device`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_problem: Option<String>,
     /// The stop signal had been sent before it ended.
     pub stopped: bool,
     pub started_at: Option<Timestamp>,

@@ -84,6 +84,11 @@ pub struct CreateReservation {
 }
 
 impl CreateReservation {
+    /// Everybody who may use its GPUs without a job.
+    pub fn users(&self) -> impl Iterator<Item = &UserName> {
+        std::iter::once(&self.owner).chain(&self.with)
+    }
+
     /// The cluster version that knows all that it says.
     fn since_version(&self) -> u32 {
         match self.at_end {
@@ -418,6 +423,10 @@ pub enum Command {
         reason: String,
         replace: bool,
     },
+    /// Nobody joins with it any more. Who has joined stays.
+    WithdrawToken {
+        token: TokenId,
+    },
     /// Evictions frozen by a storm of conditions go on.
     ThawEvictions,
     /// Time is set back to `to`: only after a clock ran ahead.
@@ -512,6 +521,7 @@ impl Command {
             Command::DeclareGpuFree { .. } => "declare_gpu_free",
             Command::ClearGpu { .. } => "clear_gpu",
             Command::ForgetGpu { .. } => "forget_gpu",
+            Command::WithdrawToken { .. } => "withdraw_token",
             Command::ThawEvictions => "thaw_evictions",
             Command::ResetClock { .. } => "reset_clock",
             Command::CreateJoinToken(_) => "create_join_token",
@@ -569,7 +579,7 @@ impl Command {
             Command::RestartJob { .. }
             | Command::RemoveJob { .. }
             | Command::AskCheckpoint { .. } => RESUME_SINCE,
-            Command::ForgetGpu { .. } => EMPTY_SINCE,
+            Command::ForgetGpu { .. } | Command::WithdrawToken { .. } => EMPTY_SINCE,
             Command::CheckState { .. } => 2,
             Command::ImportReservations { reservations, import } => {
                 let least = if import.is_some() { IMPORT_UNDONE_SINCE } else { 3 };
@@ -630,6 +640,7 @@ impl Command {
             | Command::Limits(_)
             | Command::RemoveJob { .. }
             | Command::AskCheckpoint { .. }
+            | Command::WithdrawToken { .. }
             | Command::RecordRefusals { .. } => false,
             Command::CreateReservation(_)
             | Command::ImportReservations { .. }

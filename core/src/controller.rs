@@ -71,6 +71,10 @@ impl Roster {
         self.tokens.get(id)
     }
 
+    pub fn tokens(&self) -> impl Iterator<Item = &ControllerToken> {
+        self.tokens.values()
+    }
+
     /// The id the next controller gets.
     pub fn next_id(&self) -> u64 {
         self.highest + 1

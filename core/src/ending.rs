@@ -159,6 +159,7 @@ pub struct Holder {
     pub uid: u32,
     /// As the node's name service has it; the number where it does not.
     pub user: String,
+    /// The program's name, never its arguments: they may hold secrets.
     pub command: String,
 }
 

@@ -504,6 +504,10 @@ pub enum Event {
         names: Vec<NodeName>,
         expires_at: Timestamp,
     },
+    TokenWithdrawn {
+        token: TokenId,
+        by: String,
+    },
     JoinTokenRedeemed {
         token: TokenId,
         node: NodeName,
@@ -676,7 +680,9 @@ impl Event {
             E::GpusReleased { lease, node, gpus, .. } => and_all(pair(lease, node), gpus),
             E::JoinTokenCreated { token, names, .. } => and_all(vec![token.to_string()], names),
             E::JoinTokenRedeemed { token, node } => pair(token, node),
-            E::ControllerTokenCreated { token, .. } => vec![token.to_string()],
+            E::ControllerTokenCreated { token, .. } | E::TokenWithdrawn { token, .. } => {
+                vec![token.to_string()]
+            }
             E::ControllerAdmitted { controller, token, .. } => {
                 and_all(vec![Controller::name(*controller)], token)
             }

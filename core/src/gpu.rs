@@ -105,6 +105,13 @@ pub struct GpuLink {
     pub a: GpuUuid,
     pub b: GpuUuid,
     pub level: LinkLevel,
+    /// NVLinks between the two; 0 where there is none, or none is told.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub nvlinks: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// The short model people ask for, from NVML's product name: `Tesla V100-SXM2-16GB` is `v100`.

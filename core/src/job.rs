@@ -1,6 +1,6 @@
 //! Jobs: what a user asked to run, and how far it got.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -335,8 +335,30 @@ pub struct Job {
     /// The last fault of a node that was counted: the same one soon after is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_fault: Option<FaultCounted>,
+    /// Its image cannot be had for now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_wait: Option<ImageWait>,
     #[serde(default, skip_serializing_if = "is_default")]
     pub files: JobFiles,
+}
+
+/// A job whose registry does not answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageWait {
+    pub since: Timestamp,
+    /// Nodes that could not get it either, before the first pause.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub tried: BTreeSet<NodeName>,
+    /// Pauses so far.
+    pub tries: u32,
+    /// What the last node said.
+    pub why: String,
+}
+
+impl ImageWait {
+    pub(crate) fn new(since: Timestamp) -> Self {
+        Self { since, tried: BTreeSet::new(), tries: 0, why: String::new() }
+    }
 }
 
 /// What fleet wrote beside a job's checkpoints: the marker, the lists, what is kept.
@@ -400,6 +422,7 @@ impl Job {
             time_used: Millis::ZERO,
             retries: 0,
             last_fault: None,
+            image_wait: None,
             files: JobFiles::Stay,
         }
     }

@@ -28,6 +28,22 @@ pub struct Slot {
     pub gpus: Vec<GpuUuid>,
 }
 
+/// A user that nobody has heard of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnknownUser {
+    pub name: UserName,
+    /// One that is known and is written nearly so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alike: Option<UserName>,
+}
+
+impl std::fmt::Display for UnknownUser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "unknown user {:?}", self.name.as_str())?;
+        self.alike.as_ref().map_or(Ok(()), |alike| write!(f, "; the fleet knows {alike}"))
+    }
+}
+
 /// Why one line of an import cannot be taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LineProblem {
@@ -115,6 +131,9 @@ pub enum Rejection {
     WrongCluster { have: String },
     #[error("{what} is in use: {}", by.join(", "))]
     InUse { what: String, by: Vec<String> },
+    /// Neither the fleet nor the controllers' machine knows them.
+    #[error("{}", list(users))]
+    UnknownUsers { users: Vec<UnknownUser> },
     #[error("nothing was imported: {} of its lines cannot be taken", problems.len())]
     LinesRefused { problems: Vec<LineProblem> },
 }
@@ -150,6 +169,7 @@ impl Rejection {
             Rejection::Authority { .. } => "authority",
             Rejection::WrongCluster { .. } => "wrong_cluster",
             Rejection::InUse { .. } => "in_use",
+            Rejection::UnknownUsers { .. } => "unknown_users",
             Rejection::LinesRefused { .. } => "lines_refused",
         }
     }
@@ -163,4 +183,8 @@ impl Rejection {
     pub fn not_found(kind: &str, id: impl ToString) -> Self {
         Rejection::NotFound { kind: kind.to_owned(), id: id.to_string() }
     }
+}
+
+fn list(users: &[UnknownUser]) -> String {
+    users.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

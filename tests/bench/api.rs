@@ -66,7 +66,12 @@ impl Api {
             gpus: Some(GpuWish::default()),
             ..Default::default()
         };
-        let message = SubmitJobRequest { meta: meta(), spec: Some(spec), owner: String::new() };
+        let message = SubmitJobRequest {
+            meta: meta(),
+            spec: Some(spec),
+            owner: String::new(),
+            new_users: false,
+        };
         Ok(self.0.submit_job(request(message)).await?.into_inner().id)
     }
 

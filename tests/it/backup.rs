@@ -79,7 +79,7 @@ fn recall(lab: &Lab, name: &str) -> Result<String> {
 }
 
 fn reserve(lab: &Lab, owner: &str, from: &str) -> Result<String> {
-    let words = ["reserve", "-G", "1", "--from", from, "-t", "1h", "--for", owner];
+    let words = ["reserve", "-G", "1", "--from", from, "-t", "1h", "--for", owner, "--yes"];
     let printed = lab.output(&words)?;
     let id = printed.split_whitespace().find(|word| word.starts_with("res-"));
     Ok(id.context("no id of a reservation")?.trim_end_matches([',', ':', '.']).to_owned())

@@ -21,6 +21,7 @@ fn lab() -> Result<Option<Lab>> {
     lab.controller_goes_away();
     lab.expect_in_logs("\"kind\":\"handshake_timeout\"", "whoever is stopped stands in them");
     lab.expect_in_logs("no majority confirms it yet", "who is elected may be alone by then");
+    lab.expect_in_logs("proposal failed", "a leader that nobody follows cannot record a login");
     Ok(Some(lab))
 }
 

@@ -37,6 +37,7 @@ fn killed_parts_cost_no_work() -> Result<()> {
     steps.step("a killed shim is the node's fault, and nothing of its job survives", || shim(&lab));
     steps.step("a stopped agent comes back with old orders", || stopped_agent(&lab));
     steps.step("a silent node gets nothing new and keeps what it has", || silent_node(&lab));
+    steps.step("what stop-all ends on a node continues elsewhere", || stop_all(&lab));
     steps.step("a controller that is told to stop ends nothing", || orderly_restart(&lab));
     steps.step("agents that stop leave no empty cgroup", || no_empty_cgroup(&lab));
     steps.step("the audit log is whole after all that", || {
@@ -61,6 +62,24 @@ fn no_empty_cgroup(lab: &Lab) -> Result<()> {
         lab.node_in(&node, "ready", SOON)?;
     }
     lab.run(&["run", "-G", "1", "--", "true"])?.ends(0).map(drop)
+}
+
+/// The package of the agent is removed under a job that would save when it is asked to end.
+fn stop_all(lab: &Lab) -> Result<()> {
+    let program = "trap 'echo saved; exit 0' TERM; \
+                   [ \"$FLEET_ATTEMPT\" = 2 ] && exit 6; while :; do sleep 0.1; done";
+    let id = lab.submit(&["-G", "1", "--restarts", "1"], &["sh", "-c", program])?;
+    let job = lab.job_in(&id, "running", SOON)?;
+    let node = job["node"].as_str().context("node")?.to_owned();
+    lab.terminate("agent", &node)?;
+    lab.run_beside("agent", &node, &["stop-all", "--grace", "5"])?.ok()?;
+    ensure!(lab.job(&id)?["state"] == "running", "nobody has said otherwise");
+    lab.restart("agent", &node)?;
+    let ended = lab.job_ended(&id, LATER)?;
+    ensure!(ended["attempt"] == 2 && ended["exit_code"] == 6, "{ended}");
+    let told = lab.why(&id)?;
+    ensure!(told.contains("the node was told to stop it"), "{told}");
+    lab.node_in(&node, "ready", SOON)
 }
 
 fn watched_through(lab: &Lab) -> Result<()> {

@@ -402,6 +402,8 @@ fn report(end: AttemptEnd, stopped: bool, attempt: &Attempt, now_us: u64) -> End
         done: false,
         fault: None,
         memory_kill: false,
+        no_image: false,
+        output_problem: None,
         stopped,
         started_at: Some(time(attempt.started_us)),
         ended_at: time(now_us),

@@ -318,7 +318,8 @@ impl User {
         let meta = self.meta();
         let request = meta.request_id.clone();
         let spec = Some(self.spec(&request));
-        let wish = v1::SubmitJobRequest { meta: Some(meta), spec, owner: String::new() };
+        let wish =
+            v1::SubmitJobRequest { meta: Some(meta), spec, owner: String::new(), new_users: false };
         let call =
             |mut client: FleetClient<Channel>, wish| async move { client.submit_job(wish).await };
         let answer = self.ask(wish.clone(), call).await;

@@ -402,6 +402,17 @@ impl Cluster {
         Ok(())
     }
 
+    /// Another command of a component's program, with the component's configuration: `fleet-agent stop-all`.
+    pub fn run_beside(&self, role: &str, id: &str, words: &[&str]) -> Result<Ran> {
+        let process = self.process(role, id)?;
+        let at = process.argv.iter().position(|word| word == "--config").context("no --config")?;
+        let config = process.argv.get(at..=at + 1).context("no file after --config")?;
+        let program = process.argv.first().context("argv is empty")?;
+        let mut command = Command::new(program);
+        command.args(words).args(config).envs(&process.env);
+        command::run(command, COMMAND_MAX)
+    }
+
     /// Kills a component and starts it again.
     pub fn kill_and_restart(&self, role: &str, id: &str) -> Result<()> {
         self.kill(role, id)?;

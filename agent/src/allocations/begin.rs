@@ -42,6 +42,8 @@ pub(super) enum Refusal {
     Stale(ClaimError),
     /// It ends before it began.
     End(AttemptEnd),
+    /// So it does, since its registry does not answer for now.
+    NoImage(AttemptEnd),
 }
 
 impl From<AttemptEnd> for Refusal {
@@ -86,7 +88,7 @@ impl Begin {
             true => Refusal::Stale(error),
             false => node_fault(&error).into(),
         })?;
-        Ok(made?)
+        made
     }
 
     fn claim(&self) -> Claim {
@@ -96,7 +98,7 @@ impl Begin {
         Claim { allocation: id.clone(), epoch, lease: lease.clone(), gpus: order.gpus.clone() }
     }
 
-    async fn make_ready(&self) -> Result<Ready, AttemptEnd> {
+    async fn make_ready(&self) -> Result<Ready, Refusal> {
         self.room()?;
         // Before the permit: a registry, dockerd or the user's file server may take hours, and most others need nothing of
         // the kind.
@@ -324,7 +326,7 @@ impl Begin {
     }
 
     /// The image, unless that is the node's own system.
-    async fn fetch(&self) -> Result<Option<image::Image>, AttemptEnd> {
+    async fn fetch(&self) -> Result<Option<image::Image>, Refusal> {
         let (images, reference) = (&self.node.images, self.reference()?);
         let fetched = match &reference {
             ImageRef::Host => return Ok(None),
@@ -340,7 +342,12 @@ impl Begin {
             }
         };
         self.says.send_replace(String::new());
-        fetched.map(Some).map_err(|error| of_image(&error))
+        fetched.map(Some).map_err(|error| match &error {
+            ImageError::Registry(registry) if registry.is_passing() => {
+                Refusal::NoImage(node_fault(&error))
+            }
+            _ => of_image(&error).into(),
+        })
     }
 
     /// Shows how far an image is, where the job's own words will be.

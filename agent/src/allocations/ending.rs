@@ -34,6 +34,8 @@ pub fn of_exit(exit: &ExitRecord, ordered: bool) -> EndReport {
         done: exit.done,
         fault: None,
         memory_kill: exit.oom_killed && !exit.is_out_of_memory(),
+        no_image: false,
+        output_problem: exit.output_problem.clone(),
         stopped: stopped && ordered,
         started_at: exit.started_at_ms.map(Timestamp),
         ended_at: Timestamp(exit.ended_at_ms),
@@ -70,6 +72,8 @@ pub fn without_exit(end: AttemptEnd, stopped: bool, at: Timestamp) -> EndReport 
         done: false,
         fault: None,
         memory_kill: false,
+        no_image: false,
+        output_problem: None,
         stopped,
         started_at: None,
         ended_at: at,
@@ -164,6 +168,7 @@ mod tests {
             memory_peak_bytes: None,
             stuck: false,
             log_bytes_lost: 0,
+            output_problem: None,
         }
     }
 

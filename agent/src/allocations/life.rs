@@ -288,6 +288,10 @@ impl Life {
         let Ready { observer, resumed } = prepared.map_err(|refusal| match refusal {
             Refusal::Stale(error) => End::Stale(error.to_string()),
             Refusal::End(end) => End::Report(without_exit(end, false, clock::now())),
+            Refusal::NoImage(end) => {
+                let report = without_exit(end, false, clock::now());
+                End::Report(EndReport { no_image: true, ..report })
+            }
         })?;
         self.take_observer(observer);
         if let Some(resumed) = resumed {

@@ -16,9 +16,6 @@ use super::Spared;
 use super::pidfd::{Target, Tell};
 use crate::leases::Process;
 
-/// Longest command that is shown of a process.
-const COMMAND_CHARS_MAX: usize = 120;
-
 /// One process that was found on one GPU.
 #[derive(Debug, Clone)]
 pub struct Found {
@@ -137,11 +134,12 @@ fn told(result: std::io::Result<bool>, process: &Process) -> bool {
     })
 }
 
-/// As it is told to the controllers. The name is filled in by who can wait for a name service.
+/// As it is told to the controllers: by its name, never its arguments, which may hold secrets and end in logs and in the
+/// audit log. The user's name is filled in by who can wait for a name service.
 fn holder(one: &Found) -> Holder {
     let Process { pid, real_uid, .. } = one.process;
     let plain = |c: &char| is_plain_text(c.encode_utf8(&mut [0; 4]));
-    let command = one.process.command().chars().filter(plain).take(COMMAND_CHARS_MAX).collect();
+    let command = one.process.name.chars().filter(plain).collect();
     Holder { gpu: one.gpu.clone(), pid, uid: real_uid, user: real_uid.to_string(), command }
 }
 
@@ -207,6 +205,14 @@ mod tests {
         );
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
         assert_eq!(steps(&evictor.turn(&found, END, &nobody, now + GRACE * 2)), []);
+    }
+
+    #[test]
+    fn a_process_is_told_of_by_its_name_alone() {
+        let mut child = started("exec sleep 1000");
+        assert_eq!(holder(&found(&child)[0]).command, "sleep", "not its arguments");
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

@@ -81,13 +81,6 @@ impl Process {
         self.of_jobs.iter().any(|group| group == id.as_str() || *group == unit)
     }
 
-    /// As it was called; its name where that cannot be read.
-    pub fn command(&self) -> String {
-        let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        if line.trim().is_empty() { self.name.clone() } else { line.trim().to_owned() }
-    }
-
     /// Whether its file is root's and has one of these names.
     fn is_called(&self, names: &[String]) -> bool {
         let Some(exe) = &self.exe else { return false };

@@ -277,6 +277,9 @@ pub struct ExitRecord {
     /// Output bytes that could not be written to the log (disk full).
     #[serde(default)]
     pub log_bytes_lost: u64,
+    /// Why the user's copy of the output is not whole.
+    #[serde(default)]
+    pub output_problem: Option<String>,
 }
 
 /// One line of `events.jsonl`: what the job said on its notify socket.

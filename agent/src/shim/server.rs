@@ -191,6 +191,7 @@ struct Server {
     /// The last output, for clients that attach a little late.
     recent: VecDeque<(u8, Vec<u8>)>,
     recent_bytes: usize,
+    output_problem: Option<String>,
 }
 
 impl Server {
@@ -226,6 +227,7 @@ impl Server {
             execs: Execs::default(),
             recent: VecDeque::new(),
             recent_bytes: 0,
+            output_problem: None,
             dir: dir.to_owned(),
             order,
         })

@@ -16,6 +16,7 @@ use std::{
 };
 
 use nix::{
+    errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
     sys::signal::{SigSet, SigmaskHow, sigprocmask},
     unistd::{Gid, Pid, Uid, pipe2, setgid, setgroups, setuid},
@@ -27,6 +28,17 @@ use super::{order::Identity, sys};
 const PENDING_BYTES_MAX: usize = 512 * 1024;
 /// How long the end of a job waits for the helper to write the rest.
 pub(super) const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Exit code of a helper that found no regular file; others are the number of the error, all of which are smaller.
+const NOT_A_FILE: i32 = 200;
+
+/// What the helper's exit code says.
+pub(super) fn problem(code: i32) -> String {
+    match code {
+        NOT_A_FILE => "it is not a regular file".to_owned(),
+        code => Errno::from_raw(code).desc().to_lowercase(),
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Tee {
@@ -43,10 +55,7 @@ impl Tee {
         let Some(pid) = sys::fork()? else {
             drop(write);
             let result = copy(File::from(read), path, identity);
-            if let Err(error) = &result {
-                writeln!(io::stderr(), "output file {}: {error}", path.display()).ok();
-            }
-            sys::exit(i32::from(result.is_err()))
+            sys::exit(result.err().map_or(0, |error| error.raw_os_error().unwrap_or(NOT_A_FILE)))
         };
         let flags = OFlag::from_bits_truncate(fcntl(&write, FcntlArg::F_GETFL)?);
         fcntl(&write, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
@@ -86,7 +95,7 @@ impl Tee {
                 Ok(length) => drop(self.pending.drain(..length)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The helper could not open or write the file; it has said why in the shim's log.
+                // The helper could not open or write the file; its exit code says why.
                 Err(_) => {
                     self.pending.clear();
                     self.pipe = None;

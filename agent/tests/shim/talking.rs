@@ -1,6 +1,6 @@
 //! The conversation with a shim: events, notices, terminals, exec, bad requests.
 
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
 
 use fleet_agent::shim::{
     client::{Attached, ClientError, Output, ShimClient},
@@ -196,6 +196,27 @@ async fn the_users_copy_of_the_output_is_the_users() {
         assert_eq!(copy.len(), 300_000 + 12);
         assert!(copy.ends_with(b"END\n"));
         job.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn a_copy_that_cannot_be_written_is_told_of_in_the_log_and_at_the_end() {
+    for runtime in runtimes() {
+        let broken = [
+            (PathBuf::from("/nonexist/x.log"), "no such file or directory"),
+            (PathBuf::from("/dev/full"), "it is not a regular file"),
+        ];
+        for (path, why) in broken {
+            let mut job = Allocation::shell(&runtime, "echo out; sleep 0.3; echo more");
+            job.spec.output_file = Some(path.clone());
+            job.launch().await;
+            let exit = job.exit().await;
+            let problem = format!("{}: {why}", path.display());
+            assert_eq!((exit.code, exit.output_problem), (Some(0), Some(problem.clone())));
+            let log = job.output();
+            assert!(log.contains(&problem) && log.contains("more"), "{log}");
+            job.nothing_is_left().await;
+        }
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) use node::{
     ClearArgs, ControllerArgs, ControllerVerb, CordonArgs, DeclareFreeArgs, DrainArgs, Enforce,
     EnforceArgs, ForgetArgs, GpuArgs, GpuListArgs, GpuVerb, HeldArgs, NodeArgs, NodeLeaveArgs,
     NodeListArgs, NodeShowArgs, NodeVerb, RebootArgs, ResetClockArgs, StatusArgs, ThawArgs,
-    TokenCreateArgs, TokenVerb, TopArgs, UncordonArgs, VouchArgs,
+    TokenCreateArgs, TokenListArgs, TokenVerb, TokenWithdrawArgs, TopArgs, UncordonArgs, VouchArgs,
 };
 pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs, WatchArgs};

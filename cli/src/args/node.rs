@@ -254,6 +254,26 @@ pub(crate) struct TokenArgs {
 pub(crate) enum TokenVerb {
     /// Make a token that lets the named nodes join; prints the line to type there
     Create(TokenCreateArgs),
+    /// List the tokens that a node or a controller could still join with
+    List(TokenListArgs),
+    /// Withdraw a token: nobody joins with it any more, and who has joined stays
+    Withdraw(TokenWithdrawArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokenListArgs {
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokenWithdrawArgs {
+    #[arg(value_name = "TOKEN")]
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use fleet_core::ending::EndPolicy;
 
 use super::output::{OutputArgs, OwnerArgs, StaleArgs, WatchArgs};
-use crate::consent::Consent;
+use crate::consent::{Consent, NewUsers};
 use crate::gpu_wish::GpuWish;
 use crate::spreadsheet::Order;
 
@@ -105,6 +105,8 @@ pub(crate) struct ReserveArgs {
     /// Who else may use the GPUs by ssh; jobs in it are yours only
     #[arg(long, value_name = "USER,...", value_delimiter = ',')]
     pub(crate) with: Vec<String>,
+    #[command(flatten)]
+    pub(crate) new_users: NewUsers,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

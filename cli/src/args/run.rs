@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::checkpoint::RunCheckpointArgs;
 use super::reservation::WishArgs;
+use crate::consent::NewUsers;
 
 /// `SRC:DST[:ro]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,6 +102,8 @@ pub(crate) struct RunArgs {
     /// Run it for somebody else; admins only
     #[arg(long = "for", value_name = "USER")]
     pub(crate) owner: Option<String>,
+    #[command(flatten)]
+    pub(crate) new_users: NewUsers,
     /// Give it your standard input
     #[arg(short, long, conflicts_with = "detach")]
     pub(crate) interactive: bool,

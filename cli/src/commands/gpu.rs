@@ -87,18 +87,18 @@ pub(super) async fn clear(context: &Context, args: &ClearArgs) -> Result<Exit, F
     let (meta, reason) = (client.request_meta()?, args.reason.clone());
     let request = ClearGpuRequest { meta, uuid, reason };
     let mut gpu = Gpu::from(client.call(request, async |api, r| api.clear_gpu(r).await).await?);
-    let sticky = |gpu: &Gpu| gpu.conditions.iter().any(|condition| condition.sticky);
-    if !before.as_ref().is_some_and(sticky) {
+    let marked = |gpu: &Gpu| gpu.conditions.iter().any(|condition| condition.told);
+    if !before.as_ref().is_some_and(marked) {
         say(&format!("{}: there is nothing to clear", gpu.name()));
         print(&printer.changed(&[gpu], |gpu| &gpu.uuid)?)?;
         return Ok(Exit::Done);
     }
     let deadline = tokio::time::Instant::now() + CLEAR_MAX;
-    while sticky(&gpu) && tokio::time::Instant::now() < deadline {
+    while marked(&gpu) && tokio::time::Instant::now() < deadline {
         tokio::time::sleep(CLEAR_LOOK).await;
         gpu = fetch(&client, one.clone()).await?.into_iter().next().unwrap_or(gpu);
     }
-    if sticky(&gpu) {
+    if marked(&gpu) {
         return Err(Failure::new(Exit::Timeout, format!("{} is not clear yet", gpu.name()))
             .hint("its node has the order, and `fleet gpu list` shows when it is done"));
     }

@@ -54,7 +54,7 @@ pub(super) async fn run(context: &Context, args: &ReservationImportArgs) -> Resu
     let client = context.client()?;
     let inventory = Inventory::of(&client, lines.iter().chain(&sheet.broken)).await?;
     let (requests, strange) = requests(&inventory, &lines, &sheet);
-    let asked = Asked { dry_run: args.dry_run, new_users: args.new_users };
+    let asked = Asked { dry_run: args.dry_run, new_users: args.new_users || args.consent.yes };
     if !strange.is_empty() || !sheet.problems.is_empty() {
         // Nothing will come of it: the controller only says what else is wrong, also with users of broken lines.
         let (rest, more) = self::requests(&inventory, &sheet.broken, &sheet);
@@ -285,6 +285,7 @@ fn request(line: &Line, gpus: GpuWish) -> CreateReservationRequest {
         at_end: String::new(),
         with: line.with.clone(),
         adopts: None,
+        new_users: false,
     }
 }
 

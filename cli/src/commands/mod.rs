@@ -38,6 +38,7 @@ mod ssh;
 mod status;
 mod streams;
 mod terminal;
+mod token;
 mod untold;
 mod user;
 mod watch;
@@ -226,6 +227,8 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(NodeVerb::Drain(drain)) => node::drain(context, &drain).await,
             Some(NodeVerb::Token(token)) => match token.verb {
                 TokenVerb::Create(create) => node::create_token(context, &create).await,
+                TokenVerb::List(list) => token::list(context, &list).await,
+                TokenVerb::Withdraw(withdraw) => token::withdraw(context, &withdraw).await,
             },
             Some(NodeVerb::Revoke(leave)) => node::revoke(context, &leave).await,
             Some(NodeVerb::Remove(leave)) => node::remove(context, &leave).await,

@@ -34,9 +34,15 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     };
     let deadline = Instant::now() + Duration::from_millis(wait);
     let mut told = false;
+    let mut new_users = args.new_users.yes;
     let reservation = loop {
-        match create(&client, args, gpus.clone(), &window).await {
+        match create(&client, args, gpus.clone(), &window, new_users).await {
             Ok(reservation) => break reservation,
+            Err(failure) if failure.names_unknown_users() && !new_users => {
+                args.new_users.ask(failure)?;
+                new_users = true;
+                client.ask_anew()?;
+            }
             Err(failure) if !may_pass(&failure) => {
                 return Err(untold::beside(&client, gpus.wished(), failure).await);
             }
@@ -150,6 +156,7 @@ async fn create(
     args: &ReserveArgs,
     gpus: Gpus,
     window: &Window,
+    new_users: bool,
 ) -> Result<Reservation, Failure> {
     let (gpus, adopts) = match gpus {
         Gpus::Wished(wish) => (Some(wish), None),
@@ -167,6 +174,7 @@ async fn create(
         length_ms: window.length_ms,
         at_end: args.at_end.map(AtEnd::word).unwrap_or_default().to_owned(),
         with: args.with.clone(),
+        new_users,
     };
     let answer = client.call(request, async |api, r| api.create_reservation(r).await).await?;
     Ok(Reservation::from(answer))

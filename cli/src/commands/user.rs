@@ -5,6 +5,7 @@ use fleet_proto::v1::{DisableUserRequest, EnableUserRequest, ListUsersRequest, R
 use super::Context;
 use crate::args::{UserDisableArgs, UserEnableArgs, UserListArgs, UserRevokeArgs, UserShowArgs};
 use crate::client::Client;
+use crate::consent::NewUsers;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::Printer;
@@ -49,14 +50,25 @@ pub(super) async fn disable(context: &Context, args: &UserDisableArgs) -> Result
         None => say(&format!("{} was never here: is the name right?", args.user)),
     }
     args.consent.ask(&format!("Disable {}?", args.user))?;
-    let request = DisableUserRequest {
-        meta: client.request_meta()?,
-        user: args.user.clone(),
-        reason: args.reason.clone(),
-        transfer_to: args.transfer_to.clone().unwrap_or_default(),
+    let disable = async |new_users| {
+        let request = DisableUserRequest {
+            meta: client.request_meta()?,
+            user: args.user.clone(),
+            reason: args.reason.clone(),
+            transfer_to: args.transfer_to.clone().unwrap_or_default(),
+            new_users,
+        };
+        client.call(request, async |api, r| api.disable_user(r).await).await
     };
-    let user = client.call(request, async |api, r| api.disable_user(r).await).await?;
-    changed(&printer, User::from(user))
+    let user = match disable(args.consent.yes).await {
+        Err(failure) if failure.names_unknown_users() => {
+            NewUsers { yes: args.consent.yes }.ask(failure)?;
+            client.ask_anew()?;
+            disable(true).await
+        }
+        disabled => disabled,
+    };
+    changed(&printer, User::from(user?))
 }
 
 pub(super) async fn enable(context: &Context, args: &UserEnableArgs) -> Result<Exit, Failure> {

@@ -24,6 +24,7 @@ pub(crate) mod status;
 pub(crate) mod story;
 mod table;
 pub(crate) mod text;
+pub(crate) mod token;
 pub(crate) mod user;
 pub(crate) mod values;
 

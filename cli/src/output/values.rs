@@ -82,6 +82,8 @@ pub(crate) struct Condition {
     pub(crate) gpu_uuid: Option<String>,
     /// It stays until it is cleared.
     pub(crate) sticky: bool,
+    /// No sample lifts it, and an admin may clear it.
+    pub(crate) told: bool,
 }
 
 impl From<pb::Condition> for Condition {
@@ -93,6 +95,7 @@ impl From<pb::Condition> for Condition {
             since: time(condition.since_unix_ms),
             gpu_uuid: text(&condition.gpu_uuid),
             sticky: condition.sticky,
+            told: condition.told || condition.sticky,
             kind: condition.kind,
             status: condition.status,
         }
@@ -110,6 +113,8 @@ pub(crate) fn condition_line(condition: &Condition) -> String {
     }
     if condition.sticky {
         line.push_str("; stays until cleared");
+    } else if condition.told {
+        line.push_str("; goes a day after the last, or when cleared");
     }
     line
 }

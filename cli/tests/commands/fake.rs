@@ -422,6 +422,8 @@ impl Fleet for Service {
         reboot_node(RebootNodeRequest) -> Node;
         declare_gpu_free(DeclareGpuFreeRequest) -> Gpu;
         clear_gpu(ClearGpuRequest) -> Gpu;
+        list_tokens(ListTokensRequest) -> ListTokensResponse;
+        withdraw_token(WithdrawTokenRequest) -> Token;
         forget_gpu(ForgetGpuRequest) -> ForgetGpuResponse;
         thaw_evictions(ThawEvictionsRequest) -> Status;
         reset_clock(ResetClockRequest) -> Status;

@@ -80,6 +80,10 @@ impl Context {
             "" => None,
             name => Some(user_name("transfer_to", name)?),
         };
+        let caller = self.callers.user(&request).await?;
+        if caller.admin && !asked.new_users {
+            self.refuse_unknown(transfer_to.clone(), &caller).await?;
+        }
         let reason = asked.reason;
         let command = AccessCommand::DisableUser { user: user.clone(), reason, transfer_to };
         self.change_access(&request, asked.meta.as_ref(), command).await?;

@@ -157,7 +157,7 @@ impl Context {
 
     fn reservation_standing(&self, id: &ReservationId) -> Option<v1::Explanation> {
         self.raft.read(|fsm| {
-            let r = views::reservation(fsm, fsm.reservation(id)?);
+            let r = views::reservation(fsm, &self.sessions, fsm.reservation(id)?);
             let gpus: Vec<String> =
                 r.gpus.iter().map(|g| format!("{}:{}", g.node, g.index)).collect();
             let why = if r.reason.is_empty() { String::new() } else { format!(": {}", r.reason) };
@@ -188,7 +188,7 @@ impl Context {
                 (owner, job, _) => format!(", held by {owner} ({job})"),
             };
             let why = if g.reason.is_empty() { String::new() } else { format!(": {}", g.reason) };
-            let details = g.conditions.iter().map(|c| format!("{}: {}", c.severity, c.message));
+            let details = g.conditions.iter().map(condition_line);
             Some(v1::Explanation {
                 id: id.to_string(),
                 kind: "gpu".to_owned(),
@@ -206,8 +206,7 @@ impl Context {
         self.raft.read(|fsm| {
             let n = views::node(fsm, &self.sessions, fsm.node(name)?);
             let why = if n.reason.is_empty() { String::new() } else { format!(": {}", n.reason) };
-            let mut details: Vec<String> =
-                n.conditions.iter().map(|c| format!("{}: {}", c.severity, c.message)).collect();
+            let mut details: Vec<String> = n.conditions.iter().map(condition_line).collect();
             if !n.jobs.is_empty() {
                 details.push(format!("runs {}", n.jobs.join(", ")));
             }
@@ -236,6 +235,11 @@ fn rebooting(reboot: &v1::NodeReboot) -> String {
     format!("is to boot anew for {}: {how}", reboot.by)
 }
 
+/// What was seen, and what helps.
+fn condition_line(c: &v1::Condition) -> String {
+    format!("{}: {}; {}", c.severity, c.reason, c.message)
+}
+
 /// The record's events that are about `id`, in the order they happened.
 fn story_lines<'a>(
     body: &'a AuditBody,
@@ -249,7 +253,7 @@ fn story_lines<'a>(
 pub(super) fn line(body: &AuditBody, event: &Event) -> v1::StoryLine {
     v1::StoryLine {
         at_unix_ms: body.at.0,
-        text: event.to_string(),
+        text: event.told(body.at),
         actor: body.actor.display_name(),
         audit_seq: body.seq,
     }

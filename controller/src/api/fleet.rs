@@ -157,7 +157,7 @@ impl Fleet for FleetService {
                 .filter(|r| {
                     filter.owner.is_empty() || r.users().any(|user| user.as_str() == filter.owner)
                 })
-                .map(|r| views::reservation(fsm, r))
+                .map(|r| views::reservation(fsm, &self.0.sessions, r))
                 .collect()
         });
         items.sort_by_key(|r| r.starts_at_unix_ms);
@@ -380,6 +380,17 @@ impl Fleet for FleetService {
         self.0.callers.user(&request).await?;
         self.0.caught_up().await?;
         Ok(Response::new(self.0.list_controllers().await))
+    }
+
+    async fn list_tokens(
+        &self,
+        request: Request<v1::ListTokensRequest>,
+    ) -> Reply<v1::ListTokensResponse> {
+        Ok(Response::new(self.0.list_tokens(request).await?))
+    }
+
+    async fn withdraw_token(&self, request: Request<v1::WithdrawTokenRequest>) -> Reply<v1::Token> {
+        Ok(Response::new(self.0.withdraw_token(request).await?))
     }
 
     async fn create_controller_token(

@@ -1,11 +1,10 @@
 //! A spreadsheet's reservations, taken over in one step, tried without any, or released again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use fleet_core::command::{Command, CreateReservation};
 use fleet_core::fsm::IMPORT_LINES_MAX;
 use fleet_core::id::ImportId;
-use fleet_core::name::UserName;
 use fleet_core::rejection::LineProblem;
 use fleet_core::reply::ImportedLine;
 use fleet_core::reservation::IMPORT_UNDONE_SINCE;
@@ -14,11 +13,12 @@ use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
 use tonic::{Request, Status};
 
-use super::caller::{self, Caller};
+use super::caller::Caller;
 use super::propose::request_key;
 use super::writes::unexpected;
 use super::{Context, views};
 use crate::random;
+use crate::sessions::Sessions;
 
 /// Ids that are drawn before it is given up; one of a thousand millions is taken.
 const ID_DRAWS_MAX: usize = 8;
@@ -41,7 +41,7 @@ impl Context {
         let mut lines = self.lines(&request.reservations, &caller)?;
         // Others may import for nobody else, and are told that of every name alike.
         if caller.admin && !request.new_users {
-            self.refuse_unknown(&mut lines, &caller).await?;
+            self.take_unknown_out(&mut lines, &caller).await?;
         }
         let Lines { well, mut problems } = lines;
         let (places, reservations): (Vec<u32>, Vec<CreateReservation>) = well.into_iter().unzip();
@@ -49,7 +49,7 @@ impl Context {
             self.newest().await?;
             let tried = self.raft.read(|fsm| {
                 let (lines, trial) = fsm.try_import(&caller.actor, &reservations)?;
-                Ok(answers(&trial, &lines, None))
+                Ok(answers(&trial, &self.sessions, &lines, None))
             });
             return match tried {
                 Ok(answer) if problems.is_empty() => Ok(answer),
@@ -67,7 +67,7 @@ impl Context {
         let command = Command::ImportReservations { reservations, import };
         match self.change(&caller.actor, Some(key), command).await? {
             Reply::ReservationsImported { lines, import } => {
-                Ok(self.raft.read(|fsm| answers(fsm, &lines, import.as_ref())))
+                Ok(self.raft.read(|fsm| answers(fsm, &self.sessions, &lines, import.as_ref())))
             }
             other => Err(unexpected(&other)),
         }
@@ -94,7 +94,9 @@ impl Context {
         };
         Ok(self.raft.read(|fsm| {
             let items = released.iter().filter_map(|id| fsm.reservation(id));
-            v1::UndoImportResponse { items: items.map(|r| views::reservation(fsm, r)).collect() }
+            v1::UndoImportResponse {
+                items: items.map(|r| views::reservation(fsm, &self.sessions, r)).collect(),
+            }
         }))
     }
 
@@ -141,43 +143,27 @@ impl Context {
         Ok(lines)
     }
 
-    /// Takes lines for users out that nobody has heard of: a name that was mistyped holds GPUs for nobody.
-    async fn refuse_unknown(&self, lines: &mut Lines, caller: &Caller) -> Result<(), Status> {
-        let owners: BTreeSet<UserName> =
-            lines.well.iter().map(|(_, wish)| wish.owner.clone()).collect();
-        let known = |fsm: &Fsm| -> BTreeSet<UserName> {
-            let seen = fsm.access().accounts.keys().cloned();
-            seen.chain(fsm.reservations().map(|r| r.owner.clone())).collect()
-        };
-        let known = self.raft.read(known);
-        let mut strangers: BTreeSet<UserName> = owners.difference(&known).cloned().collect();
-        strangers.remove(&caller.name);
-        if strangers.is_empty() {
-            return Ok(());
-        }
-        // Each by its lower case too: sheets write Ada.
-        let lower = |name: &UserName| UserName::parse(&name.as_str().to_lowercase()).ok();
-        let asked = strangers.iter().flat_map(|name| lower(name).into_iter().chain([name.clone()]));
-        let here = caller::known_here(asked.collect()).await?;
-        let unknown = strangers.into_iter().filter(|name| !here.contains(name)).map(|name| {
-            let alike = |other: &&UserName| other.as_str().eq_ignore_ascii_case(name.as_str());
-            let alike = known.iter().chain(&here).find(alike);
-            let problem = match alike {
-                Some(alike) => format!("unknown user {:?}; the fleet knows {alike}", name.as_str()),
-                None => format!("unknown user {:?}; correct it, or say --new-users", name.as_str()),
-            };
-            (name, problem)
-        });
-        let unknown: BTreeMap<UserName, String> = unknown.collect();
+    /// Takes lines for users out that nobody has heard of.
+    async fn take_unknown_out(&self, lines: &mut Lines, caller: &Caller) -> Result<(), Status> {
+        let named =
+            lines.well.iter().flat_map(|(_, wish)| wish.users().cloned().collect::<Vec<_>>());
+        let unknown = self.unknown_of(named.collect(), caller).await?;
         let Lines { well, problems } = lines;
-        let (strange, rest) = std::mem::take(well)
-            .into_iter()
-            .partition::<Vec<_>, _>(|(_, wish)| unknown.contains_key(&wish.owner));
-        *well = rest;
-        problems.extend(strange.into_iter().map(|(line, wish)| {
-            let problem = unknown.get(&wish.owner).cloned().unwrap_or_default();
-            LineProblem { line, why: Rejection::field("owner", problem), taken_by: None }
-        }));
+        for (line, wish) in std::mem::take(well) {
+            let stranger = wish.users().find_map(|user| unknown.get(user));
+            match stranger {
+                None => well.push((line, wish)),
+                Some(stranger) => {
+                    let field = if stranger.name == wish.owner { "owner" } else { "with" };
+                    let advice = match stranger.alike {
+                        Some(_) => "",
+                        None => "; correct it, or say --new-users",
+                    };
+                    let why = Rejection::field(field, format!("{stranger}{advice}"));
+                    problems.push(LineProblem { line, why, taken_by: None });
+                }
+            }
+        }
         Ok(())
     }
 }
@@ -194,6 +180,7 @@ fn placed(problem: LineProblem, places: &[u32]) -> LineProblem {
 
 fn answers(
     fsm: &Fsm,
+    sessions: &Sessions,
     lines: &[ImportedLine],
     import: Option<&ImportId>,
 ) -> v1::ImportReservationsResponse {
@@ -206,7 +193,7 @@ fn answers(
         let reservation = id.and_then(|id| fsm.reservation(id));
         v1::ImportedReservation {
             outcome: outcome.to_owned(),
-            reservation: reservation.map(|r| views::reservation(fsm, r)),
+            reservation: reservation.map(|r| views::reservation(fsm, sessions, r)),
         }
     });
     let import = import.map(ToString::to_string).unwrap_or_default();

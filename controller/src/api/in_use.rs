@@ -10,6 +10,9 @@ use fleet_proto::v1;
 
 use crate::sessions::Sessions;
 
+/// Processes of one GPU that are named.
+const NAMED_MAX: usize = 3;
+
 /// Refuses to call a GPU free whose node is connected and reports a job or a process on it, or is alive as far as is
 /// known and has not reported to this controller yet.
 pub(super) fn refusal(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> Option<Rejection> {
@@ -26,6 +29,36 @@ pub(super) fn refusal(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> Option<Rejec
     let processes = measured.map(|(measured, _)| measured.processes).unwrap_or_default();
     let by: Vec<String> = running(fsm, gpu).into_iter().chain(shown(processes)).collect();
     (!by.is_empty()).then_some(Rejection::InUse { what, by })
+}
+
+/// What is still on the GPUs of a lease that is being taken back, where `text` names its holder as what is waited for:
+/// `titan01:0: python3 (pid 7) of ada`.
+pub(super) fn left_behind(fsm: &Fsm, sessions: &Sessions, text: &str) -> Option<String> {
+    let ending = fsm.leases().values().filter(|lease| lease.ending_since.is_some());
+    let named = ending.filter(|lease| match &lease.holder {
+        LeaseHolder::Allocation(id) => names(text, id.as_str()),
+        LeaseHolder::Reservation(id) => names(text, id.as_str()),
+    });
+    let gpus = named.flat_map(|lease| &lease.gpus).filter_map(|uuid| fsm.gpu(uuid));
+    let said: Vec<String> = gpus.filter_map(|gpu| left_on(sessions, gpu)).collect();
+    (!said.is_empty()).then(|| said.join(", "))
+}
+
+/// The processes on a GPU that is to be emptied.
+pub(super) fn left_on(sessions: &Sessions, gpu: &Gpu) -> Option<String> {
+    let (measured, _) = sessions.measured(&gpu.node, gpu.uuid.as_str())?;
+    let processes = Vec::from_iter(shown(measured.processes));
+    let more = processes.len().saturating_sub(NAMED_MAX);
+    let mut said = processes.into_iter().take(NAMED_MAX).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        said.push_str(&format!(" and {more} more"));
+    }
+    (!said.is_empty()).then(|| format!("{}: {said}", gpu.name()))
+}
+
+/// Whether a sentence names the id, and not only one that begins so.
+fn names(text: &str, id: &str) -> bool {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).any(|word| word == id)
 }
 
 /// The job whose attempt is on it.

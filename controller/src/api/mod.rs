@@ -24,12 +24,14 @@ mod link;
 mod logins;
 mod members;
 mod mishaps;
+mod names;
 mod operations;
 mod plan;
 mod propose;
 mod refusals;
 mod resolve;
 mod rotation;
+mod tokens;
 mod views;
 mod writes;
 
@@ -98,8 +100,7 @@ impl Context {
         if caller.admin {
             return Ok(());
         }
-        let needs = format!("an admin, to {}", action.replace('_', " "));
-        let rejection = Rejection::Denied { needs };
+        let rejection = Rejection::Denied { needs: "an admin".to_owned() };
         self.refusals.note(&caller.actor.principal(), action, rejection.code());
         Err(to_status(&rejection))
     }

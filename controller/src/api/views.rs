@@ -22,6 +22,7 @@ use fleet_core::{Fsm, Timestamp};
 use fleet_proto::convert::wish::job_spec_to_wire;
 use fleet_proto::v1;
 
+use super::in_use;
 use crate::sessions::Sessions;
 
 /// A job with a checkpoint directory that has saved nothing for so long is pointed out.
@@ -67,6 +68,7 @@ fn condition(c: &Condition) -> v1::Condition {
         message: c.message.clone(),
         since_unix_ms: c.since.0,
         sticky: c.sticky,
+        told: c.is_told(),
         gpu_uuid,
     }
 }
@@ -248,6 +250,8 @@ fn gpu_health(node: Option<&Node>, gpu: &Gpu) -> &'static str {
 pub(super) fn gpu(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> v1::Gpu {
     let node = fsm.node(&gpu.node);
     let (state, reason) = gpu_state(fsm, gpu);
+    let left = (state == "releasing").then(|| in_use::left_on(sessions, gpu)).flatten();
+    let reason = left.map_or(reason.clone(), |left| format!("{reason}, but {left}"));
     let hold = fsm.hold(&gpu.uuid);
     let top = hold.and_then(|hold| fsm.lease(&hold.lease));
     let child = hold.and_then(|hold| hold.child.as_ref()).and_then(|id| fsm.lease(id));
@@ -323,7 +327,7 @@ fn gpu_refs(fsm: &Fsm, uuids: &[GpuUuid], then: Timestamp) -> Vec<v1::GpuRef> {
     uuids.iter().map(reference).collect()
 }
 
-pub(super) fn reservation(fsm: &Fsm, r: &Reservation) -> v1::Reservation {
+pub(super) fn reservation(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> v1::Reservation {
     let given = r.handed_out.as_ref();
     let cancelled =
         given.is_some_and(|given| matches!(given.withdrawn, Some(Withdrawal::Cancelled { .. })));
@@ -349,7 +353,7 @@ pub(super) fn reservation(fsm: &Fsm, r: &Reservation) -> v1::Reservation {
         ends_at_unix_ms: r.window.ends_at.0,
         state: state.to_owned(),
         note: r.note.clone(),
-        reason: r.reason.clone().unwrap_or_default(),
+        reason: with_left_behind(fsm, sessions, r.reason.clone().unwrap_or_default()),
         created_at_unix_ms: r.created_at.0,
         unconfirmed: unconfirmed(fsm, r),
         at_end: fsm.at_end(r).word().to_owned(),
@@ -453,7 +457,13 @@ fn saves_nothing(fsm: &Fsm, job: &Job, allocation: &Allocation) -> Option<String
 }
 
 /// One sentence: why it waits, what it waits for, how it ended.
-fn job_reason(fsm: &Fsm, plan: &Plan, job: &Job, preparing: Option<String>) -> String {
+fn job_reason(
+    fsm: &Fsm,
+    sessions: &Sessions,
+    plan: &Plan,
+    job: &Job,
+    preparing: Option<String>,
+) -> String {
     if let Some(outcome) = &job.outcome {
         return outcome.reason.clone();
     }
@@ -462,6 +472,10 @@ fn job_reason(fsm: &Fsm, plan: &Plan, job: &Job, preparing: Option<String>) -> S
     }
     if let Some(until) = fsm.paused_until(&job.id) {
         let again = until.since(fsm.now());
+        if let Some(waits) = job.image_wait.as_ref().filter(|waits| waits.tries > 0) {
+            let waited = fsm.now().since(waits.since);
+            return format!("{}; tries again in {again}, has waited {waited}", waits.why);
+        }
         return match job.last_fault.as_ref().filter(|fault| fault.again > 0) {
             Some(fault) => format!("{} on {}; tries again in {again}", fault.cause, fault.node),
             None => format!("failed; tries again in {again}"),
@@ -469,7 +483,8 @@ fn job_reason(fsm: &Fsm, plan: &Plan, job: &Job, preparing: Option<String>) -> S
     }
     if job.state == JobState::Queued {
         let waiting = plan.waiting.get(&job.id);
-        return waiting.map_or_else(|| "about to be planned".to_owned(), |w| w.reason.clone());
+        let reason = waiting.map_or_else(|| "about to be planned".to_owned(), |w| w.reason.clone());
+        return with_left_behind(fsm, sessions, reason);
     }
     let Some(allocation) = job.allocation.as_ref().and_then(|id| fsm.allocation(id)) else {
         return String::new();
@@ -482,6 +497,14 @@ fn job_reason(fsm: &Fsm, plan: &Plan, job: &Job, preparing: Option<String>) -> S
         None => {
             preparing.unwrap_or_else(|| saves_nothing(fsm, job, allocation).unwrap_or_default())
         }
+    }
+}
+
+/// The reason, and the processes that are in the way.
+fn with_left_behind(fsm: &Fsm, sessions: &Sessions, reason: String) -> String {
+    match in_use::left_behind(fsm, sessions, &reason) {
+        Some(left) => format!("{reason} ({left})"),
+        None => reason,
     }
 }
 
@@ -575,7 +598,7 @@ pub(super) fn job(
             .unwrap_or_default(),
         attempt: job.attempt,
         last_checkpoint: job.newest_saved().map(|c| checkpoint(job, c)),
-        reason: job_reason(fsm, plan, job, preparing),
+        reason: job_reason(fsm, sessions, plan, job, preparing),
         exit_code: job.outcome.as_ref().and_then(|o| o.exit_code),
         submitted_at_unix_ms: job.submitted_at.0,
         started_at_unix_ms: millis(job.started_at),

@@ -15,6 +15,7 @@ use fleet_proto::convert::{rejection::to_status, wish};
 use fleet_proto::v1;
 use tonic::{Request, Status};
 
+use super::caller::Caller;
 use super::propose::request_key;
 use super::{Context, in_use, views};
 use crate::pki::token;
@@ -54,6 +55,12 @@ pub(super) fn owner(said: &str, caller: &UserName) -> Result<UserName, Rejection
 }
 
 /// Who else may use it.
+/// Whom a reservation names. Who is no admin may reserve for nobody else, and hears that of every name alike.
+fn named(wish: &CreateReservation, caller: &Caller) -> Vec<UserName> {
+    let owner = Some(&wish.owner).filter(|_| caller.admin);
+    owner.into_iter().chain(&wish.with).cloned().collect()
+}
+
 fn shared_with(said: &[String]) -> Result<BTreeSet<UserName>, Rejection> {
     let one = |(at, name): (usize, &String)| {
         UserName::parse(name).map_err(|e| Rejection::field(format!("with[{at}]"), e.to_string()))
@@ -106,6 +113,9 @@ impl Context {
                     Some(adoption) => self.adopting_wish(&request, adoption, id, &caller.name),
                 };
                 let wish = wish.map_err(|rejection| to_status(&rejection))?;
+                if !request.new_users {
+                    self.refuse_unknown(named(&wish, &caller), &caller).await?;
+                }
                 self.change(&caller.actor, Some(key), Command::CreateReservation(wish)).await?
             }
         };
@@ -228,7 +238,7 @@ impl Context {
 
     fn reservation_view(&self, id: &ReservationId) -> Result<v1::Reservation, Status> {
         self.raft
-            .read(|fsm| fsm.reservation(id).map(|r| views::reservation(fsm, r)))
+            .read(|fsm| fsm.reservation(id).map(|r| views::reservation(fsm, &self.sessions, r)))
             .ok_or_else(|| to_status(&Rejection::not_found("reservation", id)))
     }
 
@@ -242,6 +252,9 @@ impl Context {
         let owner = owner(&request.owner, &caller.name).map_err(|r| to_status(&r))?;
         // The kernel vouches for the caller's uid, not for anybody else's.
         let expected_uid = caller.uid.filter(|_| owner == caller.name);
+        if caller.admin && !request.new_users {
+            self.refuse_unknown([owner.clone()], &caller).await?;
+        }
         let spec = request.spec.ok_or_else(|| invalid("spec", "a job needs a spec"))?;
         let spec = wish::job_spec(&spec, expected_uid).map_err(|r| to_status(&r))?;
         validate::job_spec(&spec).map_err(|r| to_status(&r))?;

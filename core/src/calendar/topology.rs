@@ -6,8 +6,9 @@
 use crate::calendar::wish::{GpuSet, gpus_of};
 use crate::fsm::Fsm;
 use crate::gpu::LinkLevel;
+use crate::health::{Condition, Subject};
 use crate::name::GpuUuid;
-use crate::node::Node;
+use crate::node::{EMPTY_SINCE, Node};
 
 /// Up to this many candidate sets are all compared; beyond, a set is grown greedily from each GPU.
 const EXACT_SETS_MAX: u64 = 2_000;
@@ -21,6 +22,8 @@ pub(crate) struct Spread {
     worst: u8,
     /// All pairs together.
     sum: u32,
+    /// GPUs of which an event was told: as good as the others, but those come first.
+    noticed: u32,
     /// What the set tears apart: how near it is to the GPUs it leaves, negated.
     torn: i32,
 }
@@ -40,6 +43,18 @@ pub(crate) struct Topology {
     count: usize,
     /// GPUs of each model.
     models: Vec<GpuSet>,
+    noticed: GpuSet,
+}
+
+/// NVLinks that count: no two GPUs have more between them but through a switch, where all have the same.
+const NVLINKS_MAX: u32 = 7;
+
+/// How far two GPUs are, smaller is nearer: by the kind of link, then by the number of NVLinks, then by the socket. Data
+/// goes over the links, so more of them are worth more than one socket; the socket decides where all are equal, since
+/// memory and network cards of the job are there.
+fn distance(link: LinkLevel, nvlinks: u32, one_socket: bool) -> u8 {
+    let links = u8::try_from(NVLINKS_MAX - nvlinks.min(NVLINKS_MAX)).unwrap_or(0);
+    level(link) * 16 + links * 2 + u8::from(!one_socket)
 }
 
 fn level(level: LinkLevel) -> u8 {
@@ -68,7 +83,15 @@ impl Topology {
     pub(crate) fn of(fsm: &Fsm, node: &Node) -> Self {
         let gpus: Vec<_> = gpus_of(fsm, node).collect();
         let count = gpus.len();
-        let mut levels = vec![level(LinkLevel::System); count * count];
+        let by_socket = fsm.cluster_version() >= EMPTY_SINCE;
+        let far = |link, nvlinks, one_socket| match by_socket {
+            true => distance(link, nvlinks, one_socket),
+            false => level(link),
+        };
+        let one_socket = |a: usize, b: usize| {
+            gpus[a].numa_node.is_some() && gpus[a].numa_node == gpus[b].numa_node
+        };
+        let mut levels = vec![far(LinkLevel::System, 0, false); count * count];
         let mut models: Vec<(&str, GpuSet)> = Vec::new();
         for (a, one) in gpus.iter().enumerate() {
             match models.iter_mut().find(|(model, _)| *model == one.model) {
@@ -78,7 +101,7 @@ impl Topology {
             for (b, other) in gpus.iter().enumerate() {
                 // Without a measured link the NUMA node is all that is known.
                 if one.numa_node.is_some() && one.numa_node == other.numa_node {
-                    levels[a * count + b] = level(LinkLevel::NumaNode);
+                    levels[a * count + b] = far(LinkLevel::NumaNode, 0, true);
                 }
             }
         }
@@ -91,15 +114,20 @@ impl Topology {
             };
             if let (Some(one), Some(other)) = (at(&link.a, a), at(&link.b, b)) {
                 (a, b) = (one, other);
-                levels[a * count + b] = level(link.level);
-                levels[b * count + a] = level(link.level);
+                let far = far(link.level, link.nvlinks, one_socket(a, b));
+                (levels[a * count + b], levels[b * count + a]) = (far, far);
             }
         }
-        Self { levels, count, models: models.into_iter().map(|(_, set)| set).collect() }
+        let told = |at: &usize| {
+            let of_it = |c: &&Condition| c.subject == Subject::Gpu(gpus[*at].uuid.clone());
+            by_socket && node.conditions.iter().filter(of_it).any(Condition::is_told)
+        };
+        let noticed = (0..count).filter(told).fold(0, |set: GpuSet, at| set | 1 << at);
+        Self { levels, count, models: models.into_iter().map(|(_, set)| set).collect(), noticed }
     }
 
     fn between(&self, a: usize, b: usize) -> u8 {
-        self.levels.get(a * self.count + b).copied().unwrap_or(level(LinkLevel::System))
+        self.levels.get(a * self.count + b).copied().unwrap_or(u8::MAX)
     }
 
     /// The closest `k` GPUs among `eligible`, of one model where that many of one model are there.
@@ -147,7 +175,8 @@ impl Topology {
     }
 
     fn spread(&self, set: GpuSet, eligible: GpuSet) -> Spread {
-        let mut spread = Spread { mixed: false, worst: 0, sum: 0, torn: 0 };
+        let mut spread = Spread { mixed: false, worst: 0, sum: 0, noticed: 0, torn: 0 };
+        spread.noticed = (set & self.noticed).count_ones();
         for a in places(set) {
             for b in places(set & (GpuSet::MAX << a) & !(1 << a)) {
                 let far = self.between(a, b);
@@ -199,7 +228,7 @@ mod tests {
     fn topology(rows: &str, models: &[GpuSet]) -> Topology {
         let rows: Vec<&str> = rows.split_whitespace().collect();
         let levels = rows.concat().bytes().map(|digit| digit - b'0').collect::<Vec<u8>>();
-        Topology { levels, count: rows.len(), models: models.to_vec() }
+        Topology { levels, count: rows.len(), models: models.to_vec(), noticed: 0 }
     }
 
     fn pick(topology: &Topology, eligible: GpuSet, k: u32) -> String {
@@ -232,6 +261,30 @@ mod tests {
     }
 
     #[test]
+    fn more_links_are_nearer_and_then_the_socket() {
+        use LinkLevel::{MultiSwitch, NvLink, SingleSwitch, System};
+        let near_first = [
+            distance(NvLink, 2, true),
+            distance(NvLink, 2, false),
+            distance(NvLink, 1, true),
+            distance(NvLink, 1, false),
+            distance(SingleSwitch, 0, true),
+            distance(MultiSwitch, 0, true),
+            distance(System, 0, false),
+        ];
+        assert!(near_first.is_sorted_by(|one, other| one < other), "{near_first:?}");
+        assert_eq!(distance(NvLink, 12, true), distance(NvLink, 600, true));
+    }
+
+    #[test]
+    fn gpus_that_an_event_was_told_of_come_last_of_equals() {
+        let mut t = topology("0055 0055 5500 5500", &[0b1111]);
+        t.noticed = 0b0011;
+        assert_eq!((pick(&t, 0b1111, 1), pick(&t, 0b1111, 2)), ("2".into(), "23".into()));
+        assert_eq!(pick(&t, 0b0111, 2), "01", "they are as good as others: near is better");
+    }
+
+    #[test]
     fn one_model_is_worth_more_than_a_short_way() {
         let t = topology("0015 0055 1500 5500", &[0b0101, 0b1010]);
         assert_eq!(pick(&t, 0b1111, 2), "02");
@@ -245,7 +298,7 @@ mod tests {
         let levels = (0..count * count)
             .map(|i| if (i / count < 20) == (i % count < 20) { 1 } else { 5 })
             .collect();
-        let t = Topology { levels, count, models: vec![(1 << 40) - 1] };
+        let t = Topology { levels, count, models: vec![(1 << 40) - 1], noticed: 0 };
         assert!(combinations(40, 12) > EXACT_SETS_MAX);
         let picked = t.pick(((1 << 40) - 1) & !0b1111_1111_1111, 12).expect("enough");
         assert_eq!(picked.set, 0xfff << 20, "twelve of the half that still has twelve");

@@ -8,7 +8,7 @@ use crate::ending::HolderStep;
 use crate::health::Severity;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::Liveness;
-use crate::time::Millis;
+use crate::time::{Millis, Timestamp};
 
 fn list<T: ToString>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
@@ -158,6 +158,15 @@ fn fmt_cleared(
     Ok(())
 }
 
+fn fmt_draining(
+    f: &mut std::fmt::Formatter<'_>,
+    node: &NodeName,
+    by: &str,
+    reason: &str,
+) -> std::fmt::Result {
+    write!(f, "{node} is to be emptied, by {by}: {reason}")
+}
+
 fn fmt_frozen(f: &mut std::fmt::Formatter<'_>, affected: u32, of: u32) -> std::fmt::Result {
     write!(f, "automatic evictions frozen: {affected} of {of} nodes went bad at once")
 }
@@ -171,6 +180,25 @@ fn fmt_clear_ordered(
 ) -> std::fmt::Result {
     write!(f, "{gpu}: {} cleared by {by}", list(kinds))?;
     if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
+}
+
+impl Event {
+    /// The sentence in a story, for something that happened then: with the times that it sets, as lengths from there.
+    pub fn told(&self, then: Timestamp) -> String {
+        let length = |until: &Timestamp| until.since(then);
+        match self {
+            Event::NodeDraining { deadline: Some(deadline), .. } if *deadline <= then => {
+                format!("{self}; what runs there is stopped at once")
+            }
+            Event::NodeDraining { deadline: Some(deadline), .. } => {
+                format!("{self}; what still runs in {} is stopped", length(deadline))
+            }
+            Event::ReservationExtended { ends_at, .. } => {
+                format!("the reservation ends in {} now", length(ends_at))
+            }
+            _ => self.to_string(),
+        }
+    }
 }
 
 impl std::fmt::Display for Event {
@@ -187,9 +215,7 @@ impl std::fmt::Display for Event {
             E::NodeFactsChanged { node, what } => write!(f, "{node}: {what}"),
             E::NodeCordoned { node, by, reason } => write!(f, "{node} cordoned by {by}: {reason}"),
             E::NodeUncordoned { node, by } => write!(f, "{node} takes work again (by {by})"),
-            E::NodeDraining { node, by, reason, .. } => {
-                write!(f, "{node} is to be emptied, by {by}: {reason}")
-            }
+            E::NodeDraining { node, by, reason, .. } => fmt_draining(f, node, by, reason),
             E::NodeDrained { node } => write!(f, "{node} is empty"),
             E::NodeSuspended { node, reason } => write!(f, "{node} suspended: {reason}"),
             E::LivenessChanged { node, liveness } => match liveness {
@@ -410,6 +436,7 @@ impl std::fmt::Display for Event {
             }
             E::JoinTokenCreated { names, .. } => write!(f, "join token made for {}", list(names)),
             E::JoinTokenRedeemed { node, .. } => write!(f, "join token used by {node}"),
+            E::TokenWithdrawn { by, .. } => write!(f, "token withdrawn by {by}"),
             E::ControllerTokenCreated { .. } => write!(f, "token made for one more controller"),
             E::ControllerAdmitted { controller, address, .. } => {
                 write!(f, "controller {controller} at {address} admitted")

@@ -362,6 +362,8 @@ impl Fsm {
                 done: false,
                 fault: None,
                 memory_kill: false,
+                no_image: false,
+                output_problem: None,
                 stopped: false,
                 started_at,
                 ended_at: self.now,

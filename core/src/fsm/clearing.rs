@@ -1,6 +1,6 @@
 //! Clearing what a GPU still carries of a fault that is over, by an admin's decision.
 //!
-//! What an event raised, or what has destroyed work, stays until somebody looked ([`Condition::sticky`]). The
+//! What an event raised, or what has destroyed work, stays until somebody looked ([`Condition::is_told`]). The
 //! admin's order is kept here until the node's report no longer shows what was to be cleared; the agent
 //! carries it out. An order names each condition with its age, so that a fault that came later is not
 //! cleared unseen.
@@ -10,7 +10,7 @@ use crate::event::Event;
 use crate::gpu::Presence;
 use crate::health::{Condition, Subject};
 use crate::name::{GpuUuid, NodeName};
-use crate::node::{ClearOrder, Liveness};
+use crate::node::{ClearOrder, EMPTY_SINCE, Liveness};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 
@@ -63,15 +63,22 @@ impl Fsm {
             (Liveness::Ready, Presence::Present) => {}
         }
         let own = |c: &&Condition| c.subject == Subject::Gpu(uuid.clone()) && c.is_active();
-        let (sticky, observed): (Vec<&Condition>, Vec<&Condition>) =
-            node.conditions.iter().filter(own).partition(|c| c.sticky);
-        if sticky.is_empty() && !observed.is_empty() {
+        let (told, observed): (Vec<&Condition>, Vec<&Condition>) =
+            node.conditions.iter().filter(own).partition(|c| self.may_be_cleared(c));
+        if told.is_empty() && !observed.is_empty() {
             let reasons: Vec<&str> = observed.iter().map(|c| c.reason.as_str()).collect();
             return Err(refused(&format!("it is still so ({})", reasons.join("; "))));
         }
         let order =
             |c: &Condition| ClearOrder { gpu: uuid.clone(), kind: c.kind.clone(), since: c.since };
-        Ok((node.name.clone(), sticky.into_iter().map(order).collect()))
+        Ok((node.name.clone(), told.into_iter().map(order).collect()))
+    }
+
+    fn may_be_cleared(&self, condition: &Condition) -> bool {
+        match self.cluster_version >= EMPTY_SINCE {
+            true => condition.is_told(),
+            false => condition.sticky,
+        }
     }
 
     /// After a report: what it shows no more has been cleared, or has become something else.

@@ -78,6 +78,21 @@ impl Fsm {
         Ok(Reply::Done)
     }
 
+    /// Of nodes or of controllers: an id belongs to one of them.
+    pub(super) fn withdraw_token(
+        &mut self,
+        turn: &mut Turn<'_>,
+        token: &TokenId,
+    ) -> Result<Reply, Rejection> {
+        let of_node = self.tokens.remove(token).is_some();
+        if !of_node && self.roster.tokens.remove(token).is_none() {
+            return Err(Rejection::not_found("token", token));
+        }
+        let by = turn.actor.display_name();
+        turn.say(Event::TokenWithdrawn { token: token.clone(), by });
+        Ok(Reply::Done)
+    }
+
     pub(super) fn create_join_token(
         &mut self,
         turn: &mut Turn<'_>,

@@ -1,15 +1,17 @@
 //! Carries out what `judgment.rs` says of an attempt's end: steps back, pauses, questions to the owner, and what the job has
 //! used of its time.
 
+use std::collections::BTreeSet;
+
 use super::jobs::Next;
-use super::judgment::{Case, Verdict, judge, pause};
+use super::judgment::{Case, IMAGE_WAIT_MAX, Verdict, judge, pause};
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, AttemptEnd, EndReport, StopWhy};
 use crate::checkpoint::{Checkpoint, Doubt, Presence, Question, RestartFrom};
 use crate::event::Event;
 use crate::health::{Severity, Subject, can_end_a_program};
 use crate::id::JobId;
-use crate::job::{FaultCounted, Job, JobOutcome, JobState};
+use crate::job::{FaultCounted, ImageWait, Job, JobOutcome, JobState};
 use crate::name::NodeName;
 use crate::time::{Millis, Timestamp};
 
@@ -61,7 +63,7 @@ impl Fsm {
         match verdict {
             Verdict::Completed => {
                 let code = exit_code.unwrap_or(0);
-                finish(JobState::Completed, format!("exit code {code}"))
+                finish(JobState::Completed, with_output(format!("exit code {code}"), report))
             }
             Verdict::Cancelled => finish(JobState::Cancelled, stop),
             Verdict::TimedOut => finish(JobState::TimedOut, stop),
@@ -70,6 +72,7 @@ impl Fsm {
                 self.evicted(turn, allocation, &why)
             }
             Verdict::NodeFault { cause, has_run } => self.faulted(turn, allocation, cause, has_run),
+            Verdict::NoImage { why } => self.without_image(turn, allocation, why),
             Verdict::OtherNode { why } => Some(Next::Again { why, uses_restart: false }),
             Verdict::AskOwner { why } => Some(Next::Ask { why }),
             Verdict::StepBack { why } => self.step_back(turn, allocation, why, exit_code),
@@ -136,6 +139,47 @@ impl Fsm {
             self.jobs.get_mut(&id)?.last_fault = Some(counted);
         }
         next
+    }
+
+    /// A registry that does not answer is nobody's fault here and comes back: each node is tried once, and then the job
+    /// waits longer each time, without using anything up.
+    fn without_image(
+        &mut self,
+        turn: &mut Turn<'_>,
+        allocation: &Allocation,
+        why: String,
+    ) -> Option<Next> {
+        let (id, now) = (allocation.job.clone(), self.now);
+        let job = self.jobs.get(&id)?;
+        if job.cancel_requested {
+            let outcome = JobOutcome { exit_code: None, reason: why };
+            return Some(Next::Finish(JobState::Cancelled, outcome));
+        }
+        let waits = job.image_wait.clone().unwrap_or_else(|| ImageWait::new(now));
+        if waits.tries == 0 && self.can_run_elsewhere(job, &allocation.node) {
+            self.exclude_node(turn, &id, &allocation.node, &why);
+            let job = self.jobs.get_mut(&id)?;
+            let waits = job.image_wait.get_or_insert(waits);
+            waits.tried.insert(allocation.node.clone());
+            return Some(Next::Again { why, uses_restart: false });
+        }
+        let waited = now.since(waits.since);
+        if waited >= IMAGE_WAIT_MAX {
+            let reason = format!("{why}; it was tried for {waited}");
+            return Some(Next::Finish(JobState::Failed, JobOutcome { exit_code: None, reason }));
+        }
+        let until = now + pause(waits.tries);
+        let job = self.jobs.get_mut(&id)?;
+        for node in &waits.tried {
+            job.excluded_nodes.remove(node);
+        }
+        job.image_wait = Some(ImageWait {
+            tries: waits.tries + 1,
+            tried: BTreeSet::new(),
+            why: why.clone(),
+            ..waits
+        });
+        Some(Next::Pause { why, until })
     }
 
     /// Whether this cause on this node was counted a moment ago.
@@ -284,6 +328,14 @@ fn memory(bytes: u64) -> String {
     }
 }
 
+/// Who reads only the file would take what is there for all.
+fn with_output(reason: String, report: &EndReport) -> String {
+    match &report.output_problem {
+        Some(problem) => format!("{reason}; its output file is not whole: {problem}"),
+        None => reason,
+    }
+}
+
 /// After steps back the first failure is the one that counts, and the list says what each try took.
 fn failure(
     job: &Job,
@@ -304,7 +356,7 @@ fn failure(
             }
             (end, false) => end.to_string(),
         };
-        return (exit_code, reason);
+        return (exit_code, with_output(reason, report));
     }
     let tried = job.steps_back.tried.join("; ");
     let reason = format!(

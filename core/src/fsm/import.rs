@@ -98,7 +98,7 @@ impl Fsm {
             return Err(Rejection::Denied { needs });
         }
         let open: Vec<ReservationId> =
-            made().filter(|r| goes_on(r)).map(|r| r.id.clone()).collect();
+            made().filter(|r| goes_on(r) && !r.undone).map(|r| r.id.clone()).collect();
         if open.is_empty() {
             let state = "undone, or all of it is over".to_owned();
             return Err(Rejection::AlreadyEnded { id: id.to_string(), state });

@@ -275,6 +275,8 @@ impl Fsm {
             done: false,
             fault: None,
             memory_kill: false,
+            no_image: false,
+            output_problem: None,
             stopped: false,
             started_at: None,
             ended_at: self.now,
@@ -306,6 +308,7 @@ impl Fsm {
         }
         if let AttemptEnd::NodeFault { message } = &report.end
             && allocation.started_at.is_none()
+            && !(report.no_image && self.resumes_by_list())
         {
             self.note_start_fault(turn, &id, &allocation.node, message);
         }

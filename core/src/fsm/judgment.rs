@@ -24,6 +24,9 @@ pub(crate) const RETRIES_MAX: u32 = 10;
 const RETRY_PAUSE_MIN: Millis = Millis::secs(10);
 const RETRY_PAUSE_MAX: Millis = Millis::minutes(10);
 
+/// How long a job waits for a registry that does not answer.
+pub(super) const IMAGE_WAIT_MAX: Millis = Millis::hours(24);
+
 /// All that the judgment goes by.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Case<'a> {
@@ -56,6 +59,10 @@ pub(super) enum Verdict {
     NodeFault {
         cause: String,
         has_run: bool,
+    },
+    /// Its image cannot be had for now.
+    NoImage {
+        why: String,
     },
     /// The node cannot read its directory: another one.
     OtherNode {
@@ -102,6 +109,9 @@ pub(super) fn judge(case: Case<'_>) -> Verdict {
     }
     if report.end == (AttemptEnd::Exited { code: 0 }) {
         return Verdict::Completed;
+    }
+    if let Some(why) = by_fault.filter(|_| report.no_image && !case.started) {
+        return Verdict::NoImage { why: why.to_owned() };
     }
     if let Some(fault) = by_fault {
         let cause = match own {

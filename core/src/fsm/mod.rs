@@ -296,6 +296,7 @@ impl Fsm {
             | Command::DeclareGpuFree { .. }
             | Command::ClearGpu { .. }
             | Command::ForgetGpu { .. }
+            | Command::WithdrawToken { .. }
             | Command::ThawEvictions
             | Command::ResetClock { .. }
             | Command::CreateJoinToken(_)
@@ -349,6 +350,7 @@ impl Fsm {
             }
             Command::DeclareGpuFree { gpu, reason } => self.declare_gpu_free(turn, gpu, reason),
             Command::ClearGpu { gpu, reason } => self.clear_gpu(turn, gpu, reason),
+            Command::WithdrawToken { token } => self.withdraw_token(turn, token),
             Command::ForgetGpu { gpu, reason, replace } => {
                 self.forget_gpu(turn, gpu, reason, *replace)
             }

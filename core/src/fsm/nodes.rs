@@ -454,6 +454,7 @@ impl Fsm {
         }
         let nodes = self.nodes.len();
         let now = self.now;
+        let tells_again = self.cluster_version >= EMPTY_SINCE;
         let node = self.node_mut(name)?;
         let before = std::mem::replace(&mut node.conditions, conditions.to_vec());
         let mut bad = false;
@@ -467,6 +468,10 @@ impl Fsm {
                 }
                 (Some(severity), true) if severity != condition.severity => {
                     bad |= condition.severity >= Severity::Degraded;
+                    turn.say(changed(name, condition));
+                }
+                // The driver told of the same once more: who has the GPU now is to hear of it.
+                (Some(_), true) if tells_again && is_told_again(old, condition) => {
                     turn.say(changed(name, condition));
                 }
                 (Some(_), false) => turn.say(cleared(name, condition)),
@@ -507,6 +512,10 @@ fn gpu_of(condition: &Condition) -> Option<GpuUuid> {
         Subject::Node => None,
         Subject::Gpu(uuid) => Some(uuid.clone()),
     }
+}
+
+fn is_told_again(old: Option<&Condition>, new: &Condition) -> bool {
+    new.is_told() && old.is_some_and(|old| old.reason != new.reason)
 }
 
 fn raised(node: &NodeName, c: &Condition) -> Event {

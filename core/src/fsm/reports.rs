@@ -86,10 +86,15 @@ impl Fsm {
                 | Report::FilesRemoved { problem, .. } => {
                     check_text("problem", problem.as_deref().unwrap_or_default())?;
                 }
+                Report::Ended { report, .. } => {
+                    check_text(
+                        "output_problem",
+                        report.output_problem.as_deref().unwrap_or_default(),
+                    )?;
+                }
                 Report::StoppedAlone { .. }
                 | Report::DeferralTaken { .. }
                 | Report::CheckpointChanged { .. }
-                | Report::Ended { .. }
                 | Report::Found(_)
                 | Report::Use { .. }
                 | Report::Released { .. } => {}
@@ -244,6 +249,7 @@ impl Fsm {
         let limit = now + job.time_left();
         // The word of its owner was about this attempt.
         job.restart_from = None;
+        job.image_wait = None;
         let cut = ends_by.filter(|ends_by| *ends_by < limit);
         allocation.time_limit_at = Some(cut.unwrap_or(limit));
         job.started_at.get_or_insert(at);

@@ -43,6 +43,7 @@ impl Fsm {
         job.start_faults = 0;
         job.retries = 0;
         job.last_fault = None;
+        job.image_wait = None;
         job.time_used = Millis::ZERO;
         job.excluded_nodes.clear();
         job.spec.reservation = reservation;

@@ -83,6 +83,11 @@ impl Condition {
     pub fn is_active(&self) -> bool {
         self.status == ConditionStatus::True
     }
+
+    /// Whether it is known from what the driver told once: no sample lifts it, so an admin may clear it.
+    pub fn is_told(&self) -> bool {
+        self.is_active() && (self.sticky || self.kind.starts_with("xid_"))
+    }
 }
 
 /// One word for a GPU with these conditions, its own and its node's: `ok`, `notice`, `degraded`,

@@ -29,7 +29,9 @@ pub fn is_not_taken(status: &Status) -> bool {
 /// The status of a refusal.
 pub fn to_status(rejection: &Rejection) -> Status {
     let code = match rejection {
-        Rejection::InvalidField { .. } | Rejection::LinesRefused { .. } => Code::InvalidArgument,
+        Rejection::InvalidField { .. }
+        | Rejection::UnknownUsers { .. }
+        | Rejection::LinesRefused { .. } => Code::InvalidArgument,
         Rejection::NotFound { .. } => Code::NotFound,
         Rejection::Denied { .. } | Rejection::NodeIdentity { .. } => Code::PermissionDenied,
         Rejection::TokenRefused { .. } => Code::Unauthenticated,

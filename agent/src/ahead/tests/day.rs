@@ -354,6 +354,8 @@ fn ended(id: &AllocationId, epoch: Epoch, end: AttemptEnd, stopped: bool) -> Rep
         done: false,
         fault: None,
         memory_kill: false,
+        no_image: false,
+        output_problem: None,
         stopped,
         started_at: None,
         ended_at: NOON,

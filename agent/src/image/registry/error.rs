@@ -45,7 +45,8 @@ pub enum RegistryError {
 
 impl RegistryError {
     /// Whether the same request may have another answer soon.
-    pub(super) fn is_passing(&self) -> bool {
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::TooMany { .. } | Self::Slow { .. })
     }
 

@@ -78,6 +78,7 @@ fn exit(dir: &AllocationDir, name: &str, code: i32) {
         memory_peak_bytes: None,
         stuck: false,
         log_bytes_lost: 0,
+        output_problem: None,
     };
     fs::write(dir.path().join(EXIT_FILE), serde_json::to_vec(&record).unwrap()).unwrap();
 }

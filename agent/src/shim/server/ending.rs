@@ -9,6 +9,7 @@ use crate::{
     cgroup::Usage,
     shim::{
         clock, files,
+        log::Stream,
         order::{EndReason, ExitRecord, RUNTIME_DIR, SOCKET_FILE, VERSION},
         protocol::{FrameExit, ShimEvent},
     },
@@ -71,6 +72,7 @@ impl Server {
             memory_peak_bytes: usage.memory_peak_bytes,
             stuck,
             log_bytes_lost: self.log.lost(),
+            output_problem: self.output_problem.clone(),
         }
     }
 
@@ -84,15 +86,41 @@ impl Server {
             if written {
                 match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
                     Ok(WaitStatus::StillAlive) => {}
-                    _ => return,
+                    Ok(status) => return self.tee_ended(status),
+                    Err(_) => return,
                 }
             }
             if clock::since_boot() >= deadline {
-                say("the writer of the output file did not finish in time");
-                return;
+                let seconds = tee::FINISH_TIMEOUT.as_secs();
+                return self
+                    .output_broke(&format!("its file server does not answer for {seconds} s"));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// The writer of the user's copy is gone: with its error as exit code, where it failed.
+    pub(super) fn tee_ended(&mut self, status: WaitStatus) {
+        match status {
+            WaitStatus::Exited(_, 0) => {}
+            WaitStatus::Exited(_, code) => self.output_broke(&tee::problem(code)),
+            _ => self.output_broke("its writer was killed"),
+        }
+    }
+
+    /// Says it where people look: in the log, and to who is attached.
+    fn output_broke(&mut self, why: &str) {
+        let Some(path) = self.order.output_file.as_ref().filter(|_| self.output_problem.is_none())
+        else {
+            return;
+        };
+        let problem = format!("{}: {why}", path.display());
+        let line =
+            format!("[fleet: the output file is not whole: {problem}; fleet logs has all]\n");
+        self.output_problem = Some(problem);
+        self.log.write(Stream::Stderr, clock::unix_ms(), line.as_bytes());
+        self.clients.send_job_output(Stream::Stderr.number(), line.as_bytes());
+        self.remember(Stream::Stderr, line.into_bytes());
     }
 
     fn clean(&mut self) {

@@ -49,7 +49,7 @@ impl Server {
         } else if self.init == Some(pid) {
             self.init_ended(status);
         } else if self.tee.as_ref().is_some_and(|tee| tee.pid() == pid) {
-            // Its pipe breaks, which the next write notices.
+            self.tee_ended(status);
         } else if self.runtime.is_some() {
             if self.early_ends.len() < EARLY_ENDS_MAX {
                 self.early_ends.push((pid, status));
@@ -336,7 +336,7 @@ impl Server {
         false
     }
 
-    fn remember(&mut self, stream: Stream, data: Vec<u8>) {
+    pub(super) fn remember(&mut self, stream: Stream, data: Vec<u8>) {
         self.recent_bytes += data.len();
         self.recent.push_back((stream.number(), data));
         while self.recent_bytes > REPLAY_BYTES_MAX {

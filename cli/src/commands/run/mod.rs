@@ -36,8 +36,19 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<Exit, Failu
     let wish = gpu::wish(&client, &args.wish).await?;
     spec.gpus = Some(wish.clone());
     let owner = args.owner.clone().unwrap_or_default();
-    let request = SubmitJobRequest { meta: client.request_meta()?, spec: Some(spec), owner };
-    let submitted = client.call(request, async |api, r| api.submit_job(r).await).await;
+    let submit = async |new_users| {
+        let (meta, spec, owner) = (client.request_meta()?, Some(spec.clone()), owner.clone());
+        let request = SubmitJobRequest { meta, spec, owner, new_users };
+        client.call(request, async |api, r| api.submit_job(r).await).await
+    };
+    let submitted = match submit(args.new_users.yes).await {
+        Err(failure) if failure.names_unknown_users() => {
+            args.new_users.ask(failure)?;
+            client.ask_anew()?;
+            submit(true).await
+        }
+        submitted => submitted,
+    };
     let job = match submitted {
         Ok(job) => Job::from(job),
         Err(failure) => {

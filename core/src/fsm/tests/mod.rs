@@ -14,6 +14,7 @@ mod golden;
 mod import;
 mod jobs;
 mod limits;
+mod no_image;
 mod nodes;
 mod numbers;
 mod probing;

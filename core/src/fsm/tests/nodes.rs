@@ -7,7 +7,7 @@ use crate::allocation::AttemptEnd;
 use crate::command::{Command, CreateJoinToken, Report};
 use crate::event::Event;
 use crate::gpu::Presence;
-use crate::health::Severity;
+use crate::health::{Condition, Severity};
 use crate::id::TokenId;
 use crate::node::{CLONES_SINCE, DRIVER_SINCE, Liveness, MachineIdentity};
 use crate::rejection::Rejection;
@@ -371,4 +371,67 @@ fn the_clock_goes_back_only_by_an_operators_word() {
     w.give(person("root"), Command::ResetClock { to: right }).unwrap();
     assert_eq!(w.fsm.now(), right);
     assert!(w.fsm.job(&job("b")).is_some());
+}
+
+#[test]
+fn a_story_says_by_when_a_drain_ends_what_is_left() {
+    let mut w = World::with(&["titan01"]);
+    let mut told = |deadline| {
+        let (node, reason) = (node("titan01"), "driver".to_owned());
+        w.give(person("root"), Command::DrainNode { node, reason, deadline }).unwrap();
+        let (now, drained) = (w.now, w.last.first().unwrap().clone());
+        assert_eq!(drained.objects(), ["titan01"]);
+        drained.told(now)
+    };
+    let begins = "titan01 is to be emptied, by root: driver";
+    assert_eq!(told(None), begins);
+    let now = super::world::START;
+    assert_eq!(told(Some(now)), format!("{begins}; what runs there is stopped at once"));
+    let later = Some(now + Millis::minutes(90));
+    assert_eq!(told(later), format!("{begins}; what still runs in 1h 30m is stopped"));
+}
+
+#[test]
+fn what_was_told_once_can_be_cleared_and_told_again() {
+    let mut w = World::with(&["titan01"]);
+    let kind = "xid_13".to_owned();
+    let mut xid = Condition { kind, ..bad("titan01", 0, Severity::Notice) };
+    xid.reason = "XID 13: a program's fault".to_owned();
+    w.conditions("titan01", vec![xid.clone()]);
+    w.conditions("titan01", vec![xid.clone()]);
+    assert!(w.said().is_empty(), "{:?}", w.said());
+    // A second one of the kind: somebody else may have the GPU by now.
+    xid.reason.push_str(", 2 times in a day");
+    w.conditions("titan01", vec![xid]);
+    let said = w.said();
+    assert!(said.len() == 1 && said[0].contains("2 times in a day"), "{said:?}");
+    let command = Command::ClearGpu { gpu: gpu("titan01", 0), reason: "looked at".to_owned() };
+    w.give(person("root"), command).unwrap();
+    assert_eq!(w.fsm.desired(&node("titan01"), &[]).clear.len(), 1);
+    // What is only measured says nothing again.
+    let measured = |reason: &str| {
+        let reason = reason.to_owned();
+        Condition { reason, ..bad("titan01", 1, Severity::Notice) }
+    };
+    w.conditions("titan01", vec![measured("88 degrees")]);
+    w.conditions("titan01", vec![measured("89 degrees")]);
+    assert!(w.said().is_empty(), "{:?}", w.said());
+}
+
+#[test]
+fn nobody_joins_with_a_token_that_was_withdrawn() {
+    let mut w = World::with(&["titan01"]);
+    let id = TokenId::parse("token-1").unwrap();
+    let (names, secret_sha256) = (vec![node("titan02")], "0".repeat(64));
+    let token = CreateJoinToken { id: id.clone(), secret_sha256, names, ttl: Millis::hours(1) };
+    w.give(person("root"), Command::CreateJoinToken(token)).unwrap();
+    let withdraw = || Command::WithdrawToken { token: id.clone() };
+    assert!(matches!(w.give(person("ada"), withdraw()), Err(Rejection::Denied { .. })));
+    w.give(person("root"), withdraw()).unwrap();
+    assert_eq!(w.said(), ["token withdrawn by root"]);
+    assert!(matches!(w.give(person("root"), withdraw()), Err(Rejection::NotFound { .. })));
+    let machine = MachineIdentity { machine_id: "m".to_owned(), dmi_uuid: String::new() };
+    let joining = Actor { method: AuthMethod::JoinToken, ..agent("titan02") };
+    let redeem = Command::RedeemJoinToken { id: id.clone(), node: node("titan02"), machine };
+    assert!(matches!(w.give(joining, redeem), Err(Rejection::TokenRefused { .. })));
 }

@@ -173,6 +173,8 @@ pub(super) fn ended(end: AttemptEnd, stopped: bool) -> EndReport {
         done: false,
         fault: None,
         memory_kill: false,
+        no_image: false,
+        output_problem: None,
         stopped,
         started_at: None,
         ended_at: START,

@@ -152,7 +152,7 @@ fn facts(name: &str, words: &[&str]) -> NodeFacts {
             Some(("pairs", pairs)) => {
                 for (a, b) in pairs.split(',').filter_map(|pair| pair.split_once('-')) {
                     let (a, b) = (uuid(&format!("{name}:{a}")), uuid(&format!("{name}:{b}")));
-                    facts.links.push(GpuLink { a, b, level: LinkLevel::NvLink });
+                    facts.links.push(GpuLink { a, b, level: LinkLevel::NvLink, nvlinks: 0 });
                 }
             }
             Some(_) => panic!("unknown word {word}"),
@@ -350,6 +350,8 @@ impl Story {
             done: false,
             fault: None,
             memory_kill: false,
+            no_image: false,
+            output_problem: None,
             stopped: allocation.stop.is_some(),
             started_at: None,
             ended_at: self.now,

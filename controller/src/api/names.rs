@@ -1,0 +1,109 @@
+//! Names of people that a request puts something in: somebody must have heard of them.
+//!
+//! A name that was mistyped holds GPUs for nobody, and a colleague stays out. So a name is refused that neither the
+//! fleet nor the name service of the leader's machine knows, unless the request says that it is no mistake.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fleet_core::name::UserName;
+use fleet_core::rejection::UnknownUser;
+use fleet_core::reservation::Reservation;
+use fleet_core::{Fsm, Rejection};
+use fleet_proto::convert::rejection::to_status;
+use tonic::Status;
+
+use super::Context;
+use super::caller::{self, Caller};
+
+/// How alike a known name must be to be offered in place of an unknown one (Jaro-Winkler, 0 to 1): `adda` and `ada`
+/// are 0.93.
+const ALIKE_MIN: f64 = 0.9;
+
+impl Context {
+    /// Refuses a request that names users whom nobody has heard of, all of them at once.
+    pub(super) async fn refuse_unknown(
+        &self,
+        named: impl IntoIterator<Item = UserName>,
+        caller: &Caller,
+    ) -> Result<(), Status> {
+        let unknown = self.unknown_of(named.into_iter().collect(), caller).await?;
+        match unknown.is_empty() {
+            true => Ok(()),
+            false => {
+                let users = unknown.into_values().collect();
+                Err(to_status(&Rejection::UnknownUsers { users }))
+            }
+        }
+    }
+
+    /// Those of the names that nobody has heard of.
+    pub(super) async fn unknown_of(
+        &self,
+        named: BTreeSet<UserName>,
+        caller: &Caller,
+    ) -> Result<BTreeMap<UserName, UnknownUser>, Status> {
+        let strange = |fsm: &Fsm| -> BTreeSet<UserName> {
+            named.into_iter().filter(|name| *name != caller.name && !knows(fsm, name)).collect()
+        };
+        let strangers = self.raft.read(strange);
+        if strangers.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        // Each by its lower case too: sheets write Ada.
+        let lower = |name: &UserName| UserName::parse(&name.as_str().to_lowercase()).ok();
+        let asked = strangers.iter().flat_map(|name| lower(name).into_iter().chain([name.clone()]));
+        let here = caller::known_here(asked.collect()).await?;
+        let known = self.raft.read(|fsm| people(fsm).cloned().collect::<BTreeSet<UserName>>());
+        let unknown = strangers.into_iter().filter(|name| !here.contains(name)).map(|name| {
+            let alike = alike(&name, known.iter().chain(&here)).cloned();
+            (name.clone(), UnknownUser { name, alike })
+        });
+        Ok(unknown.collect())
+    }
+}
+
+/// Whether the fleet has heard of somebody: nearly always by the account.
+fn knows(fsm: &Fsm, name: &UserName) -> bool {
+    fsm.access().accounts.contains_key(name) || people(fsm).any(|known| known == name)
+}
+
+/// Everybody with an account, a job or a reservation, their own or one that is shared with them; some more than once.
+fn people(fsm: &Fsm) -> impl Iterator<Item = &UserName> {
+    let accounts = fsm.access().accounts.keys();
+    let jobs = fsm.jobs().values().map(|job| &job.owner);
+    accounts.chain(jobs).chain(fsm.reservations().flat_map(Reservation::users))
+}
+
+/// The name that was meant, perhaps.
+fn alike<'a>(name: &UserName, known: impl Iterator<Item = &'a UserName>) -> Option<&'a UserName> {
+    let lower = name.as_str().to_lowercase();
+    let how_alike = |known: &UserName| strsim::jaro_winkler(&lower, &known.as_str().to_lowercase());
+    known
+        .map(|known| (how_alike(known), known))
+        .filter(|(alike, _)| *alike >= ALIKE_MIN)
+        .max_by(|(one, _), (other, _)| one.total_cmp(other))
+        .map(|(_, known)| known)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_name_that_was_meant_is_found() {
+        let name = |text: &str| UserName::parse(text).unwrap();
+        let known = ["ada", "bob", "charlotte", "eve"].map(name);
+        let found = |text: &str| alike(&name(text), known.iter()).map(UserName::as_str);
+        let cases = [
+            ("adda", Some("ada")),
+            ("Ada", Some("ada")),
+            ("charlote", Some("charlotte")),
+            ("bbo", None),
+            ("dora", None),
+        ];
+        for (typed, meant) in cases {
+            assert_eq!(found(typed), meant, "{typed}");
+        }
+    }
+}
