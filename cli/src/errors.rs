@@ -68,6 +68,11 @@ impl Failure {
         matches!(self.rejection.as_deref(), Some(Rejection::UnknownUsers { .. }))
     }
 
+    /// Whether it is too late: what it was about has ended.
+    pub(crate) fn has_ended_already(&self) -> bool {
+        matches!(self.rejection.as_deref(), Some(Rejection::AlreadyEnded { .. }))
+    }
+
     /// Writes the lines to standard error. A closed standard error is nobody's concern.
     pub(crate) fn report(&self) {
         if self.closed {

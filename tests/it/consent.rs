@@ -139,6 +139,24 @@ fn what_destroys_asks() -> Result<()> {
         lab.run(&["node", "token", "withdraw", &id, "--yes"])?.fails(3, &["no token"])?;
         lab.run_as_nobody(&["node", "token", "list"])?.fails(4, &["not allowed"]).map(drop)
     });
+    steps.step("all of one's own of a name are cancelled, and nobody else's", || {
+        let twins = ["run", "-d", "-J", "twin", "--", "sleep", "600"];
+        let mine = [id_of(&lab.run(&twins)?)?, id_of(&lab.run(&twins)?)?];
+        let (other, theirs) = (id_of(&lab.run(&["run", "-d", "--", "sleep", "600"])?)?, {
+            id_of(&lab.run_as_nobody(&twins)?)?
+        });
+        lab.run(&["cancel", "twin"])?.fails(2, &["could be any of 2", "--name NAME"])?;
+        lab.run(&["cancel", "--name", "twin", &other])?.fails(2, &["cannot be used with"])?;
+        let cancelled = lab.output(&["cancel", "--name", "twin"])?;
+        ensure!(mine.iter().all(|id| cancelled.contains(id.as_str())), "{cancelled}");
+        ensure!(!cancelled.contains(&theirs), "{cancelled}");
+        let rest = lab.output(&["cancel", "--mine"])?;
+        ensure!(rest.contains(&other) && !rest.contains(&theirs), "{rest}");
+        let none = lab.run(&["cancel", "--mine", "--queued"])?;
+        none.ok()?;
+        ensure!(none.stderr.contains("there is nothing to cancel"), "{none:?}");
+        lab.output(&["cancel", &theirs, "--yes"]).map(drop)
+    });
     steps.step("one's own is not asked about", || {
         let own = id_of(&lab.run(&["run", "-d", "--", "sleep", "600"])?)?;
         lab.output(&["cancel", &own]).map(drop)

@@ -34,8 +34,17 @@ pub(crate) struct LogsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct CancelArgs {
     /// The jobs
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(required_unless_present_any = ["mine", "name", "queued"], value_name = "JOB")]
     pub(crate) ids: Vec<String>,
+    /// All of mine that have not ended
+    #[arg(long, conflicts_with = "ids")]
+    pub(crate) mine: bool,
+    /// All of mine with this name
+    #[arg(long, value_name = "NAME", conflicts_with = "ids")]
+    pub(crate) name: Option<String>,
+    /// Only those of mine that have not begun
+    #[arg(long, conflicts_with = "ids")]
+    pub(crate) queued: bool,
     #[command(flatten)]
     pub(crate) consent: Consent,
     #[command(flatten)]

@@ -63,18 +63,46 @@ pub(super) async fn one(client: &Client, text: &str) -> Result<Job, Failure> {
 /// Each in turn; the first that fails ends it.
 pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let (ids, others) = client.resolve_owned(KIND, &args.ids).await?;
+    let (ids, others) = match args.ids.is_empty() {
+        false => {
+            client.resolve_owned(KIND, &args.ids).await.map_err(|failure| match failure.exit {
+                Exit::Usage => {
+                    failure.hint("type more of it; `--name NAME` takes all of one's own")
+                }
+                _ => failure,
+            })?
+        }
+        true => (own(&client, args).await?, Vec::new()),
+    };
     if !others.is_empty() {
         args.consent.ask(&format!("Cancel {}?", others.join(", ")))?;
     }
+    if ids.is_empty() {
+        say("there is nothing to cancel");
+    }
     let mut cancelled = Vec::new();
     for id in ids {
-        let job = cancel_one(&client, id).await?;
+        let job = match cancel_one(&client, id).await {
+            // It ended by itself since it was listed.
+            Err(failure) if args.ids.is_empty() && failure.has_ended_already() => continue,
+            cancelled => cancelled?,
+        };
         say(&format!("{}: {}", job.id, job.state));
         cancelled.push(job);
     }
     print(&printer.changed(&cancelled, |job| &job.id)?)?;
     Ok(Exit::Done)
+}
+
+/// The caller's open jobs that are meant.
+async fn own(client: &Client, args: &CancelArgs) -> Result<Vec<String>, Failure> {
+    let owner = super::caller(client).await?;
+    let jobs = fetch(client, ListJobsRequest { owner, ..Default::default() }).await?;
+    let meant = jobs.into_iter().filter(|job| {
+        let named = args.name.as_ref().is_none_or(|name| job.name == *name);
+        !job.is_final() && named && (!args.queued || job.state == "queued")
+    });
+    Ok(meant.map(|job| job.id).collect())
 }
 
 pub(super) async fn cancel_one(client: &Client, id: String) -> Result<Job, Failure> {
