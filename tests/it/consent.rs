@@ -105,58 +105,9 @@ fn what_destroys_asks() -> Result<()> {
         lab.output(&["node", "drain", "titan01", "--reason", "x"])?;
         lab.output(&["node", "uncordon", "titan01"]).map(drop)
     });
-    steps.step("a name that nobody has heard of is not taken for a user", || {
-        let reserve = ["reserve", "-G", "1", "-t", "1h", "--from", "+300h"];
-        let said = "unknown user \"nobodi\"; the fleet knows nobody";
-        for words in [&["--for", "nobodi"][..], &["--with", "nobody,nobodi"]] {
-            lab.run(&[&reserve[..], words].concat())?.fails(2, &[said])?;
-        }
-        let words = ["--with", "daemon", "--for", OTHER];
-        let known = lab.json(&[&reserve[..], &words].concat())?;
-        let insisted = lab.json(&[&reserve[..], &["--for", "nobodi", "--yes"]].concat())?;
-        for made in [known, insisted] {
-            lab.output(&["release", made["id"].as_str().context("no id")?, "--yes"])?;
-        }
-        let words = ["user", "disable", OTHER, "--reason", "x", "--transfer-to", "nowhere"];
-        let ran = answered(&lab, &words, "y\n")?;
-        ensure!(ran.stdout.contains("unknown user \"nowhere\""), "{:?}", ran.stdout);
-        // Who is no admin acts for nobody else, and is not told who exists.
-        let words = ["reserve", "-G", "1", "-t", "1h", "--for", "nobodi"];
-        lab.run_as_nobody(&words)?.fails(4, &["not allowed"]).map(drop)
-    });
-    steps.step("a token can be found and withdrawn", || {
-        lab.output(&["node", "token", "create", "--names", "titan09"])?;
-        let listed = || -> Result<Vec<serde_json::Value>> {
-            let list = lab.json(&["node", "token", "list"])?;
-            let items = list["items"].as_array().context("no items")?.iter();
-            Ok(items.filter(|token| token["names"][0] == "titan09").cloned().collect())
-        };
-        let tokens = listed()?;
-        ensure!(tokens.len() == 1 && tokens[0].get("token").is_none(), "{tokens:?}");
-        let id = tokens[0]["id"].as_str().context("no id")?.to_owned();
-        lab.output(&["node", "token", "withdraw", &id, "--yes"])?;
-        ensure!(listed()?.is_empty(), "it is still there");
-        lab.run(&["node", "token", "withdraw", &id, "--yes"])?.fails(3, &["no token"])?;
-        lab.run_as_nobody(&["node", "token", "list"])?.fails(4, &["not allowed"]).map(drop)
-    });
-    steps.step("all of one's own of a name are cancelled, and nobody else's", || {
-        let twins = ["run", "-d", "-J", "twin", "--", "sleep", "600"];
-        let mine = [id_of(&lab.run(&twins)?)?, id_of(&lab.run(&twins)?)?];
-        let (other, theirs) = (id_of(&lab.run(&["run", "-d", "--", "sleep", "600"])?)?, {
-            id_of(&lab.run_as_nobody(&twins)?)?
-        });
-        lab.run(&["cancel", "twin"])?.fails(2, &["could be any of 2", "--name NAME"])?;
-        lab.run(&["cancel", "--name", "twin", &other])?.fails(2, &["cannot be used with"])?;
-        let cancelled = lab.output(&["cancel", "--name", "twin"])?;
-        ensure!(mine.iter().all(|id| cancelled.contains(id.as_str())), "{cancelled}");
-        ensure!(!cancelled.contains(&theirs), "{cancelled}");
-        let rest = lab.output(&["cancel", "--mine"])?;
-        ensure!(rest.contains(&other) && !rest.contains(&theirs), "{rest}");
-        let none = lab.run(&["cancel", "--mine", "--queued"])?;
-        none.ok()?;
-        ensure!(none.stderr.contains("there is nothing to cancel"), "{none:?}");
-        lab.output(&["cancel", &theirs, "--yes"]).map(drop)
-    });
+    steps.step("a name that nobody has heard of is not taken for a user", || unknown_names(&lab));
+    steps.step("a token can be found and withdrawn", || tokens(&lab));
+    steps.step("all of one's own of a name are cancelled, and nobody else's", || twins(&lab));
     steps.step("one's own is not asked about", || {
         let own = id_of(&lab.run(&["run", "-d", "--", "sleep", "600"])?)?;
         lab.output(&["cancel", &own]).map(drop)
@@ -167,6 +118,64 @@ fn what_destroys_asks() -> Result<()> {
         lab.output(&["cancel", &things.running, "--yes"]).map(drop)
     });
     lab.conclude(steps)
+}
+
+/// One that is mistyped would hold GPUs for nobody.
+fn unknown_names(lab: &Lab) -> Result<()> {
+    let reserve = ["reserve", "-G", "1", "-t", "1h", "--from", "+300h"];
+    let said = "unknown user \"nobodi\"; the fleet knows nobody";
+    for words in [&["--for", "nobodi"][..], &["--with", "nobody,nobodi"]] {
+        lab.run(&[&reserve[..], words].concat())?.fails(2, &[said])?;
+    }
+    let words = ["--with", "daemon", "--for", OTHER];
+    let known = lab.json(&[&reserve[..], &words].concat())?;
+    let insisted = lab.json(&[&reserve[..], &["--for", "nobodi", "--yes"]].concat())?;
+    for made in [known, insisted] {
+        lab.output(&["release", made["id"].as_str().context("no id")?, "--yes"])?;
+    }
+    let words = ["user", "disable", OTHER, "--reason", "x", "--transfer-to", "nowhere"];
+    let ran = answered(&lab, &words, "y\n")?;
+    ensure!(ran.stdout.contains("unknown user \"nowhere\""), "{:?}", ran.stdout);
+    // Who is no admin acts for nobody else, and is not told who exists.
+    let words = ["reserve", "-G", "1", "-t", "1h", "--for", "nobodi"];
+    lab.run_as_nobody(&words)?.fails(4, &["not allowed"]).map(drop)
+}
+
+/// Who has one joins, so it must be possible to see and to end it.
+fn tokens(lab: &Lab) -> Result<()> {
+    lab.output(&["node", "token", "create", "--names", "titan09"])?;
+    let listed = || -> Result<Vec<serde_json::Value>> {
+        let list = lab.json(&["node", "token", "list"])?;
+        let items = list["items"].as_array().context("no items")?.iter();
+        Ok(items.filter(|token| token["names"][0] == "titan09").cloned().collect())
+    };
+    let tokens = listed()?;
+    ensure!(tokens.len() == 1 && tokens[0].get("token").is_none(), "{tokens:?}");
+    let id = tokens[0]["id"].as_str().context("no id")?.to_owned();
+    lab.output(&["node", "token", "withdraw", &id, "--yes"])?;
+    ensure!(listed()?.is_empty(), "it is still there");
+    lab.run(&["node", "token", "withdraw", &id, "--yes"])?.fails(3, &["no token"])?;
+    lab.run_as_nobody(&["node", "token", "list"])?.fails(4, &["not allowed"]).map(drop)
+}
+
+/// A sweep has one name.
+fn twins(lab: &Lab) -> Result<()> {
+    let twins = ["run", "-d", "-J", "twin", "--", "sleep", "600"];
+    let mine = [id_of(&lab.run(&twins)?)?, id_of(&lab.run(&twins)?)?];
+    let (other, theirs) = (id_of(&lab.run(&["run", "-d", "--", "sleep", "600"])?)?, {
+        id_of(&lab.run_as_nobody(&twins)?)?
+    });
+    lab.run(&["cancel", "twin"])?.fails(2, &["could be any of 2", "--name NAME"])?;
+    lab.run(&["cancel", "--name", "twin", &other])?.fails(2, &["cannot be used with"])?;
+    let cancelled = lab.output(&["cancel", "--name", "twin"])?;
+    ensure!(mine.iter().all(|id| cancelled.contains(id.as_str())), "{cancelled}");
+    ensure!(!cancelled.contains(&theirs), "{cancelled}");
+    let rest = lab.output(&["cancel", "--mine"])?;
+    ensure!(rest.contains(&other) && !rest.contains(&theirs), "{rest}");
+    let none = lab.run(&["cancel", "--mine", "--queued"])?;
+    none.ok()?;
+    ensure!(none.stderr.contains("there is nothing to cancel"), "{none:?}");
+    lab.output(&["cancel", &theirs, "--yes"]).map(drop)
 }
 
 /// A running job of somebody else, an ended one, and a reservation of theirs.

@@ -251,7 +251,13 @@ pub(super) fn gpu(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> v1::Gpu {
     let node = fsm.node(&gpu.node);
     let (state, reason) = gpu_state(fsm, gpu);
     let left = (state == "releasing").then(|| in_use::left_on(sessions, gpu)).flatten();
-    let reason = left.map_or(reason.clone(), |left| format!("{reason}, but {left}"));
+    let reason = match left {
+        Some(left) => format!("{reason}, but {left}"),
+        None if reason.is_empty() && gpu.replaced_by_next => {
+            "the next card in its slot takes its place".to_owned()
+        }
+        None => reason,
+    };
     let hold = fsm.hold(&gpu.uuid);
     let top = hold.and_then(|hold| fsm.lease(&hold.lease));
     let child = hold.and_then(|hold| hold.child.as_ref()).and_then(|id| fsm.lease(id));
