@@ -92,7 +92,7 @@ fn look(tracker: &mut HealthTracker, snapshot: &GpuSnapshot) {
     }
 }
 
-/// Lifts what an admin cleared; says whether there was any of it. The order names each condition with its
+/// Lifts what an admin cleared, or what is of a card that was forgotten; says whether there was any of it. The order names each condition with its
 /// age, so that carrying it out twice does nothing more.
 fn clear(tracker: &mut HealthTracker, desired: Option<&DesiredNode>) -> bool {
     let mut any = false;
@@ -101,6 +101,9 @@ fn clear(tracker: &mut HealthTracker, desired: Option<&DesiredNode>) -> bool {
             tracing::info!(gpu = %order.gpu, kind = order.kind, "condition cleared by an admin's order");
             any = true;
         }
+    }
+    for gpu in desired.iter().flat_map(|desired| &desired.forgotten) {
+        any |= tracker.forget(gpu);
     }
     any
 }

@@ -213,6 +213,8 @@ impl Inventory {
                 numa_node: info.numa_node.value().copied(),
                 presence: state.presence,
                 dirty: dirt.get(&info.uuid).cloned(),
+                here_since: None,
+                lost_since: None,
                 replaced_by_next: false,
             }
         };

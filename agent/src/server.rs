@@ -114,7 +114,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let folder = IdentityFolder::new(&identity_folder(&config.state_dir));
     let (identity, dialer) = membership(&config, &folder)?;
     let (machine, floors) = (Machine::read(), Floors::open(&config.state_dir)?);
-    let (gpus, events, _monitor) = Monitor::spawn(monitor_config(&config, floors.known())?);
+    let (gpus, events, _monitor) = Monitor::spawn(monitor_config(&config, floors.known()));
     let (gate, gate_ends) = gate::Handle::new();
     let node = make_node(&config, identity.node.clone(), &machine, gpus.clone(), gate).await?;
     let (outbox, registry) = (Outbox::default(), Registry::new(&allocations_dir(&config)));
@@ -326,15 +326,15 @@ async fn wait(tasks: &mut JoinSet<()>, stop: CancellationToken) -> anyhow::Resul
     }
 }
 
-fn monitor_config(config: &Config, known: Vec<GpuInfo>) -> anyhow::Result<gpu::Config> {
-    Ok(gpu::Config {
+fn monitor_config(config: &Config, known: Vec<GpuInfo>) -> gpu::Config {
+    gpu::Config {
         library: config.gpu.nvml_library.clone(),
         environment: config.gpu.environment.clone(),
         sample_interval: config.gpu.sample_interval,
         known,
-        numbers: Numbers::open(&config.state_dir)?,
+        numbers: Numbers::open(&config.state_dir),
         ..gpu::Config::default()
-    })
+    }
 }
 
 /// The shim, and the init of containers.

@@ -38,6 +38,11 @@ pub struct Gpu {
     pub presence: Presence,
     /// Memory or processes that no lease explains: not placeable.
     pub dirty: Option<String>,
+    /// Since when this node has it, and since when it is lost: which card came into which slot afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub here_since: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_since: Option<Timestamp>,
     /// An admin announced that the next card in its slot takes its place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replaced_by_next: bool,
@@ -67,8 +72,11 @@ impl fmt::Display for GpuName {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormerName {
     pub name: GpuName,
-    /// When it got another one, or was forgotten.
+    /// When it got another one, or left the inventory.
     pub until: Timestamp,
+    /// An admin forgot it: reports of it as lost do not count.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forgotten: bool,
 }
 
 /// Whether the agent sees the GPU.

@@ -343,9 +343,10 @@ pub struct Job {
 }
 
 /// A job whose registry does not answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageWait {
-    pub since: Timestamp,
+    /// All pauses together: time in the queue for other reasons does not count.
+    pub waited: Millis,
     /// Nodes that could not get it either, before the first pause.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub tried: BTreeSet<NodeName>,
@@ -353,12 +354,6 @@ pub struct ImageWait {
     pub tries: u32,
     /// What the last node said.
     pub why: String,
-}
-
-impl ImageWait {
-    pub(crate) fn new(since: Timestamp) -> Self {
-        Self { since, tried: BTreeSet::new(), tries: 0, why: String::new() }
-    }
 }
 
 /// What fleet wrote beside a job's checkpoints: the marker, the lists, what is kept.

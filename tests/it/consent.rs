@@ -134,7 +134,7 @@ fn unknown_names(lab: &Lab) -> Result<()> {
         lab.output(&["release", made["id"].as_str().context("no id")?, "--yes"])?;
     }
     let words = ["user", "disable", OTHER, "--reason", "x", "--transfer-to", "nowhere"];
-    let ran = answered(&lab, &words, "y\n")?;
+    let ran = answered(lab, &words, "y\n")?;
     ensure!(ran.stdout.contains("unknown user \"nowhere\""), "{:?}", ran.stdout);
     // Who is no admin acts for nobody else, and is not told who exists.
     let words = ["reserve", "-G", "1", "-t", "1h", "--for", "nobodi"];

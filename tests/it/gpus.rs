@@ -209,8 +209,9 @@ fn numbers(lab: &Lab) -> Result<()> {
     // Its agent does not count it as lost any more, also when it starts anew.
     for _ in 0..2 {
         wait::until("the card is gone", SOON, wait::POLL_COMMAND, || {
-            let listed = lab.json(&["gpu", "list", "--node", "titan01"])?;
-            Ok((!listed.to_string().contains(uuid)).then_some(()))
+            let listed = lab.json(&["gpu", "list", "--node", "titan01"])?.to_string();
+            let conditions = lab.json(&["node", "show", "titan01"])?["conditions"].to_string();
+            Ok((!listed.contains(uuid) && !conditions.contains(uuid)).then_some(()))
         })?;
         lab.kill_and_restart("agent", "titan01")?;
         lab.node_in("titan01", "ready", SOON)?;

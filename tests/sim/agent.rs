@@ -141,6 +141,8 @@ fn facts(machine: &Machine, instance: &str) -> NodeFacts {
         presence: Presence::Present,
         dirty: None,
         driver_index: None,
+        here_since: None,
+        lost_since: None,
         replaced_by_next: false,
     };
     NodeFacts {

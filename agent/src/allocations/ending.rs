@@ -1,6 +1,7 @@
 //! From what the shim, or the lack of one, says to how an attempt ended, and whose fault it was. Pure.
 
 use fleet_core::allocation::{AttemptEnd, EndReport};
+use fleet_core::name::is_plain_text;
 use fleet_core::time::Timestamp;
 
 use crate::shim::order::{EndReason, ExitRecord};
@@ -8,6 +9,9 @@ use crate::shim::order::{EndReason, ExitRecord};
 /// How the shim's words about a start begin when the user's own paths or command were wrong.
 const USER_FAULTS: [&str; 4] =
     ["volume ", "working directory ", "a device node cannot be a volume", "output file "];
+
+/// What is told of an output file: a text of at most 512 bytes, whatever its letters.
+const PROBLEM_CHARS_MAX: usize = 120;
 
 /// How such an addition begins.
 const OS_ERROR: &str = " (os error ";
@@ -35,13 +39,26 @@ pub fn of_exit(exit: &ExitRecord, ordered: bool) -> EndReport {
         fault: None,
         memory_kill: exit.oom_killed && !exit.is_out_of_memory(),
         no_image: false,
-        output_problem: exit.output_problem.clone(),
+        output_problem: exit.output_problem.as_deref().map(shortened),
         stopped: stopped && ordered,
         started_at: exit.started_at_ms.map(Timestamp),
         ended_at: Timestamp(exit.ended_at_ms),
         cpu_usec: exit.cpu_usec,
         memory_peak_bytes: exit.memory_peak_bytes,
     }
+}
+
+/// What is told of a path that may be 4 KiB long: its end, with what went wrong.
+fn shortened(problem: &str) -> String {
+    let plain: Vec<char> = problem.chars().filter(|c| is_plain(*c)).collect();
+    match plain.len().checked_sub(PROBLEM_CHARS_MAX) {
+        None | Some(0) => plain.into_iter().collect(),
+        Some(more) => format!("…{}", plain[more..].iter().collect::<String>()),
+    }
+}
+
+fn is_plain(c: char) -> bool {
+    is_plain_text(c.encode_utf8(&mut [0; 4]))
 }
 
 fn ended(exit: &ExitRecord) -> AttemptEnd {
@@ -125,6 +142,15 @@ pub(super) fn without_numbers(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_path_costs_no_end() {
+        let why = ": no such file or directory";
+        let told = shortened(&format!("/home/ada/{}{why}", "ä\u{1}".repeat(4_000)));
+        assert!(told.starts_with('…') && told.ends_with(why), "{told}");
+        assert!(told.len() <= fleet_core::name::TEXT_BYTES_MAX && is_plain_text(&told), "{told}");
+        assert_eq!(shortened("/x: full"), "/x: full");
+    }
 
     #[test]
     fn the_same_cause_reads_the_same_for_each_attempt() {

@@ -12,6 +12,7 @@ use fleet_core::name::GpuUuid;
 use serde::{Deserialize, Serialize};
 
 use super::report::{GpuInfo, GpuSnapshot};
+use crate::allocations::chain;
 use crate::state_file::{self, StateFileError};
 
 const FILE: &str = "gpu-numbers.json";
@@ -34,11 +35,17 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Reads what was said before.
-    pub fn open(state_dir: &Path) -> Result<Self, StateFileError> {
+    /// Reads what was said before. It is for people's eyes: a file that cannot be read keeps no agent from starting, and a
+    /// controller says all of it again.
+    pub fn open(state_dir: &Path) -> Self {
         let path = state_dir.join(FILE);
-        let stored: Stored = state_file::read(&path, VERSION)?.unwrap_or_default();
-        Ok(Self { path: Some(Arc::new(path)), stored: Arc::new(Mutex::new(stored)) })
+        let stored = state_file::read(&path, VERSION).unwrap_or_else(|error| {
+            let error = chain(&error);
+            tracing::warn!(error, "the GPUs have the driver's numbers until a controller answers");
+            None
+        });
+        let stored: Stored = stored.unwrap_or_default();
+        Self { path: Some(Arc::new(path)), stored: Arc::new(Mutex::new(stored)) }
     }
 
     fn stored(&self) -> MutexGuard<'_, Stored> {
@@ -48,7 +55,7 @@ impl Numbers {
     /// Takes over what a controller says; one of before 0.1 says nothing. Writes a small file when something is new,
     /// which is rare, so it blocks.
     pub fn take(&self, desired: &DesiredNode) -> Result<(), StateFileError> {
-        if desired.numbers.is_empty() {
+        if desired.numbers.is_empty() && desired.forgotten.is_empty() {
             return Ok(());
         }
         let said = Stored {
@@ -58,10 +65,11 @@ impl Numbers {
         };
         let mut stored = self.stored();
         if *stored != said {
-            *stored = said;
+            // What could not be written is tried again with the next document.
             if let Some(path) = &self.path {
-                state_file::replace(path, &*stored)?;
+                state_file::replace(path, &said)?;
             }
+            *stored = said;
         }
         Ok(())
     }

@@ -46,6 +46,8 @@ pub(super) struct Tee {
     pid: Pid,
     pending: Vec<u8>,
     left_out: u64,
+    /// All that was ever left out.
+    lost: u64,
 }
 
 impl Tee {
@@ -59,11 +61,16 @@ impl Tee {
         };
         let flags = OFlag::from_bits_truncate(fcntl(&write, FcntlArg::F_GETFL)?);
         fcntl(&write, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-        Ok(Self { pipe: Some(File::from(write)), pid, pending: Vec::new(), left_out: 0 })
+        Ok(Self { pipe: Some(File::from(write)), pid, pending: Vec::new(), left_out: 0, lost: 0 })
     }
 
     pub(super) fn pid(&self) -> Pid {
         self.pid
+    }
+
+    /// Bytes that the user's copy lacks, since the helper fell behind.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
     }
 
     pub(super) fn push(&mut self, data: &[u8]) {
@@ -72,6 +79,7 @@ impl Tee {
         }
         if self.pending.len() + data.len() > PENDING_BYTES_MAX {
             self.left_out += data.len() as u64;
+            self.lost += data.len() as u64;
             return;
         }
         if self.left_out > 0 {

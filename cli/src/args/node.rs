@@ -367,7 +367,8 @@ pub(crate) struct DeclareFreeArgs {
     after_help = "A card that is lost keeps its number until you forget it, so `titan01:3` never becomes another\n\
     card by itself. Then the card in its slot takes the number, and the reservations too if it is the\n\
     same model. It is refused while somebody holds the card, or a reservation has no other place.\n\
-    With --replace, before you swap a card, this happens when the new one is found."
+    With --replace, before you swap a card, this happens when the new one is found; a boot with the old\n\
+    card still in its slot calls that off."
 )]
 pub(crate) struct ForgetArgs {
     #[arg(value_name = "GPU")]

@@ -82,7 +82,8 @@ impl Context {
         };
         let caller = self.callers.user(&request).await?;
         if caller.admin && !asked.new_users {
-            self.refuse_unknown(transfer_to.clone(), &caller).await?;
+            let key = request_key(asked.meta.as_ref(), request.get_ref())?;
+            self.refuse_unknown(transfer_to.clone(), &caller, &key).await?;
         }
         let reason = asked.reason;
         let command = AccessCommand::DisableUser { user: user.clone(), reason, transfer_to };

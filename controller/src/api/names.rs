@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fleet_core::command::RequestKey;
 use fleet_core::name::UserName;
 use fleet_core::rejection::UnknownUser;
 use fleet_core::reservation::Reservation;
@@ -25,7 +26,12 @@ impl Context {
         &self,
         named: impl IntoIterator<Item = UserName>,
         caller: &Caller,
+        key: &RequestKey,
     ) -> Result<(), Status> {
+        // A request that is sent again gets the answer of then.
+        if self.raft.read(|fsm| fsm.answered(&caller.actor, key)).is_some() {
+            return Ok(());
+        }
         let unknown = self.unknown_of(named.into_iter().collect(), caller).await?;
         match unknown.is_empty() {
             true => Ok(()),
@@ -55,7 +61,8 @@ impl Context {
         let here = caller::known_here(asked.collect()).await?;
         let known = self.raft.read(|fsm| people(fsm).cloned().collect::<BTreeSet<UserName>>());
         let unknown = strangers.into_iter().filter(|name| !here.contains(name)).map(|name| {
-            let alike = alike(&name, known.iter().chain(&here)).cloned();
+            // Who else there is, is the admins' business.
+            let alike = alike(&name, known.iter().chain(&here)).filter(|_| caller.admin).cloned();
             (name.clone(), UnknownUser { name, alike })
         });
         Ok(unknown.collect())

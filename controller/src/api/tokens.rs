@@ -40,12 +40,14 @@ impl Context {
     }
 }
 
-/// Those whose time is not over.
+/// Those that somebody new could join with.
 fn usable(fsm: &Fsm) -> Vec<v1::Token> {
     let now = fsm.now();
-    let nodes = fsm.tokens().values().filter(|token| token.expires_at > now).map(of_node);
-    let controllers = fsm.roster().tokens().filter(|token| token.expires_at > now);
-    nodes.chain(controllers.map(of_controller)).collect()
+    let has_names = |token: &&JoinToken| token.names.iter().any(|n| !token.used.contains_key(n));
+    let nodes = fsm.tokens().values().filter(|token| token.expires_at > now).filter(has_names);
+    let unused = |token: &&ControllerToken| token.used.is_none() && token.expires_at > now;
+    let controllers = fsm.roster().tokens().filter(unused);
+    nodes.map(of_node).chain(controllers.map(of_controller)).collect()
 }
 
 fn of_node(token: &JoinToken) -> v1::Token {
@@ -64,7 +66,7 @@ fn of_controller(token: &ControllerToken) -> v1::Token {
         id: token.id.to_string(),
         names: Vec::new(),
         for_controller: true,
-        used: token.used.iter().map(|used| used.controller.to_string()).collect(),
+        used: Vec::new(),
         created_by: token.created_by.to_string(),
         expires_at_unix_ms: token.expires_at.0,
     }

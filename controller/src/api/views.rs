@@ -479,8 +479,7 @@ fn job_reason(
     if let Some(until) = fsm.paused_until(&job.id) {
         let again = until.since(fsm.now());
         if let Some(waits) = job.image_wait.as_ref().filter(|waits| waits.tries > 0) {
-            let waited = fsm.now().since(waits.since);
-            return format!("{}; tries again in {again}, has waited {waited}", waits.why);
+            return format!("{}; tries again in {again}, try {}", waits.why, waits.tries + 1);
         }
         return match job.last_fault.as_ref().filter(|fault| fault.again > 0) {
             Some(fault) => format!("{} on {}; tries again in {again}", fault.cause, fault.node),

@@ -54,13 +54,13 @@ pub(super) fn owner(said: &str, caller: &UserName) -> Result<UserName, Rejection
     }
 }
 
-/// Who else may use it.
 /// Whom a reservation names. Who is no admin may reserve for nobody else, and hears that of every name alike.
 fn named(wish: &CreateReservation, caller: &Caller) -> Vec<UserName> {
     let owner = Some(&wish.owner).filter(|_| caller.admin);
     owner.into_iter().chain(&wish.with).cloned().collect()
 }
 
+/// Who else may use it.
 fn shared_with(said: &[String]) -> Result<BTreeSet<UserName>, Rejection> {
     let one = |(at, name): (usize, &String)| {
         UserName::parse(name).map_err(|e| Rejection::field(format!("with[{at}]"), e.to_string()))
@@ -114,7 +114,7 @@ impl Context {
                 };
                 let wish = wish.map_err(|rejection| to_status(&rejection))?;
                 if !request.new_users {
-                    self.refuse_unknown(named(&wish, &caller), &caller).await?;
+                    self.refuse_unknown(named(&wish, &caller), &caller, &key).await?;
                 }
                 self.change(&caller.actor, Some(key), Command::CreateReservation(wish)).await?
             }
@@ -253,7 +253,7 @@ impl Context {
         // The kernel vouches for the caller's uid, not for anybody else's.
         let expected_uid = caller.uid.filter(|_| owner == caller.name);
         if caller.admin && !request.new_users {
-            self.refuse_unknown([owner.clone()], &caller).await?;
+            self.refuse_unknown([owner.clone()], &caller, &key).await?;
         }
         let spec = request.spec.ok_or_else(|| invalid("spec", "a job needs a spec"))?;
         let spec = wish::job_spec(&spec, expected_uid).map_err(|r| to_status(&r))?;

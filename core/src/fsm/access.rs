@@ -316,7 +316,7 @@ impl Fsm {
         }
         self.shut_out_node(turn, node, reason);
         self.access.vouching.remove(node);
-        self.gpus.retain(|_, gpu| gpu.node != *node);
+        self.drop_gpus_of(node);
         self.leave_files_of(turn, node);
         self.nodes.remove(node);
         turn.say(Event::Access(AccessEvent::NodeRemoved {

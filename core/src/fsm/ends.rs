@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::cluster::check_text;
 use super::jobs::Next;
 use super::judgment::{Case, IMAGE_WAIT_MAX, Verdict, judge, pause};
 use super::{Fsm, Turn};
@@ -56,6 +57,10 @@ impl Fsm {
         verdict: Verdict,
         exit_code: Option<i32>,
     ) -> Option<Next> {
+        let job = self.jobs.get_mut(&allocation.job)?;
+        if !matches!(verdict, Verdict::NoImage { .. }) {
+            job.image_wait = None;
+        }
         let job = self.jobs.get(&allocation.job)?;
         let stop = allocation.stop.as_ref().map(|stop| stop.why.to_string()).unwrap_or_default();
         let finish =
@@ -155,7 +160,7 @@ impl Fsm {
             let outcome = JobOutcome { exit_code: None, reason: why };
             return Some(Next::Finish(JobState::Cancelled, outcome));
         }
-        let waits = job.image_wait.clone().unwrap_or_else(|| ImageWait::new(now));
+        let waits = job.image_wait.clone().unwrap_or_default();
         if waits.tries == 0 && self.can_run_elsewhere(job, &allocation.node) {
             self.exclude_node(turn, &id, &allocation.node, &why);
             let job = self.jobs.get_mut(&id)?;
@@ -163,22 +168,19 @@ impl Fsm {
             waits.tried.insert(allocation.node.clone());
             return Some(Next::Again { why, uses_restart: false });
         }
-        let waited = now.since(waits.since);
-        if waited >= IMAGE_WAIT_MAX {
-            let reason = format!("{why}; it was tried for {waited}");
+        if waits.waited >= IMAGE_WAIT_MAX {
+            let reason = format!("{why}; it was tried for {}", waits.waited);
             return Some(Next::Finish(JobState::Failed, JobOutcome { exit_code: None, reason }));
         }
-        let until = now + pause(waits.tries);
+        let pause = pause(waits.tries);
+        let (until, waited) = (now + pause, waits.waited + pause);
         let job = self.jobs.get_mut(&id)?;
         for node in &waits.tried {
             job.excluded_nodes.remove(node);
         }
-        job.image_wait = Some(ImageWait {
-            tries: waits.tries + 1,
-            tried: BTreeSet::new(),
-            why: why.clone(),
-            ..waits
-        });
+        let tries = waits.tries + 1;
+        job.image_wait =
+            Some(ImageWait { waited, tries, tried: BTreeSet::new(), why: why.clone() });
         Some(Next::Pause { why, until })
     }
 
@@ -328,10 +330,13 @@ fn memory(bytes: u64) -> String {
     }
 }
 
-/// Who reads only the file would take what is there for all.
+/// Who reads only the file would take what is there for all. An end is never refused for the sake of this text.
 fn with_output(reason: String, report: &EndReport) -> String {
-    match &report.output_problem {
-        Some(problem) => format!("{reason}; its output file is not whole: {problem}"),
+    match report.output_problem.as_deref() {
+        Some(problem) if check_text("output_problem", problem).is_ok() => {
+            format!("{reason}; its output file is not whole: {problem}")
+        }
+        Some(_) => format!("{reason}; its output file is not whole, see its log"),
         None => reason,
     }
 }

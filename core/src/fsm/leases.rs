@@ -112,6 +112,7 @@ impl Fsm {
         }
         if self.cluster_version >= EMPTY_SINCE {
             self.say_if_drained(turn, &node);
+            self.settle_replacements(turn, &node);
         }
         true
     }

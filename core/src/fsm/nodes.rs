@@ -124,6 +124,12 @@ impl Fsm {
     /// Everything of the boot before is gone, provably so for the GPUs that are still there.
     fn forget_boot(&mut self, turn: &mut Turn<'_>, name: &NodeName, facts: &NodeFacts) {
         let there: Vec<&GpuUuid> = facts.gpus.iter().map(|gpu| &gpu.uuid).collect();
+        // One that is still in its slot after the machine was off was not swapped.
+        for gpu in facts.gpus.iter().filter(|gpu| gpu.presence == Presence::Present) {
+            if let Some(known) = self.gpus.get_mut(&gpu.uuid) {
+                known.replaced_by_next = false;
+            }
+        }
         let outlasts = self.cluster_version >= REBOOT_SINCE;
         let earlier =
             self.allocations.values_mut().filter(|a| a.node == *name && a.boot_id != facts.boot_id);
@@ -178,6 +184,7 @@ impl Fsm {
             self.take_gpu(turn, name, gpu, let_go);
             order.push(gpu.uuid.clone());
         }
+        let (gives_numbers, now) = (self.gives_numbers(), self.now);
         let Some(node) = self.nodes.get_mut(name) else { return };
         // A card that was there and is not named any more is lost, not forgotten.
         let gone: Vec<GpuUuid> =
@@ -185,11 +192,18 @@ impl Fsm {
         order.extend(gone.iter().cloned());
         node.gpus = order;
         node.facts = NodeFacts { gpus: Vec::new(), ..facts.clone() };
+        if !gives_numbers {
+            // Members of before would not keep it.
+            node.facts.links.iter_mut().for_each(|link| link.nvlinks = 0);
+        }
         for uuid in gone {
             if let Some(gpu) = self.gpus.get_mut(&uuid).filter(|gpu| gpu.node == *name)
                 && gpu.presence != Presence::Lost
             {
                 gpu.presence = Presence::Lost;
+                if gives_numbers {
+                    gpu.lost_since = Some(now);
+                }
                 let what = format!("{uuid} is not in the machine any more");
                 turn.say(Event::NodeFactsChanged { node: name.clone(), what });
             }
@@ -256,10 +270,18 @@ impl Fsm {
             turn.say(Event::NodeFactsChanged { node: node.clone(), what });
         }
         if !self.gives_numbers() {
-            self.gpus.insert(gpu.uuid.clone(), Gpu { node, ..gpu.clone() });
+            // Members of before would not keep the driver's index.
+            let taken = Gpu { node, driver_index: None, ..gpu.clone() };
+            self.gpus.insert(gpu.uuid.clone(), taken);
             return;
         }
         let former = before.map(Gpu::name);
+        let stayed = before.filter(|before| before.node == *name);
+        let here_since = stayed.map_or(Some(self.now), |before| before.here_since);
+        let lost_since = match gpu.presence {
+            Presence::Lost => stayed.and_then(|before| before.lost_since).or(Some(self.now)),
+            Presence::Present | Presence::Unknown => None,
+        };
         // One that is back was not replaced.
         let replaced_by_next = before.is_some_and(|before| {
             let back = before.presence == Presence::Lost && gpu.presence == Presence::Present;
@@ -267,8 +289,15 @@ impl Fsm {
         });
         let (index, driver_index) =
             (self.number_for(name, gpu), gpu.driver_index.unwrap_or(gpu.index));
-        let taken =
-            Gpu { node, index, driver_index: Some(driver_index), replaced_by_next, ..gpu.clone() };
+        let taken = Gpu {
+            node,
+            index,
+            driver_index: Some(driver_index),
+            here_since,
+            lost_since,
+            replaced_by_next,
+            ..gpu.clone()
+        };
         self.gpus.insert(gpu.uuid.clone(), taken);
         if let Some(former) = former {
             self.note_new_name(turn, &gpu.uuid, former);
@@ -452,13 +481,19 @@ impl Fsm {
             let what = "conditions of one node".to_owned();
             return Err(Rejection::LimitReached { what, limit: CONDITIONS_PER_NODE_MAX as u64 });
         }
+        // Of a card that was forgotten its agent may still say what it was like.
+        let known = |c: &&Condition| match &c.subject {
+            Subject::Gpu(uuid) => !(self.gives_numbers() && self.is_forgotten(name, uuid)),
+            Subject::Node => true,
+        };
+        let conditions: Vec<Condition> = conditions.iter().filter(known).cloned().collect();
         let nodes = self.nodes.len();
         let now = self.now;
         let tells_again = self.cluster_version >= EMPTY_SINCE;
         let node = self.node_mut(name)?;
-        let before = std::mem::replace(&mut node.conditions, conditions.to_vec());
+        let before = std::mem::replace(&mut node.conditions, conditions.clone());
         let mut bad = false;
-        for condition in conditions {
+        for condition in &conditions {
             let old = before.iter().find(|old| same_key(old, condition));
             let was = old.filter(|old| old.is_active()).map(|old| old.severity);
             match (was, condition.is_active()) {

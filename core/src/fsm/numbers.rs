@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Fsm, Turn, cluster::check_text};
+use crate::calendar::Calendar;
 use crate::event::Event;
 use crate::gpu::{FORMER_NAMES_KEPT, FormerName, Gpu, GpuName, Presence};
 use crate::id::ReservationId;
@@ -61,7 +62,8 @@ impl Fsm {
     /// Whether a report names a card that was forgotten and did not come back.
     pub(super) fn is_forgotten(&self, node: &NodeName, uuid: &GpuUuid) -> bool {
         let former = self.former_names.get(uuid).and_then(|former| former.last());
-        !self.gpus.contains_key(uuid) && former.is_some_and(|last| last.name.node == *node)
+        let forgotten = former.is_some_and(|last| last.forgotten && last.name.node == *node);
+        forgotten && !self.gpus.contains_key(uuid)
     }
 
     /// The number of a card that its node reports: the one that it had, else the driver's if nobody has it, else the
@@ -71,9 +73,11 @@ impl Fsm {
             || self.gpus.values().filter(move |gpu| gpu.node == *node && gpu.uuid != reported.uuid);
         let taken: BTreeSet<u32> = others().map(|gpu| gpu.index).collect();
         let known = self.gpus.get(&reported.uuid).filter(|known| known.node == *node);
-        // Two cards could have one number before the fleet gave them: who is there takes another one.
+        // Two cards could have one number before the fleet gave them: a lost one keeps it, else the first by its UUID.
+        let rank = |gpu: &Gpu| (gpu.presence != Presence::Lost, gpu.uuid.clone());
+        let own = rank(reported);
         let keeps = known.filter(|known| {
-            !taken.contains(&known.index) || reported.presence != Presence::Present
+            others().filter(|other| other.index == known.index).all(|other| own < rank(other))
         });
         keeps.map(|known| known.index).unwrap_or_else(|| {
             let wanted = reported.driver_index.unwrap_or(reported.index);
@@ -83,7 +87,7 @@ impl Fsm {
     }
 
     /// The oldest name of the fleet makes room.
-    fn note_former_name(&mut self, uuid: &GpuUuid, name: GpuName) {
+    fn note_former_name(&mut self, uuid: &GpuUuid, name: GpuName, forgotten: bool) {
         let until = self.now;
         let kept: usize = self.former_names.values().map(Vec::len).sum();
         if kept >= FORMER_NAMES_KEPT
@@ -100,13 +104,30 @@ impl Fsm {
                 self.former_names.remove(&oldest);
             }
         }
-        self.former_names.entry(uuid.clone()).or_default().push(FormerName { name, until });
+        self.former_names.entry(uuid.clone()).or_default().push(FormerName {
+            name,
+            until,
+            forgotten,
+        });
+    }
+
+    /// The cards of a node that is removed: what is told of them later has their names.
+    pub(super) fn drop_gpus_of(&mut self, node: &NodeName) {
+        let names = self.gpus.values().filter(|gpu| gpu.node == *node);
+        let names: Vec<(GpuUuid, GpuName)> =
+            names.map(|gpu| (gpu.uuid.clone(), gpu.name())).collect();
+        for (uuid, name) in names {
+            self.gpus.remove(&uuid);
+            if self.gives_numbers() {
+                self.note_former_name(&uuid, name, false);
+            }
+        }
     }
 
     /// Says that a card is called something else from now on.
     pub(super) fn note_new_name(&mut self, turn: &mut Turn<'_>, uuid: &GpuUuid, former: GpuName) {
         let Some(name) = self.gpu_name(uuid).filter(|name| *name != former) else { return };
-        self.note_former_name(uuid, former.clone());
+        self.note_former_name(uuid, former.clone(), false);
         turn.say(Event::GpuRenamed {
             gpu: uuid.clone(),
             node: name.node,
@@ -150,15 +171,21 @@ impl Fsm {
         Ok(Reply::Done)
     }
 
-    /// The card that is in the slot of a lost one by now.
+    /// The card that came into the slot of a lost one. One that was there before and has that address now is none: buses
+    /// are counted anew where a card is taken out.
     fn successor(&self, lost: &Gpu) -> Option<&Gpu> {
         let there = |gpu: &&Gpu| {
-            gpu.node == lost.node
-                && gpu.uuid != lost.uuid
+            let came_later = gpu
+                .here_since
+                .is_some_and(|since| lost.lost_since.is_none_or(|lost| since >= lost));
+            gpu.uuid != lost.uuid
                 && gpu.presence == Presence::Present
+                && !lost.pci_bus_id.is_empty()
                 && gpu.pci_bus_id == lost.pci_bus_id
+                && came_later
         };
-        self.gpus.values().find(there)
+        let node = self.nodes.get(&lost.node)?;
+        node.gpus.iter().filter_map(|uuid| self.gpus.get(uuid)).find(there)
     }
 
     /// Takes a lost card out of the inventory. What was promised of it goes to its successor where that is the same
@@ -196,7 +223,7 @@ impl Fsm {
             node.gpus.retain(|known| known != uuid);
         }
         self.drop_conditions_of(turn, &lost);
-        self.note_former_name(uuid, name.clone());
+        self.note_former_name(uuid, name.clone(), true);
         turn.say(Event::GpuForgotten {
             gpu: uuid.clone(),
             node: name.node.clone(),
@@ -217,15 +244,12 @@ impl Fsm {
     /// Cards whose replacement an admin announced, and that another one is in the slot of.
     pub(super) fn settle_replacements(&mut self, turn: &mut Turn<'_>, node: &NodeName) {
         let awaited = |gpu: &&Gpu| {
-            gpu.node == *node
-                && gpu.replaced_by_next
-                && gpu.presence == Presence::Lost
-                && self.successor(gpu).is_some()
+            gpu.replaced_by_next && gpu.presence == Presence::Lost && self.successor(gpu).is_some()
         };
         let due: Vec<GpuUuid> =
-            self.gpus.values().filter(awaited).map(|gpu| gpu.uuid.clone()).collect();
+            self.gpus_of(node).filter(awaited).map(|gpu| gpu.uuid.clone()).collect();
         for uuid in due {
-            // Where something still holds it, it is tried again with the node's next report.
+            // Where something still holds it, it is tried again with the next release there.
             drop(self.forget(turn, &uuid, "another card is in its slot"));
         }
     }
@@ -238,7 +262,9 @@ impl Fsm {
         lost: &GpuUuid,
         heir: Option<&GpuUuid>,
     ) -> Vec<String> {
+        // Those that hold it are named as holders.
         let named = self.reservations.counting().filter(|r| r.gpus.contains(lost));
+        let named = named.filter(|r| r.lease.is_none());
         let named: Vec<ReservationId> = named.map(|r| r.id.clone()).collect();
         let mut stay = Vec::new();
         for id in named {
@@ -264,11 +290,12 @@ impl Fsm {
             let why = "a lost card was forgotten".to_owned();
             turn.say(Event::ReservationMoved { reservation: id, node, gpus, why });
         }
-        if heir.is_none() {
-            let waits = self.jobs.values().filter(|job| !job.state.is_final());
-            let waits = waits.filter(|job| job.spec.gpus.uuids.contains(lost));
-            stay.extend(waits.map(|job| format!("job {} of {} waits for it", job.id, job.owner)));
-        }
+        let waits = self.jobs.values().filter(|job| {
+            let named = &job.spec.gpus.uuids;
+            let open = !job.state.is_final() && job.allocation.is_none();
+            open && named.contains(lost) && heir.is_none_or(|heir| named.contains(heir))
+        });
+        stay.extend(waits.map(|job| format!("job {} of {} waits for it", job.id, job.owner)));
         stay
     }
 
@@ -290,13 +317,10 @@ impl Fsm {
     /// else was promised that one meanwhile.
     fn is_left_to(&self, id: &ReservationId, heir: &GpuUuid) -> bool {
         let Some(r) = self.reservations.get(id) else { return false };
-        let overlaps = |other: &&crate::reservation::Reservation| {
-            other.id != *id && other.gpus.contains(heir) && other.claim().overlaps(&r.claim())
-        };
-        r.handed_out.is_none()
-            && !r.gpus.contains(heir)
-            && !self.holds.contains_key(heir)
-            && !self.reservations.counting().any(|other| overlaps(&other))
+        let claim = r.claim();
+        let calendar = Calendar::within(self, &claim);
+        let is_busy = calendar.on(heir).iter().any(|busy| busy.window.overlaps(&claim));
+        r.handed_out.is_none() && !r.gpus.contains(heir) && !is_busy
     }
 
     fn drop_conditions_of(&mut self, turn: &mut Turn<'_>, lost: &Gpu) {

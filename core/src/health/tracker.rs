@@ -141,6 +141,11 @@ impl HealthTracker {
         true
     }
 
+    /// Nothing is known of this GPU any more: an admin forgot it. Says whether there was anything.
+    pub fn forget(&mut self, gpu: &GpuUuid) -> bool {
+        self.gpus.remove(gpu).is_some()
+    }
+
     /// Takes in one thing seen.
     pub fn observe(&mut self, now: Timestamp, signal: &Signal) {
         match signal {

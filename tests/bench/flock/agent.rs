@@ -252,6 +252,8 @@ impl Agent {
                 presence: Presence::Present,
                 dirty: None,
                 driver_index: None,
+                here_since: None,
+                lost_since: None,
                 replaced_by_next: false,
             })
         };

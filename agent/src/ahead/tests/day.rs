@@ -67,6 +67,8 @@ fn facts(boot: &str) -> NodeFacts {
         presence: Presence::Present,
         dirty: None,
         driver_index: None,
+        here_since: None,
+        lost_since: None,
         replaced_by_next: false,
     };
     NodeFacts {

@@ -79,6 +79,11 @@ impl Server {
     /// Gives the user's copy of the output its end; a dead file server is waited for only so long.
     fn finish_tee(&mut self) {
         let Some(tee) = &mut self.tee else { return };
+        let lost = tee.lost();
+        if lost > 0 {
+            self.output_broke(&format!("{lost} bytes were left out, as its disk is slow"));
+        }
+        let Some(tee) = &mut self.tee else { return };
         let deadline = clock::since_boot() + tee::FINISH_TIMEOUT;
         let pid = tee.pid();
         loop {

@@ -59,3 +59,17 @@ fn after_a_day_without_its_registry_a_job_fails_and_says_so() {
     let reason = &w.fsm.job(&job("a")).unwrap().outcome.as_ref().unwrap().reason;
     assert_eq!(reason, "registry r is not reachable; it was tried for 1d");
 }
+
+#[test]
+fn hours_in_the_queue_are_no_wait_for_the_registry() {
+    let mut w = World::with(&["titan01"]);
+    w.submit("ada", "a", plain(1)).unwrap();
+    for _ in 0..3 {
+        w.schedule();
+        no_image(&mut w, "a");
+        let until = w.fsm.paused_until(&job("a")).unwrap();
+        // Then it waits for a GPU, all night long.
+        w.pass(until.since(w.now) + Millis::hours(20));
+        assert_eq!(w.state_of("a"), "queued");
+    }
+}

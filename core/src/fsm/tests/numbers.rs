@@ -28,6 +28,7 @@ fn uuid(card: &str) -> GpuUuid {
 
 /// The node boots with these cards.
 fn boot(w: &mut World, there: &[(&str, u32)]) -> Result<Reply, Rejection> {
+    w.now = w.now + Millis::minutes(5);
     let boot = format!("boot-{}", w.fsm.applied());
     let facts = Box::new(cards(there, &boot));
     w.give(agent("titan01"), Command::RegisterNode { node: node("titan01"), facts })
@@ -269,4 +270,98 @@ fn a_card_that_moves_to_another_machine_leaves_its_number_there() {
     assert_eq!(w.fsm.gpu(&gpu("titan02", 3)).unwrap().presence, Presence::Lost);
     assert_eq!(names(&w), "1=b 2=c");
     assert!(w.heard.iter().any(|event| matches!(event, Event::GpuRenamed { .. })));
+}
+
+#[test]
+fn a_card_that_was_there_before_is_no_successor_whatever_its_address() {
+    for replace in [false, true] {
+        let mut w = three();
+        reserve(&mut w, "r1", None, 500).unwrap();
+        if replace {
+            forget(&mut w, "a", true).unwrap();
+        }
+        // The first card is out, and the buses are counted anew: the next one has its address.
+        boot(&mut w, &[("b", 1), ("c", 2)]).unwrap();
+        assert_eq!(names(&w), "0=-a 1=b 2=c");
+        if !replace {
+            forget(&mut w, "a", false).unwrap();
+            assert_eq!(names(&w), "1=b 2=c");
+        }
+        boot(&mut w, &[("f", 1), ("b", 2), ("c", 3)]).unwrap();
+        assert_eq!(names(&w), "0=f 1=b 2=c", "announced: {replace}");
+    }
+}
+
+#[test]
+fn a_boot_with_the_old_card_in_its_slot_calls_a_replacement_off() {
+    let mut w = three();
+    forget(&mut w, "a", true).unwrap();
+    boot(&mut w, &THREE).unwrap();
+    boot(&mut w, &[("f", 1), ("b", 2), ("c", 3)]).unwrap();
+    assert_eq!(names(&w), "0=-a 1=b 2=c 3=f");
+}
+
+#[test]
+fn what_a_forgotten_card_was_like_is_not_taken_again() {
+    let mut w = three();
+    let gone = |uuid: GpuUuid| {
+        let subject = crate::health::Subject::Gpu(uuid);
+        let kind = "gpu_lost".to_owned();
+        let bad = super::world::bad("titan01", 0, crate::health::Severity::Fatal);
+        crate::health::Condition { subject, kind, sticky: true, ..bad }
+    };
+    boot(&mut w, &[("b", 2), ("c", 3)]).unwrap();
+    w.conditions("titan01", vec![gone(uuid("a"))]);
+    forget(&mut w, "a", false).unwrap();
+    assert!(w.said().iter().any(|said| said.contains("gpu_lost is over")), "{:?}", w.said());
+    // Its agent has not heard of it yet.
+    w.conditions("titan01", vec![gone(uuid("a")), gone(uuid("b"))]);
+    let conditions = &w.fsm.node(&node("titan01")).unwrap().conditions;
+    assert_eq!(conditions.len(), 1, "{conditions:?}");
+}
+
+#[test]
+fn the_names_of_a_removed_node_are_remembered_and_its_cards_welcome() {
+    let mut w = three();
+    let before = w.fsm.now();
+    w.pass(Millis::hours(1));
+    let (node, reason) = (node("titan01"), "moved".to_owned());
+    let command = crate::access::AccessCommand::RemoveNode { node, reason };
+    w.give(person("root"), Command::Access(command)).unwrap();
+    assert_eq!(w.fsm.gpu_name_at(&uuid("b"), before).unwrap().to_string(), "titan01:1");
+    let mut facts = cards(&THREE, "boot-9");
+    facts.gpus[1].presence = Presence::Unknown;
+    let facts = Box::new(facts);
+    w.give(agent("titan01"), Command::RegisterNode { node: super::world::node("titan01"), facts })
+        .unwrap();
+    assert_eq!(names(&w), "0=a 1=b 2=c");
+}
+
+#[test]
+fn a_job_that_names_both_cards_stands_in_the_way() {
+    let mut w = three();
+    boot(&mut w, &[("f", 1), ("b", 2), ("c", 3)]).unwrap();
+    let mut spec = plain(2);
+    spec.gpus.uuids = vec![uuid("a"), uuid("f")];
+    w.submit("ada", "j", spec).unwrap();
+    assert_eq!(
+        why_not(&mut w, "a"),
+        "titan01:0 cannot be forgotten: job job-j of ada waits for it"
+    );
+}
+
+#[test]
+fn a_replacement_is_made_once_nothing_holds_the_old_card_any_more() {
+    let mut w = three();
+    let mut spec = plain(1);
+    spec.gpus.uuids = vec![uuid("a")];
+    w.submit("ada", "j", spec).unwrap();
+    assert_eq!(w.schedule(), 1);
+    let id = w.fsm.allocations().keys().next().unwrap().clone();
+    w.start(&id);
+    forget(&mut w, "a", true).unwrap();
+    boot(&mut w, &[("f", 1), ("b", 2), ("c", 3)]).unwrap();
+    assert_eq!(names(&w), "0=-a 1=b 2=c 3=f", "its lease is not proven empty");
+    w.release("titan01");
+    assert_eq!(names(&w), "0=f 1=b 2=c");
 }

@@ -86,6 +86,8 @@ pub(super) fn facts(name: &str, gpus: u32, boot: &str) -> NodeFacts {
         presence: Presence::Present,
         dirty: None,
         driver_index: None,
+        here_since: None,
+        lost_since: None,
         replaced_by_next: false,
     };
     NodeFacts {

@@ -185,6 +185,8 @@ fn gpu(node: &str, index: u32, model: &str) -> Gpu {
         presence: Presence::Present,
         dirty: None,
         driver_index: None,
+        here_since: None,
+        lost_since: None,
         replaced_by_next: false,
     }
 }
