@@ -4,6 +4,8 @@
 //! whole [`Rejection`] as JSON; here it becomes words and a code. Texts from outside are made
 //! harmless for a terminal before they are shown.
 
+mod fields;
+
 use std::io::{self, Write};
 
 use fleet_core::Rejection;
@@ -157,8 +159,10 @@ impl Failure {
             Rejection::UnknownUsers { .. } => {
                 failure.hint = Some("with --yes it is done all the same".to_owned());
             }
-            Rejection::InvalidField { .. }
-            | Rejection::Denied { .. }
+            Rejection::InvalidField { field, problem } => {
+                failure.message = format!("{}: {problem}", fields::as_typed(field));
+            }
+            Rejection::Denied { .. }
             | Rejection::AlreadyEnded { .. }
             | Rejection::IdTaken { .. }
             | Rejection::NotRunning { .. }
@@ -208,20 +212,30 @@ fn rejection_in(status: &Status) -> Option<Rejection> {
     serde_json::from_slice(&bytes).ok()
 }
 
+/// A line for each holder and node: a node of eight GPUs in one reservation is one line.
 fn holding_lines(holdings: &[Holding], clock: &Clock) -> Vec<String> {
-    let mut lines: Vec<String> = holdings
-        .iter()
-        .take(HOLDINGS_SHOWN_MAX)
-        .map(|held| {
-            let until = match held.until {
-                Some(until) => format!("until {}", clock.day_and_minute(until.0)),
-                None => "with no known end".to_owned(),
-            };
-            format!("{}:{}  {} ({}) {until}", held.node, held.index, held.owner, held.holder)
-        })
-        .collect();
-    if holdings.len() > HOLDINGS_SHOWN_MAX {
-        lines.push(format!("and {} more", holdings.len() - HOLDINGS_SHOWN_MAX));
+    let mut held: Vec<(&Holding, Vec<String>)> = Vec::new();
+    for one in holdings {
+        let same = |other: &Holding| {
+            (&one.node, &one.owner, &one.holder, one.until)
+                == (&other.node, &other.owner, &other.holder, other.until)
+        };
+        match held.iter_mut().find(|(other, _)| same(other)) {
+            Some((_, numbers)) => numbers.push(one.index.to_string()),
+            None => held.push((one, vec![one.index.to_string()])),
+        }
+    }
+    let more: usize = held.iter().skip(HOLDINGS_SHOWN_MAX).map(|(_, numbers)| numbers.len()).sum();
+    let shown = held.iter().take(HOLDINGS_SHOWN_MAX).map(|(one, numbers)| {
+        let until = match one.until {
+            Some(until) => format!("until {}", clock.day_and_minute(until.0)),
+            None => "with no known end".to_owned(),
+        };
+        format!("{}:{}  {} ({}) {until}", one.node, numbers.join(","), one.owner, one.holder)
+    });
+    let mut lines: Vec<String> = shown.collect();
+    if more > 0 {
+        lines.push(format!("and {} more", gpus(more)));
     }
     lines
 }

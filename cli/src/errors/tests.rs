@@ -54,6 +54,25 @@ fn a_refusal_says_who_holds_what_and_what_comes_next() {
 }
 
 #[test]
+fn who_holds_a_whole_node_is_one_line() {
+    let Rejection::GpusHeld { wanted, holdings, next } = held() else {
+        panic!("that is what it is")
+    };
+    let of = |index: u32, owner: &str| Holding {
+        index,
+        owner: UserName::parse(owner).unwrap(),
+        ..holdings[0].clone()
+    };
+    let mut all: Vec<Holding> = [0, 1, 2].map(|index| of(index, "bea")).to_vec();
+    all.extend((3..40).map(|index| of(index, &format!("user{index}"))));
+    let held = Rejection::GpusHeld { wanted, holdings: all, next };
+    let details = Failure::of_rejection(held, &berlin()).details;
+    assert_eq!(details[0], "titan01:0,1,2  bea (res-9d2fwm) until Sat 2026-11-21 19:00 CET");
+    assert_eq!(details.len(), HOLDINGS_SHOWN_MAX + 2);
+    assert_eq!(details[HOLDINGS_SHOWN_MAX], "and 18 GPUs more");
+}
+
+#[test]
 fn each_refusal_has_its_exit_code() {
     let text = |s: &str| s.to_owned();
     for (rejection, exit) in [

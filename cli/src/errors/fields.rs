@@ -1,0 +1,53 @@
+//! Fields of requests, as people type them: a refusal names the option, not the field behind it.
+
+/// What stands for a field in a message: `--from` for `starts_at`. A field that nobody types stays as it is.
+pub(super) fn as_typed(field: &str) -> String {
+    let bare = field.strip_prefix("spec.").unwrap_or(field);
+    // Which one of a list, counted from 0, is seen by what the problem says of it.
+    let bare = bare.split_once('[').map_or(bare, |(list, _)| list);
+    let typed = match bare {
+        "starts_at" | "window.starts_at" => "--from",
+        "ends_at" | "window.ends_at" => "the end",
+        "length_ms" | "time_limit" => "--time",
+        "owner" => "the user",
+        "gpus" | "gpus.count" | "gpus.model" => "-G",
+        "gpus.uuids" => "--gpu",
+        "gpus.node" | "adopts.node" => "--node",
+        "gpus.memory_bytes_min" => "--gpu-memory",
+        "adopts" | "adopts.pids" => "--adopt",
+        "argv" => "the command",
+        "env" => "--env",
+        "volumes" => "--volume",
+        "workdir" => "--workdir",
+        "checkpoint.dir" => "--checkpoint-dir",
+        "checkpoint.pattern" => "--checkpoint-pattern",
+        "limits.group" => "the group",
+        "at_end" | "deadline" | "image" | "max_deferral" | "memory" | "cpus" | "name" | "names"
+        | "note" | "project" | "reason" | "restarts" | "stop_after" | "stop_grace"
+        | "transfer_to" | "ttl" | "with" => return format!("--{}", bare.replace('_', "-")),
+        _ => return field.to_owned(),
+    };
+    typed.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::as_typed;
+
+    #[test]
+    fn refusals_name_what_was_typed() {
+        let cases = [
+            ("starts_at", "--from"),
+            ("gpus.count", "-G"),
+            ("with[2]", "--with"),
+            ("transfer_to", "--transfer-to"),
+            ("spec.argv", "the command"),
+            ("names[0]", "--names"),
+            ("--retry-on", "--retry-on"),
+            ("hello.facts_json", "hello.facts_json"),
+        ];
+        for (field, typed) in cases {
+            assert_eq!(as_typed(field), typed, "{field}");
+        }
+    }
+}
