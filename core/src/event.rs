@@ -425,11 +425,17 @@ pub enum Event {
         allocation: AllocationId,
         causes: Vec<String>,
         deadline: Option<Timestamp>,
+        /// The job declares no checkpoint: there is none to wait for.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        saves_nothing: bool,
     },
     DeferralTaken {
         job: JobId,
         allocation: AllocationId,
         checkpoint_seq: u64,
+        /// The job declares no checkpoint: there is none to wait for.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        saves_nothing: bool,
     },
     DeferralCancelled {
         job: JobId,
@@ -446,6 +452,9 @@ pub enum Event {
         allocation: AllocationId,
         causes: Vec<String>,
         after_checkpoint: Option<u64>,
+        /// The job declares no checkpoint: there is none to wait for.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        saves_nothing: bool,
     },
     JobStopping {
         job: JobId,

@@ -61,13 +61,30 @@ fn fmt_evicted(
     f: &mut std::fmt::Formatter<'_>,
     causes: &[String],
     after_checkpoint: Option<u64>,
+    saves_nothing: bool,
 ) -> std::fmt::Result {
-    match after_checkpoint {
-        Some(seq) => write!(f, "evicted after checkpoint {seq} ({})", list(causes)),
-        None => {
-            write!(f, "evicted without a new checkpoint: the wait is over ({})", list(causes))
+    let causes = list(causes);
+    match (after_checkpoint, saves_nothing) {
+        (Some(seq), _) => write!(f, "evicted after checkpoint {seq} ({causes})"),
+        (None, true) => write!(f, "evicted without a checkpoint, as it declares none ({causes})"),
+        (None, false) => {
+            write!(f, "evicted without a new checkpoint: the wait is over ({causes})")
         }
     }
+}
+
+fn fmt_deferred(
+    f: &mut std::fmt::Formatter<'_>,
+    causes: &[String],
+    saves_nothing: bool,
+    is_limited: bool,
+) -> std::fmt::Result {
+    let then = match (saves_nothing, is_limited) {
+        (false, _) => "waits for the next checkpoint",
+        (true, true) => "it declares no checkpoint, so it runs until the deadline",
+        (true, false) => "it declares no checkpoint, so it may finish",
+    };
+    write!(f, "must leave ({}); {then}", list(causes))
 }
 
 fn fmt_recorded(
@@ -408,9 +425,10 @@ impl std::fmt::Display for Event {
             E::JobRemovalOrdered { by, node, .. } => fmt_removal(f, by, node),
             E::JobRemoved { by, files_left, .. } => fmt_removed(f, Some(by), files_left.as_deref()),
             E::JobFilesRemoved { files_left, .. } => fmt_removed(f, None, files_left.as_deref()),
-            E::EvictionDeferred { causes, .. } => {
-                write!(f, "must leave ({}); waits for the next checkpoint", list(causes))
+            E::EvictionDeferred { causes, deadline, saves_nothing, .. } => {
+                fmt_deferred(f, causes, *saves_nothing, deadline.is_some())
             }
+            E::DeferralTaken { saves_nothing: true, .. } => write!(f, "node took the order"),
             E::DeferralTaken { checkpoint_seq, .. } => {
                 write!(f, "node took the order; a checkpoint after number {checkpoint_seq} will do")
             }
@@ -418,7 +436,9 @@ impl std::fmt::Display for Event {
                 write!(f, "may stay after all, after waiting {waited}")
             }
             E::DeferralHeldBack { why, .. } => write!(f, "runs on where it is: {why}"),
-            E::EvictionStarted { causes, after_checkpoint: at, .. } => fmt_evicted(f, causes, *at),
+            E::EvictionStarted { causes, after_checkpoint, saves_nothing, .. } => {
+                fmt_evicted(f, causes, *after_checkpoint, *saves_nothing)
+            }
             E::JobStopping { why, .. } => write!(f, "told to stop: {why}"),
             E::AttemptEnded { allocation, end, .. } => write!(f, "{allocation} ended: {end}"),
             E::JobRequeued { why, resume_from, .. } => match resume_from {

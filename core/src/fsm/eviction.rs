@@ -13,9 +13,10 @@ use crate::allocation::{Allocation, Cause, CauseKey, Deferral, StopWhy};
 use crate::checkpoint::{Checkpoint, Doubt};
 use crate::event::Event;
 use crate::health::{Severity, Subject};
-use crate::id::AllocationId;
-use crate::job::{DEFERRAL_DEFAULT, DEFERRAL_MAX};
+use crate::id::{AllocationId, JobId};
+use crate::job::{DEFERRAL_DEFAULT, DEFERRAL_MAX, Job};
 use crate::name::NodeName;
+use crate::node::EMPTY_SINCE;
 use crate::scheduler;
 use crate::time::{Millis, Timestamp};
 
@@ -123,7 +124,7 @@ impl Fsm {
 
     /// Opens the deferral, or moves the deadline of the open one to what the causes now say.
     fn defer(&mut self, turn: &mut Turn<'_>, id: &AllocationId) {
-        let now = self.now;
+        let (now, tells_it) = (self.now, self.cluster_version >= EMPTY_SINCE);
         let Some(allocation) = self.allocations.get_mut(id) else { return };
         let Some(job) = self.jobs.get(&allocation.job) else { return };
         let since = allocation.deferral.as_ref().map_or(now, |d| d.since);
@@ -148,11 +149,13 @@ impl Fsm {
             asks: Default::default(),
         });
         let causes = cause_texts(&allocation.causes);
+        let saves_nothing = tells_it && job.spec.checkpoint.is_none();
         turn.say(Event::EvictionDeferred {
             job: allocation.job.clone(),
             allocation: id.clone(),
             causes,
             deadline,
+            saves_nothing,
         });
         self.ask_other_nodes(id);
     }
@@ -171,8 +174,9 @@ impl Fsm {
             return;
         }
         deferral.baseline = Some(checkpoint_seq);
-        let job = allocation.job.clone();
-        turn.say(Event::DeferralTaken { job, allocation: id.clone(), checkpoint_seq });
+        let (job, allocation) = (allocation.job.clone(), id.clone());
+        let saves_nothing = self.saves_nothing(&job);
+        turn.say(Event::DeferralTaken { job, allocation, checkpoint_seq, saves_nothing });
     }
 
     /// A checkpoint is complete. It becomes the job's newest, and may end a deferral.
@@ -283,9 +287,16 @@ impl Fsm {
             allocation: id.clone(),
             causes: causes.clone(),
             after_checkpoint,
+            saves_nothing: self.saves_nothing(&allocation.job),
         });
         let after_checkpoint = after_checkpoint.is_some();
         self.stop_allocation(turn, id, StopWhy::Evicted { causes, after_checkpoint });
+    }
+
+    /// Whether a story says of it that there is no checkpoint to wait for.
+    fn saves_nothing(&self, job: &JobId) -> bool {
+        let declares_none = |job: &Job| job.spec.checkpoint.is_none();
+        self.cluster_version >= EMPTY_SINCE && self.jobs.get(job).is_some_and(declares_none)
     }
 
     /// Deferrals whose wait is over now.

@@ -233,3 +233,24 @@ fn done_means_completed_even_after_a_stop() {
     w.report("titan01", crate::command::Report::Ended { allocation: a, epoch, report }).unwrap();
     assert_eq!(w.state_of("a"), "completed");
 }
+
+#[test]
+fn a_story_waits_for_no_checkpoint_of_a_job_that_declares_none() {
+    for (deadline, then) in [(None, "it may finish"), (Some(()), "it runs until the deadline")] {
+        let mut w = World::with(&["titan01", "titan02"]);
+        let a = w.run("a", plain(1), "titan01", &[0]);
+        let deadline = deadline.map(|()| w.now + Millis::minutes(30));
+        let (node, reason) = (node("titan01"), "driver".to_owned());
+        w.give(person("root"), Command::DrainNode { node, reason, deadline }).unwrap();
+        let said = w.said().join("\n");
+        let expected = format!("declares no checkpoint, so {then}");
+        assert!(said.contains(&expected) && !said.contains("waits for the next"), "{said}");
+        w.take_deferral(&a, 0);
+        assert_eq!(w.said(), ["node took the order"]);
+        if deadline.is_some() {
+            w.pass(Millis::minutes(30));
+            let said = w.said().join("\n");
+            assert!(said.contains("evicted without a checkpoint, as it declares none"), "{said}");
+        }
+    }
+}
