@@ -334,7 +334,12 @@ impl Row for Job {
             .as_ref()
             .map(|_| format!("fleet job restart {} --from CHECKPOINT | --from-scratch", self.id));
         let deferral = self.deferral.as_ref().map(|deferral| {
-            let mut text = format!("waits for the next checkpoint: {}", deferral.causes.join(", "));
+            let saves_nothing = self.spec.as_ref().is_some_and(|s| s.checkpoint_dir.is_none());
+            let what = match saves_nothing {
+                true => "may finish, as it declares no checkpoint",
+                false => "waits for the next checkpoint",
+            };
+            let mut text = format!("{what}: {}", deferral.causes.join(", "));
             if let Some(deadline) = deferral.deadline {
                 text.push_str(&format!("; at most until {}", clock.minute(deadline.0)));
             }
