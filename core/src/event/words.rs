@@ -184,6 +184,15 @@ fn fmt_draining(
     write!(f, "{node} is to be emptied, by {by}: {reason}")
 }
 
+fn fmt_over(
+    f: &mut std::fmt::Formatter<'_>,
+    node: &NodeName,
+    gpu: Option<&GpuUuid>,
+    kind: &str,
+) -> std::fmt::Result {
+    write!(f, "{}: {kind} is over", subject(node, gpu))
+}
+
 fn fmt_frozen(f: &mut std::fmt::Formatter<'_>, affected: u32, of: u32) -> std::fmt::Result {
     write!(f, "automatic evictions frozen: {affected} of {of} nodes went bad at once")
 }
@@ -245,9 +254,7 @@ impl std::fmt::Display for Event {
                 let (what, severity) = (subject(node, gpu.as_ref()), severity_word(*severity));
                 write!(f, "{what}: {severity} ({message})")
             }
-            E::ConditionCleared { node, gpu, kind } => {
-                write!(f, "{}: {kind} is over", subject(node, gpu.as_ref()))
-            }
+            E::ConditionCleared { node, gpu, kind } => fmt_over(f, node, gpu.as_ref(), kind),
             E::EvictionsFrozen { affected, of } => fmt_frozen(f, *affected, *of),
             E::EvictionsThawed { by } => write!(f, "automatic evictions go on, by {by}"),
             E::GpuClearOrdered { node, gpu, by, reason, kinds } => {
