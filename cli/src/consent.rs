@@ -32,7 +32,9 @@ impl NewUsers {
     pub(crate) fn ask(self, refused: Failure) -> Result<(), Failure> {
         match self.yes || !refused.names_unknown_users() {
             true => Err(refused),
-            false => Consent::default().ask(&format!("{}. Go on?", refused.message)),
+            false => {
+                Consent::default().ask(&format!("{}. Use the name all the same?", refused.message))
+            }
         }
     }
 }

@@ -19,7 +19,7 @@ pub struct Gpu {
     pub uuid: GpuUuid,
     pub node: NodeName,
     /// The number in its name (`titan01:3`). The fleet gives it and the card keeps it; what an agent reports here is
-    /// what it was told last.
+    /// what the controllers said last.
     pub index: u32,
     /// NVML's index as last reported: it can change at a reboot. Missing where the agent does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,7 +113,7 @@ pub struct GpuLink {
     pub a: GpuUuid,
     pub b: GpuUuid,
     pub level: LinkLevel,
-    /// NVLinks between the two; 0 where there is none, or none is told.
+    /// NVLinks between the two; 0 where there is none, or the node reports none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub nvlinks: u32,
 }

@@ -10,7 +10,7 @@ use crate::shim::order::{EndReason, ExitRecord};
 const USER_FAULTS: [&str; 4] =
     ["volume ", "working directory ", "a device node cannot be a volume", "output file "];
 
-/// What is told of an output file: a text of at most 512 bytes, whatever its letters.
+/// Characters kept of an output file's problem: never more than the 512 bytes that a text may have.
 const PROBLEM_CHARS_MAX: usize = 120;
 
 /// How such an addition begins.
@@ -48,7 +48,7 @@ pub fn of_exit(exit: &ExitRecord, ordered: bool) -> EndReport {
     }
 }
 
-/// What is told of a path that may be 4 KiB long: its end, with what went wrong.
+/// The end of a text whose path may be 4 KiB long, with what went wrong.
 fn shortened(problem: &str) -> String {
     let plain: Vec<char> = problem.chars().filter(|c| is_plain(*c)).collect();
     match plain.len().checked_sub(PROBLEM_CHARS_MAX) {

@@ -1,6 +1,6 @@
 //! The numbers in the names of this node's GPUs (`titan01:3`), as the controllers give them.
 //!
-//! They differ from the driver's, which counts anew at each boot: see `fsm/numbers.rs` of the core. They are kept on
+//! They differ from the driver's, which counts again at each boot: see `fsm/numbers.rs` of the core. They are kept on
 //! the disk, so that people on the node see the same names while no controller answers.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use fleet_core::desired::DesiredNode;
 use fleet_core::name::GpuUuid;
 use serde::{Deserialize, Serialize};
 
-use super::report::{GpuInfo, GpuSnapshot};
+use super::report::GpuInfo;
 use crate::allocations::chain;
 use crate::state_file::{self, StateFileError};
 
@@ -82,12 +82,6 @@ impl Numbers {
             let above = others.last().map_or(0, |last| last + 1);
             if others.contains(&info.index) { above.max(info.index) } else { info.index }
         })
-    }
-
-    /// The number of a card by which the driver knows it.
-    pub fn of_driver_index(&self, snapshot: &GpuSnapshot, index: u32) -> u32 {
-        let there = snapshot.gpus.iter().find(|gpu| gpu.info.index == index);
-        there.map_or(index, |gpu| self.of(&gpu.info))
     }
 
     pub(super) fn is_forgotten(&self, uuid: &GpuUuid) -> bool {

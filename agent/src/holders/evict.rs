@@ -134,7 +134,7 @@ fn told(result: std::io::Result<bool>, process: &Process) -> bool {
     })
 }
 
-/// As it is told to the controllers: by its name, never its arguments, which may hold secrets and end in logs and in the
+/// As the controllers get it: by its name, never its arguments, which may hold secrets and end in logs and in the
 /// audit log. The user's name is filled in by who can wait for a name service.
 fn holder(one: &Found) -> Holder {
     let Process { pid, real_uid, .. } = one.process;

@@ -87,7 +87,7 @@ pub(super) async fn clear(context: &Context, args: &ClearArgs) -> Result<Exit, F
     let (meta, reason) = (client.request_meta()?, args.reason.clone());
     let request = ClearGpuRequest { meta, uuid, reason };
     let mut gpu = Gpu::from(client.call(request, async |api, r| api.clear_gpu(r).await).await?);
-    let marked = |gpu: &Gpu| gpu.conditions.iter().any(|condition| condition.told);
+    let marked = |gpu: &Gpu| gpu.conditions.iter().any(|condition| condition.clearable);
     if !before.as_ref().is_some_and(marked) {
         say(&format!("{}: there is nothing to clear", gpu.name()));
         print(&printer.changed(&[gpu], |gpu| &gpu.uuid)?)?;

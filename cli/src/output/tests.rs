@@ -196,7 +196,7 @@ fn gpus_are_printed_as_agreed() {
         since_unix_ms: at(29),
         gpu_uuid: gpu_ref(0).uuid,
         sticky: false,
-        told: false,
+        clearable: false,
     };
     let held = pb::Gpu {
         uuid: gpu_ref(0).uuid,

@@ -83,7 +83,7 @@ pub(crate) struct Condition {
     /// It stays until it is cleared.
     pub(crate) sticky: bool,
     /// No sample lifts it, and an admin may clear it.
-    pub(crate) told: bool,
+    pub(crate) clearable: bool,
 }
 
 impl From<pb::Condition> for Condition {
@@ -95,7 +95,7 @@ impl From<pb::Condition> for Condition {
             since: time(condition.since_unix_ms),
             gpu_uuid: text(&condition.gpu_uuid),
             sticky: condition.sticky,
-            told: condition.told || condition.sticky,
+            clearable: condition.clearable || condition.sticky,
             kind: condition.kind,
             status: condition.status,
         }
@@ -113,7 +113,7 @@ pub(crate) fn condition_line(condition: &Condition) -> String {
     }
     if condition.sticky {
         line.push_str("; stays until cleared");
-    } else if condition.told {
+    } else if condition.clearable {
         line.push_str("; goes a day after the last, or when cleared");
     }
     line

@@ -21,7 +21,7 @@ use super::caller::{self, Caller};
 const ALIKE_MIN: f64 = 0.9;
 
 impl Context {
-    /// Refuses a request that names users whom nobody has heard of, all of them at once.
+    /// Refuses a request that names users that nobody has heard of, all of them at once.
     pub(super) async fn refuse_unknown(
         &self,
         named: impl IntoIterator<Item = UserName>,

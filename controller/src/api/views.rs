@@ -68,7 +68,7 @@ fn condition(c: &Condition) -> v1::Condition {
         message: c.message.clone(),
         since_unix_ms: c.since.0,
         sticky: c.sticky,
-        told: c.is_told(),
+        clearable: c.is_told(),
         gpu_uuid,
     }
 }

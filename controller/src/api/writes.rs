@@ -54,7 +54,7 @@ pub(super) fn owner(said: &str, caller: &UserName) -> Result<UserName, Rejection
     }
 }
 
-/// Whom a reservation names. Who is no admin may reserve for nobody else, and hears that of every name alike.
+/// The users that a reservation names. Only an admin may reserve for others; everybody else is refused for that alone.
 fn named(wish: &CreateReservation, caller: &Caller) -> Vec<UserName> {
     let owner = Some(&wish.owner).filter(|_| caller.admin);
     owner.into_iter().chain(&wish.with).cloned().collect()

@@ -111,7 +111,7 @@ impl Fsm {
         });
     }
 
-    /// The cards of a node that is removed: what is told of them later has their names.
+    /// The cards of a node that is removed: later stories still have their names.
     pub(super) fn drop_gpus_of(&mut self, node: &NodeName) {
         let names = self.gpus.values().filter(|gpu| gpu.node == *node);
         let names: Vec<(GpuUuid, GpuName)> =
@@ -172,7 +172,7 @@ impl Fsm {
     }
 
     /// The card that came into the slot of a lost one. One that was there before and has that address now is none: buses
-    /// are counted anew where a card is taken out.
+    /// are counted again where a card is taken out.
     fn successor(&self, lost: &Gpu) -> Option<&Gpu> {
         let there = |gpu: &&Gpu| {
             let came_later = gpu

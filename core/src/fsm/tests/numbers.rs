@@ -280,7 +280,7 @@ fn a_card_that_was_there_before_is_no_successor_whatever_its_address() {
         if replace {
             forget(&mut w, "a", true).unwrap();
         }
-        // The first card is out, and the buses are counted anew: the next one has its address.
+        // The first card is out, and the buses are counted again: the next one has its address.
         boot(&mut w, &[("b", 1), ("c", 2)]).unwrap();
         assert_eq!(names(&w), "0=-a 1=b 2=c");
         if !replace {
