@@ -174,7 +174,7 @@ impl Enrollment for VouchService {
             return Err(Status::permission_denied("this is for users who are logged in here"));
         };
         let busy = || Status::resource_exhausted("too many requests at once; try again");
-        let _slot = self.waiting.take(uid, WAITING_PER_USER_MAX).ok_or_else(busy)?;
+        let _slot = self.waiting.take(uid).ok_or_else(busy)?;
         let user = self.account(uid).await?;
         let message = v1::VouchUserRequest { user, csr_der: request.into_inner().csr_der };
         let answer = timeout(CONTROLLERS_MAX, self.pass_on(message)).await;

@@ -22,6 +22,7 @@ mod consent;
 mod controllers;
 mod crash_loops;
 mod crashes;
+mod crowded;
 mod disks;
 mod door;
 mod ending;

@@ -5,13 +5,18 @@ use std::time::Duration;
 /// Connections one listener serves at a time: all agents of the largest fleet (`fleet_core::node::NODES_MAX`), and
 /// as many again of everybody else as there are streams to jobs, users and other controllers.
 pub const CONNECTIONS_MAX: usize = 12_288;
-/// Of these, connections without a valid certificate: they can never crowd out the others.
-pub const ANONYMOUS_CONNECTIONS_MAX: usize = 64;
+/// Beside these, connections without a certificate, from one address and from all: they can never crowd out the
+/// others.
+pub const ANONYMOUS_PER_SOURCE_MAX: usize = 16;
+pub const ANONYMOUS_CONNECTIONS_MAX: usize = 256;
 /// Of these, connections of one identity (or one local uid).
 pub const CONNECTIONS_PER_PEER_MAX: usize = 128;
-/// TLS handshakes in progress, from one address and from all.
-pub const HANDSHAKES_PER_ADDRESS_MAX: usize = 64;
+/// TLS handshakes in progress, from one address and from all strangers. As many again from the addresses of nodes
+/// and controllers.
+pub const HANDSHAKES_PER_SOURCE_MAX: usize = 64;
 pub const HANDSHAKES_MAX: usize = 256;
+/// Addresses of nodes and controllers that are remembered: those of the largest fleet, and room for moves.
+pub const KNOWN_SOURCES_MAX: usize = 16_384;
 /// Accepted connections waiting for the server loop.
 pub const ACCEPT_QUEUE: usize = 64;
 

@@ -16,6 +16,7 @@ pub mod client;
 pub mod credentials;
 pub mod denial;
 pub mod files;
+mod handshakes;
 pub mod identity;
 pub mod issued;
 pub mod keys;

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -30,13 +30,14 @@ use tonic::transport::server::Connected;
 
 use super::credentials::SharedCredentials;
 use super::denial::Denials;
-use super::identity::{CertificateFault, PeerCertificate};
+use super::handshakes::{Handshake, Handshakes, Source};
+use super::identity::{CertificateFault, PeerCertificate, Role};
 use super::limits::{
     ACCEPT_ERROR_PAUSE, ACCEPT_QUEUE, ANONYMOUS_CONNECTIONS_MAX, ANONYMOUS_LIFETIME,
-    CONNECTIONS_MAX, CONNECTIONS_PER_PEER_MAX, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX,
-    HANDSHAKES_PER_ADDRESS_MAX, HEADER_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
-    PENDING_RESET_STREAMS_MAX, REFUSED_BYTES_MAX, REFUSED_LINGER, REVOKED_LINGER,
-    STREAMS_PER_CONNECTION_MAX,
+    ANONYMOUS_PER_SOURCE_MAX, CONNECTIONS_MAX, CONNECTIONS_PER_PEER_MAX, HANDSHAKE_TIMEOUT,
+    HANDSHAKES_MAX, HANDSHAKES_PER_SOURCE_MAX, HEADER_BYTES_MAX, KEEPALIVE_INTERVAL,
+    KEEPALIVE_TIMEOUT, PENDING_RESET_STREAMS_MAX, REFUSED_BYTES_MAX, REFUSED_LINGER,
+    REVOKED_LINGER, STREAMS_PER_CONNECTION_MAX,
 };
 use super::peer::{CertifiedPeer, Gate, PeerIdentity};
 use super::refusals::Refusals;
@@ -63,9 +64,10 @@ pub struct ListenerLimits {
     pub connections: usize,
     pub connections_per_peer: usize,
     pub anonymous_connections: usize,
+    pub anonymous_per_source: usize,
     pub anonymous_lifetime: Duration,
     pub handshakes: usize,
-    pub handshakes_per_address: usize,
+    pub handshakes_per_source: usize,
     pub handshake_timeout: Duration,
 }
 
@@ -75,9 +77,10 @@ impl Default for ListenerLimits {
             connections: CONNECTIONS_MAX,
             connections_per_peer: CONNECTIONS_PER_PEER_MAX,
             anonymous_connections: ANONYMOUS_CONNECTIONS_MAX,
+            anonymous_per_source: ANONYMOUS_PER_SOURCE_MAX,
             anonymous_lifetime: ANONYMOUS_LIFETIME,
             handshakes: HANDSHAKES_MAX,
-            handshakes_per_address: HANDSHAKES_PER_ADDRESS_MAX,
+            handshakes_per_source: HANDSHAKES_PER_SOURCE_MAX,
             handshake_timeout: HANDSHAKE_TIMEOUT,
         }
     }
@@ -86,9 +89,9 @@ impl Default for ListenerLimits {
 /// Whose connections are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum PeerKey {
-    /// Without a valid certificate.
-    Anonymous,
-    /// By identity URI.
+    /// Without a certificate.
+    Anonymous(Source),
+    /// By identity URI, expired or not.
     Identity(String),
     Uid(u32),
 }
@@ -128,10 +131,9 @@ impl TlsListener {
         let refusals = Refusals::default();
         let accept = Arc::new(Accept {
             credentials,
-            peers: Slots::new(
-                limits.connections_per_peer.max(limits.anonymous_connections),
-                limits.connections,
-            ),
+            handshakes: Handshakes::new(limits.handshakes_per_source, limits.handshakes),
+            peers: Slots::new(limits.connections_per_peer, limits.connections),
+            anonymous: Slots::new(limits.anonymous_per_source, limits.anonymous_connections),
             limits,
             refusals: refusals.clone(),
             denials,
@@ -165,7 +167,9 @@ impl Stream for TlsListener {
 struct Accept {
     credentials: SharedCredentials,
     limits: ListenerLimits,
+    handshakes: Arc<Handshakes>,
     peers: Arc<Slots<PeerKey>>,
+    anonymous: Arc<Slots<PeerKey>>,
     refusals: Refusals,
     denials: Denials,
     accepted: mpsc::Sender<PeerStream>,
@@ -173,23 +177,13 @@ struct Accept {
 
 impl Accept {
     async fn run(self: Arc<Self>, socket: TcpListener) {
-        let handshakes = Slots::new(self.limits.handshakes_per_address, self.limits.handshakes);
         let mut tasks = JoinSet::new();
         loop {
             tokio::select! {
                 accepted = socket.accept() => match accepted {
                     Ok((stream, address)) => {
-                        let slot = handshakes.take(address.ip(), usize::MAX);
-                        match slot {
-                            Some(slot) => {
-                                tasks.spawn(self.clone().handshake(stream, address, slot));
-                            }
-                            None => self.refusals.note(
-                                "too_many_handshakes",
-                                &address,
-                                &"too many unfinished TLS handshakes",
-                            ),
-                        }
+                        let place = self.handshakes.begin(address.ip().into());
+                        tasks.spawn(self.clone().take_up(stream, address, place));
                     }
                     Err(error) => {
                         self.refusals.note("accept_failed", &"this machine", &error);
@@ -205,20 +199,37 @@ impl Accept {
         }
     }
 
-    async fn handshake(
+    /// From TCP accept until the connection is handed out or refused.
+    async fn take_up(
         self: Arc<Self>,
         stream: TcpStream,
         address: SocketAddr,
-        slot: Slot<IpAddr>,
+        mut place: Handshake,
     ) {
-        // Latency of small messages; a failure costs only that.
-        drop(stream.set_nodelay(true));
         // Before the configuration is read: a change in between is not missed.
         let generations = self.credentials.changes();
+        let shaken = tokio::select! {
+            shaken = self.shake_hands(stream, address) => shaken,
+            () = place.gives_way() => {
+                let reason = "too many unfinished TLS handshakes";
+                return self.refusals.note("too_many_handshakes", &address, &reason);
+            }
+        };
+        drop(place);
+        match shaken {
+            Shaken::Done(stream) => self.hand_out(*stream, address, generations).await,
+            Shaken::Refused(stream) => close_heard(stream).await,
+            Shaken::Late => {}
+        }
+    }
+
+    async fn shake_hands(&self, stream: TcpStream, address: SocketAddr) -> Shaken {
+        // Latency of small messages; a failure costs only that.
+        drop(stream.set_nodelay(true));
         let acceptor = TlsAcceptor::from(self.credentials.server_config());
         let limit = self.limits.handshake_timeout;
-        let stream = match timeout(limit, acceptor.accept(stream).into_fallible()).await {
-            Ok(Ok(stream)) => stream,
+        match timeout(limit, acceptor.accept(stream).into_fallible()).await {
+            Ok(Ok(stream)) => Shaken::Done(Box::new(stream)),
             Ok(Err((error, stream))) => {
                 match refused_for(&error) {
                     Some((kind, reason)) => self.refusals.note(kind, &address, &reason),
@@ -227,16 +238,24 @@ impl Accept {
                 if let Some(fault) = certificate_fault(&error) {
                     self.denials.of_certificate(&fault);
                 }
-                return close_heard(stream).await;
+                Shaken::Refused(stream)
             }
             Err(_) => {
                 let reason = format!("no TLS handshake within {limit:?}");
-                return self.refusals.note("handshake_timeout", &address, &reason);
+                self.refusals.note("handshake_timeout", &address, &reason);
+                Shaken::Late
             }
-        };
-        drop(slot);
-        let identified = identify(&stream, address);
-        let (peer, lifetime) = match identified {
+        }
+    }
+
+    /// The handshake is done: the connection goes to the server, unless its peer has too many.
+    async fn hand_out(
+        &self,
+        stream: TlsStream<TcpStream>,
+        address: SocketAddr,
+        generations: watch::Receiver<u64>,
+    ) {
+        let (peer, lifetime) = match identify(&stream, address) {
             Ok(found) => found,
             Err(fault) => {
                 self.denials.of_certificate(&fault);
@@ -246,24 +265,39 @@ impl Accept {
         let lifetime = lifetime.unwrap_or(self.limits.anonymous_lifetime);
         let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let shown: Vec<_> = shown.iter().map(|one| one.clone().into_owned()).collect();
-        let (key, max) = match &peer {
-            PeerIdentity::Certified(certified) => (
-                PeerKey::Identity(certified.certificate.identity.to_string()),
-                self.limits.connections_per_peer,
-            ),
-            PeerIdentity::Anonymous { .. }
-            | PeerIdentity::Expired(_)
-            | PeerIdentity::Local { .. } => (PeerKey::Anonymous, self.limits.anonymous_connections),
-        };
-        let Some(slot) = self.peers.take(key, max) else {
+        let Some(slot) = self.place_of(&peer, address.ip().into()) else {
             return self.refusals.note("too_many_connections", &peer, &"too many connections");
         };
         let io = PeerIo::Tls(Box::new(stream));
         let watch = Watch::new(lifetime, &self.credentials, generations, shown);
         let stream = PeerStream::new(io, peer, Some(watch), slot);
         // The receiver is gone only when the listener was dropped.
-        drop(timeout(limit, self.accepted.send(stream)).await);
+        drop(timeout(self.limits.handshake_timeout, self.accepted.send(stream)).await);
     }
+
+    /// A place for a connection of `peer`, which shows from where nodes and controllers come.
+    fn place_of(&self, peer: &PeerIdentity, source: Source) -> Option<Slot<PeerKey>> {
+        match peer {
+            PeerIdentity::Certified(certified) | PeerIdentity::Expired(certified) => {
+                let identity = &certified.certificate.identity;
+                if matches!(identity.role, Role::Node(_) | Role::Controller(_)) {
+                    self.handshakes.proved(source);
+                }
+                self.peers.take(PeerKey::Identity(identity.to_string()))
+            }
+            PeerIdentity::Anonymous { .. } | PeerIdentity::Local { .. } => {
+                self.anonymous.take(PeerKey::Anonymous(source))
+            }
+        }
+    }
+}
+
+/// What became of a handshake.
+enum Shaken {
+    Done(Box<TlsStream<TcpStream>>),
+    /// The peer is still to hear why.
+    Refused(TcpStream),
+    Late,
 }
 
 /// Closes a refused connection so that the peer hears the TLS alert: closing with unread bytes would

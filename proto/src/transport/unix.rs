@@ -118,7 +118,7 @@ impl UnixListener {
         };
         let (uid, gid, pid) = (credentials.uid(), credentials.gid(), credentials.pid());
         let peer = PeerIdentity::Local { uid, gid, pid };
-        let Some(slot) = self.peers.take(PeerKey::Uid(uid), CONNECTIONS_PER_PEER_MAX) else {
+        let Some(slot) = self.peers.take(PeerKey::Uid(uid)) else {
             self.refusals.note("too_many_connections", &peer, &"too many connections");
             return None;
         };

@@ -47,7 +47,7 @@ async fn a_silent_peer_is_closed_in_time() {
 #[tokio::test]
 async fn slow_peers_are_closed_and_hinder_nobody() {
     let ca = Ca::new();
-    let limits = ListenerLimits { handshakes_per_address: 8, ..quick() };
+    let limits = ListenerLimits { handshakes_per_source: 8, ..quick() };
     let server = Server::with(ca.shared(&Leaf::controller()), limits);
     // A TLS record header that promises 512 bytes, and then one byte at a time.
     let slow = |address| async move {
@@ -74,34 +74,75 @@ async fn slow_peers_are_closed_and_hinder_nobody() {
     server.refused("handshake_timeout", 6).await;
 }
 
+/// A connection from a loopback address of its own that says nothing.
+async fn silent_from(source: [u8; 4], server: &Server) -> TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind((source, 0).into()).unwrap();
+    socket.connect(server.address).await.unwrap()
+}
+
 #[tokio::test]
-async fn too_many_unfinished_handshakes_are_turned_away() {
+async fn the_oldest_unfinished_handshake_of_an_address_gives_way() {
     let ca = Ca::new();
     let limits = ListenerLimits {
-        handshakes_per_address: 3,
-        handshake_timeout: Duration::from_secs(5),
+        handshakes_per_source: 3,
+        handshake_timeout: Duration::from_secs(60),
         ..ListenerLimits::default()
     };
     let server = Server::with(ca.shared(&Leaf::controller()), limits);
     let mut held = Vec::new();
     for _ in 0..3 {
-        held.push(TcpStream::connect(server.address).await.unwrap());
+        held.push(silent_from([127, 0, 0, 1], &server).await);
     }
-    let mut fourth = TcpStream::connect(server.address).await.unwrap();
-    assert!(is_closed(&mut fourth).await);
-    server.refused("too_many_handshakes", 1).await;
-    drop(held);
+    // From the same address, which has as many unfinished ones as it may.
     let node = ca.shared(&Leaf::node("titan01"));
-    let dialer = server.dialer(&node);
-    let mut found = who_am_i(dialer.channel()).await;
-    for _ in 0..50 {
-        if found.is_ok() {
-            break;
+    who_am_i(server.dialer(&node).channel()).await.unwrap();
+    server.refused("too_many_handshakes", 1).await;
+    assert!(is_closed(&mut held[0]).await, "the oldest");
+}
+
+#[tokio::test]
+async fn addresses_that_take_all_handshakes_lock_nobody_out() {
+    let ca = Ca::new();
+    let limits = ListenerLimits {
+        handshakes_per_source: 8,
+        handshakes: 16,
+        handshake_timeout: Duration::from_secs(60),
+        ..ListenerLimits::default()
+    };
+    let server = Server::with(ca.shared(&Leaf::controller()), limits);
+    let node = ca.shared(&Leaf::node("titan01"));
+    let mut held = Vec::new();
+    for source in 2..6 {
+        for _ in 0..20 {
+            held.push(silent_from([127, 0, 0, source], &server).await);
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        found = who_am_i(dialer.channel()).await;
     }
-    found.unwrap();
+    for _ in 0..12 {
+        who_am_i(server.dialer(&node).channel()).await.unwrap();
+        drop(anonymous(&server, &ca).await);
+    }
+    server.refused("too_many_handshakes", 65).await;
+}
+
+#[tokio::test]
+async fn one_address_cannot_take_all_connections_without_a_certificate() {
+    let ca = Ca::new();
+    let limits = ListenerLimits { anonymous_per_source: 2, ..ListenerLimits::default() };
+    let server = Server::with(ca.shared(&Leaf::controller()), limits);
+    let shake = async |stream| {
+        let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+        let config = Arc::new(pinned_client_config(ca.pin()).unwrap());
+        TlsConnector::from(config).connect(name, stream).await.unwrap()
+    };
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        held.push(shake(silent_from([127, 0, 0, 2], &server).await).await);
+    }
+    assert!(is_closed(&mut shake(silent_from([127, 0, 0, 2], &server).await).await).await);
+    let mut other = shake(silent_from([127, 0, 0, 3], &server).await).await;
+    let early = tokio::time::timeout(Duration::from_millis(300), is_closed(&mut other)).await;
+    assert!(early.is_err(), "another address has places of its own");
 }
 
 #[tokio::test]
@@ -215,11 +256,7 @@ async fn peers_without_a_certificate_cannot_stay_or_crowd_out_others() {
 #[tokio::test]
 async fn one_peer_cannot_take_all_connections() {
     let ca = Ca::new();
-    let limits = ListenerLimits {
-        connections_per_peer: 2,
-        anonymous_connections: 1,
-        ..ListenerLimits::default()
-    };
+    let limits = ListenerLimits { connections_per_peer: 2, ..ListenerLimits::default() };
     let server = Server::with(ca.shared(&Leaf::controller()), limits);
     let (greedy, modest) = (ca.shared(&Leaf::node("greedy")), ca.shared(&Leaf::node("modest")));
     let (first, second) = (server.dialer(&greedy).channel(), server.dialer(&greedy).channel());
