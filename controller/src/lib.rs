@@ -22,6 +22,8 @@ pub mod raft;
 pub mod random;
 pub mod read_only;
 pub mod removal;
+mod self_check;
 pub mod server;
 pub mod sessions;
+pub mod superseded;
 pub mod tunnels;

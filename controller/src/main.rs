@@ -8,6 +8,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use fleet_controller::config::{self, Config};
 use fleet_controller::join::{self, Invitation};
 use fleet_controller::raft::{EXIT_STORE_REFUSED, StartError};
+use fleet_controller::superseded::Superseded;
 use fleet_controller::{backup, doctor, read_only, server};
 use fleet_daemon::completion::{self, Shell};
 use fleet_daemon::logging::{self, Logging};
@@ -105,7 +106,7 @@ fn main() -> ExitCode {
 
 /// A store that was refused, by this program or by the fleet, has its own code: restarting does not help, so nobody should.
 fn exit_code(error: &anyhow::Error) -> Option<u8> {
-    if error.chain().any(|e| e.is::<server::Removed>()) {
+    if error.chain().any(|e| e.is::<server::Removed>() || e.is::<Superseded>()) {
         return u8::try_from(EXIT_STORE_REFUSED).ok();
     }
     let store = error.chain().find_map(|e| e.downcast_ref::<StartError>())?;

@@ -68,7 +68,7 @@ impl Peers {
     pub async fn figures(&self, id: u64, address: &str) -> Result<v1::ControllerFigures, Silent> {
         let channel = self.0.channel(id, address).map_err(Silent::Unreachable)?;
         let mut client = ControllersClient::new(channel);
-        let mut request = tonic::Request::new(v1::GetFiguresRequest {});
+        let mut request = tonic::Request::new(v1::GetFiguresRequest::default());
         request.set_timeout(FIGURES_TIMEOUT);
         let asked = tokio::time::timeout(FIGURES_TIMEOUT, client.get_figures(request));
         let figures = match asked.await {
@@ -89,6 +89,17 @@ impl Peers {
 }
 
 impl Peers {
+    /// Tells whoever is at `address` of which incarnation this fleet is; whether a controller was there.
+    pub async fn tell_incarnation(&self, address: &str, incarnation: u64) -> bool {
+        // Any number does: a controller is known by its certificate.
+        let Ok(channel) = self.0.channel(0, address) else { return false };
+        let mut client = ControllersClient::new(channel);
+        let mut request = tonic::Request::new(v1::GetFiguresRequest { incarnation });
+        request.set_timeout(FIGURES_TIMEOUT);
+        let told = tokio::time::timeout(FIGURES_TIMEOUT, client.get_figures(request)).await;
+        matches!(told, Ok(Ok(_)))
+    }
+
     /// The authorities' keys, as that controller holds them.
     pub async fn authority_keys(
         &self,

@@ -32,7 +32,9 @@ use crate::pki::renewal::keep_own_certificate;
 use crate::pki::{AuditSigner, Authority, Keyring, PkiError};
 use crate::raft::{self, FatalHook, PeerConnector, RaftConfig, RaftHandle};
 use crate::removal;
+use crate::self_check;
 use crate::sessions::Sessions;
+use crate::superseded::{self, Superseded};
 use crate::tunnels::Tunnels;
 
 /// There while a cluster is being made: an authority without it lost its store, and must not begin anew.
@@ -124,16 +126,11 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     owner::check(&config.data_dir, "run")?;
     let stop = process.signals.stop.clone();
     let identity = ControllerIdentity::load(&config.data_dir)?;
-    let name = identity.name()?;
-    let keyring = Keyring::load(&config.pki_dir())?;
-    if keyring.signing().cluster().as_str() != identity.cluster {
-        anyhow::bail!(
-            "the keys in {} belong to cluster {}, the store to {}",
-            config.pki_dir().display(),
-            keyring.signing().cluster(),
-            identity.cluster
-        );
+    if let Some(superseded) = Superseded::find(&config.data_dir)? {
+        return Err(superseded.into());
     }
+    let name = identity.name()?;
+    let keyring = keys_of(&identity, &config)?;
     let pki_dir = config.pki_dir();
     let credentials = SharedCredentials::new(keyring.own_credentials(&name, wall())?)?;
     let socket = std::net::TcpListener::bind(config.listen)
@@ -176,10 +173,12 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         refusals,
         logins,
         pki_dir: config.pki_dir().into(),
+        superseded: superseded::Notice::default(),
         operations: Operations::new(config.clone(), process, credentials.clone()),
         raft: raft.clone(),
     };
     let mut tasks = JoinSet::new();
+    tasks.spawn(self_check::run(context.clone(), socket.local_addr()?));
     tasks.spawn(leader::run(context.clone(), stop.clone()));
     let keep = backup::Keep {
         dir: config.backup_dir.clone(),
@@ -199,17 +198,48 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         folder: pki_dir,
     }));
     let removed = removal::noticed(context.clone(), identity.joined_through.clone());
+    let (superseded, others) = (context.superseded.clone(), context.peers.clone());
     let serving = serve_both(&config, context, credentials, socket, monitoring, stop.clone());
     tokio::pin!(serving);
-    let served = tokio::select! {
-        served = &mut serving => served,
+    let ended = tokio::select! {
+        served = &mut serving => return finish(tasks, &raft, served).await,
         () = removed => {
-            stop.cancel();
-            // What is open may finish; it was refused by the others anyway.
-            drop(serving.await);
-            Err(anyhow::Error::new(Removed { id: identity.node, cluster: identity.cluster.clone() }))
+            anyhow::Error::new(Removed { id: identity.node, cluster: identity.cluster.clone() })
+        }
+        superseded = superseded.told() => {
+            superseded::pass_on(&raft, &others, superseded.incarnation).await;
+            if let Err(error) = superseded.store(&config.data_dir) {
+                tracing::error!("not kept for the next start, which will be told again: {error:#}");
+            }
+            superseded.into()
         }
     };
+    stop.cancel();
+    // What is open may finish; nobody relies on it any more.
+    drop(serving.await);
+    finish(tasks, &raft, Err(ended)).await
+}
+
+/// The authority's keys, which must be those of this controller's cluster.
+fn keys_of(identity: &ControllerIdentity, config: &Config) -> anyhow::Result<Keyring> {
+    let keyring = Keyring::load(&config.pki_dir())?;
+    if keyring.signing().cluster().as_str() != identity.cluster {
+        anyhow::bail!(
+            "the keys in {} belong to cluster {}, the store to {}",
+            config.pki_dir().display(),
+            keyring.signing().cluster(),
+            identity.cluster
+        );
+    }
+    Ok(keyring)
+}
+
+/// Takes down what runs beside the listeners.
+async fn finish(
+    mut tasks: JoinSet<()>,
+    raft: &RaftHandle,
+    served: anyhow::Result<()>,
+) -> anyhow::Result<()> {
     tasks.shutdown().await;
     raft.shutdown().await;
     served

@@ -52,9 +52,14 @@ fn controller(lab: &Lab, words: &[&str]) -> Result<Ran> {
     command::run(command, COMMAND_MAX)
 }
 
-/// The controller's data folder, as its configuration names it.
+/// The first controller's data folder.
 fn data_dir(lab: &Lab) -> Result<PathBuf> {
-    let config = lab.dev_file()?.process("controller", "1")?.config.clone();
+    data_dir_of(lab, "1")
+}
+
+/// A controller's data folder, as its configuration names it.
+pub(crate) fn data_dir_of(lab: &Lab, id: &str) -> Result<PathBuf> {
+    let config = lab.dev_file()?.process("controller", id)?.config.clone();
     let text = fs::read_to_string(&config)?;
     let line = text.lines().find_map(|line| line.strip_prefix("data_dir = "));
     Ok(PathBuf::from(line.context("no data_dir")?.trim_matches('"')))

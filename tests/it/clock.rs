@@ -8,14 +8,87 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use fleet_tests::lab::Lab;
+use fleet_tests::seat::Seat;
 use fleet_tests::steps::Steps;
-use fleet_tests::wait::{self, SOON};
+use fleet_tests::wait::{self, LATER, SOON};
+
+/// How often another leader is elected until it is the one that is wanted; each time it is one of two.
+const ELECTIONS_MAX: usize = 20;
 
 /// Where Debian puts it.
 fn library() -> Option<String> {
     let folders = ["/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime"];
     let path = folders.map(|folder| format!("{folder}/libfaketimeMT.so.1"));
     path.into_iter().find(|path| Path::new(path).exists())
+}
+
+/// The variables that have a program see the clock that `how` says.
+fn faked(library: &str, how: &str) -> [String; 5] {
+    [
+        "env".to_owned(),
+        format!("LD_PRELOAD={library}"),
+        how.to_owned(),
+        "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
+        "DONT_FAKE_MONOTONIC=1".to_owned(),
+    ]
+}
+
+#[test]
+fn a_leader_whose_clock_goes_wrong_hands_over_and_stays_away() -> Result<()> {
+    let Some(library) = library() else {
+        fleet_tests::lab::tell("SKIPPED: libfaketime is not installed (Debian package faketime)");
+        return Ok(());
+    };
+    let Some(mut lab) = Lab::start_with(3, 1, "v100-pcie:2")? else { return Ok(()) };
+    lab.controller_goes_away();
+    lab.expect_in_logs("clock", "the test sets it wrong");
+    lab.expect_in_logs("\"kind\":\"certificate\"", "by a wrong clock no certificate is good");
+    lab.expect_in_logs("CertificateExpired", "by a wrong clock no certificate is good");
+    lab.expect_in_logs("proposal failed", "a leader that is killed has followers no more");
+    let shift = lab.path("shift");
+    let set = |text: &str| fs::write(&shift, text).context("write the shift");
+    let mut steps = Steps::default();
+    let mut wrong = String::new();
+    steps.step("a controller whose clock can be moved leads", || {
+        let leader = lab.leader()?;
+        lab.controllers_agree(3, SOON)?;
+        let all = lab.controllers()?.into_iter().map(|controller| controller.id);
+        wrong = all.into_iter().find(|id| *id != leader).context("no follower")?;
+        set("+0")?;
+        lab.terminate("controller", &wrong)?;
+        let file = format!("FAKETIME_TIMESTAMP_FILE={}", shift.display());
+        lab.restart_with("controller", &wrong, |argv| {
+            let front =
+                faked(&library, &file).into_iter().chain(["FAKETIME_NO_CACHE=1".to_owned()]);
+            argv.splice(0..0, front);
+        })?;
+        // By elections: one to which leadership was handed over does not hand it on for a while.
+        for _ in 0..ELECTIONS_MAX {
+            lab.controllers_agree(3, SOON)?;
+            let leader = lab.leader()?;
+            if leader == wrong {
+                return Ok(());
+            }
+            lab.kill("controller", &leader)?;
+            lab.leader_other_than(&leader, SOON)?;
+            lab.restart("controller", &leader)?;
+        }
+        anyhow::bail!("controller {wrong} was never elected")
+    });
+    steps.step("its clock goes back two days: another one leads, and users get in", || {
+        set("-2d")?;
+        lab.leader_other_than(&wrong, LATER)?;
+        let log = fs::read_to_string(&lab.dev_file()?.process("controller", &wrong)?.log)?;
+        ensure!(log.contains("hands leadership over: its clock is"), "{log}");
+        Seat::at(&lab, "titan01", 0)?.run(&["reservation", "list"])?.ok()?;
+        lab.node_in("titan01", "ready", SOON)?;
+        lab.run(&["run", "-G", "1", "--", "true"])?.ends(0).map(drop)
+    });
+    steps.step("its clock is right again: it follows", || {
+        set("+0")?;
+        lab.controllers_agree(3, LATER)
+    });
+    lab.conclude(steps)
 }
 
 #[test]
@@ -45,14 +118,7 @@ fn wrong(lab: &Lab, library: &str, shift: &str) -> Result<()> {
     lab.job_in(&job, "running", SOON)?;
     lab.terminate("controller", "1")?;
     lab.restart_with("controller", "1", |argv| {
-        let front = [
-            "env".to_owned(),
-            format!("LD_PRELOAD={library}"),
-            format!("FAKETIME={shift}"),
-            "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
-            "DONT_FAKE_MONOTONIC=1".to_owned(),
-        ];
-        argv.splice(0..0, front);
+        argv.splice(0..0, faked(library, &format!("FAKETIME={shift}")));
     })?;
     lab.controller_answers()?;
     let status = wait::until("it is said", SOON, wait::POLL_COMMAND, || {

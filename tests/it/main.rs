@@ -39,6 +39,7 @@ mod membership;
 mod operations;
 mod outputs;
 mod peers;
+mod predecessors;
 mod private_registry;
 mod registry;
 mod reservations;

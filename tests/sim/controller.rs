@@ -266,6 +266,7 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
         })),
         refusals: refusals.clone(),
         pki_dir: scene.pki.folder.as_path().into(),
+        superseded: fleet_controller::superseded::Notice::default(),
         operations: operations(&scene),
         logins,
         raft: raft.clone(),

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use fleet_proto::v1;
 use serde::{Deserialize, Serialize};
 
 use crate::state_file::{self, StateFileError};
@@ -26,6 +27,20 @@ struct Stored {
     v: u32,
     incarnation: u64,
     term: u64,
+    /// Absent in a fleet that was never restored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    signed: Option<Signed>,
+}
+
+/// A restored fleet's word that it is at this incarnation: shown to each controller, so that one of before the
+/// restore hears of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Signed {
+    incarnation: u64,
+    #[serde(with = "hex::serde")]
+    signer_der: Vec<u8>,
+    #[serde(with = "hex::serde")]
+    signature: Vec<u8>,
 }
 
 /// See the module's doc.
@@ -33,16 +48,18 @@ struct Stored {
 pub struct Fence {
     path: PathBuf,
     highest: Standing,
+    signed: Option<Signed>,
 }
 
 impl Fence {
     /// Reads what was stored below `state_dir`.
     pub fn open(state_dir: &Path) -> Result<Self, StateFileError> {
         let path = state_dir.join(FILE);
-        let Some(Stored { incarnation, term, .. }) = state_file::read(&path, VERSION)? else {
-            return Ok(Self { path, highest: Standing::default() });
+        let Some(Stored { incarnation, term, signed, .. }) = state_file::read(&path, VERSION)?
+        else {
+            return Ok(Self { path, highest: Standing::default(), signed: None });
         };
-        Ok(Self { path, highest: Standing { incarnation, term, applied_index: 0 } })
+        Ok(Self { path, highest: Standing { incarnation, term, applied_index: 0 }, signed })
     }
 
     /// Whether a document may be acted upon. What it teaches is durable when this returns.
@@ -52,11 +69,34 @@ impl Fence {
         }
         let rank = |s: &Standing| (s.incarnation, s.term);
         if rank(&document) > rank(&self.highest) {
-            let Standing { incarnation, term, .. } = document;
-            state_file::replace(&self.path, &Stored { v: VERSION, incarnation, term })?;
+            self.store(document, &self.signed)?;
         }
         self.highest = document;
         Ok(true)
+    }
+
+    /// Keeps the proof of the fleet's incarnation, unless it is of an earlier one.
+    pub fn learn(&mut self, told: &v1::SignedIncarnation) -> Result<(), StateFileError> {
+        if told.incarnation < self.highest.incarnation || self.signed() == Some(told.clone()) {
+            return Ok(());
+        }
+        let (signer_der, signature) = (told.signer_der.clone(), told.signature.clone());
+        let signed = Some(Signed { incarnation: told.incarnation, signer_der, signature });
+        self.store(self.highest, &signed)?;
+        self.signed = signed;
+        Ok(())
+    }
+
+    /// What a controller is shown.
+    pub fn signed(&self) -> Option<v1::SignedIncarnation> {
+        let Signed { incarnation, signer_der, signature } = self.signed.clone()?;
+        Some(v1::SignedIncarnation { incarnation, signer_der, signature })
+    }
+
+    fn store(&self, standing: Standing, signed: &Option<Signed>) -> Result<(), StateFileError> {
+        let Standing { incarnation, term, .. } = standing;
+        let signed = signed.clone();
+        state_file::replace(&self.path, &Stored { v: VERSION, incarnation, term, signed })
     }
 
     /// The highest seen.
@@ -86,6 +126,25 @@ mod tests {
         let mut again = Fence::open(dir.path()).unwrap();
         assert!(!again.admit(at(1, 9, 99)).unwrap());
         assert!(again.admit(at(2, 1, 0)).unwrap());
+    }
+
+    #[test]
+    fn the_proof_of_the_incarnation_is_kept_and_never_replaced_by_an_earlier_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut fence = Fence::open(dir.path()).unwrap();
+        assert_eq!(fence.signed(), None);
+        let word = |incarnation| v1::SignedIncarnation {
+            incarnation,
+            signer_der: vec![1, 2],
+            signature: vec![3],
+        };
+        assert!(fence.admit(at(2, 1, 1)).unwrap());
+        fence.learn(&word(2)).unwrap();
+        fence.learn(&word(1)).unwrap();
+        assert!(fence.admit(at(2, 2, 1)).unwrap());
+        let again = Fence::open(dir.path()).unwrap();
+        assert_eq!(again.signed(), Some(word(2)));
+        assert_eq!(again.highest(), Standing { applied_index: 0, ..at(2, 2, 0) });
     }
 
     #[test]

@@ -227,6 +227,7 @@ impl LinkParts {
             facts_json,
             agent_instance: facts.agent_instance.clone(),
             now_unix_ms: clock::now().0,
+            incarnation: self.fence.signed(),
         };
         let asked = clock::since_boot();
         let (to, messages) = mpsc::channel(QUEUE);
@@ -388,6 +389,11 @@ impl Session<'_> {
                     *known = Some(told);
                     new
                 });
+            }
+            Some(Answer::Incarnation(signed)) => {
+                if let Err(error) = self.parts.fence.learn(&signed) {
+                    tracing::warn!(%error, "the proof of the fleet's incarnation is not stored");
+                }
             }
             // From a newer controller: nothing this agent could do.
             None => tracing::warn!("a message of an unknown kind"),

@@ -22,6 +22,7 @@ use super::caller::NodePeer;
 use super::link::{Link, ToStream};
 use super::propose::propose_status;
 use crate::sessions::AGENT_QUEUE;
+use crate::superseded;
 use crate::tunnels::{FRAMES_IN_FLIGHT, Tunnel};
 
 /// The service over its context.
@@ -59,6 +60,7 @@ impl Agents for AgentsService {
             return Err(Status::invalid_argument("the first message must be `hello`"));
         };
         let facts = parse_facts(&hello)?;
+        self.check_incarnation(&node, hello.incarnation.as_ref())?;
         self.register(&node, &actor, facts).await?;
         let (to_agent, outbound) = mpsc::channel(AGENT_QUEUE);
         let connection = self.0.sessions.open(&node, &hello.agent_instance, to_agent.clone());
@@ -88,6 +90,24 @@ impl Agents for AgentsService {
 }
 
 impl AgentsService {
+    /// Refuses a node that has proof of a higher incarnation: then this controller is of before a restore, and stops.
+    fn check_incarnation(
+        &self,
+        node: &NodeName,
+        shown: Option<&v1::SignedIncarnation>,
+    ) -> Result<(), Status> {
+        let own = self.0.raft.incarnation();
+        let Some(shown) = shown.filter(|shown| shown.incarnation > own) else { return Ok(()) };
+        let number = shown.incarnation;
+        let cluster = self.0.keyring.signing().cluster().to_string();
+        if !superseded::is_genuine(&self.0.keyring, &cluster, shown) {
+            tracing::warn!(%node, number, "a node names a higher incarnation of the fleet without proof");
+            return Ok(());
+        }
+        self.0.superseded.tell(number, format!("node {node}"));
+        Err(Status::unavailable("this controller is of before a restore; it stops"))
+    }
+
     async fn register(
         &self,
         node: &NodeName,

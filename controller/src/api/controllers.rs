@@ -116,8 +116,12 @@ impl Controllers for ControllersService {
         request: Request<v1::GetFiguresRequest>,
     ) -> Result<Response<v1::ControllerFigures>, Status> {
         let extensions = request.extensions();
-        controller(&self.0.raft, extensions)
+        let id = controller(&self.0.raft, extensions)
             .inspect_err(|status| note(&self.0.refusals, extensions, status))?;
+        let theirs = request.get_ref().incarnation;
+        if theirs > self.0.raft.incarnation() {
+            self.0.superseded.tell(theirs, format!("controller {id}"));
+        }
         Ok(Response::new(self.0.own_figures()))
     }
 }

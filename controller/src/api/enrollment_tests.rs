@@ -186,6 +186,7 @@ async fn context(dir: &tempfile::TempDir) -> Context {
         tunnels: Tunnels::new(sessions.clone()),
         sessions,
         plan: NewestPlan::default(),
+        superseded: crate::superseded::Notice::default(),
         callers: Callers::new(admins, people, raft.clone(), logins.clone(), refusals.clone()),
         keyring,
         signer: Arc::new(signer),

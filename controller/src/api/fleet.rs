@@ -7,7 +7,7 @@ use fleet_core::calendar::same_model;
 use fleet_core::command::Command;
 use fleet_core::health::begins_nothing;
 use fleet_core::job::JobState;
-use fleet_core::node::{Liveness, Node};
+use fleet_core::node::Node;
 use fleet_core::reboot::RebootCommand;
 use fleet_core::reservation::ReservationState;
 use fleet_core::time::{Millis, Timestamp};
@@ -24,6 +24,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{Context, resolve, views};
 use crate::clock::Standing;
+use crate::raft::Fitness;
 
 /// The service over its context.
 #[derive(Debug, Clone)]
@@ -544,7 +545,8 @@ impl Context {
             caller_is_admin: false,
             nodes: count(fsm.nodes().len()),
             nodes_ready: count(
-                fsm.nodes().values().filter(|n| n.liveness == Liveness::Ready).count(),
+                // As `fleet node list` calls them: one that is drained takes nothing.
+                fsm.nodes().values().filter(|n| views::node_state(fsm, n) == "ready").count(),
             ),
             gpus: count(fsm.gpus().len()),
             gpus_free: count(fsm.gpus().values().filter(|g| views::is_free(fsm, g)).count()),
@@ -568,6 +570,7 @@ impl Context {
                 step_ms / 1_000
             )),
         }
+        warnings.extend(self.unfit_warnings());
         warnings.extend(self.raft.read(restored_warning));
         warnings.extend(self.raft.read(exchange_warning));
         warnings.extend(self.raft.space_warnings());
@@ -579,6 +582,19 @@ impl Context {
             ));
         }
         warnings
+    }
+}
+
+impl Context {
+    /// Controllers that are not well, as the leader knows: it cannot hand over to them, or to nobody.
+    fn unfit_warnings(&self) -> Vec<String> {
+        let me = self.raft.node();
+        let unfit = |id: u64| match self.raft.fitness_of(id)? {
+            Fitness::Unfit { why } => Some(format!("controller {id} could not lead: {why}")),
+            Fitness::Fit => None,
+        };
+        let others = self.raft.members().voters.into_keys().filter(|id| *id != me);
+        self.raft.fitness().why_it_stays().into_iter().chain(others.filter_map(unfit)).collect()
     }
 }
 

@@ -20,6 +20,7 @@ use tonic::{Status, Streaming};
 use super::{Context, free};
 use crate::raft::{Applied, ProposeError};
 use crate::sessions::{Standing, ToAgent};
+use crate::superseded;
 
 /// Batches of reports that wait while one is being written.
 const BATCHES_WAITING_MAX: usize = 16;
@@ -117,7 +118,11 @@ impl Link {
         let mut look_at = Instant::now();
         let mut leadership = self.context.raft.leadership();
         let mut writing = None;
-        if let Err(end) = self.send_desired().await {
+        let begun = match self.send_incarnation().await {
+            Ok(()) => self.send_desired().await,
+            ended => ended,
+        };
+        if let Err(end) = begun {
             return end;
         }
         loop {
@@ -263,6 +268,24 @@ impl Link {
         };
         let acknowledge = v1::Acknowledge { number, refused };
         self.send(Answer::Acknowledge(acknowledge)).await
+    }
+
+    /// Gives the agent the proof of this incarnation, for controllers of before a restore. A fleet that was never
+    /// restored has none.
+    async fn send_incarnation(&self) -> Result<(), End> {
+        let (incarnation, is_restored) =
+            self.context.raft.read(|fsm| (fsm.incarnation(), fsm.restored().is_some()));
+        if !is_restored {
+            return Ok(());
+        }
+        let cluster = self.context.keyring.signing().cluster().to_string();
+        match superseded::signed(&self.context.signer, &cluster, incarnation) {
+            Ok(signed) => self.send(Answer::Incarnation(signed)).await,
+            Err(error) => {
+                tracing::error!(%error, "the incarnation cannot be signed");
+                Ok(())
+            }
+        }
     }
 
     /// Tells where the controllers are, if that changed.

@@ -232,7 +232,10 @@ impl Context {
             let moved =
                 self.settle(|context| context.raft.leadership().borrow().leader == Some(to)).await;
             if !moved {
-                let problem = format!("controller {to} did not take over; nothing has changed");
+                let problem = format!(
+                    "controller {to} did not take over within {} s, and may still do so; `fleet controller list` shows who leads",
+                    SETTLE_TIMEOUT.as_secs()
+                );
                 return Err(Status::aborted(problem));
             }
         }

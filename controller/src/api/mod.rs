@@ -63,6 +63,7 @@ use crate::peers::Peers;
 use crate::pki::{AuditSigner, Keyring};
 use crate::raft::RaftHandle;
 use crate::sessions::Sessions;
+use crate::superseded;
 use crate::tunnels::Tunnels;
 
 /// A follower that was up to date this long ago gives out backups without being told `--stale`.
@@ -87,6 +88,8 @@ pub struct Context {
     /// Folder of the certificate authority, for backups.
     pub pki_dir: Arc<Path>,
     pub operations: Operations,
+    /// Told when the fleet goes on under a higher incarnation.
+    pub superseded: superseded::Notice,
     pub logins: LoginLog,
 }
 

@@ -1,4 +1,4 @@
-//! What only the leader does: plan, watch deadlines, watch agents, compare clocks.
+//! What only the leader does: plan, watch deadlines, watch agents, compare clocks, stand down where it is not well.
 //!
 //! `server.rs` spawns [`run`] once. Each loop looks at the state, proposes commands and has no state
 //! of its own that matters: another leader takes over from the log alone.
@@ -8,7 +8,9 @@ mod calendar_loop;
 mod liveness;
 pub(crate) mod members;
 mod members_loop;
+mod predecessors;
 mod scheduler_loop;
+mod stand_down;
 
 use std::time::Duration;
 
@@ -88,6 +90,10 @@ fn lead(context: &Context) -> JoinSet<()> {
     loops.spawn(keep("members", move || members::run(of.clone())));
     let of = context.clone();
     loops.spawn(keep("members of Raft", move || members_loop::run(of.clone())));
+    let of = context.clone();
+    loops.spawn(keep("predecessors", move || predecessors::run(of.clone())));
+    let of = context.clone();
+    loops.spawn(keep("standing down", move || stand_down::run(of.clone())));
     let of = context.clone();
     loops.spawn(keep("clocks", move || compare_clocks(of.clone())));
     let of = context.clone();

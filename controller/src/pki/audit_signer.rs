@@ -1,4 +1,4 @@
-//! Signs the trailer of audit exports, with a key and certificate of its own: the CA key signs
+//! Signs the trailer of audit exports and the fleet's incarnation, with a key and certificate of its own: the CA key signs
 //! certificates only. `fleet audit verify` checks with
 //! [`fleet_proto::transport::signature::verify_audit_signature`].
 
@@ -70,7 +70,7 @@ impl AuditSigner {
         Ok(())
     }
 
-    /// Signs the bytes of a trailer.
+    /// Signs the bytes of a trailer, or of an incarnation's text.
     pub fn sign(&self, message: &[u8]) -> Result<AuditSignature, PkiError> {
         let pair = self.0.load();
         let signature = pair.key.sign(message).map_err(crypto("sign an audit export"))?;

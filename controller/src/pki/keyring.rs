@@ -96,6 +96,11 @@ impl Keyring {
         self.held.load().trusted.iter().any(|der| key_pin_of(der) == Ok(pin))
     }
 
+    /// Certificates of the authorities that are trusted here, DER.
+    pub fn trusted(&self) -> Vec<Vec<u8>> {
+        self.held.load().trusted.iter().map(|der| der.to_vec()).collect()
+    }
+
     /// What this controller can do by now.
     pub fn own(&self) -> Own {
         self.own.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -1,5 +1,5 @@
 //! What controllers tell each other beside consensus: what they can do, how their disk is, what their state
-//! looks like. In the leader's memory only.
+//! looks like, whether they could lead. In the leader's memory only.
 //!
 //! A member says it with each answer to the leader (`service`), the leader keeps the newest (`network`).
 //! Whoever says nothing is older than this: it runs cluster version 1.
@@ -11,8 +11,12 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::fitness::Fitness;
+
 /// What was said longer ago is not known any more.
 const FRESH: Duration = Duration::from_secs(10);
+/// That a controller could lead must have been said within this time: leadership goes to it on its word.
+const WELL_SAID_MAX: Duration = Duration::from_secs(5);
 /// The sources of the core this controller was built with.
 pub(crate) const CORE: &str = env!("FLEET_CORE");
 
@@ -37,6 +41,9 @@ pub(crate) struct About {
     /// Its newest digest.
     #[serde(default)]
     pub(crate) check: Option<StateCheck>,
+    /// Absent where it has not looked just now, and where it is of before 0.1.
+    #[serde(default)]
+    pub(crate) fitness: Option<Fitness>,
 }
 
 impl About {
@@ -47,6 +54,7 @@ impl About {
             core: String::new(),
             free_bytes: None,
             check: None,
+            fitness: None,
         })
     }
 }
@@ -84,6 +92,13 @@ impl Members {
     /// Free space on the disk of `node`, as it said a moment ago.
     pub(crate) fn free_bytes(&self, node: u64) -> Option<u64> {
         self.lock().get(&node).filter(|said| said.is_fresh())?.about.free_bytes
+    }
+
+    /// What `node` found of itself, as it said a moment ago: not longer than [`WELL_SAID_MAX`].
+    pub(crate) fn fitness(&self, node: u64) -> Option<Fitness> {
+        let all = self.lock();
+        let said = all.get(&node).filter(|said| said.at.elapsed() <= WELL_SAID_MAX)?;
+        said.about.fitness.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Said>> {

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::about::{About, CORE, Members};
 use super::divergence::{self, OwnCheck};
 use super::fatal::{Fatal, FatalHook};
+use super::fitness::{Fitness, OwnFitness};
 use super::heard::Heard;
 use super::log_store::LogStore;
 use super::logged::Logged;
@@ -147,6 +148,7 @@ pub struct RaftHandle {
     heard: Heard,
     members: Members,
     own: OwnCheck,
+    fitness: OwnFitness,
     proposals: ProposalMeasures,
     /// The clock of consensus stands; see [`Self::rest_while_alone`].
     parked: Arc<AtomicBool>,
@@ -184,6 +186,7 @@ impl RaftHandle {
             heard: Heard::default(),
             members,
             own,
+            fitness: OwnFitness::default(),
             proposals: ProposalMeasures::default(),
             parked: Arc::default(),
             cluster: config.cluster.clone(),
@@ -300,6 +303,16 @@ impl RaftHandle {
                 return;
             }
         }
+    }
+
+    /// Whether this controller could lead, as it finds itself.
+    pub fn fitness(&self) -> &OwnFitness {
+        &self.fitness
+    }
+
+    /// What another member found of itself, if it said so in the last seconds. For the leader only.
+    pub fn fitness_of(&self, node: u64) -> Option<Fitness> {
+        self.members.fitness(node)
     }
 
     /// Bytes left on the disk; `None` if it cannot be asked.
@@ -594,6 +607,7 @@ impl RaftHandle {
             applied: self.view.applied(),
             own: self.own.clone(),
             room: self.room.clone(),
+            fitness: self.fitness.clone(),
             cluster_version_max: self.cluster_version_max,
             closing: self.closing.clone(),
         }

@@ -9,7 +9,8 @@
 //! * `snapshot`, `state_machine`: the FSM, its snapshots, its audit records;
 //! * `offline`: making a store from a backup, reading out one that is left over;
 //! * `network`, `pipeline`, `service`: the two ends of the gRPC between controllers;
-//! * `about`, `divergence`, `space`: what members can do, whether their states agree, room on their disks;
+//! * `about`, `divergence`, `space`, `fitness`: what members can do, whether their states agree, room on their disks,
+//!   whether they could lead;
 //! * `measures`: what it counts of itself;
 //! * `handle`, `members`: what the rest of the controller sees.
 //!
@@ -20,6 +21,7 @@ mod codec;
 pub(crate) mod disk;
 mod divergence;
 pub mod fatal;
+mod fitness;
 mod frame;
 mod handle;
 mod heard;
@@ -47,6 +49,7 @@ mod tests;
 
 pub use disk::{Disk, DiskError, DiskFile};
 pub use fatal::{EXIT_DIVERGED, EXIT_STORE_FAILED, EXIT_STORE_REFUSED, Fatal, FatalHook};
+pub use fitness::{Fitness, OwnFitness};
 pub use handle::{
     Applied, Leadership, MemberError, Peer, ProposeError, RaftHandle, RaftStatus, ReadError,
 };

@@ -21,6 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::about::{About, CORE};
 use super::divergence::OwnCheck;
+use super::fitness::OwnFitness;
 use super::heard::Heard;
 use super::network::MESSAGE_BYTES_MAX;
 use super::snapshot::SNAPSHOT_BYTES_MAX;
@@ -43,6 +44,7 @@ pub struct RaftService {
     pub(super) applied: watch::Receiver<u64>,
     pub(super) own: OwnCheck,
     pub(super) room: Room,
+    pub(super) fitness: OwnFitness,
     pub(super) cluster_version_max: u32,
     pub(super) closing: CancellationToken,
 }
@@ -88,6 +90,7 @@ impl RaftService {
             core: CORE.to_owned(),
             free_bytes: self.room.free_bytes(),
             check: self.own.newest(),
+            fitness: self.fitness.newest(),
         };
         let about = serde_json::to_vec(&about).map_err(json)?;
         Ok(v1::RaftReply { payload, about })
@@ -229,6 +232,7 @@ impl RaftApi for RaftService {
     ) -> Result<Response<v1::RaftReply>, Status> {
         let answer =
             self.raft.handle_transfer_leader(self.open(request)?).await.map_err(stopped)?;
+        self.fitness.handed_over();
         self.reply(&answer)
     }
 

@@ -20,12 +20,15 @@ use crate::id::{AllocationId, JobId, LeaseId};
 use crate::job::{Job, JobState, Place, QueueKey};
 use crate::lease::{Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName};
-use crate::node::Liveness;
+use crate::node::{EMPTY_SINCE, Liveness};
 use crate::reservation::{GpuRequest, Reservation, ReservationState};
 use crate::time::{Millis, Timestamp, Window};
 
 /// Most reservations one node may name.
 pub(crate) const HELD_RESERVATIONS_MAX: usize = 1_000;
+
+/// Most addresses of controllers of before a restore that are kept.
+const PREDECESSORS_MAX: usize = 16;
 
 /// What a restore left to be found out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +41,9 @@ pub struct Restored {
     pub adopted: u32,
     /// Reservations that were made after the backup, as far as nodes had been told of them.
     pub reservations_lost: u32,
+    /// Where the controllers of before were, `host:port`: whoever starts there again is told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub controllers: Vec<String>,
 }
 
 impl Fsm {
@@ -59,7 +65,14 @@ impl Fsm {
             node.reboot = None;
         }
         let at = self.now;
-        self.restored = Some(Restored { at, since, adopted: 0, reservations_lost: 0 });
+        // Members of before do not know the field, and their states are compared.
+        let known = self.cluster_version >= EMPTY_SINCE;
+        let members = self.roster.members.values().filter(|_| known);
+        let mut controllers: Vec<String> = members.map(|member| member.address.clone()).collect();
+        // Restored twice, those of the first time may come back too.
+        controllers.extend(self.restored.take().into_iter().flat_map(|r| r.controllers));
+        controllers.truncate(PREDECESSORS_MAX);
+        self.restored = Some(Restored { at, since, adopted: 0, reservations_lost: 0, controllers });
     }
 
     /// Why the job may not be placed yet: it may run where nobody has been asked.

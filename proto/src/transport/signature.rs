@@ -25,6 +25,11 @@ pub enum SignatureFault {
     Mismatch,
 }
 
+/// What is signed so that a node can show of which incarnation its fleet is. Unlike any trailer of an export, which is JSON.
+pub fn incarnation_text(cluster: &str, incarnation: u64) -> Vec<u8> {
+    format!("fleet incarnation\n{cluster}\n{incarnation}\n").into_bytes()
+}
+
 /// Checks that `message` was signed by the key in `signer_der`, which the CA in `authority_der`
 /// certified as an audit signer. The signer's certificate may have expired since: what it signed
 /// in its time stays signed.

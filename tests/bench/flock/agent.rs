@@ -198,6 +198,7 @@ impl Agent {
             facts_json: serde_json::to_vec(&self.facts()).unwrap_or_default(),
             agent_instance: self.instance(),
             now_unix_ms: crate::api::now_unix_ms(),
+            incarnation: None,
         }
     }
 
