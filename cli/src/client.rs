@@ -24,6 +24,7 @@ use self::ways::{Ways, says_no_quorum};
 use crate::config::Config;
 use crate::errors::{Failure, never_sent};
 use crate::exit_code::Exit;
+use crate::login::Login;
 use crate::output::text::say;
 use crate::times::Clock;
 
@@ -62,6 +63,8 @@ pub(crate) struct Client {
     /// Of the answers since it was last told, the oldest that was not confirmed.
     oldest: Arc<Mutex<Option<Freshness>>>,
     requests: Requests,
+    /// Asked where the controllers are, when none answers where they were.
+    login: Option<Login>,
     pub(crate) clock: Clock,
 }
 
@@ -70,7 +73,13 @@ impl Client {
     pub(crate) fn new(config: &Config, clock: Clock) -> Result<Self, Failure> {
         let ways = Ways::new(config)?;
         let (oldest, requests) = (Arc::default(), Requests::default());
-        Ok(Self { ways, stale: false, oldest, requests, clock })
+        Ok(Self { ways, stale: false, oldest, requests, login: None, clock })
+    }
+
+    /// By a certificate of this login, which may know better where the controllers are.
+    pub(crate) fn vouched_by(mut self, login: Option<Login>) -> Self {
+        self.login = login;
+        self
     }
 
     /// Requests that belong to those of a command.
@@ -193,11 +202,22 @@ impl Client {
             }
             tries.turns = 0;
             if began.elapsed() + pause > tries.patience() && tries.made >= self.ways.count() {
+                if tries.is_unheard() && self.moved(&mut tries).await {
+                    continue;
+                }
                 return Err(tries.verdict(again()));
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    /// Whether the controllers are elsewhere than this client knew; asked once in a call.
+    async fn moved(&self, tries: &mut Tries) -> bool {
+        let Some(login) = self.login.as_ref().filter(|_| !tries.asked_where) else { return false };
+        tries.asked_where = true;
+        let elsewhere = login.elsewhere(&self.ways.addresses()).await;
+        elsewhere.is_some_and(|remote| self.ways.learn(&remote))
     }
 
     /// Puts a failed call into words. The next one goes to another controller, if that may help.
@@ -320,9 +340,16 @@ struct Tries {
     /// What happened to the first try that may have changed something, or may do so later.
     doubt: Option<String>,
     waits: bool,
+    /// The login was asked where the controllers are.
+    asked_where: bool,
 }
 
 impl Tries {
+    /// Whether nobody was reached by any of them.
+    fn is_unheard(&self) -> bool {
+        self.reached.is_none() && self.no_quorum.is_none()
+    }
+
     /// Says once, as soon as it is known, that nobody decides: an election is waited for, but not in silence.
     fn say_that_it_takes_time(&mut self) {
         if self.no_quorum.is_some() && !self.waits {

@@ -11,6 +11,7 @@ use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fleet_core::Rejection;
+use fleet_proto::transport::Address;
 use fleet_proto::transport::credentials::Credentials;
 use fleet_proto::transport::unix;
 use fleet_proto::transport::user::{
@@ -48,7 +49,7 @@ pub(crate) struct Login {
     source: Source,
     folder: UserFolder,
     /// Instead of those that come with the certificate.
-    addresses: Vec<fleet_proto::transport::Address>,
+    addresses: Vec<Address>,
 }
 
 impl Login {
@@ -86,6 +87,17 @@ impl Login {
             Ok(_) | Err(_) => drop(self.renew(false).await?),
         }
         self.stored()
+    }
+
+    /// Where nobody answers at `tried`: the addresses that come with a new certificate, if they are others. The
+    /// controllers may have moved since the one in hand was made.
+    pub(crate) async fn elsewhere(&self, tried: &[Address]) -> Option<Remote> {
+        if !self.addresses.is_empty() {
+            return None;
+        }
+        self.renew(false).await.ok()?;
+        let remote = self.stored().ok()?;
+        remote.addresses.iter().any(|address| !tried.contains(address)).then_some(remote)
     }
 
     /// Gets a new certificate now; ssh may ask for a password.

@@ -6,6 +6,7 @@
 mod args;
 mod client;
 mod commands;
+mod completion;
 mod config;
 mod consent;
 mod errors;
@@ -29,6 +30,7 @@ use crate::args::Cli;
 use crate::exit_code::Exit;
 
 fn main() -> ExitCode {
+    completion::answer();
     let typed = args::put_right(std::env::args_os().collect());
     if typed.len() <= 1 {
         // Who types only the name wants to know what there is.

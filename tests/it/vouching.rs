@@ -22,12 +22,25 @@ fn a_node_vouches_for_its_users() -> Result<()> {
     lab.controller_goes_away();
     let mut steps = Steps::default();
     steps.step("a user on a node needs nothing", || needs_nothing(&lab));
+    steps.step("controllers that have moved are found again", || moved(&lab));
     steps.step("a node's word makes no admin, unless the fleet says so", || no_admin(&lab));
     steps.step("a node that may not vouch", || may_not(&lab));
     steps.step("a system account is nobody's user", || system_account(&lab));
     steps.step("nor is it at the controller's own socket", || at_the_controller(&lab));
     steps.step("nobody is left without a word when no controller answers", || alone(&lab));
     lab.conclude(steps)
+}
+
+/// What came with the certificate names nobody any more: the agent knows better.
+fn moved(lab: &Lab) -> Result<()> {
+    let seat = Seat::at(lab, "titan01", USER_ID)?;
+    is(&seat, USER, false)?;
+    let known = seat.certificate()?.with_file_name("controllers");
+    fs::write(&known, "127.0.0.1:1\n")?;
+    is(&seat, USER, false)?;
+    let now = fs::read_to_string(&known)?;
+    ensure!(!now.lines().any(|line| line == "127.0.0.1:1"), "it still looks at {now}");
+    Ok(())
 }
 
 /// Who the controller takes this seat for, and whether as an admin.

@@ -377,8 +377,10 @@ impl LocalService {
         let facts = self.0.view.facts.borrow().clone();
         let now = seen.now;
         let shown = |held: &Held| {
+            // Called off before it opened: nothing of it was ever in force.
+            let never = held.withdrawn && held.stage == Stage::Waiting;
             let over = held.stage == Stage::Closed || held.withdrawn;
-            !over || now.is_none_or(|now| now.since(held.window.ends_at) < SHOWN_FOR)
+            !never && (!over || now.is_none_or(|now| now.since(held.window.ends_at) < SHOWN_FOR))
         };
         let mut windows: Vec<(&ReservationId, &Held)> =
             seen.book.windows.iter().filter(|(_, held)| shown(held)).collect();

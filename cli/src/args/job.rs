@@ -54,7 +54,7 @@ pub(crate) struct CancelArgs {
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {
     /// A job, reservation, GPU or node
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "THING")]
     pub(crate) id: String,
     #[command(flatten)]
     pub(crate) output: OutputArgs,

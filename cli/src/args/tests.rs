@@ -153,17 +153,6 @@ fn a_noun_without_a_verb_lists() {
     }
 }
 
-#[test]
-fn completions_can_be_made_for_each_shell() {
-    for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish]
-    {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Cli::command(), "fleet", &mut script);
-        let script = String::from_utf8(script).unwrap();
-        assert!(script.contains("declare-free") && script.contains("checkpoint"), "{shell}");
-    }
-}
-
 /// What doctors tell people to type, of agent, controller, both and this program: what stands between backquotes.
 fn told_by_doctors() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -98,6 +98,25 @@ impl Ways {
         self.state().ways.len()
     }
 
+    /// The addresses there are by now.
+    pub(super) fn addresses(&self) -> Vec<Address> {
+        self.state().ways.iter().filter_map(|way| way.address.clone()).collect()
+    }
+
+    /// Takes up addresses that were not known, with the certificate that came with them; the next call goes there.
+    pub(super) fn learn(&self, remote: &Remote) -> bool {
+        let Ok(credentials) = credentials(remote) else { return false };
+        let known = self.addresses();
+        let new = remote.addresses.iter().filter(|address| !known.contains(address));
+        let ways: Vec<Way> = new.map(|address| by_tls(address.clone(), &credentials)).collect();
+        let mut state = self.state();
+        let first = ways.first().and_then(|way| way.address.clone());
+        state.turn = first.map(Turn::To);
+        state.ways.extend(ways);
+        state.credentials = Some(credentials);
+        state.turn.is_some()
+    }
+
     /// The client to use now; goes where the last answer pointed.
     pub(super) async fn api(&self) -> Api {
         let turn = self.state().turn.take();

@@ -44,7 +44,7 @@ mod user;
 mod watch;
 mod why;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 use fleet_core::fsm::REQUEST_WINDOW;
@@ -72,6 +72,7 @@ pub(crate) struct Context {
     pub(crate) clock: Clock,
     /// Where somebody vouches for the user: the way in, or why there is none.
     vouched: Option<Result<Remote, Failure>>,
+    login: Option<Login>,
     requests: Requests,
 }
 
@@ -92,7 +93,8 @@ impl Context {
             None => {}
         }
         let client = Client::new(&config, self.clock.clone())?;
-        Ok(client.counting_in(self.requests.clone()))
+        let login = self.login.clone().filter(|_| matches!(self.vouched, Some(Ok(_))));
+        Ok(client.counting_in(self.requests.clone()).vouched_by(login))
     }
 
     pub(crate) fn printer(&self, args: &OutputArgs) -> Result<Printer, Failure> {
@@ -166,6 +168,17 @@ fn repeated(id: RequestId, clock: &Clock) -> Result<(Clock, Requests), Failure> 
     Ok((clock.at(id.made_at_unix_ms), Requests::again(id)))
 }
 
+/// A connection for words that TAB offers.
+pub(crate) async fn client_for_completion(config: Option<PathBuf>) -> Result<Client, Failure> {
+    let (clock, requests) = (Clock::of_this_machine(), Requests::default());
+    let login = Config::find(config.as_deref()).ok().as_ref().and_then(Login::of);
+    let vouched = match &login {
+        Some(login) => Some(login.remote().await),
+        None => None,
+    };
+    Context { config, json: false, clock, vouched, login, requests }.client()
+}
+
 /// Carries out what was typed.
 pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
     let (clock, requests) = match cli.request_id {
@@ -174,13 +187,14 @@ pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
     };
     let config = cli.config.filter(|file| !file.as_os_str().is_empty());
     let json = cli.json;
-    let mut context = Context { config, json, clock, vouched: None, requests };
+    let mut context = Context { config, json, clock, vouched: None, login: None, requests };
     // What is wrong with the settings is said by the command itself.
     let config =
         Config::find(context.config.as_deref()).ok().filter(|_| cli.verb.asks_controllers());
     let login = config.as_ref().and_then(Login::of);
     if let Some(login) = &login {
         context.vouched = Some(login.remote().await);
+        context.login = Some(login.clone());
     }
     let ended = carry_out(&context, cli.verb).await;
     let ended = match &login {
@@ -307,7 +321,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             None => dev::run(&args).await,
             Some(DevVerb::Fault(fault)) => dev::fault(context, fault),
         },
-        Verb::Manual { dir } => match clap_mangen::generate_to(Cli::command(), &dir) {
+        Verb::Manual { dir } => match manual(&dir) {
             Ok(()) => Ok(Exit::Done),
             Err(error) => {
                 let problem = format!("cannot write to {}: {error}", dir.display());
@@ -315,10 +329,37 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             }
         },
         Verb::Completion { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "fleet", &mut script);
-            crate::output::text::print(&String::from_utf8_lossy(&script))?;
+            let unknown = || Failure::usage("SHELL", format!("{shell} has no completion"));
+            let script = crate::completion::script(&shell.to_string()).ok_or_else(unknown)?;
+            let script = script.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
+            crate::output::text::print(&script)?;
             Ok(Exit::Done)
         }
+    }
+}
+
+/// Pages of the controller's own program that would stand behind ours: `man` shows section 1 before section 8.
+const PAGES_OF_PROGRAMS: [&str; 1] = ["fleet-controller.1"];
+
+/// Writes a manual page for each verb into the folder, which is made where it is missing.
+fn manual(dir: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    clap_mangen::generate_to(Cli::command(), dir)?;
+    // Its verbs keep their pages, `fleet-controller-list(1)` and so on.
+    PAGES_OF_PROGRAMS.iter().try_for_each(|page| std::fs::remove_file(dir.join(page)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn manual_pages_go_into_a_new_folder_and_hide_none_of_the_programs() {
+        let dir = tempfile::tempdir().unwrap();
+        let pages = dir.path().join("share/man");
+        manual(&pages).unwrap();
+        assert!(pages.join("fleet-controller-list.1").exists() && pages.join("fleet.1").exists());
+        assert!(!pages.join("fleet-controller.1").exists());
     }
 }

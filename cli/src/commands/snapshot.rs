@@ -6,6 +6,7 @@ use std::path::Path;
 
 use fleet_core::backup::{Check, Checked, Parser};
 use fleet_proto::v1::SaveSnapshotRequest;
+use tonic::{Code, Status};
 
 use super::Context;
 use crate::args::SnapshotSaveArgs;
@@ -26,7 +27,16 @@ pub(super) async fn save(context: &Context, args: &SnapshotSaveArgs) -> Result<E
     let client = context.client()?;
     let request = SaveSnapshotRequest { stale: args.stale };
     let answer = client.backup_api().save_snapshot(request).await;
-    let mut stream = answer.map_err(|status| client.failure(&status))?.into_inner();
+    let refused = |status: Status| match status.code() {
+        // Backups hold the authority's key: they leave by the local socket alone.
+        Code::Unimplemented => {
+            let problem = "a backup is given out on a controller's own machine only";
+            let failure = Failure::new(Exit::Denied, problem);
+            failure.hint("run this command there; `fleet controller list` shows the addresses")
+        }
+        _ => client.failure(&status),
+    };
+    let mut stream = answer.map_err(refused)?.into_inner();
     let mut partial = Partial::begin(path, "FILE", MODE)?;
     let (mut parser, mut check) = (Parser::new(), Check::new());
     let spoiled = |error: String| {

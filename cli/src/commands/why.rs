@@ -1,21 +1,93 @@
 //! `why`: what happened to a thing, and why it is as it is.
 
-use fleet_proto::v1::ExplainRequest;
+use std::time::Duration;
 
-use super::Context;
+use fleet_proto::v1::attach_input::Input;
+use fleet_proto::v1::attach_output::Output;
+use fleet_proto::v1::{AttachInput, AttachOpen, ExplainRequest, ListJobsRequest};
+use tokio_stream::StreamExt as _;
+
+use super::{Context, caller, job};
 use crate::args::WhyArgs;
+use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::story::Story;
-use crate::output::text::print;
+use crate::output::text::{harmless, print};
+
+/// Lines of a failed job's output below its story.
+const LAST_LINES: u32 = 5;
+/// They are left out when they have not come by then: the story is there.
+const LAST_LINES_PATIENCE: Duration = Duration::from_secs(3);
+/// A line may be longer than anybody reads.
+const LAST_LINES_BYTES_MAX: usize = 8 * 1024;
 
 pub(super) async fn run(context: &Context, args: &WhyArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let id = client.resolve("", &args.id).await?;
     let request = ExplainRequest { id };
     let story = Story::from(client.call(request, async |api, r| api.explain(r).await).await?);
-    let text =
-        if printer.for_people() { story.told(&context.clock) } else { printer.one(&story)? };
+    if !printer.for_people() {
+        print(&printer.one(&story)?)?;
+        return Ok(Exit::Done);
+    }
+    let mut text = story.told(&context.clock);
+    if story.kind == job::KIND {
+        let lines = tokio::time::timeout(LAST_LINES_PATIENCE, last_lines(&client, &story.id)).await;
+        text.push_str(&below(&story.id, &lines.unwrap_or_default()));
+    }
     print(&text)?;
     Ok(Exit::Done)
+}
+
+/// What a failed job of the caller's own printed last, as far as its node has it and answers.
+async fn last_lines(client: &Client, id: &str) -> String {
+    let request = ListJobsRequest { ids: vec![id.to_owned()], all: true, ..Default::default() };
+    let found = job::fetch(client, request).await.unwrap_or_default();
+    let Some(job) = found.into_iter().find(|job| job.state == "failed") else {
+        return String::new();
+    };
+    // Whose it is not would be refused, and that on record.
+    if caller(client).await.ok().as_ref() != Some(&job.owner) {
+        return String::new();
+    }
+    let open = AttachOpen { job: job.id, tail_lines: LAST_LINES, ..Default::default() };
+    let input = tokio_stream::once(AttachInput { input: Some(Input::Open(open)) });
+    let Ok(answer) = client.api().await.attach(input).await else { return String::new() };
+    let mut output = answer.into_inner();
+    let mut bytes = Vec::new();
+    while let Some(Ok(message)) = output.next().await {
+        if let Some(Output::Stdout(more) | Output::Stderr(more)) = message.output {
+            bytes.extend_from_slice(&more);
+        }
+    }
+    let from = bytes.len().saturating_sub(LAST_LINES_BYTES_MAX);
+    String::from_utf8_lossy(bytes.get(from..).unwrap_or_default()).into_owned()
+}
+
+/// The lines as they stand below a story; nothing where there are none.
+fn below(id: &str, printed: &str) -> String {
+    let lines: Vec<&str> = printed.lines().collect();
+    let last = lines.len().saturating_sub(LAST_LINES as usize);
+    let shown: String =
+        lines.iter().skip(last).map(|line| format!("  {}\n", harmless(line))).collect();
+    if shown.trim().is_empty() {
+        return String::new();
+    }
+    format!("\nIts last lines (`fleet logs {id}` shows all):\n{shown}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::below;
+
+    #[test]
+    fn the_last_lines_stand_below_the_story_without_what_would_move_the_cursor() {
+        let printed = "one\ntwo\nthree\nfour\nfive\n\u{1b}[2Jsix\n";
+        let shown = below("job-a", printed);
+        assert!(shown.starts_with("\nIts last lines (`fleet logs job-a` shows all):\n  two\n"));
+        assert!(shown.contains("six") && !shown.contains('\u{1b}'), "{shown:?}");
+        assert_eq!(below("job-a", "\n \n"), "");
+        assert_eq!(below("job-a", ""), "");
+    }
 }

@@ -114,6 +114,7 @@ mod tests {
             json: false,
             clock,
             vouched: None,
+            login: None,
             requests: Requests::default(),
         };
         (dir, context, control)

@@ -14,6 +14,7 @@ fn context() -> Context {
         json: false,
         clock: Clock::standing("2026-11-21T09:31:07Z", "Europe/Berlin"),
         vouched: None,
+        login: None,
         requests: Requests::default(),
     }
 }

@@ -32,6 +32,7 @@ fn built_in(here: Here, words: &[&str]) -> Result<JobSpec, Failure> {
         json: false,
         clock: Clock::of_this_machine(),
         vouched: None,
+        login: None,
         requests: Requests::default(),
     };
     let typed = ["fleet", "run"].iter().chain(words);
