@@ -7,6 +7,7 @@
 mod requests;
 mod ways;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const QUORUM_PATIENCE: Duration = Duration::from_secs(10);
 /// Where nobody listens: a controller that is being restarted is back within this.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+/// How long an agent, or ssh, may take to say where the controllers are by now.
+const ELSEWHERE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before the second try; doubles up to the largest.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -65,6 +68,7 @@ pub(crate) struct Client {
     requests: Requests,
     /// Asked where the controllers are, when none answers where they were.
     login: Option<Login>,
+    asked_where: Arc<AtomicBool>,
     pub(crate) clock: Clock,
 }
 
@@ -73,7 +77,8 @@ impl Client {
     pub(crate) fn new(config: &Config, clock: Clock) -> Result<Self, Failure> {
         let ways = Ways::new(config)?;
         let (oldest, requests) = (Arc::default(), Requests::default());
-        Ok(Self { ways, stale: false, oldest, requests, login: None, clock })
+        let (login, asked_where) = (None, Arc::default());
+        Ok(Self { ways, stale: false, oldest, requests, login, asked_where, clock })
     }
 
     /// By a certificate of this login, which may know better where the controllers are.
@@ -202,7 +207,7 @@ impl Client {
             }
             tries.turns = 0;
             if began.elapsed() + pause > tries.patience() && tries.made >= self.ways.count() {
-                if tries.is_unheard() && self.moved(&mut tries).await {
+                if tries.is_unheard() && self.moved().await {
                     continue;
                 }
                 return Err(tries.verdict(again()));
@@ -212,12 +217,16 @@ impl Client {
         }
     }
 
-    /// Whether the controllers are elsewhere than this client knew; asked once in a call.
-    async fn moved(&self, tries: &mut Tries) -> bool {
-        let Some(login) = self.login.as_ref().filter(|_| !tries.asked_where) else { return false };
-        tries.asked_where = true;
-        let elsewhere = login.elsewhere(&self.ways.addresses()).await;
-        elsewhere.is_some_and(|remote| self.ways.learn(&remote))
+    /// Whether the controllers are elsewhere than this client knew; asked once.
+    async fn moved(&self) -> bool {
+        let Some(login) = &self.login else { return false };
+        if self.asked_where.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        say("no controller answers at the known addresses; asking for others");
+        let known = self.ways.addresses();
+        let elsewhere = tokio::time::timeout(ELSEWHERE_TIMEOUT, login.elsewhere(&known)).await;
+        elsewhere.ok().flatten().is_some_and(|remote| self.ways.learn(&remote))
     }
 
     /// Puts a failed call into words. The next one goes to another controller, if that may help.
@@ -340,8 +349,6 @@ struct Tries {
     /// What happened to the first try that may have changed something, or may do so later.
     doubt: Option<String>,
     waits: bool,
-    /// The login was asked where the controllers are.
-    asked_where: bool,
 }
 
 impl Tries {

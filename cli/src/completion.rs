@@ -28,6 +28,9 @@ const PATIENCE: Duration = Duration::from_millis(1_500);
 /// Most words that are offered.
 const OFFERED_MAX: usize = 200;
 
+/// bash takes `titan01:3` for three words where a colon separates them.
+const BASH_COLON: &str = "\nCOMP_WORDBREAKS=${COMP_WORDBREAKS//:}\n";
+
 /// What an argument means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -73,6 +76,9 @@ pub(crate) fn script(shell: &str) -> Option<std::io::Result<String>> {
     let completer = shells.completer(shell)?;
     let mut script = Vec::new();
     let written = completer.write_registration(VARIABLE, "fleet", "fleet", "fleet", &mut script);
+    if shell == "bash" {
+        script.extend_from_slice(BASH_COLON.as_bytes());
+    }
     Some(written.map(|()| String::from_utf8_lossy(&script).into_owned()))
 }
 

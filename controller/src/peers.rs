@@ -89,15 +89,16 @@ impl Peers {
 }
 
 impl Peers {
-    /// Tells whoever is at `address` of which incarnation this fleet is; whether a controller was there.
-    pub async fn tell_incarnation(&self, address: &str, incarnation: u64) -> bool {
+    /// Tells the controller at `address`, whichever it is, of which incarnation this fleet is. Gives its own; 0 where it
+    /// does not say.
+    pub async fn tell_incarnation(&self, address: &str, incarnation: u64) -> Option<u64> {
         // Any number does: a controller is known by its certificate.
-        let Ok(channel) = self.0.channel(0, address) else { return false };
+        let channel = self.0.channel(0, address).ok()?;
         let mut client = ControllersClient::new(channel);
         let mut request = tonic::Request::new(v1::GetFiguresRequest { incarnation });
         request.set_timeout(FIGURES_TIMEOUT);
         let told = tokio::time::timeout(FIGURES_TIMEOUT, client.get_figures(request)).await;
-        matches!(told, Ok(Ok(_)))
+        Some(told.ok()?.ok()?.into_inner().incarnation)
     }
 
     /// The authorities' keys, as that controller holds them.

@@ -10,36 +10,50 @@ use std::time::Duration;
 use fleet_core::time::{Millis, Timestamp};
 
 use crate::api::Context;
-use crate::clock::{STEP_MAX, wall};
+use crate::clock::{STEP_MAX, Standing, wall};
 use crate::peers::Silent;
-use crate::raft::Fitness;
+use crate::raft::{Fitness, Look};
 
 /// Between two looks: others go by what was found in the last five seconds.
 const PERIOD: Duration = Duration::from_secs(2);
 /// Between two looks of a controller that is alone: nobody could lead instead.
 const PERIOD_ALONE: Duration = Duration::from_secs(30);
 
+/// How old a look may be when the leader hears of it.
+const LOOK_AGE_MAX: Millis = Millis::secs(10);
+
 /// Looks again and again. `listener` is the address that it listens on.
 pub(crate) async fn run(context: Context, listener: SocketAddr) {
     let own = reached_at(listener).to_string();
     loop {
-        let fitness = match clock_fault(wall(), context.clock.now()) {
-            Some(why) => Fitness::Unfit { why },
-            None => listener_fault(&context, &own).await,
+        let leads = context.raft.leadership().borrow().is_leader;
+        let fitness = match context.clock.standing() {
+            Standing::WallWrong { step_ms } if leads => {
+                Fitness::Unfit { why: clock_words(Millis(step_ms.unsigned_abs())) }
+            }
+            _ => listener_fault(&context, &own).await,
         };
-        context.raft.fitness().found(fitness);
+        context.raft.fitness().found(Look { fitness, wall: wall() });
         let members = context.raft.members();
         let alone = members.voters.len() + members.learners.len() <= 1;
         tokio::time::sleep(if alone { PERIOD_ALONE } else { PERIOD }).await;
     }
 }
 
-/// Certificates are judged by the wall clock: with a wrong one nobody new gets in, nor is anybody reached.
-fn clock_fault(wall: Timestamp, fleet: Timestamp) -> Option<String> {
-    let apart = wall.since(fleet).max(fleet.since(wall));
-    // To the minute: a text that changes with each look would be news each time.
+/// To the minute: a text that changes with each look would be news each time.
+fn clock_words(apart: Millis) -> String {
     let minutes = Millis::minutes((apart.0 + 30_000) / 60_000);
-    (apart > STEP_MAX).then(|| format!("its clock is {minutes} from the fleet's time"))
+    format!("its clock is {minutes} from the fleet's time")
+}
+
+/// How the leader takes another controller's look: `now` is the fleet's time, where it is known for sure. Certificates are
+/// judged by the wall clock: with a wrong one nobody new gets in, nor is anybody reached.
+pub(crate) fn judged(look: &Look, now: Option<Timestamp>) -> Fitness {
+    let apart = now.map(|now| look.wall.since(now).max(now.since(look.wall)));
+    match apart.filter(|apart| *apart > STEP_MAX + LOOK_AGE_MAX) {
+        Some(apart) => Fitness::Unfit { why: clock_words(apart) },
+        None => look.fitness.clone(),
+    }
 }
 
 async fn listener_fault(context: &Context, own: &str) -> Fitness {
@@ -70,13 +84,20 @@ mod tests {
     #[test]
     fn a_clock_far_from_the_fleets_time_is_a_fault_either_way() {
         let fleet = Timestamp(1_800_000_000_000);
-        assert_eq!(clock_fault(fleet + Millis::secs(60), fleet), None);
-        assert_eq!(clock_fault(fleet - Millis::secs(60), fleet), None);
+        let at = |wall| judged(&Look { fitness: Fitness::Fit, wall }, Some(fleet));
+        assert_eq!(at(fleet + Millis::secs(60)), Fitness::Fit);
+        assert_eq!(at(fleet - Millis::secs(60)), Fitness::Fit);
+        let words = |wall| match at(wall) {
+            Fitness::Unfit { why } => why,
+            Fitness::Fit => String::new(),
+        };
         for wrong in [fleet + Millis::days(400), fleet - Millis::days(2)] {
-            assert!(clock_fault(wrong, fleet).unwrap().contains("from the fleet's time"));
+            assert!(words(wrong).contains("from the fleet's time"));
         }
-        let text = |ms| clock_fault(fleet - Millis::days(2) + Millis(ms), fleet).unwrap();
-        assert_eq!(text(0), text(900), "a second more or less is no other fault");
+        let two_days = fleet - Millis::days(2);
+        assert_eq!(words(two_days), words(two_days + Millis(900)), "a second is no other fault");
+        let look = Look { fitness: Fitness::Fit, wall: two_days };
+        assert_eq!(judged(&look, None), Fitness::Fit, "nobody knows the time");
     }
 
     #[test]

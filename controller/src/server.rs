@@ -209,7 +209,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         superseded = superseded.told() => {
             superseded::pass_on(&raft, &others, superseded.incarnation).await;
             if let Err(error) = superseded.store(&config.data_dir) {
-                tracing::error!("not kept for the next start, which will be told again: {error:#}");
+                tracing::error!("cannot store that this controller was replaced, so it will find out again at its next start: {error:#}");
             }
             superseded.into()
         }

@@ -29,7 +29,7 @@ const VERSION: u32 = 1;
 /// This controller's fleet goes on without it; starting it again would not help.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error(
-    "this controller is of before a restore: {told_by} belongs to incarnation {incarnation} of the fleet, and no node follows this one any more. The restored controllers go on; to use this machine as one of them, empty its data_dir and join"
+    "this controller belongs to the fleet before a restore: {told_by} has incarnation {incarnation}, and nodes follow the restored controllers only. To use this machine again, move its data_dir away, keep it, and join"
 )]
 pub struct Superseded {
     v: u32,

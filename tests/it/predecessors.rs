@@ -26,7 +26,7 @@ fn ends_refused(lab: &Lab, id: &str) -> Result<()> {
     let log = fs::read_to_string(&lab.dev_file()?.process("controller", id)?.log)?;
     // Whichever comes first: the restored one calls it, or it asks at an address that it knows and is not on the
     // roster there.
-    let told = kept(lab, id)?.exists() && log.contains("is of before a restore");
+    let told = kept(lab, id)?.exists() && log.contains("belongs to the fleet before a restore");
     ensure!(told || log.contains("was removed from"), "{log}");
     Ok(())
 }
@@ -35,8 +35,11 @@ fn ends_refused(lab: &Lab, id: &str) -> Result<()> {
 fn controllers_of_before_a_restore_end() -> Result<()> {
     let Some(mut lab) = Lab::start_with(3, 1, "v100-pcie:2")? else { return Ok(()) };
     lab.controller_goes_away();
-    lab.expect_in_logs("of before the restore", "the test starts old controllers");
-    lab.expect_in_logs("is of before a restore", "the test starts old controllers");
+    lab.expect_in_logs(
+        "a controller of before the restore runs there",
+        "the test starts old controllers",
+    );
+    lab.expect_in_logs("belongs to the fleet before a restore", "the test starts old ones");
     lab.expect_in_logs("was removed from", "the test starts old controllers");
     lab.expect_in_logs("no majority confirms it yet", "an old controller may be alone");
     lab.expect_in_logs("proposal failed", "an old leader loses its followers");

@@ -33,36 +33,36 @@ pub(super) async fn run(context: &Context, args: &WhyArgs) -> Result<Exit, Failu
     }
     let mut text = story.told(&context.clock);
     if story.kind == job::KIND {
-        let lines = tokio::time::timeout(LAST_LINES_PATIENCE, last_lines(&client, &story.id)).await;
-        text.push_str(&below(&story.id, &lines.unwrap_or_default()));
+        let mut printed = Vec::new();
+        let asked = last_lines(&client, &story.id, &mut printed);
+        // What has come by then is shown.
+        drop(tokio::time::timeout(LAST_LINES_PATIENCE, asked).await);
+        text.push_str(&below(&story.id, &String::from_utf8_lossy(&printed)));
     }
     print(&text)?;
     Ok(Exit::Done)
 }
 
 /// What a failed job of the caller's own printed last, as far as its node has it and answers.
-async fn last_lines(client: &Client, id: &str) -> String {
+async fn last_lines(client: &Client, id: &str, printed: &mut Vec<u8>) {
     let request = ListJobsRequest { ids: vec![id.to_owned()], all: true, ..Default::default() };
     let found = job::fetch(client, request).await.unwrap_or_default();
-    let Some(job) = found.into_iter().find(|job| job.state == "failed") else {
-        return String::new();
-    };
+    let Some(job) = found.into_iter().find(|job| job.state == "failed") else { return };
     // Whose it is not would be refused, and that on record.
     if caller(client).await.ok().as_ref() != Some(&job.owner) {
-        return String::new();
+        return;
     }
     let open = AttachOpen { job: job.id, tail_lines: LAST_LINES, ..Default::default() };
     let input = tokio_stream::once(AttachInput { input: Some(Input::Open(open)) });
-    let Ok(answer) = client.api().await.attach(input).await else { return String::new() };
+    let Ok(answer) = client.api().await.attach(input).await else { return };
     let mut output = answer.into_inner();
-    let mut bytes = Vec::new();
     while let Some(Ok(message)) = output.next().await {
         if let Some(Output::Stdout(more) | Output::Stderr(more)) = message.output {
-            bytes.extend_from_slice(&more);
+            printed.extend_from_slice(&more);
+            let too_many = printed.len().saturating_sub(LAST_LINES_BYTES_MAX);
+            printed.drain(..too_many);
         }
     }
-    let from = bytes.len().saturating_sub(LAST_LINES_BYTES_MAX);
-    String::from_utf8_lossy(bytes.get(from..).unwrap_or_default()).into_owned()
 }
 
 /// The lines as they stand below a story; nothing where there are none.

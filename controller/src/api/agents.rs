@@ -97,6 +97,10 @@ impl AgentsService {
         shown: Option<&v1::SignedIncarnation>,
     ) -> Result<(), Status> {
         let own = self.0.raft.incarnation();
+        if own == 0 {
+            // It has just joined: nothing is known here, and every number would be higher.
+            return Err(Status::unavailable("this controller has no state yet"));
+        }
         let Some(shown) = shown.filter(|shown| shown.incarnation > own) else { return Ok(()) };
         let number = shown.incarnation;
         let cluster = self.0.keyring.signing().cluster().to_string();
@@ -105,7 +109,7 @@ impl AgentsService {
             return Ok(());
         }
         self.0.superseded.tell(number, format!("node {node}"));
-        Err(Status::unavailable("this controller is of before a restore; it stops"))
+        Err(Status::unavailable("this controller belongs to the fleet before a restore, and stops"))
     }
 
     async fn register(

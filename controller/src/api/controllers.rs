@@ -118,8 +118,9 @@ impl Controllers for ControllersService {
         let extensions = request.extensions();
         let id = controller(&self.0.raft, extensions)
             .inspect_err(|status| note(&self.0.refusals, extensions, status))?;
-        let theirs = request.get_ref().incarnation;
-        if theirs > self.0.raft.incarnation() {
+        let (theirs, own) = (request.get_ref().incarnation, self.0.raft.incarnation());
+        // One that has just joined knows nothing yet: every number would be higher.
+        if own > 0 && theirs > own {
             self.0.superseded.tell(theirs, format!("controller {id}"));
         }
         Ok(Response::new(self.0.own_figures()))

@@ -25,6 +25,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{Context, resolve, views};
 use crate::clock::Standing;
 use crate::raft::Fitness;
+use crate::self_check::judged;
 
 /// The service over its context.
 #[derive(Debug, Clone)]
@@ -588,8 +589,12 @@ impl Context {
 impl Context {
     /// Controllers that are not well, as the leader knows: it cannot hand over to them, or to nobody.
     fn unfit_warnings(&self) -> Vec<String> {
+        if !self.raft.leadership().borrow().is_leader {
+            return Vec::new();
+        }
         let me = self.raft.node();
-        let unfit = |id: u64| match self.raft.fitness_of(id)? {
+        let now = (!self.clock.is_unconfirmed()).then(|| self.clock.now());
+        let unfit = |id: u64| match judged(&self.raft.look_of(id)?, now) {
             Fitness::Unfit { why } => Some(format!("controller {id} could not lead: {why}")),
             Fitness::Fit => None,
         };

@@ -55,6 +55,7 @@ impl Context {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             leader_id: status.leadership.leader.unwrap_or(0),
             authorities: own.ready.iter().map(ToString::to_string).collect(),
+            incarnation: self.raft.incarnation(),
             signed_by: own.signed_by.map(|pin| pin.to_string()).unwrap_or_default(),
         }
     }

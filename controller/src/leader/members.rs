@@ -16,7 +16,7 @@ use crate::raft::{Members, Progress};
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(250);
 /// A learner this close to the end of the log may vote.
-const LAG_MAX: u64 = 64;
+pub(super) const LAG_MAX: u64 = 64;
 /// One that answered within this time is there.
 pub(crate) const THERE_WITHIN: Duration = Duration::from_secs(2);
 /// One that did not answer for so long is said to be silent.

@@ -130,8 +130,13 @@ where
 /// Keeps this controller's clock with the leader's, by the entries that come from it.
 async fn follow_time(context: &Context) {
     let mut applied = context.raft.applied();
+    let mut followed = None;
     while applied.changed().await.is_ok() {
-        context.clock.follow(context.raft.read(Fsm::now));
+        let seen = context.raft.read(Fsm::now);
+        // An entry of consensus itself, such as an election's, says no time: the last one may be old.
+        if followed.replace(seen) != Some(seen) {
+            context.clock.follow(seen);
+        }
     }
 }
 

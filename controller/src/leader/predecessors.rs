@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use fleet_core::Fsm;
 use futures::future::join_all;
 
 use crate::api::Context;
@@ -15,25 +16,38 @@ use crate::api::Context;
 const PERIOD: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(context: Context) {
+    let mut named = BTreeSet::new();
     loop {
-        let (old, incarnation) = context.raft.read(|fsm| {
-            let restored = fsm.restored().map(|restored| restored.controllers.clone());
-            let members = fsm.roster().members().values();
-            let mine: BTreeSet<&String> = members.map(|member| &member.address).collect();
-            let mut old = restored.unwrap_or_default();
-            // Before it is on the roster itself it would call itself.
-            old.retain(|address| !mine.is_empty() && !mine.contains(address));
-            (old, fsm.incarnation())
+        let (old, incarnation) = context.raft.read(|fsm| (old_addresses(fsm), fsm.incarnation()));
+        let answers = old.into_iter().map(async |address| {
+            let theirs = context.peers.tell_incarnation(&address, incarnation).await?;
+            (theirs < incarnation).then_some(address)
         });
-        join_all(old.iter().map(async |address| {
-            if context.peers.tell_incarnation(address, incarnation).await {
+        for address in join_all(answers).await.into_iter().flatten() {
+            // One of an earlier build does not end by it, and answers each time.
+            if named.insert(address.clone()) {
                 tracing::warn!(
                     address,
-                    "a controller of before the restore was there; it was told"
+                    "a controller of before the restore runs there, and hears that it is to end"
                 );
             }
-        }))
-        .await;
+        }
         tokio::time::sleep(PERIOD).await;
     }
+}
+
+/// Where controllers of before were, but for those that are members again.
+fn old_addresses(fsm: &Fsm) -> Vec<String> {
+    // A backup that somebody tries out has no nodes, and must end nobody.
+    let is_tried_out = fsm.uncounted().count() == fsm.nodes().len();
+    let members: BTreeSet<&String> =
+        fsm.roster().members().values().map(|member| &member.address).collect();
+    // Before this controller is on the roster it would call itself.
+    if is_tried_out || members.is_empty() {
+        return Vec::new();
+    }
+    let restored = fsm.restored().map(|restored| restored.controllers.clone());
+    let mut old = restored.unwrap_or_default();
+    old.retain(|address| !members.contains(address));
+    old
 }

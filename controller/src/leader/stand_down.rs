@@ -7,8 +7,10 @@
 
 use std::time::Duration;
 
+use super::members::{LAG_MAX, THERE_WITHIN};
 use crate::api::Context;
 use crate::raft::Fitness;
+use crate::self_check::judged;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -18,6 +20,9 @@ const UNFIT_AFTER: Duration = Duration::from_secs(15);
 const BETWEEN_HANDOVERS: Duration = Duration::from_secs(300);
 /// How long a voter may take to lead after it was asked to.
 const HAND_OVER: Duration = Duration::from_secs(5);
+
+/// After a voter did not take over.
+const TRY_AGAIN: Duration = Duration::from_secs(30);
 
 /// What a leader does about itself.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,6 +43,8 @@ struct Voter {
     id: u64,
     /// It said within the last seconds that it is well.
     is_fit: bool,
+    /// It answered a moment ago, and lacks next to nothing: writes wait until it leads.
+    has_all: bool,
     /// The last entry it is known to hold.
     matched: Option<u64>,
 }
@@ -52,9 +59,13 @@ fn next_step(
     if lasting < UNFIT_AFTER {
         return Step::Lead;
     }
-    let Some(to) = others.iter().filter(|v| v.is_fit).max_by_key(|v| v.matched).map(|v| v.id)
-    else {
-        let nobody = if others.is_empty() { "there is no other" } else { "no other is well" };
+    let ready = others.iter().filter(|v| v.is_fit && v.has_all);
+    let Some(to) = ready.max_by_key(|v| v.matched).map(|v| v.id) else {
+        let nobody = match others {
+            [] => "there is no other",
+            others if others.iter().any(|v| v.is_fit) => "no other that is well has all of the log",
+            _ => "no other is well",
+        };
         return Step::Stay(format!("controller {me} leads although {why}: {nobody}"));
     };
     if since_handover.is_some_and(|ago| ago < BETWEEN_HANDOVERS) {
@@ -68,6 +79,8 @@ fn next_step(
 
 pub(super) async fn run(context: Context) {
     let own = context.raft.fitness().clone();
+    // Of an earlier term of office.
+    own.stays(None);
     loop {
         tokio::time::sleep(PERIOD).await;
         let step = next_step(
@@ -93,11 +106,20 @@ pub(super) async fn run(context: Context) {
 
 fn other_voters(context: &Context) -> Vec<Voter> {
     let (me, progress) = (context.raft.node(), context.raft.progress());
+    let last = context.raft.status().last_log_index;
+    let now = (!context.clock.is_unconfirmed()).then(|| context.clock.now());
     let others = context.raft.members().voters.into_keys().filter(|id| *id != me);
-    let voter = |id| Voter {
-        id,
-        is_fit: context.raft.fitness_of(id) == Some(Fitness::Fit),
-        matched: progress.get(&id).and_then(|p| p.matched),
+    let voter = |id| {
+        let progress = progress.get(&id).copied().unwrap_or_default();
+        let look = context.raft.look_of(id);
+        let is_there = progress.silent.is_some_and(|silent| silent <= THERE_WITHIN);
+        let close = progress.matched.is_some_and(|matched| matched + LAG_MAX >= last);
+        Voter {
+            id,
+            is_fit: look.is_some_and(|look| judged(&look, now) == Fitness::Fit),
+            has_all: is_there && close,
+            matched: progress.matched,
+        }
     };
     others.map(voter).collect()
 }
@@ -109,8 +131,15 @@ async fn hand_over(context: &Context, to: u64, why: &str) {
         tracing::warn!(%error, "cannot hand over");
         return;
     }
-    // Whatever came of it, the next look tells.
-    drop(tokio::time::timeout(HAND_OVER, leadership.wait_for(|l| !l.is_leader)).await);
+    let changed = tokio::time::timeout(HAND_OVER, leadership.wait_for(|l| !l.is_leader)).await;
+    let changed = changed.is_ok_and(|changed| changed.is_ok());
+    // With a wrong clock it refuses the new leader's connections, and hears of it only by being followed no more.
+    if changed || !context.raft.leads_a_quorum() {
+        context.raft.fitness().handed_over();
+        return;
+    }
+    tracing::warn!(to, "it did not take over");
+    tokio::time::sleep(TRY_AGAIN).await;
 }
 
 #[cfg(test)]
@@ -118,7 +147,7 @@ mod tests {
     use super::*;
 
     fn voter(id: u64, is_fit: bool, matched: u64) -> Voter {
-        Voter { id, is_fit, matched: Some(matched) }
+        Voter { id, is_fit, has_all: true, matched: Some(matched) }
     }
 
     fn unfit(lasting: Duration) -> Option<(String, Duration)> {
@@ -153,6 +182,9 @@ mod tests {
         assert_eq!(text, "controller 1 leads although its clock is wrong: there is no other");
         let text = stays(&[voter(2, false, 9)], None);
         assert_eq!(text, "controller 1 leads although its clock is wrong: no other is well");
+        let behind = Voter { has_all: false, ..voter(2, true, 9) };
+        let text = stays(&[behind], None);
+        assert!(text.ends_with("no other that is well has all of the log"), "{text}");
         let text = stays(&[voter(2, true, 9)], Some(BETWEEN_HANDOVERS / 2));
         assert!(text.contains("less than 5 min ago, and goes to controller 2"), "{text}");
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::fitness::Fitness;
+use super::fitness::Look;
 
 /// What was said longer ago is not known any more.
 const FRESH: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ pub(crate) struct About {
     pub(crate) check: Option<StateCheck>,
     /// Absent where it has not looked just now, and where it is of before 0.1.
     #[serde(default)]
-    pub(crate) fitness: Option<Fitness>,
+    pub(crate) look: Option<Look>,
 }
 
 impl About {
@@ -54,7 +54,7 @@ impl About {
             core: String::new(),
             free_bytes: None,
             check: None,
-            fitness: None,
+            look: None,
         })
     }
 }
@@ -94,11 +94,11 @@ impl Members {
         self.lock().get(&node).filter(|said| said.is_fresh())?.about.free_bytes
     }
 
-    /// What `node` found of itself, as it said a moment ago: not longer than [`WELL_SAID_MAX`].
-    pub(crate) fn fitness(&self, node: u64) -> Option<Fitness> {
+    /// How `node` found itself, as it said a moment ago: not longer than [`WELL_SAID_MAX`].
+    pub(crate) fn look(&self, node: u64) -> Option<Look> {
         let all = self.lock();
         let said = all.get(&node).filter(|said| said.at.elapsed() <= WELL_SAID_MAX)?;
-        said.about.fitness.clone()
+        said.about.look.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Said>> {

@@ -128,7 +128,7 @@ mod tests {
 
     fn about(core: &str, index: u64, digest: &str) -> About {
         let check = Some(StateCheck { index, digest: digest.to_owned() });
-        About { cluster_version: 2, core: core.to_owned(), free_bytes: None, check, fitness: None }
+        About { cluster_version: 2, core: core.to_owned(), free_bytes: None, check, look: None }
     }
 
     #[test]

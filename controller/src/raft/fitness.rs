@@ -6,12 +6,16 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use fleet_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// What was found longer ago says nothing any more.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// What a controller found when it looked at its own clock, certificate and listener.
+/// Looks in a row that find it unwell, at least: a process that stood still has not looked.
+const UNFIT_LOOKS: u32 = 4;
+
+/// What a controller found when it looked at itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fitness {
@@ -22,10 +26,18 @@ pub enum Fitness {
     },
 }
 
+/// A look, and what its wall clock showed then: only a leader knows the fleet's time to compare it with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Look {
+    pub fitness: Fitness,
+    pub wall: Timestamp,
+}
+
 #[derive(Debug, Default)]
 struct State {
-    found: Option<(Instant, Fitness)>,
-    unfit_since: Option<Instant>,
+    found: Option<(Instant, Look)>,
+    /// Since when it is unwell, and how many looks found it so.
+    unfit: Option<(Instant, u32)>,
     handed_over: Option<Instant>,
     stays: Option<String>,
 }
@@ -40,17 +52,20 @@ impl OwnFitness {
     }
 
     /// What was found just now.
-    pub fn found(&self, fitness: Fitness) {
+    pub fn found(&self, look: Look) {
         let (mut state, now) = (self.state(), Instant::now());
-        state.unfit_since = match &fitness {
+        state.unfit = match &look.fitness {
             Fitness::Fit => None,
-            Fitness::Unfit { .. } => state.unfit_since.or(Some(now)),
+            Fitness::Unfit { .. } => {
+                let (since, looks) = state.unfit.unwrap_or((now, 0));
+                Some((since, looks.saturating_add(1)))
+            }
         };
-        state.found = Some((now, fitness));
+        state.found = Some((now, look));
     }
 
     /// What was found a moment ago.
-    pub fn newest(&self) -> Option<Fitness> {
+    pub fn newest(&self) -> Option<Look> {
         let state = self.state();
         let (at, found) = state.found.as_ref()?;
         (at.elapsed() <= FRESH).then(|| found.clone())
@@ -59,11 +74,11 @@ impl OwnFitness {
     /// Why this controller should not lead, and for how long without a break it should not.
     pub fn unfit(&self) -> Option<(String, Duration)> {
         let state = self.state();
-        match (&state.found, state.unfit_since) {
-            (Some((_, Fitness::Unfit { why })), Some(since)) => {
-                Some((why.clone(), since.elapsed()))
-            }
-            _ => None,
+        let (since, _) = state.unfit.filter(|(_, looks)| *looks >= UNFIT_LOOKS)?;
+        let (_, look) = state.found.as_ref()?;
+        match &look.fitness {
+            Fitness::Unfit { why } => Some((why.clone(), since.elapsed())),
+            Fitness::Fit => None,
         }
     }
 
@@ -96,26 +111,36 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
 
+    fn look(fitness: Fitness) -> Look {
+        Look { fitness, wall: Timestamp(1) }
+    }
+
+    fn unfit(why: &str) -> Look {
+        look(Fitness::Unfit { why: why.to_owned() })
+    }
+
     #[test]
-    fn how_long_it_is_unfit_counts_from_the_first_of_a_row() {
+    fn only_several_looks_in_a_row_make_it_unfit_and_time_counts_from_the_first() {
         let own = OwnFitness::default();
         assert_eq!((own.newest(), own.unfit()), (None, None), "it has not looked yet");
-        let unfit = |why: &str| Fitness::Unfit { why: why.to_owned() };
-        own.found(unfit("its clock is wrong"));
-        let since = own.state().unfit_since;
+        for _ in 1..UNFIT_LOOKS {
+            own.found(unfit("its clock is wrong"));
+            assert_eq!(own.unfit(), None);
+        }
+        let since = own.state().unfit.unwrap().0;
         own.found(unfit("its listener is dead"));
-        assert_eq!(own.state().unfit_since, since);
         assert_eq!(own.unfit().unwrap().0, "its listener is dead");
-        own.found(Fitness::Fit);
-        assert_eq!((own.newest(), own.unfit()), (Some(Fitness::Fit), None));
+        assert_eq!(own.state().unfit, Some((since, UNFIT_LOOKS)));
+        own.found(look(Fitness::Fit));
+        assert_eq!((own.newest(), own.unfit()), (Some(look(Fitness::Fit)), None));
         own.found(unfit("its clock is wrong"));
-        assert!(own.state().unfit_since > since);
+        assert_eq!(own.unfit(), None, "it counts from one");
     }
 
     #[test]
     fn an_old_look_says_nothing() {
         let own = OwnFitness::default();
-        own.found(Fitness::Fit);
+        own.found(look(Fitness::Fit));
         let long_ago = Instant::now().checked_sub(FRESH * 2).unwrap();
         own.state().found.as_mut().unwrap().0 = long_ago;
         assert_eq!(own.newest(), None);

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::about::{About, CORE, Members};
 use super::divergence::{self, OwnCheck};
 use super::fatal::{Fatal, FatalHook};
-use super::fitness::{Fitness, OwnFitness};
+use super::fitness::{Look, OwnFitness};
 use super::heard::Heard;
 use super::log_store::LogStore;
 use super::logged::Logged;
@@ -310,9 +310,9 @@ impl RaftHandle {
         &self.fitness
     }
 
-    /// What another member found of itself, if it said so in the last seconds. For the leader only.
-    pub fn fitness_of(&self, node: u64) -> Option<Fitness> {
-        self.members.fitness(node)
+    /// How another member found itself, if it said so in the last seconds. For the leader only.
+    pub fn look_of(&self, node: u64) -> Option<Look> {
+        self.members.look(node)
     }
 
     /// Bytes left on the disk; `None` if it cannot be asked.

@@ -93,7 +93,6 @@ impl RaftHandle {
 
     /// Hands leadership to another voter. Only a request: watch [`RaftHandle::leadership`].
     pub async fn transfer_leadership(&self, to: u64) -> Result<(), ReadError> {
-        self.fitness().handed_over();
         self.raft().trigger().transfer_leader(to).await.map_err(|e| ReadError::Fatal(e.to_string()))
     }
 }

@@ -49,7 +49,7 @@ mod tests;
 
 pub use disk::{Disk, DiskError, DiskFile};
 pub use fatal::{EXIT_DIVERGED, EXIT_STORE_FAILED, EXIT_STORE_REFUSED, Fatal, FatalHook};
-pub use fitness::{Fitness, OwnFitness};
+pub use fitness::{Fitness, Look, OwnFitness};
 pub use handle::{
     Applied, Leadership, MemberError, Peer, ProposeError, RaftHandle, RaftStatus, ReadError,
 };

@@ -90,7 +90,7 @@ impl RaftService {
             core: CORE.to_owned(),
             free_bytes: self.room.free_bytes(),
             check: self.own.newest(),
-            fitness: self.fitness.newest(),
+            look: self.fitness.newest(),
         };
         let about = serde_json::to_vec(&about).map_err(json)?;
         Ok(v1::RaftReply { payload, about })
@@ -232,7 +232,9 @@ impl RaftApi for RaftService {
     ) -> Result<Response<v1::RaftReply>, Status> {
         let answer =
             self.raft.handle_transfer_leader(self.open(request)?).await.map_err(stopped)?;
-        self.fitness.handed_over();
+        if answer.is_ok() {
+            self.fitness.handed_over();
+        }
         self.reply(&answer)
     }
 

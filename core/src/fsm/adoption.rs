@@ -70,7 +70,11 @@ impl Fsm {
         let members = self.roster.members.values().filter(|_| known);
         let mut controllers: Vec<String> = members.map(|member| member.address.clone()).collect();
         // Restored twice, those of the first time may come back too.
-        controllers.extend(self.restored.take().into_iter().flat_map(|r| r.controllers));
+        for address in self.restored.take().into_iter().flat_map(|r| r.controllers) {
+            if !controllers.contains(&address) {
+                controllers.push(address);
+            }
+        }
         controllers.truncate(PREDECESSORS_MAX);
         self.restored = Some(Restored { at, since, adopted: 0, reservations_lost: 0, controllers });
     }

@@ -6,6 +6,7 @@
 //! and what is under way is done before. Sources from which a node or a controller has proved itself are
 //! counted apart from strangers, so that strangers never take their places.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -92,7 +93,11 @@ impl Handshakes {
         let crowded = if own >= self.per_source_max {
             Some(source)
         } else if pool.values().map(BTreeMap::len).sum::<usize>() >= self.total_max {
-            pool.iter().max_by_key(|(_, those)| those.len()).map(|(busiest, _)| *busiest)
+            // Of equals the one whose oldest is the oldest.
+            let busiest = pool.iter().max_by_key(|(_, those)| {
+                (those.len(), Reverse(those.first_key_value().map(|(number, _)| *number)))
+            });
+            busiest.map(|(source, _)| *source)
         } else {
             None
         };
@@ -189,6 +194,16 @@ mod tests {
         let mut new = all.begin(source("10.0.0.3"));
         assert!(gave_way(&mut busy[0]) && !gave_way(&mut busy[1]));
         assert!(!gave_way(&mut modest) && !gave_way(&mut new));
+    }
+
+    #[test]
+    fn among_sources_with_as_many_the_oldest_gives_way() {
+        let all = Handshakes::new(1, 50);
+        let of = |n: u32| all.begin(source(&format!("10.1.{}.{}", n / 250, n % 250)));
+        let mut held: Vec<Handshake> = (0..400).map(of).collect();
+        let (old, new) = held.split_at_mut(350);
+        assert!(old.iter_mut().all(gave_way), "what is held open is the oldest");
+        assert!(!new.iter_mut().any(gave_way), "what has just begun is not");
     }
 
     #[test]

@@ -215,10 +215,16 @@ impl Accept {
                 return self.refusals.note("too_many_handshakes", &address, &reason);
             }
         };
-        drop(place);
         match shaken {
-            Shaken::Done(stream) => self.hand_out(*stream, address, generations).await,
-            Shaken::Refused(stream) => close_heard(stream).await,
+            Shaken::Done(stream) => {
+                drop(place);
+                self.hand_out(*stream, address, generations).await;
+            }
+            // It has its place until it is closed: refused ones are counted too.
+            Shaken::Refused(stream) => tokio::select! {
+                () = close_heard(stream) => {}
+                () = place.gives_way() => {}
+            },
             Shaken::Late => {}
         }
     }
