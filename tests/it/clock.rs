@@ -101,6 +101,7 @@ fn a_wrong_clock_ends_and_starts_nothing() -> Result<()> {
     lab.controller_goes_away();
     lab.expect_in_logs("clock", "the test sets it wrong");
     lab.expect_in_logs("the certificate expired at unix time", "in ten years the agents' have");
+    lab.expect_in_logs("CertificateExpired", "the controller calls itself, and takes none either");
     let mut steps = Steps::default();
     for (what, shift) in [("ten years ahead", "+3650d"), ("an hour back", "-1h")] {
         steps.step(&format!("the controller's clock is {what}"), || wrong(&lab, &library, shift));
