@@ -17,8 +17,8 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::clock;
 use crate::gpu::{GpuEvent, GpuSnapshot, Handle, event_signal, snapshot_signals};
+use crate::headroom::Headroom;
 use crate::link::Outbox;
-use crate::room::Room;
 
 const FILE: &str = "health.json";
 /// How often the last picture is judged again: silence counts by its length.
@@ -81,7 +81,7 @@ fn store(path: &Path, tracker: &HealthTracker) -> Result<(), FileError> {
     }
 }
 
-fn look_at_room(tracker: &mut HealthTracker, room: &mut Room) {
+fn look_at_headroom(tracker: &mut HealthTracker, room: &mut Headroom) {
     tracker.observe(clock::now(), &Signal::Short { of: room.look() });
 }
 
@@ -127,9 +127,9 @@ pub(crate) struct Parts {
 pub(crate) async fn run(parts: Parts) {
     let Parts { state_dir, boot_id, gpus, mut events, mut desired, outbox, looks, seen, mut pulse } =
         parts;
-    let (path, mut room) = (state_dir.join(FILE), Room::of(&state_dir));
+    let (path, mut room) = (state_dir.join(FILE), Headroom::of(&state_dir));
     let mut tracker = load(&path, &boot_id);
-    look_at_room(&mut tracker, &mut room);
+    look_at_headroom(&mut tracker, &mut room);
     let mut snapshots = gpus.snapshots();
     drop(gpus);
     let mut said = tracker.conditions();
@@ -145,7 +145,7 @@ pub(crate) async fn run(parts: Parts) {
             () = pulse.asked() => continue,
             () = looks.wake.notified() => {
                 looked = Some(looks.asked.load(Ordering::SeqCst));
-                look_at_room(&mut tracker, &mut room);
+                look_at_headroom(&mut tracker, &mut room);
             }
             changed = snapshots.changed() => {
                 if changed.is_err() {
@@ -162,7 +162,7 @@ pub(crate) async fn run(parts: Parts) {
             }
             // What does not answer does not change either, and gets worse with time.
             _ = look_again.tick() => look(&mut tracker, &snapshots.borrow().clone()),
-            _ = room_again.tick() => look_at_room(&mut tracker, &mut room),
+            _ = room_again.tick() => look_at_headroom(&mut tracker, &mut room),
             Some(event) = events.recv() => {
                 tracing::warn!(gpu = %event.uuid, event = ?event.kind, "the driver told of an error");
                 let snapshot: Arc<GpuSnapshot> = snapshots.borrow().clone();

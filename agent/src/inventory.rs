@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::allocations::{Node, Registry};
+use crate::allocations::{NodeContext, Registry};
 use crate::clock;
 use crate::enroll::Machine;
 use crate::gpu::{DriverState, GpuSnapshot, GpuState, Observed};
@@ -49,7 +49,7 @@ pub struct View {
 /// The task; see the module's doc.
 #[derive(Debug)]
 pub struct Inventory {
-    node: Arc<Node>,
+    node: Arc<NodeContext>,
     floors: Floors,
     usages: Usages,
     registry: Registry,
@@ -69,7 +69,7 @@ pub struct Inventory {
 }
 
 /// What does not change while the agent runs.
-pub fn machine_facts(node: &Node, machine: &Machine, instance: String) -> NodeFacts {
+pub fn machine_facts(node: &NodeContext, machine: &Machine, instance: String) -> NodeFacts {
     let system = System::new_with_specifics(
         RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram()),
     );
@@ -114,7 +114,7 @@ fn released_words(node: &NodeName, stuck: usize) -> String {
 impl Inventory {
     /// Waits for the first look at the GPUs, then runs as a task.
     pub async fn start(
-        node: Arc<Node>,
+        node: Arc<NodeContext>,
         (floors, usages): (Floors, Usages),
         registry: Registry,
         outbox: Outbox,

@@ -17,11 +17,10 @@ pub mod config;
 pub mod doctor;
 pub mod emergency;
 pub mod enroll;
-#[cfg(test)]
-mod exchange;
 pub mod filter;
 pub mod gate;
 pub mod gpu;
+mod headroom;
 mod health;
 pub mod holders;
 pub mod image;
@@ -29,9 +28,10 @@ pub mod inventory;
 pub mod leases;
 pub mod link;
 pub mod operations;
+#[cfg(test)]
+mod path_swap;
 mod proc_stat;
 pub mod reconcile;
-mod room;
 pub mod runtime;
 pub mod server;
 pub mod shim;

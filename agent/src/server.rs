@@ -20,8 +20,8 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::ahead::{self, ASKS_MAX, Ask, Line, LocalParts, SOCKET_FILE, Shelf};
-use crate::allocations::{Node, Parts, Registry, allocations_dir, volatile_dir};
+use crate::ahead::{self, ASKS_MAX, Ask, Contact, LocalParts, SOCKET_FILE, Shelf};
+use crate::allocations::{NodeContext, Parts, Registry, allocations_dir, volatile_dir};
 use crate::config::Config;
 use crate::enroll::moved;
 use crate::enroll::renewal::Renewal;
@@ -59,10 +59,10 @@ const SHIM_DIR: &str = "/usr/lib/fleet";
 
 /// The folder as the one agent that may use it; given back when dropped.
 #[derive(Debug)]
-pub struct Held(#[expect(dead_code, reason = "held, not read")] Flock<std::fs::File>);
+pub struct StateDirLock(#[expect(dead_code, reason = "held, not read")] Flock<std::fs::File>);
 
 /// Makes the state folder and takes it.
-pub fn take_state_dir(config: &Config) -> anyhow::Result<Held> {
+pub fn take_state_dir(config: &Config) -> anyhow::Result<StateDirLock> {
     // Not only ours: users pass through it to the sockets, and on a machine with both programs the controller's is there too.
     let fresh = !config.run_dir.exists();
     std::fs::create_dir_all(&config.run_dir)
@@ -82,7 +82,7 @@ pub fn take_state_dir(config: &Config) -> anyhow::Result<Held> {
     let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
         anyhow::anyhow!("{} is in use by another agent ({errno})", config.state_dir.display())
     })?;
-    Ok(Held(lock))
+    Ok(StateDirLock(lock))
 }
 
 /// Makes a folder of this agent's own where others may make theirs too: whose it was before could change what is in it.
@@ -231,15 +231,15 @@ fn open_calendar(
     machine: &Machine,
 ) -> anyhow::Result<(CalendarParts, mpsc::Sender<Ask>)> {
     let shelf = Shelf::new(&config.state_dir, cluster);
-    let (book, time) = shelf.load()?;
-    let line = Line::new(time, &machine.boot_id);
+    let (promises, time) = shelf.load()?;
+    let line = Contact::new(time, &machine.boot_id);
     let (asks, asked) = mpsc::channel(ASKS_MAX);
-    Ok((CalendarParts { book, shelf, line, asks: asked }, asks))
+    Ok((CalendarParts { promises, shelf, line, asks: asked }, asks))
 }
 
 /// What holds people to their reservations.
 fn make_gate(
-    node: &Node,
+    node: &NodeContext,
     ends: gate::Ends,
     operations: &Operations,
 ) -> anyhow::Result<gate::task::Task> {
@@ -257,8 +257,8 @@ fn make_gate(
 
 /// What people read on their terminals.
 fn make_terminals(
-    node: &Arc<Node>,
-    line: &Line,
+    node: &Arc<NodeContext>,
+    line: &Contact,
     operations: &Operations,
 ) -> anyhow::Result<terminals::task::Task> {
     let pulse = operations.begin("terminals");
@@ -286,10 +286,10 @@ async fn make_node(
     machine: &Machine,
     gpus: gpu::Handle,
     gate: gate::Handle,
-) -> anyhow::Result<Arc<Node>> {
+) -> anyhow::Result<Arc<NodeContext>> {
     let as_user = AsUser::new(AsUserConfig::default());
     let (shim, init) = helpers(config)?;
-    Ok(Arc::new(Node::new(Parts {
+    Ok(Arc::new(NodeContext::new(Parts {
         name,
         boot_id: machine.boot_id.clone(),
         shim,

@@ -20,7 +20,7 @@ use std::ops::RangeInclusive;
 
 use columns::is_known;
 pub(crate) use columns::{Column, Header, Named, parse_named};
-pub(crate) use dates::Order;
+pub(crate) use dates::DateOrder;
 use dates::{Clock as DayClock, Dates};
 pub(crate) use export::csv;
 pub(crate) use gpus::Which;
@@ -31,7 +31,7 @@ use crate::times::{Clock, When, end_of_day, parse_when};
 
 /// A line that asks for GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct SheetLine {
     /// In the file, counted from 1.
     pub(crate) number: u64,
     /// Empty is who imports it.
@@ -45,7 +45,7 @@ pub(crate) struct Line {
     pub(crate) with: Vec<String>,
 }
 
-impl Line {
+impl SheetLine {
     /// Stands for times that a line does not have.
     const SOON: (When, When) = (When::Now, When::Now);
 
@@ -68,7 +68,7 @@ impl Line {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Options {
     pub(crate) sheet: Option<String>,
-    pub(crate) dates: Option<Order>,
+    pub(crate) dates: Option<DateOrder>,
     pub(crate) columns: Vec<Named>,
     pub(crate) grid: bool,
     /// Only these lines of the file.
@@ -78,9 +78,9 @@ pub(crate) struct Options {
 /// A sheet that was read.
 #[derive(Debug, Default)]
 pub(crate) struct Sheet {
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<SheetLine>,
     /// Lines with something wrong: only their user, node and named GPUs mean anything.
-    pub(crate) broken: Vec<Line>,
+    pub(crate) broken: Vec<SheetLine>,
     pub(crate) problems: Vec<Problem>,
     /// One sentence each, for the one who imports.
     pub(crate) notes: Vec<String>,
@@ -224,7 +224,7 @@ fn listed(table: Table, options: &Options, clock: &Clock) -> Sheet {
 }
 
 impl Sheet {
-    fn decide(&mut self, cells: &[(u64, String)], said: Option<Order>) -> Option<Dates> {
+    fn decide(&mut self, cells: &[(u64, String)], said: Option<DateOrder>) -> Option<Dates> {
         match Dates::decide(cells, said) {
             Ok((dates, note)) => {
                 self.notes.extend(note);
@@ -380,11 +380,16 @@ fn moment(
 }
 
 /// What is wrong with a line, and what it says of users and GPUs all the same.
-type Broken = (Vec<String>, Line);
+type Broken = (Vec<String>, SheetLine);
 
 /// A line; else what is wrong with it, and what it says of users and GPUs. Nothing is said of dates whose order is not
 /// known: one error for the whole sheet says so.
-fn line(header: &Header, row: &Row, times: &Times<'_>, either: bool) -> Result<Line, Box<Broken>> {
+fn line(
+    header: &Header,
+    row: &Row,
+    times: &Times<'_>,
+    either: bool,
+) -> Result<SheetLine, Box<Broken>> {
     let cell = |column| header.cell(row, column).unwrap_or_default();
     let text = |column| wording::in_one_line(cell(column));
     let mut problems = Vec::new();
@@ -428,9 +433,9 @@ fn line(header: &Header, row: &Row, times: &Times<'_>, either: bool) -> Result<L
     let node =
         if matches!(gpus, Some(Which::These(_) | Which::All(_))) { String::new() } else { node };
     let any = Which::Some(crate::gpu_wish::GpuWish { count: 1, model: None });
-    let rest = Line {
+    let rest = SheetLine {
         node: node.clone(),
-        ..Line::new(row.number, user.clone(), gpus.clone().unwrap_or(any), Line::SOON)
+        ..SheetLine::new(row.number, user.clone(), gpus.clone().unwrap_or(any), SheetLine::SOON)
     };
     let (Some(Some(start)), Some(Some(mut end))) = (start, end) else {
         return Err(Box::new((problems, rest)));
@@ -459,13 +464,13 @@ fn line(header: &Header, row: &Row, times: &Times<'_>, either: bool) -> Result<L
     };
     let with = text(Column::With);
     let with = with.split([' ', ',', ';']).filter(|name| !name.is_empty()).map(str::to_owned);
-    Ok(Line {
+    Ok(SheetLine {
         // Empty where the names of GPUs say it already.
         node,
         note: text(Column::Note),
         project: text(Column::Project),
         with: with.collect(),
-        ..Line::new(row.number, user, gpus, (start, end))
+        ..SheetLine::new(row.number, user, gpus, (start, end))
     })
 }
 

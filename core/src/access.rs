@@ -27,16 +27,16 @@ pub const RENEWABLE_AFTER_EXPIRY: Millis = Millis::days(30);
 /// Whose certificate it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Holder {
+pub enum CertificateHolder {
     Node { name: NodeName },
     User { name: UserName },
 }
 
-impl std::fmt::Display for Holder {
+impl std::fmt::Display for CertificateHolder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Holder::Node { name } => write!(f, "node {name}"),
-            Holder::User { name } => write!(f, "user {name}"),
+            CertificateHolder::Node { name } => write!(f, "node {name}"),
+            CertificateHolder::User { name } => write!(f, "user {name}"),
         }
     }
 }
@@ -69,7 +69,7 @@ impl Vouching {
 /// A certificate that was given out and has not run out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Issued {
-    pub holder: Holder,
+    pub holder: CertificateHolder,
     pub not_after: Timestamp,
     /// The node that vouched for the user.
     pub via: Option<NodeName>,
@@ -155,7 +155,7 @@ impl Access {
     }
 
     /// How many certificates of this holder are valid.
-    pub fn valid_of(&self, holder: &Holder, now: Timestamp) -> usize {
+    pub fn valid_of(&self, holder: &CertificateHolder, now: Timestamp) -> usize {
         self.issued.values().filter(|i| i.holder == *holder && i.not_after > now).count()
     }
 }
@@ -178,7 +178,7 @@ pub enum AccessCommand {
     /// A certificate is about to be given out. It is not when this is refused.
     RecordCertificate {
         serial: String,
-        holder: Holder,
+        holder: CertificateHolder,
         not_after: Timestamp,
         via: Option<NodeName>,
         authority: String,
@@ -251,13 +251,13 @@ impl AccessCommand {
 #[serde(rename_all = "snake_case")]
 pub enum AccessEvent {
     CertificateIssued {
-        holder: Holder,
+        holder: CertificateHolder,
         serial: String,
         not_after: Timestamp,
         via: Option<NodeName>,
     },
     CertificatesRevoked {
-        holder: Holder,
+        holder: CertificateHolder,
         serials: Vec<String>,
         by: String,
         reason: String,
@@ -316,10 +316,10 @@ impl AccessEvent {
     }
 }
 
-fn name_of(holder: &Holder) -> String {
+fn name_of(holder: &CertificateHolder) -> String {
     match holder {
-        Holder::Node { name } => name.to_string(),
-        Holder::User { name } => name.to_string(),
+        CertificateHolder::Node { name } => name.to_string(),
+        CertificateHolder::User { name } => name.to_string(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::access::{AccessCommand, Holder};
+use crate::access::{AccessCommand, CertificateHolder};
 use crate::authority::AuthorityCommand;
 use crate::command::Command;
 use crate::ending::EndingCommand;
@@ -173,21 +173,23 @@ fn authorize_authority(
 /// another one: it would never run out.
 fn may_have(
     actor: &Actor,
-    holder: &Holder,
+    holder: &CertificateHolder,
     via: Option<&NodeName>,
 ) -> Result<&'static str, Rejection> {
     match (&actor.who, holder, via) {
-        (Who::Node { name }, Holder::Node { name: holder }, None) if name == holder => {
+        (Who::Node { name }, CertificateHolder::Node { name: holder }, None) if name == holder => {
             Ok("that_node")
         }
-        (Who::Node { name }, Holder::User { .. }, Some(via)) if name == via => Ok("vouching_node"),
-        (Who::User { name, .. }, Holder::User { name: holder }, None)
+        (Who::Node { name }, CertificateHolder::User { .. }, Some(via)) if name == via => {
+            Ok("vouching_node")
+        }
+        (Who::User { name, .. }, CertificateHolder::User { name: holder }, None)
             if name == holder && actor.method == AuthMethod::LocalSocket =>
         {
             Ok("local_user")
         }
         // One that does not lead, for the users of its machine.
-        (Who::Controller, Holder::User { .. }, None) => Ok("vouching_controller"),
+        (Who::Controller, CertificateHolder::User { .. }, None) => Ok("vouching_controller"),
         (Who::Node { .. } | Who::User { .. } | Who::Controller, _, _) => {
             Err(denied("its holder, or a node for its users"))
         }

@@ -15,7 +15,7 @@ use crate::authority::{AuthorityCommand, ROTATION_SINCE};
 use crate::checkpoint::{
     CheckpointNote, Content, Facts, Presence, RESUME_SINCE, RestartFrom, Resumed,
 };
-use crate::ending::{ENDING_SINCE, EndPolicy, EndingCommand, Holder, HolderStep, Seen};
+use crate::ending::{ENDING_SINCE, EndPolicy, EndingCommand, GpuHolder, HolderStep, WindowUse};
 use crate::health::Condition;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, ClusterId, ImportId, JobId, LeaseId, ReservationId, TokenId};
@@ -254,7 +254,7 @@ pub enum Report {
     /// What is seen on the GPUs of an open window.
     Use {
         reservation: ReservationId,
-        seen: Seen,
+        seen: WindowUse,
         /// Somebody was there at any time.
         came: bool,
     },
@@ -263,7 +263,7 @@ pub enum Report {
         /// Whose time is over; none where nobody leased the GPU to them.
         reservation: Option<ReservationId>,
         step: HolderStep,
-        holders: Vec<Holder>,
+        holders: Vec<GpuHolder>,
     },
     /// What became of the order to boot anew that was given with the wish of `since`.
     Reboot {

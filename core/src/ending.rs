@@ -116,7 +116,7 @@ impl EndingCommand {
 /// What a node sees on the GPUs of an open window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Seen {
+pub enum WindowUse {
     /// A process of its owner, which is no job's.
     Used,
     /// Somebody, but no such process.
@@ -153,7 +153,7 @@ pub const HOLDERS_MAX: usize = 16;
 
 /// A process that holds a GPU, as its node saw it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
+pub struct GpuHolder {
     pub gpu: GpuUuid,
     pub pid: u32,
     pub uid: u32,
@@ -163,7 +163,7 @@ pub struct Holder {
     pub command: String,
 }
 
-impl std::fmt::Display for Holder {
+impl std::fmt::Display for GpuHolder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} (pid {}) of {}", self.command, self.pid, self.user)
     }

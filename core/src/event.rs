@@ -10,7 +10,7 @@ use crate::allocation::AttemptEnd;
 use crate::authority::AuthorityEvent;
 use crate::checkpoint::{CheckpointNote, Content, Facts, Presence};
 use crate::controller::Controller;
-use crate::ending::{EndPolicy, Holder, HolderStep, ReservationRules};
+use crate::ending::{EndPolicy, GpuHolder, HolderStep, ReservationRules};
 use crate::health::Severity;
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
 use crate::image::ImageUsed;
@@ -306,7 +306,7 @@ pub enum Event {
         /// Whose time is over; none where nobody leased the GPUs.
         reservation: Option<ReservationId>,
         step: HolderStep,
-        holders: Vec<Holder>,
+        holders: Vec<GpuHolder>,
     },
     /// Given back: nobody came.
     ReservationNotUsed {

@@ -1,7 +1,7 @@
 //! One agent: production's link, outbox, fences and plan; attempts, proofs and GPUs of a simulated machine.
 //!
 //! Real: [`Link`] with its session, its fence and its backoff, [`Outbox`], [`plan`] with its [`Table`], the
-//! [`Book`] of windows (`calendar.rs`), and [`EpochStore`]. Simulated: what carries the plan's actions out (production's `reconcile/task.rs`,
+//! [`Promises`] of windows (`calendar.rs`), and [`EpochStore`]. Simulated: what carries the plan's actions out (production's `reconcile/task.rs`,
 //! `allocations/` and `leases/`), since it is shims, cgroups and drivers that it moves. The rules of those
 //! are kept: nothing starts before its epoch is on the disk or on a GPU that is in use, an end is reported
 //! when the last process is gone, a release when the GPU is proven empty.
@@ -16,14 +16,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fleet_agent::ahead::{Book, Line};
+use fleet_agent::ahead::{Contact, Promises};
 use fleet_agent::allocations::{Registry, Shown, without_exit};
 use fleet_agent::checkpoint::{CheckpointSeen, Source};
 use fleet_agent::inventory::View;
 use fleet_agent::link::{Fence, Link, LinkParts, Outbox};
 use fleet_agent::reconcile::plan::{Action, plan, waited_for};
-use fleet_agent::reconcile::{Claim, EpochStore, Phase, Release, Row, Storage, Table};
-use fleet_agent::terminals::elsewhere::Elsewhere;
+use fleet_agent::reconcile::{AttemptPhase, Claim, EpochStore, Release, Row, Storage, Table};
+use fleet_agent::terminals::free_gpus::FreeGpus;
 use fleet_agent::tunnel::{Tunnels, Wakes};
 use fleet_core::allocation::AttemptEnd;
 use fleet_core::checkpoint::{Content, Facts, Presence as There};
@@ -99,15 +99,15 @@ struct Agent {
     post: Post,
     name: String,
     table: Table,
-    book: Book,
-    /// The book differs from what is stored, in what attempts were promised only.
+    promises: Promises,
+    /// They differ from what is stored, in what attempts were promised only.
     attempts_dirty: bool,
     stored_us: u64,
-    line: Line,
+    line: Contact,
     outbox: Outbox,
     registry: Registry,
     epochs: EpochStore<EpochFile>,
-    phases: BTreeMap<AllocationId, watch::Sender<Phase>>,
+    phases: BTreeMap<AllocationId, watch::Sender<AttemptPhase>>,
     /// On its way to be started.
     beginning: Vec<Soon>,
     /// Checkpoints that are going to be taken for new ones: a known bug.
@@ -169,12 +169,12 @@ fn facts(machine: &Machine, instance: &str) -> NodeFacts {
 /// The process: until its host drops it.
 pub(crate) async fn run(scene: Arc<Scene>, post: Post) {
     let machine = Arc::clone(&scene.machines[post.at]);
-    let (name, facts, epochs_file, book, line) = {
+    let (name, facts, epochs_file, promises, line) = {
         let instance = format!("{:016x}", scene.rng().next());
         let machine = scene.machine(post.at);
-        let line = Line::new(machine.fleet_time.clone(), &machine.boot_id());
-        let (epochs_file, book) = (machine.epochs_file.clone(), machine.book.clone());
-        (machine.name.clone(), facts(&machine, &instance), epochs_file, book, line)
+        let line = Contact::new(machine.fleet_time.clone(), &machine.boot_id());
+        let (epochs_file, promises) = (machine.epochs_file.clone(), machine.promises.clone());
+        (machine.name.clone(), facts(&machine, &instance), epochs_file, promises, line)
     };
     let folder = scene.folder.join(name.as_str());
     std::fs::create_dir_all(&folder).expect("a folder for the agent");
@@ -190,7 +190,7 @@ pub(crate) async fn run(scene: Arc<Scene>, post: Post) {
         scene: Arc::clone(&scene),
         name: name.to_string(),
         table: Table::default(),
-        book,
+        promises,
         attempts_dirty: false,
         stored_us: 0,
         line: line.clone(),
@@ -226,7 +226,7 @@ pub(crate) async fn run(scene: Arc<Scene>, post: Post) {
         addresses: None,
         line,
         // Nobody logs in here.
-        elsewhere: Elsewhere::default(),
+        elsewhere: FreeGpus::default(),
     });
     tokio::join!(link.run(), agent.run(desired_seen, heard_seen));
 }
@@ -352,7 +352,7 @@ impl Agent {
                 Row::starting(attempt.epoch, attempt.lease.clone(), attempt.order.clone());
             row.checkpoint_seq = attempt.saves.len() as u64;
             if attempt.boot == boot || attempt.end.is_some() {
-                row.phase = Phase::Running;
+                row.phase = AttemptPhase::Running;
             }
             self.show(&id, row.phase, attempt.order.gpus.clone());
             self.outbox.started(&id, attempt.epoch, time(attempt.started_us), None);
@@ -361,7 +361,7 @@ impl Agent {
         self.look();
     }
 
-    fn show(&mut self, id: &AllocationId, phase: Phase, gpus: Vec<GpuUuid>) {
+    fn show(&mut self, id: &AllocationId, phase: AttemptPhase, gpus: Vec<GpuUuid>) {
         let (sender, seen) = watch::channel(phase);
         self.registry.insert(id.clone(), Shown { phase: seen, gpus, ..Shown::ended() });
         self.phases.insert(id.clone(), sender);
@@ -435,7 +435,7 @@ impl Agent {
         let now = self.scene.now_us();
         match action {
             Action::Start { id, order, .. } => {
-                self.show(&id, Phase::Starting, order.gpus.clone());
+                self.show(&id, AttemptPhase::Starting, order.gpus.clone());
                 let (low, high) = BEGIN_MS_RANGE;
                 let at_us = now + self.scene.rng().between(low, high) * 1_000;
                 self.beginning.push(Soon { id, at_us });
@@ -479,7 +479,7 @@ impl Agent {
     }
 
     fn say_end(&mut self, id: &AllocationId, epoch: Epoch, end: AttemptEnd, stopped: bool) {
-        self.show(id, Phase::Ended, Vec::new());
+        self.show(id, AttemptPhase::Ended, Vec::new());
         self.outbox.ended(id, epoch, without_exit(end, stopped, self.scene.true_time()));
     }
 
@@ -605,10 +605,10 @@ impl Agent {
 
     fn end_row(&mut self, id: &AllocationId, report: fleet_core::allocation::EndReport) {
         let Some(row) = self.table.rows.get_mut(id) else { return };
-        row.phase = Phase::Ended;
+        row.phase = AttemptPhase::Ended;
         let epoch = row.epoch;
         if let Some(phase) = self.phases.get(id) {
-            phase.send_replace(Phase::Ended);
+            phase.send_replace(AttemptPhase::Ended);
         }
         self.outbox.ended(id, epoch, report);
     }
@@ -654,10 +654,10 @@ impl Agent {
             self.scene.violation(what);
         }
         if let Some(row) = self.table.rows.get_mut(id) {
-            row.phase = Phase::Running;
+            row.phase = AttemptPhase::Running;
         }
         if let Some(phase) = self.phases.get(id) {
-            phase.send_replace(Phase::Running);
+            phase.send_replace(AttemptPhase::Running);
         }
         self.outbox.started(id, epoch, time(now), None);
     }

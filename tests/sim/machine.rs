@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fleet_agent::ahead::Book;
+use fleet_agent::ahead::Promises;
 use fleet_agent::ahead::clock::Anchor;
 use fleet_core::allocation::{AttemptEnd, EndReport};
 use fleet_core::desired::StartOrder;
@@ -127,7 +127,7 @@ pub(crate) struct Machine {
     /// Records of those that controllers have on record: kept for a while, for people and for a recount.
     pub(crate) forgotten: BTreeMap<AllocationId, Attempt>,
     /// The windows in its hands, and the fleet's time when they were stored.
-    pub(crate) book: Book,
+    pub(crate) promises: Promises,
     pub(crate) fleet_time: Option<Anchor>,
     /// Bytes of the file of epochs.
     pub(crate) epochs_file: Vec<u8>,
@@ -168,7 +168,7 @@ impl Machine {
             gpus: (0..GPUS).map(uuid).collect(),
             attempts: BTreeMap::new(),
             forgotten: BTreeMap::new(),
-            book: Book::default(),
+            promises: Promises::default(),
             fleet_time: None,
             epochs_file: Vec::new(),
             deferrals_us: BTreeMap::new(),

@@ -13,10 +13,10 @@ use fleet_tests::steps::Steps;
 use serde_json::Value;
 
 use crate::lab;
-use crate::life::{self, Life};
 use crate::machine::Machine;
 use crate::page::Page;
 use crate::saver::{self, note};
+use crate::signs_of_life::{self, SignsOfLife};
 use crate::site::Site;
 
 /// What both nodes mount, and where it is on the server.
@@ -166,8 +166,8 @@ fn cut_off(site: &Site, pair: &Pair) -> Result<()> {
     let cut = first.since_boot()?;
     // The rest of the save, and a change of the checkpoint before, go no further than its machine's memory.
     first.ok_as("ada", "rm saver/hold-3")?;
-    let left = life::until_killed(first)?;
-    let life = Life::of(first)?;
+    let left = signs_of_life::until_killed(first)?;
+    let life = SignsOfLife::of(first)?;
     let term = life.term.context("it was not asked to stop at the end of the silence")?;
     note(&format!(
         "cut off at {before:.2}..{cut:.2} s since boot; stop signal {:.2} s later, last sign of life {:.2} s later; threads that \
@@ -221,8 +221,8 @@ fn frozen(site: &Site, pair: &Pair) -> Result<()> {
     saver::until_known(&pair.second, &story.id, 3)?;
     std::thread::sleep(FROZEN.saturating_sub(began.elapsed()));
     frozen.thaw()?;
-    let left = life::until_killed(first)?;
-    let life = Life::of(first)?;
+    let left = signs_of_life::until_killed(first)?;
+    let life = SignsOfLife::of(first)?;
     let now = first.since_boot()?;
     let (slept, ran) = match life.jump {
         Some((slept, woke)) => (slept, life.last.at - woke.at),

@@ -23,8 +23,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
-use super::book::{Book, Held, Refused, Stage};
-use crate::allocations::{Node, chain};
+use super::promises::{Promises, Refused, Stage, WindowInHand};
+use crate::allocations::{NodeContext, chain};
 use crate::clock;
 use crate::gate::containers;
 use crate::inventory::View;
@@ -67,7 +67,7 @@ pub struct GrantWish {
 /// A question to the reconcile task.
 #[derive(Debug)]
 pub enum Ask {
-    Look(oneshot::Sender<Box<Seen>>),
+    Look(oneshot::Sender<Box<LocalView>>),
     Grant(GrantWish, oneshot::Sender<Answer>),
     Revoke(ReservationId, oneshot::Sender<Answer>),
     Enforce { mode: Enforcement, by: String, reason: String, tell: oneshot::Sender<Answer> },
@@ -88,8 +88,8 @@ pub struct SeenAttempt {
 
 /// What the reconcile task knows.
 #[derive(Debug)]
-pub struct Seen {
-    pub book: Book,
+pub struct LocalView {
+    pub promises: Promises,
     pub attempts: Vec<SeenAttempt>,
     pub now: Option<Timestamp>,
     pub alone: bool,
@@ -100,7 +100,7 @@ pub struct Seen {
 /// What the socket is served with.
 #[derive(Debug, Clone)]
 pub struct LocalParts {
-    pub node: Arc<Node>,
+    pub node: Arc<NodeContext>,
     pub view: View,
     pub asks: mpsc::Sender<Ask>,
     pub vouching: VouchService,
@@ -264,7 +264,7 @@ impl LocalService {
         status_of(answer)
     }
 
-    async fn seen(&self) -> Result<Box<Seen>, Status> {
+    async fn seen(&self) -> Result<Box<LocalView>, Status> {
         let (tell, answer) = oneshot::channel();
         let gone = || Status::unavailable("the agent is stopping");
         self.0.asks.send(Ask::Look(tell)).await.map_err(|_| gone())?;
@@ -343,7 +343,7 @@ impl LocalService {
 
     async fn window(&self, id: &ReservationId) -> Result<v1::LocalWindow, Status> {
         let seen = self.seen().await?;
-        let held = seen.book.windows.get(id).ok_or_else(|| Status::not_found("it is gone"))?;
+        let held = seen.promises.windows.get(id).ok_or_else(|| Status::not_found("it is gone"))?;
         let facts = self.0.view.facts.borrow();
         Ok(window(id, held, &facts.gpus))
     }
@@ -376,14 +376,14 @@ impl LocalService {
         let seen = self.seen().await?;
         let facts = self.0.view.facts.borrow().clone();
         let now = seen.now;
-        let shown = |held: &Held| {
+        let shown = |held: &WindowInHand| {
             // Called off before it opened: nothing of it was ever in force.
             let never = held.withdrawn && held.stage == Stage::Waiting;
             let over = held.stage == Stage::Closed || held.withdrawn;
             !never && (!over || now.is_none_or(|now| now.since(held.window.ends_at) < SHOWN_FOR))
         };
-        let mut windows: Vec<(&ReservationId, &Held)> =
-            seen.book.windows.iter().filter(|(_, held)| shown(held)).collect();
+        let mut windows: Vec<(&ReservationId, &WindowInHand)> =
+            seen.promises.windows.iter().filter(|(_, held)| shown(held)).collect();
         windows.sort_by_key(|(_, held)| held.window.starts_at);
         let mut warnings = Vec::new();
         if seen.alone && now.is_none() {
@@ -409,9 +409,9 @@ impl LocalService {
             gpus: facts.gpus.iter().map(|g| gpu(g, &seen)).collect(),
             windows: windows.into_iter().map(|(id, h)| window(id, h, &facts.gpus)).collect(),
             attempts: seen.attempts.iter().map(|a| attempt(a, &facts.gpus)).collect(),
-            enforcement: seen.book.enforcement().word().to_owned(),
+            enforcement: seen.promises.enforcement().word().to_owned(),
             enforcement_reason: seen
-                .book
+                .promises
                 .switches
                 .last()
                 .map_or(String::new(), |switch| format!("{} (by {})", switch.reason, switch.by)),
@@ -429,7 +429,7 @@ fn named(uuids: &[GpuUuid], gpus: &[Gpu]) -> Vec<String> {
     uuids.iter().map(name).collect()
 }
 
-fn window(id: &ReservationId, held: &Held, gpus: &[Gpu]) -> v1::LocalWindow {
+fn window(id: &ReservationId, held: &WindowInHand, gpus: &[Gpu]) -> v1::LocalWindow {
     let state = match held.stage {
         _ if held.withdrawn => "withdrawn",
         Stage::Waiting => "waiting",
@@ -466,10 +466,10 @@ fn attempt(a: &SeenAttempt, gpus: &[Gpu]) -> v1::LocalAttempt {
     }
 }
 
-fn gpu(gpu: &Gpu, seen: &Seen) -> v1::LocalGpu {
+fn gpu(gpu: &Gpu, seen: &LocalView) -> v1::LocalGpu {
     let attempt = seen.attempts.iter().find(|a| a.gpus.contains(&gpu.uuid));
-    let open = |held: &&Held| held.gpus.contains(&gpu.uuid) && held.stage == Stage::Open;
-    let held = seen.book.windows.iter().find(|(_, held)| open(held) && !held.withdrawn);
+    let open = |held: &&WindowInHand| held.gpus.contains(&gpu.uuid) && held.stage == Stage::Open;
+    let held = seen.promises.windows.iter().find(|(_, held)| open(held) && !held.withdrawn);
     let state = match (gpu.presence, attempt, held) {
         (Presence::Lost, _, _) => "lost",
         (Presence::Unknown, _, _) => "unknown",

@@ -1,4 +1,4 @@
-//! Windows that are over in the book: what becomes of those who are still on their GPUs. Pure.
+//! Windows that are over in the promises: what becomes of those who are still on their GPUs. Pure.
 //!
 //! Asked by the reconcile task whenever it looks at the calendar, for the leases whose GPUs are being proven empty.
 
@@ -9,10 +9,10 @@ use fleet_core::id::{LeaseId, ReservationId};
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::time::Timestamp;
 
-use super::book::{Book, Held, Stage};
+use super::promises::{Promises, Stage, WindowInHand};
 use crate::holders::Over;
 
-impl Held {
+impl WindowInHand {
     /// Whether it is somebody's turn, open or about to be.
     fn is_due(&self, now: Timestamp) -> bool {
         matches!(self.stage, Stage::Waiting | Stage::Open)
@@ -22,7 +22,7 @@ impl Held {
     }
 }
 
-impl Book {
+impl Promises {
     /// The windows that are over, of those whose leases are `proving`. Without rules nobody is ended.
     pub fn over(
         &self,
@@ -33,7 +33,7 @@ impl Book {
         over.map(|(id, held)| (held.lease.clone(), self.over_one(id, held, now))).collect()
     }
 
-    fn over_one(&self, id: &ReservationId, held: &Held, now: Timestamp) -> Over {
+    fn over_one(&self, id: &ReservationId, held: &WindowInHand, now: Timestamp) -> Over {
         let due = self.windows.iter().filter(|(other, next)| *other != id && next.is_due(now));
         let mut heirs: BTreeMap<GpuUuid, BTreeSet<UserName>> = BTreeMap::new();
         for (_, next) in due {
@@ -64,11 +64,11 @@ mod tests {
 
     const NOON: Timestamp = Timestamp(1_800_000_000_000);
 
-    fn held(owner: &str, gpus: &[u32], from: i64, stage: Stage) -> Held {
+    fn held(owner: &str, gpus: &[u32], from: i64, stage: Stage) -> WindowInHand {
         let hour = Millis::hours(1);
         let gpu = |n: &u32| GpuUuid::parse(&format!("GPU-00000000-0000-0000-0000-00000000000{n}"));
         let starts_at = if from < 0 { NOON - hour } else { NOON + Millis::hours(from as u64) };
-        Held {
+        WindowInHand {
             revision: Epoch::default(),
             lease: LeaseId::parse(&format!("lease-{owner}{}", gpus.len())).unwrap(),
             epoch: Epoch::default(),
@@ -85,19 +85,19 @@ mod tests {
         }
     }
 
-    fn book(over: Held, next: Option<Held>) -> Book {
+    fn promises(over: WindowInHand, next: Option<WindowInHand>) -> Promises {
         let id = |name: &str| ReservationId::parse(&format!("res-{name}")).unwrap();
         let rules = Some(ReservationRules::default());
-        let mut book = Book { rules, ..Book::default() };
-        book.windows.insert(id("over"), over);
-        book.windows.extend(next.map(|next| (id("next"), next)));
-        book
+        let mut promises = Promises { rules, ..Promises::default() };
+        promises.windows.insert(id("over"), over);
+        promises.windows.extend(next.map(|next| (id("next"), next)));
+        promises
     }
 
     /// And who may stay, as the last digit of the GPU and their names.
-    fn ends(book: &Book) -> (bool, Vec<String>) {
+    fn ends(promises: &Promises) -> (bool, Vec<String>) {
         let lease = LeaseId::parse("lease-ada2").unwrap();
-        let over = book.over(NOON, |known| *known == lease).remove(&lease).unwrap();
+        let over = promises.over(NOON, |known| *known == lease).remove(&lease).unwrap();
         let heirs = over.heirs.iter().map(|(gpu, users)| {
             let users: Vec<&str> = users.iter().map(UserName::as_str).collect();
             format!("{} {}", &gpu.as_str()[gpu.as_str().len() - 1..], users.join(","))
@@ -116,20 +116,20 @@ mod tests {
     #[test]
     fn who_is_left_is_ended_by_policy_and_for_whoever_comes_next() {
         let over = || held("ada", &[1, 2], -1, Stage::Closed);
-        assert_eq!(ends(&book(over(), None)), nobody(false), "nobody else wants them");
-        let stop = Held { at_end: Some(EndPolicy::Stop), ..over() };
-        assert_eq!(ends(&book(stop.clone(), None)), nobody(true));
-        let given_back = Held { withdrawn: true, ..over() };
-        assert_eq!(ends(&book(given_back, None)), nobody(true));
-        let warn = Held { at_end: Some(EndPolicy::Warn), withdrawn: true, ..over() };
-        assert_eq!(ends(&book(warn.clone(), None)), nobody(false));
+        assert_eq!(ends(&promises(over(), None)), nobody(false), "nobody else wants them");
+        let stop = WindowInHand { at_end: Some(EndPolicy::Stop), ..over() };
+        assert_eq!(ends(&promises(stop.clone(), None)), nobody(true));
+        let given_back = WindowInHand { withdrawn: true, ..over() };
+        assert_eq!(ends(&promises(given_back, None)), nobody(true));
+        let warn = WindowInHand { at_end: Some(EndPolicy::Warn), withdrawn: true, ..over() };
+        assert_eq!(ends(&promises(warn.clone(), None)), nobody(false));
         let bobs = held("bob", &[2, 3], 0, Stage::Waiting);
-        assert_eq!(ends(&book(warn, Some(bobs.clone()))), for_heirs(&["2 bob"]));
+        assert_eq!(ends(&promises(warn, Some(bobs.clone()))), for_heirs(&["2 bob"]));
         let later = held("bob", &[2, 3], 1, Stage::Waiting);
-        assert_eq!(ends(&book(over(), Some(later))), nobody(false));
+        assert_eq!(ends(&promises(over(), Some(later))), nobody(false));
         let elsewhere = held("bob", &[3], 0, Stage::Waiting);
-        assert_eq!(ends(&book(over(), Some(elsewhere))), nobody(false));
-        let mut without = book(stop, Some(bobs));
+        assert_eq!(ends(&promises(over(), Some(elsewhere))), nobody(false));
+        let mut without = promises(stop, Some(bobs));
         without.rules = None;
         assert!(!ends(&without).0, "controllers of before end nobody");
     }
@@ -137,14 +137,15 @@ mod tests {
     #[test]
     fn who_has_the_next_window_stays_on_its_gpus_and_everybody_else_is_in_its_way() {
         let shared = [UserName::parse("bob").unwrap()].into();
-        let over = Held { with: shared, ..held("ada", &[1, 2], -1, Stage::Closed) };
+        let over = WindowInHand { with: shared, ..held("ada", &[1, 2], -1, Stage::Closed) };
         let own = held("ada", &[1, 2, 3], 0, Stage::Waiting);
-        let with_eve = Held { with: [UserName::parse("eve").unwrap()].into(), ..own.clone() };
+        let with_eve =
+            WindowInHand { with: [UserName::parse("eve").unwrap()].into(), ..own.clone() };
         let some = held("ada", &[1], 0, Stage::Waiting);
         // bob is left, and would keep ada's own next one from beginning.
-        assert_eq!(ends(&book(over.clone(), Some(own))), for_heirs(&["1 ada", "2 ada"]));
+        assert_eq!(ends(&promises(over.clone(), Some(own))), for_heirs(&["1 ada", "2 ada"]));
         let both = for_heirs(&["1 ada,eve", "2 ada,eve"]);
-        assert_eq!(ends(&book(over.clone(), Some(with_eve))), both);
-        assert_eq!(ends(&book(over, Some(some))), for_heirs(&["1 ada"]), "not on the other");
+        assert_eq!(ends(&promises(over.clone(), Some(with_eve))), both);
+        assert_eq!(ends(&promises(over, Some(some))), for_heirs(&["1 ada"]), "not on the other");
     }
 }

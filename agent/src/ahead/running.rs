@@ -1,4 +1,4 @@
-//! Windows that run in the book: whether their end can still move, and what comes after it. Pure.
+//! Windows that run in the promises: whether their end can still move, and what comes after it. Pure.
 //!
 //! Asked by the reconcile task whenever it looks at the calendar, for those who tell the owners. It decides nothing: the
 //! controllers do, and without them each window ends when its time is over.
@@ -11,7 +11,7 @@ use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::time::Window;
 use fleet_core::window::Enforcement;
 
-use super::book::{Book, Held, Stage};
+use super::promises::{Promises, Stage, WindowInHand};
 
 /// A window that is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Running {
     }
 }
 
-impl Book {
+impl Promises {
     /// The windows that are open. `mode` is how people are held to their reservations here. `drained`: this node is to be
     /// emptied, so no window goes on. `no_longer`: which else do not, by the controllers' word.
     pub fn running(
@@ -66,10 +66,10 @@ impl Book {
         drained: bool,
         no_longer: &BTreeMap<ReservationId, NoLonger>,
     ) -> Vec<Running> {
-        let open = |(_, held): &(&ReservationId, &Held)| {
+        let open = |(_, held): &(&ReservationId, &WindowInHand)| {
             held.stage == Stage::Open && !held.withdrawn && held.closed_at.is_none()
         };
-        let running = |(id, held): (&ReservationId, &Held)| {
+        let running = |(id, held): (&ReservationId, &WindowInHand)| {
             let next = self.next(id, held);
             let enforced = mode == Some(Enforcement::On);
             let loss =
@@ -94,9 +94,9 @@ impl Book {
 
     /// The windows on any of its GPUs that begin at its end, or so soon after that going on is not worth a word. The first
     /// one first.
-    fn next(&self, id: &ReservationId, held: &Held) -> Vec<&Held> {
+    fn next(&self, id: &ReservationId, held: &WindowInHand) -> Vec<&WindowInHand> {
         let end = held.window.ends_at;
-        let follows = |other: &Held| {
+        let follows = |other: &WindowInHand| {
             !other.withdrawn
                 && matches!(other.stage, Stage::Waiting | Stage::Open)
                 && other.window.starts_at <= end + EXTEND_STEP
@@ -104,27 +104,33 @@ impl Book {
                 && other.gpus.iter().any(|gpu| held.gpus.contains(gpu))
         };
         let others = self.windows.iter().filter(|(other, held)| *other != id && follows(held));
-        let mut next: Vec<&Held> = others.map(|(_, held)| held).collect();
+        let mut next: Vec<&WindowInHand> = others.map(|(_, held)| held).collect();
         next.sort_by_key(|other| other.window.starts_at);
         next
     }
 
     /// Controllers of before end each window when its time is over, and nobody's programs.
-    fn at_end(&self, held: &Held) -> EndPolicy {
+    fn at_end(&self, held: &WindowInHand) -> EndPolicy {
         self.rules.map_or(EndPolicy::Warn, |rules| held.at_end.unwrap_or(rules.at_end))
     }
 
     /// None where one of the next windows lets them go on using each GPU.
-    fn loss(&self, user: &UserName, held: &Held, next: &[&Held], enforced: bool) -> Option<Loss> {
+    fn loss(
+        &self,
+        user: &UserName,
+        held: &WindowInHand,
+        next: &[&WindowInHand],
+        enforced: bool,
+    ) -> Option<Loss> {
         let end = held.window.ends_at;
-        let has = |other: &Held, gpu: &GpuUuid| {
+        let has = |other: &WindowInHand, gpu: &GpuUuid| {
             other.gpus.contains(gpu) && other.users().any(|one| one == user)
         };
         let goes_on = |gpu: &GpuUuid| {
             next.iter().any(|other| other.window.starts_at <= end && has(other, gpu))
         };
         let gpus: Vec<GpuUuid> = held.gpus.iter().filter(|gpu| !goes_on(gpu)).cloned().collect();
-        let on_these = |other: &&&Held| other.gpus.iter().any(|gpu| gpus.contains(gpu));
+        let on_these = |other: &&&WindowInHand| other.gpus.iter().any(|gpu| gpus.contains(gpu));
         let first = next.iter().find(on_these).or(next.first());
         // Whoever begins next on one of the GPUs waits for all of them; but who has one themselves stays on that.
         let fate = fate(self.at_end(held), false, !next.is_empty());
@@ -149,9 +155,9 @@ mod tests {
 
     const NOON: Timestamp = Timestamp(1_800_000_000_000);
 
-    fn held(owner: &str, gpus: &[u32], from: Timestamp, stage: Stage) -> Held {
+    fn held(owner: &str, gpus: &[u32], from: Timestamp, stage: Stage) -> WindowInHand {
         let gpu = |n: &u32| GpuUuid::parse(&format!("GPU-00000000-0000-0000-0000-00000000000{n}"));
-        Held {
+        WindowInHand {
             revision: Epoch::default(),
             lease: LeaseId::parse("lease-a").unwrap(),
             epoch: Epoch::default(),
@@ -175,17 +181,20 @@ mod tests {
     /// ada's hour before noon on GPUs 1 and 2, which bob may use too.
     fn run(
         at_end: Option<EndPolicy>,
-        next: Option<Held>,
+        next: Option<WindowInHand>,
         mode: Enforcement,
         drained: bool,
         no_longer: &BTreeMap<ReservationId, NoLonger>,
     ) -> Running {
         let id = |name: &str| ReservationId::parse(&format!("res-{name}")).unwrap();
-        let mut book = Book { rules: Some(ReservationRules::default()), ..Book::default() };
+        let mut promises =
+            Promises { rules: Some(ReservationRules::default()), ..Promises::default() };
         let first = held("ada", &[1, 2], NOON - Millis::hours(1), Stage::Open);
-        book.windows.insert(id("ada"), Held { at_end, with: [user("bob")].into(), ..first });
-        book.windows.extend(next.map(|next| (id("next"), next)));
-        let mut running = book.running(Some(mode), drained, no_longer);
+        promises
+            .windows
+            .insert(id("ada"), WindowInHand { at_end, with: [user("bob")].into(), ..first });
+        promises.windows.extend(next.map(|next| (id("next"), next)));
+        let mut running = promises.running(Some(mode), drained, no_longer);
         running.retain(|one| one.reservation == id("ada"));
         running.remove(0)
     }
@@ -193,7 +202,7 @@ mod tests {
     /// What comes after it, for ada: who has the next one, and whether what is left is ended.
     fn after(
         at_end: Option<EndPolicy>,
-        next: Option<Held>,
+        next: Option<WindowInHand>,
         mode: Enforcement,
     ) -> Option<(Option<UserName>, bool)> {
         let one = run(at_end, next, mode, false, &BTreeMap::new());
@@ -228,7 +237,7 @@ mod tests {
         assert_eq!(after(None, eve(NOON + EXTEND_STEP, &[2]), Warn), over(Some("eve"), false));
         assert_eq!(after(None, eve(NOON + Millis::hours(1), &[2]), On), MAY_GO_ON);
         assert_eq!(after(None, eve(NOON, &[3]), On), MAY_GO_ON, "other GPUs");
-        let withdrawn = eve(NOON, &[2]).map(|held| Held { withdrawn: true, ..held });
+        let withdrawn = eve(NOON, &[2]).map(|held| WindowInHand { withdrawn: true, ..held });
         assert_eq!(after(None, withdrawn, On), MAY_GO_ON);
         let soon = Some(held("ada", &[1, 2], NOON + EXTEND_STEP, Stage::Waiting));
         assert_eq!(after(None, soon, On), over(Some("ada"), false), "she has them again soon");

@@ -1,4 +1,4 @@
-//! The book on the disk: `ahead.json`, replaced whole and flushed before anything in it is confirmed.
+//! The promises on the disk: `ahead.json`, replaced whole and flushed before anything in it is confirmed.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,8 +8,8 @@ use fleet_core::id::ClusterId;
 use fleet_proto::transport::files::{self, FileError, MODE_PRIVATE};
 use serde::{Deserialize, Serialize};
 
-use super::book::Book;
 use super::clock::Anchor;
+use super::promises::Promises;
 
 const FILE: &str = "ahead.json";
 const VERSION: u32 = 1;
@@ -53,10 +53,12 @@ struct Stored<B> {
     cluster: ClusterId,
     /// What the time was when this was written.
     time: Option<Anchor>,
-    book: B,
+    /// The file has called it so since its first version.
+    #[serde(rename = "book")]
+    promises: B,
 }
 
-/// Where the book is kept.
+/// Where the promises are kept.
 #[derive(Debug, Clone)]
 pub struct Shelf {
     path: PathBuf,
@@ -69,14 +71,14 @@ impl Shelf {
         Self { path: state_dir.join(FILE), cluster }
     }
 
-    /// What was stored; an empty book where there is none, or where it is another fleet's.
-    pub fn load(&self) -> Result<(Book, Option<Anchor>), ShelfError> {
+    /// What was stored; nothing where there is none, or where it is another fleet's.
+    pub fn load(&self) -> Result<(Promises, Option<Anchor>), ShelfError> {
         let path = self.path.clone();
         let mut bytes = Vec::new();
         match File::open(&path).and_then(|f| f.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok((Book::default(), None));
+                return Ok((Promises::default(), None));
             }
             Err(source) => return Err(ShelfError::Read { path, source }),
         }
@@ -88,17 +90,18 @@ impl Shelf {
         if v > VERSION {
             return Err(ShelfError::Newer { path, found: v });
         }
-        let Stored { cluster, time, book, .. } = serde_json::from_slice(&bytes).map_err(damaged)?;
+        let Stored { cluster, time, promises, .. } =
+            serde_json::from_slice(&bytes).map_err(damaged)?;
         if cluster != self.cluster {
             tracing::info!(%cluster, "the calendar of the fleet that this node left is dropped");
-            return Ok((Book::default(), None));
+            return Ok((Promises::default(), None));
         }
-        Ok((book, time))
+        Ok((promises, time))
     }
 
-    /// Returns when the book is on the disk. Blocks.
-    pub fn store(&self, book: &Book, time: Option<Anchor>) -> Result<(), ShelfError> {
-        let stored = Stored { v: VERSION, cluster: self.cluster.clone(), time, book };
+    /// Returns when the promises are on the disk. Blocks.
+    pub fn store(&self, promises: &Promises, time: Option<Anchor>) -> Result<(), ShelfError> {
+        let stored = Stored { v: VERSION, cluster: self.cluster.clone(), time, promises };
         let bytes = serde_json::to_vec(&stored)
             .map_err(|source| ShelfError::Damaged { path: self.path.clone(), source })?;
         Ok(files::write_atomic(&self.path, &bytes, MODE_PRIVATE)?)

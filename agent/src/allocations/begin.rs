@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::ending::chain;
-use super::node::Node;
+use super::node::NodeContext;
 use super::order::{self, Leased};
 use super::record::{AllocationDir, Record};
 use crate::checkpoint::resume::{OwnDir, ResumeAnswer, ResumeRequest};
@@ -63,7 +63,7 @@ fn user_fault(error: &dyn std::error::Error) -> AttemptEnd {
 /// What an attempt is begun with.
 #[derive(Debug)]
 pub struct Begin {
-    pub node: Arc<Node>,
+    pub node: Arc<NodeContext>,
     pub record: Arc<Record>,
     pub dir: AllocationDir,
     /// How far its preparation is, where the job's own words will be.
@@ -438,10 +438,10 @@ fn preparing(name: &str, progress: image::Progress) -> String {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let share = format!("{} of {} MiB", mib(bytes_done), mib(bytes_total));
     match phase {
-        image::Phase::Waiting => format!("waits for image {name}"),
-        image::Phase::Pulling => format!("pulls image {name}: {share}"),
-        image::Phase::Reading => format!("reads image {name}: {share}"),
-        image::Phase::Unpacking => format!("unpacks image {name}: {share}"),
+        image::PullPhase::Waiting => format!("waits for image {name}"),
+        image::PullPhase::Pulling => format!("pulls image {name}: {share}"),
+        image::PullPhase::Reading => format!("reads image {name}: {share}"),
+        image::PullPhase::Unpacking => format!("unpacks image {name}: {share}"),
     }
 }
 

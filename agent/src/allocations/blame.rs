@@ -11,7 +11,7 @@ use fleet_core::health::{Condition, Subject, can_end_a_program};
 use fleet_core::name::GpuUuid;
 use tokio::time::timeout;
 
-use super::node::Node;
+use super::node::NodeContext;
 use super::record::Record;
 
 /// Longest time that an end waits for this look.
@@ -20,7 +20,11 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 const EVENTS_MAX: Duration = Duration::from_millis(1_500);
 
 /// The report, with the fault that is seen under the program, if one is.
-pub(super) async fn with_fault(node: &Node, record: &Record, report: EndReport) -> EndReport {
+pub(super) async fn with_fault(
+    node: &NodeContext,
+    record: &Record,
+    report: EndReport,
+) -> EndReport {
     let failed = match report.end {
         AttemptEnd::Exited { code } => code != 0,
         AttemptEnd::Signaled { .. } => true,

@@ -6,10 +6,10 @@ use fleet_core::checkpoint::{CheckpointId, Presence};
 use tokio::task::{JoinSet, spawn_blocking};
 
 use super::ending::chain;
-use super::life::Happening;
-use super::node::Node;
+use super::node::NodeContext;
 use super::order::{checkpoint_base, on_node};
 use super::record::{AllocationDir, Record};
+use super::task::Happening;
 use crate::checkpoint::{self, Handle, ObserverConfig, ObserverError, OriginFate};
 use crate::shim::order::{EVENTS_FILE, JobEvent, Notice};
 use crate::user::User;
@@ -19,7 +19,7 @@ const NOTICES_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Starts observing, or goes on after a restart of the agent.
 pub(super) async fn observe(
-    node: &Node,
+    node: &NodeContext,
     record: &Record,
     user: &User,
     dir: &AllocationDir,

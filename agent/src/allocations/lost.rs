@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fleet_core::id::AllocationId;
 
-use super::node::Node;
+use super::node::NodeContext;
 use crate::cgroup::{Cgroup, CgroupError, CgroupPlan, Hierarchies};
 use crate::shim::order::{ShimOrder, ShimState};
 
@@ -33,7 +33,7 @@ fn end(group: &Cgroup) -> Result<bool, CgroupError> {
 }
 
 /// The same for an attempt of which no record is left: by where its group would be.
-pub(crate) fn end_unrecorded(node: &Node, id: &AllocationId) -> Result<bool, CgroupError> {
+pub(crate) fn end_unrecorded(node: &NodeContext, id: &AllocationId) -> Result<bool, CgroupError> {
     let plan = if node.launcher.is_systemd() {
         let slice = node.config.cgroup_parent.clone();
         CgroupPlan::OwnUnit { slice, unit: crate::unit::unit_name(id.as_str()) }

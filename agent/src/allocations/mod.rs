@@ -1,7 +1,7 @@
 //! Attempts on this node: one task each, from the order to the proven end.
 //!
 //! - [`record`]: what is kept of each on disk. [`order`]: from the controller's order to the runtime's.
-//! - [`begin`]: everything before the first process. [`life`]: from there to the last one. [`end`]: the
+//! - [`begin`]: everything before the first process. [`task`]: from there to the last one. [`ending`]: the
 //!   words for how it ended. [`checkpoints`]: what it saves;
 //!   [`asking`]: asking it to save soon.
 //! - [`registry`]: the attempts by id, for those who only look. [`node`]: what they all share.
@@ -14,20 +14,20 @@ mod begin;
 mod blame;
 mod checkpoints;
 mod ending;
-mod life;
 mod lost;
 mod node;
 mod order;
 mod record;
 mod registry;
+mod task;
 
 pub use asking::Asker;
 pub use begin::Begin;
 pub use ending::{chain, of_exit, without_exit};
-pub use life::{Happening, Order, Tell, spawn};
 pub use lost::end_group;
 pub(crate) use lost::end_unrecorded;
-pub use node::{Node, Parts, allocations_dir, volatile_dir};
+pub use node::{NodeContext, Parts, allocations_dir, volatile_dir};
 pub(crate) use order::checkpoint_base;
 pub use record::{AllocationDir, Record, RecordError, list};
 pub use registry::{Registry, Shown};
+pub use task::{AttemptOrder, Happening, Tell, spawn};

@@ -27,7 +27,7 @@ const STARTS_AT_ONCE_MAX: usize = 16;
 
 /// See the module's doc.
 #[derive(Debug)]
-pub struct Node {
+pub struct NodeContext {
     pub name: NodeName,
     pub config: Config,
     pub boot_id: String,
@@ -54,7 +54,7 @@ pub struct Node {
     runtime: Mutex<Option<Runtime>>,
 }
 
-/// The parts of a [`Node`].
+/// The parts of a [`NodeContext`].
 #[derive(Debug)]
 pub struct Parts {
     pub name: NodeName,
@@ -71,7 +71,7 @@ pub struct Parts {
     pub epochs: Epochs,
 }
 
-impl Node {
+impl NodeContext {
     pub fn new(parts: Parts) -> Self {
         let Parts {
             name,

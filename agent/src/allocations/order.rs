@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use fleet_core::job::{JobSpec, TerminalSize};
 
-use super::node::Node;
+use super::node::NodeContext;
 use super::record::Record;
 use crate::cgroup::CpuSet;
 use crate::filter::NvidiaMajors;
@@ -34,7 +34,7 @@ pub(super) fn specification(
     user: &User,
     image: Image,
     leased: Leased,
-    node: &Node,
+    node: &NodeContext,
 ) -> AllocationSpec {
     let order = &record.order;
     let spec = &order.spec;
@@ -97,7 +97,11 @@ fn window(size: TerminalSize) -> WindowSize {
 }
 
 /// What is the same for every attempt of this node.
-pub(super) fn node_settings(node: &Node, runtime: &Runtime, majors: NvidiaMajors) -> NodeSettings {
+pub(super) fn node_settings(
+    node: &NodeContext,
+    runtime: &Runtime,
+    majors: NvidiaMajors,
+) -> NodeSettings {
     NodeSettings {
         node_name: node.name.to_string(),
         runtime: runtime.choice(),

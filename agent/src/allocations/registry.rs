@@ -12,12 +12,12 @@ use fleet_core::name::{GpuUuid, UserName};
 use tokio::sync::watch;
 
 use super::record::AllocationDir;
-use crate::reconcile::Phase;
+use crate::reconcile::AttemptPhase;
 
 /// One attempt as others see it.
 #[derive(Debug, Clone)]
 pub struct Shown {
-    pub phase: watch::Receiver<Phase>,
+    pub phase: watch::Receiver<AttemptPhase>,
     pub gpus: Vec<GpuUuid>,
     pub owner: Option<UserName>,
     /// What the job said last of itself.
@@ -27,7 +27,7 @@ pub struct Shown {
 impl Shown {
     /// One of which there is nothing here.
     pub fn ended() -> Self {
-        let (_, phase) = watch::channel(Phase::Ended);
+        let (_, phase) = watch::channel(AttemptPhase::Ended);
         let (_, status) = watch::channel(String::new());
         Self { phase, gpus: Vec::new(), owner: None, status }
     }
@@ -85,20 +85,20 @@ impl Registry {
 
     /// Whether any attempt has not ended.
     pub fn has_live(&self) -> bool {
-        self.table().values().any(|shown| *shown.phase.borrow() != Phase::Ended)
+        self.table().values().any(|shown| *shown.phase.borrow() != AttemptPhase::Ended)
     }
 
     /// What the live attempts say of themselves.
     pub fn statuses(&self) -> Vec<(AllocationId, String)> {
         let table = self.table();
-        let live = table.iter().filter(|(_, shown)| *shown.phase.borrow() != Phase::Ended);
+        let live = table.iter().filter(|(_, shown)| *shown.phase.borrow() != AttemptPhase::Ended);
         let said = live.map(|(id, shown)| (id.clone(), shown.status.borrow().clone()));
         said.filter(|(_, text)| !text.is_empty()).collect()
     }
 
     /// Live attempts on a GPU.
     pub fn on_gpu(&self, gpu: &GpuUuid) -> Vec<AllocationId> {
-        let live = |shown: &Shown| *shown.phase.borrow() != Phase::Ended;
+        let live = |shown: &Shown| *shown.phase.borrow() != AttemptPhase::Ended;
         let table = self.table();
         let on = table.iter().filter(|(_, shown)| shown.gpus.contains(gpu) && live(shown));
         on.map(|(id, _)| id.clone()).collect()

@@ -39,7 +39,7 @@ pub enum JournalError {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Line {
+struct JournalLine {
     v: u32,
     #[serde(rename = "id")]
     file: FileId,
@@ -117,7 +117,7 @@ impl Journal {
             let path = self.dir.join(JOURNAL);
             move |source| JournalError::Io { what, path, source }
         };
-        let mut line = serde_json::to_vec(&Line { v: VERSION, file, seen: seen.clone() })
+        let mut line = serde_json::to_vec(&JournalLine { v: VERSION, file, seen: seen.clone() })
             .map_err(|error| io("encode checkpoint for")(error.into()))?;
         line.push(b'\n');
         let before = self.file.metadata().map_err(io("stat checkpoint journal"))?.len();
@@ -161,7 +161,7 @@ impl Journal {
             move |source| JournalError::Io { what, path, source }
         };
         for (file, seen) in &self.recent {
-            let line = Line { v: VERSION, file: *file, seen: seen.clone() };
+            let line = JournalLine { v: VERSION, file: *file, seen: seen.clone() };
             serde_json::to_writer(&mut text, &line).map_err(|error| io("encode")(error.into()))?;
             text.push(b'\n');
         }
@@ -179,7 +179,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<(FileId, CheckpointSeen)>, Jour
         text.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty())
     {
         let number = index + 1;
-        let line: Line =
+        let line: JournalLine =
             serde_json::from_slice(line).map_err(|error| damaged(number, error.to_string()))?;
         if line.v > VERSION {
             return Err(damaged(

@@ -154,7 +154,7 @@ impl Observed {
 /// Talks to an observer. Cheap to clone; the observer ends when the last one is dropped.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<ObserverOrder>,
     observed: watch::Receiver<Observed>,
     as_user: AsUser,
     user: User,
@@ -164,7 +164,7 @@ pub struct Handle {
 }
 
 #[derive(Debug)]
-enum Order {
+enum ObserverOrder {
     Notified(Notified),
     /// The attempt is being stopped.
     Ending,
@@ -291,7 +291,7 @@ impl Handle {
         let (reply, answer) = oneshot::channel();
         let ended = || NotifyError::Ended { path: path.to_owned() };
         let order = Notified { path: full.to_string_lossy().into_owned(), stat, facts, reply };
-        self.orders.send(Order::Notified(order)).await.map_err(|_| ended())?;
+        self.orders.send(ObserverOrder::Notified(order)).await.map_err(|_| ended())?;
         let recorded = answer.await.map_err(|_| ended())?;
         recorded.map_err(|why| NotifyError::NotRecorded { path: path.to_owned(), why })
     }
@@ -313,7 +313,7 @@ impl Handle {
     /// The attempt is being stopped: what is written in place from now on counts only where it is whole.
     pub async fn ending(&self) {
         // An observer that has ended has nothing to judge any more.
-        self.orders.send(Order::Ending).await.ok();
+        self.orders.send(ObserverOrder::Ending).await.ok();
     }
 
     /// The job has no process left: whatever is complete by now is counted when this returns, unless the
@@ -321,7 +321,7 @@ impl Handle {
     pub async fn finish(&self, wait_max: Duration) {
         let (reply, done) = oneshot::channel();
         let finished = async {
-            if self.orders.send(Order::Finish(reply)).await.is_ok() {
+            if self.orders.send(ObserverOrder::Finish(reply)).await.is_ok() {
                 // An observer that has ended has nothing to say.
                 drop(done.await);
             }
@@ -333,7 +333,7 @@ impl Handle {
 }
 
 enum Event {
-    Order(Option<Order>),
+    Order(Option<ObserverOrder>),
     Line(Option<Result<WatchLine, String>>),
     Restart,
 }
@@ -363,7 +363,7 @@ struct Counted {
 }
 
 impl Observer {
-    async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
+    async fn run(mut self, mut orders: mpsc::Receiver<ObserverOrder>) {
         let mut pause = RESTART_AFTER.0;
         let mut helper = Some(self.start_helper());
         let mut restart_at = tokio::time::Instant::now();
@@ -375,20 +375,20 @@ impl Observer {
             };
             match event {
                 Event::Order(None) => return,
-                Event::Order(Some(Order::Notified(order))) => {
+                Event::Order(Some(ObserverOrder::Notified(order))) => {
                     if self.notified(order).await
                         && let Some(helper) = &helper
                     {
                         helper.own_is_told();
                     }
                 }
-                Event::Order(Some(Order::Ending)) => {
+                Event::Order(Some(ObserverOrder::Ending)) => {
                     self.ending = true;
                     if let Some(helper) = &helper {
                         helper.begin_to_end();
                     }
                 }
-                Event::Order(Some(Order::Finish(reply))) => {
+                Event::Order(Some(ObserverOrder::Finish(reply))) => {
                     if let Some(helper) = helper.take() {
                         self.finish(helper).await;
                     }

@@ -59,7 +59,7 @@ pub struct Wanted {
 
 /// How the gate is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct State {
+pub struct GateState {
     /// None before the first turn.
     pub enforced: Option<Enforced>,
     /// Who passes where.
@@ -83,7 +83,7 @@ pub struct Exempt {
     pub gids: BTreeSet<u32>,
 }
 
-impl State {
+impl GateState {
     /// Whether this user may open these GPUs.
     fn admits(&self, owner: &UserName, gpus: &[GpuUuid]) -> bool {
         let Some(enforced) = &self.enforced else { return false };
@@ -96,7 +96,7 @@ impl State {
 #[derive(Debug, Clone)]
 pub struct Handle {
     wanted: watch::Sender<Option<Wanted>>,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<GateState>,
     look: Arc<Notify>,
 }
 
@@ -104,7 +104,7 @@ pub struct Handle {
 #[derive(Debug)]
 pub struct Ends {
     wanted: watch::Receiver<Option<Wanted>>,
-    state: watch::Sender<State>,
+    state: watch::Sender<GateState>,
     look: Arc<Notify>,
 }
 
@@ -113,7 +113,7 @@ impl Handle {
     #[must_use]
     pub fn new() -> (Self, Ends) {
         let (wanted, wanted_seen) = watch::channel(None);
-        let (state, state_seen) = watch::channel(State::default());
+        let (state, state_seen) = watch::channel(GateState::default());
         let look = Arc::new(Notify::new());
         let ends = Ends { wanted: wanted_seen, state, look: Arc::clone(&look) };
         (Self { wanted, state: state_seen, look }, ends)
@@ -132,7 +132,7 @@ impl Handle {
 
     /// How it is, and notice of each change.
     #[must_use]
-    pub fn state(&self) -> watch::Receiver<State> {
+    pub fn state(&self) -> watch::Receiver<GateState> {
         self.state.clone()
     }
 
@@ -149,7 +149,8 @@ impl Handle {
     /// need not.
     pub async fn knows_containers(&self, uid: u32) -> bool {
         let mut state = self.state.clone();
-        let known = |state: &State| state.containers.as_ref().is_none_or(|all| all.contains(&uid));
+        let known =
+            |state: &GateState| state.containers.as_ref().is_none_or(|all| all.contains(&uid));
         for _ in 0..CONTAINERS_LOOKS_MAX {
             self.look.notify_one();
             if let Ok(Ok(_)) = timeout(CONTAINERS_LOOK_EVERY, state.wait_for(known)).await {

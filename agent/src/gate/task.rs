@@ -21,7 +21,7 @@ use super::exempt::Exempts;
 use super::kernel::{self, Denied, Gate, GateError, Site, Wish};
 use super::rules::{Rule, Rules};
 use super::subuids::Subuids;
-use super::{Ends, Exempt, State, Wanted};
+use super::{Ends, Exempt, GateState, Wanted};
 use crate::allocations::chain;
 use crate::config::EnforceConfig;
 use crate::filter::NvidiaMajors;
@@ -356,8 +356,15 @@ impl Task {
             let denials = state.denials + denials;
             let enforced = Some(Enforced { mode, problem, foreign: Some(foreign), fallback });
             let (subordinates, containers) = (Arc::clone(&subordinates), self.containers.clone());
-            let new =
-                State { enforced, admitted, holders, denials, exempt, subordinates, containers };
+            let new = GateState {
+                enforced,
+                admitted,
+                holders,
+                denials,
+                exempt,
+                subordinates,
+                containers,
+            };
             let changed = *state != new;
             *state = new;
             changed

@@ -13,13 +13,13 @@ pub(crate) const WIRE_VERSION: u32 = 1;
 pub(crate) const LINE_BYTES_MAX: usize = 1024 * 1024;
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Line<T> {
+pub(crate) struct WireLine<T> {
     pub(crate) v: u32,
     #[serde(flatten)]
     pub(crate) body: T,
 }
 
-impl<T> Line<T> {
+impl<T> WireLine<T> {
     pub(crate) fn new(body: T) -> Self {
         Self { v: WIRE_VERSION, body }
     }

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fleet_core::ending::{HOLDERS_MAX, Holder, HolderStep};
+use fleet_core::ending::{GpuHolder, HOLDERS_MAX, HolderStep};
 use fleet_core::name::{GpuUuid, is_plain_text};
 
 use super::Spared;
@@ -33,7 +33,7 @@ pub enum Doom {
 }
 
 #[derive(Debug)]
-struct Seen {
+struct SeenProcess {
     started: u64,
     /// That they are left alone was said.
     named: bool,
@@ -47,17 +47,17 @@ struct Seen {
 #[derive(Debug, Default)]
 pub struct Evictor {
     /// By number, as of the last look.
-    seen: BTreeMap<u32, Seen>,
+    seen: BTreeMap<u32, SeenProcess>,
 }
 
 /// Who was named, asked or ended in one look.
-pub type Done = Vec<(HolderStep, Vec<Holder>)>;
+pub type Done = Vec<(HolderStep, Vec<GpuHolder>)>;
 
 impl Evictor {
     /// Does what is due after a look.
     pub fn turn(&mut self, found: &[Found], doom: Doom, spared: &Spared, now: Instant) -> Done {
         self.seen.values_mut().for_each(|seen| seen.there = false);
-        let mut done: BTreeMap<HolderStep, Vec<Holder>> = BTreeMap::new();
+        let mut done: BTreeMap<HolderStep, Vec<GpuHolder>> = BTreeMap::new();
         for one in found {
             if let Some(step) = self.take(one, doom, spared, now) {
                 done.entry(step).or_default().push(holder(one));
@@ -65,7 +65,7 @@ impl Evictor {
         }
         // Who is not there any more would be another one the next time.
         self.seen.retain(|_, seen| seen.there);
-        let limited = |(step, mut holders): (HolderStep, Vec<Holder>)| {
+        let limited = |(step, mut holders): (HolderStep, Vec<GpuHolder>)| {
             holders.truncate(HOLDERS_MAX);
             (step, holders)
         };
@@ -91,7 +91,7 @@ impl Evictor {
         let known = self.seen.get_mut(&pid).filter(|seen| seen.started == started);
         let Some(seen) = known else {
             let asked = None;
-            let seen = Seen { started, named: false, asked, killed: false, there: true };
+            let seen = SeenProcess { started, named: false, asked, killed: false, there: true };
             self.seen.insert(pid, seen);
             return None;
         };
@@ -136,11 +136,11 @@ fn told(result: std::io::Result<bool>, process: &Process) -> bool {
 
 /// As the controllers get it: by its name, never its arguments, which may hold secrets and end in logs and in the
 /// audit log. The user's name is filled in by who can wait for a name service.
-fn holder(one: &Found) -> Holder {
+fn holder(one: &Found) -> GpuHolder {
     let Process { pid, real_uid, .. } = one.process;
     let plain = |c: &char| is_plain_text(c.encode_utf8(&mut [0; 4]));
     let command = one.process.name.chars().filter(plain).collect();
-    Holder { gpu: one.gpu.clone(), pid, uid: real_uid, user: real_uid.to_string(), command }
+    GpuHolder { gpu: one.gpu.clone(), pid, uid: real_uid, user: real_uid.to_string(), command }
 }
 
 #[cfg(test)]

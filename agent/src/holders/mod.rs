@@ -16,7 +16,7 @@ pub mod usage;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use fleet_core::ending::{Holder, ReservationRules};
+use fleet_core::ending::{GpuHolder, ReservationRules};
 use fleet_core::id::{LeaseId, ReservationId};
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::window::Enforcement;
@@ -166,7 +166,7 @@ async fn asked<T: Send + 'static>(
 }
 
 /// Fills in the names.
-pub async fn named(mut holders: Vec<Holder>) -> Vec<Holder> {
+pub async fn named(mut holders: Vec<GpuHolder>) -> Vec<GpuHolder> {
     for holder in &mut holders {
         if let Ok(Some(name)) = ask_name(holder.uid).await {
             holder.user = name;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fleet_core::desired::DesiredLease;
-use fleet_core::ending::Seen;
+use fleet_core::ending::WindowUse;
 use fleet_core::gpu::Presence;
 use fleet_core::id::{AllocationId, ReservationId};
 use fleet_core::lease::LeaseHolder;
@@ -18,7 +18,7 @@ use fleet_core::time::Millis;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
-use crate::allocations::{Node, Registry};
+use crate::allocations::{NodeContext, Registry};
 use crate::gpu::GpuSnapshot;
 use crate::leases::Process;
 use crate::link::Outbox;
@@ -51,7 +51,7 @@ struct Stored {
 /// What is known of one window.
 #[derive(Debug, Default)]
 struct Watched {
-    said: Option<Seen>,
+    said: Option<WindowUse>,
     /// Since when the owner is not there.
     away: Option<Instant>,
     /// Since when nobody is.
@@ -60,7 +60,7 @@ struct Watched {
 
 impl Watched {
     /// What is to be said after this look, if anything new.
-    fn look(&mut self, glance: Glance, came: bool, now: Instant) -> Option<Seen> {
+    fn look(&mut self, glance: Glance, came: bool, now: Instant) -> Option<WindowUse> {
         match glance {
             Glance::Owner => (self.away, self.empty) = (None, None),
             Glance::Unclear => self.empty = None,
@@ -74,20 +74,22 @@ impl Watched {
             }
         }
         let long = |since: Option<Instant>| since.is_some_and(|at| now.duration_since(at) >= PAUSE);
-        let was_there = matches!(self.said, None | Some(Seen::Used));
+        let was_there = matches!(self.said, None | Some(WindowUse::Used));
         let paused = came && was_there && !long(self.away);
         let seen = match glance {
-            Glance::Owner => Seen::Used,
-            Glance::Unclear if self.said == Some(Seen::Used) => return None,
-            Glance::Unclear => Seen::Unclear,
+            Glance::Owner => WindowUse::Used,
+            Glance::Unclear if self.said == Some(WindowUse::Used) => return None,
+            Glance::Unclear => WindowUse::Unclear,
             Glance::Others | Glance::Nobody if paused => return None,
-            Glance::Others => Seen::Others,
+            Glance::Others => WindowUse::Others,
             Glance::Nobody => {
                 let empty = self.empty.map_or(Duration::ZERO, |at| now.duration_since(at));
-                Seen::Nobody { since_ms: Millis(u64::try_from(empty.as_millis()).unwrap_or(0)) }
+                WindowUse::Nobody {
+                    since_ms: Millis(u64::try_from(empty.as_millis()).unwrap_or(0)),
+                }
             }
         };
-        let same = |said: &Seen| std::mem::discriminant(said) == std::mem::discriminant(&seen);
+        let same = |said: &WindowUse| std::mem::discriminant(said) == std::mem::discriminant(&seen);
         // Since when nobody is there does not change while nobody is.
         if self.said.as_ref().is_some_and(same) {
             return None;
@@ -119,7 +121,7 @@ impl Usages {
     /// Looks at the windows that are open, and says what changed.
     pub async fn look(
         &mut self,
-        node: &Arc<Node>,
+        node: &Arc<NodeContext>,
         registry: &Registry,
         outbox: &Outbox,
         snapshot: &Arc<GpuSnapshot>,
@@ -174,7 +176,7 @@ impl Usages {
 
     async fn glance(
         &mut self,
-        node: &Arc<Node>,
+        node: &Arc<NodeContext>,
         registry: &Registry,
         snapshot: &Arc<GpuSnapshot>,
         lease: &DesiredLease,
@@ -215,7 +217,7 @@ impl Usages {
     /// The driver shows nobody: who has them open all the same, as of a minute ago at most.
     async fn by_descriptor(
         &mut self,
-        node: &Arc<Node>,
+        node: &Arc<NodeContext>,
         snapshot: &GpuSnapshot,
         minors: &[u32],
         owners: Option<&[u32]>,
@@ -242,7 +244,7 @@ impl Usages {
 }
 
 /// The numbers of those who may use the GPUs of a lease; none where one of them is not known.
-async fn uids(node: &Node, lease: &DesiredLease) -> Option<Vec<u32>> {
+async fn uids(node: &NodeContext, lease: &DesiredLease) -> Option<Vec<u32>> {
     let mut uids = Vec::new();
     for user in lease.users() {
         uids.push(node.users.resolve(user.as_str(), None).await.ok()?.uid);
@@ -264,8 +266,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn nobody(seen: Option<Seen>) -> bool {
-        matches!(seen, Some(Seen::Nobody { .. }))
+    fn nobody(seen: Option<WindowUse>) -> bool {
+        matches!(seen, Some(WindowUse::Nobody { .. }))
     }
 
     #[test]
@@ -274,12 +276,12 @@ mod tests {
         assert!(nobody(watched.look(Glance::Nobody, false, start)));
         let later = start + Duration::from_secs(60);
         assert_eq!(watched.look(Glance::Nobody, false, later), None);
-        assert_eq!(watched.look(Glance::Unclear, false, later), Some(Seen::Unclear));
+        assert_eq!(watched.look(Glance::Unclear, false, later), Some(WindowUse::Unclear));
         // What was not seen was not watched: it begins anew.
         let again = watched.look(Glance::Nobody, false, later);
-        assert_eq!(again, Some(Seen::Nobody { since_ms: Millis::ZERO }));
-        assert_eq!(watched.look(Glance::Others, true, later), Some(Seen::Others));
-        assert_eq!(watched.look(Glance::Owner, true, later), Some(Seen::Used));
+        assert_eq!(again, Some(WindowUse::Nobody { since_ms: Millis::ZERO }));
+        assert_eq!(watched.look(Glance::Others, true, later), Some(WindowUse::Others));
+        assert_eq!(watched.look(Glance::Owner, true, later), Some(WindowUse::Used));
         assert_eq!(watched.look(Glance::Owner, true, later), None);
     }
 
@@ -287,7 +289,7 @@ mod tests {
     fn who_pauses_has_not_gone() {
         let (mut watched, start) = (Watched::default(), Instant::now());
         let at = |secs| start + Duration::from_secs(secs);
-        assert_eq!(watched.look(Glance::Owner, true, at(0)), Some(Seen::Used));
+        assert_eq!(watched.look(Glance::Owner, true, at(0)), Some(WindowUse::Used));
         assert_eq!(watched.look(Glance::Nobody, true, at(10)), None);
         assert_eq!(watched.look(Glance::Owner, true, at(200)), None);
         assert_eq!(watched.look(Glance::Nobody, true, at(210)), None);
@@ -295,8 +297,8 @@ mod tests {
         assert_eq!(watched.look(Glance::Others, true, at(300)), None);
         assert_eq!(watched.look(Glance::Nobody, true, at(400)), None);
         let gone = watched.look(Glance::Nobody, true, at(510));
-        assert_eq!(gone, Some(Seen::Nobody { since_ms: Millis::secs(110) }));
-        assert_eq!(watched.look(Glance::Others, true, at(520)), Some(Seen::Others));
+        assert_eq!(gone, Some(WindowUse::Nobody { since_ms: Millis::secs(110) }));
+        assert_eq!(watched.look(Glance::Others, true, at(520)), Some(WindowUse::Others));
     }
 
     #[test]

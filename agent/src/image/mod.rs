@@ -1,7 +1,7 @@
 //! Container images from registries, from dockerd, and from disk: `docker save` archives, OCI archives and OCI layouts.
 //!
 //! - [`ImageRef`]: what the user wrote, from the core. [`manifest`]: which blobs make the image.
-//! - [`registry`]: names in registries, pulled as the node. [`turns`]: once, however many ask.
+//! - [`registry`]: names in registries, pulled as the node. [`name_locks`]: once, however many ask.
 //! - [`daemon`]: images that the node's dockerd has, for those who may use it.
 //! - [`source`]: bytes of the user's file, read as the user. [`decode`]: digests, compression, bombs.
 //! - [`unpack`]: one layer's tar over the layers below it, by [`beneath`], which cannot leave that directory. [`overlay`]: several
@@ -19,6 +19,7 @@ mod decode;
 mod error;
 mod limits;
 pub mod manifest;
+mod name_locks;
 mod overlay;
 pub mod registry;
 pub mod rootfs;
@@ -26,7 +27,6 @@ mod source;
 pub mod store;
 #[cfg(test)]
 mod tests;
-mod turns;
 mod unpack;
 mod xattr;
 
@@ -37,4 +37,4 @@ pub use limits::Limits;
 pub use manifest::ImageConfig;
 pub use registry::{Pace, RegistryError, RegistrySettings, Settings, is_mirror};
 pub use rootfs::{Rootfs, RootfsError, RootfsKind, mount, unmount};
-pub use store::{Figures, Image, ImageStore, Listed, Phase, Progress, RemoveError, Removed};
+pub use store::{Figures, Image, ImageStore, Listed, Progress, PullPhase, RemoveError, Removed};

@@ -20,7 +20,7 @@ mod collect;
 mod daemon;
 mod disk;
 mod ground;
-mod holds;
+mod pins;
 mod pulled;
 
 use std::collections::HashSet;
@@ -43,18 +43,18 @@ use super::decode::{Bounds, Guarded, Hashing, Until, decompress};
 use super::error::{ImageError, Refusal};
 use super::limits::Limits;
 use super::manifest::{ImageConfig, LayerRecipe, Recipe, host_arch};
+use super::name_locks::NameLocks;
 use super::registry::Settings;
 use super::registry::pull::Downloads;
 use super::source::{LayerBlobs, guard_error};
-use super::turns::Turns;
 use super::unpack::{Budget, Ground, unpack_layer};
 use crate::user::op::FileStat;
 use crate::user::{AsUser, User};
 
 pub use catalog::{Listed, RemoveError, Removed};
 pub use collect::Figures;
-use holds::Holds;
-pub(super) use holds::{Claim, Hold};
+use pins::Pins;
+pub(super) use pins::{Claim, Pin};
 
 /// Images that are unpacked at once; more wait.
 const UNPACKS_AT_ONCE_MAX: usize = 2;
@@ -91,7 +91,7 @@ pub struct Image {
     /// Its record in the store.
     pub(super) record: PathBuf,
     /// It is not removed as long as somebody has this.
-    pub(super) hold: Arc<Hold>,
+    pub(super) hold: Arc<Pin>,
 }
 
 /// One unpacked layer.
@@ -112,13 +112,13 @@ pub(super) fn needed(layers: &[Layer]) -> Vec<&Path> {
 /// How far a resolve is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    pub phase: Phase,
+    pub phase: PullPhase,
     pub bytes_done: u64,
     pub bytes_total: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum PullPhase {
     /// Others are pulling.
     Waiting,
     Pulling,
@@ -131,14 +131,14 @@ type Report = dyn Fn(Progress) + Send + Sync;
 /// Hands on progress, not too often.
 pub(super) struct Reporter<'a> {
     to: &'a Report,
-    phase: Phase,
+    phase: PullPhase,
     total: u64,
     base: u64,
     last: Instant,
 }
 
 impl<'a> Reporter<'a> {
-    fn new(to: &'a Report, phase: Phase, total: u64) -> Self {
+    fn new(to: &'a Report, phase: PullPhase, total: u64) -> Self {
         to(Progress { phase, bytes_done: 0, bytes_total: total });
         Self { to, phase, total, base: 0, last: Instant::now() }
     }
@@ -211,7 +211,7 @@ struct Inner {
     dir: PathBuf,
     /// Where the attempts' folders are.
     allocations: PathBuf,
-    holds: Holds,
+    holds: Pins,
     figures: Mutex<Option<Figures>>,
     limits: Limits,
     as_user: AsUser,
@@ -221,9 +221,9 @@ struct Inner {
     registries: Settings,
     downloads: Downloads,
     /// By what is wanted.
-    pulling: Turns,
+    pulling: NameLocks,
     /// By whose files are looked at.
-    looks: Turns,
+    looks: NameLocks,
     lookups: Arc<Semaphore>,
     pulls: Arc<Semaphore>,
     copies: Arc<Semaphore>,
@@ -266,7 +266,7 @@ impl ImageStore {
         let inner = Inner {
             dir: dir.to_path_buf(),
             allocations: allocations.to_path_buf(),
-            holds: Holds::default(),
+            holds: Pins::default(),
             figures: Mutex::default(),
             limits,
             as_user,
@@ -275,8 +275,8 @@ impl ImageStore {
             turns: Arc::new(Semaphore::new(UNPACKS_AT_ONCE_MAX)),
             registries,
             downloads: Downloads::open(dir.join("downloads"), limits.free_bytes_min),
-            pulling: Turns::default(),
-            looks: Turns::default(),
+            pulling: NameLocks::default(),
+            looks: NameLocks::default(),
             lookups: Arc::new(Semaphore::new(LOOKUPS_AT_ONCE_MAX)),
             pulls: Arc::new(Semaphore::new(PULLS_AT_ONCE_MAX)),
             copies: Arc::new(Semaphore::new(COPIES_AT_ONCE_MAX)),
@@ -333,7 +333,7 @@ impl Inner {
             None => blobs.size_of(&layer.blob).unwrap_or(0),
         };
         let total = recipe.layers.iter().map(size).fold(0, u64::saturating_add);
-        let mut unpacking = Reporter::new(report, Phase::Unpacking, total);
+        let mut unpacking = Reporter::new(report, PullPhase::Unpacking, total);
         let mut below = Vec::new();
         for layer in &recipe.layers {
             let made = self.make_layer(blobs, &below, layer, &mut budget, &mut unpacking);

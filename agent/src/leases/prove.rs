@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::{Floors, Process};
-use crate::allocations::{Node, Registry, end_group};
+use crate::allocations::{NodeContext, Registry, end_group};
 use crate::gpu::GpuSnapshot;
 use crate::holders::{Evictor, Found, Over, named};
 use crate::link::Outbox;
@@ -25,7 +25,7 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 /// What is to be proven.
 #[derive(Debug)]
 pub struct Proof {
-    pub node: Arc<Node>,
+    pub node: Arc<NodeContext>,
     pub floors: Floors,
     pub registry: Registry,
     pub outbox: Outbox,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fleet_core::allocation::{EndReport, StopWhy};
 use fleet_core::checkpoint::{CheckpointNote, Content, Presence, Resumed};
 use fleet_core::command::Report;
-use fleet_core::ending::{Holder, HolderStep, Seen};
+use fleet_core::ending::{GpuHolder, HolderStep, WindowUse};
 use fleet_core::health::Condition;
 use fleet_core::holdings::{FoundAttempt, HeldReservation};
 use fleet_core::id::{AllocationId, JobId, LeaseId, ReservationId};
@@ -310,7 +310,7 @@ impl Outbox {
 
     /// What is seen on the GPUs of an open window. That nobody is there for some time is still true when it is said
     /// again, and was so for longer.
-    pub fn use_seen(&self, id: &ReservationId, seen: Seen, came: bool) {
+    pub fn use_seen(&self, id: &ReservationId, seen: WindowUse, came: bool) {
         let report = Report::Use { reservation: id.clone(), seen, came };
         self.put(Key::Use(id.clone()), report);
     }
@@ -320,7 +320,7 @@ impl Outbox {
         &self,
         reservation: Option<ReservationId>,
         step: HolderStep,
-        holders: Vec<Holder>,
+        holders: Vec<GpuHolder>,
     ) {
         let mut state = self.state();
         let waiting = state.places.keys().filter(|key| matches!(key, Key::Holders(_))).count();

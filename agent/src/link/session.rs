@@ -22,12 +22,12 @@ use tonic::{Status, Streaming};
 
 use super::backoff::Backoff;
 use super::{Batch, Fence, Outbox, Standing};
-use crate::ahead::Line;
+use crate::ahead::Contact;
 use crate::allocations::Registry;
 use crate::clock;
 use crate::enroll::store::IdentityFolder;
 use crate::inventory::View;
-use crate::terminals::elsewhere::Elsewhere;
+use crate::terminals::free_gpus::FreeGpus;
 use crate::tunnel::Tunnels;
 
 /// How often the agent says that it is there.
@@ -68,9 +68,9 @@ pub struct LinkParts {
     pub pulse: Pulse,
     /// Where addresses that the controllers tell are kept; nothing where the configuration says them.
     pub addresses: Option<IdentityFolder>,
-    pub line: Line,
+    pub line: Contact,
     /// Asked for with a heartbeat.
-    pub elsewhere: Elsewhere,
+    pub elsewhere: FreeGpus,
     /// Which authorities the fleet has, as a controller says; renewal follows it.
     pub authorities: watch::Sender<Option<v1::Authorities>>,
 }

@@ -15,7 +15,7 @@ use super::{Own, Sights};
 use crate::clock;
 use crate::config::{self, Config};
 use crate::gpu::DriverState;
-use crate::reconcile::Phase;
+use crate::reconcile::AttemptPhase;
 
 /// Without an answer for so long the link counts as down: the agent's own limit is below it.
 const LINK_SILENCE_MAX: Duration = Duration::from_secs(20);
@@ -77,9 +77,9 @@ impl Sights {
         for id in self.registry.ids() {
             let Some(shown) = self.registry.get(&id) else { continue };
             let at = match *shown.phase.borrow() {
-                Phase::Starting => 0,
-                Phase::Running => 1,
-                Phase::Ended => 2,
+                AttemptPhase::Starting => 0,
+                AttemptPhase::Running => 1,
+                AttemptPhase::Ended => 2,
             };
             counts[at].1 += 1;
         }

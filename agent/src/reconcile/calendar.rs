@@ -15,13 +15,14 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
 
 use super::plan::Action;
-use super::table::{Phase, Release, Row};
+use super::table::{AttemptPhase, Release, Row};
 use super::task::Reconciler;
-use crate::ahead::book::Stage;
+use crate::ahead::promises::Stage;
 use crate::ahead::{
-    Answer, Ask, Book, GrantWish, Line, Refused, Seen, SeenAttempt, Shelf, ShelfError, Step,
+    Answer, Ask, Contact, GrantWish, LocalView, Promises, Refused, SeenAttempt, Shelf, ShelfError,
+    Step,
 };
-use crate::allocations::{Order, chain};
+use crate::allocations::{AttemptOrder, chain};
 use crate::gate::{Grant, Wanted};
 use crate::holders::Orders;
 use crate::terminals::Known;
@@ -34,15 +35,15 @@ const LOOK_MIN: Duration = Duration::from_millis(20);
 const STORE_TIME_EVERY: Duration = Duration::from_secs(600);
 /// Shortest time between two stores for the sake of what attempts were promised.
 const STORE_ATTEMPTS_EVERY: Duration = Duration::from_secs(1);
-/// Pause after the book could not be stored.
+/// Pause after the promises could not be stored.
 const STORE_AGAIN: Duration = Duration::from_secs(5);
 
 /// What the calendar is made of.
 #[derive(Debug)]
 pub struct CalendarParts {
-    pub book: Book,
+    pub promises: Promises,
     pub shelf: Shelf,
-    pub line: Line,
+    pub line: Contact,
     /// From the socket on this node.
     pub asks: mpsc::Receiver<Ask>,
 }
@@ -66,17 +67,17 @@ enum Undo {
 /// The calendar as the reconcile task holds it.
 #[derive(Debug)]
 pub(super) struct Calendar {
-    pub(super) book: Book,
+    pub(super) promises: Promises,
     shelf: Shelf,
-    line: Line,
+    line: Contact,
     asks: mpsc::Receiver<Ask>,
-    /// The book differs from what is stored.
+    /// They differ from what is stored.
     dirty: bool,
     /// It differs in what attempts were promised only. Nothing is confirmed by that, and nobody loses anything
     /// by it unless the agent dies and no controller answers: it may wait.
     attempts_dirty: bool,
     stored: Instant,
-    saves: JoinSet<(Book, Result<(), ShelfError>)>,
+    saves: JoinSet<(Promises, Result<(), ShelfError>)>,
     waiting: Vec<Waiting>,
     in_save: Vec<Waiting>,
     /// Said once that it overruns.
@@ -91,15 +92,15 @@ pub(super) struct Calendar {
 /// What woke the calendar.
 pub(super) enum Woken {
     Ask(Ask),
-    Saved(Box<Book>, Result<(), ShelfError>),
+    Saved(Box<Promises>, Result<(), ShelfError>),
     Look,
 }
 
 impl Calendar {
     pub(super) fn new(parts: CalendarParts) -> Self {
-        let CalendarParts { book, shelf, line, asks } = parts;
+        let CalendarParts { promises, shelf, line, asks } = parts;
         Self {
-            book,
+            promises,
             shelf,
             line,
             asks,
@@ -122,7 +123,7 @@ impl Calendar {
         tokio::select! {
             Some(ask) = self.asks.recv() => Woken::Ask(ask),
             Some(saved) = self.saves.join_next() => match saved {
-                Ok((book, result)) => Woken::Saved(Box::new(book), result),
+                Ok((promises, result)) => Woken::Saved(Box::new(promises), result),
                 Err(error) => {
                     tracing::error!(%error, "the calendar's thread died");
                     self.dirty = true;
@@ -140,13 +141,13 @@ impl Calendar {
 
     /// Whether the lease belongs to a window that this node has closed by itself: its release is to be kept.
     pub(super) fn keeps_release(&self, lease: &LeaseId) -> bool {
-        self.book.windows.values().any(|held| held.lease == *lease && held.closed_at.is_some())
+        self.promises.windows.values().any(|held| held.lease == *lease && held.closed_at.is_some())
     }
 
     /// The windows opened here alone, as leases beside those of the newest document.
     pub(super) fn add_leases(&self, leases: &mut Vec<DesiredLease>) {
         let Some(now) = self.now() else { return };
-        for lease in self.book.leases(now) {
+        for lease in self.promises.leases(now) {
             if !leases.iter().any(|known| known.holder == lease.holder) {
                 leases.push(lease);
             }
@@ -158,7 +159,7 @@ impl Calendar {
         let now = self.now()?;
         let wanted = desired.allocations.iter().find(|wanted| wanted.id == *id)?;
         let fleet_core::desired::Order::Start(order) = &wanted.order else { return None };
-        let window = self.book.closed_to(&order.gpus, wanted.within.as_ref(), now)?;
+        let window = self.promises.closed_to(&order.gpus, wanted.within.as_ref(), now)?;
         Some(format!(
             "its GPUs are {window}'s, which this node opened while no controller answered"
         ))
@@ -173,19 +174,19 @@ fn grants_of<'a>(owner: &'a UserName, gpus: &'a [GpuUuid]) -> impl Iterator<Item
 impl Reconciler {
     /// After a start: what was stopped for others' sake must be known before its end is said.
     pub(super) fn say_calendar_again(&mut self) {
-        for (id, promise) in &self.calendar.book.attempts {
+        for (id, promise) in &self.calendar.promises.attempts {
             if let Some((why, at)) = &promise.stopped {
                 self.parts.outbox.stopped_alone(id, promise.epoch, why.clone(), *at);
             }
         }
-        self.say_book(&self.calendar.book.clone());
+        self.say_promises(&self.calendar.promises.clone());
     }
 
-    fn say_book(&self, book: &Book) {
-        for (id, held) in &book.windows {
+    fn say_promises(&self, promises: &Promises) {
+        for (id, held) in &promises.windows {
             self.parts.outbox.window(held.report(id));
         }
-        for switch in &book.switches {
+        for switch in &promises.switches {
             self.parts.outbox.enforcement(switch.clone());
         }
     }
@@ -194,7 +195,7 @@ impl Reconciler {
     fn calendar_wait(&self) -> Duration {
         let calendar = &self.calendar;
         let next = calendar.now().and_then(|now| {
-            let next = calendar.book.next_instant(now, &self.table)?;
+            let next = calendar.promises.next_instant(now, &self.table)?;
             Some(Duration::from_millis(next.since(now).0))
         });
         next.map_or(LOOK_EVERY, |next| next.clamp(LOOK_MIN, LOOK_EVERY))
@@ -203,7 +204,7 @@ impl Reconciler {
     pub(super) fn calendar_woken(&mut self, woken: Woken) {
         match woken {
             Woken::Ask(ask) => self.asked(ask),
-            Woken::Saved(book, result) => self.saved(&book, result),
+            Woken::Saved(promises, result) => self.saved(&promises, result),
             Woken::Look => {}
         }
     }
@@ -213,15 +214,15 @@ impl Reconciler {
         let old = |id: &ReservationId| {
             tracing::warn!(reservation = %id, "an order for a window is older than the one held; ignored");
         };
-        let book = &mut self.calendar.book;
-        let taken = book.take(desired, old);
+        let promises = &mut self.calendar.promises;
+        let taken = promises.take(desired, old);
         self.calendar.attempts_dirty |= taken.attempts;
         if !taken.windows {
             return;
         }
         self.calendar.dirty = true;
         // One that goes on after it was closed here is not released any more.
-        let reopened: Vec<LeaseId> = book
+        let reopened: Vec<LeaseId> = promises
             .windows
             .values()
             .filter(|held| matches!(held.stage, Stage::Waiting | Stage::Open) && !held.withdrawn)
@@ -249,14 +250,14 @@ impl Reconciler {
     fn advance_calendar(&mut self) {
         let alone = self.calendar.line.is_alone();
         if std::mem::replace(&mut self.calendar.was_alone, alone) != alone {
-            let windows = self.calendar.book.windows.len();
+            let windows = self.calendar.promises.windows.len();
             match alone {
                 true => tracing::info!(windows, "no controller answers: the calendar is kept here"),
                 false => tracing::info!("a controller answers and leads again"),
             }
         }
         let Some(now) = self.calendar.now() else {
-            if alone && !self.calendar.book.windows.is_empty() && !self.calendar.no_time {
+            if alone && !self.calendar.promises.windows.is_empty() && !self.calendar.no_time {
                 tracing::error!(
                     "the time is not known; no window opens or closes before a controller answers"
                 );
@@ -266,7 +267,7 @@ impl Reconciler {
         };
         self.calendar.no_time = false;
         if alone {
-            let steps = self.calendar.book.keep(now, &self.table);
+            let steps = self.calendar.promises.keep(now, &self.table);
             for step in steps {
                 self.step(step, now);
             }
@@ -275,11 +276,12 @@ impl Reconciler {
             // One that only asks cannot know which leases there are.
             let desired = self.parts.desired.borrow();
             if let Some(desired) = desired.as_ref().filter(|desired| desired.recount.is_none()) {
-                self.calendar.dirty |= self.calendar.book.follow(&desired.leases, now);
+                self.calendar.dirty |= self.calendar.promises.follow(&desired.leases, now);
             }
             drop(desired);
             let outbox = &self.parts.outbox;
-            let gone = self.calendar.book.tidy(now, &self.table, |id| outbox.window_is_said(id));
+            let gone =
+                self.calendar.promises.tidy(now, &self.table, |id| outbox.window_is_said(id));
             for id in &gone {
                 outbox.drop_window(id);
             }
@@ -290,27 +292,27 @@ impl Reconciler {
 
     /// Says what becomes of those who are left on GPUs whose window is over.
     fn order_about_holders(&self) {
-        let book = &self.calendar.book;
+        let promises = &self.calendar.promises;
         let releases = &self.table.releases;
         let proving = |lease: &LeaseId| {
             releases.get(lease).is_some_and(|(_, release)| *release == Release::Proving)
         };
-        let over = self.calendar.now().map(|now| book.over(now, proving)).unwrap_or_default();
+        let over = self.calendar.now().map(|now| promises.over(now, proving)).unwrap_or_default();
         // Root's switch on the node lowers what an admin ordered.
-        let mode = book.enforce.map(|ordered| ordered.at_most(book.enforcement()));
-        self.parts.node.holders.order(Orders { rules: book.rules, mode, over });
+        let mode = promises.enforce.map(|ordered| ordered.at_most(promises.enforcement()));
+        self.parts.node.holders.order(Orders { rules: promises.rules, mode, over });
     }
 
     /// Says who may open which GPU now: whose windows are open, and whose jobs have it. The terminals hear the same.
     fn want_gate(&self) {
-        let book = &self.calendar.book;
+        let promises = &self.calendar.promises;
         let desired = self.parts.desired.borrow();
         let desired = desired.as_ref().filter(|desired| desired.recount.is_none());
-        let mut grants = book.open_to(self.calendar.now());
+        let mut grants = promises.open_to(self.calendar.now());
         for lease in desired.iter().flat_map(|desired| &desired.leases).filter(|l| !l.ending) {
             // One that this node holds as a window is open as long as that is.
             if let LeaseHolder::Reservation(id) = &lease.holder
-                && !book.windows.contains_key(id)
+                && !promises.windows.contains_key(id)
             {
                 for user in lease.users() {
                     grants.extend(grants_of(user, &lease.gpus));
@@ -323,12 +325,12 @@ impl Reconciler {
             }
         }
         let ordered = desired.and_then(|desired| desired.enforce);
-        let ceiling = book.enforcement();
-        let mode = book.enforce.map(|ordered| ordered.at_most(ceiling));
+        let ceiling = promises.enforcement();
+        let mode = promises.enforce.map(|ordered| ordered.at_most(ceiling));
         // On a drained node nothing goes on, and only there its driver is to be let go of.
         let drained = desired.is_some_and(|desired| desired.release_driver);
         let no_longer = desired.map(|desired| desired.no_longer.clone()).unwrap_or_default();
-        let running = book.running(mode, drained, &no_longer);
+        let running = promises.running(mode, drained, &no_longer);
         self.parts.node.terminals.know(Known { running, grants: grants.clone() });
         self.parts.node.gate.want(Wanted { ordered, ceiling, grants });
     }
@@ -347,7 +349,7 @@ impl Reconciler {
             }
             Step::Overruns { id, why } => {
                 if self.calendar.overruns.insert(id.clone())
-                    && self.calendar.book.enforcement() == Enforcement::Warn
+                    && self.calendar.promises.enforcement() == Enforcement::Warn
                 {
                     tracing::warn!(%id, %why, "it is past its time and in somebody's way; enforcement is not on");
                 }
@@ -362,7 +364,7 @@ impl Reconciler {
                     return;
                 }
                 tracing::info!(%id, %why, "stopped for somebody else's sake, no controller answers");
-                if let Some(promise) = self.calendar.book.attempts.get_mut(&id) {
+                if let Some(promise) = self.calendar.promises.attempts.get_mut(&id) {
                     promise.stopped = Some((why.clone(), now));
                     self.calendar.dirty = true;
                 }
@@ -376,10 +378,10 @@ impl Reconciler {
         let action = Action::Stop { id: id.clone(), grace, why: why.to_string() };
         self.table.note(&action);
         let grace = Duration::from_millis(grace.0);
-        self.order(&id, Order::Stop { grace, why: why.to_string() });
+        self.order(&id, AttemptOrder::Stop { grace, why: why.to_string() });
     }
 
-    /// Begins to store the book, unless that is under way.
+    /// Begins to store the promises, unless that is under way.
     fn store_calendar(&mut self) {
         let calendar = &mut self.calendar;
         let age = calendar.stored.elapsed();
@@ -392,24 +394,24 @@ impl Reconciler {
         calendar.attempts_dirty = false;
         calendar.stored = Instant::now();
         calendar.in_save.append(&mut calendar.waiting);
-        let (book, shelf, time) =
-            (calendar.book.clone(), calendar.shelf.clone(), calendar.line.anchor());
+        let (promises, shelf, time) =
+            (calendar.promises.clone(), calendar.shelf.clone(), calendar.line.anchor());
         calendar.saves.spawn(async move {
-            let copy = book.clone();
+            let copy = promises.clone();
             let stored = spawn_blocking(move || shelf.store(&copy, time)).await;
             let stored = stored.unwrap_or_else(|error| Err(ShelfError::Thread(error.to_string())));
             if stored.is_err() {
                 tokio::time::sleep(STORE_AGAIN).await;
             }
-            (book, stored)
+            (promises, stored)
         });
     }
 
-    fn saved(&mut self, book: &Book, result: Result<(), ShelfError>) {
+    fn saved(&mut self, promises: &Promises, result: Result<(), ShelfError>) {
         let waiting = std::mem::take(&mut self.calendar.in_save);
         match result {
             Ok(()) => {
-                self.say_book(book);
+                self.say_promises(promises);
                 for one in waiting {
                     // Who asked may have given up; it is done all the same.
                     drop(one.tell.send(Answer::Done));
@@ -431,11 +433,11 @@ impl Reconciler {
     }
 
     fn undo(&mut self, undo: &Undo) {
-        let book = &mut self.calendar.book;
+        let promises = &mut self.calendar.promises;
         match undo {
-            Undo::Grant(id) => drop(book.windows.remove(id)),
-            Undo::Revoke(id, ends_at) => book.revive(id, *ends_at),
-            Undo::Switch(at) => book.switches.retain(|switch| switch.at != *at),
+            Undo::Grant(id) => drop(promises.windows.remove(id)),
+            Undo::Revoke(id, ends_at) => promises.revive(id, *ends_at),
+            Undo::Switch(at) => promises.switches.retain(|switch| switch.at != *at),
         }
         self.show_leases();
     }
@@ -451,13 +453,13 @@ impl Reconciler {
             Ask::Revoke(id, tell) => {
                 let now = self.calendar.now();
                 let done = now.ok_or(Refused::NoTime);
-                let done = done.and_then(|now| self.calendar.book.revoke(&id, now));
+                let done = done.and_then(|now| self.calendar.promises.revoke(&id, now));
                 self.answer(tell, done.map(|ended_at| Undo::Revoke(id, ended_at)));
             }
             Ask::Enforce { mode, by, reason, tell } => {
                 let at = self.calendar.now().unwrap_or_else(crate::clock::now);
                 let switch = EnforcementSwitch { mode, by, reason, at };
-                let at = self.calendar.book.set_switch(switch);
+                let at = self.calendar.promises.set_switch(switch);
                 self.calendar.overruns.clear();
                 tracing::warn!(
                     mode = mode.word(),
@@ -489,28 +491,28 @@ impl Reconciler {
         let window = Window { starts_at: now, ends_at: now + length };
         tracing::warn!(reservation = %id, %owner, gpus = gpus.len(), "root granted GPUs without a controller");
         let grant = NodeGrant { by, reason };
-        self.calendar.book.grant(id, owner, gpus, window, grant, &self.table)
+        self.calendar.promises.grant(id, owner, gpus, window, grant, &self.table)
     }
 
     /// The node's own view, for the socket.
-    fn seen(&self) -> Seen {
+    fn seen(&self) -> LocalView {
         let attempt = |(id, row): (&AllocationId, &Row)| {
             let order = row.order.as_ref()?;
-            let promise = self.calendar.book.attempts.get(id);
+            let promise = self.calendar.promises.attempts.get(id);
             Some(SeenAttempt {
                 id: id.clone(),
                 job: order.job.clone(),
                 owner: order.owner.clone(),
                 gpus: order.gpus.clone(),
-                starting: row.phase == Phase::Starting,
+                starting: row.phase == AttemptPhase::Starting,
                 stopping: row.stop_grace.is_some(),
                 ends_at: promise.and_then(|promise| promise.ends_at),
                 within: promise.and_then(|promise| promise.within.clone()),
             })
         };
         let rows = self.table.rows.iter().filter(|(_, row)| row.is_live());
-        Seen {
-            book: self.calendar.book.clone(),
+        LocalView {
+            promises: self.calendar.promises.clone(),
             attempts: rows.filter_map(attempt).collect(),
             now: self.calendar.now(),
             alone: self.calendar.line.is_alone(),
@@ -531,9 +533,9 @@ mod tests {
     async fn what_comes_often_does_not_put_the_calendar_off() {
         let state = tempfile::tempdir().unwrap();
         let mut calendar = Calendar::new(CalendarParts {
-            book: Book::default(),
+            promises: Promises::default(),
             shelf: Shelf::new(state.path(), ClusterId::parse("fleet-test").unwrap()),
-            line: Line::new(None, "boot"),
+            line: Contact::new(None, "boot"),
             asks: mpsc::channel(1).1,
         });
         let begun = Instant::now();

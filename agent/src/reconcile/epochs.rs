@@ -78,7 +78,7 @@ pub trait Storage: Send {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Line {
+enum EpochLine {
     Claim {
         v: u32,
         claim: Claim,
@@ -105,14 +105,14 @@ struct Grant {
 
 /// What is remembered; pure.
 #[derive(Debug, Default)]
-struct Seen {
+struct SeenEpochs {
     gpus: BTreeMap<GpuUuid, Grant>,
     allocations: BTreeMap<AllocationId, Epoch>,
     floor: Epoch,
     lines: usize,
 }
 
-impl Seen {
+impl SeenEpochs {
     /// `Ok(true)`: new; `Ok(false)`: the same order again.
     fn check(&self, claim: &Claim) -> Result<bool, ClaimError> {
         let lower = |what: String, seen| ClaimError::Lower { what, seen, claimed: claim.epoch };
@@ -139,14 +139,14 @@ impl Seen {
         }
     }
 
-    fn take(&mut self, line: Line) {
+    fn take(&mut self, line: EpochLine) {
         self.lines += 1;
         match line {
-            Line::Floor { epoch, .. } => self.floor = self.floor.max(epoch),
-            Line::Gpu { gpu, epoch, lease, .. } => {
+            EpochLine::Floor { epoch, .. } => self.floor = self.floor.max(epoch),
+            EpochLine::Gpu { gpu, epoch, lease, .. } => {
                 self.gpus.insert(gpu, Grant { epoch, lease });
             }
-            Line::Claim { claim, .. } => {
+            EpochLine::Claim { claim, .. } => {
                 let Claim { allocation, epoch, lease, gpus } = claim;
                 for gpu in gpus {
                     self.gpus.insert(gpu, Grant { epoch, lease: lease.clone() });
@@ -168,16 +168,16 @@ impl Seen {
         }
     }
 
-    fn lines(&self) -> Vec<Line> {
-        let mut lines = vec![Line::Floor { v: VERSION, epoch: self.floor }];
-        let claim = |claim| Line::Claim { v: VERSION, claim };
+    fn lines(&self) -> Vec<EpochLine> {
+        let mut lines = vec![EpochLine::Floor { v: VERSION, epoch: self.floor }];
+        let claim = |claim| EpochLine::Claim { v: VERSION, claim };
         lines.extend(self.allocations.iter().map(|(allocation, epoch)| {
             let allocation = allocation.clone();
             claim(Claim { allocation, epoch: *epoch, lease: None, gpus: Vec::new() })
         }));
         lines.extend(self.gpus.iter().map(|(gpu, grant)| {
             let (gpu, epoch, lease) = (gpu.clone(), grant.epoch, grant.lease.clone());
-            Line::Gpu { v: VERSION, gpu, epoch, lease }
+            EpochLine::Gpu { v: VERSION, gpu, epoch, lease }
         }));
         lines
     }
@@ -186,7 +186,7 @@ impl Seen {
 /// The owner of the file.
 #[derive(Debug)]
 pub struct EpochStore<S> {
-    seen: Seen,
+    seen: SeenEpochs,
     storage: S,
 }
 
@@ -200,14 +200,14 @@ impl<S: Storage> EpochStore<S> {
     pub fn claim(&mut self, claims: &[Claim]) -> Vec<Result<(), ClaimError>> {
         let mut verdicts = Vec::with_capacity(claims.len());
         let mut bytes = Vec::new();
-        let mut lines: Vec<(usize, Line)> = Vec::new();
+        let mut lines: Vec<(usize, EpochLine)> = Vec::new();
         for (at, claim) in claims.iter().enumerate() {
             // Two of one batch may want the same GPU: the later one must see the earlier one.
             let rival = lines.iter().find_map(|(_, line)| conflict(line, claim));
             let verdict = rival.map_or_else(|| self.seen.check(claim), Err);
             match verdict {
                 Ok(true) => {
-                    let line = Line::Claim { v: VERSION, claim: claim.clone() };
+                    let line = EpochLine::Claim { v: VERSION, claim: claim.clone() };
                     encode(&line, &mut bytes);
                     lines.push((at, line));
                     verdicts.push(Ok(()));
@@ -247,8 +247,8 @@ impl<S: Storage> EpochStore<S> {
     }
 }
 
-fn conflict(line: &Line, claim: &Claim) -> Option<ClaimError> {
-    let Line::Claim { claim: earlier, .. } = line else { return None };
+fn conflict(line: &EpochLine, claim: &Claim) -> Option<ClaimError> {
+    let EpochLine::Claim { claim: earlier, .. } = line else { return None };
     let gpu = claim.gpus.iter().find(|gpu| earlier.gpus.contains(gpu))?;
     if earlier.lease == claim.lease && earlier.epoch == claim.epoch {
         return None;
@@ -257,7 +257,7 @@ fn conflict(line: &Line, claim: &Claim) -> Option<ClaimError> {
     Some(ClaimError::OtherLease { gpu: gpu.clone(), lease })
 }
 
-fn encode(line: &Line, bytes: &mut Vec<u8>) {
+fn encode(line: &EpochLine, bytes: &mut Vec<u8>) {
     // A line of ids and numbers always encodes.
     if serde_json::to_writer(&mut *bytes, line).is_ok() {
         bytes.push(b'\n');
@@ -332,14 +332,15 @@ pub(crate) fn open(state_dir: &Path) -> Result<EpochStore<EpochFile>, EpochError
     Ok(EpochStore { seen, storage: EpochFile { path, file } })
 }
 
-fn read_back(path: &Path, text: &[u8]) -> Result<Seen, EpochError> {
-    let mut seen = Seen::default();
+fn read_back(path: &Path, text: &[u8]) -> Result<SeenEpochs, EpochError> {
+    let mut seen = SeenEpochs::default();
     let lines = text.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
     for (at, line) in lines {
         let damaged =
             |why: String| EpochError::Damaged { path: path.to_owned(), line: at + 1, why };
-        let line: Line = serde_json::from_slice(line).map_err(|e| damaged(e.to_string()))?;
-        let (Line::Claim { v, .. } | Line::Floor { v, .. } | Line::Gpu { v, .. }) = &line;
+        let line: EpochLine = serde_json::from_slice(line).map_err(|e| damaged(e.to_string()))?;
+        let (EpochLine::Claim { v, .. } | EpochLine::Floor { v, .. } | EpochLine::Gpu { v, .. }) =
+            &line;
         if *v > VERSION {
             return Err(damaged(format!("version {v} was written by a newer fleet")));
         }

@@ -23,7 +23,7 @@ mod task;
 
 pub use calendar::CalendarParts;
 pub use epochs::{Claim, ClaimError, EpochError, EpochStore, Epochs, Storage};
-pub use table::{Phase, Release, Row, Table};
+pub use table::{AttemptPhase, Release, Row, Table};
 pub use task::{Reconciler, ReconcilerParts};
 
 #[cfg(test)]

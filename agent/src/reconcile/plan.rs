@@ -11,7 +11,7 @@ use fleet_core::lease::{Epoch, LeaseHolder};
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::time::Millis;
 
-use super::table::{Phase, Release, Row, Table};
+use super::table::{AttemptPhase, Release, Row, Table};
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq)]
@@ -160,7 +160,7 @@ fn allocation(
     }
     // One that has no process yet hears nothing.
     if let Some(order) = wanted.ask
-        && row.phase == Phase::Running
+        && row.phase == AttemptPhase::Running
         && row.asked != Some(order)
     {
         actions.push(Action::AskCheckpoint { id, order });
@@ -215,7 +215,7 @@ fn release(lease: &DesiredLease, desired: &DesiredNode, table: &Table) -> Option
     // An attempt that ended here has ended its lease, also before the controller says so.
     let over = match &lease.holder {
         LeaseHolder::Allocation(id) => {
-            table.rows.get(id).is_some_and(|row| row.phase == Phase::Ended)
+            table.rows.get(id).is_some_and(|row| row.phase == AttemptPhase::Ended)
         }
         LeaseHolder::Reservation(_) => false,
     };

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::task::Reconciler;
-use crate::allocations::{Node, checkpoint_base};
+use crate::allocations::{NodeContext, checkpoint_base};
 use crate::checkpoint::{ResumeCheck, verify_marker};
 
 /// How long one look may take.
@@ -64,7 +64,7 @@ impl Reconciler {
 }
 
 /// Reads the marker as the owner of the job.
-async fn look(node: &Node, probe: &Probe) -> Option<ResumeAnswer> {
+async fn look(node: &NodeContext, probe: &Probe) -> Option<ResumeAnswer> {
     let JobDir { job, owner, spec, marker } = &probe.place;
     let dir = checkpoint_base(spec)?;
     // Some name services answer that they do not know somebody while they are ill.

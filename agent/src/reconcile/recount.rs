@@ -104,7 +104,7 @@ mod tests {
     use fleet_core::lease::Epoch;
 
     use super::super::fixture_order;
-    use super::super::table::Phase;
+    use super::super::table::AttemptPhase;
     use super::*;
 
     const NOW: Timestamp = Timestamp(100_000_000);
@@ -117,7 +117,7 @@ mod tests {
         AllocationId::parse(&format!("alloc-{n}-1")).unwrap()
     }
 
-    fn row(index: u64, phase: Phase) -> Row {
+    fn row(index: u64, phase: AttemptPhase) -> Row {
         Row { phase, ..Row::starting(epoch(index), None, fixture_order()) }
     }
 
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn what_is_about_to_start_is_told_before_its_record_is_on_the_disk() {
-        let told = told(&[(1, row(9, Phase::Starting))], Vec::new());
+        let told = told(&[(1, row(9, AttemptPhase::Starting))], Vec::new());
         assert_eq!(told.len(), 1);
         assert_eq!((told[0].epoch, told[0].accepted_at), (epoch(9), NOW));
         assert!(told[0].end.is_none());
@@ -151,7 +151,7 @@ mod tests {
     fn a_record_of_an_earlier_grant_says_nothing_of_the_one_that_starts() {
         let mut earlier = record(1, 3, Some(NOW));
         earlier.order.cpu_millis += 1;
-        let told = told(&[(1, row(9, Phase::Starting))], vec![earlier]);
+        let told = told(&[(1, row(9, AttemptPhase::Starting))], vec![earlier]);
         assert_eq!(told.len(), 1);
         assert_eq!((told[0].epoch, told[0].accepted_at), (epoch(9), NOW));
         assert_eq!(told[0].order, fixture_order());
@@ -167,7 +167,8 @@ mod tests {
     fn what_ended_long_before_the_backup_or_nobody_knows_how_is_left_out() {
         let old = NOW - Millis::hours(2);
         let records = vec![record(1, 1, Some(old)), record(2, 2, None), record(3, 4, Some(NOW))];
-        let told = told(&[(3, row(5, Phase::Ended)), (4, row(3, Phase::Running))], records);
+        let told =
+            told(&[(3, row(5, AttemptPhase::Ended)), (4, row(3, AttemptPhase::Running))], records);
         let said: Vec<_> = told.iter().map(|one| (one.allocation.clone(), one.epoch)).collect();
         assert_eq!(said, [(id(4), epoch(3)), (id(3), epoch(5))], "as the grants came");
     }

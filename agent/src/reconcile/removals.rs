@@ -14,7 +14,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
 use super::task::Reconciler;
-use crate::allocations::{Node, chain, checkpoint_base};
+use crate::allocations::{NodeContext, chain, checkpoint_base};
 use crate::user::op::Op;
 use crate::user::{AsUserError, UserError};
 
@@ -77,7 +77,7 @@ impl Reconciler {
 /// Not known yet; tried again.
 struct NoAnswer;
 
-async fn remove(node: &Node, order: &JobDir) -> Result<Answer, NoAnswer> {
+async fn remove(node: &NodeContext, order: &JobDir) -> Result<Answer, NoAnswer> {
     let Some(dir) = checkpoint_base(&order.spec) else { return Ok(None) };
     let user = match node.users.resolve(order.owner.as_str(), order.spec.expected_uid).await {
         Ok(user) => user,

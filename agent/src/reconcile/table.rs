@@ -10,7 +10,7 @@ use fleet_core::time::Millis;
 
 /// Where an attempt is, as this node sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum AttemptPhase {
     /// Its start is under way.
     Starting,
     Running,
@@ -25,7 +25,7 @@ pub struct Row {
     pub lease: Option<LeaseId>,
     /// What it was started by; `None` for one that was never started here.
     pub order: Option<Box<StartOrder>>,
-    pub phase: Phase,
+    pub phase: AttemptPhase,
     /// The shortest grace with which it was told to stop.
     pub stop_grace: Option<Millis>,
     /// The last deferral order answered.
@@ -42,7 +42,7 @@ impl Row {
             epoch,
             lease,
             order: Some(Box::new(order)),
-            phase: Phase::Starting,
+            phase: AttemptPhase::Starting,
             stop_grace: None,
             deferral: None,
             asked: None,
@@ -56,7 +56,7 @@ impl Row {
             epoch,
             lease,
             order: None,
-            phase: Phase::Ended,
+            phase: AttemptPhase::Ended,
             stop_grace: None,
             deferral: None,
             asked: None,
@@ -65,7 +65,7 @@ impl Row {
     }
 
     pub fn is_live(&self) -> bool {
-        self.phase != Phase::Ended
+        self.phase != AttemptPhase::Ended
     }
 
     pub fn gpus(&self) -> &[GpuUuid] {

@@ -23,16 +23,16 @@ use super::reboot::Reboots;
 use super::recount;
 use super::removals::Removals;
 use super::retention::Forgotten;
-use super::table::{Phase, Release, Row, Table};
+use super::table::{AttemptPhase, Release, Row, Table};
 use crate::allocations::{
-    self, AllocationDir, Asker, Begin, Happening, Node, Order, Record, RecordError, Registry,
-    Shown, Tell, chain, end_unrecorded, without_exit,
+    self, AllocationDir, Asker, AttemptOrder, Begin, Happening, NodeContext, Record, RecordError,
+    Registry, Shown, Tell, chain, end_unrecorded, without_exit,
 };
 use crate::clock;
 use crate::image;
 use crate::leases::{Floors, Proof, prove};
 use crate::link::Outbox;
-use crate::shutdown::{Farewell, Notice};
+use crate::shutdown::{LastSaves, Notice};
 
 /// What attempts' tasks have told and was not taken yet.
 const HAPPENINGS_MAX: usize = 1_024;
@@ -44,7 +44,7 @@ const NO_DEFERRAL: u32 = 0;
 /// What the task is made of.
 #[derive(Debug)]
 pub struct ReconcilerParts {
-    pub node: Arc<Node>,
+    pub node: Arc<NodeContext>,
     pub floors: Floors,
     pub registry: Registry,
     pub outbox: Outbox,
@@ -61,7 +61,7 @@ pub struct ReconcilerParts {
 /// What the reconcile task keeps of its parts.
 #[derive(Debug)]
 pub(super) struct Kept {
-    pub(super) node: Arc<Node>,
+    pub(super) node: Arc<NodeContext>,
     floors: Floors,
     registry: Registry,
     pub(super) outbox: Outbox,
@@ -77,7 +77,7 @@ type Found = (Result<Vec<FoundAttempt>, RecordError>, Vec<HeldReservation>);
 /// One live attempt's task.
 #[derive(Debug)]
 struct Running {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<AttemptOrder>,
     /// The job asked to be told of heartbeats.
     fenced: bool,
 }
@@ -89,7 +89,7 @@ pub struct Reconciler {
     pub(super) table: Table,
     pub(super) calendar: Calendar,
     running: BTreeMap<AllocationId, Running>,
-    phases: BTreeMap<AllocationId, watch::Sender<Phase>>,
+    phases: BTreeMap<AllocationId, watch::Sender<AttemptPhase>>,
     tell: mpsc::Sender<(AllocationId, Happening)>,
     happenings: mpsc::Receiver<(AllocationId, Happening)>,
     proofs: JoinSet<(LeaseId, Epoch)>,
@@ -102,7 +102,7 @@ pub struct Reconciler {
     again: bool,
     /// Whether this machine is about to go down, and who is waited for.
     pub(super) leaving: watch::Receiver<Notice>,
-    pub(super) farewell: Farewell,
+    pub(super) last_saves: LastSaves,
     pub(super) reboots: Reboots,
     pub(super) probes: Probes,
     pub(super) removals: Removals,
@@ -141,7 +141,7 @@ impl Reconciler {
             counted: 0,
             again: false,
             leaving,
-            farewell: Farewell::default(),
+            last_saves: LastSaves::default(),
             reboots: Reboots::default(),
             probes: Probes::default(),
             removals: Removals::default(),
@@ -316,11 +316,11 @@ impl Reconciler {
             Action::Supersede { id } => {
                 tracing::warn!(%id, "another grant of this id takes its place");
                 let why = "its place was granted anew".to_owned();
-                self.order(&id, Order::Stop { grace: Duration::ZERO, why });
+                self.order(&id, AttemptOrder::Stop { grace: Duration::ZERO, why });
             }
             Action::Stop { id, grace, why } => {
                 tracing::info!(%id, why, grace_ms = grace.0, "attempt is told to stop");
-                self.order(&id, Order::Stop { grace: Duration::from_millis(grace.0), why });
+                self.order(&id, AttemptOrder::Stop { grace: Duration::from_millis(grace.0), why });
             }
             Action::SayNeverStarted { id, epoch, .. } => {
                 let message = "stopped before it started".to_owned();
@@ -332,12 +332,12 @@ impl Reconciler {
             Action::SayLost { id, epoch, .. } => self.say_lost(id, epoch),
             Action::AnswerDeferral { id, order, checkpoint_seq } => {
                 self.parts.outbox.deferral_taken(&id, order, checkpoint_seq);
-                self.order(&id, Order::AskCheckpoint(Asker::Deferral(order)));
+                self.order(&id, AttemptOrder::AskCheckpoint(Asker::Deferral(order)));
             }
             Action::AskCheckpoint { id, order } => {
-                self.order(&id, Order::AskCheckpoint(Asker::Person(order)));
+                self.order(&id, AttemptOrder::AskCheckpoint(Asker::Person(order)));
             }
-            Action::CallOffDeferral { id } => self.order(&id, Order::CallOffCheckpoint),
+            Action::CallOffDeferral { id } => self.order(&id, AttemptOrder::CallOffCheckpoint),
             Action::Forget { id } => self.forget(id, before.as_ref()),
             Action::Replace { id } => self.let_go(&id),
             Action::Prove { lease, epoch, gpus, reserved_for } => {
@@ -361,7 +361,7 @@ impl Reconciler {
     }
 
     fn spawn(&mut self, id: AllocationId, record: Record, dir: AllocationDir) {
-        let (phase, seen) = watch::channel(Phase::Starting);
+        let (phase, seen) = watch::channel(AttemptPhase::Starting);
         let (status, said) = watch::channel(String::new());
         let shown = Shown {
             phase: seen,
@@ -398,15 +398,15 @@ impl Reconciler {
                 tracing::warn!(%error, "the new epoch is not durable");
             }
         });
-        if self.table.rows.get(id).is_some_and(|row| row.phase == Phase::Running) {
+        if self.table.rows.get(id).is_some_and(|row| row.phase == AttemptPhase::Running) {
             self.parts.outbox.started(id, epoch, clock::now(), dir.image().ok().flatten());
         }
     }
 
-    pub(super) fn order(&mut self, id: &AllocationId, order: Order) {
+    pub(super) fn order(&mut self, id: &AllocationId, order: AttemptOrder) {
         let Some(running) = self.running.get(id) else { return };
-        let stop = matches!(order, Order::Stop { .. });
-        let asks = matches!(order, Order::AskCheckpoint(Asker::Person(_)));
+        let stop = matches!(order, AttemptOrder::Stop { .. });
+        let asks = matches!(order, AttemptOrder::AskCheckpoint(Asker::Person(_)));
         if let Err(error) = running.orders.try_send(order) {
             tracing::warn!(%id, %error, "order not passed on yet");
             // Planned again with the next heartbeat.
@@ -439,7 +439,7 @@ impl Reconciler {
         tracing::error!(%id, "the controller believes it runs here, and there is no record of it");
         let (node, tell) = (Arc::clone(&self.parts.node), self.tell.clone());
         if let Some(row) = self.table.rows.get_mut(&id) {
-            row.phase = Phase::Running;
+            row.phase = AttemptPhase::Running;
         }
         self.parts.registry.insert(id.clone(), Shown::ended());
         tracing::debug!(%id, ?epoch, "looking for what is left of it");
@@ -465,8 +465,8 @@ impl Reconciler {
         let epoch = row.epoch;
         match happening {
             Happening::Started { at, image } => {
-                row.phase = Phase::Running;
-                self.show(id, Phase::Running);
+                row.phase = AttemptPhase::Running;
+                self.show(id, AttemptPhase::Running);
                 self.parts.outbox.started(id, epoch, at, image);
             }
             Happening::Checkpoint { seen, path } => {
@@ -479,9 +479,9 @@ impl Reconciler {
             }
             Happening::CheckpointNote(note) => self.parts.outbox.checkpoint_noted(id, note),
             Happening::Ended(report) => {
-                row.phase = Phase::Ended;
+                row.phase = AttemptPhase::Ended;
                 self.running.remove(id);
-                self.show(id, Phase::Ended);
+                self.show(id, AttemptPhase::Ended);
                 self.parts.outbox.ended(id, epoch, *report);
             }
             Happening::Stale { why } => {
@@ -496,7 +496,7 @@ impl Reconciler {
         }
     }
 
-    fn show(&self, id: &AllocationId, phase: Phase) {
+    fn show(&self, id: &AllocationId, phase: AttemptPhase) {
         if let Some(shown) = self.phases.get(id) {
             shown.send_replace(phase);
         }
@@ -572,7 +572,7 @@ impl Reconciler {
         for running in self.running.values().filter(|running| running.fenced) {
             // A task that is busy hears of the next one; room is kept for stops.
             if running.orders.capacity() > running.orders.max_capacity() / 2 {
-                drop(running.orders.try_send(Order::Heard(sent)));
+                drop(running.orders.try_send(AttemptOrder::Heard(sent)));
             }
         }
     }

@@ -17,7 +17,7 @@ mod control;
 mod exec;
 mod files;
 mod init;
-mod life;
+mod lifecycle;
 pub mod log;
 mod mounts;
 mod notify;

@@ -199,7 +199,7 @@ pub struct WindowSize {
 /// How far the shim has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
+pub enum ShimPhase {
     /// The cgroup and its filter stand; no process yet.
     Created,
     Running,
@@ -213,7 +213,7 @@ pub enum Phase {
 pub struct ShimState {
     pub v: u32,
     pub allocation_id: String,
-    pub phase: Phase,
+    pub phase: ShimPhase,
     pub boot_id: String,
     pub shim_pid: i32,
     /// Start time of that process (field 22 of `/proc/PID/stat`): a pid alone names nobody.

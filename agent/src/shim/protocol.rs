@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::order::{ExitRecord, JobEvent, Phase, WindowSize};
+use super::order::{ExitRecord, JobEvent, ShimPhase, WindowSize};
 
 /// How much earlier output an attaching client can be given.
 pub const REPLAY_BYTES_MAX: usize = 64 * 1024;
@@ -90,7 +90,7 @@ pub enum Reply {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StateReport {
     pub allocation_id: String,
-    pub phase: Phase,
+    pub phase: ShimPhase,
     pub main_pid: Option<i32>,
     pub started_at_ms: Option<u64>,
     /// Sequence of the last line in `events.jsonl`.

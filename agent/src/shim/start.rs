@@ -8,8 +8,8 @@ use super::{
     child::{Launch, Started, Waiting},
     files, mounts,
     order::{
-        BUNDLE_DIR, CONSOLE_FILE, FileError, PID_FILE, Phase, RUNTIME_DIR, RUNTIME_LOG_FILE,
-        RuntimeKind, STATE_FILE, ShimOrder, ShimState, VERSION,
+        BUNDLE_DIR, CONSOLE_FILE, FileError, PID_FILE, RUNTIME_DIR, RUNTIME_LOG_FILE, RuntimeKind,
+        STATE_FILE, ShimOrder, ShimPhase, ShimState, VERSION,
     },
     server::{chain, say},
     stdio::{self, Opened, Wanted},
@@ -41,7 +41,7 @@ pub(super) enum StartError {
 
 /// The room a job will run in: limited, filtered, empty.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct Confinement {
     pub cgroup: Cgroup,
     pub filter: FilterHandle,
 }
@@ -59,7 +59,7 @@ pub(super) struct Launched {
 pub(super) fn start(
     dir: &Path,
     order: &ShimOrder,
-) -> Result<(Room, Launched, ShimState), StartError> {
+) -> Result<(Confinement, Launched, ShimState), StartError> {
     let hierarchies = Hierarchies::detect()?;
     let cgroup = Cgroup::create(&hierarchies, &order.cgroup)?;
     let furnished = furnish(dir, order, &hierarchies, cgroup.clone());
@@ -78,7 +78,7 @@ fn furnish(
     order: &ShimOrder,
     hierarchies: &Hierarchies,
     mut cgroup: Cgroup,
-) -> Result<(Room, Launched, ShimState), StartError> {
+) -> Result<(Confinement, Launched, ShimState), StartError> {
     cgroup.limit(&order.limits)?;
     let mode = cgroup.mode;
     let mut far = None;
@@ -106,7 +106,7 @@ fn furnish(
     let state = ShimState {
         v: VERSION,
         allocation_id: order.allocation_id.clone(),
-        phase: Phase::Created,
+        phase: ShimPhase::Created,
         boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")
             .map(|text| text.trim().to_owned())
             .unwrap_or_default(),
@@ -120,7 +120,7 @@ fn furnish(
     };
     files::replace_json(&dir.join(STATE_FILE), &state)?;
     let runtime = waiting.go();
-    Ok((Room { cgroup, filter }, Launched { runtime, stdio, status }, state))
+    Ok((Confinement { cgroup, filter }, Launched { runtime, stdio, status }, state))
 }
 
 /// Near CPUs are for speed, not for isolation: a job runs without them. Gives the reason.
@@ -192,7 +192,7 @@ pub(super) fn read_pid_file(path: &Path) -> Option<Pid> {
 }
 
 /// Proves after the start that the filter is still there and the container's first process under it.
-pub(super) fn verify(room: &Room, order: &ShimOrder, first: Pid) -> Result<(), String> {
+pub(super) fn verify(room: &Confinement, order: &ShimOrder, first: Pid) -> Result<(), String> {
     filter::verify(&room.filter, &order.devices).map_err(|error| error.to_string())?;
     let members = room.cgroup.members().map_err(|error| error.to_string())?;
     if members.contains(&first.as_raw()) || proc_stat::has_begun_to_end(&first.to_string()) {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fleet_core::gpu::{GPUS_PER_NODE_MAX, Presence};
 use tokio::task::spawn_blocking;
 
-use crate::allocations::Node;
+use crate::allocations::NodeContext;
 use crate::gpu::{DriverState, GpuSnapshot};
 use crate::holders::Names;
 use crate::leases::{Observer, Process};
@@ -20,7 +20,7 @@ use crate::proc_stat::is_at_its_end;
 const NAMED_MAX: usize = 4;
 
 /// What is to be waited for, in words; none where nothing is.
-pub(crate) async fn in_use(node: &Node) -> Option<String> {
+pub(crate) async fn in_use(node: &NodeContext) -> Option<String> {
     // Who began a moment ago is in no older picture.
     let gpus = match node.gpus.sample_now().await {
         Ok(fresh) => fresh,

@@ -1,22 +1,22 @@
 //! A planned shutdown of this machine: running jobs are asked for a checkpoint first, and nothing new begins.
 //!
-//! - [`task`]: listens to systemd's login manager and holds the shutdown up. [`farewell`]: pure, who is waited for.
+//! - [`task`]: listens to systemd's login manager and holds the shutdown up. [`last_saves`]: pure, who is waited for.
 //!   [`reboot`]: asks systemd for one. [`in_use`]: whose work it would end.
 //!
 //! The reconcile task asks the jobs and says who is still waited for; attempts that are about to be launched are held
-//! (`allocations::life`). Nothing here stops a job: that is systemd's doing, when the shutdown goes on. Where no
+//! (`allocations::task`). Nothing here stops a job: that is systemd's doing, when the shutdown goes on. Where no
 //! login manager is, nothing of this happens and jobs run as ever.
 
-mod farewell;
 pub(crate) mod in_use;
+mod last_saves;
 mod reboot;
 mod task;
 
 use fleet_core::id::AllocationId;
 use tokio::sync::watch;
 
-pub(crate) use farewell::Farewell;
 pub(crate) use in_use::in_use;
+pub(crate) use last_saves::LastSaves;
 pub(crate) use reboot::{Refusal, reboot};
 pub use task::{Parts, run};
 

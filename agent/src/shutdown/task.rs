@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Handle, Waited};
-use crate::allocations::{Node, chain};
+use crate::allocations::{NodeContext, chain};
 use crate::link::Outbox;
 use crate::unit::logind::{Announcements, Lock, Logind, LogindError};
 use crate::unit::systemd_is_running;
@@ -61,7 +61,7 @@ pub async fn run(parts: Parts) {
 }
 
 impl Parts {
-    pub fn of(node: &Node, outbox: &Outbox) -> Self {
+    pub fn of(node: &NodeContext, outbox: &Outbox) -> Self {
         let (handle, outbox) = (node.shutdown.clone(), outbox.clone());
         Self { handle, outbox, wait: node.config.checkpoint_wait }
     }

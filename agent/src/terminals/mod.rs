@@ -2,7 +2,7 @@
 //! they were kept out of.
 //!
 //! - [`due`]: pure, what the owners of windows are to be told now, once each. [`denials`]: pure, who is told of a denial, and
-//!   how often. [`elsewhere`]: what they could have instead, by a controller's word. [`words`]: pure, the texts. `tty`: the terminals of a user; `mail`: their mail. [`task`]: all of it together.
+//!   how often. [`free_gpus`]: what they could have instead, by a controller's word. [`words`]: pure, the texts. `tty`: the terminals of a user; `mail`: their mail. [`task`]: all of it together.
 //!
 //! The reconcile task says which windows run and who holds what ([`Handle::know`]), the gate whom it denied, and the
 //! inventory whom it sees where there is no gate ([`Handle::denied`]). It works from what this node knows, with controllers and without, and it is words only: nothing
@@ -10,7 +10,7 @@
 
 pub mod denials;
 pub mod due;
-pub mod elsewhere;
+pub mod free_gpus;
 mod mail;
 pub mod task;
 mod tty;
@@ -19,7 +19,7 @@ pub mod words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::elsewhere::Elsewhere;
+use self::free_gpus::FreeGpus;
 use crate::ahead::Running;
 use crate::gate::Grant;
 
@@ -62,7 +62,7 @@ struct State {
 #[derive(Debug, Clone, Default)]
 pub struct Handle {
     state: Arc<Mutex<State>>,
-    elsewhere: Elsewhere,
+    elsewhere: FreeGpus,
 }
 
 impl Handle {
@@ -94,7 +94,7 @@ impl Handle {
 
     /// For the link, which asks.
     #[must_use]
-    pub fn elsewhere(&self) -> &Elsewhere {
+    pub fn elsewhere(&self) -> &FreeGpus {
         &self.elsewhere
     }
 

@@ -23,8 +23,8 @@ use super::denials::Denials;
 use super::due::Said;
 use super::words::{HeldBy, Here, for_terminal};
 use super::{Denied, Known, mail, tty};
-use crate::ahead::Line;
-use crate::allocations::{Node, chain};
+use crate::ahead::Contact;
+use crate::allocations::{NodeContext, chain};
 use crate::clock;
 use crate::state_file::{self, StateFileError};
 
@@ -55,8 +55,8 @@ enum To {
 /// See the module's doc.
 #[derive(Debug)]
 pub struct Task {
-    node: Arc<Node>,
-    line: Line,
+    node: Arc<NodeContext>,
+    line: Contact,
     pulse: Pulse,
     path: PathBuf,
     said: Said,
@@ -68,7 +68,11 @@ pub struct Task {
 
 impl Task {
     /// Goes on from what was said before.
-    pub fn open(node: Arc<Node>, line: Line, pulse: Pulse) -> Result<Self, StateFileError> {
+    pub fn open(
+        node: Arc<NodeContext>,
+        line: Contact,
+        pulse: Pulse,
+    ) -> Result<Self, StateFileError> {
         let path = node.config.state_dir.join(FILE);
         let stored: Option<Stored> = state_file::read(&path, VERSION)?;
         let said = stored.map(|stored| stored.said).unwrap_or_default();

@@ -7,7 +7,7 @@ use fleet_core::time::{Millis, Timestamp};
 use jiff::tz::TimeZone;
 
 use super::Outcome;
-use super::elsewhere::Hint;
+use super::free_gpus::Hint;
 use crate::ahead::{After, Running};
 
 /// What a GPU is called where nobody knows its number yet.

@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 use super::{FromUser, Gone, ToUser, Tunnels};
 use crate::allocations::{Registry, chain};
 use crate::image::{
-    ImageError, ImageStore, Listed, Phase, Progress, RegistryError, RemoveError, Removed,
+    ImageError, ImageStore, Listed, Progress, PullPhase, RegistryError, RemoveError, Removed,
 };
 
 impl Tunnels {
@@ -214,10 +214,10 @@ fn of_pull(error: &ImageError, name: &RegistryRef) -> v1::ImagesRefused {
 
 fn step(progress: Progress) -> v1::ImageProgress {
     let phase = match progress.phase {
-        Phase::Waiting => "waiting",
-        Phase::Pulling => "pulling",
-        Phase::Reading => "reading",
-        Phase::Unpacking => "unpacking",
+        PullPhase::Waiting => "waiting",
+        PullPhase::Pulling => "pulling",
+        PullPhase::Reading => "reading",
+        PullPhase::Unpacking => "unpacking",
     };
     let Progress { bytes_done, bytes_total, .. } = progress;
     v1::ImageProgress { phase: phase.to_owned(), bytes_done, bytes_total }

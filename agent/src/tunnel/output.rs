@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use super::wake::Wake;
 use super::{FRAME_BYTES_MAX, FromUser, Gone, ToUser, Tunnels};
 use crate::allocations::AllocationDir;
-use crate::reconcile::Phase;
+use crate::reconcile::AttemptPhase;
 use crate::shim::client::{Attached, ShimClient};
 use crate::shim::log::{LogReader, Record, Stream};
 use crate::shim::order::WindowSize;
@@ -63,7 +63,7 @@ impl Tunnels {
     async fn follow(
         &self,
         dir: &AllocationDir,
-        phase: Option<watch::Receiver<Phase>>,
+        phase: Option<watch::Receiver<AttemptPhase>>,
         wish: &v1::TunnelOutput,
         to: &ToUser,
     ) -> Result<(), Gone> {
@@ -83,7 +83,7 @@ impl Tunnels {
             if let Some(notified) = notified.as_mut().as_pin_mut() {
                 notified.enable();
             }
-            let ended = phase.as_ref().is_none_or(|phase| *phase.borrow() == Phase::Ended);
+            let ended = phase.as_ref().is_none_or(|phase| *phase.borrow() == AttemptPhase::Ended);
             if follower.send_some().await? {
                 continue;
             }
@@ -102,7 +102,7 @@ impl Tunnels {
     }
 }
 
-async fn phase_changed(phase: &mut Option<watch::Receiver<Phase>>) -> bool {
+async fn phase_changed(phase: &mut Option<watch::Receiver<AttemptPhase>>) -> bool {
     match phase {
         Some(phase) => phase.changed().await.is_ok(),
         None => std::future::pending().await,
@@ -230,7 +230,7 @@ impl Joined {
 /// Passes the user's input on to the job until either side ends.
 async fn feed(
     dir: &AllocationDir,
-    mut phase: Option<watch::Receiver<Phase>>,
+    mut phase: Option<watch::Receiver<AttemptPhase>>,
     from: &mut FromUser,
     to: &ToUser,
 ) {
@@ -265,10 +265,10 @@ pub(super) fn window(size: &v1::WindowSize) -> WindowSize {
 /// Connects as soon as the job's shim is there.
 async fn attach(
     dir: &AllocationDir,
-    phase: &mut Option<watch::Receiver<Phase>>,
+    phase: &mut Option<watch::Receiver<AttemptPhase>>,
 ) -> Option<Attached> {
     loop {
-        let ended = phase.as_ref().is_none_or(|phase| *phase.borrow() == Phase::Ended);
+        let ended = phase.as_ref().is_none_or(|phase| *phase.borrow() == AttemptPhase::Ended);
         if ended {
             return None;
         }

@@ -22,7 +22,7 @@ const PEOPLE_MAX: usize = 4_096;
 const NO_USER: u32 = u32::MAX;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Line {
+struct SubordinateRange {
     owner: String,
     first: u32,
     last: u32,
@@ -31,7 +31,7 @@ struct Line {
 /// What the file says, by first number; a range that reaches into another one is left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SubuidFile {
-    lines: Vec<Line>,
+    lines: Vec<SubordinateRange>,
     /// Lines that cannot be meant, or are too many.
     pub left_out: usize,
 }
@@ -41,10 +41,10 @@ impl SubuidFile {
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let meant = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
-        let mut by_first: BTreeMap<u32, Line> = BTreeMap::new();
+        let mut by_first: BTreeMap<u32, SubordinateRange> = BTreeMap::new();
         let mut left_out = 0;
         for text in meant {
-            let clear = |line: &Line| {
+            let clear = |line: &SubordinateRange| {
                 let before = by_first.range(..=line.last).next_back();
                 before.is_none_or(|(_, before)| before.last < line.first)
             };
@@ -75,7 +75,7 @@ impl SubuidFile {
         uid_of: impl Fn(&str) -> Option<u32>,
         people: impl IntoIterator<Item = u32>,
     ) -> Subordinates {
-        let range = |line: &Line| {
+        let range = |line: &SubordinateRange| {
             let owner = line.owner.parse().ok().or_else(|| uid_of(&line.owner));
             let owner = owner.filter(|uid| *uid != 0 && *uid != NO_USER)?;
             Some(Range { first: line.first, last: line.last, owner })
@@ -88,13 +88,13 @@ impl SubuidFile {
     }
 }
 
-fn line(text: &str) -> Option<Line> {
+fn line(text: &str) -> Option<SubordinateRange> {
     let fields: Vec<&str> = text.split(':').collect();
     let [owner, first, count] = fields[..] else { return None };
     let (first, count): (u32, u32) = (first.parse().ok()?, count.parse().ok()?);
     let last = first.checked_add(count.checked_sub(1)?)?;
     let good = !owner.is_empty() && first >= FIRST_MIN && last != NO_USER;
-    good.then(|| Line { owner: owner.to_owned(), first, last })
+    good.then(|| SubordinateRange { owner: owner.to_owned(), first, last })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

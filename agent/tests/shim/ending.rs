@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, process::Stdio, time::Duration};
 use fleet_agent::{
     cgroup::{Hierarchies, Mode},
     runtime::Resources,
-    shim::order::{EndReason, ExitRecord, LogSettings, Phase, ShimState},
+    shim::order::{EndReason, ExitRecord, LogSettings, ShimPhase, ShimState},
 };
 
 use crate::allocation::{Allocation, runtimes};
@@ -280,7 +280,7 @@ async fn an_agent_that_is_killed_changes_nothing() {
         fs::write(&go, "").unwrap();
         let exit = job.exit().await;
         assert_eq!((exit.code, job.output().as_str()), (Some(5), "before\nafter\n"));
-        assert_eq!(state.phase, Phase::Running);
+        assert_eq!(state.phase, ShimPhase::Running);
         job.nothing_is_left().await;
     }
 }

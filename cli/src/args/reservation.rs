@@ -6,7 +6,7 @@ use fleet_core::ending::EndPolicy;
 use super::output::{OutputArgs, OwnerArgs, StaleArgs, WatchArgs};
 use crate::consent::{Consent, NewUsers};
 use crate::gpu_wish::GpuWish;
-use crate::spreadsheet::Order;
+use crate::spreadsheet::DateOrder;
 
 /// Which GPUs; `reserve` and `run` share it.
 #[derive(Debug, Clone, Default, Args)]
@@ -272,7 +272,7 @@ pub(crate) struct ReservationImportArgs {
     pub(crate) sheet: Option<String>,
     /// Order of day, month and year, if the sheet leaves it open
     #[arg(long, value_name = "ORDER")]
-    pub(crate) dates: Option<Order>,
+    pub(crate) dates: Option<DateOrder>,
     /// What the columns of the sheet are, if fleet does not know them: Person=user,Von=from
     #[arg(long, value_name = "HEADER=COLUMN,...")]
     pub(crate) columns: Vec<String>,

@@ -7,7 +7,7 @@ use fleet_proto::v1::{
     ClearGpuRequest, DeclareGpuFreeRequest, ForgetGpuRequest, GpuWish, ListGpusRequest,
 };
 
-use super::{Context, node, untold, watch};
+use super::{Context, node, nodes_without_gpus, watch};
 use crate::args::{ClearArgs, DeclareFreeArgs, ForgetArgs, GpuListArgs, WishArgs};
 use crate::client::Client;
 use crate::errors::Failure;
@@ -44,7 +44,7 @@ pub(super) async fn list(context: &Context, args: &GpuListArgs) -> Result<Exit, 
     .await?;
     // All that are known may just be taken: then a driver explains nothing.
     if nothing.get() && !args.free && printer.for_people() && !args.watch.watch {
-        untold::below_nothing(&client, args.node.as_ref()).await;
+        nodes_without_gpus::below_nothing(&client, args.node.as_ref()).await;
     }
     if printer.for_people() && !args.watch.watch {
         counted.take().iter().for_each(|line: &String| say(line));

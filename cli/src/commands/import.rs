@@ -23,7 +23,7 @@ use crate::output::imported::Imported;
 use crate::output::job::shell_words;
 use crate::output::reservation::Reservation;
 use crate::output::text::{print, say};
-use crate::spreadsheet::{self, Line, Named, Options, Problem, Sheet, parse_named};
+use crate::spreadsheet::{self, Named, Options, Problem, Sheet, SheetLine, parse_named};
 use crate::times::{Clock, When};
 
 /// Largest file that is read: 100,000 lines of CSV.
@@ -94,14 +94,18 @@ fn named(said: &[String]) -> Result<Vec<Named>, Failure> {
 }
 
 /// Lines that are over by this machine's clock, and the others: years of them need not be sent.
-fn parted(lines: Vec<Line>, clock: &Clock) -> (Vec<Line>, Vec<Line>) {
+fn parted(lines: Vec<SheetLine>, clock: &Clock) -> (Vec<SheetLine>, Vec<SheetLine>) {
     lines.into_iter().partition(|line| matches!(line.end, When::At(end) if end <= clock.now))
 }
 
 /// # Errors
 ///
 /// More lines than one step of the controllers may take, with the commands that import them in parts.
-fn check_count(lines: &[Line], args: &ReservationImportArgs, file: &Path) -> Result<(), Failure> {
+fn check_count(
+    lines: &[SheetLine],
+    args: &ReservationImportArgs,
+    file: &Path,
+) -> Result<(), Failure> {
     if lines.len() <= IMPORT_LINES_MAX {
         return Ok(());
     }
@@ -122,7 +126,7 @@ fn check_count(lines: &[Line], args: &ReservationImportArgs, file: &Path) -> Res
 }
 
 /// The first and last rows of parts that one import takes. A row of a timetable has several lines: they stay together.
-fn parts(lines: &[Line]) -> Vec<(u64, u64)> {
+fn parts(lines: &[SheetLine]) -> Vec<(u64, u64)> {
     let (mut parts, mut taken): (Vec<(u64, u64)>, usize) = (Vec::new(), 0);
     for row in lines.chunk_by(|one, next| one.number == next.number) {
         let Some(number) = row.first().map(|line| line.number) else { continue };
@@ -199,7 +203,7 @@ async fn refusals(
 }
 
 fn imported(
-    lines: &[Line],
+    lines: &[SheetLine],
     answer: fleet_proto::v1::ImportReservationsResponse,
     dry_run: bool,
 ) -> Vec<Imported> {
@@ -254,7 +258,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 /// what is wrong and as a wish for any GPU.
 fn requests(
     inventory: &Inventory,
-    lines: &[Line],
+    lines: &[SheetLine],
     sheet: &Sheet,
 ) -> (Vec<Numbered>, Vec<(Problem, Numbered)>) {
     let (mut well, mut strange) = (Vec::new(), Vec::new());
@@ -272,7 +276,7 @@ fn requests(
     (well, strange)
 }
 
-fn request(line: &Line, gpus: GpuWish) -> CreateReservationRequest {
+fn request(line: &SheetLine, gpus: GpuWish) -> CreateReservationRequest {
     CreateReservationRequest {
         meta: None,
         gpus: Some(gpus),

@@ -6,7 +6,7 @@ use fleet_core::Rejection;
 use fleet_core::rejection::Slot;
 use fleet_proto::v1::{Adoption, CreateReservationRequest, GpuWish};
 
-use super::{Context, gpu, untold};
+use super::{Context, gpu, nodes_without_gpus};
 use crate::args::{Adopted, AtEnd, ReserveArgs, WishArgs};
 use crate::client::Client;
 use crate::errors::Failure;
@@ -44,7 +44,7 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
                 client.ask_anew()?;
             }
             Err(failure) if !may_pass(&failure) => {
-                return Err(untold::beside(&client, gpus.wished(), failure).await);
+                return Err(nodes_without_gpus::beside(&client, gpus.wished(), failure).await);
             }
             Err(failure) if wait == 0 => return Err(with_command(failure, args, &window, context)),
             Err(failure) if Instant::now() >= deadline => {

@@ -14,12 +14,12 @@ pub(crate) struct Story {
     pub(crate) kind: String,
     pub(crate) summary: String,
     pub(crate) details: Vec<String>,
-    pub(crate) story: Vec<Line>,
+    pub(crate) story: Vec<StoryLine>,
     pub(crate) older_lines: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Line {
+pub(crate) struct StoryLine {
     pub(crate) at: Option<Time>,
     pub(crate) text: String,
     pub(crate) actor: Option<String>,
@@ -28,7 +28,7 @@ pub(crate) struct Line {
 
 impl From<pb::Explanation> for Story {
     fn from(told: pb::Explanation) -> Self {
-        let line = |line: pb::StoryLine| Line {
+        let line = |line: pb::StoryLine| StoryLine {
             at: time(line.at_unix_ms),
             actor: text(&line.actor),
             audit_seq: (line.audit_seq != 0).then_some(line.audit_seq),

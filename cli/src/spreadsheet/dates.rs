@@ -17,7 +17,7 @@ const SERIALS: std::ops::Range<i64> = 36_526..109_575;
 
 /// The order of the numbers of a date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Order {
+pub(crate) enum DateOrder {
     /// Day, month, year: 28.11.2026
     Dmy,
     /// Month, day, year: 11/28/2026
@@ -26,20 +26,20 @@ pub(crate) enum Order {
     Iso,
 }
 
-impl Order {
+impl DateOrder {
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Order::Dmy => "dmy",
-            Order::Mdy => "mdy",
-            Order::Iso => "iso",
+            DateOrder::Dmy => "dmy",
+            DateOrder::Mdy => "mdy",
+            DateOrder::Iso => "iso",
         }
     }
 
     fn said(self) -> &'static str {
         match self {
-            Order::Dmy => "day, month, year",
-            Order::Mdy => "month, day, year",
-            Order::Iso => "year, month, day",
+            DateOrder::Dmy => "day, month, year",
+            DateOrder::Mdy => "month, day, year",
+            DateOrder::Iso => "year, month, day",
         }
     }
 }
@@ -58,16 +58,16 @@ enum Day {
 }
 
 impl Day {
-    fn in_order(self, order: Order) -> Option<Date> {
+    fn in_order(self, order: DateOrder) -> Option<Date> {
         match (self, order) {
             (Day::Certain(date), _) => Some(date),
-            (Day::Either { first, second, year, .. }, Order::Dmy) => {
+            (Day::Either { first, second, year, .. }, DateOrder::Dmy) => {
                 Date::new(year, second, first).ok()
             }
-            (Day::Either { first, second, year, .. }, Order::Mdy) => {
+            (Day::Either { first, second, year, .. }, DateOrder::Mdy) => {
                 Date::new(year, first, second).ok()
             }
-            (Day::Either { .. }, Order::Iso) => None,
+            (Day::Either { .. }, DateOrder::Iso) => None,
         }
     }
 }
@@ -100,13 +100,13 @@ impl fmt::Display for Clock {
 
 /// How the dates of a sheet are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Dates(Order);
+pub(super) struct Dates(DateOrder);
 
 impl Dates {
     /// `cells`: all of the sheet that hold times, with their lines. What is to be said about a guess beside it.
     pub(super) fn decide(
         cells: &[(u64, String)],
-        said: Option<Order>,
+        said: Option<DateOrder>,
     ) -> Result<(Self, Option<String>), Problem> {
         if let Some(order) = said {
             return Ok((Self(order), None));
@@ -115,20 +115,20 @@ impl Dates {
             .iter()
             .filter_map(|(line, text)| Some((*line, text.as_str(), moment(text)?.day?)))
             // 5/5/2026 is the same day in both.
-            .filter(|(_, _, day)| day.in_order(Order::Dmy) != day.in_order(Order::Mdy))
+            .filter(|(_, _, day)| day.in_order(DateOrder::Dmy) != day.in_order(DateOrder::Mdy))
             .collect();
         let Some((first_line, first, _)) = open.first() else {
-            return Ok((Self(Order::Dmy), None));
+            return Ok((Self(DateOrder::Dmy), None));
         };
-        let orders = [Order::Dmy, Order::Mdy];
-        let against = |order: Order| {
-            let other = if order == Order::Dmy { Order::Mdy } else { Order::Dmy };
+        let orders = [DateOrder::Dmy, DateOrder::Mdy];
+        let against = |order: DateOrder| {
+            let other = if order == DateOrder::Dmy { DateOrder::Mdy } else { DateOrder::Dmy };
             // A date in neither order says nothing about the others.
             open.iter()
                 .find(|(_, _, day)| day.in_order(order).is_none() && day.in_order(other).is_some())
         };
         let dotted = open.iter().all(|(_, _, day)| matches!(day, Day::Either { dotted: true, .. }));
-        let guess = |order: Order| {
+        let guess = |order: DateOrder| {
             let note = format!(
                 "dates are read as {}, as every line agrees (--dates {})",
                 order.said(),
@@ -137,12 +137,12 @@ impl Dates {
             (Self(order), Some(note))
         };
         match orders.map(against) {
-            [None, Some(_)] => Ok(guess(Order::Dmy)),
-            [Some(_), None] => Ok(guess(Order::Mdy)),
+            [None, Some(_)] => Ok(guess(DateOrder::Dmy)),
+            [Some(_), None] => Ok(guess(DateOrder::Mdy)),
             // Nobody writes the month first and dots.
             [None, None] if dotted => {
                 let note = "dates with dots are read as day, month, year (--dates dmy)".to_owned();
-                Ok((Self(Order::Dmy), Some(note)))
+                Ok((Self(DateOrder::Dmy), Some(note)))
             }
             [None, None] => {
                 let what = format!(
@@ -171,7 +171,7 @@ impl Dates {
         };
         let is_open = |text: &str| match day(text) {
             Some(found @ Day::Either { dotted, .. }) => {
-                let (dmy, mdy) = (found.in_order(Order::Dmy), found.in_order(Order::Mdy));
+                let (dmy, mdy) = (found.in_order(DateOrder::Dmy), found.in_order(DateOrder::Mdy));
                 !dotted || (dmy.is_some() && mdy.is_some() && dmy != mdy)
             }
             _ => false,

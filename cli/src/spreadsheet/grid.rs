@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::dates::{self, Clock};
 use super::gpus::{self, Which};
 use super::table::{Problem, Row};
-use super::{Line, Times, wording};
+use super::{SheetLine, Times, wording};
 use crate::times::When;
 
 /// Words in cells that are nobody.
@@ -18,7 +18,7 @@ const NOBODY: [&str; 9] = ["-", "--", "\u{2013}", "\u{2014}", "frei", "free", "l
 const SLOT_MS_MAX: u64 = 24 * 3_600_000;
 
 /// The lines of the timetable, with all that is wrong.
-pub(super) fn lines(rows: &[Row], times: &Times<'_>) -> (Vec<Line>, Vec<Problem>) {
+pub(super) fn lines(rows: &[Row], times: &Times<'_>) -> (Vec<SheetLine>, Vec<Problem>) {
     let Some(first) = rows.iter().position(|row| row.cells.iter().any(|cell| dates::has_day(cell)))
     else {
         let what = "no row of the timetable begins with a date; the first columns are the times";
@@ -46,7 +46,7 @@ pub(super) fn lines(rows: &[Row], times: &Times<'_>) -> (Vec<Line>, Vec<Problem>
             Some(node) => Which::All(node.to_owned()),
             None => Which::These(names),
         };
-        Line::new(number, user, gpus, (When::At(start), When::At(end)))
+        SheetLine::new(number, user, gpus, (When::At(start), When::At(end)))
     });
     (lines.collect(), problems)
 }

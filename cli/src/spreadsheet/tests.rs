@@ -21,7 +21,7 @@ pub(super) fn sheet(text: &str) -> Sheet {
 }
 
 /// The lines of a sheet with which nothing is wrong.
-pub(super) fn well(sheet: Sheet) -> Vec<Line> {
+pub(super) fn well(sheet: Sheet) -> Vec<SheetLine> {
     assert_eq!(sheet.problems, [], "{:?}", sheet.notes);
     sheet.lines
 }
@@ -32,7 +32,7 @@ pub(super) fn wrong(sheet: &Sheet) -> Vec<String> {
 }
 
 /// Start and end as they are in Berlin.
-pub(super) fn window(line: &Line) -> String {
+pub(super) fn window(line: &SheetLine) -> String {
     let shown = |when: When| match when {
         When::Now => "now".to_owned(),
         When::At(at) => at.to_zoned(clock().zone().clone()).strftime("%Y-%m-%d %H:%M").to_string(),

@@ -1,6 +1,6 @@
 //! Who may come in: revoking, removing, accounts. From the wire to a command, and the answer back.
 
-use fleet_core::access::{AccessCommand, Holder, Vouching};
+use fleet_core::access::{AccessCommand, CertificateHolder, Vouching};
 use fleet_core::command::Command;
 use fleet_core::name::{NodeName, UserName};
 use fleet_core::{Fsm, Rejection};
@@ -135,7 +135,7 @@ impl Context {
 
 /// Certificates that go when this node is revoked: its own, and those it vouched for.
 fn held_by_node(fsm: &Fsm, node: &NodeName) -> u32 {
-    let own = Holder::Node { name: node.clone() };
+    let own = CertificateHolder::Node { name: node.clone() };
     let issued = fsm.access().issued.values();
     let count = issued.filter(|i| i.holder == own || i.via.as_ref() == Some(node)).count();
     u32::try_from(count).unwrap_or(u32::MAX)

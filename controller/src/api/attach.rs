@@ -19,7 +19,7 @@ use tonic::{Status, Streaming};
 
 use super::caller::Caller;
 use super::{Context, writes};
-use crate::audit::{Order, Query};
+use crate::audit::{Query, RecordOrder};
 use crate::tunnels::Tunnel;
 
 /// Pieces of output under way to the client.
@@ -174,7 +174,7 @@ impl Follow {
     /// Where an earlier attempt was, by the audit log.
     async fn node_of(&self, id: &AllocationId) -> Result<Option<NodeName>, Status> {
         let object = Some(id.to_string());
-        let query = Query { object, order: Order::OldestFirst, ..Query::default() };
+        let query = Query { object, order: RecordOrder::OldestFirst, ..Query::default() };
         let page = self.context.audit().query(query).await;
         let page = page.map_err(|e| Status::internal(format!("read the audit log: {e}")))?;
         Ok(page.records.iter().flat_map(|record| &record.body.events).find_map(

@@ -11,7 +11,7 @@ use fleet_proto::v1;
 use tonic::Status;
 
 use super::{Context, views, writes};
-use crate::audit::{Order, Query};
+use crate::audit::{Query, RecordOrder};
 
 /// Most checkpoints of one answer; the newest are kept.
 const CHECKPOINTS_MAX: usize = 1_000;
@@ -60,8 +60,11 @@ impl Context {
         let known = known.ok_or_else(|| to_status(&fleet_core::Rejection::not_found("job", id)))?;
         let mut items = Vec::new();
         let mut changes = BTreeMap::new();
-        let mut query =
-            Query { object: Some(id.to_string()), order: Order::NewestFirst, ..Query::default() };
+        let mut query = Query {
+            object: Some(id.to_string()),
+            order: RecordOrder::NewestFirst,
+            ..Query::default()
+        };
         while items.len() < most {
             let page = self.audit().query(query.clone()).await;
             let page = page.map_err(|e| Status::internal(format!("read the audit log: {e}")))?;

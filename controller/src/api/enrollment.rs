@@ -3,7 +3,7 @@
 //! A certificate is recorded in the log before it is handed out, so that revoking its holder finds
 //! it. Every refusal is counted for the audit log.
 
-use fleet_core::access::{AccessCommand, Holder};
+use fleet_core::access::{AccessCommand, CertificateHolder};
 use fleet_core::command::{AdmitController, Command};
 use fleet_core::controller::Controller;
 use fleet_core::id::TokenId;
@@ -83,7 +83,7 @@ impl EnrollmentService {
     async fn hand_out(
         &self,
         actor: Actor,
-        holder: Holder,
+        holder: CertificateHolder,
         via: Option<NodeName>,
         (issued, by): (&Issued, &Authority),
     ) -> Result<v1::IssuedCertificate, Status> {
@@ -165,7 +165,7 @@ impl EnrollmentService {
         })?;
         let by = self.0.keyring.signing();
         let issued = by.issue_node(&signing, name, wall()).map_err(|e| e.to_status())?;
-        let holder = Holder::Node { name: name.clone() };
+        let holder = CertificateHolder::Node { name: name.clone() };
         let certificate = self.hand_out(actor, holder, None, (&issued, &by)).await?;
         tracing::info!(node = %name, serial = issued.serial, "node joined");
         Ok(certificate)
@@ -265,7 +265,8 @@ impl Enrollment for EnrollmentService {
             method: AuthMethod::Certificate,
             serial: peer.serial().map(str::to_owned),
         };
-        let certificate = self.hand_out(actor, Holder::Node { name }, None, (&issued, &by)).await?;
+        let certificate =
+            self.hand_out(actor, CertificateHolder::Node { name }, None, (&issued, &by)).await?;
         Ok(Response::new(v1::RenewResponse { certificate: Some(certificate) }))
     }
 
@@ -289,7 +290,7 @@ impl Enrollment for EnrollmentService {
         let by = self.0.keyring.signing();
         let issued =
             by.issue_user(&signing, &caller.name, USER_LIFE, wall()).map_err(|e| e.to_status())?;
-        let holder = Holder::User { name: caller.name };
+        let holder = CertificateHolder::User { name: caller.name };
         let certificate = self.hand_out(caller.actor, holder, None, (&issued, &by)).await?;
         Ok(Response::new(v1::UserCertificateResponse { certificate: Some(certificate) }))
     }
@@ -321,7 +322,8 @@ impl Enrollment for EnrollmentService {
         let by = self.0.keyring.signing();
         let issued =
             by.issue_user(&signing, &name, USER_LIFE, wall()).map_err(|e| e.to_status())?;
-        let certificate = self.hand_out(actor, Holder::User { name }, via, (&issued, &by)).await?;
+        let certificate =
+            self.hand_out(actor, CertificateHolder::User { name }, via, (&issued, &by)).await?;
         Ok(Response::new(v1::UserCertificateResponse { certificate: Some(certificate) }))
     }
 }

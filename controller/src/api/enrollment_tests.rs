@@ -106,7 +106,7 @@ impl Desk {
         let issued = by.issue_node(&signing, &node("titan01"), at).unwrap();
         let record = AccessCommand::RecordCertificate {
             serial: issued.serial.clone(),
-            holder: Holder::Node { name: node("titan01") },
+            holder: CertificateHolder::Node { name: node("titan01") },
             not_after: issued.not_after,
             via: None,
             authority: by.pin().to_string(),

@@ -11,9 +11,9 @@ use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
 use tonic::Status;
 
-use super::mishaps;
+use super::gpu_faults;
 use super::{Context, views};
-use crate::audit::{Order, Page, Query};
+use crate::audit::{Page, Query, RecordOrder};
 
 /// Most lines of a story; the whole is in the audit log.
 const STORY_LINES_MAX: usize = 200;
@@ -24,7 +24,7 @@ impl Context {
         let mut explanation = self.standing(id)?;
         let query = Query {
             object: Some(id.to_owned()),
-            order: Order::NewestFirst,
+            order: RecordOrder::NewestFirst,
             limit: STORY_LINES_MAX,
             ..Query::default()
         };
@@ -61,7 +61,7 @@ impl Context {
     /// newest of the job's own records.
     async fn mishaps(&self, job: &JobId, page: &Page) -> Result<(Vec<v1::StoryLine>, u64), Status> {
         let oldest_first = || page.records.iter().rev().map(|record| &record.body);
-        let cut = mishaps::first_attempt(oldest_first(), job).filter(|_| page.next.is_some());
+        let cut = gpu_faults::first_attempt(oldest_first(), job).filter(|_| page.next.is_some());
         let mut placement = Page::default();
         if let Some(attempt) = cut {
             let object = Some(attempt.to_string());
@@ -71,21 +71,21 @@ impl Context {
         }
         let behind = placement.records.iter().map(|record| &record.body);
         let (mut lines, mut cut) = (Vec::new(), 0);
-        for stay in mishaps::stays(behind.chain(oldest_first()), job) {
+        for stay in gpu_faults::stays(behind.chain(oldest_first()), job) {
             let query = Query {
                 object: Some(stay.gpu.to_string()),
                 from_seq: Some(stay.placed_at),
                 until: stay.until,
-                order: Order::NewestFirst,
-                limit: mishaps::RECORDS_MAX,
+                order: RecordOrder::NewestFirst,
+                limit: gpu_faults::RECORDS_MAX,
                 ..Query::default()
             };
             let page = self.records(query).await?;
             cut += u64::from(page.next.is_some());
-            lines.extend(mishaps::lines(page.records.iter().rev().map(|r| &r.body), &stay));
+            lines.extend(gpu_faults::lines(page.records.iter().rev().map(|r| &r.body), &stay));
         }
         lines.sort_by_key(|line| line.audit_seq);
-        let spare = lines.len().saturating_sub(mishaps::LINES_MAX);
+        let spare = lines.len().saturating_sub(gpu_faults::LINES_MAX);
         lines.drain(..spare);
         Ok((lines, cut + spare as u64))
     }

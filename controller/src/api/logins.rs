@@ -17,7 +17,7 @@ const WAYS_MAX: usize = 10_000;
 type Way = (UserName, &'static str, String);
 
 #[derive(Debug)]
-struct Seen {
+struct LoginCount {
     requests: u64,
     at: Instant,
     written: Option<Instant>,
@@ -25,7 +25,7 @@ struct Seen {
 
 /// Handle on the counts.
 #[derive(Debug, Clone, Default)]
-pub struct LoginLog(Arc<Mutex<BTreeMap<Way, Seen>>>);
+pub struct LoginLog(Arc<Mutex<BTreeMap<Way, LoginCount>>>);
 
 impl LoginLog {
     /// Counts one request of a user.
@@ -37,7 +37,7 @@ impl LoginLog {
             quiet.and_then(|way| ways.remove(&way));
         }
         let now = Instant::now();
-        let seen = ways.entry(way).or_insert(Seen { requests: 0, at: now, written: None });
+        let seen = ways.entry(way).or_insert(LoginCount { requests: 0, at: now, written: None });
         seen.requests += 1;
         seen.at = now;
     }
@@ -47,7 +47,7 @@ impl LoginLog {
         let mut ways = self.ways();
         // What was quiet for so long begins anew when it comes back.
         ways.retain(|_, seen| seen.requests > 0 || seen.at.elapsed() < AGAIN_AFTER);
-        let due = |seen: &Seen| seen.written.is_none_or(|at| at.elapsed() >= AGAIN_AFTER);
+        let due = |seen: &LoginCount| seen.written.is_none_or(|at| at.elapsed() >= AGAIN_AFTER);
         ways.iter()
             .filter(|(_, seen)| seen.requests > 0 && due(seen))
             .take(LOGINS_MAX)
@@ -75,7 +75,7 @@ impl LoginLog {
         }
     }
 
-    fn ways(&self) -> MutexGuard<'_, BTreeMap<Way, Seen>> {
+    fn ways(&self) -> MutexGuard<'_, BTreeMap<Way, LoginCount>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
 //! Proposing a caller's command, and what its fate looks like on the wire.
 
-use fleet_core::access::{AccessCommand, Holder};
+use fleet_core::access::{AccessCommand, CertificateHolder};
 use fleet_core::command::{Command, ENVELOPE_VERSION, RequestKey};
 use fleet_core::{Actor, AuthMethod, Envelope, Fsm, Rejection, Reply, Timestamp};
 use fleet_proto::convert::freshness::{Freshness, may_be_stale};
@@ -84,7 +84,8 @@ fn needs_the_time(actor: &Actor, command: &Command) -> bool {
     match command {
         Command::ResetClock { .. } => false,
         Command::Access(AccessCommand::RecordCertificate {
-            holder: Holder::Node { .. }, ..
+            holder: CertificateHolder::Node { .. },
+            ..
         }) => actor.method == AuthMethod::JoinToken,
         _ => true,
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use fleet_core::access::Holder;
+use fleet_core::access::CertificateHolder;
 use fleet_core::allocation::{Allocation, Deferral};
 use fleet_core::checkpoint::{Checkpoint, Content, Facts};
 use fleet_core::ending::ReservationRules;
@@ -15,7 +15,7 @@ use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::node::{Liveness, Node};
 use fleet_core::reboot::RebootAnswer;
 use fleet_core::reservation::{Reservation, ReservationState};
-use fleet_core::scheduler::{Held, Plan};
+use fleet_core::scheduler::{HeldPlace, Plan};
 use fleet_core::time::Millis;
 use fleet_core::window::Withdrawal;
 use fleet_core::{Fsm, Timestamp};
@@ -183,7 +183,7 @@ fn enforced(node: Option<&Node>) -> String {
 pub(super) fn user(fsm: &Fsm, name: &UserName) -> v1::User {
     let account = fsm.access().accounts.get(name);
     let disabled = account.and_then(|a| a.disabled.as_ref());
-    let holder = Holder::User { name: name.clone() };
+    let holder = CertificateHolder::User { name: name.clone() };
     let jobs = || fsm.jobs().values().filter(|j| j.owner == *name && !j.state.is_final());
     let queued = jobs().filter(|j| j.state == JobState::Queued).count();
     let open = fsm.open_reservations().filter(|r| r.owner == *name);
@@ -540,7 +540,7 @@ fn leaving_reason(
 }
 
 /// `titan02:1,3`, or the node's name where no GPU is asked for.
-fn gpu_names(fsm: &Fsm, held: &Held) -> String {
+fn gpu_names(fsm: &Fsm, held: &HeldPlace) -> String {
     let numbers =
         held.gpus.iter().filter_map(|uuid| fsm.gpu(uuid)).map(|gpu| gpu.index.to_string());
     let numbers: Vec<String> = numbers.collect();
@@ -551,7 +551,7 @@ fn gpu_names(fsm: &Fsm, held: &Held) -> String {
     }
 }
 
-fn held_place(fsm: &Fsm, held: &Held) -> v1::HeldPlace {
+fn held_place(fsm: &Fsm, held: &HeldPlace) -> v1::HeldPlace {
     v1::HeldPlace {
         node: held.node.to_string(),
         gpus: gpu_refs(fsm, &held.gpus, fsm.now()),

@@ -10,7 +10,7 @@ use fleet_core::Timestamp;
 use fleet_core::audit::export::{Exporter, Format, Signature};
 use futures::Stream;
 
-use super::query::{Order, Query};
+use super::query::{Query, RecordOrder};
 use super::store::{AuditError, AuditStore};
 
 /// Records read at a time.
@@ -81,7 +81,7 @@ impl Export {
                 self.store.flush().await?;
                 let newest = self.store.head()?.seq;
                 let query = &mut self.request.query;
-                query.order = Order::OldestFirst;
+                query.order = RecordOrder::OldestFirst;
                 query.limit = PAGE;
                 query.to_seq = Some(query.to_seq.map_or(newest, |to| to.min(newest)));
                 self.step = Step::From(query.from_seq.unwrap_or(1));

@@ -15,6 +15,6 @@ mod writer;
 mod tests;
 
 pub use export::{ExportRequest, TrailerSigner};
-pub use query::{Order, PAGE_RECORDS_MAX, Page, Query};
+pub use query::{PAGE_RECORDS_MAX, Page, Query, RecordOrder};
 pub(crate) use store::AUDIT_FILE;
 pub use store::{AuditError, AuditStore, Head};

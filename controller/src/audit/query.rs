@@ -13,7 +13,7 @@ const BEHIND_COUNTED_MAX: usize = 10_000;
 
 /// Which end of the log comes first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum RecordOrder {
     #[default]
     OldestFirst,
     NewestFirst,
@@ -32,7 +32,7 @@ pub struct Query {
     pub until: Option<Timestamp>,
     /// Only what touched this object (an id or a name, whole).
     pub object: Option<String>,
-    pub order: Order,
+    pub order: RecordOrder,
     /// Wanted length of the page; at most [`PAGE_RECORDS_MAX`], 0 means that.
     pub limit: usize,
 }
@@ -137,10 +137,10 @@ fn read_page(db: &Database, query: &Query) -> Result<Page, AuditError> {
 
 fn in_order<T>(
     range: impl DoubleEndedIterator<Item = T> + 'static,
-    order: Order,
+    order: RecordOrder,
 ) -> Box<dyn Iterator<Item = T>> {
     match order {
-        Order::OldestFirst => Box::new(range),
-        Order::NewestFirst => Box::new(range.rev()),
+        RecordOrder::OldestFirst => Box::new(range),
+        RecordOrder::NewestFirst => Box::new(range.rev()),
     }
 }

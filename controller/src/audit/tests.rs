@@ -72,14 +72,14 @@ async fn pages_by_number_time_and_object_in_both_orders() {
     feed(&store, &chain(20));
     let query = Query::default();
     assert_eq!(seqs(&store, Query { limit: 3, ..query.clone() }).await, (vec![1, 2, 3], Some(4)));
-    let newest = Query { order: Order::NewestFirst, limit: 3, ..query.clone() };
+    let newest = Query { order: RecordOrder::NewestFirst, limit: 3, ..query.clone() };
     assert_eq!(seqs(&store, newest.clone()).await, (vec![20, 19, 18], Some(17)));
     let next = Query { to_seq: Some(17), ..newest };
     assert_eq!(seqs(&store, next).await.0, [17, 16, 15]);
 
     let job = Query { object: Some("job-a".to_owned()), ..query.clone() };
     assert_eq!(seqs(&store, job.clone()).await, (vec![3, 6, 9, 12, 15, 18], None));
-    let job = Query { order: Order::NewestFirst, limit: 2, ..job };
+    let job = Query { order: RecordOrder::NewestFirst, limit: 2, ..job };
     assert_eq!(seqs(&store, job.clone()).await, (vec![18, 15], Some(12)));
     assert_eq!(store.query(job.clone()).await.unwrap().behind, 4, "3, 6, 9 and 12");
     assert_eq!(store.query(Query { limit: 6, ..job }).await.unwrap().behind, 0);

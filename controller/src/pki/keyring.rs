@@ -36,12 +36,12 @@ const UNIT_BYTES: usize = 8;
 #[derive(Clone)]
 pub struct Keyring {
     folder: Arc<Path>,
-    held: Arc<ArcSwap<Held>>,
+    held: Arc<ArcSwap<InUse>>,
     own: Arc<Mutex<Own>>,
 }
 
 /// What is in use now.
-struct Held {
+struct InUse {
     signing: Arc<Authority>,
     /// Those with their keys, the one that signs first.
     authorities: Vec<Arc<Authority>>,
@@ -65,7 +65,7 @@ impl fmt::Debug for Keyring {
     }
 }
 
-impl Held {
+impl InUse {
     fn of(stored: Stored) -> Option<Self> {
         let authorities: Vec<_> = stored.authorities.into_iter().map(Arc::new).collect();
         let signing = authorities.first()?.clone();
@@ -81,7 +81,7 @@ impl Keyring {
     /// Reads what is in the folder.
     pub fn load(folder: &Path) -> Result<Self, PkiError> {
         let missing = || PkiError::NotInitialised { path: folder.join(CERTIFICATE_FILE) };
-        let held = Held::of(Authority::load_all(folder)?).ok_or_else(missing)?;
+        let held = InUse::of(Authority::load_all(folder)?).ok_or_else(missing)?;
         let held = Arc::new(ArcSwap::from_pointee(held));
         Ok(Self { folder: folder.into(), held, own: Arc::default() })
     }
@@ -204,7 +204,7 @@ impl Keyring {
             self.store_trusted(&certificates)?;
             self.destroy(&state.retired)?;
         }
-        let held = Held { signing: first, authorities, trusted: certificates, vouched };
+        let held = InUse { signing: first, authorities, trusted: certificates, vouched };
         self.held.store(Arc::new(held));
         Ok(complete)
     }
@@ -321,7 +321,7 @@ impl Keyring {
     }
 }
 
-impl Held {
+impl InUse {
     /// The leaf with what vouches for its authority now.
     fn chained(
         &self,

@@ -14,8 +14,8 @@ use fleet_core::Fsm;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::about::{About, CORE, StateCheck};
 use super::disk::{Disk, read_all, replace_file};
+use super::member_report::{CORE, MemberReport, StateCheck};
 use crate::blocking::blocking;
 
 /// There once this controller's state was found to differ.
@@ -81,7 +81,7 @@ impl io::Write for Hash {
 /// no majority.
 pub(crate) fn agreed<'a>(
     own: &StateCheck,
-    others: impl Iterator<Item = &'a About>,
+    others: impl Iterator<Item = &'a MemberReport>,
 ) -> Option<Result<String, BTreeMap<String, usize>>> {
     let mut digests = BTreeMap::from([(own.digest.clone(), 1)]);
     for about in others.filter(|about| about.core == CORE) {
@@ -126,9 +126,15 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn about(core: &str, index: u64, digest: &str) -> About {
+    fn about(core: &str, index: u64, digest: &str) -> MemberReport {
         let check = Some(StateCheck { index, digest: digest.to_owned() });
-        About { cluster_version: 2, core: core.to_owned(), free_bytes: None, check, look: None }
+        MemberReport {
+            cluster_version: 2,
+            core: core.to_owned(),
+            free_bytes: None,
+            check,
+            look: None,
+        }
     }
 
     #[test]
@@ -139,7 +145,7 @@ mod tests {
     #[test]
     fn a_majority_of_comparable_states_decides() {
         let own = StateCheck { index: 7, digest: "x".to_owned() };
-        let of = |others: &[About]| agreed(&own, others.iter());
+        let of = |others: &[MemberReport]| agreed(&own, others.iter());
         assert_eq!(of(&[]), None);
         assert_eq!(of(&[about(CORE, 7, "x")]), Some(Ok("x".to_owned())));
         assert_eq!(of(&[about(CORE, 7, "x"), about(CORE, 7, "y")]), Some(Ok("x".to_owned())));

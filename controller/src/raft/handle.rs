@@ -12,17 +12,17 @@ use openraft::{Instant as _, ReadPolicy};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::about::{About, CORE, Members};
 use super::divergence::{self, OwnCheck};
 use super::fatal::{Fatal, FatalHook};
 use super::fitness::{Look, OwnFitness};
-use super::heard::Heard;
 use super::log_store::LogStore;
 use super::logged::Logged;
 use super::measures::{self, LogMeasures, ProposalMeasures};
+use super::member_report::{CORE, MemberReport, Members};
 use super::service::{PeerCheck, RaftService};
-use super::space::{FREE_BYTES_MIN, Room};
+use super::space::{FREE_BYTES_MIN, FreeSpace};
 use super::start::RaftConfig;
+use super::state_age::StateAge;
 use super::state_machine::View;
 use super::types::{Raft, TypeConfig};
 use crate::audit::AuditStore;
@@ -145,7 +145,7 @@ pub struct RaftHandle {
     pub(super) log: LogStore,
     audit: AuditStore,
     leadership: watch::Receiver<Leadership>,
-    heard: Heard,
+    heard: StateAge,
     members: Members,
     own: OwnCheck,
     fitness: OwnFitness,
@@ -154,7 +154,7 @@ pub struct RaftHandle {
     parked: Arc<AtomicBool>,
     cluster: String,
     node: u64,
-    room: Room,
+    room: FreeSpace,
     cluster_version_max: u32,
     /// Cancelled when other controllers are to end what they have open here.
     closing: CancellationToken,
@@ -183,7 +183,7 @@ impl RaftHandle {
             log,
             audit,
             leadership,
-            heard: Heard::default(),
+            heard: StateAge::default(),
             members,
             own,
             fitness: OwnFitness::default(),
@@ -191,7 +191,7 @@ impl RaftHandle {
             parked: Arc::default(),
             cluster: config.cluster.clone(),
             node: config.node,
-            room: Room::of(&config.dir),
+            room: FreeSpace::of(&config.dir),
             cluster_version_max: config.cluster_version_max,
             closing: CancellationToken::new(),
         }
@@ -396,7 +396,7 @@ impl RaftHandle {
         let Some(own) = self.own.newest() else {
             return Some((Command::CheckState { index: 0, core, digest: None }, None));
         };
-        let others: Vec<About> = voters
+        let others: Vec<MemberReport> = voters
             .iter()
             .filter(|peer| peer.node != self.node)
             .filter_map(|peer| self.members.of(peer.node))

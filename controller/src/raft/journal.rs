@@ -77,7 +77,7 @@ impl Place {
 
 /// Everything a log says, without the entries' contents.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct JournalState {
     pub(crate) vote: Option<StoredVote>,
     pub(crate) committed: Option<StoredLogId>,
     pub(crate) purged: Option<StoredLogId>,
@@ -86,7 +86,7 @@ pub(crate) struct State {
     pub(crate) entries: BTreeMap<u64, (StoredLogId, Place)>,
 }
 
-impl State {
+impl JournalState {
     /// Takes one record in; an error means that the log contradicts itself.
     fn replay(&mut self, record: &Record<AnyPayload>, place: Place) -> Result<(), String> {
         match record {
@@ -161,7 +161,7 @@ impl Journal {
         identity: Identity,
         create: bool,
         segment_bytes: u64,
-    ) -> Result<(Journal, State), JournalError> {
+    ) -> Result<(Journal, JournalState), JournalError> {
         let numbers = Self::prepare(&disk, &identity, create)?;
         let watermark_path = disk.path().join(WATERMARK_FILE);
         let watermark = WatermarkFile::open(&*disk).map_err(|e| match e.kind() {
@@ -385,9 +385,9 @@ struct Opening {
 }
 
 impl Opening {
-    fn run(self, numbers: &[u64]) -> Result<(Journal, State), JournalError> {
+    fn run(self, numbers: &[u64]) -> Result<(Journal, JournalState), JournalError> {
         self.check_numbers(numbers)?;
-        let mut state = State::default();
+        let mut state = JournalState::default();
         let mut segments = Vec::new();
         let mut previous = None;
         let mut tail = None;
@@ -449,7 +449,7 @@ impl Opening {
         number: u64,
         previous: Option<u32>,
         newest: bool,
-        state: &mut State,
+        state: &mut JournalState,
     ) -> Result<Scanned, JournalError> {
         let path = self.path(number);
         let io = |source| JournalError::Io { file: path.clone(), source };
@@ -534,7 +534,7 @@ impl Opening {
         &self,
         header: &SegmentHeader,
         first: bool,
-        state: &mut State,
+        state: &mut JournalState,
         path: &std::path::Path,
     ) -> Result<(), JournalError> {
         let whose = |cluster: &str, node| format!("controller {node} of cluster {cluster}");
@@ -605,7 +605,7 @@ fn replay_group(
     file: &Arc<dyn DiskFile>,
     offset: u64,
     payload: &[u8],
-    state: &mut State,
+    state: &mut JournalState,
 ) -> Result<(), String> {
     let mut start = 0;
     for line in payload.split_inclusive(|b| *b == b'\n') {

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::codec::{self, StoredLogId, StoredVote};
 use super::disk::Disk;
 use super::fatal::FatalHook;
-use super::journal::{Identity, Journal, JournalError, Place, State};
+use super::journal::{Identity, Journal, JournalError, JournalState, Place};
 use super::measures::LogMeasures;
 use super::types::{Entry, LogId, TypeConfig, Vote};
 use super::writer::{Op, Writers, Written, run_writer, run_writer_in_task};
@@ -251,7 +251,7 @@ impl LogStore {
     }
 }
 
-fn index_of(state: State) -> Index {
+fn index_of(state: JournalState) -> Index {
     let bytes = state.entries.values().map(|(_, place)| place.len as usize).sum();
     let slots = state.entries.into_iter().map(|(at, (id, place))| {
         (at, Slot { id, bytes: place.len as usize, place: Some(place), entry: None })

@@ -16,7 +16,6 @@
 //!
 //! Nothing here may skip a log entry, retry a failed fsync, or repair a store.
 
-mod about;
 mod codec;
 pub(crate) mod disk;
 mod divergence;
@@ -24,11 +23,11 @@ pub mod fatal;
 mod fitness;
 mod frame;
 mod handle;
-mod heard;
 mod journal;
 mod log_store;
 mod logged;
 mod measures;
+mod member_report;
 mod members;
 mod network;
 pub mod offline;
@@ -36,12 +35,13 @@ mod pipeline;
 mod purge;
 mod service;
 mod snapshot;
+mod snapshot_due;
 mod space;
 mod start;
+mod state_age;
 mod state_machine;
 mod types;
 mod watermark;
-mod worth;
 mod writer;
 
 #[cfg(test)]

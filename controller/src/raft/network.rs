@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
-use super::about::Members;
+use super::member_report::Members;
 use super::pipeline::{self, Pipeline};
 use super::snapshot::SnapshotData;
 use super::types::{Snapshot, TypeConfig, Vote};

@@ -19,13 +19,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::about::{About, CORE};
 use super::divergence::OwnCheck;
 use super::fitness::OwnFitness;
-use super::heard::Heard;
+use super::member_report::{CORE, MemberReport};
 use super::network::MESSAGE_BYTES_MAX;
 use super::snapshot::SNAPSHOT_BYTES_MAX;
-use super::space::Room;
+use super::space::FreeSpace;
+use super::state_age::StateAge;
 use super::types::{Raft, Snapshot, SnapshotMeta, TypeConfig, Vote};
 use crate::audit::AuditStore;
 
@@ -40,10 +40,10 @@ pub struct RaftService {
     pub(super) cluster: String,
     pub(super) node: u64,
     pub(super) check: PeerCheck,
-    pub(super) heard: Heard,
+    pub(super) heard: StateAge,
     pub(super) applied: watch::Receiver<u64>,
     pub(super) own: OwnCheck,
-    pub(super) room: Room,
+    pub(super) room: FreeSpace,
     pub(super) fitness: OwnFitness,
     pub(super) cluster_version_max: u32,
     pub(super) closing: CancellationToken,
@@ -85,7 +85,7 @@ impl RaftService {
     fn message<T: Serialize>(&self, answer: &T) -> Result<v1::RaftReply, Status> {
         let json = |e: serde_json::Error| Status::internal(e.to_string());
         let payload = serde_json::to_vec(answer).map_err(json)?;
-        let about = About {
+        let about = MemberReport {
             cluster_version: self.cluster_version_max,
             core: CORE.to_owned(),
             free_bytes: self.room.free_bytes(),

@@ -14,7 +14,7 @@ const ASKED_EVERY: Duration = Duration::from_millis(100);
 
 /// The room on a store's disk. Every change asks for it, the system is asked less often. Clones share the answer.
 #[derive(Debug, Clone)]
-pub(crate) struct Room {
+pub(crate) struct FreeSpace {
     dir: Arc<Path>,
     said: Arc<Mutex<Option<Said>>>,
 }
@@ -25,9 +25,9 @@ struct Said {
     free_bytes: Option<u64>,
 }
 
-impl Room {
-    pub(crate) fn of(dir: &Path) -> Room {
-        Room { dir: dir.into(), said: Arc::default() }
+impl FreeSpace {
+    pub(crate) fn of(dir: &Path) -> FreeSpace {
+        FreeSpace { dir: dir.into(), said: Arc::default() }
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn only_an_answer_that_refuses_nobody_is_used_again() {
-        let room = Room::of(Path::new("/"));
+        let room = FreeSpace::of(Path::new("/"));
         let remember = |free_bytes| {
             *room.said.lock().unwrap() = Some(Said { at: Instant::now(), free_bytes });
             room.free_bytes()

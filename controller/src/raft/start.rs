@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use openraft::{BasicNode, Config, SnapshotPolicy};
 
-use super::about::Members;
 use super::codec::StoredLogId;
 use super::disk::{Disk, DiskError, RealDisk};
 use super::divergence;
@@ -14,6 +13,7 @@ use super::fatal::{EXIT_STORE_FAILED, EXIT_STORE_REFUSED, FatalHook};
 use super::handle::RaftHandle;
 use super::journal::{self, Identity, JournalError};
 use super::log_store::LogStore;
+use super::member_report::Members;
 use super::network::{Network, PeerConnector};
 use super::snapshot::{SnapshotFile, SnapshotFileError};
 use super::state_machine::{Apply, RestoreError, StateMachine};
@@ -26,7 +26,7 @@ use crate::audit::{AUDIT_FILE, AuditError, AuditStore};
 pub const ELECTION_MS: u64 = 450;
 /// Heartbeats in the shortest election timeout.
 const HEARTBEATS: u64 = 4;
-/// Entries after which a snapshot is made, if it is worth its bytes (`worth.rs`).
+/// Entries after which a snapshot is made, if it is worth its bytes (`snapshot_due.rs`).
 const SNAPSHOT_EVERY: u64 = 5_000;
 /// Entries kept in the log although a snapshot contains them, for followers that lag a little.
 const ENTRIES_KEPT: u64 = 1_000;

@@ -16,12 +16,12 @@ use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use tokio::sync::watch;
 
-use super::about::CORE;
 use super::divergence::{self, OwnCheck};
 use super::fatal::{Fatal, FatalHook};
+use super::member_report::CORE;
 use super::snapshot::{ReadSnapshot, SnapshotData, SnapshotFile};
+use super::snapshot_due::SnapshotDue;
 use super::types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig};
-use super::worth::SnapshotWorth;
 use crate::audit::AuditStore;
 use crate::blocking::blocking;
 
@@ -31,7 +31,7 @@ pub(crate) struct View {
     fsm: RwLock<Fsm>,
     applied: watch::Sender<u64>,
     evictions: Evictions,
-    pub(super) snapshots: SnapshotWorth,
+    pub(super) snapshots: SnapshotDue,
 }
 
 /// Evictions begun by commands that this controller proposed, since its start.
@@ -147,7 +147,7 @@ impl StateMachine {
         apply: Apply,
         fatal: FatalHook,
     ) -> Result<StateMachine, RestoreError> {
-        let worth = SnapshotWorth::default();
+        let worth = SnapshotDue::default();
         let (fsm, meta) = match snapshot {
             None => (Fsm::new(), SnapshotMeta::default()),
             Some((description, body)) => {

@@ -12,7 +12,7 @@ use crate::lease::{Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::Liveness;
 use crate::reservation::{Reservation, ReservationState};
-use crate::scheduler::Held;
+use crate::scheduler::HeldPlace;
 use crate::time::{Millis, Timestamp, Window};
 
 /// How long a lease whose end has come is thought to need until its GPUs are proven empty.
@@ -121,7 +121,7 @@ impl<'a> Calendar<'a> {
     }
 
     /// With the places that are held for jobs that must leave, in the name of those.
-    pub(crate) fn with_held(mut self, fsm: &'a Fsm, held: &'a [Held]) -> Self {
+    pub(crate) fn with_held(mut self, fsm: &'a Fsm, held: &'a [HeldPlace]) -> Self {
         for place in held {
             let Some(allocation) = fsm.allocation(&place.allocation) else { continue };
             let (window, by) = (place.window, By::Job(allocation));

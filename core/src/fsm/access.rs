@@ -7,7 +7,7 @@ use super::cluster::check_text;
 use super::{Fsm, Turn};
 use crate::access::{
     ACCOUNTS_MAX, ASKED_WITH_SINCE, Access, AccessCommand, AccessEvent, Account,
-    CERTIFICATES_PER_HOLDER_MAX, Disabled, Holder, Issued, LOGINS_MAX, Login,
+    CERTIFICATES_PER_HOLDER_MAX, CertificateHolder, Disabled, Issued, LOGINS_MAX, Login,
     RENEWABLE_AFTER_EXPIRY, SERIAL_DIGITS_MAX, Vouching,
 };
 use crate::actor::{Actor, AuthMethod, Who};
@@ -26,7 +26,7 @@ const NAMED_MAX: usize = 8;
 /// What a record of a certificate says.
 struct Record<'a> {
     serial: &'a str,
-    holder: &'a Holder,
+    holder: &'a CertificateHolder,
     not_after: Timestamp,
     via: Option<&'a NodeName>,
     authority: &'a str,
@@ -35,7 +35,7 @@ struct Record<'a> {
 impl<'a> Record<'a> {
     fn of(
         serial: &'a str,
-        holder: &'a Holder,
+        holder: &'a CertificateHolder,
         not_after: Timestamp,
         via: Option<&'a NodeName>,
         authority: &'a str,
@@ -64,7 +64,7 @@ impl Fsm {
             AccessCommand::RemoveNode { node, reason } => self.remove_node(turn, node, reason),
             AccessCommand::RevokeUser { user, reason } => {
                 check_reason(reason)?;
-                let holder = Holder::User { name: user.clone() };
+                let holder = CertificateHolder::User { name: user.clone() };
                 let has_one = self.access.issued.values().any(|i| i.holder == holder);
                 if !has_one && !self.access.accounts.contains_key(user) {
                     return Err(Rejection::not_found("user", user));
@@ -111,7 +111,7 @@ impl Fsm {
     ) -> Result<Reply, Rejection> {
         self.check_certificate(turn.actor, record)?;
         self.sweep_certificates();
-        if let Holder::User { name } = record.holder {
+        if let CertificateHolder::User { name } = record.holder {
             self.seen(name);
         }
         let issued = Issued {
@@ -121,7 +121,7 @@ impl Fsm {
             authority: record.authority.to_owned(),
             asked_with: self.asked_with(turn.actor, record.holder),
         };
-        if let Holder::Node { name } = record.holder {
+        if let CertificateHolder::Node { name } = record.holder {
             self.access.newest.insert(name.clone(), record.serial.to_owned());
             self.certified_in_rotation(turn.actor, name, record.authority);
         }
@@ -136,9 +136,9 @@ impl Fsm {
     }
 
     /// The certificate that asks for another one for its node.
-    fn asked_with(&self, actor: &Actor, holder: &Holder) -> Option<String> {
-        let renews =
-            matches!(holder, Holder::Node { .. }) && actor.method == AuthMethod::Certificate;
+    fn asked_with(&self, actor: &Actor, holder: &CertificateHolder) -> Option<String> {
+        let renews = matches!(holder, CertificateHolder::Node { .. })
+            && actor.method == AuthMethod::Certificate;
         actor.serial.clone().filter(|_| renews && self.cluster_version >= ASKED_WITH_SINCE)
     }
 
@@ -162,14 +162,14 @@ impl Fsm {
         }
         self.check_authority(record.authority)?;
         match record.holder {
-            Holder::User { name } => self.check_enabled(name)?,
+            CertificateHolder::User { name } => self.check_enabled(name)?,
             // Joining, a node is not known yet; later it has to be.
-            Holder::Node { name } if actor.method != AuthMethod::JoinToken => {
+            CertificateHolder::Node { name } if actor.method != AuthMethod::JoinToken => {
                 if !self.nodes.contains_key(name) && self.access.newest_of(name).is_none() {
                     return Err(Rejection::not_found("node", name));
                 }
             }
-            Holder::Node { .. } => {}
+            CertificateHolder::Node { .. } => {}
         }
         if let Some(node) = record.via {
             if !self.nodes.contains_key(node) {
@@ -212,13 +212,15 @@ impl Fsm {
         let Access { issued, newest, revoked, .. } = &mut self.access;
         revoked.retain(|_, until| *until > now);
         issued.retain(|serial, issued| match &issued.holder {
-            Holder::Node { name } => issued.not_after > now || newest.get(name) == Some(serial),
-            Holder::User { .. } => issued.not_after > now,
+            CertificateHolder::Node { name } => {
+                issued.not_after > now || newest.get(name) == Some(serial)
+            }
+            CertificateHolder::User { .. } => issued.not_after > now,
         });
     }
 
     /// Refuses every certificate of the holder that is still good for anything.
-    fn revoke(&mut self, turn: &mut Turn<'_>, holder: &Holder, reason: &str) {
+    fn revoke(&mut self, turn: &mut Turn<'_>, holder: &CertificateHolder, reason: &str) {
         let serials: Vec<String> = self
             .access
             .issued
@@ -232,7 +234,7 @@ impl Fsm {
     fn revoke_serials(
         &mut self,
         turn: &mut Turn<'_>,
-        holder: &Holder,
+        holder: &CertificateHolder,
         serials: Vec<String>,
         reason: &str,
     ) {
@@ -245,7 +247,7 @@ impl Fsm {
                 self.access.revoked.insert(serial.clone(), until);
             }
         }
-        if let Holder::Node { name } = holder {
+        if let CertificateHolder::Node { name } = holder {
             self.access.newest.remove(name);
         }
         self.access.version += 1;
@@ -259,7 +261,7 @@ impl Fsm {
 
     /// Those that only this node's word stands behind.
     fn revoke_vouched(&mut self, turn: &mut Turn<'_>, node: &NodeName, reason: &str) {
-        let mut by_holder = std::collections::BTreeMap::<Holder, Vec<String>>::new();
+        let mut by_holder = std::collections::BTreeMap::<CertificateHolder, Vec<String>>::new();
         for (serial, issued) in &self.access.issued {
             if issued.via.as_ref() == Some(node) {
                 by_holder.entry(issued.holder.clone()).or_default().push(serial.clone());
@@ -286,7 +288,7 @@ impl Fsm {
 
     /// Its certificates, those it vouched for, and the tokens by which it could get another one.
     fn shut_out_node(&mut self, turn: &mut Turn<'_>, node: &NodeName, reason: &str) {
-        self.revoke(turn, &Holder::Node { name: node.clone() }, reason);
+        self.revoke(turn, &CertificateHolder::Node { name: node.clone() }, reason);
         self.revoke_vouched(turn, node, reason);
         for token in self.tokens.values_mut() {
             token.names.retain(|name| name != node);
@@ -417,7 +419,7 @@ impl Fsm {
             let user = user.clone();
             turn.say(Event::Access(AccessEvent::UserDisabled { user, by, reason }));
         }
-        self.revoke(turn, &Holder::User { name: user.clone() }, reason);
+        self.revoke(turn, &CertificateHolder::User { name: user.clone() }, reason);
         self.clear_reservations_of(turn, user, transfer_to);
         self.unshare(turn, user);
         self.clear_jobs_of(turn, user);

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::{Fsm, Turn};
-use crate::access::{Holder, RENEWABLE_AFTER_EXPIRY};
+use crate::access::{CertificateHolder, RENEWABLE_AFTER_EXPIRY};
 use crate::actor::{Actor, AuthMethod};
 use crate::authority::{
     Authorities, AuthorityCommand, AuthorityEvent, CERTIFICATE_PEM_BYTES_MAX, Known,
@@ -34,7 +34,7 @@ impl Fsm {
         let nodes = self.nodes_with_certificates().into_iter().filter(done).cloned().collect();
         let old = &rotation.from.pin;
         let users = self.access.issued.values().filter(|issued| {
-            let of_user = matches!(issued.holder, Holder::User { .. });
+            let of_user = matches!(issued.holder, CertificateHolder::User { .. });
             !rotation.users_skipped
                 && of_user
                 && issued.authority == *old

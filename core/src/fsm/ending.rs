@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use super::{Fsm, Turn, cluster::check_text, limits::is_cancelled};
 use crate::ending::{
-    ENDING_SINCE, EXTEND_LEAD, EndPolicy, EndingCommand, GRACE_MAX, HOLDERS_MAX, Holder,
-    HolderStep, NO_SHOW_MAX, NoLonger, ReservationRules, Seen, one_step_more,
+    ENDING_SINCE, EXTEND_LEAD, EndPolicy, EndingCommand, GRACE_MAX, GpuHolder, HOLDERS_MAX,
+    HolderStep, NO_SHOW_MAX, NoLonger, ReservationRules, WindowUse, one_step_more,
 };
 use crate::event::Event;
 use crate::id::{LeaseId, ReservationId};
@@ -224,7 +224,7 @@ impl Fsm {
         turn: &mut Turn<'_>,
         node: &NodeName,
         id: &ReservationId,
-        seen: Seen,
+        seen: WindowUse,
         came: bool,
     ) {
         let now = self.now;
@@ -233,16 +233,16 @@ impl Fsm {
         let granted = known.lease.as_ref().and_then(|lease| self.leases.get(lease));
         let granted_at = granted.map_or(now, |lease| lease.granted_at);
         let mut usage = known.usage.clone();
-        usage.came |= came || seen == Seen::Used;
+        usage.came |= came || seen == WindowUse::Used;
         usage.used = match seen {
-            Seen::Used => true,
-            Seen::Nobody { .. } | Seen::Others => false,
+            WindowUse::Used => true,
+            WindowUse::Nobody { .. } | WindowUse::Others => false,
             // Not seen to have gone.
-            Seen::Unclear => usage.used,
+            WindowUse::Unclear => usage.used,
         };
         usage.nobody_since = match seen {
-            Seen::Nobody { since_ms } => Some((now - since_ms).max(granted_at)),
-            Seen::Used | Seen::Others | Seen::Unclear => None,
+            WindowUse::Nobody { since_ms } => Some((now - since_ms).max(granted_at)),
+            WindowUse::Used | WindowUse::Others | WindowUse::Unclear => None,
         };
         if usage.came && !known.usage.came {
             let (reservation, node) = (id.clone(), node.clone());
@@ -262,11 +262,12 @@ impl Fsm {
         node: &NodeName,
         reservation: Option<&ReservationId>,
         step: HolderStep,
-        holders: &[Holder],
+        holders: &[GpuHolder],
     ) {
         // A node speaks for its own.
-        let ours = |holder: &&Holder| self.gpus.get(&holder.gpu).is_some_and(|g| g.node == *node);
-        let holders: Vec<Holder> = holders.iter().filter(ours).cloned().collect();
+        let ours =
+            |holder: &&GpuHolder| self.gpus.get(&holder.gpu).is_some_and(|g| g.node == *node);
+        let holders: Vec<GpuHolder> = holders.iter().filter(ours).cloned().collect();
         let on_node =
             |id: &&ReservationId| self.reservations.get(id).is_some_and(|r| r.node == *node);
         let reservation = reservation.filter(on_node).cloned();
@@ -306,7 +307,7 @@ impl Fsm {
 }
 
 /// Checks what an agent says of processes before it is stored and shown.
-pub(super) fn check_holders(holders: &[Holder]) -> Result<(), Rejection> {
+pub(super) fn check_holders(holders: &[GpuHolder]) -> Result<(), Rejection> {
     if holders.len() > HOLDERS_MAX {
         let what = "holders in one report".to_owned();
         return Err(Rejection::LimitReached { what, limit: HOLDERS_MAX as u64 });

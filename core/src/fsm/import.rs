@@ -22,16 +22,16 @@ use crate::time::Timestamp;
 pub const IMPORT_LINES_MAX: usize = 2_000;
 
 /// What is to be done about one line.
-enum Line {
+enum LineDecision {
     Book(Granted),
     Leave(ImportedLine),
 }
 
-impl Line {
+impl LineDecision {
     fn answer(&self, wish: &CreateReservation) -> ImportedLine {
         match self {
-            Line::Book(_) => ImportedLine::Created(wish.id.clone()),
-            Line::Leave(line) => line.clone(),
+            LineDecision::Book(_) => ImportedLine::Created(wish.id.clone()),
+            LineDecision::Leave(line) => line.clone(),
         }
     }
 }
@@ -49,7 +49,7 @@ impl Fsm {
         let mut lines = Vec::with_capacity(plan.len());
         for (wish, line) in wishes.iter().zip(plan) {
             lines.push(line.answer(wish));
-            if let Line::Book(granted) = line {
+            if let LineDecision::Book(granted) = line {
                 self.book(turn, wish, granted);
                 if self.cluster_version >= IMPORTED_SINCE
                     && let Some(mut made) = self.reservations.get_mut(&wish.id)
@@ -122,7 +122,7 @@ impl Fsm {
         &self,
         actor: &Actor,
         wishes: &[CreateReservation],
-    ) -> Result<(Vec<Line>, Fsm), Rejection> {
+    ) -> Result<(Vec<LineDecision>, Fsm), Rejection> {
         if wishes.len() > IMPORT_LINES_MAX {
             let what = "lines of one import".to_owned();
             return Err(Rejection::LimitReached { what, limit: IMPORT_LINES_MAX as u64 });
@@ -133,7 +133,7 @@ impl Fsm {
         for (at, wish) in (0..).zip(wishes) {
             match trial.line(actor, wish, there.remove(&wish.id)) {
                 Ok(line) => {
-                    if let Line::Book(granted) = &line {
+                    if let LineDecision::Book(granted) = &line {
                         let reservation = scheduled(wish, granted.clone(), self.now);
                         trial.reservations.insert(reservation);
                     }
@@ -158,20 +158,20 @@ impl Fsm {
         actor: &Actor,
         wish: &CreateReservation,
         there: Option<ReservationId>,
-    ) -> Result<Line, Rejection> {
+    ) -> Result<LineDecision, Rejection> {
         check_owner(actor, &wish.owner)?;
         if wish.window.ends_at > wish.window.starts_at && wish.window.ends_at <= self.now {
-            return Ok(Line::Leave(ImportedLine::Over));
+            return Ok(LineDecision::Leave(ImportedLine::Over));
         }
         if let Some(id) = there {
-            return Ok(Line::Leave(ImportedLine::There(id)));
+            return Ok(LineDecision::Leave(ImportedLine::There(id)));
         }
         // A reservation that is under way began when nobody was looking: what is left of it counts.
         let mut wish = wish.clone();
         if wish.window.ends_at > self.now {
             wish.window.starts_at = wish.window.starts_at.max(self.now);
         }
-        self.check_reservation(actor, &wish).map(Line::Book)
+        self.check_reservation(actor, &wish).map(LineDecision::Book)
     }
 
     /// For each line that an earlier import made: its reservation, also one that was extended or given back

@@ -16,7 +16,7 @@ use crate::name::NodeName;
 use crate::node::{ANOTHER_TRY_SINCE, EMPTY_SINCE, Node};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::scheduler::{self, Held, claims};
+use crate::scheduler::{self, HeldPlace, claims};
 use crate::time::{Millis, Timestamp, Window};
 
 /// Queue class of work that was interrupted: before everything else.
@@ -124,7 +124,7 @@ impl Fsm {
 
     /// Whether a new job would still be there when the place is needed that is held for one that must leave. The plan may
     /// be older than the reason to leave.
-    fn takes_a_held_place(&self, job: &Job, line: &Placement, held: &[Held]) -> bool {
+    fn takes_a_held_place(&self, job: &Job, line: &Placement, held: &[HeldPlace]) -> bool {
         let until = self.now + job.time_left() + job.spec.stop_grace;
         job.queue.class == CLASS_NEW
             && held.iter().any(|place| {
@@ -138,7 +138,7 @@ impl Fsm {
         &mut self,
         turn: &mut Turn<'_>,
         line: &Placement,
-        held: &[Held],
+        held: &[HeldPlace],
     ) -> Result<AllocationId, Rejection> {
         let approved = scheduler::check(self, line)?;
         let stale =

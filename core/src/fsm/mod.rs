@@ -32,7 +32,6 @@ use crate::time::Timestamp;
 mod access;
 mod adoption;
 mod authority;
-mod book;
 mod checkpoints;
 mod clearing;
 mod cluster;
@@ -54,6 +53,7 @@ mod reboot;
 mod removal;
 mod reports;
 mod requests;
+mod reservation_book;
 mod reservations;
 mod restart;
 mod snapshot;
@@ -110,7 +110,7 @@ pub struct Fsm {
     former_names: BTreeMap<GpuUuid, Vec<FormerName>>,
     holds: BTreeMap<GpuUuid, Hold>,
     leases: BTreeMap<LeaseId, Lease>,
-    reservations: book::Book,
+    reservations: reservation_book::ReservationBook,
     jobs: BTreeMap<JobId, Job>,
     /// Queued jobs in the order they are served.
     #[serde(with = "queue_as_list")]

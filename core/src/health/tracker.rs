@@ -41,12 +41,12 @@ pub struct HealthTracker {
     v: u32,
     boot_id: String,
     gpus: BTreeMap<GpuUuid, GpuHealth>,
-    node: BTreeMap<String, Held>,
+    node: BTreeMap<String, Tracked>,
 }
 
 /// A condition of one subject, by kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Held {
+struct Tracked {
     status: ConditionStatus,
     severity: Severity,
     reason: String,
@@ -58,7 +58,7 @@ struct Held {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct GpuHealth {
-    held: BTreeMap<String, Held>,
+    held: BTreeMap<String, Tracked>,
     windows: BTreeMap<String, Window>,
     /// Beginnings of the bursts of each XID within the window, oldest first.
     xids: BTreeMap<u32, Vec<Timestamp>>,
@@ -217,7 +217,7 @@ impl HealthTracker {
     }
 }
 
-impl Held {
+impl Tracked {
     fn condition(&self, subject: Subject, kind: &str) -> Condition {
         Condition {
             subject,
@@ -232,28 +232,28 @@ impl Held {
     }
 }
 
-fn bad(now: Timestamp, severity: Severity, reason: &str, message: &str, sticky: bool) -> Held {
+fn bad(now: Timestamp, severity: Severity, reason: &str, message: &str, sticky: bool) -> Tracked {
     let (reason, message) = (reason.to_owned(), message.to_owned());
-    Held { status: ConditionStatus::True, severity, reason, message, since: now, sticky }
+    Tracked { status: ConditionStatus::True, severity, reason, message, since: now, sticky }
 }
 
-fn unknown(now: Timestamp, severity: Severity, reason: &str, message: &str) -> Held {
+fn unknown(now: Timestamp, severity: Severity, reason: &str, message: &str) -> Tracked {
     let status = ConditionStatus::Unknown;
-    Held { status, ..bad(now, severity, reason, message, false) }
+    Tracked { status, ..bad(now, severity, reason, message, false) }
 }
 
 /// Puts a condition in, or makes the one that is there worse; its age stays while it stays the same.
-fn raise(held: &mut BTreeMap<String, Held>, kind: &str, new: Held) {
+fn raise(held: &mut BTreeMap<String, Tracked>, kind: &str, new: Tracked) {
     match held.get_mut(kind) {
         None => {
             held.insert(kind.to_owned(), new);
         }
         Some(old) => {
-            let rank = |held: &Held| (held.severity, held.status == ConditionStatus::True);
+            let rank = |held: &Tracked| (held.severity, held.status == ConditionStatus::True);
             let since = if rank(&new) > rank(old) { new.since } else { old.since };
             if rank(&new) >= rank(old) {
                 let sticky = old.sticky || new.sticky;
-                *old = Held { since, sticky, ..new };
+                *old = Tracked { since, sticky, ..new };
             }
         }
     }
@@ -265,7 +265,7 @@ impl GpuHealth {
         *self = Self { xids, ..Self::default() };
     }
 
-    fn raise(&mut self, kind: &str, held: Held) {
+    fn raise(&mut self, kind: &str, held: Tracked) {
         raise(&mut self.held, kind, held);
     }
 

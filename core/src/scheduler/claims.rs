@@ -5,7 +5,7 @@
 //! the first that gets free, from the time on at which the job is expected to save. Nothing is stored: the claim follows
 //! from the state and its time, so it is the same on every member and after every election.
 
-use super::Held;
+use super::HeldPlace;
 use super::ask::Ask;
 use super::capacity::Capacity;
 use super::planner::Planner;
@@ -97,7 +97,7 @@ fn leaving(fsm: &Fsm) -> Vec<Leaving<'_>> {
 }
 
 /// Holds their places in a plan. What gets free only after its hold is over is not said to be held.
-pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<Held> {
+pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<HeldPlace> {
     let mut places = Vec::new();
     for Leaving { job, allocation, window } in leaving(fsm) {
         let ask = Ask::of_job(&planner.capacity, job);
@@ -106,14 +106,14 @@ pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<He
         let window = Window { starts_at: held.starts_at, ..window };
         if window.starts_at < window.ends_at {
             let (allocation, gpus) = (allocation.id.clone(), uuids_of(node, held.gpus));
-            places.push(Held { allocation, node: node.name.clone(), gpus, window });
+            places.push(HeldPlace { allocation, node: node.name.clone(), gpus, window });
         }
     }
     places
 }
 
 /// The places that are held and that a new promise in the window would take.
-pub(crate) fn held_within(fsm: &Fsm, window: &Window) -> Vec<Held> {
+pub(crate) fn held_within(fsm: &Fsm, window: &Window) -> Vec<HeldPlace> {
     // It is asked for with every new reservation, so that the whole queue is looked at only where it matters.
     let matters = fsm.resumes_by_list() && leaving(fsm).iter().any(|l| l.window.overlaps(window));
     if !matters {

@@ -64,12 +64,12 @@ pub struct Plan {
     pub placements: Vec<Placement>,
     pub waiting: BTreeMap<JobId, Waiting>,
     /// Places that are held for running jobs that must leave theirs.
-    pub held: BTreeMap<JobId, Held>,
+    pub held: BTreeMap<JobId, HeldPlace>,
 }
 
 /// A place that is held for a running job that must leave: GPUs of one node, which no other job is given meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldPlace {
     /// The attempt that must leave.
     pub allocation: AllocationId,
     pub node: NodeName,
@@ -110,12 +110,12 @@ pub struct Explanation {
 
 /// The places for jobs that must leave, held once in a plan: behind interrupted jobs and before all new work.
 #[derive(Default)]
-struct Holds {
+struct HeldPlaces {
     are_held: bool,
-    places: Vec<Held>,
+    places: Vec<HeldPlace>,
 }
 
-impl Holds {
+impl HeldPlaces {
     fn before<'a>(&mut self, planner: &mut Planner<'a>, fsm: &'a Fsm, job: &Job) {
         if job.queue.class > 0 {
             self.at_last(planner, fsm);
@@ -136,7 +136,7 @@ pub fn placements(fsm: &Fsm) -> Vec<Placement> {
     let mut planner = Planner::new(Capacity::of(fsm));
     let mut placements = Vec::new();
     let mut spent = planner.is_spent();
-    let mut holds = Holds::default();
+    let mut holds = HeldPlaces::default();
     for job in fsm.queue() {
         if spent {
             break;
@@ -158,7 +158,7 @@ pub fn placements(fsm: &Fsm) -> Vec<Placement> {
 pub fn plan(fsm: &Fsm) -> Plan {
     let mut planner = Planner::new(Capacity::of(fsm));
     let mut plan = Plan::default();
-    let mut holds = Holds::default();
+    let mut holds = HeldPlaces::default();
     for (place, job) in (1..).zip(fsm.queue()) {
         holds.before(&mut planner, fsm, job);
         if let Some(reason) = fsm.may_run_unseen(job) {
@@ -174,7 +174,7 @@ pub fn plan(fsm: &Fsm) -> Plan {
         }
     }
     holds.at_last(&mut planner, fsm);
-    let of_job = |held: Held| Some((held.allocation.attempt_of()?.0, held));
+    let of_job = |held: HeldPlace| Some((held.allocation.attempt_of()?.0, held));
     plan.held = holds.places.into_iter().filter_map(of_job).collect();
     plan
 }
@@ -182,7 +182,7 @@ pub fn plan(fsm: &Fsm) -> Plan {
 /// Why a queued job waits, node by node; nothing for a job that is not queued.
 pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
     let mut planner = Planner::new(Capacity::of(fsm));
-    let mut holds = Holds::default();
+    let mut holds = HeldPlaces::default();
     for (place, job) in (1..).zip(fsm.queue()) {
         holds.before(&mut planner, fsm, job);
         let ask = Ask::of_job(&planner.capacity, job);
@@ -301,7 +301,7 @@ pub fn satisfiable_on(fsm: &Fsm, owner: &UserName, spec: &JobSpec, node: &NodeNa
 /// Whether the job would start at once if it were submitted now; else why not.
 pub fn could_start_now(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<(), Rejection> {
     let mut planner = Planner::new(Capacity::of(fsm));
-    let mut holds = Holds::default();
+    let mut holds = HeldPlaces::default();
     for job in fsm.queue() {
         holds.before(&mut planner, fsm, job);
         let ask = Ask::of_job(&planner.capacity, job);

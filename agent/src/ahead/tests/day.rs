@@ -176,9 +176,9 @@ impl Fleet {
     }
 }
 
-/// The node: its book, its table, its clocks.
+/// The node: its promises, its table, its clocks.
 struct Node {
-    book: Book,
+    promises: Promises,
     table: Table,
     clock: FleetClock,
     boot: String,
@@ -200,7 +200,7 @@ impl Node {
         let since = Duration::from_millis(fleet.now.since(booted_at).0);
         clock.told(since, since, fleet.now);
         let mut node = Self {
-            book: Book::default(),
+            promises: Promises::default(),
             table: Table::default(),
             clock,
             boot: "boot-1".to_owned(),
@@ -212,19 +212,19 @@ impl Node {
         };
         node.hears(fleet);
         let desired = fleet.fsm.desired(&n1(), &[]);
-        node.book.follow(&desired.leases, fleet.now);
+        node.promises.follow(&desired.leases, fleet.now);
         for a in fleet.fsm.allocations().values() {
             let spec = fleet.fsm.job(&a.job).unwrap().spec.clone();
             let order =
                 fleet_core::desired::StartOrder { gpus: a.gpus.clone(), spec, ..order(&[]) };
             let row = Row::starting(a.epoch, a.lease.clone(), order);
-            node.table.rows.insert(a.id.clone(), Row { phase: Phase::Running, ..row });
+            node.table.rows.insert(a.id.clone(), Row { phase: AttemptPhase::Running, ..row });
         }
         node
     }
 
     fn hears(&mut self, fleet: &Fleet) {
-        self.book.take(&fleet.fsm.desired(&n1(), &[]), |id| panic!("{id} is old"));
+        self.promises.take(&fleet.fsm.desired(&n1(), &[]), |id| panic!("{id} is old"));
     }
 
     fn since_boot(&self, truth: Timestamp) -> Duration {
@@ -235,9 +235,9 @@ impl Node {
     fn restart_agent(&mut self, truth: Timestamp) {
         let dir = tempfile::tempdir().unwrap();
         let shelf = Shelf::new(dir.path(), ClusterId::parse("fleet-day").unwrap());
-        shelf.store(&self.book, self.clock.anchor(self.since_boot(truth))).unwrap();
-        let (book, time) = shelf.load().unwrap();
-        self.book = book;
+        shelf.store(&self.promises, self.clock.anchor(self.since_boot(truth))).unwrap();
+        let (promises, time) = shelf.load().unwrap();
+        self.promises = promises;
         self.clock = FleetClock::resume(time, &self.boot);
         // Proofs begin anew.
         self.table.releases.retain(|_, (_, release)| *release == Release::Released);
@@ -247,8 +247,8 @@ impl Node {
     fn reboot(&mut self, truth: Timestamp, back: Timestamp, wall: Timestamp) {
         let anchor = self.clock.anchor(self.since_boot(truth));
         for (id, row) in &mut self.table.rows {
-            if row.phase != Phase::Ended {
-                row.phase = Phase::Ended;
+            if row.phase != AttemptPhase::Ended {
+                row.phase = AttemptPhase::Ended;
                 let message = "booted".to_owned();
                 self.says.push(ended(id, row.epoch, AttemptEnd::Lost { message }, false));
             }
@@ -269,7 +269,7 @@ impl Node {
         for release in self.table.releases.values_mut() {
             release.1 = Release::Released;
         }
-        for step in self.book.keep(now, &self.table) {
+        for step in self.promises.keep(now, &self.table) {
             match step {
                 Step::Opened(id) => self.diary.push((second, format!("open {id}"))),
                 Step::Closed(id) => self.diary.push((second, format!("close {id}"))),
@@ -292,7 +292,7 @@ impl Node {
             self.stopped.extract_if(.., |(_, at)| *at <= truth).map(|(id, _)| id).collect();
         for id in due {
             let row = self.table.rows.get_mut(&id).unwrap();
-            row.phase = Phase::Ended;
+            row.phase = AttemptPhase::Ended;
             let (epoch, lease) = (row.epoch, row.lease.clone());
             self.says.push(ended(&id, epoch, AttemptEnd::Signaled { signal: 15 }, true));
             let lease = lease.unwrap();
@@ -315,7 +315,7 @@ impl Node {
         for report in std::mem::take(&mut self.says) {
             fleet.says(report);
         }
-        for (id, held) in &self.book.windows {
+        for (id, held) in &self.promises.windows {
             let report = held.report(id);
             if self.said.get(id) != Some(&report) {
                 self.said.insert(id.clone(), report.clone());
@@ -334,7 +334,7 @@ impl Node {
             fleet.give(Who::Controller, Command::AdvanceTime);
             self.hears(fleet);
             let leases = fleet.fsm.desired(&n1(), &[]).leases;
-            self.book.follow(&leases, fleet.now);
+            self.promises.follow(&leases, fleet.now);
             // What it hears the end of now it has proven long ago.
             for lease in leases.into_iter().filter(|lease| lease.ending) {
                 if self.table.releases.contains_key(&lease.id) {
@@ -380,9 +380,9 @@ fn before() -> (Fleet, Node) {
     fleet.reserve("next", &[0], 9 * HOUR, 13 * HOUR);
     fleet.reserve("night", &[1], 20 * HOUR, 30 * HOUR);
     let node = Node::taught_by(&fleet);
-    assert_eq!(node.book.windows.len(), 4);
-    assert_eq!(node.book.attempts[&child].within, Some(res("now")));
-    assert_eq!(held(&node.book, "now").stage, Stage::Open);
+    assert_eq!(node.promises.windows.len(), 4);
+    assert_eq!(node.promises.attempts[&child].within, Some(res("now")));
+    assert_eq!(held(&node.promises, "now").stage, Stage::Open);
     (fleet, node)
 }
 
@@ -448,11 +448,11 @@ fn a_day_without_controllers() {
         assert_eq!(fleet.job("late"), JobState::Stopping, "its limit is the controller's to say");
         // And the node takes what it is told now without a new stop, or a window that closes.
         node.hears(&fleet);
-        let before = node.book.clone();
+        let before = node.promises.clone();
         let desired = fleet.fsm.desired(&n1(), &[]);
-        node.book.follow(&desired.leases, fleet.now);
-        assert_eq!(node.book, before);
-        assert_eq!(held(&node.book, "night").stage, Stage::Open);
+        node.promises.follow(&desired.leases, fleet.now);
+        assert_eq!(node.promises, before);
+        assert_eq!(held(&node.promises, "night").stage, Stage::Open);
         assert!(fleet.fsm.reservations().all(|r| !r.is_unconfirmed() || !r.is_open()));
     }
 }
@@ -493,7 +493,7 @@ fn a_cut_off_node_stops_nothing_for_its_health() {
     }))
     .unwrap();
     node.live(0, 2 * HOUR, |_, truth| truth);
-    assert!(node.diary.is_empty(), "health is no step of the book: {:?}", node.diary);
+    assert!(node.diary.is_empty(), "health is no step of the promises: {:?}", node.diary);
     // The controller decides when it is back, and hears of it first then.
     fleet.now = at(2 * HOUR);
     fleet.says(Report::Conditions { conditions: vec![condition] });

@@ -142,7 +142,7 @@ fn report(status: kernel::Status) -> Option<i32> {
         kernel::Status::Other => return None,
     };
     // The shim may be gone; then there is nobody to tell.
-    let mut line = Line::default();
+    let mut line = MessageLine::default();
     line.push(kind);
     line.push_number(number);
     kernel::write(STATUS_FD, line.bytes());
@@ -234,7 +234,7 @@ fn execute(words: &mut Words, first: usize, path: &CStr) -> Failure {
 
 /// A name may hold what no terminal shows, as the carriage return of a script from Windows.
 fn blame_interpreter(path: &CStr, name: &[u8], error: Errno) {
-    let mut line = Line::default();
+    let mut line = MessageLine::default();
     line.push(b"fleet: ");
     line.push(path.to_bytes());
     line.push(b": bad interpreter ");
@@ -252,7 +252,7 @@ fn blame_interpreter(path: &CStr, name: &[u8], error: Errno) {
 }
 
 fn complain(parts: &[&[u8]]) {
-    let mut line = Line::default();
+    let mut line = MessageLine::default();
     line.push(b"fleet: ");
     for part in parts {
         line.push(part);
@@ -284,18 +284,18 @@ impl Path {
 }
 
 /// Text of one write; what does not fit is left out.
-struct Line {
+struct MessageLine {
     bytes: [u8; MESSAGE_BYTES_MAX],
     length: usize,
 }
 
-impl Default for Line {
+impl Default for MessageLine {
     fn default() -> Self {
         Self { bytes: [0; MESSAGE_BYTES_MAX], length: 0 }
     }
 }
 
-impl Line {
+impl MessageLine {
     fn push(&mut self, text: &[u8]) {
         for byte in text {
             // One place stays for the end of the line.

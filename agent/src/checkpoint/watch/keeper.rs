@@ -31,7 +31,7 @@ pub(super) enum Who {
 }
 
 #[derive(Debug)]
-enum Order {
+enum KeepOrder {
     Keep {
         path: String,
         who: Who,
@@ -60,7 +60,7 @@ pub(super) struct Keeper {
     job: String,
     /// The job asks for copies where there is no other way.
     copy: bool,
-    orders: Option<SyncSender<Order>>,
+    orders: Option<SyncSender<KeepOrder>>,
     done: Receiver<Done>,
     holds: BTreeMap<String, Who>,
     missed: u32,
@@ -102,18 +102,18 @@ impl Keeper {
 
     pub(super) fn keep(&mut self, path: &str, who: Who, list: FileList, hard_link: bool) {
         let ways = Ways { hard_link, copy: self.copy };
-        self.order(Order::Keep { path: path.to_owned(), who, list, ways });
+        self.order(KeepOrder::Keep { path: path.to_owned(), who, list, ways });
     }
 
     /// The attempt has its own checkpoint: that of before need not be kept.
     pub(super) fn discard_origin(&mut self, path: &str, list: FileList) {
         if self.holds(path, Who::Origin) {
             self.holds.remove(path);
-            self.order(Order::Discard { path: path.to_owned(), list });
+            self.order(KeepOrder::Discard { path: path.to_owned(), list });
         }
     }
 
-    fn order(&self, order: Order) {
+    fn order(&self, order: KeepOrder) {
         // A full queue means that the thread is far behind: a later save is kept instead.
         if let Some(orders) = &self.orders {
             drop(orders.try_send(order));
@@ -129,7 +129,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn work(&self, orders: &Receiver<Order>, done: &SyncSender<Done>) {
+    fn work(&self, orders: &Receiver<KeepOrder>, done: &SyncSender<Done>) {
         idle::this_thread();
         if !self.is_replaced() {
             keep::sweep(&self.dir, &self.job);
@@ -140,13 +140,13 @@ impl Worker {
                 continue;
             }
             match order {
-                Order::Keep { path, who, list, ways } => {
+                KeepOrder::Keep { path, who, list, ways } => {
                     let kept = keep::keep(&self.dir.join(&path), &list, &self.place(&path), ways);
                     if done.send(Done { path, who, list, kept }).is_err() {
                         return;
                     }
                 }
-                Order::Discard { path, list } => self.discard(&path, &list),
+                KeepOrder::Discard { path, list } => self.discard(&path, &list),
             }
         }
     }

@@ -9,7 +9,7 @@ use tokio::process::{Child as Process, ChildStdin, ChildStdout, Command};
 use tracing::warn;
 
 use super::Config;
-use crate::gpu::wire::{LINE_BYTES_MAX, Line, Message, Request, WIRE_VERSION};
+use crate::gpu::wire::{LINE_BYTES_MAX, Message, Request, WIRE_VERSION, WireLine};
 
 #[derive(Debug)]
 pub(super) struct Child {
@@ -64,7 +64,7 @@ impl Child {
             }
             if newline.is_some() {
                 let line = std::mem::take(&mut self.partial);
-                match serde_json::from_slice::<Line<Message>>(&line) {
+                match serde_json::from_slice::<WireLine<Message>>(&line) {
                     Ok(line) if line.v == WIRE_VERSION => return Some(line.body),
                     Ok(line) => warn!(version = line.v, "NVML probe speaks another version"),
                     Err(error) => warn!(%error, "cannot read a line of the NVML probe"),
@@ -74,7 +74,7 @@ impl Child {
     }
 
     pub(super) async fn ask(&mut self, request: &Request) -> io::Result<()> {
-        let mut line = serde_json::to_vec(&Line::new(request)).map_err(io::Error::other)?;
+        let mut line = serde_json::to_vec(&WireLine::new(request)).map_err(io::Error::other)?;
         line.push(b'\n');
         // A few bytes: they fit the pipe, since one request is sent at a time.
         self.requests.write_all(&line).await

@@ -6,9 +6,9 @@
 //! [`STUCK_PROBES_MAX`] of those are made. The monitor must never enter the driver and never wait
 //! without a deadline.
 
-mod book;
 mod child;
 mod handle;
+mod readings;
 mod step;
 
 use std::path::PathBuf;
@@ -25,9 +25,9 @@ use tracing::{debug, info, warn};
 use super::numbers::Numbers;
 use super::report::{DriverState, GpuInfo, GpuSnapshot, Shared};
 use super::wire::{Message, Request};
-use book::Book;
 use child::Child;
 use handle::Command;
+use readings::Readings;
 use step::Step;
 
 pub use handle::{GpuError, Handle};
@@ -112,8 +112,8 @@ pub enum GpuEventKind {
 #[derive(Debug)]
 pub struct Monitor {
     config: Config,
-    book: Book,
-    phase: Phase,
+    readings: Readings,
+    phase: ChildPhase,
     /// Who waits for a sample with at least this number.
     waiters: Vec<(u64, oneshot::Sender<Shared>)>,
     snapshots: watch::Sender<Shared>,
@@ -129,7 +129,7 @@ pub struct Monitor {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum ChildPhase {
     /// No child until then.
     Down {
         until: Instant,
@@ -165,8 +165,8 @@ enum Wake {
 impl Monitor {
     /// Starts the task. The receiver gets every event; dropping all handles ends the task and child.
     pub fn spawn(config: Config) -> (Handle, mpsc::Receiver<GpuEvent>, JoinHandle<()>) {
-        let book = Book::new(&config.known, now());
-        let (snapshots, seen) = watch::channel(Shared::new(book.snapshot(0)));
+        let readings = Readings::new(&config.known, now());
+        let (snapshots, seen) = watch::channel(Shared::new(readings.snapshot(0)));
         let (events, told) = mpsc::channel(EVENTS_MAX);
         let (sender, commands) = mpsc::channel(COMMANDS_MAX);
         let (releases, release) = watch::channel(false);
@@ -174,8 +174,8 @@ impl Monitor {
         let numbers = config.numbers.clone();
         let monitor = Self {
             config,
-            book,
-            phase: Phase::Down { until: Instant::now() },
+            readings,
+            phase: ChildPhase::Down { until: Instant::now() },
             waiters: Vec::new(),
             snapshots,
             events,
@@ -212,11 +212,11 @@ impl Monitor {
     async fn wake(&mut self) -> Wake {
         let (commands, release) = (&mut self.commands, &mut self.release);
         match &mut self.phase {
-            Phase::Released => tokio::select! {
+            ChildPhase::Released => tokio::select! {
                 command = commands.recv() => Wake::Command(command),
                 Ok(()) = release.changed() => Wake::ReleaseChanged,
             },
-            Phase::Down { until } => {
+            ChildPhase::Down { until } => {
                 let until = *until;
                 tokio::select! {
                     command = commands.recv() => Wake::Command(command),
@@ -224,7 +224,7 @@ impl Monitor {
                     () = sleep_until(until) => Wake::StartDue,
                 }
             }
-            Phase::Up(running) => {
+            ChildPhase::Up(running) => {
                 let running = running.as_mut();
                 let step = running.step.as_ref().map(Step::deadline);
                 let idle = running.ready && step.is_none();
@@ -246,16 +246,16 @@ impl Monitor {
     async fn start(&mut self) {
         if self.stuck.len() >= STUCK_PROBES_MAX {
             let reason = format!("{STUCK_PROBES_MAX} probe processes are stuck in the driver");
-            self.book.driver_fails(DriverState::NotAnswering { reason }, now());
+            self.readings.driver_fails(DriverState::NotAnswering { reason }, now());
             self.down(BACKOFF_MAX);
             return;
         }
-        self.book.begin_inventory();
-        match Child::start(&self.config, &self.book.skipped()) {
+        self.readings.begin_inventory();
+        match Child::start(&self.config, &self.readings.skipped()) {
             Ok(child) => {
                 let most = self.config.start_deadline;
                 let step = Step::new(most, child.without_processor(), None, "start".to_owned());
-                self.phase = Phase::Up(Box::new(Running {
+                self.phase = ChildPhase::Up(Box::new(Running {
                     child,
                     started: Instant::now(),
                     ready: false,
@@ -273,7 +273,7 @@ impl Monitor {
     }
 
     async fn message(&mut self, message: Message) {
-        let Phase::Up(running) = &mut self.phase else { return };
+        let ChildPhase::Up(running) = &mut self.phase else { return };
         match message {
             Message::Begin { index, what } => {
                 let ready = running.ready;
@@ -287,7 +287,7 @@ impl Monitor {
             }
             Message::Absent { reason } => {
                 debug!(reason, "no NVIDIA driver");
-                self.book.driver_fails(DriverState::Absent { reason }, now());
+                self.readings.driver_fails(DriverState::Absent { reason }, now());
                 self.stop_child().await;
                 self.down(ABSENT_PAUSE);
             }
@@ -296,23 +296,23 @@ impl Monitor {
                 self.stop_child().await;
                 self.fail(DriverState::Failed { reason });
             }
-            Message::Driver { info, count } => self.book.driver(info, count),
-            Message::Gpu { info } => self.book.gpu(info, now()),
+            Message::Driver { info, count } => self.readings.driver(info, count),
+            Message::Gpu { info } => self.readings.gpu(info, now()),
             Message::GpuFailed { index, lost, reason } => {
-                self.book.gpu_failed(index, lost, reason);
+                self.readings.gpu_failed(index, lost, reason);
             }
-            Message::Links { links } => self.book.links(links),
+            Message::Links { links } => self.readings.links(links),
             Message::Ready => {
                 running.ready = true;
                 running.step = None;
                 running.next_sample = Instant::now();
-                self.book.end_inventory(now());
+                self.readings.end_inventory(now());
                 let again =
-                    self.book.wants_retry().then(|| Instant::now() + self.config.retry_after);
+                    self.readings.wants_retry().then(|| Instant::now() + self.config.retry_after);
                 running.retry_at = again;
             }
-            Message::Sample { uuid, telemetry } => self.book.sample(&uuid, telemetry, now()),
-            Message::SampleLost { uuid, reason } => self.book.lost(&uuid, &reason, now()),
+            Message::Sample { uuid, telemetry } => self.readings.sample(&uuid, telemetry, now()),
+            Message::SampleLost { uuid, reason } => self.readings.lost(&uuid, &reason, now()),
             Message::Done { id } => self.done(id),
             Message::Xid { uuid, code } => {
                 let code = code.and_then(|code| u32::try_from(code).ok());
@@ -329,14 +329,14 @@ impl Monitor {
     }
 
     fn done(&mut self, id: u64) {
-        let Phase::Up(running) = &mut self.phase else { return };
+        let ChildPhase::Up(running) = &mut self.phase else { return };
         running.step = None;
         running.next_sample = Instant::now() + self.config.sample_interval;
         if running.started.elapsed() >= BACKOFF_MAX {
             self.failures = 0;
         }
-        self.book.sampled(id);
-        let snapshot = shown(self.book.snapshot(self.stuck.len()), &self.config.numbers);
+        self.readings.sampled(id);
+        let snapshot = shown(self.readings.snapshot(self.stuck.len()), &self.config.numbers);
         let (ripe, rest) = self.waiters.drain(..).partition(|(wanted, _)| *wanted <= id);
         self.waiters = rest;
         let ripe: Vec<(u64, oneshot::Sender<Shared>)> = ripe;
@@ -362,14 +362,14 @@ impl Monitor {
             // Said once, when somebody takes events again: a storm must not fill the log.
             Err(_) => self.dropped += 1,
         }
-        if let Phase::Up(running) = &mut self.phase {
+        if let ChildPhase::Up(running) = &mut self.phase {
             running.next_sample = running.next_sample.min(Instant::now() + EVENT_SAMPLE_GAP);
         }
     }
 
     async fn sample(&mut self) {
-        let Phase::Up(running) = &mut self.phase else { return };
-        let id = self.book.ask_sample();
+        let ChildPhase::Up(running) = &mut self.phase else { return };
+        let id = self.readings.ask_sample();
         let waited = running.child.without_processor();
         let most = self.config.call_deadline;
         running.step = Some(Step::new(most, waited, None, "sample".to_owned()));
@@ -382,8 +382,8 @@ impl Monitor {
     /// The child is gone without being told to go.
     async fn child_ended(&mut self) {
         let what = match &self.phase {
-            Phase::Up(running) => running.step.as_ref().map(|step| step.what.clone()),
-            Phase::Down { .. } | Phase::Released => return,
+            ChildPhase::Up(running) => running.step.as_ref().map(|step| step.what.clone()),
+            ChildPhase::Down { .. } | ChildPhase::Released => return,
         };
         let reason = match what {
             Some(what) => format!("the NVML probe died in step {what:?}"),
@@ -395,7 +395,7 @@ impl Monitor {
     }
 
     async fn step_timeout(&mut self) {
-        let Phase::Up(running) = &mut self.phase else { return };
+        let ChildPhase::Up(running) = &mut self.phase else { return };
         let waited = running.child.without_processor();
         if running.step.as_mut().is_some_and(|step| step.extend(waited, Instant::now())) {
             return;
@@ -407,9 +407,9 @@ impl Monitor {
             Some(index) => {
                 let reason = format!("driver does not answer: {:?} did not return", step.what);
                 warn!(index, what = step.what, "GPU hangs in the driver, going on without it");
-                self.book.hung(index, &reason, now());
+                self.readings.hung(index, &reason, now());
                 if !ready {
-                    self.book.not_reached(now());
+                    self.readings.not_reached(now());
                 }
                 // The others wait for the new child; one that keeps hanging slows it down.
                 self.down(if ready { Duration::ZERO } else { self.backoff() });
@@ -424,7 +424,7 @@ impl Monitor {
     /// Replaces the child by one that tries the missing GPUs again.
     async fn retry(&mut self) {
         self.stop_child().await;
-        self.book.retry_hung();
+        self.readings.retry_hung();
         self.down(Duration::ZERO);
     }
 
@@ -434,14 +434,14 @@ impl Monitor {
                 // Who asks may have had the driver taken up just before.
                 self.release_or_attach().await;
                 match &mut self.phase {
-                    Phase::Up(running) => running.next_sample = Instant::now(),
+                    ChildPhase::Up(running) => running.next_sample = Instant::now(),
                     // A child is about to start: the first after the agent's own, or one that takes the
                     // place of a child which hung on another GPU.
-                    Phase::Down { until } if *until <= Instant::now() => {}
+                    ChildPhase::Down { until } if *until <= Instant::now() => {}
                     // Broken, absent or let go of: waiting would not help.
-                    Phase::Down { .. } | Phase::Released => return drop(reply),
+                    ChildPhase::Down { .. } | ChildPhase::Released => return drop(reply),
                 }
-                self.waiters.push((self.book.next_sample(), reply));
+                self.waiters.push((self.readings.next_sample(), reply));
             }
             Command::ComeRound(reply) => {
                 let _gone = reply.send(());
@@ -453,25 +453,26 @@ impl Monitor {
     async fn release_or_attach(&mut self) {
         let release = *self.release.borrow_and_update();
         match (&self.phase, release) {
-            (Phase::Up(_) | Phase::Down { .. }, true) => {
+            (ChildPhase::Up(_) | ChildPhase::Down { .. }, true) => {
                 self.stop_child().await;
                 self.waiters.clear();
-                self.phase = Phase::Released;
-                self.book.driver_fails(DriverState::Released, now());
+                self.phase = ChildPhase::Released;
+                self.readings.driver_fails(DriverState::Released, now());
             }
-            (Phase::Released, false) => {
-                self.book.forget_hangs();
+            (ChildPhase::Released, false) => {
+                self.readings.forget_hangs();
                 self.down(Duration::ZERO);
             }
-            (Phase::Up(_) | Phase::Down { .. }, false) | (Phase::Released, true) => {}
+            (ChildPhase::Up(_) | ChildPhase::Down { .. }, false) | (ChildPhase::Released, true) => {
+            }
         }
     }
 
     /// Ends the child: by closing its pipe, then SIGKILL; one that outlives that is abandoned.
     /// Those who wait for a sample wait on for the next child's, unless the caller says otherwise.
     async fn stop_child(&mut self) {
-        let phase = std::mem::replace(&mut self.phase, Phase::Down { until: Instant::now() });
-        let Phase::Up(running) = phase else {
+        let phase = std::mem::replace(&mut self.phase, ChildPhase::Down { until: Instant::now() });
+        let ChildPhase::Up(running) = phase else {
             self.phase = phase;
             return;
         };
@@ -491,11 +492,11 @@ impl Monitor {
         if !pause.is_zero() {
             self.waiters.clear();
         }
-        self.phase = Phase::Down { until: Instant::now() + pause };
+        self.phase = ChildPhase::Down { until: Instant::now() + pause };
     }
 
     fn fail(&mut self, state: DriverState) {
-        self.book.driver_fails(state, now());
+        self.readings.driver_fails(state, now());
         self.failures += 1;
         self.down(self.backoff());
     }
@@ -508,13 +509,13 @@ impl Monitor {
     /// Shows the latest picture to all handles, when it changed. Nothing half measured is shown.
     fn publish(&self) {
         let sampling = match &self.phase {
-            Phase::Up(running) => running.ready && running.step.is_some(),
-            Phase::Down { .. } | Phase::Released => false,
+            ChildPhase::Up(running) => running.ready && running.step.is_some(),
+            ChildPhase::Down { .. } | ChildPhase::Released => false,
         };
-        if sampling || self.book.is_open() {
+        if sampling || self.readings.is_open() {
             return;
         }
-        let now = shown(self.book.snapshot(self.stuck.len()), &self.config.numbers);
+        let now = shown(self.readings.snapshot(self.stuck.len()), &self.config.numbers);
         self.snapshots.send_if_modified(|seen| {
             let changed = *seen != now;
             if changed {

@@ -20,7 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use super::wire::{Line, Message, Request};
+use super::wire::{Message, Request, WireLine};
 use nvml::Card;
 
 /// NVIDIA's library, as the dynamic linker finds it.
@@ -59,7 +59,7 @@ impl Out {
 
     /// Sends one line. When nobody listens any more the process has no purpose.
     fn send(&self, message: Message) {
-        let mut line = serde_json::to_vec(&Line::new(message)).unwrap_or_default();
+        let mut line = serde_json::to_vec(&WireLine::new(message)).unwrap_or_default();
         line.push(b'\n');
         let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
         if pipe.write_all(&line).is_err() {
@@ -117,7 +117,7 @@ fn read_requests(sender: &SyncSender<Request>) {
     for line in io::stdin().lock().lines() {
         let Ok(line) = line else { break };
         // Both ends are one program; a line that is none of ours is an old agent's and is ignored.
-        let Ok(request) = serde_json::from_str::<Line<Request>>(&line) else { continue };
+        let Ok(request) = serde_json::from_str::<WireLine<Request>>(&line) else { continue };
         if sender.send(request.body).is_err() {
             break;
         }

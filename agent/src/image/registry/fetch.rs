@@ -25,8 +25,8 @@ use tracing::debug;
 
 use super::super::decode::{BUFFER_BYTES, Hashing, as_u64};
 use super::super::error::ImageError;
+use super::super::name_locks::NameLocks;
 use super::super::store::Reporter;
-use super::super::turns::Turns;
 use super::error::RegistryError;
 use super::http::Answer;
 use super::remote::{Remote, TRIES_MAX, pause};
@@ -53,7 +53,7 @@ pub(super) struct Wanted {
 pub(in super::super) struct Downloads {
     dir: PathBuf,
     free_bytes_min: u64,
-    writing: Turns,
+    writing: NameLocks,
     /// How many pulls count on each blob.
     counted_on: Mutex<BTreeMap<String, usize>>,
 }
@@ -79,7 +79,7 @@ impl Drop for CountedOn<'_> {
 
 impl Downloads {
     pub(in super::super) fn open(dir: PathBuf, free_bytes_min: u64) -> Self {
-        let (writing, counted_on) = (Turns::default(), Mutex::default());
+        let (writing, counted_on) = (NameLocks::default(), Mutex::default());
         let this = Self { dir, free_bytes_min, writing, counted_on };
         this.remove_left_over(LEFT_OVER_AFTER);
         this

@@ -95,7 +95,7 @@ impl Inner {
         &self,
         mut survey: Survey,
         images: Vec<Listed>,
-        locked: super::holds::Locked<'_>,
+        locked: super::pins::Locked<'_>,
     ) -> Result<Removed, ImageError> {
         let before = survey.bytes();
         let bare = |image: &Listed| image.digest.trim_start_matches("sha256:").to_owned();

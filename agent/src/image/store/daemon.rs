@@ -13,10 +13,10 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::holds::Claim;
+use super::pins::Claim;
 use super::{
-    Image, ImageStore, Inner, Phase, Progress, READ_MAX, Report, Reporter, SourceDocument, TempDir,
-    VERSION, read_document,
+    Image, ImageStore, Inner, Progress, PullPhase, READ_MAX, Report, Reporter, SourceDocument,
+    TempDir, VERSION, read_document,
 };
 use crate::image::daemon::{Archive, Daemon, DaemonError, Found, Waiter};
 use crate::image::decode::Until;
@@ -34,7 +34,7 @@ impl ImageStore {
         user: &User,
         report: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<Image, ImageError> {
-        report(Progress { phase: Phase::Waiting, bytes_done: 0, bytes_total: 0 });
+        report(Progress { phase: PullPhase::Waiting, bytes_done: 0, bytes_total: 0 });
         self.may_use_dockerd(user).await?;
         let daemon = Daemon { socket: self.inner.registries.docker_socket.clone() };
         let found = daemon.look_up(&name.to_string()).await?;
@@ -113,7 +113,7 @@ impl Inner {
         let here = here.map(|layer| layer.bytes).fold(0, u64::saturating_add);
         self.make_room(found.bytes.saturating_sub(here))?;
         let tmp = TempDir::new(&self.dir.join("tmp"))?;
-        let mut reading = Reporter::new(report, Phase::Reading, found.bytes);
+        let mut reading = Reporter::new(report, PullPhase::Reading, found.bytes);
         let image = ImageRef::DockerDaemon(name.clone());
         let shown = image.to_string();
         let mut archive = Archive::new(waiter.wait(daemon.archive(&found.id))??, waiter);

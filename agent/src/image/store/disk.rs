@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{
-    Image, ImageStore, Inner, Phase, Progress, READ_MAX, Report, Reporter, SourceDocument, TempDir,
-    not_an_image, source_key,
+    Image, ImageStore, Inner, Progress, PullPhase, READ_MAX, Report, Reporter, SourceDocument,
+    TempDir, not_an_image, source_key,
 };
 use crate::image::ImageRef;
 use crate::image::decode::Until;
@@ -48,7 +48,7 @@ impl ImageStore {
             Found::Here(known) => return Ok(*known),
             Found::Unread { key } => key,
         };
-        report(Progress { phase: Phase::Waiting, bytes_done: 0, bytes_total: 0 });
+        report(Progress { phase: PullPhase::Waiting, bytes_done: 0, bytes_total: 0 });
         let alone = self.inner.pulling.of(&key).lock_owned().await;
         // Whoever was waited for may have made it. That took long: whether the user may read it is seen anew.
         if let Found::Here(known) = self.look_as(image, user).await? {
@@ -190,7 +190,7 @@ impl Inner {
         }
         self.make_room(stat.size_bytes)?;
         let tmp = TempDir::new(&self.dir.join("tmp"))?;
-        let mut reading = Reporter::new(report, Phase::Reading, stat.size_bytes);
+        let mut reading = Reporter::new(report, PullPhase::Reading, stat.size_bytes);
         let name = path.display().to_string();
         let stream = Until { inner: stream, deadline: Instant::now() + READ_MAX };
         let mut spool = Spool::fill(&tmp.path, &name, stream, &self.limits, &mut reading)?;

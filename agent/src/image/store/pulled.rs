@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{info, warn};
 
 use super::{
-    Image, ImageStore, Inner, Phase, Progress, Report, Reporter, SourceDocument, VERSION,
+    Image, ImageStore, Inner, Progress, PullPhase, Report, Reporter, SourceDocument, VERSION,
     read_document,
 };
 use crate::clock;
@@ -55,7 +55,7 @@ impl ImageStore {
         if let Some(known) = self.known_by_digest(name).await? {
             return Ok(known);
         }
-        report(Progress { phase: Phase::Waiting, bytes_done: 0, bytes_total: 0 });
+        report(Progress { phase: PullPhase::Waiting, bytes_done: 0, bytes_total: 0 });
         // Each thread has it too: nobody else begins before the last one has let go.
         let alone = Arc::new(self.inner.pulling.of(&name.to_string()).lock_owned().await);
         if let Some(known) = self.known_by_digest(name).await? {
@@ -175,7 +175,7 @@ impl Inner {
         let digests = missing.iter().filter_map(|layer| layer.digest.as_ref());
         let _counted_on =
             self.downloads.count_on(digests.map(|(digest, _)| digest.clone()).collect());
-        let mut pulling = Reporter::new(report, Phase::Pulling, total);
+        let mut pulling = Reporter::new(report, PullPhase::Pulling, total);
         session.fetch(&self.downloads, &missing, &mut pulling)?;
         let turn = session.wait(self.turns.acquire())?.map_err(|_| ImageError::ThreadDied)?;
         let made = self.make_image(&mut Fetched(&self.downloads), recipe, report);

@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use super::super::beneath::Root;
-use crate::exchange::Exchange;
+use crate::path_swap::PathSwap;
 
 #[test]
 fn a_directory_exchanged_a_hundred_thousand_times_lets_nothing_out() {
@@ -19,7 +19,7 @@ fn a_directory_exchanged_a_hundred_thousand_times_lets_nothing_out() {
     fs::write(outside.join("deep/kept"), "alive").unwrap();
     symlink("../outside", inside.join("link")).unwrap();
     let root = Root::open(&inside).unwrap();
-    let exchange = Exchange::begin(inside.join("dir"), inside.join("link"));
+    let exchange = PathSwap::begin(inside.join("dir"), inside.join("link"));
     let (mut written, mut refused) = (0_u64, 0_u64);
     while exchange.goes_on() {
         let one = || -> std::io::Result<()> {

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use super::super::error::ImageError;
 use super::super::limits::Limits;
 use super::super::registry::{Pace, RegistryError, RegistrySettings, Settings};
-use super::super::store::{Image, ImageStore, Phase, Progress};
+use super::super::store::{Image, ImageStore, Progress, PullPhase};
 use super::archives::*;
 use crate::user::tests::test_as_user;
 
@@ -544,7 +544,7 @@ async fn pulls_of_one_image_at_once_are_one_pull_and_stop_when_nobody_waits() {
 }
 
 /// Asks for it, and goes on once the pull is as far as this.
-async fn until(phase: Phase, store: &ImageStore, name: &str) -> JoinHandle<Image> {
+async fn until(phase: PullPhase, store: &ImageStore, name: &str) -> JoinHandle<Image> {
     let (tell, mut told) = watch::channel(None);
     let (store, name) = (store.clone(), RegistryRef::parse(name).unwrap());
     let pull = tokio::spawn(async move {
@@ -582,7 +582,7 @@ async fn what_is_here_is_had_while_slow_registries_have_all_places() {
     // All want one layer: whoever comes later waits for the first one's, in a place of their own.
     let mut pulls = Vec::new();
     for drip in &drips[..4] {
-        pulls.push(until(Phase::Pulling, &store, &format!("{}/x:v1", drip.name)).await);
+        pulls.push(until(PullPhase::Pulling, &store, &format!("{}/x:v1", drip.name)).await);
     }
     let before = fake.asked().len();
     let here = soon(&store, &by_digest).await;
@@ -594,8 +594,8 @@ async fn what_is_here_is_had_while_slow_registries_have_all_places() {
     drop(here);
     // What must come waits for a place, and whoever waits may go.
     let new = format!("{}/new:v1", fake.name);
-    let gone = until(Phase::Waiting, &store, &format!("{}/x:v1", drips[4].name)).await;
-    let waits = until(Phase::Waiting, &store, &new).await;
+    let gone = until(PullPhase::Waiting, &store, &format!("{}/x:v1", drips[4].name)).await;
+    let waits = until(PullPhase::Waiting, &store, &new).await;
     let is_asked = async {
         while !fake.asked().iter().any(|line| line == "GET /v2/new/manifests/v1") {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -622,7 +622,7 @@ async fn registries_that_do_not_answer_have_no_place() {
     let setup = Setup::with(&all);
     let store = setup.store();
     for name in &names {
-        until(Phase::Waiting, &store, &format!("{name}/x")).await;
+        until(PullPhase::Waiting, &store, &format!("{name}/x")).await;
     }
     let all_asked = async {
         let mut taken = Vec::new();

@@ -11,7 +11,7 @@ use super::super::error::ImageError;
 use super::super::limits::Limits;
 use super::super::manifest::layer_keys;
 use super::super::registry::Settings;
-use super::super::store::{Image, ImageStore, Phase};
+use super::super::store::{Image, ImageStore, PullPhase};
 use super::archives::*;
 use crate::user::op::OpErrorKind;
 use crate::user::tests::{account, dir_of, test_as_user};
@@ -333,7 +333,8 @@ async fn requests_for_one_image_at_once_read_and_unpack_it_once() {
             let (reads, unpacks) = (Arc::clone(&reads), Arc::clone(&unpacks));
             tokio::spawn(async move {
                 let report = move |progress: super::super::store::Progress| {
-                    let counter = if progress.phase == Phase::Reading { &reads } else { &unpacks };
+                    let counter =
+                        if progress.phase == PullPhase::Reading { &reads } else { &unpacks };
                     counter.fetch_add(usize::from(progress.bytes_done == 0), Ordering::SeqCst);
                 };
                 store.resolve(&image, &user, report).await.unwrap()

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::super::ImageRef;
 use super::super::error::ImageError;
 use super::super::registry::Settings;
-use super::super::store::{Image, ImageStore, Phase, Progress};
+use super::super::store::{Image, ImageStore, Progress, PullPhase};
 use super::archives::*;
 use super::store::Setup;
 use crate::user::tests::{account, slow_helper, test_as_user};
@@ -52,7 +52,7 @@ impl Slow {
     }
 
     /// Asks for it, and goes on once the request is as far as this.
-    async fn until(&self, phase: Phase, image: &ImageRef) -> JoinHandle<Image> {
+    async fn until(&self, phase: PullPhase, image: &ImageRef) -> JoinHandle<Image> {
         let (tell, mut told) = watch::channel(None);
         let (store, image, user) = (self.store.clone(), image.clone(), self.setup.user.clone());
         let request = tokio::spawn(async move {
@@ -69,7 +69,7 @@ impl Slow {
     /// Takes all turns, for ever.
     async fn busy(&self) {
         for name in ["slow-1.tar", "slow-2.tar"] {
-            self.until(Phase::Reading, &self.archive(name, name)).await;
+            self.until(PullPhase::Reading, &self.archive(name, name)).await;
         }
     }
 }
@@ -124,16 +124,16 @@ async fn an_image_that_was_handed_out_stays_while_others_must_go() {
 async fn who_wants_what_is_being_read_has_no_turn_and_may_go() {
     let slow = Slow::new();
     let image = slow.archive("slow.tar", "slow");
-    slow.until(Phase::Reading, &image).await;
+    slow.until(PullPhase::Reading, &image).await;
     for _ in 0..4 {
-        let waits = slow.until(Phase::Waiting, &image).await;
+        let waits = slow.until(PullPhase::Waiting, &image).await;
         assert_eq!(content(&slow.soon(&slow.archive("new.tar", "new")).await.unwrap()), "new");
         waits.abort();
         assert!(waits.await.unwrap_err().is_cancelled());
     }
     // All of these wait, and the other turn is free all the same.
     for _ in 0..4 {
-        slow.until(Phase::Waiting, &image).await;
+        slow.until(PullPhase::Waiting, &image).await;
     }
     assert_eq!(content(&slow.soon(&slow.archive("next.tar", "next")).await.unwrap()), "next");
 }

@@ -41,7 +41,7 @@ impl Storage for Fake {
 }
 
 fn store(storage: Fake) -> EpochStore<Fake> {
-    EpochStore { seen: Seen::default(), storage }
+    EpochStore { seen: SeenEpochs::default(), storage }
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn epoch(index: u64) -> Epoch {
     Epoch { incarnation: 1, index }
 }
 
-fn row(phase: Phase, index: u64, gpus: &[u32]) -> Row {
+fn row(phase: AttemptPhase, index: u64, gpus: &[u32]) -> Row {
     Row { phase, ..Row::starting(epoch(index), Some(lease("lease-1")), order(gpus)) }
 }
 
@@ -112,18 +112,18 @@ fn settled(desired: &DesiredNode, table: &mut Table) -> Vec<String> {
 
 #[test]
 fn what_is_absent_is_left_alone() {
-    let mut table = table(&[("alloc-a-1", row(Phase::Running, 3, &[0]))]);
+    let mut table = table(&[("alloc-a-1", row(AttemptPhase::Running, 3, &[0]))]);
     assert!(settled(&node(Vec::new()), &mut table).is_empty());
     assert!(table.rows[&id("alloc-a-1")].is_live());
 }
 
 #[test]
 fn each_order_against_each_phase() {
-    use Phase::{Ended, Running, Starting};
+    use AttemptPhase::{Ended, Running, Starting};
     let start = || started("alloc-a-1", 3, &[0]);
     let keep = || wanted("alloc-a-1", 3, Order::Keep);
     let stop = || stopped("alloc-a-1", 3, 500);
-    let cases: [(DesiredAllocation, Option<Phase>, &[&str]); 12] = [
+    let cases: [(DesiredAllocation, Option<AttemptPhase>, &[&str]); 12] = [
         (start(), None, &["Start"]),
         (start(), Some(Starting), &[]),
         (start(), Some(Running), &[]),
@@ -149,7 +149,7 @@ fn each_order_against_each_phase() {
 
 #[test]
 fn a_stop_is_repeated_only_to_shorten_the_grace() {
-    let mut table = table(&[("alloc-a-1", row(Phase::Running, 3, &[]))]);
+    let mut table = table(&[("alloc-a-1", row(AttemptPhase::Running, 3, &[]))]);
     assert_eq!(settled(&node(vec![stopped("alloc-a-1", 3, 500)]), &mut table), ["Stop"]);
     assert!(settled(&node(vec![stopped("alloc-a-1", 3, 900)]), &mut table).is_empty());
     assert_eq!(settled(&node(vec![stopped("alloc-a-1", 3, 0)]), &mut table), ["Stop"]);
@@ -157,7 +157,7 @@ fn a_stop_is_repeated_only_to_shorten_the_grace() {
 
 #[test]
 fn an_order_of_an_earlier_grant_does_nothing_to_a_later_one() {
-    let mut table = table(&[("alloc-a-1", row(Phase::Running, 7, &[0]))]);
+    let mut table = table(&[("alloc-a-1", row(AttemptPhase::Running, 7, &[0]))]);
     for old in [started("alloc-a-1", 6, &[0]), stopped("alloc-a-1", 6, 0)] {
         assert!(settled(&node(vec![old]), &mut table).is_empty());
     }
@@ -165,24 +165,24 @@ fn an_order_of_an_earlier_grant_does_nothing_to_a_later_one() {
 
 #[test]
 fn the_same_work_granted_anew_goes_on_and_other_work_makes_room() {
-    let mut running = table(&[("alloc-a-1", row(Phase::Running, 3, &[0]))]);
+    let mut running = table(&[("alloc-a-1", row(AttemptPhase::Running, 3, &[0]))]);
     assert_eq!(settled(&node(vec![started("alloc-a-1", 9, &[0])]), &mut running), ["Adopt"]);
     assert_eq!(running.rows[&id("alloc-a-1")].epoch, epoch(9));
-    let mut other = table(&[("alloc-a-1", row(Phase::Running, 3, &[0]))]);
+    let mut other = table(&[("alloc-a-1", row(AttemptPhase::Running, 3, &[0]))]);
     let desired = node(vec![started("alloc-a-1", 9, &[1])]);
     assert_eq!(settled(&desired, &mut other), ["Supersede"]);
-    other.rows.get_mut(&id("alloc-a-1")).unwrap().phase = Phase::Ended;
+    other.rows.get_mut(&id("alloc-a-1")).unwrap().phase = AttemptPhase::Ended;
     assert_eq!(settled(&desired, &mut other), ["Replace"]);
     assert_eq!(settled(&desired, &mut other), ["Start"]);
 }
 
 #[test]
 fn a_gpu_that_an_attempt_still_has_is_waited_for() {
-    let mut table = table(&[("alloc-a-1", row(Phase::Running, 3, &[0]))]);
+    let mut table = table(&[("alloc-a-1", row(AttemptPhase::Running, 3, &[0]))]);
     let desired = node(vec![started("alloc-b-1", 4, &[0, 1]), started("alloc-c-1", 4, &[2])]);
     assert_eq!(settled(&desired, &mut table), ["Start"]);
     assert!(table.rows.contains_key(&id("alloc-c-1")));
-    table.rows.get_mut(&id("alloc-a-1")).unwrap().phase = Phase::Ended;
+    table.rows.get_mut(&id("alloc-a-1")).unwrap().phase = AttemptPhase::Ended;
     assert_eq!(settled(&desired, &mut table), ["Start"]);
 }
 
@@ -206,7 +206,7 @@ fn an_order_that_was_refused_for_good_is_not_tried_again() {
 
 #[test]
 fn a_deferral_is_answered_once_with_the_number_at_that_moment() {
-    let running = Row { checkpoint_seq: 4, ..row(Phase::Running, 3, &[0]) };
+    let running = Row { checkpoint_seq: 4, ..row(AttemptPhase::Running, 3, &[0]) };
     let mut table = table(&[("alloc-a-1", running)]);
     let mut desired = node(vec![wanted("alloc-a-1", 3, Order::Keep)]);
     desired.allocations[0].defer = Some(2);
@@ -219,7 +219,7 @@ fn a_deferral_is_answered_once_with_the_number_at_that_moment() {
 
 #[test]
 fn a_deferral_that_is_over_is_called_off_once() {
-    let running = Row { deferral: Some(2), ..row(Phase::Running, 3, &[0]) };
+    let running = Row { deferral: Some(2), ..row(AttemptPhase::Running, 3, &[0]) };
     let mut table = table(&[("alloc-a-1", running)]);
     let mut desired = node(vec![wanted("alloc-a-1", 3, Order::Keep)]);
     assert_eq!(settled(&desired, &mut table), ["CallOffDeferral"]);
@@ -230,12 +230,12 @@ fn a_deferral_that_is_over_is_called_off_once() {
 
 #[test]
 fn a_person_asks_a_running_attempt_once_for_each_number() {
-    let mut table = table(&[("alloc-a-1", row(Phase::Starting, 3, &[0]))]);
+    let mut table = table(&[("alloc-a-1", row(AttemptPhase::Starting, 3, &[0]))]);
     let mut desired = node(vec![wanted("alloc-a-1", 3, Order::Keep)]);
     desired.allocations[0].ask = Some(1);
     assert!(settled(&desired, &mut table).is_empty(), "nobody is there to hear it");
     if let Some(row) = table.rows.get_mut(&id("alloc-a-1")) {
-        row.phase = Phase::Running;
+        row.phase = AttemptPhase::Running;
     }
     assert_eq!(settled(&desired, &mut table), ["AskCheckpoint"]);
     assert!(settled(&desired, &mut table).is_empty());
@@ -245,8 +245,10 @@ fn a_person_asks_a_running_attempt_once_for_each_number() {
 
 #[test]
 fn only_what_has_ended_is_forgotten() {
-    let rows =
-        [("alloc-a-1", row(Phase::Ended, 3, &[])), ("alloc-b-1", row(Phase::Running, 3, &[]))];
+    let rows = [
+        ("alloc-a-1", row(AttemptPhase::Ended, 3, &[])),
+        ("alloc-b-1", row(AttemptPhase::Running, 3, &[])),
+    ];
     let mut table = table(&rows);
     let mut desired = node(Vec::new());
     desired.forget = vec![id("alloc-a-1"), id("alloc-b-1"), id("alloc-c-1")];
@@ -259,13 +261,13 @@ fn a_lease_is_proven_empty_once_its_attempt_has_ended_or_it_is_ending() {
     let holder = || LeaseHolder::Allocation(id("alloc-a-1"));
     let reserved = || LeaseHolder::Reservation(ReservationId::parse("res-a").unwrap());
     let cases = [
-        (holder(), false, Phase::Running, false),
-        (holder(), true, Phase::Running, false),
-        (holder(), false, Phase::Ended, true),
-        (holder(), true, Phase::Ended, true),
-        (reserved(), false, Phase::Ended, false),
-        (reserved(), true, Phase::Running, false),
-        (reserved(), true, Phase::Ended, true),
+        (holder(), false, AttemptPhase::Running, false),
+        (holder(), true, AttemptPhase::Running, false),
+        (holder(), false, AttemptPhase::Ended, true),
+        (holder(), true, AttemptPhase::Ended, true),
+        (reserved(), false, AttemptPhase::Ended, false),
+        (reserved(), true, AttemptPhase::Running, false),
+        (reserved(), true, AttemptPhase::Ended, true),
     ];
     for (holder, ending, phase, proven) in cases {
         let shown = format!("{holder:?} ending {ending} with {phase:?}");

@@ -14,7 +14,7 @@ use fleet_daemon::progress::Progress;
 use tokio::time::timeout;
 
 use super::*;
-use crate::ahead::{Book, Line, Shelf};
+use crate::ahead::{Contact, Promises, Shelf};
 use crate::allocations::{Parts, allocations_dir};
 use crate::config::Config;
 use crate::gpu::{Config as GpuConfig, DriverState, Monitor};
@@ -113,7 +113,7 @@ fn parts(
     let config = Config::load(&file).unwrap();
     fs::create_dir_all(allocations_dir(&config)).unwrap();
     let as_user = AsUser::new(as_user);
-    let node = Arc::new(Node::new(Parts {
+    let node = Arc::new(NodeContext::new(Parts {
         name: NodeName::parse("n1").unwrap(),
         boot_id: BOOT.to_owned(),
         shim: "/bin/false".into(),
@@ -148,9 +148,9 @@ fn parts(
         leases: watch::channel(None).0,
         pulse: Progress::default().begin("reconcile", PATIENCE),
         calendar: CalendarParts {
-            book: Book::default(),
+            promises: Promises::default(),
             shelf: Shelf::new(state, ClusterId::parse("fleet-test").unwrap()),
-            line: Line::new(None, BOOT),
+            line: Contact::new(None, BOOT),
             asks: tokio::sync::mpsc::channel(1).1,
         },
     });

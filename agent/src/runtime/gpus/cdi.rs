@@ -53,7 +53,7 @@ pub(super) struct Device {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct Edits {
     pub(super) env: Vec<String>,
-    pub(super) device_nodes: Vec<Node>,
+    pub(super) device_nodes: Vec<DeviceNode>,
     pub(super) mounts: Vec<Mount>,
     pub(super) hooks: Vec<Hook>,
     pub(super) additional_gids: Vec<u32>,
@@ -65,7 +65,7 @@ pub(super) struct Edits {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct Node {
+pub(super) struct DeviceNode {
     pub(super) path: String,
     pub(super) host_path: String,
     #[serde(rename = "type")]
@@ -158,7 +158,7 @@ impl Edits {
     /// Cards among the device nodes, by their minor numbers. A node without numbers is told by its name, here and on
     /// the node: `/dev/nvidia3`.
     pub(super) fn cards(&self) -> Vec<u32> {
-        let mut cards: Vec<u32> = self.device_nodes.iter().flat_map(Node::cards).collect();
+        let mut cards: Vec<u32> = self.device_nodes.iter().flat_map(DeviceNode::cards).collect();
         cards.sort_unstable();
         cards.dedup();
         cards
@@ -170,7 +170,7 @@ impl Edits {
     }
 }
 
-impl Node {
+impl DeviceNode {
     fn cards(&self) -> impl Iterator<Item = u32> {
         let by_name = |path: &str| path.rsplit('/').next()?.strip_prefix("nvidia")?.parse().ok();
         let by_number = match (self.major, self.minor) {

@@ -52,7 +52,7 @@ pub(super) fn refuse(plan: &MountPlan, held: &[OwnedFd]) -> Result<(), Failure> 
     let own: Vec<Door> = plan.hidden.iter().filter_map(|path| table.door(path)).collect();
     for (volume, source) in plan.volumes.iter().zip(held) {
         let shown = volume.source.display();
-        let found = Seen::held(source)
+        let found = Location::held(source)
             .and_then(|seen| Some((table.place(&seen)?, table.below(&seen.path))))
             .ok_or_else(|| format!("volume {shown}: nobody knows where on this node it is"))?;
         let (at, below) = found;
@@ -70,12 +70,12 @@ pub(super) fn refuse(plan: &MountPlan, held: &[OwnedFd]) -> Result<(), Failure> 
 }
 
 /// Where a descriptor leads: its path, and the mount in which that is.
-struct Seen {
+struct Location {
     path: PathBuf,
     mount: u64,
 }
 
-impl Seen {
+impl Location {
     fn held(fd: &OwnedFd) -> Option<Self> {
         let path = fs::read_link(held_path(fd)).ok()?;
         let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
@@ -141,7 +141,7 @@ impl Table {
         text.lines().map(Mounted::parse).collect::<Option<_>>().map(Self)
     }
 
-    fn place(&self, seen: &Seen) -> Option<Place> {
+    fn place(&self, seen: &Location) -> Option<Place> {
         let mounted = self.0.iter().find(|mounted| mounted.id == seen.mount)?;
         let below = seen.path.strip_prefix(&mounted.point).ok()?;
         let path = mounted.root.components().chain(below.components()).collect();
@@ -155,13 +155,13 @@ impl Table {
     }
 
     fn door(&self, path: &Path) -> Option<Door> {
-        let places = self.places(&Seen::named(path)?)?;
+        let places = self.places(&Location::named(path)?)?;
         Some(Door { path: path.to_owned(), places })
     }
 
     /// All that a door is: itself, what is mounted in the kernel's own (its control groups, bpf), and the file systems that
     /// sessions have below `/run/user`. What else is mounted in a door (a user's disk, say) is none elsewhere.
-    fn places(&self, seen: &Seen) -> Option<Vec<Place>> {
+    fn places(&self, seen: &Location) -> Option<Vec<Place>> {
         let mut places = vec![self.place(seen)?];
         let kernels = OF_THE_KERNEL.iter().any(|path| seen.path == Path::new(path));
         let own = |mounted: &&Mounted| {
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn a_place_is_what_is_mounted_and_not_where() {
         let table = Table::parse(MOUNTS).unwrap();
-        let seen = |mount, path: &str| Seen { mount, path: path.into() };
+        let seen = |mount, path: &str| Location { mount, path: path.into() };
         let place = |mount, path| table.place(&seen(mount, path)).unwrap();
         assert_eq!(place(7, "/scratch/ada"), place(8, "/mnt/my disk/data/ada"));
         assert_eq!(place(12, "/home/bob/bus/x"), place(5, "/run/dbus/x"));
@@ -251,7 +251,7 @@ mod tests {
     fn a_door_is_found_at_below_and_above_and_in_bind_mounts() {
         let table = Table::parse(MOUNTS).unwrap();
         let door = |(mount, path): (u64, &str)| {
-            let places = table.places(&Seen { mount, path: path.into() }).unwrap();
+            let places = table.places(&Location { mount, path: path.into() }).unwrap();
             Door { path: path.into(), places }
         };
         let doors = [(5, "/run/dbus"), (5, "/run/user"), (2, "/proc"), (3, "/sys")].map(door);
@@ -282,7 +282,7 @@ mod tests {
             (9, "/nfs/home/ada", None),
             (1, "/data", None),
         ] {
-            let at = table.place(&Seen { mount, path: path.into() }).unwrap();
+            let at = table.place(&Location { mount, path: path.into() }).unwrap();
             let all = [vec![at], table.below(Path::new(path))].concat();
             let found = doors.iter().find(|door| all.iter().any(|place| door.overlaps(place)));
             let found = found.map(|door| door.path.to_str().unwrap());

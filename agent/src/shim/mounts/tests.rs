@@ -9,7 +9,7 @@ use std::{
 use nix::fcntl::{RenameFlags, renameat2};
 
 use super::*;
-use crate::exchange::Exchange;
+use crate::path_swap::PathSwap;
 
 /// How often a path is resolved between looking whether the exchanges are over.
 const BATCH: usize = 64;
@@ -56,7 +56,7 @@ impl Ground {
     /// Resolves with `look`, as the user, while somebody exchanges `mine/here` and `mine/link`. What is found
     /// must be the user's own; both outcomes must have been seen, or nothing was tried.
     fn while_exchanged(&self, look: impl Fn() -> io::Result<OwnedFd>) {
-        let exchange = Exchange::begin(self.path("mine/here"), self.path("mine/link"));
+        let exchange = PathSwap::begin(self.path("mine/here"), self.path("mine/link"));
         let (mut found, mut refused) = (0_u64, 0_u64);
         while exchange.goes_on() {
             as_user(&identity(), || {

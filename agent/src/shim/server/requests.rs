@@ -16,9 +16,9 @@ use crate::shim::{
     control::{ClientId, Incoming, Mode as ClientMode},
     files,
     init::{self, MainEnd},
-    life::Cause,
+    lifecycle::Cause,
     log::Stream,
-    order::{Phase, STATE_FILE},
+    order::{STATE_FILE, ShimPhase},
     protocol::{Body, FrameExit, Operation, Reply, Request, ShimEvent, StateReport},
     start,
 };
@@ -92,12 +92,12 @@ impl Server {
             state.started_at_ms = Some(started_at_ms);
         }
         let ending = self.life.ending() && self.life.main_ended().is_none();
-        self.set_phase(if ending { Phase::Stopping } else { Phase::Running });
+        self.set_phase(if ending { ShimPhase::Stopping } else { ShimPhase::Running });
         let event = ShimEvent::Started { main_pid: first.as_raw(), started_at_ms };
         self.clients.publish(&event);
     }
 
-    fn set_phase(&mut self, phase: Phase) {
+    fn set_phase(&mut self, phase: ShimPhase) {
         let Some(state) = &mut self.state else { return };
         if state.phase == phase {
             return;
@@ -160,7 +160,7 @@ impl Server {
             self.untold = true;
             self.tell_to_stop();
         }
-        self.set_phase(Phase::Stopping);
+        self.set_phase(ShimPhase::Stopping);
     }
 
     /// Sends the stop signal if nobody got it yet. A runtime that is still at work must not die of it, and
@@ -309,7 +309,7 @@ impl Server {
     fn report(&self) -> StateReport {
         StateReport {
             allocation_id: self.order.allocation_id.clone(),
-            phase: self.state.as_ref().map_or(Phase::Created, |state| state.phase),
+            phase: self.state.as_ref().map_or(ShimPhase::Created, |state| state.phase),
             main_pid: self.state.as_ref().and_then(|state| state.main_pid),
             started_at_ms: self.state.as_ref().and_then(|state| state.started_at_ms),
             events: self.notify.as_ref().map_or(0, |socket| socket.sequence()),

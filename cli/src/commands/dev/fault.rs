@@ -95,7 +95,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let control = ControlFile::new(dir.path().join("gpus.toml"));
         control.write(&Control::machine(&[Profile::V100Pcie; 2], "titan01", 0)).unwrap();
-        let node = super::super::state::Node {
+        let node = super::super::state::DevNode {
             name: "titan01".to_owned(),
             gpu_control: control.path().to_owned(),
             state_dir: dir.path().to_owned(),

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use fleet_fake_nvml_control::{Control, ControlFile};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
-use super::state::{Node, Process};
+use super::state::{DevNode, Process};
 use crate::args::DevGpus;
 use crate::client::chain;
 use crate::errors::Failure;
@@ -255,7 +255,7 @@ impl Plan {
         &self,
         number: usize,
         name: &str,
-    ) -> Result<(Process, Node), Failure> {
+    ) -> Result<(Process, DevNode), Failure> {
         let config = self.path(name, "agent.toml");
         let devices = self.path(name, "dev");
         let gpus = self.path(name, "gpus.toml");
@@ -291,7 +291,7 @@ impl Plan {
             env: BTreeMap::new(),
             exited: None,
         };
-        Ok((process, Node { name: name.to_owned(), gpu_control: gpus, state_dir }))
+        Ok((process, DevNode { name: name.to_owned(), gpu_control: gpus, state_dir }))
     }
 
     fn agent_config(&self, name: &str, devices: &Path, gpus: &Path, state: &Path) -> String {

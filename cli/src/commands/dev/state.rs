@@ -16,7 +16,7 @@ pub(super) struct DevState {
     pub(super) schema: String,
     pub(super) config: PathBuf,
     pub(super) processes: Vec<Process>,
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<DevNode>,
 }
 
 /// A process that `fleet dev` started.
@@ -40,7 +40,7 @@ pub(super) struct Process {
 
 /// A pretended machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Node {
+pub(super) struct DevNode {
     pub(super) name: String,
     /// The control file of its fake NVML.
     pub(super) gpu_control: PathBuf,

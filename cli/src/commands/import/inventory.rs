@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::commands::gpu;
 use crate::errors::Failure;
 use crate::output::gpu::Gpu;
-use crate::spreadsheet::{Column, Line, Which};
+use crate::spreadsheet::{Column, SheetLine, Which};
 
 /// Nodes that a refusal names.
 const NODES_SHOWN: usize = 8;
@@ -24,9 +24,10 @@ impl Inventory {
     /// Asks once for all lines; not at all where none of them names a node or a GPU.
     pub(super) async fn of<'a>(
         client: &Client,
-        mut lines: impl Iterator<Item = &'a Line>,
+        mut lines: impl Iterator<Item = &'a SheetLine>,
     ) -> Result<Self, Failure> {
-        let names = |line: &Line| !line.node.is_empty() || !matches!(line.gpus, Which::Some(_));
+        let names =
+            |line: &SheetLine| !line.node.is_empty() || !matches!(line.gpus, Which::Some(_));
         if !lines.any(names) {
             return Ok(Self::default());
         }
@@ -34,7 +35,7 @@ impl Inventory {
     }
 
     /// What a line asks for; else the column that is wrong, and why.
-    pub(super) fn wish(&self, line: &Line) -> Result<GpuWish, (Column, String)> {
+    pub(super) fn wish(&self, line: &SheetLine) -> Result<GpuWish, (Column, String)> {
         let (mut wish, node) = (GpuWish::default(), &line.node);
         if !node.is_empty() {
             wish.node = self.node(node).map_err(|why| (Column::Node, why))?.0.clone();

@@ -94,7 +94,8 @@ fn the_commands_for_parts_keep_the_flags_and_cut_no_row() {
     let line = sheet.lines.first().cloned().unwrap_or_else(|| panic!("{:?}", sheet.problems));
     // A timetable with 3 GPUs in each row: its rows do not fill a part.
     let numbers = (2..).take(IMPORT_LINES_MAX / 2).flat_map(|number| [number; 3]);
-    let lines: Vec<Line> = numbers.map(|number| Line { number, ..line.clone() }).collect();
+    let lines: Vec<SheetLine> =
+        numbers.map(|number| SheetLine { number, ..line.clone() }).collect();
     let Err(failure) = check_count(&lines, &args(&said), Path::new("gpu's plan.xlsx")) else {
         panic!()
     };

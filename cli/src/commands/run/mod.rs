@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use fleet_proto::v1::{AttachOpen, SubmitJobRequest};
 
 use super::attach::{self, Outcome, Wanted};
-use super::{Context, gpu, job, reservation, untold};
+use super::{Context, gpu, job, nodes_without_gpus, reservation};
 use crate::args::{AttachArgs, OutputArgs, RunArgs};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -52,7 +52,12 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<Exit, Failu
     let job = match submitted {
         Ok(job) => Job::from(job),
         Err(failure) => {
-            return Err(untold::beside(&client, Some(&wish), without_immediate(failure)).await);
+            return Err(nodes_without_gpus::beside(
+                &client,
+                Some(&wish),
+                without_immediate(failure),
+            )
+            .await);
         }
     };
     if args.detach {

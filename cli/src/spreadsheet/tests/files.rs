@@ -220,7 +220,7 @@ fn a_german_sheet_and_one_of_google_forms_need_one_flag_at_most() {
     // The time stamps of the form are of no column, and say nothing about the order.
     let open = with(forms.as_bytes(), &options);
     assert_eq!(open.problems.len(), 1, "{:?}", open.problems);
-    let options = Options { dates: Some(Order::Mdy), ..options };
+    let options = Options { dates: Some(DateOrder::Mdy), ..options };
     let lines = well(with(forms.as_bytes(), &options));
     assert_eq!(
         (lines[0].user.as_str(), window(&lines[1]).as_str()),

@@ -7,7 +7,7 @@ fn one(cells: &str) -> Sheet {
     sheet(&format!("user;node;gpu;gpus;start;end;note\n{cells}\n"))
 }
 
-fn only(cells: &str) -> Line {
+fn only(cells: &str) -> SheetLine {
     let lines = well(one(cells));
     assert_eq!(lines.len(), 1, "{lines:?}");
     lines.into_iter().next().unwrap()
@@ -87,7 +87,7 @@ fn german_words_name_columns() {
 }
 
 /// A start as typed in a sheet that has no other date: how it is read, or what is wrong.
-fn start(text: &str, dates: Option<Order>) -> Result<String, String> {
+fn start(text: &str, dates: Option<DateOrder>) -> Result<String, String> {
     let options = Options { dates, ..Options::default() };
     let text = format!("gpus;start;end\n1;{text};2030-01-01\n");
     let read = with(text.as_bytes(), &options);
@@ -124,15 +124,15 @@ fn dates_are_read_as_people_write_them() {
     ] {
         assert_eq!(start(text, None).as_deref(), Ok(nine), "{text}");
     }
-    assert_eq!(start("12/9/2026 7:00 PM", Some(Order::Mdy)).unwrap(), "2026-12-09 19:00");
-    assert_eq!(start("12/9/2026 7:00 PM", Some(Order::Dmy)).unwrap(), "2026-09-12 19:00");
-    assert_eq!(start("12/9/2026 12:00 AM", Some(Order::Mdy)).unwrap(), "2026-12-09 00:00");
-    let order = start("11/28/2026", Some(Order::Dmy)).unwrap_err();
+    assert_eq!(start("12/9/2026 7:00 PM", Some(DateOrder::Mdy)).unwrap(), "2026-12-09 19:00");
+    assert_eq!(start("12/9/2026 7:00 PM", Some(DateOrder::Dmy)).unwrap(), "2026-09-12 19:00");
+    assert_eq!(start("12/9/2026 12:00 AM", Some(DateOrder::Mdy)).unwrap(), "2026-12-09 00:00");
+    let order = start("11/28/2026", Some(DateOrder::Dmy)).unwrap_err();
     assert_eq!(
         order,
         "start: \"11/28/2026\" is no date in the order day, month, year (--dates dmy)"
     );
-    assert!(start("28.11.2026", Some(Order::Iso)).unwrap_err().contains("(--dates iso)"));
+    assert!(start("28.11.2026", Some(DateOrder::Iso)).unwrap_err().contains("(--dates iso)"));
     for bad in [
         "28.11.",
         "31.02.2026",

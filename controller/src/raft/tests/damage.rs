@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::sim_disk::{SimDisk, Unsynced};
 use crate::raft::codec::{self, Record, StoredEntry, StoredLogId, StoredPayload, StoredVote};
-use crate::raft::journal::{Group, Identity, Journal, JournalError, State};
+use crate::raft::journal::{Group, Identity, Journal, JournalError, JournalState};
 
 const SEGMENT_BYTES: u64 = 700;
 
@@ -15,7 +15,7 @@ fn identity() -> Identity {
     Identity { cluster: "fleet-test".to_owned(), node: 1 }
 }
 
-fn open(disk: &SimDisk, create: bool) -> Result<(Journal, State), JournalError> {
+fn open(disk: &SimDisk, create: bool) -> Result<(Journal, JournalState), JournalError> {
     Journal::open(Arc::new(disk.clone()), identity(), create, SEGMENT_BYTES)
 }
 
@@ -43,7 +43,7 @@ struct Contents {
 }
 
 impl Contents {
-    fn of(state: &State) -> Contents {
+    fn of(state: &JournalState) -> Contents {
         let entry = |(at, (id, place)): (&u64, &(StoredLogId, crate::raft::journal::Place))| {
             (*at, (*id, place.read().unwrap()))
         };

@@ -2,7 +2,8 @@
 
 use super::world::{World, agent, gpu, job, node, person, plain, res, training, user};
 use crate::access::{
-    ASKED_WITH_SINCE, AccessCommand, AccessEvent, CERTIFICATES_PER_HOLDER_MAX, Holder, Vouching,
+    ASKED_WITH_SINCE, AccessCommand, AccessEvent, CERTIFICATES_PER_HOLDER_MAX, CertificateHolder,
+    Vouching,
 };
 use crate::actor::{Actor, AuthMethod};
 use crate::allocation::AttemptEnd;
@@ -20,19 +21,19 @@ fn give(w: &mut World, actor: Actor, command: AccessCommand) -> Result<Reply, Re
     w.give(actor, Command::Access(command))
 }
 
-fn of_user(name: &str) -> Holder {
-    Holder::User { name: user(name) }
+fn of_user(name: &str) -> CertificateHolder {
+    CertificateHolder::User { name: user(name) }
 }
 
-fn of_node(name: &str) -> Holder {
-    Holder::Node { name: node(name) }
+fn of_node(name: &str) -> CertificateHolder {
+    CertificateHolder::Node { name: node(name) }
 }
 
 fn record(
     w: &mut World,
     actor: Actor,
     serial: &str,
-    holder: Holder,
+    holder: CertificateHolder,
     via: Option<NodeName>,
 ) -> Result<Reply, Rejection> {
     let not_after = w.now + Millis::hours(12);

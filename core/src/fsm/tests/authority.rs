@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::controllers::first;
 use super::world::{World, agent, node, person, user};
-use crate::access::{AccessCommand, Holder};
+use crate::access::{AccessCommand, CertificateHolder};
 use crate::actor::{Actor, AuthMethod};
 use crate::authority::{AuthorityCommand, Known, NODES_PER_COMMAND_MAX, ROTATION_SINCE, Stage};
 use crate::command::{AdmitController, Command, CreateControllerToken};
@@ -71,10 +71,15 @@ fn by_fleet(w: &mut World, command: AuthorityCommand) -> Result<Reply, Rejection
     give(w, Actor::controller(), command)
 }
 
-fn certify(w: &mut World, holder: Holder, serial: &str, pin: &str) -> Result<Reply, Rejection> {
+fn certify(
+    w: &mut World,
+    holder: CertificateHolder,
+    serial: &str,
+    pin: &str,
+) -> Result<Reply, Rejection> {
     let actor = match &holder {
-        Holder::Node { name } => agent(name.as_str()),
-        Holder::User { name } => person(name.as_str()),
+        CertificateHolder::Node { name } => agent(name.as_str()),
+        CertificateHolder::User { name } => person(name.as_str()),
     };
     let not_after = w.now + Millis::hours(12);
     let (serial, authority) = (serial.to_owned(), pin.to_owned());
@@ -83,8 +88,8 @@ fn certify(w: &mut World, holder: Holder, serial: &str, pin: &str) -> Result<Rep
     w.give(actor, Command::Access(command))
 }
 
-fn of_node(name: &str) -> Holder {
-    Holder::Node { name: node(name) }
+fn of_node(name: &str) -> CertificateHolder {
+    CertificateHolder::Node { name: node(name) }
 }
 
 /// Two nodes and a user with certificates of the first authority, one controller.
@@ -93,7 +98,7 @@ fn begun() -> World {
     w.give(Actor::controller(), Command::AdmitController(first("10.0.0.1:7443"))).unwrap();
     certify(&mut w, of_node("titan01"), "01", "one").unwrap();
     certify(&mut w, of_node("titan02"), "02", "one").unwrap();
-    certify(&mut w, Holder::User { name: user("ada") }, "0a", "one").unwrap();
+    certify(&mut w, CertificateHolder::User { name: user("ada") }, "0a", "one").unwrap();
     w
 }
 

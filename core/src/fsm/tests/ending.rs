@@ -5,8 +5,8 @@ use crate::access::AccessCommand;
 use crate::actor::Actor;
 use crate::command::{Command, CreateReservation, Report};
 use crate::ending::{
-    ENDING_SINCE, EXTEND_LEAD, EXTEND_STEP, EndPolicy, EndingCommand, HOLDERS_MAX, Holder,
-    HolderStep, NO_SHOW_DEFAULT, NoLonger, ReservationRules, Seen,
+    ENDING_SINCE, EXTEND_LEAD, EXTEND_STEP, EndPolicy, EndingCommand, GpuHolder, HOLDERS_MAX,
+    HolderStep, NO_SHOW_DEFAULT, NoLonger, ReservationRules, WindowUse,
 };
 use crate::event::Event;
 use crate::job::JobSpec;
@@ -19,7 +19,7 @@ use crate::time::{Millis, Timestamp};
 use crate::window::ENFORCE_SINCE;
 
 const HOUR: Millis = Millis::hours(1);
-const NOBODY: Seen = Seen::Nobody { since_ms: Millis::ZERO };
+const NOBODY: WindowUse = WindowUse::Nobody { since_ms: Millis::ZERO };
 
 fn state(w: &World) -> ReservationState {
     w.fsm.reservation(&res("r")).unwrap().state.clone()
@@ -29,7 +29,7 @@ fn ends_at(w: &World) -> Timestamp {
     w.fsm.reservation(&res("r")).unwrap().window.ends_at
 }
 
-fn sees(w: &mut World, seen: Seen, came: bool) {
+fn sees(w: &mut World, seen: WindowUse, came: bool) {
     w.report("titan01", Report::Use { reservation: res("r"), seen, came }).unwrap();
 }
 
@@ -60,7 +60,7 @@ fn set(at_end: Option<EndPolicy>, no_show: Option<Millis>) -> EndingCommand {
 fn in_use() -> World {
     let mut w = World::with(&["titan01"]);
     w.reserve("ada", "r", 4, Millis::ZERO, HOUR).unwrap();
-    sees(&mut w, Seen::Used, true);
+    sees(&mut w, WindowUse::Used, true);
     w
 }
 
@@ -142,7 +142,7 @@ fn its_node_is_told_of_a_window_that_will_not_go_on_whoever_works_in_it() {
     let mut w = World::with(&["titan01"]);
     w.reserve("ada", "r", 1, Millis::ZERO, HOUR).unwrap();
     w.reserve("ada", "next", 1, HOUR, HOUR).unwrap();
-    sees(&mut w, Seen::Used, true);
+    sees(&mut w, WindowUse::Used, true);
     assert_eq!(told(&w), None, "nothing is limited");
     let limits = ReservationLimits { gpus: Some(1), length: None, ahead: None };
     let group = GroupName::parse("students").unwrap();
@@ -198,7 +198,7 @@ fn a_jobs_own_limit_ends_it_and_it_keeps_no_window_open() {
     w.schedule();
     let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
     w.start(&a);
-    sees(&mut w, Seen::Others, true);
+    sees(&mut w, WindowUse::Others, true);
     until(&mut w, START + Millis::hours(8));
     assert_eq!((state(&w), w.state_of("a")), (ReservationState::Ending, "stopping"));
 }
@@ -210,7 +210,7 @@ fn a_window_nobody_came_for_is_given_back() {
     w.pass(Millis::hours(2));
     assert_eq!(state(&w), ReservationState::Active, "its node has not said that nobody is there");
     // It watched for a while, but not longer than the window is open.
-    sees(&mut w, Seen::Nobody { since_ms: Millis::minutes(10) }, false);
+    sees(&mut w, WindowUse::Nobody { since_ms: Millis::minutes(10) }, false);
     let due = w.now - Millis::minutes(10) + NO_SHOW_DEFAULT;
     assert_eq!(w.fsm.next_deadline(), Some(due));
     until(&mut w, due);
@@ -233,9 +233,9 @@ fn silence_doubt_and_anybody_who_came_keep_a_window() {
         w.give(Actor::controller(), command).unwrap();
     };
     let anew: Change = |w| drop(w.boot("titan01", "boot-1").unwrap());
-    let unclear: Change = |w| sees(w, Seen::Unclear, false);
+    let unclear: Change = |w| sees(w, WindowUse::Unclear, false);
     let came: Change = |w| {
-        sees(w, Seen::Used, true);
+        sees(w, WindowUse::Used, true);
         sees(w, NOBODY, true);
     };
     let came_unseen: Change = |w| sees(w, NOBODY, true);
@@ -312,7 +312,7 @@ fn before_all_members_know_the_rules_windows_end_as_they_did() {
 fn holders_are_on_record_for_their_node_only_and_within_bounds() {
     let mut w = World::with(&["titan01", "titan02"]);
     w.reserve("ada", "r", 4, Millis::ZERO, HOUR).unwrap();
-    let holder = |on: &str, command: &str| Holder {
+    let holder = |on: &str, command: &str| GpuHolder {
         gpu: gpu(on, 0),
         pid: 4711,
         uid: 1000,

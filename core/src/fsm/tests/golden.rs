@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 
 use super::windows::grant;
 use super::world::{World, bad, job, node, person, plain, res, sticky, training};
-use crate::access::{AccessCommand, Holder, Login, Vouching};
+use crate::access::{AccessCommand, CertificateHolder, Login, Vouching};
 use crate::actor::{Actor, Who};
 use crate::allocation::AttemptEnd;
 use crate::command::{
     AdmitController, Command, CreateControllerToken, CreateJoinToken, CreateReservation, Envelope,
     RefusedRequests, Report,
 };
-use crate::ending::{EndPolicy, EndingCommand, Holder as GpuHolder, HolderStep, Seen};
+use crate::ending::{EndPolicy, EndingCommand, GpuHolder, HolderStep, WindowUse};
 use crate::fsm::Fsm;
 use crate::health::Severity;
 use crate::id::TokenId;
@@ -239,7 +239,7 @@ fn renewals(w: &mut World) {
         for (asked_with, serial) in [("00", first), (first, second)] {
             let record = AccessCommand::RecordCertificate {
                 serial: serial.to_owned(),
-                holder: Holder::Node { name: node(name) },
+                holder: CertificateHolder::Node { name: node(name) },
                 not_after: w.now + Millis::hours(24),
                 via: None,
                 // By what `rotation` left.
@@ -402,10 +402,10 @@ fn ending(w: &mut World) {
     let own = EndingCommand::SetAtEnd { id: res("r5"), at_end };
     w.give(person("ada"), Command::Ending(own)).unwrap();
     for (seen, came) in [
-        (Seen::Nobody { since_ms: Millis::secs(1) }, false),
-        (Seen::Unclear, false),
-        (Seen::Others, true),
-        (Seen::Used, true),
+        (WindowUse::Nobody { since_ms: Millis::secs(1) }, false),
+        (WindowUse::Unclear, false),
+        (WindowUse::Others, true),
+        (WindowUse::Used, true),
     ] {
         w.report("titan01", Report::Use { reservation: res("r5"), seen, came }).unwrap();
     }
@@ -451,8 +451,8 @@ fn access(w: &mut World) {
         authority: "pin-1".to_owned(),
     };
     let not_after = w.now + Millis::hours(12);
-    let ada = || Holder::User { name: user("ada") };
-    let titan = Holder::Node { name: node("titan01") };
+    let ada = || CertificateHolder::User { name: user("ada") };
+    let titan = CertificateHolder::Node { name: node("titan01") };
     let login = Login {
         user: user("ada"),
         method: "local_socket".to_owned(),

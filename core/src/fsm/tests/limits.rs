@@ -3,7 +3,7 @@
 use super::world::{World, node, person, res, user};
 use crate::actor::{Actor, Who};
 use crate::command::{Command, CreateReservation, Report};
-use crate::ending::Seen;
+use crate::ending::WindowUse;
 use crate::limits::{LIMITED_GROUPS_MAX, LIMITS_SINCE, LimitsCommand, ReservationLimits};
 use crate::name::{GroupName, ProjectName};
 use crate::rejection::Rejection;
@@ -142,7 +142,7 @@ fn where_there_are_limits_none_goes_on_into_the_owners_next() {
             };
             w.give(person("bob"), Command::CreateReservation(wish)).unwrap();
         }
-        let (reservation, seen) = (res("a"), Seen::Used);
+        let (reservation, seen) = (res("a"), WindowUse::Used);
         w.report("titan01", Report::Use { reservation, seen, came: true }).unwrap();
         w.pass(HOUR);
         let a = w.fsm.reservation(&res("a")).unwrap();

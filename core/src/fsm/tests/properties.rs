@@ -8,7 +8,7 @@ use super::world::{World, agent, bad, facts, gpu, job, node, person, plain, res,
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
 use crate::command::{Command, Report};
-use crate::ending::{EndPolicy, EndingCommand, Seen};
+use crate::ending::{EndPolicy, EndingCommand, WindowUse};
 use crate::fsm::Fsm;
 use crate::health::Severity;
 use crate::id::AllocationId;
@@ -200,8 +200,8 @@ fn take(w: &mut World, number: usize, step: &Step) {
         }
         Step::AtEnd { which, policy, rule } => at_end(w, *which, EndPolicy::ALL[*policy], *rule),
         Step::Use { which, seen, came } => {
-            let nobody = Seen::Nobody { since_ms: Millis::minutes(20) };
-            let seen = [Seen::Used, Seen::Others, Seen::Unclear, nobody][*seen];
+            let nobody = WindowUse::Nobody { since_ms: Millis::minutes(20) };
+            let seen = [WindowUse::Used, WindowUse::Others, WindowUse::Unclear, nobody][*seen];
             let all = w.fsm.open_reservations().map(|r| (r.node.clone(), r.id.clone()));
             if let Some((on, reservation)) = pick(all, *which) {
                 let came = *came;

@@ -12,7 +12,7 @@ use super::*;
 use crate::cgroup::{Cgroup, Mode};
 use crate::filter::FilterHandle;
 use crate::shim::order::{
-    EVENTS_FILE, JobEvent, Notice, Phase as ShimPhase, SOCKET_FILE, STATE_FILE, ShimState, VERSION,
+    EVENTS_FILE, JobEvent, Notice, SOCKET_FILE, STATE_FILE, ShimPhase, ShimState, VERSION,
 };
 use crate::shim::protocol::{Body, Message, Reply, Request, ShimEvent, StateReport};
 use crate::user::User;

@@ -40,7 +40,7 @@ pub enum Stage {
 
 /// One window in this node's hands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct WindowInHand {
     pub revision: Epoch,
     pub lease: LeaseId,
     pub epoch: Epoch,
@@ -74,8 +74,8 @@ pub struct Promise {
 
 /// All of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Book {
-    pub windows: BTreeMap<ReservationId, Held>,
+pub struct Promises {
+    pub windows: BTreeMap<ReservationId, WindowInHand>,
     pub attempts: BTreeMap<AllocationId, Promise>,
     /// How root set the switch, last last.
     #[serde(default)]
@@ -149,7 +149,7 @@ pub enum Refused {
     TakenOver { id: ReservationId },
 }
 
-impl Held {
+impl WindowInHand {
     fn is_over(&self) -> bool {
         self.stage == Stage::Closed || (self.withdrawn && self.stage == Stage::Waiting)
     }
@@ -171,7 +171,7 @@ impl Held {
     }
 }
 
-impl Book {
+impl Promises {
     /// What root's switch says.
     pub fn enforcement(&self) -> Enforcement {
         self.switches.last().map(|switch| switch.mode).unwrap_or_default()
@@ -220,7 +220,7 @@ impl Book {
                 Some(held) if !again || told.withdrawn => held.stage,
                 Some(_) | None => Stage::Waiting,
             };
-            let held = Held {
+            let held = WindowInHand {
                 revision: told.revision,
                 lease: told.lease.clone(),
                 epoch: told.epoch,
@@ -254,7 +254,7 @@ impl Book {
         taken
     }
 
-    /// While a controller answers it leads, and the book follows what it says of the leases.
+    /// While a controller answers it leads, and the promises follow what it says of the leases.
     pub fn follow(&mut self, leases: &[DesiredLease], now: Timestamp) -> bool {
         let mut changed = false;
         for (id, held) in &mut self.windows {
@@ -281,7 +281,7 @@ impl Book {
         table: &Table,
         said: impl Fn(&ReservationId) -> bool,
     ) -> Vec<ReservationId> {
-        let over = |id: &ReservationId, held: &Held| {
+        let over = |id: &ReservationId, held: &WindowInHand| {
             held.is_over() && held.window.ends_at + KEEP <= now && said(id)
         };
         let gone: Vec<ReservationId> = self
@@ -417,7 +417,7 @@ impl Book {
     fn must_leave_at(
         &self,
         id: &ReservationId,
-        held: &Held,
+        held: &WindowInHand,
         attempt: &AllocationId,
         row: &Row,
     ) -> Option<Timestamp> {
@@ -507,11 +507,11 @@ impl Book {
 
     /// Who may open which GPU because a window of theirs is open; where the time is not known, by its stage alone.
     pub fn open_to(&self, now: Option<Timestamp>) -> BTreeSet<Grant> {
-        let open = |held: &&Held| match now {
+        let open = |held: &&WindowInHand| match now {
             Some(now) => held.is_open(now),
             None => held.stage == Stage::Open && !held.withdrawn,
         };
-        let grants = |held: &Held| {
+        let grants = |held: &WindowInHand| {
             let until = Some(held.window.ends_at);
             let users: Vec<UserName> =
                 std::iter::once(&held.owner).chain(&held.with).cloned().collect();
@@ -565,7 +565,7 @@ impl Book {
         let lease = LeaseId::of_grant(&id);
         let opened_at = Some(window.starts_at);
         let (withdrawn, granted, stage, closed_at) = (false, Some(grant), Stage::Open, None);
-        let held = Held {
+        let held = WindowInHand {
             revision: epoch,
             lease,
             epoch,
@@ -605,7 +605,7 @@ impl Book {
     }
 }
 
-impl Held {
+impl WindowInHand {
     /// Everybody who may use its GPUs without a job.
     pub(super) fn users(&self) -> impl Iterator<Item = &UserName> {
         std::iter::once(&self.owner).chain(&self.with)

@@ -32,12 +32,12 @@ struct Figures {
 
 /// See the module's doc.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct Headroom {
     state_dir: PathBuf,
     short: BTreeSet<Shortage>,
 }
 
-impl Room {
+impl Headroom {
     pub(crate) fn of(state_dir: &Path) -> Self {
         Self { state_dir: state_dir.to_owned(), short: BTreeSet::new() }
     }

@@ -20,14 +20,14 @@ const ROUNDS_IN_REST: usize = 3;
 const REST_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-pub(crate) struct Exchange {
+pub(crate) struct PathSwap {
     thread: JoinHandle<()>,
     /// Rounds that were begun.
     rounds: Arc<AtomicUsize>,
     over: Arc<AtomicBool>,
 }
 
-impl Exchange {
+impl PathSwap {
     /// `one` is in its place at first.
     pub(crate) fn begin(one: PathBuf, other: PathBuf) -> Self {
         let (rounds, over) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());

@@ -1,6 +1,6 @@
 //! What is free in the fleet, as a controller said: for those who are kept out of a GPU here.
 //!
-//! The task of terminals asks when it has somebody to tell ([`Elsewhere::ask`]); the link takes the question along with its
+//! The task of terminals asks when it has somebody to tell ([`FreeGpus::ask`]); the link takes the question along with its
 //! next heartbeat, and brings the answer. A hint for people, which may be old when it is read: nothing is decided by it,
 //! and nobody waits for it longer than [`ASK_MAX`].
 
@@ -69,15 +69,15 @@ impl State {
 
 /// The question and the answer. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Elsewhere(watch::Sender<State>);
+pub struct FreeGpus(watch::Sender<State>);
 
-impl Default for Elsewhere {
+impl Default for FreeGpus {
     fn default() -> Self {
         Self(watch::channel(State::default()).0)
     }
 }
 
-impl Elsewhere {
+impl FreeGpus {
     /// Whether the next heartbeat is to ask.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
@@ -126,7 +126,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_asks_gets_the_answer_and_nobody_asks_for_nothing() {
-        let elsewhere = Elsewhere::default();
+        let elsewhere = FreeGpus::default();
         assert!(!elsewhere.is_wanted());
         let asking = tokio::spawn({
             let elsewhere = elsewhere.clone();
@@ -147,14 +147,14 @@ mod tests {
 
     #[tokio::test]
     async fn without_an_answer_nobody_waits_for_long_and_nothing_is_made_up() {
-        let (elsewhere, limit) = (Elsewhere::default(), Duration::from_millis(20));
+        let (elsewhere, limit) = (FreeGpus::default(), Duration::from_millis(20));
         assert_eq!(elsewhere.ask_within(limit).await, None);
         assert!(!elsewhere.is_wanted(), "a heartbeat that comes later need not ask");
     }
 
     #[test]
     fn an_answer_grows_old() {
-        let elsewhere = Elsewhere::default();
+        let elsewhere = FreeGpus::default();
         let asked = Duration::from_secs(100_000);
         elsewhere.heard(asked, free(&[("titan04", 0)]));
         let old = |age| elsewhere.0.borrow().hint(asked + age).map(|hint| hint.old);

@@ -1,8 +1,8 @@
 //! What nobody may remove from the store: images that are being made, or were handed out and are not mounted yet.
 //!
 //! What is mounted says so in its attempt's own folder ([`crate::image::rootfs`]), which outlives the agent; holds are for
-//! the time before. Whoever removes something keeps [`Holds::lock`] from looking to the last rename, so that nothing is
-//! handed out in between. Never drop a [`Hold`] with that lock in hand.
+//! the time before. Whoever removes something keeps [`Pins::lock`] from looking to the last rename, so that nothing is
+//! handed out in between. Never drop a [`Pin`] with that lock in hand.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,26 +23,26 @@ pub(super) struct Table {
 
 /// All holds of one store.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Holds(Arc<Mutex<Table>>);
+pub(super) struct Pins(Arc<Mutex<Table>>);
 
 /// Keeps an image from being removed until it is dropped.
 #[derive(Debug)]
-pub(in crate::image) struct Hold {
+pub(in crate::image) struct Pin {
     table: Arc<Mutex<Table>>,
     number: u64,
     pub(in crate::image) claim: Claim,
 }
 
-impl PartialEq for Hold {
+impl PartialEq for Pin {
     /// Two holds on one thing are alike.
     fn eq(&self, other: &Self) -> bool {
         self.claim == other.claim
     }
 }
 
-impl Eq for Hold {}
+impl Eq for Pin {}
 
-impl Drop for Hold {
+impl Drop for Pin {
     fn drop(&mut self) {
         self.table.lock().unwrap_or_else(PoisonError::into_inner).claims.remove(&self.number);
     }
@@ -50,26 +50,26 @@ impl Drop for Hold {
 
 /// The right to hand out and to remove.
 pub(super) struct Locked<'a> {
-    holds: &'a Holds,
+    holds: &'a Pins,
     table: MutexGuard<'a, Table>,
 }
 
-impl Holds {
+impl Pins {
     pub(super) fn lock(&self) -> Locked<'_> {
         Locked { holds: self, table: self.0.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    pub(super) fn hold(&self, claim: Claim) -> Hold {
+    pub(super) fn hold(&self, claim: Claim) -> Pin {
         self.lock().hold(claim)
     }
 }
 
 impl Locked<'_> {
-    pub(super) fn hold(&mut self, claim: Claim) -> Hold {
+    pub(super) fn hold(&mut self, claim: Claim) -> Pin {
         let number = self.table.next;
         self.table.next += 1;
         self.table.claims.insert(number, claim.clone());
-        Hold { table: Arc::clone(&self.holds.0), number, claim }
+        Pin { table: Arc::clone(&self.holds.0), number, claim }
     }
 
     pub(super) fn claims(&self) -> impl Iterator<Item = &Claim> {

@@ -10,7 +10,7 @@ const LIFE: &str = "awk 'NR>1 && $1-at>60 {print at, n, $1, $2} {at=$1; n=$2} EN
 
 /// When the program was alive, by CLOCK_BOOTTIME of its node, in seconds, and what it had written by then.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct SignsOfLife {
     /// Its last sign before its clock jumped by more than a minute, and its first one afterwards, if it ran on.
     pub(crate) jump: Option<(Sign, Sign)>,
     pub(crate) last: Sign,
@@ -25,7 +25,7 @@ pub(crate) struct Sign {
     pub(crate) chunks: f64,
 }
 
-impl Life {
+impl SignsOfLife {
     /// Of the job that ran last on a node.
     pub(crate) fn of(node: &Machine) -> Result<Self> {
         let said = node.ok_as("ada", &format!("{LIFE}; cat saver/term 2> /dev/null; true"))?;
@@ -62,12 +62,12 @@ mod tests {
 
     #[test]
     fn signs_of_life_are_read() {
-        let life = Life::read("20.5 55 140.75 56\n141.5 60 141.5 60\n").unwrap();
+        let life = SignsOfLife::read("20.5 55 140.75 56\n141.5 60 141.5 60\n").unwrap();
         let (before, after) = life.jump.unwrap();
         assert_eq!((before.at, after.at, life.last.chunks), (20.5, 140.75, 60.0));
         assert!(life.term.is_none());
-        let life = Life::read("141.5 60 141.5 60\n80.25\n").unwrap();
+        let life = SignsOfLife::read("141.5 60 141.5 60\n80.25\n").unwrap();
         assert!(life.jump.is_none() && life.term == Some(80.25));
-        assert!(Life::read("").is_none());
+        assert!(SignsOfLife::read("").is_none());
     }
 }

@@ -15,7 +15,7 @@ use crate::reservation::{RESERVATIONS_OPEN_MAX, Reservation};
 /// All reservations that are kept. Stored as one map.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "BTreeMap<ReservationId, Reservation>")]
-pub(super) struct Book {
+pub(super) struct ReservationBook {
     /// Those that `counts`.
     counting: BTreeMap<ReservationId, Reservation>,
     over: BTreeMap<ReservationId, Reservation>,
@@ -27,20 +27,20 @@ fn counts(r: &Reservation) -> bool {
     r.is_open() || r.handed_out.as_ref().is_some_and(held)
 }
 
-impl From<BTreeMap<ReservationId, Reservation>> for Book {
+impl From<BTreeMap<ReservationId, Reservation>> for ReservationBook {
     fn from(all: BTreeMap<ReservationId, Reservation>) -> Self {
         let (counting, over) = all.into_iter().partition(|(_, r)| counts(r));
         Self { counting, over }
     }
 }
 
-impl Serialize for Book {
+impl Serialize for ReservationBook {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.all().map(|r| (&r.id, r)))
     }
 }
 
-impl Book {
+impl ReservationBook {
     /// All of them, by id.
     pub(super) fn all(&self) -> impl Iterator<Item = &Reservation> {
         let mut counting = self.counting.values().peekable();
@@ -101,7 +101,7 @@ impl Book {
 pub(super) struct Page<'a> {
     /// Missing only while it is put back.
     reservation: Option<Reservation>,
-    book: &'a mut Book,
+    book: &'a mut ReservationBook,
 }
 
 const OUT: &str = "a page has its reservation until it is dropped";

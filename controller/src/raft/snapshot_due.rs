@@ -18,14 +18,14 @@ const SMALL_BYTES: u64 = 1 << 20;
 
 /// The newest snapshot, and whether somebody waits for another.
 #[derive(Debug, Default)]
-pub(crate) struct SnapshotWorth {
+pub(crate) struct SnapshotDue {
     bytes: AtomicU64,
     /// Of the last entry in it.
     index: AtomicU64,
     asked: AtomicBool,
 }
 
-impl SnapshotWorth {
+impl SnapshotDue {
     /// A snapshot that ends with entry `index` was made, read or received.
     pub(crate) fn made(&self, index: u64, bytes: usize) {
         self.index.fetch_max(index, Ordering::Relaxed);
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_large_state_is_written_when_its_log_has_grown_by_several_times_as_much() {
-        let worth = SnapshotWorth::default();
+        let worth = SnapshotDue::default();
         assert!(worth.is_due(5_000), "there is none yet");
         worth.made(5_000, 1 << 19);
         assert!(worth.is_due(5_001), "it is small");

@@ -13,9 +13,9 @@ struct State {
 
 /// Written by the service that hears the leader.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Heard(Arc<Mutex<State>>);
+pub(crate) struct StateAge(Arc<Mutex<State>>);
 
-impl Heard {
+impl StateAge {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn the_age_counts_from_the_last_word_that_was_carried_out() {
-        let heard = Heard::default();
+        let heard = StateAge::default();
         assert_eq!(heard.age(9), None, "never heard the leader");
         heard.note(10, 5);
         assert_eq!(heard.age(9), None, "entry 10 is not applied");

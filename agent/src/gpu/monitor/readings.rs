@@ -15,7 +15,7 @@ use crate::gpu::report::{
 const NOT_SAMPLED: &str = "not measured yet";
 
 #[derive(Debug)]
-pub(super) struct Book {
+pub(super) struct Readings {
     seen: GpuSnapshot,
     /// GPUs the driver counts, hanging ones included.
     count: u32,
@@ -41,7 +41,7 @@ struct Hung {
     retries: u32,
 }
 
-impl Book {
+impl Readings {
     pub(super) fn new(known: &[GpuInfo], now: Timestamp) -> Self {
         let mut seen = GpuSnapshot::empty(DriverState::Starting);
         seen.gpus = known

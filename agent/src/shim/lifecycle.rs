@@ -43,7 +43,7 @@ pub(super) enum Step {
 }
 
 #[derive(Debug)]
-pub(super) struct Life {
+pub(super) struct Lifecycle {
     settings: StopSettings,
     cause: Option<Cause>,
     main: Option<MainEnd>,
@@ -58,7 +58,7 @@ pub(super) struct Life {
     heartbeat_due: Option<Duration>,
 }
 
-impl Life {
+impl Lifecycle {
     pub(super) fn new(settings: StopSettings, stop_after: Option<Duration>, now: Duration) -> Self {
         Self {
             settings,
@@ -138,7 +138,7 @@ impl Life {
         }
     }
 
-    /// No heartbeat came in time: [`Life::fence`] is due. Also of a job that ends already, once the grace of the
+    /// No heartbeat came in time: [`Lifecycle::fence`] is due. Also of a job that ends already, once the grace of the
     /// silence is over too: its own grace may be longer.
     pub(super) fn fence_is_due(&self, now: Duration) -> bool {
         self.fence_at().is_some_and(|at| now >= at)
@@ -206,9 +206,9 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const ENDED: MainEnd = MainEnd { code: Some(0), signal: None };
 
-    fn life(stop_after: Option<Duration>) -> Life {
+    fn life(stop_after: Option<Duration>) -> Lifecycle {
         let settings = StopSettings { signal: 15, grace_ms: 10_000, linger_ms: 2_000 };
-        Life::new(settings, stop_after, Duration::ZERO)
+        Lifecycle::new(settings, stop_after, Duration::ZERO)
     }
 
     #[test]

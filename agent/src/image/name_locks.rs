@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The names that somebody is at.
 #[derive(Debug, Default)]
-pub(super) struct Turns(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
+pub(super) struct NameLocks(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
 
-impl Turns {
+impl NameLocks {
     /// The lock of this name.
     pub(super) fn of(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -23,7 +23,7 @@ use crate::checkpoint::{self, CheckpointSeen, OriginFate};
 use crate::clock;
 use crate::image;
 use crate::shim::client::{ClientError, ShimClient, Subscription};
-use crate::shim::order::{ExitRecord, Notice, Phase, SHIM_LOG_FILE, ShimState};
+use crate::shim::order::{ExitRecord, Notice, SHIM_LOG_FILE, ShimPhase, ShimState};
 use crate::shim::protocol::{ShimEvent, StateReport};
 use crate::user::User;
 use crate::user::op::Op;
@@ -47,7 +47,7 @@ const WORDS_BYTES_MAX: usize = 512;
 
 /// What the reconcile task asks of an attempt.
 #[derive(Debug)]
-pub enum Order {
+pub enum AttemptOrder {
     /// The stop signal, SIGKILL after the grace.
     Stop { grace: Duration, why: String },
     /// A controller answered a heartbeat that was sent at this time since boot.
@@ -106,9 +106,13 @@ impl Tell {
 
 /// Starts the task of an attempt, new or from before; returns the way to give it orders.
 /// `status` hears what the job says of itself.
-pub fn spawn(begin: Begin, tell: Tell, status: watch::Sender<String>) -> mpsc::Sender<Order> {
+pub fn spawn(
+    begin: Begin,
+    tell: Tell,
+    status: watch::Sender<String>,
+) -> mpsc::Sender<AttemptOrder> {
     let (sender, orders) = mpsc::channel(ORDERS_MAX);
-    let life = Life {
+    let task = AttemptTask {
         begin,
         tell,
         status,
@@ -126,7 +130,7 @@ pub fn spawn(begin: Begin, tell: Tell, status: watch::Sender<String>) -> mpsc::S
         user: None,
         asking: Asking::default(),
     };
-    tokio::spawn(life.run());
+    tokio::spawn(task.run());
     sender
 }
 
@@ -138,11 +142,11 @@ struct Stop {
     due: Option<Instant>,
 }
 
-struct Life {
+struct AttemptTask {
     begin: Begin,
     tell: Tell,
     status: watch::Sender<String>,
-    orders: mpsc::Receiver<Order>,
+    orders: mpsc::Receiver<AttemptOrder>,
     observer: Option<checkpoint::Handle>,
     observed: Option<watch::Receiver<checkpoint::observer::Observed>>,
     /// When observing is tried again, and the pause before that; `None`: it is observed, or need not be.
@@ -168,7 +172,7 @@ enum End {
     Stale(String),
 }
 
-impl Life {
+impl AttemptTask {
     async fn run(mut self) {
         let end = self.live().await;
         let report = match end {
@@ -278,7 +282,7 @@ impl Life {
             loop {
                 tokio::select! {
                     result = &mut preparing => break result,
-                    Some(order) = self.orders.recv() => if let Order::Stop { .. } = order {
+                    Some(order) = self.orders.recv() => if let AttemptOrder::Stop { .. } = order {
                         // What is being prepared in the background is removed by `clean`.
                         return Err(End::Report(stopped_before_start()));
                     },
@@ -319,7 +323,7 @@ impl Life {
                 biased;
                 // The sender is in the node, which is kept here.
                 _ = notice.wait_for(|notice| !notice.leaving) => return Ok(()),
-                Some(order) = self.orders.recv() => if let Order::Stop { .. } = order {
+                Some(order) = self.orders.recv() => if let AttemptOrder::Stop { .. } = order {
                     return Err(End::Report(stopped_before_start()));
                 },
             }
@@ -439,7 +443,7 @@ impl Life {
     }
 
     async fn take_state(&mut self, report: &StateReport) {
-        if let (Phase::Running | Phase::Stopping | Phase::Exited, Some(at)) =
+        if let (ShimPhase::Running | ShimPhase::Stopping | ShimPhase::Exited, Some(at)) =
             (report.phase, report.started_at_ms)
         {
             self.started(at).await;
@@ -488,9 +492,9 @@ impl Life {
         }
     }
 
-    async fn take_order(&mut self, order: Order) {
+    async fn take_order(&mut self, order: AttemptOrder) {
         match order {
-            Order::Stop { grace, why } => {
+            AttemptOrder::Stop { grace, why } => {
                 let kill_at = Instant::now() + grace;
                 if self.stop.is_some_and(|stop| stop.kill_at <= kill_at) {
                     return;
@@ -504,15 +508,17 @@ impl Life {
                 }
                 self.pass_stop_on().await;
             }
-            Order::Heard(sent) => {
+            AttemptOrder::Heard(sent) => {
                 if let Ok(mut shim) = ShimClient::connect(self.begin.dir.path()).await
                     && let Err(error) = shim.heartbeat(sent).await
                 {
                     tracing::warn!(id = %self.tell.id, error = chain(&error), "heartbeat not passed on");
                 }
             }
-            Order::AskCheckpoint(asker) => self.ask(asker).await,
-            Order::CallOffCheckpoint => self.asking.call_off(&self.begin, self.user.as_ref()),
+            AttemptOrder::AskCheckpoint(asker) => self.ask(asker).await,
+            AttemptOrder::CallOffCheckpoint => {
+                self.asking.call_off(&self.begin, self.user.as_ref())
+            }
         }
     }
 

@@ -30,7 +30,7 @@ pub(crate) struct StateCheck {
 
 /// What a member says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct About {
+pub(crate) struct MemberReport {
     /// The highest cluster version it can run at.
     pub(crate) cluster_version: u32,
     #[serde(default)]
@@ -46,10 +46,10 @@ pub(crate) struct About {
     pub(crate) look: Option<Look>,
 }
 
-impl About {
+impl MemberReport {
     /// Reads what came with an answer.
-    fn read(bytes: &[u8]) -> About {
-        serde_json::from_slice(bytes).unwrap_or(About {
+    fn read(bytes: &[u8]) -> MemberReport {
+        serde_json::from_slice(bytes).unwrap_or(MemberReport {
             cluster_version: 1,
             core: String::new(),
             free_bytes: None,
@@ -68,7 +68,7 @@ struct Said {
     at: Instant,
     /// As it came: with most answers it is what it was.
     bytes: Vec<u8>,
-    about: About,
+    about: MemberReport,
 }
 
 impl Members {
@@ -78,14 +78,14 @@ impl Members {
         match self.lock().entry(node) {
             Entry::Occupied(mut said) if said.get().bytes == bytes => said.get_mut().at = at,
             said => {
-                let about = About::read(&bytes);
+                let about = MemberReport::read(&bytes);
                 said.insert_entry(Said { at, bytes, about });
             }
         }
     }
 
     /// What `node` said a moment ago.
-    pub(crate) fn of(&self, node: u64) -> Option<About> {
+    pub(crate) fn of(&self, node: u64) -> Option<MemberReport> {
         self.lock().get(&node).filter(|said| said.is_fresh()).map(|said| said.about.clone())
     }
 

@@ -7,19 +7,19 @@ use std::collections::BTreeMap;
 
 use fleet_core::id::AllocationId;
 
-use crate::reconcile::{Phase, Row};
+use crate::reconcile::{AttemptPhase, Row};
 
 /// Those who were asked, with the number of the checkpoint they had.
 #[derive(Debug, Default)]
-pub(crate) struct Farewell {
+pub(crate) struct LastSaves {
     asked: BTreeMap<AllocationId, u64>,
 }
 
-impl Farewell {
+impl LastSaves {
     /// Everybody who runs and can save. One that was told to stop already saves or not by itself.
     pub(crate) fn of(rows: &BTreeMap<AllocationId, Row>) -> Self {
         let saves = |row: &Row| {
-            row.phase == Phase::Running
+            row.phase == AttemptPhase::Running
                 && row.stop_grace.is_none()
                 && row.order.as_ref().is_some_and(|order| order.spec.checkpoint.is_some())
         };
@@ -59,13 +59,13 @@ mod tests {
         let saves = CheckpointPlan { dir: "/ck".to_owned(), ..CheckpointPlan::default() };
         order.spec.checkpoint = plan.then_some(saves);
         let row = Row::starting(Epoch { incarnation: 1, index: 3 }, None, order);
-        Row { phase: Phase::Running, checkpoint_seq: 4, ..row }
+        Row { phase: AttemptPhase::Running, checkpoint_seq: 4, ..row }
     }
 
     fn rows() -> BTreeMap<AllocationId, Row> {
-        let starting = Row { phase: Phase::Starting, ..row(true) };
+        let starting = Row { phase: AttemptPhase::Starting, ..row(true) };
         let stopped = Row { stop_grace: Some(Millis(9)), ..row(true) };
-        let ended = Row { phase: Phase::Ended, ..row(true) };
+        let ended = Row { phase: AttemptPhase::Ended, ..row(true) };
         BTreeMap::from([
             (id("alloc-aa-1"), row(true)),
             (id("alloc-bb-1"), row(true)),
@@ -78,19 +78,23 @@ mod tests {
 
     #[test]
     fn who_runs_and_can_save_is_asked() {
-        let farewell = Farewell::of(&rows());
-        assert_eq!(farewell.asked(), [id("alloc-aa-1"), id("alloc-bb-1")]);
-        assert!(Farewell::of(&BTreeMap::new()).asked().is_empty());
+        let last_saves = LastSaves::of(&rows());
+        assert_eq!(last_saves.asked(), [id("alloc-aa-1"), id("alloc-bb-1")]);
+        assert!(LastSaves::of(&BTreeMap::new()).asked().is_empty());
     }
 
     #[test]
     fn a_newer_checkpoint_or_an_end_is_what_is_waited_for() {
-        let (farewell, mut rows) = (Farewell::of(&rows()), rows());
-        assert_eq!(farewell.open(&rows), farewell.asked(), "the checkpoint it had does not count");
+        let (last_saves, mut rows) = (LastSaves::of(&rows()), rows());
+        assert_eq!(
+            last_saves.open(&rows),
+            last_saves.asked(),
+            "the checkpoint it had does not count"
+        );
         rows.get_mut(&id("alloc-aa-1")).unwrap().checkpoint_seq = 5;
-        assert_eq!(farewell.open(&rows), [id("alloc-bb-1")]);
-        rows.get_mut(&id("alloc-bb-1")).unwrap().phase = Phase::Ended;
-        assert!(farewell.open(&rows).is_empty());
-        assert!(farewell.open(&BTreeMap::new()).is_empty(), "forgotten is over too");
+        assert_eq!(last_saves.open(&rows), [id("alloc-bb-1")]);
+        rows.get_mut(&id("alloc-bb-1")).unwrap().phase = AttemptPhase::Ended;
+        assert!(last_saves.open(&rows).is_empty());
+        assert!(last_saves.open(&BTreeMap::new()).is_empty(), "forgotten is over too");
     }
 }

@@ -25,9 +25,9 @@ struct State {
 
 /// Handle on what is known. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Line(Arc<Mutex<State>>);
+pub struct Contact(Arc<Mutex<State>>);
 
-impl Line {
+impl Contact {
     /// Nobody was heard yet; time goes on from what was stored.
     pub fn new(stored: Option<Anchor>, boot_id: &str) -> Self {
         let clock = FleetClock::resume(stored, boot_id);
