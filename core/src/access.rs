@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::ReservationId;
 use crate::name::{NodeName, UserName};
 use crate::time::{Millis, Timestamp};
+use crate::word::words;
 
 /// Certificates of one holder that are valid at a time; beyond it none is given out.
 pub const CERTIFICATES_PER_HOLDER_MAX: usize = 64;
@@ -55,16 +56,11 @@ pub enum Vouching {
     Admins,
 }
 
-impl Vouching {
-    /// The word for commands and messages.
-    pub fn word(self) -> &'static str {
-        match self {
-            Vouching::Off => "off",
-            Vouching::Users => "users",
-            Vouching::Admins => "admins",
-        }
-    }
-}
+words!(Vouching {
+    Off => "off",
+    Users => "users",
+    Admins => "admins",
+});
 
 /// A certificate that was given out and has not run out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

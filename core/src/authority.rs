@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::NodeName;
 use crate::time::Timestamp;
+use crate::word::words;
 
 /// Longest certificate, as PEM.
 pub const CERTIFICATE_PEM_BYTES_MAX: usize = 12 * 1024;
@@ -45,15 +46,10 @@ pub enum Stage {
     Moving,
 }
 
-impl Stage {
-    /// The word for commands and messages.
-    pub fn word(self) -> &'static str {
-        match self {
-            Stage::Spreading => "spreading",
-            Stage::Moving => "moving",
-        }
-    }
-}
+words!(Stage {
+    Spreading => "spreading",
+    Moving => "moving",
+});
 
 /// An exchange of one authority for another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,6 +11,7 @@ use crate::id::{AllocationId, JobId};
 use crate::job::{Job, JobSpec, is_default};
 use crate::name::{NodeName, UserName};
 use crate::time::{Millis, Timestamp};
+use crate::word::words;
 
 /// Cluster version from which on checkpoints have a rule, a content and a list of their files, an attempt is told several
 /// of them, and a job that cannot resume asks its owner.
@@ -214,17 +215,12 @@ pub enum Presence {
     Gone,
 }
 
-impl Presence {
-    /// The word shown to people and in JSON.
-    pub fn word(self) -> &'static str {
-        match self {
-            Presence::There => "there",
-            Presence::Aside => "aside",
-            Presence::Kept => "kept",
-            Presence::Gone => "gone",
-        }
-    }
-}
+words!(Presence {
+    There => "there",
+    Aside => "aside",
+    Kept => "kept",
+    Gone => "gone",
+});
 
 /// What speaks against it although its content may be good.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

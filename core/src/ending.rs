@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::ReservationId;
 use crate::name::GpuUuid;
 use crate::time::{Millis, Timestamp};
+use crate::word::words;
 
 /// Cluster version from which on windows end by these rules; before, each ends when its time is over.
 pub const ENDING_SINCE: u32 = 6;
@@ -38,24 +39,11 @@ pub enum EndPolicy {
     Warn,
 }
 
-impl EndPolicy {
-    /// All of them, in the order people read them.
-    pub const ALL: [EndPolicy; 3] = [EndPolicy::ExtendIfFree, EndPolicy::Stop, EndPolicy::Warn];
-
-    /// The word people type and see.
-    pub fn word(self) -> &'static str {
-        match self {
-            EndPolicy::ExtendIfFree => "extend-if-free",
-            EndPolicy::Stop => "stop",
-            EndPolicy::Warn => "warn",
-        }
-    }
-
-    /// The policy that people name by this word.
-    pub fn from_word(word: &str) -> Option<Self> {
-        EndPolicy::ALL.into_iter().find(|policy| policy.word() == word)
-    }
-}
+words!(EndPolicy {
+    ExtendIfFree => "extend-if-free",
+    Stop => "stop",
+    Warn => "warn",
+});
 
 /// The fleet's rules, as an admin set them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -180,20 +168,10 @@ pub enum ForeignUse {
     Stop,
 }
 
-impl ForeignUse {
-    /// The word people type and see.
-    pub fn word(self) -> &'static str {
-        match self {
-            ForeignUse::Warn => "warn",
-            ForeignUse::Stop => "stop",
-        }
-    }
-
-    /// What people name by this word.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [ForeignUse::Warn, ForeignUse::Stop].into_iter().find(|policy| policy.word() == word)
-    }
-}
+words!(ForeignUse {
+    Warn => "warn",
+    Stop => "stop",
+});
 
 /// What was done about holders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -251,7 +229,7 @@ mod tests {
 
     #[test]
     fn who_is_ended_is_decided_by_policy_and_by_who_waits() {
-        for policy in EndPolicy::ALL {
+        for policy in EndPolicy::ALL.iter().copied() {
             assert_eq!(fate(policy, false, true), Fate::Ended, "somebody else's window begins");
             assert_eq!(EndPolicy::from_word(policy.word()), Some(policy));
         }

@@ -21,8 +21,6 @@ use crate::node::Liveness;
 use crate::time::{Millis, Timestamp};
 use crate::window::{Enforcement, EnforcementSwitch, NodeGrant};
 
-mod words;
-
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -13,6 +13,7 @@ use crate::image::{DAEMON_SINCE, ImageRef, ImageUsed, REGISTRY_SINCE};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::reservation::GpuRequest;
 use crate::time::{Millis, Timestamp};
+use crate::word::words;
 
 /// Longest time limit of a job.
 pub const TIME_LIMIT_MAX: Millis = Millis::days(60);
@@ -223,6 +224,17 @@ pub enum JobState {
     TimedOut,
 }
 
+words!(JobState {
+    Queued => "queued",
+    Starting => "starting",
+    Running => "running",
+    Stopping => "stopping",
+    Completed => "completed",
+    Failed => "failed",
+    Cancelled => "cancelled",
+    TimedOut => "timed_out",
+});
+
 impl JobState {
     /// Whether the job will never run again.
     pub fn is_final(self) -> bool {
@@ -231,20 +243,6 @@ impl JobState {
             JobState::Completed | JobState::Failed | JobState::Cancelled | JobState::TimedOut => {
                 true
             }
-        }
-    }
-
-    /// The word shown to people and in JSON.
-    pub fn word(self) -> &'static str {
-        match self {
-            JobState::Queued => "queued",
-            JobState::Starting => "starting",
-            JobState::Running => "running",
-            JobState::Stopping => "stopping",
-            JobState::Completed => "completed",
-            JobState::Failed => "failed",
-            JobState::Cancelled => "cancelled",
-            JobState::TimedOut => "timed_out",
         }
     }
 }

@@ -29,13 +29,16 @@ pub mod lease;
 pub mod limits;
 pub mod name;
 pub mod node;
+pub mod reason;
 pub mod reboot;
 pub mod rejection;
 pub mod reply;
 pub mod reservation;
 pub mod scheduler;
 pub mod time;
+pub mod view;
 pub mod window;
+mod word;
 
 pub use actor::{Actor, AuthMethod, Who};
 pub use audit::AuditRecord;

@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::gpu::{Gpu, GpuLink};
 use crate::health::{Condition, ConditionStatus, Severity, Subject};
 use crate::name::{GpuUuid, NodeName, UserName};
+use crate::reason::Closed;
 use crate::reboot::RebootWish;
 use crate::time::{Millis, Timestamp};
 use crate::window::{Enforced, Enforcement, EnforcementOrder, EnforcementSwitch};
+use crate::word::words;
 
 /// Most nodes one fleet holds.
 pub const NODES_MAX: usize = 10_000;
@@ -73,6 +75,12 @@ pub enum Liveness {
     Suspect,
     Unreachable,
 }
+
+words!(Liveness {
+    Ready => "ready",
+    Suspect => "suspect",
+    Unreachable => "unreachable",
+});
 
 /// No new work on the node, by somebody's decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,24 +167,25 @@ impl Node {
         })
     }
 
-    /// Why nothing new is placed on the node, if so.
-    pub fn closed_because(&self) -> Option<String> {
+    /// Why it takes no work; `None` where it does.
+    pub fn closed(&self) -> Option<Closed> {
         if let Some(why) = &self.suspended {
-            return Some(format!("suspended: {why}"));
+            return Some(Closed::Suspended { why: why.clone() });
         }
         if self.uncounted {
-            return Some("not asked yet what it runs, since the restore from a backup".to_owned());
+            return Some(Closed::NotCounted);
         }
         if self.drain.is_some() {
-            return Some("draining".to_owned());
+            return Some(Closed::Draining);
         }
         if let Some(cordon) = &self.cordon {
-            return Some(format!("cordoned by {}: {}", cordon.by, cordon.reason));
+            let (by, reason) = (cordon.by.clone(), cordon.reason.clone());
+            return Some(Closed::Cordoned { by, reason });
         }
         match self.liveness {
             Liveness::Ready => None,
-            Liveness::Suspect => Some("not heard from for a while".to_owned()),
-            Liveness::Unreachable => Some("unreachable".to_owned()),
+            Liveness::Suspect => Some(Closed::Suspect),
+            Liveness::Unreachable => Some(Closed::Unreachable),
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::id::{LeaseId, ReservationId};
 use crate::lease::Epoch;
 use crate::name::{GpuUuid, UserName};
 use crate::time::{Millis, Timestamp, Window};
+use crate::word::words;
 
 /// Cluster version from which on windows are handed out: every member knows the commands and the state then.
 pub const AHEAD_SINCE: u32 = 3;
@@ -124,23 +125,13 @@ pub enum Enforcement {
     Off,
 }
 
+words!(Enforcement {
+    On => "on",
+    Warn => "warn",
+    Off => "off",
+});
+
 impl Enforcement {
-    /// The word people type and see.
-    pub fn word(self) -> &'static str {
-        match self {
-            Enforcement::On => "on",
-            Enforcement::Warn => "warn",
-            Enforcement::Off => "off",
-        }
-    }
-
-    /// The mode that people name by this word.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Enforcement::On, Enforcement::Warn, Enforcement::Off]
-            .into_iter()
-            .find(|mode| mode.word() == word)
-    }
-
     /// The laxer of two.
     #[must_use]
     pub fn at_most(self, ceiling: Self) -> Self {

@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use fleet_core::gpu::{Gpu, Presence};
 use fleet_core::id::{AllocationId, JobId, ReservationId};
+use fleet_core::job::JobState;
 use fleet_core::name::{GpuUuid, TEXT_BYTES_MAX, UserName, is_plain_text};
 use fleet_core::time::{Millis, Timestamp};
+use fleet_core::view::GpuState;
 use fleet_core::window::{Enforced, Enforcement, Fallback};
 use fleet_proto::transport::limits::ENROLL_MESSAGE_BYTES_MAX;
 use fleet_proto::transport::server::server_builder;
@@ -452,16 +454,16 @@ fn window(id: &ReservationId, held: &WindowInHand, gpus: &[Gpu]) -> v1::LocalWin
 
 fn attempt(a: &SeenAttempt, gpus: &[Gpu]) -> v1::LocalAttempt {
     let state = match (a.stopping, a.starting) {
-        (true, _) => "stopping",
-        (false, true) => "starting",
-        (false, false) => "running",
+        (true, _) => JobState::Stopping,
+        (false, true) => JobState::Starting,
+        (false, false) => JobState::Running,
     };
     v1::LocalAttempt {
         allocation: a.id.to_string(),
         job: a.job.to_string(),
         owner: a.owner.to_string(),
         gpus: named(&a.gpus, gpus),
-        state: state.to_owned(),
+        state: state.word().to_owned(),
         ends_at_unix_ms: a.ends_at.map_or(0, |at| at.0),
     }
 }
@@ -471,12 +473,12 @@ fn gpu(gpu: &Gpu, seen: &LocalView) -> v1::LocalGpu {
     let open = |held: &&WindowInHand| held.gpus.contains(&gpu.uuid) && held.stage == Stage::Open;
     let held = seen.promises.windows.iter().find(|(_, held)| open(held) && !held.withdrawn);
     let state = match (gpu.presence, attempt, held) {
-        (Presence::Lost, _, _) => "lost",
-        (Presence::Unknown, _, _) => "unknown",
-        (Presence::Present, Some(_), _) => "running",
-        (Presence::Present, None, Some(_)) => "reserved",
-        (Presence::Present, None, None) if gpu.dirty.is_some() => "dirty",
-        (Presence::Present, None, None) => "free",
+        (Presence::Lost, _, _) => GpuState::Lost,
+        (Presence::Unknown, _, _) => GpuState::Unknown,
+        (Presence::Present, Some(_), _) => GpuState::Running,
+        (Presence::Present, None, Some(_)) => GpuState::Reserved,
+        (Presence::Present, None, None) if gpu.dirty.is_some() => GpuState::Dirty,
+        (Presence::Present, None, None) => GpuState::Free,
     };
     let owner = attempt.map(|a| &a.owner).or(held.map(|(_, held)| &held.owner));
     let within = attempt.and_then(|a| a.within.as_ref()).or(held.map(|(id, _)| id));
@@ -485,7 +487,7 @@ fn gpu(gpu: &Gpu, seen: &LocalView) -> v1::LocalGpu {
         uuid: gpu.uuid.to_string(),
         index: gpu.index,
         model: gpu.model.clone(),
-        state: state.to_owned(),
+        state: state.word().to_owned(),
         held_by: owner.map(ToString::to_string).unwrap_or_default(),
         reservation: within.map(ToString::to_string).unwrap_or_default(),
         job: attempt.map(|a| a.job.to_string()).unwrap_or_default(),

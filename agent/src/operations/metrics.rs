@@ -7,7 +7,7 @@
 use std::fmt;
 
 use fleet_core::gpu::Presence;
-use fleet_core::health::{Severity, Subject, health_word};
+use fleet_core::health::{Health, Severity, Subject};
 use fleet_core::lease::LeaseHolder;
 use fleet_core::name::GpuUuid;
 use fleet_daemon::metrics::{Metric, Page, Source, Unit};
@@ -167,7 +167,6 @@ pub(super) const METRICS: [Metric; 30] = [
 /// Shown always, so that a graph has no gap where nothing is.
 const DRIVER_STATES: [&str; 6] =
     ["starting", "running", "absent", "failed", "not_answering", "released"];
-const HEALTH_STATES: [&str; 5] = ["ok", "notice", "degraded", "fatal", "unknown"];
 
 /// The source.
 #[derive(Debug)]
@@ -353,8 +352,9 @@ impl AgentSource {
                 Subject::Gpu(uuid) => *uuid == gpu.info.uuid,
             };
             let own = conditions.iter().filter(|condition| concern(&condition.subject));
-            let state = health_word(own, gpu.presence);
-            health.extend(HEALTH_STATES.map(|w| (self.labels_and(gpu, w), yes(w == state))));
+            let state = Health::of(own, gpu.presence);
+            let all = Health::ALL.iter();
+            health.extend(all.map(|one| (self.labels_and(gpu, one.word()), yes(*one == state))));
         }
         page.many(&HEALTH, health)
     }

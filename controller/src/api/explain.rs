@@ -4,8 +4,10 @@ use fleet_core::audit::AuditBody;
 use fleet_core::id::{JobId, ReservationId};
 use fleet_core::job::JobState;
 use fleet_core::name::{GpuUuid, NodeName};
+use fleet_core::reason::Wait;
 use fleet_core::scheduler;
 use fleet_core::time::{Millis, Timestamp};
+use fleet_core::view::{NamesAt, text};
 use fleet_core::{Event, Fsm};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
@@ -36,19 +38,13 @@ impl Context {
             explanation.story = told;
             explanation.older_lines += cut;
         }
-        for record in page.records.iter().rev() {
-            explanation.story.extend(story_lines(&record.body, id));
-        }
+        let own = page.records.iter().rev().flat_map(|record| events_about(&record.body, id));
+        explanation.story.extend(self.told(own));
         // Stable: what was told of a GPU stands before what the same record says of the job.
         explanation.story.sort_by_key(|line| line.audit_seq);
         let spare = explanation.story.len().saturating_sub(STORY_LINES_MAX);
         explanation.story.drain(..spare);
         explanation.older_lines += spare as u64;
-        self.raft.read(|fsm| {
-            for line in &mut explanation.story {
-                line.text = with_gpu_names(fsm, &line.text, Timestamp(line.at_unix_ms));
-            }
-        });
         Ok(explanation)
     }
 
@@ -82,12 +78,22 @@ impl Context {
             };
             let page = self.records(query).await?;
             cut += u64::from(page.next.is_some());
-            lines.extend(gpu_faults::lines(page.records.iter().rev().map(|r| &r.body), &stay));
+            let records = page.records.iter().rev().map(|record| &record.body);
+            lines.extend(self.told(gpu_faults::meanwhile(records, &stay)));
         }
         lines.sort_by_key(|line| line.audit_seq);
         let spare = lines.len().saturating_sub(gpu_faults::LINES_MAX);
         lines.drain(..spare);
         Ok((lines, cut + spare as u64))
+    }
+
+    /// Lines of a story.
+    fn told<'a>(
+        &self,
+        found: impl IntoIterator<Item = (&'a AuditBody, &'a Event)>,
+    ) -> Vec<v1::StoryLine> {
+        self.raft
+            .read(|fsm| found.into_iter().map(|(body, event)| line(fsm, body, event)).collect())
     }
 
     fn standing(&self, id: &str) -> Result<v1::Explanation, Status> {
@@ -115,12 +121,12 @@ impl Context {
                 && let Some(explained) = scheduler::explain(fsm, id)
             {
                 details.push(format!("place {} in the queue", explained.place));
-                if explained.never {
+                if explained.reason.as_ref().is_some_and(Wait::is_forever) {
                     details.push("it can never start in this fleet as it is".to_owned());
                 }
-                details.extend(
-                    explained.verdicts.iter().map(|v| format!("{}: {}", v.node, v.verdict)),
-                );
+                details.extend(explained.verdicts.iter().map(|v| {
+                    format!("{}: {}", v.node, text::verdict(&v.node, v.obstacle.as_ref()))
+                }));
             }
             if !view.status.is_empty() {
                 details.push(format!("it says: {}", view.status));
@@ -148,7 +154,7 @@ impl Context {
             Some(v1::Explanation {
                 id: id.to_string(),
                 kind: "job".to_owned(),
-                summary: job_sentence(&view),
+                summary: job_sentence(job.state, &view),
                 details,
                 ..v1::Explanation::default()
             })
@@ -241,37 +247,37 @@ fn condition_line(c: &v1::Condition) -> String {
 }
 
 /// The record's events that are about `id`, in the order they happened.
-fn story_lines<'a>(
+fn events_about<'a>(
     body: &'a AuditBody,
     id: &'a str,
-) -> impl Iterator<Item = v1::StoryLine> + use<'a> {
+) -> impl Iterator<Item = (&'a AuditBody, &'a Event)> + use<'a> {
     let about = move |event: &&Event| event.objects().iter().any(|object| object == id);
-    body.events.iter().filter(about).map(|event| line(body, event))
+    body.events.iter().filter(about).map(move |event| (body, event))
 }
 
-/// One of the record's events.
-pub(super) fn line(body: &AuditBody, event: &Event) -> v1::StoryLine {
+/// One of the record's events, with the names that GPUs had then.
+fn line(fsm: &Fsm, body: &AuditBody, event: &Event) -> v1::StoryLine {
     v1::StoryLine {
         at_unix_ms: body.at.0,
-        text: event.told(body.at),
+        text: event.told(body.at, &NamesAt::new(fsm, body.at)),
         actor: body.actor.display_name(),
         audit_seq: body.seq,
     }
 }
 
 /// How a job stands, without its id: that is the line's beginning.
-fn job_sentence(job: &v1::Job) -> String {
+fn job_sentence(state: JobState, job: &v1::Job) -> String {
     let whose = format!("{} of {}", job.name, job.owner);
     let place = if job.node.is_empty() { String::new() } else { format!(" on {}", job.node) };
     let why = if job.reason.is_empty() { String::new() } else { format!(": {}", job.reason) };
-    let state = match job.state.as_str() {
-        "queued" => "waits".to_owned(),
-        "starting" => format!("is being started{place}"),
-        "running" => format!("runs{place}"),
-        "stopping" => format!("is being stopped{place}"),
-        "cancelled" => "was cancelled".to_owned(),
-        "timed_out" => format!("was stopped{place}"),
-        ended => format!("{ended}{place}"),
+    let state = match state {
+        JobState::Queued => "waits".to_owned(),
+        JobState::Starting => format!("is being started{place}"),
+        JobState::Running => format!("runs{place}"),
+        JobState::Stopping => format!("is being stopped{place}"),
+        JobState::Cancelled => "was cancelled".to_owned(),
+        JobState::TimedOut => format!("was stopped{place}"),
+        JobState::Completed | JobState::Failed => format!("{}{place}", state.word()),
     };
     format!("{whose} {state}{why}")
 }
@@ -283,17 +289,4 @@ fn next_checkpoint(job: &v1::Job, now: Timestamp) -> Option<String> {
         Millis(0) => format!("next checkpoint: was expected {} ago", now.since(at)),
         left => format!("next checkpoint: in about {left}"),
     })
-}
-
-/// The text with `titan01:3` in place of UUIDs, as people called them then.
-fn with_gpu_names(fsm: &Fsm, text: &str, then: Timestamp) -> String {
-    let mut named = text.to_owned();
-    for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')) {
-        if let Ok(uuid) = GpuUuid::parse(word)
-            && let Some(name) = fsm.gpu_name_at(&uuid, then)
-        {
-            named = named.replace(word, &name.to_string());
-        }
-    }
-    named
 }

@@ -1,16 +1,13 @@
 //! What was told of a job's GPUs while it had them. Called by `explain`: the cause of a failure may be in there, as when a
 //! program wrote where it must not, and no event of the job's own says so.
 //!
-//! Pure: records of the audit log in, lines of a story out. It knows only what the log says: an error that comes again
+//! Pure: records of the audit log in, those of its events out that belong to the story. It knows only what the log says: an error that comes again
 //! while the GPU's notice of it stands, for a day, is no event.
 
 use fleet_core::audit::AuditBody;
 use fleet_core::id::{AllocationId, JobId};
 use fleet_core::name::GpuUuid;
 use fleet_core::{Event, Millis, Timestamp};
-use fleet_proto::v1;
-
-use super::explain::line;
 
 /// Most GPUs of attempts that are looked at, the newest first.
 pub(super) const STAYS_MAX: usize = 32;
@@ -70,11 +67,11 @@ pub(super) fn stays<'a>(
 
 /// What was told of the GPU until the stay was over or another job had it, from the GPU's records, oldest first. The oldest may
 /// be younger than the stay.
-pub(super) fn lines<'a>(
+pub(super) fn meanwhile<'a>(
     records: impl IntoIterator<Item = &'a AuditBody>,
     stay: &Stay,
-) -> Vec<v1::StoryLine> {
-    let mut lines = Vec::new();
+) -> Vec<(&'a AuditBody, &'a Event)> {
+    let mut found = Vec::new();
     let mut placed = false;
     for body in records {
         for event in &body.events {
@@ -83,18 +80,18 @@ pub(super) fn lines<'a>(
                 | Event::ConditionChanged { gpu: Some(gpu), .. }
                     if *gpu == stay.gpu && (placed || body.seq > stay.placed_at) =>
                 {
-                    lines.push(line(body, event));
+                    found.push((body, event));
                 }
                 _ => match placement(event) {
                     Some((_, gpus)) if !gpus.contains(&stay.gpu) => {}
-                    Some(_) if body.seq > stay.placed_at => return lines,
+                    Some(_) if body.seq > stay.placed_at => return found,
                     Some(_) => placed = true,
                     None => {}
                 },
             }
         }
     }
-    lines
+    found
 }
 
 fn placement(event: &Event) -> Option<(&JobId, &[GpuUuid])> {
@@ -189,9 +186,13 @@ mod tests {
     }
 
     fn told(records: &[AuditBody], stay: &Stay) -> Vec<String> {
-        let lines = lines(records, stay);
-        let message = |text: &str| text.split(['(', ')']).nth(1).unwrap().to_owned();
-        lines.iter().map(|line| message(&line.text)).collect()
+        let message = |event: &Event| match event {
+            Event::ConditionRaised { message, .. } | Event::ConditionChanged { message, .. } => {
+                message.clone()
+            }
+            other => panic!("{other:?}"),
+        };
+        meanwhile(records, stay).into_iter().map(|(_, event)| message(event)).collect()
     }
 
     #[test]
@@ -238,8 +239,6 @@ mod tests {
         let meanwhile = ["during", "worse", "with the end"];
         assert_eq!(told(&records, &stay(1, 1, None)), meanwhile);
         assert_eq!(told(&records[1..], &stay(1, 1, None)), meanwhile, "its placement lies behind");
-        let text = &lines(&records, &stay(1, 1, None))[0].text;
-        assert!(text.contains(gpu(1).as_str()), "which GPU is named: {text}");
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use fleet_core::gpu::Gpu;
 use fleet_core::lease::LeaseHolder;
 use fleet_core::node::Liveness;
+use fleet_core::reason::{TakenBy, TakenGpus, Wait};
+use fleet_core::reservation::{Reservation, ReservationState};
 use fleet_core::{Fsm, Rejection};
 use fleet_proto::v1;
 
@@ -31,15 +33,29 @@ pub(super) fn refusal(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> Option<Rejec
     (!by.is_empty()).then_some(Rejection::InUse { what, by })
 }
 
-/// What is still on the GPUs of a lease that is being taken back, where `text` names its holder as what is waited for:
-/// `titan01:0: python3 (pid 7) of ada`.
-pub(super) fn left_behind(fsm: &Fsm, sessions: &Sessions, text: &str) -> Option<String> {
-    let ending = fsm.leases().values().filter(|lease| lease.ending_since.is_some());
-    let named = ending.filter(|lease| match &lease.holder {
-        LeaseHolder::Allocation(id) => names(text, id.as_str()),
-        LeaseHolder::Reservation(id) => names(text, id.as_str()),
-    });
-    let gpus = named.flat_map(|lease| &lease.gpus).filter_map(|uuid| fsm.gpu(uuid));
+/// What is still on GPUs that a queued job waits for and that are being emptied: `titan01:0: python3 (pid 7) of ada`.
+pub(super) fn behind(fsm: &Fsm, sessions: &Sessions, wait: &Wait) -> Option<String> {
+    let emptied = |taken: &&TakenGpus| match taken.by {
+        TakenBy::Emptying { .. } | TakenBy::NotEmpty { .. } | TakenBy::BeingEmptied => true,
+        TakenBy::Job { .. } | TakenBy::Reservation { .. } | TakenBy::EarlierJob => false,
+    };
+    let names = wait.taken().iter().filter(emptied).flat_map(|taken| &taken.gpus);
+    let gpus = names.filter_map(|name| fsm.gpu_named(name.node.as_str(), name.index));
+    named(sessions, gpus)
+}
+
+/// What is still on the GPUs of a reservation that cannot start because of it.
+pub(super) fn before(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> Option<String> {
+    let waits = r.state == ReservationState::Scheduled && r.reason.is_some();
+    let gpus = r.gpus.iter().filter(|_| waits).filter_map(|uuid| fsm.gpu(uuid));
+    let emptied = |gpu: &&Gpu| {
+        let lease = fsm.hold(&gpu.uuid).and_then(|hold| fsm.lease(&hold.lease));
+        lease.is_some_and(|lease| lease.ending_since.is_some())
+    };
+    named(sessions, gpus.filter(emptied))
+}
+
+fn named<'a>(sessions: &Sessions, gpus: impl Iterator<Item = &'a Gpu>) -> Option<String> {
     let said: Vec<String> = gpus.filter_map(|gpu| left_on(sessions, gpu)).collect();
     (!said.is_empty()).then(|| said.join(", "))
 }
@@ -54,11 +70,6 @@ pub(super) fn left_on(sessions: &Sessions, gpu: &Gpu) -> Option<String> {
         said.push_str(&format!(" and {more} more"));
     }
     (!said.is_empty()).then(|| format!("{}: {said}", gpu.name()))
-}
-
-/// Whether a sentence names the id, and not only one that begins so.
-fn names(text: &str, id: &str) -> bool {
-    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).any(|word| word == id)
 }
 
 /// The job whose attempt is on it.

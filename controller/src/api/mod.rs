@@ -54,7 +54,6 @@ pub use fleet::FleetService;
 pub use logins::LoginLog;
 pub use plan::NewestPlan;
 pub use refusals::RefusalLog;
-pub(crate) use views::{gpu_state, node_state};
 
 use crate::audit::AuditStore;
 use crate::clock::LeaderClock;

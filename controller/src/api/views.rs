@@ -4,31 +4,25 @@
 use std::collections::BTreeMap;
 
 use fleet_core::access::CertificateHolder;
-use fleet_core::allocation::{Allocation, Deferral};
+use fleet_core::allocation::Allocation;
 use fleet_core::checkpoint::{Checkpoint, Content, Facts};
 use fleet_core::ending::ReservationRules;
-use fleet_core::gpu::{Gpu, Presence};
-use fleet_core::health::{Condition, ConditionStatus, Severity, Subject, health_word};
+use fleet_core::gpu::Gpu;
+use fleet_core::health::{Condition, ConditionStatus, Health, Subject};
 use fleet_core::job::{Job, JobState};
 use fleet_core::lease::LeaseHolder;
 use fleet_core::name::{GpuUuid, UserName};
-use fleet_core::node::{Liveness, Node};
+use fleet_core::node::Node;
 use fleet_core::reboot::RebootAnswer;
-use fleet_core::reservation::{Reservation, ReservationState};
+use fleet_core::reservation::Reservation;
 use fleet_core::scheduler::{HeldPlace, Plan};
-use fleet_core::time::Millis;
-use fleet_core::window::Withdrawal;
+use fleet_core::view::{self, GpuState, JobReason, NamesAt};
 use fleet_core::{Fsm, Timestamp};
 use fleet_proto::convert::wish::job_spec_to_wire;
 use fleet_proto::v1;
 
 use super::in_use;
 use crate::sessions::Sessions;
-
-/// A job with a checkpoint directory that has saved nothing for so long is pointed out.
-const NOTHING_SAVED_MAX: Millis = Millis::hours(1);
-/// Shorter gaps between checkpoints than a third of this are nothing to be pointed out.
-const NOTHING_SAVED_MIN: Millis = Millis::minutes(10);
 
 fn text<T: ToString>(value: Option<&T>) -> String {
     value.map(ToString::to_string).unwrap_or_default()
@@ -42,28 +36,15 @@ fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-fn severity_word(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Notice => "notice",
-        Severity::Degraded => "degraded",
-        Severity::Fatal => "fatal",
-    }
-}
-
 fn condition(c: &Condition) -> v1::Condition {
-    let status = match c.status {
-        ConditionStatus::True => "true",
-        ConditionStatus::False => "false",
-        ConditionStatus::Unknown => "unknown",
-    };
     let gpu_uuid = match &c.subject {
         Subject::Node => String::new(),
         Subject::Gpu(uuid) => uuid.to_string(),
     };
     v1::Condition {
         kind: c.kind.to_string(),
-        status: status.to_owned(),
-        severity: severity_word(c.severity).to_owned(),
+        status: c.status.word().to_owned(),
+        severity: c.severity.word().to_owned(),
         reason: c.reason.clone(),
         message: c.message.clone(),
         since_unix_ms: c.since.0,
@@ -78,21 +59,6 @@ fn shown(c: &&Condition) -> bool {
     c.status != ConditionStatus::False
 }
 
-pub(crate) fn node_state(fsm: &Fsm, node: &Node) -> &'static str {
-    if node.suspended.is_some() {
-        return "suspended";
-    }
-    match node.liveness {
-        Liveness::Suspect => return "suspect",
-        Liveness::Unreachable => return "unreachable",
-        Liveness::Ready => {}
-    }
-    if node.drain.is_some() {
-        return if fsm.is_empty(&node.name) { "drained" } else { "draining" };
-    }
-    if node.cordon.is_some() { "cordoned" } else { "ready" }
-}
-
 pub(super) fn node(fsm: &Fsm, sessions: &Sessions, node: &Node) -> v1::Node {
     let on_node: Vec<&Allocation> =
         fsm.allocations().values().filter(|a| a.node == node.name).collect();
@@ -105,7 +71,7 @@ pub(super) fn node(fsm: &Fsm, sessions: &Sessions, node: &Node) -> v1::Node {
         node.gpus.iter().filter_map(|uuid| fsm.gpu(uuid)).filter(|g| is_free(fsm, g)).count();
     v1::Node {
         name: node.name.to_string(),
-        state: node_state(fsm, node).to_owned(),
+        state: view::node::node(fsm, node).word().to_owned(),
         reason,
         cpu_millis: node.facts.cpu_millis,
         cpu_millis_used: on_node.iter().map(|a| a.cpu_millis).sum(),
@@ -204,59 +170,23 @@ pub(super) fn user(fsm: &Fsm, name: &UserName) -> v1::User {
 
 /// Whether the GPU could be given to somebody now.
 pub(super) fn is_free(fsm: &Fsm, gpu: &Gpu) -> bool {
-    gpu_state(fsm, gpu).0 == "free"
+    view::gpu::gpu(fsm, gpu).0 == GpuState::Free
 }
 
-/// The state's word, and why where that helps.
-pub(crate) fn gpu_state(fsm: &Fsm, gpu: &Gpu) -> (&'static str, String) {
-    if let Some(hold) = fsm.hold(&gpu.uuid) {
-        let top = fsm.lease(&hold.lease);
-        let ending = top.is_some_and(|lease| lease.ending_since.is_some());
-        let by_job = top.is_some_and(|l| matches!(l.holder, LeaseHolder::Allocation(_)));
-        return match (ending, by_job || hold.child.is_some()) {
-            (true, _) => ("releasing", "being proven empty".to_owned()),
-            (false, true) => ("running", String::new()),
-            (false, false) => ("reserved", String::new()),
-        };
-    }
-    let let_go = || fsm.node(&gpu.node).is_some_and(|node| node.facts.driver_released);
-    match gpu.presence {
-        Presence::Lost => return ("lost", "it does not answer any more".to_owned()),
-        Presence::Unknown if let_go() => {
-            return ("unknown", "its driver is let go of while the node is drained".to_owned());
-        }
-        Presence::Unknown => return ("unknown", "the driver does not answer".to_owned()),
-        Presence::Present => {}
-    }
-    if let Some(why) = &gpu.dirty {
-        return ("dirty", why.clone());
-    }
-    let Some(node) = fsm.node(&gpu.node) else { return ("unknown", String::new()) };
-    if node.severity_for(&gpu.uuid).is_some_and(|s| s >= Severity::Degraded) {
-        return ("unhealthy", String::new());
-    }
-    match node.closed_because() {
-        Some(why) => ("closed", format!("{}: {why}", node.name)),
-        None => ("free", String::new()),
-    }
-}
-
-fn gpu_health(node: Option<&Node>, gpu: &Gpu) -> &'static str {
-    let Some(node) = node else { return "unknown" };
+fn gpu_health(node: Option<&Node>, gpu: &Gpu) -> Health {
+    let Some(node) = node else { return Health::Unknown };
     let conditions: Vec<&Condition> = node.conditions_for(&gpu.uuid).collect();
-    health_word(conditions.iter().copied(), gpu.presence)
+    Health::of(conditions.iter().copied(), gpu.presence)
 }
 
 pub(super) fn gpu(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> v1::Gpu {
     let node = fsm.node(&gpu.node);
-    let (state, reason) = gpu_state(fsm, gpu);
-    let left = (state == "releasing").then(|| in_use::left_on(sessions, gpu)).flatten();
-    let reason = match left {
-        Some(left) => format!("{reason}, but {left}"),
-        None if reason.is_empty() && gpu.replaced_by_next => {
-            "the next card in its slot takes its place".to_owned()
-        }
-        None => reason,
+    let (state, reason) = view::gpu::gpu(fsm, gpu);
+    let left = (state == GpuState::Releasing).then(|| in_use::left_on(sessions, gpu)).flatten();
+    let reason = match (reason, left) {
+        (Some(reason), Some(left)) => format!("{reason}, but {left}"),
+        (reason, None) => text(reason.as_ref()),
+        (None, Some(left)) => left,
     };
     let hold = fsm.hold(&gpu.uuid);
     let top = hold.and_then(|hold| fsm.lease(&hold.lease));
@@ -286,12 +216,12 @@ pub(super) fn gpu(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> v1::Gpu {
         model: gpu.model.clone(),
         product: gpu.product.clone(),
         memory_bytes: gpu.memory_bytes,
-        state: state.to_owned(),
+        state: state.word().to_owned(),
         held_by: text(top.map(|lease| &lease.owner)),
         reservation,
         job,
         held_until_unix_ms: millis(until),
-        health: gpu_health(node, gpu).to_owned(),
+        health: gpu_health(node, gpu).word().to_owned(),
         conditions: conditions.filter(own).filter(shown).map(condition).collect(),
         reason,
         r#use: gpu_use(sessions, gpu),
@@ -334,17 +264,6 @@ fn gpu_refs(fsm: &Fsm, uuids: &[GpuUuid], then: Timestamp) -> Vec<v1::GpuRef> {
 }
 
 pub(super) fn reservation(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> v1::Reservation {
-    let given = r.handed_out.as_ref();
-    let cancelled =
-        given.is_some_and(|given| matches!(given.withdrawn, Some(Withdrawal::Cancelled { .. })));
-    let state = match r.state {
-        ReservationState::Scheduled if cancelled => "cancelling",
-        ReservationState::Scheduled => "scheduled",
-        ReservationState::Active => "active",
-        ReservationState::Ending => "ending",
-        ReservationState::Ended => "ended",
-        ReservationState::Cancelled => "cancelled",
-    };
     v1::Reservation {
         id: r.id.to_string(),
         owner: r.owner.to_string(),
@@ -357,11 +276,11 @@ pub(super) fn reservation(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> v1
         ),
         starts_at_unix_ms: r.window.starts_at.0,
         ends_at_unix_ms: r.window.ends_at.0,
-        state: state.to_owned(),
+        state: view::reservation::reservation(r).word().to_owned(),
         note: r.note.clone(),
-        reason: with_left_behind(fsm, sessions, r.reason.clone().unwrap_or_default()),
+        reason: with_left(text(r.reason.as_ref()), in_use::before(fsm, sessions, r)),
         created_at_unix_ms: r.created_at.0,
-        unconfirmed: unconfirmed(fsm, r),
+        unconfirmed: text(view::reservation::unconfirmed(fsm, r).as_ref()),
         at_end: fsm.at_end(r).word().to_owned(),
         with: r.with.iter().map(ToString::to_string).collect(),
         import: r.import.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -373,35 +292,6 @@ pub(super) fn reservation_rules(rules: &ReservationRules) -> v1::ReservationRule
         at_end: rules.at_end.word().to_owned(),
         no_show_ms: rules.no_show.0,
         grace_ms: rules.grace.0,
-    }
-}
-
-/// What the node has not confirmed yet, and what holds until then.
-fn unconfirmed(fsm: &Fsm, r: &Reservation) -> String {
-    let Some(given) = r.handed_out.as_ref().filter(|_| r.is_unconfirmed()) else {
-        return String::new();
-    };
-    let silent = fsm.node(&r.node).is_none_or(|node| node.liveness != Liveness::Ready);
-    let node = if silent { format!("{}, which is not heard,", r.node) } else { r.node.to_string() };
-    match (&given.withdrawn, given.held_until > r.window.ends_at) {
-        (Some(Withdrawal::Cancelled { .. }), _) => {
-            format!("it is cancelled once {node} confirms it; until then its GPUs count as given")
-        }
-        (Some(Withdrawal::Moving { .. }), _) => {
-            format!("it moves to other GPUs once {node} has let go of these")
-        }
-        (Some(Withdrawal::Ended), _) => {
-            format!("{node} has not confirmed its end; until then its GPUs count as given")
-        }
-        (None, true) => {
-            format!("{node} has not confirmed the earlier end; until then its GPUs count as given")
-        }
-        (None, false) if given.revision == given.epoch => {
-            format!("{node} has not confirmed it; without a controller it would not start there")
-        }
-        (None, false) => {
-            format!("{node} has not confirmed the new end; without a controller the old one holds")
-        }
     }
 }
 
@@ -438,30 +328,6 @@ pub(super) fn checkpoint_facts(facts: &Facts) -> v1::Checkpoint {
     }
 }
 
-/// When the next checkpoint is expected, by the last gap between two.
-fn next_checkpoint(job: &Job, allocation: Option<&Allocation>) -> Option<Timestamp> {
-    let last = job.newest_saved()?;
-    let gap = *job.gaps().first()?;
-    let current = allocation.is_some_and(|a| a.id == last.allocation && a.stop.is_none());
-    current.then(|| last.completed_at + gap)
-}
-
-/// A job that says where it saves and has saved nothing for long.
-fn saves_nothing(fsm: &Fsm, job: &Job, allocation: &Allocation) -> Option<String> {
-    job.spec.checkpoint.as_ref()?;
-    let usual = job.gaps().first().map_or(NOTHING_SAVED_MAX, |gap| Millis(gap.0.saturating_mul(3)));
-    let since = match job.newest_saved().filter(|c| c.allocation == allocation.id) {
-        Some(last) => last.completed_at,
-        None => allocation.started_at?,
-    };
-    let quiet = fsm.now().since(since);
-    if quiet <= usual.clamp(NOTHING_SAVED_MIN, NOTHING_SAVED_MAX) {
-        return None;
-    }
-    let note = job.checkpoint_notes.first().map(|note| format!(": {note}")).unwrap_or_default();
-    Some(format!("no checkpoint seen for {quiet}{note}"))
-}
-
 /// One sentence: why it waits, what it waits for, how it ended.
 fn job_reason(
     fsm: &Fsm,
@@ -470,84 +336,19 @@ fn job_reason(
     job: &Job,
     preparing: Option<String>,
 ) -> String {
-    if let Some(outcome) = &job.outcome {
-        return outcome.reason.clone();
-    }
-    if let Some(question) = &job.question {
-        return format!("waits for {}: {}", job.owner, question.why);
-    }
-    if let Some(until) = fsm.paused_until(&job.id) {
-        let again = until.since(fsm.now());
-        if let Some(waits) = job.image_wait.as_ref().filter(|waits| waits.tries > 0) {
-            return format!("{}; tries again in {again}, try {}", waits.why, waits.tries + 1);
-        }
-        return match job.last_fault.as_ref().filter(|fault| fault.again > 0) {
-            Some(fault) => format!("{} on {}; tries again in {again}", fault.cause, fault.node),
-            None => format!("failed; tries again in {again}"),
-        };
-    }
-    if job.state == JobState::Queued {
-        let waiting = plan.waiting.get(&job.id);
-        let reason = waiting.map_or_else(|| "about to be planned".to_owned(), |w| w.reason.clone());
-        return with_left_behind(fsm, sessions, reason);
-    }
-    let Some(allocation) = job.allocation.as_ref().and_then(|id| fsm.allocation(id)) else {
-        return String::new();
+    let Some(reason) = view::job::job(fsm, plan, job, preparing) else { return String::new() };
+    let left = match &reason {
+        JobReason::Waits(wait) => in_use::behind(fsm, sessions, wait),
+        _ => None,
     };
-    if let Some(stop) = &allocation.stop {
-        return stop.why.to_string();
-    }
-    match &allocation.deferral {
-        Some(deferral) => leaving_reason(fsm, plan, job, (allocation, deferral)),
-        None => {
-            preparing.unwrap_or_else(|| saves_nothing(fsm, job, allocation).unwrap_or_default())
-        }
-    }
+    with_left(reason.text(&NamesAt::now(fsm)), left)
 }
 
 /// The reason, and the processes that are in the way.
-fn with_left_behind(fsm: &Fsm, sessions: &Sessions, reason: String) -> String {
-    match in_use::left_behind(fsm, sessions, &reason) {
-        Some(left) => format!("{reason} ({left})"),
-        None => reason,
-    }
-}
-
-/// What a job that must leave its place waits for, where it goes, and by when it leaves at the latest.
-fn leaving_reason(
-    fsm: &Fsm,
-    plan: &Plan,
-    job: &Job,
-    (allocation, deferral): (&Allocation, &Deferral),
-) -> String {
-    let causes = allocation.causes.values().map(|c| c.text.as_str()).collect::<Vec<_>>().join(", ");
-    let what = match (plan.held.get(&job.id), &deferral.held_back, &job.spec.checkpoint) {
-        (_, _, None) if deferral.deadline.is_some() => {
-            format!("is stopped ({causes}); it declares no checkpoint, so its work is lost")
-        }
-        (_, _, None) => {
-            format!("should leave ({causes}); it declares no checkpoint, so it may finish")
-        }
-        (Some(held), _, Some(_)) => {
-            let place = gpu_names(fsm, held);
-            format!("moves at its next checkpoint ({causes}); {place} is held for it")
-        }
-        (None, Some(why), Some(_)) => format!("should leave ({causes}) but {why}"),
-        (None, None, Some(_)) => format!("leaves at its next checkpoint ({causes})"),
-    };
-    let latest = deferral.deadline.map(|at| at.since(fsm.now()));
-    latest.map_or(what.clone(), |left| format!("{what}; leaves within {left} at the latest"))
-}
-
-/// `titan02:1,3`, or the node's name where no GPU is asked for.
-fn gpu_names(fsm: &Fsm, held: &HeldPlace) -> String {
-    let numbers =
-        held.gpus.iter().filter_map(|uuid| fsm.gpu(uuid)).map(|gpu| gpu.index.to_string());
-    let numbers: Vec<String> = numbers.collect();
-    if numbers.is_empty() {
-        held.node.to_string()
-    } else {
-        format!("{}:{}", held.node, numbers.join(","))
+fn with_left(reason: String, left: Option<String>) -> String {
+    match left {
+        Some(left) if !reason.is_empty() => format!("{reason} ({left})"),
+        Some(_) | None => reason,
     }
 }
 
@@ -628,7 +429,7 @@ pub(super) fn job(
         image_note: text(job.image.as_ref().and_then(|image| image.note.as_ref())),
         checkpoint_notes: checkpoint_notes(job),
         question: text(job.question.as_ref().map(|question| &question.why)),
-        next_checkpoint_unix_ms: millis(next_checkpoint(job, allocation)),
+        next_checkpoint_unix_ms: millis(view::job::next_checkpoint(job, allocation)),
         checkpoint_gap_ms: job.gaps().first().map_or(0, |gap| gap.0),
     }
 }

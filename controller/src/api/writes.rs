@@ -74,7 +74,8 @@ fn at_end(said: &str) -> Result<Option<EndPolicy>, Rejection> {
         return Ok(None);
     }
     let policy = EndPolicy::from_word(said).ok_or_else(|| {
-        let words = EndPolicy::ALL.map(EndPolicy::word).join(", ");
+        let words =
+            EndPolicy::ALL.iter().map(|policy| policy.word()).collect::<Vec<_>>().join(", ");
         Rejection::field("at_end", format!("{said:?} must be one of {words}"))
     })?;
     Ok(Some(policy))

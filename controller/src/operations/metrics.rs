@@ -9,13 +9,14 @@ use std::sync::PoisonError;
 
 use fleet_core::Fsm;
 use fleet_core::authority::Stage;
+use fleet_core::job::JobState;
 use fleet_core::lease::LeaseHolder;
 use fleet_core::node::Liveness;
-use fleet_core::reservation::ReservationState;
+use fleet_core::view::{self, GpuState, NodeState, ReservationShown};
 use fleet_daemon::metrics::{Metric, Page, Source, Unit};
 
 use super::inside::not_ready;
-use crate::api::{Context, gpu_state, node_state};
+use crate::api::Context;
 use crate::clock::Standing;
 
 const NONE: Unit = Unit::None;
@@ -187,15 +188,6 @@ pub(super) const METRICS: [Metric; 38] = [
     CERTIFICATE,
 ];
 
-/// Words that are always shown, so that a graph has no gap where nothing is.
-const NODE_STATES: [&str; 7] =
-    ["ready", "suspect", "unreachable", "cordoned", "draining", "drained", "suspended"];
-const GPU_STATES: [&str; 9] =
-    ["free", "reserved", "running", "releasing", "dirty", "lost", "unknown", "unhealthy", "closed"];
-const JOB_STATES: [&str; 4] = ["queued", "starting", "running", "stopping"];
-const RESERVATION_STATES: [&str; 3] = ["scheduled", "active", "ending"];
-const LIVENESSES: [&str; 3] = ["ready", "suspect", "unreachable"];
-
 /// The source.
 #[derive(Debug)]
 pub(super) struct ControllerSource(Context);
@@ -210,8 +202,12 @@ impl ControllerSource {
 struct Tally(BTreeMap<&'static str, u64>);
 
 impl Tally {
-    fn of(words: &[&'static str], found: impl Iterator<Item = &'static str>) -> Self {
-        let mut counts: BTreeMap<&'static str, u64> = words.iter().map(|word| (*word, 0)).collect();
+    /// `words` are there even where nothing is found, so that a graph has no gap.
+    fn of(
+        words: impl Iterator<Item = &'static str>,
+        found: impl Iterator<Item = &'static str>,
+    ) -> Self {
+        let mut counts: BTreeMap<&'static str, u64> = words.map(|word| (word, 0)).collect();
         for word in found {
             *counts.entry(word).or_default() += 1;
         }
@@ -240,23 +236,6 @@ struct Census {
     audit: u64,
 }
 
-fn liveness_word(liveness: Liveness) -> &'static str {
-    match liveness {
-        Liveness::Ready => "ready",
-        Liveness::Suspect => "suspect",
-        Liveness::Unreachable => "unreachable",
-    }
-}
-
-fn reservation_word(state: &ReservationState) -> Option<&'static str> {
-    match state {
-        ReservationState::Scheduled => Some("scheduled"),
-        ReservationState::Active => Some("active"),
-        ReservationState::Ending => Some("ending"),
-        ReservationState::Ended | ReservationState::Cancelled => None,
-    }
-}
-
 fn leases(fsm: &Fsm) -> BTreeMap<(&'static str, &'static str), u64> {
     let words = ["reservation", "job"];
     let mut counts: BTreeMap<_, u64> =
@@ -276,15 +255,27 @@ fn census(fsm: &Fsm, now: fleet_core::Timestamp) -> Census {
     let nodes = || fsm.nodes().values();
     let oldest = fsm.queue().map(|job| job.submitted_at).min();
     Census {
-        nodes: Tally::of(&NODE_STATES, nodes().map(|node| node_state(fsm, node))),
-        agents: Tally::of(&LIVENESSES, nodes().map(|node| liveness_word(node.liveness))),
-        gpus: Tally::of(&GPU_STATES, fsm.gpus().values().map(|gpu| gpu_state(fsm, gpu).0)),
+        nodes: Tally::of(
+            NodeState::ALL.iter().map(|state| state.word()),
+            nodes().map(|node| view::node::node(fsm, node).word()),
+        ),
+        agents: Tally::of(
+            Liveness::ALL.iter().map(|liveness| liveness.word()),
+            nodes().map(|node| node.liveness.word()),
+        ),
+        gpus: Tally::of(
+            GpuState::ALL.iter().map(|state| state.word()),
+            fsm.gpus().values().map(|gpu| view::gpu::gpu(fsm, gpu).0.word()),
+        ),
         reservations: Tally::of(
-            &RESERVATION_STATES,
-            fsm.open_reservations().filter_map(|r| reservation_word(&r.state)),
+            ReservationShown::ALL.iter().filter(|state| !state.is_over()).map(|s| s.word()),
+            fsm.open_reservations()
+                .map(view::reservation::reservation)
+                .filter(|state| !state.is_over())
+                .map(ReservationShown::word),
         ),
         jobs: Tally::of(
-            &JOB_STATES,
+            JobState::ALL.iter().filter(|state| !state.is_final()).map(|state| state.word()),
             fsm.jobs().values().filter(|j| !j.state.is_final()).map(|j| j.state.word()),
         ),
         leases: leases(fsm),

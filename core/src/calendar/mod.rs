@@ -272,12 +272,13 @@ impl<'a> Search<'a> {
             if meant.is_empty() {
                 continue;
             }
-            match node.closed_because().filter(|_| near || closed_for_good(node)) {
+            match node.closed().filter(|_| near || closed_for_good(node)) {
                 Some(why) => said.push(format!("{} is {why}", node.name)),
                 None => {
                     let why =
                         if near && self.unleased == Unleased::Blocks { unfit } else { broken };
-                    said.extend(meant.iter().filter_map(|gpu| why(node, gpu)));
+                    let unfit = meant.iter().filter_map(|gpu| why(node, gpu));
+                    said.extend(unfit.map(|unfit| unfit.to_string()));
                 }
             }
         }

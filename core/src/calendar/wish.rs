@@ -9,6 +9,7 @@ use crate::gpu::{GPUS_PER_NODE_MAX, Gpu};
 use crate::health::{Severity, Subject};
 use crate::name::GpuUuid;
 use crate::node::Node;
+use crate::reason::{Unfit, UnfitGpu};
 use crate::rejection::Rejection;
 use crate::reservation::GpuRequest;
 
@@ -45,21 +46,19 @@ pub(crate) fn said(gpu: &Gpu) -> String {
 }
 
 /// Why a GPU takes no new work now, whoever asks.
-pub(crate) fn unfit(node: &Node, gpu: &Gpu) -> Option<String> {
-    let in_use = || {
-        let why = gpu.dirty.as_ref()?;
-        Some(format!("{} is in use without a lease: {why}", said(gpu)))
-    };
+pub(crate) fn unfit(node: &Node, gpu: &Gpu) -> Option<UnfitGpu> {
+    let in_use = || Some(UnfitGpu { gpu: gpu.name(), why: Unfit::InUse(gpu.dirty.clone()?) });
     broken(node, gpu).or_else(in_use)
 }
 
 /// Why a GPU takes no new work, now or later: who uses it without a lease will have gone by then.
-pub(crate) fn broken(node: &Node, gpu: &Gpu) -> Option<String> {
+pub(crate) fn broken(node: &Node, gpu: &Gpu) -> Option<UnfitGpu> {
     use crate::gpu::Presence;
+    let unfit = |why| Some(UnfitGpu { gpu: gpu.name(), why });
     match gpu.presence {
         Presence::Present => {}
-        Presence::Lost => return Some(format!("{} is lost", said(gpu))),
-        Presence::Unknown => return Some(format!("{} does not answer", said(gpu))),
+        Presence::Lost => return unfit(Unfit::Lost),
+        Presence::Unknown => return unfit(Unfit::Silent),
     }
     let condition = node.conditions.iter().find(|c| {
         c.is_active()
@@ -69,7 +68,7 @@ pub(crate) fn broken(node: &Node, gpu: &Gpu) -> Option<String> {
                 Subject::Gpu(uuid) => *uuid == gpu.uuid,
             }
     })?;
-    Some(format!("{} is degraded: {}", said(gpu), condition.message))
+    unfit(Unfit::Degraded(condition.message.clone()))
 }
 
 /// A wish with its model made comparable.

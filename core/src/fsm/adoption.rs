@@ -80,12 +80,10 @@ impl Fsm {
     }
 
     /// Why the job may not be placed yet: it may run where nobody has been asked.
-    pub(crate) fn may_run_unseen(&self, job: &Job) -> Option<String> {
+    pub(crate) fn may_run_unseen(&self, job: &Job) -> Option<&NodeName> {
         let restored = self.restored.as_ref()?;
         let node = self.uncounted().next()?;
-        (job.submitted_at <= restored.since).then(|| {
-            format!("restored from a backup: it may run on {node}, which has not reported")
-        })
+        (job.submitted_at <= restored.since).then_some(node)
     }
 
     /// One attempt that a node found. Repeating it is harmless.

@@ -356,7 +356,7 @@ impl Fsm {
     pub(super) fn can_run_elsewhere(&self, job: &Job, node: &NodeName) -> bool {
         let other = |n: &Node| {
             n.name != *node
-                && n.closed_because().is_none()
+                && n.closed().is_none()
                 && !self.is_short(n)
                 && !job.excluded_nodes.contains_key(&n.name)
                 && scheduler::satisfiable_on(self, &job.owner, &job.spec, &n.name)

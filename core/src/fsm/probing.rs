@@ -26,7 +26,7 @@ impl Fsm {
         if !saves || !self.resumes_by_list() {
             return;
         }
-        let asked = self.built_for(job, &allocation.node).filter(|n| n.closed_because().is_none());
+        let asked = self.built_for(job, &allocation.node).filter(|n| n.closed().is_none());
         let asks = asked.take(ASKED_MAX).map(|n| n.name.clone()).collect();
         let open = self.allocations.get_mut(id).and_then(|allocation| allocation.deferral.as_mut());
         if let Some(deferral) = open {

@@ -286,7 +286,7 @@ impl Fsm {
     /// Why the reservation cannot be served with the GPUs it was promised, if so.
     pub(super) fn unfit(&self, reservation: &Reservation) -> Option<String> {
         let node = self.nodes.get(&reservation.node)?;
-        if let Some(why) = node.closed_because() {
+        if let Some(why) = node.closed() {
             return Some(format!("{} is {why}", reservation.node));
         }
         reservation.gpus.iter().find_map(|uuid| {

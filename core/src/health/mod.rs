@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::GpuUuid;
 use crate::time::Timestamp;
+use crate::word::words;
 
 pub mod limits;
 mod readings;
@@ -41,6 +42,12 @@ pub enum Severity {
     Fatal,
 }
 
+words!(Severity {
+    Notice => "notice",
+    Degraded => "degraded",
+    Fatal => "fatal",
+});
+
 /// What a condition is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -58,6 +65,12 @@ pub enum ConditionStatus {
     /// Nobody can tell; its severity is what it would be if it held.
     Unknown,
 }
+
+words!(ConditionStatus {
+    True => "true",
+    False => "false",
+    Unknown => "unknown",
+});
 
 /// One health fact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,25 +103,45 @@ impl Condition {
     }
 }
 
-/// One word for a GPU with these conditions, its own and its node's: `ok`, `notice`, `degraded`,
-/// `fatal`, `unknown`. What may be bad for all that is known is not called healthy.
-pub fn health_word<'a>(
-    conditions: impl Iterator<Item = &'a Condition> + Clone,
-    presence: crate::gpu::Presence,
-) -> &'static str {
-    let holds = conditions.clone().filter(|c| c.is_active()).map(|c| c.severity).max();
-    let doubted =
-        |c: &Condition| c.status != ConditionStatus::False && c.severity >= Severity::Degraded;
-    match holds {
-        Some(Severity::Fatal) => "fatal",
-        Some(Severity::Degraded) => "degraded",
-        Some(Severity::Notice) | None
-            if conditions.clone().any(doubted) || presence == crate::gpu::Presence::Unknown =>
-        {
-            "unknown"
+/// How well a GPU is, by its own conditions and its node's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Health {
+    Ok,
+    Notice,
+    Degraded,
+    Fatal,
+    /// Nobody can tell; never counted as well.
+    Unknown,
+}
+
+words!(Health {
+    Ok => "ok",
+    Notice => "notice",
+    Degraded => "degraded",
+    Fatal => "fatal",
+    Unknown => "unknown",
+});
+
+impl Health {
+    /// The worst that holds. What may be bad and cannot be told, and a GPU that nobody sees, is [`Health::Unknown`].
+    pub fn of<'a>(
+        conditions: impl Iterator<Item = &'a Condition> + Clone,
+        presence: crate::gpu::Presence,
+    ) -> Self {
+        let holds = conditions.clone().filter(|c| c.is_active()).map(|c| c.severity).max();
+        let doubted =
+            |c: &Condition| c.status != ConditionStatus::False && c.severity >= Severity::Degraded;
+        match holds {
+            Some(Severity::Fatal) => Self::Fatal,
+            Some(Severity::Degraded) => Self::Degraded,
+            Some(Severity::Notice) | None
+                if conditions.clone().any(doubted) || presence == crate::gpu::Presence::Unknown =>
+            {
+                Self::Unknown
+            }
+            Some(Severity::Notice) => Self::Notice,
+            None => Self::Ok,
         }
-        Some(Severity::Notice) => "notice",
-        None => "ok",
     }
 }
 

@@ -10,6 +10,7 @@ use crate::calendar::wish::{GpuSet, Wish, place_of};
 use crate::id::{JobId, ReservationId};
 use crate::job::{Job, JobSpec};
 use crate::name::{NodeName, UserName};
+use crate::reason::{Shut as ShutBecause, ShutReservation};
 use crate::reservation::{GpuRequest, ReservationState};
 use crate::time::{Millis, Timestamp};
 
@@ -36,10 +37,9 @@ pub(super) enum Source {
 /// Why a named reservation gives nothing, and from when it may.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shut {
-    pub(super) why: String,
+    pub(super) reservation: ShutReservation,
     pub(super) node: Option<NodeName>,
     pub(super) opens_at: Option<Timestamp>,
-    pub(super) forever: bool,
 }
 
 /// A job's demand.
@@ -157,37 +157,33 @@ impl<'a> Ask<'a> {
 /// Looks up the reservation a job names, if it names one.
 fn source(capacity: &Capacity<'_>, owner: &UserName, spec: &JobSpec) -> Source {
     let Some(id) = &spec.reservation else { return Source::Anywhere };
-    let shut = |why: String, node: Option<&NodeName>, opens_at, forever| {
-        Source::Shut(Shut { why, node: node.cloned(), opens_at, forever })
+    let shut = |why, node: Option<&NodeName>, opens_at| {
+        let reservation = ShutReservation { id: id.clone(), why };
+        Source::Shut(Shut { reservation, node: node.cloned(), opens_at })
     };
     let (fsm, now) = (capacity.fsm, capacity.fsm.now());
     let Some(reservation) = fsm.reservation(id) else {
-        return shut(format!("there is no reservation {id} any more"), None, None, true);
+        return shut(ShutBecause::Gone, None, None);
     };
     let node = Some(&reservation.node);
-    let never = |why: String| shut(why, node, None, true);
     if reservation.owner != *owner {
-        return never(format!("reservation {id} belongs to {}", reservation.owner));
+        return shut(ShutBecause::BelongsTo(reservation.owner.clone()), node, None);
     }
     match reservation.state {
-        ReservationState::Ended => never(format!("its reservation {id} has ended")),
-        ReservationState::Cancelled => never(format!("its reservation {id} was cancelled")),
-        ReservationState::Ending => never(format!("its reservation {id} is ending")),
+        ReservationState::Ended => shut(ShutBecause::Ended, node, None),
+        ReservationState::Cancelled => shut(ShutBecause::Cancelled, node, None),
+        ReservationState::Ending => shut(ShutBecause::Ending, node, None),
         ReservationState::Scheduled => {
             let why = match &reservation.reason {
-                Some(why) => format!("its reservation {id} waits: {why}"),
-                None => format!("its reservation {id} has not begun"),
+                Some(why) => ShutBecause::Delayed(why.clone()),
+                None => ShutBecause::NotBegun,
             };
-            shut(why, node, Some(reservation.window.starts_at.max(now)), false)
+            shut(why, node, Some(reservation.window.starts_at.max(now)))
         }
         ReservationState::Active => match capacity.pool(id) {
             Some(pool) => Source::Pool(pool),
-            None if reservation.window.ends_at <= now => {
-                never(format!("its reservation {id} is ending"))
-            }
-            None => {
-                shut(format!("its reservation {id} is on {}", reservation.node), node, None, false)
-            }
+            None if reservation.window.ends_at <= now => shut(ShutBecause::Ending, node, None),
+            None => shut(ShutBecause::NotUsable(reservation.node.clone()), node, None),
         },
     }
 }

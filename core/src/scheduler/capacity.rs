@@ -15,6 +15,7 @@ use crate::health::{Severity, Subject, begins_nothing};
 use crate::id::{LeaseId, ReservationId};
 use crate::name::{GpuUuid, NodeName};
 use crate::node::{EMPTY_SINCE, Node};
+use crate::reason::NotOpen;
 use crate::reservation::{Reservation, ReservationState};
 use crate::time::Timestamp;
 
@@ -56,7 +57,7 @@ pub(super) struct NodeCapacity<'a> {
     pub(super) node: &'a Node,
     pub(super) gpus: Vec<&'a Gpu>,
     /// Why nothing new goes there.
-    pub(super) closed: Option<String>,
+    pub(super) closed: Option<NotOpen>,
     pub(super) cpu_free: u64,
     pub(super) memory_free: u64,
     /// GPUs that take new work, held or not.
@@ -199,17 +200,17 @@ fn usable_lease<'a>(fsm: &'a Fsm, reservation: &'a Reservation) -> Option<&'a Le
 }
 
 /// Why a node takes nothing new, its own conditions included.
-fn closed(fsm: &Fsm, node: &Node) -> Option<String> {
+fn closed(fsm: &Fsm, node: &Node) -> Option<NotOpen> {
     let short = || {
         let known = fsm.cluster_version() >= EMPTY_SINCE;
         let lacks = node.conditions.iter().find(|c| known && begins_nothing(c))?;
-        Some(format!("closed to new work: {}", lacks.reason))
+        Some(NotOpen::Short(lacks.reason.clone()))
     };
-    node.closed_because().or_else(short).or_else(|| {
+    node.closed().map(NotOpen::Closed).or_else(short).or_else(|| {
         let condition = node.conditions.iter().find(|c| {
             c.is_active() && c.severity >= Severity::Degraded && c.subject == Subject::Node
         })?;
-        Some(format!("degraded: {}", condition.reason))
+        Some(NotOpen::Degraded(condition.reason.clone()))
     })
 }
 

@@ -11,10 +11,11 @@ use crate::command::Placement;
 use crate::fsm::Fsm;
 use crate::id::JobId;
 use crate::job::JobState;
+use crate::reason::WaitReason;
 use crate::rejection::Rejection;
 
-fn stale(job: &JobId, why: impl Into<String>) -> Rejection {
-    Rejection::PlanStale { what: job.to_string(), why: why.into() }
+fn stale(job: &JobId, why: impl ToString) -> Rejection {
+    Rejection::PlanStale { what: job.to_string(), why: why.to_string() }
 }
 
 /// Checks one line of a plan against the state as it is now.
@@ -27,8 +28,8 @@ pub fn check(fsm: &Fsm, placement: &Placement) -> Result<Approved, Rejection> {
     if !fsm.is_in_queue(job) {
         return Err(stale(id, "it is not in the queue now"));
     }
-    if let Some(why) = fsm.may_run_unseen(job) {
-        return Err(stale(id, why));
+    if let Some(node) = fsm.may_run_unseen(job) {
+        return Err(stale(id, WaitReason::MayRunOn(node.clone()).alone()));
     }
     let node = fsm.node(&placement.node).ok_or_else(|| stale(id, "the node is gone"))?;
     let capacity = Capacity::of_node(fsm, node);
@@ -65,7 +66,7 @@ fn check_gpus(
     let mut set = 0;
     for uuid in &line.gpus {
         let Some(place) = place_of(node.node, uuid) else {
-            return Err(format!("{} has no {uuid}", line.node));
+            return Err(format!("{} has no {}", line.node, capacity.fsm.gpu_text(uuid)));
         };
         set |= place;
     }
@@ -78,10 +79,10 @@ fn check_gpus(
     }
     let named = line.gpus.iter().filter_map(|uuid| capacity.fsm.gpu(uuid));
     if let Some(why) = named.filter_map(|gpu| unfit(node.node, gpu)).next() {
-        return Err(why);
+        return Err(why.to_string());
     }
     match &ask.source {
-        Source::Shut(shut) => Err(shut.why.clone()),
+        Source::Shut(shut) => Err(shut.reservation.to_string()),
         Source::Pool(pool) => in_pool(capacity, *pool, set),
         Source::Anywhere if set & !node.free == 0 => on_free_gpus(capacity, ask, set),
         Source::Anywhere => own_pool(capacity, ask, set),

@@ -17,6 +17,7 @@ use crate::fsm::Fsm;
 use crate::id::{AllocationId, JobId, LeaseId};
 use crate::job::{Job, JobSpec};
 use crate::name::{GpuUuid, NodeName, UserName};
+use crate::reason::{Obstacle, Wait, WaitReason};
 use crate::rejection::Rejection;
 use crate::reservation::GpuRequest;
 use crate::time::{Timestamp, Window};
@@ -27,17 +28,16 @@ mod check;
 pub(crate) mod claims;
 mod foresight;
 mod planner;
+mod reasons;
 mod shares;
 #[cfg(test)]
 pub(crate) mod tests;
 mod verdict;
-mod words;
 
 use ask::Ask;
 use capacity::Capacity;
 use planner::{Planner, Served};
 use shares::share;
-use verdict::Verdict;
 
 pub use check::check;
 pub use foresight::INSTANTS_MAX;
@@ -53,7 +53,7 @@ pub const AHEAD_MAX: usize = 1_000;
 pub struct Waiting {
     /// Place in the queue, from 1.
     pub place: u32,
-    pub reason: String,
+    pub reason: Wait,
     /// When it could start by what is known now.
     pub earliest: Option<Timestamp>,
 }
@@ -90,8 +90,8 @@ pub struct Approved {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeVerdict {
     pub node: NodeName,
-    pub fits: bool,
-    pub verdict: String,
+    /// What keeps the job from it; `None` where it starts there.
+    pub obstacle: Option<Obstacle>,
 }
 
 /// Everything that is known about why a job waits.
@@ -101,11 +101,10 @@ pub struct Explanation {
     pub place: u32,
     /// One line a node, in name order.
     pub verdicts: Vec<NodeVerdict>,
-    pub reason: String,
+    /// Why it waits; `None` where it starts in this round.
+    pub reason: Option<Wait>,
     /// When it could start by what is known now.
     pub earliest: Option<Timestamp>,
-    /// No state of the fleet as it is built lets it start.
-    pub never: bool,
 }
 
 /// The places for jobs that must leave, held once in a plan: behind interrupted jobs and before all new work.
@@ -161,14 +160,15 @@ pub fn plan(fsm: &Fsm) -> Plan {
     let mut holds = HeldPlaces::default();
     for (place, job) in (1..).zip(fsm.queue()) {
         holds.before(&mut planner, fsm, job);
-        if let Some(reason) = fsm.may_run_unseen(job) {
+        if let Some(node) = fsm.may_run_unseen(job) {
+            let reason = WaitReason::MayRunOn(node.clone()).alone();
             plan.waiting.insert(job.id.clone(), Waiting { place, reason, earliest: None });
             continue;
         }
         let ask = Ask::of_job(&planner.capacity, job);
         match planner.serve(&ask) {
             Served::Placed(fit) => plan.placements.push(planner.placement(&job.id, &fit)),
-            Served::Waits { reason, earliest, .. } => {
+            Served::Waits { reason, earliest } => {
                 plan.waiting.insert(job.id.clone(), Waiting { place, reason, earliest });
             }
         }
@@ -194,19 +194,19 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
             let verdict = verdict::verdict(&planner, &ask, at);
             NodeVerdict {
                 node: planner.capacity.nodes[at].node.name.clone(),
-                fits: verdict == Verdict::Fits,
-                verdict: words::text(&planner, &ask, at, verdict),
+                obstacle: reasons::obstacle(&planner, &ask, at, verdict),
             }
         });
         let verdicts = verdicts.collect();
-        if let Some(reason) = fsm.may_run_unseen(job) {
-            return Some(Explanation { place, verdicts, reason, earliest: None, never: false });
+        if let Some(node) = fsm.may_run_unseen(job) {
+            let reason = Some(WaitReason::MayRunOn(node.clone()).alone());
+            return Some(Explanation { place, verdicts, reason, earliest: None });
         }
-        let (reason, earliest, never) = match planner.serve_in_full(&ask) {
-            Served::Placed(_) => ("starts in this round".to_owned(), Some(fsm.now()), false),
-            Served::Waits { reason, earliest, never } => (reason, earliest, never),
+        let (reason, earliest) = match planner.serve_in_full(&ask) {
+            Served::Placed(_) => (None, Some(fsm.now())),
+            Served::Waits { reason, earliest } => (Some(reason), earliest),
         };
-        return Some(Explanation { place, verdicts, reason, earliest, never });
+        return Some(Explanation { place, verdicts, reason, earliest });
     }
     None
 }
@@ -311,6 +311,6 @@ pub fn could_start_now(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<()
     let ask = Ask::new(&planner.capacity, owner, spec);
     match planner.serve(&ask) {
         Served::Placed(_) => Ok(()),
-        Served::Waits { reason: why, .. } => Err(Rejection::NotNow { why }),
+        Served::Waits { reason, .. } => Err(Rejection::NotNow { why: reason.to_string() }),
     }
 }

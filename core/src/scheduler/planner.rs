@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 use super::ask::{Ask, Shape, Source};
 use super::capacity::{Capacity, Use, Whose};
 use super::foresight::{Foreseen, foresee};
+use super::reasons;
 use super::shares::Share;
-use super::words;
 use crate::calendar::topology::Spread;
 use crate::calendar::wish::GpuSet;
 use crate::command::Placement;
 use crate::id::JobId;
+use crate::reason::{Wait, WaitReason};
 use crate::time::Timestamp;
 
 /// Of how many waiting jobs a plan says when they could start; `explain` says it of any.
@@ -49,7 +50,7 @@ pub(super) struct Shadow {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Served {
     Placed(Fit),
-    Waits { reason: String, earliest: Option<Timestamp>, never: bool },
+    Waits { reason: Wait, earliest: Option<Timestamp> },
 }
 
 enum Decision<'a> {
@@ -63,7 +64,7 @@ pub(super) struct Planner<'a> {
     pub(super) shadow: Option<Shadow>,
     /// Places that are held for running jobs that must leave theirs.
     pub(super) claims: Vec<Shadow>,
-    refused: BTreeMap<Shape<'a>, (String, bool)>,
+    refused: BTreeMap<Shape<'a>, Wait>,
     foreseen: u32,
     placed: usize,
 }
@@ -83,18 +84,18 @@ impl<'a> Planner<'a> {
     /// Places the job if it can start now, and says why not otherwise.
     pub(super) fn serve(&mut self, ask: &Ask<'a>) -> Served {
         if let Source::Shut(shut) = &ask.source {
-            let (reason, never) = words::shut_text(shut);
-            return Served::Waits { reason, earliest: shut.opens_at, never };
+            let reason = WaitReason::Reservation(shut.reservation.clone()).alone();
+            return Served::Waits { reason, earliest: shut.opens_at };
         }
         if self.placed >= PLACEMENTS_MAX {
-            let reason = "its turn comes with the next plan".to_owned();
-            return Served::Waits { reason, earliest: None, never: false };
+            return Served::Waits { reason: WaitReason::NextPlan.alone(), earliest: None };
         }
         match self.decide(ask, FORESEEN_JOBS_MAX) {
             Decision::Placed(fit) => Served::Placed(fit),
             Decision::Refused { shape, foreseen } => {
-                let (reason, never) = self.refused.get(&shape).cloned().unwrap_or_default();
-                Served::Waits { reason, earliest: foreseen.map(|f| f.starts_at), never }
+                let reason = self.refused.get(&shape).cloned();
+                let reason = reason.unwrap_or_else(|| WaitReason::NextPlan.alone());
+                Served::Waits { reason, earliest: foreseen.map(|f| f.starts_at) }
             }
         }
     }
@@ -119,7 +120,7 @@ impl<'a> Planner<'a> {
 
     fn decide(&mut self, ask: &Ask<'a>, foreseen_max: u32) -> Decision<'a> {
         let shape = ask.shape();
-        let never = self.refused.get(&shape).map(|(_, never)| *never);
+        let never = self.refused.get(&shape).map(Wait::is_forever);
         if never.is_none()
             && let Some(fit) = self.find(ask)
         {
@@ -128,8 +129,8 @@ impl<'a> Planner<'a> {
         }
         let foreseen = self.look_ahead(ask, never == Some(true), foreseen_max);
         if never.is_none() {
-            let words = words::reason(self, ask, foreseen.as_ref());
-            self.refused.insert(shape.clone(), words);
+            let wait = reasons::wait(self, ask, foreseen.as_ref());
+            self.refused.insert(shape.clone(), wait);
         }
         if let Some(foreseen) = &foreseen {
             self.keep_place(ask, foreseen);

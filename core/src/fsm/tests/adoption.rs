@@ -79,7 +79,7 @@ fn nothing_is_ordered_or_placed_before_a_node_was_heard() {
     assert_eq!(w.state_of("new"), "starting");
     assert_eq!(w.state_of("queued"), "queued", "it may run on titan01");
     let plan = crate::scheduler::plan(&w.fsm);
-    assert!(plan.waiting[&job("queued")].reason.contains("titan01"), "{plan:?}");
+    assert!(plan.waiting[&job("queued")].reason.to_string().contains("titan01"), "{plan:?}");
 
     let mut kept = w.fsm.clone();
     kept.check_invariants().unwrap();

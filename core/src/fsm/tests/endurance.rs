@@ -152,7 +152,7 @@ impl Led {
     /// Nothing stands in the way of any job: no promise, no closed node, no fault, nothing running.
     fn is_idle(&self) -> bool {
         let fsm = &self.w.fsm;
-        let well = |n: &crate::node::Node| n.closed_because().is_none() && n.conditions.is_empty();
+        let well = |n: &crate::node::Node| n.closed().is_none() && n.conditions.is_empty();
         fsm.allocations().is_empty()
             && fsm.leases().is_empty()
             && fsm.nodes().values().all(well)

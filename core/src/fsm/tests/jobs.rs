@@ -463,7 +463,7 @@ fn a_node_that_can_begin_nothing_keeps_what_runs_and_gets_nothing_new() {
         w.submit("ada", &name, plain(0)).unwrap();
         assert_eq!(w.schedule(), 0);
         let waiting = scheduler::plan(&w.fsm).waiting;
-        let why = &waiting[&job(&name)].reason;
+        let why = waiting[&job(&name)].reason.to_string();
         assert!(why.contains("closed to new work: the disk is full"), "{why}");
     }
     tracker.observe(w.now, &short(&[]));

@@ -13,6 +13,7 @@ use crate::node::{CLONES_SINCE, DRIVER_SINCE, Liveness, MachineIdentity};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::time::Millis;
+use crate::view::NamesAt;
 use crate::window::{ENFORCE_SINCE, Enforcement};
 
 #[test]
@@ -190,7 +191,7 @@ fn an_operators_word_frees_a_gpu_and_is_kept() {
     assert!(w.last.iter().any(|e| matches!(e, Event::GpuDeclaredFree { .. })));
     let word =
         |e: &&Event| matches!(e, Event::GpusReleased { declared_by: Some(by), .. } if by == "root");
-    let released = w.last.iter().find(word).unwrap().to_string();
+    let released = w.sentence(w.last.iter().find(word).unwrap());
     assert!(released.ends_with("declared free by root, not proven empty"), "{released}");
     assert!(w.fsm.hold(&gpu("titan01", 0)).is_none());
     assert_eq!(w.state_of("a"), "failed");
@@ -279,7 +280,7 @@ fn the_driver_of_a_drained_node_is_let_go_of_which_is_no_fault_of_its_gpus() {
         let reason = "new driver".to_owned();
         Command::DrainNode { node: node("titan01"), reason, deadline: None }
     };
-    let said = |w: &World| w.last.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let said = World::said;
     assert!(!ordered(&w));
     w.give(person("root"), drain()).unwrap();
     assert!(ordered(&w), "its agent knows best when nothing is left");
@@ -381,7 +382,7 @@ fn a_story_says_by_when_a_drain_ends_what_is_left() {
         w.give(person("root"), Command::DrainNode { node, reason, deadline }).unwrap();
         let (now, drained) = (w.now, w.last.first().unwrap().clone());
         assert_eq!(drained.objects(), ["titan01"]);
-        drained.told(now)
+        drained.told(now, &NamesAt::now(&w.fsm))
     };
     let begins = "titan01 is to be emptied, by root: driver";
     assert_eq!(told(None), begins);

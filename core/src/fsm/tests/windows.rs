@@ -274,7 +274,7 @@ fn what_a_node_did_alone_is_taken_over_whether_it_speaks_before_time_is_advanced
             let reason = r(&w, name).reason.clone().unwrap();
             assert!(reason.contains("served it on its own"), "{name}: {reason}");
             let of = |e: &&crate::event::Event| e.objects().contains(&res(name).to_string());
-            let story: Vec<String> = w.heard.iter().filter(of).map(|e| e.to_string()).collect();
+            let story: Vec<String> = w.heard.iter().filter(of).map(|e| w.sentence(e)).collect();
             assert!(story.iter().any(|s| s.contains("opened it on its own")), "{story:?}");
             assert!(story.iter().any(|s| s.contains("closed it on its own")), "{story:?}");
         }

@@ -23,6 +23,7 @@ use crate::reply::Reply;
 use crate::reservation::GpuRequest;
 use crate::scheduler;
 use crate::time::{Millis, Timestamp, Window};
+use crate::view::NamesAt;
 
 pub(super) const START: Timestamp = Timestamp(1_800_000_000_000);
 
@@ -438,7 +439,12 @@ impl World {
 
     /// The sentences of the last command's events.
     pub(super) fn said(&self) -> Vec<String> {
-        self.last.iter().map(ToString::to_string).collect()
+        self.last.iter().map(|event| self.sentence(event)).collect()
+    }
+
+    /// What an event says now.
+    pub(super) fn sentence(&self, event: &Event) -> String {
+        event.told(self.now, &NamesAt::now(&self.fsm))
     }
 
     pub(super) fn state_of(&self, name: &str) -> &'static str {

@@ -10,6 +10,7 @@ use crate::command::Placement;
 use crate::id::ReservationId;
 use crate::job::JobSpec;
 use crate::name::{GpuUuid, NodeName};
+use crate::reason::Wait;
 use crate::reservation::GpuRequest;
 use crate::scheduler::{check, explain, placements, plan, satisfiable};
 use crate::time::{Millis, Window};
@@ -186,7 +187,7 @@ proptest! {
             let job = fsm.job(&line.job).unwrap();
             prop_assert_eq!(line.gpus.len(), job.spec.gpus.count as usize);
             let node = fsm.node(&line.node).unwrap();
-            prop_assert!(node.closed_because().is_none(), "{} is closed", line.node);
+            prop_assert!(node.closed().is_none(), "{} is closed", line.node);
             for gpu in &line.gpus {
                 prop_assert!(taken.insert(gpu.clone()), "{gpu} is given twice");
                 prop_assert!(node.gpus.contains(gpu), "{gpu} is not of {}", line.node);
@@ -262,10 +263,12 @@ proptest! {
         for (id, waiting) in &plan.waiting {
             let told = explain(&story.fsm, id).unwrap();
             prop_assert_eq!(told.place, waiting.place);
-            prop_assert!(!told.verdicts.iter().any(|v| v.fits), "{id} waits, but {:?}", told);
+            prop_assert!(!told.verdicts.iter().any(|v| v.obstacle.is_none()), "{id} waits, but {:?}", told);
             prop_assert!(told.earliest.is_none_or(|at| at >= story.fsm.now()));
-            prop_assert!(!told.never || told.earliest.is_none(), "{id}: {:?}", told);
-            prop_assert!(!waiting.reason.is_empty() && !waiting.reason.contains("1795"));
+            let never = told.reason.as_ref().is_some_and(Wait::is_forever);
+            prop_assert!(!never || told.earliest.is_none(), "{id}: {:?}", told);
+            let reason = waiting.reason.to_string();
+            prop_assert!(!reason.is_empty() && !reason.contains("1795"));
         }
         for line in &plan.placements {
             let told = explain(&story.fsm, &line.job).unwrap();

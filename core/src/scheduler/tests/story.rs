@@ -17,11 +17,13 @@ use crate::id::{AllocationId, ClusterId, JobId, ReservationId};
 use crate::job::{CheckpointPlan, JobSpec};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::node::{Liveness, MachineIdentity, NodeFacts};
+use crate::reason::Wait;
 use crate::rejection::{Holding, Rejection};
 use crate::reply::Reply;
 use crate::reservation::GpuRequest;
 use crate::scheduler;
 use crate::time::{Millis, Timestamp, Window};
+use crate::view::text;
 
 /// 2026-11-21T00:00:00Z.
 pub(crate) const BEGINNING: Timestamp = Timestamp(1_795_219_200_000);
@@ -588,11 +590,14 @@ impl Story {
             return;
         };
         let earliest = why.earliest.map_or_else(String::new, |at| format!(" [{}]", when(at)));
-        let never = if why.never { " NEVER" } else { "" };
-        writeln!(out, "{job}, place {}: {}{earliest}{never}", why.place, why.reason).unwrap();
+        let never = if why.reason.as_ref().is_some_and(Wait::is_forever) { " NEVER" } else { "" };
+        let reason =
+            why.reason.map_or_else(|| "starts in this round".to_owned(), |r| r.to_string());
+        writeln!(out, "{job}, place {}: {reason}{earliest}{never}", why.place).unwrap();
         for line in why.verdicts {
-            let mark = if line.fits { "+" } else { "-" };
-            writeln!(out, "  {mark} {}: {}", line.node, line.verdict).unwrap();
+            let mark = if line.obstacle.is_none() { "+" } else { "-" };
+            let verdict = text::verdict(&line.node, line.obstacle.as_ref());
+            writeln!(out, "  {mark} {}: {verdict}", line.node).unwrap();
         }
     }
 }

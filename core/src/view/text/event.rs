@@ -1,41 +1,40 @@
 //! What an event says: the sentence that `fleet why` prints.
-//!
-//! Called wherever an event is shown. Times are left to the reader's edge, which knows the zone.
 
-use super::Event;
+use std::fmt;
+
+use super::{gpu_list, gpu_name, list};
 use crate::checkpoint::{Content, Facts, Presence};
 use crate::ending::HolderStep;
-use crate::health::Severity;
+use crate::event::Event;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::Liveness;
 use crate::time::{Millis, Timestamp};
+use crate::view::Names;
 
-fn list<T: ToString>(items: &[T]) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+/// The GPU by its name, which names the node too; else the node.
+fn subject(names: &dyn Names, node: &NodeName, gpu: Option<&GpuUuid>) -> String {
+    gpu.map_or_else(|| node.to_string(), |gpu| placed(names, node, std::slice::from_ref(gpu)))
 }
 
-fn severity_word(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Notice => "notice",
-        Severity::Degraded => "degraded",
-        Severity::Fatal => "fatal",
+/// `titan01:0, titan01:1`; the node too where a GPU has no name to say it.
+fn placed(names: &dyn Names, node: &NodeName, gpus: &[GpuUuid]) -> String {
+    let gpu_names = gpu_list(names, gpus);
+    match gpus.iter().all(|uuid| names.gpu(uuid).is_some_and(|name| name.node == *node)) {
+        true if !gpus.is_empty() => gpu_names,
+        _ => format!("{gpu_names} on {node}"),
     }
 }
 
-fn subject(node: &NodeName, gpu: Option<&GpuUuid>) -> String {
-    gpu.map_or_else(|| node.to_string(), |gpu| format!("{gpu} on {node}"))
-}
-
-fn fmt_removal(f: &mut std::fmt::Formatter<'_>, by: &str, node: &NodeName) -> std::fmt::Result {
+fn fmt_removal(f: &mut fmt::Formatter<'_>, by: &str, node: &NodeName) -> fmt::Result {
     write!(f, "{by} removes it; {node} removes fleet's files beside its checkpoints first")
 }
 
 /// A job, or only the files; and why files that fleet wrote are left.
 fn fmt_removed(
-    f: &mut std::fmt::Formatter<'_>,
+    f: &mut fmt::Formatter<'_>,
     by: Option<&str>,
     files_left: Option<&str>,
-) -> std::fmt::Result {
+) -> fmt::Result {
     match by {
         Some(by) => write!(f, "removed by {by}"),
         None => f.write_str("its node removed fleet's files beside its checkpoints"),
@@ -43,26 +42,19 @@ fn fmt_removed(
     files_left.map_or(Ok(()), |why| write!(f, "; not all of fleet's files were removed: {why}"))
 }
 
-fn fmt_released(
-    f: &mut std::fmt::Formatter<'_>,
-    node: &NodeName,
-    gpus: &[GpuUuid],
-    declared_by: Option<&str>,
-) -> std::fmt::Result {
+fn fmt_released(f: &mut fmt::Formatter<'_>, gpus: &str, declared_by: Option<&str>) -> fmt::Result {
     match declared_by {
-        None => write!(f, "{} on {node} proven empty and free", list(gpus)),
-        Some(by) => {
-            write!(f, "{} on {node} declared free by {by}, not proven empty", list(gpus))
-        }
+        None => write!(f, "{gpus} proven empty and free"),
+        Some(by) => write!(f, "{gpus} declared free by {by}, not proven empty"),
     }
 }
 
 fn fmt_evicted(
-    f: &mut std::fmt::Formatter<'_>,
+    f: &mut fmt::Formatter<'_>,
     causes: &[String],
     after_checkpoint: Option<u64>,
     saves_nothing: bool,
-) -> std::fmt::Result {
+) -> fmt::Result {
     let causes = list(causes);
     match (after_checkpoint, saves_nothing) {
         (Some(seq), _) => write!(f, "evicted after checkpoint {seq} ({causes})"),
@@ -74,11 +66,11 @@ fn fmt_evicted(
 }
 
 fn fmt_deferred(
-    f: &mut std::fmt::Formatter<'_>,
+    f: &mut fmt::Formatter<'_>,
     causes: &[String],
     saves_nothing: bool,
     is_limited: bool,
-) -> std::fmt::Result {
+) -> fmt::Result {
     let then = match (saves_nothing, is_limited) {
         (false, _) => "waits for the next checkpoint",
         (true, true) => "it declares no checkpoint, so it runs until the deadline",
@@ -88,11 +80,11 @@ fn fmt_deferred(
 }
 
 fn fmt_recorded(
-    f: &mut std::fmt::Formatter<'_>,
+    f: &mut fmt::Formatter<'_>,
     number: u64,
     path: &str,
     facts: Option<&Facts>,
-) -> std::fmt::Result {
+) -> fmt::Result {
     let torn = facts.is_some_and(|facts| facts.content.is_torn());
     let what = if torn { "does not count" } else { "saved" };
     write!(f, "checkpoint {number} {what}: {path}")?;
@@ -100,7 +92,7 @@ fn fmt_recorded(
 }
 
 /// Only what is out of the ordinary.
-fn fmt_facts(f: &mut std::fmt::Formatter<'_>, facts: &Facts) -> std::fmt::Result {
+fn fmt_facts(f: &mut fmt::Formatter<'_>, facts: &Facts) -> fmt::Result {
     if let Some(rule) = &facts.rule {
         write!(f, " (rule {rule}")?;
         facts.step.map_or(Ok(()), |step| write!(f, ", step {step}"))?;
@@ -124,11 +116,11 @@ fn changed_to(content: Option<&Content>, presence: Option<Presence>) -> String {
 }
 
 fn fmt_step_back(
-    f: &mut std::fmt::Formatter<'_>,
+    f: &mut fmt::Formatter<'_>,
     from: Option<u64>,
     to: Option<u64>,
     why: &str,
-) -> std::fmt::Result {
+) -> fmt::Result {
     write!(f, "failed soon after its resume ({why})")?;
     from.map_or(Ok(()), |number| write!(f, " from checkpoint {number}"))?;
     match to {
@@ -138,11 +130,11 @@ fn fmt_step_back(
 }
 
 fn fmt_resumed(
-    f: &mut std::fmt::Formatter<'_>,
+    f: &mut fmt::Formatter<'_>,
     path: &str,
     number: Option<u64>,
     (found, from_kept): (bool, bool),
-) -> std::fmt::Result {
+) -> fmt::Result {
     match (path, number) {
         ("", _) => write!(f, "starts from the beginning")?,
         (path, Some(number)) => write!(f, "resumes from checkpoint {number}: {path}")?,
@@ -159,11 +151,11 @@ fn fmt_resumed(
 
 /// What was not taken, and what was moved out of the way.
 fn fmt_cleared(
-    f: &mut std::fmt::Formatter<'_>,
+    f: &mut fmt::Formatter<'_>,
     passed: &[String],
     aside: u64,
     aside_bytes: u64,
-) -> std::fmt::Result {
+) -> fmt::Result {
     if !passed.is_empty() {
         write!(f, "; skipped {}", list(passed))?;
     }
@@ -176,61 +168,60 @@ fn fmt_cleared(
 }
 
 fn fmt_draining(
-    f: &mut std::fmt::Formatter<'_>,
+    f: &mut fmt::Formatter<'_>,
     node: &NodeName,
     by: &str,
     reason: &str,
-) -> std::fmt::Result {
+) -> fmt::Result {
     write!(f, "{node} is to be emptied, by {by}: {reason}")
 }
 
-fn fmt_over(
-    f: &mut std::fmt::Formatter<'_>,
-    node: &NodeName,
-    gpu: Option<&GpuUuid>,
-    kind: &str,
-) -> std::fmt::Result {
-    write!(f, "{}: {kind} is over", subject(node, gpu))
-}
-
-fn fmt_frozen(f: &mut std::fmt::Formatter<'_>, affected: u32, of: u32) -> std::fmt::Result {
+fn fmt_frozen(f: &mut fmt::Formatter<'_>, affected: u32, of: u32) -> fmt::Result {
     write!(f, "automatic evictions frozen: {affected} of {of} nodes went bad at once")
 }
 
 fn fmt_clear_ordered(
-    f: &mut std::fmt::Formatter<'_>,
+    f: &mut fmt::Formatter<'_>,
     gpu: &str,
     by: &str,
     reason: &str,
     kinds: &[String],
-) -> std::fmt::Result {
+) -> fmt::Result {
     write!(f, "{gpu}: {} cleared by {by}", list(kinds))?;
     if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
 }
 
 impl Event {
     /// The sentence in a story, for something that happened then: with the times that it sets, as lengths from there.
-    pub fn told(&self, then: Timestamp) -> String {
+    pub fn told(&self, then: Timestamp, names: &dyn Names) -> String {
         let length = |until: &Timestamp| until.since(then);
+        let sentence = Sentence { event: self, names };
         match self {
             Event::NodeDraining { deadline: Some(deadline), .. } if *deadline <= then => {
-                format!("{self}; what runs there is stopped at once")
+                format!("{sentence}; what runs there is stopped at once")
             }
             Event::NodeDraining { deadline: Some(deadline), .. } => {
-                format!("{self}; what still runs in {} is stopped", length(deadline))
+                format!("{sentence}; what still runs in {} is stopped", length(deadline))
             }
             Event::ReservationExtended { ends_at, .. } => {
                 format!("the reservation ends in {} now", length(ends_at))
             }
-            _ => self.to_string(),
+            _ => sentence.to_string(),
         }
     }
 }
 
-impl std::fmt::Display for Event {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+/// An event, and who knows what people called the GPUs in it.
+struct Sentence<'a> {
+    event: &'a Event,
+    names: &'a dyn Names,
+}
+
+impl fmt::Display for Sentence<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use Event as E;
-        match self {
+        let names = self.names;
+        match self.event {
             E::ClusterInitialised { cluster, incarnation } => {
                 write!(f, "cluster {cluster} begun, incarnation {incarnation}")
             }
@@ -251,17 +242,19 @@ impl std::fmt::Display for Event {
             },
             E::ConditionRaised { node, gpu, severity, message, .. }
             | E::ConditionChanged { node, gpu, severity, message, .. } => {
-                let (what, severity) = (subject(node, gpu.as_ref()), severity_word(*severity));
+                let (what, severity) = (subject(names, node, gpu.as_ref()), severity.word());
                 write!(f, "{what}: {severity} ({message})")
             }
-            E::ConditionCleared { node, gpu, kind } => fmt_over(f, node, gpu.as_ref(), kind),
+            E::ConditionCleared { node, gpu, kind } => {
+                write!(f, "{}: {kind} is over", subject(names, node, gpu.as_ref()))
+            }
             E::EvictionsFrozen { affected, of } => fmt_frozen(f, *affected, *of),
             E::EvictionsThawed { by } => write!(f, "automatic evictions go on, by {by}"),
             E::GpuClearOrdered { node, gpu, by, reason, kinds } => {
-                fmt_clear_ordered(f, &subject(node, Some(gpu)), by, reason, kinds)
+                fmt_clear_ordered(f, &subject(names, node, Some(gpu)), by, reason, kinds)
             }
             E::GpuDeclaredFree { gpu, by, reason } => {
-                write!(f, "{gpu} declared free by {by}: {reason}")
+                write!(f, "{} declared free by {by}: {reason}", gpu_name(names, gpu))
             }
             E::GpuRenamed { node, from, index, .. } => {
                 write!(f, "the card that was {from} is {node}:{index} from now on")
@@ -270,6 +263,7 @@ impl std::fmt::Display for Event {
                 write!(f, "{node}:{index} was forgotten by {by}: {reason}")
             }
             E::GpuReplacementAwaited { gpu, by, reason, .. } => {
+                let gpu = gpu_name(names, gpu);
                 write!(f, "the next card in the slot of {gpu} takes its place, by {by}: {reason}")
             }
             E::ReservationCreated { owner, node, gpus, with, adopts, .. } => {
@@ -277,7 +271,7 @@ impl std::fmt::Display for Event {
                 if !with.is_empty() {
                     write!(f, ", shared with {}", list(with))?;
                 }
-                write!(f, ": {} on {node}", list(gpus))?;
+                write!(f, ": {}", placed(names, node, gpus))?;
                 if *adopts { write!(f, ", with what runs there already") } else { Ok(()) }
             }
             E::ReservationUnshared { user, .. } => {
@@ -285,7 +279,7 @@ impl std::fmt::Display for Event {
             }
             E::ReservationExtended { .. } => write!(f, "reservation extended"),
             E::ReservationMoved { node, gpus, why, .. } => {
-                write!(f, "moved to {} on {node}: {why}", list(gpus))
+                write!(f, "moved to {}: {why}", placed(names, node, gpus))
             }
             E::ReservationStarted { .. } => write!(f, "reservation started"),
             E::ReservationDelayed { why, .. } => write!(f, "reservation cannot start yet: {why}"),
@@ -293,8 +287,8 @@ impl std::fmt::Display for Event {
             E::ReservationEnded { .. } => write!(f, "reservation ended"),
             E::ReservationLost { owner, node, gpus, .. } => write!(
                 f,
-                "reservation of {owner} for {} on {node} is lost: it was made after the backup",
-                list(gpus)
+                "reservation of {owner} for {} is lost: it was made after the backup",
+                placed(names, node, gpus)
             ),
             E::AttemptAdopted { allocation, node, job_was_known, .. } => {
                 write!(f, "{allocation} found on {node} after the restore, and goes on")?;
@@ -321,11 +315,12 @@ impl std::fmt::Display for Event {
                 f,
                 "granted to {owner} on {node} by {} while no controller answered: {} ({})",
                 grant.by,
-                list(gpus),
+                gpu_list(names, gpus),
                 grant.reason
             ),
             E::WindowAdopted { owner, node, gpus, granted: None, .. } => {
-                write!(f, "{node} holds it for {owner}: {}; taken over from there", list(gpus))
+                let gpus = gpu_list(names, gpus);
+                write!(f, "{node} holds it for {owner}: {gpus}; taken over from there")
             }
             E::EnforcementSwitched { node, switch } => write!(
                 f,
@@ -372,8 +367,10 @@ impl std::fmt::Display for Event {
                     Some(_) => "after the end of the reservation",
                     None => "without a lease",
                 };
-                let named: Vec<String> =
-                    holders.iter().map(|holder| format!("{holder} on {}", holder.gpu)).collect();
+                let named: Vec<String> = holders
+                    .iter()
+                    .map(|holder| format!("{holder} on {}", gpu_name(names, &holder.gpu)))
+                    .collect();
                 write!(f, "{node}, {whose}: {} {step}", named.join(", "))
             }
             E::ReservationUsed { node, .. } => write!(f, "its GPUs on {node} are in use"),
@@ -385,9 +382,9 @@ impl std::fmt::Display for Event {
             }
             E::JobQueued { owner, .. } => write!(f, "queued by {owner}"),
             E::JobPlaced { node, gpus, resume_from, .. } => {
-                write!(f, "placed on {node}")?;
-                if !gpus.is_empty() {
-                    write!(f, " with {}", list(gpus))?;
+                match gpus.as_slice() {
+                    [] => write!(f, "placed on {node}")?,
+                    gpus => write!(f, "placed on {}", placed(names, node, gpus))?,
                 }
                 match resume_from {
                     Some(path) => write!(f, ", to go on from {path}"),
@@ -459,7 +456,7 @@ impl std::fmt::Display for Event {
             E::JobCancelled { by, .. } => write!(f, "cancelled by {by}"),
             E::JobTimedOut { .. } => write!(f, "stopped at its time limit"),
             E::GpusReleased { node, gpus, declared_by, .. } => {
-                fmt_released(f, node, gpus, declared_by.as_deref())
+                fmt_released(f, &placed(names, node, gpus), declared_by.as_deref())
             }
             E::JoinTokenCreated { names, .. } => write!(f, "join token made for {}", list(names)),
             E::JoinTokenRedeemed { node, .. } => write!(f, "join token used by {node}"),

@@ -1,0 +1,194 @@
+//! Why a job waits, and what keeps it from each node: from the planner's verdicts to data that outlives the plan.
+//!
+//! Called by the planner and by `explain`. No sentence is made here: `view::text` does that, where somebody reads it.
+
+use super::ask::{Ask, Source};
+use super::foresight::Foreseen;
+use super::planner::Planner;
+use super::satisfiable;
+use super::verdict::{KeptFor as KeptAt, Verdict, verdict};
+use crate::calendar::By;
+use crate::calendar::wish::unfit;
+use crate::fsm::Fsm;
+use crate::gpu::Gpu;
+use crate::node::ANOTHER_TRY_SINCE;
+use crate::reason::{Emptying, Few, KeptFor, Obstacle, TakenBy, TakenGpus, Wait, WaitReason};
+use crate::rejection::Rejection;
+
+/// Why the job waits.
+pub(super) fn wait(planner: &Planner<'_>, ask: &Ask<'_>, foreseen: Option<&Foreseen>) -> Wait {
+    let nodes = planner.capacity.nodes.len();
+    let verdicts: Vec<(Verdict, usize)> =
+        (0..nodes).map(|at| (verdict(planner, ask, at), at)).collect();
+    let possible = verdicts.iter().filter(|(v, _)| !v.is_never());
+    // Of equals, the node on which it is expected to start.
+    let best = possible.min_by_key(|(v, at)| {
+        let (class, detail) = v.rank();
+        (class, foreseen.is_none_or(|f| f.node != *at), detail, *at)
+    });
+    let Some((best, at)) = best.copied() else {
+        return WaitReason::NeverFits(never_fits(planner, ask)).alone();
+    };
+    let with = |which| verdicts.iter().filter(move |(v, _)| *v == which).map(|(_, at)| *at);
+    let obstacle = |at: usize| obstacle(planner, ask, at, best);
+    let reason = match best {
+        Verdict::Excluded => {
+            let can_retry = planner.capacity.fsm.cluster_version() >= ANOTHER_TRY_SINCE;
+            Some(WaitReason::Excluded { can_retry })
+        }
+        Verdict::Closed => {
+            Some(WaitReason::Closed(with(Verdict::Closed).filter_map(obstacle).collect()))
+        }
+        Verdict::Held { .. } if ask.source == Source::Anywhere => {
+            let wanted = ask.wish.text();
+            obstacle(at).map(|obstacle| WaitReason::Gpus { wanted, obstacle })
+        }
+        _ => obstacle(at).map(WaitReason::Node),
+    };
+    let excluded = with(Verdict::Excluded).map(|at| {
+        let node = &planner.capacity.nodes[at].node.name;
+        (node.clone(), excluded_because(ask, node))
+    });
+    // What fits is placed, so there is always an obstacle; a plan that is wrong about it says the harmless thing.
+    Wait { reason: reason.unwrap_or(WaitReason::NextPlan), excluded: excluded.collect() }
+}
+
+fn never_fits(planner: &Planner<'_>, ask: &Ask<'_>) -> String {
+    match satisfiable(planner.capacity.fsm, ask.owner, ask.spec) {
+        Err(Rejection::NeverFits { why }) => why,
+        Err(other) => other.to_string(),
+        Ok(()) => "no node of the fleet has what it asks for".to_owned(),
+    }
+}
+
+fn excluded_because(ask: &Ask<'_>, node: &crate::name::NodeName) -> String {
+    let why = ask.excluded.and_then(|nodes| nodes.get(node));
+    why.map_or_else(|| "excluded".to_owned(), Clone::clone)
+}
+
+/// What keeps the job from a node, by the verdict on it; `None` where it fits.
+pub(super) fn obstacle(
+    planner: &Planner<'_>,
+    ask: &Ask<'_>,
+    at: usize,
+    verdict: Verdict,
+) -> Option<Obstacle> {
+    let capacity = &planner.capacity.nodes[at];
+    let node = capacity.node.name.clone();
+    Some(match verdict {
+        Verdict::Fits => return None,
+        Verdict::OwnReservation { pool, longest } => {
+            let reservation = planner.capacity.pools[pool].reservation.id.clone();
+            Obstacle::OwnReservation { reservation, longest }
+        }
+        Verdict::Shorter { longest, kept_for } => {
+            Obstacle::TooLong { longest, then: kept(planner, at, kept_for) }
+        }
+        Verdict::Kept { kept_for } => Obstacle::Kept(kept(planner, at, kept_for)),
+        Verdict::Cpu { wanted, free, offer } => Obstacle::Cpu { node, wanted, free, offer },
+        Verdict::Memory { wanted, free } => Obstacle::Memory { node, wanted, free },
+        Verdict::Held { .. } => Obstacle::Taken(taken(planner, ask, at)),
+        Verdict::Unfit { .. } => {
+            let meant = capacity.gpus.iter().filter(|gpu| ask.wish.means(gpu));
+            Obstacle::Unfit(meant.filter_map(|gpu| unfit(capacity.node, gpu)).collect())
+        }
+        Verdict::Closed => {
+            let why = capacity.closed.clone()?;
+            Obstacle::Closed { node, why }
+        }
+        Verdict::Excluded => {
+            let why = excluded_because(ask, &node);
+            Obstacle::Excluded { node, why }
+        }
+        Verdict::TooSmall => {
+            let (share, facts) = (ask.share(capacity), &capacity.node.facts);
+            match share.cpu_millis > facts.cpu_millis {
+                true => {
+                    let (has, wanted) = (facts.cpu_millis, share.cpu_millis);
+                    Obstacle::TooFewCores { node, has, wanted }
+                }
+                false => {
+                    let (has, wanted) = (facts.memory_bytes, share.memory_bytes);
+                    Obstacle::TooLittleMemory { node, has, wanted }
+                }
+            }
+        }
+        Verdict::Lacks { has } => Obstacle::TooFewGpus { node, has, wanted: ask.count() },
+        Verdict::Shut => match &ask.source {
+            Source::Shut(shut) => Obstacle::Reservation(shut.reservation.clone()),
+            Source::Anywhere | Source::Pool(_) => Obstacle::BoundElsewhere,
+        },
+        Verdict::Elsewhere => Obstacle::BoundElsewhere,
+    })
+}
+
+fn kept(planner: &Planner<'_>, at: usize, kept_for: KeptAt) -> KeptFor {
+    let node = &planner.capacity.nodes[at];
+    if let KeptAt::Reservation { gpu: place } = kept_for
+        && let Some(gpu) = node.gpus.get(place)
+        && let Some((_, r)) = node.promised.get(place).copied().flatten()
+    {
+        return KeptFor::Reservation { gpu: gpu.name(), owner: r.owner.clone(), id: r.id.clone() };
+    }
+    let job = planner.shadow.as_ref().and_then(|shadow| shadow.job.clone());
+    KeptFor::FirstJob { job, node: node.node.name.clone() }
+}
+
+/// Who has the GPUs of the node that are meant.
+fn taken(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Few<TakenGpus> {
+    let node = &planner.capacity.nodes[at];
+    let (from, free) = match ask.source {
+        Source::Pool(pool) => {
+            let pool = &planner.capacity.pools[pool];
+            (pool.all, pool.free)
+        }
+        Source::Anywhere | Source::Shut(_) => (node.healthy, node.free),
+    };
+    let taken = ask.meant(node) & from & !free;
+    let mut all: Vec<TakenGpus> = Vec::new();
+    for (place, gpu) in node.gpus.iter().enumerate().filter(|(p, _)| taken >> p & 1 == 1) {
+        let by = match ask.source {
+            Source::Pool(_) => taken_inside(planner.capacity.fsm, gpu),
+            Source::Anywhere | Source::Shut(_) => taken_by(planner, at, place),
+        };
+        match all.iter_mut().find(|known| known.by == by) {
+            Some(known) => known.gpus.push(gpu.name()),
+            None => all.push(TakenGpus { gpus: vec![gpu.name()], by }),
+        }
+    }
+    all.into_iter().collect()
+}
+
+fn taken_by(planner: &Planner<'_>, at: usize, place: usize) -> TakenBy {
+    let capacity = &planner.capacity;
+    let now = capacity.fsm.now();
+    let windows = capacity.calendar.on(&capacity.nodes[at].gpus[place].uuid);
+    let current = windows.iter().find(|busy| busy.window.starts_at <= now);
+    let Some(busy) = current else { return TakenBy::EarlierJob };
+    let owner = busy.by.owner().clone();
+    match (busy.by, busy.releasing) {
+        (By::Job(a), false) => TakenBy::Job { job: a.job.clone(), owner },
+        (By::Reservation(r), false) if r.lease.is_some() => {
+            TakenBy::Reservation { id: r.id.clone(), owner }
+        }
+        (By::Reservation(_), false) => TakenBy::EarlierJob,
+        (By::Emptying(id, _), false) => TakenBy::NotEmpty { after: id.clone(), owner },
+        (By::Job(a), true) => TakenBy::Emptying { after: Emptying::Job(a.job.clone()), owner },
+        (By::Reservation(r), true) => {
+            TakenBy::Emptying { after: Emptying::Reservation(r.id.clone()), owner }
+        }
+        (By::Emptying(id, _), true) => {
+            TakenBy::Emptying { after: Emptying::Attempt(id.clone()), owner }
+        }
+    }
+}
+
+/// Within a reservation only its own jobs stand in the way.
+fn taken_inside(fsm: &Fsm, gpu: &Gpu) -> TakenBy {
+    let child = fsm.hold(&gpu.uuid).and_then(|hold| hold.child.as_ref());
+    let Some(child) = child else { return TakenBy::EarlierJob };
+    match fsm.allocations().values().find(|a| a.lease.as_ref() == Some(child)) {
+        Some(a) => TakenBy::Job { job: a.job.clone(), owner: a.owner.clone() },
+        None => TakenBy::BeingEmptied,
+    }
+}

@@ -1,0 +1,37 @@
+//! What people call the things that the state knows by number.
+
+use crate::fsm::Fsm;
+use crate::gpu::GpuName;
+use crate::name::GpuUuid;
+use crate::time::Timestamp;
+
+/// Knows what people call a GPU. Sentences take it, so that no text has to be searched for UUIDs afterwards.
+pub trait Names {
+    /// `titan01:3`; `None` for a GPU that never had a name.
+    fn gpu(&self, uuid: &GpuUuid) -> Option<GpuName>;
+}
+
+/// The names of one moment: a card keeps its number, but an admin can give it to another card.
+#[derive(Debug, Clone, Copy)]
+pub struct NamesAt<'a> {
+    fsm: &'a Fsm,
+    at: Timestamp,
+}
+
+impl<'a> NamesAt<'a> {
+    /// The names that people used at that time.
+    pub fn new(fsm: &'a Fsm, at: Timestamp) -> Self {
+        Self { fsm, at }
+    }
+
+    /// Today's names.
+    pub fn now(fsm: &'a Fsm) -> Self {
+        Self::new(fsm, fsm.now())
+    }
+}
+
+impl Names for NamesAt<'_> {
+    fn gpu(&self, uuid: &GpuUuid) -> Option<GpuName> {
+        self.fsm.gpu_name_at(uuid, self.at)
+    }
+}

@@ -1,0 +1,92 @@
+//! The state of a reservation as people see it, and what its node has not confirmed.
+
+use crate::fsm::Fsm;
+use crate::name::NodeName;
+use crate::node::Liveness;
+use crate::reservation::{Reservation, ReservationState};
+use crate::window::Withdrawal;
+use crate::word::words;
+
+/// Where a reservation is in its life. One more than the state machine keeps: a cancelled one whose node has yet to
+/// confirm it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReservationShown {
+    Scheduled,
+    /// Cancelled, but its node holds it still, so its GPUs count as given.
+    Cancelling,
+    Active,
+    Ending,
+    Ended,
+    Cancelled,
+}
+
+words!(ReservationShown {
+    Scheduled => "scheduled",
+    Cancelling => "cancelling",
+    Active => "active",
+    Ending => "ending",
+    Ended => "ended",
+    Cancelled => "cancelled",
+});
+
+impl ReservationShown {
+    /// Whether it is over.
+    pub fn is_over(self) -> bool {
+        match self {
+            Self::Ended | Self::Cancelled => true,
+            Self::Scheduled | Self::Cancelling | Self::Active | Self::Ending => false,
+        }
+    }
+}
+
+/// The state of a reservation.
+pub fn reservation(r: &Reservation) -> ReservationShown {
+    let withdrawn = r.handed_out.as_ref().and_then(|given| given.withdrawn.as_ref());
+    match r.state {
+        ReservationState::Scheduled if matches!(withdrawn, Some(Withdrawal::Cancelled { .. })) => {
+            ReservationShown::Cancelling
+        }
+        ReservationState::Scheduled => ReservationShown::Scheduled,
+        ReservationState::Active => ReservationShown::Active,
+        ReservationState::Ending => ReservationShown::Ending,
+        ReservationState::Ended => ReservationShown::Ended,
+        ReservationState::Cancelled => ReservationShown::Cancelled,
+    }
+}
+
+/// What a node has not confirmed of a reservation that was handed to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unconfirmed {
+    pub node: NodeName,
+    /// No controller hears the node.
+    pub is_silent: bool,
+    pub what: UnconfirmedChange,
+}
+
+/// The change that waits for the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnconfirmedChange {
+    /// That the node has it at all.
+    Taken,
+    Cancelled,
+    /// It goes to other GPUs.
+    Moved,
+    Ended,
+    EarlierEnd,
+    LaterEnd,
+}
+
+/// What the node of a reservation has yet to confirm; `None` where nothing is open.
+pub fn unconfirmed(fsm: &Fsm, r: &Reservation) -> Option<Unconfirmed> {
+    let given = r.handed_out.as_ref().filter(|_| r.is_unconfirmed())?;
+    let what = match (&given.withdrawn, given.held_until > r.window.ends_at) {
+        (Some(Withdrawal::Cancelled { .. }), _) => UnconfirmedChange::Cancelled,
+        (Some(Withdrawal::Moving { .. }), _) => UnconfirmedChange::Moved,
+        (Some(Withdrawal::Ended), _) => UnconfirmedChange::Ended,
+        (None, true) => UnconfirmedChange::EarlierEnd,
+        (None, false) if given.revision == given.epoch => UnconfirmedChange::Taken,
+        (None, false) => UnconfirmedChange::LaterEnd,
+    };
+    let is_silent = fsm.node(&r.node).is_none_or(|node| node.liveness != Liveness::Ready);
+    Some(Unconfirmed { node: r.node.clone(), is_silent, what })
+}

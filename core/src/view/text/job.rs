@@ -1,0 +1,65 @@
+//! Why a job is in its state, in one sentence.
+
+use super::gpu_list;
+use crate::view::job::{Leaving, LeavingHow};
+use crate::view::{JobReason, Names, Pause};
+
+impl JobReason {
+    /// The sentence, with the names of GPUs that people use.
+    pub fn text(&self, names: &dyn Names) -> String {
+        match self {
+            JobReason::Ended(reason) => reason.clone(),
+            JobReason::AsksOwner { owner, why } => format!("waits for {owner}: {why}"),
+            JobReason::Paused(pause) => pause.text(),
+            JobReason::Waits(wait) => wait.to_string(),
+            JobReason::Stopping(why) => why.to_string(),
+            JobReason::Leaving(leaving) => leaving.text(names),
+            JobReason::Preparing(what) => what.clone(),
+            JobReason::NothingSaved { quiet, note } => {
+                let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
+                format!("no checkpoint seen for {quiet}{note}")
+            }
+        }
+    }
+}
+
+impl Pause {
+    fn text(&self) -> String {
+        match self {
+            Pause::Image { why, again, next_try } => {
+                format!("{why}; tries again in {again}, try {next_try}")
+            }
+            Pause::Fault { cause, node, again } => {
+                format!("{cause} on {node}; tries again in {again}")
+            }
+            Pause::Failed { again } => format!("failed; tries again in {again}"),
+        }
+    }
+}
+
+impl Leaving {
+    fn text(&self, names: &dyn Names) -> String {
+        let causes = self.causes.join(", ");
+        let what = match &self.how {
+            LeavingHow::LosesWork => {
+                format!("is stopped ({causes}); it declares no checkpoint, so its work is lost")
+            }
+            LeavingHow::MayFinish => {
+                format!("should leave ({causes}); it declares no checkpoint, so it may finish")
+            }
+            LeavingHow::Moves { node, gpus } => {
+                let place = match gpus.as_slice() {
+                    [] => node.to_string(),
+                    gpus => gpu_list(names, gpus),
+                };
+                format!("moves at its next checkpoint ({causes}); {place} is held for it")
+            }
+            LeavingHow::HeldBack(why) => format!("should leave ({causes}) but {why}"),
+            LeavingHow::NextCheckpoint => format!("leaves at its next checkpoint ({causes})"),
+        };
+        match self.within {
+            Some(within) => format!("{what}; leaves within {within} at the latest"),
+            None => what,
+        }
+    }
+}

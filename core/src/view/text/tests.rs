@@ -1,0 +1,181 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::gpu_list;
+use crate::event::Event;
+use crate::gpu::GpuName;
+use crate::health::{ConditionStatus, Health, Severity};
+use crate::id::{AllocationId, JobId, ReservationId};
+use crate::job::JobState;
+use crate::lease::Epoch;
+use crate::name::{GpuUuid, NodeName, UserName};
+use crate::node::Liveness;
+use crate::reason::{
+    Closed, Emptying, Few, KeptFor, NAMED_MAX, NotOpen, Obstacle, Shut, ShutReservation, TakenBy,
+    TakenGpus, WaitReason,
+};
+use crate::time::{Millis, Timestamp};
+use crate::view::job::{Leaving, LeavingHow};
+use crate::view::{GpuState, JobReason, Names, NodeState, ReservationShown};
+
+/// The names that a test gives.
+#[derive(Default)]
+struct Known(BTreeMap<GpuUuid, GpuName>);
+
+impl Names for Known {
+    fn gpu(&self, uuid: &GpuUuid) -> Option<GpuName> {
+        self.0.get(uuid).cloned()
+    }
+}
+
+fn node(name: &str) -> NodeName {
+    NodeName::parse(name).unwrap()
+}
+
+fn gpu(number: u8) -> GpuUuid {
+    GpuUuid::parse(&format!("GPU-00000000-0000-0000-0000-00000000000{number}")).unwrap()
+}
+
+fn name(on: &str, index: u32) -> GpuName {
+    GpuName { node: node(on), index }
+}
+
+/// GPUs 0 and 3 of titan01, and GPU 1 of titan02.
+fn known() -> Known {
+    Known(
+        [(gpu(1), name("titan01", 0)), (gpu(2), name("titan01", 3)), (gpu(3), name("titan02", 1))]
+            .into(),
+    )
+}
+
+#[test]
+fn gpus_of_one_node_are_named_together() {
+    let names = known();
+    assert_eq!(gpu_list(&names, &[gpu(1), gpu(2), gpu(3)]), "titan01:0,3, titan02:1");
+    assert_eq!(gpu_list(&names, &[gpu(9), gpu(1)]), format!("{}, titan01:0", gpu(9)));
+    assert_eq!(gpu_list(&names, &[]), "");
+}
+
+#[test]
+fn an_event_names_the_card_and_its_node_once() {
+    let placed = |gpus: Vec<GpuUuid>| Event::JobPlaced {
+        job: JobId::parse("job-a").unwrap(),
+        allocation: AllocationId::parse("alloc-a-1").unwrap(),
+        node: node("titan01"),
+        gpus,
+        epoch: Epoch::default(),
+        resume_from: None,
+    };
+    let told = |event: Event, names: &Known| event.told(Timestamp(1), names);
+    assert_eq!(told(placed(vec![gpu(1), gpu(2)]), &known()), "placed on titan01:0,3");
+    assert_eq!(told(placed(Vec::new()), &known()), "placed on titan01");
+    let unnamed = told(placed(vec![gpu(9)]), &known());
+    assert_eq!(unnamed, format!("placed on {} on titan01", gpu(9)), "a GPU without a name");
+    let raised = |gpu| Event::ConditionRaised {
+        node: node("titan01"),
+        gpu,
+        kind: "xid_79".to_owned(),
+        severity: Severity::Fatal,
+        message: "fell off the bus".to_owned(),
+    };
+    assert_eq!(told(raised(Some(gpu(2))), &known()), "titan01:3: fatal (fell off the bus)");
+    assert_eq!(told(raised(None), &known()), "titan01: fatal (fell off the bus)");
+}
+
+#[test]
+fn a_waiting_job_is_told_who_has_the_gpus() {
+    let (job, owner) = (JobId::parse("job-b").unwrap(), UserName::parse("bob").unwrap());
+    let taken = TakenGpus {
+        gpus: vec![name("titan01", 0), name("titan01", 3)],
+        by: TakenBy::Job { job: job.clone(), owner: owner.clone() },
+    };
+    let emptied = TakenGpus {
+        gpus: vec![name("titan01", 1)],
+        by: TakenBy::Emptying { after: Emptying::Job(job), owner },
+    };
+    let obstacle = Obstacle::Taken([taken.clone(), emptied].into_iter().collect());
+    let wait = WaitReason::Gpus { wanted: "4 GPUs of one node".to_owned(), obstacle }.alone();
+    assert_eq!(
+        wait.to_string(),
+        "waits for 4 GPUs of one node: titan01:0,3 are held by job-b (bob), \
+         titan01:1 is being emptied after job-b (bob)"
+    );
+    assert!(!wait.is_forever());
+    let many: Few<TakenGpus> = std::iter::repeat_n(taken, NAMED_MAX + 2).collect();
+    assert_eq!((many.named.len(), many.more), (NAMED_MAX, 2));
+    assert!(Obstacle::Taken(many).to_string().ends_with(", 2 more"));
+}
+
+#[test]
+fn what_waits_for_ever_says_so() {
+    let id = ReservationId::parse("res-a").unwrap();
+    let shut = |why| WaitReason::Reservation(ShutReservation { id: id.clone(), why }).alone();
+    let ended = shut(Shut::Ended);
+    assert!(ended.is_forever());
+    assert_eq!(ended.to_string(), "can never start: its reservation res-a has ended; cancel it");
+    let not_begun = shut(Shut::NotBegun);
+    assert!(!not_begun.is_forever());
+    assert_eq!(not_begun.to_string(), "its reservation res-a has not begun");
+    let mut excluded = WaitReason::Excluded { can_retry: true }.alone();
+    excluded.excluded = [(node("titan01"), "no such user".to_owned())].into_iter().collect();
+    assert!(excluded.is_forever());
+    assert_eq!(
+        excluded.to_string(),
+        "can never start: not on titan01: no such user; `fleet node uncordon` lets it try again there"
+    );
+}
+
+#[test]
+fn an_obstacle_offers_what_would_start_now() {
+    let kept = KeptFor::FirstJob { job: None, node: node("titan01") };
+    let shorter = Obstacle::TooLong { longest: Millis::minutes(95), then: kept };
+    assert_eq!(
+        shorter.to_string(),
+        "starts now with -t 95m: an earlier job, which is before it, gets a place on titan01 after that"
+    );
+    let cpu = |offer| Obstacle::Cpu { node: node("titan01"), wanted: 8_000, free: 2_500, offer };
+    assert_eq!(
+        cpu(true).to_string(),
+        "waits for 8 cores on titan01, 2.5 are free; starts now with -c 2"
+    );
+    assert_eq!(cpu(false).to_string(), "waits for 8 cores on titan01, 2.5 are free");
+    let closed = Closed::Cordoned { by: "root".to_owned(), reason: "fan".to_owned() };
+    let closed = Obstacle::Closed { node: node("titan01"), why: NotOpen::Closed(closed) };
+    assert_eq!(closed.to_string(), "titan01 is cordoned by root: fan");
+}
+
+#[test]
+fn a_job_that_must_leave_says_where_it_goes_and_by_when() {
+    let leaving = |how, within| {
+        let causes = vec!["drain of titan01".to_owned()];
+        JobReason::Leaving(Leaving { causes, how, within }).text(&known())
+    };
+    let moves = LeavingHow::Moves { node: node("titan01"), gpus: vec![gpu(1), gpu(2)] };
+    assert_eq!(
+        leaving(moves, Some(Millis::minutes(5))),
+        "moves at its next checkpoint (drain of titan01); titan01:0,3 is held for it; \
+         leaves within 5m at the latest"
+    );
+    let lost = leaving(LeavingHow::LosesWork, None);
+    assert_eq!(
+        lost,
+        "is stopped (drain of titan01); it declares no checkpoint, so its work is lost"
+    );
+}
+
+#[test]
+fn each_word_stands_for_one_state() {
+    macro_rules! checked {
+        ($($name:ident),+) => {$(
+            let words: BTreeSet<&str> = $name::ALL.iter().map(|one| one.word()).collect();
+            assert_eq!(words.len(), $name::ALL.len(), "{words:?}");
+            for one in $name::ALL {
+                assert_eq!($name::from_word(one.word()), Some(*one));
+            }
+            assert_eq!($name::from_word("of a newer version"), None);
+        )+};
+    }
+    checked!(GpuState, NodeState, ReservationShown, JobState, Health, Severity);
+    checked!(ConditionStatus, Liveness);
+}

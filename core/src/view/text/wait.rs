@@ -1,0 +1,207 @@
+//! Why a queued job waits: the sentence beside it, and the line of each node in `fleet why`.
+
+use std::fmt;
+
+use super::few;
+use crate::calendar::wish::bytes;
+use crate::name::NodeName;
+use crate::reason::{
+    Emptying, Few, KeptFor, Obstacle, Shut, ShutReservation, TakenBy, TakenGpus, Unfit, UnfitGpu,
+    Wait, WaitReason,
+};
+use crate::time::Millis;
+
+/// How a node stands to a job: that it starts there, or what keeps it from the node.
+pub fn verdict(node: &NodeName, obstacle: Option<&Obstacle>) -> String {
+    match obstacle {
+        Some(obstacle) => obstacle.to_string(),
+        None => format!("starts on {node}"),
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.reason {
+            WaitReason::NotPlanned => write!(f, "waiting for the scheduler"),
+            WaitReason::NextPlan => write!(f, "its turn comes with the next plan"),
+            WaitReason::MayRunOn(node) => {
+                write!(f, "restored from a backup: it may run on {node}, which has not reported")
+            }
+            WaitReason::Reservation(shut) if shut.is_forever() => {
+                write!(f, "can never start: {shut}; cancel it")
+            }
+            WaitReason::Reservation(shut) => shut.fmt(f),
+            WaitReason::Gpus { wanted, obstacle } => write!(f, "waits for {wanted}: {obstacle}"),
+            WaitReason::Node(obstacle) => obstacle.fmt(f),
+            WaitReason::Closed(nodes) => few(f, nodes, "; "),
+            WaitReason::NeverFits(why) => write!(f, "can never start: {why}"),
+            WaitReason::Excluded { can_retry } => {
+                write!(f, "can never start: ")?;
+                excluded(f, &self.excluded)?;
+                match can_retry {
+                    true => write!(f, "; `fleet node uncordon` lets it try again there"),
+                    false => Ok(()),
+                }
+            }
+        }?;
+        if matches!(self.reason, WaitReason::Excluded { .. }) || self.excluded.named.is_empty() {
+            return Ok(());
+        }
+        write!(f, "; ")?;
+        excluded(f, &self.excluded)
+    }
+}
+
+fn excluded(f: &mut fmt::Formatter<'_>, nodes: &Few<(NodeName, String)>) -> fmt::Result {
+    let named = nodes.named.iter().map(|(node, why)| format!("not on {node}: {why}"));
+    few(f, &Few { named: named.collect(), more: nodes.more }, "; ")
+}
+
+impl fmt::Display for ShutReservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = &self.id;
+        match &self.why {
+            Shut::Gone => write!(f, "there is no reservation {id} any more"),
+            Shut::BelongsTo(owner) => write!(f, "reservation {id} belongs to {owner}"),
+            Shut::Ended => write!(f, "its reservation {id} has ended"),
+            Shut::Cancelled => write!(f, "its reservation {id} was cancelled"),
+            Shut::Ending => write!(f, "its reservation {id} is ending"),
+            Shut::NotBegun => write!(f, "its reservation {id} has not begun"),
+            Shut::Delayed(why) => write!(f, "its reservation {id} waits: {why}"),
+            Shut::NotUsable(node) => write!(f, "its reservation {id} is on {node}"),
+        }
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Obstacle::OwnReservation { reservation, longest } => write!(
+                f,
+                "starts now with -t {}, in your reservation {reservation}",
+                limit(*longest)
+            ),
+            Obstacle::TooLong { longest, then } => {
+                write!(f, "starts now with -t {}: {then} after that", limit(*longest))
+            }
+            Obstacle::Kept(kept_for) => kept_for.fmt(f),
+            Obstacle::Cpu { node, wanted, free, offer } => {
+                let (wants, has) = (cores(*wanted), plain_cores(*free));
+                write!(f, "waits for {wants} on {node}, {has} are free")?;
+                match free / 1_000 {
+                    whole if *offer && whole > 0 => write!(f, "; starts now with -c {whole}"),
+                    _ => Ok(()),
+                }
+            }
+            Obstacle::Memory { node, wanted, free } => {
+                let (wanted, free) = (bytes(*wanted), bytes(*free));
+                write!(f, "waits for {wanted} of memory on {node}, {free} are free")
+            }
+            Obstacle::Taken(gpus) => few(f, gpus, ", "),
+            Obstacle::Unfit(gpus) => few(f, gpus, "; "),
+            Obstacle::Closed { node, why } => write!(f, "{node} is {why}"),
+            Obstacle::Excluded { node, why } => write!(f, "not on {node}: {why}"),
+            Obstacle::TooFewCores { node, has, wanted } => {
+                write!(f, "{node} has {}, it wants {}", cores(*has), cores(*wanted))
+            }
+            Obstacle::TooLittleMemory { node, has, wanted } => {
+                write!(f, "{node} has {} of memory, it wants {}", bytes(*has), bytes(*wanted))
+            }
+            Obstacle::TooFewGpus { node, has: 0, .. } => write!(f, "{node} has no such GPU"),
+            Obstacle::TooFewGpus { node, has: 1, wanted } => {
+                write!(f, "{node} has 1 such GPU, it wants {wanted}")
+            }
+            Obstacle::TooFewGpus { node, has, wanted } => {
+                write!(f, "{node} has {has} such GPUs, it wants {wanted}")
+            }
+            Obstacle::Reservation(shut) => shut.fmt(f),
+            Obstacle::BoundElsewhere => write!(f, "it is bound to another node"),
+        }
+    }
+}
+
+impl fmt::Display for KeptFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeptFor::Reservation { gpu, owner, id } => {
+                write!(f, "{gpu} is promised to {owner} ({id})")
+            }
+            KeptFor::FirstJob { job, node } => {
+                let job =
+                    job.as_ref().map_or_else(|| "an earlier job".to_owned(), ToString::to_string);
+                write!(f, "{job}, which is before it, gets a place on {node}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for TakenGpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, rest)) = self.gpus.split_first() else { return Ok(()) };
+        write!(f, "{first}")?;
+        for gpu in rest {
+            write!(f, ",{}", gpu.index)?;
+        }
+        write!(f, " {} {}", if rest.is_empty() { "is" } else { "are" }, self.by)
+    }
+}
+
+impl fmt::Display for TakenBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TakenBy::Job { job, owner } => write!(f, "held by {job} ({owner})"),
+            TakenBy::Reservation { id, owner } => write!(f, "reserved by {owner} ({id})"),
+            TakenBy::Emptying { after, owner } => {
+                write!(f, "being emptied after {after} ({owner})")
+            }
+            TakenBy::NotEmpty { after, owner } => {
+                write!(f, "still not empty after {after} ({owner}) ended")
+            }
+            TakenBy::BeingEmptied => write!(f, "being emptied"),
+            TakenBy::EarlierJob => write!(f, "meant for a job before it"),
+        }
+    }
+}
+
+impl fmt::Display for Emptying {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Emptying::Reservation(id) => id.fmt(f),
+            Emptying::Job(id) => id.fmt(f),
+            Emptying::Attempt(id) => id.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for UnfitGpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gpu = &self.gpu;
+        match &self.why {
+            Unfit::Lost => write!(f, "{gpu} is lost"),
+            Unfit::Silent => write!(f, "{gpu} does not answer"),
+            Unfit::Degraded(message) => write!(f, "{gpu} is degraded: {message}"),
+            Unfit::InUse(why) => write!(f, "{gpu} is in use without a lease: {why}"),
+        }
+    }
+}
+
+/// A time limit as it is typed, rounded down: `19h`, `95m`.
+fn limit(longest: Millis) -> String {
+    let minutes = longest.0 / 60_000;
+    match (minutes / 60, minutes % 60) {
+        (hours, part) if hours >= 10 || part == 0 => format!("{hours}h"),
+        _ => format!("{minutes}m"),
+    }
+}
+
+/// Thousandths of cores as people write them: `4`, `5.333`, `0.5`.
+fn plain_cores(millis: u64) -> String {
+    match millis % 1_000 {
+        0 => (millis / 1_000).to_string(),
+        part => format!("{}.{part:03}", millis / 1_000).trim_end_matches('0').to_owned(),
+    }
+}
+
+fn cores(millis: u64) -> String {
+    format!("{} core{}", plain_cores(millis), if millis == 1_000 { "" } else { "s" })
+}

@@ -1,0 +1,32 @@
+//! Words for enums: one list gives the word of each variant, all variants, and the way back.
+
+/// Gives an enum without data `ALL`, `word` and `from_word`.
+///
+/// ```ignore
+/// words!(Severity { Notice => "notice", Degraded => "degraded", Fatal => "fatal" });
+/// ```
+///
+/// A variant that is missing from the list does not compile. The words are part of the API: they stand in JSON, in CSV
+/// and in metrics, so a released one never changes.
+macro_rules! words {
+    ($name:ident { $($variant:ident => $word:literal),+ $(,)? }) => {
+        impl $name {
+            /// Every variant, in the order in which they are shown.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The word that people and programs see.
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word),+
+                }
+            }
+
+            /// The variant of a word; `None` for a word of a newer version.
+            pub fn from_word(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|one| one.word() == word)
+            }
+        }
+    };
+}
+
+pub(crate) use words;
