@@ -400,11 +400,6 @@ fn timestamp(unix_ms: u64) -> Option<Timestamp> {
     i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok())
 }
 
-/// RFC 3339 in UTC, for JSON; always with milliseconds, so that sorting the text sorts the times.
-pub(crate) fn rfc3339(unix_ms: u64) -> String {
-    timestamp(unix_ms).map_or_else(|| unix_ms.to_string(), |at| format!("{at:.3}"))
-}
-
 /// The first instant of the day after the one that `at` is in.
 pub(crate) fn end_of_day(at: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let next = at.to_zoned(zone.clone()).date().tomorrow().ok()?;

@@ -1,9 +1,10 @@
 //! fleet-proto: the network API (`fleet.v1`), generated at build time, and the transport under it.
 //!
 //! Used by the controller, the agent and the CLI. Generated types stay at the edges: `convert` turns
-//! them into core types and back. Nothing here decides anything about the fleet.
+//! them into core types and back, `json` into the stable JSON. Nothing here decides anything about the fleet.
 
 pub mod convert;
+pub mod json;
 pub mod requests;
 pub mod transport;
 

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use fleet_proto::json::job::Job;
 use fleet_proto::v1::attach_input::Input;
 use fleet_proto::v1::attach_output::Output;
 use fleet_proto::v1::{AttachInput, AttachOpen, AttachOutput};
@@ -21,7 +22,6 @@ use super::{Context, job};
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::job::Job;
 use crate::output::text::say;
 
 /// Opening the stream once.

@@ -1,5 +1,6 @@
 //! `controller ca status|rotate|skip|abort`: the certificate authority, and its exchange for another one.
 
+use fleet_proto::json::authority::AuthorityStatus;
 use fleet_proto::v1::{
     AbortRotationRequest, GetAuthorityStatusRequest, RotateAuthorityRequest, SkipInRotationRequest,
 };
@@ -11,7 +12,6 @@ use crate::args::{
 use crate::consent::Consent;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::authority::AuthorityStatus;
 use crate::output::text::{print, say};
 
 pub(super) async fn run(context: &Context, verb: Option<AuthorityVerb>) -> Result<Exit, Failure> {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use fleet_proto::json::checkpoint::Checkpoint;
+use fleet_proto::json::job::Job;
 use fleet_proto::v1::{
     AskCheckpointRequest, ListCheckpointsRequest, ListJobsRequest, RestartJobRequest,
 };
@@ -13,8 +15,7 @@ use crate::args::{CheckpointListArgs, CheckpointNowArgs, JobRestartArgs};
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::checkpoint::Checkpoint;
-use crate::output::job::Job;
+use crate::output::checkpoint::content_shown;
 use crate::output::text::{print, say};
 use crate::times::length;
 
@@ -57,7 +58,7 @@ pub(super) async fn now(context: &Context, args: &CheckpointNowArgs) -> Result<E
             print(&format!(
                 "checkpoint {} saved ({}): {}\n",
                 seen.number,
-                seen.content_shown(),
+                content_shown(seen),
                 seen.path
             ))?;
             return Ok(Exit::Done);

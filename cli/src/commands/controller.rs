@@ -1,13 +1,14 @@
 //! `controller status|thaw-evictions|reset-clock`.
 
+use fleet_proto::json::controller::ControllerStatus;
+use fleet_proto::json::status::Status;
 use fleet_proto::v1::{ResetClockRequest, ThawEvictionsRequest};
 
 use super::{Context, status::fetch, watch};
 use crate::args::{ControllerStatusArgs, Format, ResetClockArgs, ThawArgs};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::controller::ControllerStatus;
-use crate::output::status::Status;
+use crate::output::status::summary;
 use crate::output::text::{print, say};
 
 /// Every controller is asked, and each answers for itself.
@@ -39,7 +40,7 @@ pub(super) async fn thaw(context: &Context, args: &ThawArgs) -> Result<Exit, Fai
     let request = ThawEvictionsRequest { meta: client.request_meta()? };
     let after = client.call(request, async |api, r| api.thaw_evictions(r).await).await?;
     say("evictions go on");
-    print(&Status::from(after).summary())?;
+    print(&summary(&Status::from(after)))?;
     Ok(Exit::Done)
 }
 

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use fleet_proto::json::controller::Controller;
+use fleet_proto::json::status::Status;
 use serde::Deserialize;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -16,9 +18,7 @@ use crate::args::{DoctorArgs, Format};
 use crate::config::Config;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::controller::Controller;
 use crate::output::doctor::{Finding, Level, text};
-use crate::output::status::Status;
 use crate::output::text::{print, say};
 
 /// How long a program may look at its machine: each of its looks has a limit of its own.

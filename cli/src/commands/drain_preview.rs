@@ -1,12 +1,13 @@
 //! What a drain does to each job and reservation of a node, shown before an admin confirms it.
 
+use fleet_proto::json::job::Job;
+use fleet_proto::json::reservation::Reservation;
 use fleet_proto::v1::{ListJobsRequest, ListReservationsRequest};
 
 use super::{Context, job, reservation};
 use crate::client::Client;
 use crate::errors::Failure;
-use crate::output::job::{Job, expected};
-use crate::output::reservation::Reservation;
+use crate::output::job::expected;
 use crate::times::Clock;
 
 /// The preview's text. `deadline`: when the node must be empty, in milliseconds since 1970.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use fleet_proto::json::gpu::{Gpu, Process};
+use fleet_proto::json::node::Node;
 use fleet_proto::v1::{EnforceNodeRequest, ListGpusRequest, ListNodesRequest};
 
 use super::{Context, gpu, node};
@@ -10,8 +12,7 @@ use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::node_names;
-use crate::output::gpu::{Gpu, Process};
-use crate::output::node::Node;
+use crate::output::gpu::process_line;
 use crate::output::text::{print, say};
 use crate::times::Clock;
 
@@ -110,7 +111,10 @@ fn foreseen(node: &str, gpus: &[Gpu], clock: &Clock) -> String {
     let foreign = gpus.iter().flat_map(|gpu| gpu.foreign().map(move |process| (gpu, process)));
     let (exempt, kept_out): (Vec<_>, Vec<_>) = foreign.partition(|(_, process)| process.exempt);
     let lines = |found: &[(&Gpu, &Process)]| -> String {
-        found.iter().map(|(gpu, one)| format!("  {} {}\n", gpu.name(), one.line(clock))).collect()
+        found
+            .iter()
+            .map(|(gpu, one)| format!("  {} {}\n", gpu.name(), process_line(one, clock)))
+            .collect()
     };
     let mut text = match kept_out.is_empty() {
         true => format!("{node}: nobody would lose access now\n"),

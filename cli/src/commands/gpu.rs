@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
+use fleet_proto::json::gpu::Gpu;
 use fleet_proto::v1::{
     ClearGpuRequest, DeclareGpuFreeRequest, ForgetGpuRequest, GpuWish, ListGpusRequest,
 };
@@ -12,7 +13,6 @@ use crate::args::{ClearArgs, DeclareFreeArgs, ForgetArgs, GpuListArgs, WishArgs}
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::gpu::Gpu;
 use crate::output::text::{print, say};
 
 /// The kind of object for `Resolve`.

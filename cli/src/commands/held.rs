@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use fleet_proto::json::held::held;
+
 use super::{Context, local};
 use crate::args::HeldArgs;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::held::{greeting, held, visible};
+use crate::output::held::{greeting, visible};
 use crate::output::text::{print, say};
 
 /// How long a login waits for the agent.

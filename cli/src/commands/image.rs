@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleet_core::image::RegistryRef;
+use fleet_proto::json::image::Image;
 use fleet_proto::v1::node_images_reply::Reply;
 use fleet_proto::v1::node_images_request::Ask;
 use fleet_proto::v1::{
@@ -22,7 +23,6 @@ use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::Printer;
-use crate::output::image::Image;
 use crate::output::text::{print, say};
 use crate::sizes::Bytes;
 

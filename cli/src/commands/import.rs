@@ -11,6 +11,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use fleet_core::fsm::IMPORT_LINES_MAX;
+use fleet_proto::json::reservation::Reservation;
 use fleet_proto::v1::{CreateReservationRequest, GpuWish, ImportReservationsRequest};
 use inventory::Inventory;
 
@@ -21,7 +22,6 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::imported::Imported;
 use crate::output::job::shell_words;
-use crate::output::reservation::Reservation;
 use crate::output::text::{print, say};
 use crate::spreadsheet::{self, Named, Options, Problem, Sheet, SheetLine, parse_named};
 use crate::times::{Clock, When};

@@ -1,5 +1,6 @@
 //! `ps`, `job list|show|rm`, `cancel`.
 
+use fleet_proto::json::job::Job;
 use fleet_proto::v1::{CancelJobRequest, ListJobsRequest, RemoveJobRequest};
 
 use super::{Context, node, owner_filter, watch};
@@ -7,7 +8,6 @@ use crate::args::{CancelArgs, JobListArgs, JobRmArgs, JobShowArgs, PsArgs};
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::job::Job;
 use crate::output::text::{print, say};
 
 /// The kind of object for `Resolve`.

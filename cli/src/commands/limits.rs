@@ -1,5 +1,6 @@
 //! `reservation limits`: how much people may reserve, by Unix group.
 
+use fleet_proto::json::limits::ReservationLimits;
 use fleet_proto::v1::{
     ListReservationLimitsRequest, ReservationLimits as Limits, SetReservationLimitsRequest,
 };
@@ -9,7 +10,7 @@ use crate::args::ReservationLimitsArgs;
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::limits::{NO_LIMIT, ReservationLimits};
+use crate::output::limits::NO_LIMIT;
 use crate::output::text::{print, say};
 
 pub(super) async fn run(context: &Context, args: &ReservationLimitsArgs) -> Result<Exit, Failure> {

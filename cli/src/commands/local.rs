@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use fleet_proto::json::local::NodeStatus;
 use fleet_proto::transport::unix;
 use fleet_proto::v1::local_client::LocalClient;
 use fleet_proto::v1::{
@@ -15,7 +16,6 @@ use tonic::transport::Channel;
 use super::Context;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::local::NodeStatus;
 
 /// How long the agent may take: it reads its own memory.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);

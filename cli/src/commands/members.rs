@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use fleet_proto::json::controller::Controller;
+use fleet_proto::json::token::JoinToken;
 use fleet_proto::v1::{
     CreateControllerTokenRequest, ListControllersRequest, RemoveControllerRequest,
     TransferLeadershipRequest,
@@ -12,8 +14,6 @@ use crate::args::{ControllerAddArgs, ControllerRemoveArgs, OutputArgs, TransferA
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::controller::Controller;
-use crate::output::status::JoinToken;
 use crate::output::text::{print, say};
 
 /// How long a removed controller may take to be gone from the list.

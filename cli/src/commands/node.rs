@@ -1,5 +1,8 @@
 //! `node list|show|cordon|uncordon|drain|revoke|remove|vouch`, `node token create`.
 
+use fleet_proto::json::gpu::Gpu;
+use fleet_proto::json::node::Node;
+use fleet_proto::json::token::JoinToken;
 use fleet_proto::v1::{
     CordonNodeRequest, CreateJoinTokenRequest, DrainNodeRequest, ListGpusRequest, ListNodesRequest,
     RebootNodeRequest, RemoveNodeRequest, RevokeNodeRequest, SetVouchingRequest,
@@ -17,9 +20,7 @@ use crate::consent;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::node_names;
-use crate::output::gpu::Gpu;
-use crate::output::node::Node;
-use crate::output::status::JoinToken;
+use crate::output::gpu::process_line;
 use crate::output::text::{print, say};
 use crate::times::Clock;
 
@@ -212,7 +213,7 @@ async fn waited_for(context: &Context, client: &Client, node: &str) -> Result<St
 fn without_lease(node: &str, gpus: &[Gpu], clock: &Clock) -> String {
     let foreign = gpus.iter().flat_map(|gpu| gpu.foreign().map(move |one| (gpu.name(), one)));
     let lines: String =
-        foreign.map(|(gpu, one)| format!("  {gpu} {}\n", one.line(clock))).collect();
+        foreign.map(|(gpu, one)| format!("  {gpu} {}\n", process_line(one, clock))).collect();
     if lines.is_empty() {
         return lines;
     }

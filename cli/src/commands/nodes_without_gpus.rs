@@ -4,12 +4,12 @@
 //! more about an answer; what it cannot ask for it leaves out, and it never changes an exit code.
 
 use fleet_core::Rejection;
+use fleet_proto::json::node::Node;
 use fleet_proto::v1::{GpuWish, ListGpusRequest, ListNodesRequest};
 
 use super::{gpu, node};
 use crate::client::Client;
 use crate::errors::Failure;
-use crate::output::node::Node;
 use crate::output::text::say;
 
 /// Most nodes that are named.

@@ -1,5 +1,6 @@
 //! `controller log-level`, `controller debug-bundle`.
 
+use fleet_proto::json::log_level::LogLevel;
 use fleet_proto::transport::files::{MODE_PRIVATE, write_atomic};
 use fleet_proto::v1::{DebugBundleRequest, LogLevelRequest};
 
@@ -8,7 +9,6 @@ use crate::args::{DebugBundleArgs, LogLevelArgs};
 use crate::client::chain;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::log_level::LogLevel;
 use crate::output::text::{print, say};
 
 /// Longest bundle that is taken.

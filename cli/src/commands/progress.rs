@@ -6,7 +6,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use crate::output::job::Job;
+use fleet_proto::json::job::Job;
+
 use crate::output::text::harmless;
 use crate::times::Clock;
 

@@ -1,5 +1,6 @@
 //! `reservation list|show|export|rules`, `release`, `extend`.
 
+use fleet_proto::json::reservation::{Reservation, ReservationRules};
 use fleet_proto::v1::{
     ExtendReservationRequest, GetReservationRulesRequest, ListReservationsRequest,
     ReleaseReservationRequest, SetReservationRulesRequest,
@@ -13,7 +14,7 @@ use crate::args::{
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::reservation::{NEVER, Reservation, ReservationRules};
+use crate::output::reservation::{NEVER, window_shown};
 use crate::output::text::{harmless, print, say};
 use crate::spreadsheet;
 
@@ -126,7 +127,7 @@ pub(super) async fn extend(context: &Context, args: &ExtendArgs) -> Result<Exit,
         changed = Some(client.call(request, async |api, r| api.extend_reservation(r).await).await?);
     }
     let reservation = Reservation::from(changed.unwrap_or_default());
-    let window = reservation.window_shown(&context.clock);
+    let window = window_shown(&reservation, &context.clock);
     say(&format!("{}: {} {window}", reservation.id, reservation.gpus_shown()));
     note_unconfirmed(&reservation);
     print(&printer.changed(&[reservation], |r| &r.id)?)?;

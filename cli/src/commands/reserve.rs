@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use fleet_core::Rejection;
 use fleet_core::rejection::Slot;
+use fleet_proto::json::reservation::Reservation;
 use fleet_proto::v1::{Adoption, CreateReservationRequest, GpuWish};
 
 use super::{Context, gpu, nodes_without_gpus};
@@ -11,7 +12,7 @@ use crate::args::{Adopted, AtEnd, ReserveArgs, WishArgs};
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::reservation::Reservation;
+use crate::output::reservation::window_shown;
 use crate::output::text::{print, say};
 use crate::times::{Clock, When, length, typed_length};
 
@@ -63,7 +64,7 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
             }
         }
     };
-    let window = reservation.window_shown(&context.clock);
+    let window = window_shown(&reservation, &context.clock);
     say(&format!("reserved {} {window}", reservation.gpus_shown()));
     if let Some(reason) = &reservation.reason {
         say(reason);

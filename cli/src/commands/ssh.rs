@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use fleet_core::Rejection;
+use fleet_proto::json::reservation::Reservation;
 use fleet_proto::v1::ListReservationsRequest;
 
 use super::reservation::{KIND, fetch};
@@ -17,7 +18,7 @@ use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::job::shell_words;
-use crate::output::reservation::Reservation;
+use crate::output::reservation::window_shown;
 use crate::times::Clock;
 
 pub(super) async fn run(context: &Context, args: &SshArgs) -> Result<Exit, Failure> {
@@ -65,7 +66,7 @@ async fn named(
     if found.state == "active" {
         return Ok(found);
     }
-    let window = found.window_shown(clock);
+    let window = window_shown(&found, clock);
     let problem = format!("{id} is {}, not active: {} {window}", found.state, found.gpus_shown());
     Err(Failure::new(Exit::Conflict, problem))
 }

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use fleet_proto::json::status::Status;
 use fleet_proto::v1::{GetStatusRequest, ListGpusRequest, ListJobsRequest};
 
 use super::{Context, gpu, job, local, watch};
@@ -12,7 +13,7 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::Printer;
 use crate::output::process::{OnGpus, on_gpus};
-use crate::output::status::Status;
+use crate::output::status::summary;
 use crate::output::text::{harmless, print, say};
 use crate::times::Clock;
 
@@ -50,7 +51,7 @@ async fn of_the_fleet(client: &Client, printer: &Printer) -> Result<String, Fail
         return printer.one(&status);
     }
     let gpus = gpu::fetch(client, ListGpusRequest::default()).await?;
-    let mut text = status.summary();
+    let mut text = summary(&status);
     if !gpus.is_empty() {
         text.push('\n');
         text.push_str(&printer.list(&gpus)?);
@@ -97,7 +98,7 @@ pub(super) async fn top(context: &Context, args: &TopArgs) -> Result<Exit, Failu
             job::fetch(&client, ListJobsRequest::default()),
         )?;
         let mut text =
-            format!("fleet top   {}\n{}", clock.second(clock.now_ms()), status.summary());
+            format!("fleet top   {}\n{}", clock.second(clock.now_ms()), summary(&status));
         text.push_str(&format!("\n{}", printer.list(&gpus)?));
         text.push_str(&format!("\n{}", printer.list(&jobs)?));
         let processes = on_gpus(&gpus);

@@ -1,5 +1,6 @@
 //! `node token list|withdraw`: the tokens that somebody could still join with.
 
+use fleet_proto::json::token::Token;
 use fleet_proto::v1::{ListTokensRequest, WithdrawTokenRequest};
 
 use super::Context;
@@ -8,7 +9,6 @@ use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::text::{print, say};
-use crate::output::token::Token;
 
 pub(super) async fn list(context: &Context, args: &TokenListArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);

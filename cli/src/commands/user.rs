@@ -1,5 +1,6 @@
 //! `user list|show|disable|enable|revoke`.
 
+use fleet_proto::json::user::User;
 use fleet_proto::v1::{DisableUserRequest, EnableUserRequest, ListUsersRequest, RevokeUserRequest};
 
 use super::Context;
@@ -10,7 +11,6 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::Printer;
 use crate::output::text::{print, say};
-use crate::output::user::User;
 
 /// What it is called in messages.
 const KIND: &str = "user";

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fleet_proto::json::story::Story;
 use fleet_proto::v1::attach_input::Input;
 use fleet_proto::v1::attach_output::Output;
 use fleet_proto::v1::{AttachInput, AttachOpen, ExplainRequest, ListJobsRequest};
@@ -12,7 +13,7 @@ use crate::args::WhyArgs;
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::story::Story;
+use crate::output::story::told;
 use crate::output::text::{harmless, print};
 
 /// Lines of a failed job's output below its story.
@@ -31,7 +32,7 @@ pub(super) async fn run(context: &Context, args: &WhyArgs) -> Result<Exit, Failu
         print(&printer.one(&story)?)?;
         return Ok(Exit::Done);
     }
-    let mut text = story.told(&context.clock);
+    let mut text = told(&story, &context.clock);
     if story.kind == job::KIND {
         let mut printed = Vec::new();
         let asked = last_lines(&client, &story.id, &mut printed);

@@ -1,5 +1,6 @@
 //! What `fleet doctor` found: problems first, each with what to do.
 
+use fleet_proto::json::Document;
 use serde::{Deserialize, Serialize};
 
 use super::text::harmless;
@@ -43,11 +44,13 @@ pub(crate) struct Finding {
     pub(crate) action: Option<String>,
 }
 
-impl Row for Finding {
+impl Document for Finding {
     const SCHEMA: &'static str = "fleet.finding/v1";
     const LIST_SCHEMA: &'static str = "fleet.doctor/v1";
     const FIELDS: &'static [&'static str] = &["part", "check", "level", "code", "what", "action"];
+}
 
+impl Row for Finding {
     fn columns() -> Vec<Column<Self>> {
         vec![
             Column::new("LEVEL", |f: &Self, _| f.level.word().to_owned()).state(),

@@ -1,31 +1,11 @@
-//! The GPUs of this machine that the caller holds.
+//! Shows the GPUs of this machine that the caller holds.
 
+use fleet_proto::json::held::HeldGpu;
 use fleet_proto::v1 as pb;
-use serde::Serialize;
 
-use super::values::{Time, or_dash, time};
+use super::values::or_dash;
 use super::{Column, Row};
 use crate::times::Clock;
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct HeldGpu {
-    /// As people say it, `titan01:3`.
-    pub(crate) gpu: String,
-    pub(crate) uuid: String,
-    pub(crate) reservation: String,
-    pub(crate) ends_at: Option<Time>,
-}
-
-/// All of them, in the order of their numbers.
-pub(crate) fn held(here: &pb::HeldHere) -> Vec<HeldGpu> {
-    let one = |gpu: &pb::HeldGpu| HeldGpu {
-        gpu: format!("{}:{}", here.node, gpu.index),
-        uuid: gpu.uuid.clone(),
-        reservation: gpu.reservation.clone(),
-        ends_at: time(gpu.ends_at_unix_ms),
-    };
-    here.gpus.iter().map(one).collect()
-}
 
 /// What goes into `CUDA_VISIBLE_DEVICES` at a login; nothing where nobody is held to anything.
 pub(crate) fn visible(here: &pb::HeldHere) -> Option<String> {
@@ -53,10 +33,6 @@ pub(crate) fn greeting(here: &pb::HeldHere, clock: &Clock) -> Option<String> {
 }
 
 impl Row for HeldGpu {
-    const SCHEMA: &'static str = "fleet.held_gpu/v1";
-    const LIST_SCHEMA: &'static str = "fleet.held_gpus/v1";
-    const FIELDS: &'static [&'static str] = &["gpu", "uuid", "reservation", "ends_at"];
-
     fn columns() -> Vec<Column<Self>> {
         vec![
             Column::new("GPU", |g: &Self, _| g.gpu.clone()),

@@ -1,9 +1,7 @@
-//! Images on nodes.
+//! Shows images on nodes.
 
-use fleet_proto::v1 as pb;
-use serde::Serialize;
+use fleet_proto::json::image::Image;
 
-use super::values::{Time, text, time};
 use super::{Column, Row};
 use crate::sizes::Bytes;
 use crate::times::Clock;
@@ -11,53 +9,10 @@ use crate::times::Clock;
 /// Digits of a digest that people need.
 const DIGITS_SHOWN: usize = 12;
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Image {
-    pub(crate) node: String,
-    /// Names in registries, files.
-    pub(crate) names: Vec<String>,
-    /// Of what its name in a registry means; of those from files, none.
-    pub(crate) digest: Option<String>,
-    /// Digest of its configuration.
-    pub(crate) id: String,
-    pub(crate) size_bytes: u64,
-    pub(crate) last_used: Option<Time>,
-    pub(crate) in_use: bool,
-    /// Jobs.
-    pub(crate) used_by: Vec<String>,
-}
-
-impl Image {
-    pub(crate) fn of(node: &str, image: pb::NodeImage) -> Self {
-        Self {
-            node: node.to_owned(),
-            names: image.names,
-            digest: text(&image.digest),
-            id: image.id,
-            size_bytes: image.size_bytes,
-            last_used: time(image.used_at_unix_ms),
-            in_use: image.in_use,
-            used_by: image.used_by,
-        }
-    }
-
-    /// What `image rm` takes and job show calls *Image digest*.
-    pub(crate) fn digest(&self) -> &str {
-        self.digest.as_deref().unwrap_or(&self.id)
-    }
-
-    pub(crate) fn name(&self) -> String {
-        match self.names[..] {
-            [] => self.digest().to_owned(),
-            _ => self.names.join(", "),
-        }
-    }
-
-    fn users(&self) -> String {
-        match (self.in_use, &self.used_by[..]) {
-            (true, []) => "being prepared".to_owned(),
-            (_, jobs) => jobs.join(", "),
-        }
+fn users(image: &Image) -> String {
+    match (image.in_use, &image.used_by[..]) {
+        (true, []) => "being prepared".to_owned(),
+        (_, jobs) => jobs.join(", "),
     }
 }
 
@@ -70,11 +25,6 @@ fn or_dash(text: String) -> String {
 }
 
 impl Row for Image {
-    const SCHEMA: &'static str = "fleet.image/v1";
-    const LIST_SCHEMA: &'static str = "fleet.images/v1";
-    const FIELDS: &'static [&'static str] =
-        &["node", "names", "digest", "id", "size_bytes", "last_used", "in_use", "used_by"];
-
     fn columns() -> Vec<Column<Self>> {
         vec![
             Column::new("NODE", |i: &Self, _| i.node.clone()),
@@ -88,7 +38,7 @@ impl Row for Image {
                 }
             })
             .right(),
-            Column::new("IN USE BY", |i: &Self, _| or_dash(i.users())),
+            Column::new("IN USE BY", |i: &Self, _| or_dash(users(i))),
             Column::new("FULL DIGEST", |i: &Self, _| i.digest().to_owned()).wide(),
         ]
     }
@@ -100,7 +50,7 @@ impl Row for Image {
         lines.push(("Id", self.id.clone()));
         lines.push(("Size", Bytes(self.size_bytes).to_string()));
         lines.extend(self.last_used.map(|at| ("Last used", clock.minute(at.0))));
-        lines.extend(self.in_use.then(|| ("In use by", self.users())));
+        lines.extend(self.in_use.then(|| ("In use by", users(self))));
         lines
     }
 }

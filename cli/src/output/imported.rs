@@ -1,8 +1,9 @@
 //! What became of the lines of a spreadsheet.
 
+use fleet_proto::json::Document;
+use fleet_proto::json::reservation::Reservation;
 use serde::Serialize;
 
-use super::reservation::Reservation;
 use super::values::or_dash;
 use super::{Column, Row};
 use crate::times::Clock;
@@ -38,11 +39,13 @@ impl Imported {
     }
 }
 
-impl Row for Imported {
+impl Document for Imported {
     const SCHEMA: &'static str = "fleet.imported_line/v1";
     const LIST_SCHEMA: &'static str = "fleet.imported_lines/v1";
     const FIELDS: &'static [&'static str] = &["line", "outcome", "reservation"];
+}
 
+impl Row for Imported {
     fn columns() -> Vec<Column<Self>> {
         vec![
             Column::new("LINE", |i: &Self, _| i.line.to_string()).right(),

@@ -1,8 +1,8 @@
 //! How results are printed: tables for people, JSON and CSV for programs.
 //!
-//! Each noun has one struct here ([`Row`]) that is both the stable JSON and the source of the table,
-//! so that the two cannot disagree. JSON is versioned (`schema`), snake_case, times RFC 3339, sizes
-//! in bytes, null for what is not known; fields are only ever added.
+//! The stable JSON of a noun is defined in `fleet_proto::json`, once for all who hand it out. Here its struct gets
+//! the columns of its table and its lines for `show` ([`Row`]), so that people and programs are shown the same. What
+//! has no message of the API is defined here: findings of `fleet doctor`, lines of a spreadsheet.
 
 pub(crate) mod authority;
 pub(crate) mod checkpoint;
@@ -28,7 +28,7 @@ pub(crate) mod token;
 pub(crate) mod user;
 pub(crate) mod values;
 
-use serde::Serialize;
+use fleet_proto::json::{self, Document};
 
 use crate::args::{Format, OutputArgs};
 use crate::errors::Failure;
@@ -38,31 +38,11 @@ use crate::times::Clock;
 pub(crate) use table::Column;
 
 /// A thing that can be listed and shown.
-pub(crate) trait Row: Serialize + Sized + 'static {
-    /// `schema` of one.
-    const SCHEMA: &'static str;
-    /// `schema` of a list.
-    const LIST_SCHEMA: &'static str;
-    /// The fields in the order of the struct: the columns of CSV.
-    const FIELDS: &'static [&'static str];
-
+pub(crate) trait Row: Document + Sized + 'static {
     fn columns() -> Vec<Column<Self>>;
 
     /// All of it, line by line, for `show`. Lines without a value are left out.
     fn lines(&self, clock: &Clock) -> Vec<(&'static str, String)>;
-}
-
-#[derive(Serialize)]
-struct List<'a, T> {
-    schema: &'static str,
-    items: &'a [T],
-}
-
-#[derive(Serialize)]
-struct One<'a, T> {
-    schema: &'static str,
-    #[serde(flatten)]
-    item: &'a T,
 }
 
 /// How this run of the command prints.
@@ -100,11 +80,10 @@ impl Printer {
                 let (header, colour) = (self.header, self.colour);
                 Ok(table::render(items, T::columns(), wide, header, colour, &self.clock))
             }
-            Format::Json => pretty(&List { schema: T::LIST_SCHEMA, items }),
+            Format::Json => json::list(items).map_err(|error| unprintable(&error)),
             Format::Jsonl => {
-                let lines: Result<Vec<String>, Failure> =
-                    items.iter().map(|item| compact(&One { schema: T::SCHEMA, item })).collect();
-                Ok(lines?.concat())
+                let lines: Result<Vec<String>, _> = items.iter().map(json::line).collect();
+                Ok(lines.map_err(|error| unprintable(&error))?.concat())
             }
             Format::Csv => table::csv(items, self.header),
         }
@@ -119,8 +98,8 @@ impl Printer {
     pub(crate) fn one<T: Row>(&self, item: &T) -> Result<String, Failure> {
         match self.format {
             Format::Table | Format::Wide => Ok(table::lines(&item.lines(&self.clock))),
-            Format::Json => pretty(&One { schema: T::SCHEMA, item }),
-            Format::Jsonl => compact(&One { schema: T::SCHEMA, item }),
+            Format::Json => json::one(item).map_err(|error| unprintable(&error)),
+            Format::Jsonl => json::line(item).map_err(|error| unprintable(&error)),
             Format::Csv => table::csv(std::slice::from_ref(item), self.header),
         }
     }
@@ -137,16 +116,6 @@ impl Printer {
             (false, many) => self.list(many),
         }
     }
-}
-
-fn pretty<T: Serialize>(value: &T) -> Result<String, Failure> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| unprintable(&error))?;
-    Ok(text + "\n")
-}
-
-fn compact<T: Serialize>(value: &T) -> Result<String, Failure> {
-    let text = serde_json::to_string(value).map_err(|error| unprintable(&error))?;
-    Ok(text + "\n")
 }
 
 fn unprintable(error: &serde_json::Error) -> Failure {

@@ -4,9 +4,11 @@
 
 use std::collections::BTreeMap;
 
+use fleet_proto::json::gpu::Gpu;
+use fleet_proto::json::values::{GpuRef, Time, gpu_names};
+
 use super::Column;
-use super::gpu::Gpu;
-use super::values::{GpuRef, Time, gpu_names, or_dash};
+use super::values::or_dash;
 use crate::sizes::Bytes;
 
 /// A process and all GPUs that it is on.

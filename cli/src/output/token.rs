@@ -1,49 +1,12 @@
-//! Tokens to join with. Never their secrets.
+//! Shows tokens to join with; the secret only of one that was just made.
 
-use fleet_proto::v1 as pb;
-use serde::Serialize;
+use fleet_proto::json::token::{JoinToken, Token};
 
-use super::values::{Time, or_dash, text, time};
+use super::values::or_dash;
 use super::{Column, Row};
 use crate::times::Clock;
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Token {
-    pub(crate) id: String,
-    /// The nodes that may join with it.
-    pub(crate) names: Vec<String>,
-    pub(crate) for_controller: bool,
-    /// Those that have joined with it.
-    pub(crate) used: Vec<String>,
-    pub(crate) created_by: Option<String>,
-    pub(crate) expires_at: Option<Time>,
-}
-
-impl From<pb::Token> for Token {
-    fn from(token: pb::Token) -> Self {
-        Self {
-            created_by: text(&token.created_by),
-            expires_at: time(token.expires_at_unix_ms),
-            id: token.id,
-            names: token.names,
-            for_controller: token.for_controller,
-            used: token.used,
-        }
-    }
-}
-
-impl Token {
-    pub(crate) fn meant_for(&self) -> String {
-        if self.for_controller { "a controller".to_owned() } else { self.names.join(",") }
-    }
-}
-
 impl Row for Token {
-    const SCHEMA: &'static str = "fleet.token/v1";
-    const LIST_SCHEMA: &'static str = "fleet.tokens/v1";
-    const FIELDS: &'static [&'static str] =
-        &["id", "names", "for_controller", "used", "created_by", "expires_at"];
-
     fn columns() -> Vec<Column<Self>> {
         vec![
             Column::new("TOKEN", |t: &Self, _| t.id.clone()),
@@ -64,5 +27,16 @@ impl Row for Token {
             ("For", self.meant_for()),
             ("Expires", or_dash(self.expires_at.map(|at| clock.minute(at.0)))),
         ]
+    }
+}
+
+impl Row for JoinToken {
+    fn columns() -> Vec<Column<Self>> {
+        vec![Column::new("TOKEN", |t: &Self, _| t.id.clone())]
+    }
+
+    /// Only the line to type: it can be piped to the node.
+    fn lines(&self, _clock: &Clock) -> Vec<(&'static str, String)> {
+        vec![("Type on the node", self.join_line.clone())]
     }
 }

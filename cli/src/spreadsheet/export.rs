@@ -1,8 +1,9 @@
 //! The calendar as a sheet that an import reads again.
 
+use fleet_proto::json::reservation::Reservation;
+use fleet_proto::json::values::{Time, gpu_names};
+
 use super::wording::no_formula;
-use crate::output::reservation::Reservation;
-use crate::output::values::{Time, gpu_names};
 use crate::times::Clock;
 
 /// The columns, by the names that an import knows.

@@ -150,8 +150,9 @@ fn only_the_lines_that_are_named_are_read() {
 
 #[test]
 fn an_export_is_read_again() {
-    use crate::output::reservation::Reservation;
-    use crate::output::values::{GpuRef, Time};
+    use fleet_proto::json::reservation::Reservation;
+    use fleet_proto::json::values::{GpuRef, Time};
+
     let gpu = |index| GpuRef {
         uuid: format!("GPU-0000{index}"),
         node: Some("titan01".to_owned()),

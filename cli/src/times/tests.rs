@@ -222,11 +222,8 @@ fn times_are_shown_with_their_zone() {
     assert_eq!(clock.typed(ms + 1), "2026-11-21T10:31:08+01:00");
     assert_eq!(clock.ago(ms - 185_000), "3m 5s");
     assert_eq!(clock.ago(ms + 5), "0s");
-    assert_eq!(rfc3339(ms), "2026-11-21T09:31:07.000Z");
-    assert_eq!(rfc3339(ms + 5), "2026-11-21T09:31:07.005Z");
     // Far beyond every calendar: shown, not a panic.
     assert_eq!(clock.minute(u64::MAX), format!("{} ms", u64::MAX));
-    assert_eq!(rfc3339(u64::MAX), u64::MAX.to_string());
     let typed = clock.typed(ms);
     assert_eq!(parse_when(&typed, now(), clock.zone()).unwrap().unix_ms(), ms);
 }

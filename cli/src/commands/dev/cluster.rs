@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use fleet_proto::json::job::Job;
 use fleet_proto::v1::{CreateJoinTokenRequest, ListJobsRequest, ListNodesRequest};
 use nix::sys::signal::{Signal as Kill, kill};
 use nix::unistd::{Pid, geteuid};
@@ -23,7 +24,6 @@ use crate::client::Client;
 use crate::commands::{job, node};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::job::Job;
 use crate::output::text::{print, say};
 
 /// Until `init` or `join` is done.

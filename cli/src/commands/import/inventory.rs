@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fleet_proto::json::gpu::Gpu;
 use fleet_proto::v1::{GpuWish, ListGpusRequest};
 
 use crate::client::Client;
 use crate::commands::gpu;
 use crate::errors::Failure;
-use crate::output::gpu::Gpu;
 use crate::spreadsheet::{Column, SheetLine, Which};
 
 /// Nodes that a refusal names.

@@ -1,9 +1,9 @@
 use fleet_core::Rejection;
 use fleet_core::rejection::LineProblem;
+use fleet_proto::json::gpu::Gpu;
 
 use super::inventory::Inventory;
 use super::*;
-use crate::output::gpu::Gpu;
 use crate::spreadsheet::Which;
 
 fn item(outcome: &str) -> Imported {

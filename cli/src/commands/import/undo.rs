@@ -1,12 +1,12 @@
 //! `reservation import --undo`: releases what an import made.
 
+use fleet_proto::json::reservation::Reservation;
 use fleet_proto::v1::UndoImportRequest;
 
 use crate::args::ReservationImportArgs;
 use crate::commands::Context;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::reservation::Reservation;
 use crate::output::text::{print, say};
 
 pub(super) async fn run(

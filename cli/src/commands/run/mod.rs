@@ -4,6 +4,7 @@ mod spec;
 
 use std::io::IsTerminal;
 
+use fleet_proto::json::job::{Job, Spec};
 use fleet_proto::v1::{AttachOpen, SubmitJobRequest};
 
 use super::attach::{self, Outcome, Wanted};
@@ -11,7 +12,6 @@ use super::{Context, gpu, job, nodes_without_gpus, reservation};
 use crate::args::{AttachArgs, OutputArgs, RunArgs};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::job::{Job, Spec};
 use crate::output::text::{print, say};
 use spec::Here;
 

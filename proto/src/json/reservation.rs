@@ -1,0 +1,121 @@
+//! Defines the JSON of a reservation, and of the rules by which reservations end.
+
+use serde::Serialize;
+
+use super::Document;
+use super::values::{GpuRef, Time, gpu_names, text, time};
+use crate::v1 as pb;
+
+/// A reservation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reservation {
+    /// Its id, `res-9d2fwm`.
+    pub id: String,
+    /// The user whose reservation it is.
+    pub owner: String,
+    /// The project it counts for.
+    pub project: String,
+    /// The node of its GPUs; null: not known.
+    pub node: Option<String>,
+    /// Its GPUs.
+    pub gpus: Vec<GpuRef>,
+    /// When it starts; null: not known.
+    pub starts_at: Option<Time>,
+    /// When it ends; null: not known.
+    pub ends_at: Option<Time>,
+    /// `scheduled`, `active`, `ending`, `ended`, `cancelling`, `cancelled`.
+    pub state: String,
+    /// What its owner noted; null: nothing.
+    pub note: Option<String>,
+    /// Why it is in its state; null: that needs no reason.
+    pub reason: Option<String>,
+    /// When it was made; null: not known.
+    pub created_at: Option<Time>,
+    /// What its node has not confirmed yet, and what holds until it does, as a sentence; null: all is confirmed.
+    pub unconfirmed: Option<String>,
+    /// What happens at its end: `extend-if-free`, `stop`, `warn`; null: not known.
+    pub at_end: Option<String>,
+    /// Who else may use its GPUs.
+    pub with: Vec<String>,
+    /// The import that made it.
+    pub import: Option<String>,
+}
+
+impl From<pb::Reservation> for Reservation {
+    fn from(reservation: pb::Reservation) -> Self {
+        Self {
+            node: text(&reservation.node),
+            gpus: reservation.gpus.into_iter().map(GpuRef::from).collect(),
+            starts_at: time(reservation.starts_at_unix_ms),
+            ends_at: time(reservation.ends_at_unix_ms),
+            note: text(&reservation.note),
+            reason: text(&reservation.reason),
+            created_at: time(reservation.created_at_unix_ms),
+            unconfirmed: text(&reservation.unconfirmed),
+            at_end: text(&reservation.at_end),
+            with: reservation.with,
+            import: text(&reservation.import),
+            id: reservation.id,
+            owner: reservation.owner,
+            project: reservation.project,
+            state: reservation.state,
+        }
+    }
+}
+
+impl Reservation {
+    /// `titan01:0,1 (v100)`.
+    pub fn gpus_shown(&self) -> String {
+        let names = gpu_names(&self.gpus);
+        match self.gpus.first().and_then(|gpu| gpu.model.as_ref()) {
+            Some(model) => format!("{names} ({model})"),
+            None => names,
+        }
+    }
+}
+
+impl Document for Reservation {
+    const SCHEMA: &'static str = "fleet.reservation/v1";
+    const LIST_SCHEMA: &'static str = "fleet.reservations/v1";
+    const FIELDS: &'static [&'static str] = &[
+        "id",
+        "owner",
+        "project",
+        "node",
+        "gpus",
+        "starts_at",
+        "ends_at",
+        "state",
+        "note",
+        "reason",
+        "created_at",
+        "unconfirmed",
+        "at_end",
+        "with",
+        "import",
+    ];
+}
+
+/// How reservations end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReservationRules {
+    /// For reservations that say nothing themselves: `extend-if-free`, `stop`, `warn`.
+    pub at_end: String,
+    /// After how many milliseconds a window that nobody came for is given back; null: never.
+    pub no_show_ms: Option<u64>,
+    /// Between asking a process to let go of a GPU and ending it, in milliseconds.
+    pub grace_ms: u64,
+}
+
+impl From<pb::ReservationRules> for ReservationRules {
+    fn from(rules: pb::ReservationRules) -> Self {
+        let pb::ReservationRules { at_end, no_show_ms, grace_ms } = rules;
+        Self { at_end, no_show_ms: (no_show_ms > 0).then_some(no_show_ms), grace_ms }
+    }
+}
+
+impl Document for ReservationRules {
+    const SCHEMA: &'static str = "fleet.reservation_rules/v1";
+    const LIST_SCHEMA: &'static str = "fleet.reservation_rules_list/v1";
+    const FIELDS: &'static [&'static str] = &["at_end", "no_show_ms", "grace_ms"];
+}

@@ -1,0 +1,141 @@
+//! Each JSON is compared with a file under `proto/golden/json`.
+//!
+//! `FLEET_GOLDEN=write cargo test -p fleet-proto --lib json` writes them anew; the diff of the files is then what to
+//! review.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod samples;
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+use crate::v1 as pb;
+
+/// Fails unless `text` is what the file holds.
+#[track_caller]
+fn check_file(file: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/json").join(file);
+    if std::env::var_os("FLEET_GOLDEN").is_some_and(|value| value == "write") {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        return;
+    }
+    let golden = fs::read_to_string(&path).unwrap_or_else(|error| {
+        panic!("{}: {error}; FLEET_GOLDEN=write writes it", path.display())
+    });
+    assert!(
+        golden == text,
+        "{} differs. If the change is meant: FLEET_GOLDEN=write cargo test -p fleet-proto\n\
+         --- golden ---\n{golden}\n--- now ---\n{text}",
+        path.display()
+    );
+}
+
+/// All forms of a list and of its first item.
+#[track_caller]
+fn check<T: Document>(name: &str, items: &[T]) {
+    check_file(&format!("{name}.json"), &list(items).unwrap());
+    check_file(&format!("{name}-one.json"), &one(&items[0]).unwrap());
+    let lines: Vec<String> = items.iter().map(|item| line(item).unwrap()).collect();
+    check_file(&format!("{name}.jsonl"), &lines.concat());
+    fields_are_those_of_the_json(items);
+}
+
+/// CSV has the columns that [`Document::FIELDS`] names: they and the JSON must not drift apart.
+fn fields_are_those_of_the_json<T: Document>(items: &[T]) {
+    for item in items {
+        let text = serde_json::to_string(item).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let object = value.as_object().unwrap();
+        let mut fields = T::FIELDS.to_vec();
+        // In the order of the struct, which the text shows.
+        fields.sort_by_key(|field| text.find(&format!("\"{field}\":")));
+        assert_eq!(object.len(), T::FIELDS.len(), "{:?} {:?}", object.keys(), T::FIELDS);
+        for field in T::FIELDS {
+            assert!(object.contains_key(*field), "no {field} in {text}");
+        }
+    }
+}
+
+#[test]
+fn a_job_has_the_agreed_json() {
+    check("jobs", &samples::jobs().map(job::Job::from));
+}
+
+#[test]
+fn a_gpu_has_the_agreed_json() {
+    check("gpus", &samples::gpus().map(gpu::Gpu::from));
+}
+
+#[test]
+fn a_reservation_has_the_agreed_json() {
+    check("reservations", &[reservation::Reservation::from(samples::reservation())]);
+}
+
+#[test]
+fn a_node_by_its_own_agent_has_the_agreed_json() {
+    check("node-status", &[local::NodeStatus::from(samples::node_status())]);
+}
+
+#[test]
+fn an_image_has_the_agreed_json() {
+    check("images", &samples::images().map(|(node, image)| image::Image::of(node, image)));
+}
+
+#[test]
+fn what_one_holds_has_the_agreed_json() {
+    check("held", &held::held(&samples::held_here()));
+}
+
+#[test]
+fn a_node_has_the_agreed_json() {
+    check("nodes", &[node::Node::from(samples::node())]);
+}
+
+#[test]
+fn a_checkpoint_has_the_agreed_json() {
+    check("checkpoints", &samples::checkpoints().map(checkpoint::Checkpoint::from));
+}
+
+#[test]
+fn the_fleet_has_the_agreed_json() {
+    check("status", &[status::Status::from(samples::status())]);
+}
+
+#[test]
+fn a_join_token_has_the_agreed_json_and_its_secret_is_in_no_log() {
+    let token = token::JoinToken::from(samples::join_token());
+    assert!(!format!("{token:?}").contains("s3cret"));
+    check("token", &[token]);
+}
+
+#[test]
+fn a_story_has_the_agreed_json() {
+    check("why", &[story::Story::from(samples::story())]);
+}
+
+#[test]
+fn a_user_has_the_agreed_json() {
+    check("users", &samples::users().map(user::User::from));
+}
+
+#[test]
+fn an_empty_list_is_still_a_list() {
+    let none: [job::Job; 0] = [];
+    assert_eq!(list(&none).unwrap(), "{\n  \"schema\": \"fleet.jobs/v1\",\n  \"items\": []\n}\n");
+}
+
+#[test]
+fn what_a_node_enforces_is_said_with_what_it_does_instead() {
+    let said = |enforced: &str, enforced_fallback: &str| {
+        let (enforce, enforced) = ("on".to_owned(), enforced.to_owned());
+        let enforced_fallback = enforced_fallback.to_owned();
+        let node = pb::Node { enforce, enforced, enforced_fallback, ..pb::Node::default() };
+        node::Node::from(node).enforcement().unwrap_or_default()
+    };
+    assert_eq!(said("on", ""), "on");
+    assert_eq!(said("off", "warn and stop"), "on (warn and stop)");
+    assert_eq!(said("off", ""), "on (off in force)", "root's switch on the node");
+    assert_eq!(said("", ""), "on (not confirmed)");
+}
