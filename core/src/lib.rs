@@ -38,7 +38,7 @@ pub mod scheduler;
 pub mod time;
 pub mod view;
 pub mod window;
-mod word;
+pub mod word;
 
 pub use actor::{Actor, AuthMethod, Who};
 pub use audit::AuditRecord;

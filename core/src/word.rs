@@ -1,5 +1,14 @@
 //! Words for enums: one list gives the word of each variant, all variants, and the way back.
 
+/// An enum whose variants are words that people and programs see.
+pub trait Word: Copy + PartialEq + 'static {
+    /// The word of this variant.
+    fn word(self) -> &'static str;
+
+    /// The variant of a word; `None` for a word of a newer version.
+    fn from_word(word: &str) -> Option<Self>;
+}
+
 /// Gives an enum without data `ALL`, `word` and `from_word`.
 ///
 /// ```ignore
@@ -24,6 +33,16 @@ macro_rules! words {
             /// The variant of a word; `None` for a word of a newer version.
             pub fn from_word(word: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|one| one.word() == word)
+            }
+        }
+
+        impl $crate::word::Word for $name {
+            fn word(self) -> &'static str {
+                self.word()
+            }
+
+            fn from_word(word: &str) -> Option<Self> {
+                Self::from_word(word)
             }
         }
     };

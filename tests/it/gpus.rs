@@ -91,7 +91,7 @@ fn told_with_the_job(lab: &Lab) -> Result<()> {
     lab.job_ended(&after, LATER)?;
     let told = lab.why(&victim)?;
     let at = |text: &str| told.find(text).with_context(|| format!("no {text:?} in {told}"));
-    let met = at(&format!("titan02:{index} on titan02: notice (XID 31"))?;
+    let met = at(&format!("titan02:{index}: notice (XID 31"))?;
     ensure!(at("placed on titan02")? < met && met < at("-1 ended: ")?, "{told}");
     // Longer than an error may be told after the end of what met it.
     std::thread::sleep(Duration::from_secs(3));

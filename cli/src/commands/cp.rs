@@ -8,6 +8,7 @@ mod local;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fleet_core::job::JobState;
 use fleet_proto::v1::exec_input::Input;
 use fleet_proto::v1::exec_output::Output;
 use fleet_proto::v1::{ExecInput, ExecOutput};
@@ -102,8 +103,8 @@ struct Copied {
 async fn running(context: &Context, text: &str) -> Result<(Client, String), Failure> {
     let client = context.client()?;
     let job = job::one(&client, text).await?;
-    if job.state != "running" {
-        let state = job.state.replace('_', " ");
+    if !job.state.is(JobState::Running) {
+        let state = job.state.word().replace('_', " ");
         let message =
             format!("{} is {state}: only a job that runs can be copied from or to", job.id);
         return Err(Failure::new(Exit::Conflict, message));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fleet_core::view::NodeState;
 use fleet_proto::json::gpu::{Gpu, Process};
 use fleet_proto::json::node::Node;
 use fleet_proto::v1::{EnforceNodeRequest, ListGpusRequest, ListNodesRequest};
@@ -79,7 +80,7 @@ async fn confirmed(client: &Client, names: &[String], mode: &str) -> Result<Vec<
         let settled = |node: &Node| {
             node.enforced.as_deref() == Some(mode)
                 || node.enforced_problem.is_some()
-                || node.state == "unreachable"
+                || node.state.is(NodeState::Unreachable)
         };
         if nodes.iter().all(settled) || tokio::time::Instant::now() >= deadline {
             return Ok(nodes);

@@ -3,7 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
+use fleet_core::health::Health;
+use fleet_core::view::GpuState;
 use fleet_proto::json::gpu::Gpu;
+use fleet_proto::json::values::Stated;
 use fleet_proto::v1::{
     ClearGpuRequest, DeclareGpuFreeRequest, ForgetGpuRequest, GpuWish, ListGpusRequest,
 };
@@ -102,7 +105,7 @@ pub(super) async fn clear(context: &Context, args: &ClearArgs) -> Result<Exit, F
         return Err(Failure::new(Exit::Timeout, format!("{} is not clear yet", gpu.name()))
             .hint("its node has the order, and `fleet gpu list` shows when it is done"));
     }
-    let health = gpu.health.as_deref().unwrap_or("unknown");
+    let health = gpu.health.as_ref().map_or(Health::Unknown.word(), Stated::word);
     say(&format!("{}: cleared; {}, health {health}", gpu.name(), gpu.state));
     print(&printer.changed(&[gpu], |gpu| &gpu.uuid)?)?;
     Ok(Exit::Done)
@@ -120,7 +123,7 @@ pub(super) async fn declare_free(
     let holder = found.as_ref().and_then(|gpu| gpu.held_by.clone());
     if args.consent.is_asked_for() {
         let held = holder.map(|user| format!(", held by {user}")).unwrap_or_default();
-        let state = found.as_ref().map_or("unknown", |gpu| gpu.state.as_str());
+        let state = found.as_ref().map_or(GpuState::Unknown.word(), |gpu| gpu.state.word());
         say(&format!("{name} is {state}{held}."));
         say("If a process still uses it, the next holder shares it with that process.");
     }
@@ -147,7 +150,7 @@ pub(super) async fn forget(context: &Context, args: &ForgetArgs) -> Result<Exit,
     let found = fetch(&client, request).await?.into_iter().next();
     let name = found.as_ref().map_or_else(|| uuid.clone(), Gpu::name);
     if args.consent.is_asked_for() {
-        let state = found.as_ref().map_or("unknown", |gpu| gpu.state.as_str());
+        let state = found.as_ref().map_or(GpuState::Unknown.word(), |gpu| gpu.state.word());
         say(&format!("{name} is {state}."));
         match args.replace {
             true => say(

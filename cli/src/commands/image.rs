@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleet_core::image::RegistryRef;
+use fleet_core::view::NodeState;
 use fleet_proto::json::image::Image;
 use fleet_proto::v1::node_images_reply::Reply;
 use fleet_proto::v1::node_images_request::Ask;
@@ -154,7 +155,7 @@ fn changed(printer: &Printer, images: &[Image]) -> Result<(), Failure> {
 async fn answering(client: &Client) -> Result<Vec<String>, Failure> {
     let nodes = node::fetch(client, ListNodesRequest::default()).await?;
     let (gone, here): (Vec<_>, Vec<_>) =
-        nodes.into_iter().partition(|node| node.state.starts_with("unreachable"));
+        nodes.into_iter().partition(|node| node.state.is(NodeState::Unreachable));
     for node in gone {
         say(&format!("{} is left out: it is unreachable", node.name));
     }

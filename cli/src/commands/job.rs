@@ -1,5 +1,6 @@
 //! `ps`, `job list|show|rm`, `cancel`.
 
+use fleet_core::job::JobState;
 use fleet_proto::json::job::Job;
 use fleet_proto::v1::{CancelJobRequest, ListJobsRequest, RemoveJobRequest};
 
@@ -100,7 +101,7 @@ async fn own(client: &Client, args: &CancelArgs) -> Result<Vec<String>, Failure>
     let jobs = fetch(client, ListJobsRequest { owner, ..Default::default() }).await?;
     let meant = jobs.into_iter().filter(|job| {
         let named = args.name.as_ref().is_none_or(|name| job.name == *name);
-        !job.is_final() && named && (!args.queued || job.state == "queued")
+        !job.is_final() && named && (!args.queued || job.state.is(JobState::Queued))
     });
     Ok(meant.map(|job| job.id).collect())
 }

@@ -6,6 +6,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use fleet_core::job::JobState;
 use fleet_proto::json::job::Job;
 
 use crate::output::text::harmless;
@@ -92,21 +93,26 @@ fn fitting(line: &str, size: Option<(u16, u16)>) -> String {
 
 /// Where a job that does not run yet stands; nothing for one that runs or has ended.
 fn waiting_line(job: &Job, clock: &Clock) -> Option<String> {
-    let mut line = match job.state.as_str() {
-        "queued" => match job.place {
+    let mut line = match job.state.known()? {
+        JobState::Queued => match job.place {
             Some(place) => format!("{} queued, place {place}", job.id),
             None => format!("{} queued", job.id),
         },
-        "starting" => match &job.node {
+        JobState::Starting => match &job.node {
             Some(node) => format!("{} starts on {node}", job.id),
             None => format!("{} starts", job.id),
         },
-        _ => return None,
+        JobState::Running
+        | JobState::Stopping
+        | JobState::Completed
+        | JobState::Failed
+        | JobState::Cancelled
+        | JobState::TimedOut => return None,
     };
     if let Some(reason) = &job.reason {
         line.push_str(&format!(": {reason}"));
     }
-    if let Some(at) = job.earliest_start.filter(|_| job.state == "queued") {
+    if let Some(at) = job.earliest_start.filter(|_| job.state.is(JobState::Queued)) {
         line.push_str(&format!("; could start {}", clock.day_and_minute(at.0)));
     }
     Some(line)

@@ -1,5 +1,6 @@
 //! `reservation list|show|export|rules`, `release`, `extend`.
 
+use fleet_core::view::ReservationShown;
 use fleet_proto::json::reservation::{Reservation, ReservationRules};
 use fleet_proto::v1::{
     ExtendReservationRequest, GetReservationRulesRequest, ListReservationsRequest,
@@ -63,7 +64,9 @@ pub(super) async fn export(
     let owner = args.user.clone().unwrap_or_default();
     let request = ListReservationsRequest { ids: Vec::new(), owner, all: false };
     let items = fetch(&client, request).await?;
-    let lasting = items.into_iter().filter(|r| matches!(r.state.as_str(), "scheduled" | "active"));
+    let lasting = items.into_iter().filter(|r| {
+        r.state.is(ReservationShown::Scheduled) || r.state.is(ReservationShown::Active)
+    });
     print(&spreadsheet::csv(&lasting.collect::<Vec<_>>(), &context.clock))?;
     Ok(Exit::Done)
 }

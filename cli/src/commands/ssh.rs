@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use fleet_core::Rejection;
+use fleet_core::view::ReservationShown;
 use fleet_proto::json::reservation::Reservation;
 use fleet_proto::v1::ListReservationsRequest;
 
@@ -63,7 +64,7 @@ async fn named(
         return Err(Failure::new(Exit::Denied, problem)
             .hint("without a name `fleet ssh` goes to the one that is yours"));
     }
-    if found.state == "active" {
+    if found.state.is(ReservationShown::Active) {
         return Ok(found);
     }
     let window = window_shown(&found, clock);
@@ -74,7 +75,7 @@ async fn named(
 /// The only one that is open now, the user's own or one shared with them.
 async fn only_one(client: &Client, user: &str) -> Result<Reservation, Failure> {
     let listed = fetch(client, ListReservationsRequest::default()).await?;
-    let usable = |r: &Reservation| r.state == "active" && may_use(r, user);
+    let usable = |r: &Reservation| r.state.is(ReservationShown::Active) && may_use(r, user);
     let mut open: Vec<Reservation> = listed.into_iter().filter(usable).collect();
     match (open.pop(), open.len()) {
         (Some(reservation), 0) => Ok(reservation),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fleet_core::job::JobState;
 use fleet_proto::json::story::Story;
 use fleet_proto::v1::attach_input::Input;
 use fleet_proto::v1::attach_output::Output;
@@ -48,7 +49,7 @@ pub(super) async fn run(context: &Context, args: &WhyArgs) -> Result<Exit, Failu
 async fn last_lines(client: &Client, id: &str, printed: &mut Vec<u8>) {
     let request = ListJobsRequest { ids: vec![id.to_owned()], all: true, ..Default::default() };
     let found = job::fetch(client, request).await.unwrap_or_default();
-    let Some(job) = found.into_iter().find(|job| job.state == "failed") else { return };
+    let Some(job) = found.into_iter().find(|job| job.state.is(JobState::Failed)) else { return };
     // Whose it is not would be refused, and that on record.
     if caller(client).await.ok().as_ref() != Some(&job.owner) {
         return;

@@ -53,7 +53,7 @@ impl Document for Finding {
 impl Row for Finding {
     fn columns() -> Vec<Column<Self>> {
         vec![
-            Column::new("LEVEL", |f: &Self, _| f.level.word().to_owned()).state(),
+            Column::new("LEVEL", |f: &Self, _| f.level.word().to_owned()).state(|f| f.level.into()),
             Column::new("PART", |f: &Self, _| f.part.clone()),
             Column::new("CHECK", |f: &Self, _| f.check.clone()),
             Column::new("CODE", |f: &Self, _| f.code.clone()).wide(),

@@ -1,7 +1,9 @@
 //! Shows GPUs.
 
+use fleet_core::health::ConditionStatus;
 use fleet_proto::json::gpu::{Gpu, Process};
 
+use super::tone::Tone;
 use super::values::{condition_line, or_dash};
 use super::{Column, Row};
 use crate::sizes::Bytes;
@@ -22,7 +24,8 @@ fn used_by(gpu: &Gpu, clock: &Clock) -> String {
 
 /// Why it is in its state, else what is wrong with it.
 fn reason_shown(gpu: &Gpu) -> String {
-    let wrong = gpu.conditions.iter().filter(|condition| condition.status != "false");
+    let wrong =
+        gpu.conditions.iter().filter(|condition| !condition.status.is(ConditionStatus::False));
     let wrong = wrong.filter_map(|c| c.reason.clone().or_else(|| c.message.clone()));
     gpu.reason.clone().unwrap_or_else(|| wrong.collect::<Vec<_>>().join("; "))
 }
@@ -46,7 +49,7 @@ impl Row for Gpu {
             Column::new("GPU", |g: &Self, _| g.name()),
             Column::new("MODEL", |g: &Self, _| or_dash(g.model.as_ref())),
             Column::new("MEMORY", |g: &Self, _| or_dash(g.memory_bytes.map(Bytes))).right(),
-            Column::new("STATE", |g: &Self, _| g.state.clone()).state(),
+            Column::new("STATE", |g: &Self, _| g.state.to_string()).state(|g| Tone::of(&g.state)),
             Column::new("HELD BY", |g: &Self, _| or_dash(g.held_by.as_ref())),
             Column::new("FOR", |g: &Self, _| or_dash(g.holder())),
             Column::new("UNTIL", |g: &Self, clock| {
@@ -59,7 +62,8 @@ impl Row for Gpu {
                 or_dash(Some(used_by(g, clock)).filter(|text| !text.is_empty()))
             })
             .wide(),
-            Column::new("HEALTH", |g: &Self, _| or_dash(g.health.as_ref())).state(),
+            Column::new("HEALTH", |g: &Self, _| or_dash(g.health.as_ref()))
+                .state(|g| g.health.as_ref().map_or(Tone::Plain, Tone::of)),
             Column::new("DRIVER", |g: &Self, _| or_dash(g.driver_index)).right().wide(),
             Column::new("UUID", |g: &Self, _| g.uuid.clone()).wide(),
             Column::new("REASON", |g: &Self, _| reason_shown(g)),
@@ -72,7 +76,7 @@ impl Row for Gpu {
             ("UUID", self.uuid.clone()),
             ("Model", or_dash(self.product.as_ref().or(self.model.as_ref()))),
             ("Memory", or_dash(self.memory_bytes.map(Bytes))),
-            ("State", self.state.clone()),
+            ("State", self.state.to_string()),
         ];
         let optional = [
             ("Driver's index", self.driver_index.map(|index| index.to_string())),
@@ -81,7 +85,7 @@ impl Row for Gpu {
             ("Reservation", self.reservation.clone()),
             ("Job", self.job.clone()),
             ("Until", self.held_until.map(|until| clock.minute(until.0))),
-            ("Health", self.health.clone()),
+            ("Health", self.health.as_ref().map(ToString::to_string)),
             ("Use", self.in_use.as_ref().map(|_| used(self))),
             ("Temperature", temperature(self)),
         ];

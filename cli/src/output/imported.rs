@@ -1,5 +1,6 @@
 //! What became of the lines of a spreadsheet.
 
+use fleet_core::view::ReservationShown;
 use fleet_proto::json::Document;
 use fleet_proto::json::reservation::Reservation;
 use serde::Serialize;
@@ -25,8 +26,14 @@ impl Imported {
 
     /// What is there may be over by now, or given back and not confirmed yet: an import brings nothing back.
     fn outcome_shown(&self) -> String {
-        let over = |r: &&Reservation| {
-            matches!(r.state.as_str(), "ended" | "cancelled" | "ending" | "cancelling")
+        let over = |r: &&Reservation| match r.state.known() {
+            Some(
+                ReservationShown::Ended
+                | ReservationShown::Cancelled
+                | ReservationShown::Ending
+                | ReservationShown::Cancelling,
+            ) => true,
+            Some(ReservationShown::Scheduled | ReservationShown::Active) | None => false,
         };
         match self.reservation.as_ref().filter(over) {
             Some(reservation) => format!("{} ({})", self.outcome, reservation.state),

@@ -4,6 +4,7 @@ use fleet_proto::json::job::{HeldPlace, Job, Spec};
 use fleet_proto::json::values::{Time, gpu_names};
 
 use super::checkpoint::content_shown;
+use super::tone::Tone;
 use super::values::or_dash;
 use super::{Column, Row};
 use crate::sizes::Bytes;
@@ -20,7 +21,7 @@ fn held_place(place: &HeldPlace, clock: &Clock) -> String {
 fn state_shown(job: &Job) -> String {
     match job.place {
         Some(place) => format!("{} ({place})", job.state),
-        None => job.state.clone(),
+        None => job.state.to_string(),
     }
 }
 
@@ -49,7 +50,7 @@ impl Row for Job {
             Column::new("NAME", |j: &Self, _| j.name.clone()),
             Column::new("OWNER", |j: &Self, _| j.owner.clone()),
             Column::new("PROJECT", |j: &Self, _| j.project.clone()).wide(),
-            Column::new("STATE", |j: &Self, _| state_shown(j)).state(),
+            Column::new("STATE", |j: &Self, _| state_shown(j)).state(|j| Tone::of(&j.state)),
             Column::new("TIME", |j: &Self, clock| or_dash(elapsed(j, clock))).right(),
             Column::new("GPUS", |j: &Self, _| match j.gpus.as_slice() {
                 [] => or_dash(j.node.as_ref()),

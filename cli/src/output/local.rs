@@ -1,5 +1,6 @@
 //! Shows a node as its own agent knows it: what there is to see while no controller answers.
 
+use fleet_core::view::GpuState;
 use fleet_proto::json::local::NodeStatus;
 use fleet_proto::json::values::Time;
 
@@ -32,7 +33,8 @@ impl Row for NodeStatus {
             let what = what.map_or(String::new(), |what| format!(" ({what})"));
             let until = gpu.held_until.map(|_| format!(" until {}", minute(gpu.held_until)));
             let (until, name) = (until.unwrap_or_default(), format!("{}:{}", self.node, gpu.index));
-            let otherwise = gpu.driver_index.filter(|i| *i != gpu.index && gpu.state != "lost");
+            let otherwise =
+                gpu.driver_index.filter(|i| *i != gpu.index && !gpu.state.is(GpuState::Lost));
             let there = otherwise.map_or(String::new(), |i| format!(" (`nvidia-smi`: {i})"));
             lines.push(("GPU", format!("{name}  {}{held}{what}{until}{there}", gpu.state)));
         }

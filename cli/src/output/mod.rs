@@ -25,6 +25,7 @@ pub(crate) mod story;
 mod table;
 pub(crate) mod text;
 pub(crate) mod token;
+mod tone;
 pub(crate) mod user;
 pub(crate) mod values;
 

@@ -2,6 +2,7 @@
 
 use fleet_proto::json::node::{Node, Reboot};
 
+use super::tone::Tone;
 use super::values::{condition_line, or_dash};
 use super::{Column, Row};
 use crate::sizes::Bytes;
@@ -26,7 +27,7 @@ impl Row for Node {
     fn columns() -> Vec<Column<Self>> {
         vec![
             Column::new("NODE", |n: &Self, _| n.name.clone()),
-            Column::new("STATE", |n: &Self, _| n.state.clone()).state(),
+            Column::new("STATE", |n: &Self, _| n.state.to_string()).state(|n| Tone::of(&n.state)),
             Column::new("GPUS FREE", |n: &Self, _| format!("{}/{}", n.gpus_free, n.gpus)).right(),
             Column::new("CPUS USED", |n: &Self, _| cpus(n)).right(),
             Column::new("MEMORY USED", |n: &Self, _| memory(n)).right(),
@@ -47,7 +48,7 @@ impl Row for Node {
     fn lines(&self, clock: &Clock) -> Vec<(&'static str, String)> {
         let mut lines = vec![
             ("Node", self.name.clone()),
-            ("State", self.state.clone()),
+            ("State", self.state.to_string()),
             ("GPUs", format!("{} free of {}", self.gpus_free, self.gpus)),
             ("CPUs", format!("{} cores used", cpus(self))),
             ("Memory", format!("{} used", memory(self))),

@@ -3,6 +3,7 @@
 use fleet_proto::json::reservation::{Reservation, ReservationRules};
 use fleet_proto::json::values::Time;
 
+use super::tone::Tone;
 use super::values::or_dash;
 use super::{Column, Row};
 use crate::times::{Clock, length};
@@ -23,7 +24,7 @@ impl Row for Reservation {
             Column::new("RESERVATION", |r: &Self, _| r.id.clone()),
             Column::new("OWNER", |r: &Self, _| r.owner.clone()),
             Column::new("PROJECT", |r: &Self, _| r.project.clone()).wide(),
-            Column::new("STATE", |r: &Self, _| r.state.clone()).state(),
+            Column::new("STATE", |r: &Self, _| r.state.to_string()).state(|r| Tone::of(&r.state)),
             Column::new("GPUS", |r: &Self, _| r.gpus_shown()),
             Column::new("FROM", |r: &Self, clock| {
                 or_dash(r.starts_at.map(|at| clock.minute(at.0)))
@@ -40,7 +41,7 @@ impl Row for Reservation {
         let mut lines = vec![
             ("Reservation", self.id.clone()),
             ("Owner", format!("{}, project {}", self.owner, self.project)),
-            ("State", self.state.clone()),
+            ("State", self.state.to_string()),
             ("GPUs", self.gpus_shown()),
             ("From", or_dash(self.starts_at.map(|at| clock.second(at.0)))),
             ("Until", or_dash(self.ends_at.map(|at| clock.second(at.0)))),

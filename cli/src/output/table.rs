@@ -1,10 +1,11 @@
 //! Tables, `key: value` lines and CSV.
 
-use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use serde_json::Value;
 
 use super::Row;
 use super::text::harmless;
+use super::tone::Tone;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::times::Clock;
@@ -14,7 +15,7 @@ use crate::times::Clock;
 pub(crate) struct Column<T> {
     title: &'static str,
     wide: bool,
-    state: bool,
+    tone: Option<fn(&T) -> Tone>,
     right: bool,
     cell: fn(&T, &Clock) -> String,
 }
@@ -22,7 +23,7 @@ pub(crate) struct Column<T> {
 impl<T> Column<T> {
     /// A column of every table.
     pub(crate) fn new(title: &'static str, cell: fn(&T, &Clock) -> String) -> Self {
-        Self { title, wide: false, state: false, right: false, cell }
+        Self { title, wide: false, tone: None, right: false, cell }
     }
 
     /// Only with `-o wide`.
@@ -32,8 +33,8 @@ impl<T> Column<T> {
     }
 
     /// A state: coloured on a terminal, beside its word.
-    pub(crate) fn state(mut self) -> Self {
-        self.state = true;
+    pub(crate) fn state(mut self, tone: fn(&T) -> Tone) -> Self {
+        self.tone = Some(tone);
         self
     }
 
@@ -67,10 +68,9 @@ pub(super) fn render<T>(
     for item in items {
         table.add_row(columns.iter().map(|column| {
             let text = harmless(&(column.cell)(item, clock));
-            let tone = if column.state { tone(&text) } else { None };
             let mut cell = Cell::new(text);
-            if let Some(tone) = tone {
-                cell = cell.fg(tone);
+            if let Some(colour) = column.tone.and_then(|tone| tone(item).colour()) {
+                cell = cell.fg(colour);
             }
             if column.right { cell.set_alignment(CellAlignment::Right) } else { cell }
         }));
@@ -86,19 +86,6 @@ pub(super) fn render<T>(
     // A table without any line is an empty text, not an empty line.
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
     if items.is_empty() && !header { String::new() } else { lines.concat() }
-}
-
-/// Colour only repeats what the word says.
-fn tone(word: &str) -> Option<Color> {
-    let first = word.split([' ', ',', '(']).next().unwrap_or(word);
-    Some(match first {
-        "ready" | "free" | "ok" | "running" | "active" | "completed" => Color::Green,
-        "failed" | "fatal" | "lost" | "unreachable" | "dirty" | "unhealthy" | "timed_out"
-        | "problem" => Color::Red,
-        "suspect" | "degraded" | "cordoned" | "draining" | "drained" | "suspended" | "stopping"
-        | "warning" | "ending" | "releasing" | "unknown" | "queued" | "starting" => Color::Yellow,
-        _ => return None,
-    })
 }
 
 /// `key: value` lines, values in one column; a value of several lines is indented.

@@ -2,6 +2,7 @@
 
 use fleet_proto::json::user::User;
 
+use super::tone::Tone;
 use super::values::or_dash;
 use super::{Column, Row};
 use crate::times::Clock;
@@ -15,7 +16,7 @@ impl Row for User {
     fn columns() -> Vec<Column<Self>> {
         vec![
             Column::new("USER", |u: &Self, _| u.name.clone()),
-            Column::new("STATE", |u: &Self, _| u.state.clone()).state(),
+            Column::new("STATE", |u: &Self, _| u.state.to_string()).state(|u| Tone::of(&u.state)),
             Column::new("RUNNING", |u: &Self, _| u.jobs_running.to_string()).right(),
             Column::new("QUEUED", |u: &Self, _| u.jobs_queued.to_string()).right(),
             Column::new("RESERVED", |u: &Self, _| u.reservations.to_string()).right(),
@@ -29,7 +30,7 @@ impl Row for User {
     }
 
     fn lines(&self, clock: &Clock) -> Vec<(&'static str, String)> {
-        let mut lines = vec![("User", self.name.clone()), ("State", self.state.clone())];
+        let mut lines = vec![("User", self.name.clone()), ("State", self.state.to_string())];
         let optional = [
             ("Reason", why(self)),
             ("Disabled", self.disabled_at.map(|at| clock.minute(at.0))),

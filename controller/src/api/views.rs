@@ -155,7 +155,7 @@ pub(super) fn user(fsm: &Fsm, name: &UserName) -> v1::User {
     let open = fsm.open_reservations().filter(|r| r.owner == *name);
     v1::User {
         name: name.to_string(),
-        state: if disabled.is_some() { "disabled" } else { "active" }.to_owned(),
+        state: view::user::user(account).word().to_owned(),
         disabled_by: disabled.map(|d| d.by.clone()).unwrap_or_default(),
         reason: disabled.map(|d| d.reason.clone()).unwrap_or_default(),
         disabled_at_unix_ms: millis(disabled.map(|d| d.at)),

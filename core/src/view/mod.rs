@@ -10,9 +10,11 @@ mod names;
 pub mod node;
 pub mod reservation;
 pub mod text;
+pub mod user;
 
 pub use gpu::{GpuReason, GpuState};
 pub use job::{JobReason, Pause};
 pub use names::{Names, NamesAt};
 pub use node::NodeState;
 pub use reservation::{ReservationShown, Unconfirmed};
+pub use user::UserState;

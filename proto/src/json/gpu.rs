@@ -1,9 +1,11 @@
 //! Defines the JSON of a GPU: what it is, who holds it, how healthy it is and who uses it.
 
+use fleet_core::health::Health;
+use fleet_core::view::GpuState;
 use serde::Serialize;
 
 use super::Document;
-use super::values::{Condition, GpuRef, Time, size, text, time};
+use super::values::{Condition, GpuRef, Stated, Time, size, stated, text, time};
 use crate::v1 as pb;
 
 /// A GPU of the fleet.
@@ -24,7 +26,7 @@ pub struct Gpu {
     /// Its memory in bytes; null: not known.
     pub memory_bytes: Option<u64>,
     /// `free`, `reserved`, `running`, `releasing`, `dirty`, `lost`, `unknown`, `unhealthy`, `closed`.
-    pub state: String,
+    pub state: Stated<GpuState>,
     /// The user who holds it; null: nobody.
     pub held_by: Option<String>,
     /// The reservation it is held for; null: there is none.
@@ -34,7 +36,7 @@ pub struct Gpu {
     /// Until when it is held; null: it is not, or without an end.
     pub held_until: Option<Time>,
     /// `ok`, `notice`, `degraded`, `fatal`, `unknown`; null: nothing was said.
-    pub health: Option<String>,
+    pub health: Option<Stated<Health>>,
     /// What is known of its health, fact by fact.
     pub conditions: Vec<Condition>,
     /// Why it is in its state; null: that needs no reason.
@@ -88,7 +90,7 @@ impl From<pb::Gpu> for Gpu {
             reservation: text(&gpu.reservation),
             job: text(&gpu.job),
             held_until: time(gpu.held_until_unix_ms),
-            health: text(&gpu.health),
+            health: stated(gpu.health),
             conditions: gpu.conditions.into_iter().map(Condition::from).collect(),
             reason: text(&gpu.reason),
             in_use: gpu.r#use.map(Use::from),
@@ -97,7 +99,7 @@ impl From<pb::Gpu> for Gpu {
             node: gpu.node,
             index: gpu.index,
             driver_index: gpu.driver_index,
-            state: gpu.state,
+            state: gpu.state.into(),
         }
     }
 }
@@ -137,8 +139,9 @@ impl Gpu {
 
     /// Where `nvidia-smi` on its node calls it something else.
     pub fn counted_otherwise(&self) -> Option<String> {
-        let index =
-            self.driver_index.filter(|index| *index != self.index && self.state != "lost")?;
+        let index = self
+            .driver_index
+            .filter(|index| *index != self.index && !self.state.is(GpuState::Lost))?;
         Some(format!("{}: `nvidia-smi` on {} calls it {index}", self.name(), self.node))
     }
 

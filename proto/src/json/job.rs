@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use fleet_core::job::JobState;
 use serde::Serialize;
 
 use super::Document;
 use super::checkpoint::Checkpoint;
-use super::values::{GpuRef, Time, size, text, time};
+use super::values::{GpuRef, Stated, Time, size, text, time};
 use crate::v1 as pb;
 
 /// A job.
@@ -21,7 +22,7 @@ pub struct Job {
     /// The project it counts for.
     pub project: String,
     /// `queued`, `starting`, `running`, `stopping`, `completed`, `failed`, `cancelled`, `timed_out`.
-    pub state: String,
+    pub state: Stated<JobState>,
     /// The node of its newest attempt; null: it has none yet.
     pub node: Option<String>,
     /// The GPUs of its newest attempt.
@@ -207,7 +208,7 @@ impl From<pb::Job> for Job {
             name: job.name,
             owner: job.owner,
             project: job.project,
-            state: job.state,
+            state: job.state.into(),
             attempt: job.attempt,
         }
     }
@@ -264,7 +265,7 @@ impl From<pb::JobSpec> for Spec {
 impl Job {
     /// Whether it will never run again.
     pub fn is_final(&self) -> bool {
-        ["completed", "failed", "cancelled", "timed_out"].contains(&self.state.as_str())
+        self.state.known().is_some_and(JobState::is_final)
     }
 }
 

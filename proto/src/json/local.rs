@@ -1,9 +1,11 @@
 //! Defines the JSON of a node as its own agent knows it, also while no controller answers.
 
+use fleet_core::job::JobState;
+use fleet_core::view::GpuState;
 use serde::Serialize;
 
 use super::Document;
-use super::values::{Time, text, time};
+use super::values::{Stated, Time, text, time};
 use crate::v1 as pb;
 
 /// A node as its own agent knows it.
@@ -49,7 +51,7 @@ pub struct NodeGpu {
     /// Its model as fleet calls it, `v100`; null: not known.
     pub model: Option<String>,
     /// `free`, `reserved`, `running`, `dirty`, `lost`, `unknown`.
-    pub state: String,
+    pub state: Stated<GpuState>,
     /// The user who holds it; null: nobody.
     pub held_by: Option<String>,
     /// The reservation it is held for; null: there is none.
@@ -95,7 +97,7 @@ pub struct NodeJob {
     /// Its GPUs, `titan01:0`; empty: it has none.
     pub gpus: Vec<String>,
     /// `starting`, `running`, `stopping`.
-    pub state: String,
+    pub state: Stated<JobState>,
     /// When its time is over; null: not known.
     pub ends_at: Option<Time>,
 }
@@ -133,7 +135,7 @@ impl From<pb::LocalGpu> for NodeGpu {
             uuid: gpu.uuid,
             index: gpu.index,
             driver_index: gpu.driver_index,
-            state: gpu.state,
+            state: gpu.state.into(),
         }
     }
 }
@@ -161,7 +163,7 @@ impl From<pb::LocalAttempt> for NodeJob {
             allocation: attempt.allocation,
             owner: attempt.owner,
             gpus: attempt.gpus,
-            state: attempt.state,
+            state: attempt.state.into(),
         }
     }
 }

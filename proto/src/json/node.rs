@@ -1,9 +1,10 @@
 //! Defines the JSON of a node: its state, what it has, what is used of it and how it holds people to reservations.
 
+use fleet_core::view::NodeState;
 use serde::Serialize;
 
 use super::Document;
-use super::values::{Condition, Time, text, time};
+use super::values::{Condition, Stated, Time, text, time};
 use crate::v1 as pb;
 
 /// A node of the fleet.
@@ -12,7 +13,7 @@ pub struct Node {
     /// Its name.
     pub name: String,
     /// `ready`, `suspect`, `unreachable`, `cordoned`, `draining`, `drained`, `suspended`.
-    pub state: String,
+    pub state: Stated<NodeState>,
     /// Why it is in its state; null: that needs no reason.
     pub reason: Option<String>,
     /// The processor time it has, in thousandths of a core.
@@ -136,7 +137,7 @@ impl From<pb::Node> for Node {
             foreign: text(&node.foreign),
             reboot: node.reboot.map(Reboot::from),
             name: node.name,
-            state: node.state,
+            state: node.state.into(),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Defines the JSON of a reservation, and of the rules by which reservations end.
 
+use fleet_core::view::ReservationShown;
 use serde::Serialize;
 
 use super::Document;
-use super::values::{GpuRef, Time, gpu_names, text, time};
+use super::values::{GpuRef, Stated, Time, gpu_names, text, time};
 use crate::v1 as pb;
 
 /// A reservation.
@@ -24,7 +25,7 @@ pub struct Reservation {
     /// When it ends; null: not known.
     pub ends_at: Option<Time>,
     /// `scheduled`, `active`, `ending`, `ended`, `cancelling`, `cancelled`.
-    pub state: String,
+    pub state: Stated<ReservationShown>,
     /// What its owner noted; null: nothing.
     pub note: Option<String>,
     /// Why it is in its state; null: that needs no reason.
@@ -58,7 +59,7 @@ impl From<pb::Reservation> for Reservation {
             id: reservation.id,
             owner: reservation.owner,
             project: reservation.project,
-            state: reservation.state,
+            state: reservation.state.into(),
         }
     }
 }

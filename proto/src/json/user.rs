@@ -1,9 +1,10 @@
 //! Defines the JSON of a user: whether they may come in, and what they have.
 
+use fleet_core::view::UserState;
 use serde::Serialize;
 
 use super::Document;
-use super::values::{Time, text, time};
+use super::values::{Stated, Time, text, time};
 use crate::v1 as pb;
 
 /// A user of the fleet.
@@ -12,7 +13,7 @@ pub struct User {
     /// Their name on the nodes.
     pub name: String,
     /// `active`, `disabled`.
-    pub state: String,
+    pub state: Stated<UserState>,
     /// Why the account is disabled; null: it is not.
     pub reason: Option<String>,
     /// Who disabled it; null: it is not.
@@ -46,7 +47,7 @@ impl From<pb::User> for User {
             jobs_queued: user.jobs_queued,
             reservations: user.reservations,
             name: user.name,
-            state: user.state,
+            state: user.state.into(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Holds the small values that the JSON is made of: unknown is null, never an empty text or a zero.
 
+use fleet_core::health::{ConditionStatus, Severity};
+use fleet_core::word::Word;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
@@ -80,15 +82,62 @@ pub fn gpu_names(gpus: &[GpuRef]) -> String {
     parts.join(" ")
 }
 
+/// A state by its word. A word that this version does not know, of a newer controller, is kept as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stated<T> {
+    word: String,
+    known: Option<T>,
+}
+
+impl<T: Word> From<String> for Stated<T> {
+    fn from(word: String) -> Self {
+        Self { known: T::from_word(&word), word }
+    }
+}
+
+impl<T: Word> Stated<T> {
+    /// The state; `None` for one of a newer version.
+    pub fn known(&self) -> Option<T> {
+        self.known
+    }
+
+    /// Whether it is this state.
+    pub fn is(&self, state: T) -> bool {
+        self.known == Some(state)
+    }
+
+    /// The word, also of a state that is not known here.
+    pub fn word(&self) -> &str {
+        &self.word
+    }
+}
+
+impl<T> std::fmt::Display for Stated<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.word)
+    }
+}
+
+impl<T> Serialize for Stated<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.word)
+    }
+}
+
+/// `None` for the empty word that stands for "not known" on the wire.
+pub fn stated<T: Word>(word: String) -> Option<Stated<T>> {
+    (!word.is_empty()).then(|| Stated::from(word))
+}
+
 /// A health fact about a node or a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Condition {
     /// What it is about, `EccUncorrected`.
     pub kind: String,
     /// `true`, `false`, `unknown`.
-    pub status: String,
+    pub status: Stated<ConditionStatus>,
     /// `notice`, `degraded`, `fatal`; null where none was given.
-    pub severity: Option<String>,
+    pub severity: Option<Stated<Severity>>,
     /// Why it has this status, in one word; null where none was given.
     pub reason: Option<String>,
     /// The same as a sentence; null where there is none.
@@ -106,7 +155,7 @@ pub struct Condition {
 impl From<pb::Condition> for Condition {
     fn from(condition: pb::Condition) -> Self {
         Self {
-            severity: text(&condition.severity),
+            severity: stated(condition.severity),
             reason: text(&condition.reason),
             message: text(&condition.message),
             since: time(condition.since_unix_ms),
@@ -114,7 +163,7 @@ impl From<pb::Condition> for Condition {
             sticky: condition.sticky,
             clearable: condition.clearable || condition.sticky,
             kind: condition.kind,
-            status: condition.status,
+            status: condition.status.into(),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use fleet_core::view::NodeState;
 use fleet_proto::json::job::Job;
 use fleet_proto::v1::{CreateJoinTokenRequest, ListJobsRequest, ListNodesRequest};
 use nix::sys::signal::{Signal as Kill, kill};
@@ -243,7 +244,16 @@ impl Cluster {
                 };
                 // A node that was drained or has a broken GPU since an earlier start is as ready
                 // as it gets.
-                let there = !["unknown", "unreachable", "suspect"].contains(&node.state.as_str());
+                let there = match node.state.known() {
+                    Some(NodeState::Unreachable | NodeState::Suspect) | None => false,
+                    Some(
+                        NodeState::Ready
+                        | NodeState::Cordoned
+                        | NodeState::Draining
+                        | NodeState::Drained
+                        | NodeState::Suspended,
+                    ) => true,
+                };
                 let whole = node.gpus >= self.plan.gpus.count;
                 (!there || !whole).then(|| {
                     let reason = node.reason.as_deref().unwrap_or_default();

@@ -1,5 +1,6 @@
 //! `reservation import --undo`: releases what an import made.
 
+use fleet_core::view::ReservationShown;
 use fleet_proto::json::reservation::Reservation;
 use fleet_proto::v1::UndoImportRequest;
 
@@ -22,7 +23,7 @@ pub(super) async fn run(
     if args.dry_run || args.consent.is_asked_for() {
         let call = client.call(request(true)?, async |api, r| api.undo_import(r).await).await?;
         let found: Vec<Reservation> = call.items.into_iter().map(Reservation::from).collect();
-        let begun = found.iter().filter(|r| r.state == "active").count();
+        let begun = found.iter().filter(|r| r.state.is(ReservationShown::Active)).count();
         let what = what(found.len(), begun, id);
         if args.dry_run {
             print(&printer.list(&found)?)?;

@@ -4,6 +4,7 @@ mod spec;
 
 use std::io::IsTerminal;
 
+use fleet_core::job::JobState;
 use fleet_proto::json::job::{Job, Spec};
 use fleet_proto::v1::{AttachOpen, SubmitJobRequest};
 
@@ -81,7 +82,8 @@ pub(super) async fn attach(context: &Context, args: &AttachArgs) -> Result<Exit,
     let client = context.client()?;
     let job = job::one(&client, &args.job).await?;
     if job.is_final() {
-        let message = format!("{} has ended already: {}", job.id, job.state.replace('_', " "));
+        let message =
+            format!("{} has ended already: {}", job.id, job.state.word().replace('_', " "));
         let hint = format!("`fleet logs {}` shows what it printed", job.id);
         return Err(Failure::new(Exit::Conflict, message).hint(hint));
     }
@@ -117,7 +119,7 @@ fn detached(context: &Context, job: &Job) -> Result<Exit, Failure> {
     let printer = context.printer(&OutputArgs::default())?;
     let mut sentence = match job.place {
         Some(place) => format!("{}, place {place}", job.state),
-        None => job.state.clone(),
+        None => job.state.to_string(),
     };
     if let Some(reason) = &job.reason {
         sentence.push_str(&format!(": {reason}"));
@@ -150,16 +152,17 @@ fn finish(id: &str, outcome: Result<Outcome, Failure>) -> Exit {
 
 fn ended(job: &Job) -> Exit {
     let reason = job.reason.as_deref().unwrap_or("no reason is known");
-    match (job.state.as_str(), job.exit_code) {
+    match (job.state.known(), job.exit_code) {
         // Nothing to explain: the program ended by itself.
-        ("completed", Some(code)) => Exit::of_program(code),
-        ("failed", Some(code))
+        (Some(JobState::Completed), Some(code)) => Exit::of_program(code),
+        (Some(JobState::Failed), Some(code))
             if code != 0 && (job.reason.is_none() || reason == format!("exit code {code}")) =>
         {
             Exit::of_program(code)
         }
-        (state, code) => {
-            say(&format!("fleet: {} is {}: {reason}", job.id, state.replace('_', " ")));
+        (_, code) => {
+            let state = job.state.word().replace('_', " ");
+            say(&format!("fleet: {} is {state}: {reason}", job.id));
             // Some answer the stop signal with 0: they have not finished all the same.
             code.filter(|code| *code != 0).map_or(Exit::OwnFailure, Exit::of_program)
         }
