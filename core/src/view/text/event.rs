@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{gpu_list, gpu_name, list};
 use crate::checkpoint::{Content, Facts, Presence};
-use crate::ending::HolderStep;
+use crate::ending::{GpuHolder, HolderStep};
 use crate::event::Event;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::Liveness;
@@ -180,6 +180,43 @@ fn fmt_frozen(f: &mut fmt::Formatter<'_>, affected: u32, of: u32) -> fmt::Result
     write!(f, "automatic evictions frozen: {affected} of {of} nodes went bad at once")
 }
 
+/// The processes on GPUs that are no longer, or never were, their users', and what is done about them.
+fn fmt_holders(
+    f: &mut fmt::Formatter<'_>,
+    names: &dyn Names,
+    node: &NodeName,
+    is_after_reservation: bool,
+    step: HolderStep,
+    holders: &[GpuHolder],
+) -> fmt::Result {
+    let step = match step {
+        HolderStep::Left => "is left alone",
+        HolderStep::Asked => "is asked to end",
+        HolderStep::Killed => "did not end when asked, and is killed",
+    };
+    let whose = match is_after_reservation {
+        true => "after the end of the reservation",
+        false => "without a lease",
+    };
+    let named =
+        holders.iter().map(|holder| format!("{holder} on {}", gpu_name(names, &holder.gpu)));
+    write!(f, "{node}, {whose}: {} {step}", list(&named.collect::<Vec<_>>()))
+}
+
+fn fmt_placed(
+    f: &mut fmt::Formatter<'_>,
+    names: &dyn Names,
+    node: &NodeName,
+    gpus: &[GpuUuid],
+    resume_from: Option<&str>,
+) -> fmt::Result {
+    match gpus {
+        [] => write!(f, "placed on {node}")?,
+        gpus => write!(f, "placed on {}", placed(names, node, gpus))?,
+    }
+    resume_from.map_or(Ok(()), |path| write!(f, ", to go on from {path}"))
+}
+
 fn fmt_clear_ordered(
     f: &mut fmt::Formatter<'_>,
     gpu: &str,
@@ -219,9 +256,14 @@ struct Sentence<'a> {
 
 impl fmt::Display for Sentence<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.event.fmt_with(f, self.names)
+    }
+}
+
+impl Event {
+    fn fmt_with(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
         use Event as E;
-        let names = self.names;
-        match self.event {
+        match self {
             E::ClusterInitialised { cluster, incarnation } => {
                 write!(f, "cluster {cluster} begun, incarnation {incarnation}")
             }
@@ -358,20 +400,7 @@ impl fmt::Display for Sentence<'_> {
                 write!(f, "at its end {}, by {by}", at_end.word())
             }
             E::HoldersSeen { node, reservation, step, holders } => {
-                let step = match step {
-                    HolderStep::Left => "is left alone",
-                    HolderStep::Asked => "is asked to end",
-                    HolderStep::Killed => "did not end when asked, and is killed",
-                };
-                let whose = match reservation {
-                    Some(_) => "after the end of the reservation",
-                    None => "without a lease",
-                };
-                let named: Vec<String> = holders
-                    .iter()
-                    .map(|holder| format!("{holder} on {}", gpu_name(names, &holder.gpu)))
-                    .collect();
-                write!(f, "{node}, {whose}: {} {step}", named.join(", "))
+                fmt_holders(f, names, node, reservation.is_some(), *step, holders)
             }
             E::ReservationUsed { node, .. } => write!(f, "its GPUs on {node} are in use"),
             E::ReservationWentOn { .. } => {
@@ -382,14 +411,7 @@ impl fmt::Display for Sentence<'_> {
             }
             E::JobQueued { owner, .. } => write!(f, "queued by {owner}"),
             E::JobPlaced { node, gpus, resume_from, .. } => {
-                match gpus.as_slice() {
-                    [] => write!(f, "placed on {node}")?,
-                    gpus => write!(f, "placed on {}", placed(names, node, gpus))?,
-                }
-                match resume_from {
-                    Some(path) => write!(f, ", to go on from {path}"),
-                    None => Ok(()),
-                }
+                fmt_placed(f, names, node, gpus, resume_from.as_deref())
             }
             E::JobStarted { allocation, image, at_most, .. } => {
                 write!(f, "{allocation} runs")?;
@@ -415,7 +437,7 @@ impl fmt::Display for Sentence<'_> {
                 write!(f, "checkpoint {number} ({path}) is ")?;
                 f.write_str(&changed_to(content.as_ref(), *presence))
             }
-            E::CheckpointNoted { note, .. } => note.fmt(f),
+            E::CheckpointNoted { note, .. } => write!(f, "{note}"),
             E::CheckpointAsked { by, .. } => write!(f, "{by} asked for a checkpoint"),
             E::JobResumed {
                 path, number, passed, aside, aside_bytes, found, from_kept, ..
