@@ -357,6 +357,21 @@ impl Clock {
         self.format(unix_ms, "%Y-%m-%d %H:%M %Z")
     }
 
+    /// As short as it can be told from others: `10:31` today, `Fri 09:00` within a week, else the date.
+    pub(crate) fn brief(&self, unix_ms: u64) -> String {
+        let Some(at) = timestamp(unix_ms) else { return format!("{unix_ms} ms") };
+        let at = at.to_zoned(self.zone().clone());
+        let today = self.now.to_zoned(self.zone().clone()).date();
+        let days = today.until(at.date()).map_or(i32::MAX, |span| span.get_days());
+        let format = match days {
+            0 => "%H:%M",
+            // Six days: the same weekday a week away would be mistaken for today's.
+            -6..=6 => "%a %H:%M",
+            _ => "%Y-%m-%d",
+        };
+        at.strftime(format).to_string()
+    }
+
     /// `2026-11-21 10:31:07 CET`.
     pub(crate) fn second(&self, unix_ms: u64) -> String {
         self.format(unix_ms, "%Y-%m-%d %H:%M:%S %Z")

@@ -5,7 +5,7 @@ use fleet_proto::json::status::Status;
 use fleet_proto::v1::{ResetClockRequest, ThawEvictionsRequest};
 
 use super::{Context, status::fetch, watch};
-use crate::args::{ControllerStatusArgs, Format, ResetClockArgs, ThawArgs};
+use crate::args::{ControllerStatusArgs, Format, OutputArgs, ResetClockArgs, ThawArgs};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::status::summary;
@@ -40,7 +40,8 @@ pub(super) async fn thaw(context: &Context, args: &ThawArgs) -> Result<Exit, Fai
     let request = ThawEvictionsRequest { meta: client.request_meta()? };
     let after = client.call(request, async |api, r| api.thaw_evictions(r).await).await?;
     say("evictions go on");
-    print(&summary(&Status::from(after)))?;
+    let printer = context.printer(&OutputArgs::default())?;
+    print(&summary(&Status::from(after), &printer))?;
     Ok(Exit::Done)
 }
 

@@ -3,11 +3,12 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use fleet_proto::json::node_gpus::by_node;
 use fleet_proto::json::status::Status;
 use fleet_proto::v1::{GetStatusRequest, ListGpusRequest, ListJobsRequest};
 
 use super::{Context, gpu, job, local, watch};
-use crate::args::{OutputArgs, StatusArgs, TopArgs};
+use crate::args::{Format, OutputArgs, StatusArgs, TopArgs};
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -47,14 +48,21 @@ fn nobody_decides(failure: &Failure) -> bool {
 
 async fn of_the_fleet(client: &Client, printer: &Printer) -> Result<String, Failure> {
     let status = fetch(client).await?;
-    if !printer.for_people() {
+    if matches!(printer.format, Format::Json | Format::Jsonl) {
         return printer.one(&status);
     }
     let gpus = gpu::fetch(client, ListGpusRequest::default()).await?;
-    let mut text = summary(&status);
+    let table = match printer.format {
+        Format::Wide => printer.list(&gpus)?,
+        _ => printer.list(&by_node(&gpus))?,
+    };
+    if !printer.for_people() {
+        return Ok(table);
+    }
+    let mut text = summary(&status, printer);
     if !gpus.is_empty() {
         text.push('\n');
-        text.push_str(&printer.list(&gpus)?);
+        text.push_str(&table);
     }
     Ok(text)
 }
@@ -98,8 +106,8 @@ pub(super) async fn top(context: &Context, args: &TopArgs) -> Result<Exit, Failu
             job::fetch(&client, ListJobsRequest::default()),
         )?;
         let mut text =
-            format!("fleet top   {}\n{}", clock.second(clock.now_ms()), summary(&status));
-        text.push_str(&format!("\n{}", printer.list(&gpus)?));
+            format!("fleet top   {}\n{}", clock.second(clock.now_ms()), summary(&status, &printer));
+        text.push_str(&format!("\n{}", printer.list(&by_node(&gpus))?));
         text.push_str(&format!("\n{}", printer.list(&jobs)?));
         let processes = on_gpus(&gpus);
         if !processes.is_empty() {

@@ -22,18 +22,16 @@ impl Row for Checkpoint {
             Column::new("JOB", |c: &Self, _| c.job.clone()),
             Column::new("NUMBER", |c: &Self, _| c.number.to_string()).right(),
             Column::new("ATTEMPT", |c: &Self, _| c.attempt.to_string()).right().wide(),
-            Column::new("STEP", |c: &Self, _| or_dash(c.step)).right(),
-            Column::new("COMPLETED", |c: &Self, clock| {
-                or_dash(c.completed_at.map(|at| clock.second(at.0)))
-            }),
-            Column::new("SIZE", |c: &Self, _| or_dash(c.size_bytes.map(Bytes))).right(),
-            Column::new("NODE", |c: &Self, _| or_dash(c.node.as_ref())),
-            Column::new("RULE", |c: &Self, _| or_dash(c.rule.as_ref())),
-            Column::new("CONTENT", |c: &Self, _| content_shown(c)),
+            Column::new("STEP", |c: &Self, _| or_dash(c.step)).right().rank(4),
+            Column::when("COMPLETED", |c: &Self| c.completed_at),
+            Column::new("SIZE", |c: &Self, _| or_dash(c.size_bytes.map(Bytes))).right().rank(3),
+            Column::new("NODE", |c: &Self, _| or_dash(c.node.as_ref())).rank(5),
+            Column::new("RULE", |c: &Self, _| or_dash(c.rule.as_ref())).rank(6),
+            Column::new("CONTENT", |c: &Self, _| content_shown(c)).clip_to(9),
             Column::new("PLACE", |c: &Self, _| or_dash(c.place.as_ref())),
-            Column::new("DOUBT", |c: &Self, _| or_dash(c.doubt.as_ref())),
+            Column::new("DOUBT", |c: &Self, _| or_dash(c.doubt.as_ref())).rank(2),
             Column::new("ALLOCATION", |c: &Self, _| c.allocation.clone()).wide(),
-            Column::new("PATH", |c: &Self, _| c.path.clone()),
+            Column::new("PATH", |c: &Self, _| c.path.clone()).clip_to(12),
         ]
     }
 

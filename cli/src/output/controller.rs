@@ -13,12 +13,16 @@ impl Row for Controller {
             Column::new("ADDRESS", |c: &Self, _| c.addr.clone()),
             Column::new("ROLE", |c: &Self, _| c.role.clone()),
             Column::new("VOTES", |c: &Self, _| if c.voter { "yes" } else { "no" }.to_owned()),
-            Column::new("TERM", |c: &Self, _| or_dash(c.term.map(|n| n.to_string()))).right(),
+            Column::new("TERM", |c: &Self, _| or_dash(c.term.map(|n| n.to_string())))
+                .right()
+                .rank(2),
             Column::new("LOG", |c: &Self, _| or_dash(c.last_log_index.map(|n| n.to_string())))
-                .right(),
+                .right()
+                .rank(4),
             Column::new("APPLIED", |c: &Self, _| or_dash(c.applied_index.map(|n| n.to_string())))
-                .right(),
-            Column::new("PROBLEM", |c: &Self, _| or_dash(c.problem.clone())),
+                .right()
+                .rank(3),
+            Column::new("PROBLEM", |c: &Self, _| or_dash(c.problem.clone())).clip(),
         ]
     }
 

@@ -9,12 +9,12 @@ use super::{Column, Row};
 use crate::sizes::Bytes;
 use crate::times::Clock;
 
-fn used(gpu: &Gpu) -> String {
-    let Some(measured) = &gpu.in_use else { return "-".to_owned() };
-    let percent = measured.utilization_percent.map(|percent| format!("{percent}%"));
-    let memory = measured.memory_used_bytes.map(|bytes| Bytes(bytes).to_string());
-    let parts: Vec<String> = [percent, memory].into_iter().flatten().collect();
-    if parts.is_empty() { "-".to_owned() } else { parts.join(" ") }
+fn utilization(gpu: &Gpu) -> Option<String> {
+    Some(format!("{}%", gpu.in_use.as_ref()?.utilization_percent?))
+}
+
+fn memory_used(gpu: &Gpu) -> Option<Bytes> {
+    gpu.in_use.as_ref()?.memory_used_bytes.map(Bytes)
 }
 
 /// Who is on it, and for how long without a lease.
@@ -47,15 +47,14 @@ impl Row for Gpu {
     fn columns() -> Vec<Column<Self>> {
         vec![
             Column::new("GPU", |g: &Self, _| g.name()),
-            Column::new("MODEL", |g: &Self, _| or_dash(g.model.as_ref())),
-            Column::new("MEMORY", |g: &Self, _| or_dash(g.memory_bytes.map(Bytes))).right(),
+            Column::new("MODEL", |g: &Self, _| or_dash(g.model.as_ref())).rank(5),
+            Column::new("MEMORY", |g: &Self, _| or_dash(g.memory_bytes.map(Bytes))).right().rank(7),
             Column::new("STATE", |g: &Self, _| g.state.to_string()).state(|g| Tone::of(&g.state)),
-            Column::new("HELD BY", |g: &Self, _| or_dash(g.held_by.as_ref())),
-            Column::new("FOR", |g: &Self, _| or_dash(g.holder())),
-            Column::new("UNTIL", |g: &Self, clock| {
-                or_dash(g.held_until.map(|until| clock.minute(until.0)))
-            }),
-            Column::new("USE", |g: &Self, _| used(g)).right(),
+            Column::new("HELD BY", |g: &Self, _| or_dash(g.held_by.as_ref())).clip_to(8),
+            Column::new("FOR", |g: &Self, _| or_dash(g.holder())).rank(3),
+            Column::when("UNTIL", |g: &Self| g.held_until),
+            Column::new("UTIL", |g: &Self, _| or_dash(utilization(g))).right().rank(4),
+            Column::new("MEM USED", |g: &Self, _| or_dash(memory_used(g))).right().rank(6),
             Column::new("TEMP", |g: &Self, _| or_dash(temperature(g))).right().wide(),
             Column::new("ENFORCED", |g: &Self, _| or_dash(g.enforced.as_ref())).wide(),
             Column::new("USED BY", |g: &Self, clock| {
@@ -63,10 +62,11 @@ impl Row for Gpu {
             })
             .wide(),
             Column::new("HEALTH", |g: &Self, _| or_dash(g.health.as_ref()))
-                .state(|g| g.health.as_ref().map_or(Tone::Plain, Tone::of)),
+                .state(|g| g.health.as_ref().map_or(Tone::Plain, Tone::of))
+                .rank(2),
             Column::new("DRIVER", |g: &Self, _| or_dash(g.driver_index)).right().wide(),
             Column::new("UUID", |g: &Self, _| g.uuid.clone()).wide(),
-            Column::new("REASON", |g: &Self, _| reason_shown(g)),
+            Column::new("REASON", |g: &Self, _| reason_shown(g)).clip().rank(1),
         ]
     }
 
@@ -86,7 +86,8 @@ impl Row for Gpu {
             ("Job", self.job.clone()),
             ("Until", self.held_until.map(|until| clock.minute(until.0))),
             ("Health", self.health.as_ref().map(ToString::to_string)),
-            ("Use", self.in_use.as_ref().map(|_| used(self))),
+            ("Utilization", utilization(self)),
+            ("Memory used", memory_used(self).map(|bytes| bytes.to_string())),
             ("Temperature", temperature(self)),
         ];
         lines.extend(optional.into_iter().filter_map(|(key, value)| Some((key, value?))));

@@ -36,7 +36,7 @@ impl Row for HeldGpu {
     fn columns() -> Vec<Column<Self>> {
         vec![
             Column::new("GPU", |g: &Self, _| g.gpu.clone()),
-            Column::new("UNTIL", |g: &Self, clock| or_dash(g.ends_at.map(|at| clock.minute(at.0)))),
+            Column::when("UNTIL", |g: &Self| g.ends_at),
             Column::new("RESERVATION", |g: &Self, _| g.reservation.clone()),
             Column::new("UUID", |g: &Self, _| g.uuid.clone()).wide(),
         ]

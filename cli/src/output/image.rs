@@ -28,8 +28,8 @@ impl Row for Image {
     fn columns() -> Vec<Column<Self>> {
         vec![
             Column::new("NODE", |i: &Self, _| i.node.clone()),
-            Column::new("IMAGE", |i: &Self, _| or_dash(i.names.join(", "))),
-            Column::new("DIGEST", |i: &Self, _| short(i.digest())),
+            Column::new("IMAGE", |i: &Self, _| or_dash(i.names.join(", "))).clip(),
+            Column::new("DIGEST", |i: &Self, _| short(i.digest())).rank(2),
             Column::new("SIZE", |i: &Self, _| Bytes(i.size_bytes).to_string()).right(),
             Column::new("USED", |i: &Self, clock| match i.in_use {
                 true => "now".to_owned(),
@@ -38,7 +38,7 @@ impl Row for Image {
                 }
             })
             .right(),
-            Column::new("IN USE BY", |i: &Self, _| or_dash(users(i))),
+            Column::new("IN USE BY", |i: &Self, _| or_dash(users(i))).clip().rank(1),
             Column::new("FULL DIGEST", |i: &Self, _| i.digest().to_owned()).wide(),
         ]
     }

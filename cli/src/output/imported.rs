@@ -60,14 +60,10 @@ impl Row for Imported {
             Column::new("RESERVATION", |i: &Self, _| {
                 i.of(|r| (!r.id.is_empty()).then(|| r.id.clone()))
             }),
-            Column::new("OWNER", |i: &Self, _| i.of(|r| Some(r.owner.clone()))),
-            Column::new("GPUS", |i: &Self, _| i.of(|r| Some(r.gpus_shown()))),
-            Column::new("FROM", |i: &Self, clock| {
-                i.of(|r| r.starts_at.map(|at| clock.minute(at.0)))
-            }),
-            Column::new("UNTIL", |i: &Self, clock| {
-                i.of(|r| r.ends_at.map(|at| clock.minute(at.0)))
-            }),
+            Column::new("OWNER", |i: &Self, _| i.of(|r| Some(r.owner.clone()))).rank(1),
+            Column::new("GPUS", |i: &Self, _| i.of(|r| Some(r.gpus_shown()))).clip(),
+            Column::when("FROM", |i: &Self| i.reservation.as_ref()?.starts_at),
+            Column::when("UNTIL", |i: &Self| i.reservation.as_ref()?.ends_at),
         ]
     }
 

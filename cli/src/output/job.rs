@@ -47,30 +47,26 @@ impl Row for Job {
     fn columns() -> Vec<Column<Self>> {
         vec![
             Column::new("JOB", |j: &Self, _| j.id.clone()),
-            Column::new("NAME", |j: &Self, _| j.name.clone()),
-            Column::new("OWNER", |j: &Self, _| j.owner.clone()),
+            Column::new("NAME", |j: &Self, _| j.name.clone()).clip_to(8).rank(3),
+            Column::new("OWNER", |j: &Self, _| j.owner.clone()).clip_to(8),
             Column::new("PROJECT", |j: &Self, _| j.project.clone()).wide(),
             Column::new("STATE", |j: &Self, _| state_shown(j)).state(|j| Tone::of(&j.state)),
-            Column::new("TIME", |j: &Self, clock| or_dash(elapsed(j, clock))).right(),
+            Column::new("TIME", |j: &Self, clock| or_dash(elapsed(j, clock))).right().rank(2),
             Column::new("GPUS", |j: &Self, _| match j.gpus.as_slice() {
                 [] => or_dash(j.node.as_ref()),
                 gpus => gpu_names(gpus),
-            }),
+            })
+            .clip(),
             Column::new("ATTEMPT", |j: &Self, _| j.attempt.to_string()).right().wide(),
-            Column::new("SUBMITTED", |j: &Self, clock| {
-                or_dash(j.submitted_at.map(|at| clock.minute(at.0)))
-            })
-            .wide(),
-            Column::new("LIMIT", |j: &Self, clock| {
-                or_dash(j.time_limit_at.map(|at| clock.minute(at.0)))
-            })
-            .wide(),
+            Column::when("SUBMITTED", |j: &Self| j.submitted_at).wide(),
+            Column::when("LIMIT", |j: &Self| j.time_limit_at).wide(),
             Column::new("CHECKPOINT", |j: &Self, clock| {
                 let at = j.last_checkpoint.as_ref().and_then(|seen| seen.completed_at);
                 or_dash(at.map(|at| format!("{} ago", clock.ago(at.0))))
-            }),
+            })
+            .rank(4),
             Column::new("SAYS", |j: &Self, _| or_dash(j.status.as_ref())).wide(),
-            Column::new("REASON", |j: &Self, _| reason_shown(j)),
+            Column::new("REASON", |j: &Self, _| reason_shown(j)).clip().rank(1),
         ]
     }
 

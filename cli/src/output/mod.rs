@@ -8,6 +8,7 @@ pub(crate) mod authority;
 pub(crate) mod checkpoint;
 pub(crate) mod controller;
 pub(crate) mod doctor;
+mod fit;
 pub(crate) mod gpu;
 pub(crate) mod held;
 pub(crate) mod image;
@@ -17,6 +18,7 @@ pub(crate) mod limits;
 pub(crate) mod local;
 pub(crate) mod log_level;
 pub(crate) mod node;
+mod node_gpus;
 pub(crate) mod partial;
 pub(crate) mod process;
 pub(crate) mod reservation;
@@ -30,6 +32,8 @@ pub(crate) mod user;
 pub(crate) mod values;
 
 use fleet_proto::json::{self, Document};
+
+use unicode_width::UnicodeWidthStr;
 
 use crate::args::{Format, OutputArgs};
 use crate::errors::Failure;
@@ -46,12 +50,17 @@ pub(crate) trait Row: Document + Sized + 'static {
     fn lines(&self, clock: &Clock) -> Vec<(&'static str, String)>;
 }
 
+/// Says how many columns a table may take; `None`: as many as it needs.
+type Columns = fn() -> Option<usize>;
+
 /// How this run of the command prints.
 #[derive(Debug, Clone)]
 pub(crate) struct Printer {
     pub(crate) format: Format,
     header: bool,
     colour: bool,
+    /// The columns of the terminal, where tables are for one. Asked for each table: a window can change its size.
+    columns: Columns,
     pub(crate) clock: Clock,
 }
 
@@ -65,7 +74,7 @@ impl Printer {
             (false, format) => format.unwrap_or_default(),
         };
         let colour = text::colour_wanted();
-        Ok(Self { format, header: !args.no_header, colour, clock })
+        Ok(Self { format, header: !args.no_header, colour, columns: text::columns, clock })
     }
 
     /// Whether people read it, not programs.
@@ -76,11 +85,7 @@ impl Printer {
     /// A list as text.
     pub(crate) fn list<T: Row>(&self, items: &[T]) -> Result<String, Failure> {
         match self.format {
-            Format::Table | Format::Wide => {
-                let wide = self.format == Format::Wide;
-                let (header, colour) = (self.header, self.colour);
-                Ok(table::render(items, T::columns(), wide, header, colour, &self.clock))
-            }
+            Format::Table | Format::Wide => Ok(table::render(items, T::columns(), self.look())),
             Format::Json => json::list(items).map_err(|error| unprintable(&error)),
             Format::Jsonl => {
                 let lines: Result<Vec<String>, _> = items.iter().map(json::line).collect();
@@ -92,7 +97,38 @@ impl Printer {
 
     /// A table that only people see: part of a screen.
     pub(crate) fn table<T>(&self, items: &[T], columns: Vec<Column<T>>) -> String {
-        table::render(items, columns, false, self.header, self.colour, &self.clock)
+        table::render(items, columns, self.look())
+    }
+
+    /// Parts of a line that people read, three spaces apart, on as few lines as the terminal allows.
+    pub(crate) fn flow(&self, parts: &[String]) -> String {
+        let columns = (self.columns)().unwrap_or(usize::MAX);
+        let mut text = String::new();
+        let mut used = 0;
+        for part in parts {
+            let width = part.width();
+            let between = match used {
+                0 => "",
+                used if used + 3 + width <= columns => "   ",
+                _ => "\n",
+            };
+            used = if between == "   " { used + 3 + width } else { width };
+            text.push_str(between);
+            text.push_str(part);
+        }
+        text + "\n"
+    }
+
+    /// With `-o wide` nothing is left out or clipped.
+    fn look(&self) -> table::Look<'_> {
+        let wide = self.format == Format::Wide;
+        table::Look {
+            wide,
+            header: self.header,
+            colour: self.colour,
+            columns: (self.columns)().filter(|_| !wide),
+            clock: &self.clock,
+        }
     }
 
     /// One thing as text.

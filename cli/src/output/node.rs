@@ -29,19 +29,20 @@ impl Row for Node {
             Column::new("NODE", |n: &Self, _| n.name.clone()),
             Column::new("STATE", |n: &Self, _| n.state.to_string()).state(|n| Tone::of(&n.state)),
             Column::new("GPUS FREE", |n: &Self, _| format!("{}/{}", n.gpus_free, n.gpus)).right(),
-            Column::new("CPUS USED", |n: &Self, _| cpus(n)).right(),
-            Column::new("MEMORY USED", |n: &Self, _| memory(n)).right(),
-            Column::new("JOBS", |n: &Self, _| n.jobs.len().to_string()).right(),
-            Column::new("ENFORCE", |n: &Self, _| or_dash(n.enforcement())),
+            Column::new("CPUS USED", |n: &Self, _| cpus(n)).right().rank(5),
+            Column::new("MEMORY USED", |n: &Self, _| memory(n)).right().rank(6),
+            Column::new("JOBS", |n: &Self, _| n.jobs.len().to_string()).right().rank(3),
+            Column::new("ENFORCE", |n: &Self, _| or_dash(n.enforcement())).rank(4),
             Column::new("HEARD", |n: &Self, clock| {
                 or_dash(n.heard_at.map(|at| format!("{} ago", clock.ago(at.0))))
             })
-            .right(),
+            .right()
+            .rank(2),
             Column::new("DRIVER", |n: &Self, _| or_dash(n.driver.as_ref())).wide(),
             Column::new("KERNEL", |n: &Self, _| or_dash(n.kernel.as_ref())).wide(),
             Column::new("OS", |n: &Self, _| or_dash(n.os.as_ref())).wide(),
             Column::new("AGENT", |n: &Self, _| or_dash(n.agent_version.as_ref())).wide(),
-            Column::new("REASON", |n: &Self, _| reason_shown(n)),
+            Column::new("REASON", |n: &Self, _| reason_shown(n)).clip().rank(1),
         ]
     }
 

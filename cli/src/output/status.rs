@@ -3,22 +3,17 @@
 use fleet_proto::json::status::Status;
 
 use super::values::or_dash;
-use super::{Column, Row};
+use super::{Column, Printer, Row};
 use crate::times::Clock;
 
 /// The few lines on top of `status` and `top`.
-pub(crate) fn summary(status: &Status) -> String {
-    let mut text = format!(
-        "Nodes: {} of {} ready   GPUs: {} of {} free   Jobs: {} running, {} queued   \
-         Reservations: {} active\n",
-        status.nodes_ready,
-        status.nodes,
-        status.gpus_free,
-        status.gpus,
-        status.jobs_running,
-        status.jobs_queued,
-        status.reservations_active
-    );
+pub(crate) fn summary(status: &Status, printer: &Printer) -> String {
+    let mut text = printer.flow(&[
+        format!("Nodes: {} of {} ready", status.nodes_ready, status.nodes),
+        format!("GPUs: {} of {} free", status.gpus_free, status.gpus),
+        format!("Jobs: {} running, {} queued", status.jobs_running, status.jobs_queued),
+        format!("Reservations: {} active", status.reservations_active),
+    ]);
     for warning in &status.warnings {
         text.push_str(&format!("Warning: {}\n", super::text::harmless(warning)));
     }

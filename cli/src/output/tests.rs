@@ -7,12 +7,15 @@ use fleet_proto::json::image::Image;
 use fleet_proto::json::job::Job;
 use fleet_proto::json::local::NodeStatus;
 use fleet_proto::json::node::Node;
+use fleet_proto::json::node_gpus::by_node;
 use fleet_proto::json::reservation::Reservation;
 use fleet_proto::json::status::Status;
 use fleet_proto::json::story::Story;
 use fleet_proto::json::token::JoinToken;
 use fleet_proto::json::user::User;
 use fleet_proto::v1 as pb;
+
+use unicode_width::UnicodeWidthStr;
 
 use super::*;
 use crate::golden;
@@ -26,7 +29,7 @@ fn clock() -> Clock {
 }
 
 fn printer(format: Format) -> Printer {
-    Printer { format, header: true, colour: false, clock: clock() }
+    Printer { format, header: true, colour: false, columns: || None, clock: clock() }
 }
 
 /// All forms but the JSON of a list and of its first item.
@@ -36,6 +39,16 @@ fn check<T: Row>(name: &str, items: &[T]) {
     {
         let text = printer(format).list(items).unwrap();
         golden::check(&format!("output/{name}.{ending}"), &text);
+    }
+    let terminals: [(usize, Columns); 4] =
+        [(60, || Some(60)), (80, || Some(80)), (120, || Some(120)), (200, || Some(200))];
+    for (columns, terminal) in terminals {
+        let printer = Printer { columns: terminal, ..printer(Format::Table) };
+        let text = printer.list(items).unwrap();
+        let widest = text.lines().map(UnicodeWidthStr::width).max().unwrap_or(0);
+        assert!(widest <= columns, "{name}: {widest} cells in {columns} columns\n{text}");
+        assert_eq!(text.lines().count(), items.len() + 1, "one line a row: {text}");
+        golden::check(&format!("output/{name}.{columns}.txt"), &text);
     }
     let one = printer(Format::Table).one(&items[0]).unwrap();
     golden::check(&format!("output/{name}-one.txt"), &one);
@@ -79,6 +92,50 @@ fn jobs_are_printed_as_agreed() {
 #[test]
 fn gpus_are_printed_as_agreed() {
     check("gpus", &samples::gpus().map(Gpu::from));
+}
+
+#[test]
+fn forty_gpus_of_ten_nodes_take_eleven_lines() {
+    let gpus: Vec<Gpu> = samples::many_gpus().into_iter().map(Gpu::from).collect();
+    check("status-nodes", &by_node(&gpus));
+    check("many-gpus", &gpus);
+}
+
+#[test]
+fn each_cell_of_a_csv_has_one_value_and_no_formula() {
+    let mut reservation = samples::reservation();
+    let note = |note: &str| {
+        reservation.note = note.to_owned();
+        printer(Format::Csv).list(&[Reservation::from(reservation.clone())]).unwrap()
+    };
+    let formulas = ["=HYPERLINK(\"x\")", "+1", "-1", "@SUM(A1)"].map(note);
+    for (text, cell) in
+        formulas.iter().zip(["\"'=HYPERLINK(\"\"x\"\")\"", "'+1", "'-1", "'@SUM(A1)"])
+    {
+        assert!(text.contains(&format!(",active,{cell},")), "{cell}: {text}");
+        assert!(text.contains(",titan01:0 titan01:3,"), "{text}");
+    }
+    let mut failed = samples::jobs()[2].clone();
+    failed.exit_code = Some(-1);
+    let text = printer(Format::Csv).list(&[Job::from(failed)]).unwrap();
+    assert!(text.contains(",-1,"), "a number is no formula: {text}");
+}
+
+#[test]
+fn a_time_is_as_short_as_it_can_be_told_from_others() {
+    let clock = clock();
+    let brief = |typed: &str| {
+        let at = typed.parse::<jiff::Timestamp>().unwrap();
+        clock.brief(at.as_millisecond().try_into().unwrap())
+    };
+    // It is Saturday, half past ten in Berlin.
+    assert_eq!(brief("2026-11-21T08:00:00Z"), "09:00");
+    assert_eq!(brief("2026-11-21T22:59:00Z"), "23:59");
+    assert_eq!(brief("2026-11-21T23:00:00Z"), "Sun 00:00");
+    assert_eq!(brief("2026-11-27T08:00:00Z"), "Fri 09:00");
+    assert_eq!(brief("2026-11-28T08:00:00Z"), "2026-11-28", "the same weekday again");
+    assert_eq!(brief("2026-11-15T08:00:00Z"), "Sun 09:00");
+    assert_eq!(brief("2026-11-14T08:00:00Z"), "2026-11-14");
 }
 
 fn gpu_with(index: u32, processes: &[(u32, u64)]) -> Gpu {
@@ -141,7 +198,7 @@ fn nodes_are_printed_as_agreed() {
 fn checkpoints_status_and_tokens_are_printed_as_agreed() {
     check("checkpoints", &samples::checkpoints().map(Checkpoint::from));
     let status = Status::from(samples::status());
-    golden::check("output/status-summary.txt", &status::summary(&status));
+    golden::check("output/status-summary.txt", &status::summary(&status, &printer(Format::Table)));
     check("status", &[status]);
     check("token", &[JoinToken::from(samples::join_token())]);
 }
@@ -246,4 +303,18 @@ fn the_answer_of_a_change_is_an_id_for_people_and_all_of_it_for_programs() {
 #[test]
 fn users_are_printed_as_agreed() {
     check("users", &samples::users().map(User::from));
+}
+
+#[test]
+fn the_summary_fits_the_terminal() {
+    let mut status = samples::status();
+    (status.nodes, status.gpus, status.jobs_queued) = (100, 800, 10_000);
+    let status = Status::from(status);
+    let at = |columns: Columns| {
+        let printer = Printer { columns, ..printer(Format::Table) };
+        status::summary(&status, &printer)
+    };
+    let lines = |text: &str| text.lines().filter(|line| !line.starts_with("Warning")).count();
+    assert_eq!([at(|| None), at(|| Some(80)), at(|| Some(40))].map(|text| lines(&text)), [1, 2, 4]);
+    assert!(at(|| Some(80)).lines().all(|line| line.width() <= 80));
 }

@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use terminal_size::Width;
+
 use crate::errors::Failure;
 
 /// Shows control characters and characters that reorder text as escapes, so that no name can move
@@ -27,6 +29,16 @@ pub(crate) fn colour_wanted() -> bool {
     io::stdout().is_terminal()
         && !set("NO_COLOR")
         && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// The columns that a table may take: those of the terminal, else what a program says that shows a pipe on one, as
+/// `watch` does. Nothing where the output is for a file or another program.
+pub(crate) fn columns() -> Option<usize> {
+    if let Some((Width(columns), _)) = terminal_size::terminal_size_of(io::stdout()) {
+        return Some(usize::from(columns));
+    }
+    let said = std::env::var("COLUMNS").ok()?;
+    said.parse().ok().filter(|columns| *columns > 0)
 }
 
 /// Writes a result to standard output.

@@ -10,14 +10,13 @@ impl Row for Token {
     fn columns() -> Vec<Column<Self>> {
         vec![
             Column::new("TOKEN", |t: &Self, _| t.id.clone()),
-            Column::new("FOR", |t: &Self, _| t.meant_for()),
+            Column::new("FOR", |t: &Self, _| t.meant_for()).clip(),
             Column::new("USED BY", |t: &Self, _| {
                 or_dash(Some(t.used.join(",")).filter(|used| !used.is_empty()))
-            }),
+            })
+            .clip(),
             Column::new("MADE BY", |t: &Self, _| or_dash(t.created_by.as_ref())),
-            Column::new("EXPIRES", |t: &Self, clock| {
-                or_dash(t.expires_at.map(|at| clock.minute(at.0)))
-            }),
+            Column::when("EXPIRES", |t: &Self| t.expires_at),
         ]
     }
 

@@ -17,15 +17,15 @@ impl Row for User {
         vec![
             Column::new("USER", |u: &Self, _| u.name.clone()),
             Column::new("STATE", |u: &Self, _| u.state.to_string()).state(|u| Tone::of(&u.state)),
-            Column::new("RUNNING", |u: &Self, _| u.jobs_running.to_string()).right(),
-            Column::new("QUEUED", |u: &Self, _| u.jobs_queued.to_string()).right(),
+            Column::new("RUNNING", |u: &Self, _| u.jobs_running.to_string()).right().rank(3),
+            Column::new("QUEUED", |u: &Self, _| u.jobs_queued.to_string()).right().rank(4),
             Column::new("RESERVED", |u: &Self, _| u.reservations.to_string()).right(),
             Column::new("CERTIFICATES", |u: &Self, _| u.certificates.to_string()).right().wide(),
             Column::new("SEEN", |u: &Self, clock| {
                 or_dash(u.last_seen.map(|at| format!("{} ago", clock.ago(at.0))))
             })
             .right(),
-            Column::new("REASON", |u: &Self, _| why(u).unwrap_or_default()),
+            Column::new("REASON", |u: &Self, _| why(u).unwrap_or_default()).clip().rank(1),
         ]
     }
 

@@ -15,6 +15,7 @@ pub mod limits;
 pub mod local;
 pub mod log_level;
 pub mod node;
+pub mod node_gpus;
 pub mod reservation;
 pub mod status;
 pub mod story;

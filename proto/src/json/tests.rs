@@ -139,3 +139,20 @@ fn what_a_node_enforces_is_said_with_what_it_does_instead() {
     assert_eq!(said("off", ""), "on (off in force)", "root's switch on the node");
     assert_eq!(said("", ""), "on (not confirmed)");
 }
+
+#[test]
+fn the_gpus_of_a_node_are_folded() {
+    let gpus: Vec<gpu::Gpu> = samples::gpus().map(gpu::Gpu::from).into();
+    check("node-gpus", &node_gpus::by_node(&gpus));
+    let many: Vec<gpu::Gpu> = samples::many_gpus().into_iter().map(gpu::Gpu::from).collect();
+    let nodes = node_gpus::by_node(&many);
+    assert_eq!(nodes.len(), 10);
+    let all = |node: &node_gpus::NodeGpus| {
+        node.gpus_free + node.in_use.iter().map(|one| one.gpus.len()).sum::<usize>()
+    };
+    assert!(nodes.iter().all(|node| node.gpus == 4 && all(node) == 4), "{nodes:?}");
+    // Two of one person are one entry, two of different state are not.
+    let first = nodes[0].in_use.iter().map(|one| (one.gpus.clone(), one.state.word()));
+    let expected = [(vec![0, 1], "running"), (vec![2], "reserved"), (vec![3], "unhealthy")];
+    assert_eq!(first.collect::<Vec<_>>(), expected);
+}

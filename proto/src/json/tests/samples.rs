@@ -203,6 +203,37 @@ pub(super) fn gpus() -> [pb::Gpu; 2] {
     [held, free]
 }
 
+/// Ten nodes with four GPUs each, in use by people with long and wide names.
+pub(super) fn many_gpus() -> Vec<pb::Gpu> {
+    let owners = ["ada", "böckler", "김민준", "a-user-with-a-very-long-name"];
+    let gpu = |number: u32| {
+        let (node, index) = (number / 4 + 1, number % 4);
+        let owner = owners[(node % 4) as usize];
+        let state = match (node + index) % 5 {
+            0 => "free",
+            1 | 2 => "running",
+            3 => "reserved",
+            _ => "unhealthy",
+        };
+        let held = matches!(state, "running" | "reserved");
+        pb::Gpu {
+            uuid: gpu_ref(number).uuid,
+            node: format!("titan{node:02}"),
+            index,
+            model: if node > 8 { "a100" } else { "v100" }.to_owned(),
+            memory_bytes: 16 << 30,
+            state: state.to_owned(),
+            held_by: if held { owner } else { "" }.to_owned(),
+            reservation: if held { format!("res-{node:06}") } else { String::new() },
+            held_until_unix_ms: if held { at(u64::from(480 * node)) } else { 0 },
+            health: if state == "unhealthy" { "degraded" } else { "ok" }.to_owned(),
+            reason: if state == "unhealthy" { "RetiredPages" } else { "" }.to_owned(),
+            ..Default::default()
+        }
+    };
+    (0..40).map(gpu).collect()
+}
+
 /// An active reservation that was made longer.
 pub(super) fn reservation() -> pb::Reservation {
     pb::Reservation {
