@@ -21,6 +21,7 @@ mod held;
 mod image;
 mod import;
 mod job;
+mod keys;
 mod limits;
 mod local;
 mod login;

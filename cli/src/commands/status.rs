@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use fleet_proto::json::job::Job;
 use fleet_proto::json::node_gpus::by_node;
 use fleet_proto::json::status::Status;
 use fleet_proto::v1::{GetStatusRequest, ListGpusRequest, ListJobsRequest};
@@ -92,19 +93,49 @@ pub(super) async fn fetch(client: &Client) -> Result<Status, Failure> {
     Ok(Status::from(client.call(request, async |api, r| api.get_status(r).await).await?))
 }
 
+/// How `top` orders jobs.
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    /// As the controller lists them: running ones first, then the queue.
+    Queue,
+    Owner,
+    /// The longest running first.
+    Time,
+    /// Those with the most GPUs first.
+    Gpus,
+}
+
+const ORDERS: [(&str, Order); 4] = [
+    ("place", Order::Queue),
+    ("owner", Order::Owner),
+    ("time", Order::Time),
+    ("GPUs", Order::Gpus),
+];
+
+/// Stable: equals stay in the order of the queue.
+fn sort(jobs: &mut [Job], order: Order) {
+    match order {
+        Order::Queue => {}
+        Order::Owner => jobs.sort_by(|a, b| a.owner.cmp(&b.owner)),
+        Order::Time => jobs.sort_by_key(|job| job.started_at.map_or(u64::MAX, |at| at.0)),
+        Order::Gpus => jobs.sort_by_key(|job| std::cmp::Reverse(job.gpus.len())),
+    }
+}
+
 /// The refreshing view; without a terminal one look.
 pub(super) async fn top(context: &Context, args: &TopArgs) -> Result<Exit, Failure> {
     let client = context.client()?;
     let output = OutputArgs::default();
     context.printer(&output)?;
-    let look = async || {
+    let look = async |order: usize| {
         let clock = Clock::of_this_machine();
         let printer = Printer::new(false, &output, clock.clone())?;
-        let (status, gpus, jobs) = tokio::try_join!(
+        let (status, gpus, mut jobs) = tokio::try_join!(
             fetch(&client),
             gpu::fetch(&client, ListGpusRequest::default()),
             job::fetch(&client, ListJobsRequest::default()),
         )?;
+        sort(&mut jobs, ORDERS[order % ORDERS.len()].1);
         let mut text =
             format!("fleet top   {}\n{}", clock.second(clock.now_ms()), summary(&status, &printer));
         text.push_str(&format!("\n{}", printer.list(&by_node(&gpus))?));
@@ -116,8 +147,9 @@ pub(super) async fn top(context: &Context, args: &TopArgs) -> Result<Exit, Failu
         Ok(text)
     };
     if std::io::stdout().is_terminal() {
-        return watch::again_and_again(Duration::from_secs(args.every), look).await;
+        let orders = ORDERS.map(|(name, _)| name);
+        return watch::again_and_again(Duration::from_secs(args.every), &orders, look).await;
     }
-    print(&look().await?)?;
+    print(&look(0).await?)?;
     Ok(Exit::Done)
 }

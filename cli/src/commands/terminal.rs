@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use fleet_proto::v1::WindowSize;
-use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use nix::sys::termios::{LocalFlags, SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use terminal_size::{Height, Width};
 
 use crate::errors::Failure;
@@ -21,14 +21,23 @@ pub(super) fn window() -> Option<WindowSize> {
     Some(WindowSize { rows: rows.into(), columns: columns.into() })
 }
 
-/// Standard input in raw mode: every key goes to the job. Dropping it restores the terminal.
+/// Standard input in another mode. Dropping it restores the terminal.
 #[derive(Debug)]
 pub(super) struct RawMode {
     before: Termios,
 }
 
 impl RawMode {
-    /// Fails where standard input is no terminal.
+    /// Each key is read at once and not shown; Ctrl-C is a signal still. `None` where standard input is no terminal.
+    pub(super) fn keys() -> Option<Self> {
+        let before = tcgetattr(io::stdin()).ok()?;
+        let mut keys = before.clone();
+        keys.local_flags &= !(LocalFlags::ICANON | LocalFlags::ECHO);
+        tcsetattr(io::stdin(), SetArg::TCSANOW, &keys).ok()?;
+        Some(Self { before })
+    }
+
+    /// Every key goes to the job. Fails where standard input is no terminal.
     pub(super) fn enter() -> Result<Self, Failure> {
         if !io::stdin().is_terminal() {
             let failure = Failure::usage("--tty", "standard input is not a terminal");

@@ -20,6 +20,7 @@ impl Row for NodeGpus {
             })
             .clip_to(8)
             .rank(1),
+            Column::new("UTIL %", |n: &Self, _| utilization(n)).clip_to(8).rank(2),
             Column::new("IN USE", |n: &Self, clock| in_use(n, clock).join("; ")).clip(),
         ]
     }
@@ -31,6 +32,19 @@ impl Row for NodeGpus {
         ];
         lines.extend(in_use(self, clock).into_iter().map(|one| ("In use", one)));
         lines
+    }
+}
+
+/// `97 - 3 0`, in the order of the GPUs; nothing where none was measured.
+fn utilization(node: &NodeGpus) -> String {
+    match node.utilization_percent.iter().all(Option::is_none) {
+        true => "-".to_owned(),
+        false => node
+            .utilization_percent
+            .iter()
+            .map(|percent| or_dash(*percent))
+            .collect::<Vec<_>>()
+            .join(" "),
     }
 }
 

@@ -20,6 +20,8 @@ pub struct NodeGpus {
     pub gpus_free: usize,
     /// The models of its GPUs, each once.
     pub models: Vec<String>,
+    /// How busy each was when it was measured last, in percent, in the order of their numbers; null: not measured.
+    pub utilization_percent: Vec<Option<u32>>,
     /// Those that are not free, by who has them and until when.
     pub in_use: Vec<InUse>,
 }
@@ -44,7 +46,8 @@ pub struct InUse {
 impl Document for NodeGpus {
     const SCHEMA: &'static str = "fleet.node_gpus/v1";
     const LIST_SCHEMA: &'static str = "fleet.nodes_gpus/v1";
-    const FIELDS: &'static [&'static str] = &["node", "gpus", "gpus_free", "models", "in_use"];
+    const FIELDS: &'static [&'static str] =
+        &["node", "gpus", "gpus_free", "models", "utilization_percent", "in_use"];
 }
 
 /// Folds a list of GPUs: one item for each node, in the order of their names.
@@ -56,6 +59,7 @@ pub fn by_node(gpus: &[Gpu]) -> Vec<NodeGpus> {
             gpus: 0,
             gpus_free: 0,
             models: Vec::new(),
+            utilization_percent: Vec::new(),
             in_use: Vec::new(),
         });
         node.add(gpu);
@@ -68,6 +72,8 @@ impl NodeGpus {
         self.gpus += 1;
         let model = gpu.model.iter().filter(|model| !self.models.contains(model)).cloned();
         self.models.extend(model.collect::<Vec<_>>());
+        let measured = gpu.in_use.as_ref().and_then(|measured| measured.utilization_percent);
+        self.utilization_percent.push(measured);
         if gpu.state.is(GpuState::Free) {
             self.gpus_free += 1;
             return;

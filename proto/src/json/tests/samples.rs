@@ -228,6 +228,11 @@ pub(super) fn many_gpus() -> Vec<pb::Gpu> {
             held_until_unix_ms: if held { at(u64::from(480 * node)) } else { 0 },
             health: if state == "unhealthy" { "degraded" } else { "ok" }.to_owned(),
             reason: if state == "unhealthy" { "RetiredPages" } else { "" }.to_owned(),
+            r#use: held.then(|| pb::GpuUse {
+                utilization_percent: Some(number * 7 % 101),
+                measured_at_unix_ms: at(31),
+                ..Default::default()
+            }),
             ..Default::default()
         }
     };
