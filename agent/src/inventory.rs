@@ -1,7 +1,8 @@
 //! What this node is: machine, cores, memory, GPUs, and whether somebody uses a GPU without a lease.
 //!
 //! One task. Its facts go out with the first message of each connection and again when they change; what
-//! is only measured goes with the heartbeats. It never enters the driver and never touches a process.
+//! is only measured goes with the heartbeats. Where `enforce.foreign` is `stop` it ends processes on a GPU
+//! without a lease (`crate::holders`), but never those of the GPU's attempts. It never enters the driver.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -490,7 +490,7 @@ impl Promises {
         open.map(|(id, _)| id)
     }
 
-    /// The leases of the windows that this node opened on its own, for those who ask whose a GPU is.
+    /// The leases of the windows that are open at `now`, for those who ask whose a GPU is.
     pub fn leases(&self, now: Timestamp) -> impl Iterator<Item = DesiredLease> + '_ {
         self.windows.iter().filter(move |(_, held)| held.is_open(now)).map(|(id, held)| {
             DesiredLease {

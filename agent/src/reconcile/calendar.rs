@@ -144,7 +144,7 @@ impl Calendar {
         self.promises.windows.values().any(|held| held.lease == *lease && held.closed_at.is_some())
     }
 
-    /// The windows opened here alone, as leases beside those of the newest document.
+    /// Adds the leases of open windows that the newest document does not have.
     pub(super) fn add_leases(&self, leases: &mut Vec<DesiredLease>) {
         let Some(now) = self.now() else { return };
         for lease in self.promises.leases(now) {

@@ -8,7 +8,7 @@
 //! The shim is single-threaded (it forks), has one `poll` loop ([`server`]) and must never block on the
 //! job, on a client, or on a network file system. The agent's side is [`client`].
 //!
-//! Start reading at [`order`] (the files), then `server` (the loop), then `launch` (the start).
+//! Start reading at [`order`] (the files), then [`server`] (the loop), then [`start`].
 
 mod child;
 pub mod client;

@@ -1,6 +1,6 @@
 //! Consensus: the replicated log, its disk, its network, and the handle everybody else uses.
 //!
-//! The only module that names openraft. `server.rs` calls [`start`] once and hands out the
+//! The only module that names openraft. `server.rs` calls [`start_at_pace`] once and hands out the
 //! [`RaftHandle`]: propose a command, read the state, learn who leads. One voter or three is a
 //! matter of configuration. From the bottom up:
 //!
