@@ -12,9 +12,9 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: deps vm-tools fmt-check lint build unit python-test ## All that must pass before a change goes in
+test: deps vm-tools fmt-check lint doc-links build unit python-test ## All that must pass before a change goes in
 	@echo
-	@echo "make test: formatting, lints, build, tests: all passed."
+	@echo "make test: formatting, lints, links, build, tests: all passed."
 
 # How many seeds `make sim` runs, and which comes first.
 SEEDS ?= 200
@@ -90,7 +90,7 @@ apt-repo: deb ## A signed repository of them in target/apt: make apt-repo KEY=NA
 	@packaging/apt-repo.sh "$(KEY)"
 
 .PHONY: check
-check: fmt-check lint tidy deny ## The quick part of it: formatting, lints, house rules
+check: fmt-check lint doc-links tidy deny ## The quick part of it: formatting, lints, links in comments, house rules
 	@echo
 	@echo "make check: all passed."
 
@@ -101,7 +101,7 @@ fix: ## Format, and let clippy repair what it can (the only target that edits)
 
 # --- Steps ---------------------------------------------------------------------------------------
 
-.PHONY: deps vm-tools fmt-check lint build unit python-test tidy deny
+.PHONY: deps vm-tools fmt-check lint doc-links build unit python-test tidy deny
 
 deps:
 	@packaging/install-deps.sh
@@ -115,6 +115,12 @@ fmt-check:
 
 lint:
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+
+# A comment may link to what is private: those who read it have the source. What it names must be there.
+DOC_LINTS := broken_intra_doc_links invalid_html_tags bare_urls
+doc-links:
+	RUSTDOCFLAGS="$(DOC_LINTS:%=-D rustdoc::%) -A rustdoc::private_intra_doc_links" \
+	    $(CARGO) doc --workspace --exclude fleet-tests --no-deps --document-private-items --quiet
 
 # All binaries, the shim and the fake NVML library: the tests start them as they are.
 build:

@@ -4,8 +4,8 @@
 //! node follow them, [`allocations`] carries single attempts from order to end; [`leases`] proves GPUs
 //! empty, [`ahead`] keeps the calendar while no controller answers, [`inventory`] and [`health`] say what there is and how
 //! it does, [`tunnel`] carries output and input, `vouch` says who this node's users are. The parts under them: [`gpu`]
-//! (NVML), [`runtime`], [`shim`], [`unit`], [`cgroup`] and [`filter`] (isolation), [`image`], [`checkpoint`] and [`user`]
-//! (everything that belongs to users), [`enroll`].
+//! (NVML), [`runtime`], [`shim`], [`mod@unit`], [`cgroup`] and [`filter`] (isolation), [`image`], [`checkpoint`] and
+//! [`user`] (everything that belongs to users), [`enroll`].
 
 pub mod ahead;
 pub mod allocations;

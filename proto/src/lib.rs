@@ -15,6 +15,7 @@ pub mod transport;
     unreachable_pub,
     clippy::all,
     clippy::pedantic,
+    rustdoc::all,
     reason = "generated code"
 )]
 pub mod v1 {

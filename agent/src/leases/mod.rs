@@ -1,6 +1,6 @@
 //! Releasing GPUs: a lease that is over is given back only when its GPUs are proven empty.
 //!
-//! - [`prove`]: one task per lease that ends; it asks the driver and `/proc` until both say "nobody", ends
+//! - [`mod@prove`]: one task per lease that ends; it asks the driver and `/proc` until both say "nobody", ends
 //!   what is left of the lease's own attempts by their cgroups, and leaves people's processes to
 //!   [`crate::holders`].
 //! - [`holders`]: who has a GPU open; `proc_link` is how it looks at what they have open. [`floors`]: how much memory an idle GPU shows.

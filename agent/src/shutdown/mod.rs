@@ -1,7 +1,7 @@
 //! A planned shutdown of this machine: running jobs are asked for a checkpoint first, and nothing new begins.
 //!
 //! - [`task`]: listens to systemd's login manager and holds the shutdown up. [`last_saves`]: pure, who is waited for.
-//!   [`reboot`]: asks systemd for one. [`in_use`]: whose work it would end.
+//!   [`mod@reboot`]: asks systemd for one. [`mod@in_use`]: whose work it would end.
 //!
 //! The reconcile task asks the jobs and says who is still waited for; attempts that are about to be launched are held
 //! (`allocations::task`). Nothing here stops a job: that is systemd's doing, when the shutdown goes on. Where no

@@ -59,6 +59,7 @@ pub(crate) struct RunArgs {
     pub(crate) time: Option<String>,
     /// host, the node's own system; NAME[:TAG] of a registry; an OCI archive or layout on disk; or
     /// docker-daemon:NAME[:TAG], of the node's docker
+    #[allow(rustdoc::broken_intra_doc_links, reason = "clap prints the brackets as they are")]
     #[arg(long, value_name = "IMAGE", default_value = "host")]
     pub(crate) image: String,
     /// Run within this reservation

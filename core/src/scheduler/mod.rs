@@ -1,6 +1,6 @@
 //! The scheduler: a pure plan over the state. The FSM checks each line again when it is applied.
 //!
-//! The leader loop proposes what [`placements`] says; the FSM calls [`check`], [`elsewhere`],
+//! The leader loop proposes what [`placements`] says; the FSM calls [`check()`], [`elsewhere`],
 //! [`satisfiable`] and [`could_start_now`]; the API calls [`plan`] and [`explain`]. Nothing here changes
 //! state.
 //!

@@ -12,7 +12,7 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-/// Of what [`print`] prints.
+/// Of what [`print()`] prints.
 pub const SCHEMA: &str = "fleet.doctor/v1";
 
 /// A fact, or why it could not be had.

@@ -3,7 +3,7 @@
 //!
 //! [`TlsListener::start`] gives a stream of connections for tonic's `serve_with_incoming`;
 //! [`server_builder`] gives tonic's server with the limits of [`super::limits`] and the
-//! [`Gate`](super::peer::Gate) in front. Each accepted connection is shaken hands with in its own
+//! [`Gate`] in front. Each accepted connection is shaken hands with in its own
 //! task, under a deadline.
 
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! The sentences: the only place that turns a state's reasons and events into text.
 //!
 //! A sentence names who, what and the way out. It holds no absolute time, as the reader's edge knows the zone, and no
-//! UUID where a [`Names`](super::Names) knows what people call the GPU.
+//! UUID where a [`Names`] knows what people call the GPU.
 
 mod event;
 mod gpu;
