@@ -326,26 +326,34 @@ fn scaled(number: &str, scale: u64) -> Option<Option<u64>> {
 pub(crate) struct Clock {
     pub(crate) now: Timestamp,
     zone: OnceLock<TimeZone>,
+    /// It does not go with this machine's clock.
+    stands: bool,
 }
 
 impl Clock {
     /// This machine's clock. Its zone is looked up when it is needed first: that reads a folder of
     /// files, and a job that starts at once shows no time.
     pub(crate) fn of_this_machine() -> Self {
-        Self { now: Timestamp::now(), zone: OnceLock::new() }
+        Self { now: Timestamp::now(), zone: OnceLock::new(), stands: false }
     }
 
     /// The same clock as it was at another instant; this one where that is none.
     pub(crate) fn at(&self, unix_ms: u64) -> Self {
         let at = i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-        Self { now: at.unwrap_or(self.now), zone: self.zone.clone() }
+        Self { now: at.unwrap_or(self.now), zone: self.zone.clone(), stands: true }
     }
 
     /// A clock that stands.
     #[cfg(test)]
     pub(crate) fn standing(now: &str, zone: &str) -> Self {
         let zone = TimeZone::get(zone).expect("a zone of the database");
-        Self { now: now.parse().expect("an instant"), zone: zone.into() }
+        Self { now: now.parse().expect("an instant"), zone: zone.into(), stands: true }
+    }
+
+    /// The same clock as it is now: a view that is drawn again and again would show old lengths.
+    pub(crate) fn read_again(&self) -> Self {
+        let now = if self.stands { self.now } else { Timestamp::now() };
+        Self { now, ..self.clone() }
     }
 
     pub(crate) fn zone(&self) -> &TimeZone {
@@ -357,7 +365,8 @@ impl Clock {
         self.format(unix_ms, "%Y-%m-%d %H:%M %Z")
     }
 
-    /// As short as it can be told from others: `10:31` today, `Fri 09:00` within a week, else the date.
+    /// As short as nobody can mistake it: `10:31` today, `Fri 09:00` in the next six days, else the date. A weekday is
+    /// always one that comes.
     pub(crate) fn brief(&self, unix_ms: u64) -> String {
         let Some(at) = timestamp(unix_ms) else { return format!("{unix_ms} ms") };
         let at = at.to_zoned(self.zone().clone());
@@ -365,8 +374,7 @@ impl Clock {
         let days = today.until(at.date()).map_or(i32::MAX, |span| span.get_days());
         let format = match days {
             0 => "%H:%M",
-            // Six days: the same weekday a week away would be mistaken for today's.
-            -6..=6 => "%a %H:%M",
+            1..=6 => "%a %H:%M",
             _ => "%Y-%m-%d",
         };
         at.strftime(format).to_string()

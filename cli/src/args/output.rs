@@ -47,7 +47,7 @@ pub(crate) struct OwnerArgs {
 
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct WatchArgs {
-    /// Show it again every two seconds until Ctrl-C
+    /// Show it again every two seconds, until q or Ctrl-C
     #[arg(short, long)]
     pub(crate) watch: bool,
 }

@@ -47,6 +47,11 @@ pub(super) fn keys(mut typed: &[u8]) -> Vec<Key> {
                 found.push(*key);
                 typed = &typed[bytes.len()..];
             }
+            None if typed.starts_with(b"\x1b[") || typed.starts_with(b"\x1bO") => {
+                // Another key: all of its sequence, up to the letter that ends it.
+                let end = typed[2..].iter().position(|byte| (0x40..=0x7e).contains(byte));
+                typed = end.map_or(&[][..], |end| &typed[end + 3..]);
+            }
             None => typed = rest,
         }
     }
@@ -59,9 +64,9 @@ pub(super) fn scrolled(first: usize, key: Key, lines: usize, rows: usize) -> usi
     let page = rows.saturating_sub(1).max(1);
     let wanted = match key {
         Key::Up => first.saturating_sub(1),
-        Key::Down => first + 1,
+        Key::Down => first.saturating_add(1),
         Key::PageUp => first.saturating_sub(page),
-        Key::PageDown => first + page,
+        Key::PageDown => first.saturating_add(page),
         Key::Top => 0,
         Key::Bottom => last,
         Key::Quit | Key::Sort => first,
@@ -77,7 +82,7 @@ mod tests {
     fn keys_are_found_in_what_is_typed() {
         assert_eq!(keys(b"jjq"), [Key::Down, Key::Down, Key::Quit]);
         assert_eq!(keys(b"\x1b[A\x1b[6~x\x1bOB"), [Key::Up, Key::PageDown, Key::Down]);
-        assert_eq!(keys(b"\x1b[99;99H?"), [], "what is no key is ignored");
+        assert_eq!(keys(b"\x1b[99;99H?\x1bOQ\x1b[15~\x1b["), [], "what is no key is ignored");
     }
 
     #[test]

@@ -3,7 +3,11 @@
 use std::io::{self, IsTerminal};
 
 use fleet_proto::v1::WindowSize;
-use nix::sys::termios::{LocalFlags, SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::termios::{
+    LocalFlags, SetArg, SpecialCharacterIndices, Termios, cfmakeraw, tcgetattr, tcsetattr,
+};
+use nix::unistd::{getpgrp, tcgetpgrp};
 use terminal_size::{Height, Width};
 
 use crate::errors::Failure;
@@ -28,11 +32,17 @@ pub(super) struct RawMode {
 }
 
 impl RawMode {
-    /// Each key is read at once and not shown; Ctrl-C is a signal still. `None` where standard input is no terminal.
+    /// Each key is read at once and not shown; Ctrl-C is a signal still. `None` where nobody can type: standard input is
+    /// no terminal, or fleet runs in the background, where the kernel stops a program that changes the terminal.
     pub(super) fn keys() -> Option<Self> {
+        if tcgetpgrp(io::stdin()).ok()? != getpgrp() {
+            return None;
+        }
         let before = tcgetattr(io::stdin()).ok()?;
         let mut keys = before.clone();
         keys.local_flags &= !(LocalFlags::ICANON | LocalFlags::ECHO);
+        // Suspended, it would leave its screen and this mode to the shell.
+        keys.control_chars[SpecialCharacterIndices::VSUSP as usize] = 0;
         tcsetattr(io::stdin(), SetArg::TCSANOW, &keys).ok()?;
         Some(Self { before })
     }
@@ -56,6 +66,10 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
+        // In the background by now, the kernel would stop the program here instead.
+        let mut stops = SigSet::empty();
+        stops.add(Signal::SIGTTOU);
+        stops.thread_block().ok();
         // A terminal that is gone needs no repair.
         tcsetattr(io::stdin(), SetArg::TCSANOW, &self.before).ok();
     }

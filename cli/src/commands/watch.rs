@@ -12,7 +12,7 @@ use crate::args::WatchArgs;
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::text::{print, say};
+use crate::output::text::{clipped, print, say};
 
 /// Between two looks of `--watch`.
 pub(super) const WATCH_PERIOD: Duration = Duration::from_secs(2);
@@ -34,7 +34,7 @@ impl Drop for OtherScreen {
     }
 }
 
-/// Prints `look` once, or with `--watch` every two seconds until Ctrl-C; and how old it may be, where `client`
+/// Prints `look` once, or with `--watch` every two seconds until `q` or Ctrl-C; and how old it may be, where `client`
 /// was told so.
 pub(super) async fn show<'a>(
     client: impl Into<Option<&'a Client>>,
@@ -77,35 +77,47 @@ pub(super) async fn again_and_again(
     // The first failure is the command's own.
     let text = look(0).await?;
     let mut view = View { text, first: 0, order: 0, orders, is_due: false, has_keys: false };
-    let screen = OtherScreen::enter()?;
     let mode = RawMode::keys();
+    let screen = OtherScreen::enter()?;
     let mut typed = mode.as_ref().map(|_| read_stdin()).transpose()?;
     view.has_keys = typed.is_some();
-    loop {
-        let shown = view.shown(super::terminal::size());
-        print(&format!("\x1b[H{}\x1b[J", shown.replace('\n', "\x1b[K\r\n")))?;
+    let mut stays = true;
+    while stays {
+        let pause = if view.is_due { Duration::ZERO } else { period };
+        let order = view.order;
         let next = async {
-            if !view.is_due {
-                tokio::time::sleep(period).await;
-            }
-            look(view.order).await
+            tokio::time::sleep(pause).await;
+            look(order).await
         };
-        let key = async {
-            match &mut typed {
-                Some(typed) => typed.recv().await,
-                None => std::future::pending().await,
+        // Keys do not put the next look off: it is begun once and waited for between them.
+        tokio::pin!(next);
+        view.is_due = false;
+        loop {
+            let shown = view.shown(super::terminal::size());
+            print(&format!("\x1b[H{}\x1b[J", shown.replace('\n', "\x1b[K\r\n")))?;
+            let key = async {
+                match &mut typed {
+                    Some(typed) => typed.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                looked = &mut next => {
+                    view.take(looked);
+                    break;
+                }
+                bytes = key => match bytes {
+                    Some(bytes) => stays = view.press(&bytes, super::terminal::size()),
+                    // Standard input has ended: there are no more keys.
+                    None => (typed, view.has_keys) = (None, false),
+                },
+                _ = interrupt.recv() => stays = false,
+                _ = terminate.recv() => stays = false,
+                _ = hangup.recv() => stays = false,
             }
-        };
-        tokio::select! {
-            looked = next => view.take(looked),
-            bytes = key => match bytes {
-                Some(bytes) => if !view.press(&bytes, super::terminal::size()) { break },
-                // Standard input has ended: there are no more keys.
-                None => typed = None,
-            },
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
-            _ = hangup.recv() => break,
+            if !stays || view.is_due {
+                break;
+            }
         }
     }
     drop(mode);
@@ -129,7 +141,6 @@ struct View<'a> {
 impl View<'_> {
     /// A new text; where there is none, the old one with the reason.
     fn take(&mut self, looked: Result<String, Failure>) {
-        self.is_due = false;
         match looked {
             Ok(new) => self.text = new,
             Err(failure) => {
@@ -179,7 +190,11 @@ impl View<'_> {
         }
         match footer.is_empty() {
             true => part.join("\n"),
-            false => format!("{}\n{}", part.join("\n"), footer.join("; ")),
+            false => {
+                // One line, whatever the width: it must not push the first one off the screen.
+                let columns = size.map_or(usize::MAX, |(_, columns)| usize::from(columns.max(2)));
+                format!("{}\n{}", part.join("\n"), clipped(&footer.join("; "), columns))
+            }
         }
     }
 }

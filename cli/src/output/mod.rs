@@ -85,7 +85,9 @@ impl Printer {
     /// A list as text.
     pub(crate) fn list<T: Row>(&self, items: &[T]) -> Result<String, Failure> {
         match self.format {
-            Format::Table | Format::Wide => Ok(table::render(items, T::columns(), self.look())),
+            Format::Table | Format::Wide => {
+                Ok(table::render(items, T::columns(), self.look(&self.clock.read_again())))
+            }
             Format::Json => json::list(items).map_err(|error| unprintable(&error)),
             Format::Jsonl => {
                 let lines: Result<Vec<String>, _> = items.iter().map(json::line).collect();
@@ -97,7 +99,7 @@ impl Printer {
 
     /// A table that only people see: part of a screen.
     pub(crate) fn table<T>(&self, items: &[T], columns: Vec<Column<T>>) -> String {
-        table::render(items, columns, self.look())
+        table::render(items, columns, self.look(&self.clock.read_again()))
     }
 
     /// Parts of a line that people read, three spaces apart, on as few lines as the terminal allows.
@@ -120,14 +122,14 @@ impl Printer {
     }
 
     /// With `-o wide` nothing is left out or clipped.
-    fn look(&self) -> table::Look<'_> {
+    fn look<'a>(&self, clock: &'a Clock) -> table::Look<'a> {
         let wide = self.format == Format::Wide;
         table::Look {
             wide,
             header: self.header,
             colour: self.colour,
             columns: (self.columns)().filter(|_| !wide),
-            clock: &self.clock,
+            clock,
         }
     }
 

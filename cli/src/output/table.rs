@@ -3,11 +3,11 @@
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use fleet_proto::json::values::Time;
 use serde_json::Value;
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
 use super::Row;
 use super::fit::{GAP, Measured, fit};
-use super::text::harmless;
+use super::text::{clipped, harmless};
 use super::tone::Tone;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -167,26 +167,6 @@ fn widths<T>(columns: &[Column<T>], rows: &[Vec<String>], look: &Look<'_>) -> Ve
     fit(&measured, look.columns.unwrap_or(usize::MAX))
 }
 
-/// The text in at most so many cells of the terminal, with `…` where something is missing.
-fn clipped(text: &str, width: usize) -> String {
-    if text.width() <= width {
-        return text.to_owned();
-    }
-    let mut shown = String::new();
-    let mut used = 0;
-    for c in text.chars() {
-        let cells = c.width().unwrap_or(0);
-        // One cell is for the dots.
-        if used + cells >= width {
-            break;
-        }
-        used += cells;
-        shown.push(c);
-    }
-    shown.push('…');
-    shown
-}
-
 /// `key: value` lines, values in one column; a value of several lines is indented.
 pub(super) fn lines(lines: &[(&'static str, String)]) -> String {
     let width = lines.iter().map(|(key, _)| key.len()).max().unwrap_or(0) + 2;
@@ -240,11 +220,16 @@ fn plain(value: &Value) -> String {
         Value::Array(items) => {
             let flat = |item: &Value| !item.is_object() || gpu_name(item).is_some();
             let between = if items.iter().all(flat) { " " } else { "; " };
-            items.iter().map(plain).collect::<Vec<_>>().join(between)
+            // Each keeps its place among the others.
+            let one = |item: &Value| if item.is_null() { "?".to_owned() } else { plain(item) };
+            items.iter().map(one).collect::<Vec<_>>().join(between)
         }
         Value::Object(fields) => gpu_name(value).unwrap_or_else(|| {
-            let told = fields.iter().filter(|(_, value)| !value.is_null());
-            told.map(|(key, value)| format!("{key}={}", plain(value))).collect::<Vec<_>>().join(" ")
+            let known = fields.iter().filter(|(_, value)| !value.is_null());
+            known
+                .map(|(key, value)| format!("{key}={}", plain(value)))
+                .collect::<Vec<_>>()
+                .join(" ")
         }),
     }
 }

@@ -2,7 +2,9 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use nix::sys::stat::{SFlag, fstat};
 use terminal_size::Width;
+use unicode_width::UnicodeWidthStr;
 
 use crate::errors::Failure;
 
@@ -31,14 +33,36 @@ pub(crate) fn colour_wanted() -> bool {
         && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// The columns that a table may take: those of the terminal, else what a program says that shows a pipe on one, as
-/// `watch` does. Nothing where the output is for a file or another program.
+/// The columns that a table may take: those of the terminal, else what a program says in `COLUMNS` that shows a pipe on
+/// one, as `watch` does. Nothing where the output is for a file, or nobody says so.
 pub(crate) fn columns() -> Option<usize> {
     if let Some((Width(columns), _)) = terminal_size::terminal_size_of(io::stdout()) {
         return Some(usize::from(columns));
     }
+    let mode = SFlag::from_bits_truncate(fstat(io::stdout()).ok()?.st_mode);
+    if !mode.contains(SFlag::S_IFIFO) {
+        return None;
+    }
     let said = std::env::var("COLUMNS").ok()?;
     said.parse().ok().filter(|columns| *columns > 0)
+}
+
+/// The text in at most so many cells of the terminal, with `…` where something is missing.
+pub(crate) fn clipped(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut shown = String::new();
+    for c in text.chars() {
+        shown.push(c);
+        // One cell is for the dots. Some characters change the width of the one before.
+        if shown.width() >= width {
+            shown.pop();
+            break;
+        }
+    }
+    shown.push('…');
+    shown
 }
 
 /// Writes a result to standard output.

@@ -8,7 +8,7 @@ use std::process::Child;
 use std::sync::{Arc, Mutex};
 
 use fleet_proto::v1 as pb;
-use nix::pty::{OpenptyResult, openpty};
+use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::sys::signal::Signal;
 use nix::sys::termios::{LocalFlags, tcgetattr};
 
@@ -24,8 +24,18 @@ struct Terminal {
 }
 
 impl Terminal {
+    /// Of a terminal that does not say how large it is.
     fn start(fake: &Fake, words: &[&str]) -> Self {
-        let OpenptyResult { master, slave } = openpty(None, None).unwrap();
+        Self::on(fake, words, None)
+    }
+
+    fn of_size(fake: &Fake, words: &[&str], rows: u16, columns: u16) -> Self {
+        let (ws_xpixel, ws_ypixel) = (0, 0);
+        Self::on(fake, words, Some(Winsize { ws_row: rows, ws_col: columns, ws_xpixel, ws_ypixel }))
+    }
+
+    fn on(fake: &Fake, words: &[&str], size: Option<Winsize>) -> Self {
+        let OpenptyResult { master, slave } = openpty(size.as_ref(), None).unwrap();
         let side = || slave.try_clone().unwrap();
         let mut command = fake.command(words);
         command.env("TERM", "xterm").stdin(side()).stdout(side()).stderr(side());
@@ -184,6 +194,24 @@ fn top_leaves_the_other_screen_again() {
     assert_eq!(terminal.code(), Some(0));
     terminal.wait_for("\u{1b}[?1049h");
     terminal.wait_for("\u{1b}[?1049l");
+}
+
+#[test]
+fn a_refreshing_view_scrolls_and_quits_by_keys() {
+    let many = (0..30).map(|n| pb::Job { id: format!("job-{n:02}"), ..job("running", 1) });
+    let fake = Fake::start(Script { jobs: many.collect(), ..Script::default() });
+    let mut terminal = Terminal::of_size(&fake, &["job", "list", "--watch"], 10, 60);
+    terminal.wait_for("lines 1-9 of 31; arrows scroll; q quits");
+    assert!(terminal.is_raw() && !terminal.shown().contains("job-29"));
+    terminal.type_in(b"G");
+    terminal.wait_for("lines 23-31 of 31");
+    assert!(terminal.shown().contains("job-29"));
+    terminal.type_in(b"\x1b[A");
+    terminal.wait_for("lines 22-30 of 31");
+    terminal.type_in(b"q");
+    assert_eq!(terminal.code(), Some(0));
+    terminal.wait_for("\u{1b}[?1049l");
+    assert!(!terminal.is_raw(), "the terminal is as it was");
 }
 
 #[test]

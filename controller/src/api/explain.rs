@@ -7,7 +7,7 @@ use fleet_core::name::{GpuUuid, NodeName};
 use fleet_core::reason::Wait;
 use fleet_core::scheduler;
 use fleet_core::time::{Millis, Timestamp};
-use fleet_core::view::{NamesAt, text};
+use fleet_core::view::{Names, NamesAt, text};
 use fleet_core::{Event, Fsm};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
@@ -34,12 +34,12 @@ impl Context {
         // Each has a line at least.
         explanation.older_lines = page.behind;
         if let Ok(job) = JobId::parse(id) {
-            let (told, cut) = self.mishaps(&job, &page).await?;
+            let (told, cut) = self.gpu_faults(&job, &page).await?;
             explanation.story = told;
             explanation.older_lines += cut;
         }
         let own = page.records.iter().rev().flat_map(|record| events_about(&record.body, id));
-        explanation.story.extend(self.told(own));
+        explanation.story.extend(self.story(own));
         // Stable: what was told of a GPU stands before what the same record says of the job.
         explanation.story.sort_by_key(|line| line.audit_seq);
         let spare = explanation.story.len().saturating_sub(STORY_LINES_MAX);
@@ -55,7 +55,11 @@ impl Context {
 
     /// What was told of the GPUs of a job while it had them, and how much of it is left out, as far as known. `page` has the
     /// newest of the job's own records.
-    async fn mishaps(&self, job: &JobId, page: &Page) -> Result<(Vec<v1::StoryLine>, u64), Status> {
+    async fn gpu_faults(
+        &self,
+        job: &JobId,
+        page: &Page,
+    ) -> Result<(Vec<v1::StoryLine>, u64), Status> {
         let oldest_first = || page.records.iter().rev().map(|record| &record.body);
         let cut = gpu_faults::first_attempt(oldest_first(), job).filter(|_| page.next.is_some());
         let mut placement = Page::default();
@@ -79,7 +83,7 @@ impl Context {
             let page = self.records(query).await?;
             cut += u64::from(page.next.is_some());
             let records = page.records.iter().rev().map(|record| &record.body);
-            lines.extend(self.told(gpu_faults::meanwhile(records, &stay)));
+            lines.extend(self.story(gpu_faults::meanwhile(records, &stay)));
         }
         lines.sort_by_key(|line| line.audit_seq);
         let spare = lines.len().saturating_sub(gpu_faults::LINES_MAX);
@@ -88,7 +92,7 @@ impl Context {
     }
 
     /// Lines of a story.
-    fn told<'a>(
+    fn story<'a>(
         &self,
         found: impl IntoIterator<Item = (&'a AuditBody, &'a Event)>,
     ) -> Vec<v1::StoryLine> {
@@ -257,9 +261,10 @@ fn events_about<'a>(
 
 /// One of the record's events, with the names that GPUs had then.
 fn line(fsm: &Fsm, body: &AuditBody, event: &Event) -> v1::StoryLine {
+    let names = NamesAt::new(fsm, body.at);
     v1::StoryLine {
         at_unix_ms: body.at.0,
-        text: event.told(body.at, &NamesAt::new(fsm, body.at)),
+        text: names.in_text(&event.told(body.at, &names)),
         actor: body.actor.display_name(),
         audit_seq: body.seq,
     }

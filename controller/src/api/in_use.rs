@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use fleet_core::gpu::Gpu;
 use fleet_core::lease::LeaseHolder;
 use fleet_core::node::Liveness;
-use fleet_core::reason::{TakenBy, TakenGpus, Wait};
+use fleet_core::reason::{TakenBy, TakenGpus, Wait, WaitReason};
 use fleet_core::reservation::{Reservation, ReservationState};
 use fleet_core::{Fsm, Rejection};
 use fleet_proto::v1;
@@ -35,6 +35,9 @@ pub(super) fn refusal(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> Option<Rejec
 
 /// What is still on GPUs that a queued job waits for and that are being emptied: `titan01:0: python3 (pid 7) of ada`.
 pub(super) fn behind(fsm: &Fsm, sessions: &Sessions, wait: &Wait) -> Option<String> {
+    if let WaitReason::Reservation(shut) = &wait.reason {
+        return before(fsm, sessions, fsm.reservation(&shut.id)?);
+    }
     let emptied = |taken: &&TakenGpus| match taken.by {
         TakenBy::Emptying { .. } | TakenBy::NotEmpty { .. } | TakenBy::BeingEmptied => true,
         TakenBy::Job { .. } | TakenBy::Reservation { .. } | TakenBy::EarlierJob => false,
@@ -44,9 +47,13 @@ pub(super) fn behind(fsm: &Fsm, sessions: &Sessions, wait: &Wait) -> Option<Stri
     named(sessions, gpus)
 }
 
-/// What is still on the GPUs of a reservation that cannot start because of it.
+/// What is still on the GPUs of a reservation, where it cannot start or end because of it.
 pub(super) fn before(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> Option<String> {
-    let waits = r.state == ReservationState::Scheduled && r.reason.is_some();
+    let waits = match r.state {
+        ReservationState::Scheduled => r.reason.is_some(),
+        ReservationState::Ending => true,
+        ReservationState::Active | ReservationState::Ended | ReservationState::Cancelled => false,
+    };
     let gpus = r.gpus.iter().filter(|_| waits).filter_map(|uuid| fsm.gpu(uuid));
     let emptied = |gpu: &&Gpu| {
         let lease = fsm.hold(&gpu.uuid).and_then(|hold| fsm.lease(&hold.lease));

@@ -12,7 +12,7 @@ use fleet_core::health::{Condition, ConditionStatus, Health, Subject};
 use fleet_core::job::{Job, JobState};
 use fleet_core::lease::LeaseHolder;
 use fleet_core::name::{GpuUuid, UserName};
-use fleet_core::node::Node;
+use fleet_core::node::{Liveness, Node};
 use fleet_core::reboot::RebootAnswer;
 use fleet_core::reservation::Reservation;
 use fleet_core::scheduler::{HeldPlace, Plan};
@@ -174,7 +174,9 @@ pub(super) fn is_free(fsm: &Fsm, gpu: &Gpu) -> bool {
 }
 
 fn gpu_health(node: Option<&Node>, gpu: &Gpu) -> Health {
-    let Some(node) = node else { return Health::Unknown };
+    // What was known of a node that is not heard is old.
+    let heard = node.filter(|node| node.liveness == Liveness::Ready);
+    let Some(node) = heard else { return Health::Unknown };
     let conditions: Vec<&Condition> = node.conditions_for(&gpu.uuid).collect();
     Health::of(conditions.iter().copied(), gpu.presence)
 }

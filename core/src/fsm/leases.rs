@@ -164,7 +164,6 @@ impl Fsm {
         for id in [child, lease].into_iter().flatten() {
             let Some(lease) = self.leases.get(&id).cloned() else { continue };
             if let LeaseHolder::Allocation(allocation) = &lease.holder {
-                let gpu = self.gpu_text(gpu);
                 let message = format!("{gpu} was declared free by {}", turn.actor.display_name());
                 self.lose_allocation(turn, allocation, message);
             }

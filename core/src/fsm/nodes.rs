@@ -204,7 +204,7 @@ impl Fsm {
                 if gives_numbers {
                     gpu.lost_since = Some(now);
                 }
-                let what = format!("{} is not in the machine any more", self.gpu_text(&uuid));
+                let what = format!("{uuid} is not in the machine any more");
                 turn.say(Event::NodeFactsChanged { node: name.clone(), what });
             }
         }

@@ -35,12 +35,6 @@ impl Fsm {
         then.cloned().or_else(|| self.gpu_name(uuid)).or_else(last)
     }
 
-    /// How a text that is kept names a GPU. Logs of before the numbers are applied as they were: with its UUID.
-    pub(crate) fn gpu_text(&self, uuid: &GpuUuid) -> String {
-        let name = self.gpu_name(uuid).filter(|_| self.gives_numbers());
-        name.map_or_else(|| uuid.to_string(), |name| name.to_string())
-    }
-
     /// Whether it was in the inventory once and is not any more.
     pub fn is_former_gpu(&self, uuid: &GpuUuid) -> bool {
         !self.gpus.contains_key(uuid) && self.former_names.contains_key(uuid)

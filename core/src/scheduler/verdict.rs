@@ -1,6 +1,6 @@
 //! How a node stands to a job that it does not start: a plain value, made for every node.
 //!
-//! Called for the words beside a waiting job and by `explain`. It looks at what the planner has left
+//! Called for the reason of a waiting job (`reasons`) and by `explain`. It looks at what the planner has left
 //! at that job's turn; it never changes it.
 
 use std::cmp::Reverse;

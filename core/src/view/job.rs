@@ -4,6 +4,7 @@ use crate::allocation::{Allocation, Deferral, StopWhy};
 use crate::fsm::Fsm;
 use crate::job::{Job, JobState};
 use crate::name::{GpuUuid, NodeName, UserName};
+use crate::node::Liveness;
 use crate::reason::{Wait, WaitReason};
 use crate::scheduler::Plan;
 use crate::time::{Millis, Timestamp};
@@ -32,6 +33,12 @@ pub enum JobReason {
     NothingSaved {
         quiet: Millis,
         note: Option<String>,
+    },
+    /// Its node is not heard. `before`: what was known, if that says more than that the job runs.
+    NodeSilent {
+        node: NodeName,
+        liveness: Liveness,
+        before: Option<Box<JobReason>>,
     },
 }
 
@@ -91,6 +98,24 @@ pub fn job(fsm: &Fsm, plan: &Plan, job: &Job, preparing: Option<String>) -> Opti
         return Some(JobReason::Waits(wait));
     }
     let allocation = job.allocation.as_ref().and_then(|id| fsm.allocation(id))?;
+    let reason = placed(fsm, plan, job, allocation, preparing);
+    match fsm.node(&allocation.node).map(|node| node.liveness) {
+        Some(Liveness::Ready) | None => reason,
+        Some(liveness @ (Liveness::Suspect | Liveness::Unreachable)) => {
+            let before = reason.map(Box::new);
+            Some(JobReason::NodeSilent { node: allocation.node.clone(), liveness, before })
+        }
+    }
+}
+
+/// Of a job that has a place.
+fn placed(
+    fsm: &Fsm,
+    plan: &Plan,
+    job: &Job,
+    allocation: &Allocation,
+    preparing: Option<String>,
+) -> Option<JobReason> {
     if let Some(stop) = &allocation.stop {
         return Some(JobReason::Stopping(stop.why.clone()));
     }

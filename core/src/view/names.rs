@@ -5,10 +5,24 @@ use crate::gpu::GpuName;
 use crate::name::GpuUuid;
 use crate::time::Timestamp;
 
-/// Knows what people call a GPU. Sentences take it, so that no text has to be searched for UUIDs afterwards.
+/// Knows what people call a GPU. The sentences that are made here take it.
 pub trait Names {
     /// `titan01:3`; `None` for a GPU that never had a name.
     fn gpu(&self, uuid: &GpuUuid) -> Option<GpuName>;
+
+    /// A text that came as one, from an agent or from the log, with names in place of UUIDs. Agents know GPUs by UUID, and
+    /// what is in the log stays as it was written.
+    fn in_text(&self, text: &str) -> String {
+        let mut named = text.to_owned();
+        for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')) {
+            if let Ok(uuid) = GpuUuid::parse(word)
+                && let Some(name) = self.gpu(&uuid)
+            {
+                named = named.replace(word, &name.to_string());
+            }
+        }
+        named
+    }
 }
 
 /// The names of one moment: a card keeps its number, but an admin can give it to another card.

@@ -53,6 +53,8 @@ impl Document for NodeGpus {
 /// Folds a list of GPUs: one item for each node, in the order of their names.
 pub fn by_node(gpus: &[Gpu]) -> Vec<NodeGpus> {
     let mut nodes: BTreeMap<&str, NodeGpus> = BTreeMap::new();
+    let mut gpus: Vec<&Gpu> = gpus.iter().collect();
+    gpus.sort_by_key(|gpu| gpu.index);
     for gpu in gpus {
         let node = nodes.entry(&gpu.node).or_insert_with(|| NodeGpus {
             node: gpu.node.clone(),

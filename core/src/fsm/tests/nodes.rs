@@ -436,3 +436,33 @@ fn nobody_joins_with_a_token_that_was_withdrawn() {
     let redeem = Command::RedeemJoinToken { id: id.clone(), node: node("titan02"), machine };
     assert!(matches!(w.give(joining, redeem), Err(Rejection::TokenRefused { .. })));
 }
+
+#[test]
+fn a_job_on_a_silent_node_says_so_beside_what_was_known() {
+    let mut w = World::with(&["titan01", "titan02"]);
+    let spec = training();
+    w.run("a", spec, "titan01", &[0]);
+    let reason = |w: &World| {
+        let plan = crate::scheduler::plan(&w.fsm);
+        let reason = crate::view::job::job(&w.fsm, &plan, w.fsm.job(&job("a")).unwrap(), None);
+        reason.map(|reason| reason.text(&NamesAt::now(&w.fsm)))
+    };
+    assert_eq!(reason(&w), None, "nothing is to be said of a job that runs");
+    let silent = |w: &mut World, liveness| {
+        let (node, silent_for) = (node("titan01"), Millis::secs(90));
+        let command = Command::SetLiveness { node, liveness, silent_for };
+        w.give(crate::Actor::controller(), command).unwrap();
+    };
+    silent(&mut w, Liveness::Suspect);
+    assert_eq!(reason(&w).unwrap(), "titan01 is not heard now");
+    silent(&mut w, Liveness::Unreachable);
+    assert_eq!(reason(&w).unwrap(), "titan01 is unreachable: how the job is now is not known");
+    let drain =
+        Command::DrainNode { node: node("titan01"), reason: "new fans".to_owned(), deadline: None };
+    w.give(person("root"), drain).unwrap();
+    let told = reason(&w).unwrap();
+    let begins = "titan01 is unreachable: how the job is now is not known; ";
+    assert!(told.starts_with(begins) && told.contains("is being drained"), "{told}");
+    silent(&mut w, Liveness::Ready);
+    assert!(!reason(&w).unwrap().contains("unreachable"));
+}

@@ -1,6 +1,7 @@
 //! Why a job is in its state, in one sentence.
 
 use super::gpu_list;
+use crate::node::Liveness;
 use crate::view::job::{Leaving, LeavingHow};
 use crate::view::{JobReason, Names, Pause};
 
@@ -8,13 +9,25 @@ impl JobReason {
     /// The sentence, with the names of GPUs that people use.
     pub fn text(&self, names: &dyn Names) -> String {
         match self {
-            JobReason::Ended(reason) => reason.clone(),
+            JobReason::Ended(reason) => names.in_text(reason),
             JobReason::AsksOwner { owner, why } => format!("waits for {owner}: {why}"),
             JobReason::Paused(pause) => pause.text(),
             JobReason::Waits(wait) => wait.to_string(),
             JobReason::Stopping(why) => why.to_string(),
             JobReason::Leaving(leaving) => leaving.text(names),
-            JobReason::Preparing(what) => what.clone(),
+            JobReason::Preparing(what) => names.in_text(what),
+            JobReason::NodeSilent { node, liveness, before } => {
+                let silent = match liveness {
+                    Liveness::Ready | Liveness::Suspect => format!("{node} is not heard now"),
+                    Liveness::Unreachable => {
+                        format!("{node} is unreachable: how the job is now is not known")
+                    }
+                };
+                match before {
+                    Some(before) => format!("{silent}; {}", before.text(names)),
+                    None => silent,
+                }
+            }
             JobReason::NothingSaved { quiet, note } => {
                 let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
                 format!("no checkpoint seen for {quiet}{note}")

@@ -84,6 +84,15 @@ fn an_event_names_the_card_and_its_node_once() {
 }
 
 #[test]
+fn a_text_that_came_as_one_is_read_with_names() {
+    let text = format!("{} is lost, {} and {} are not", gpu(1), gpu(9), gpu(3));
+    assert_eq!(
+        known().in_text(&text),
+        format!("titan01:0 is lost, {} and titan02:1 are not", gpu(9))
+    );
+}
+
+#[test]
 fn a_waiting_job_is_told_who_has_the_gpus() {
     let (job, owner) = (JobId::parse("job-b").unwrap(), UserName::parse("bob").unwrap());
     let taken = TakenGpus {
