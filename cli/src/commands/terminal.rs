@@ -35,7 +35,8 @@ impl RawMode {
     /// Each key is read at once and not shown; Ctrl-C is a signal still. `None` where nobody can type: standard input is
     /// no terminal, or fleet runs in the background, where the kernel stops a program that changes the terminal.
     pub(super) fn keys() -> Option<Self> {
-        if tcgetpgrp(io::stdin()).ok()? != getpgrp() {
+        // A terminal that does not control fleet has no foreground to be in, and stops nobody.
+        if tcgetpgrp(io::stdin()).is_ok_and(|foreground| foreground != getpgrp()) {
             return None;
         }
         let before = tcgetattr(io::stdin()).ok()?;
