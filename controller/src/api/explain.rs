@@ -39,7 +39,7 @@ impl Context {
             explanation.older_lines += cut;
         }
         let own = page.records.iter().rev().flat_map(|record| events_about(&record.body, id));
-        explanation.story.extend(self.story(own));
+        explanation.story.extend(self.story(own, id));
         // Stable: what was told of a GPU stands before what the same record says of the job.
         explanation.story.sort_by_key(|line| line.audit_seq);
         let spare = explanation.story.len().saturating_sub(STORY_LINES_MAX);
@@ -83,7 +83,7 @@ impl Context {
             let page = self.records(query).await?;
             cut += u64::from(page.next.is_some());
             let records = page.records.iter().rev().map(|record| &record.body);
-            lines.extend(self.story(gpu_faults::meanwhile(records, &stay)));
+            lines.extend(self.story(gpu_faults::meanwhile(records, &stay), job.as_str()));
         }
         lines.sort_by_key(|line| line.audit_seq);
         let spare = lines.len().saturating_sub(gpu_faults::LINES_MAX);
@@ -91,13 +91,14 @@ impl Context {
         Ok((lines, cut + spare as u64))
     }
 
-    /// Lines of a story.
+    /// Lines of the story of `id`.
     fn story<'a>(
         &self,
         found: impl IntoIterator<Item = (&'a AuditBody, &'a Event)>,
+        id: &str,
     ) -> Vec<v1::StoryLine> {
         self.raft
-            .read(|fsm| found.into_iter().map(|(body, event)| line(fsm, body, event)).collect())
+            .read(|fsm| found.into_iter().map(|(body, event)| line(fsm, body, event, id)).collect())
     }
 
     fn standing(&self, id: &str) -> Result<v1::Explanation, Status> {
@@ -259,12 +260,23 @@ fn events_about<'a>(
     body.events.iter().filter(about).map(move |event| (body, event))
 }
 
-/// One of the record's events, with the names that GPUs had then.
-fn line(fsm: &Fsm, body: &AuditBody, event: &Event) -> v1::StoryLine {
+/// The job or reservation that an event is about, where the story is of something else: a GPU, a node.
+fn subject(event: &Event, id: &str) -> Option<String> {
+    let has_owner = |id: &str| JobId::parse(id).is_ok() || ReservationId::parse(id).is_ok();
+    let other = event.objects().into_iter().find(|object| has_owner(object));
+    other.filter(|_| !has_owner(id))
+}
+
+/// One of the record's events in the story of `id`, with the names that GPUs had then.
+fn line(fsm: &Fsm, body: &AuditBody, event: &Event, id: &str) -> v1::StoryLine {
     let names = NamesAt::new(fsm, body.at);
+    let told = names.in_text(&event.told(body.at, &names));
     v1::StoryLine {
         at_unix_ms: body.at.0,
-        text: names.in_text(&event.told(body.at, &names)),
+        text: match subject(event, id) {
+            Some(subject) => format!("{subject}: {told}"),
+            None => told,
+        },
         actor: body.actor.display_name(),
         audit_seq: body.seq,
     }
@@ -294,4 +306,29 @@ fn next_checkpoint(job: &v1::Job, now: Timestamp) -> Option<String> {
         Millis(0) => format!("next checkpoint: was expected {} ago", now.since(at)),
         left => format!("next checkpoint: in about {left}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn a_line_names_its_job_in_the_story_of_something_else() {
+        let job = JobId::parse("job-a").unwrap();
+        let event = Event::JobPlaced {
+            job,
+            allocation: fleet_core::id::AllocationId::parse("alloc-a-1").unwrap(),
+            node: NodeName::parse("titan01").unwrap(),
+            gpus: Vec::new(),
+            epoch: fleet_core::Epoch::default(),
+            resume_from: None,
+        };
+        assert_eq!(subject(&event, "titan01").as_deref(), Some("job-a"));
+        assert_eq!(subject(&event, "job-a"), None, "the whole story is of that job");
+        assert_eq!(subject(&event, "res-a"), None);
+        let node = NodeName::parse("titan01").unwrap();
+        assert_eq!(subject(&Event::NodeDrained { node }, "titan01"), None);
+    }
 }
