@@ -162,7 +162,7 @@ pub enum Obstacle {
     BoundElsewhere,
 }
 
-/// For whom a free GPU is kept.
+/// The reservation or job that a free GPU is kept for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeptFor {
     Reservation {

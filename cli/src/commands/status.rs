@@ -95,7 +95,7 @@ pub(super) async fn fetch(client: &Client) -> Result<Status, Failure> {
 
 /// How `top` orders jobs.
 #[derive(Debug, Clone, Copy)]
-enum Order {
+enum JobOrder {
     /// As the controller lists them: running ones first, then the queue.
     Queue,
     Owner,
@@ -105,20 +105,20 @@ enum Order {
     Gpus,
 }
 
-const ORDERS: [(&str, Order); 4] = [
-    ("place", Order::Queue),
-    ("owner", Order::Owner),
-    ("time", Order::Time),
-    ("GPUs", Order::Gpus),
+const ORDERS: [(&str, JobOrder); 4] = [
+    ("place", JobOrder::Queue),
+    ("owner", JobOrder::Owner),
+    ("time", JobOrder::Time),
+    ("GPUs", JobOrder::Gpus),
 ];
 
 /// Stable: equals stay in the order of the queue.
-fn sort(jobs: &mut [Job], order: Order) {
+fn sort(jobs: &mut [Job], order: JobOrder) {
     match order {
-        Order::Queue => {}
-        Order::Owner => jobs.sort_by(|a, b| a.owner.cmp(&b.owner)),
-        Order::Time => jobs.sort_by_key(|job| job.started_at.map_or(u64::MAX, |at| at.0)),
-        Order::Gpus => jobs.sort_by_key(|job| std::cmp::Reverse(job.gpus.len())),
+        JobOrder::Queue => {}
+        JobOrder::Owner => jobs.sort_by(|a, b| a.owner.cmp(&b.owner)),
+        JobOrder::Time => jobs.sort_by_key(|job| job.started_at.map_or(u64::MAX, |at| at.0)),
+        JobOrder::Gpus => jobs.sort_by_key(|job| std::cmp::Reverse(job.gpus.len())),
     }
 }
 

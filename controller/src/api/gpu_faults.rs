@@ -1,8 +1,8 @@
 //! What was told of a job's GPUs while it had them. Called by `explain`: the cause of a failure may be in there, as when a
 //! program wrote where it must not, and no event of the job's own says so.
 //!
-//! Pure: records of the audit log in, those of its events out that belong to the story. It knows only what the log says: an error that comes again
-//! while the GPU's notice of it stands, for a day, is no event.
+//! Pure: records of the audit log in, those of its events out that belong to the story. It knows only what the log
+//! says: an error that comes again while the GPU's notice of it stands, for a day, is no event.
 
 use fleet_core::audit::AuditBody;
 use fleet_core::id::{AllocationId, JobId};

@@ -123,7 +123,8 @@ words!(Health {
 });
 
 impl Health {
-    /// The worst that holds. What may be bad and cannot be told, and a GPU that nobody sees, is [`Health::Unknown`].
+    /// The worst that holds. A fault that may be there but cannot be measured, and a GPU that nobody sees, give
+    /// [`Health::Unknown`].
     pub fn of<'a>(
         conditions: impl Iterator<Item = &'a Condition> + Clone,
         presence: crate::gpu::Presence,

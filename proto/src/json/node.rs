@@ -48,7 +48,7 @@ pub struct Node {
     pub gpu_problem: Option<String>,
     /// The jobs on it.
     pub jobs: Vec<String>,
-    /// For whom its word is enough to get a certificate: `off`, `users`, `admins`; null: not known.
+    /// The users that it can vouch for, so that they get a certificate: `off`, `users`, `admins`; null: not known.
     pub vouches: Option<String>,
     /// When the certificate that it got last ends; null: none is on record.
     pub certificate_ends_at: Option<Time>,

@@ -104,7 +104,7 @@ pub struct ReservationRules {
     pub at_end: String,
     /// After how many milliseconds a window that nobody came for is given back; null: never.
     pub no_show_ms: Option<u64>,
-    /// Between asking a process to let go of a GPU and ending it, in milliseconds.
+    /// Between asking a process to release a GPU and killing it, in milliseconds.
     pub grace_ms: u64,
 }
 

@@ -1,7 +1,6 @@
 //! Each JSON is compared with a file under `proto/golden/json`.
 //!
-//! `FLEET_GOLDEN=write cargo test -p fleet-proto --lib json` writes them anew; the diff of the files is then what to
-//! review.
+//! `FLEET_GOLDEN=write cargo test -p fleet-proto --lib json` writes them again. Review the diff of the files.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod samples;

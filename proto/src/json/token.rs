@@ -37,7 +37,7 @@ impl From<pb::Token> for Token {
 }
 
 impl Token {
-    /// For whom it is, as people say it.
+    /// The nodes or the controller that it is for, as people say it.
     pub fn meant_for(&self) -> String {
         if self.for_controller { "a controller".to_owned() } else { self.names.join(",") }
     }

@@ -454,14 +454,17 @@ fn a_job_on_a_silent_node_says_so_beside_what_was_known() {
         w.give(crate::Actor::controller(), command).unwrap();
     };
     silent(&mut w, Liveness::Suspect);
-    assert_eq!(reason(&w).unwrap(), "titan01 is not heard now");
+    assert_eq!(reason(&w).unwrap(), "titan01 is silent");
     silent(&mut w, Liveness::Unreachable);
-    assert_eq!(reason(&w).unwrap(), "titan01 is unreachable: how the job is now is not known");
+    assert_eq!(
+        reason(&w).unwrap(),
+        "titan01 is unreachable: it is not known whether the job still runs"
+    );
     let drain =
         Command::DrainNode { node: node("titan01"), reason: "new fans".to_owned(), deadline: None };
     w.give(person("root"), drain).unwrap();
     let told = reason(&w).unwrap();
-    let begins = "titan01 is unreachable: how the job is now is not known; ";
+    let begins = "titan01 is unreachable: it is not known whether the job still runs; ";
     assert!(told.starts_with(begins) && told.contains("is being drained"), "{told}");
     silent(&mut w, Liveness::Ready);
     assert!(!reason(&w).unwrap().contains("unreachable"));

@@ -18,9 +18,9 @@ impl JobReason {
             JobReason::Preparing(what) => names.in_text(what),
             JobReason::NodeSilent { node, liveness, before } => {
                 let silent = match liveness {
-                    Liveness::Ready | Liveness::Suspect => format!("{node} is not heard now"),
+                    Liveness::Ready | Liveness::Suspect => format!("{node} is silent"),
                     Liveness::Unreachable => {
-                        format!("{node} is unreachable: how the job is now is not known")
+                        format!("{node} is unreachable: it is not known whether the job still runs")
                     }
                 };
                 match before {

@@ -1,4 +1,4 @@
-//! The sentences: the only place that turns a state's reasons and events into text.
+//! The sentences: turns the reasons of states, and events, into text.
 //!
 //! A sentence names who, what and the way out. It holds no absolute time, as the reader's edge knows the zone, and no
 //! UUID where a [`Names`] knows what people call the GPU.
