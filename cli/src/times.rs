@@ -4,12 +4,16 @@
 //! is pure: now and the zone are passed in. An instant that the clocks skip is refused, never moved
 //! silently; of one that occurs twice the first is taken, and the zone printed with it tells.
 
+mod past;
+
 use std::fmt;
 use std::sync::OnceLock;
 
 use jiff::civil::{Date, DateTime, Time, Weekday};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Span, Timestamp};
+
+pub(crate) use past::{parse_past, parse_past_day};
 
 /// Longest length accepted, in seconds: ten years. What is sensible is decided by the controller.
 const LENGTH_SECONDS_MAX: u64 = 10 * 366 * 86_400;
@@ -51,6 +55,14 @@ pub(crate) enum When {
 }
 
 impl When {
+    /// The instant, where now is this.
+    fn or(self, now: Timestamp) -> Timestamp {
+        match self {
+            When::Now => now,
+            When::At(at) => at,
+        }
+    }
+
     /// Milliseconds for the API, where 0 is now.
     pub(crate) fn unix_ms(self) -> u64 {
         match self {
@@ -363,6 +375,11 @@ impl Clock {
     /// `2026-11-21 10:31 CET`.
     pub(crate) fn minute(&self, unix_ms: u64) -> String {
         self.format(unix_ms, "%Y-%m-%d %H:%M %Z")
+    }
+
+    /// `2026-11-21 10:31`: of what was, where the zone is that of all the others beside it.
+    pub(crate) fn past(&self, unix_ms: u64) -> String {
+        self.format(unix_ms, "%Y-%m-%d %H:%M")
     }
 
     /// As short as nobody can mistake it: `10:31` today, `Fri 09:00` in the next six days, else the date. A weekday is

@@ -216,6 +216,7 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
         Command::UndoImport { .. } => any_user(actor),
         Command::CancelJob { id }
         | Command::RestartJob { id, .. }
+        | Command::SetJobTimeLimit { id, .. }
         | Command::RemoveJob { id }
         | Command::AskCheckpoint { id } => owner_or_admin(actor, fsm.job(id).map(|j| &j.owner)),
         Command::CordonNode { .. }
@@ -227,6 +228,7 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
         | Command::ClearGpu { .. }
         | Command::ForgetGpu { .. }
         | Command::WithdrawToken { .. }
+        | Command::OrderImagesRemoval { .. }
         | Command::ThawEvictions
         | Command::ResetClock { .. }
         | Command::CreateJoinToken(_)

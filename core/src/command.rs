@@ -385,6 +385,11 @@ pub enum Command {
         /// A new limit; as long as the old one where it is not said.
         time_limit: Option<Millis>,
     },
+    /// A job that waits or runs gets another time limit.
+    SetJobTimeLimit {
+        id: JobId,
+        time_limit: Millis,
+    },
     /// Removes an ended job, and what fleet wrote beside its checkpoints.
     RemoveJob {
         id: JobId,
@@ -424,6 +429,11 @@ pub enum Command {
         replace: bool,
     },
     /// Nobody joins with it any more. Who has joined stays.
+    /// On record before the node hears of it: one image of the node, or all that nothing needs.
+    OrderImagesRemoval {
+        node: NodeName,
+        image: Option<String>,
+    },
     WithdrawToken {
         token: TokenId,
     },
@@ -513,6 +523,7 @@ impl Command {
             Command::SubmitJob(_) => "submit_job",
             Command::CancelJob { .. } => "cancel_job",
             Command::RestartJob { .. } => "restart_job",
+            Command::SetJobTimeLimit { .. } => "set_job_time_limit",
             Command::RemoveJob { .. } => "remove_job",
             Command::AskCheckpoint { .. } => "ask_checkpoint",
             Command::CordonNode { .. } => "cordon_node",
@@ -521,6 +532,7 @@ impl Command {
             Command::DeclareGpuFree { .. } => "declare_gpu_free",
             Command::ClearGpu { .. } => "clear_gpu",
             Command::ForgetGpu { .. } => "forget_gpu",
+            Command::OrderImagesRemoval { .. } => "order_images_removal",
             Command::WithdrawToken { .. } => "withdraw_token",
             Command::ThawEvictions => "thaw_evictions",
             Command::ResetClock { .. } => "reset_clock",
@@ -579,7 +591,10 @@ impl Command {
             Command::RestartJob { .. }
             | Command::RemoveJob { .. }
             | Command::AskCheckpoint { .. } => RESUME_SINCE,
-            Command::ForgetGpu { .. } | Command::WithdrawToken { .. } => EMPTY_SINCE,
+            Command::ForgetGpu { .. }
+            | Command::WithdrawToken { .. }
+            | Command::SetJobTimeLimit { .. }
+            | Command::OrderImagesRemoval { .. } => EMPTY_SINCE,
             Command::CheckState { .. } => 2,
             Command::ImportReservations { reservations, import } => {
                 let least = if import.is_some() { IMPORT_UNDONE_SINCE } else { 3 };
@@ -641,6 +656,7 @@ impl Command {
             | Command::RemoveJob { .. }
             | Command::AskCheckpoint { .. }
             | Command::WithdrawToken { .. }
+            | Command::OrderImagesRemoval { .. }
             | Command::RecordRefusals { .. } => false,
             Command::CreateReservation(_)
             | Command::ImportReservations { .. }
@@ -650,6 +666,7 @@ impl Command {
             | Command::SubmitJob(_)
             | Command::CancelJob { .. }
             | Command::RestartJob { .. }
+            | Command::SetJobTimeLimit { .. }
             | Command::CordonNode { .. }
             | Command::UncordonNode { .. }
             | Command::DrainNode { .. }

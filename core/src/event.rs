@@ -121,6 +121,12 @@ pub enum Event {
         from: String,
         index: u32,
     },
+    /// Images of the node are removed by this word: one, or all that nothing needs.
+    ImagesRemovalOrdered {
+        node: NodeName,
+        image: Option<String>,
+        by: String,
+    },
     GpuForgotten {
         gpu: GpuUuid,
         node: NodeName,
@@ -168,6 +174,11 @@ pub enum Event {
         reservation: ReservationId,
         lease: LeaseId,
         epoch: Epoch,
+        /// Absent in records of before cluster version 18, as are the GPUs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        owner: Option<UserName>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        gpus: Vec<GpuUuid>,
     },
     ReservationDelayed {
         reservation: ReservationId,
@@ -227,11 +238,18 @@ pub enum Event {
         reservation: ReservationId,
         node: NodeName,
         at: Timestamp,
+        /// Absent in records of before cluster version 18, as are the GPUs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        owner: Option<UserName>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        gpus: Vec<GpuUuid>,
     },
     WindowClosedByNode {
         reservation: ReservationId,
         node: NodeName,
         at: Timestamp,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        gpus: Vec<GpuUuid>,
     },
     /// Found in an agent's hands: granted by root there, or from before the controllers were restored.
     WindowAdopted {
@@ -325,6 +343,9 @@ pub enum Event {
         gpus: Vec<GpuUuid>,
         epoch: Epoch,
         resume_from: Option<String>,
+        /// Absent in records of before cluster version 18.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        owner: Option<UserName>,
     },
     JobStarted {
         job: JobId,
@@ -495,6 +516,16 @@ pub enum Event {
     },
     JobTimedOut {
         job: JobId,
+        /// Where it was not its time limit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
+    },
+    JobTimeLimitSet {
+        job: JobId,
+        limit: Millis,
+        /// When it is over now, of one that runs.
+        ends_at: Option<Timestamp>,
+        by: String,
     },
 
     /// Proven empty, or declared so.
@@ -505,6 +536,9 @@ pub enum Event {
         /// By whose word, where nothing was proven.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         declared_by: Option<String>,
+        /// The attempt or the reservation that had them; absent in records of before cluster version 18.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        holder: Option<String>,
     },
     JoinTokenCreated {
         token: TokenId,
@@ -599,6 +633,7 @@ impl Event {
             | E::NodeRebootBegun { node }
             | E::NodeRebootFailed { node, .. }
             | E::NodeRebootDone { node }
+            | E::ImagesRemovalOrdered { node, .. }
             | E::NodeEnforcementSet { node, .. } => vec![node.to_string()],
             E::ConditionRaised { node, gpu, .. }
             | E::ConditionChanged { node, gpu, .. }
@@ -621,16 +656,18 @@ impl Event {
                 objects.extend(gpus.iter().map(ToString::to_string));
                 objects
             }
-            E::ReservationStarted { reservation, lease, .. } => {
-                vec![reservation.to_string(), lease.to_string()]
+            E::ReservationStarted { reservation, lease, gpus, .. } => {
+                and_all(pair(reservation, lease), gpus)
             }
             E::WindowHandedOut { reservation, node, .. }
             | E::WindowTaken { reservation, node }
             | E::WindowWithdrawn { reservation, node, .. }
-            | E::WindowOpenedByNode { reservation, node, .. }
-            | E::WindowClosedByNode { reservation, node, .. }
             | E::ReservationUsed { reservation, node }
             | E::ReservationNotUsed { reservation, node, .. } => pair(reservation, node),
+            E::WindowOpenedByNode { reservation, node, gpus, .. }
+            | E::WindowClosedByNode { reservation, node, gpus, .. } => {
+                and_all(pair(reservation, node), gpus)
+            }
             E::ReservationExtended { reservation, .. }
             | E::ReservationWentOn { reservation, .. }
             | E::ReservationAtEndSet { reservation, .. }
@@ -683,7 +720,8 @@ impl Event {
             | E::JobCompleted { job, .. }
             | E::JobFailed { job, .. }
             | E::JobCancelled { job, .. }
-            | E::JobTimedOut { job } => vec![job.to_string()],
+            | E::JobTimedOut { job, .. }
+            | E::JobTimeLimitSet { job, .. } => vec![job.to_string()],
             E::GpusReleased { lease, node, gpus, .. } => and_all(pair(lease, node), gpus),
             E::JoinTokenCreated { token, names, .. } => and_all(vec![token.to_string()], names),
             E::JoinTokenRedeemed { token, node } => pair(token, node),

@@ -51,3 +51,4 @@ mod stories;
 mod strangers;
 mod upgrade;
 mod vouching;
+mod waiting;

@@ -56,6 +56,15 @@ pub(crate) struct WhyArgs {
     /// A job, reservation, GPU or node
     #[arg(value_name = "THING")]
     pub(crate) id: String,
+    /// What happened from this time on: 2h, 09:00, tuesday, 2026-11-22
+    #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
+    pub(crate) from: Option<String>,
+    /// What happened before this time
+    #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
+    pub(crate) until: Option<String>,
+    /// The newest N lines of its story [default: 200, at most 1000]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) lines: Option<u32>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -75,6 +84,8 @@ pub(crate) enum JobVerb {
     List(JobListArgs),
     /// Show one
     Show(JobShowArgs),
+    /// Change the time limit of a job that waits or runs
+    Set(JobSetArgs),
     /// Queue an ended job again, or answer one that waits for your decision
     Restart(JobRestartArgs),
     /// Remove ended jobs from the list
@@ -93,6 +104,22 @@ pub(crate) struct JobRmArgs {
     pub(crate) ids: Vec<String>,
     #[command(flatten)]
     pub(crate) consent: Consent,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The limit counts from the job's start, over all its attempts. It ends no job: one that has run for longer already is\n\
+    refused, and so is a limit that reaches into what somebody else has reserved."
+)]
+pub(crate) struct JobSetArgs {
+    /// A job that has not ended
+    #[arg(value_name = "JOB")]
+    pub(crate) id: String,
+    /// How long it may run at most
+    #[arg(short = 't', long = "time", value_name = "LENGTH", required = true)]
+    pub(crate) time: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Clone, Default, Args)]

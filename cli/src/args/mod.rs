@@ -47,14 +47,16 @@ pub(crate) use image::{
     ImageArgs, ImageListArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs, ImageVerb,
 };
 pub(crate) use job::{
-    CancelArgs, JobArgs, JobListArgs, JobRmArgs, JobShowArgs, JobVerb, LogsArgs, PsArgs, WhyArgs,
+    CancelArgs, JobArgs, JobListArgs, JobRmArgs, JobSetArgs, JobShowArgs, JobVerb, LogsArgs,
+    PsArgs, WhyArgs,
 };
 pub(crate) use login::LoginArgs;
 pub(crate) use node::{
     ClearArgs, ControllerArgs, ControllerVerb, CordonArgs, DeclareFreeArgs, DrainArgs, Enforce,
-    EnforceArgs, ForgetArgs, GpuArgs, GpuListArgs, GpuVerb, HeldArgs, NodeArgs, NodeLeaveArgs,
-    NodeListArgs, NodeShowArgs, NodeVerb, RebootArgs, ResetClockArgs, StatusArgs, ThawArgs,
-    TokenCreateArgs, TokenListArgs, TokenVerb, TokenWithdrawArgs, TopArgs, UncordonArgs, VouchArgs,
+    EnforceArgs, ForgetArgs, GpuArgs, GpuHistoryArgs, GpuListArgs, GpuVerb, HeldArgs, NodeArgs,
+    NodeLeaveArgs, NodeListArgs, NodeShowArgs, NodeVerb, RebootArgs, ResetClockArgs, StatusArgs,
+    ThawArgs, TokenCreateArgs, TokenListArgs, TokenVerb, TokenWithdrawArgs, TopArgs, UncordonArgs,
+    VouchArgs,
 };
 pub(crate) use operations::{DebugBundleArgs, LogLevelArgs};
 pub(crate) use output::{Format, OutputArgs, OwnerArgs, WatchArgs};

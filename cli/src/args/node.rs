@@ -301,12 +301,32 @@ pub(crate) struct GpuArgs {
 pub(crate) enum GpuVerb {
     /// List GPUs, who holds them, and their health
     List(GpuListArgs),
+    /// Show who had a GPU, from when to when
+    History(GpuHistoryArgs),
     /// Clear what a GPU still carries of a fault that is over; admins only
     Clear(ClearArgs),
     /// Say that a GPU is free though its node cannot prove it; admins only
     DeclareFree(DeclareFreeArgs),
     /// Take a lost card out of the inventory, and give its number to the card in its slot; admins only
     Forget(ForgetArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GpuHistoryArgs {
+    /// The GPU: titan01:3
+    #[arg(value_name = "GPU")]
+    pub(crate) gpu: String,
+    /// One day: today, yesterday, tuesday (the last one), 2026-11-22
+    #[arg(long, value_name = "DAY", conflicts_with_all = ["from", "until"])]
+    pub(crate) on: Option<String>,
+    /// From this time on: 2h, 09:00, tuesday, 2026-11-22 [default: 7d]
+    #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
+    pub(crate) from: Option<String>,
+    /// Until this time [default: now]
+    #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
+    pub(crate) until: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Clone, Default, Args)]

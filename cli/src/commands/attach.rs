@@ -128,7 +128,7 @@ pub(super) async fn follow(
         keys: DetachKeys::default(),
         resized,
         signals,
-        progress: Progress::new(wanted.foreground && !wanted.tty),
+        progress: Progress::new(wanted.foreground),
         attempt: 0,
         shown: [0; 2],
         skip: [0; 2],

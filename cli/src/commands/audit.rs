@@ -22,19 +22,11 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::partial::{Partial, cannot};
 use crate::output::text::{print, say};
-use crate::times::When;
 
 /// Less the umask, as of any file.
 const MODE: u32 = 0o666;
 
 pub(super) async fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failure> {
-    let time = |flag: &str, text: &Option<String>| -> Result<u64, Failure> {
-        let Some(text) = text else { return Ok(0) };
-        match context.when(flag, text)? {
-            When::Now => Ok(context.clock.now_ms()),
-            at => Ok(at.unix_ms()),
-        }
-    };
     let request = ExportAuditRequest {
         format: match args.format {
             AuditFormat::Jsonl => "jsonl".to_owned(),
@@ -42,8 +34,8 @@ pub(super) async fn export(context: &Context, args: &ExportArgs) -> Result<Exit,
         },
         from_seq: args.from_seq.unwrap_or(0),
         to_seq: args.to_seq.unwrap_or(0),
-        from_unix_ms: time("--from", &args.from)?,
-        to_unix_ms: time("--until", &args.until)?,
+        from_unix_ms: context.past("--from", args.from.as_ref())?,
+        to_unix_ms: context.past("--until", args.until.as_ref())?,
     };
     let client = context.client()?.stale(args.stale.stale);
     let mut stream = client.call(request, async |api, r| api.export_audit(r).await).await?;

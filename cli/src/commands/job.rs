@@ -1,15 +1,16 @@
-//! `ps`, `job list|show|rm`, `cancel`.
+//! `ps`, `job list|show|set|rm`, `cancel`.
 
 use fleet_core::job::JobState;
 use fleet_proto::json::job::Job;
-use fleet_proto::v1::{CancelJobRequest, ListJobsRequest, RemoveJobRequest};
+use fleet_proto::v1::{CancelJobRequest, ListJobsRequest, RemoveJobRequest, SetJobRequest};
 
 use super::{Context, node, owner_filter, watch};
-use crate::args::{CancelArgs, JobListArgs, JobRmArgs, JobShowArgs, PsArgs};
+use crate::args::{CancelArgs, JobListArgs, JobRmArgs, JobSetArgs, JobShowArgs, PsArgs};
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::text::{print, say};
+use crate::times::length;
 
 /// The kind of object for `Resolve`.
 pub(super) const KIND: &str = "job";
@@ -104,6 +105,24 @@ async fn own(client: &Client, args: &CancelArgs) -> Result<Vec<String>, Failure>
         !job.is_final() && named && (!args.queued || job.state.is(JobState::Queued))
     });
     Ok(meant.map(|job| job.id).collect())
+}
+
+pub(super) async fn set(context: &Context, args: &JobSetArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let time_limit_ms = context.length("--time", &args.time)?;
+    let id = client.resolve(KIND, &args.id).await?;
+    let request = SetJobRequest { meta: client.request_meta()?, id, time_limit_ms };
+    let job = Job::from(client.call(request, async |api, r| api.set_job(r).await).await?);
+    let limit = length(time_limit_ms);
+    say(&match job.time_limit_at {
+        Some(at) => {
+            let until = context.clock.day_and_minute(at.0);
+            format!("{}: its time limit is {limit} now; it ends by {until}", job.id)
+        }
+        None => format!("{}: its time limit is {limit} now, counted from its start", job.id),
+    });
+    print(&printer.changed(&[job], |job| &job.id)?)?;
+    Ok(Exit::Done)
 }
 
 pub(super) async fn cancel_one(client: &Client, id: String) -> Result<Job, Failure> {

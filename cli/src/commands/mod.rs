@@ -17,6 +17,7 @@ mod drain_preview;
 mod enforce;
 mod exec;
 mod gpu;
+mod gpu_history;
 mod held;
 mod image;
 mod import;
@@ -63,7 +64,7 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::login::Login;
 use crate::output::Printer;
-use crate::times::{Clock, When, length, parse_length, parse_when};
+use crate::times::{Clock, When, length, parse_length, parse_past, parse_when};
 
 /// What every command gets: where the controller may be, the clock, how to print.
 #[derive(Debug, Clone)]
@@ -115,6 +116,13 @@ impl Context {
     /// A time as typed after `flag`.
     pub(crate) fn when(&self, flag: &str, text: &str) -> Result<When, Failure> {
         parse_when(text, self.clock.now, self.clock.zone()).map_err(|e| Failure::usage(flag, e))
+    }
+
+    /// A time of what happened as typed after `flag`, in milliseconds; 0 where it is left out.
+    pub(crate) fn past(&self, flag: &str, text: Option<&String>) -> Result<u64, Failure> {
+        let Some(text) = text else { return Ok(0) };
+        let at = parse_past(text, self.clock.now, self.clock.zone());
+        Ok(When::At(at.map_err(|e| Failure::usage(flag, e))?).unix_ms())
     }
 
     /// A length as typed after `flag`, in milliseconds.
@@ -197,7 +205,8 @@ pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
         context.vouched = Some(login.remote().await);
         context.login = Some(login.clone());
     }
-    let ended = carry_out(&context, cli.verb).await;
+    // On the heap: the largest of its many futures would fill the stack.
+    let ended = Box::pin(carry_out(&context, cli.verb)).await;
     let ended = match &login {
         Some(login) => ended.map_err(|failure| login.explain(failure)),
         None => ended,
@@ -254,6 +263,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         Verb::Gpu(args) => match args.verb {
             None => gpu::list(context, &args.list).await,
             Some(GpuVerb::List(list)) => gpu::list(context, &list).await,
+            Some(GpuVerb::History(history)) => gpu_history::run(context, &history).await,
             Some(GpuVerb::Clear(clear)) => gpu::clear(context, &clear).await,
             Some(GpuVerb::DeclareFree(declare)) => gpu::declare_free(context, &declare).await,
             Some(GpuVerb::Forget(forget)) => gpu::forget(context, &forget).await,
@@ -262,6 +272,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             None => job::list(context, &args.list).await,
             Some(JobVerb::List(list)) => job::list(context, &list).await,
             Some(JobVerb::Show(show)) => job::show(context, &show).await,
+            Some(JobVerb::Set(set)) => job::set(context, &set).await,
             Some(JobVerb::Restart(restart)) => checkpoint::restart(context, &restart).await,
             Some(JobVerb::Rm(rm)) => job::remove(context, &rm).await,
         },

@@ -27,7 +27,12 @@ const LAST_LINES_BYTES_MAX: usize = 8 * 1024;
 pub(super) async fn run(context: &Context, args: &WhyArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let id = client.resolve("", &args.id).await?;
-    let request = ExplainRequest { id };
+    let (from_unix_ms, until_unix_ms) = (
+        context.past("--from", args.from.as_ref())?,
+        context.past("--until", args.until.as_ref())?,
+    );
+    let lines = args.lines.unwrap_or(0);
+    let request = ExplainRequest { id, from_unix_ms, until_unix_ms, lines };
     let story = Story::from(client.call(request, async |api, r| api.explain(r).await).await?);
     if !printer.for_people() {
         print(&printer.one(&story)?)?;

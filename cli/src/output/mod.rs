@@ -10,6 +10,7 @@ pub(crate) mod controller;
 pub(crate) mod doctor;
 mod fit;
 pub(crate) mod gpu;
+mod gpu_stay;
 pub(crate) mod held;
 pub(crate) mod image;
 pub(crate) mod imported;

@@ -2,6 +2,7 @@
 
 use fleet_proto::json::checkpoint::Checkpoint;
 use fleet_proto::json::gpu::Gpu;
+use fleet_proto::json::gpu_stay::GpuStay;
 use fleet_proto::json::held::held;
 use fleet_proto::json::image::Image;
 use fleet_proto::json::job::Job;
@@ -186,6 +187,11 @@ fn images_are_printed_as_agreed() {
 #[test]
 fn what_one_holds_is_printed_as_agreed() {
     check("held", &held(&samples::held_here()));
+}
+
+#[test]
+fn who_had_a_gpu_is_printed_as_agreed() {
+    check("gpu-stays", &samples::gpu_stays().map(GpuStay::from));
 }
 
 #[test]

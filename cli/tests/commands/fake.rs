@@ -404,6 +404,7 @@ impl Fleet for Service {
         log_level(LogLevelRequest) -> LogLevelReply;
         list_checkpoints(ListCheckpointsRequest) -> ListCheckpointsResponse;
         explain(ExplainRequest) -> Explanation;
+        get_gpu_history(GetGpuHistoryRequest) -> GpuHistory;
         import_reservations(ImportReservationsRequest) -> ImportReservationsResponse;
         undo_import(UndoImportRequest) -> UndoImportResponse;
         extend_reservation(ExtendReservationRequest) -> Reservation;
@@ -413,6 +414,7 @@ impl Fleet for Service {
         list_reservation_limits(ListReservationLimitsRequest) -> ListReservationLimitsResponse;
         set_reservation_limits(SetReservationLimitsRequest) -> ReservationLimits;
         restart_job(RestartJobRequest) -> Job;
+        set_job(SetJobRequest) -> Job;
         remove_job(RemoveJobRequest) -> RemoveJobResponse;
         ask_checkpoint(AskCheckpointRequest) -> Job;
         cordon_node(CordonNodeRequest) -> Node;

@@ -31,6 +31,11 @@ const REOPEN_PATIENCE_ENDED: Duration = Duration::from_secs(15);
 /// Between two tries.
 const REOPEN_PAUSE: Duration = Duration::from_millis(250);
 
+/// Why a job waits is looked at after this: most start before. The leader's own plan starts jobs without it.
+const PLAN_FIRST: Duration = Duration::from_millis(250);
+/// And again after this. A busy fleet changes many times a second, and a plan is work.
+const PLAN_PAUSE: Duration = Duration::from_secs(1);
+
 type Client = mpsc::Sender<Result<v1::AttachOutput, Status>>;
 
 /// What is followed and how.
@@ -104,9 +109,17 @@ impl Follow {
         let mut applied = self.context.raft.applied();
         let mut shown: Option<v1::Job> = None;
         let mut streamed = 0;
+        let mut look_at = Instant::now() + PLAN_FIRST;
         loop {
             applied.borrow_and_update();
-            let job = self.context.job_view(&self.job).map_err(Ok)?;
+            let mut job = self.context.job_view(&self.job).map_err(Ok)?;
+            let waits = job.state == "queued";
+            if waits && Instant::now() >= look_at {
+                look_at = Instant::now() + PLAN_PAUSE;
+                job = self.context.planned_view(&self.job).map_err(Ok)?;
+            } else if let Some(shown) = shown.as_ref().filter(|_| waits) {
+                keep_wait(&mut job, shown);
+            }
             self.show(&job, &mut shown).await.map_err(Err)?;
             let (attempt, at) = self.attempt_to_stream(&job).await.map_err(Ok)?;
             if let Some((node, allocation)) = at.filter(|_| attempt > streamed) {
@@ -123,6 +136,8 @@ impl Follow {
                 changed = applied.changed() => if changed.is_err() {
                     return Err(Ok(Status::unavailable("this controller is stopping")));
                 },
+                // What changed since it was planned for, and the time that passes: a start is expected later.
+                () = tokio::time::sleep_until(look_at.into()), if waits => {}
                 () = self.client.closed() => return Err(Err(Gone)),
             }
         }
@@ -346,9 +361,19 @@ fn is_final(job: &v1::Job) -> bool {
     matches!(job.state.as_str(), "completed" | "failed" | "cancelled" | "timed_out")
 }
 
+/// Where and why it waits is what was planned last.
+fn keep_wait(job: &mut v1::Job, shown: &v1::Job) {
+    job.place = shown.place;
+    job.earliest_start_unix_ms = shown.earliest_start_unix_ms;
+    job.reason.clone_from(&shown.reason);
+}
+
 /// Whether the client should hear of it.
 fn differs(old: &v1::Job, new: &v1::Job) -> bool {
-    old.state != new.state
+    let minute = |job: &v1::Job| job.earliest_start_unix_ms / 60_000;
+    minute(old) != minute(new)
+        || old.time_limit_at_unix_ms != new.time_limit_at_unix_ms
+        || old.state != new.state
         || old.reason != new.reason
         || old.attempt != new.attempt
         || old.place != new.place

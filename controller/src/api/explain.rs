@@ -1,5 +1,7 @@
 //! `fleet why`: how an object stands now, and its story from the audit log.
 
+use std::collections::BTreeMap;
+
 use fleet_core::audit::AuditBody;
 use fleet_core::id::{JobId, ReservationId};
 use fleet_core::job::JobState;
@@ -15,19 +17,35 @@ use tonic::Status;
 
 use super::gpu_faults;
 use super::{Context, views};
-use crate::audit::{Page, Query, RecordOrder};
+use crate::audit::{PAGE_RECORDS_MAX, Page, Query, RecordOrder};
 
-/// Most lines of a story; the whole is in the audit log.
-const STORY_LINES_MAX: usize = 200;
+/// Lines of a story where nobody says how many; the whole is in the audit log.
+const STORY_LINES: usize = 200;
+/// Most lines of one, whatever was asked for.
+const STORY_LINES_MAX: usize = PAGE_RECORDS_MAX;
+/// Most nodes of a line that are named.
+const NODES_NAMED_MAX: usize = 8;
 
 impl Context {
-    /// Tells what happened to `id` and why it is as it is.
-    pub(super) async fn explain(&self, id: &str) -> Result<v1::Explanation, Status> {
+    /// Tells what happened to a thing, within the time that is asked for, and why it is as it is.
+    pub(super) async fn explain(
+        &self,
+        request: &v1::ExplainRequest,
+    ) -> Result<v1::Explanation, Status> {
+        let id = request.id.as_str();
         let mut explanation = self.standing(id)?;
+        let lines = match request.lines {
+            0 => STORY_LINES,
+            lines => (lines as usize).min(STORY_LINES_MAX),
+        };
+        let at = |unix_ms| Some(Timestamp(unix_ms)).filter(|at| at.0 > 0);
+        let (since, until) = (at(request.from_unix_ms), at(request.until_unix_ms));
         let query = Query {
             object: Some(id.to_owned()),
             order: RecordOrder::NewestFirst,
-            limit: STORY_LINES_MAX,
+            limit: lines,
+            since,
+            until,
             ..Query::default()
         };
         let page = self.records(query).await?;
@@ -40,15 +58,20 @@ impl Context {
         }
         let own = page.records.iter().rev().flat_map(|record| events_about(&record.body, id));
         explanation.story.extend(self.story(own, id));
+        let within = |line: &v1::StoryLine| {
+            let at = Timestamp(line.at_unix_ms);
+            since.is_none_or(|since| at >= since) && until.is_none_or(|until| at < until)
+        };
+        explanation.story.retain(within);
         // Stable: what was told of a GPU stands before what the same record says of the job.
         explanation.story.sort_by_key(|line| line.audit_seq);
-        let spare = explanation.story.len().saturating_sub(STORY_LINES_MAX);
+        let spare = explanation.story.len().saturating_sub(lines);
         explanation.story.drain(..spare);
         explanation.older_lines += spare as u64;
         Ok(explanation)
     }
 
-    async fn records(&self, query: Query) -> Result<Page, Status> {
+    pub(super) async fn records(&self, query: Query) -> Result<Page, Status> {
         let page = self.audit().query(query).await;
         page.map_err(|error| Status::internal(format!("read the audit log: {error}")))
     }
@@ -129,9 +152,10 @@ impl Context {
                 if explained.reason.as_ref().is_some_and(Wait::is_forever) {
                     details.push("it can never start in this fleet as it is".to_owned());
                 }
-                details.extend(explained.verdicts.iter().map(|v| {
-                    format!("{}: {}", v.node, text::verdict(&v.node, v.obstacle.as_ref()))
-                }));
+                details.extend(said_once(explained.verdicts.iter().map(|v| {
+                    let verdict = text::verdict(&v.node, v.obstacle.as_ref());
+                    (v.node.to_string(), verdict.to_string())
+                })));
             }
             if !view.status.is_empty() {
                 details.push(format!("it says: {}", view.status));
@@ -260,6 +284,29 @@ fn events_about<'a>(
     body.events.iter().filter(about).map(move |event| (body, event))
 }
 
+/// One line for all nodes of which the same is to be said, where the first of them stands.
+fn said_once(verdicts: impl Iterator<Item = (String, String)>) -> Vec<String> {
+    let mut groups: Vec<(Vec<String>, String)> = Vec::new();
+    let mut place: BTreeMap<String, usize> = BTreeMap::new();
+    for (node, verdict) in verdicts {
+        match place.get(&verdict) {
+            Some(at) => groups[*at].0.push(node),
+            None => {
+                place.insert(verdict.clone(), groups.len());
+                groups.push((vec![node], verdict));
+            }
+        }
+    }
+    let line = |(nodes, verdict): (Vec<String>, String)| {
+        let (shown, rest) = nodes.split_at(nodes.len().min(NODES_NAMED_MAX));
+        match rest.len() {
+            0 => format!("{}: {verdict}", shown.join(", ")),
+            more => format!("{} and {more} more: {verdict}", shown.join(", ")),
+        }
+    };
+    groups.into_iter().map(line).collect()
+}
+
 /// The job or reservation that an event is about, where the story is of something else: a GPU, a node.
 fn subject(event: &Event, id: &str) -> Option<String> {
     let has_owner = |id: &str| JobId::parse(id).is_ok() || ReservationId::parse(id).is_ok();
@@ -315,6 +362,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_the_same_of_many_nodes_is_said_once() {
+        let node = |number: u32| format!("titan{number:02}");
+        let said = |nodes: std::ops::RangeInclusive<u32>| {
+            let verdict = |n| if n == 2 { "is drained" } else { "has no V100" };
+            said_once(nodes.map(|n| (node(n), verdict(n).to_owned())))
+        };
+        assert_eq!(said(1..=3), ["titan01, titan03: has no V100", "titan02: is drained"]);
+        let [many, _] = &said(1..=14)[..] else { panic!() };
+        assert!(many.starts_with("titan01, titan03, "), "{many}");
+        assert!(many.ends_with("titan09 and 5 more: has no V100"), "{many}");
+        assert!(said_once(std::iter::empty()).is_empty());
+    }
+
+    #[test]
     fn a_line_names_its_job_in_the_story_of_something_else() {
         let job = JobId::parse("job-a").unwrap();
         let event = Event::JobPlaced {
@@ -324,6 +385,7 @@ mod tests {
             gpus: Vec::new(),
             epoch: fleet_core::Epoch::default(),
             resume_from: None,
+            owner: None,
         };
         assert_eq!(subject(&event, "titan01").as_deref(), Some("job-a"));
         assert_eq!(subject(&event, "job-a"), None, "the whole story is of that job");

@@ -218,7 +218,16 @@ impl Fleet for FleetService {
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Reply<v1::Explanation> {
         self.0.callers.user(&request).await?;
         self.0.newest().await?;
-        Ok(Response::new(self.0.explain(&request.into_inner().id).await?))
+        Ok(Response::new(self.0.explain(&request.into_inner()).await?))
+    }
+
+    async fn get_gpu_history(
+        &self,
+        request: Request<v1::GetGpuHistoryRequest>,
+    ) -> Reply<v1::GpuHistory> {
+        self.0.callers.user(&request).await?;
+        self.0.newest().await?;
+        Ok(Response::new(self.0.gpu_history(request.get_ref()).await?))
     }
 
     async fn create_reservation(
@@ -266,6 +275,10 @@ impl Fleet for FleetService {
 
     async fn restart_job(&self, request: Request<v1::RestartJobRequest>) -> Reply<v1::Job> {
         Ok(Response::new(self.0.restart_job(request).await?))
+    }
+
+    async fn set_job(&self, request: Request<v1::SetJobRequest>) -> Reply<v1::Job> {
+        Ok(Response::new(self.0.set_job(request).await?))
     }
 
     async fn remove_job(

@@ -1,11 +1,12 @@
 //! The images of a node: what people ask goes to its agent, over a stream of its own, and the agent's answers come back.
 //!
 //! Nothing of it is replicated: what lies on a node's disk is the node's own matter. Everybody may look, and pull: a job
-//! pulls, too. Removing is for admins.
+//! pulls, too. Removing is for admins, and on record before the node hears of it.
 
-use fleet_core::Rejection;
 use fleet_core::image::RegistryRef;
 use fleet_core::name::NodeName;
+use fleet_core::node::EMPTY_SINCE;
+use fleet_core::{Command, Rejection};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
 use fleet_proto::v1::node_images_reply::Reply;
@@ -34,6 +35,7 @@ impl Context {
         request: v1::NodeImagesRequest,
     ) -> Result<mpsc::Receiver<Answer>, Status> {
         let wrong = |field: &str, why: &str| to_status(&Rejection::field(field, why));
+        let mut removed = None;
         let image = match &request.ask {
             None => return Err(wrong("ask", "is missing")),
             Some(Ask::List(_)) => None,
@@ -43,11 +45,13 @@ impl Context {
             }
             Some(Ask::Remove(remove)) => {
                 self.require_admin(caller, "remove_images")?;
+                removed = Some(Some(remove.image.clone()));
                 Some(&remove.image)
             }
             Some(Ask::Prune(prune)) => {
                 if !prune.dry_run {
                     self.require_admin(caller, "remove_images")?;
+                    removed = Some(None);
                 }
                 None
             }
@@ -67,6 +71,12 @@ impl Context {
             let why =
                 format!("the agent of {node} is not connected; `fleet node show {node}` says more");
             return Err(Status::failed_precondition(why));
+        }
+        if let Some(image) = removed
+            && self.raft.read(|fsm| fsm.cluster_version() >= EMPTY_SINCE)
+        {
+            let command = Command::OrderImagesRemoval { node: node.clone(), image };
+            self.change(&caller.actor, None, command).await?;
         }
         let open = v1::OpenImages { request: Some(request), by: caller.actor.principal() };
         let tunnel = self.tunnels.open(&node, None, Purpose::Images(open)).await?;

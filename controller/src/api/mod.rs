@@ -17,6 +17,7 @@ mod explain;
 mod fleet;
 mod free;
 mod gpu_faults;
+mod gpu_history;
 mod images;
 mod import;
 mod in_use;

@@ -307,6 +307,20 @@ impl Context {
         self.job_view(&id)
     }
 
+    pub(super) async fn set_job(
+        &self,
+        request: Request<v1::SetJobRequest>,
+    ) -> Result<v1::Job, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        let id = job_id(&request.id)?;
+        let time_limit = Millis(request.time_limit_ms);
+        let command = Command::SetJobTimeLimit { id: id.clone(), time_limit };
+        self.change(&caller.actor, Some(key), command).await?;
+        self.job_view(&id)
+    }
+
     /// What was typed: nothing, `scratch`, the number of a checkpoint, or its attempt and number there.
     fn restart_from(&self, id: &JobId, text: &str) -> Result<RestartFrom, Rejection> {
         match text {
@@ -366,6 +380,16 @@ impl Context {
         let plan = self.plan.last();
         self.raft
             .read(|fsm| fsm.job(id).map(|job| views::job(fsm, &self.sessions, &plan, job, false)))
+            .ok_or_else(|| to_status(&Rejection::not_found("job", id)))
+    }
+
+    /// With why it waits by a plan of the state as it is now.
+    pub(super) fn planned_view(&self, id: &JobId) -> Result<v1::Job, Status> {
+        self.raft
+            .read(|fsm| {
+                let plan = self.plan.of(fsm);
+                fsm.job(id).map(|job| views::job(fsm, &self.sessions, &plan, job, false))
+            })
             .ok_or_else(|| to_status(&Rejection::not_found("job", id)))
     }
 

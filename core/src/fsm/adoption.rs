@@ -447,7 +447,7 @@ impl Fsm {
         self.reservations.insert(reservation);
         let why =
             "it was made after the backup the fleet was restored from: reserve again".to_owned();
-        self.finish_reservation(&held.id, ReservationState::Cancelled, Some(why));
+        self.finish_reservation(turn, &held.id, ReservationState::Cancelled, Some(why));
         if let Some(restored) = &mut self.restored {
             restored.reservations_lost += 1;
         }

@@ -9,7 +9,7 @@ use crate::checkpoint::CheckpointNote;
 use crate::command::{Placement, SubmitJob};
 use crate::event::Event;
 use crate::health::begins_nothing;
-use crate::id::{AllocationId, JobId};
+use crate::id::{AllocationId, JobId, ReservationId};
 use crate::job::{JOBS_OPEN_MAX, Job, JobOutcome, JobState, Place, QueueKey, START_FAULTS_MAX};
 use crate::lease::LeaseHolder;
 use crate::name::NodeName;
@@ -180,7 +180,7 @@ impl Fsm {
             gpus: line.gpus.clone(),
             lease,
             epoch: turn.epoch,
-            owner,
+            owner: owner.clone(),
             cpu_millis: line.cpu_millis,
             memory_bytes: line.memory_bytes,
             phase: Phase::Placed,
@@ -220,6 +220,7 @@ impl Fsm {
             gpus: line.gpus.clone(),
             epoch: turn.epoch,
             resume_from,
+            owner: (self.cluster_version >= EMPTY_SINCE).then_some(owner),
         });
         Ok(id)
     }
@@ -318,7 +319,8 @@ impl Fsm {
         };
         match next {
             Some(Next::Finish(state, outcome)) => {
-                turn.say(finished_event(&id, state, &outcome, &allocation));
+                let names_its_cause = self.cluster_version >= EMPTY_SINCE;
+                turn.say(finished_event(names_its_cause, &id, state, &outcome, &allocation));
                 // The report may come long after the end; and the node's clock may be off.
                 let began = allocation.started_at.unwrap_or(allocation.placed_at);
                 let at = report.ended_at.min(self.now).max(began);
@@ -484,6 +486,13 @@ impl Fsm {
             let outcome = JobOutcome { exit_code: None, reason };
             return self.finish_job(id, JobState::Cancelled, outcome, self.now);
         }
+        if let Some(reservation) = job.spec.reservation.clone()
+            && self.cluster_version >= EMPTY_SINCE
+            && self.open_reservation(&reservation).is_err()
+        {
+            return self.end_with_its_reservation(turn, id, &reservation, Some(why));
+        }
+        let Some(job) = self.jobs.get_mut(id) else { return };
         job.restarts_used += u32::from(uses_restart);
         if let Some(nothing) = self.jobs.get(id).and_then(|job| self.nothing_to_resume(job)) {
             return self.ask_owner(turn, id, format!("{why}; {nothing}"));
@@ -500,6 +509,23 @@ impl Fsm {
         };
         self.queue.insert(key, id.clone());
         turn.say(Event::JobRequeued { job: id.clone(), why, resume_from });
+    }
+
+    /// It has no attempt, and the reservation that it is bound to is over. `why`: how its last attempt ended.
+    pub(super) fn end_with_its_reservation(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &JobId,
+        reservation: &ReservationId,
+        why: Option<String>,
+    ) {
+        let reason = match why {
+            Some(why) => format!("{why}, and its reservation {reservation} is over"),
+            None => format!("its reservation {reservation} ended before it could run"),
+        };
+        turn.say(Event::JobTimedOut { job: id.clone(), why: Some(reason.clone()) });
+        let outcome = JobOutcome { exit_code: None, reason };
+        self.finish_job(id, JobState::TimedOut, outcome, self.now);
     }
 
     fn finish_job(&mut self, id: &JobId, state: JobState, outcome: JobOutcome, at: Timestamp) {
@@ -533,7 +559,9 @@ fn exit_code(end: &AttemptEnd) -> Option<i32> {
     }
 }
 
+/// `names_its_cause`: every member knows that a job may be out of time for another reason than its limit.
 fn finished_event(
+    names_its_cause: bool,
     id: &JobId,
     state: JobState,
     outcome: &JobOutcome,
@@ -551,7 +579,11 @@ fn finished_event(
             };
             Event::JobCancelled { job, by }
         }
-        JobState::TimedOut => Event::JobTimedOut { job },
+        JobState::TimedOut => {
+            let by_limit = allocation.stop.as_ref().is_none_or(|s| s.why == StopWhy::TimeLimit);
+            let why = (names_its_cause && !by_limit).then(|| outcome.reason.clone());
+            Event::JobTimedOut { job, why }
+        }
         JobState::Failed
         | JobState::Queued
         | JobState::Starting

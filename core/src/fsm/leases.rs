@@ -101,11 +101,16 @@ impl Fsm {
             }
         }
         let node = lease.node;
+        let holder = match &lease.holder {
+            LeaseHolder::Allocation(id) => id.to_string(),
+            LeaseHolder::Reservation(id) => id.to_string(),
+        };
         turn.say(Event::GpusReleased {
             lease: id.clone(),
             node: node.clone(),
             gpus: lease.gpus,
             declared_by: declared_by.map(str::to_owned),
+            holder: (self.cluster_version >= EMPTY_SINCE).then_some(holder),
         });
         if let LeaseHolder::Reservation(reservation) = &lease.holder {
             self.reservation_lease_released(turn, reservation);

@@ -60,6 +60,7 @@ mod snapshot;
 mod storm;
 #[cfg(test)]
 pub(crate) mod tests;
+mod time_limit;
 pub mod validate;
 mod windows;
 
@@ -288,6 +289,7 @@ impl Fsm {
             Command::InitCluster { .. }
             | Command::SetClusterVersion { .. }
             | Command::RestartJob { .. }
+            | Command::SetJobTimeLimit { .. }
             | Command::RemoveJob { .. }
             | Command::AskCheckpoint { .. }
             | Command::CordonNode { .. }
@@ -297,6 +299,7 @@ impl Fsm {
             | Command::ClearGpu { .. }
             | Command::ForgetGpu { .. }
             | Command::WithdrawToken { .. }
+            | Command::OrderImagesRemoval { .. }
             | Command::ThawEvictions
             | Command::ResetClock { .. }
             | Command::CreateJoinToken(_)
@@ -341,6 +344,9 @@ impl Fsm {
             Command::RestartJob { id, from, time_limit } => {
                 self.restart_job(turn, id, *from, *time_limit)
             }
+            Command::SetJobTimeLimit { id, time_limit } => {
+                self.set_time_limit(turn, id, *time_limit)
+            }
             Command::RemoveJob { id } => self.remove_job(turn, id),
             Command::AskCheckpoint { id } => self.ask_checkpoint(turn, id),
             Command::CordonNode { node, reason } => self.cordon_node(turn, node, reason),
@@ -350,6 +356,9 @@ impl Fsm {
             }
             Command::DeclareGpuFree { gpu, reason } => self.declare_gpu_free(turn, gpu, reason),
             Command::ClearGpu { gpu, reason } => self.clear_gpu(turn, gpu, reason),
+            Command::OrderImagesRemoval { node, image } => {
+                self.order_images_removal(turn, node, image.as_deref())
+            }
             Command::WithdrawToken { token } => self.withdraw_token(turn, token),
             Command::ForgetGpu { gpu, reason, replace } => {
                 self.forget_gpu(turn, gpu, reason, *replace)

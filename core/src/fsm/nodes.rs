@@ -20,6 +20,22 @@ use crate::time::{Millis, Timestamp};
 use crate::window::{Enforcement, EnforcementOrder};
 
 impl Fsm {
+    /// Only puts it on record: what lies on a node's disk is no state of the fleet.
+    pub(super) fn order_images_removal(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: &NodeName,
+        image: Option<&str>,
+    ) -> Result<Reply, Rejection> {
+        self.node_mut(node)?;
+        if let Some(image) = image {
+            check_text("image", image)?;
+        }
+        let (node, image, by) = (node.clone(), image.map(str::to_owned), turn.actor.display_name());
+        turn.say(Event::ImagesRemovalOrdered { node, image, by });
+        Ok(Reply::Done)
+    }
+
     pub(super) fn register_node(
         &mut self,
         turn: &mut Turn<'_>,

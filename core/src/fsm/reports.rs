@@ -263,7 +263,7 @@ impl Fsm {
     /// By when one that starts now must be over, whatever its time limit: what was known when it was placed, and
     /// what was promised to somebody while it was being prepared. The promise took its time limit as if it had begun
     /// then, so what the preparation took is not the promise's to lose.
-    fn ends_by(&self, allocation: &Allocation) -> Option<Timestamp> {
+    pub(super) fn ends_by(&self, allocation: &Allocation) -> Option<Timestamp> {
         let known = allocation.ends_by;
         let parent = allocation.lease.as_ref().and_then(|id| self.leases.get(id)?.parent.as_ref());
         // Under a reservation it ends with that. And what outlasted a restore may have run for long, even in the

@@ -12,9 +12,10 @@ use crate::ending::Usage;
 use crate::event::Event;
 use crate::gpu::{GPUS_PER_NODE_MAX, Presence};
 use crate::health::Severity;
-use crate::id::{AllocationId, ReservationId};
+use crate::id::{AllocationId, JobId, ReservationId};
 use crate::lease::LeaseHolder;
 use crate::name::{GpuUuid, NodeName, UserName, has_joiner, is_plain_note};
+use crate::node::EMPTY_SINCE;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::{
@@ -253,7 +254,8 @@ impl Fsm {
             ReservationState::Scheduled if self.is_in_hands(id) => self.withdraw(turn, id),
             ReservationState::Scheduled => {
                 let by = turn.actor.display_name();
-                self.finish_reservation(id, ReservationState::Cancelled, Some(format!("by {by}")));
+                let why = Some(format!("by {by}"));
+                self.finish_reservation(turn, id, ReservationState::Cancelled, why);
                 turn.say(Event::ReservationCancelled { reservation: id.clone(), by });
             }
             ReservationState::Active => {
@@ -360,13 +362,16 @@ impl Fsm {
             given: reservation.handed_out.as_ref().map(|g| (g.lease.clone(), g.epoch)),
         };
         let epoch = grant.given.as_ref().map_or(turn.epoch, |(_, epoch)| *epoch);
+        let named = self.cluster_version >= EMPTY_SINCE;
+        let owner = named.then(|| grant.owner.clone());
+        let gpus = if named { grant.gpus.clone() } else { Vec::new() };
         let lease = self.grant(turn, grant);
         if let Some(mut reservation) = self.reservations.get_mut(id) {
             reservation.state = ReservationState::Active;
             reservation.lease = Some(lease.clone());
             reservation.reason = None;
         }
-        turn.say(Event::ReservationStarted { reservation: id.clone(), lease, epoch });
+        turn.say(Event::ReservationStarted { reservation: id.clone(), lease, epoch, owner, gpus });
     }
 
     /// Whether its node has not been asked yet what it holds, since a restore.
@@ -408,11 +413,28 @@ impl Fsm {
             self.stop_allocation(turn, &child, StopWhy::ReservationEnded);
         }
         self.end_lease(&lease);
+        self.end_jobs_waiting_for(turn, id);
+    }
+
+    /// What waits to run in a reservation that is over would wait for ever. What runs is stopped with its lease, and
+    /// what asks its owner is answered by [`Self::restart_job`], which does without the reservation.
+    fn end_jobs_waiting_for(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        if self.cluster_version < EMPTY_SINCE {
+            return;
+        }
+        let wants_it = |job: &JobId| {
+            self.jobs.get(job).is_some_and(|job| job.spec.reservation.as_ref() == Some(id))
+        };
+        let waiting = self.queue.values().chain(self.paused.keys());
+        let over: Vec<JobId> = waiting.filter(|job| wants_it(job)).cloned().collect();
+        for job in over {
+            self.end_with_its_reservation(turn, &job, id, None);
+        }
     }
 
     pub(super) fn reservation_lease_released(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
         let why = self.reservations.get(id).and_then(|r| r.reason.clone());
-        self.finish_reservation(id, ReservationState::Ended, why);
+        self.finish_reservation(turn, id, ReservationState::Ended, why);
         turn.say(Event::ReservationEnded { reservation: id.clone() });
     }
 
@@ -427,12 +449,13 @@ impl Fsm {
             }
             _ => "its window passed before the GPUs were free".to_owned(),
         };
-        self.finish_reservation(id, ReservationState::Ended, Some(why));
+        self.finish_reservation(turn, id, ReservationState::Ended, Some(why));
         turn.say(Event::ReservationEnded { reservation: id.clone() });
     }
 
     pub(super) fn finish_reservation(
         &mut self,
+        turn: &mut Turn<'_>,
         id: &ReservationId,
         state: ReservationState,
         reason: Option<String>,
@@ -448,6 +471,7 @@ impl Fsm {
         {
             self.reservations.remove(&oldest);
         }
+        self.end_jobs_waiting_for(turn, id);
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::jobs::CLASS_NEW;
 use super::removal::FILES_STAY;
-use super::{Fsm, Turn};
+use super::{Fsm, Turn, validate};
 use crate::checkpoint::{MayUse, RestartFrom, StepsBack};
 use crate::event::Event;
 use crate::id::JobId;
-use crate::job::{Job, JobFiles, JobState, QueueKey, TIME_LIMIT_MAX};
+use crate::job::{Job, JobFiles, JobState, QueueKey};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler;
@@ -93,10 +93,7 @@ impl Fsm {
             JobFiles::Removed | JobFiles::Stay => {}
         }
         self.check_enabled(&job.owner)?;
-        if time_limit.is_some_and(|limit| limit == Millis::ZERO || limit > TIME_LIMIT_MAX) {
-            let problem = format!("must be more than 0 and at most {TIME_LIMIT_MAX}");
-            return Err(Rejection::field("time_limit", problem));
-        }
+        time_limit.map_or(Ok(()), validate::time_limit)?;
         let mut spec = job.spec.clone();
         spec.reservation = spec.reservation.filter(|id| self.open_reservation(id).is_ok());
         scheduler::satisfiable(self, &job.owner, &spec)?;

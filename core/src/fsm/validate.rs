@@ -173,13 +173,16 @@ fn resources(spec: &JobSpec) -> Result<(), Rejection> {
     Ok(())
 }
 
-fn lifetimes(spec: &JobSpec) -> Result<(), Rejection> {
-    if spec.time_limit == Millis::ZERO || spec.time_limit > TIME_LIMIT_MAX {
-        return Err(Rejection::field(
-            "time_limit",
-            format!("more than 0, at most {TIME_LIMIT_MAX}"),
-        ));
+pub(super) fn time_limit(limit: Millis) -> Result<(), Rejection> {
+    if limit == Millis::ZERO || limit > TIME_LIMIT_MAX {
+        let problem = format!("must be more than 0 and at most {TIME_LIMIT_MAX}");
+        return Err(Rejection::field("time_limit", problem));
     }
+    Ok(())
+}
+
+fn lifetimes(spec: &JobSpec) -> Result<(), Rejection> {
+    time_limit(spec.time_limit)?;
     if spec.stop_grace > STOP_GRACE_MAX {
         return Err(Rejection::field("stop_grace", format!("at most {STOP_GRACE_MAX}")));
     }

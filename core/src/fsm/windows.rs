@@ -13,7 +13,7 @@ use crate::gpu::GPUS_PER_NODE_MAX;
 use crate::id::{AllocationId, ReservationId};
 use crate::lease::Epoch;
 use crate::name::{NodeName, ProjectName, UserName};
-use crate::node::{Liveness, Node};
+use crate::node::{EMPTY_SINCE, Liveness, Node};
 use crate::rejection::Rejection;
 use crate::reservation::{
     GpuRequest, RESERVATION_LENGTH_MAX, Reservation, ReservationState, SHARED_WITH_MAX,
@@ -206,19 +206,23 @@ impl Fsm {
     /// What the node did on its own, once.
     fn note_own_doing(&mut self, turn: &mut Turn<'_>, node: &NodeName, report: &WindowReport) {
         let id = &report.reservation;
+        let named = self.cluster_version >= EMPTY_SINCE;
         let Some(mut r) = self.reservations.get_mut(id) else { return };
+        let owner = named.then(|| r.owner.clone());
+        let gpus = if named { r.gpus.clone() } else { Vec::new() };
         let Some(given) = &mut r.handed_out else { return };
         if let Some(at) = report.opened_at
             && given.opened_at.replace(at) != Some(at)
         {
             let (reservation, node) = (id.clone(), node.clone());
-            turn.say(Event::WindowOpenedByNode { reservation, node, at });
+            let gpus = gpus.clone();
+            turn.say(Event::WindowOpenedByNode { reservation, node, at, owner, gpus });
         }
         if let Some(at) = report.closed_at
             && given.closed_at.replace(at) != Some(at)
         {
             let (reservation, node) = (id.clone(), node.clone());
-            turn.say(Event::WindowClosedByNode { reservation, node, at });
+            turn.say(Event::WindowClosedByNode { reservation, node, at, gpus });
         }
     }
 
@@ -239,7 +243,7 @@ impl Fsm {
         match withdrawn {
             Some(Withdrawal::Cancelled { by }) if scheduled => {
                 let reason = Some(format!("by {by}"));
-                self.finish_reservation(id, ReservationState::Cancelled, reason);
+                self.finish_reservation(turn, id, ReservationState::Cancelled, reason);
                 turn.say(Event::ReservationCancelled { reservation: id.clone(), by });
             }
             Some(Withdrawal::Moving { .. }) if scheduled && starts_at <= now => {
@@ -260,7 +264,7 @@ impl Fsm {
                     let by = node.to_string();
                     let why =
                         format!("cancelled before the controllers were restored, {node} says");
-                    self.finish_reservation(id, ReservationState::Cancelled, Some(why));
+                    self.finish_reservation(turn, id, ReservationState::Cancelled, Some(why));
                     turn.say(Event::ReservationCancelled { reservation: id.clone(), by });
                 }
                 ReservationState::Active => {
@@ -329,7 +333,7 @@ impl Fsm {
         let why = format!("its time is over; {node} ended it on its own");
         match self.reservations.get(id).map(|r| &r.state) {
             Some(ReservationState::Scheduled) => {
-                self.finish_reservation(id, ReservationState::Ended, Some(served(node)));
+                self.finish_reservation(turn, id, ReservationState::Ended, Some(served(node)));
                 turn.say(Event::ReservationEnded { reservation: id.clone() });
             }
             Some(ReservationState::Active) => self.end_reservation(turn, id, &why),
@@ -397,7 +401,7 @@ impl Fsm {
         self.note_own_doing(turn, node, report);
         if over || no_room {
             let why = if over { served(node) } else { "others were promised its GPUs".to_owned() };
-            self.finish_reservation(&id, ReservationState::Ended, Some(why));
+            self.finish_reservation(turn, &id, ReservationState::Ended, Some(why));
             turn.say(Event::ReservationEnded { reservation: id });
         } else if from <= self.now {
             self.start_reservation(turn, &id);

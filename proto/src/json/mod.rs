@@ -8,6 +8,7 @@ pub mod authority;
 pub mod checkpoint;
 pub mod controller;
 pub mod gpu;
+pub mod gpu_stay;
 pub mod held;
 pub mod image;
 pub mod job;

@@ -98,6 +98,11 @@ fn a_checkpoint_has_the_agreed_json() {
 }
 
 #[test]
+fn a_stay_on_a_gpu_has_the_agreed_json() {
+    check("gpu-stays", &samples::gpu_stays().map(gpu_stay::GpuStay::from));
+}
+
+#[test]
 fn the_fleet_has_the_agreed_json() {
     check("status", &[status::Status::from(samples::status())]);
 }

@@ -24,6 +24,7 @@ mod removal;
 mod requests;
 mod reservations;
 mod resume;
+mod time_limits;
 mod varying;
 pub(crate) mod windows;
 mod world;

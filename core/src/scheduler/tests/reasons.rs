@@ -86,7 +86,7 @@ fn a_node_that_cannot_read_the_checkpoint_is_named() {
 }
 
 #[test]
-fn a_job_that_can_never_start_any_more_says_so() {
+fn a_job_ends_with_the_reservation_that_it_waits_for() {
     expect(
         "node titan01 titan-x*2
          reserve res-x ada 2 +0h +4h
@@ -100,9 +100,7 @@ fn a_job_that_can_never_start_any_more_says_so() {
          why job-a",
         "res-x: titan01:0 titan01:1 Active
          job-a waits, place 1: titan01:0 is lost; titan01:1 is lost
-         job-a waits, place 1: can never start: its reservation res-x has ended; cancel it
-         job-a, place 1: can never start: its reservation res-x has ended; cancel it NEVER
-           - titan01: its reservation res-x has ended",
+         job-a is not queued",
     );
 }
 

@@ -228,6 +228,9 @@ fn fmt_clear_ordered(
     if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
 }
 
+/// A node that could not say what it did for so long says it late.
+const SAID_LATE: Millis = Millis::secs(10);
+
 impl Event {
     /// The sentence in a story, for something that happened then: with the times that it sets, as lengths from there.
     pub fn told(&self, then: Timestamp, names: &dyn Names) -> String {
@@ -242,6 +245,22 @@ impl Event {
             }
             Event::ReservationExtended { ends_at, .. } => {
                 format!("the reservation ends in {} now", length(ends_at))
+            }
+            Event::ReservationCreated { starts_at, ends_at, .. } => {
+                let (begins, lasts) = (starts_at.since(then), ends_at.since(*starts_at));
+                match begins {
+                    Millis::ZERO => format!("{sentence}, for {lasts}"),
+                    begins => format!("{sentence}, in {begins} for {lasts}"),
+                }
+            }
+            // The node said so later.
+            Event::WindowOpenedByNode { at, .. } | Event::WindowClosedByNode { at, .. }
+                if then.since(*at) >= SAID_LATE =>
+            {
+                format!("{sentence} ({} before it could say so)", then.since(*at))
+            }
+            Event::JobTimeLimitSet { ends_at: Some(ends_at), .. } => {
+                format!("{sentence}: it ends in {}", length(ends_at))
             }
             _ => sentence.to_string(),
         }
@@ -298,6 +317,12 @@ impl Event {
             E::GpuDeclaredFree { gpu, by, reason } => {
                 write!(f, "{} declared free by {by}: {reason}", gpu_name(names, gpu))
             }
+            E::ImagesRemovalOrdered { node, image: Some(image), by } => {
+                write!(f, "{by} has {image} removed from the images of {node}")
+            }
+            E::ImagesRemovalOrdered { node, image: None, by } => {
+                write!(f, "{by} has the images of {node} removed that nothing needs")
+            }
             E::GpuRenamed { node, from, index, .. } => {
                 write!(f, "the card that was {from} is {node}:{index} from now on")
             }
@@ -323,7 +348,10 @@ impl Event {
             E::ReservationMoved { node, gpus, why, .. } => {
                 write!(f, "moved to {}: {why}", placed(names, node, gpus))
             }
-            E::ReservationStarted { .. } => write!(f, "reservation started"),
+            E::ReservationStarted { owner: None, .. } => write!(f, "reservation started"),
+            E::ReservationStarted { owner: Some(owner), gpus, .. } => {
+                write!(f, "reservation of {owner} started: {}", gpu_list(names, gpus))
+            }
             E::ReservationDelayed { why, .. } => write!(f, "reservation cannot start yet: {why}"),
             E::ReservationEnding { why, .. } => write!(f, "reservation is ending: {why}"),
             E::ReservationEnded { .. } => write!(f, "reservation ended"),
@@ -410,8 +438,9 @@ impl Event {
                 write!(f, "given back: {owner} did not come to {node} for {after}")
             }
             E::JobQueued { owner, .. } => write!(f, "queued by {owner}"),
-            E::JobPlaced { node, gpus, resume_from, .. } => {
-                fmt_placed(f, names, node, gpus, resume_from.as_deref())
+            E::JobPlaced { node, gpus, resume_from, owner, .. } => {
+                fmt_placed(f, names, node, gpus, resume_from.as_deref())?;
+                owner.as_ref().map_or(Ok(()), |owner| write!(f, ", for {owner}"))
             }
             E::JobStarted { allocation, image, at_most, .. } => {
                 write!(f, "{allocation} runs")?;
@@ -476,7 +505,9 @@ impl Event {
             E::JobCompleted { exit_code, .. } => write!(f, "completed, exit code {exit_code}"),
             E::JobFailed { why, .. } => write!(f, "failed: {why}"),
             E::JobCancelled { by, .. } => write!(f, "cancelled by {by}"),
-            E::JobTimedOut { .. } => write!(f, "stopped at its time limit"),
+            E::JobTimedOut { why: None, .. } => write!(f, "stopped at its time limit"),
+            E::JobTimedOut { why: Some(why), .. } => write!(f, "timed out: {why}"),
+            E::JobTimeLimitSet { limit, by, .. } => write!(f, "time limit set to {limit} by {by}"),
             E::GpusReleased { node, gpus, declared_by, .. } => {
                 fmt_released(f, &placed(names, node, gpus), declared_by.as_deref())
             }

@@ -66,6 +66,7 @@ fn an_event_names_the_card_and_its_node_once() {
         gpus,
         epoch: Epoch::default(),
         resume_from: None,
+        owner: None,
     };
     let told = |event: Event, names: &Known| event.told(Timestamp(1), names);
     assert_eq!(told(placed(vec![gpu(1), gpu(2)]), &known()), "placed on titan01:0,3");

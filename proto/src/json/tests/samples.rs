@@ -422,6 +422,35 @@ pub(super) fn story() -> pb::Explanation {
     }
 }
 
+/// Who had a GPU: from before the log begins, one that ended, one that has it still.
+pub(super) fn gpu_stays() -> [pb::GpuStay; 3] {
+    let ended = pb::GpuStay {
+        holder: "job-4k7wq2".to_owned(),
+        owner: "ada".to_owned(),
+        node: "titan01".to_owned(),
+        index: 3,
+        from_unix_ms: at(2),
+        until_unix_ms: at(20),
+        end: "cancelled by ada".to_owned(),
+    };
+    let before = pb::GpuStay {
+        owner: String::new(),
+        from_unix_ms: 0,
+        until_unix_ms: at(1),
+        end: "exit code 0".to_owned(),
+        ..ended.clone()
+    };
+    let still = pb::GpuStay {
+        holder: "res-a".to_owned(),
+        owner: "bea".to_owned(),
+        from_unix_ms: at(21),
+        until_unix_ms: 0,
+        end: String::new(),
+        ..ended.clone()
+    };
+    [before, ended, still]
+}
+
 /// Checkpoints: torn, whole, and of before they were numbered.
 pub(super) fn checkpoints() -> [pb::Checkpoint; 3] {
     let whole = pb::Checkpoint {

@@ -1,0 +1,59 @@
+//! `gpu history`: who had a GPU.
+
+use fleet_proto::json::gpu_stay::GpuStay;
+use fleet_proto::v1::GetGpuHistoryRequest;
+
+use super::{Context, gpu};
+use crate::args::GpuHistoryArgs;
+use crate::errors::Failure;
+use crate::exit_code::Exit;
+use crate::output::text::{print, say};
+use crate::times::parse_past_day;
+
+/// How far it looks back where nobody says.
+const BACK_MS: u64 = 7 * 86_400_000;
+
+pub(super) async fn run(context: &Context, args: &GpuHistoryArgs) -> Result<Exit, Failure> {
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let (from_unix_ms, until_unix_ms) = span(context, args)?;
+    let uuid = client.resolve(gpu::KIND, &args.gpu).await?;
+    let request = GetGpuHistoryRequest { uuid, from_unix_ms, until_unix_ms };
+    let history = client.call(request, async |api, r| api.get_gpu_history(r).await).await?;
+    let stays: Vec<GpuStay> = history.items.into_iter().map(GpuStay::from).collect();
+    print(&printer.list(&stays)?)?;
+    if !printer.for_people() {
+        return Ok(Exit::Done);
+    }
+    if stays.is_empty() {
+        let at = |unix_ms| context.clock.day_and_minute(unix_ms);
+        let until = if until_unix_ms == 0 { "now".to_owned() } else { at(until_unix_ms) };
+        say(&format!("nobody had {} from {} until {until}", args.gpu, at(from_unix_ms)));
+    }
+    if history.complete_from_unix_ms > 0 {
+        let at = context.clock.day_and_minute(history.complete_from_unix_ms);
+        say(&format!(
+            "there are more before {at}: ask for an earlier --until, or see `fleet audit export`"
+        ));
+    }
+    Ok(Exit::Done)
+}
+
+fn span(context: &Context, args: &GpuHistoryArgs) -> Result<(u64, u64), Failure> {
+    if let Some(day) = &args.on {
+        let clock = &context.clock;
+        let (from, until) = parse_past_day(day, clock.now, clock.zone())
+            .map_err(|error| Failure::usage("--on", error))?;
+        let ms = |at: jiff::Timestamp| u64::try_from(at.as_millisecond()).unwrap_or(0);
+        return Ok((ms(from), ms(until)));
+    }
+    let until = context.past("--until", args.until.as_ref())?;
+    let from = match &args.from {
+        Some(_) => context.past("--from", args.from.as_ref())?,
+        None if until == 0 => context.clock.now_ms().saturating_sub(BACK_MS),
+        None => until.saturating_sub(BACK_MS),
+    };
+    if until > 0 && until <= from {
+        return Err(Failure::usage("--until", "must be later than --from"));
+    }
+    Ok((from, until))
+}

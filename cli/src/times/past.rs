@@ -1,0 +1,126 @@
+//! Times that were, as people type them: for what happened, where a plain time of day or weekday is the last one.
+
+use jiff::tz::TimeZone;
+use jiff::{Span, Timestamp};
+
+use super::{TimeError, When, parse_length, parse_when};
+
+/// Reads a time that was. `2h` and `2h ago` are two hours ago, `tuesday` the last one, `14:00` the last time that the
+/// clock showed it. What says its day itself may lie ahead.
+pub(crate) fn parse_past(
+    text: &str,
+    now: Timestamp,
+    zone: &TimeZone,
+) -> Result<Timestamp, TimeError> {
+    let lower = text.trim().to_ascii_lowercase();
+    let ago = lower.strip_suffix("ago").map(str::trim_end).or_else(|| lower.strip_prefix('-'));
+    if let Some(length) = ago {
+        return before(text, now, parse_length(length)?);
+    }
+    if lower.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.')
+        && let Ok(length) = parse_length(&lower)
+    {
+        return before(text, now, length);
+    }
+    let (day, clock) = lower.split_once(' ').unwrap_or((&lower, ""));
+    if day == "yesterday" {
+        let today = parse_when(&format!("today {clock}"), now, zone)?;
+        return back(text, today, Span::new().days(1), now, zone);
+    }
+    let read = parse_when(&lower, now, zone)?;
+    let step = match day {
+        _ if super::weekday(day).is_some() => Span::new().weeks(1),
+        _ if super::parse_clock(day).is_some() => Span::new().days(1),
+        _ => Span::new(),
+    };
+    match read {
+        When::At(at) if at > now => back(text, read, step, now, zone),
+        When::At(_) | When::Now => Ok(read.or(now)),
+    }
+}
+
+/// The day that a text means, from its midnight to the next.
+pub(crate) fn parse_past_day(
+    text: &str,
+    now: Timestamp,
+    zone: &TimeZone,
+) -> Result<(Timestamp, Timestamp), TimeError> {
+    let at = parse_past(text, now, zone)?.to_zoned(zone.clone());
+    let out_of_range = || TimeError::OutOfRange(text.to_owned());
+    let start = at.start_of_day().map_err(|_| out_of_range())?;
+    let end = start.tomorrow().and_then(|next| next.start_of_day()).map_err(|_| out_of_range())?;
+    Ok((start.timestamp(), end.timestamp()))
+}
+
+fn before(text: &str, now: Timestamp, length_ms: u64) -> Result<Timestamp, TimeError> {
+    let length = i64::try_from(length_ms).ok().map(jiff::SignedDuration::from_millis);
+    let at = length.and_then(|length| now.checked_sub(length).ok());
+    at.filter(|at| at.as_millisecond() > 0).ok_or_else(|| TimeError::OutOfRange(text.to_owned()))
+}
+
+fn back(
+    text: &str,
+    at: When,
+    step: Span,
+    now: Timestamp,
+    zone: &TimeZone,
+) -> Result<Timestamp, TimeError> {
+    let earlier = at.or(now).to_zoned(zone.clone()).checked_sub(step);
+    let out_of_range = |_| TimeError::OutOfRange(text.to_owned());
+    earlier.map(|at| at.timestamp()).map_err(out_of_range)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    /// A Saturday, 10:31 in Berlin.
+    fn shown(text: &str) -> String {
+        let zone = TimeZone::get("Europe/Berlin").unwrap();
+        let now: Timestamp = "2026-11-21T09:31:07Z".parse().unwrap();
+        match parse_past(text, now, &zone) {
+            Ok(at) => at.to_zoned(zone).strftime("%a %m-%d %H:%M").to_string(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_time_of_what_happened_is_the_last_one() {
+        for (text, at) in [
+            ("now", "Sat 11-21 10:31"),
+            ("2h", "Sat 11-21 08:31"),
+            ("2h ago", "Sat 11-21 08:31"),
+            ("-90m", "Sat 11-21 09:01"),
+            ("1d12h", "Thu 11-19 22:31"),
+            ("09:00", "Sat 11-21 09:00"),
+            ("14:00", "Fri 11-20 14:00"),
+            ("today", "Sat 11-21 00:00"),
+            ("yesterday", "Fri 11-20 00:00"),
+            ("yesterday 18:30", "Fri 11-20 18:30"),
+            ("tuesday", "Tue 11-17 00:00"),
+            ("tue 09:00", "Tue 11-17 09:00"),
+            ("saturday", "Sat 11-21 00:00"),
+            ("saturday 23:00", "Sat 11-14 23:00"),
+            ("2026-11-01", "Sun 11-01 00:00"),
+            ("2026-12-24 08:00", "Thu 12-24 08:00"),
+        ] {
+            assert_eq!(shown(text), at, "{text}");
+        }
+        assert!(shown("last tuesday").contains("is not a time"), "{}", shown("last tuesday"));
+        assert!(shown("ten days ago").contains("is not a length"), "{}", shown("ten days ago"));
+    }
+
+    #[test]
+    fn a_day_is_as_long_as_it_is() {
+        let zone = TimeZone::get("Europe/Berlin").unwrap();
+        let now: Timestamp = "2026-10-27T12:00:00Z".parse().unwrap();
+        let hours = |text: &str| {
+            let (from, until) = parse_past_day(text, now, &zone).unwrap();
+            (until.as_second() - from.as_second()) / 3_600
+        };
+        assert_eq!(hours("monday"), 24);
+        assert_eq!(hours("sunday"), 25, "the clocks were put back");
+    }
+}

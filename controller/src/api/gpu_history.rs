@@ -1,0 +1,269 @@
+//! `fleet gpu history`: who had a GPU, from when to when, from the audit log.
+//!
+//! The fold of the GPU's own records is pure. How a stay ended stands in the records of its holder.
+
+use fleet_core::audit::AuditBody;
+use fleet_core::id::{AllocationId, JobId, ReservationId};
+use fleet_core::name::GpuUuid;
+use fleet_core::view::{Names, NamesAt};
+use fleet_core::{Event, Rejection, Timestamp};
+use fleet_proto::convert::rejection::to_status;
+use fleet_proto::v1;
+use tonic::Status;
+
+use super::Context;
+use crate::audit::{PAGE_RECORDS_MAX, Query, RecordOrder};
+
+/// Most records of the GPU that are read, the newest first.
+const RECORDS_MAX: usize = 20_000;
+/// Who had it when the time that is asked for began is known from records of before; so many are read.
+const RECORDS_BEFORE_MAX: usize = 1_000;
+/// Most stays of one answer, the newest.
+const STAYS_MAX: usize = 1_000;
+/// Records of a holder that are looked through for its end, the newest first.
+const END_RECORDS_MAX: usize = 20;
+
+/// Somebody had the GPU for a while.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stay {
+    /// An attempt or a reservation.
+    holder: String,
+    /// The attempt's job, or the reservation.
+    shown: String,
+    owner: String,
+    /// `None`: before the first record that was read.
+    from: Option<Timestamp>,
+    /// `None`: it has it still.
+    until: Option<Timestamp>,
+    declared_by: Option<String>,
+}
+
+impl Context {
+    /// The stays that touch the time from `from` to `until`, the oldest first.
+    pub(super) async fn gpu_history(
+        &self,
+        request: &v1::GetGpuHistoryRequest,
+    ) -> Result<v1::GpuHistory, Status> {
+        let bad =
+            |e: fleet_core::name::NameError| to_status(&Rejection::field("uuid", e.to_string()));
+        let gpu = GpuUuid::parse(&request.uuid).map_err(bad)?;
+        let now = self.raft.read(fleet_core::Fsm::now);
+        if self.raft.read(|fsm| fsm.gpu_name_at(&gpu, now)).is_none() {
+            return Err(to_status(&Rejection::not_found("gpu", &gpu)));
+        }
+        let from = Timestamp(request.from_unix_ms);
+        let until = match request.until_unix_ms {
+            0 => Timestamp(u64::MAX),
+            until => Timestamp(until),
+        };
+        if until <= from {
+            return Err(to_status(&Rejection::field("until", "must be later than the beginning")));
+        }
+        let (records, complete_from) = self.records_of_gpu(&gpu, from).await?;
+        let mut stays = stays(records.iter().rev(), &gpu);
+        stays.retain(|stay| stay.touches(from, until));
+        let spare = stays.len().saturating_sub(STAYS_MAX);
+        let cut = stays.drain(..spare).next_back().and_then(|stay| stay.until);
+        let mut items = Vec::new();
+        for stay in stays {
+            let end = self.end_of(&stay).await?;
+            items.push(self.raft.read(|fsm| {
+                let at = stay.from.or(stay.until).unwrap_or(now);
+                let name = NamesAt::new(fsm, at).gpu(&gpu);
+                let owner = match JobId::parse(&stay.shown).ok().and_then(|id| fsm.job(&id)) {
+                    Some(job) if stay.owner.is_empty() => job.owner.to_string(),
+                    Some(_) | None => stay.owner,
+                };
+                v1::GpuStay {
+                    holder: stay.shown,
+                    owner,
+                    node: name.as_ref().map(|name| name.node.to_string()).unwrap_or_default(),
+                    index: name.map_or(0, |name| name.index),
+                    from_unix_ms: stay.from.map_or(0, |at| at.0),
+                    until_unix_ms: stay.until.map_or(0, |at| at.0),
+                    end,
+                }
+            }));
+        }
+        let complete_from = complete_from.max(cut).filter(|at| *at > from);
+        Ok(v1::GpuHistory { items, complete_from_unix_ms: complete_from.map_or(0, |at| at.0) })
+    }
+
+    /// The newest first, back to some of before `from`; and the time of the oldest, where older ones were left out.
+    async fn records_of_gpu(
+        &self,
+        gpu: &GpuUuid,
+        from: Timestamp,
+    ) -> Result<(Vec<AuditBody>, Option<Timestamp>), Status> {
+        let mut records: Vec<AuditBody> = Vec::new();
+        let (mut to_seq, mut before) = (None, 0);
+        loop {
+            let query = Query {
+                object: Some(gpu.to_string()),
+                order: RecordOrder::NewestFirst,
+                to_seq,
+                limit: PAGE_RECORDS_MAX,
+                ..Query::default()
+            };
+            let page = self.records(query).await?;
+            before += page.records.iter().filter(|record| record.body.at < from).count();
+            records.extend(page.records.into_iter().map(|record| record.body));
+            let Some(next) = page.next else { return Ok((records, None)) };
+            if before >= RECORDS_BEFORE_MAX || records.len() >= RECORDS_MAX {
+                let oldest = records.last().map(|body| body.at);
+                return Ok((records, oldest));
+            }
+            to_seq = Some(next);
+        }
+    }
+
+    /// Why it was over, from what is on record of its holder.
+    async fn end_of(&self, stay: &Stay) -> Result<String, Status> {
+        if stay.until.is_none() {
+            return Ok(String::new());
+        }
+        let query = Query {
+            object: Some(stay.holder.clone()),
+            order: RecordOrder::NewestFirst,
+            limit: END_RECORDS_MAX,
+            ..Query::default()
+        };
+        let page = self.records(query).await?;
+        let events = page.records.iter().flat_map(|record| record.body.events.iter().rev());
+        let own = events.filter(|event| event.objects().contains(&stay.holder));
+        Ok(how_it_ended(&own.collect::<Vec<_>>(), stay))
+    }
+}
+
+impl Stay {
+    fn touches(&self, from: Timestamp, until: Timestamp) -> bool {
+        let begins = self.from.is_none_or(|at| at < until);
+        begins && self.until.is_none_or(|at| at > from)
+    }
+}
+
+/// What the records of the GPU say, oldest first. A job within a reservation has it as well as the reservation.
+fn stays<'a>(records: impl IntoIterator<Item = &'a AuditBody>, gpu: &GpuUuid) -> Vec<Stay> {
+    let mut stays: Vec<Stay> = Vec::new();
+    for body in records {
+        for event in body.events.iter().filter(|event| gpus_of(event).contains(gpu)) {
+            match event {
+                Event::GpusReleased { holder, declared_by, .. } => {
+                    release(&mut stays, holder.as_deref(), body.at, declared_by.as_ref());
+                }
+                Event::WindowClosedByNode { reservation, at, .. } => {
+                    release(&mut stays, Some(reservation.as_str()), *at, None);
+                }
+                _ => {
+                    let Some(stay) = begun(event, body.at) else { continue };
+                    // Its node opened it before it was started here.
+                    let open = |old: &Stay| old.until.is_none() && old.holder == stay.holder;
+                    if !stays.iter().any(open) {
+                        stays.push(stay);
+                    }
+                }
+            }
+        }
+    }
+    stays.sort_by_key(|stay| stay.from);
+    stays
+}
+
+fn gpus_of(event: &Event) -> &[GpuUuid] {
+    match event {
+        Event::JobPlaced { gpus, .. }
+        | Event::AttemptAdopted { gpus, .. }
+        | Event::ReservationStarted { gpus, .. }
+        | Event::WindowOpenedByNode { gpus, .. }
+        | Event::WindowClosedByNode { gpus, .. }
+        | Event::GpusReleased { gpus, .. } => gpus,
+        _ => &[],
+    }
+}
+
+fn begun(event: &Event, at: Timestamp) -> Option<Stay> {
+    let of_job = |job: &JobId, allocation: &AllocationId, owner: Option<String>| Stay {
+        holder: allocation.to_string(),
+        shown: job.to_string(),
+        owner: owner.unwrap_or_default(),
+        from: Some(at),
+        until: None,
+        declared_by: None,
+    };
+    let of_reservation = |id: &ReservationId, owner: Option<String>, from: Timestamp| Stay {
+        holder: id.to_string(),
+        shown: id.to_string(),
+        owner: owner.unwrap_or_default(),
+        from: Some(from),
+        until: None,
+        declared_by: None,
+    };
+    match event {
+        Event::JobPlaced { job, allocation, owner, .. } => {
+            Some(of_job(job, allocation, owner.as_ref().map(ToString::to_string)))
+        }
+        Event::AttemptAdopted { job, allocation, owner, .. } => {
+            Some(of_job(job, allocation, Some(owner.to_string())))
+        }
+        Event::ReservationStarted { reservation, owner, .. } => {
+            Some(of_reservation(reservation, owner.as_ref().map(ToString::to_string), at))
+        }
+        Event::WindowOpenedByNode { reservation, owner, at, .. } => {
+            Some(of_reservation(reservation, owner.as_ref().map(ToString::to_string), *at))
+        }
+        _ => None,
+    }
+}
+
+/// `holder`: not in old records; then it was the one that had it last.
+fn release(
+    stays: &mut Vec<Stay>,
+    holder: Option<&str>,
+    at: Timestamp,
+    declared_by: Option<&String>,
+) {
+    let is_it = |stay: &&mut Stay| holder.is_none_or(|holder| stay.holder == holder);
+    let mut open = stays.iter_mut().rev().filter(|stay| stay.until.is_none());
+    if let Some(stay) = open.find(is_it) {
+        stay.until = Some(at);
+        stay.declared_by = declared_by.cloned();
+        return;
+    }
+    let Some(holder) = holder else { return };
+    // Its node closed it before, and the GPU was proven empty later.
+    if stays.iter().any(|stay| stay.holder == holder) {
+        return;
+    }
+    let attempt = AllocationId::parse(holder).ok();
+    let job = attempt.and_then(|attempt| attempt.attempt_of()).map(|(job, _)| job.to_string());
+    stays.push(Stay {
+        holder: holder.to_owned(),
+        shown: job.unwrap_or_else(|| holder.to_owned()),
+        owner: String::new(),
+        from: None,
+        until: Some(at),
+        declared_by: declared_by.cloned(),
+    });
+}
+
+/// Why it was over, from its holder's events, the newest first: the stop that somebody ordered says more than the end that
+/// came of it.
+fn how_it_ended(events: &[&Event], stay: &Stay) -> String {
+    let ordered = events.iter().find_map(|event| match event {
+        Event::JobStopping { why, .. } | Event::ReservationEnding { why, .. } => Some(why.clone()),
+        _ => None,
+    });
+    let ended = || {
+        events.iter().find_map(|event| match event {
+            Event::AttemptEnded { end, .. } => Some(end.to_string()),
+            Event::WindowClosedByNode { node, .. } => Some(format!("{node} ended it on its own")),
+            _ => None,
+        })
+    };
+    let declared = stay.declared_by.as_ref().map(|by| format!("declared free by {by}"));
+    let all = ordered.or_else(ended).into_iter().chain(declared);
+    all.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests;

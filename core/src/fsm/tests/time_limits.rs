@@ -1,0 +1,180 @@
+//! Jobs whose time is changed, and jobs whose reservation is over.
+
+use super::world::{World, gpu, job, node, person, plain, res};
+use crate::allocation::AttemptEnd;
+use crate::command::Command;
+use crate::event::Event;
+use crate::job::JobSpec;
+use crate::node::EMPTY_SINCE;
+use crate::rejection::Rejection;
+use crate::reply::Reply;
+use crate::time::Millis;
+
+fn set(w: &mut World, who: &str, name: &str, limit: Millis) -> Result<Reply, Rejection> {
+    w.give(person(who), Command::SetJobTimeLimit { id: job(name), time_limit: limit })
+}
+
+fn refusal(answer: Result<Reply, Rejection>) -> String {
+    answer.unwrap_err().to_string()
+}
+
+fn within(name: &str) -> JobSpec {
+    JobSpec { reservation: Some(res(name)), time_limit_given: false, ..plain(1) }
+}
+
+fn outcome(w: &World, name: &str) -> (String, String) {
+    let job = w.fsm.job(&job(name)).unwrap();
+    (job.state.word().to_owned(), job.outcome.as_ref().map_or("", |o| &o.reason).to_owned())
+}
+
+#[test]
+fn the_limit_of_a_running_job_counts_from_its_start() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", plain(1), "titan01", &[0]);
+    let started_at = w.now;
+    w.pass(Millis::minutes(5));
+    set(&mut w, "ada", "a", Millis::minutes(9)).unwrap();
+    assert_eq!(w.said(), ["time limit set to 9m by ada: it ends in 4m"]);
+    let allocation = w.fsm.allocation(&a).unwrap();
+    assert_eq!(allocation.time_limit_at, Some(started_at + Millis::minutes(9)));
+    w.pass(Millis::minutes(3));
+    assert!(w.fsm.allocation(&a).unwrap().stop.is_none());
+    set(&mut w, "ada", "a", Millis::hours(5)).unwrap();
+    w.pass(Millis::hours(4));
+    assert!(w.fsm.allocation(&a).unwrap().stop.is_none(), "it was made longer again");
+    w.pass(Millis::hours(1));
+    assert!(w.fsm.allocation(&a).unwrap().stop.is_some());
+    let said = refusal(set(&mut w, "ada", "a", Millis::hours(9)));
+    assert!(said.contains("job-a is being stopped"), "{said}");
+}
+
+#[test]
+fn a_limit_that_is_over_already_stops_nothing() {
+    let mut w = World::with(&["titan01"]);
+    let a = w.run("a", plain(1), "titan01", &[0]);
+    w.pass(Millis::minutes(12));
+    let said = refusal(set(&mut w, "ada", "a", Millis::minutes(12)));
+    assert!(said.contains("job-a has run for 12m already; `fleet cancel` ends it"), "{said}");
+    assert!(w.fsm.allocation(&a).unwrap().stop.is_none());
+    assert_eq!(w.fsm.job(&job("a")).unwrap().spec.time_limit, Millis::hours(1));
+    for limit in [Millis::ZERO, Millis::days(61)] {
+        let said = refusal(set(&mut w, "ada", "a", limit));
+        assert!(said.contains("must be more than 0 and at most 60d"), "{said}");
+    }
+    assert!(set(&mut w, "bea", "a", Millis::minutes(20)).is_err(), "it is not hers");
+    set(&mut w, "root", "a", Millis::minutes(20)).unwrap();
+    w.end(&a, AttemptEnd::Exited { code: 0 });
+    let said = refusal(set(&mut w, "ada", "a", Millis::hours(2)));
+    assert!(said.contains("completed"), "{said}");
+}
+
+#[test]
+fn a_job_does_not_grow_into_what_is_promised_to_somebody_else() {
+    let mut w = World::with(&["titan01"]);
+    w.run("a", plain(4), "titan01", &[0, 1, 2, 3]);
+    w.reserve("bea", "b", 4, Millis::hours(2), Millis::hours(1)).unwrap();
+    w.pass(Millis::minutes(30));
+    let said = refusal(set(&mut w, "ada", "a", Millis::hours(3)));
+    // The time to stop is the promise's, too.
+    let most = "at most 1h 59m: then its GPUs are promised to somebody else";
+    assert!(said.contains(most), "{said}");
+    set(&mut w, "ada", "a", Millis::minutes(119)).unwrap();
+}
+
+#[test]
+fn the_limit_of_a_waiting_job_is_what_it_asks_for() {
+    let mut w = World::with(&["titan01"]);
+    w.run("a", plain(4), "titan01", &[0, 1, 2, 3]);
+    w.submit("ada", "b", plain(4)).unwrap();
+    set(&mut w, "ada", "b", Millis::minutes(7)).unwrap();
+    assert_eq!(w.said(), ["time limit set to 7m by ada"]);
+    assert_eq!(w.fsm.job(&job("b")).unwrap().spec.time_limit, Millis::minutes(7));
+    assert!(w.fsm.job(&job("b")).unwrap().allocation.is_none());
+}
+
+#[test]
+fn a_job_stays_within_its_reservation() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "r", 1, Millis::ZERO, Millis::hours(1)).unwrap();
+    w.submit("ada", "a", within("r")).unwrap();
+    assert_eq!(w.schedule(), 1);
+    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    w.start(&a);
+    let said = refusal(set(&mut w, "ada", "a", Millis::hours(2)));
+    assert!(said.contains("at most 1h: then its reservation res-r ends; `fleet extend res-r`"));
+    set(&mut w, "ada", "a", Millis::minutes(30)).unwrap();
+}
+
+#[test]
+fn who_waits_for_a_reservation_that_ends_is_over_with_it() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "r", 1, Millis::ZERO, Millis::hours(1)).unwrap();
+    w.submit("ada", "a", within("r")).unwrap();
+    assert_eq!(w.schedule(), 1);
+    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    w.start(&a);
+    w.submit("ada", "b", within("r")).unwrap();
+    w.submit("ada", "c", plain(4)).unwrap();
+    w.heard.clear();
+    w.pass(Millis::hours(1));
+    let over = "its reservation res-r ended before it could run";
+    assert_eq!(outcome(&w, "b"), ("timed_out".to_owned(), over.to_owned()));
+    assert!(w.heard.iter().any(|event| w.sentence(event) == format!("timed out: {over}")));
+    assert_eq!(outcome(&w, "c").0, "queued", "it is bound to none");
+    w.end(&a, AttemptEnd::Signaled { signal: 15 });
+    assert_eq!(outcome(&w, "a"), ("timed_out".to_owned(), "its reservation ended".to_owned()));
+    assert!(w.said().contains(&"timed out: its reservation ended".to_owned()), "{:?}", w.said());
+}
+
+#[test]
+fn who_waits_for_a_reservation_that_is_cancelled_is_over_with_it() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "r", 1, Millis::days(3), Millis::hours(1)).unwrap();
+    w.submit("ada", "a", within("r")).unwrap();
+    w.give(person("ada"), Command::ReleaseReservation { id: res("r") }).unwrap();
+    assert_eq!(outcome(&w, "a").0, "timed_out");
+}
+
+#[test]
+fn what_a_fault_ended_does_not_wait_for_a_reservation_that_is_over() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "r", 1, Millis::ZERO, Millis::hours(1)).unwrap();
+    w.submit("ada", "a", JobSpec { restarts: 3, ..within("r") }).unwrap();
+    assert_eq!(w.schedule(), 1);
+    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    w.start(&a);
+    w.pass(Millis::hours(1));
+    w.end(&a, AttemptEnd::Lost { message: "the node booted".to_owned() });
+    let (state, why) = outcome(&w, "a");
+    assert_eq!(state, "timed_out", "{why}");
+}
+
+#[test]
+fn starts_and_ends_of_what_holds_a_gpu_name_it_and_its_owner() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "r", 1, Millis::ZERO, Millis::hours(1)).unwrap();
+    let named = |w: &World| {
+        w.heard.iter().any(|event| {
+            matches!(event, Event::ReservationStarted { owner: Some(owner), gpus, .. }
+                if owner.as_str() == "ada" && *gpus == [gpu("titan01", 0)])
+                && event.objects().contains(&gpu("titan01", 0).to_string())
+        })
+    };
+    assert!(named(&w));
+    w.pass(Millis::hours(1));
+    w.release("titan01");
+    let released = w.last.iter().find_map(|event| match event {
+        Event::GpusReleased { holder, node: on, .. } if *on == node("titan01") => holder.clone(),
+        _ => None,
+    });
+    assert_eq!(released.as_deref(), Some("res-r"));
+}
+
+#[test]
+fn a_member_that_may_not_know_it_ends_no_waiting_job() {
+    let mut w = World::at_version(&["titan01"], EMPTY_SINCE - 1);
+    w.reserve("ada", "r", 1, Millis::ZERO, Millis::hours(1)).unwrap();
+    w.submit("ada", "a", within("r")).unwrap();
+    w.pass(Millis::hours(1));
+    assert_eq!(outcome(&w, "a").0, "queued");
+}

@@ -1,0 +1,120 @@
+//! Jobs that wait: what the one who waits sees, how long a job may run, and who had a GPU.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use fleet_tests::command;
+use fleet_tests::lab::Lab;
+use fleet_tests::steps::Steps;
+use fleet_tests::wait::SOON;
+
+const FIRST: &[&str] = &["sleep", "1000"];
+
+#[test]
+fn waiting_says_why_and_until_when() -> Result<()> {
+    let Some(lab) = Lab::start(1, "v100-pcie:1")? else { return Ok(()) };
+    let mut steps = Steps::default();
+    steps.step("an attached run says why it waits, and where it runs then", || attached(&lab));
+    steps.step("the limit of a job is changed", || limit(&lab));
+    steps.step("a job ends with the reservation that it waits for", || reservation(&lab));
+    steps.step("who had a GPU is one command", || history(&lab));
+    steps.step("the removal of images is on record", || images(&lab));
+    lab.conclude(steps)
+}
+
+/// Without a terminal each new line is printed once.
+fn attached(lab: &Lab) -> Result<()> {
+    let first = lab.submit(&["-G", "1", "-t", "1h"], FIRST)?;
+    lab.job_in(&first, "running", SOON)?;
+    let waiting = command::start(lab.command(&["run", "-G", "1", "--", "sleep", "1"]))?;
+    // Nobody else asks meanwhile: the plan is looked at for this job alone, and twice.
+    std::thread::sleep(Duration::from_secs(3));
+    lab.run(&["cancel", &first])?.ok()?;
+    let ran = waiting.wait(SOON)?;
+    ran.ends(0)?;
+    let lines: Vec<&str> = ran.stderr.lines().collect();
+    let second = lines.first().and_then(|line| line.split(' ').next()).context("a line")?;
+    let stands = format!("{second} queued, place 1, expected to start ");
+    let reason = format!(": waits for 1 GPU: titan01:0 is held by {first}");
+    let waits = |line: &&str| line.starts_with(&stands) && line.contains(&reason);
+    ensure!(lines.iter().any(waits), "{}", ran.stderr);
+    let runs = format!("fleet: {second} runs on titan01:0; it ends by ");
+    ensure!(lines.iter().any(|line| line.starts_with(&runs)), "{}", ran.stderr);
+    ensure!(lines.len() < 12, "a log is filled: {}", ran.stderr);
+    Ok(())
+}
+
+fn limit(lab: &Lab) -> Result<()> {
+    let job = lab.submit(&["-G", "1", "-t", "1h"], FIRST)?;
+    lab.job_in(&job, "running", SOON)?;
+    let before = lab.json(&["job", "show", &job])?["time_limit_at"].clone();
+    lab.run(&["job", "set", &job, "-t", "9m"])?.ok()?;
+    let after = lab.json(&["job", "show", &job])?;
+    ensure!(after["time_limit_at"].as_str() < before.as_str(), "{before} {after}");
+    ensure!(lab.why(&job)?.contains("time limit set to 9m by root: it ends in "));
+    lab.run_as_nobody(&["job", "set", &job, "-t", "2h"])?.fails(4, &[])?;
+    std::thread::sleep(Duration::from_secs(1));
+    lab.run(&["job", "set", &job, "-t", "1s"])?.fails(2, &["--time", "already", "fleet cancel"])?;
+    lab.run(&["job", "set", &job, "-t", "61d"])?.fails(2, &["--time", "at most 60d"])?;
+    // It is stopped by the new limit.
+    lab.run(&["job", "set", &job, "-t", "5s"])?.ok()?;
+    let ended = lab.job_ended(&job, SOON)?;
+    ensure!(ended["state"] == "timed_out", "{ended}");
+    lab.run(&["job", "set", &job, "-t", "1h"])?.fails(5, &["timed_out"])?;
+    Ok(())
+}
+
+fn reservation(lab: &Lab) -> Result<()> {
+    let ran = lab.run(&["reserve", "-G", "1", "-t", "1h"])?;
+    let id = ran.ok()?.trim().to_owned();
+    let within = ["-G", "1", "--reservation", &id];
+    let runs = lab.submit(&within, FIRST)?;
+    lab.job_in(&runs, "running", SOON)?;
+    let waits = lab.submit(&within, FIRST)?;
+    lab.run(&["release", &id, "--yes"])?.ok()?;
+    for job in [&runs, &waits] {
+        let ended = lab.job_ended(job, SOON)?;
+        ensure!(ended["state"] == "timed_out", "{ended}");
+        let told = lab.why(job)?;
+        ensure!(told.contains("timed out: its reservation"), "{told}");
+    }
+    lab.gpus_free(1, SOON)
+}
+
+fn history(lab: &Lab) -> Result<()> {
+    let stays = lab.json(&["gpu", "history", "titan01:0", "--from", "1h"])?;
+    let items = stays["items"].as_array().context("items")?;
+    let with = |kind: &str| {
+        let is = |holder: &str| holder.starts_with(kind);
+        items.iter().filter(|stay| stay["holder"].as_str().is_some_and(is)).count()
+    };
+    ensure!((with("job-"), with("res-")) == (4, 1), "{stays}");
+    for stay in items {
+        ensure!(stay["owner"] == "root" && stay["gpu"] == "titan01:0", "{stay}");
+        ensure!(stay["from"].as_str() < stay["until"].as_str(), "{stay}");
+    }
+    let ends: Vec<&str> = items.iter().filter_map(|stay| stay["end"].as_str()).collect();
+    for end in ["cancelled by root", "exit code 0", "its time limit", "its reservation ended"] {
+        ensure!(ends.contains(&end), "no {end:?} in {ends:?}");
+    }
+    let table = lab.output(&["gpu", "history", "titan01:0", "--on", "today"])?;
+    ensure!(table.starts_with("FROM"), "{table}");
+    let nobody = lab.run(&["gpu", "history", "titan01:0", "--on", "2020-01-01"])?;
+    nobody.ok()?;
+    ensure!(nobody.stderr.contains("nobody had titan01:0 from Wed 2020-01-01 00:00"), "{nobody:?}");
+    lab.run(&["gpu", "history", "titan01:0", "--on", "someday"])?.fails(2, &["--on", "someday"])?;
+    lab.run(&["gpu", "history", "titan01:9"])?.fails(3, &["titan01:9"])?;
+    let story = lab.output(&["why", "titan01:0", "--from", "1h", "-n", "2"])?;
+    ensure!(story.lines().filter(|line| line.starts_with("  ")).count() <= 4, "{story}");
+    let before = lab.output(&["why", "titan01:0", "--until", "2020-01-01"])?;
+    ensure!(!before.contains("placed"), "{before}");
+    Ok(())
+}
+
+fn images(lab: &Lab) -> Result<()> {
+    // It has none: the word is on record all the same.
+    lab.run(&["image", "rm", "busybox:1", "--node", "titan01", "--yes"])?.ends(3)?;
+    let story = lab.why("titan01")?;
+    ensure!(story.contains("root has busybox:1 removed from the images of titan01"), "{story}");
+    Ok(())
+}
