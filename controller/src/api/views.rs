@@ -205,7 +205,7 @@ pub(super) fn gpu(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> v1::Gpu {
             LeaseHolder::Allocation(id) => {
                 let allocation = fsm.allocation(id);
                 job = text(allocation.map(|a| &a.job));
-                until = until.or_else(|| allocation.and_then(|a| a.time_limit_at));
+                until = until.or_else(|| view::job::ends_by(fsm, allocation?));
             }
         }
     }
@@ -280,12 +280,22 @@ pub(super) fn reservation(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> v1
         ends_at_unix_ms: r.window.ends_at.0,
         state: view::reservation::reservation(r).word().to_owned(),
         note: r.note.clone(),
-        reason: with_left(text(r.reason.as_ref()), in_use::before(fsm, sessions, r)),
+        reason: reservation_reason(fsm, sessions, r),
         created_at_unix_ms: r.created_at.0,
         unconfirmed: text(view::reservation::unconfirmed(fsm, r).as_ref()),
         at_end: fsm.at_end(r).word().to_owned(),
         with: r.with.iter().map(ToString::to_string).collect(),
         import: r.import.as_ref().map(ToString::to_string).unwrap_or_default(),
+    }
+}
+
+/// Why it waits or how it ended, and what is wrong with its GPUs.
+fn reservation_reason(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> String {
+    let own = with_left(text(r.reason.as_ref()), in_use::before(fsm, sessions, r));
+    match view::reservation::broken(fsm, r) {
+        Some(broken) if own.is_empty() => broken.to_string(),
+        Some(broken) => format!("{own}; {broken}"),
+        None => own,
     }
 }
 
@@ -411,7 +421,7 @@ pub(super) fn job(
         submitted_at_unix_ms: job.submitted_at.0,
         started_at_unix_ms: millis(job.started_at),
         ended_at_unix_ms: millis(job.ended_at),
-        time_limit_at_unix_ms: millis(allocation.and_then(|a| a.time_limit_at)),
+        time_limit_at_unix_ms: millis(allocation.and_then(|a| view::job::ends_by(fsm, a))),
         place: waiting.map_or(0, |w| w.place),
         earliest_start_unix_ms: millis(waiting.and_then(|w| w.earliest)),
         allocation: text(job.allocation.as_ref()),

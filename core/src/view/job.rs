@@ -3,6 +3,7 @@
 use crate::allocation::{Allocation, Deferral, StopWhy};
 use crate::fsm::Fsm;
 use crate::job::{Job, JobState};
+use crate::lease::LeaseHolder;
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::Liveness;
 use crate::reason::{Wait, WaitReason};
@@ -106,6 +107,18 @@ pub fn job(fsm: &Fsm, plan: &Plan, job: &Job, preparing: Option<String>) -> Opti
             Some(JobReason::NodeSilent { node: allocation.node.clone(), liveness, before })
         }
     }
+}
+
+/// By when an attempt that runs is over: its time limit, or the end of its reservation. `None` before it starts.
+pub fn ends_by(fsm: &Fsm, allocation: &Allocation) -> Option<Timestamp> {
+    let limit = allocation.time_limit_at?;
+    let lease = allocation.lease.as_ref().and_then(|id| fsm.lease(id));
+    let parent = lease.and_then(|lease| fsm.lease(lease.parent.as_ref()?));
+    let reservation = parent.and_then(|parent| match &parent.holder {
+        LeaseHolder::Reservation(id) => fsm.reservation(id),
+        LeaseHolder::Allocation(_) => None,
+    });
+    Some(reservation.map_or(limit, |r| limit.min(r.window.ends_at)))
 }
 
 /// Of a job that has a place.

@@ -1,8 +1,10 @@
-//! The state of a reservation as people see it, and what its node has not confirmed.
+//! The state of a reservation as people see it, what its node has not confirmed, and what is wrong with its GPUs.
 
+use crate::calendar::wish;
 use crate::fsm::Fsm;
 use crate::name::NodeName;
 use crate::node::Liveness;
+use crate::reason::UnfitGpu;
 use crate::reservation::{Reservation, ReservationState};
 use crate::window::Withdrawal;
 use crate::word::words;
@@ -89,4 +91,27 @@ pub fn unconfirmed(fsm: &Fsm, r: &Reservation) -> Option<Unconfirmed> {
     };
     let is_silent = fsm.node(&r.node).is_none_or(|node| node.liveness != Liveness::Ready);
     Some(Unconfirmed { node: r.node.clone(), is_silent, what })
+}
+
+/// GPUs of a reservation that take no work, and what becomes of that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokenGpus {
+    pub gpus: Vec<UnfitGpu>,
+    /// It gets others when it begins, where some are free; once its node has it, it keeps them.
+    pub replaced_at_start: bool,
+}
+
+/// What is wrong with the GPUs of one that is not over; `None` where nothing is.
+pub fn broken(fsm: &Fsm, r: &Reservation) -> Option<BrokenGpus> {
+    let replaced_at_start = match r.state {
+        ReservationState::Scheduled => r.handed_out.is_none(),
+        ReservationState::Active => false,
+        ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
+            return None;
+        }
+    };
+    let node = fsm.node(&r.node)?;
+    let gpus = r.gpus.iter().filter_map(|uuid| wish::broken(node, fsm.gpu(uuid)?));
+    let gpus: Vec<UnfitGpu> = gpus.collect();
+    (!gpus.is_empty()).then_some(BrokenGpus { gpus, replaced_at_start })
 }

@@ -1,14 +1,16 @@
 //! Jobs whose time is changed, and jobs whose reservation is over.
 
-use super::world::{World, gpu, job, node, person, plain, res};
+use super::world::{World, bad, gpu, job, node, person, plain, res};
 use crate::allocation::AttemptEnd;
 use crate::command::Command;
 use crate::event::Event;
+use crate::health::Severity;
 use crate::job::JobSpec;
 use crate::node::EMPTY_SINCE;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::time::Millis;
+use crate::view;
 
 fn set(w: &mut World, who: &str, name: &str, limit: Millis) -> Result<Reply, Rejection> {
     w.give(person(who), Command::SetJobTimeLimit { id: job(name), time_limit: limit })
@@ -103,6 +105,46 @@ fn a_job_stays_within_its_reservation() {
     let said = refusal(set(&mut w, "ada", "a", Millis::hours(2)));
     assert!(said.contains("at most 1h: then its reservation res-r ends; `fleet extend res-r`"));
     set(&mut w, "ada", "a", Millis::minutes(30)).unwrap();
+}
+
+#[test]
+fn a_job_in_a_reservation_is_seen_to_end_with_it_at_the_latest() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "r", 1, Millis::ZERO, Millis::hours(1)).unwrap();
+    w.submit("ada", "a", JobSpec { time_limit: Millis::hours(24), ..within("r") }).unwrap();
+    assert_eq!(w.schedule(), 1);
+    let ends_by = |w: &World| {
+        let id = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+        view::job::ends_by(&w.fsm, w.fsm.allocation(&id).unwrap())
+    };
+    assert_eq!(ends_by(&w), None, "it has not started");
+    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    w.start(&a);
+    assert_eq!(ends_by(&w), Some(w.fsm.reservation(&res("r")).unwrap().window.ends_at));
+    set(&mut w, "ada", "a", Millis::minutes(20)).unwrap();
+    assert_eq!(ends_by(&w), Some(w.now + Millis::minutes(20)));
+}
+
+#[test]
+fn a_reservation_says_what_is_wrong_with_its_gpus() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "r", 4, Millis::ZERO, Millis::hours(1)).unwrap();
+    w.reserve("ada", "s", 4, Millis::days(5), Millis::hours(1)).unwrap();
+    let told = |w: &World, name: &str| {
+        let reservation = w.fsm.reservation(&res(name)).unwrap();
+        view::reservation::broken(&w.fsm, reservation).map(|broken| broken.to_string())
+    };
+    assert_eq!(told(&w, "r"), None);
+    w.conditions("titan01", vec![bad("titan01", 2, Severity::Fatal)]);
+    let has = told(&w, "r").unwrap();
+    assert!(has.starts_with("titan01:2 is degraded: "), "{has}");
+    assert!(has.ends_with("; another GPU takes another reservation"), "{has}");
+    let will = told(&w, "s").unwrap();
+    assert!(will.ends_with("; it gets another GPU when it begins, if one is free"), "{will}");
+    w.conditions("titan01", (0..4).map(|n| bad("titan01", n, Severity::Fatal)).collect());
+    assert!(told(&w, "r").unwrap().contains(", and 1 more; "));
+    w.give(person("ada"), Command::ReleaseReservation { id: res("r") }).unwrap();
+    assert_eq!(told(&w, "r"), None, "it is being emptied");
 }
 
 #[test]

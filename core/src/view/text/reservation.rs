@@ -1,9 +1,27 @@
-//! What the node of a reservation has not confirmed, and what holds until then.
+//! What the node of a reservation has not confirmed, and what is wrong with its GPUs.
 
 use std::fmt;
 
+use super::list;
 use crate::view::Unconfirmed;
-use crate::view::reservation::UnconfirmedChange as Change;
+use crate::view::reservation::{BrokenGpus, UnconfirmedChange as Change};
+
+/// Most GPUs that are named with what is wrong.
+const BROKEN_NAMED_MAX: usize = 3;
+
+impl fmt::Display for BrokenGpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (named, more) = self.gpus.split_at(self.gpus.len().min(BROKEN_NAMED_MAX));
+        write!(f, "{}", list(named))?;
+        if !more.is_empty() {
+            write!(f, ", and {} more", more.len())?;
+        }
+        match self.replaced_at_start {
+            true => write!(f, "; it gets another GPU when it begins, if one is free"),
+            false => write!(f, "; another GPU takes another reservation"),
+        }
+    }
+}
 
 impl fmt::Display for Unconfirmed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
