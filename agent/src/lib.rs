@@ -11,6 +11,7 @@ pub mod ahead;
 pub mod allocations;
 pub mod bpf;
 pub mod cgroup;
+mod chain;
 pub mod checkpoint;
 mod clock;
 pub mod config;

@@ -9,8 +9,9 @@ use fleet_core::id::AllocationId;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::allocations::{self, AllocationDir, allocations_dir, chain, end_group};
+use crate::allocations::{self, AllocationDir, allocations_dir, end_group};
 use crate::cgroup::Hierarchies;
+use crate::chain::chain;
 use crate::config::Config;
 use crate::image;
 use crate::server::take_state_dir;

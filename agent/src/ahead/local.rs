@@ -26,7 +26,8 @@ use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
 use super::promises::{Promises, Refused, Stage, WindowInHand};
-use crate::allocations::{NodeContext, chain};
+use crate::allocations::NodeContext;
+use crate::chain::chain;
 use crate::clock;
 use crate::gate::containers;
 use crate::inventory::View;

@@ -17,10 +17,10 @@ use fleet_core::lease::Epoch;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
-use super::ending::chain;
 use super::node::NodeContext;
 use super::order::{self, Leased};
 use super::record::{AllocationDir, Record};
+use crate::chain::chain;
 use crate::checkpoint::resume::{OwnDir, ResumeAnswer, ResumeRequest};
 use crate::checkpoint::{self, ResumeCheck, ResumedFrom};
 use crate::filter::NvidiaMajors;

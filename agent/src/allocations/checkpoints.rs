@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use fleet_core::checkpoint::{CheckpointId, Presence};
 use tokio::task::{JoinSet, spawn_blocking};
 
-use super::ending::chain;
 use super::node::NodeContext;
 use super::order::{checkpoint_base, on_node};
 use super::record::{AllocationDir, Record};
 use super::task::Happening;
+use crate::chain::chain;
 use crate::checkpoint::{self, Handle, ObserverConfig, ObserverError, OriginFate};
 use crate::shim::order::{EVENTS_FILE, JobEvent, Notice};
 use crate::user::User;
@@ -67,7 +67,7 @@ pub(super) fn notified(tasks: &mut JoinSet<()>, observer: &Handle, record: &Reco
     while tasks.try_join_next().is_some() {}
     tasks.spawn(async move {
         if let Err(error) = observer.notify(&path.to_string_lossy()).await {
-            tracing::warn!(%id, error = super::chain(&error), "a checkpoint was not counted");
+            tracing::warn!(%id, error = chain(&error), "a checkpoint was not counted");
         }
     });
 }

@@ -13,9 +13,6 @@ const USER_FAULTS: [&str; 4] =
 /// Characters kept of an output file's problem: never more than the 512 bytes that a text may have.
 const PROBLEM_CHARS_MAX: usize = 120;
 
-/// How such an addition begins.
-const OS_ERROR: &str = " (os error ";
-
 /// The report for an exit record. `ordered`: the controller had ordered a stop.
 pub fn of_exit(exit: &ExitRecord, ordered: bool) -> EndReport {
     let stopped =
@@ -99,18 +96,6 @@ pub fn without_exit(end: AttemptEnd, stopped: bool, at: Timestamp) -> EndReport 
     }
 }
 
-/// An error with everything below it, on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    without_numbers(&text)
-}
-
 /// A fault of the node without the names that only this attempt has: the same cause is to read the same for the next one.
 pub(super) fn without_own_names(end: AttemptEnd, id: &str, dir: &str) -> AttemptEnd {
     let plain = |message: String| {
@@ -122,21 +107,6 @@ pub(super) fn without_own_names(end: AttemptEnd, id: &str, dir: &str) -> Attempt
         AttemptEnd::Lost { message } => AttemptEnd::Lost { message: plain(message) },
         other => other,
     }
-}
-
-/// Takes out what the standard library puts behind the words of a system error: `(os error 28)`.
-pub(super) fn without_numbers(text: &str) -> String {
-    let mut parts = text.split(OS_ERROR);
-    let mut plain = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match part.split_once(')') {
-            Some((number, rest)) if number.bytes().all(|b| b.is_ascii_digit()) => {
-                plain.push_str(rest)
-            }
-            _ => plain.extend([OS_ERROR, part]),
-        }
-    }
-    plain
 }
 
 #[cfg(test)]
@@ -162,19 +132,6 @@ mod tests {
         assert_eq!(fault(1), fault(23));
         let message = "create its records/x: I/O error; its service, it".to_owned();
         assert_eq!(fault(1), AttemptEnd::NodeFault { message });
-    }
-
-    #[test]
-    fn what_people_read_has_the_words_of_an_error_and_not_its_number() {
-        for (text, plain) in [
-            ("write x: No space left on device (os error 28)", "write x: No space left on device"),
-            ("a (os error 2): b (os error 13), c", "a: b, c"),
-            ("a (os error two) b", "a (os error two) b"),
-            ("a (os error 2", "a (os error 2"),
-            ("", ""),
-        ] {
-            assert_eq!(without_numbers(text), plain);
-        }
     }
 
     fn exit(reason: EndReason, code: Option<i32>, signal: Option<i32>) -> ExitRecord {

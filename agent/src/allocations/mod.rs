@@ -23,7 +23,7 @@ mod task;
 
 pub use asking::Asker;
 pub use begin::Begin;
-pub use ending::{chain, of_exit, without_exit};
+pub use ending::{of_exit, without_exit};
 pub use lost::end_group;
 pub(crate) use lost::end_unrecorded;
 pub use node::{NodeContext, Parts, allocations_dir, volatile_dir};

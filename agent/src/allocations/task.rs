@@ -17,8 +17,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::asking::{Asker, Asking, forget_old_request};
 use super::begin::{Begin, Ready, Refusal};
-use super::ending::{chain, of_exit, without_exit, without_numbers, without_own_names};
+use super::ending::{of_exit, without_exit, without_own_names};
 use super::{checkpoints, lost};
+use crate::chain::{chain, without_numbers};
 use crate::checkpoint::{self, CheckpointSeen, OriginFate};
 use crate::clock;
 use crate::image;

@@ -55,7 +55,7 @@ impl RequestFile {
                     false => withdraw_request(&as_user, &user, &dir).await,
                 };
                 if let Err(error) = done {
-                    let error = crate::allocations::chain(&error);
+                    let error = crate::chain::chain(&error);
                     tracing::warn!(dir = %dir.display(), asks, error, "request file not set");
                 }
             }

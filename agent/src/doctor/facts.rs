@@ -29,8 +29,8 @@ use super::judge::{
 };
 use super::packages::{Packages, RuntimePackage, cves, is_of_driver};
 use crate::ahead::SOCKET_FILE;
-use crate::allocations::chain;
 use crate::cgroup::{Hierarchies, Mode};
+use crate::chain::chain;
 use crate::clock;
 use crate::config::Config;
 use crate::enroll::store::{IdentityFolder, IdentityRecord};

@@ -14,7 +14,7 @@ use super::containers::{self, NOBODY};
 use super::kernel::{self, Gate, GateError, Pass, Site, Wish};
 use super::program::{EVERY_GPU, EVERY_GPU_FOR_GROUP};
 use super::rules::Rules;
-use crate::allocations::chain;
+use crate::chain::chain;
 use crate::clock;
 use crate::config::Config;
 use crate::filter::NvidiaMajors;

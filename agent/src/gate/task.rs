@@ -22,7 +22,7 @@ use super::kernel::{self, Denied, Gate, GateError, Site, Wish};
 use super::rules::{Rule, Rules};
 use super::subuids::Subuids;
 use super::{Ends, Exempt, GateState, Wanted};
-use crate::allocations::chain;
+use crate::chain::chain;
 use crate::config::EnforceConfig;
 use crate::filter::NvidiaMajors;
 use crate::gpu;

@@ -12,7 +12,7 @@ use fleet_core::name::GpuUuid;
 use serde::{Deserialize, Serialize};
 
 use super::report::GpuInfo;
-use crate::allocations::chain;
+use crate::chain::chain;
 use crate::state_file::{self, StateFileError};
 
 const FILE: &str = "gpu-numbers.json";

@@ -22,7 +22,8 @@ use crate::ahead::{
     Answer, Ask, Contact, GrantWish, LocalView, Promises, Refused, SeenAttempt, Shelf, ShelfError,
     Step,
 };
-use crate::allocations::{AttemptOrder, chain};
+use crate::allocations::AttemptOrder;
+use crate::chain::chain;
 use crate::gate::{Grant, Wanted};
 use crate::holders::Orders;
 use crate::terminals::Known;

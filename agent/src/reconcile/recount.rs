@@ -12,7 +12,8 @@ use fleet_core::id::AllocationId;
 use fleet_core::time::{Millis, Timestamp};
 
 use super::table::Row;
-use crate::allocations::{self, AllocationDir, RecordError, Registry, chain, of_exit};
+use crate::allocations::{self, AllocationDir, RecordError, Registry, of_exit};
+use crate::chain::chain;
 use crate::clock;
 use crate::shim::order::ExitRecord;
 

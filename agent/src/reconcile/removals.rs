@@ -14,7 +14,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
 use super::task::Reconciler;
-use crate::allocations::{NodeContext, chain, checkpoint_base};
+use crate::allocations::{NodeContext, checkpoint_base};
+use crate::chain::chain;
 use crate::user::op::Op;
 use crate::user::{AsUserError, UserError};
 

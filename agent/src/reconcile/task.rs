@@ -26,8 +26,9 @@ use super::retention::Forgotten;
 use super::table::{AttemptPhase, Release, Row, Table};
 use crate::allocations::{
     self, AllocationDir, Asker, AttemptOrder, Begin, Happening, NodeContext, Record, RecordError,
-    Registry, Shown, Tell, chain, end_unrecorded, without_exit,
+    Registry, Shown, Tell, end_unrecorded, without_exit,
 };
+use crate::chain::chain;
 use crate::clock;
 use crate::image;
 use crate::leases::{Floors, Proof, prove};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fleet_daemon::doctor::look::{Answer, ask};
 use tokio::task::spawn_blocking;
 
-use crate::allocations::chain;
+use crate::chain::chain;
 use crate::config::Config;
 use crate::unit::logind::{Logind, LogindError};
 use crate::unit::systemd_is_running;

@@ -24,7 +24,8 @@ use super::due::Said;
 use super::words::{HeldBy, Here, for_terminal};
 use super::{Denied, Known, mail, tty};
 use crate::ahead::Contact;
-use crate::allocations::{NodeContext, chain};
+use crate::allocations::NodeContext;
+use crate::chain::chain;
 use crate::clock;
 use crate::state_file::{self, StateFileError};
 

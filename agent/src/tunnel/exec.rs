@@ -8,7 +8,7 @@ use fleet_proto::v1::tunnel_frame::Frame;
 
 use super::output::window;
 use super::{FromUser, Gone, ToUser, Tunnels};
-use crate::allocations::chain;
+use crate::chain::chain;
 use crate::reconcile::AttemptPhase;
 use crate::shim::client::{Attached, ClientError, Output, ShimClient};
 use crate::shim::order::WindowSize;
