@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fleet_agent::cgroup::Hierarchies;
-use fleet_agent::gate::containers;
+use fleet_agent::containers;
 use fleet_agent::gate::kernel::{self, Gate, Pass, Site, Wish};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 

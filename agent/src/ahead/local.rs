@@ -29,7 +29,7 @@ use super::promises::{Promises, Refused, Stage, WindowInHand};
 use crate::allocations::NodeContext;
 use crate::chain::chain;
 use crate::clock;
-use crate::gate::containers;
+use crate::containers;
 use crate::inventory::View;
 use crate::runtime::CONTROL_NODES;
 use crate::unit::LaunchError;

@@ -15,7 +15,7 @@ use fleet_core::time::{Millis, Timestamp, Window};
 use fleet_core::window::{Enforcement, EnforcementSwitch, NodeGrant, WindowReport};
 use serde::{Deserialize, Serialize};
 
-use crate::gate::Grant;
+use crate::grant::Grant;
 use crate::reconcile::{Release, Row, Table};
 
 /// How long a window that is over is remembered, so that an old order for it is known as such.

@@ -12,8 +12,8 @@ use fleet_core::window::Fallback;
 use super::PART;
 use super::packages::{self, Packages, RuntimePackage};
 use crate::cgroup::Mode;
+use crate::containers::PARENT;
 use crate::enroll::MAKE_MACHINE_ID;
-use crate::gate::containers::PARENT;
 
 /// Without these controllers jobs cannot be limited.
 const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];

@@ -10,13 +10,13 @@ use anyhow::Context as _;
 use fleet_core::window::Enforcement;
 use nix::unistd::{Gid, Group, Uid, User};
 
-use super::containers::{self, NOBODY};
 use super::kernel::{self, Gate, GateError, Pass, Site, Wish};
 use super::program::{EVERY_GPU, EVERY_GPU_FOR_GROUP};
 use super::rules::Rules;
 use crate::chain::chain;
 use crate::clock;
 use crate::config::Config;
+use crate::containers::{self, NOBODY};
 use crate::filter::NvidiaMajors;
 
 /// What is said where there cannot be a gate. The agent tells what it does in its place.

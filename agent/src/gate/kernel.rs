@@ -13,11 +13,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::containers::{self, NOBODY};
 use super::program::{EVERY_GPU, EVERY_GPU_FOR_GROUP, JOBS, Shape, assemble, stands_for};
 use crate::bpf::call as bpf;
 use crate::bpf::call::{Map, MapKind};
 use crate::cgroup::{CgroupError, Hierarchies};
+use crate::containers::{self, NOBODY};
 use crate::filter::NVIDIA_MAJOR_USUAL;
 use crate::unit::group_path;
 use crate::user::Subordinates;

@@ -1,7 +1,6 @@
 //! The gate: holds people who ssh in to their reservations, in the kernel.
 //!
 //! - [`kernel`]: the program on the root of the cgroup2 tree and its maps; `program`: how it is assembled.
-//!   [`containers`]: the groups in which containers of dockerd count as a user's.
 //!   `subuids`: whose numbers in containers without root are whose. `exempt`: who passes without a lease. [`rules`]: who passes, as it is kept on the disk for the next boot. [`task`]: keeps the kernel and the disk at what
 //!   the reconcile task wants. [`command`]: `fleet-agent gate load`, `show` and `remove`.
 //!
@@ -12,7 +11,6 @@
 //! has a name ([`Fallback`](fleet_core::window::Fallback)): those who are seen are told, and ended by signals.
 
 pub mod command;
-pub mod containers;
 mod exempt;
 pub mod kernel;
 mod program;
@@ -25,11 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_core::name::{GpuUuid, UserName};
-use fleet_core::time::Timestamp;
 use fleet_core::window::{Enforced, Enforcement};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
+use crate::grant::Grant;
 use crate::user::Subordinates;
 
 /// How long an attempt waits until its owner passes. Where jobs are told by their control group it does not matter.
@@ -37,15 +35,6 @@ const ADMIT_MAX: Duration = Duration::from_secs(5);
 /// How often, and how many times, a group of containers that systemd is making is looked for.
 const CONTAINERS_LOOK_EVERY: Duration = Duration::from_millis(100);
 const CONTAINERS_LOOKS_MAX: u32 = 100;
-
-/// One user may open one GPU.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Grant {
-    pub owner: UserName,
-    pub gpu: GpuUuid,
-    /// When it is over, where that is known: for a boot after that.
-    pub until: Option<Timestamp>,
-}
 
 /// What the reconcile task wants of the gate.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,7 +16,6 @@ use fleet_daemon::progress::Pulse;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
-use super::containers::{self, NOBODY};
 use super::exempt::Exempts;
 use super::kernel::{self, Denied, Gate, GateError, Site, Wish};
 use super::rules::{Rule, Rules};
@@ -24,8 +23,10 @@ use super::subuids::Subuids;
 use super::{Ends, Exempt, GateState, Wanted};
 use crate::chain::chain;
 use crate::config::EnforceConfig;
+use crate::containers::{self, NOBODY};
 use crate::filter::NvidiaMajors;
 use crate::gpu;
+use crate::grant::Grant;
 use crate::terminals::{self, Outcome};
 use crate::user::Users;
 
@@ -161,7 +162,7 @@ impl Task {
             // Before the driver answers: where it was before.
             snapshot.gpu(gpu).map(|state| state.info.minor).or(known.map(|rule| rule.minor))
         };
-        let rule = |grant: &super::Grant| {
+        let rule = |grant: &Grant| {
             let Some(Uid::Known(uid)) = self.uids.get(&grant.owner) else { return None };
             Some(Rule {
                 owner: grant.owner.clone(),

@@ -29,7 +29,7 @@ pub use evict::{Doom, Evictor, Found};
 pub use names::Names;
 pub use usage::Usages;
 
-use crate::gate::containers::NOBODY;
+use crate::containers::NOBODY;
 use crate::leases::Process;
 
 /// How long the name service may take to name a uid, for display only.

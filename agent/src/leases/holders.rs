@@ -20,8 +20,8 @@ use fleet_core::name::GpuUuid;
 
 use super::proc_link;
 use crate::clock;
+use crate::containers::user_behind;
 use crate::filter::NvidiaMajors;
-use crate::gate::containers::user_behind;
 use crate::gpu::GpuSnapshot;
 use crate::holders::Spared;
 use crate::proc_stat::{since_boot, started_ticks};

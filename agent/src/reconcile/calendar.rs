@@ -24,7 +24,8 @@ use crate::ahead::{
 };
 use crate::allocations::AttemptOrder;
 use crate::chain::chain;
-use crate::gate::{Grant, Wanted};
+use crate::gate::Wanted;
+use crate::grant::Grant;
 use crate::holders::Orders;
 use crate::terminals::Known;
 

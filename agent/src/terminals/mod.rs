@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::free_gpus::FreeGpus;
 use crate::ahead::Running;
-use crate::gate::Grant;
+use crate::grant::Grant;
 
 /// Users whose denials wait to be told.
 const DENIED_USERS_MAX: usize = 1_000;

@@ -265,7 +265,7 @@ mod tests {
 
     use super::*;
     use crate::ahead::{After, Loss, Running};
-    use crate::gate::Grant;
+    use crate::grant::Grant;
 
     #[test]
     fn a_shared_gpu_is_held_by_its_owner() {

@@ -3,7 +3,7 @@
 //! A container of dockerd is root's, whoever asked for it: its uid says nothing. So dockerd puts them below [`PARENT`]
 //! unless it is told otherwise (`cgroup-parent` in its `daemon.json`), where they may open no GPU; `fleet docker run`
 //! puts them below the group of one user, and there they may open what that user may. The kernel's program goes by the
-//! groups' ids ([`super::kernel`]); whoever judges whose a process is goes by its path, here.
+//! groups' ids ([`crate::gate::kernel`]); whoever judges whose a process is goes by its path, here.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn user_of(slice: &str) -> Option<u32> {
 }
 
 /// The users who have a group below this one.
-pub(super) fn users_below(parent: &Path) -> Vec<u32> {
+pub(crate) fn users_below(parent: &Path) -> Vec<u32> {
     let names = std::fs::read_dir(parent).into_iter().flatten().flatten();
     let users = names.filter_map(|entry| user_of(entry.file_name().to_str()?));
     users.take(USERS_MAX).collect()
