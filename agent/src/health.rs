@@ -18,7 +18,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::clock;
 use crate::gpu::{GpuEvent, GpuSnapshot, Handle, event_signal, snapshot_signals};
 use crate::headroom::Headroom;
-use crate::link::Outbox;
+use crate::outbox::Outbox;
 
 const FILE: &str = "health.json";
 /// How often the last picture is judged again: silence counts by its length.

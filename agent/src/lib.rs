@@ -31,6 +31,7 @@ pub mod inventory;
 pub mod leases;
 pub mod link;
 pub mod operations;
+pub mod outbox;
 #[cfg(test)]
 mod path_swap;
 mod proc_stat;

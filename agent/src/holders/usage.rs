@@ -21,7 +21,7 @@ use tokio::task::spawn_blocking;
 use crate::allocations::{NodeContext, Registry};
 use crate::gpu::GpuSnapshot;
 use crate::leases::Process;
-use crate::link::Outbox;
+use crate::outbox::Outbox;
 use crate::state_file::{self, StateFileError};
 
 const FILE: &str = "usage.json";

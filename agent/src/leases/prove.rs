@@ -16,7 +16,7 @@ use super::{Floors, Process};
 use crate::allocations::{NodeContext, Registry, end_group};
 use crate::gpu::GpuSnapshot;
 use crate::holders::{Evictor, Found, Over, named};
-use crate::link::Outbox;
+use crate::outbox::Outbox;
 use crate::user::UserError;
 
 /// First and longest pause before the GPUs are looked at again.

@@ -1,6 +1,6 @@
 //! The agent's link to the leading controller: reports out, orders in, heartbeats both ways.
 //!
-//! - [`session`]: one connection. [`outbox`]: what is to be said. [`fence`]: whose orders still count.
+//! - [`session`]: one connection. [`fence`]: whose orders still count.
 //!
 //! One task that connects for ever: to each address in turn, with a back-off. Losing the connection
 //! changes nothing on the node. Orders are taken only from documents that are not older than the newest
@@ -8,9 +8,7 @@
 
 mod backoff;
 pub(crate) mod fence;
-mod outbox;
 mod session;
 
 pub use fence::{Fence, Standing};
-pub use outbox::{Batch, Outbox};
 pub use session::{Link, LinkParts};

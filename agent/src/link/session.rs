@@ -21,12 +21,13 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use super::backoff::Backoff;
-use super::{Batch, Fence, Outbox, Standing};
+use super::{Fence, Standing};
 use crate::ahead::Contact;
 use crate::allocations::Registry;
 use crate::clock;
 use crate::enroll::store::IdentityFolder;
 use crate::inventory::View;
+use crate::outbox::{Batch, Outbox};
 use crate::terminals::free_gpus::FreeGpus;
 use crate::tunnel::Tunnels;
 

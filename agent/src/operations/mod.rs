@@ -33,7 +33,7 @@ use crate::allocations::Registry;
 use crate::config::{self, Config};
 use crate::gpu;
 use crate::image::ImageStore;
-use crate::link::Outbox;
+use crate::outbox::Outbox;
 
 /// How long one step of a main loop may take.
 const LOOP_LIMIT: Duration = Duration::from_secs(60);

@@ -32,7 +32,7 @@ use crate::chain::chain;
 use crate::clock;
 use crate::image;
 use crate::leases::{Floors, Proof, prove};
-use crate::link::Outbox;
+use crate::outbox::Outbox;
 use crate::shutdown::{LastSaves, Notice};
 
 /// What attempts' tasks have told and was not taken yet.

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::{Handle, Waited};
 use crate::allocations::NodeContext;
 use crate::chain::chain;
-use crate::link::Outbox;
+use crate::outbox::Outbox;
 use crate::unit::logind::{Announcements, Lock, Logind, LogindError};
 use crate::unit::systemd_is_running;
 
