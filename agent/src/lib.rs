@@ -19,6 +19,7 @@ pub mod containers;
 pub mod doctor;
 pub mod emergency;
 pub mod enroll;
+pub mod fence;
 pub mod filter;
 pub mod gate;
 pub mod gpu;

@@ -9,13 +9,13 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::checkpoint::Timings;
 use crate::config::Config;
+use crate::fence::Epochs;
 use crate::gate;
 use crate::gpu;
 use crate::health::Looks;
 use crate::holders::{self, Spared};
 use crate::image::ImageStore;
 use crate::leases::Observer;
-use crate::reconcile::Epochs;
 use crate::runtime::{DiscoverError, Runtime, discover};
 use crate::shutdown;
 use crate::terminals;

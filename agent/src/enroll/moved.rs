@@ -13,14 +13,13 @@ use std::path::{Path, PathBuf};
 use fleet_core::id::ClusterId;
 use serde::{Deserialize, Serialize};
 
-use crate::link::fence;
-use crate::reconcile::epochs;
+use crate::fence::{epochs, standing};
 use crate::state_file::{self, StateFileError};
 
 const FILE: &str = "fleet.json";
 const VERSION: u32 = 1;
 /// What only means something within one fleet.
-const OF_ONE_FLEET: [&str; 2] = [fence::FILE, epochs::FILE];
+const OF_ONE_FLEET: [&str; 2] = [standing::FILE, epochs::FILE];
 
 /// Why the state of a fleet that was left cannot be dropped.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +68,7 @@ pub fn settle(state_dir: &Path, cluster: &ClusterId) -> Result<(), MovedError> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::link::{Fence, Standing};
+    use crate::fence::{Fence, Standing};
 
     fn cluster(name: &str) -> ClusterId {
         ClusterId::parse(&format!("fleet-{name}")).unwrap()
@@ -102,10 +101,10 @@ mod tests {
     fn what_cannot_be_dropped_is_told_and_tried_again() {
         let dir = tempfile::tempdir().unwrap();
         settle(dir.path(), &cluster("first")).unwrap();
-        let stuck = dir.path().join(fence::FILE);
+        let stuck = dir.path().join(standing::FILE);
         fs::create_dir(&stuck).unwrap();
         let told = settle(dir.path(), &cluster("second")).unwrap_err().to_string();
-        assert!(told.contains(fence::FILE), "{told}");
+        assert!(told.contains(standing::FILE), "{told}");
         fs::remove_dir(&stuck).unwrap();
         fs::write(&stuck, "{").unwrap();
         settle(dir.path(), &cluster("second")).unwrap();

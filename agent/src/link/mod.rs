@@ -1,14 +1,12 @@
 //! The agent's link to the leading controller: reports out, orders in, heartbeats both ways.
 //!
-//! - [`session`]: one connection. [`fence`]: whose orders still count.
+//! - [`session`]: one connection.
 //!
 //! One task that connects for ever: to each address in turn, with a back-off. Losing the connection
 //! changes nothing on the node. Orders are taken only from documents that are not older than the newest
 //! seen, and nothing is ever concluded from what a document does not say.
 
 mod backoff;
-pub(crate) mod fence;
 mod session;
 
-pub use fence::{Fence, Standing};
 pub use session::{Link, LinkParts};

@@ -21,11 +21,11 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use super::backoff::Backoff;
-use super::{Fence, Standing};
 use crate::ahead::Contact;
 use crate::allocations::Registry;
 use crate::clock;
 use crate::enroll::store::IdentityFolder;
+use crate::fence::{Fence, Standing};
 use crate::inventory::View;
 use crate::outbox::{Batch, Outbox};
 use crate::terminals::free_gpus::FreeGpus;

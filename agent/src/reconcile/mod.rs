@@ -1,6 +1,6 @@
 //! Making the node what it should be: the one owner of the table of attempts.
 //!
-//! - [`plan`]: pure, what to do. [`table`]: what is known. [`epochs`]: the fence. [`recount`]: what is held,
+//! - [`plan`]: pure, what to do. [`table`]: what is known. [`recount`]: what is held,
 //!   for controllers that were restored from a backup. [`calendar`]: the windows in this node's hands.
 //!   [`driver`]: when the GPU driver is let go of.
 //!
@@ -10,7 +10,6 @@
 
 mod calendar;
 mod driver;
-pub(crate) mod epochs;
 mod leaving;
 pub mod plan;
 mod probes;
@@ -22,7 +21,6 @@ mod table;
 mod task;
 
 pub use calendar::CalendarParts;
-pub use epochs::{Claim, ClaimError, EpochError, EpochStore, Epochs, Storage};
 pub use table::{AttemptPhase, Release, Row, Table};
 pub use task::{Reconciler, ReconcilerParts};
 

@@ -30,6 +30,7 @@ use crate::allocations::{
 };
 use crate::chain::chain;
 use crate::clock;
+use crate::fence::Claim;
 use crate::image;
 use crate::leases::{Floors, Proof, prove};
 use crate::outbox::Outbox;
@@ -392,7 +393,7 @@ impl Reconciler {
             tracing::warn!(%id, error = chain(&error), "the new epoch is not written down");
         }
         let gpus = self.table.rows.get(id).map(|row| row.gpus().to_vec()).unwrap_or_default();
-        let claim = super::Claim { allocation: id.clone(), epoch, lease, gpus };
+        let claim = Claim { allocation: id.clone(), epoch, lease, gpus };
         let epochs = self.parts.node.epochs.clone();
         tokio::spawn(async move {
             if let Err(error) = epochs.claim(claim).await {
