@@ -23,7 +23,8 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::allocations::{NodeContext, Registry};
+use crate::allocations::NodeContext;
+use crate::attempts::Registry;
 use crate::clock;
 use crate::enroll::Machine;
 use crate::gpu::{DriverState, GpuSnapshot, GpuState, Observed};

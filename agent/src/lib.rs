@@ -9,6 +9,7 @@
 
 pub mod ahead;
 pub mod allocations;
+pub mod attempts;
 pub mod bpf;
 pub mod cgroup;
 mod chain;

@@ -21,14 +21,13 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::ahead::{self, ASKS_MAX, Ask, Contact, LocalParts, SOCKET_FILE, Shelf};
-use crate::allocations::{NodeContext, Parts, Registry, allocations_dir, volatile_dir};
+use crate::allocations::{NodeContext, Parts};
+use crate::attempts::{Registry, allocations_dir, volatile_dir};
 use crate::config::Config;
-use crate::enroll::moved;
 use crate::enroll::renewal::Renewal;
 use crate::enroll::store::{IdentityFolder, IdentityRecord};
-use crate::enroll::{Machine, identity_folder};
-use crate::fence::Epochs;
-use crate::fence::Fence;
+use crate::enroll::{Machine, identity_folder, moved};
+use crate::fence::{Epochs, Fence};
 use crate::gate;
 use crate::gpu::{self, GpuInfo, Monitor, Numbers};
 use crate::health;

@@ -9,7 +9,8 @@ use fleet_core::id::AllocationId;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::allocations::{self, AllocationDir, allocations_dir, end_group};
+use crate::allocations::end_group;
+use crate::attempts::{self, AllocationDir, allocations_dir};
 use crate::cgroup::Hierarchies;
 use crate::chain::chain;
 use crate::config::Config;
@@ -33,7 +34,7 @@ pub async fn stop_all(config: &Config, grace: Duration) -> anyhow::Result<()> {
     let _held = take_state_dir(config)?;
     let launcher = Launcher::choose(&config.cgroup_parent).await?;
     let mut tasks = JoinSet::new();
-    for id in allocations::list(&allocations_dir(config))? {
+    for id in attempts::list(&allocations_dir(config))? {
         let dir = AllocationDir::new(&allocations_dir(config), &id);
         if dir.forgotten_at().is_some() {
             continue;

@@ -17,7 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fleet_agent::ahead::{Contact, Promises};
-use fleet_agent::allocations::{Registry, Shown, without_exit};
+use fleet_agent::allocations::without_exit;
+use fleet_agent::attempts::{AttemptPhase, Release, Row, Table};
+use fleet_agent::attempts::{Registry, Shown};
 use fleet_agent::checkpoint::{CheckpointSeen, Source};
 use fleet_agent::fence::Fence;
 use fleet_agent::fence::{Claim, EpochStore, Storage};
@@ -25,7 +27,6 @@ use fleet_agent::inventory::View;
 use fleet_agent::link::{Link, LinkParts};
 use fleet_agent::outbox::Outbox;
 use fleet_agent::reconcile::plan::{Action, plan, waited_for};
-use fleet_agent::reconcile::{AttemptPhase, Release, Row, Table};
 use fleet_agent::terminals::free_gpus::FreeGpus;
 use fleet_agent::tunnel::{Tunnels, Wakes};
 use fleet_core::allocation::AttemptEnd;

@@ -15,8 +15,8 @@ use fleet_core::time::{Millis, Timestamp, Window};
 use fleet_core::window::{Enforcement, EnforcementSwitch, NodeGrant, WindowReport};
 use serde::{Deserialize, Serialize};
 
+use crate::attempts::{Release, Row, Table};
 use crate::grant::Grant;
-use crate::reconcile::{Release, Row, Table};
 
 /// How long a window that is over is remembered, so that an old order for it is known as such.
 const KEEP: Millis = Millis::days(1);

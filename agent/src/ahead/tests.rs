@@ -9,9 +9,9 @@ use fleet_core::window::DesiredWindow;
 
 use super::promises::{Promise, Stage, Taken, WindowInHand};
 use super::*;
+use crate::attempts::{AttemptPhase, Release, Row, Table};
 use crate::reconcile::plan::Action;
 use crate::reconcile::plan::fixture::{gpu, order};
-use crate::reconcile::{AttemptPhase, Release, Row, Table};
 use fleet_core::allocation::StopWhy;
 use fleet_core::id::{AllocationId, ClusterId, LeaseId, ReservationId};
 use fleet_core::lease::{Epoch, LeaseHolder};

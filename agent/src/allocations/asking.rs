@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::begin::{Begin, checkpoint_dir};
-use super::record::{Asked, OpenRequest};
+use crate::attempts::{Asked, OpenRequest};
 use crate::chain::chain;
 use crate::checkpoint::{RequestFile, ask_by_signal, withdraw_request};
 use crate::shim::order::ShimState;

@@ -19,7 +19,7 @@ use tokio::task::spawn_blocking;
 
 use super::node::NodeContext;
 use super::order::{self, Leased};
-use super::record::{AllocationDir, Record};
+use crate::attempts::{AllocationDir, Record};
 use crate::chain::chain;
 use crate::checkpoint::resume::{OwnDir, ResumeAnswer, ResumeRequest};
 use crate::checkpoint::{self, ResumeCheck, ResumedFrom};

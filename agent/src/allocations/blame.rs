@@ -12,7 +12,7 @@ use fleet_core::name::GpuUuid;
 use tokio::time::timeout;
 
 use super::node::NodeContext;
-use super::record::Record;
+use crate::attempts::Record;
 
 /// Longest time that an end waits for this look.
 const LOOK_MAX: Duration = Duration::from_secs(2);

@@ -7,8 +7,8 @@ use tokio::task::{JoinSet, spawn_blocking};
 
 use super::node::NodeContext;
 use super::order::{checkpoint_base, on_node};
-use super::record::{AllocationDir, Record};
 use super::task::Happening;
+use crate::attempts::{AllocationDir, Record};
 use crate::chain::chain;
 use crate::checkpoint::{self, Handle, ObserverConfig, ObserverError, OriginFate};
 use crate::shim::order::{EVENTS_FILE, JobEvent, Notice};

@@ -7,6 +7,7 @@ use fleet_core::health::Condition;
 use fleet_core::name::NodeName;
 use tokio::sync::{Semaphore, watch};
 
+use crate::attempts::{allocations_dir, volatile_dir};
 use crate::checkpoint::Timings;
 use crate::config::Config;
 use crate::fence::Epochs;
@@ -159,14 +160,4 @@ impl NodeContext {
     pub fn timings(&self) -> Timings {
         self.config.checkpoints
     }
-}
-
-/// Where attempts are kept on a node with this configuration.
-pub fn allocations_dir(config: &Config) -> PathBuf {
-    config.state_dir.join("allocations")
-}
-
-/// Where attempts keep what means nothing once they have ended: in memory, unless configured otherwise.
-pub fn volatile_dir(config: &Config) -> PathBuf {
-    config.run_dir.join("allocations")
 }

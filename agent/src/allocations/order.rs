@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use fleet_core::job::{JobSpec, TerminalSize};
 
 use super::node::NodeContext;
-use super::record::Record;
+use crate::attempts::Record;
 use crate::cgroup::CpuSet;
 use crate::filter::NvidiaMajors;
 use crate::gpu::{self, GpuSnapshot};

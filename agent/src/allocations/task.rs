@@ -697,7 +697,7 @@ async fn changed(observed: &mut Option<watch::Receiver<checkpoint::observer::Obs
 }
 
 /// An attempt in the words of `systemctl status` and the journal.
-fn described(record: &super::record::Record) -> String {
+fn described(record: &crate::attempts::Record) -> String {
     let order = &record.order;
     format!("fleet {} of {}: {}", order.job, order.owner, order.spec.name)
 }

@@ -18,7 +18,8 @@ use fleet_core::time::Millis;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
-use crate::allocations::{NodeContext, Registry};
+use crate::allocations::NodeContext;
+use crate::attempts::Registry;
 use crate::gpu::GpuSnapshot;
 use crate::leases::Process;
 use crate::outbox::Outbox;

@@ -13,7 +13,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::{Floors, Process};
-use crate::allocations::{NodeContext, Registry, end_group};
+use crate::allocations::{NodeContext, end_group};
+use crate::attempts::Registry;
 use crate::gpu::GpuSnapshot;
 use crate::holders::{Evictor, Found, Over, named};
 use crate::outbox::Outbox;

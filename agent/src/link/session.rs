@@ -22,7 +22,7 @@ use tonic::{Status, Streaming};
 
 use super::backoff::Backoff;
 use crate::ahead::Contact;
-use crate::allocations::Registry;
+use crate::attempts::Registry;
 use crate::clock;
 use crate::enroll::store::IdentityFolder;
 use crate::fence::{Fence, Standing};

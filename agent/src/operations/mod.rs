@@ -29,7 +29,7 @@ use fleet_proto::transport::{SharedCredentials, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::allocations::Registry;
+use crate::attempts::Registry;
 use crate::config::{self, Config};
 use crate::gpu;
 use crate::image::ImageStore;

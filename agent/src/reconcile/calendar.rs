@@ -15,7 +15,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
 
 use super::plan::Action;
-use super::table::{AttemptPhase, Release, Row};
 use super::task::Reconciler;
 use crate::ahead::promises::Stage;
 use crate::ahead::{
@@ -23,6 +22,7 @@ use crate::ahead::{
     Step,
 };
 use crate::allocations::AttemptOrder;
+use crate::attempts::{AttemptPhase, Release, Row};
 use crate::chain::chain;
 use crate::gate::Wanted;
 use crate::grant::Grant;

@@ -7,8 +7,8 @@
 
 use fleet_core::gpu::Presence;
 
-use super::Row;
 use super::task::Reconciler;
+use crate::attempts::Row;
 use crate::gpu::{GpuSnapshot, GpuState};
 
 /// What is to be done about the driver.

@@ -1,6 +1,6 @@
 //! Making the node what it should be: the one owner of the table of attempts.
 //!
-//! - [`plan`]: pure, what to do. [`table`]: what is known. [`recount`]: what is held,
+//! - [`plan`]: pure, what to do. [`recount`]: what is held,
 //!   for controllers that were restored from a backup. [`calendar`]: the windows in this node's hands.
 //!   [`driver`]: when the GPU driver is let go of.
 //!
@@ -17,11 +17,9 @@ mod reboot;
 pub mod recount;
 mod removals;
 mod retention;
-mod table;
 mod task;
 
 pub use calendar::CalendarParts;
-pub use table::{AttemptPhase, Release, Row, Table};
 pub use task::{Reconciler, ReconcilerParts};
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use fleet_core::time::Timestamp;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::Row;
 use super::task::Reconciler;
+use crate::attempts::Row;
 use crate::shutdown::{Refusal, in_use, reboot};
 
 /// From a look that found something in the way to the next.

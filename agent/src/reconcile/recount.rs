@@ -11,8 +11,8 @@ use fleet_core::holdings::FoundAttempt;
 use fleet_core::id::AllocationId;
 use fleet_core::time::{Millis, Timestamp};
 
-use super::table::Row;
-use crate::allocations::{self, AllocationDir, RecordError, Registry, of_exit};
+use crate::allocations::of_exit;
+use crate::attempts::{self, AllocationDir, RecordError, Registry, Row};
 use crate::chain::chain;
 use crate::clock;
 use crate::shim::order::ExitRecord;
@@ -30,7 +30,7 @@ pub(super) fn found(
     since: Timestamp,
 ) -> Result<Vec<FoundAttempt>, RecordError> {
     let mut records = Vec::new();
-    for id in allocations::list(folder)? {
+    for id in attempts::list(folder)? {
         let dir = registry.dir(&id);
         match dir.record() {
             Ok(Some(record)) => records.push(FoundAttempt {
@@ -105,8 +105,8 @@ mod tests {
     use fleet_core::lease::Epoch;
 
     use super::super::fixture_order;
-    use super::super::table::AttemptPhase;
     use super::*;
+    use crate::attempts::AttemptPhase;
 
     const NOW: Timestamp = Timestamp(100_000_000);
 

@@ -23,10 +23,11 @@ use super::reboot::Reboots;
 use super::recount;
 use super::removals::Removals;
 use super::retention::Forgotten;
-use super::table::{AttemptPhase, Release, Row, Table};
 use crate::allocations::{
-    self, AllocationDir, Asker, AttemptOrder, Begin, Happening, NodeContext, Record, RecordError,
-    Registry, Shown, Tell, end_unrecorded, without_exit,
+    self, Asker, AttemptOrder, Begin, Happening, NodeContext, Tell, end_unrecorded, without_exit,
+};
+use crate::attempts::{
+    self, AllocationDir, AttemptPhase, Record, RecordError, Registry, Release, Row, Shown, Table,
 };
 use crate::chain::chain;
 use crate::clock;
@@ -150,7 +151,7 @@ impl Reconciler {
         };
         this.say_calendar_again();
         let mut over = Vec::new();
-        for id in allocations::list(&allocations)? {
+        for id in attempts::list(&allocations)? {
             let dir = this.parts.registry.dir(&id);
             if let Some(at) = dir.forgotten_at() {
                 over.push((at, id));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use fleet_core::id::AllocationId;
 
-use crate::reconcile::{AttemptPhase, Row};
+use crate::attempts::{AttemptPhase, Row};
 
 /// Those who were asked, with the number of the checkpoint they had.
 #[derive(Debug, Default)]

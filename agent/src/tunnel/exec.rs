@@ -8,8 +8,8 @@ use fleet_proto::v1::tunnel_frame::Frame;
 
 use super::output::window;
 use super::{FromUser, Gone, ToUser, Tunnels};
+use crate::attempts::AttemptPhase;
 use crate::chain::chain;
-use crate::reconcile::AttemptPhase;
 use crate::shim::client::{Attached, ClientError, Output, ShimClient};
 use crate::shim::order::WindowSize;
 use crate::shim::protocol::{ExecRequest, FrameExit};
@@ -28,7 +28,7 @@ impl Tunnels {
         to: &ToUser,
         from: &mut FromUser,
     ) -> Result<(), Gone> {
-        let live = |shown: &crate::allocations::Shown| *shown.phase.borrow() != AttemptPhase::Ended;
+        let live = |shown: &crate::attempts::Shown| *shown.phase.borrow() != AttemptPhase::Ended;
         if !self.registry.get(id).is_some_and(|shown| live(&shown)) {
             return to.send(Frame::Error(format!("{id} does not run on this node now"))).await;
         }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::{FromUser, Gone, ToUser, Tunnels};
-use crate::allocations::Registry;
+use crate::attempts::Registry;
 use crate::chain::chain;
 use crate::image::{
     ImageError, ImageStore, Listed, Progress, PullPhase, RegistryError, RemoveError, Removed,

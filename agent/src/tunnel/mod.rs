@@ -29,7 +29,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
-use crate::allocations::Registry;
+use crate::attempts::Registry;
 use crate::image::ImageStore;
 
 pub use wake::{Wakes, WakesError};

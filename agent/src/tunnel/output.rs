@@ -14,8 +14,7 @@ use tokio::time::sleep;
 
 use super::wake::Wake;
 use super::{FRAME_BYTES_MAX, FromUser, Gone, ToUser, Tunnels};
-use crate::allocations::AllocationDir;
-use crate::reconcile::AttemptPhase;
+use crate::attempts::{AllocationDir, AttemptPhase};
 use crate::shim::client::{Attached, ShimClient};
 use crate::shim::log::{LogReader, Record, Stream};
 use crate::shim::order::WindowSize;

@@ -15,7 +15,8 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::ahead::{Contact, Promises, Shelf};
-use crate::allocations::{Parts, allocations_dir};
+use crate::allocations::Parts;
+use crate::attempts::allocations_dir;
 use crate::config::Config;
 use crate::fence::Epochs;
 use crate::gpu::{Config as GpuConfig, DriverState, Monitor};

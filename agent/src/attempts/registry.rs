@@ -12,7 +12,7 @@ use fleet_core::name::{GpuUuid, UserName};
 use tokio::sync::watch;
 
 use super::record::AllocationDir;
-use crate::reconcile::AttemptPhase;
+use super::table::AttemptPhase;
 
 /// One attempt as others see it.
 #[derive(Debug, Clone)]

@@ -30,6 +30,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::ResumedFrom;
+use crate::config::Config;
 use crate::shim::order::{EXIT_ROOM_BYTES, EXIT_ROOM_FILE, RUN_DIR};
 
 /// Version of the files that this build writes.
@@ -342,6 +343,16 @@ impl AllocationDir {
             _ => Ok(()),
         }
     }
+}
+
+/// Where attempts are kept on a node with this configuration.
+pub fn allocations_dir(config: &Config) -> PathBuf {
+    config.state_dir.join("allocations")
+}
+
+/// Where attempts keep what means nothing once they have ended: in memory, unless configured otherwise.
+pub fn volatile_dir(config: &Config) -> PathBuf {
+    config.run_dir.join("allocations")
 }
 
 /// The ids that have a directory below `allocations`.
