@@ -29,8 +29,9 @@ use crate::clock;
 use crate::enroll::Machine;
 use crate::gpu::{DriverState, GpuSnapshot, GpuState, Observed};
 use crate::holders::{self, Doom, Evictor, Found, Names, Usages};
-use crate::leases::{Floors, Foreign};
+use crate::leases::Floors;
 use crate::outbox::Outbox;
+use crate::processes::Foreign;
 use crate::terminals::Outcome;
 
 /// Looks in a row at which a GPU must be dirty: a job that just ended is not dirt.

@@ -37,6 +37,7 @@ pub mod outbox;
 #[cfg(test)]
 mod path_swap;
 mod proc_stat;
+pub mod processes;
 pub mod reconcile;
 pub mod runtime;
 pub mod server;

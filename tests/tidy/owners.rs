@@ -19,13 +19,8 @@ const OWNED: &[(&str, &[&str], &str)] = &[
     ("prometheus_client", &["daemon/src/metrics"], "declare a Metric, write it in a Source"),
     (
         "rustix",
-        &[
-            "agent/src/checkpoint/keep",
-            "agent/src/holders/pidfd",
-            "agent/src/image/xattr",
-            "agent/src/leases/proc_link",
-        ],
-        "use checkpoint::keep, holders::Evictor, image::xattr or leases::Observer",
+        &["agent/src/checkpoint/keep", "agent/src/image/xattr", "agent/src/processes"],
+        "use checkpoint::keep, image::xattr, processes::pidfd or processes::Observer",
     ),
     ("sd_notify", &["daemon/src/systemd"], "use daemon::systemd"),
     ("tracing_subscriber", &["daemon/src/logging", "daemon/src/log_filter"], "use daemon::logging"),

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::{fs, io};
 
-use crate::holders::pidfd::Signal;
+use crate::processes::pidfd::Signal;
 
 use crate::cgroup::Cgroup;
-use crate::holders::pidfd::{Target, Tell};
 use crate::proc_stat::started_ticks;
+use crate::processes::pidfd::{Target, Tell};
 
 /// How often the processes are read again where the chosen one ended meanwhile.
 const TRIES_MAX: u32 = 3;

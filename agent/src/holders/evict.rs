@@ -12,9 +12,8 @@ use std::time::{Duration, Instant};
 use fleet_core::ending::{GpuHolder, HOLDERS_MAX, HolderStep};
 use fleet_core::name::{GpuUuid, is_plain_text};
 
-use super::Spared;
-use super::pidfd::{Target, Tell};
-use crate::leases::Process;
+use crate::processes::pidfd::{Target, Tell};
+use crate::processes::{Process, Spared};
 
 /// One process that was found on one GPU.
 #[derive(Debug, Clone)]
@@ -150,7 +149,7 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
-    use crate::leases::Observer;
+    use crate::processes::Observer;
 
     const PERSON: u32 = 4_711;
     const GRACE: Duration = Duration::from_secs(60);

@@ -2,15 +2,13 @@
 //!
 //! - [`usage`]: what is seen on the GPUs of each open window; told to the controllers, for which a window in use goes on
 //!   and one that nobody came for is given back.
-//! - [`evict`]: names who is left on a GPU that is not theirs any more, asks them to end, and ends them. `pidfd` is how a
-//!   signal reaches the process that is meant and no other.
+//! - [`evict`]: names who is left on a GPU that is not theirs any more, asks them to end, and ends them.
 //! - [`names`]: who they are, for display.
 //!
 //! The reconcile task says what is to be done ([`Handle::order`]). Nothing here decides whose a GPU is.
 
 pub mod evict;
 mod names;
-pub(crate) mod pidfd;
 pub mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +28,6 @@ pub use names::Names;
 pub use usage::Usages;
 
 use crate::containers::NOBODY;
-use crate::leases::Process;
 
 /// How long the name service may take to name a uid, for display only.
 const NAME_MAX: Duration = Duration::from_secs(2);
@@ -38,32 +35,6 @@ const NAME_MAX: Duration = Duration::from_secs(2);
 /// work with.
 const NAMING_THREADS_MAX: usize = 4;
 static NAMING: Semaphore = Semaphore::const_new(NAMING_THREADS_MAX);
-
-/// Whose processes are never ended.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Spared {
-    /// Root, and the system's users below this number.
-    pub below: u32,
-    /// Those that pass the gate anyway.
-    pub uids: BTreeSet<u32>,
-    pub gids: BTreeSet<u32>,
-}
-
-impl Spared {
-    /// By who started it, as the gate does.
-    #[must_use]
-    pub fn covers(&self, process: &Process) -> bool {
-        process.real_uid < self.below || self.passes_gate(process)
-    }
-
-    /// Whether the gate lets it pass without a lease. The system's users it keeps out, though nobody ends their processes.
-    #[must_use]
-    pub fn passes_gate(&self, process: &Process) -> bool {
-        process.real_uid == 0
-            || self.uids.contains(&process.real_uid)
-            || self.gids.contains(&process.real_gid)
-    }
-}
 
 /// A window that is over, and whose GPUs are not proven empty yet.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -21,8 +21,8 @@ use tokio::task::spawn_blocking;
 use crate::allocations::NodeContext;
 use crate::attempts::Registry;
 use crate::gpu::GpuSnapshot;
-use crate::leases::Process;
 use crate::outbox::Outbox;
+use crate::processes::Process;
 use crate::state_file::{self, StateFileError};
 
 const FILE: &str = "usage.json";

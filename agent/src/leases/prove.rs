@@ -12,12 +12,13 @@ use fleet_core::window::Enforcement;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::{Floors, Process};
+use super::Floors;
 use crate::allocations::{NodeContext, end_group};
 use crate::attempts::Registry;
 use crate::gpu::GpuSnapshot;
 use crate::holders::{Evictor, Found, Over, named};
 use crate::outbox::Outbox;
+use crate::processes::Process;
 use crate::user::UserError;
 
 /// First and longest pause before the GPUs are looked at again.
@@ -259,7 +260,7 @@ mod tests {
     use fleet_core::id::ReservationId;
 
     use super::*;
-    use crate::leases::Observer;
+    use crate::processes::Observer;
 
     #[test]
     fn who_has_the_next_window_on_one_gpu_may_stay_there_and_nowhere_else() {

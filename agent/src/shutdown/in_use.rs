@@ -13,8 +13,8 @@ use tokio::task::spawn_blocking;
 use crate::allocations::NodeContext;
 use crate::gpu::{DriverState, GpuSnapshot};
 use crate::holders::Names;
-use crate::leases::{Observer, Process};
 use crate::proc_stat::is_at_its_end;
+use crate::processes::{Observer, Process};
 
 /// So many programs are named; of more, how many they are.
 const NAMED_MAX: usize = 4;
@@ -154,7 +154,7 @@ pub(crate) mod tests {
         fresh.gpus[0].sampled_at = None;
         assert!(fresh.is_unseen());
         if nix::unistd::geteuid().is_root() {
-            let trusted = crate::holders::Spared { below: 1_000, ..Default::default() };
+            let trusted = crate::processes::Spared { below: 1_000, ..Default::default() };
             let baseline = vec!["sleep".to_owned()].into();
             let observer = Observer { baseline, trusted, ..Observer::default() };
             assert!(on_them(&observer, &gpus).is_empty(), "the administrator's own");

@@ -19,11 +19,11 @@ use fleet_core::id::AllocationId;
 use fleet_core::name::GpuUuid;
 
 use super::proc_link;
+use super::spared::Spared;
 use crate::clock;
 use crate::containers::user_behind;
 use crate::filter::NvidiaMajors;
 use crate::gpu::GpuSnapshot;
-use crate::holders::Spared;
 use crate::proc_stat::{since_boot, started_ticks};
 use crate::unit::unit_name;
 use crate::user::Subordinates;

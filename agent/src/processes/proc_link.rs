@@ -1,6 +1,6 @@
 //! What is behind the links in `/proc/PID/fd`, and behind `/proc/PID/exe`: asked of the kernel, never opened.
 //!
-//! Asked by [`super::holders`] about every descriptor of every process, every few seconds. It must not wait for a file
+//! Asked by [`super::observer`] about every descriptor of every process, every few seconds. It must not wait for a file
 //! system that does not answer: of one behind a network only what this machine knows already is wanted. And it must not
 //! open a device: that would be to enter the driver, and to hold what is asked about.
 
