@@ -26,13 +26,13 @@ use tokio::time::timeout;
 use crate::allocations::NodeContext;
 use crate::attempts::Registry;
 use crate::clock;
+use crate::denied::Outcome;
 use crate::enroll::Machine;
 use crate::gpu::{DriverState, GpuSnapshot, GpuState, Observed};
 use crate::holders::{self, Doom, Evictor, Found, Names, Usages};
 use crate::leases::Floors;
 use crate::outbox::Outbox;
 use crate::processes::Foreign;
-use crate::terminals::Outcome;
 
 /// Looks in a row at which a GPU must be dirty: a job that just ended is not dirt.
 const DIRTY_LOOKS: u32 = 2;
@@ -275,7 +275,7 @@ impl Inventory {
         let seen = Outcome::Seen { ended: self.doom_of_strays().is_some() };
         for Found { gpu, process } in strays.iter().filter(|stray| !spared.covers(&stray.process)) {
             if let Some(state) = snapshot.gpu(gpu) {
-                self.node.terminals.denied(process.real_uid, state.info.minor, seen);
+                self.node.terminals.denied().add(process.real_uid, state.info.minor, seen);
             }
         }
     }

@@ -17,6 +17,7 @@ pub mod checkpoint;
 mod clock;
 pub mod config;
 pub mod containers;
+pub mod denied;
 pub mod doctor;
 pub mod emergency;
 pub mod enroll;

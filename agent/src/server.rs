@@ -251,7 +251,7 @@ fn make_gate(
         jobs: node.config.cgroup_parent.clone(),
         users: node.users.clone(),
         gpus: node.gpus.clone(),
-        terminals: node.terminals.clone(),
+        denied: node.terminals.denied().clone(),
         ends,
         pulse: operations.begin("gate"),
     })?)

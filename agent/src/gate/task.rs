@@ -24,10 +24,10 @@ use super::{Ends, Exempt, GateState, Wanted};
 use crate::chain::chain;
 use crate::config::EnforceConfig;
 use crate::containers::{self, NOBODY};
+use crate::denied::{DeniedUsers, Outcome};
 use crate::filter::NvidiaMajors;
 use crate::gpu;
 use crate::grant::Grant;
-use crate::terminals::{self, Outcome};
 use crate::user::Users;
 
 /// How often the gate in force is looked at: is it there, whom did it deny.
@@ -51,7 +51,7 @@ pub struct TaskParts {
     pub users: Users,
     pub gpus: gpu::Handle,
     /// Who is denied hears of it there.
-    pub terminals: terminals::Handle,
+    pub denied: DeniedUsers,
     pub ends: Ends,
     pub pulse: Pulse,
 }
@@ -307,7 +307,7 @@ impl Task {
             let new = count.saturating_sub(self.denials.get(denied).copied().unwrap_or(0));
             if new > 0 {
                 sum += new;
-                self.parts.terminals.denied(denied.0, denied.1, outcome);
+                self.parts.denied.add(denied.0, denied.1, outcome);
                 log_denial(&mut self.logged, *denied, new, gate.denies());
             }
         }

@@ -5,7 +5,7 @@
 //!   how often. [`free_gpus`]: what they could have instead, by a controller's word. [`words`]: pure, the texts. `tty`: the terminals of a user; `mail`: their mail. [`task`]: all of it together.
 //!
 //! The reconcile task says which windows run and who holds what ([`Handle::know`]), the gate whom it denied, and the
-//! inventory whom it sees where there is no gate ([`Handle::denied`]). It works from what this node knows, with controllers and without, and it is words only: nothing
+//! inventory whom it sees where there is no gate ([`crate::denied`]). It works from what this node knows, with controllers and without, and it is words only: nothing
 //! here decides anything, and nothing waits for it.
 
 pub mod denials;
@@ -21,10 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::free_gpus::FreeGpus;
 use crate::ahead::Running;
+use crate::denied::{Denied, DeniedUsers};
 use crate::grant::Grant;
-
-/// Users whose denials wait to be told.
-const DENIED_USERS_MAX: usize = 1_000;
 
 /// What the reconcile task knows.
 #[derive(Debug, Clone, Default)]
@@ -34,62 +32,35 @@ pub struct Known {
     pub grants: BTreeSet<Grant>,
 }
 
-/// What became of somebody who has no lease on a GPU, and opened it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    KeptOut,
-    LetThrough,
-    /// They are at work on it. `ended`: not for long.
-    Seen {
-        ended: bool,
-    },
-}
-
-/// The GPUs that one user has no lease on, and what became of them at the last one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Denied {
-    pub minors: BTreeSet<u32>,
-    pub outcome: Outcome,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    known: Option<Known>,
-    denied: BTreeMap<u32, Denied>,
-}
-
 /// What others hold of it. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Handle {
-    state: Arc<Mutex<State>>,
+    /// None before the reconcile task's first word.
+    known: Arc<Mutex<Option<Known>>>,
+    denied: DeniedUsers,
     elsewhere: FreeGpus,
 }
 
 impl Handle {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Option<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says what is so now.
     pub fn know(&self, known: Known) {
-        self.state().known = Some(known);
+        *self.known() = Some(known);
     }
 
     /// The windows that run, as the reconcile task said last.
     #[must_use]
     pub fn running(&self) -> Vec<Running> {
-        self.state().known.iter().flat_map(|known| known.running.clone()).collect()
+        self.known().iter().flat_map(|known| known.running.clone()).collect()
     }
 
-    /// A user opened a GPU without a lease.
-    pub fn denied(&self, uid: u32, minor: u32, outcome: Outcome) {
-        let denied = &mut self.state().denied;
-        if denied.len() < DENIED_USERS_MAX || denied.contains_key(&uid) {
-            let new = || Denied { minors: BTreeSet::new(), outcome };
-            let denied = denied.entry(uid).or_insert_with(new);
-            denied.minors.insert(minor);
-            denied.outcome = outcome;
-        }
+    /// Where the gate and the inventory put users who were denied a GPU.
+    #[must_use]
+    pub fn denied(&self) -> &DeniedUsers {
+        &self.denied
     }
 
     /// For the link, which asks.
@@ -100,8 +71,7 @@ impl Handle {
 
     /// What is known, and who was denied something since this was asked last. Nothing before the first word.
     fn take(&self) -> Option<(Known, BTreeMap<u32, Denied>)> {
-        let mut state = self.state();
-        let known = state.known.clone()?;
-        Some((known, std::mem::take(&mut state.denied)))
+        let known = self.known().clone()?;
+        Some((known, self.denied.take()))
     }
 }

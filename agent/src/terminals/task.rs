@@ -22,11 +22,12 @@ use tokio::time::{sleep, timeout};
 use super::denials::Denials;
 use super::due::Said;
 use super::words::{HeldBy, Here, for_terminal};
-use super::{Denied, Known, mail, tty};
+use super::{Known, mail, tty};
 use crate::ahead::Contact;
 use crate::allocations::NodeContext;
 use crate::chain::chain;
 use crate::clock;
+use crate::denied::Denied;
 use crate::state_file::{self, StateFileError};
 
 const FILE: &str = "terminals.json";

@@ -6,9 +6,9 @@ use fleet_core::reservation::RESERVATION_LENGTH_MAX;
 use fleet_core::time::{Millis, Timestamp};
 use jiff::tz::TimeZone;
 
-use super::Outcome;
 use super::free_gpus::Hint;
 use crate::ahead::{After, Running};
+use crate::denied::Outcome;
 
 /// What a GPU is called where nobody knows its number yet.
 const UNNUMBERED: &str = "?";
