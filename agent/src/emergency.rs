@@ -15,8 +15,8 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use crate::ahead::SOCKET_FILE;
 use crate::config::Config;
+use crate::local::SOCKET_FILE;
 
 /// How long the agent may take, its disk included.
 const ANSWER_MAX: Duration = Duration::from_secs(30);

@@ -33,6 +33,7 @@ pub mod image;
 pub mod inventory;
 pub mod leases;
 pub mod link;
+pub mod local;
 pub mod operations;
 pub mod outbox;
 #[cfg(test)]

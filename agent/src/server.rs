@@ -20,7 +20,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::ahead::{self, ASKS_MAX, Ask, Contact, LocalParts, SOCKET_FILE, Shelf};
+use crate::ahead::{Contact, Shelf};
 use crate::allocations::{NodeContext, Parts};
 use crate::attempts::{Registry, allocations_dir, volatile_dir};
 use crate::config::Config;
@@ -36,6 +36,7 @@ use crate::image::{ImageError, ImageStore, Limits};
 use crate::inventory::{Inventory, machine_facts};
 use crate::leases::Floors;
 use crate::link::{Link, LinkParts};
+use crate::local::{self, ASKS_MAX, Ask, LocalParts, SOCKET_FILE};
 use crate::operations::{self, Operations, Sights};
 use crate::outbox::Outbox;
 use crate::reconcile::{CalendarParts, Reconciler, ReconcilerParts};
@@ -160,8 +161,8 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     let view =
         Inventory::start(node.clone(), seen, registry.clone(), inbox, leases, base, pulse).await;
     let (vouching, images) = (VouchService::new(&dialer, node.users.clone()), node.images.clone());
-    let local = LocalParts { node: node.clone(), view: view.clone(), asks, vouching };
-    tasks.spawn(ahead::serve(local, config.run_dir.join(SOCKET_FILE)));
+    let parts = LocalParts { node: node.clone(), view: view.clone(), asks, vouching };
+    tasks.spawn(local::serve(parts, config.run_dir.join(SOCKET_FILE)));
     let sights = Sights {
         node: identity.node.clone(),
         cluster: identity.cluster.to_string(),

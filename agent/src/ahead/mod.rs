@@ -3,7 +3,7 @@
 //! - [`promises`]: pure, which windows there are and what is to be done about them when. [`clock`]: pure, the
 //!   fleet's time without the fleet. [`contact`]: whether a controller answers. [`store`]: the promises on the disk.
 //!   `over`, `running`: pure, what becomes of windows at their end.
-//!   [`local`]: the socket on this node, for `fleet status`, `fleet-agent grant` and `enforce`.
+//!   What this node's users and root see of it is in [`crate::local`].
 //!
 //! The reconcile task owns the promises and carries its steps out. While a controller answers, the controller
 //! leads and the promises only follow. Nothing here looks at health: a node that is cut off never evicts, and
@@ -11,7 +11,6 @@
 
 pub mod clock;
 mod contact;
-mod local;
 mod over;
 pub mod promises;
 mod running;
@@ -19,8 +18,6 @@ mod store;
 
 pub use clock::FleetClock;
 pub use contact::Contact;
-pub use local::{ASKS_MAX, SOCKET_FILE};
-pub use local::{Answer, Ask, GrantWish, LocalParts, LocalView, SeenAttempt, serve};
 pub use promises::{Promises, Refused, Step};
 pub use running::{After, Loss, Running};
 pub use store::{Shelf, ShelfError};

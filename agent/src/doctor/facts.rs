@@ -28,7 +28,6 @@ use super::judge::{
     Shutdown,
 };
 use super::packages::{Packages, RuntimePackage, cves, is_of_driver};
-use crate::ahead::SOCKET_FILE;
 use crate::cgroup::{Hierarchies, Mode};
 use crate::chain::chain;
 use crate::clock;
@@ -36,6 +35,7 @@ use crate::config::Config;
 use crate::enroll::store::{IdentityFolder, IdentityRecord};
 use crate::enroll::{Machine, identity_folder};
 use crate::gate::kernel;
+use crate::local::SOCKET_FILE;
 use crate::processes::{Observer, Spared};
 use crate::runtime::gpus::Host;
 use crate::runtime::{Places, discover};

@@ -17,16 +17,14 @@ use tokio::task::{JoinSet, spawn_blocking};
 use super::plan::Action;
 use super::task::Reconciler;
 use crate::ahead::promises::Stage;
-use crate::ahead::{
-    Answer, Ask, Contact, GrantWish, LocalView, Promises, Refused, SeenAttempt, Shelf, ShelfError,
-    Step,
-};
+use crate::ahead::{Contact, Promises, Refused, Shelf, ShelfError, Step};
 use crate::allocations::AttemptOrder;
 use crate::attempts::{AttemptPhase, Release, Row};
 use crate::chain::chain;
 use crate::gate::Wanted;
 use crate::grant::Grant;
 use crate::holders::Orders;
+use crate::local::{Answer, Ask, GrantWish, LocalView, SeenAttempt};
 use crate::terminals::Known;
 
 /// Longest time between two looks at the calendar: the link may be lost meanwhile.

@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
-use super::promises::{Promises, Refused, Stage, WindowInHand};
+use crate::ahead::promises::{Promises, Refused, Stage, WindowInHand};
 use crate::allocations::NodeContext;
 use crate::chain::chain;
 use crate::clock;
