@@ -23,14 +23,14 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::allocations::NodeContext;
 use crate::attempts::Registry;
 use crate::clock;
 use crate::denied::Outcome;
 use crate::enroll::Machine;
 use crate::gpu::{DriverState, GpuSnapshot, GpuState, Observed};
-use crate::holders::{self, Doom, Evictor, Found, Names, Usages};
+use crate::holders::{self, Doom, Evictor, Found, Names, UsageParts, Usages};
 use crate::leases::Floors;
+use crate::node::NodeContext;
 use crate::outbox::Outbox;
 use crate::processes::Foreign;
 
@@ -182,8 +182,14 @@ impl Inventory {
         let dirt = self.dirt(snapshot).await;
         self.say(self.facts_of(snapshot, &dirt));
         let leases = self.leases.borrow().clone().unwrap_or_default();
-        let (node, registry, outbox) = (&self.node, &self.registry, &self.outbox);
-        self.usages.look(node, registry, outbox, snapshot, &leases).await;
+        let parts = UsageParts {
+            holders: &self.node.holders,
+            observers: &self.node.observers,
+            users: &self.node.users,
+            registry: &self.registry,
+            outbox: &self.outbox,
+        };
+        self.usages.look(parts, snapshot, &leases).await;
         let measured = self.measure(snapshot).await;
         self.measured.send_replace(measured);
     }
@@ -271,7 +277,7 @@ impl Inventory {
     fn tell_strays(&self, snapshot: &GpuSnapshot, strays: &[Found]) {
         let enforced = self.node.gate.state().borrow().enforced.clone();
         let by_sight = enforced.is_some_and(|enforced| enforced.fallback.is_some());
-        let Some(spared) = self.node.spared().filter(|_| by_sight) else { return };
+        let Some(spared) = self.node.observers.spared().filter(|_| by_sight) else { return };
         let seen = Outcome::Seen { ended: self.doom_of_strays().is_some() };
         for Found { gpu, process } in strays.iter().filter(|stray| !spared.covers(&stray.process)) {
             if let Some(state) = snapshot.gpu(gpu) {
@@ -293,7 +299,7 @@ impl Inventory {
             self.evictor = Evictor::default();
             return;
         };
-        let Some(spared) = self.node.spared() else { return };
+        let Some(spared) = self.node.observers.spared() else { return };
         for (step, holders) in self.evictor.turn(strays, doom, &spared, Instant::now()) {
             let holders = holders::named(holders).await;
             for holder in &holders {
@@ -378,7 +384,7 @@ impl Inventory {
         }
         let (snapshot, node) = (Arc::clone(snapshot), Arc::clone(&self.node));
         let (uuid, attempts) = (state.info.uuid.clone(), attempts.to_vec());
-        let look = move || node.observer().foreign(&snapshot, &uuid, &attempts, &uids);
+        let look = move || node.observers.now().foreign(&snapshot, &uuid, &attempts, &uids);
         spawn_blocking(look).await.unwrap_or_default()
     }
 
@@ -395,9 +401,9 @@ impl Inventory {
 
     async fn measure(&mut self, snapshot: &GpuSnapshot) -> Vec<v1::MeasuredGpu> {
         let mut all = Vec::with_capacity(snapshot.gpus.len());
-        let observer = self.node.observer();
+        let observer = self.node.observers.now();
         // Of whom that is not known, nobody is exempt.
-        let spared = self.node.spared().unwrap_or_default();
+        let spared = self.node.observers.spared().unwrap_or_default();
         for state in &snapshot.gpus {
             let t = &state.telemetry;
             let mut processes = Vec::new();

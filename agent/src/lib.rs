@@ -34,6 +34,7 @@ pub mod inventory;
 pub mod leases;
 pub mod link;
 pub mod local;
+pub mod node;
 pub mod operations;
 pub mod outbox;
 #[cfg(test)]

@@ -26,11 +26,11 @@ use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
 use crate::ahead::promises::{Promises, Refused, Stage, WindowInHand};
-use crate::allocations::NodeContext;
 use crate::chain::chain;
 use crate::clock;
 use crate::containers;
 use crate::inventory::View;
+use crate::node::NodeContext;
 use crate::runtime::CONTROL_NODES;
 use crate::unit::LaunchError;
 use crate::vouch::VouchService;

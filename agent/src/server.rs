@@ -21,7 +21,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::ahead::{Contact, Shelf};
-use crate::allocations::{NodeContext, Parts};
 use crate::attempts::{Registry, allocations_dir, volatile_dir};
 use crate::config::Config;
 use crate::enroll::renewal::Renewal;
@@ -37,6 +36,7 @@ use crate::inventory::{Inventory, machine_facts};
 use crate::leases::Floors;
 use crate::link::{Link, LinkParts};
 use crate::local::{self, ASKS_MAX, Ask, LocalParts, SOCKET_FILE};
+use crate::node::{NodeContext, Parts};
 use crate::operations::{self, Operations, Sights};
 use crate::outbox::Outbox;
 use crate::reconcile::{CalendarParts, Reconciler, ReconcilerParts};
@@ -139,7 +139,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     })?;
     let mut tasks = JoinSet::new();
     tasks.spawn(reconciler.run());
-    tasks.spawn(shutdown::run(shutdown::Parts::of(&node, &outbox)));
+    tasks.spawn(shutdown::run(shutdown_parts(&node, &outbox)));
     tasks.spawn(make_gate(&node, gate_ends, &operations)?.run());
     tasks.spawn(make_terminals(&node, &line, &operations)?.run());
     let (conditions, conditions_seen) = (node.conditions.clone(), node.conditions.subscribe());
@@ -258,14 +258,30 @@ fn make_gate(
     })?)
 }
 
+/// What holds a planned shutdown up.
+fn shutdown_parts(node: &NodeContext, outbox: &Outbox) -> shutdown::Parts {
+    let (handle, outbox) = (node.shutdown.clone(), outbox.clone());
+    shutdown::Parts { handle, outbox, wait: node.config.checkpoint_wait }
+}
+
 /// What people read on their terminals.
 fn make_terminals(
-    node: &Arc<NodeContext>,
+    node: &NodeContext,
     line: &Contact,
     operations: &Operations,
 ) -> anyhow::Result<terminals::task::Task> {
-    let pulse = operations.begin("terminals");
-    Ok(terminals::task::Task::open(Arc::clone(node), line.clone(), pulse)?)
+    Ok(terminals::task::Task::open(terminals::task::TaskParts {
+        node: node.name.clone(),
+        state_dir: &node.config.state_dir,
+        jobs: node.config.cgroup_parent.clone(),
+        mail_program: node.config.mail_program.clone(),
+        users: node.users.clone(),
+        gpus: node.gpus.clone(),
+        gate: node.gate.clone(),
+        handle: node.terminals.clone(),
+        line: line.clone(),
+        pulse: operations.begin("terminals"),
+    })?)
 }
 
 fn open_images(config: &Config, as_user: &AsUser) -> Result<ImageStore, ImageError> {

@@ -17,7 +17,6 @@ use fleet_core::lease::Epoch;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
-use super::node::NodeContext;
 use super::order::{self, Leased};
 use crate::attempts::{AllocationDir, Record};
 use crate::chain::chain;
@@ -26,6 +25,7 @@ use crate::checkpoint::{self, ResumeCheck, ResumedFrom};
 use crate::fence::{Claim, ClaimError};
 use crate::filter::NvidiaMajors;
 use crate::image::{self, ImageError, ImageRef};
+use crate::node::NodeContext;
 use crate::runtime::{Image, PrepareError, prepare};
 use crate::user::op::{Op, Reply};
 use crate::user::{AsUserError, User, UserError};
@@ -151,7 +151,7 @@ impl Begin {
         let look = move || {
             let leased = order::gpus(&record, &snapshot, &node.config.gpu.device_dir)?;
             for uuid in &record.order.gpus {
-                let foreign = node.observer().foreign(&snapshot, uuid, &[], &allowed);
+                let foreign = node.observers.now().foreign(&snapshot, uuid, &[], &allowed);
                 if let Some(one) = foreign.first() {
                     return Err(format!("{uuid} is in use by somebody else: {one}"));
                 }

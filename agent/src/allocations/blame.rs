@@ -11,8 +11,8 @@ use fleet_core::health::{Condition, Subject, can_end_a_program};
 use fleet_core::name::GpuUuid;
 use tokio::time::timeout;
 
-use super::node::NodeContext;
 use crate::attempts::Record;
+use crate::node::NodeContext;
 
 /// Longest time that an end waits for this look.
 const LOOK_MAX: Duration = Duration::from_secs(2);

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use fleet_core::checkpoint::{CheckpointId, Presence};
 use tokio::task::{JoinSet, spawn_blocking};
 
-use super::node::NodeContext;
 use super::order::{checkpoint_base, on_node};
 use super::task::Happening;
 use crate::attempts::{AllocationDir, Record};
 use crate::chain::chain;
 use crate::checkpoint::{self, Handle, ObserverConfig, ObserverError, OriginFate};
+use crate::node::NodeContext;
 use crate::shim::order::{EVENTS_FILE, JobEvent, Notice};
 use crate::user::User;
 

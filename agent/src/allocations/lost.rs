@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use fleet_core::id::AllocationId;
 
-use super::node::NodeContext;
 use crate::cgroup::{Cgroup, CgroupError, CgroupPlan, Hierarchies};
+use crate::node::NodeContext;
 use crate::shim::order::{ShimOrder, ShimState};
 
 /// From SIGKILL to giving up on processes that do not die.

@@ -4,7 +4,7 @@
 //! - [`begin`]: everything before the first process. [`task`]: from there to the last one. [`ending`]: the
 //!   words for how it ended. [`checkpoints`]: what it saves;
 //!   [`asking`]: asking it to save soon.
-//! - [`node`]: what they all share. What is kept of each is in [`crate::attempts`].
+//! - What they all share is in [`crate::node`], what is kept of each in [`crate::attempts`].
 //!
 //! A task tells the reconcile task what happened and takes orders from it; it decides nothing itself, and
 //! it never ends a job because something was missing from a message or because the agent stops.
@@ -15,7 +15,6 @@ mod blame;
 mod checkpoints;
 mod ending;
 mod lost;
-mod node;
 mod order;
 mod task;
 
@@ -24,6 +23,5 @@ pub use begin::Begin;
 pub use ending::{of_exit, without_exit};
 pub use lost::end_group;
 pub(crate) use lost::end_unrecorded;
-pub use node::{NodeContext, Parts};
 pub(crate) use order::checkpoint_base;
 pub use task::{AttemptOrder, Happening, Tell, spawn};

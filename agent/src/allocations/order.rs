@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use fleet_core::job::{JobSpec, TerminalSize};
 
-use super::node::NodeContext;
 use crate::attempts::Record;
 use crate::cgroup::CpuSet;
 use crate::filter::NvidiaMajors;
 use crate::gpu::{self, GpuSnapshot};
 use crate::image;
+use crate::node::NodeContext;
 use crate::runtime::{
     AllocationSpec, Gpu, Image, ImageConfig, JobUser, NodeSettings, Resources, Runtime, Volume,
 };

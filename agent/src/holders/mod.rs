@@ -3,12 +3,13 @@
 //! - [`usage`]: what is seen on the GPUs of each open window; told to the controllers, for which a window in use goes on
 //!   and one that nobody came for is given back.
 //! - [`evict`]: names who is left on a GPU that is not theirs any more, asks them to end, and ends them.
-//! - [`names`]: who they are, for display.
+//! - [`names`]: who they are, for display. [`observers`]: who looks at processes, with what the gate knows now.
 //!
 //! The reconcile task says what is to be done ([`Handle::order`]). Nothing here decides whose a GPU is.
 
 pub mod evict;
 mod names;
+mod observers;
 pub mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +26,8 @@ use tokio::time::timeout;
 
 pub use evict::{Doom, Evictor, Found};
 pub use names::Names;
-pub use usage::Usages;
+pub use observers::Observers;
+pub use usage::{UsageParts, Usages};
 
 use crate::containers::NOBODY;
 

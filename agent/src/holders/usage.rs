@@ -18,12 +18,13 @@ use fleet_core::time::Millis;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
-use crate::allocations::NodeContext;
+use super::{Handle, Observers};
 use crate::attempts::Registry;
 use crate::gpu::GpuSnapshot;
 use crate::outbox::Outbox;
 use crate::processes::Process;
 use crate::state_file::{self, StateFileError};
+use crate::user::Users;
 
 const FILE: &str = "usage.json";
 const VERSION: u32 = 1;
@@ -31,6 +32,16 @@ const VERSION: u32 = 1;
 const PAUSE: Duration = Duration::from_secs(300);
 /// How often the descriptors of all processes are looked at where the driver shows nobody.
 const DESCRIPTORS_EVERY: Duration = Duration::from_secs(60);
+
+/// What a look is done with, and where it is told.
+#[derive(Debug, Clone, Copy)]
+pub struct UsageParts<'a> {
+    pub holders: &'a Handle,
+    pub observers: &'a Observers,
+    pub users: &'a Users,
+    pub registry: &'a Registry,
+    pub outbox: &'a Outbox,
+}
 
 /// One look at the GPUs of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,14 +133,12 @@ impl Usages {
     /// Looks at the windows that are open, and says what changed.
     pub async fn look(
         &mut self,
-        node: &Arc<NodeContext>,
-        registry: &Registry,
-        outbox: &Outbox,
+        parts: UsageParts<'_>,
         snapshot: &Arc<GpuSnapshot>,
         leases: &[DesiredLease],
     ) {
         // Controllers without rules do not know what to do with it.
-        if node.holders.orders().rules.is_none() {
+        if parts.holders.orders().rules.is_none() {
             return;
         }
         let mut open = BTreeMap::new();
@@ -141,14 +150,14 @@ impl Usages {
         self.watched.retain(|id, _| {
             let kept = open.contains_key(id);
             if !kept {
-                outbox.drop_use(id);
+                parts.outbox.drop_use(id);
             }
             kept
         });
         let mut came = self.stored.came.clone();
         came.retain(|id| open.contains_key(id));
         for (id, lease) in open {
-            let glance = self.glance(node, registry, snapshot, lease).await;
+            let glance = self.glance(parts, snapshot, lease).await;
             if matches!(glance, Glance::Owner | Glance::Others) {
                 came.insert(id.clone());
             }
@@ -156,7 +165,7 @@ impl Usages {
             let watched = self.watched.entry(id.clone()).or_default();
             if let Some(seen) = watched.look(glance, came, Instant::now()) {
                 tracing::debug!(reservation = %id, ?seen, came, "use of a window");
-                outbox.use_seen(&id, seen, came);
+                parts.outbox.use_seen(&id, seen, came);
             }
         }
         self.store(came).await;
@@ -177,17 +186,16 @@ impl Usages {
 
     async fn glance(
         &mut self,
-        node: &Arc<NodeContext>,
-        registry: &Registry,
+        parts: UsageParts<'_>,
         snapshot: &Arc<GpuSnapshot>,
         lease: &DesiredLease,
     ) -> Glance {
         let mut glance = Glance::Nobody;
         // Where nobody knows the owner's number, any process may be theirs.
-        let owners = uids(node, lease).await;
+        let owners = uids(parts.users, lease).await;
         let mut minors = Vec::new();
         for gpu in &lease.gpus {
-            let attempts = registry.on_gpu(gpu);
+            let attempts = parts.registry.on_gpu(gpu);
             if !attempts.is_empty() {
                 glance = glance.max(Glance::Others);
             }
@@ -198,7 +206,7 @@ impl Usages {
                 continue;
             };
             let pids: Vec<u32> = listed.iter().map(|listed| listed.pid).collect();
-            let observer = node.observer();
+            let observer = parts.observers.now();
             let owners_here = owners.clone();
             let of_pids = move || {
                 let all = pids.into_iter().filter_map(|pid| observer.process(pid));
@@ -212,13 +220,13 @@ impl Usages {
         if glance != Glance::Nobody {
             return glance;
         }
-        self.by_descriptor(node, snapshot, &minors, owners.as_deref()).await
+        self.by_descriptor(parts.observers, snapshot, &minors, owners.as_deref()).await
     }
 
     /// The driver shows nobody: who has them open all the same, as of a minute ago at most.
     async fn by_descriptor(
         &mut self,
-        node: &Arc<NodeContext>,
+        observers: &Observers,
         snapshot: &GpuSnapshot,
         minors: &[u32],
         owners: Option<&[u32]>,
@@ -226,9 +234,9 @@ impl Usages {
         let old = |(at, _): &(Instant, _)| at.elapsed() >= DESCRIPTORS_EVERY;
         if self.descriptors.as_ref().is_none_or(old) {
             let all: Vec<u32> = snapshot.gpus.iter().map(|state| state.info.minor).collect();
-            let node = Arc::clone(node);
+            let observers = observers.clone();
             let look = move || {
-                let observer = node.observer();
+                let observer = observers.now();
                 let mut open = observer.by_descriptors(&all);
                 // To look at a GPU is no use of it.
                 open.retain(|(_, found)| !observer.has_known_name(found));
@@ -245,10 +253,10 @@ impl Usages {
 }
 
 /// The numbers of those who may use the GPUs of a lease; none where one of them is not known.
-async fn uids(node: &NodeContext, lease: &DesiredLease) -> Option<Vec<u32>> {
+async fn uids(users: &Users, lease: &DesiredLease) -> Option<Vec<u32>> {
     let mut uids = Vec::new();
     for user in lease.users() {
-        uids.push(node.users.resolve(user.as_str(), None).await.ok()?.uid);
+        uids.push(users.resolve(user.as_str(), None).await.ok()?.uid);
     }
     Some(uids)
 }

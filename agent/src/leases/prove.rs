@@ -13,13 +13,14 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::Floors;
-use crate::allocations::{NodeContext, end_group};
+use crate::allocations::end_group;
 use crate::attempts::Registry;
-use crate::gpu::GpuSnapshot;
-use crate::holders::{Evictor, Found, Over, named};
+use crate::gate;
+use crate::gpu::{self, GpuSnapshot};
+use crate::holders::{self, Evictor, Found, Observers, Over, named};
 use crate::outbox::Outbox;
 use crate::processes::Process;
-use crate::user::UserError;
+use crate::user::{UserError, Users};
 
 /// First and longest pause before the GPUs are looked at again.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
@@ -27,7 +28,11 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 /// What is to be proven.
 #[derive(Debug)]
 pub struct Proof {
-    pub node: Arc<NodeContext>,
+    pub driver: gpu::Handle,
+    pub gate: gate::Handle,
+    pub holders: holders::Handle,
+    pub observers: Observers,
+    pub users: Users,
     pub floors: Floors,
     pub registry: Registry,
     pub outbox: Outbox,
@@ -99,7 +104,7 @@ pub async fn prove(proof: Proof) {
     let (mut pause, mut before, mut said) = (AGAIN.0, None, None);
     let mut evictor = Evictor::default();
     while !proof.gpus.is_empty() {
-        let look = match proof.node.gpus.sample_now().await {
+        let look = match proof.driver.sample_now().await {
             Ok(snapshot) => {
                 let proof = Arc::clone(&proof);
                 let staying = proof.tolerated().await;
@@ -125,7 +130,7 @@ pub async fn prove(proof: Proof) {
 impl Proof {
     /// Whose programs are no obstacle, by GPU.
     async fn tolerated(&self) -> BTreeMap<GpuUuid, Staying> {
-        let over = self.node.holders.over(&self.lease);
+        let over = self.holders.over(&self.lease);
         let mut all = BTreeMap::new();
         for gpu in &self.gpus {
             let (names, memory) = may_stay(&self.reserved_for, over.as_ref(), gpu);
@@ -146,7 +151,7 @@ impl Proof {
     async fn uids(&self, names: BTreeSet<&UserName>) -> (Vec<u32>, bool) {
         let (mut uids, mut unsure) = (Vec::new(), false);
         for name in names {
-            match self.node.users.resolve(name.as_str(), None).await {
+            match self.users.resolve(name.as_str(), None).await {
                 Ok(user) => uids.push(user.uid),
                 // Whoever it is, they are not among the people of this node.
                 Err(UserError::SystemUser { .. } | UserError::BadName { .. }) => {}
@@ -160,9 +165,9 @@ impl Proof {
     /// Who is left after a window: named, or asked to end and ended. When the next one's grace is over.
     async fn evict(&self, evictor: &mut Evictor, holders: &[Found]) -> Option<Instant> {
         // The lease of a job: what is left of that is ended by its control group.
-        let over = self.node.holders.over(&self.lease)?;
-        let spared = self.node.spared()?;
-        let doom = self.node.holders.orders().doom(over.ends);
+        let over = self.holders.over(&self.lease)?;
+        let spared = self.observers.spared()?;
+        let doom = self.holders.orders().doom(over.ends);
         let done = evictor.turn(holders, doom, &spared, Instant::now());
         for (step, holders) in done {
             let holders = named(holders).await;
@@ -218,15 +223,15 @@ impl Proof {
         if state.telemetry.processes.value().is_none() {
             return Some(format!("the driver does not say who uses {uuid}"));
         }
-        let observer = self.node.observer();
+        let observer = self.observers.now();
         let may_stay = |one: &Process| staying.uids.contains(&one.uid);
         let listed = observer.foreign(snapshot, uuid, &[], &[]).into_iter();
         let (stays, foreign): (Vec<_>, Vec<_>) =
             listed.partition(|one| one.found.as_ref().is_some_and(may_stay));
         let open = observer.by_descriptors(&[state.info.minor]).into_iter().map(|(_, one)| one);
         let (stays_open, open): (Vec<_>, Vec<_>) = open.partition(may_stay);
-        let enforced = self.node.gate.state().borrow().enforced.as_ref().map(|now| now.mode);
-        let lookers = lookers_have_to_go(enforced, self.node.holders.over(&self.lease).as_ref());
+        let enforced = self.gate.state().borrow().enforced.as_ref().map(|now| now.mode);
+        let lookers = lookers_have_to_go(enforced, self.holders.over(&self.lease).as_ref());
         let open: Vec<Process> =
             open.into_iter().filter(|one| observer.is_in_the_way(one, lookers)).collect();
         // Jobs are ended in their own way.

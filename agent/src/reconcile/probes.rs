@@ -13,8 +13,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::task::Reconciler;
-use crate::allocations::{NodeContext, checkpoint_base};
+use crate::allocations::checkpoint_base;
 use crate::checkpoint::{ResumeCheck, verify_marker};
+use crate::node::NodeContext;
 
 /// How long one look may take.
 const LOOK_MAX: Duration = Duration::from_secs(5);

@@ -102,7 +102,9 @@ impl Reconciler {
             self.reboots.begun = None;
         }
         if due && self.reboots.begun.replace(since) != Some(since) {
-            self.reboots.steps.spawn(async move { (since, Step::Looked(in_use(&node).await)) });
+            self.reboots.steps.spawn(async move {
+                (since, Step::Looked(in_use(&node.gpus, &node.observers).await))
+            });
         }
     }
 

@@ -14,8 +14,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
 use super::task::Reconciler;
-use crate::allocations::{NodeContext, checkpoint_base};
+use crate::allocations::checkpoint_base;
 use crate::chain::chain;
+use crate::node::NodeContext;
 use crate::user::op::Op;
 use crate::user::{AsUserError, UserError};
 

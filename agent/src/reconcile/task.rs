@@ -24,7 +24,7 @@ use super::recount;
 use super::removals::Removals;
 use super::retention::Forgotten;
 use crate::allocations::{
-    self, Asker, AttemptOrder, Begin, Happening, NodeContext, Tell, end_unrecorded, without_exit,
+    self, Asker, AttemptOrder, Begin, Happening, Tell, end_unrecorded, without_exit,
 };
 use crate::attempts::{
     self, AllocationDir, AttemptPhase, Record, RecordError, Registry, Release, Row, Shown, Table,
@@ -34,6 +34,7 @@ use crate::clock;
 use crate::fence::Claim;
 use crate::image;
 use crate::leases::{Floors, Proof, prove};
+use crate::node::NodeContext;
 use crate::outbox::Outbox;
 use crate::shutdown::{LastSaves, Notice};
 
@@ -540,8 +541,13 @@ impl Reconciler {
     ) {
         let of_lease = |row: &Row| row.lease.as_ref() == Some(&lease) && row.order.is_some();
         let attempts = self.table.rows.iter().filter(|(_, row)| of_lease(row));
+        let node = &self.parts.node;
         let proof = Proof {
-            node: Arc::clone(&self.parts.node),
+            driver: node.gpus.clone(),
+            gate: node.gate.clone(),
+            holders: node.holders.clone(),
+            observers: node.observers.clone(),
+            users: node.users.clone(),
             floors: self.parts.floors.clone(),
             registry: self.parts.registry.clone(),
             outbox: self.parts.outbox.clone(),

@@ -10,9 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use fleet_core::gpu::{GPUS_PER_NODE_MAX, Presence};
 use tokio::task::spawn_blocking;
 
-use crate::allocations::NodeContext;
-use crate::gpu::{DriverState, GpuSnapshot};
-use crate::holders::Names;
+use crate::gpu::{self, DriverState, GpuSnapshot};
+use crate::holders::{Names, Observers};
 use crate::proc_stat::is_at_its_end;
 use crate::processes::{Observer, Process};
 
@@ -20,16 +19,16 @@ use crate::processes::{Observer, Process};
 const NAMED_MAX: usize = 4;
 
 /// What is to be waited for, in words; none where nothing is.
-pub(crate) async fn in_use(node: &NodeContext) -> Option<String> {
+pub(crate) async fn in_use(gpus: &gpu::Handle, observers: &Observers) -> Option<String> {
     // Who began a moment ago is in no older picture.
-    let gpus = match node.gpus.sample_now().await {
+    let gpus = match gpus.sample_now().await {
         Ok(fresh) => fresh,
-        Err(_) => node.gpus.latest(),
+        Err(_) => gpus.latest(),
     };
     if gpus.is_unseen() {
         return Some("it is not known yet who uses its GPUs".to_owned());
     }
-    let observer = node.observer();
+    let observer = observers.now();
     let found = match spawn_blocking(move || on_them(&observer, &gpus)).await {
         Ok(found) => found,
         Err(error) => return Some(format!("it cannot be seen who uses its GPUs: {error}")),

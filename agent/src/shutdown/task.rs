@@ -8,7 +8,6 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Handle, Waited};
-use crate::allocations::NodeContext;
 use crate::chain::chain;
 use crate::outbox::Outbox;
 use crate::unit::logind::{Announcements, Lock, Logind, LogindError};
@@ -62,11 +61,6 @@ pub async fn run(parts: Parts) {
 }
 
 impl Parts {
-    pub fn of(node: &NodeContext, outbox: &Outbox) -> Self {
-        let (handle, outbox) = (node.shutdown.clone(), outbox.clone());
-        Self { handle, outbox, wait: node.config.checkpoint_wait }
-    }
-
     /// Until the connection is gone.
     async fn watch(&self, logind: &Logind, failed: &mut bool) -> Result<(), LogindError> {
         let mut announcements = logind.announcements().await?;

@@ -7,11 +7,10 @@
 use std::collections::BTreeMap;
 use std::future::ready;
 use std::io::ErrorKind;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use fleet_core::name::{GpuUuid, UserName};
+use fleet_core::name::{GpuUuid, NodeName, UserName};
 use fleet_core::time::Timestamp;
 use fleet_daemon::progress::Pulse;
 use jiff::tz::TimeZone;
@@ -22,13 +21,15 @@ use tokio::time::{sleep, timeout};
 use super::denials::Denials;
 use super::due::Said;
 use super::words::{HeldBy, Here, for_terminal};
-use super::{Known, mail, tty};
+use super::{Handle, Known, mail, tty};
 use crate::ahead::Contact;
-use crate::allocations::NodeContext;
 use crate::chain::chain;
 use crate::clock;
 use crate::denied::Denied;
+use crate::gate;
+use crate::gpu;
 use crate::state_file::{self, StateFileError};
+use crate::user::Users;
 
 const FILE: &str = "terminals.json";
 const VERSION: u32 = 1;
@@ -54,10 +55,32 @@ enum To {
     Uid(u32),
 }
 
+/// What the task is made of.
+#[derive(Debug)]
+pub struct TaskParts<'a> {
+    pub node: NodeName,
+    pub state_dir: &'a Path,
+    /// The control group of all jobs.
+    pub jobs: String,
+    pub mail_program: Option<PathBuf>,
+    pub users: Users,
+    pub gpus: gpu::Handle,
+    pub gate: gate::Handle,
+    pub handle: Handle,
+    pub line: Contact,
+    pub pulse: Pulse,
+}
+
 /// See the module's doc.
 #[derive(Debug)]
 pub struct Task {
-    node: Arc<NodeContext>,
+    node: NodeName,
+    jobs: String,
+    mail_program: Option<PathBuf>,
+    users: Users,
+    gpus: gpu::Handle,
+    gate: gate::Handle,
+    handle: Handle,
     line: Contact,
     pulse: Pulse,
     path: PathBuf,
@@ -70,16 +93,26 @@ pub struct Task {
 
 impl Task {
     /// Goes on from what was said before.
-    pub fn open(
-        node: Arc<NodeContext>,
-        line: Contact,
-        pulse: Pulse,
-    ) -> Result<Self, StateFileError> {
-        let path = node.config.state_dir.join(FILE);
+    pub fn open(parts: TaskParts<'_>) -> Result<Self, StateFileError> {
+        let path = parts.state_dir.join(FILE);
         let stored: Option<Stored> = state_file::read(&path, VERSION)?;
         let said = stored.map(|stored| stored.said).unwrap_or_default();
-        let (denials, telling, mailing) = (Denials::default(), JoinSet::new(), JoinSet::new());
-        Ok(Self { node, line, pulse, path, said, denials, telling, mailing })
+        Ok(Self {
+            node: parts.node,
+            jobs: parts.jobs,
+            mail_program: parts.mail_program,
+            users: parts.users,
+            gpus: parts.gpus,
+            gate: parts.gate,
+            handle: parts.handle,
+            line: parts.line,
+            pulse: parts.pulse,
+            path,
+            said,
+            denials: Denials::default(),
+            telling: JoinSet::new(),
+            mailing: JoinSet::new(),
+        })
     }
 
     /// Runs until the agent ends.
@@ -95,7 +128,7 @@ impl Task {
                 }
                 () = sleep(LOOK_EVERY) => {}
             }
-            if let Some((known, denied)) = self.node.terminals.take() {
+            if let Some((known, denied)) = self.handle.take() {
                 self.say_what_ends(&known).await;
                 self.say_who_was_denied(&known, denied);
             }
@@ -103,7 +136,7 @@ impl Task {
     }
 
     fn here(&self, now: Timestamp) -> Here {
-        Here { node: self.node.name.clone(), now, zone: TimeZone::system() }
+        Here { node: self.node.clone(), now, zone: TimeZone::system() }
     }
 
     async fn say_what_ends(&mut self, known: &Known) {
@@ -130,14 +163,14 @@ impl Task {
         if denied.is_empty() {
             return;
         }
-        let holders = self.node.gate.state().borrow().holders.clone();
+        let holders = self.gate.state().borrow().holders.clone();
         let here = self.here(self.line.now().unwrap_or_else(clock::now));
         for (uid, Denied { minors, outcome }) in denied {
             if self.denials.take(uid, holders.contains(&uid), Instant::now()) {
                 let gpus: Vec<_> =
                     minors.iter().filter_map(|minor| self.on_minor(*minor, known)).collect();
                 if !gpus.is_empty() {
-                    let (here, elsewhere) = (here.clone(), self.node.terminals.elsewhere().clone());
+                    let (here, elsewhere) = (here.clone(), self.handle.elsewhere().clone());
                     let text = async move {
                         let hint = elsewhere.ask().await;
                         here.denied(outcome, &gpus, hint.as_ref())
@@ -149,15 +182,15 @@ impl Task {
     }
 
     fn index(&self, gpu: &GpuUuid) -> Option<u32> {
-        let numbers = self.node.gpus.numbers();
-        self.node.gpus.latest().gpu(gpu).map(|state| numbers.of(&state.info))
+        let numbers = self.gpus.numbers();
+        self.gpus.latest().gpu(gpu).map(|state| numbers.of(&state.info))
     }
 
     /// The GPU behind a device node, and who has it; none where the driver shows no such GPU.
     fn on_minor(&self, minor: u32, known: &Known) -> Option<(Option<u32>, HeldBy)> {
-        let snapshot = self.node.gpus.latest();
+        let snapshot = self.gpus.latest();
         let state = snapshot.gpus.iter().find(|state| state.info.minor == minor)?;
-        Some((Some(self.node.gpus.numbers().of(&state.info)), held_by(&state.info.uuid, known)))
+        Some((Some(self.gpus.numbers().of(&state.info)), held_by(&state.info.uuid, known)))
     }
 
     async fn store(&self) {
@@ -174,15 +207,15 @@ impl Task {
     }
 
     fn mail(&mut self, user: UserName, subject: String, text: String) {
-        let Some(program) = self.node.config.mail_program.clone() else { return };
+        let Some(program) = self.mail_program.clone() else { return };
         while self.mailing.try_join_next().is_some() {}
         if self.mailing.len() >= MAILING_MAX {
             tracing::warn!(%user, "too many mails at a time; one is dropped");
             return;
         }
-        let node = Arc::clone(&self.node);
+        let users = self.users.clone();
         self.mailing.spawn(async move {
-            if let Err(error) = node.users.resolve(user.as_str(), None).await {
+            if let Err(error) = users.resolve(user.as_str(), None).await {
                 tracing::debug!(%user, %error, "a user is not known here, and gets no mail");
                 return;
             }
@@ -203,11 +236,11 @@ impl Task {
             tracing::debug!(?to, "too many messages at a time; one is dropped");
             return;
         }
-        let node = Arc::clone(&self.node);
+        let (users, jobs) = (self.users.clone(), self.jobs.clone());
         self.telling.spawn(async move {
             let uid = match &to {
                 To::Uid(uid) => *uid,
-                To::User(name) => match node.users.resolve(name.as_str(), None).await {
+                To::User(name) => match users.resolve(name.as_str(), None).await {
                     Ok(user) => user.uid,
                     Err(error) => {
                         tracing::debug!(%name, %error, "a user is not known here, and not told");
@@ -215,7 +248,6 @@ impl Task {
                     }
                 },
             };
-            let jobs = node.config.cgroup_parent.clone();
             let found = spawn_blocking(move || tty::of(uid, &jobs));
             let terminals = match timeout(TELL_MAX, found).await {
                 Ok(Ok(terminals)) => terminals,

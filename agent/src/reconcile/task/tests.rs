@@ -15,12 +15,12 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::ahead::{Contact, Promises, Shelf};
-use crate::allocations::Parts;
 use crate::attempts::allocations_dir;
 use crate::config::Config;
 use crate::fence::Epochs;
 use crate::gpu::{Config as GpuConfig, DriverState, Monitor};
 use crate::image::{self, ImageStore, Limits};
+use crate::node::Parts;
 use crate::reconcile::plan::fixture::order;
 use crate::reconcile::reboot::{Pauses, Step};
 use crate::shim::order::{EXIT_FILE, EndReason, Epoch as ShimEpoch, ExitRecord};

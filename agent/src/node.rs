@@ -1,4 +1,7 @@
-//! What every attempt of this node needs: made once by `server`, shared by all attempts' tasks.
+//! What every attempt of this node needs: made once by `server`, shared by the attempts' tasks and those that start them.
+//!
+//! Only the attempts, the reconcile task, the inventory and the local socket take all of it. Whoever needs a few handles
+//! takes those.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,13 +17,12 @@ use crate::fence::Epochs;
 use crate::gate;
 use crate::gpu;
 use crate::health::Looks;
-use crate::holders;
+use crate::holders::{self, Observers};
 use crate::image::ImageStore;
-use crate::processes::{Observer, Spared};
 use crate::runtime::{DiscoverError, Runtime, discover};
 use crate::shutdown;
 use crate::terminals;
-use crate::unit::{Launcher, group_path};
+use crate::unit::Launcher;
 use crate::user::{AsUser, Users};
 
 /// Starts that are prepared at the same time; more wait.
@@ -42,6 +44,7 @@ pub struct NodeContext {
     pub gpus: gpu::Handle,
     pub gate: gate::Handle,
     pub holders: holders::Handle,
+    pub observers: Observers,
     pub terminals: terminals::Handle,
     pub shutdown: shutdown::Handle,
     pub epochs: Epochs,
@@ -49,9 +52,6 @@ pub struct NodeContext {
     /// The conditions that hold, as the health task says them.
     pub conditions: watch::Sender<Vec<Condition>>,
     pub(crate) looks: Arc<Looks>,
-    baseline: Arc<[String]>,
-    /// The group of all jobs.
-    jobs: PathBuf,
     runtime: Mutex<Option<Runtime>>,
 }
 
@@ -90,8 +90,7 @@ impl NodeContext {
         } = parts;
         Self {
             name,
-            baseline: config.gpu.baseline_processes.as_slice().into(),
-            jobs: group_path(&config.cgroup_parent),
+            observers: Observers::new(gate.clone(), &config),
             config,
             boot_id,
             shim,
@@ -110,27 +109,6 @@ impl NodeContext {
             looks: Arc::default(),
             starts: Semaphore::new(STARTS_AT_ONCE_MAX),
             runtime: Mutex::default(),
-        }
-    }
-
-    /// Whose processes are never ended; none before the name service has said who is exempt.
-    pub fn spared(&self) -> Option<Spared> {
-        let exempt = self.gate.state().borrow().exempt.clone()?;
-        let below = self.config.people_from();
-        Some(Spared { below, uids: exempt.uids, gids: exempt.gids })
-    }
-
-    /// Who looks at the processes here, with what is known of them now.
-    pub fn observer(&self) -> Observer {
-        let subordinates = Arc::clone(&self.gate.state().borrow().subordinates);
-        // Nobody is exempt of whom that is not known.
-        let nobody = || Spared { below: self.config.people_from(), ..Spared::default() };
-        let trusted = self.spared().unwrap_or_else(nobody);
-        Observer {
-            baseline: Arc::clone(&self.baseline),
-            subordinates,
-            trusted,
-            jobs: self.jobs.clone(),
         }
     }
 
