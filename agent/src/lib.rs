@@ -46,6 +46,7 @@ pub mod runtime;
 pub mod server;
 pub mod shim;
 pub mod shutdown;
+mod state_dir;
 pub mod state_file;
 pub mod stop_all;
 pub mod terminals;

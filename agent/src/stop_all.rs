@@ -15,9 +15,9 @@ use crate::cgroup::Hierarchies;
 use crate::chain::chain;
 use crate::config::Config;
 use crate::image;
-use crate::server::take_state_dir;
 use crate::shim::client::ShimClient;
 use crate::shim::order::ExitRecord;
+use crate::state_dir::take_state_dir;
 use crate::unit::{Launcher, group_path, systemd_is_running};
 
 /// How often it is looked whether a job has ended.
