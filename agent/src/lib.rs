@@ -9,6 +9,7 @@
 
 pub mod ahead;
 pub mod allocations;
+pub mod as_user_helper;
 pub mod attempts;
 pub mod bpf;
 pub mod cgroup;

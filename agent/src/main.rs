@@ -188,7 +188,7 @@ enum GateVerb {
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|arg| arg == "as-user") {
-        return fleet_agent::user::run_as_user_helper(args);
+        return fleet_agent::as_user_helper::run_as_user_helper(args);
     }
     let verb = Arguments::parse().verb;
     if let Verb::NvmlProbe(options) = &verb {

@@ -22,7 +22,9 @@ const LOCK_FILE: &str = "agent.lock";
 
 /// The folder as the one agent that may use it; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct StateDirLock(#[expect(dead_code, reason = "held, not read")] Flock<std::fs::File>);
+pub(crate) struct StateDirLock(
+    #[expect(dead_code, reason = "held, not read")] Flock<std::fs::File>,
+);
 
 /// Makes the state folder and takes it.
 pub(crate) fn take_state_dir(config: &Config) -> anyhow::Result<StateDirLock> {

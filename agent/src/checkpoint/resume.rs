@@ -11,8 +11,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use fleet_core::checkpoint::{Candidate, CheckpointId, Content, Doubt, Resumed, Rule, RuleChoice};
-use serde::{Deserialize, Serialize};
+use fleet_core::checkpoint::{Candidate, CheckpointId, Content, Doubt, Resumed, Rule};
 
 use super::list::{FileList, job_dir};
 use super::marker::marker_path;
@@ -30,8 +29,7 @@ const SIBLINGS_MAX: usize = 10_000;
 mod own;
 mod place;
 
-pub(crate) use own::COPY_MAX;
-pub use own::OwnDir;
+pub use crate::user::op::resume::{OwnDir, ResumeAnswer, ResumeRequest};
 pub(super) use place::{ASIDE, TORN};
 use place::{Found, From, bring_back, examine, put_aside};
 
@@ -39,42 +37,6 @@ use place::{Found, From, bring_back, examine, put_aside};
 pub(super) const NEWEST_ATTEMPT: &str = "newest-attempt";
 /// More than any number takes.
 const NEWEST_ATTEMPT_BYTES_MAX: u64 = 32;
-
-/// What is asked of the helper. All paths are those of the node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ResumeRequest {
-    pub dir: PathBuf,
-    pub job: String,
-    /// Who asks. What is moved aside from now on is this attempt's business, and no earlier one's.
-    pub attempt: u32,
-    pub pattern: Option<String>,
-    pub rule: RuleChoice,
-    /// The best first, with paths of the node.
-    pub candidates: Vec<Candidate>,
-    pub by_owner: bool,
-    /// A path outside the job's history.
-    pub path: Option<PathBuf>,
-    /// Look into the directory for what nobody reported.
-    pub look: bool,
-    /// Move newer and torn ones aside.
-    pub aside: bool,
-    /// Begin from nothing: all of them go aside.
-    pub scratch: bool,
-    /// The attempt has a directory of its own, which gets a copy of what is chosen.
-    pub own: Option<OwnDir>,
-}
-
-/// What came of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ResumeAnswer {
-    /// With paths of the node; `from` is for the watcher.
-    Taken { resumed: Resumed, from: Option<ResumedFrom> },
-    /// From the beginning, with what was moved aside.
-    FromNothing(Resumed),
-    /// Nothing that was named can be used: what was tried.
-    Nothing { tried: Vec<String> },
-}
 
 /// Chooses, and makes the directory such that the program finds the chosen one.
 pub(crate) fn prepare(request: &ResumeRequest) -> Result<Reply, OpError> {

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use super::identity::Identity;
+use super::op::resume::COPY_MAX;
 use super::op::{ANSWER_BYTES_MAX, Op, OpError, Reply};
 use super::resolve::User;
 use super::stream::{DeadlineReader, UserStream};
-use crate::checkpoint::resume::COPY_MAX;
 
 /// How long a killed helper gets to disappear before it counts as abandoned.
 const KILL_WAIT: Duration = Duration::from_millis(500);

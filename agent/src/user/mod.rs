@@ -6,11 +6,11 @@
 //!   `image`. The agent itself must never open, stat or create a path that a user chose: as root it would see files the
 //!   user may not, root_squash would refuse what the user may, and a dead NFS server would hang the agent.
 //! - [`subordinate`]: numbers that stand for an owner in containers without root.
-//! - [`op`]: what the two sides say to each other; [`helper`]: the child's side; [`identity`]: becoming the user.
+//! - [`op`]: what the two sides say to each other; [`identity`]: becoming the user. The child's side is
+//!   [`crate::as_user_helper`].
 
 pub mod as_user;
-pub mod helper;
-mod identity;
+pub(crate) mod identity;
 pub mod op;
 pub(crate) mod ops;
 pub mod resolve;
@@ -20,7 +20,6 @@ pub mod subordinate;
 pub(crate) mod tests;
 
 pub use as_user::{AsUser, AsUserConfig, AsUserError, HelperProgram};
-pub use helper::run_as_user_helper;
 pub use resolve::{User, UserError, Users, UsersConfig};
 pub use stream::UserStream;
 pub use subordinate::{SUBUID_FILE, Subordinates, SubuidFile};

@@ -2,9 +2,16 @@
 //!
 //! Both sides are always the same binary, so there is no version here.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+use self::resume::{ResumeAnswer, ResumeRequest};
+use self::watch::WatchRequest;
+
+pub mod resume;
+pub mod watch;
 
 /// Longest request the helper reads.
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -38,13 +45,13 @@ pub enum Op {
     /// Check, flush and list a checkpoint that the job told of.
     Inspect { dir: PathBuf, job: String, path: PathBuf },
     /// Choose what an attempt resumes from. See `checkpoint::resume`.
-    Resume(Box<crate::checkpoint::resume::ResumeRequest>),
+    Resume(Box<ResumeRequest>),
     /// Move back what was moved aside for an attempt that has ended, unless a later one has begun.
     PutBack { dir: PathBuf, job: String, attempt: u32 },
     /// Remove what fleet wrote beside the checkpoints of a job that has ended.
     RemoveJobFiles { dir: PathBuf, job: String, marker: String },
     /// Watch for checkpoints until stdin closes. See `checkpoint::watch`.
-    Watch(Box<crate::checkpoint::watch::WatchRequest>),
+    Watch(Box<WatchRequest>),
 }
 
 /// What came of an [`Op`].
@@ -55,11 +62,22 @@ pub enum Reply {
     Stats(Vec<Result<FileStat, OpError>>),
     Text(String),
     /// What [`Op::Resume`] chose.
-    Resume(Box<crate::checkpoint::resume::ResumeAnswer>),
+    Resume(Box<ResumeAnswer>),
     /// What [`Op::Inspect`] found out.
     Facts(Box<fleet_core::checkpoint::Facts>),
     /// Follows `Stream`; the bytes come after it.
     File(FileStat),
+}
+
+/// Writes one line of the helper's answer.
+pub(crate) fn answer<T: serde::Serialize>(
+    output: &mut impl Write,
+    value: &T,
+) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    output.write_all(&line)?;
+    output.flush()
 }
 
 /// What is known about a file without reading it.

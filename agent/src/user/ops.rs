@@ -11,7 +11,7 @@ use super::op::{FileKind, FileStat, OpError, OpErrorKind, Reply, STAT_PATHS_MAX}
 
 type Outcome = Result<Reply, OpError>;
 
-pub(super) fn check_dir(path: &Path, create: bool) -> Outcome {
+pub(crate) fn check_dir(path: &Path, create: bool) -> Outcome {
     absolute(path)?;
     if create {
         std::fs::create_dir_all(path).map_err(|error| OpError::io(path, &error))?;
@@ -27,7 +27,7 @@ pub(super) fn check_dir(path: &Path, create: bool) -> Outcome {
     Ok(Reply::Done)
 }
 
-pub(super) fn stat(paths: &[PathBuf]) -> Outcome {
+pub(crate) fn stat(paths: &[PathBuf]) -> Outcome {
     if paths.len() > STAT_PATHS_MAX {
         return Err(OpError::new(
             OpErrorKind::TooLarge,
@@ -82,7 +82,7 @@ pub(crate) fn read_file(path: &Path, bytes_max: u64) -> Outcome {
     Ok(Reply::Text(text))
 }
 
-pub(super) fn touch(path: &Path) -> Outcome {
+pub(crate) fn touch(path: &Path) -> Outcome {
     absolute(path)?;
     let touched = OpenOptions::new()
         .write(true)
@@ -111,14 +111,14 @@ pub(crate) fn readable(path: &Path) -> Outcome {
 }
 
 /// Says nothing to whoever listens there.
-pub(super) fn connect(path: &Path) -> Outcome {
+pub(crate) fn connect(path: &Path) -> Outcome {
     absolute(path)?;
     UnixStream::connect(path).map_err(|error| OpError::io(path, &error))?;
     Ok(Reply::Done)
 }
 
 /// Opens a regular file for reading; a fifo or device is refused without ever blocking on it.
-pub(super) fn open_regular(path: &Path) -> Result<(File, FileStat), OpError> {
+pub(crate) fn open_regular(path: &Path) -> Result<(File, FileStat), OpError> {
     absolute(path)?;
     let file = OpenOptions::new()
         .read(true)

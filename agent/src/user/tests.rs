@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::op::{FileKind, Op, OpErrorKind, Reply};
 use super::*;
+use crate::as_user_helper;
 
 /// An `AsUser` whose helper is this test binary: see [`helper_entry`].
 pub(crate) fn test_as_user(change: impl FnOnce(&mut AsUserConfig)) -> AsUser {
@@ -49,7 +50,7 @@ fn helper_entry() {
     let output =
         File::options().write(true).open("/proc/self/fd/3").or_else(|_| File::create("/dev/null"));
     let output = output.unwrap();
-    std::process::exit(helper::serve(&args, std::io::stdin(), output).into());
+    std::process::exit(as_user_helper::serve(&args, std::io::stdin(), output).into());
 }
 
 pub(crate) fn account(name: &str) -> User {

@@ -11,9 +11,6 @@ use std::os::unix::fs::symlink;
 use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::thread;
-use std::time::Duration;
-
-use serde::{Deserialize, Serialize};
 
 use super::super::keep::{NotKept, place_copy};
 use super::super::list::{Comparison, FileList};
@@ -22,19 +19,8 @@ use super::super::whole;
 use super::place::Found;
 use super::{ResumeRequest, SIBLINGS_MAX, is_sibling, names_one};
 use crate::user::op::Reply;
+use crate::user::op::resume::COPY_MAX;
 use crate::user::ops;
-
-/// How long the copy of a checkpoint may take: 64 GiB at 75 MB/s.
-pub(crate) const COPY_MAX: Duration = Duration::from_secs(15 * 60);
-
-/// See the module's doc.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnDir {
-    /// Its name in the directory that the attempts share.
-    pub folder: String,
-    /// Where nothing can be copied into it, the attempt resumes from the original.
-    pub by_variable: bool,
-}
 
 /// Copies `found`, whose name is `path`, into the attempt's own directory, and returns the copy. None where the attempt has
 /// no such directory, or is to resume from the original.

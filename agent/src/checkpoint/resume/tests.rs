@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::symlink;
 
-use fleet_core::checkpoint::{CheckpointId, Facts, Presence};
+use fleet_core::checkpoint::{CheckpointId, Facts, Presence, RuleChoice};
 use fleet_core::name::NodeName;
 
 use super::super::list::list_path;

@@ -6,32 +6,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde::{Deserialize, Serialize};
-
 use crate::checkpoint::tree::Tree;
-use crate::user::op::{FileKind, FileStat};
+use crate::user::op::FileStat;
+pub use crate::user::op::watch::FileId;
 
 /// Most files that are followed while they are not complete; more wait for the next scan.
 pub const CANDIDATES_MAX: usize = 10_000;
 
-/// One state of one file. The same state is never counted twice, under whatever name: a rename or a hard link of a
-/// counted checkpoint is not another one. The device is left out, since NFS gets another one after a remount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct FileId {
-    pub ino: u64,
-    pub mtime_ns: i64,
-    pub size_bytes: u64,
-}
-
 impl FileId {
-    #[must_use]
-    pub fn of(stat: &FileStat) -> Self {
-        // The size of a directory itself says nothing, and some file systems change it behind one's back. It is not 0
-        // here: that would say "empty file".
-        let size_bytes = if stat.kind == FileKind::Dir { u64::MAX } else { stat.size_bytes };
-        Self { ino: stat.ino, mtime_ns: stat.mtime_ns, size_bytes }
-    }
-
     /// Of a directory with its files: another one after every write into any of them.
     #[must_use]
     pub fn of_tree(stat: &FileStat, tree: &Tree) -> Self {

@@ -7,7 +7,7 @@ use super::super::list::{Comparison, FileList, LIST_BYTES_MAX, list_path};
 use super::super::rules::FileId;
 use super::super::tree::Tree;
 use super::keeper::{Keeper, Who};
-use super::lines::CountedBefore;
+use crate::user::op::watch::CountedBefore;
 use crate::user::op::{FileKind, FileStat, Reply};
 use crate::user::ops;
 

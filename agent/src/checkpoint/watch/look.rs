@@ -13,8 +13,8 @@ use super::super::whole;
 use super::complete::find_out;
 use super::filling::Look;
 use super::keeper::Who;
-use super::lines::{SeenLine, WatchLine};
 use super::{JUST_APPEARED_NS, Watcher};
+use crate::user::op::watch::{SeenLine, WatchLine};
 use crate::user::op::{FileKind, FileStat};
 
 /// After so long, in milliseconds, the owner hears of what does not count.

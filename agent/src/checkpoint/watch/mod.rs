@@ -6,7 +6,7 @@
 //! closes, after a last look: then the job has no process left that could still write. It never numbers anything; of
 //! files it writes only the lists in `.fleet/JOB/`.
 //!
-//! [`lines`] is what both sides say, [`filling`] directories that are not complete yet, [`complete`] the last steps before
+//! [`op::watch`](crate::user::op::watch) is what both sides say, [`filling`] directories that are not complete yet, [`complete`] the last steps before
 //! one counts, [`counted`] what becomes of those that did, [`origin`] what becomes of the one that was resumed from,
 //! [`keeper`] keeps the last whole one beside. Which names and files make a checkpoint is `rules`.
 
@@ -14,7 +14,6 @@ pub(in crate::checkpoint) mod complete;
 mod counted;
 mod filling;
 mod keeper;
-mod lines;
 mod look;
 mod origin;
 
@@ -32,15 +31,14 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use super::rules::tracker::CANDIDATES_MAX;
 use super::rules::{FileId, Now, Pattern, Settle, Sighting, Tracker, never_counts};
 use super::tree::Tree;
-use crate::user::helper::answer;
-use crate::user::op::{FileStat, OpError, OpErrorKind};
+pub use crate::user::op::watch::{
+    CountedBefore, OriginFate, ResumedFrom, SeenLine, Timings, WatchLine, WatchRequest,
+};
+pub(in crate::checkpoint) use crate::user::op::watch::{ENDING, TOLD};
+use crate::user::op::{FileStat, OpError, OpErrorKind, answer};
 use counted::Register;
 use filling::FillingDirs;
 use keeper::Keeper;
-pub use lines::{
-    CountedBefore, OriginFate, ResumedFrom, SeenLine, Timings, WatchLine, WatchRequest,
-};
-pub(in crate::checkpoint) use lines::{ENDING, TOLD};
 use origin::Origin;
 
 /// Most directories watched below one checkpoint directory.

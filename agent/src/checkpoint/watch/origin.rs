@@ -16,7 +16,7 @@ use super::super::tree::Tree;
 use super::super::whole;
 use super::Watcher;
 use super::keeper::Who;
-use super::lines::{CountedBefore, OriginFate, ResumedFrom, WatchLine};
+use crate::user::op::watch::{CountedBefore, OriginFate, ResumedFrom, WatchLine};
 use crate::user::op::{FileStat, Reply};
 use crate::user::ops;
 

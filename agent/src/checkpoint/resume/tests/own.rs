@@ -3,7 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime};
 
-use super::super::own::{OwnDir, put};
+use super::super::OwnDir;
+use super::super::own::put;
 use super::*;
 use crate::checkpoint::keep::{KEEP_COPY_BYTES_MAX, has_reflinks};
 

@@ -1,6 +1,7 @@
-//! What the agent asks of the watching helper, and what the helper says, one JSON line each.
+//! What the agent asks of the watching helper, and what the helper says, one JSON line each. Data only.
 //!
-//! Both sides are always the same binary, so there is no version here.
+//! `checkpoint::watch` is what the helper does, `checkpoint::observer` the agent's side. Both sides are always the same
+//! binary, so there is no version here.
 
 use std::path::PathBuf;
 
@@ -9,13 +10,12 @@ use fleet_core::checkpoint::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::super::rules::FileId;
-use crate::user::op::OpError;
+use super::{FileKind, FileStat, OpError};
 
 /// The line on the helper's input that says: the attempt is being stopped.
-pub(in crate::checkpoint) const ENDING: &str = "ending\n";
+pub(crate) const ENDING: &str = "ending\n";
 /// The line that says: the job told of a checkpoint, which counts. As long as [`ENDING`].
-pub(in crate::checkpoint) const TOLD: &str = "told..\n";
+pub(crate) const TOLD: &str = "told..\n";
 
 /// The waiting times of observation, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +68,25 @@ pub struct WatchRequest {
     pub origin: Option<ResumedFrom>,
     /// Keep by a copy where there is no other way.
     pub keep_copy: bool,
+}
+
+/// One state of one file. The same state is never counted twice, under whatever name: a rename or a hard link of a
+/// counted checkpoint is not another one. The device is left out, since NFS gets another one after a remount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FileId {
+    pub ino: u64,
+    pub mtime_ns: i64,
+    pub size_bytes: u64,
+}
+
+impl FileId {
+    #[must_use]
+    pub fn of(stat: &FileStat) -> Self {
+        // The size of a directory itself says nothing, and some file systems change it behind one's back. It is not 0
+        // here: that would say "empty file".
+        let size_bytes = if stat.kind == FileKind::Dir { u64::MAX } else { stat.size_bytes };
+        Self { ino: stat.ino, mtime_ns: stat.mtime_ns, size_bytes }
+    }
 }
 
 /// What an attempt resumed from, as it was then.

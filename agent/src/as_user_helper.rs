@@ -1,5 +1,6 @@
-//! The child's side of `as_user`: `fleet-agent as-user UID GID GROUPS`, run by the agent only.
+//! The child's side of `user::as_user`: `fleet-agent as-user UID GID GROUPS`, run by the agent only.
 //!
+//! It stands above `user`, which has the small operations, and `checkpoint`, which has the large ones.
 //! It becomes the user before it reads a byte of its request, then does one operation and ends. It must never be asked to
 //! do two things for two users, and never write to stderr what is not a failure of its own.
 
@@ -7,14 +8,15 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::ExitCode;
 
-use super::identity::Identity;
-use super::op::{Op, OpError, OpErrorKind, REQUEST_BYTES_MAX, Reply};
-use super::ops;
+use crate::checkpoint;
+use crate::user::identity::Identity;
+use crate::user::op::{Op, OpError, OpErrorKind, REQUEST_BYTES_MAX, Reply, answer};
+use crate::user::ops;
 
 /// Exit code when the helper could not become the user.
-pub(crate) const EXIT_IDENTITY: u8 = 3;
+const EXIT_IDENTITY: u8 = 3;
 /// Exit code when the request could not be read or the answer not written.
-pub(crate) const EXIT_PROTOCOL: u8 = 4;
+const EXIT_PROTOCOL: u8 = 4;
 
 /// Entry of `fleet-agent as-user …`; `args` are those after `as-user`.
 pub fn run_as_user_helper(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -62,20 +64,20 @@ fn read_request(input: &mut impl BufRead) -> Result<Op, String> {
 fn perform(op: Op, input: &mut impl BufRead, output: &mut impl Write) -> std::io::Result<()> {
     match op {
         Op::Stream { path } => stream(&path, input, output),
-        Op::Watch(request) => crate::checkpoint::watch::serve(&request, output),
+        Op::Watch(request) => checkpoint::watch::serve(&request, output),
         Op::CheckDir { path, create } => answer(output, &ops::check_dir(&path, create)),
         Op::Stat { paths } => answer(output, &ops::stat(&paths)),
         Op::WriteFile { path, text } => answer(output, &ops::write_file(&path, &text)),
         Op::ReadFile { path, bytes_max } => answer(output, &ops::read_file(&path, bytes_max)),
-        Op::Resume(request) => answer(output, &crate::checkpoint::resume::prepare(&request)),
+        Op::Resume(request) => answer(output, &checkpoint::resume::prepare(&request)),
         Op::PutBack { dir, job, attempt } => {
-            answer(output, &crate::checkpoint::resume::put_back(&dir, &job, attempt))
+            answer(output, &checkpoint::resume::put_back(&dir, &job, attempt))
         }
         Op::RemoveJobFiles { dir, job, marker } => {
-            answer(output, &crate::checkpoint::remove_files(&dir, &job, &marker))
+            answer(output, &checkpoint::remove_files(&dir, &job, &marker))
         }
         Op::Inspect { dir, job, path } => {
-            let facts = crate::checkpoint::inspect(&dir, &job, &path);
+            let facts = checkpoint::inspect(&dir, &job, &path);
             answer(output, &Ok::<Reply, OpError>(Reply::Facts(Box::new(facts))))
         }
         Op::Touch { path } => answer(output, &ops::touch(&path)),
@@ -83,16 +85,6 @@ fn perform(op: Op, input: &mut impl BufRead, output: &mut impl Write) -> std::io
         Op::Readable { path } => answer(output, &ops::readable(&path)),
         Op::Connect { path } => answer(output, &ops::connect(&path)),
     }
-}
-
-pub(crate) fn answer<T: serde::Serialize>(
-    output: &mut impl Write,
-    value: &T,
-) -> std::io::Result<()> {
-    let mut line = serde_json::to_vec(value)?;
-    line.push(b'\n');
-    output.write_all(&line)?;
-    output.flush()
 }
 
 /// Metadata first; the agent then decides whether it needs the bytes at all.
