@@ -1,0 +1,50 @@
+//! What is only measured: how busy each GPU is, and whose processes are on it. It goes with the heartbeats.
+
+use fleet_proto::v1;
+use tokio::task::spawn_blocking;
+
+use super::Inventory;
+use crate::gpu::{GpuSnapshot, Observed};
+
+impl Inventory {
+    pub(super) async fn measure(&mut self, snapshot: &GpuSnapshot) -> Vec<v1::MeasuredGpu> {
+        let mut all = Vec::with_capacity(snapshot.gpus.len());
+        let observer = self.node.observers.now();
+        // Of whom that is not known, nobody is exempt.
+        let spared = self.node.observers.spared().unwrap_or_default();
+        for state in &snapshot.gpus {
+            let t = &state.telemetry;
+            let mut processes = Vec::new();
+            for one in t.processes.value().map_or(&[][..], Vec::as_slice) {
+                let pid = one.pid;
+                let look = observer.clone();
+                let found = spawn_blocking(move || look.process(pid)).await.ok().flatten();
+                let exempt = found.as_ref().is_some_and(|found| spared.passes_gate(found));
+                let (user, name) = match found {
+                    Some(found) => (self.names.of(found.uid).await, found.name),
+                    None => (String::new(), String::new()),
+                };
+                let memory_used_bytes = one.memory_bytes.unwrap_or(0);
+                let since = self.foreign.get(&(state.info.uuid.clone(), pid));
+                let foreign_since_unix_ms = since.map_or(0, |since| since.0);
+                processes.push(v1::MeasuredProcess {
+                    pid,
+                    user,
+                    name,
+                    memory_used_bytes,
+                    foreign_since_unix_ms,
+                    exempt,
+                });
+            }
+            let value = |observed: &Observed<u32>| observed.value().copied();
+            all.push(v1::MeasuredGpu {
+                uuid: state.info.uuid.to_string(),
+                utilization_percent: value(&t.utilization_percent),
+                memory_used_bytes: t.memory_used_bytes.value().copied(),
+                temperature_celsius: value(&t.temperature_c),
+                processes,
+            });
+        }
+        all
+    }
+}
