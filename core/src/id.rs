@@ -128,9 +128,20 @@ impl AllocationId {
     }
 }
 
+/// Orders grants: a higher epoch is a later grant. Restoring a backup raises `incarnation`, so that
+/// grants made after it are higher than all that were made before.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Epoch {
+    pub incarnation: u64,
+    /// Index of the log entry that made the grant.
+    pub index: u64,
+}
+
 impl LeaseId {
     /// The id of the `ordinal`-th lease granted under `epoch`.
-    pub fn granted(epoch: crate::lease::Epoch, ordinal: u32) -> Self {
+    pub fn granted(epoch: Epoch, ordinal: u32) -> Self {
         Self(format!("{}{}-{}-{ordinal}", Self::PREFIX, epoch.incarnation, epoch.index))
     }
 

@@ -5,20 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::id::Epoch;
 use crate::id::{AllocationId, LeaseId, ReservationId};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::time::Timestamp;
-
-/// Orders grants: a higher epoch is a later grant. Restoring a backup raises `incarnation`, so that
-/// grants made after it are higher than all that were made before.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-pub struct Epoch {
-    pub incarnation: u64,
-    /// Index of the log entry that made the grant.
-    pub index: u64,
-}
 
 /// On whose behalf a lease is held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
