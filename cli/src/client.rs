@@ -22,11 +22,12 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use self::ways::{Ways, says_no_quorum};
+pub(crate) use crate::chain::chain;
 use crate::config::Config;
 use crate::errors::{Failure, never_sent};
 use crate::exit_code::Exit;
 use crate::login::Login;
-use crate::output::text::say;
+use crate::text::say;
 use crate::times::Clock;
 
 /// One try of one call, where there is one controller to ask; and where there are others.
@@ -435,19 +436,4 @@ fn not_dialled(status: &Status) -> bool {
         next = error.source();
     }
     false
-}
-
-/// An error with all its causes in one line.
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        next = cause.source();
-    }
-    text
 }

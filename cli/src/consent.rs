@@ -9,7 +9,7 @@ use clap::Args;
 
 use crate::errors::Failure;
 use crate::exit_code::Exit;
-use crate::output::text::harmless;
+use crate::text::harmless;
 
 /// `--yes`, or the answer of somebody on a terminal.
 #[derive(Debug, Clone, Copy, Default, Args)]

@@ -13,7 +13,7 @@ use fleet_core::rejection::{Holding, Slot};
 use tonic::{Code, Status};
 
 use crate::exit_code::Exit;
-use crate::output::text::harmless;
+use crate::text::harmless;
 use crate::times::Clock;
 
 /// The trailer that holds a refusal.

@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 use tonic::transport::Channel;
 
-use crate::client::chain;
+use crate::chain::chain;
 use crate::config::{Config, Remote};
 use crate::errors::Failure;
 use crate::exit_code::Exit;

@@ -4,6 +4,7 @@
 //! program decides nothing about the fleet, and its death never ends a job.
 
 mod args;
+mod chain;
 mod client;
 mod commands;
 mod completion;
@@ -19,6 +20,7 @@ mod node_names;
 mod output;
 mod sizes;
 mod spreadsheet;
+mod text;
 mod times;
 
 use std::io::Write as _;

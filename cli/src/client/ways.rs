@@ -13,7 +13,7 @@ use fleet_proto::v1::fleet_client::FleetClient;
 use tonic::Status;
 use tonic::transport::Channel;
 
-use super::chain;
+use crate::chain::chain;
 use crate::config::{Config, Remote};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
