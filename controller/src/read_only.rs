@@ -23,8 +23,8 @@ pub fn explained(error: anyhow::Error, folder: impl Display) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::DiskError;
     use crate::raft::StartError;
-    use crate::raft::disk::DiskError;
 
     #[test]
     fn a_read_only_file_system_is_told_with_what_the_unit_lacks() {

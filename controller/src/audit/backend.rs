@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use redb::StorageBackend;
 
-use crate::raft::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile};
 
 /// One file of the disk.
 #[derive(Debug)]

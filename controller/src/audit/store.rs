@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 
 use super::backend::DiskBackend;
 use super::writer::{Message, Queue, Slot, Writer};
-use crate::raft::Disk;
-use crate::raft::fatal::FatalHook;
+use crate::disk::Disk;
+use crate::fatal::FatalHook;
 
 /// Cache of the database.
 const CACHE_BYTES: usize = 4 << 20;

@@ -12,7 +12,7 @@ use futures::TryStreamExt;
 use redb::ReadableTable;
 
 use super::*;
-use crate::raft::fatal::{EXIT_DIVERGED, Fatal, FatalHook};
+use crate::fatal::{EXIT_DIVERGED, Fatal, FatalHook};
 
 const CLUSTER: &str = "fleet-test";
 

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use super::store::{
     AuditError, BY_LOG_INDEX, BY_OBJECT, BY_TIME, Head, KEY_THROUGH, NUMBERS, RECORDS, check_line,
 };
-use crate::raft::fatal::{Fatal, FatalHook};
+use crate::fatal::{Fatal, FatalHook};
 
 /// Longest time a record stays in memory only.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);

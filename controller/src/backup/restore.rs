@@ -21,10 +21,10 @@ use super::produce::Contents;
 use crate::blocking::blocking;
 use crate::clock::wall;
 use crate::config::Config;
+use crate::disk::Disk;
 use crate::identity::ControllerIdentity;
 use crate::owner;
 use crate::pki::Authority;
-use crate::raft::Disk;
 use crate::raft::offline::{self, Seed, Seeding};
 
 /// There while a restore is under way: what else is in the folder is unfinished.

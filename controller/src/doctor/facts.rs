@@ -25,8 +25,8 @@ use super::judge::{Backups, Facts, Key, Store};
 use crate::backup::newest_in;
 use crate::clock::wall;
 use crate::config::Config;
+use crate::disk::network_file_system_of;
 use crate::pki::{AUTHORITY_CERTIFICATE_FILE, SERVER_CERTIFICATE_FILE};
-use crate::raft::disk::network_file_system_of;
 
 /// How long the folders of the controller may take: they should be on a disk of this machine.
 const FILES_LIMIT: Duration = Duration::from_secs(5);

@@ -14,9 +14,9 @@ use fleet_core::Fsm;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::disk::{Disk, read_all, replace_file};
 use super::member_report::{CORE, MemberReport, StateCheck};
 use crate::blocking::blocking;
+use crate::disk::{Disk, read_all, replace_file};
 
 /// There once this controller's state was found to differ.
 pub(crate) const MARKER_FILE: &str = "diverged";

@@ -13,7 +13,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::divergence::{self, OwnCheck};
-use super::fatal::{Fatal, FatalHook};
 use super::fitness::{Look, OwnFitness};
 use super::log_store::LogStore;
 use super::logged::Logged;
@@ -26,6 +25,7 @@ use super::state_age::StateAge;
 use super::state_machine::View;
 use super::types::{Raft, TypeConfig};
 use crate::audit::AuditStore;
+use crate::fatal::{Fatal, FatalHook};
 
 /// Largest command, encoded.
 pub(crate) const ENTRY_BYTES_MAX: usize = 1 << 20;

@@ -14,9 +14,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::codec::{self, AnyPayload, Record, SegmentHeader, StoredLogId, StoredVote};
-use super::disk::{Disk, DiskFile, read_all};
 use super::frame::{self, FrameError, FrameKind, Position};
 use super::watermark::{WATERMARK_FILE, WatermarkFile};
+use crate::disk::{Disk, DiskFile, read_all};
 
 /// A new segment is begun when the newest one has grown past this.
 pub(crate) const SEGMENT_BYTES: u64 = 8 << 20;
@@ -309,7 +309,7 @@ fn write_segment(
     payload.push(b'\n');
     let at = Position { segment: header.segment, offset: 0, previous };
     let (bytes, checksum) = frame::encode(FrameKind::Segment, at, &payload);
-    super::disk::replace_file(disk, &name, &bytes)?;
+    crate::disk::replace_file(disk, &name, &bytes)?;
     let at = Position { offset: bytes.len() as u64, previous: checksum, ..at };
     Ok((disk.open(&name)?, at))
 }

@@ -16,12 +16,12 @@ use openraft::{OptionalSend, RaftLogReader};
 use tokio::sync::{mpsc, oneshot};
 
 use super::codec::{self, StoredLogId, StoredVote};
-use super::disk::Disk;
-use super::fatal::FatalHook;
 use super::journal::{Identity, Journal, JournalError, JournalState, Place};
 use super::measures::LogMeasures;
 use super::types::{Entry, LogId, TypeConfig, Vote};
 use super::writer::{Op, Writers, Written, run_writer, run_writer_in_task};
+use crate::disk::Disk;
+use crate::fatal::FatalHook;
 
 /// Calls that may wait for the writer thread before callers are held up.
 const QUEUE_LEN: usize = 1024;

@@ -4,7 +4,7 @@
 //! [`RaftHandle`]: propose a command, read the state, learn who leads. One voter or three is a
 //! matter of configuration. From the bottom up:
 //!
-//! * `disk`, `frame`, `watermark`, `journal`: the log's files, how they are checked and refused;
+//! * `frame`, `watermark`, `journal`: the log's files, how they are checked and refused;
 //! * `writer`, `log_store`: one thread that writes and syncs in groups, and openraft's view of it;
 //! * `snapshot`, `state_machine`: the FSM, its snapshots, its audit records;
 //! * `offline`: making a store from a backup, reading out one that is left over;
@@ -17,9 +17,7 @@
 //! Nothing here may skip a log entry, retry a failed fsync, or repair a store.
 
 mod codec;
-pub(crate) mod disk;
 mod divergence;
-pub mod fatal;
 mod fitness;
 mod frame;
 mod handle;
@@ -47,8 +45,8 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use disk::{Disk, DiskError, DiskFile};
-pub use fatal::{EXIT_DIVERGED, EXIT_STORE_FAILED, EXIT_STORE_REFUSED, Fatal, FatalHook};
+pub use crate::disk::{Disk, DiskError, DiskFile};
+pub use crate::fatal::{EXIT_DIVERGED, EXIT_STORE_FAILED, EXIT_STORE_REFUSED, Fatal, FatalHook};
 pub use fitness::{Fitness, Look, OwnFitness};
 pub use handle::{
     Applied, Leadership, MemberError, Peer, ProposeError, RaftHandle, RaftStatus, ReadError,

@@ -11,14 +11,14 @@ use fleet_core::{AuditRecord, Envelope, Fsm};
 use openraft::{BasicNode, EntryPayload};
 
 use super::codec::{StoredLogId, StoredVote};
-use super::disk::{Disk, RealDisk};
-use super::fatal::FatalHook;
 use super::journal::{self, Group, Identity, Journal, JournalError};
 use super::snapshot::{SnapshotFile, SnapshotFileError};
 use super::start::StartError;
 use super::state_machine::RestoreError;
 use super::types::{Membership, SnapshotMeta, StoredMembership};
 use crate::audit::{AUDIT_FILE, AuditStore};
+use crate::disk::{Disk, RealDisk};
+use crate::fatal::FatalHook;
 
 /// The one controller of a cluster that begins anew from a backup.
 #[derive(Debug)]

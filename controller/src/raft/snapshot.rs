@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::codec::{StoredLogId, StoredMembershipAt};
-use super::disk::{Disk, read_all, replace_file};
 use super::journal::Identity;
 use super::types::{LogId, SnapshotMeta};
+use crate::disk::{Disk, read_all, replace_file};
 
 /// Name of the file.
 const SNAPSHOT_FILE: &str = "snapshot";

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use openraft::{BasicNode, Config, SnapshotPolicy};
 
 use super::codec::StoredLogId;
-use super::disk::{Disk, DiskError, RealDisk};
 use super::divergence;
-use super::fatal::{EXIT_STORE_FAILED, EXIT_STORE_REFUSED, FatalHook};
 use super::handle::RaftHandle;
 use super::journal::{self, Identity, JournalError};
 use super::log_store::LogStore;
@@ -20,6 +18,8 @@ use super::state_machine::{Apply, RestoreError, StateMachine};
 use super::types::Raft;
 use super::writer::{Pace, Writers};
 use crate::audit::{AUDIT_FILE, AuditError, AuditStore};
+use crate::disk::{Disk, DiskError, RealDisk};
+use crate::fatal::{EXIT_STORE_FAILED, EXIT_STORE_REFUSED, FatalHook};
 
 /// A follower that hears nothing for a time between this and [`longest_election_ms`] of it starts an election.
 /// The leader's lease is as long as the longer one, so larger values cost time after a leader's death.

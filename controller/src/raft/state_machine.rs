@@ -17,13 +17,13 @@ use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use tokio::sync::watch;
 
 use super::divergence::{self, OwnCheck};
-use super::fatal::{Fatal, FatalHook};
 use super::member_report::CORE;
 use super::snapshot::{ReadSnapshot, SnapshotData, SnapshotFile};
 use super::snapshot_due::SnapshotDue;
 use super::types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::audit::AuditStore;
 use crate::blocking::blocking;
+use crate::fatal::{Fatal, FatalHook};
 
 /// What the rest of the controller reads: the state, and how far it is.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::codec::StoredLogId;
-use super::disk::{Disk, DiskFile, read_all, replace_file};
+use crate::disk::{Disk, DiskFile, read_all, replace_file};
 
 /// Name of the file.
 pub(crate) const WATERMARK_FILE: &str = "watermark";

@@ -13,10 +13,10 @@ use openraft::storage::IOFlushed;
 use tokio::sync::{mpsc, oneshot};
 
 use super::codec::{StoredLogId, StoredVote};
-use super::fatal::FatalHook;
 use super::journal::{Group, Journal, Place};
 use super::log_store::Shared;
 use super::types::TypeConfig;
+use crate::fatal::FatalHook;
 
 /// Calls taken from the queue into one group at most.
 const GROUP_OPS_MAX: usize = 1024;

@@ -7,8 +7,8 @@ use openraft::type_config::TypeConfigExt;
 
 use super::sim_disk::SimDisk;
 use super::*;
+use crate::fatal::Fatal;
 use crate::raft::codec::{StoredLogId, StoredVote};
-use crate::raft::fatal::Fatal;
 use crate::raft::journal::Identity;
 use crate::raft::log_store::LogStore;
 use crate::raft::types::{Entry, TypeConfig};

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use super::sim_disk::{SimDisk, Unsynced};
 use super::*;
+use crate::disk::Disk;
 use crate::raft::codec::{self, StoredLogId, StoredVote};
-use crate::raft::disk::Disk;
 use crate::raft::journal::{Group, Identity, Journal};
 use crate::raft::snapshot::SnapshotFile;
 use crate::raft::types::{Entry, SnapshotMeta, StoredMembership};

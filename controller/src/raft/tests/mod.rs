@@ -57,7 +57,7 @@ pub(super) async fn single(dir: &Path, create: bool) -> Result<RaftHandle, Start
 /// Waits until nobody holds the store: a snapshot that was being written when a handle was shut down
 /// keeps it until it is done.
 async fn let_go(dir: &Path) {
-    let held = || matches!(super::disk::RealDisk::open(dir), Err(super::DiskError::InUse { .. }));
+    let held = || matches!(crate::disk::RealDisk::open(dir), Err(super::DiskError::InUse { .. }));
     let free = async {
         while held() {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use crate::raft::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile};
 
 /// What a power cut does to writes that were not synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use openraft::{StorageError, storage::RaftLogStorage};
 
 use super::*;
 use crate::audit::AuditStore;
-use crate::raft::disk::{Disk, RealDisk};
+use crate::disk::{Disk, RealDisk};
 use crate::raft::journal::{Identity, SEGMENT_BYTES};
 use crate::raft::log_store::LogStore;
 use crate::raft::snapshot::SnapshotFile;
