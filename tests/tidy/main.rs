@@ -10,9 +10,11 @@ mod code;
 mod configs;
 mod docs;
 mod findings;
+mod imports;
 mod layers;
 mod metrics;
 mod owners;
+mod rooms;
 mod sources;
 mod tree;
 mod units;
@@ -97,6 +99,12 @@ fn unsafe_code_is_named_and_listed() {
 #[test]
 fn crates_depend_in_one_direction() {
     assert_none(&layers::direction(&layers::crates()));
+}
+
+#[test]
+fn rooms_stand_on_each_other_without_a_circle() {
+    let files = tree::files_ending(".rs");
+    assert_none(&rooms::circles(&files, rooms::STILL_CIRCLES));
 }
 
 #[test]
