@@ -6,6 +6,10 @@
 //! it does, [`tunnel`] carries output and input, `vouch` says who this node's users are. The parts under them: [`gpu`]
 //! (NVML), [`runtime`], [`shim`], [`mod@unit`], [`cgroup`] and [`filter`] (isolation), [`image`], [`checkpoint`] and
 //! [`user`] (everything that belongs to users), [`enroll`].
+//!
+//! These modules stand on each other without a circle (`tests/tidy/rooms.rs`). Facts that many of them share have modules
+//! of their own below them: [`attempts`], [`processes`], [`outbox`], [`fence`], [`denied`], [`grant`]. [`node`] holds the
+//! handles that attempts share, and so stands above the parts that hand them out.
 
 pub mod ahead;
 pub mod allocations;
