@@ -128,10 +128,15 @@ impl Figures {
     }
 }
 
-/// How many more tasks the kernel lets live: ids are of tasks, of which a process has one or more.
-fn processes_free() -> Option<u64> {
+/// How many tasks the kernel lets live at once: ids are of tasks, of which a process has one or more.
+pub(crate) fn processes_max() -> Option<u64> {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let most = number("/proc/sys/kernel/pid_max")?.min(number("/proc/sys/kernel/threads-max")?);
+    Some(number("/proc/sys/kernel/pid_max")?.min(number("/proc/sys/kernel/threads-max")?))
+}
+
+/// How many more of them it lets live.
+fn processes_free() -> Option<u64> {
+    let most = processes_max()?;
     // proc_loadavg(5): the fourth field is running/existing.
     let load = std::fs::read_to_string("/proc/loadavg").ok()?;
     let (_, exist) = load.split_whitespace().nth(3)?.split_once('/')?;

@@ -97,14 +97,14 @@ pub fn unconfirmed(fsm: &Fsm, r: &Reservation) -> Option<Unconfirmed> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokenGpus {
     pub gpus: Vec<UnfitGpu>,
-    /// It gets others when it begins, where some are free; once its node has it, it keeps them.
+    /// It gets others when it begins, where some are free; once it has begun, it keeps them.
     pub replaced_at_start: bool,
 }
 
 /// What is wrong with the GPUs of one that is not over; `None` where nothing is.
 pub fn broken(fsm: &Fsm, r: &Reservation) -> Option<BrokenGpus> {
     let replaced_at_start = match r.state {
-        ReservationState::Scheduled => r.handed_out.is_none(),
+        ReservationState::Scheduled => true,
         ReservationState::Active => false,
         ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
             return None;
