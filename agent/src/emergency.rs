@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use fleet_core::time::Millis;
+use fleet_daemon::process;
 use fleet_proto::transport::unix;
 use fleet_proto::v1;
 use fleet_proto::v1::local_client::LocalClient;
@@ -75,22 +76,22 @@ pub async fn grant(
     let request = v1::GrantGpusRequest { user, gpus, length_ms: length.0, reason };
     let granted = answer(agent(config)?.grant_gpus(request)).await?;
     let (gpus, owner) = (granted.gpus.join(", "), &granted.owner);
-    writeln!(std::io::stderr(), "{gpus} for {owner}, for {length}")?;
-    writeln!(std::io::stdout(), "{}", granted.reservation)?;
+    writeln!(std::io::stderr(), "{owner} has {gpus} for {length}")?;
+    process::answer(granted.reservation)?;
     Ok(())
 }
 
 pub async fn revoke(config: &Config, reservation: String) -> anyhow::Result<()> {
     let request = v1::RevokeGrantRequest { reservation };
     let window = answer(agent(config)?.revoke_grant(request)).await?;
-    writeln!(std::io::stderr(), "taken back: {}", window.reservation)?;
+    process::answer(format_args!("revoked {}", window.reservation))?;
     Ok(())
 }
 
 pub async fn enforce(config: &Config, mode: String, reason: String) -> anyhow::Result<()> {
     let request = v1::SetEnforcementRequest { mode, reason };
     let status = answer(agent(config)?.set_enforcement(request)).await?;
-    writeln!(std::io::stderr(), "{}: enforcement is {}", status.node, status.enforcement)?;
+    process::answer(format_args!("enforcement on {} is {}", status.node, status.enforcement))?;
     Ok(())
 }
 

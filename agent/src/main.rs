@@ -54,7 +54,7 @@ enum Verb {
     Enforce(EnforceArguments),
     /// What keeps people without a reservation out of the GPUs, without an agent
     Gate(GateArguments),
-    /// Print what is wrong with this node, as JSON (started by `fleet doctor`)
+    /// Print what is wrong with this node (started by `fleet doctor`, for which it is JSON)
     #[command(hide = true)]
     Doctor(ConfigArgument),
     /// Talk to the NVIDIA driver on behalf of the agent (started by the agent itself)
@@ -194,28 +194,36 @@ fn main() -> ExitCode {
     if let Verb::NvmlProbe(options) = &verb {
         return run_probe(options);
     }
-    let logging = logging::init(config::LOG_LEVEL);
-    process::finish(&run(verb, logging), |_| None)
+    if let Verb::Run(arguments) = verb {
+        let logging = logging::init(config::LOG_LEVEL);
+        return process::finish(&serve(arguments, logging), |_| None);
+    }
+    logging::for_command();
+    process::finish_command(&run(verb), |_| None)
 }
 
-fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
+/// The daemon itself.
+fn serve(arguments: ConfigArgument, logging: Logging) -> anyhow::Result<()> {
+    let config = Config::load(&arguments.config)?;
+    logging.configure(&config.log_level);
+    runtime()?.block_on(async {
+        let (config_path, signals) = (arguments.config, watch_signals()?);
+        server::serve(config, Process { config_path, logging, signals }).await
+    })
+}
+
+/// What a person types, or a script: it answers in plain lines.
+fn run(verb: Verb) -> anyhow::Result<()> {
     match verb {
-        Verb::NvmlProbe(_) => Ok(()),
+        Verb::NvmlProbe(_) | Verb::Run(_) => unreachable!("`main` runs these itself"),
         Verb::Manual { dir } => fleet_daemon::manual::write(Arguments::command(), &dir),
         Verb::Completion { shell } => completion::print(Arguments::command(), shell),
         Verb::CheckConfig(arguments) => {
             Config::load(&arguments.config)?;
+            process::answer(format_args!("{}: no problem found", arguments.config.display()))?;
             Ok(())
         }
         Verb::Doctor(arguments) => runtime()?.block_on(doctor::run(&arguments.config)),
-        Verb::Run(arguments) => {
-            let config = Config::load(&arguments.config)?;
-            logging.configure(&config.log_level);
-            runtime()?.block_on(async {
-                let (config_path, signals) = (arguments.config, watch_signals()?);
-                server::serve(config, Process { config_path, logging, signals }).await
-            })
-        }
         Verb::Join(arguments) => runtime()?.block_on(join_fleet(arguments)),
         Verb::StopAll(arguments) => {
             let config = Config::load(&arguments.config.config)?;
@@ -265,7 +273,7 @@ async fn join_fleet(arguments: JoinArguments) -> anyhow::Result<()> {
         replace: arguments.replace,
     })
     .await?;
-    tracing::info!("{joined}");
+    process::answer(joined)?;
     Ok(())
 }
 

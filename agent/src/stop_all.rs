@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use fleet_core::id::AllocationId;
+use fleet_daemon::process;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -46,28 +47,34 @@ pub async fn stop_all(config: &Config, grace: Duration) -> anyhow::Result<()> {
         });
     }
     let mut problems = Vec::new();
+    let mut stopped = 0_usize;
     while let Some(ended) = tasks.join_next().await {
         match ended {
-            Ok(Ok(())) => {}
+            Ok(Ok(ran)) => stopped += usize::from(ran),
             Ok(Err(error)) => problems.push(error.to_string()),
             Err(error) => problems.push(error.to_string()),
         }
     }
     let parent = config.cgroup_parent.clone();
     spawn_blocking(move || remove_parent(&parent)).await?;
+    match stopped {
+        0 => process::answer("no job ran on this node")?,
+        1 => process::answer("stopped 1 job")?,
+        _ => process::answer(format_args!("stopped {stopped} jobs"))?,
+    }
     if problems.is_empty() { Ok(()) } else { anyhow::bail!("{}", problems.join("; ")) }
 }
 
+/// True where it ran until now.
 async fn stop_one(
     launcher: &Launcher,
     id: &AllocationId,
     dir: &AllocationDir,
     grace: Duration,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     let has_ended = || matches!(ExitRecord::read(dir.path()), Ok(Some(_)));
-    if !has_ended()
-        && let Ok(mut shim) = ShimClient::connect(dir.path()).await
-    {
+    let ran = !has_ended();
+    if ran && let Ok(mut shim) = ShimClient::connect(dir.path()).await {
         // Not as an order of a controller ([`AllocationDir::mark_stop`]): the node's own doing is no end of the job, which
         // continues elsewhere once an agent reports it.
         if shim.stop(None, Some(grace)).await.is_ok() {
@@ -85,7 +92,7 @@ async fn stop_one(
         Ok(empty)
     });
     match ended.await? {
-        Ok(true) => Ok(()),
+        Ok(true) => Ok(ran),
         Ok(false) => anyhow::bail!("processes of {id} survive SIGKILL"),
         Err(error) => anyhow::bail!("{id}: {}", chain(error.as_ref())),
     }

@@ -1,6 +1,5 @@
 //! `fleet-controller`: arguments, logging, exit code. Everything else is in the library.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -13,6 +12,7 @@ use fleet_controller::{backup, doctor, read_only, server};
 use fleet_daemon::completion::{self, Shell};
 use fleet_daemon::logging::{self, Logging};
 use fleet_daemon::process::{self, Process, watch_signals};
+use fleet_proto::json::values::Time;
 
 /// Many threads allocate what others free, for every change: the C library's allocator took a sixth of the
 /// controllers' processor time under load (ADR 24).
@@ -51,8 +51,11 @@ enum Verb {
     Verify {
         /// The backup.
         file: PathBuf,
+        /// As JSON, for programs.
+        #[arg(long)]
+        json: bool,
     },
-    /// Print what is wrong with this controller, as JSON (started by `fleet doctor`).
+    /// Print what is wrong with this controller (started by `fleet doctor`, for which it is JSON).
     #[command(hide = true)]
     Doctor(ConfigArg),
     /// Write the manual pages into a folder.
@@ -99,9 +102,13 @@ struct JoinArgs {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    let logging = logging::init(config::LOG_LEVEL);
-    process::finish(&run(args.command, logging), exit_code)
+    let verb = Args::parse().command;
+    if let Verb::Run(arg) = verb {
+        let logging = logging::init(config::LOG_LEVEL);
+        return process::finish(&serve(arg, logging), exit_code);
+    }
+    logging::for_command();
+    process::finish_command(&run(verb), exit_code)
 }
 
 /// A store that was refused, by this program or by the fleet, has its own code: restarting does not help, so nobody should.
@@ -113,16 +120,33 @@ fn exit_code(error: &anyhow::Error) -> Option<u8> {
     u8::try_from(store.exit_code()).ok()
 }
 
-fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
+/// The daemon itself.
+fn serve(arg: ConfigArg, logging: Logging) -> anyhow::Result<()> {
+    let config = Config::load(&arg.config)?;
+    logging.configure(&config.log_level);
+    let served = runtime()?.block_on(async {
+        let process = Process { config_path: arg.config, logging, signals: watch_signals()? };
+        Box::pin(server::serve(config, process)).await
+    });
+    served.map_err(|error| read_only::explained(error, "FOLDER"))
+}
+
+/// What a person types, or a script: it answers in plain lines.
+fn run(verb: Verb) -> anyhow::Result<()> {
     match verb {
+        Verb::Run(_) => unreachable!("`main` runs it itself"),
         Verb::CheckConfig(arg) => {
             Config::load(&arg.config)?;
+            process::answer(format_args!("{}: no problem found", arg.config.display()))?;
             Ok(())
         }
         Verb::Init(arg) => {
             let config = Config::load(&arg.config)?;
             runtime()?.block_on(server::init(&config))?;
-            tracing::info!(data_dir = %config.data_dir.display(), "cluster made; start it: `systemctl enable --now fleet-controller`");
+            process::answer(format_args!(
+                "made a new cluster in {}\nstart it: systemctl enable --now fleet-controller",
+                config.data_dir.display()
+            ))?;
             Ok(())
         }
         Verb::Join(args) => {
@@ -130,10 +154,11 @@ fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
             // Not by clap: its message would repeat the secret.
             let invitation: Invitation = args.invitation.parse()?;
             let joined = runtime()?.block_on(join::join(&config, &invitation))?;
-            tracing::info!(data_dir = %config.data_dir.display(), "{joined}");
+            process::answer(joined)?;
             Ok(())
         }
-        Verb::Verify { file } => verify(&file),
+        Verb::Verify { file, json: false } => verify(&file),
+        Verb::Verify { file, json: true } => verify_as_json(&file),
         Verb::Doctor(arg) => runtime()?.block_on(doctor::run(&arg.config)),
         Verb::Manual { dir } => fleet_daemon::manual::write(Args::command(), &dir),
         Verb::Completion { shell } => completion::print(Args::command(), shell),
@@ -141,41 +166,58 @@ fn run(verb: Verb, logging: Logging) -> anyhow::Result<()> {
         Verb::Restore(arg) => {
             let config = Config::load(&arg.config.config)?;
             let restored = runtime()?.block_on(backup::restore(&config, &arg.file))?;
-            tracing::info!(
-                cluster = restored.manifest.cluster,
-                incarnation = restored.incarnation,
-                controller = restored.node,
-                data_dir = %config.data_dir.display(),
-                "restored; be sure that no controller of the old cluster runs, then start this one: `systemctl start fleet-controller`"
-            );
+            process::answer(format_args!(
+                "restored {} in {}, as controller {} with incarnation {}\n\
+                 be sure that no controller of the old cluster runs, then start this one: \
+                 systemctl start fleet-controller",
+                restored.manifest.cluster,
+                config.data_dir.display(),
+                restored.node,
+                restored.incarnation,
+            ))?;
             Ok(())
         }
         Verb::Backup(arg) => {
             let config = Config::load(&arg.config.config)?;
             let written = runtime()?.block_on(backup::read_out_to(&config, &arg.file))?;
-            tracing::info!(
-                file = %arg.file.display(),
-                bytes = written.bytes,
-                log_index = written.manifest.index,
-                "backup written; it holds the key of the certificate authority"
-            );
+            process::answer(format_args!(
+                "wrote {}, {} bytes, up to log index {}\n\
+                 it holds the key of the certificate authority: keep it as you keep root's keys",
+                arg.file.display(),
+                written.bytes,
+                written.manifest.index,
+            ))?;
             Ok(())
-        }
-        Verb::Run(arg) => {
-            let config = Config::load(&arg.config)?;
-            logging.configure(&config.log_level);
-            let served = runtime()?.block_on(async {
-                let process =
-                    Process { config_path: arg.config, logging, signals: watch_signals()? };
-                Box::pin(server::serve(config, process)).await
-            });
-            served.map_err(|error| read_only::explained(error, "FOLDER"))
         }
     }
 }
 
-/// Says on standard output what the backup holds: that is what was asked for.
+/// Says what the backup holds.
 fn verify(file: &Path) -> anyhow::Result<()> {
+    let checked = backup::check(file)?;
+    let manifest = &checked.manifest;
+    let controllers: Vec<String> =
+        manifest.controllers.iter().map(|(id, address)| format!("{id} ({address})")).collect();
+    let (jobs, reservations) = (checked.fsm.jobs().len(), checked.fsm.reservations().count());
+    process::answer(format_args!("{} is whole", file.display()))?;
+    for (name, value) in [
+        ("Cluster", format!("{}, incarnation {}", manifest.cluster, manifest.incarnation)),
+        ("Made", Time(manifest.made_at.0).to_string()),
+        ("By", format!("controller {}, fleet {}", manifest.controller, manifest.fleet)),
+        ("Controllers", controllers.join(", ")),
+        ("Log index", manifest.index.to_string()),
+        ("Nodes", checked.fsm.nodes().len().to_string()),
+        ("Jobs", jobs.to_string()),
+        ("Reservations", reservations.to_string()),
+        ("Audit records", manifest.audit_records.to_string()),
+        ("Files", manifest.files.join(", ")),
+    ] {
+        process::answer(format_args!("{name:<15}{value}"))?;
+    }
+    Ok(())
+}
+
+fn verify_as_json(file: &Path) -> anyhow::Result<()> {
     let checked = backup::check(file)?;
     let text = serde_json::json!({
         "schema": "fleet.backup/v1",
@@ -193,7 +235,7 @@ fn verify(file: &Path) -> anyhow::Result<()> {
         "audit_records": checked.manifest.audit_records,
         "files": checked.manifest.files,
     });
-    writeln!(std::io::stdout(), "{text:#}")?;
+    process::answer(format_args!("{text:#}"))?;
     Ok(())
 }
 

@@ -1,7 +1,10 @@
 //! The log: fields on standard error, as text for a terminal and as JSON lines for everything else.
 //!
-//! Set up once, first thing in `main`. The [`Logging`] handle changes the level while the program
-//! runs, counts lines, and remembers the last ones.
+//! Set up once, first thing in `main`: [`init`] where the program runs as a daemon, [`for_command`] where a person
+//! typed a command. The [`Logging`] handle changes the level while the daemon runs, counts lines, and remembers the
+//! last ones.
+
+mod plain;
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,16 +99,43 @@ impl<'a> MakeWriter<'a> for Tee {
     }
 }
 
-/// Sets the log up. `usual` is what holds when neither `FLEET_LOG` nor the configuration says more.
+/// What a command says beside its answer and its error.
+const COMMAND_LEVEL: &str = "warn";
+
+/// Sets up the log of a daemon. `usual` is what holds when neither `FLEET_LOG` nor the configuration says more.
 pub fn init(usual: &str) -> Logging {
+    let (said, problem) = by_variable();
+    let (dispatch, logging) = build(usual, said);
+    take(dispatch, problem);
+    logging
+}
+
+/// Sets up what a command that a person typed says on standard error, beside its answer and its error: a plain line
+/// for each warning, and more where `FLEET_LOG` asks for more.
+pub fn for_command() {
+    let (said, problem) = by_variable();
+    let filter = said.unwrap_or_else(|| own(COMMAND_LEVEL)).targets();
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).event_format(plain::Plain);
+    take(Dispatch::new(tracing_subscriber::registry().with(filter).with(lines)), problem);
+}
+
+/// What `FLEET_LOG` says, and what is wrong with it.
+fn by_variable() -> (Option<LogFilter>, Option<LogFilterError>) {
     let said = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
-    let parsed = said.as_deref().map(str::parse::<LogFilter>);
-    let (said, problem) = match parsed {
+    match said.as_deref().map(str::parse::<LogFilter>) {
         Some(Ok(filter)) => (Some(filter), None),
         Some(Err(error)) => (None, Some(error)),
         None => (None, None),
-    };
-    let (dispatch, logging) = build(usual, said);
+    }
+}
+
+/// The level that a program has by itself.
+fn own(level: &str) -> LogFilter {
+    level.parse().expect("a program's own filter is well-formed")
+}
+
+/// Makes it the log of this process.
+fn take(dispatch: Dispatch, problem: Option<LogFilterError>) {
     if let Err(error) = dispatch.try_init() {
         // Only where a test has set up a log of its own.
         tracing::debug!(%error, "a log is there already");
@@ -113,14 +143,12 @@ pub fn init(usual: &str) -> Logging {
     if let Some(error) = problem {
         tracing::warn!(%error, "{VARIABLE} is not understood and does not count");
     }
-    logging
 }
 
 /// A log and its handle, which works as long as the log is kept.
 pub(crate) fn build(usual: &str, said: Option<LogFilter>) -> (Dispatch, Logging) {
     let by_variable = said.is_some();
-    let own = || usual.parse().expect("a program's own filter is well-formed");
-    let usual = said.unwrap_or_else(own);
+    let usual = said.unwrap_or_else(|| own(usual));
     let (filter, handle) = reload::Layer::new(usual.targets());
     let (recent, counts) = (Recent::default(), Arc::<Counts>::default());
     let lines = tracing_subscriber::fmt::layer().with_writer(Tee(recent.clone()));
@@ -198,6 +226,44 @@ impl Logging {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+
+    /// What a command would write.
+    #[derive(Clone, Default)]
+    struct Page(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Page {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(line);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_command_says_plain_lines() {
+        let page = Page::default();
+        let to = page.clone();
+        let lines = tracing_subscriber::fmt::layer()
+            .with_writer(move || to.clone())
+            .event_format(plain::Plain);
+        let log = tracing_subscriber::registry().with(own(COMMAND_LEVEL).targets()).with(lines);
+        tracing::subscriber::with_default(log, || {
+            let (error, path) = (io::Error::other("no answer"), "/run/x");
+            tracing::info!("not heard");
+            tracing::warn!(%error, "no agent answers here");
+            tracing::warn!(path, tries_left = 2, "it is busy");
+            tracing::error!("it is \"lost\"");
+        });
+        let text = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(
+            text,
+            "warning: no agent answers here: no answer\nwarning: it is busy (path: /run/x, tries left: 2)\n\
+             error: it is \"lost\"\n"
+        );
+    }
 
     #[test]
     fn the_level_changes_while_the_program_runs() {

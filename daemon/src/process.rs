@@ -1,6 +1,7 @@
 //! The process as its parent sees it: signals in, an exit code out.
 
-use std::io;
+use std::fmt::Display;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -55,19 +56,45 @@ pub fn watch_signals() -> io::Result<Signals> {
 /// A configuration file that cannot be read or taken (sysexits.h: `EX_CONFIG`). Starting again does not mend it.
 pub const EXIT_CONFIG: u8 = 78;
 
-/// Says what went wrong, if something did, and what the parent is told. `code_of` knows a program's own errors with
-/// an exit code of their own.
+/// How a daemon ends: what went wrong is an ERROR in its log. `code_of` knows a program's own errors that have an exit
+/// code of their own.
 pub fn finish(
     result: &anyhow::Result<()>,
     code_of: impl FnOnce(&anyhow::Error) -> Option<u8>,
 ) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!("{error:#}");
-            let config = error.chain().any(|cause| cause.is::<ConfigError>());
-            let code = if config { Some(EXIT_CONFIG) } else { code_of(error) };
-            code.map_or(ExitCode::FAILURE, ExitCode::from)
-        }
+    if let Err(error) = result {
+        tracing::error!("{error:#}");
     }
+    exit_code(result, code_of)
+}
+
+/// How a command that a person typed ends: what went wrong is `error: …` on standard error, whatever `FLEET_LOG` says.
+/// The exit codes are those of the daemon.
+pub fn finish_command(
+    result: &anyhow::Result<()>,
+    code_of: impl FnOnce(&anyhow::Error) -> Option<u8>,
+) -> ExitCode {
+    if let Err(error) = result {
+        // Nobody is left to hear it where standard error is closed; the exit code says it too.
+        writeln!(io::stderr(), "error: {error:#}").ok();
+    }
+    exit_code(result, code_of)
+}
+
+fn exit_code(
+    result: &anyhow::Result<()>,
+    code_of: impl FnOnce(&anyhow::Error) -> Option<u8>,
+) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    let config = error.chain().any(|cause| cause.is::<ConfigError>());
+    let code = if config { Some(EXIT_CONFIG) } else { code_of(error) };
+    code.map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+/// Says on standard output what a command did.
+///
+/// # Errors
+/// Standard output is closed, or full.
+pub fn answer(text: impl Display) -> io::Result<()> {
+    writeln!(io::stdout(), "{text}")
 }

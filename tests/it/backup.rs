@@ -99,7 +99,7 @@ fn taken(lab: &Lab) -> Result<()> {
     ensure!(fs::metadata(&file)?.permissions().mode() & 0o777 == 0o600, "others may read it");
     let left = fs::read_dir(lab.path("."))?.filter_map(|e| e.ok()?.file_name().into_string().ok());
     ensure!(!left.into_iter().any(|name| name.ends_with(".partial")), "a half file is left");
-    let verified = controller(lab, &["verify", text(&file)?])?.json()?;
+    let verified = controller(lab, &["verify", "--json", text(&file)?])?.json()?;
     ensure!(verified["whole"] == true && verified["nodes"] == 2, "{verified}");
     ensure!(verified["audit_records"] == saved["audit_records"], "{verified}, {saved}");
     Ok(())

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use fleet_core::window::Enforcement;
+use fleet_daemon::process;
 use nix::unistd::{Gid, Group, Uid, User};
 
 use super::kernel::{self, Gate, GateError, Pass, Site, Wish};
@@ -37,7 +38,7 @@ fn site(config: &Config) -> anyhow::Result<Option<Site>> {
 pub fn load(config: &Config) -> anyhow::Result<()> {
     let rules = Rules::load(&config.state_dir)?;
     if rules.wanted == Enforcement::Off {
-        tracing::info!("this node only observes: there is no gate to load");
+        process::answer("enforcement is off on this node: there is no gate to load")?;
         return Ok(());
     }
     let Some(site) = site(config)? else {
@@ -52,7 +53,7 @@ pub fn load(config: &Config) -> anyhow::Result<()> {
         tracing::warn!(error = chain(&error), "the kernel does not take subordinate numbers");
     }
     let (mode, entries) = (rules.wanted.word(), wish.passes.len());
-    tracing::info!(mode, entries, tells_jobs = gate.tells_jobs(), "the gate is in force");
+    process::answer(format_args!("the gate is in force: {mode}, {entries} entries"))?;
     Ok(())
 }
 
@@ -110,9 +111,9 @@ pub fn remove(config: &Config) -> anyhow::Result<()> {
         Some(site) => kernel::remove(&site)?,
         None => false,
     };
-    match removed {
-        true => tracing::info!("the gate is gone"),
-        false => tracing::info!("there was no gate"),
-    }
+    process::answer(match removed {
+        true => "removed the gate: everybody may open every GPU",
+        false => "there was no gate",
+    })?;
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use fleet_daemon::http::{ask, unix_seconds};
+use fleet_daemon::process;
 use fleet_proto::transport::files::{MODE_PRIVATE, write_atomic};
 
 use super::{inside, socket_path};
@@ -41,13 +42,17 @@ pub async fn debug_bundle(config: &Config, path: &Path, file: &Path) -> anyhow::
             bail!("the agent answers {status}: {}", String::from_utf8_lossy(&answer).trim_end())
         }
         Err(error) => {
-            tracing::warn!(%error, "no agent answers here: the bundle has only what is on disk");
+            let error = format!("{error:#}");
+            tracing::warn!(error, "no agent answers, so the bundle has only what is on disk");
             let mut bundle = inside::from_disk(config, path);
-            bundle.text("not-running.txt", &format!("{error:#}\n"));
+            bundle.text("not-running.txt", &format!("{error}\n"));
             bundle.archive("fleet-agent", unix_seconds())?
         }
     };
     write_atomic(file, &bytes, MODE_PRIVATE)?;
-    tracing::info!(file = %file.display(), bytes = bytes.len(), "written; look through it before you send it");
+    let (file, bytes) = (file.display(), bytes.len());
+    process::answer(format_args!(
+        "wrote {file}, {bytes} bytes; look through it before you send it"
+    ))?;
     Ok(())
 }

@@ -8,7 +8,7 @@ mod kernel_clock;
 pub mod look;
 pub mod machine;
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 
 use serde::Serialize;
 
@@ -113,10 +113,44 @@ pub fn named<T: AsRef<str>>(names: &[T]) -> String {
     }
 }
 
-/// Prints the findings as one line of JSON: `fleet doctor` reads it.
+/// Prints the findings: for a person on a terminal as lines, else as one line of JSON, which `fleet doctor` reads.
 pub fn print(items: &[Finding]) -> anyhow::Result<()> {
+    if std::io::stdout().is_terminal() {
+        std::io::stdout().write_all(lines(items).as_bytes())?;
+        return Ok(());
+    }
     let mut line = serde_json::to_vec(&serde_json::json!({ "schema": SCHEMA, "items": items }))?;
     line.push(b'\n');
     std::io::stdout().write_all(&line)?;
     Ok(())
+}
+
+/// A line for each finding, and one below it with what to do.
+fn lines(items: &[Finding]) -> String {
+    let one = |item: &Finding| {
+        let level = match item.level {
+            Level::Problem => "problem",
+            Level::Warning => "warning",
+            Level::Unseen => "not seen",
+            Level::Ok => "ok",
+        };
+        let action = item.action.as_deref().map(|action| format!("  {action}\n"));
+        format!("{level}: {}: {}\n{}", item.check, item.what, action.unwrap_or_default())
+    };
+    items.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_person_reads_lines() {
+        let check = Check { part: "node", name: "disk" };
+        let items = [check.ok("12 GiB free"), check.problem("full", "it is full", "Remove files.")];
+        assert_eq!(
+            lines(&items),
+            "ok: disk: 12 GiB free\nproblem: disk: it is full\n  Remove files.\n"
+        );
+    }
 }

@@ -1,5 +1,7 @@
 //! Holds the small values that the JSON is made of: unknown is null, never an empty text or a zero.
 
+use std::fmt;
+
 use fleet_core::health::{ConditionStatus, Severity};
 use fleet_core::word::Word;
 use jiff::Timestamp;
@@ -14,6 +16,13 @@ pub struct Time(pub u64);
 impl Serialize for Time {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&rfc3339(self.0))
+    }
+}
+
+/// As in JSON.
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&rfc3339(self.0))
     }
 }
 

@@ -440,8 +440,9 @@ fn command(argv: &[String], log: &Path) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// Runs a command to its end.
+/// Runs a command to its end. What it says goes beside the log of the daemon for which it runs: that log is JSON.
 pub(super) async fn finish(argv: &[String], log: &Path) -> Result<(), Failure> {
+    let log = &log.with_file_name("setup.log");
     let mut command = command(argv, log)?;
     let verb = argv.get(1).map_or("", String::as_str);
     let program = Path::new(&argv[0]);
