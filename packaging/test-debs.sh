@@ -53,7 +53,7 @@ inside su -s /bin/sh fleet -c 'fleet-controller init' > "$scratch/init.log" 2>&1
 inside test -x /usr/lib/fleet/fleet-shim || fail "the shim"
 said=$(inside sh -euic '. /etc/profile.d/fleet.sh; echo "${CUDA_VISIBLE_DEVICES-all}"' 2>/dev/null) || fail "a login without an agent"
 [ "$said" = all ] || fail "a login without an agent: $said"
-for page in "1 fleet-run" "8 fleet-agent" "8 fleet-controller-restore"; do
+for page in "1 fleet-run" "8 fleet-agent" "8 fleet-controller-restore" "5 fleet.toml" "5 agent.toml" "5 controller.toml"; do
     # shellcheck disable=SC2086 # Section and name.
     inside man -w $page >/dev/null || fail "no manual page $page"
 done

@@ -16,12 +16,22 @@ use fleet_core::name::NodeName;
 use fleet_core::time::Millis;
 use fleet_daemon::completion::{self, Shell};
 use fleet_daemon::logging::{self, Logging};
+use fleet_daemon::manual::{self, ConfigFile};
 use fleet_daemon::process::{self, Process, watch_signals};
 use fleet_proto::transport::client::Address;
 use fleet_proto::transport::token::JoinToken;
 
 /// Threads for what blocks: files, `/proc`, name services. Idle ones end by themselves.
 const BLOCKING_THREADS_MAX: usize = 32;
+
+/// The reference and the example are the files that a test holds to what is read.
+const CONFIG_FILE: ConfigFile<'_> = ConfigFile {
+    name: "agent.toml",
+    about: "configuration of fleet-agent",
+    program: "fleet-agent",
+    reference: include_str!("../../docs/operations.md"),
+    example: include_str!("../../packaging/examples/agent.toml"),
+};
 
 /// The agent of fleet: one per GPU node.
 #[derive(Debug, Parser)]
@@ -60,7 +70,7 @@ enum Verb {
     /// Talk to the NVIDIA driver on behalf of the agent (started by the agent itself)
     #[command(hide = true)]
     NvmlProbe(ProbeOptions),
-    /// Write the manual pages into a folder
+    /// Write the manual pages into a folder, which is made where it is missing
     #[command(hide = true)]
     Manual { dir: PathBuf },
     /// Print a completion script for a shell
@@ -216,7 +226,7 @@ fn serve(arguments: ConfigArgument, logging: Logging) -> anyhow::Result<()> {
 fn run(verb: Verb) -> anyhow::Result<()> {
     match verb {
         Verb::NvmlProbe(_) | Verb::Run(_) => unreachable!("`main` runs these itself"),
-        Verb::Manual { dir } => fleet_daemon::manual::write(Arguments::command(), &dir),
+        Verb::Manual { dir } => manual::write(Arguments::command(), &CONFIG_FILE, &dir),
         Verb::Completion { shell } => completion::print(Arguments::command(), shell),
         Verb::CheckConfig(arguments) => {
             Config::load(&arguments.config)?;

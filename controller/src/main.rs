@@ -11,6 +11,7 @@ use fleet_controller::superseded::Superseded;
 use fleet_controller::{backup, doctor, read_only, server};
 use fleet_daemon::completion::{self, Shell};
 use fleet_daemon::logging::{self, Logging};
+use fleet_daemon::manual::{self, ConfigFile};
 use fleet_daemon::process::{self, Process, watch_signals};
 use fleet_proto::json::values::Time;
 
@@ -18,6 +19,15 @@ use fleet_proto::json::values::Time;
 /// controllers' processor time under load (ADR 24).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The reference and the example are the files that a test holds to what is read.
+const CONFIG_FILE: ConfigFile<'_> = ConfigFile {
+    name: "controller.toml",
+    about: "configuration of fleet-controller",
+    program: "fleet-controller",
+    reference: include_str!("../../docs/operations.md"),
+    example: include_str!("../../packaging/examples/controller.toml"),
+};
 
 /// The controller of a fleet: inventory, reservations, jobs and the audit log, replicated.
 #[derive(Debug, Parser)]
@@ -58,7 +68,7 @@ enum Verb {
     /// Print what is wrong with this controller (started by `fleet doctor`, for which it is JSON).
     #[command(hide = true)]
     Doctor(ConfigArg),
-    /// Write the manual pages into a folder.
+    /// Write the manual pages into a folder, which is made where it is missing.
     #[command(hide = true)]
     Manual { dir: PathBuf },
     /// Print a completion script for a shell.
@@ -160,7 +170,7 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::Verify { file, json: false } => verify(&file),
         Verb::Verify { file, json: true } => verify_as_json(&file),
         Verb::Doctor(arg) => runtime()?.block_on(doctor::run(&arg.config)),
-        Verb::Manual { dir } => fleet_daemon::manual::write(Args::command(), &dir),
+        Verb::Manual { dir } => manual::write(Args::command(), &CONFIG_FILE, &dir),
         Verb::Completion { shell } => completion::print(Args::command(), shell),
         Verb::Restore(arg) if arg.check => verify(&arg.file),
         Verb::Restore(arg) => {

@@ -128,9 +128,13 @@ pub(crate) enum Verb {
     )]
     Attach(AttachArgs),
     /// Copy files and folders to or from a running job
-    #[command(after_help = "fleet cp job-4k7wq2:runs/a.log .\nfleet cp data/ job-4k7wq2:/tmp/\n\n\
-                            Paths in the job are as its program sees them, relative ones from its folder. The job needs tar.\n\
-                            An existing file is replaced.")]
+    #[command(
+        after_help = "Paths in the job are as its program sees them, relative ones from its folder. The job needs tar.\n\
+                            An existing file is replaced.\n\n\
+                            Examples:\n  \
+                            fleet cp job-4k7wq2:runs/a.log .\n  \
+                            fleet cp data/ job-4k7wq2:/tmp/"
+    )]
     Cp(CpArgs),
     /// Containers of this machine's dockerd, with the GPUs that you hold here
     Docker(DockerArgs),
@@ -174,7 +178,7 @@ pub(crate) enum Verb {
     Dev(DevArgs),
     /// Print a completion script for a shell
     Completion { shell: clap_complete::Shell },
-    /// Write the manual pages into a folder
+    /// Write the manual pages into a folder, which is made where it is missing
     #[command(hide = true)]
     Manual { dir: PathBuf },
 }

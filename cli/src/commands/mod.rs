@@ -27,6 +27,7 @@ mod limits;
 mod local;
 mod login;
 mod logs;
+mod manual;
 mod members;
 mod node;
 mod nodes_without_gpus;
@@ -46,9 +47,8 @@ mod user;
 mod watch;
 mod why;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use clap::CommandFactory;
 use fleet_core::fsm::REQUEST_WINDOW;
 
 use crate::args::{
@@ -333,13 +333,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             None => dev::run(&args).await,
             Some(DevVerb::Fault(fault)) => dev::fault(context, fault),
         },
-        Verb::Manual { dir } => match manual(&dir) {
-            Ok(()) => Ok(Exit::Done),
-            Err(error) => {
-                let problem = format!("cannot write to {}: {error}", dir.display());
-                Err(Failure::new(Exit::Failed, problem))
-            }
-        },
+        Verb::Manual { dir } => manual::run(&dir),
         Verb::Completion { shell } => {
             let unknown = || Failure::usage("SHELL", format!("{shell} has no completion"));
             let script = crate::completion::script(&shell.to_string()).ok_or_else(unknown)?;
@@ -347,31 +341,5 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             crate::output::text::print(&script)?;
             Ok(Exit::Done)
         }
-    }
-}
-
-/// Pages of the controller's own program that would stand behind ours: `man` shows section 1 before section 8.
-const PAGES_OF_PROGRAMS: [&str; 1] = ["fleet-controller.1"];
-
-/// Writes a manual page for each verb into the folder, which is made where it is missing.
-fn manual(dir: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(dir)?;
-    clap_mangen::generate_to(Cli::command(), dir)?;
-    // Its verbs keep their pages, `fleet-controller-list(1)` and so on.
-    PAGES_OF_PROGRAMS.iter().try_for_each(|page| std::fs::remove_file(dir.join(page)))
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-    use super::*;
-
-    #[test]
-    fn manual_pages_go_into_a_new_folder_and_hide_none_of_the_programs() {
-        let dir = tempfile::tempdir().unwrap();
-        let pages = dir.path().join("share/man");
-        manual(&pages).unwrap();
-        assert!(pages.join("fleet-controller-list.1").exists() && pages.join("fleet.1").exists());
-        assert!(!pages.join("fleet-controller.1").exists());
     }
 }
