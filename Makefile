@@ -62,6 +62,11 @@ upgrade-test: deps build ## From the previous version to this one, under load an
 	FLEET_PREVIOUS=$(CURDIR)/target/previous/debug $(CARGO) test --workspace --test it --quiet -- \
 	    upgrade:: --nocapture
 
+.PHONY: pictures
+pictures: deps ## The pictures in README.md: what `fleet status` and `fleet ps` print for 10 nodes and 40 GPUs
+	$(CARGO) build --workspace --quiet
+	@$(PYTHON) -B docs/pictures/make.py target/debug
+
 .PHONY: bench-peers
 bench-peers: ## Install what `make bench` compares with, from Debian's packages
 	@packaging/install-bench-peers.sh
