@@ -45,6 +45,13 @@ fn gpus_that_break() -> Result<()> {
     lab.gpus_break();
     lab.expect_in_logs("fleet_agent::gpu", "a driver that hangs is complained about");
     let mut steps = Steps::default();
+    steps.step("an agent that was killed is started again", || {
+        lab.output(&["dev", "agent", "--node", "titan01", "--kill"])?;
+        let twice = lab.run(&["dev", "agent", "--node", "titan01", "--kill"])?;
+        twice.fails(5, &["does not run", "--start"])?;
+        lab.output(&["dev", "agent", "--node", "titan01", "--start"])?;
+        lab.node_in("titan01", "ready", SOON)
+    });
     steps.step("what stays of a fault goes by an admin's word", || cleared(&lab));
     steps.step("what is still so cannot be cleared", || cleared_when_back(&lab));
     steps.step("a GPU that vanishes under a job ends it, and only it", || vanishes(&lab));

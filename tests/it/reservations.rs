@@ -386,6 +386,8 @@ const REFUSED: &[(&[&str], i32, &[&str])] = &[
     (&["audit", "verify", "/no/such/file"], 3, &["/no/such/file"]),
     (&["dev", "fault", "--node", "nosuch", "--gpu", "0", "--lost"], 3, &["nosuch"]),
     (&["dev", "fault", "--node", "titan01", "--gpu", "9", "--lost"], 3, &["9"]),
+    (&["dev", "agent", "--node", "nosuch", "--start"], 3, &["nosuch"]),
+    (&["dev", "agent", "--node", "titan01", "--start"], 5, &["runs already"]),
 ];
 
 #[test]

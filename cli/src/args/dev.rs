@@ -1,11 +1,15 @@
 //! `dev`.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Subcommand};
-use fleet_fake_nvml_control::Profile;
+use clap::{Args, Subcommand, ValueEnum};
+use fleet_fake_nvml_control::{Profile, Throttle};
 
+/// What a new cluster has where nothing else is said; the help names the same.
+pub(crate) const DEV_NODES: u16 = 2;
+pub(crate) const DEV_GPUS: DevGpus = DevGpus { profile: Profile::V100Pcie, count: 2 };
 /// More GPUs than a node of `dev` may pretend to have.
 const DEV_GPUS_MAX: u32 = 16;
 
@@ -13,21 +17,22 @@ const DEV_GPUS_MAX: u32 = 16;
 #[command(args_conflicts_with_subcommands = true)]
 #[command(
     after_help = "It stays in the foreground until Ctrl-C, then stops all it started and cleans up. Every node is\n\
-    a real agent with pretended GPUs; jobs are real containers. It needs root, for cgroups and mounts.\n\n\
+    a real agent with pretended GPUs; jobs are real containers. It needs root, for cgroups and mounts.\n\
+    A folder that --state names keeps its nodes, controllers and GPUs from start to start.\n\n\
     Profiles: titan-x, titan-x-pascal, v100-pcie, v100-sxm2, a100."
 )]
 pub(crate) struct DevArgs {
     #[command(subcommand)]
     pub(crate) verb: Option<DevVerb>,
-    /// How many nodes
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=32))]
-    pub(crate) nodes: u16,
-    /// What each node pretends to have
-    #[arg(long, value_name = "PROFILE:COUNT", default_value = "v100-pcie:2")]
-    pub(crate) gpus: DevGpus,
-    /// How many controllers: 1, 3 or 5
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = controllers)]
-    pub(crate) controllers: u16,
+    /// How many nodes [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=32))]
+    pub(crate) nodes: Option<u16>,
+    /// What each node pretends to have [default: v100-pcie:2]
+    #[arg(long, value_name = "PROFILE:COUNT")]
+    pub(crate) gpus: Option<DevGpus>,
+    /// How many controllers: 1, 3 or 5 [default: 1]
+    #[arg(long, value_name = "N", value_parser = controllers)]
+    pub(crate) controllers: Option<u16>,
     /// How long a controller waits for a silent leader, in milliseconds; more on a busy machine
     #[arg(long, value_name = "MS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(200..=5_000))]
     pub(crate) election_timeout: u64,
@@ -53,6 +58,12 @@ pub(crate) struct DevGpus {
     pub(crate) count: u32,
 }
 
+impl fmt::Display for DevGpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.profile, self.count)
+    }
+}
+
 impl FromStr for DevGpus {
     type Err = String;
 
@@ -70,18 +81,72 @@ impl FromStr for DevGpus {
 pub(crate) enum DevVerb {
     /// Break a pretended GPU, or heal it
     Fault(FaultArgs),
+    /// Stop, kill or start the agent of a node
+    Agent(AgentArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(false).args(["stop", "kill", "start"]))]
+#[command(after_help = "Jobs keep running while their agent is away.")]
+pub(crate) struct AgentArgs {
+    /// The node
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: String,
+    /// SIGTERM: the agent ends by itself
+    #[arg(long)]
+    pub(crate) stop: bool,
+    /// SIGKILL: the agent saves nothing
+    #[arg(long)]
+    pub(crate) kill: bool,
+    /// Start an agent that was stopped or killed
+    #[arg(long)]
+    pub(crate) start: bool,
+    /// The cluster's folder [default: where FLEET_CONFIG is]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state: Option<PathBuf>,
+}
+
+/// Why the clocks of a GPU are lowered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ThrottleReason {
+    /// The card is too hot
+    Thermal,
+    /// The power supply asks for less
+    PowerBrake,
+    /// The hardware lowers them by half or more
+    Hardware,
+}
+
+impl ThrottleReason {
+    pub(crate) fn of_driver(self) -> Throttle {
+        match self {
+            Self::Thermal => Throttle::HwThermalSlowdown,
+            Self::PowerBrake => Throttle::HwPowerBrakeSlowdown,
+            Self::Hardware => Throttle::HwSlowdown,
+        }
+    }
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Thermal => "the card is too hot",
+            Self::PowerBrake => "the power supply asks for less",
+            Self::Hardware => "by the hardware",
+        }
+    }
 }
 
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("fault").required(true).multiple(false)
-    .args(["xid", "temperature", "lost", "hang", "retired_pages", "clear"]))]
+    .args(["xid", "temperature", "lost", "missing", "hang", "retired_pages", "ecc", "pcie_width", "nvlink_down",
+        "throttle", "no_driver", "clear"]))]
+#[command(after_help = "Faults add up until --clear. A driver that hangs is --hang without --gpu.")]
 pub(crate) struct FaultArgs {
     /// The node
     #[arg(long, value_name = "NODE")]
     pub(crate) node: String,
-    /// The GPU's number there
+    /// The GPU's number there [default: all GPUs of the node]
     #[arg(long, value_name = "INDEX")]
-    pub(crate) gpu: usize,
+    pub(crate) gpu: Option<usize>,
     /// An XID event with this number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1023))]
     pub(crate) xid: Option<u64>,
@@ -91,13 +156,31 @@ pub(crate) struct FaultArgs {
     /// Fell off the bus
     #[arg(long)]
     pub(crate) lost: bool,
+    /// Missing when the driver is started again
+    #[arg(long)]
+    pub(crate) missing: bool,
     /// Calls about it never return
     #[arg(long)]
     pub(crate) hang: bool,
     /// So many memory pages wait for retirement
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) retired_pages: Option<u32>,
-    /// Healthy again
+    /// This many uncorrectable ECC errors
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) ecc: Option<u64>,
+    /// This PCIe width, in lanes
+    #[arg(long, value_name = "LANES", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) pcie_width: Option<u32>,
+    /// The NVLink with this number is down
+    #[arg(long, value_name = "LINK")]
+    pub(crate) nvlink_down: Option<u32>,
+    /// Clocks are lowered for this reason
+    #[arg(long, value_name = "REASON")]
+    pub(crate) throttle: Option<ThrottleReason>,
+    /// The node's driver is not loaded
+    #[arg(long, conflicts_with = "gpu")]
+    pub(crate) no_driver: bool,
+    /// Healthy again; without --gpu all GPUs and the driver
     #[arg(long)]
     pub(crate) clear: bool,
     /// The cluster's folder [default: where FLEET_CONFIG is]

@@ -40,7 +40,7 @@ pub(crate) use checkpoint::{
 pub(crate) use controller::{
     ControllerAddArgs, ControllerRemoveArgs, ControllerStatusArgs, TransferArgs,
 };
-pub(crate) use dev::{DevArgs, DevGpus, DevVerb, FaultArgs};
+pub(crate) use dev::{AgentArgs, DEV_GPUS, DEV_NODES, DevArgs, DevGpus, DevVerb, FaultArgs};
 pub(crate) use docker::{DockerArgs, DockerRunArgs, DockerVerb};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use image::{

@@ -332,6 +332,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         Verb::Dev(args) => match &args.verb {
             None => dev::run(&args).await,
             Some(DevVerb::Fault(fault)) => dev::fault(context, fault),
+            Some(DevVerb::Agent(agent)) => dev::agent(context, agent).await,
         },
         Verb::Manual { dir } => manual::run(&dir),
         Verb::Completion { shell } => {

@@ -1,6 +1,7 @@
 //! Starts, watches and stops a `fleet dev` cluster.
 //!
-//! Nothing is started again by itself: people use `dev` to see what happens when a part dies. Only
+//! Nothing is started again by itself: people use `dev` to see what happens when a part dies, and
+//! start an agent again by `fleet dev agent`. Only
 //! here does the end of a program end jobs: `dev` takes all it started with it.
 
 use std::fs::{self, File};
@@ -16,11 +17,13 @@ use nix::unistd::{Pid, geteuid};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::agent::wish;
 use super::controllers::{RENEW_EVERY, by_socket};
+use super::kept::{Kept, chosen};
 use super::processes::{Plan, Programs, cannot};
 use super::state::{DEV_FILE, DevState, Process};
 use super::traces;
-use crate::args::DevArgs;
+use crate::args::{DEV_GPUS, DEV_NODES, DevArgs};
 use crate::client::Client;
 use crate::commands::{job, node};
 use crate::errors::Failure;
@@ -50,13 +53,14 @@ pub(in crate::commands) async fn run(args: &DevArgs) -> Result<Exit, Failure> {
     }
     let programs = Programs::find()?;
     let (folder, temporary) = folder(args)?;
+    let kept = Kept::read(&folder);
     let plan = Plan {
+        nodes: chosen("--nodes", &folder, args.nodes, kept.nodes, DEV_NODES)?,
+        controllers: chosen("--controllers", &folder, args.controllers, kept.controllers, 1)?,
+        gpus: chosen("--gpus", &folder, args.gpus, kept.gpus, DEV_GPUS)?,
         folder,
         programs,
-        nodes: args.nodes,
-        controllers: args.controllers,
         election_timeout_ms: args.election_timeout,
-        gpus: args.gpus,
         tag: tag(args.state.as_deref())?,
     };
     let remove = temporary && !args.keep;
@@ -203,10 +207,7 @@ impl Cluster {
 
     /// Starts a program in a process group of its own: Ctrl-C on the terminal is for `dev` alone.
     pub(super) fn spawn(&mut self, mut process: Process) -> Result<(), Failure> {
-        let mut command = command(&process.argv, &process.log)?;
-        let child = command.envs(&process.env).spawn();
-        let child = child.map_err(|error| cannot("start", Path::new(&process.argv[0]), &error))?;
-        process.pid = child.id().unwrap_or(0);
+        let child = launch(&mut process)?;
         self.state.processes.push(process);
         self.children.push(child);
         self.state.write(&self.plan.folder)
@@ -340,9 +341,32 @@ impl Cluster {
                 let process = &self.state.processes[index];
                 let how = process.exited.as_deref().unwrap_or_default();
                 say(&format!("{} (pid {}) ended: {how}", process.name, process.pid));
-                say(&format!("  again: {}", crate::output::job::shell_words(&process.argv)));
+                let again = match process.role.as_str() {
+                    "agent" => format!("fleet dev agent --node {} --start", process.name),
+                    _ => crate::output::job::shell_words(&process.argv),
+                };
+                say(&format!("  again: {again}"));
             }
+            self.start_wanted()?;
         }
+    }
+
+    /// Starts the agents that `fleet dev agent --start` asks for.
+    fn start_wanted(&mut self) -> Result<(), Failure> {
+        for name in self.plan.node_names() {
+            // Who takes the file away has heard the wish.
+            if fs::remove_file(wish(&self.plan.folder, &name)).is_err() {
+                continue;
+            }
+            let ended =
+                |one: &Process| one.role == "agent" && one.name == name && one.exited.is_some();
+            let Some(index) = self.state.processes.iter().position(ended) else { continue };
+            let process = &mut self.state.processes[index];
+            self.children[index] = launch(process)?;
+            say(&format!("{name} (pid {}) started again", process.pid));
+            self.state.write(&self.plan.folder)?;
+        }
+        Ok(())
     }
 
     /// Ends jobs, agents, the controller, in this order; then removes what they left.
@@ -423,6 +447,16 @@ impl Cluster {
             }
         }
     }
+}
+
+/// Starts a program, and notes its pid.
+fn launch(process: &mut Process) -> Result<Child, Failure> {
+    let mut command = command(&process.argv, &process.log)?;
+    let child = command.envs(&process.env).spawn();
+    let child = child.map_err(|error| cannot("start", Path::new(&process.argv[0]), &error))?;
+    process.pid = child.id().unwrap_or(0);
+    process.exited = None;
+    Ok(child)
 }
 
 /// A command whose output goes to the end of a log.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fleet_fake_nvml_control::{Control, ControlFile};
+use fleet_fake_nvml_control::{Control, ControlFile, Gpu, Profile};
 
 use super::state::DevState;
 use crate::args::FaultArgs;
@@ -13,7 +13,7 @@ use crate::exit_code::Exit;
 use crate::output::text::say;
 
 pub(in crate::commands) fn fault(context: &Context, args: &FaultArgs) -> Result<Exit, Failure> {
-    let state = DevState::read(&folder(context, args)?)?;
+    let state = DevState::read(&folder(context, args.state.as_deref())?)?;
     let node = state.nodes.iter().find(|node| node.name == args.node).ok_or_else(|| {
         let names: Vec<&str> = state.nodes.iter().map(|node| node.name.as_str()).collect();
         let message = format!("there is no node {:?} in this cluster", args.node);
@@ -22,17 +22,16 @@ pub(in crate::commands) fn fault(context: &Context, args: &FaultArgs) -> Result<
     let changed = ControlFile::new(&node.gpu_control)
         .update(|control| apply(control, args))
         .map_err(|error| Failure::new(Exit::Failed, chain(&error)))?;
-    let what = changed.ok_or_else(|| {
-        Failure::new(Exit::NotFound, format!("{} has no GPU {}", args.node, args.gpu))
-    })?;
-    say(&format!("{}:{}: {what}", args.node, args.gpu));
+    for line in changed? {
+        say(&line);
+    }
     Ok(Exit::Done)
 }
 
 /// The cluster's folder: named, or the one `FLEET_CONFIG` lies in.
-fn folder(context: &Context, args: &FaultArgs) -> Result<PathBuf, Failure> {
-    if let Some(folder) = &args.state {
-        return Ok(folder.clone());
+pub(super) fn folder(context: &Context, named: Option<&Path>) -> Result<PathBuf, Failure> {
+    if let Some(folder) = named {
+        return Ok(folder.to_owned());
     }
     match context.named_config().and_then(|config| config.parent()) {
         Some(folder) if folder == Path::new("") => Ok(PathBuf::from(".")),
@@ -42,11 +41,62 @@ fn folder(context: &Context, args: &FaultArgs) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Changes one GPU and says how; nothing if there is no such GPU.
-fn apply(control: &mut Control, args: &FaultArgs) -> Option<String> {
-    let gpu = control.gpus.get_mut(args.gpu)?;
+/// Changes the GPU that is named, or all of the node, and says how, a line for each.
+fn apply(control: &mut Control, args: &FaultArgs) -> Result<Vec<String>, Failure> {
+    if args.no_driver || (args.clear && args.gpu.is_none()) {
+        control.driver_loaded = !args.no_driver;
+    }
+    if args.no_driver {
+        return Ok(vec![format!("{}: the driver is not loaded", args.node)]);
+    }
+    let count = control.gpus.len();
+    let numbers = match args.gpu {
+        Some(number) if number >= count => {
+            let message = format!("{} has no GPU {number}", args.node);
+            return Err(Failure::new(Exit::NotFound, message));
+        }
+        Some(number) => number..number + 1,
+        None => 0..count,
+    };
+    // Before any of them is changed.
+    for gpu in &control.gpus[numbers.clone()] {
+        can_have(gpu.profile, args)?;
+    }
+    let gpus = control.gpus[numbers.clone()].iter_mut();
+    Ok(numbers
+        .zip(gpus)
+        .map(|(number, gpu)| format!("{}:{number}: {}", args.node, change(gpu, args)))
+        .collect())
+}
+
+/// Refuses what no such card reports.
+fn can_have(profile: Profile, args: &FaultArgs) -> Result<(), Failure> {
+    let (has_ecc, links) = match profile {
+        Profile::TitanX | Profile::TitanXPascal => (false, 0),
+        Profile::V100Pcie => (true, 0),
+        Profile::V100Sxm2 => (true, 6),
+        Profile::A100 => (true, 12),
+    };
+    if args.ecc.is_some() && !has_ecc {
+        return Err(Failure::usage("--ecc", format!("a {profile} has no ECC")));
+    }
+    match args.nvlink_down {
+        Some(_) if links == 0 => {
+            Err(Failure::usage("--nvlink-down", format!("a {profile} has no NVLink")))
+        }
+        Some(link) if link >= links => {
+            let problem =
+                format!("the NVLinks of a card {profile} are 0 to {}, not {link}", links - 1);
+            Err(Failure::usage("--nvlink-down", problem))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Changes one GPU and says how.
+fn change(gpu: &mut Gpu, args: &FaultArgs) -> String {
     let faults = &mut gpu.faults;
-    Some(if let Some(code) = args.xid {
+    if let Some(code) = args.xid {
         gpu.push_xid(code);
         format!("XID {code}")
     } else if let Some(celsius) = args.temperature {
@@ -55,6 +105,9 @@ fn apply(control: &mut Control, args: &FaultArgs) -> Option<String> {
     } else if args.lost {
         faults.lost = true;
         "fell off the bus".to_owned()
+    } else if args.missing {
+        faults.missing = true;
+        "missing at the next start of the driver".to_owned()
     } else if args.hang {
         faults.hang = true;
         "calls hang".to_owned()
@@ -63,10 +116,25 @@ fn apply(control: &mut Control, args: &FaultArgs) -> Option<String> {
         faults.retired_pages.double_bit = pages;
         faults.retired_pages.pending = true;
         format!("{pages} memory pages wait for retirement")
+    } else if let Some(errors) = args.ecc {
+        faults.ecc.volatile_uncorrected = errors;
+        faults.ecc.aggregate_uncorrected = faults.ecc.aggregate_uncorrected.max(errors);
+        format!("{errors} uncorrectable ECC errors")
+    } else if let Some(lanes) = args.pcie_width {
+        faults.pcie_width = Some(lanes);
+        format!("PCIe width is {lanes} lanes")
+    } else if let Some(link) = args.nvlink_down {
+        if !faults.nvlinks_down.contains(&link) {
+            faults.nvlinks_down.push(link);
+        }
+        format!("NVLink {link} is down")
+    } else if let Some(reason) = args.throttle {
+        faults.throttle = vec![reason.of_driver()];
+        format!("clocks are lowered: {}", reason.word())
     } else {
         gpu.clear_faults();
         "healthy".to_owned()
-    })
+    }
 }
 
 #[cfg(test)]
@@ -74,7 +142,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use clap::Parser;
-    use fleet_fake_nvml_control::Profile;
+    use fleet_fake_nvml_control::Throttle;
 
     use super::*;
     use crate::args::{Cli, DevVerb, Verb};
@@ -86,6 +154,7 @@ mod tests {
         match Cli::try_parse_from(words).unwrap().verb {
             Verb::Dev(args) => match args.verb.unwrap() {
                 DevVerb::Fault(fault) => fault,
+                other => panic!("{other:?}"),
             },
             other => panic!("{other:?}"),
         }
@@ -133,8 +202,44 @@ mod tests {
         assert!(broken(&["--gpu", "1", "--hang"]).faults.hang);
         let retired = broken(&["--gpu", "1", "--retired-pages", "2"]).faults.retired_pages;
         assert!(retired.pending && retired.double_bit == 2);
+        let ecc = broken(&["--gpu", "1", "--ecc", "3"]).faults.ecc;
+        assert_eq!((ecc.volatile_uncorrected, ecc.aggregate_uncorrected), (3, 3));
+        assert_eq!(broken(&["--gpu", "1", "--pcie-width", "4"]).faults.pcie_width, Some(4));
+        let throttled = broken(&["--gpu", "1", "--throttle", "power-brake"]).faults.throttle;
+        assert_eq!(throttled, [Throttle::HwPowerBrakeSlowdown]);
+        assert!(broken(&["--gpu", "1", "--missing"]).faults.missing);
         assert_eq!(broken(&["--gpu", "1", "--clear"]).faults, Default::default());
         assert_eq!(control.read().unwrap().gpus[0].faults, Default::default());
+    }
+
+    #[test]
+    fn without_a_number_all_gpus_of_the_node_have_it() {
+        let (_dir, context, control) = cluster();
+        fault(&context, &typed(&["--hang"])).unwrap();
+        assert!(control.read().unwrap().gpus.iter().all(|gpu| gpu.faults.hang));
+        fault(&context, &typed(&["--no-driver"])).unwrap();
+        assert!(!control.read().unwrap().driver_loaded);
+        fault(&context, &typed(&["--clear"])).unwrap();
+        let healed = control.read().unwrap();
+        assert!(healed.driver_loaded && healed.gpus.iter().all(|gpu| !gpu.faults.hang));
+    }
+
+    #[test]
+    fn a_card_has_only_faults_that_it_can_report() {
+        let (_dir, context, control) = cluster();
+        let refused = |words: &[&str]| fault(&context, &typed(words)).unwrap_err().message;
+        let said = refused(&["--gpu", "0", "--nvlink-down", "1"]);
+        assert_eq!(said, "--nvlink-down: a v100-pcie has no NVLink");
+        control.update(|control| control.gpus[1].profile = Profile::A100).unwrap();
+        let said = refused(&["--gpu", "1", "--nvlink-down", "12"]);
+        assert_eq!(said, "--nvlink-down: the NVLinks of a card a100 are 0 to 11, not 12");
+        fault(&context, &typed(&["--gpu", "1", "--nvlink-down", "11"])).unwrap();
+        assert_eq!(control.read().unwrap().gpus[1].faults.nvlinks_down, [11]);
+        control.update(|control| control.gpus[1].profile = Profile::TitanX).unwrap();
+        let said = refused(&["--ecc", "1"]);
+        assert_eq!(said, "--ecc: a titan-x has no ECC");
+        let unchanged = control.read().unwrap().gpus[0].faults.clone();
+        assert_eq!(unchanged, Default::default(), "the other GPU was changed all the same");
     }
 
     #[test]
