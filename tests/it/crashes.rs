@@ -140,7 +140,7 @@ fn ends_without_agent(lab: &Lab) -> Result<()> {
     lab.restart("agent", &node)?;
     let ended = lab.job_ended(&id, SOON)?;
     ensure!(ended["exit_code"] == 5 && ended["attempt"] == 1, "{ended}");
-    ensure!(lab.path(&format!("fleet-{id}.log")).exists());
+    ensure!(lab.path(&format!("sh-{id}.log")).exists());
     lab.gpus_free(4, SOON)
 }
 

@@ -207,7 +207,7 @@ fn detached(lab: &Lab) -> Result<()> {
     let id = lab.submit(&[], &["sh", "-c", "echo first; echo second >&2; exit 5"])?;
     let job = lab.job_ended(&id, SOON)?;
     ensure!(job["state"] == "failed" && job["exit_code"] == 5, "{job}");
-    let log = lab.path(&format!("fleet-{id}.log"));
+    let log = lab.path(&format!("sh-{id}.log"));
     let text = fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
     ensure!(text == "first\nsecond\n", "{text:?}");
     ensure!(lab.output(&["logs", &id])?.contains("first"), "logs lacks it");
@@ -216,7 +216,7 @@ fn detached(lab: &Lab) -> Result<()> {
     ensure!(fs::read_to_string(lab.path(&format!("mine-{id}.txt")))? == "mine\n");
     let id = lab.submit(&["--output", "none"], &["echo", "nowhere"])?;
     lab.job_in(&id, "completed", SOON)?;
-    ensure!(!lab.path(&format!("fleet-{id}.log")).exists(), "it left a file");
+    ensure!(!lab.path(&format!("echo-{id}.log")).exists(), "it left a file");
     ensure!(lab.output(&["logs", &id])? == "nowhere\n", "but logs should have it");
     Ok(())
 }

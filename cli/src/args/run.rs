@@ -114,7 +114,7 @@ pub(crate) struct RunArgs {
     /// Do not wait for it: print its id
     #[arg(short, long)]
     pub(crate) detach: bool,
-    /// Where a detached job's output goes, or none [default: fleet-JOB.log in its directory]
+    /// Where a detached job's output goes, or none [default: NAME-JOB.log in its directory]
     #[arg(long = "output", value_name = "FILE", requires = "detach")]
     pub(crate) output_file: Option<PathBuf>,
     /// Fail rather than wait for GPUs

@@ -554,7 +554,9 @@ fn a_detached_job_prints_its_id_and_nothing_else() {
     assert_eq!((code(&output), stdout(&output).as_str()), (0, "job-a\n"));
     let sent = fake.asked(|script| script.submitted[0].spec.clone().unwrap());
     let folder = std::fs::canonicalize(fake.config().parent().unwrap()).unwrap();
-    assert_eq!(sent.output_file, format!("{}/fleet-{{job}}.log", folder.display()));
+    assert_eq!(sent.output_file, format!("{}/true-{{job}}.log", folder.display()));
+    let said = stderr(&output);
+    assert!(said.contains(&format!("its output: {}/true-job-a.log", folder.display())), "{said}");
     let output = fake.command(&["run", "-d", "--json", "--", "true"]);
     let output = { output }.stdout(Stdio::piped()).output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

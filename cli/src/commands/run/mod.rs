@@ -36,7 +36,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<Exit, Failu
     }
     let wish = gpu::wish(&client, &args.wish).await?;
     spec.gpus = Some(wish.clone());
-    let owner = args.owner.clone().unwrap_or_default();
+    let (owner, output_file) = (args.owner.clone().unwrap_or_default(), spec.output_file.clone());
     let submit = async |new_users| {
         let (meta, spec, owner) = (client.request_meta()?, Some(spec.clone()), owner.clone());
         let request = SubmitJobRequest { meta, spec, owner, new_users };
@@ -62,7 +62,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<Exit, Failu
         }
     };
     if args.detach {
-        return detached(context, &job);
+        return detached(context, &job, &output_file);
     }
     let open = AttachOpen {
         job: job.id.clone(),
@@ -115,7 +115,8 @@ fn without_immediate(failure: Failure) -> Failure {
     }
 }
 
-fn detached(context: &Context, job: &Job) -> Result<Exit, Failure> {
+/// `output_file`: with the place for the job's id.
+fn detached(context: &Context, job: &Job, output_file: &str) -> Result<Exit, Failure> {
     let printer = context.printer(&OutputArgs::default())?;
     let mut sentence = match job.place {
         Some(place) => format!("{}, place {place}", job.state),
@@ -125,6 +126,9 @@ fn detached(context: &Context, job: &Job) -> Result<Exit, Failure> {
         sentence.push_str(&format!(": {reason}"));
     }
     say(&format!("{} is {sentence}; see it with: fleet logs -f {}", job.id, job.id));
+    if !output_file.is_empty() {
+        say(&format!("its output: {}", output_file.replace(spec::JOB_PLACE, &job.id)));
+    }
     print(&printer.changed(std::slice::from_ref(job), |job| &job.id)?)?;
     Ok(Exit::Done)
 }

@@ -29,7 +29,7 @@ const DAEMON_KIND: &str = "docker-daemon:";
 /// How names of archives end: one that is not here is a mistake rather than a repository.
 const ARCHIVE_ENDINGS: [&str; 4] = [".tar", ".tar.gz", ".tgz", ".tar.zst"];
 /// Replaced by the controller with the job's id, which is not known before the job is accepted.
-const JOB_PLACE: &str = "{job}";
+pub(super) const JOB_PLACE: &str = "{job}";
 /// Set by fleet itself, or wrong inside a job.
 const NOT_PASSED_ON: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
 const NOT_PASSED_ON_PREFIX: &str = "FLEET_";
@@ -68,6 +68,16 @@ impl Here {
     }
 }
 
+/// The name of a job as the beginning of a file's name that no shell takes for something else.
+fn for_a_file(name: &str) -> String {
+    let plain = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '-' };
+    let plain: String = name.chars().map(plain).collect();
+    match plain.trim_matches(['.', '-']) {
+        "" => "fleet".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
 fn same_directory(pwd: &Path, real: &Path) -> bool {
     let identity = |path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
     pwd.is_absolute() && identity(pwd).is_some() && identity(pwd) == identity(real)
@@ -91,11 +101,12 @@ pub(super) fn build(context: &Context, args: &RunArgs, here: &Here) -> Result<Jo
     {
         env.entry("TERM".to_owned()).or_insert_with(|| term.clone());
     }
+    let name = args.name.clone().unwrap_or_else(|| default_name(&args.argv, &args.image));
     let output_file = match (&args.output_file, args.detach) {
         (_, false) => String::new(),
         (None, true) => absolute(
             if workdir.is_empty() || !host { cwd } else { &workdir },
-            &format!("fleet-{JOB_PLACE}.log"),
+            &format!("{}-{JOB_PLACE}.log", for_a_file(&name)),
         ),
         (Some(file), true) if file.as_os_str() == "none" => String::new(),
         // `%j` as with sbatch.
@@ -107,7 +118,7 @@ pub(super) fn build(context: &Context, args: &RunArgs, here: &Here) -> Result<Jo
         read_only: volume.read_only,
     });
     Ok(JobSpec {
-        name: args.name.clone().unwrap_or_else(|| default_name(&args.argv, &args.image)),
+        name,
         project: args.project.clone().unwrap_or_default(),
         image: image(&args.image, cwd)?,
         argv: args.argv.clone(),

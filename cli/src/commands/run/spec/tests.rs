@@ -141,19 +141,21 @@ fn paths_are_made_whole() {
     assert_eq!(spec.volumes[0].source, "/home/ada/net/data");
     assert!(spec.volumes[0].read_only && !spec.volumes[1].read_only);
     assert_eq!(spec.checkpoint.unwrap().dir, "/home/ada/net/sub/runs/a");
-    assert_eq!(spec.output_file, "/home/ada/net/sub/fleet-{job}.log");
+    assert_eq!(spec.output_file, "/home/ada/net/sub/t-{job}.log");
 }
 
 #[test]
 fn the_output_of_a_detached_job_goes_where_it_is_told() {
     let output = |words: &[&str]| built(words).unwrap().output_file;
-    assert_eq!(output(&["-d", "--", "t"]), "/home/ada/net/fleet-{job}.log");
+    assert_eq!(output(&["-d", "--", "t"]), "/home/ada/net/t-{job}.log");
+    assert_eq!(output(&["-d", "-J", "../my run;1", "--", "t"]), "/home/ada/net/my-run-1-{job}.log");
+    assert_eq!(output(&["-d", "-J", "...", "--", "t"]), "/home/ada/net/fleet-{job}.log");
     assert_eq!(output(&["-d", "--output", "none", "--", "t"]), "");
     assert_eq!(output(&["-d", "--output", "out/%j.txt", "--", "t"]), "/home/ada/net/out/{job}.txt");
     assert_eq!(output(&["-d", "--output", "/o", "--", "t"]), "/o");
     assert_eq!(
         output(&["-d", "--image", "/i.tar", "-w", "/in", "--", "t"]),
-        "/home/ada/net/fleet-{job}.log"
+        "/home/ada/net/t-{job}.log"
     );
 }
 
