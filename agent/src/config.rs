@@ -16,9 +16,9 @@ use serde::Deserialize;
 
 use crate::cgroup::DiskLimits;
 use crate::checkpoint::Timings;
+use crate::image;
 use crate::runtime::Places;
 use crate::shim::order::LogSettings;
-use crate::{headroom, image};
 
 /// Where the file is when nobody says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/fleet/agent.toml";
@@ -35,8 +35,6 @@ const MIRRORS_MAX: usize = 8;
 const IMAGE_STORE_BYTES_LEAST: u64 = 1 << 20;
 /// The slowest that a job may be made to read or write: below it nothing starts in reasonable time.
 const DISK_BYTES_PER_S_LEAST: u64 = 1 << 20;
-/// Processes and threads of one job, where the machine can have twice as many.
-const PIDS_MAX: u64 = 32_768;
 /// What takes mail on most machines that have any.
 const SENDMAIL: &str = "/usr/sbin/sendmail";
 /// How long a planned shutdown waits for checkpoints. The package has logind allow as much.
@@ -314,8 +312,7 @@ fn check(raw: RawConfig, problems: &mut Vec<String>) -> Config {
     let mut numbers = Numbers { problems };
     let sample_ms =
         numbers.within("gpu.sample_interval_ms", raw.gpu.sample_interval_ms, 5_000, 50..=600_000);
-    let pids_max = usual_pids_max(headroom::processes_max());
-    let pids_max = numbers.within("jobs.pids_max", raw.jobs.pids_max, pids_max, 16..=4_194_304);
+    let pids_max = numbers.within("jobs.pids_max", raw.jobs.pids_max, 32_768, 16..=4_194_304);
     let usual = LogSettings::default();
     let max_bytes = numbers.within(
         "logs.segment_bytes_max",
@@ -439,12 +436,6 @@ fn gpu(raw: RawGpu, sample_interval: Duration, problems: &mut Vec<String>) -> Gp
         baseline_processes: baseline.chain(raw.baseline_processes).collect(),
         environment: raw.environment.into_iter().collect(),
     }
-}
-
-/// At most half of what the kernel lets live: one job that forks without end must not stop the machine. Small machines
-/// have as few ids as [`PIDS_MAX`].
-fn usual_pids_max(machine: Option<u64>) -> u64 {
-    machine.map_or(PIDS_MAX, |most| (most / 2).clamp(16, PIDS_MAX))
 }
 
 fn cgroup_parent(said: Option<String>, problems: &mut Vec<String>) -> String {

@@ -129,9 +129,19 @@ impl Figures {
 }
 
 /// How many tasks the kernel lets live at once: ids are of tasks, of which a process has one or more.
-pub(crate) fn processes_max() -> Option<u64> {
+fn processes_max() -> Option<u64> {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     Some(number("/proc/sys/kernel/pid_max")?.min(number("/proc/sys/kernel/threads-max")?))
+}
+
+/// Of the processes and threads that one job may have by the settings, no more than half of what the kernel lets live:
+/// one that forks without end must not stop the machine. Small machines have as few ids as a job may have by default.
+pub(crate) fn processes_for_a_job(wanted: u64) -> u64 {
+    share_of(processes_max(), wanted)
+}
+
+fn share_of(machine: Option<u64>, wanted: u64) -> u64 {
+    machine.map_or(wanted, |most| wanted.min(most / 2))
 }
 
 /// How many more of them it lets live.
@@ -153,6 +163,13 @@ fn memory_free() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_job_has_half_of_the_process_ids_at_most() {
+        assert_eq!(share_of(Some(32_768), 32_768), 16_384);
+        assert_eq!(share_of(Some(4_194_304), 32_768), 32_768);
+        assert_eq!(share_of(None, 32_768), 32_768, "it is not known how many there are");
+    }
 
     const PLENTY: Figures = Figures {
         disk_bytes: Some(1 << 40),

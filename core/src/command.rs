@@ -428,12 +428,12 @@ pub enum Command {
         reason: String,
         replace: bool,
     },
-    /// Nobody joins with it any more. Who has joined stays.
     /// On record before the node hears of it: one image of the node, or all that nothing needs.
     OrderImagesRemoval {
         node: NodeName,
         image: Option<String>,
     },
+    /// Nobody joins with it any more. Who has joined stays.
     WithdrawToken {
         token: TokenId,
     },

@@ -9,6 +9,7 @@ use crate::attempts::Record;
 use crate::cgroup::CpuSet;
 use crate::filter::NvidiaMajors;
 use crate::gpu::{self, GpuSnapshot};
+use crate::headroom::processes_for_a_job;
 use crate::image;
 use crate::node::NodeContext;
 use crate::runtime::{
@@ -68,7 +69,7 @@ pub(super) fn specification(
         resources: Resources {
             cpu_millis: Some(order.cpu_millis).filter(|millis| *millis > 0),
             memory_bytes: Some(order.memory_bytes).filter(|bytes| *bytes > 0),
-            pids_max: Some(node.config.pids_max),
+            pids_max: Some(processes_for_a_job(node.config.pids_max)),
             disks: node.config.disks,
         },
         near_cpus: leased.near_cpus,

@@ -108,8 +108,9 @@ pub(crate) struct JobRmArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The limit counts from the job's start, over all its attempts. It ends no job: one that has run for longer already is\n\
-    refused, and so is a limit that reaches into what somebody else has reserved."
+    after_help = "The limit counts from the job's start, over all its attempts. It cannot stop a job: fleet refuses a limit \
+    that the job has passed already. Fleet also refuses a limit that overlaps a reservation of the job's GPUs. Jobs that \
+    wait may start later than expected when you make a limit longer."
 )]
 pub(crate) struct JobSetArgs {
     /// A job that has not ended

@@ -325,7 +325,7 @@ impl Session<'_> {
         match message.output {
             Some(Output::Job(job)) => {
                 let job = Job::from(job);
-                self.progress.update(&job, &self.context.clock);
+                self.progress.update(&job, &self.context.clock.read_again());
                 if job.attempt != self.attempt {
                     self.attempt = job.attempt;
                     (self.shown, self.skip) = ([0; 2], [0; 2]);

@@ -24,7 +24,7 @@ pub(super) async fn run(context: &Context, args: &GpuHistoryArgs) -> Result<Exit
     if !printer.for_people() {
         return Ok(Exit::Done);
     }
-    if stays.is_empty() {
+    if stays.is_empty() && history.complete_from_unix_ms == 0 {
         let at = |unix_ms| context.clock.day_and_minute(unix_ms);
         let until = if until_unix_ms == 0 { "now".to_owned() } else { at(until_unix_ms) };
         say(&format!("nobody had {} from {} until {until}", args.gpu, at(from_unix_ms)));
@@ -32,7 +32,7 @@ pub(super) async fn run(context: &Context, args: &GpuHistoryArgs) -> Result<Exit
     if history.complete_from_unix_ms > 0 {
         let at = context.clock.day_and_minute(history.complete_from_unix_ms);
         say(&format!(
-            "there are more before {at}: ask for an earlier --until, or see `fleet audit export`"
+            "what was before {at} is not shown: ask for a shorter time, or see `fleet audit export`"
         ));
     }
     Ok(Exit::Done)

@@ -31,6 +31,9 @@ pub(super) async fn run(context: &Context, args: &WhyArgs) -> Result<Exit, Failu
         context.past("--from", args.from.as_ref())?,
         context.past("--until", args.until.as_ref())?,
     );
+    if until_unix_ms > 0 && until_unix_ms <= from_unix_ms {
+        return Err(Failure::usage("--until", "must be later than --from"));
+    }
     let lines = args.lines.unwrap_or(0);
     let request = ExplainRequest { id, from_unix_ms, until_unix_ms, lines };
     let story = Story::from(client.call(request, async |api, r| api.explain(r).await).await?);

@@ -3,7 +3,7 @@
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
-use super::{TimeError, When, parse_length, parse_when};
+use super::{TimeError, parse_length, parse_when};
 
 /// Reads a time that was. `2h` and `2h ago` are two hours ago, `tuesday` the last one, `14:00` the last time that the
 /// clock showed it. What says its day itself may lie ahead.
@@ -23,20 +23,20 @@ pub(crate) fn parse_past(
         return before(text, now, length);
     }
     let (day, clock) = lower.split_once(' ').unwrap_or((&lower, ""));
-    if day == "yesterday" {
-        let today = parse_when(&format!("today {clock}"), now, zone)?;
-        return back(text, today, Span::new().days(1), now, zone);
-    }
-    let read = parse_when(&lower, now, zone)?;
-    let step = match day {
-        _ if super::weekday(day).is_some() => Span::new().weeks(1),
-        _ if super::parse_clock(day).is_some() => Span::new().days(1),
-        _ => Span::new(),
+    let (typed, step) = match day {
+        "yesterday" if clock.is_empty() => ("today".to_owned(), Span::new().days(1)),
+        "yesterday" => (format!("today {clock}"), Span::new().days(1)),
+        _ if super::weekday(day).is_some() => (lower.clone(), Span::new().weeks(1)),
+        _ if super::parse_clock(day).is_some() => (lower.clone(), Span::new().days(1)),
+        _ => return parse_when(&lower, now, zone).map(|read| read.or(now)),
     };
-    match read {
-        When::At(at) if at > now => back(text, read, step, now, zone),
-        When::At(_) | When::Now => Ok(read.or(now)),
+    // Back by the calendar first: the clocks may skip this time on another day, or show it twice.
+    let not_a_time = || TimeError::NotATime(super::shortened(text));
+    let mut local = super::parse_local(&typed, now, zone).ok_or_else(not_a_time)?;
+    if day == "yesterday" || local > now.to_zoned(zone.clone()).datetime() {
+        local = local.checked_sub(step).map_err(|_| TimeError::OutOfRange(text.to_owned()))?;
     }
+    super::resolve(local, zone)
 }
 
 /// The day that a text means, from its midnight to the next.
@@ -56,18 +56,6 @@ fn before(text: &str, now: Timestamp, length_ms: u64) -> Result<Timestamp, TimeE
     let length = i64::try_from(length_ms).ok().map(jiff::SignedDuration::from_millis);
     let at = length.and_then(|length| now.checked_sub(length).ok());
     at.filter(|at| at.as_millisecond() > 0).ok_or_else(|| TimeError::OutOfRange(text.to_owned()))
-}
-
-fn back(
-    text: &str,
-    at: When,
-    step: Span,
-    now: Timestamp,
-    zone: &TimeZone,
-) -> Result<Timestamp, TimeError> {
-    let earlier = at.or(now).to_zoned(zone.clone()).checked_sub(step);
-    let out_of_range = |_| TimeError::OutOfRange(text.to_owned());
-    earlier.map(|at| at.timestamp()).map_err(out_of_range)
 }
 
 #[cfg(test)]
@@ -110,6 +98,21 @@ mod tests {
         }
         assert!(shown("last tuesday").contains("is not a time"), "{}", shown("last tuesday"));
         assert!(shown("ten days ago").contains("is not a length"), "{}", shown("ten days ago"));
+    }
+
+    #[test]
+    fn a_time_that_the_clocks_skip_on_another_day_is_none_of_todays_business() {
+        let zone = TimeZone::get("Europe/Berlin").unwrap();
+        let at = |now: &str, text: &str| {
+            let read = parse_past(text, now.parse().unwrap(), &zone);
+            read.map(|at| at.to_string()).map_err(|error| error.to_string())
+        };
+        // The clocks are put forward on Sunday, 2026-03-29, at 02:00.
+        let saturday = "2026-03-28T12:00:00Z";
+        assert_eq!(at(saturday, "02:30").unwrap(), "2026-03-28T01:30:00Z");
+        assert_eq!(at(saturday, "sunday 02:30").unwrap(), "2026-03-22T01:30:00Z");
+        let monday = "2026-03-30T00:15:00Z";
+        assert!(at(monday, "yesterday 02:30").unwrap_err().contains("does not exist"));
     }
 
     #[test]

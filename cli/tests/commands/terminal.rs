@@ -176,7 +176,8 @@ fn a_waiting_job_shows_its_place_in_one_line_that_goes_away() {
     terminal.wait_for("job-a queued, place 3: bea holds titan01:3");
     assert!(fake.run(&["cancel", "job-a"]).status.success());
     assert_eq!(terminal.code(), Some(0));
-    terminal.wait_for("\r\u{1b}[Kstarted");
+    terminal.wait_for("\r\u{1b}[Kfleet: job-a runs");
+    terminal.wait_for("\nstarted");
 }
 
 #[test]

@@ -14,7 +14,8 @@ use fleet_proto::v1::attach_input::Input;
 use fleet_proto::v1::attach_output::Output;
 use fleet_proto::v1::open_tunnel::Purpose;
 use fleet_proto::v1::tunnel_frame::Frame;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep_until;
 use tonic::{Status, Streaming};
 
 use super::caller::Caller;
@@ -114,11 +115,20 @@ impl Follow {
             applied.borrow_and_update();
             let mut job = self.context.job_view(&self.job).map_err(Ok)?;
             let waits = job.state == "queued";
-            if waits && Instant::now() >= look_at {
-                look_at = Instant::now() + PLAN_PAUSE;
-                job = self.context.planned_view(&self.job).map_err(Ok)?;
-            } else if let Some(shown) = shown.as_ref().filter(|_| waits) {
-                keep_wait(&mut job, shown);
+            let is_due = Instant::now() >= look_at;
+            match &shown {
+                _ if !waits => {}
+                _ if is_due => {
+                    look_at = Instant::now() + PLAN_PAUSE;
+                    job = self.context.planned_view(&self.job).map_err(Ok)?;
+                }
+                Some(shown) => keep_wait(&mut job, shown),
+                // Most jobs start before there is anything to say of how they wait.
+                None if self.open.follow => {
+                    self.until_changed(&mut applied, Some(look_at)).await?;
+                    continue;
+                }
+                None => {}
             }
             self.show(&job, &mut shown).await.map_err(Err)?;
             let (attempt, at) = self.attempt_to_stream(&job).await.map_err(Ok)?;
@@ -132,14 +142,23 @@ impl Follow {
             if is_final(&job) || !self.open.follow {
                 return Ok(());
             }
-            tokio::select! {
-                changed = applied.changed() => if changed.is_err() {
-                    return Err(Ok(Status::unavailable("this controller is stopping")));
-                },
-                // What changed since it was planned for, and the time that passes: a start is expected later.
-                () = tokio::time::sleep_until(look_at.into()), if waits => {}
-                () = self.client.closed() => return Err(Err(Gone)),
+            // A plan may come out differently without a change of this job.
+            self.until_changed(&mut applied, waits.then_some(look_at)).await?;
+        }
+    }
+
+    /// Until something is applied, or until then.
+    async fn until_changed(
+        &self,
+        applied: &mut watch::Receiver<u64>,
+        then: Option<Instant>,
+    ) -> Result<(), Result<Status, Gone>> {
+        tokio::select! {
+            changed = applied.changed() => {
+                changed.map_err(|_| Ok(Status::unavailable("this controller is stopping")))
             }
+            () = sleep_until(then.unwrap_or_else(Instant::now).into()), if then.is_some() => Ok(()),
+            () = self.client.closed() => Err(Err(Gone)),
         }
     }
 
@@ -361,8 +380,12 @@ fn is_final(job: &v1::Job) -> bool {
     matches!(job.state.as_str(), "completed" | "failed" | "cancelled" | "timed_out")
 }
 
-/// Where and why it waits is what was planned last.
+/// Where and why it waits is what was planned last, unless it did not wait for a place then or does not now.
 fn keep_wait(job: &mut v1::Job, shown: &v1::Job) {
+    let waited = shown.state == "queued" && shown.place > 0 && shown.attempt == job.attempt;
+    if !waited || !job.question.is_empty() {
+        return;
+    }
     job.place = shown.place;
     job.earliest_start_unix_ms = shown.earliest_start_unix_ms;
     job.reason.clone_from(&shown.reason);
@@ -383,6 +406,27 @@ fn differs(old: &v1::Job, new: &v1::Job) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_that_is_queued_again_does_not_wait_for_what_it_was_stopped_for() {
+        let job = |state: &str, place, reason: &str| v1::Job {
+            state: state.to_owned(),
+            place,
+            reason: reason.to_owned(),
+            attempt: 1,
+            ..v1::Job::default()
+        };
+        let kept = |shown: v1::Job| {
+            let mut queued = job("queued", 0, "waiting for the scheduler");
+            keep_wait(&mut queued, &shown);
+            (queued.place, queued.reason)
+        };
+        assert_eq!(kept(job("queued", 3, "bea has it")), (3, "bea has it".to_owned()));
+        let unplanned = (0, "waiting for the scheduler".to_owned());
+        assert_eq!(kept(job("stopping", 0, "drained")), unplanned);
+        let before = v1::Job { attempt: 0, ..job("queued", 3, "bea has it") };
+        assert_eq!(kept(before), unplanned);
+    }
 
     #[test]
     fn what_was_sent_before_the_stream_broke_is_not_sent_again() {

@@ -40,21 +40,19 @@ impl Context {
         };
         let at = |unix_ms| Some(Timestamp(unix_ms)).filter(|at| at.0 > 0);
         let (since, until) = (at(request.from_unix_ms), at(request.until_unix_ms));
-        let query = Query {
-            object: Some(id.to_owned()),
-            order: RecordOrder::NewestFirst,
-            limit: lines,
-            since,
-            until,
-            ..Query::default()
-        };
+        let query = Query { since, until, ..own_records(id, lines) };
         let page = self.records(query).await?;
         // Each has a line at least.
         explanation.older_lines = page.behind;
         if let Ok(job) = JobId::parse(id) {
-            let (told, cut) = self.gpu_faults(&job, &page).await?;
+            // Where it was is known from before the time that is asked for.
+            let whole = match (since, until) {
+                (None, None) => None,
+                (Some(_), _) | (_, Some(_)) => Some(self.records(own_records(id, lines)).await?),
+            };
+            let (told, cut) = self.gpu_faults(&job, whole.as_ref().unwrap_or(&page)).await?;
             explanation.story = told;
-            explanation.older_lines += cut;
+            explanation.older_lines += if whole.is_none() { cut } else { 0 };
         }
         let own = page.records.iter().rev().flat_map(|record| events_about(&record.body, id));
         explanation.story.extend(self.story(own, id));
@@ -282,6 +280,12 @@ fn events_about<'a>(
 ) -> impl Iterator<Item = (&'a AuditBody, &'a Event)> + use<'a> {
     let about = move |event: &&Event| event.objects().iter().any(|object| object == id);
     body.events.iter().filter(about).map(move |event| (body, event))
+}
+
+/// What is on record of it, the newest first.
+fn own_records(id: &str, limit: usize) -> Query {
+    let (object, order) = (Some(id.to_owned()), RecordOrder::NewestFirst);
+    Query { object, order, limit, ..Query::default() }
 }
 
 /// One line for all nodes of which the same is to be said, where the first of them stands.

@@ -4,9 +4,10 @@
 
 use fleet_core::audit::AuditBody;
 use fleet_core::id::{AllocationId, JobId, ReservationId};
+use fleet_core::lease::{Lease, LeaseHolder};
 use fleet_core::name::GpuUuid;
 use fleet_core::view::{Names, NamesAt};
-use fleet_core::{Event, Rejection, Timestamp};
+use fleet_core::{Event, Fsm, Rejection, Timestamp};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
 use tonic::Status;
@@ -14,12 +15,14 @@ use tonic::Status;
 use super::Context;
 use crate::audit::{PAGE_RECORDS_MAX, Query, RecordOrder};
 
-/// Most records of the GPU that are read, the newest first.
-const RECORDS_MAX: usize = 20_000;
-/// Who had it when the time that is asked for began is known from records of before; so many are read.
+/// Most records of the GPU that are read of the time that is asked for, the newest first.
+const RECORDS_MAX: usize = 10_000;
+/// Records of before that time say who had the GPU when it began; so many are read.
 const RECORDS_BEFORE_MAX: usize = 1_000;
-/// Most stays of one answer, the newest.
-const STAYS_MAX: usize = 1_000;
+/// Records of after that time say how long it was kept; so many are read.
+const RECORDS_AFTER_MAX: usize = PAGE_RECORDS_MAX;
+/// Most stays of one answer, the newest, and those that last.
+const STAYS_MAX: usize = 300;
 /// Records of a holder that are looked through for its end, the newest first.
 const END_RECORDS_MAX: usize = 20;
 
@@ -47,7 +50,7 @@ impl Context {
         let bad =
             |e: fleet_core::name::NameError| to_status(&Rejection::field("uuid", e.to_string()));
         let gpu = GpuUuid::parse(&request.uuid).map_err(bad)?;
-        let now = self.raft.read(fleet_core::Fsm::now);
+        let now = self.raft.read(Fsm::now);
         if self.raft.read(|fsm| fsm.gpu_name_at(&gpu, now)).is_none() {
             return Err(to_status(&Rejection::not_found("gpu", &gpu)));
         }
@@ -59,20 +62,21 @@ impl Context {
         if until <= from {
             return Err(to_status(&Rejection::field("until", "must be later than the beginning")));
         }
-        let (records, complete_from) = self.records_of_gpu(&gpu, from).await?;
+        let (records, complete_from) = self.records_of_gpu(&gpu, from, until).await?;
         let mut stays = stays(records.iter().rev(), &gpu);
+        let holders = self.raft.read(|fsm| holders(fsm, &gpu));
+        add_missing(&mut stays, holders);
         stays.retain(|stay| stay.touches(from, until));
-        let spare = stays.len().saturating_sub(STAYS_MAX);
-        let cut = stays.drain(..spare).next_back().and_then(|stay| stay.until);
+        let cut = cut_to(&mut stays, STAYS_MAX);
         let mut items = Vec::new();
         for stay in stays {
             let end = self.end_of(&stay).await?;
             items.push(self.raft.read(|fsm| {
                 let at = stay.from.or(stay.until).unwrap_or(now);
                 let name = NamesAt::new(fsm, at).gpu(&gpu);
-                let owner = match JobId::parse(&stay.shown).ok().and_then(|id| fsm.job(&id)) {
-                    Some(job) if stay.owner.is_empty() => job.owner.to_string(),
-                    Some(_) | None => stay.owner,
+                let owner = match stay.owner.is_empty() {
+                    true => owner_of(fsm, &stay.shown).unwrap_or_default(),
+                    false => stay.owner,
                 };
                 v1::GpuStay {
                     holder: stay.shown,
@@ -89,18 +93,29 @@ impl Context {
         Ok(v1::GpuHistory { items, complete_from_unix_ms: complete_from.map_or(0, |at| at.0) })
     }
 
-    /// The newest first, back to some of before `from`; and the time of the oldest, where older ones were left out.
+    /// The newest first, from some of after `until` back to some of before `from`; and the time of the oldest, where
+    /// records of the time itself were left out.
     async fn records_of_gpu(
         &self,
         gpu: &GpuUuid,
         from: Timestamp,
+        until: Timestamp,
     ) -> Result<(Vec<AuditBody>, Option<Timestamp>), Status> {
-        let mut records: Vec<AuditBody> = Vec::new();
+        let after = Query {
+            object: Some(gpu.to_string()),
+            since: Some(until),
+            limit: RECORDS_AFTER_MAX,
+            ..Query::default()
+        };
+        let after = self.records(after).await?.records.into_iter().rev();
+        let mut records: Vec<AuditBody> = after.map(|record| record.body).collect();
+        let most = records.len() + RECORDS_MAX;
         let (mut to_seq, mut before) = (None, 0);
         loop {
             let query = Query {
                 object: Some(gpu.to_string()),
                 order: RecordOrder::NewestFirst,
+                until: Some(until),
                 to_seq,
                 limit: PAGE_RECORDS_MAX,
                 ..Query::default()
@@ -109,7 +124,7 @@ impl Context {
             before += page.records.iter().filter(|record| record.body.at < from).count();
             records.extend(page.records.into_iter().map(|record| record.body));
             let Some(next) = page.next else { return Ok((records, None)) };
-            if before >= RECORDS_BEFORE_MAX || records.len() >= RECORDS_MAX {
+            if before >= RECORDS_BEFORE_MAX || records.len() >= most {
                 let oldest = records.last().map(|body| body.at);
                 return Ok((records, oldest));
             }
@@ -135,7 +150,68 @@ impl Context {
     }
 }
 
+/// Who has the GPU now, by the state: where that began long ago, no record of it is read.
+fn holders(fsm: &Fsm, gpu: &GpuUuid) -> Vec<Stay> {
+    let Some(hold) = fsm.hold(gpu) else { return Vec::new() };
+    let leases = std::iter::once(&hold.lease).chain(&hold.child);
+    let held = leases.filter_map(|id| fsm.lease(id));
+    let stay = |lease: &Lease| Stay {
+        owner: lease.owner.to_string(),
+        from: Some(lease.granted_at),
+        ..match &lease.holder {
+            LeaseHolder::Allocation(id) => Stay::of_holder(id.as_str()),
+            LeaseHolder::Reservation(id) => Stay::of_holder(id.as_str()),
+        }
+    };
+    held.map(stay).collect()
+}
+
+fn owner_of(fsm: &Fsm, shown: &str) -> Option<String> {
+    let job = JobId::parse(shown).ok().and_then(|id| Some(fsm.job(&id)?.owner.to_string()));
+    let reservation =
+        || Some(fsm.reservation(&ReservationId::parse(shown).ok()?)?.owner.to_string());
+    job.or_else(reservation)
+}
+
+fn add_missing(stays: &mut Vec<Stay>, holders: Vec<Stay>) {
+    for holder in holders {
+        if !stays.iter().any(|stay| stay.until.is_none() && stay.holder == holder.holder) {
+            stays.push(holder);
+        }
+    }
+    stays.sort_by_key(|stay| stay.from);
+}
+
+/// Leaves out the oldest of those that are over. The time from which on none is left out.
+fn cut_to(stays: &mut Vec<Stay>, most: usize) -> Option<Timestamp> {
+    let mut spare = stays.len().saturating_sub(most);
+    let mut cut = None;
+    stays.retain(|stay| {
+        let left_out = spare > 0 && stay.until.is_some();
+        if left_out {
+            spare -= 1;
+            cut = cut.max(stay.until);
+        }
+        !left_out
+    });
+    cut
+}
+
 impl Stay {
+    /// Of this attempt or reservation, of which no more is known.
+    fn of_holder(holder: &str) -> Self {
+        let attempt = AllocationId::parse(holder).ok();
+        let job = attempt.and_then(|attempt| attempt.attempt_of()).map(|(job, _)| job.to_string());
+        Self {
+            holder: holder.to_owned(),
+            shown: job.unwrap_or_else(|| holder.to_owned()),
+            owner: String::new(),
+            from: None,
+            until: None,
+            declared_by: None,
+        }
+    }
+
     fn touches(&self, from: Timestamp, until: Timestamp) -> bool {
         let begins = self.from.is_none_or(|at| at < until);
         begins && self.until.is_none_or(|at| at > from)
@@ -182,37 +258,19 @@ fn gpus_of(event: &Event) -> &[GpuUuid] {
 }
 
 fn begun(event: &Event, at: Timestamp) -> Option<Stay> {
-    let of_job = |job: &JobId, allocation: &AllocationId, owner: Option<String>| Stay {
-        holder: allocation.to_string(),
-        shown: job.to_string(),
-        owner: owner.unwrap_or_default(),
-        from: Some(at),
-        until: None,
-        declared_by: None,
-    };
-    let of_reservation = |id: &ReservationId, owner: Option<String>, from: Timestamp| Stay {
-        holder: id.to_string(),
-        shown: id.to_string(),
-        owner: owner.unwrap_or_default(),
-        from: Some(from),
-        until: None,
-        declared_by: None,
-    };
-    match event {
-        Event::JobPlaced { job, allocation, owner, .. } => {
-            Some(of_job(job, allocation, owner.as_ref().map(ToString::to_string)))
-        }
-        Event::AttemptAdopted { job, allocation, owner, .. } => {
-            Some(of_job(job, allocation, Some(owner.to_string())))
-        }
+    let (holder, owner, from) = match event {
+        Event::JobPlaced { allocation, owner, .. } => (allocation.as_str(), owner.as_ref(), at),
+        Event::AttemptAdopted { allocation, owner, .. } => (allocation.as_str(), Some(owner), at),
         Event::ReservationStarted { reservation, owner, .. } => {
-            Some(of_reservation(reservation, owner.as_ref().map(ToString::to_string), at))
+            (reservation.as_str(), owner.as_ref(), at)
         }
         Event::WindowOpenedByNode { reservation, owner, at, .. } => {
-            Some(of_reservation(reservation, owner.as_ref().map(ToString::to_string), *at))
+            (reservation.as_str(), owner.as_ref(), *at)
         }
-        _ => None,
-    }
+        _ => return None,
+    };
+    let owner = owner.map(ToString::to_string).unwrap_or_default();
+    Some(Stay { owner, from: Some(from), ..Stay::of_holder(holder) })
 }
 
 /// `holder`: not in old records; then it was the one that had it last.
@@ -234,16 +292,8 @@ fn release(
     if stays.iter().any(|stay| stay.holder == holder) {
         return;
     }
-    let attempt = AllocationId::parse(holder).ok();
-    let job = attempt.and_then(|attempt| attempt.attempt_of()).map(|(job, _)| job.to_string());
-    stays.push(Stay {
-        holder: holder.to_owned(),
-        shown: job.unwrap_or_else(|| holder.to_owned()),
-        owner: String::new(),
-        from: None,
-        until: Some(at),
-        declared_by: declared_by.cloned(),
-    });
+    let (until, declared_by) = (Some(at), declared_by.cloned());
+    stays.push(Stay { until, declared_by, ..Stay::of_holder(holder) });
 }
 
 /// Why it was over, from its holder's events, the newest first: the stop that somebody ordered says more than the end that
@@ -251,6 +301,7 @@ fn release(
 fn how_it_ended(events: &[&Event], stay: &Stay) -> String {
     let ordered = events.iter().find_map(|event| match event {
         Event::JobStopping { why, .. } | Event::ReservationEnding { why, .. } => Some(why.clone()),
+        Event::EvictionStarted { causes, .. } => Some(format!("evicted ({})", causes.join(", "))),
         _ => None,
     });
     let ended = || {

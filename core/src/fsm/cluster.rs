@@ -60,6 +60,7 @@ impl Fsm {
             self.cluster_version = version;
             turn.say(Event::ClusterVersionSet { version });
             self.hand_out_due(turn);
+            self.end_jobs_of_ended_reservations(turn);
         }
         Ok(Reply::Done)
     }

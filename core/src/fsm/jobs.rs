@@ -488,7 +488,7 @@ impl Fsm {
         }
         if let Some(reservation) = job.spec.reservation.clone()
             && self.cluster_version >= EMPTY_SINCE
-            && self.open_reservation(&reservation).is_err()
+            && !self.still_takes_jobs(&reservation)
         {
             return self.end_with_its_reservation(turn, id, &reservation, Some(why));
         }
@@ -521,7 +521,7 @@ impl Fsm {
     ) {
         let reason = match why {
             Some(why) => format!("{why}, and its reservation {reservation} is over"),
-            None => format!("its reservation {reservation} ended before it could run"),
+            None => format!("its reservation {reservation} is over, and it still waited"),
         };
         turn.say(Event::JobTimedOut { job: id.clone(), why: Some(reason.clone()) });
         let outcome = JobOutcome { exit_code: None, reason };

@@ -13,7 +13,7 @@ use crate::lease::{Epoch, Lease, LeaseHolder};
 use crate::name::NodeName;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::reservation::ReservationState;
+use crate::reservation::{Reservation, ReservationState};
 use crate::time::Timestamp;
 
 /// Most reports in one command.
@@ -263,7 +263,7 @@ impl Fsm {
     /// By when one that starts now must be over, whatever its time limit: what was known when it was placed, and
     /// what was promised to somebody while it was being prepared. The promise took its time limit as if it had begun
     /// then, so what the preparation took is not the promise's to lose.
-    pub(super) fn ends_by(&self, allocation: &Allocation) -> Option<Timestamp> {
+    fn ends_by(&self, allocation: &Allocation) -> Option<Timestamp> {
         let known = allocation.ends_by;
         let parent = allocation.lease.as_ref().and_then(|id| self.leases.get(id)?.parent.as_ref());
         // Under a reservation it ends with that. And what outlasted a restore may have run for long, even in the
@@ -272,6 +272,12 @@ impl Fsm {
         if self.cluster_version < PROMISED_AT_START_SINCE || parent.is_some() || of_before {
             return known;
         }
+        let promised = self.promised(allocation).map(|(_, by)| by);
+        known.into_iter().chain(promised).min()
+    }
+
+    /// The first reservation that is to begin on a GPU of the attempt, and by when the attempt must be over for it.
+    pub(super) fn promised(&self, allocation: &Allocation) -> Option<(&Reservation, Timestamp)> {
         let grace = self.jobs.get(&allocation.job)?.spec.stop_grace;
         let promised = self.reservations.open().filter(|r| {
             r.state == ReservationState::Scheduled
@@ -280,8 +286,8 @@ impl Fsm {
                 && r.node == allocation.node
                 && r.gpus.iter().any(|gpu| allocation.gpus.contains(gpu))
         });
-        let first = promised.map(|r| r.window.starts_at).min();
-        known.into_iter().chain(first.map(|from| from - grace)).min()
+        let first = promised.min_by_key(|r| r.window.starts_at)?;
+        Some((first, first.window.starts_at - grace))
     }
 
     pub(super) fn ended(

@@ -419,16 +419,40 @@ impl Fsm {
     /// What waits to run in a reservation that is over would wait for ever. What runs is stopped with its lease, and
     /// what asks its owner is answered by [`Self::restart_job`], which does without the reservation.
     fn end_jobs_waiting_for(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
+        self.end_waiting_jobs(turn, |_, bound_to| bound_to == id);
+    }
+
+    /// Those that members of before could not end.
+    pub(super) fn end_jobs_of_ended_reservations(&mut self, turn: &mut Turn<'_>) {
+        self.end_waiting_jobs(turn, |fsm, bound_to| !fsm.still_takes_jobs(bound_to));
+    }
+
+    /// One that is being emptied is open, but nothing begins in it any more.
+    pub(super) fn still_takes_jobs(&self, id: &ReservationId) -> bool {
+        self.reservations.get(id).is_some_and(|r| match r.state {
+            ReservationState::Scheduled | ReservationState::Active => true,
+            ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
+                false
+            }
+        })
+    }
+
+    fn end_waiting_jobs(
+        &mut self,
+        turn: &mut Turn<'_>,
+        is_over: impl Fn(&Self, &ReservationId) -> bool,
+    ) {
         if self.cluster_version < EMPTY_SINCE {
             return;
         }
-        let wants_it = |job: &JobId| {
-            self.jobs.get(job).is_some_and(|job| job.spec.reservation.as_ref() == Some(id))
+        let bound = |job: &JobId| {
+            let reservation = self.jobs.get(job)?.spec.reservation.clone()?;
+            is_over(self, &reservation).then(|| (job.clone(), reservation))
         };
         let waiting = self.queue.values().chain(self.paused.keys());
-        let over: Vec<JobId> = waiting.filter(|job| wants_it(job)).cloned().collect();
-        for job in over {
-            self.end_with_its_reservation(turn, &job, id, None);
+        let over: Vec<(JobId, ReservationId)> = waiting.filter_map(bound).collect();
+        for (job, reservation) in over {
+            self.end_with_its_reservation(turn, &job, &reservation, None);
         }
     }
 

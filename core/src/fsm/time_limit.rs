@@ -8,7 +8,6 @@ use crate::job::Job;
 use crate::lease::LeaseHolder;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::scheduler;
 use crate::time::{Millis, Timestamp};
 
 impl Fsm {
@@ -35,7 +34,7 @@ impl Fsm {
         let ends_at = match allocation {
             Some(allocation) => self.ends_with_limit(&changed, allocation)?,
             None => {
-                scheduler::satisfiable(self, &job.owner, &changed.spec)?;
+                self.fits_its_reservation(&changed)?;
                 None
             }
         };
@@ -74,21 +73,42 @@ impl Fsm {
         }
         let ends_at = self.now + job.spec.time_limit.saturating_sub(ran);
         let at_most = |until: Timestamp| ran + until.since(self.now);
-        if let Some(until) = self.ends_by(allocation).filter(|until| *until < ends_at) {
-            let most = at_most(until);
-            return refused(format!("at most {most}: then its GPUs are promised to somebody else"));
-        }
         let parent = allocation.lease.as_ref().and_then(|id| self.leases.get(id)?.parent.as_ref());
-        if let Some(LeaseHolder::Reservation(id)) =
-            parent.and_then(|parent| self.leases.get(parent)).map(|lease| &lease.holder)
-            && let Some(reservation) = self.reservations.get(id)
-            && reservation.window.ends_at < ends_at
-        {
-            let most = at_most(reservation.window.ends_at);
-            return refused(format!(
-                "at most {most}: then its reservation {id} ends; `fleet extend {id}` makes that later"
-            ));
+        match parent.and_then(|parent| self.leases.get(parent)).map(|lease| &lease.holder) {
+            Some(LeaseHolder::Reservation(id)) => {
+                let end = self.reservations.get(id).map(|r| r.window.ends_at);
+                if let Some(end) = end.filter(|end| *end < ends_at) {
+                    let most = at_most(end);
+                    return refused(format!(
+                        "at most {most}: its reservation {id} ends then. To extend it: fleet extend {id}"
+                    ));
+                }
+            }
+            // Not what was known when it was placed: a reservation may have been cancelled since, or found by a restore.
+            Some(LeaseHolder::Allocation(_)) | None => {
+                if let Some((r, by)) = self.promised(allocation).filter(|(_, by)| *by < ends_at) {
+                    let (most, id, owner) = (at_most(by), &r.id, &r.owner);
+                    return refused(format!(
+                        "at most {most}: then a GPU of it is reserved for {owner} ({id})"
+                    ));
+                }
+            }
         }
         Ok(Some(ends_at))
+    }
+
+    /// Whether one that waits could run that long in the reservation that it is bound to.
+    fn fits_its_reservation(&self, job: &Job) -> Result<(), Rejection> {
+        let reservation = job.spec.reservation.as_ref().and_then(|id| self.reservations.get(id));
+        let Some(r) = reservation.filter(|r| r.is_open()) else { return Ok(()) };
+        let most = r.window.ends_at.since(r.window.starts_at.max(self.now));
+        if job.spec.time_limit <= most {
+            return Ok(());
+        }
+        let id = &r.id;
+        let problem = format!(
+            "at most {most}: its reservation {id} ends then. To extend it: fleet extend {id}"
+        );
+        Err(Rejection::field("time_limit", problem))
     }
 }

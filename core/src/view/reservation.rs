@@ -4,7 +4,7 @@ use crate::calendar::wish;
 use crate::fsm::Fsm;
 use crate::name::NodeName;
 use crate::node::Liveness;
-use crate::reason::UnfitGpu;
+use crate::reason::{Unfit, UnfitGpu};
 use crate::reservation::{Reservation, ReservationState};
 use crate::window::Withdrawal;
 use crate::word::words;
@@ -112,6 +112,7 @@ pub fn broken(fsm: &Fsm, r: &Reservation) -> Option<BrokenGpus> {
     };
     let node = fsm.node(&r.node)?;
     let gpus = r.gpus.iter().filter_map(|uuid| wish::broken(node, fsm.gpu(uuid)?));
-    let gpus: Vec<UnfitGpu> = gpus.collect();
+    // A driver that does not answer will, or its node is not ready, which is said of the node.
+    let gpus: Vec<UnfitGpu> = gpus.filter(|gpu| gpu.why != Unfit::Silent).collect();
     (!gpus.is_empty()).then_some(BrokenGpus { gpus, replaced_at_start })
 }

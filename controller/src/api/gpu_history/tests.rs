@@ -159,3 +159,32 @@ fn the_stop_that_was_ordered_says_why_it_ended() {
     let declared = Stay { declared_by: Some("root".to_owned()), ..stay };
     assert_eq!(how_it_ended(&[], &declared), "declared free by root");
 }
+
+#[test]
+fn who_has_it_now_is_known_without_a_record_and_stays_in_a_cut_answer() {
+    let now = Stay { from: Some(Timestamp(500)), ..Stay::of_holder("res-a") };
+    let mut known = stays_of(vec![(1, placed(1, vec![gpu()], owner())), (3, released(None))]);
+    add_missing(&mut known, vec![now.clone()]);
+    assert_eq!(known[0], now, "it began first");
+    add_missing(&mut known, vec![now.clone()]);
+    assert_eq!(known.len(), 2, "once");
+    assert_eq!(cut_to(&mut known, 1), Some(Timestamp(3_000)));
+    assert_eq!(known, [now]);
+    assert_eq!(cut_to(&mut known, 1), None);
+}
+
+#[test]
+fn an_eviction_is_named_instead_of_the_signal_that_came_of_it() {
+    let job = JobId::parse("job-a").unwrap();
+    let evicted = Event::EvictionStarted {
+        job: job.clone(),
+        allocation: attempt(1),
+        causes: vec!["drained by root".to_owned()],
+        after_checkpoint: None,
+        saves_nothing: false,
+    };
+    let end = AttemptEnd::Signaled { signal: 15 };
+    let ended = Event::AttemptEnded { job, allocation: attempt(1), end };
+    let stay = Stay::of_holder("alloc-a-1");
+    assert_eq!(how_it_ended(&[&ended, &evicted], &stay), "evicted (drained by root)");
+}

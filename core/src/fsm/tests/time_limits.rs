@@ -1,6 +1,7 @@
 //! Jobs whose time is changed, and jobs whose reservation is over.
 
 use super::world::{World, bad, gpu, job, node, person, plain, res};
+use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
 use crate::command::Command;
 use crate::event::Event;
@@ -78,9 +79,11 @@ fn a_job_does_not_grow_into_what_is_promised_to_somebody_else() {
     w.pass(Millis::minutes(30));
     let said = refusal(set(&mut w, "ada", "a", Millis::hours(3)));
     // The time to stop is the promise's, too.
-    let most = "at most 1h 59m: then its GPUs are promised to somebody else";
+    let most = "at most 1h 59m: then a GPU of it is reserved for bea (res-b)";
     assert!(said.contains(most), "{said}");
     set(&mut w, "ada", "a", Millis::minutes(119)).unwrap();
+    w.give(person("bea"), Command::ReleaseReservation { id: res("b") }).unwrap();
+    set(&mut w, "ada", "a", Millis::hours(3)).unwrap();
 }
 
 #[test]
@@ -103,7 +106,11 @@ fn a_job_stays_within_its_reservation() {
     let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
     w.start(&a);
     let said = refusal(set(&mut w, "ada", "a", Millis::hours(2)));
-    assert!(said.contains("at most 1h: then its reservation res-r ends; `fleet extend res-r`"));
+    assert!(
+        said.contains(
+            "at most 1h: its reservation res-r ends then. To extend it: fleet extend res-r"
+        )
+    );
     set(&mut w, "ada", "a", Millis::minutes(30)).unwrap();
 }
 
@@ -138,9 +145,9 @@ fn a_reservation_says_what_is_wrong_with_its_gpus() {
     w.conditions("titan01", vec![bad("titan01", 2, Severity::Fatal)]);
     let has = told(&w, "r").unwrap();
     assert!(has.starts_with("titan01:2 is degraded: "), "{has}");
-    assert!(has.ends_with("; another GPU takes another reservation"), "{has}");
+    assert!(has.ends_with("; to get another GPU, reserve again"), "{has}");
     let will = told(&w, "s").unwrap();
-    assert!(will.ends_with("; it gets another GPU when it begins, if one is free"), "{will}");
+    assert!(will.ends_with("; fleet replaces it at the start if another GPU is free"), "{will}");
     w.conditions("titan01", (0..4).map(|n| bad("titan01", n, Severity::Fatal)).collect());
     assert!(told(&w, "r").unwrap().contains(", and 1 more; "));
     w.give(person("ada"), Command::ReleaseReservation { id: res("r") }).unwrap();
@@ -159,7 +166,7 @@ fn who_waits_for_a_reservation_that_ends_is_over_with_it() {
     w.submit("ada", "c", plain(4)).unwrap();
     w.heard.clear();
     w.pass(Millis::hours(1));
-    let over = "its reservation res-r ended before it could run";
+    let over = "its reservation res-r is over, and it still waited";
     assert_eq!(outcome(&w, "b"), ("timed_out".to_owned(), over.to_owned()));
     assert!(w.heard.iter().any(|event| w.sentence(event) == format!("timed out: {over}")));
     assert_eq!(outcome(&w, "c").0, "queued", "it is bound to none");
@@ -219,4 +226,7 @@ fn a_member_that_may_not_know_it_ends_no_waiting_job() {
     w.submit("ada", "a", within("r")).unwrap();
     w.pass(Millis::hours(1));
     assert_eq!(outcome(&w, "a").0, "queued");
+    let version = EMPTY_SINCE;
+    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
+    assert_eq!(outcome(&w, "a").0, "timed_out", "all members know it now");
 }

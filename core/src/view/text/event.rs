@@ -257,7 +257,7 @@ impl Event {
             Event::WindowOpenedByNode { at, .. } | Event::WindowClosedByNode { at, .. }
                 if then.since(*at) >= SAID_LATE =>
             {
-                format!("{sentence} ({} before it could say so)", then.since(*at))
+                format!("{sentence} (reported {} later)", then.since(*at))
             }
             Event::JobTimeLimitSet { ends_at: Some(ends_at), .. } => {
                 format!("{sentence}: it ends in {}", length(ends_at))
@@ -318,10 +318,10 @@ impl Event {
                 write!(f, "{} declared free by {by}: {reason}", gpu_name(names, gpu))
             }
             E::ImagesRemovalOrdered { node, image: Some(image), by } => {
-                write!(f, "{by} has {image} removed from the images of {node}")
+                write!(f, "{by} removes image {image} from {node}")
             }
             E::ImagesRemovalOrdered { node, image: None, by } => {
-                write!(f, "{by} has the images of {node} removed that nothing needs")
+                write!(f, "{by} removes all unused images from {node}")
             }
             E::GpuRenamed { node, from, index, .. } => {
                 write!(f, "the card that was {from} is {node}:{index} from now on")

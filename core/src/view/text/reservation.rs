@@ -17,8 +17,8 @@ impl fmt::Display for BrokenGpus {
             write!(f, ", and {} more", more.len())?;
         }
         match self.replaced_at_start {
-            true => write!(f, "; it gets another GPU when it begins, if one is free"),
-            false => write!(f, "; another GPU takes another reservation"),
+            true => write!(f, "; fleet replaces it at the start if another GPU is free"),
+            false => write!(f, "; to get another GPU, reserve again"),
         }
     }
 }
