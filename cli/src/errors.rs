@@ -6,7 +6,7 @@
 
 mod fields;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 
 use fleet_core::Rejection;
 use fleet_core::rejection::{Holding, Slot};
@@ -38,6 +38,16 @@ pub(crate) struct Failure {
     pub(crate) closed: bool,
     /// The controller does not take this certificate; another one may do.
     pub(crate) certificate_refused: bool,
+}
+
+/// As clap says it of wrong words: red on a terminal.
+fn error_word() -> &'static str {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+        || std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    match io::stderr().is_terminal() && !plain {
+        true => "\u{1b}[1;31merror:\u{1b}[0m",
+        false => "error:",
+    }
 }
 
 impl Failure {
@@ -80,7 +90,7 @@ impl Failure {
         if self.closed {
             return;
         }
-        let mut lines = format!("error: {}\n", harmless(&self.message));
+        let mut lines = format!("{} {}\n", error_word(), harmless(&self.message));
         for detail in &self.details {
             lines.push_str(&format!("  {}\n", harmless(detail)));
         }

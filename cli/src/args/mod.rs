@@ -86,12 +86,11 @@ pub(crate) use user::{
                   6 no capacity, 7 timeout, 8 controller unreachable; run and exec pass on the program's."
 )]
 pub(crate) struct Cli {
-    /// Where the controller is; otherwise /etc/fleet/fleet.toml, or the socket in /run/fleet
+    /// Where the controller is; otherwise FLEET_CONFIG, /etc/fleet/fleet.toml, or the socket in /run/fleet
+    // The variable is read by `commands::run`: clap would show the option in each usage line as if it had to be there.
     #[arg(
         long,
         global = true,
-        env = "FLEET_CONFIG",
-        hide_env_values = true,
         value_name = "FILE",
         // An empty variable is as good as none.
         value_parser = OsStringValueParser::new().map(PathBuf::from),

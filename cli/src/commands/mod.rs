@@ -194,7 +194,8 @@ pub(crate) async fn run(cli: Cli) -> Result<Exit, Failure> {
         Some(id) => repeated(id, &Clock::of_this_machine())?,
         None => (Clock::of_this_machine(), Requests::default()),
     };
-    let config = cli.config.filter(|file| !file.as_os_str().is_empty());
+    let named = cli.config.or_else(|| std::env::var_os("FLEET_CONFIG").map(PathBuf::from));
+    let config = named.filter(|file| !file.as_os_str().is_empty());
     let json = cli.json;
     let mut context = Context { config, json, clock, vouched: None, login: None, requests };
     // What is wrong with the settings is said by the command itself.

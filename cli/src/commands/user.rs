@@ -47,7 +47,8 @@ pub(super) async fn disable(context: &Context, args: &UserDisableArgs) -> Result
             user.name, user.jobs_running, user.jobs_queued, user.reservations
         )),
         // Not refused: who has left may never have been here.
-        None => say(&format!("{} was never here: is the name right?", args.user)),
+        // And who may not disable people is shown nobody else's.
+        None => say(&format!("nothing of {} is shown to you: check the name", args.user)),
     }
     args.consent.ask(&format!("Disable {}?", args.user))?;
     let disable = async |new_users| {

@@ -548,6 +548,15 @@ fn without_a_controller_it_ends_with_8_and_says_that_nothing_is_lost() {
 }
 
 #[test]
+fn where_the_controller_is_stands_in_no_usage_line() {
+    let fake = Fake::start(Script::default());
+    let output = fake.run(&["job", "set", "job-a"]);
+    assert_eq!(code(&output), 2);
+    let said = stderr(&output);
+    assert!(said.contains("Usage: fleet job set --time <LENGTH> <JOB>"), "{said}");
+}
+
+#[test]
 fn a_detached_job_prints_its_id_and_nothing_else() {
     let fake = Fake::start(Script::default());
     let output = fake.run(&["run", "-d", "--", "true"]);
