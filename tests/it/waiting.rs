@@ -1,9 +1,9 @@
 //! Jobs that wait: what the one who waits sees, how long a job may run, and who had a GPU.
 
-use std::time::Duration;
+use std::fs::{self, File};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
-use fleet_tests::command;
 use fleet_tests::lab::Lab;
 use fleet_tests::steps::Steps;
 use fleet_tests::wait::{self, SOON};
@@ -27,21 +27,26 @@ fn waiting_says_why_and_until_when() -> Result<()> {
 fn attached(lab: &Lab) -> Result<()> {
     let first = lab.submit(&["-G", "1", "-t", "1h"], FIRST)?;
     lab.job_in(&first, "running", SOON)?;
-    let waiting = command::start(lab.command(&["run", "-G", "1", "--", "sleep", "1"]))?;
+    let said = lab.path("attached.txt");
+    let mut command = lab.command(&["run", "-G", "1", "--", "sleep", "1"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
+    let mut waiting = command.spawn()?;
     // Nobody else asks meanwhile: the plan is looked at for this job alone.
-    std::thread::sleep(Duration::from_secs(4));
+    wait::eventually("it says when it can start", SOON, || {
+        Ok(fs::read_to_string(&said)?.contains(", expected to start "))
+    })?;
     lab.run(&["cancel", &first])?.ok()?;
-    let ran = waiting.wait(SOON)?;
-    ran.ends(0)?;
-    let lines: Vec<&str> = ran.stderr.lines().collect();
+    ensure!(waiting.wait()?.success(), "it ran to its end");
+    let stderr = fs::read_to_string(&said)?;
+    let lines: Vec<&str> = stderr.lines().collect();
     let second = lines.first().and_then(|line| line.split(' ').next()).context("a line")?;
     let stands = format!("{second} queued, place 1, expected to start ");
     let reason = format!(": waits for 1 GPU: titan01:0 is held by {first}");
     let waits = |line: &&str| line.starts_with(&stands) && line.contains(&reason);
-    ensure!(lines.iter().any(waits), "{}", ran.stderr);
+    ensure!(lines.iter().any(waits), "{}", stderr);
     let runs = format!("fleet: {second} runs on titan01:0; it ends by ");
-    ensure!(lines.iter().any(|line| line.starts_with(&runs)), "{}", ran.stderr);
-    ensure!(lines.len() < 12, "a log is filled: {}", ran.stderr);
+    ensure!(lines.iter().any(|line| line.starts_with(&runs)), "{}", stderr);
+    ensure!(lines.len() < 12, "a log is filled: {}", stderr);
     Ok(())
 }
 

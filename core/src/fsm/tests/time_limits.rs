@@ -6,6 +6,7 @@ use crate::allocation::AttemptEnd;
 use crate::command::Command;
 use crate::event::Event;
 use crate::health::Severity;
+use crate::id::AllocationId;
 use crate::job::JobSpec;
 use crate::node::EMPTY_SINCE;
 use crate::rejection::Rejection;
@@ -23,6 +24,14 @@ fn refusal(answer: Result<Reply, Rejection>) -> String {
 
 fn within(name: &str) -> JobSpec {
     JobSpec { reservation: Some(res(name)), time_limit_given: false, ..plain(1) }
+}
+
+/// Places job-a, which waits, and lets it run.
+fn begin(w: &mut World) -> AllocationId {
+    assert_eq!(w.schedule(), 1);
+    let id = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
+    w.start(&id);
+    id
 }
 
 fn outcome(w: &World, name: &str) -> (String, String) {
@@ -102,9 +111,7 @@ fn a_job_stays_within_its_reservation() {
     let mut w = World::with(&["titan01"]);
     w.reserve("ada", "r", 1, Millis::ZERO, Millis::hours(1)).unwrap();
     w.submit("ada", "a", within("r")).unwrap();
-    assert_eq!(w.schedule(), 1);
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
-    w.start(&a);
+    begin(&mut w);
     let said = refusal(set(&mut w, "ada", "a", Millis::hours(2)));
     assert!(
         said.contains(
@@ -159,9 +166,7 @@ fn who_waits_for_a_reservation_that_ends_is_over_with_it() {
     let mut w = World::with(&["titan01"]);
     w.reserve("ada", "r", 1, Millis::ZERO, Millis::hours(1)).unwrap();
     w.submit("ada", "a", within("r")).unwrap();
-    assert_eq!(w.schedule(), 1);
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
-    w.start(&a);
+    let a = begin(&mut w);
     w.submit("ada", "b", within("r")).unwrap();
     w.submit("ada", "c", plain(4)).unwrap();
     w.heard.clear();
@@ -185,13 +190,22 @@ fn who_waits_for_a_reservation_that_is_cancelled_is_over_with_it() {
 }
 
 #[test]
+fn what_a_fault_ended_waits_again_while_its_reservation_lasts() {
+    let mut w = World::with(&["titan01"]);
+    w.reserve("ada", "r", 1, Millis::ZERO, Millis::hours(1)).unwrap();
+    w.submit("ada", "a", JobSpec { restarts: 3, ..within("r") }).unwrap();
+    let a = begin(&mut w);
+    w.pass(Millis::minutes(10));
+    w.end(&a, AttemptEnd::Lost { message: "the node booted".to_owned() });
+    assert_eq!(outcome(&w, "a").0, "queued");
+}
+
+#[test]
 fn what_a_fault_ended_does_not_wait_for_a_reservation_that_is_over() {
     let mut w = World::with(&["titan01"]);
     w.reserve("ada", "r", 1, Millis::ZERO, Millis::hours(1)).unwrap();
     w.submit("ada", "a", JobSpec { restarts: 3, ..within("r") }).unwrap();
-    assert_eq!(w.schedule(), 1);
-    let a = w.fsm.job(&job("a")).unwrap().allocation.clone().unwrap();
-    w.start(&a);
+    let a = begin(&mut w);
     w.pass(Millis::hours(1));
     w.end(&a, AttemptEnd::Lost { message: "the node booted".to_owned() });
     let (state, why) = outcome(&w, "a");
