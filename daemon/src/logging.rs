@@ -99,8 +99,10 @@ impl<'a> MakeWriter<'a> for Tee {
     }
 }
 
-/// What a command says beside its answer and its error.
-const COMMAND_LEVEL: &str = "warn";
+/// What a command says beside its answer and its error: warnings of fleet's own modules, which all begin with `fleet`.
+/// A library's warnings are for its authors, and some come or stay away by chance, as openraft's about a vote that a
+/// new cluster has just changed. What went wrong in a library is part of the command's error.
+const COMMAND_LEVEL: &str = "off,fleet=warn";
 
 /// Sets up the log of a daemon. `usual` is what holds when neither `FLEET_LOG` nor the configuration says more.
 pub fn init(usual: &str) -> Logging {
@@ -111,7 +113,7 @@ pub fn init(usual: &str) -> Logging {
 }
 
 /// Sets up what a command that a person typed says on standard error, beside its answer and its error: a plain line
-/// for each warning, and more where `FLEET_LOG` asks for more.
+/// for each warning of its own, and more where `FLEET_LOG` asks for more.
 pub fn for_command() {
     let (said, problem) = by_variable();
     let filter = said.unwrap_or_else(|| own(COMMAND_LEVEL)).targets();
@@ -253,6 +255,8 @@ mod tests {
         tracing::subscriber::with_default(log, || {
             let (error, path) = (io::Error::other("no answer"), "/run/x");
             tracing::info!("not heard");
+            tracing::warn!(target: "openraft::engine", "not heard: a library's");
+            tracing::error!(target: "h2", "not heard: a library's");
             tracing::warn!(%error, "no agent answers here");
             tracing::warn!(path, tries_left = 2, "it is busy");
             tracing::error!("it is \"lost\"");
