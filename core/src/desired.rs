@@ -14,7 +14,7 @@ use crate::fsm::Fsm;
 use crate::gpu::Gpu;
 use crate::id::{AllocationId, JobId, LeaseId, ReservationId};
 use crate::job::JobSpec;
-use crate::lease::{Epoch, LeaseHolder};
+use crate::lease::{Epoch, Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::{ClearOrder, DRIVER_SINCE, Node};
 use crate::reboot::DesiredReboot;
@@ -173,13 +173,9 @@ impl Fsm {
                 forgotten: BTreeSet::new(),
             };
         }
-        let mut allocations: Vec<DesiredAllocation> = self
-            .allocations()
-            .values()
-            .filter(|a| a.node == *node)
-            .map(|a| self.desired_allocation(a))
-            .collect();
-        let on_node = || self.leases().values().filter(|lease| lease.node == *node);
+        let mut allocations: Vec<DesiredAllocation> =
+            self.allocations_on(node).map(|a| self.desired_allocation(a)).collect();
+        let on_node = || self.leases_on(node);
         // Declared lost while the node was away: whatever is left of it must go.
         for lease in on_node().filter(|lease| lease.ending_since.is_some()) {
             if let LeaseHolder::Allocation(id) = &lease.holder
@@ -212,7 +208,7 @@ impl Fsm {
                 with: self.shared_with(&lease.holder),
             })
             .collect();
-        let forget = held.iter().filter(|id| self.is_over(id)).cloned().collect();
+        let forget = held.iter().filter(|id| self.is_over(node, id)).cloned().collect();
         let clear = self.node(node).map(|node| node.clearing.clone()).unwrap_or_default();
         let windows = self.desired_windows(node);
         let enforce = self.node(node).map(Node::enforcement_ordered);
@@ -287,10 +283,11 @@ impl Fsm {
         DesiredAllocation { id, epoch, lease, order, defer, ends_at, within, ask }
     }
 
-    /// Whether the log holds the end of that attempt and its GPUs were released.
-    fn is_over(&self, id: &AllocationId) -> bool {
-        let leased =
-            self.leases().values().any(|l| l.holder == LeaseHolder::Allocation(id.clone()));
+    /// Whether the log holds the end of that attempt, and its GPUs on the node were released.
+    fn is_over(&self, node: &NodeName, id: &AllocationId) -> bool {
+        let of_attempt =
+            |l: &Lease| matches!(&l.holder, LeaseHolder::Allocation(holder) if holder == id);
+        let leased = self.leases_on(node).any(of_attempt);
         if self.allocation(id).is_some() || leased {
             return false;
         }

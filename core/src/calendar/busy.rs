@@ -86,29 +86,42 @@ pub struct Calendar<'a> {
 
 impl<'a> Calendar<'a> {
     pub fn of(fsm: &'a Fsm) -> Self {
-        Self::gathered(fsm, |_| true, None)
+        Self::gathered(fsm, fsm.open_reservations(), fsm.leases().values(), None)
     }
 
-    /// Only for the nodes that are asked for.
-    pub(crate) fn where_node(fsm: &'a Fsm, wanted: impl Fn(&NodeName) -> bool) -> Self {
-        Self::gathered(fsm, wanted, None)
+    /// Only for the nodes that are named, each once.
+    pub(crate) fn of_nodes<'n>(
+        fsm: &'a Fsm,
+        nodes: impl IntoIterator<Item = &'n NodeName>,
+    ) -> Self {
+        let mut calendar = Self::default();
+        for node in nodes {
+            let (reservations, leases) = (fsm.open_reservations_on(node), fsm.leases_on(node));
+            calendar.windows.append(&mut Self::gathered(fsm, reservations, leases, None).windows);
+        }
+        calendar
     }
 
     /// Only what stands in the way of that window. It is asked for at every reservation, and thousands may lie
     /// before and behind.
     pub(crate) fn within(fsm: &'a Fsm, window: &Window) -> Self {
-        Self::gathered(fsm, |_| true, Some(window))
+        Self::gathered(fsm, fsm.open_reservations(), fsm.leases().values(), Some(window))
     }
 
-    fn gathered(fsm: &'a Fsm, wanted: impl Fn(&NodeName) -> bool, within: Option<&Window>) -> Self {
+    fn gathered(
+        fsm: &'a Fsm,
+        reservations: impl Iterator<Item = &'a Reservation>,
+        leases: impl Iterator<Item = &'a Lease>,
+        within: Option<&Window>,
+    ) -> Self {
         let matters = |busy: &Busy<'_>| within.is_none_or(|window| busy.window.overlaps(window));
         let mut calendar = Self::default();
-        for r in fsm.open_reservations().filter(|r| wanted(&r.node)) {
+        for r in reservations {
             if let Some(busy) = reservation_window(fsm, r).filter(matters) {
                 calendar.add(&r.gpus, busy);
             }
         }
-        for lease in fsm.leases().values().filter(|lease| wanted(&lease.node)) {
+        for lease in leases {
             // Under a reservation's lease the reservation's own window says it all.
             if lease.parent.is_none()
                 && let Some(busy) = lease_window(fsm, lease).filter(matters)

@@ -8,21 +8,27 @@ use std::collections::BTreeSet;
 use crate::fsm::Fsm;
 use crate::gpu::Gpu;
 use crate::name::{GpuUuid, NodeName};
-use crate::node::{Liveness, Node};
+use crate::node::{EMPTY_SINCE, Liveness, Node};
 use crate::rejection::{Holding, Rejection, Slot};
 use crate::reservation::{GpuRequest, RESERVATION_AHEAD_MAX, Reservation};
+use crate::scheduler::HeldPlace;
 use crate::scheduler::claims::held_within;
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::MOVED_WAITS_SINCE;
 
+mod bits;
 mod busy;
+mod index;
+mod search;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub(crate) mod topology;
 pub(crate) mod wish;
 
 pub(crate) use busy::known_end;
 pub use busy::{Busy, By, Calendar, NEAR, RELEASE_ALLOWANCE};
+pub(crate) use index::Index;
+use search::Places;
 use topology::{Spread, Topology};
 pub use wish::same_model;
 use wish::{GpuSet, Wish, broken, gpus_of, plain_model, said, unfit, uuids_of};
@@ -37,7 +43,7 @@ const OBSTACLES_MAX: usize = 3;
 /// The windows in which the GPU is taken, first first.
 pub fn busy<'a>(fsm: &'a Fsm, gpu: &GpuUuid) -> Vec<Busy<'a>> {
     let Some(node) = fsm.gpu(gpu).map(|gpu| &gpu.node) else { return Vec::new() };
-    Calendar::where_node(fsm, |name| name == node).on(gpu).to_vec()
+    Calendar::of_nodes(fsm, [node]).on(gpu).to_vec()
 }
 
 /// GPUs that nobody else was promised in that window, of those that `is_free` calls free: of a model that `near` has
@@ -91,6 +97,9 @@ pub fn choose(
         HeldPlaces::Taken => held_within(fsm, &window),
         HeldPlaces::GiveWay => Vec::new(),
     };
+    if fsm.cluster_version() >= EMPTY_SINCE {
+        return chosen(fsm, wish, window, unleased, &held);
+    }
     let calendar = Calendar::within(fsm, &window).with_held(fsm, &held);
     let search = Search::new(fsm, wish, unleased, &calendar)?;
     // A GPU that is just being emptied will do where no other is free: the reservation starts as
@@ -106,6 +115,26 @@ pub fn choose(
         })
 }
 
+/// The same by the index, in a fleet where all members have it.
+fn chosen(
+    fsm: &Fsm,
+    request: &GpuRequest,
+    window: Window,
+    unleased: Unleased,
+    held: &[HeldPlace],
+) -> Result<(NodeName, Vec<GpuUuid>), Rejection> {
+    let wish = Wish::new(request);
+    wish.is_built(fsm)?;
+    let places = Places::new(fsm, &wish, window, unleased, held);
+    if let Some(best) = [Releasing::Taken, Releasing::Free].into_iter().find_map(|r| places.best(r))
+    {
+        return Ok(best);
+    }
+    let nodes = places.obstructed().filter_map(|name| fsm.node(name));
+    let wanted = with_obstacles(&wish, obstacles(fsm, &wish, window, unleased, nodes));
+    Err(Rejection::GpusHeld { wanted, holdings: places.holdings(), next: places.next_slot() })
+}
+
 /// Whether the reservation's own GPUs are free until `ends_at` beyond its window.
 pub fn extension(
     fsm: &Fsm,
@@ -117,7 +146,7 @@ pub fn extension(
         return Ok(());
     }
     let added = Window { starts_at: from, ends_at };
-    let calendar = Calendar::where_node(fsm, |name| *name == reservation.node);
+    let calendar = Calendar::of_nodes(fsm, [&reservation.node]);
     let mut holdings = Vec::new();
     let mut latest = ends_at;
     let mut blocked = Vec::new();
@@ -248,46 +277,51 @@ impl<'a> Search<'a> {
     fn refusal(&self, window: Window) -> Rejection {
         let mut holdings = Vec::new();
         for candidate in &self.candidates {
-            let gpus = gpus_of(self.fsm, candidate.node).zip(&candidate.busy).enumerate();
-            for (_, (gpu, busy)) in gpus.filter(|(at, _)| candidate.meant >> at & 1 == 1) {
-                let overlap = busy.iter().filter(|b| b.window.overlaps(&window));
-                holdings.extend(overlap.map(|b| holding(gpu, b)));
-            }
+            holdings.extend(candidate.holdings(self.fsm, &window));
         }
-        let mut wanted = self.wish.text();
-        let obstacles = self.obstacles(window);
-        if !obstacles.is_empty() {
-            wanted.push_str(&format!(" ({})", obstacles.join("; ")));
-        }
+        let nodes = self.fsm.nodes().values();
+        let obstacles = obstacles(self.fsm, &self.wish, window, self.unleased, nodes);
+        let wanted = with_obstacles(&self.wish, obstacles);
         Rejection::GpusHeld { wanted, holdings: sorted(holdings), next: self.next_slot(window) }
     }
+}
 
-    /// What else stands in the way: closed nodes and broken GPUs that would have been meant.
-    fn obstacles(&self, window: Window) -> Vec<String> {
-        let near = window.starts_at < self.fsm.now() + NEAR;
-        let mut said = Vec::new();
-        for node in self.fsm.nodes().values() {
-            let meant: Vec<_> =
-                gpus_of(self.fsm, node).filter(|gpu| self.wish.means(gpu)).collect();
-            if meant.is_empty() {
-                continue;
-            }
-            match node.closed().filter(|_| near || closed_for_good(node)) {
-                Some(why) => said.push(format!("{} is {why}", node.name)),
-                None => {
-                    let why =
-                        if near && self.unleased == Unleased::Blocks { unfit } else { broken };
-                    let unfit = meant.iter().filter_map(|gpu| why(node, gpu));
-                    said.extend(unfit.map(|unfit| unfit.to_string()));
-                }
+/// What else stands in the way: closed nodes and broken GPUs that would have been meant.
+fn obstacles<'a>(
+    fsm: &Fsm,
+    wish: &Wish<'_>,
+    window: Window,
+    unleased: Unleased,
+    nodes: impl Iterator<Item = &'a Node>,
+) -> Vec<String> {
+    let near = window.starts_at < fsm.now() + NEAR;
+    let mut said = Vec::new();
+    for node in nodes {
+        let meant: Vec<_> = gpus_of(fsm, node).filter(|gpu| wish.means(gpu)).collect();
+        if meant.is_empty() {
+            continue;
+        }
+        match node.closed().filter(|_| near || closed_for_good(node)) {
+            Some(why) => said.push(format!("{} is {why}", node.name)),
+            None => {
+                let why = if near && unleased == Unleased::Blocks { unfit } else { broken };
+                let unfit = meant.iter().filter_map(|gpu| why(node, gpu));
+                said.extend(unfit.map(|unfit| unfit.to_string()));
             }
         }
-        let more = said.len().saturating_sub(OBSTACLES_MAX);
-        said.truncate(OBSTACLES_MAX);
-        if more > 0 {
-            said.push(format!("{more} more"));
-        }
-        said
+    }
+    let more = said.len().saturating_sub(OBSTACLES_MAX);
+    said.truncate(OBSTACLES_MAX);
+    if more > 0 {
+        said.push(format!("{more} more"));
+    }
+    said
+}
+
+fn with_obstacles(wish: &Wish<'_>, obstacles: Vec<String>) -> String {
+    match obstacles.is_empty() {
+        true => wish.text(),
+        false => format!("{} ({})", wish.text(), obstacles.join("; ")),
     }
 }
 
@@ -340,6 +374,17 @@ impl<'a> Candidate<'a> {
             }
         }
         free
+    }
+
+    /// Who has the GPUs that are meant in the window.
+    fn holdings(&self, fsm: &'a Fsm, window: &Window) -> Vec<Holding> {
+        let gpus = gpus_of(fsm, self.node).zip(&self.busy).enumerate();
+        let meant = gpus.filter(|(at, _)| self.meant >> at & 1 == 1).map(|(_, of)| of);
+        let overlap = meant.flat_map(|(gpu, busy)| {
+            let busy = busy.iter().filter(|b| b.window.overlaps(window));
+            busy.map(|b| holding(gpu, b))
+        });
+        overlap.collect()
     }
 
     /// The instants from `first` on at which the node may have more to give.

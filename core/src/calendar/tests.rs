@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+pub(crate) mod places;
+
 use super::free_near;
 use super::wish::said;
 use crate::gpu::Gpu;

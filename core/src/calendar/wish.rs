@@ -92,6 +92,12 @@ impl<'a> Wish<'a> {
             && self.model.as_ref().is_none_or(|model| *model == plain_model(&gpu.model))
     }
 
+    /// Whether GPUs of that model, as it is compared, and memory are meant.
+    pub(super) fn means_kind(&self, model: &str, memory_bytes: u64) -> bool {
+        self.request.memory_bytes_min.is_none_or(|least| memory_bytes >= least)
+            && self.model.as_ref().is_none_or(|wanted| wanted == model)
+    }
+
     /// `2 v100 GPUs with at least 16 GiB on titan01`.
     pub(crate) fn text(&self) -> String {
         let text = self.text_of_gpus();
@@ -118,6 +124,9 @@ impl<'a> Wish<'a> {
 
     /// Whether the fleet as it is built, broken and busy GPUs included, could meet the wish.
     pub(crate) fn is_built(&self, fsm: &Fsm) -> Result<(), Rejection> {
+        if super::search::is_built(fsm, self) {
+            return Ok(());
+        }
         let r = self.request;
         let never = |why: String| Err(Rejection::NeverFits { why });
         if let Some(node) = &r.node

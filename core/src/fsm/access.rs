@@ -307,9 +307,9 @@ impl Fsm {
         if !self.nodes.contains_key(node) {
             return Err(Rejection::not_found("node", node));
         }
-        let jobs = self.allocations.values().filter(|a| a.node == *node).map(|a| a.id.to_string());
-        let promised = self.reservations.open().filter(|r| r.node == *node);
-        let leases = self.leases.values().filter(|l| l.node == *node).map(|l| l.id.to_string());
+        let jobs = self.allocations.on(node).map(|a| a.id.to_string());
+        let promised = self.reservations.open_on(node);
+        let leases = self.leases.on(node).map(|l| l.id.to_string());
         let mut by: Vec<String> =
             jobs.chain(promised.map(|r| r.id.to_string())).chain(leases).collect();
         if !by.is_empty() {

@@ -59,7 +59,9 @@ impl Fsm {
 
     /// The cluster goes on from a backup: every node is to be asked.
     pub(super) fn begin_recount(&mut self, since: Timestamp) {
-        for node in self.nodes.values_mut() {
+        let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
+        for name in names {
+            let Some(node) = self.nodes.get_mut(&name) else { continue };
             node.uncounted = true;
             // Asked for before the backup, it may have been had or taken back since. The drain stays to be seen.
             node.reboot = None;
@@ -402,7 +404,7 @@ impl Fsm {
     /// nobody waits for what the node would have said.
     pub(super) fn vouched_for(&mut self, turn: &mut Turn<'_>, gpu: &GpuUuid) {
         let Some(name) = self.gpus.get(gpu).map(|gpu| gpu.node.clone()) else { return };
-        let held = self.leases.values().any(|lease| lease.node == name);
+        let held = self.leases.on(&name).next().is_some();
         let Some(node) = self.nodes.get_mut(&name) else { return };
         if node.uncounted && node.liveness == Liveness::Unreachable && !held {
             node.uncounted = false;

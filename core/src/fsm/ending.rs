@@ -152,13 +152,13 @@ impl Fsm {
 
     /// The open windows of a node that cannot go on although their policy says so: who uses them is told.
     pub(crate) fn no_longer(&self, node: &NodeName) -> BTreeMap<ReservationId, NoLonger> {
-        let on_node = |r: &&Reservation| r.node == *node && r.state == ReservationState::Active;
+        let active = |r: &&Reservation| r.state == ReservationState::Active;
         let why = |r: &Reservation| {
             let (most, why) = self.at_most_until(r);
             let ends = self.at_end(r) == EndPolicy::ExtendIfFree && most <= r.window.ends_at;
             ends.then(|| (r.id.clone(), why))
         };
-        self.reservations.open().filter(on_node).filter_map(why).collect()
+        self.reservations.open_on(node).filter(active).filter_map(why).collect()
     }
 
     /// When the owner's next reservation begins, where there are limits: one that goes on beside it would add to it.

@@ -34,9 +34,7 @@ const LONGER_PERCENT: u64 = 25;
 impl Fsm {
     /// Looks again at everything on the node, after its conditions or its drain changed.
     pub(super) fn review_node(&mut self, turn: &mut Turn<'_>, node: &NodeName) {
-        let ids: Vec<AllocationId> =
-            self.allocations.values().filter(|a| a.node == *node).map(|a| a.id.clone()).collect();
-        for id in ids {
+        for id in self.allocations.keys_on(node) {
             self.review_allocation(turn, &id);
         }
     }

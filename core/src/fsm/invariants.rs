@@ -81,6 +81,12 @@ impl Fsm {
 
     fn reservations_do_not_overlap(&self) -> Result<(), Violation> {
         must!(self.reservations.is_in_order(), "the open reservations are not all known as open");
+        let listed = self.nodes.is_in_order()
+            && self.gpus.is_in_order()
+            && self.leases.is_in_order()
+            && self.allocations.is_in_order();
+        must!(listed, "something is not listed on its node");
+        must!(self.index_is_true(), "the calendar's index is not what the state says");
         let mut windows: BTreeMap<&GpuUuid, Vec<_>> = BTreeMap::new();
         for r in self.reservations.all() {
             let claims = matches!(r.state, ReservationState::Scheduled | ReservationState::Active);

@@ -78,8 +78,10 @@ impl Fsm {
         if self.leases.get(id).is_none_or(|lease| lease.epoch != epoch) {
             return false;
         }
-        let children: Vec<Lease> =
-            self.leases.values().filter(|l| l.parent.as_ref() == Some(id)).cloned().collect();
+        // What lives under a lease is on its node.
+        let Some(node) = self.leases.get(id).map(|lease| lease.node.clone()) else { return false };
+        let children = self.leases.on(&node).filter(|l| l.parent.as_ref() == Some(id));
+        let children: Vec<Lease> = children.cloned().collect();
         if children.iter().any(|child| child.ending_since.is_none()) {
             return false;
         }
@@ -126,8 +128,7 @@ impl Fsm {
     pub(super) fn release_all_of(&mut self, turn: &mut Turn<'_>, node: &NodeName) {
         let mut ids: Vec<(bool, LeaseId, Epoch)> = self
             .leases
-            .values()
-            .filter(|lease| lease.node == *node)
+            .on(node)
             .map(|lease| (lease.parent.is_none(), lease.id.clone(), lease.epoch))
             .collect();
         ids.sort();

@@ -13,6 +13,7 @@ use crate::actor::{Actor, authorize};
 use crate::allocation::Allocation;
 use crate::audit::{self, AuditBody, AuditRecord};
 use crate::authority::Authorities;
+use crate::calendar::Index;
 use crate::command::{Command, Envelope, RequestKey};
 use crate::controller::Roster;
 use crate::ending::ReservationRules;
@@ -41,6 +42,7 @@ mod ending;
 mod ends;
 mod eviction;
 mod import;
+mod indexing;
 mod invariants;
 mod jobs;
 mod judgment;
@@ -48,6 +50,7 @@ mod leases;
 mod limits;
 mod nodes;
 mod numbers;
+mod on_nodes;
 mod probing;
 mod reboot;
 mod removal;
@@ -63,6 +66,8 @@ pub(crate) mod tests;
 mod time_limit;
 pub mod validate;
 mod windows;
+
+use on_nodes::OnNodes;
 
 pub use adoption::Restored;
 pub use import::IMPORT_LINES_MAX;
@@ -104,13 +109,13 @@ pub struct Fsm {
     now: Timestamp,
     /// Index of the last entry applied.
     applied: u64,
-    nodes: BTreeMap<NodeName, Node>,
-    gpus: BTreeMap<GpuUuid, Gpu>,
+    nodes: OnNodes<NodeName, Node>,
+    gpus: OnNodes<GpuUuid, Gpu>,
     /// What cards were called before, the oldest name first.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     former_names: BTreeMap<GpuUuid, Vec<FormerName>>,
     holds: BTreeMap<GpuUuid, Hold>,
-    leases: BTreeMap<LeaseId, Lease>,
+    leases: OnNodes<LeaseId, Lease>,
     reservations: reservation_book::ReservationBook,
     jobs: BTreeMap<JobId, Job>,
     /// Queued jobs in the order they are served.
@@ -120,7 +125,7 @@ pub struct Fsm {
     /// Finished jobs, oldest first.
     finished: VecDeque<JobId>,
     ended_reservations: VecDeque<ReservationId>,
-    allocations: BTreeMap<AllocationId, Allocation>,
+    allocations: OnNodes<AllocationId, Allocation>,
     tokens: BTreeMap<TokenId, JoinToken>,
     #[serde(default)]
     roster: Roster,
@@ -156,6 +161,9 @@ pub struct Fsm {
     /// plans compares it with what it was.
     #[serde(skip)]
     plan_inputs: u64,
+    /// What the calendar finds places by. Derived from the rest, so it is never stored.
+    #[serde(skip)]
+    index: Index,
 }
 
 /// JSON keys are text, so the queue is stored as a list of pairs.
@@ -231,6 +239,7 @@ impl Fsm {
         let allowed = authorize(self, &envelope.actor, &envelope.command);
         let reply = allowed.clone().and_then(|_| self.dispatch(&mut turn, &envelope.command));
         let events = turn.events;
+        self.settle_index();
         if let Some(key) = &envelope.request {
             self.requests.remember(principal, key, self.now, reply.clone());
         }
@@ -471,6 +480,10 @@ impl Fsm {
         &self.leases
     }
 
+    pub(crate) fn leases_on(&self, node: &NodeName) -> impl Iterator<Item = &Lease> {
+        self.leases.on(node)
+    }
+
     pub fn lease(&self, id: &LeaseId) -> Option<&Lease> {
         self.leases.get(id)
     }
@@ -483,6 +496,11 @@ impl Fsm {
     /// Those of them that have not ended.
     pub fn open_reservations(&self) -> impl Iterator<Item = &Reservation> {
         self.reservations.open()
+    }
+
+    /// Those of one node that have not ended.
+    pub fn open_reservations_on(&self, node: &NodeName) -> impl Iterator<Item = &Reservation> {
+        self.reservations.open_on(node)
     }
 
     pub fn reservation(&self, id: &ReservationId) -> Option<&Reservation> {
@@ -515,6 +533,11 @@ impl Fsm {
     /// Attempts that have not ended.
     pub fn allocations(&self) -> &BTreeMap<AllocationId, Allocation> {
         &self.allocations
+    }
+
+    /// Those of one node.
+    pub fn allocations_on(&self, node: &NodeName) -> impl Iterator<Item = &Allocation> {
+        self.allocations.on(node)
     }
 
     pub fn allocation(&self, id: &AllocationId) -> Option<&Allocation> {

@@ -147,10 +147,11 @@ impl Fsm {
             }
         }
         let outlasts = self.cluster_version >= REBOOT_SINCE;
-        let earlier =
-            self.allocations.values_mut().filter(|a| a.node == *name && a.boot_id != facts.boot_id);
+        let earlier = self.allocations.on(name).filter(|a| a.boot_id != facts.boot_id);
+        let earlier: Vec<AllocationId> = earlier.map(|a| a.id.clone()).collect();
         let mut lost: Vec<AllocationId> = Vec::new();
-        for allocation in earlier {
+        for id in earlier {
+            let Some(allocation) = self.allocations.get_mut(&id) else { continue };
             // Not begun as far as is known: its agent has a record of it if it was, and says so; else it begins now.
             let waits = outlasts
                 && allocation.phase == Phase::Placed
@@ -426,9 +427,8 @@ impl Fsm {
     /// Nobody's work is on the node, and no GPU of it is held or still being proven empty. A reservation that begins
     /// later does not count.
     pub fn is_empty(&self, name: &NodeName) -> bool {
-        let works = self.allocations.values().any(|a| a.node == *name);
-        let held = self.cluster_version >= EMPTY_SINCE
-            && self.leases.values().any(|lease| lease.node == *name);
+        let works = self.allocations.on(name).next().is_some();
+        let held = self.cluster_version >= EMPTY_SINCE && self.leases.on(name).next().is_some();
         !works && !held
     }
 

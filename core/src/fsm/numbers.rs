@@ -69,8 +69,7 @@ impl Fsm {
     /// The number of a card that its node reports: the one that it had, else the driver's if nobody has it, else the
     /// first that is free.
     pub(super) fn number_for(&self, node: &NodeName, reported: &Gpu) -> u32 {
-        let others =
-            || self.gpus.values().filter(move |gpu| gpu.node == *node && gpu.uuid != reported.uuid);
+        let others = || self.gpus.on(node).filter(move |gpu| gpu.uuid != reported.uuid);
         let taken: BTreeSet<u32> = others().map(|gpu| gpu.index).collect();
         let known = self.gpus.get(&reported.uuid).filter(|known| known.node == *node);
         // Two cards could have one number before the fleet gave them: a lost one keeps it, else the first by its UUID.
@@ -113,9 +112,8 @@ impl Fsm {
 
     /// The cards of a node that is removed: later stories still have their names.
     pub(super) fn drop_gpus_of(&mut self, node: &NodeName) {
-        let names = self.gpus.values().filter(|gpu| gpu.node == *node);
-        let names: Vec<(GpuUuid, GpuName)> =
-            names.map(|gpu| (gpu.uuid.clone(), gpu.name())).collect();
+        let names = self.gpus.on(node).map(|gpu| (gpu.uuid.clone(), gpu.name()));
+        let names: Vec<(GpuUuid, GpuName)> = names.collect();
         for (uuid, name) in names {
             self.gpus.remove(&uuid);
             if self.gives_numbers() {
@@ -318,7 +316,7 @@ impl Fsm {
     fn is_left_to(&self, id: &ReservationId, heir: &GpuUuid) -> bool {
         let Some(r) = self.reservations.get(id) else { return false };
         let claim = r.claim();
-        let calendar = Calendar::within(self, &claim);
+        let calendar = Calendar::of_nodes(self, [&r.node]);
         let is_busy = calendar.on(heir).iter().any(|busy| busy.window.overlaps(&claim));
         r.handed_out.is_none() && !r.gpus.contains(heir) && !is_busy
     }

@@ -114,13 +114,12 @@ impl Fsm {
 
     /// What a reboot of this node waits for: work, people, proof. Nothing: it is ordered now.
     pub fn reboot_waits_for(&self, node: &Node) -> Vec<String> {
-        let on_node = |r: &&crate::reservation::Reservation| {
-            r.node == node.name && r.state == ReservationState::Active
-        };
-        let jobs = self.allocations.values().filter(|a| a.node == node.name);
+        let active = |r: &&crate::reservation::Reservation| r.state == ReservationState::Active;
+        let jobs = self.allocations.on(&node.name);
         let mut waits: Vec<String> = jobs.map(|a| a.job.to_string()).collect();
-        waits.extend(self.open_reservations().filter(on_node).map(|r| r.id.to_string()));
-        if waits.is_empty() && self.leases.values().any(|lease| lease.node == node.name) {
+        waits
+            .extend(self.reservations.open_on(&node.name).filter(active).map(|r| r.id.to_string()));
+        if waits.is_empty() && self.leases.on(&node.name).next().is_some() {
             waits.push("GPUs that are not proven empty yet".to_owned());
         }
         if node.liveness != Liveness::Ready || node.uncounted {

@@ -216,10 +216,10 @@ impl Fsm {
             return (allocation.node == *node).then_some(allocation.attempt);
         }
         let held = |lease: &Lease| match &lease.holder {
-            LeaseHolder::Allocation(holder) => holder == id && lease.node == *node,
+            LeaseHolder::Allocation(holder) => holder == id,
             LeaseHolder::Reservation(_) => false,
         };
-        self.leases.values().any(held).then(|| id.attempt_of().map(|(_, attempt)| attempt))?
+        self.leases.on(node).any(held).then(|| id.attempt_of().map(|(_, attempt)| attempt))?
     }
 
     fn started(
@@ -279,11 +279,10 @@ impl Fsm {
     /// The first reservation that is to begin on a GPU of the attempt, and by when the attempt must be over for it.
     pub(super) fn promised(&self, allocation: &Allocation) -> Option<(&Reservation, Timestamp)> {
         let grace = self.jobs.get(&allocation.job)?.spec.stop_grace;
-        let promised = self.reservations.open().filter(|r| {
+        let promised = self.reservations.open_on(&allocation.node).filter(|r| {
             r.state == ReservationState::Scheduled
                 && r.window.ends_at > self.now
                 && r.handed_out.as_ref().is_none_or(|given| given.withdrawn.is_none())
-                && r.node == allocation.node
                 && r.gpus.iter().any(|gpu| allocation.gpus.contains(gpu))
         });
         let first = promised.min_by_key(|r| r.window.starts_at)?;

@@ -4,12 +4,13 @@
 //! by the state machine only. It decides nothing; it must never lose sight of one that counts, so nobody
 //! changes a reservation but through `get_mut`, which looks again when the change is done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::id::ReservationId;
+use crate::name::NodeName;
 use crate::reservation::{RESERVATIONS_OPEN_MAX, Reservation};
 
 /// All reservations that are kept. Stored as one map.
@@ -19,6 +20,10 @@ pub(super) struct ReservationBook {
     /// Those that `counts`.
     counting: BTreeMap<ReservationId, Reservation>,
     over: BTreeMap<ReservationId, Reservation>,
+    /// Those that count, of each node.
+    by_node: BTreeMap<NodeName, BTreeSet<ReservationId>>,
+    /// Nodes of which one came, went or may have changed since the last [`Self::take_touched`].
+    touched: BTreeSet<NodeName>,
 }
 
 /// Whether it claims GPUs, or its agent has yet to let go of it.
@@ -29,8 +34,13 @@ fn counts(r: &Reservation) -> bool {
 
 impl From<BTreeMap<ReservationId, Reservation>> for ReservationBook {
     fn from(all: BTreeMap<ReservationId, Reservation>) -> Self {
-        let (counting, over) = all.into_iter().partition(|(_, r)| counts(r));
-        Self { counting, over }
+        let (counting, over): (BTreeMap<_, _>, _) = all.into_iter().partition(|(_, r)| counts(r));
+        let mut by_node: BTreeMap<NodeName, BTreeSet<ReservationId>> = BTreeMap::new();
+        for r in counting.values() {
+            by_node.entry(r.node.clone()).or_default().insert(r.id.clone());
+        }
+        let touched = by_node.keys().cloned().collect();
+        Self { counting, over, by_node, touched }
     }
 }
 
@@ -55,6 +65,25 @@ impl ReservationBook {
     /// Those that claim GPUs, and those that an agent has yet to let go of.
     pub(super) fn counting(&self) -> impl Iterator<Item = &Reservation> {
         self.counting.values()
+    }
+
+    /// Those of one node that claim GPUs, and those that its agent has yet to let go of, by id.
+    pub(super) fn counting_on(&self, node: &NodeName) -> impl Iterator<Item = &Reservation> {
+        let ids = self.by_node.get(node).into_iter().flatten();
+        ids.filter_map(|id| self.counting.get(id))
+    }
+
+    /// Those of one node that have not ended, by id.
+    pub(super) fn open_on(&self, node: &NodeName) -> impl Iterator<Item = &Reservation> {
+        self.counting_on(node).filter(|r| r.is_open())
+    }
+
+    pub(super) fn touched(&self) -> &BTreeSet<NodeName> {
+        &self.touched
+    }
+
+    pub(super) fn take_touched(&mut self) -> BTreeSet<NodeName> {
+        std::mem::take(&mut self.touched)
     }
 
     /// Those that have not ended.
@@ -82,18 +111,37 @@ impl ReservationBook {
 
     /// Whether each is where it belongs.
     pub(super) fn is_in_order(&self) -> bool {
-        self.counting.values().all(counts) && !self.over.values().any(counts)
+        let listed: usize = self.by_node.values().map(BTreeSet::len).sum();
+        let there =
+            |r: &Reservation| self.by_node.get(&r.node).is_some_and(|of| of.contains(&r.id));
+        self.counting.values().all(|r| counts(r) && there(r))
+            && listed == self.counting.len()
+            && !self.over.values().any(counts)
     }
 
     pub(super) fn insert(&mut self, reservation: Reservation) {
         // One that counts may have been there as one that does not.
         self.remove(&reservation.id);
-        let place = if counts(&reservation) { &mut self.counting } else { &mut self.over };
-        place.insert(reservation.id.clone(), reservation);
+        if !counts(&reservation) {
+            self.over.insert(reservation.id.clone(), reservation);
+            return;
+        }
+        let of_node = self.by_node.entry(reservation.node.clone()).or_default();
+        of_node.insert(reservation.id.clone());
+        self.touched.insert(reservation.node.clone());
+        self.counting.insert(reservation.id.clone(), reservation);
     }
 
     pub(super) fn remove(&mut self, id: &ReservationId) -> Option<Reservation> {
-        self.counting.remove(id).or_else(|| self.over.remove(id))
+        let Some(r) = self.counting.remove(id) else { return self.over.remove(id) };
+        if let Some(of_node) = self.by_node.get_mut(&r.node) {
+            of_node.remove(id);
+            if of_node.is_empty() {
+                self.by_node.remove(&r.node);
+            }
+        }
+        self.touched.insert(r.node.clone());
+        Some(r)
     }
 }
 

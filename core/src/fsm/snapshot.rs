@@ -54,6 +54,7 @@ impl Fsm {
         let mut fsm = document.fsm;
         fsm.check_invariants().map_err(SnapshotError::Broken)?;
         fsm.plan_inputs = fsm.applied;
+        fsm.settle_index();
         Ok(fsm)
     }
 

@@ -32,7 +32,7 @@ impl Fsm {
 
     /// What a node is told of the calendar: every window in its hands, and those it is to let go of.
     pub(crate) fn desired_windows(&self, node: &NodeName) -> Vec<DesiredWindow> {
-        let told = self.reservations.counting().filter(|r| r.node == *node).filter_map(|r| {
+        let told = self.reservations.counting_on(node).filter_map(|r| {
             let given = r.handed_out.as_ref()?;
             let withdrawn = given.withdrawn.is_some();
             let wanted = r.is_open() || (withdrawn && !given.taken);
@@ -90,8 +90,10 @@ impl Fsm {
         if node.uncounted || (!begins && node.liveness != Liveness::Ready) {
             return;
         }
-        let held = |other: &&Reservation| other.node == r.node && other.handed_out.is_some();
-        if !begins && self.reservations.open().filter(held).count() >= WINDOWS_PER_NODE_MAX {
+        let held = |other: &&Reservation| other.handed_out.is_some();
+        if !begins
+            && self.reservations.open_on(&r.node).filter(held).count() >= WINDOWS_PER_NODE_MAX
+        {
             return;
         }
         let (node, held_until) = (r.node.clone(), r.window.ends_at);

@@ -90,15 +90,22 @@ pub(super) struct Capacity<'a> {
 
 impl<'a> Capacity<'a> {
     pub(super) fn of(fsm: &'a Fsm) -> Self {
-        Self::over(fsm, fsm.nodes().values(), Calendar::of(fsm))
+        let mut capacity = Self::over(fsm, fsm.nodes().values(), Calendar::of(fsm));
+        fsm.allocations().values().for_each(|a| capacity.take_allocation(a));
+        fsm.open_reservations().for_each(|r| capacity.add_pool(r));
+        capacity
     }
 
     /// Only one node: enough to check one line.
     pub(super) fn of_node(fsm: &'a Fsm, node: &'a Node) -> Self {
-        let calendar = Calendar::where_node(fsm, |name| *name == node.name);
-        Self::over(fsm, std::iter::once(node), calendar)
+        let calendar = Calendar::of_nodes(fsm, [&node.name]);
+        let mut capacity = Self::over(fsm, std::iter::once(node), calendar);
+        fsm.allocations_on(&node.name).for_each(|a| capacity.take_allocation(a));
+        fsm.open_reservations_on(&node.name).for_each(|r| capacity.add_pool(r));
+        capacity
     }
 
+    /// Without jobs and reservations.
     fn over(fsm: &'a Fsm, nodes: impl Iterator<Item = &'a Node>, calendar: Calendar<'a>) -> Self {
         let mut models: Vec<String> = Vec::new();
         let mut number = |model: &str| {
@@ -110,49 +117,42 @@ impl<'a> Capacity<'a> {
         };
         let nodes: Vec<NodeCapacity<'a>> =
             nodes.map(|node| NodeCapacity::new(fsm, node, &calendar, &mut number)).collect();
-        let mut capacity = Self { fsm, calendar, nodes, pools: Vec::new(), models };
-        capacity.take_allocations();
-        capacity.find_pools();
-        capacity
+        Self { fsm, calendar, nodes, pools: Vec::new(), models }
     }
 
-    fn take_allocations(&mut self) {
-        for a in self.fsm.allocations().values() {
-            let Some(at) = self.position(&a.node) else { continue };
-            let now = self.fsm.now();
-            let end = known_end(self.fsm, a);
-            let until = if end > now { end } else { now + RELEASE_ALLOWANCE };
-            let node = &mut self.nodes[at];
-            node.cpu_free = node.cpu_free.saturating_sub(a.cpu_millis);
-            node.memory_free = node.memory_free.saturating_sub(a.memory_bytes);
-            let gpus = a.gpus.iter().filter_map(|uuid| place_of(node.node, uuid));
-            node.uses.push(Use {
-                whose: Whose::Job,
-                from: a.placed_at,
-                until,
-                gpus: gpus.fold(0, |set, place| set | place),
-                cpu_millis: a.cpu_millis,
-                memory_bytes: a.memory_bytes,
-            });
-        }
+    fn take_allocation(&mut self, a: &Allocation) {
+        let Some(at) = self.position(&a.node) else { return };
+        let now = self.fsm.now();
+        let end = known_end(self.fsm, a);
+        let until = if end > now { end } else { now + RELEASE_ALLOWANCE };
+        let node = &mut self.nodes[at];
+        node.cpu_free = node.cpu_free.saturating_sub(a.cpu_millis);
+        node.memory_free = node.memory_free.saturating_sub(a.memory_bytes);
+        let gpus = a.gpus.iter().filter_map(|uuid| place_of(node.node, uuid));
+        node.uses.push(Use {
+            whose: Whose::Job,
+            from: a.placed_at,
+            until,
+            gpus: gpus.fold(0, |set, place| set | place),
+            cpu_millis: a.cpu_millis,
+            memory_bytes: a.memory_bytes,
+        });
     }
 
-    fn find_pools(&mut self) {
-        for reservation in self.fsm.open_reservations() {
-            let Some(at) = self.position(&reservation.node) else { continue };
-            let Some(lease) = usable_lease(self.fsm, reservation) else { continue };
-            let node = &self.nodes[at];
-            let (mut all, mut free) = (0, 0);
-            for uuid in &reservation.gpus {
-                let place = place_of(node.node, uuid).unwrap_or(0) & node.healthy;
-                all |= place;
-                let hold = self.fsm.hold(uuid);
-                if hold.is_some_and(|hold| hold.lease == *lease && hold.child.is_none()) {
-                    free |= place;
-                }
+    fn add_pool(&mut self, reservation: &'a Reservation) {
+        let Some(at) = self.position(&reservation.node) else { return };
+        let Some(lease) = usable_lease(self.fsm, reservation) else { return };
+        let node = &self.nodes[at];
+        let (mut all, mut free) = (0, 0);
+        for uuid in &reservation.gpus {
+            let place = place_of(node.node, uuid).unwrap_or(0) & node.healthy;
+            all |= place;
+            let hold = self.fsm.hold(uuid);
+            if hold.is_some_and(|hold| hold.lease == *lease && hold.child.is_none()) {
+                free |= place;
             }
-            self.pools.push(Pool { reservation, lease, node: at, all, free });
         }
+        self.pools.push(Pool { reservation, lease, node: at, all, free });
     }
 
     /// The node's place in `nodes`, which are in name order.

@@ -187,7 +187,7 @@ fn taken_by(planner: &Planner<'_>, at: usize, place: usize) -> TakenBy {
 fn taken_inside(fsm: &Fsm, gpu: &Gpu) -> TakenBy {
     let child = fsm.hold(&gpu.uuid).and_then(|hold| hold.child.as_ref());
     let Some(child) = child else { return TakenBy::EarlierJob };
-    match fsm.allocations().values().find(|a| a.lease.as_ref() == Some(child)) {
+    match fsm.allocations_on(&gpu.node).find(|a| a.lease.as_ref() == Some(child)) {
         Some(a) => TakenBy::Job { job: a.job.clone(), owner: a.owner.clone() },
         None => TakenBy::BeingEmptied,
     }

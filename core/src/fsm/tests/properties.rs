@@ -7,6 +7,7 @@ use super::windows::answer;
 use super::world::{World, agent, bad, facts, gpu, job, node, person, plain, res, training};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
+use crate::calendar::tests::places;
 use crate::command::{Command, Report};
 use crate::ending::{EndPolicy, EndingCommand, WindowUse};
 use crate::fsm::Fsm;
@@ -15,7 +16,7 @@ use crate::id::AllocationId;
 use crate::job::JobSpec;
 use crate::node::Liveness;
 use crate::reboot::RebootCommand;
-use crate::time::Millis;
+use crate::time::{Millis, Window};
 use crate::window::WindowReport;
 
 const NODES: [&str; 3] = ["titan01", "titan02", "titan03"];
@@ -351,6 +352,16 @@ fn nothing_vanished(before: &Fsm, w: &World) {
     }
 }
 
+/// Whatever a wish is answered, looking at every node says the same.
+fn places_are_found(w: &World, number: usize) {
+    let number = u64::try_from(number).unwrap();
+    let starts_at = w.now + Millis::minutes(number % 4 * 25);
+    let window = Window { starts_at, ends_at: starts_at + Millis::minutes(10 + number % 7 * 60) };
+    for wish in places::wishes(&node("titan02")) {
+        places::assert_same(&w.fsm, &wish, window);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
@@ -363,6 +374,7 @@ proptest! {
             w.heard.clear();
             take(&mut w, number, step);
             nothing_vanished(&before, &w);
+            places_are_found(&w, number);
             prop_assert!(w.fsm.audit_head().0 >= audit_seq);
             audit_seq = w.fsm.audit_head().0;
         }

@@ -1,0 +1,398 @@
+//! What the calendar needs to find a place among many nodes: claims by node, by hour and by their ends.
+//!
+//! Derived from the state, never stored; `Fsm::settle_index` brings it up to date after each command, node by node. It
+//! holds only what commands change. Where something depends on the time or on who is heard, the node is marked as
+//! uncertain and whoever asks looks at the node itself. No answer depends on the order in which things came.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+use super::bits::Bits;
+use super::wish::{GpuSet, gpus_of, place_of, plain_model, unfit};
+use crate::fsm::Fsm;
+use crate::lease::{Lease, LeaseHolder};
+use crate::name::{GpuUuid, NodeName};
+use crate::node::{Liveness, Node};
+use crate::reservation::ReservationState;
+use crate::time::{Millis, Timestamp, Window};
+
+/// How finely claims are counted when nodes are compared.
+pub(super) const HOUR: Millis = Millis::hours(1);
+
+/// How many GPUs of each model and memory a node has.
+pub(super) type Shape = Vec<(String, u64, u32)>;
+
+/// GPUs of one node that are taken for a while, by what is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Claim {
+    pub(super) from: Timestamp,
+    pub(super) until: Timestamp,
+    pub(super) gpus: GpuSet,
+}
+
+impl Claim {
+    fn overlaps(&self, window: &Window) -> bool {
+        self.from < window.ends_at && window.starts_at < self.until
+    }
+
+    fn hours(&self) -> RangeInclusive<u64> {
+        hours(&Window { starts_at: self.from, ends_at: self.until })
+    }
+}
+
+/// What the index knows of one node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) gpus: u32,
+    shape: Shape,
+    claims: Vec<Claim>,
+    /// Some window of it depends on the time or on whether the node is heard.
+    uncertain: bool,
+    /// It is closed or silent, or one of its GPUs takes no work.
+    obstructed: bool,
+    /// Since a restore its agent has not said what it holds.
+    pub(super) unasked: bool,
+}
+
+/// How many GPUs are taken in an hour: by claims that cover it whole, and by any.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Taken {
+    whole: u32,
+    any: u32,
+}
+
+/// Nodes by what is left: those with at most so many GPUs.
+#[derive(Debug, Clone, Default)]
+struct Levels(Vec<Bits>);
+
+impl PartialEq for Levels {
+    fn eq(&self, other: &Self) -> bool {
+        let (none, most) = (Bits::default(), self.0.len().max(other.0.len()));
+        (0..most).all(|at| self.0.get(at).unwrap_or(&none) == other.0.get(at).unwrap_or(&none))
+    }
+}
+
+impl Eq for Levels {}
+
+impl Levels {
+    fn at_most(&self, left: u32) -> Option<&Bits> {
+        self.0.get(left as usize)
+    }
+
+    /// The node at `slot` has `after` left of `gpus` instead of `before`.
+    fn change(&mut self, slot: usize, before: u32, after: u32) {
+        for left in before.min(after)..before.max(after) {
+            let left = left as usize;
+            if self.0.len() <= left {
+                self.0.resize(left + 1, Bits::default());
+            }
+            self.0[left].set(slot, after < before);
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Hour {
+    whole: Levels,
+    any: Levels,
+    /// Nodes with a claim in it.
+    nodes: u32,
+}
+
+/// See the head of this file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Index {
+    /// All nodes, in name order; a node's place here is its slot.
+    names: Vec<NodeName>,
+    entries: Vec<Entry>,
+    shapes: BTreeMap<Shape, Bits>,
+    /// Nodes by how many GPUs they have.
+    sizes: Levels,
+    /// Hours since 1970 in which something is claimed.
+    hours: BTreeMap<u64, Hour>,
+    /// When claims end, and on which node.
+    ends: BTreeSet<(Timestamp, usize)>,
+    uncertain: Bits,
+    obstructed: Bits,
+    unasked: Bits,
+}
+
+/// The hours that a window touches.
+fn hours(window: &Window) -> RangeInclusive<u64> {
+    let last = window.ends_at.0.saturating_sub(1).max(window.starts_at.0);
+    window.starts_at.0 / HOUR.0..=last / HOUR.0
+}
+
+impl Entry {
+    pub(super) fn of(fsm: &Fsm, node: &Node) -> Self {
+        let mut entry = Self { gpus: gpus_count(fsm, node), ..Self::default() };
+        for gpu in gpus_of(fsm, node) {
+            let (model, memory) = (plain_model(&gpu.model), gpu.memory_bytes);
+            match entry.shape.iter_mut().find(|(m, b, _)| (&**m, *b) == (model.as_str(), memory)) {
+                Some((_, _, count)) => *count += 1,
+                None => entry.shape.push((model, memory, 1)),
+            }
+        }
+        entry.shape.sort();
+        let stuck = || gpus_of(fsm, node).any(|gpu| unfit(node, gpu).is_some());
+        entry.obstructed = node.closed().is_some() || node.liveness != Liveness::Ready || stuck();
+        entry.unasked = node.uncounted;
+        for r in fsm.open_reservations_on(&node.name) {
+            match r.state {
+                ReservationState::Scheduled | ReservationState::Active => {
+                    entry.claim(node, &r.gpus, r.window);
+                    // What its agent may still go by counts, or does not, by the time.
+                    entry.uncertain |= r.claim() != r.window;
+                }
+                ReservationState::Ending
+                | ReservationState::Ended
+                | ReservationState::Cancelled => entry.uncertain = true,
+            }
+        }
+        for lease in fsm.leases_on(&node.name).filter(|lease| lease.parent.is_none()) {
+            match (&lease.holder, end_of(fsm, lease)) {
+                (LeaseHolder::Reservation(_), _) => {}
+                (LeaseHolder::Allocation(_), Some(ends_at)) => {
+                    let window = Window { starts_at: lease.granted_at, ends_at };
+                    entry.claim(node, &lease.gpus, window);
+                }
+                (LeaseHolder::Allocation(_), None) => entry.uncertain = true,
+            }
+        }
+        entry.claims.sort_unstable();
+        entry
+    }
+
+    fn claim(&mut self, node: &Node, gpus: &[GpuUuid], window: Window) {
+        let places = gpus.iter().filter_map(|uuid| place_of(node, uuid));
+        let (from, until) = (window.starts_at, window.ends_at);
+        self.claims.push(Claim { from, until, gpus: places.fold(0, |set, place| set | place) });
+    }
+
+    /// The GPUs that nobody claims in the window, by what is stored.
+    fn unclaimed(&self, window: &Window) -> GpuSet {
+        let all = GpuSet::MAX.checked_shr(GpuSet::BITS - self.gpus).unwrap_or(0);
+        let taken = self.claims.iter().filter(|claim| claim.overlaps(window));
+        taken.fold(all, |free, claim| free & !claim.gpus)
+    }
+
+    fn taken_in(&self, hour: u64) -> Taken {
+        let (begins, ends) = (hour * HOUR.0, (hour + 1) * HOUR.0);
+        let (mut whole, mut any): (GpuSet, GpuSet) = (0, 0);
+        for claim in &self.claims {
+            if claim.from.0 < ends && begins < claim.until.0 {
+                any |= claim.gpus;
+                if claim.from.0 <= begins && ends <= claim.until.0 {
+                    whole |= claim.gpus;
+                }
+            }
+        }
+        Taken { whole: whole.count_ones(), any: any.count_ones() }
+    }
+
+    /// How many GPUs nobody claims in the fullest hour that the window touches.
+    pub(super) fn left_at_worst(&self, window: &Window) -> u32 {
+        let within = hours(window);
+        // Only hours with a claim can be the fullest; without any the node is as good as empty.
+        let overlapping = self.claims.iter().map(Claim::hours);
+        let touched: BTreeSet<u64> =
+            overlapping.flatten().filter(|hour| within.contains(hour)).collect();
+        let taken = touched.into_iter().map(|hour| self.taken_in(hour).any).max().unwrap_or(0);
+        self.gpus.saturating_sub(taken)
+    }
+}
+
+fn gpus_count(fsm: &Fsm, node: &Node) -> u32 {
+    u32::try_from(gpus_of(fsm, node).count()).unwrap_or(u32::MAX)
+}
+
+/// When a job's lease ends, where that is stored.
+fn end_of(fsm: &Fsm, lease: &Lease) -> Option<Timestamp> {
+    let LeaseHolder::Allocation(id) = &lease.holder else { return None };
+    let allocation = fsm.allocation(id)?;
+    match &allocation.stop {
+        Some(stop) => Some(stop.at + stop.grace),
+        None => Some(allocation.time_limit_at? + fsm.job(&allocation.job)?.spec.stop_grace),
+    }
+}
+
+/// Bringing it up to date.
+impl Index {
+    /// The node is as `entry` says, or gone.
+    pub(crate) fn set(&mut self, fsm: &Fsm, name: &NodeName) {
+        let entry = fsm.node(name).map(|node| Entry::of(fsm, node));
+        match (self.names.binary_search(name), entry) {
+            (Ok(slot), Some(entry)) => self.replace(slot, entry),
+            (Ok(slot), None) => {
+                self.replace(slot, Entry::default());
+                self.each_set(|bits| bits.close_gap(slot));
+                self.names.remove(slot);
+                self.entries.remove(slot);
+                self.shift_ends(|at| if at > slot { at - 1 } else { at });
+                self.shapes.retain(|_, nodes| !nodes.is_empty());
+            }
+            (Err(slot), Some(entry)) => {
+                self.each_set(|bits| bits.insert_gap(slot));
+                self.names.insert(slot, name.clone());
+                self.entries.insert(slot, Entry::default());
+                self.shift_ends(|at| if at >= slot { at + 1 } else { at });
+                self.shapes.entry(Shape::new()).or_default().set(slot, true);
+                self.replace(slot, entry);
+            }
+            (Err(_), None) => {}
+        }
+    }
+
+    fn each_set(&mut self, mut change: impl FnMut(&mut Bits)) {
+        let of_hours = self.hours.values_mut().flat_map(|hour| [&mut hour.whole, &mut hour.any]);
+        let levels = of_hours.chain([&mut self.sizes]).flat_map(|levels| levels.0.iter_mut());
+        let flags = [&mut self.uncertain, &mut self.obstructed, &mut self.unasked];
+        levels.chain(self.shapes.values_mut()).chain(flags).for_each(&mut change);
+    }
+
+    fn shift_ends(&mut self, to: impl Fn(usize) -> usize) {
+        self.ends = std::mem::take(&mut self.ends).into_iter().map(|(at, n)| (at, to(n))).collect();
+    }
+
+    fn replace(&mut self, slot: usize, entry: Entry) {
+        if self.entries[slot] == entry {
+            return;
+        }
+        let before = std::mem::replace(&mut self.entries[slot], entry.clone());
+        if before.shape != entry.shape {
+            if let Some(nodes) = self.shapes.get_mut(&before.shape) {
+                nodes.set(slot, false);
+                if nodes.is_empty() {
+                    self.shapes.remove(&before.shape);
+                }
+            }
+            self.shapes.entry(entry.shape.clone()).or_default().set(slot, true);
+        }
+        self.uncertain.set(slot, entry.uncertain);
+        self.obstructed.set(slot, entry.obstructed);
+        self.unasked.set(slot, entry.unasked);
+        if before.gpus != entry.gpus {
+            // What is left is counted from what there is.
+            let bare = Entry { gpus: before.gpus, ..Entry::default() };
+            self.recount(slot, &before, &bare);
+            self.resize(slot, before.gpus, entry.gpus);
+            self.recount(slot, &Entry { gpus: entry.gpus, ..Entry::default() }, &entry);
+        } else if before.claims != entry.claims {
+            self.recount(slot, &before, &entry);
+        }
+    }
+
+    /// A node of that many GPUs counts at each level from there on up.
+    fn resize(&mut self, slot: usize, before: u32, after: u32) {
+        let most = crate::gpu::GPUS_PER_NODE_MAX as u32 + 1;
+        let level = |gpus: u32| if gpus == 0 { most } else { gpus };
+        self.sizes.change(slot, level(before), level(after));
+    }
+
+    /// Counts anew the hours in which the claims of the two differ.
+    fn recount(&mut self, slot: usize, before: &Entry, after: &Entry) {
+        for claim in &before.claims {
+            self.ends.remove(&(claim.until, slot));
+        }
+        self.ends.extend(after.claims.iter().map(|claim| (claim.until, slot)));
+        let gone = before.claims.iter().filter(|claim| after.claims.binary_search(claim).is_err());
+        let new = after.claims.iter().filter(|claim| before.claims.binary_search(claim).is_err());
+        let changed: BTreeSet<u64> = gone.chain(new).flat_map(Claim::hours).collect();
+        for at in changed {
+            let (was, is) = (before.taken_in(at), after.taken_in(at));
+            if was == is {
+                continue;
+            }
+            let hour = self.hours.entry(at).or_default();
+            let left = |taken: u32| after.gpus.saturating_sub(taken);
+            hour.whole.change(slot, left(was.whole), left(is.whole));
+            hour.any.change(slot, left(was.any), left(is.any));
+            hour.nodes += u32::from(was.any == 0 && is.any > 0);
+            hour.nodes -= u32::from(was.any > 0 && is.any == 0);
+            if hour.nodes == 0 {
+                self.hours.remove(&at);
+            }
+        }
+    }
+}
+
+/// Asking it.
+impl Index {
+    pub(super) fn name(&self, slot: usize) -> &NodeName {
+        &self.names[slot]
+    }
+
+    pub(super) fn slot(&self, name: &NodeName) -> Option<usize> {
+        self.names.binary_search(name).ok()
+    }
+
+    /// The shapes that there are, and the nodes of each.
+    pub(super) fn shapes(&self) -> impl Iterator<Item = (&Shape, &Bits)> {
+        self.shapes.iter()
+    }
+
+    /// The most GPUs that a node has.
+    pub(super) fn gpus_most(&self) -> u32 {
+        let sizes = self.shapes.keys().map(|shape| shape.iter().map(|(_, _, n)| n).sum());
+        sizes.max().unwrap_or(0)
+    }
+
+    /// Nodes with at most so many GPUs that nobody claims, in some hour that the window touches: all claims count, or
+    /// only those that cover the hour whole.
+    fn with_at_most(&self, left: u32, window: &Window, of: fn(&Hour) -> &Levels) -> Bits {
+        let mut nodes = self.sizes.at_most(left).cloned().unwrap_or_default();
+        for (_, hour) in self.hours.range(hours(window)) {
+            if let Some(more) = of(hour).at_most(left) {
+                nodes.add(more);
+            }
+        }
+        nodes
+    }
+
+    /// Nodes that cannot have `count` GPUs for the whole window.
+    pub(super) fn without(&self, count: u32, window: &Window) -> Bits {
+        match count.checked_sub(1) {
+            Some(left) => self.with_at_most(left, window, |hour| &hour.whole),
+            None => Bits::default(),
+        }
+    }
+
+    /// Nodes that have at most so many GPUs left in the fullest hour, see [`Entry::left_at_worst`].
+    pub(super) fn left_at_worst(&self, left: u32, window: &Window) -> Bits {
+        self.with_at_most(left, window, |hour| &hour.any)
+    }
+
+    /// The GPUs of a node that nobody claims in the window, by what is stored; less may be free.
+    pub(super) fn unclaimed(&self, slot: usize, window: &Window) -> GpuSet {
+        self.entries[slot].unclaimed(window)
+    }
+
+    /// Whether a claim on the node that ends then is in the window's way.
+    pub(super) fn ends_within(&self, slot: usize, until: Timestamp, window: &Window) -> bool {
+        self.entries[slot].claims.iter().any(|c| c.until == until && c.overlaps(window))
+    }
+
+    /// When claims end after `from`, and on which nodes: first first, in name order.
+    pub(super) fn ends_after(&self, from: Timestamp) -> impl Iterator<Item = (Timestamp, usize)> {
+        self.ends.range((from + Millis(1), 0)..).copied()
+    }
+
+    /// Nodes of which the claims do not say it all at this time.
+    pub(super) fn uncertain(&self, now: Timestamp) -> Bits {
+        let mut nodes = self.uncertain.clone();
+        nodes.add(&self.obstructed);
+        for (_, slot) in self.ends.range(..(now + Millis(1), 0)) {
+            nodes.set(*slot, true);
+        }
+        nodes
+    }
+
+    /// Nodes that are closed or silent, or of which a GPU takes no work.
+    pub(super) fn obstructed(&self) -> &Bits {
+        &self.obstructed
+    }
+
+    pub(super) fn unasked(&self) -> &Bits {
+        &self.unasked
+    }
+}

@@ -1,0 +1,159 @@
+//! The index against the slow form: every node looked at, for each wish. Both give the same place, or the same refusal.
+
+use proptest::prelude::*;
+
+use super::super::index::Entry;
+use super::super::search::CLOSEST_OF;
+use super::super::topology::Topology;
+use super::super::wish::uuids_of;
+use super::super::{Calendar, Candidate, HeldPlaces, Releasing, Search, Unleased, choose};
+use crate::fsm::Fsm;
+use crate::gpu::GPUS_PER_NODE_MAX;
+use crate::name::{GpuUuid, NodeName};
+use crate::rejection::Rejection;
+use crate::reservation::GpuRequest;
+use crate::scheduler::claims::held_within;
+use crate::scheduler::tests::story::{BEGINNING, Story};
+use crate::time::{Millis, Window};
+
+type Answer = Result<(NodeName, Vec<GpuUuid>), Rejection>;
+
+/// The rule, without the index.
+fn by_looking_at_all(fsm: &Fsm, wish: &GpuRequest, window: Window) -> Answer {
+    let held = held_within(fsm, &window);
+    let calendar = Calendar::of(fsm).with_held(fsm, &held);
+    let search = Search::new(fsm, wish, Unleased::Blocks, &calendar)?;
+    for releasing in [Releasing::Taken, Releasing::Free] {
+        let fits = |candidate: &&Candidate<'_>| {
+            let eligible = candidate.free(window, releasing) & candidate.meant;
+            eligible.count_ones() >= wish.count
+        };
+        let mut ranked: Vec<((bool, u32, &NodeName), &Candidate<'_>)> = search
+            .candidates
+            .iter()
+            .filter(fits)
+            .map(|c| {
+                let left = Entry::of(fsm, c.node).left_at_worst(&window);
+                ((c.node.uncounted, left, &c.node.name), c)
+            })
+            .collect();
+        ranked.sort_by_key(|(rank, _)| *rank);
+        let Some(((unasked, left, _), _)) = ranked.first() else { continue };
+        let equal = ranked.iter().filter(|((u, l, _), _)| (u, l) == (unasked, left));
+        let picked = equal.take(CLOSEST_OF).map(|(_, c)| {
+            let eligible = c.free(window, releasing) & c.meant;
+            (Topology::of(fsm, c.node).pick(eligible, wish.count).unwrap(), c)
+        });
+        let (picked, best) = picked.min_by_key(|(picked, _)| picked.spread).unwrap();
+        return Ok((best.node.name.clone(), uuids_of(best.node, picked.set)));
+    }
+    Err(search.refusal(window))
+}
+
+/// Fails unless the index and the slow form answer the same.
+pub(crate) fn assert_same(fsm: &Fsm, wish: &GpuRequest, window: Window) {
+    let quick = choose(fsm, wish, window, Unleased::Blocks, HeldPlaces::Taken);
+    assert_eq!(quick, by_looking_at_all(fsm, wish, window), "{wish:?} in {window:?}");
+}
+
+/// Wishes of all kinds: any GPUs, those of a model, those of a node.
+pub(crate) fn wishes(node: &NodeName) -> Vec<GpuRequest> {
+    let of = |count, model: Option<&str>, node: Option<&NodeName>| GpuRequest {
+        count,
+        model: model.map(str::to_owned),
+        node: node.cloned(),
+        ..GpuRequest::default()
+    };
+    let any = (1..=4).map(|count| of(count, None, None));
+    let models =
+        ["v100", "titan-x"].into_iter().flat_map(|m| [of(1, Some(m), None), of(2, Some(m), None)]);
+    any.chain(models).chain([of(1, None, Some(node)), of(3, None, Some(node))]).collect()
+}
+
+#[derive(Debug, Clone)]
+struct Drawn {
+    /// GPUs of two models, and whether it is closed.
+    nodes: Vec<(u32, u32, bool)>,
+    /// Which model if any, how many, from which minute, for how many.
+    booked: Vec<(usize, u32, u64, u64)>,
+    asked: Vec<(u64, u64)>,
+}
+
+fn drawn(nodes: usize, booked: usize) -> impl Strategy<Value = Drawn> {
+    let node = (0..5_u32, 0..5_u32, prop::bool::weighted(0.1));
+    let minutes = prop_oneof![0..600_u64, 0..20_000_u64];
+    let booking = (0..3_usize, 1..5_u32, minutes.clone(), 1..6_000_u64);
+    (
+        prop::collection::vec(node, 1..nodes),
+        prop::collection::vec(booking, 0..booked),
+        prop::collection::vec((minutes, 1..6_000_u64), 1..8),
+    )
+        .prop_map(|(nodes, booked, asked)| Drawn { nodes, booked, asked })
+}
+
+fn window(from: u64, minutes: u64) -> Window {
+    let starts_at = BEGINNING + Millis::minutes(from);
+    Window { starts_at, ends_at: starts_at + Millis::minutes(minutes) }
+}
+
+fn answers_alike(drawn: &Drawn) {
+    let mut story = Story::new();
+    for (at, (titans, volts, closed)) in drawn.nodes.iter().enumerate() {
+        let gpus = match (titans, volts) {
+            (0, 0) => "none".to_owned(),
+            (n, 0) => format!("titan-x*{n}"),
+            (0, n) => format!("v100*{n}"),
+            (n, m) => format!("titan-x*{n}+v100*{m}"),
+        };
+        let name = format!("titan{at:03}");
+        story.join(&name, &[&gpus]);
+        if *closed {
+            story.tell(&format!("cordon {name} closed"));
+        }
+    }
+    for (at, (model, count, from, minutes)) in drawn.booked.iter().enumerate() {
+        let model = [None, Some("v100"), Some("titan-x")][*model].map(str::to_owned);
+        let wish = GpuRequest { count: *count, model, ..GpuRequest::default() };
+        // One that is refused books nothing.
+        drop(story.reserve(&format!("res-{at}"), "ada", wish, window(*from, *minutes)));
+    }
+    story.fsm.check_invariants().unwrap();
+    let asks = drawn.asked.iter().chain([&(0, 30), &(1, 5_000)]);
+    for (from, minutes) in asks {
+        let node = story.fsm.nodes().keys().next().unwrap().clone();
+        for wish in wishes(&node) {
+            assert_same(&story.fsm, &wish, window(*from, *minutes));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_small_fleet_answers_as_if_all_were_looked_at(drawn in drawn(12, 60)) {
+        answers_alike(&drawn);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_large_fleet_answers_as_if_all_were_looked_at(drawn in drawn(500, 300)) {
+        answers_alike(&drawn);
+    }
+}
+
+#[test]
+fn the_largest_node_is_counted_whole() {
+    let mut story = Story::new();
+    story.join("titan001", &[&format!("v100*{GPUS_PER_NODE_MAX}")]);
+    story.tell(&format!("reserve res-a ada {} +1h +2h", GPUS_PER_NODE_MAX - 1));
+    let wish = |count| GpuRequest { count, ..GpuRequest::default() };
+    for count in [1, 2, u32::try_from(GPUS_PER_NODE_MAX).unwrap()] {
+        for at in [0, 60, 90, 200] {
+            assert_same(&story.fsm, &wish(count), window(at, 60));
+        }
+    }
+}

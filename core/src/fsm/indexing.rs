@@ -1,0 +1,47 @@
+//! Keeps the calendar's index up to date with the state.
+//!
+//! Called once behind each command, and within those that book many reservations. Each change marks its node; the nodes
+//! that are marked are looked at again here. In between, whoever asks the index looks at marked nodes itself.
+
+use std::collections::BTreeSet;
+
+use super::Fsm;
+use crate::calendar::Index;
+use crate::name::NodeName;
+
+impl Fsm {
+    /// Looks again at the nodes where something changed.
+    pub(super) fn settle_index(&mut self) {
+        let mut nodes = self.nodes.take_touched();
+        nodes.append(&mut self.gpus.take_touched());
+        nodes.append(&mut self.leases.take_touched());
+        nodes.append(&mut self.allocations.take_touched());
+        nodes.append(&mut self.reservations.take_touched());
+        // Out of the state while it reads the state.
+        let mut index = std::mem::take(&mut self.index);
+        for node in &nodes {
+            index.set(self, node);
+        }
+        self.index = index;
+    }
+
+    pub(crate) fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Nodes of which the index does not know the newest.
+    pub(crate) fn unsettled(&self) -> BTreeSet<&NodeName> {
+        let things = self.nodes.touched().iter().chain(self.gpus.touched());
+        let held = self.leases.touched().iter().chain(self.allocations.touched());
+        things.chain(held).chain(self.reservations.touched()).collect()
+    }
+
+    /// Whether the index is what the state says, made from nothing.
+    pub(super) fn index_is_true(&self) -> bool {
+        let mut index = Index::default();
+        for node in self.nodes.keys() {
+            index.set(self, node);
+        }
+        !self.unsettled().is_empty() || index == self.index
+    }
+}
