@@ -29,8 +29,9 @@ pub const IMPORTED_SINCE: u32 = 14;
 pub const IMPORT_UNDONE_SINCE: u32 = 18;
 /// Most users that a reservation is shared with.
 pub const SHARED_WITH_MAX: usize = 32;
-/// Most reservations that have not ended, in the whole fleet.
-pub const RESERVATIONS_OPEN_MAX: usize = 20_000;
+/// Most reservations that have not ended, in the whole fleet; before [`IMPORT_UNDONE_SINCE`] a fifth of them. In memory
+/// each takes about a kilobyte, on each controller.
+pub const RESERVATIONS_OPEN_MAX: usize = 100_000;
 
 /// Which GPUs are wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 /// Those on a cluster with one controller, and those on one with three.
 const ONE: [&str; 4] = ["rest", "start", "durable", "jobs"];
 /// Those that need no cluster.
-const NONE: [&str; 1] = ["checkpoints"];
+const NONE: [&str; 2] = ["checkpoints", "scale"];
 const THREE: [&str; 3] = ["replicated", "failover", "agents"];
 /// A short run does so many times less, but never nothing.
 const QUICK_DIVISOR: usize = 20;

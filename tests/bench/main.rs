@@ -4,7 +4,7 @@
 //! It starts clusters by `fleet dev`, one of a node and a controller and one with three controllers, and measures
 //! them from outside: by the `fleet` command, by small clients of the API, by `/proc`. It prints a table and writes
 //! `target/bench.json`; a figure that was not measured in this run is never shown. `BENCH_QUICK=1` makes everything
-//! short (such figures mean nothing), `BENCH_ONLY=start,jobs,rest,durable,replicated,failover,agents,checkpoints` chooses,
+//! short (such figures mean nothing), `BENCH_ONLY=start,jobs,rest,durable,replicated,failover,agents,checkpoints,scale` chooses,
 //! `BENCH_OUT` names another file. `BENCH_CHECKPOINTS_IN` names a folder of another file system, NFS for example, for the
 //! checkpoints. It leaves nothing behind.
 //!
@@ -31,6 +31,7 @@ mod remote;
 mod replicated;
 mod row;
 mod samples;
+mod scale;
 mod slurm;
 mod start;
 mod timed;
@@ -118,6 +119,10 @@ fn measure(bench: &Bench, folder: &Path, memory: &Path) -> Result<(Vec<Row>, Res
         step("checkpoints at rest");
         rows.extend(beside::resting(bench, of_jobs.path())?);
         of_jobs.close().context("remove the folder of the checkpoints")?;
+    }
+    if bench.wants("scale") {
+        step("10,000 nodes in memory");
+        rows.extend(scale::rows(bench)?);
     }
     if bench.wants_one() {
         clean = one_controller(bench, folder, memory, &mut rows, step)?;

@@ -86,21 +86,67 @@ impl Bits {
 
     /// Makes room for a new number: those from `at` on are one larger than they were.
     pub(super) fn insert_gap(&mut self, at: usize) {
-        let shifted: Vec<usize> = self.iter().map(|n| n + usize::from(n >= at)).collect();
-        self.refill(&shifted);
+        let (first, below) = (at / WORD, (1 << (at % WORD)) - 1);
+        let Some(word) = self.0.get(first).copied() else { return };
+        let mut carried = word >> (WORD - 1);
+        self.0[first] = (word & below) | ((word & !below) << 1);
+        for word in &mut self.0[first + 1..] {
+            let next = *word >> (WORD - 1);
+            *word = *word << 1 | carried;
+            carried = next;
+        }
+        if carried != 0 {
+            self.0.push(carried);
+        }
     }
 
     /// Takes a number out: those behind it are one smaller than they were.
     pub(super) fn close_gap(&mut self, at: usize) {
-        let rest = self.iter().filter(|n| *n != at);
-        let shifted: Vec<usize> = rest.map(|n| n - usize::from(n > at)).collect();
-        self.refill(&shifted);
+        let (first, below) = (at / WORD, (1 << (at % WORD)) - 1);
+        let Some(word) = self.0.get(first).copied() else { return };
+        let first_bit = |word: Option<&u64>| word.map_or(0, |word| word << (WORD - 1));
+        let carried = first_bit(self.0.get(first + 1));
+        self.0[first] = (word & below) | (word >> 1 & !below) | carried;
+        for at in first + 1..self.0.len() {
+            let carried = first_bit(self.0.get(at + 1));
+            self.0[at] = self.0[at] >> 1 | carried;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(numbers: &[usize]) -> Bits {
+        let mut bits = Bits::default();
+        numbers.iter().for_each(|n| bits.set(*n, true));
+        bits
     }
 
-    fn refill(&mut self, numbers: &[usize]) {
-        self.0.clear();
-        for at in numbers {
-            self.set(*at, true);
+    #[test]
+    fn numbers_move_up_and_down_across_words() {
+        let all = [0, 1, 62, 63, 64, 65, 126, 127, 128, 200];
+        for at in [0, 1, 2, 61, 62, 63, 64, 65, 100, 127, 128, 129, 199, 200, 201, 500] {
+            let mut bits = of(&all);
+            bits.insert_gap(at);
+            let wanted: Vec<usize> = all.iter().map(|n| n + usize::from(*n >= at)).collect();
+            assert_eq!(bits.iter().collect::<Vec<_>>(), wanted, "a gap at {at}");
+            bits.close_gap(at);
+            assert_eq!(bits, of(&all), "the gap at {at} is closed");
+            bits.close_gap(at);
+            let rest = all.iter().filter(|n| **n != at);
+            let wanted: Vec<usize> = rest.map(|n| n - usize::from(*n > at)).collect();
+            assert_eq!(bits.iter().collect::<Vec<_>>(), wanted, "without {at}");
         }
+    }
+
+    #[test]
+    fn sets_are_equal_by_what_they_hold() {
+        let mut long = of(&[3, 700]);
+        long.set(700, false);
+        assert_eq!(long, of(&[3]));
+        assert_ne!(long, of(&[3, 4]));
+        assert!(!long.is_empty() && long.contains(3) && !long.contains(700));
     }
 }

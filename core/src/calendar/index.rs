@@ -52,6 +52,8 @@ pub(super) struct Entry {
     obstructed: bool,
     /// Since a restore its agent has not said what it holds.
     pub(super) unasked: bool,
+    /// Before this time alone changes nothing on it.
+    due: Option<Timestamp>,
 }
 
 /// How many GPUs are taken in an hour: by claims that cover it whole, and by any.
@@ -107,11 +109,13 @@ pub(crate) struct Index {
     entries: Vec<Entry>,
     shapes: BTreeMap<Shape, Bits>,
     /// Nodes by how many GPUs they have.
-    sizes: Levels,
+    sizes: BTreeMap<u32, Bits>,
     /// Hours since 1970 in which something is claimed.
     hours: BTreeMap<u64, Hour>,
     /// When claims end, and on which node.
     ends: BTreeSet<(Timestamp, usize)>,
+    /// The nodes where time alone changes something, by the earliest that this can be.
+    due: BTreeSet<(Timestamp, usize)>,
     uncertain: Bits,
     obstructed: Bits,
     unasked: Bits,
@@ -137,6 +141,7 @@ impl Entry {
         let stuck = || gpus_of(fsm, node).any(|gpu| unfit(node, gpu).is_some());
         entry.obstructed = node.closed().is_some() || node.liveness != Liveness::Ready || stuck();
         entry.unasked = node.uncounted;
+        entry.due = fsm.due_at_least(node);
         for r in fsm.open_reservations_on(&node.name) {
             match r.state {
                 ReservationState::Scheduled | ReservationState::Active => {
@@ -206,6 +211,20 @@ fn gpus_count(fsm: &Fsm, node: &Node) -> u32 {
     u32::try_from(gpus_of(fsm, node).count()).unwrap_or(u32::MAX)
 }
 
+/// The node at `slot` is no longer of the one kind but of the other.
+fn regroup<K: Ord + Clone>(kinds: &mut BTreeMap<K, Bits>, slot: usize, before: &K, after: &K) {
+    if before == after {
+        return;
+    }
+    if let Some(nodes) = kinds.get_mut(before) {
+        nodes.set(slot, false);
+        if nodes.is_empty() {
+            kinds.remove(before);
+        }
+    }
+    kinds.entry(after.clone()).or_default().set(slot, true);
+}
+
 /// When a job's lease ends, where that is stored.
 fn end_of(fsm: &Fsm, lease: &Lease) -> Option<Timestamp> {
     let LeaseHolder::Allocation(id) = &lease.holder else { return None };
@@ -216,7 +235,7 @@ fn end_of(fsm: &Fsm, lease: &Lease) -> Option<Timestamp> {
     }
 }
 
-/// Bringing it up to date.
+/// Making it, and bringing it up to date.
 impl Index {
     /// The node is as `entry` says, or gone.
     pub(crate) fn set(&mut self, fsm: &Fsm, name: &NodeName) {
@@ -230,6 +249,7 @@ impl Index {
                 self.entries.remove(slot);
                 self.shift_ends(|at| if at > slot { at - 1 } else { at });
                 self.shapes.retain(|_, nodes| !nodes.is_empty());
+                self.sizes.retain(|_, nodes| !nodes.is_empty());
             }
             (Err(slot), Some(entry)) => {
                 self.each_set(|bits| bits.insert_gap(slot));
@@ -237,21 +257,40 @@ impl Index {
                 self.entries.insert(slot, Entry::default());
                 self.shift_ends(|at| if at >= slot { at + 1 } else { at });
                 self.shapes.entry(Shape::new()).or_default().set(slot, true);
+                self.sizes.entry(0).or_default().set(slot, true);
                 self.replace(slot, entry);
             }
             (Err(_), None) => {}
         }
     }
 
+    /// Of a whole state at once: node by node, each new one would move all behind it.
+    pub(crate) fn of(fsm: &Fsm) -> Self {
+        let names: Vec<NodeName> = fsm.nodes().keys().cloned().collect();
+        let mut index = Self { entries: vec![Entry::default(); names.len()], ..Self::default() };
+        for slot in 0..names.len() {
+            index.shapes.entry(Shape::new()).or_default().set(slot, true);
+            index.sizes.entry(0).or_default().set(slot, true);
+        }
+        index.names = names;
+        for (slot, node) in fsm.nodes().values().enumerate() {
+            index.replace(slot, Entry::of(fsm, node));
+        }
+        index
+    }
+
     fn each_set(&mut self, mut change: impl FnMut(&mut Bits)) {
-        let of_hours = self.hours.values_mut().flat_map(|hour| [&mut hour.whole, &mut hour.any]);
-        let levels = of_hours.chain([&mut self.sizes]).flat_map(|levels| levels.0.iter_mut());
+        let levels = self.hours.values_mut().flat_map(|hour| [&mut hour.whole, &mut hour.any]);
+        let levels = levels.flat_map(|levels| levels.0.iter_mut());
+        let kinds = self.shapes.values_mut().chain(self.sizes.values_mut());
         let flags = [&mut self.uncertain, &mut self.obstructed, &mut self.unasked];
-        levels.chain(self.shapes.values_mut()).chain(flags).for_each(&mut change);
+        levels.chain(kinds).chain(flags).for_each(&mut change);
     }
 
     fn shift_ends(&mut self, to: impl Fn(usize) -> usize) {
-        self.ends = std::mem::take(&mut self.ends).into_iter().map(|(at, n)| (at, to(n))).collect();
+        for times in [&mut self.ends, &mut self.due] {
+            *times = std::mem::take(times).into_iter().map(|(at, n)| (at, to(n))).collect();
+        }
     }
 
     fn replace(&mut self, slot: usize, entry: Entry) {
@@ -259,34 +298,23 @@ impl Index {
             return;
         }
         let before = std::mem::replace(&mut self.entries[slot], entry.clone());
-        if before.shape != entry.shape {
-            if let Some(nodes) = self.shapes.get_mut(&before.shape) {
-                nodes.set(slot, false);
-                if nodes.is_empty() {
-                    self.shapes.remove(&before.shape);
-                }
-            }
-            self.shapes.entry(entry.shape.clone()).or_default().set(slot, true);
-        }
+        regroup(&mut self.shapes, slot, &before.shape, &entry.shape);
+        regroup(&mut self.sizes, slot, &before.gpus, &entry.gpus);
         self.uncertain.set(slot, entry.uncertain);
         self.obstructed.set(slot, entry.obstructed);
         self.unasked.set(slot, entry.unasked);
+        if let Some(due) = before.due {
+            self.due.remove(&(due, slot));
+        }
+        self.due.extend(entry.due.map(|due| (due, slot)));
         if before.gpus != entry.gpus {
             // What is left is counted from what there is.
             let bare = Entry { gpus: before.gpus, ..Entry::default() };
             self.recount(slot, &before, &bare);
-            self.resize(slot, before.gpus, entry.gpus);
             self.recount(slot, &Entry { gpus: entry.gpus, ..Entry::default() }, &entry);
         } else if before.claims != entry.claims {
             self.recount(slot, &before, &entry);
         }
-    }
-
-    /// A node of that many GPUs counts at each level from there on up.
-    fn resize(&mut self, slot: usize, before: u32, after: u32) {
-        let most = crate::gpu::GPUS_PER_NODE_MAX as u32 + 1;
-        let level = |gpus: u32| if gpus == 0 { most } else { gpus };
-        self.sizes.change(slot, level(before), level(after));
     }
 
     /// Counts anew the hours in which the claims of the two differ.
@@ -318,6 +346,15 @@ impl Index {
 
 /// Asking it.
 impl Index {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// The nodes where time alone changes something, and the earliest that this can be; earliest first.
+    pub(crate) fn due(&self) -> impl Iterator<Item = (Timestamp, &NodeName)> {
+        self.due.iter().map(|(at, slot)| (*at, &self.names[*slot]))
+    }
+
     pub(super) fn name(&self, slot: usize) -> &NodeName {
         &self.names[slot]
     }
@@ -333,14 +370,14 @@ impl Index {
 
     /// The most GPUs that a node has.
     pub(super) fn gpus_most(&self) -> u32 {
-        let sizes = self.shapes.keys().map(|shape| shape.iter().map(|(_, _, n)| n).sum());
-        sizes.max().unwrap_or(0)
+        self.sizes.keys().next_back().copied().unwrap_or(0)
     }
 
     /// Nodes with at most so many GPUs that nobody claims, in some hour that the window touches: all claims count, or
     /// only those that cover the hour whole.
     fn with_at_most(&self, left: u32, window: &Window, of: fn(&Hour) -> &Levels) -> Bits {
-        let mut nodes = self.sizes.at_most(left).cloned().unwrap_or_default();
+        let mut nodes = Bits::default();
+        self.sizes.range(..=left).for_each(|(_, small)| nodes.add(small));
         for (_, hour) in self.hours.range(hours(window)) {
             if let Some(more) = of(hour).at_most(left) {
                 nodes.add(more);

@@ -9,12 +9,12 @@ use std::collections::BTreeSet;
 use super::bits::Bits;
 use super::index::{Entry, Shape};
 use super::topology::{Spread, Topology};
-use super::wish::{Wish, uuids_of};
+use super::wish::{Wish, gpus_of, uuids_of};
 use super::{Calendar, Candidate, HOLDINGS_MAX, Releasing, Unleased, sorted};
 use crate::fsm::Fsm;
 use crate::name::{GpuUuid, NodeName};
 use crate::rejection::{Holding, Slot};
-use crate::reservation::RESERVATION_AHEAD_MAX;
+use crate::reservation::{GpuRequest, RESERVATION_AHEAD_MAX};
 use crate::scheduler::HeldPlace;
 use crate::time::{Timestamp, Window};
 
@@ -248,14 +248,21 @@ impl<'a, 'w> Places<'a, 'w> {
     }
 }
 
-/// Whether the index knows a node that has what is wished for.
+/// Whether some node is known to have what is wished for. Where this says no, [`Wish::is_built`] looks for the reason.
 pub(super) fn is_built(fsm: &Fsm, wish: &Wish<'_>) -> bool {
-    let anywhere = wish.request.node.is_none() && wish.request.uuids.is_empty();
+    let GpuRequest { node, uuids, count, .. } = wish.request;
+    let of_uuids = uuids.first().and_then(|uuid| fsm.gpu(uuid)).map(|gpu| &gpu.node);
+    if node.is_some() || !uuids.is_empty() {
+        let only = node.as_ref().or(of_uuids).and_then(|name| fsm.node(name));
+        // All that are named are on one node where as many are found there.
+        let all = uuids.is_empty() || uuids.len() == *count as usize;
+        let meant = |node| gpus_of(fsm, node).filter(|gpu| wish.means(gpu)).count();
+        return all && only.is_some_and(|node| meant(node) >= *count as usize);
+    }
     let changed = fsm.unsettled();
     let index = fsm.index();
     let mut shapes = index.shapes().filter(|(shape, _)| has(shape, wish));
-    anywhere
-        && shapes.any(|(_, nodes)| {
-            nodes.iter().any(|slot| changed.is_empty() || !changed.contains(index.name(slot)))
-        })
+    shapes.any(|(_, nodes)| {
+        nodes.iter().any(|slot| changed.is_empty() || !changed.contains(index.name(slot)))
+    })
 }

@@ -3,13 +3,16 @@
 
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, StopWhy};
+use crate::ending::EXTEND_LEAD;
 use crate::id::{AllocationId, ReservationId};
-use crate::node::Liveness;
+use crate::name::NodeName;
+use crate::node::{Liveness, Node};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::{Reservation, ReservationState};
 use crate::scheduler::claims;
 use crate::time::{Millis, Timestamp};
+use crate::window::HAND_OUT_AHEAD;
 
 /// Added to a silent node's allowance before its job is replaced: clocks differ in rate by up to
 /// one percent, and messages take time.
@@ -18,10 +21,55 @@ pub(crate) const LOST_MARGIN: Millis = Millis::secs(5);
 impl Fsm {
     /// The next instant at which time alone changes something.
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        let reservations = self.reservations.open().filter_map(|r| self.reservation_due(r));
-        let allocations = self.allocations.values().flat_map(|a| self.allocation_due(a));
         let others = self.paused.values().copied().chain(self.next_files_due());
-        reservations.chain(allocations).chain(others).min()
+        let changed = self.unsettled().into_iter().filter_map(|node| self.due_on(node));
+        let mut first = others.chain(changed).min();
+        // It is asked for after every change: of most nodes the earliest possible instant says enough.
+        for (at_least, node) in self.index.due() {
+            if first.is_some_and(|first| at_least >= first) {
+                break;
+            }
+            first = first.into_iter().chain(self.due_on(node)).min();
+        }
+        first
+    }
+
+    #[cfg(test)]
+    pub(super) fn next_deadline_of_all(&self) -> Option<Timestamp> {
+        let nodes = self.nodes.keys().filter_map(|node| self.due_on(node));
+        nodes.chain(self.paused.values().copied()).chain(self.next_files_due()).min()
+    }
+
+    /// The next instant at which time alone changes something on the node.
+    fn due_on(&self, node: &NodeName) -> Option<Timestamp> {
+        let reservations = self.reservations.open_on(node).filter_map(|r| self.reservation_due(r));
+        let allocations = self.allocations.on(node).flat_map(|a| self.allocation_due(a));
+        reservations.chain(allocations).min()
+    }
+
+    /// No later than [`Self::due_on`] at any time, as long as nothing on the node changes.
+    pub(crate) fn due_at_least(&self, node: &Node) -> Option<Timestamp> {
+        let reservations = self.reservations.open_on(&node.name).filter_map(|r| match r.state {
+            ReservationState::Scheduled => match &r.handed_out {
+                None => Some(r.window.starts_at - HAND_OUT_AHEAD),
+                Some(_) => Some(r.window.starts_at),
+            },
+            ReservationState::Active => {
+                let nobody = r.usage.nobody_since.filter(|_| !r.usage.came);
+                let look = r.window.ends_at - EXTEND_LEAD;
+                Some(nobody.map_or(look, |since| since.min(look)))
+            }
+            ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
+                None
+            }
+        });
+        let allocations = self.allocations.on(&node.name).filter_map(|a| {
+            // Who waits for a checkpoint or for a silent node has several instants, which depend on each other.
+            let many = a.deferral.is_some() || node.liveness == Liveness::Unreachable;
+            let limit = a.time_limit_at.filter(|_| a.stop.is_none());
+            if many { Some(Timestamp(0)) } else { limit }
+        });
+        reservations.chain(allocations).min()
     }
 
     fn reservation_due(&self, r: &Reservation) -> Option<Timestamp> {

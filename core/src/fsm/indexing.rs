@@ -17,6 +17,10 @@ impl Fsm {
         nodes.append(&mut self.leases.take_touched());
         nodes.append(&mut self.allocations.take_touched());
         nodes.append(&mut self.reservations.take_touched());
+        if self.index.is_empty() && !nodes.is_empty() {
+            self.index = Index::of(self);
+            return;
+        }
         // Out of the state while it reads the state.
         let mut index = std::mem::take(&mut self.index);
         for node in &nodes {
@@ -38,10 +42,6 @@ impl Fsm {
 
     /// Whether the index is what the state says, made from nothing.
     pub(super) fn index_is_true(&self) -> bool {
-        let mut index = Index::default();
-        for node in self.nodes.keys() {
-            index.set(self, node);
-        }
-        !self.unsettled().is_empty() || index == self.index
+        !self.unsettled().is_empty() || Index::of(self) == self.index
     }
 }

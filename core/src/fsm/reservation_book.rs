@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::id::ReservationId;
 use crate::name::NodeName;
-use crate::reservation::{RESERVATIONS_OPEN_MAX, Reservation};
+use crate::reservation::Reservation;
 
 /// All reservations that are kept. Stored as one map.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -92,8 +92,8 @@ impl ReservationBook {
     }
 
     /// No more fit in.
-    pub(super) fn is_full(&self) -> bool {
-        self.counting.len() >= RESERVATIONS_OPEN_MAX && self.open().count() >= RESERVATIONS_OPEN_MAX
+    pub(super) fn is_full(&self, most: usize) -> bool {
+        self.counting.len() >= most && self.open().count() >= most
     }
 
     pub(super) fn get(&self, id: &ReservationId) -> Option<&Reservation> {

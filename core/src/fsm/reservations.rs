@@ -87,9 +87,9 @@ impl Fsm {
         if self.reservations.contains_key(&wish.id) {
             return Err(Rejection::IdTaken { id: wish.id.to_string() });
         }
-        if self.reservations.is_full() {
+        if let Some(most) = self.has_all_reservations() {
             let what = "open reservations".to_owned();
-            return Err(Rejection::LimitReached { what, limit: RESERVATIONS_OPEN_MAX as u64 });
+            return Err(Rejection::LimitReached { what, limit: most as u64 });
         }
         let unleased = match wish.adopts {
             true => Unleased::Adopted,
@@ -97,6 +97,15 @@ impl Fsm {
         };
         let (node, gpus) = calendar::choose(self, &wish.gpus, window, unleased, HeldPlaces::Taken)?;
         Ok((window, node, gpus))
+    }
+
+    /// The most open reservations that there may be, where there are as many.
+    pub(super) fn has_all_reservations(&self) -> Option<usize> {
+        let most = match self.cluster_version >= IMPORT_UNDONE_SINCE {
+            true => RESERVATIONS_OPEN_MAX,
+            false => RESERVATIONS_OPEN_MAX / 5,
+        };
+        self.reservations.is_full(most).then_some(most)
     }
 
     fn check_note(&self, note: &str) -> Result<(), Rejection> {

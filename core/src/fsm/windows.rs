@@ -354,7 +354,10 @@ impl Fsm {
     fn adopt_window(&mut self, turn: &mut Turn<'_>, node: &NodeName, report: &WindowReport) {
         let ours = |gpu| self.gpus.get(gpu).is_some_and(|g| g.node == *node);
         let over = report.closed_at.is_some() || report.window.ends_at <= self.now;
-        if report.withdrawn || !report.gpus.iter().all(ours) || self.reservations.is_full() {
+        if report.withdrawn
+            || !report.gpus.iter().all(ours)
+            || self.has_all_reservations().is_some()
+        {
             return;
         }
         let id = report.reservation.clone();

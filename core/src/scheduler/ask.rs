@@ -121,6 +121,12 @@ impl<'a> Ask<'a> {
         )
     }
 
+    /// The same for all lengths: what differs is how long it would stay.
+    pub(super) fn shape_of_any_length(&self) -> Shape<'a> {
+        let (gpus, (cpu, memory, _, given, _), whose) = self.shape();
+        (gpus, (cpu, memory, Millis::ZERO, given, Millis::ZERO), whose)
+    }
+
     pub(super) fn share(&self, node: &NodeCapacity<'_>) -> Share {
         share(node.node, self.spec)
     }

@@ -16,7 +16,7 @@ use crate::calendar::wish::GpuSet;
 use crate::command::Placement;
 use crate::id::JobId;
 use crate::reason::{Wait, WaitReason};
-use crate::time::Timestamp;
+use crate::time::{Millis, Timestamp};
 
 /// Of how many waiting jobs a plan says when they could start; `explain` says it of any.
 pub const FORESEEN_JOBS_MAX: u32 = 64;
@@ -65,6 +65,8 @@ pub(super) struct Planner<'a> {
     /// Places that are held for running jobs that must leave theirs.
     pub(super) claims: Vec<Shadow>,
     refused: BTreeMap<Shape<'a>, Wait>,
+    /// Of asks that differ only in their length, the shortest that was refused: its length and when it would be gone.
+    too_long: BTreeMap<Shape<'a>, (Millis, Timestamp)>,
     foreseen: u32,
     placed: usize,
 }
@@ -76,6 +78,7 @@ impl<'a> Planner<'a> {
             shadow: None,
             claims: Vec::new(),
             refused: BTreeMap::new(),
+            too_long: BTreeMap::new(),
             foreseen: 0,
             placed: 0,
         }
@@ -121,11 +124,16 @@ impl<'a> Planner<'a> {
     fn decide(&mut self, ask: &Ask<'a>, foreseen_max: u32) -> Decision<'a> {
         let shape = ask.shape();
         let never = self.refused.get(&shape).map(Wait::is_forever);
-        if never.is_none()
-            && let Some(fit) = self.find(ask)
-        {
-            self.take(ask, &fit);
-            return Decision::Placed(fit);
+        if never.is_none() && !self.is_too_long(ask) {
+            if let Some(fit) = self.find(ask) {
+                self.take(ask, &fit);
+                return Decision::Placed(fit);
+            }
+            self.too_long.insert(ask.shape_of_any_length(), (ask.length, ask.until));
+        }
+        // Nobody asks why, and the place of the first that waits is kept already.
+        if foreseen_max == 0 && self.shadow.is_some() {
+            return Decision::Refused { shape, foreseen: None };
         }
         let foreseen = self.look_ahead(ask, never == Some(true), foreseen_max);
         if never.is_none() {
@@ -136,6 +144,13 @@ impl<'a> Planner<'a> {
             self.keep_place(ask, foreseen);
         }
         Decision::Refused { shape, foreseen }
+    }
+
+    /// Whether the same was refused for a shorter time: within one plan nothing comes back.
+    fn is_too_long(&self, ask: &Ask<'a>) -> bool {
+        let shorter =
+            |(length, until): &(Millis, Timestamp)| *length <= ask.length && *until <= ask.until;
+        self.too_long.get(&ask.shape_of_any_length()).is_some_and(shorter)
     }
 
     /// As `serve`, with the estimate of its start even where the plan would leave it out.

@@ -352,14 +352,15 @@ fn nothing_vanished(before: &Fsm, w: &World) {
     }
 }
 
-/// Whatever a wish is answered, looking at every node says the same.
-fn places_are_found(w: &World, number: usize) {
+/// Whatever a wish is answered, and whenever time is to act, looking at every node says the same.
+fn the_index_answers_as_all_nodes_do(w: &World, number: usize) {
     let number = u64::try_from(number).unwrap();
     let starts_at = w.now + Millis::minutes(number % 4 * 25);
     let window = Window { starts_at, ends_at: starts_at + Millis::minutes(10 + number % 7 * 60) };
     for wish in places::wishes(&node("titan02")) {
         places::assert_same(&w.fsm, &wish, window);
     }
+    assert_eq!(w.fsm.next_deadline(), w.fsm.next_deadline_of_all());
 }
 
 proptest! {
@@ -374,7 +375,7 @@ proptest! {
             w.heard.clear();
             take(&mut w, number, step);
             nothing_vanished(&before, &w);
-            places_are_found(&w, number);
+            the_index_answers_as_all_nodes_do(&w, number);
             prop_assert!(w.fsm.audit_head().0 >= audit_seq);
             audit_seq = w.fsm.audit_head().0;
         }
