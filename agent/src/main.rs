@@ -29,7 +29,7 @@ const CONFIG_FILE: ConfigFile<'_> = ConfigFile {
     name: "agent.toml",
     about: "configuration of fleet-agent",
     program: "fleet-agent",
-    reference: include_str!("../../docs/operations.md"),
+    reference: include_str!("../../docs/configuration.md"),
     example: include_str!("../../packaging/examples/agent.toml"),
 };
 

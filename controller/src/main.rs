@@ -25,7 +25,7 @@ const CONFIG_FILE: ConfigFile<'_> = ConfigFile {
     name: "controller.toml",
     about: "configuration of fleet-controller",
     program: "fleet-controller",
-    reference: include_str!("../../docs/operations.md"),
+    reference: include_str!("../../docs/configuration.md"),
     example: include_str!("../../packaging/examples/controller.toml"),
 };
 

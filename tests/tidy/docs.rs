@@ -10,6 +10,25 @@ use crate::{
 /// What each decision record tells, in this order.
 const RECORD_PARTS: &[&str] = &["## Context", "## Decision", "## Consequences"];
 
+const COLUMNS_MAX: usize = 110;
+
+/// Pages that lead through a task.
+pub(crate) const TASK_PAGES: &[&str] = &[
+    "docs/access.md",
+    "docs/backup.md",
+    "docs/configuration.md",
+    "docs/enforcing.md",
+    "docs/first-day.md",
+    "docs/how-to.md",
+    "docs/import.md",
+    "docs/install.md",
+    "docs/jobs.md",
+    "docs/operations.md",
+    "docs/reservation-end.md",
+    "docs/troubleshooting.md",
+    "docs/upgrade.md",
+];
+
 pub(crate) fn top_level(folders: &BTreeSet<String>) -> Vec<Violation> {
     let foreign = folders.iter().filter(|name| !FOLDERS.contains(&name.as_str()));
     foreign
@@ -70,6 +89,24 @@ pub(crate) fn links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Ve
     violations
 }
 
+/// What a page that leads through a task has: whom it is for and how long it takes, below the title; short lines.
+/// A row of a table cannot be broken, and may be longer.
+pub(crate) fn task_page(path: &str, text: &str) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    if !text.lines().nth(2).is_some_and(|line| line.starts_with("*For ")) {
+        let what = "say in the third line, in italics, whom the page is for and how long it takes: `*For …*`";
+        violations.push(Violation::new(path, 3, what));
+    }
+    for (number, line) in text.lines().enumerate() {
+        let columns = line.chars().count();
+        if columns > COLUMNS_MAX && !line.starts_with('|') {
+            let what = format!("the line has {columns} columns: at most {COLUMNS_MAX}");
+            violations.push(Violation::new(path, number + 1, what));
+        }
+    }
+    violations
+}
+
 /// Joins a link to the folder of its page; None where it climbs out of the tree.
 fn resolve(page: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = page.split('/').collect();
@@ -105,6 +142,16 @@ mod tests {
         assert_eq!(decision_records(&twice).len(), 1);
         assert_eq!(decision_records(&[record("docs/adr/first.md", whole)]).len(), 1);
         assert_eq!(decision_records(&[record("docs/adr/0001-a.md", "## Context\n")]).len(), 2);
+    }
+
+    #[test]
+    fn a_page_without_a_reader_and_a_long_line_are_found() {
+        let good = "# A\n\n*For you. Takes a minute.*\n\nText\n";
+        assert_eq!(task_page("docs/a.md", good), []);
+        assert_eq!(task_page("docs/a.md", "# A\n\nText\n").len(), 1);
+        let long = format!("{good}{}\n| {} |\n", "x".repeat(111), "x".repeat(111));
+        assert_eq!(task_page("docs/a.md", &long)[0].line, 6);
+        assert_eq!(task_page("docs/a.md", &long).len(), 1);
     }
 
     #[test]

@@ -134,6 +134,16 @@ fn decision_records_are_numbered_and_complete() {
 }
 
 #[test]
+fn pages_of_tasks_name_their_reader_and_have_short_lines() {
+    let pages = tree::files_ending(".md");
+    let pages: Vec<_> =
+        pages.iter().filter(|page| docs::TASK_PAGES.contains(&page.path.as_str())).collect();
+    assert_eq!(pages.len(), docs::TASK_PAGES.len(), "a page is gone");
+    let rule = |page: &&tree::SourceFile| docs::task_page(&page.path, &page.text);
+    assert_none(&pages.iter().flat_map(rule).collect::<Vec<_>>());
+}
+
+#[test]
 fn links_lead_somewhere() {
     let root = tree::root();
     let pages = tree::files_ending(".md");

@@ -152,7 +152,7 @@ fn systemd_accepts_the_units() {
 }
 
 /// Tenths of what `systemd-analyze security` may say of the controller's unit: 1.2 on Debian 12, with some room for
-/// other versions' weights. docs/operations.md has the figures.
+/// other versions' weights. docs/access.md has the figures.
 const EXPOSURE_MAX: &str = "16";
 
 #[test]
@@ -176,7 +176,7 @@ fn the_controller_stays_shut_in() {
 }
 
 /// Where a machine without the packages is told what to copy.
-const BY_HAND: (&str, &str) = ("docs/operations.md", "copy by hand:");
+const BY_HAND: (&str, &str) = ("docs/install.md", "copy by hand:");
 /// What lies in `systemd` and is not copied by the commands of the page, and what they copy though it is not there.
 fn by_hand(units: &[String], page: &str) -> Vec<Violation> {
     let (path, before) = BY_HAND;

@@ -216,7 +216,7 @@ fn outlives(machine: &Machine, page: &Page) -> Result<()> {
     let id = lab::submit(machine, "", COUNTING)?;
     lab::job_in(machine, &id, "running")?;
     machine.ok("echo 'nonsense = 1' >> /etc/fleet/agent.toml")?;
-    let said = machine.ok(&format!("{} 2>&1", page.in_table("Install", "remove")?))?;
+    let said = machine.ok(&format!("{} 2>&1", page.in_table("Remove", "remove")?))?;
     ensure!(said.contains("containers of dockerd run on"), "not said: {said}");
     ensure!(said.contains("unknown field `nonsense`"), "not said: {said}");
     let job = machine.run(PROCESSES)?;

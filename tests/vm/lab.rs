@@ -1,4 +1,4 @@
-//! A fleet on machines, set up as docs/operations.md says: what is typed here stands on that page.
+//! A fleet on machines, set up as docs/install.md says: what is typed here stands on that page.
 
 use std::sync::Arc;
 

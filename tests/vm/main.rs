@@ -1,4 +1,4 @@
-//! Booted machines: Debian under qemu, fleet installed from its packages, by the words of docs/operations.md.
+//! Booted machines: Debian under qemu, fleet installed from its packages, by the words of the pages in docs.
 //!
 //! What no other test sees is seen here: systemd and its transient units, dpkg, sshd, a power cut. `make test` runs
 //! the first of [`cases::CASES`], `make vm` all of them. Where no machine can be made (no root, no packages, no mirror of

@@ -1,11 +1,14 @@
-//! docs/operations.md as something to be carried out: the commands as they stand there, in their order.
+//! The pages for administrators as something to be carried out: their commands as they are written, in their order.
 
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail, ensure};
 
-/// The page.
+/// The pages that hold what is typed here. A heading that is asked for must be on one of them, once.
+const PAGES: [&str; 5] = ["first-day.md", "install.md", "enforcing.md", "upgrade.md", "backup.md"];
+
+/// These pages, one after the other.
 #[derive(Debug)]
 pub(crate) struct Page {
     text: String,
@@ -13,15 +16,19 @@ pub(crate) struct Page {
 
 impl Page {
     pub(crate) fn operations() -> Result<Self> {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
-        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-        Ok(Self { text })
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+        let read = |name: &str| {
+            let path = docs.join(name);
+            fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
+        };
+        let pages = PAGES.into_iter().map(read).collect::<Result<Vec<_>>>()?;
+        Ok(Self { text: pages.join("\n") })
     }
 
     /// The commands of one block of the part under `heading`, counted from 0, without what is said beside them.
     pub(crate) fn commands(&self, heading: &str, block: usize) -> Result<Vec<String>> {
         self.blocks(heading)?.into_iter().nth(block).with_context(|| {
-            format!("docs/operations.md has no block of commands {block} under {heading:?}")
+            format!("the pages have no block of commands {block} under {heading:?}")
         })
     }
 
@@ -44,17 +51,17 @@ impl Page {
 
     /// From a heading to the next one.
     fn part(&self, heading: &str) -> Result<&str> {
-        let missing = || format!("docs/operations.md has no heading {heading:?}");
         let line = |text: &str| text.trim_start_matches('#').trim() == heading;
-        let mut at = 0;
+        let (mut at, mut found) = (0, None);
         for text in self.text.split_inclusive('\n') {
             at += text.len();
             if text.starts_with('#') && line(text) {
-                let rest = &self.text[at..];
-                return Ok(rest.split("\n#").next().unwrap_or(rest));
+                ensure!(found.is_none(), "the pages have the heading {heading:?} twice");
+                found = Some(&self.text[at..]);
             }
         }
-        Err(anyhow::anyhow!(missing()))
+        let Some(rest) = found else { bail!("the pages have no heading {heading:?}") };
+        Ok(rest.split("\n#").next().unwrap_or(rest))
     }
 }
 
@@ -98,6 +105,8 @@ mod tests {
         assert!(page().commands("Two", 0).is_err());
         assert!(page().commands("Three", 0).is_err());
         assert_eq!(page().blocks("One").unwrap().len(), 2);
+        let twice = Page { text: format!("{TEXT}{TEXT}") };
+        assert!(twice.commands("One", 0).is_err());
     }
 
     #[test]
@@ -110,15 +119,25 @@ mod tests {
     #[test]
     fn the_page_says_what_cases_type() {
         let page = Page::operations().unwrap();
-        for (row, begin) in [
-            ("controller", "apt install "),
-            ("GPU node", "apt install "),
-            ("remove", "apt remove fleet-agent"),
+        for (heading, row, begin) in [
+            ("Install", "controller", "apt install "),
+            ("Install", "GPU node", "apt install "),
+            ("Remove", "remove", "apt remove fleet-agent"),
         ] {
-            assert!(page.in_table("Install", row).unwrap().starts_with(begin), "{row}");
+            assert!(page.in_table(heading, row).unwrap().starts_with(begin), "{row}");
         }
-        for heading in ["The controller", "A node", "Upgrade", "Take a node away"] {
-            assert!(!page.commands(heading, 0).unwrap().is_empty(), "{heading}");
+        for (heading, block, count) in [
+            ("The controller", 0, 5),
+            ("A node", 0, 2),
+            ("A node", 1, 2),
+            ("Upgrade", 0, 2),
+            ("Take a node away", 0, 2),
+            ("Docker and Podman", 0, 3),
+            ("Backup", 0, 2),
+            ("Restore", 0, 8),
+            ("Two of three disks are gone", 0, 7),
+        ] {
+            assert_eq!(page.commands(heading, block).unwrap().len(), count, "{heading}");
         }
     }
 }

@@ -290,7 +290,7 @@ fn removed(lab: &Lab, page: &Page) -> Result<()> {
     ensure!(found == (0, GPUS as usize), "bob before: {found:?}");
     let id = lab::submit(node, "-G 1 --node titan02", "sleep 10000")?;
     lab::job_in(node, &id, "running")?;
-    node.ok(&format!("{} 2>&1", page.in_table("Install", "remove")?))?;
+    node.ok(&format!("{} 2>&1", page.in_table("Remove", "remove")?))?;
     lab::nothing_acts(node)?;
     let found = lab::opened(node, "bob")?;
     ensure!(found == (GPUS as usize, 0), "bob after the removal: {found:?}");

@@ -1,4 +1,4 @@
-//! The short way of docs/operations.md, from nothing to people who are held to their reservations and back again, as it
+//! The short way of docs/first-day.md, from nothing to people who are held to their reservations and back again, as it
 //! is typed there. Followed by the case `smoke`.
 //!
 //! All its commands count, whoever types them: what a test adds is only what a machine without a driver and people

@@ -1,5 +1,5 @@
 //! From the packages to the first job and back to a machine without fleet, on one machine that is controller and node:
-//! by the short way of docs/operations.md, word for word.
+//! by the short way of docs/first-day.md, word for word.
 
 use anyhow::{Context as _, Result, ensure};
 use fleet_tests::steps::Steps;
@@ -40,7 +40,7 @@ pub(crate) fn there_and_back(
     let way = ShortWay::of(&page)?;
     let machine = &*site.boot("titan01")?;
     machine.ok(&format!("{FILES} > /root/before"))?;
-    steps.step("install to first job by following docs/operations.md word for word", || {
+    steps.step("install to first job by following docs/first-day.md word for word", || {
         install(machine, &way)?;
         let told = machine.ok_as("ada", &way.people[0])?;
         ensure!(told.starts_with("GPU-") && told.lines().count() == 1, "the first job: {told}");

@@ -206,7 +206,8 @@ fn quorum(members: &[Controller]) -> Vec<Finding> {
     let mut found = Vec::new();
     if spare.is_none() {
         let what = format!("{lost} of {voters} controllers are lost: nothing can be decided");
-        let action = "start them again; if they are gone for good, restore from a backup (docs/operations.md)";
+        let action =
+            "start them again; if they are gone for good, restore from a backup (docs/backup.md)";
         found.push(check.found(Level::Problem, "quorum_lost", what, action));
     }
     for one in members.iter().filter(silent) {

@@ -28,7 +28,7 @@ const CONFIG_FILE: ConfigFile<'_> = ConfigFile {
     name: "fleet.toml",
     about: "where the fleet command finds a controller",
     program: "fleet",
-    reference: include_str!("../../../docs/operations.md"),
+    reference: include_str!("../../../docs/configuration.md"),
     example: include_str!("../../../packaging/examples/fleet.toml"),
 };
 
