@@ -17,6 +17,7 @@ pub(crate) const TASK_PAGES: &[&str] = &[
     "docs/access.md",
     "docs/backup.md",
     "docs/configuration.md",
+    "docs/dependencies.md",
     "docs/enforcing.md",
     "docs/first-day.md",
     "docs/how-to.md",
@@ -25,6 +26,7 @@ pub(crate) const TASK_PAGES: &[&str] = &[
     "docs/jobs.md",
     "docs/operations.md",
     "docs/reservation-end.md",
+    "docs/roadmap.md",
     "docs/troubleshooting.md",
     "docs/upgrade.md",
 ];

@@ -1,6 +1,8 @@
 //! The direction of dependencies, read from `cargo metadata`:
 //! `core <- proto <- {controller, agent, cli}`, `daemon <- {controller, agent}`; nobody depends on tests.
 
+use std::collections::BTreeSet;
+
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 use crate::{Violation, tree};
@@ -70,6 +72,42 @@ pub(crate) fn crates() -> Vec<Crate> {
             .collect(),
     });
     crates.collect()
+}
+
+/// The page with a row for each crate that is not ours.
+pub(crate) const DEPENDENCIES_PAGE: &str = "docs/dependencies.md";
+
+/// Crates we use that have no row on the page, or two, and rows of crates that we do not use.
+pub(crate) fn dependencies_page(crates: &[Crate], page: &str) -> Vec<Violation> {
+    let ours: BTreeSet<&str> = crates.iter().map(|one| one.name.as_str()).collect();
+    let used: BTreeSet<&str> = crates
+        .iter()
+        .flat_map(|one| one.dependencies.iter().map(|(name, _)| name.as_str()))
+        .filter(|name| !ours.contains(name))
+        .collect();
+    let mut violations = Vec::new();
+    let mut rows = BTreeSet::new();
+    for (number, line) in page.lines().enumerate() {
+        let Some(row) = line.strip_prefix("| `") else { continue };
+        let name = row.split('`').next().unwrap_or_default();
+        if !rows.insert(name) {
+            violations.push(Violation::new(
+                DEPENDENCIES_PAGE,
+                number + 1,
+                format!("`{name}` has two rows"),
+            ));
+        }
+        if !used.contains(name) {
+            let what = format!("no crate of ours uses `{name}`: take the row out");
+            violations.push(Violation::new(DEPENDENCIES_PAGE, number + 1, what));
+        }
+    }
+    for name in used.difference(&rows) {
+        let what =
+            format!("`{name}` has no row: say what for, who keeps it, what would replace it");
+        violations.push(Violation::new(DEPENDENCIES_PAGE, 1, what));
+    }
+    violations
 }
 
 pub(crate) fn direction(crates: &[Crate]) -> Vec<Violation> {
@@ -160,6 +198,16 @@ mod tests {
             let crates = [agent, a_crate("fleet-fake-nvml", &[])];
             assert_eq!(direction(&crates).len(), violations, "only tests: {only_tests}");
         }
+    }
+
+    #[test]
+    fn a_dependency_without_a_row_and_a_row_without_one_are_found() {
+        let crates = [a_crate("fleet-core", &[("serde", false), ("proptest", true)])];
+        let page = "| `serde` | x |\n| crate | x |\n| `proptest` | x |\n";
+        assert_eq!(dependencies_page(&crates, page), []);
+        assert_eq!(dependencies_page(&crates, "| `serde` | x |\n").len(), 1);
+        assert_eq!(dependencies_page(&crates, &format!("{page}| `tar` | x |\n"))[0].line, 4);
+        assert_eq!(dependencies_page(&crates, &format!("{page}| `serde` | x |\n")).len(), 1);
     }
 
     #[test]

@@ -113,6 +113,14 @@ fn the_core_depends_on_little() {
 }
 
 #[test]
+fn every_dependency_is_on_its_page() {
+    let pages = tree::files_ending(".md");
+    let page = pages.iter().find(|page| page.path == layers::DEPENDENCIES_PAGE);
+    let page = page.expect("the page of dependencies is there");
+    assert_none(&layers::dependencies_page(&layers::crates(), &page.text));
+}
+
+#[test]
 fn every_crate_takes_the_common_lints() {
     let manifests = tree::files_ending("Cargo.toml");
     assert!(manifests.len() > 5, "found only {} manifests: the walk is broken", manifests.len());
