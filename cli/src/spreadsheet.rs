@@ -16,6 +16,8 @@ mod table;
 mod text;
 mod wording;
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use columns::is_known;
@@ -27,7 +29,10 @@ pub(crate) use gpus::Which;
 pub(crate) use table::Problem;
 use table::{Row, Table};
 
-use crate::times::{Clock, When, end_of_day, parse_when};
+use crate::times::{Clock, Edge, Taken, When, end_of_day, read_when};
+
+/// Times that occur twice and are named in the notes: a sheet has one such night a year.
+const TWICE_NOTES_MAX: usize = 4;
 
 /// A line that asks for GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,7 +134,9 @@ fn timetable(table: Table, options: &Options, clock: &Clock) -> Sheet {
         }
     }
     let dates = sheet.decide(&cells, options.dates);
-    let (lines, problems) = grid::lines(&table.rows, &Times { dates, clock });
+    let times = Times::new(dates, clock);
+    let (lines, problems) = grid::lines(&table.rows, &times);
+    sheet.notes.extend(times.notes());
     sheet.lines = lines.into_iter().filter(|line| is_wanted(line.number, options)).collect();
     // While the order of the dates is open, what follows from it is not said again.
     if dates.is_some() {
@@ -197,7 +204,7 @@ fn listed(table: Table, options: &Options, clock: &Clock) -> Sheet {
     if !header.has(Column::User) {
         sheet.notes.push("no column names users: every line is for you".to_owned());
     }
-    let times = Times { dates, clock };
+    let times = Times::new(dates, clock);
     for row in rows {
         let extra = row.cells.iter().skip(header.width).any(|cell| !cell.is_empty());
         if table.separated && extra {
@@ -219,6 +226,7 @@ fn listed(table: Table, options: &Options, clock: &Clock) -> Sheet {
             }
         }
     }
+    sheet.notes.extend(times.notes());
     sheet.header = header;
     sheet
 }
@@ -272,16 +280,34 @@ struct Times<'a> {
     /// `None`: nobody knows yet whether the day or the month comes first.
     dates: Option<Dates>,
     clock: &'a Clock,
+    /// Times that the clocks show twice, as they are read.
+    twice: RefCell<BTreeSet<String>>,
 }
 
-impl Times<'_> {
+impl<'a> Times<'a> {
+    fn new(dates: Option<Dates>, clock: &'a Clock) -> Self {
+        Self { dates, clock, twice: RefCell::default() }
+    }
+
+    fn read(&self, typed: &str, edge: Edge) -> Result<When, String> {
+        let read = read_when(typed, self.clock.now, self.clock.zone(), edge);
+        let read = read.map_err(|error| error.to_string())?;
+        let twice = read.taken.iter().filter(|taken| matches!(taken, Taken::FirstOfTwo { .. }));
+        self.twice.borrow_mut().extend(twice.map(|taken| taken.sentence(typed, self.clock)));
+        Ok(read.when)
+    }
+
     /// ISO text as an instant.
     fn at(&self, typed: &str) -> Result<jiff::Timestamp, String> {
-        match parse_when(typed, self.clock.now, self.clock.zone()) {
-            Ok(When::At(at)) => Ok(at),
-            Ok(When::Now) => Ok(self.clock.now),
-            Err(error) => Err(error.to_string()),
-        }
+        Ok(match self.read(typed, Edge::Start)? {
+            When::At(at) => at,
+            When::Now => self.clock.now,
+        })
+    }
+
+    /// One note for each time that occurs twice, the first few of them.
+    fn notes(self) -> impl Iterator<Item = String> {
+        self.twice.into_inner().into_iter().take(TWICE_NOTES_MAX)
     }
 
     /// A time of day of a day, which may reach into the next one.
@@ -322,27 +348,16 @@ impl Times<'_> {
             }
         }
         let text = dates::with_its_offset(text);
-        match parse_when(&text, self.clock.now, self.clock.zone()) {
+        match self.read(&text, if is_end { Edge::End } else { Edge::Start })? {
             // The API has no word for it: an end that is now would be read as one that nobody said.
-            Ok(When::Now) if is_end => Err("that is now: no time at all".to_owned()),
-            Ok(When::At(at)) if is_end && is_day_word(&text) => {
-                Ok(Some(When::At(self.day_after(at)?)))
-            }
-            Ok(when) => Ok(Some(when)),
-            Err(error) => Err(error.to_string()),
+            When::Now if is_end => Err("that is now: no time at all".to_owned()),
+            when => Ok(Some(when)),
         }
     }
 
     fn day_after(&self, at: jiff::Timestamp) -> Result<jiff::Timestamp, String> {
         end_of_day(at, self.clock.zone()).ok_or_else(|| "beyond the calendar".to_owned())
     }
-}
-
-/// `tomorrow`, `friday`: a day alone, which its owner means to have whole where it is an end.
-fn is_day_word(text: &str) -> bool {
-    let word = text.trim().to_ascii_lowercase();
-    word.bytes().all(|b| b.is_ascii_alphabetic())
-        && !matches!(word.as_str(), "noon" | "midnight" | "now")
 }
 
 /// Start or end of a row in one text, from a column for the day and one for the time where the sheet has them.

@@ -2,9 +2,10 @@
 //!
 //! Typed in local time, sent as UTC milliseconds, shown in local time with the zone. Everything here
 //! is pure: now and the zone are passed in. An instant that the clocks skip is refused, never moved
-//! silently; of one that occurs twice the first is taken, and the zone printed with it tells.
+//! silently; of one that occurs twice the first is taken, and [`typed`] says so.
 
 mod past;
+mod typed;
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -14,6 +15,7 @@ use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Span, Timestamp};
 
 pub(crate) use past::{parse_past, parse_past_day};
+pub(crate) use typed::{Edge, Taken, across_a_change, read_when};
 
 /// Longest length accepted, in seconds: ten years. What is sensible is decided by the controller.
 const LENGTH_SECONDS_MAX: u64 = 10 * 366 * 86_400;
@@ -26,6 +28,10 @@ const YEARS: std::ops::RangeInclusive<i16> = 1970..=9998;
 pub(crate) enum TimeError {
     #[error("{0:?} is not a time; write one like now, +2h, tomorrow 09:00 or 2026-11-22 09:00")]
     NotATime(String),
+    #[error(
+        "{0:?} is not a past time; write one like 2h, 09:00, yesterday 14:00, tuesday or 2026-11-20"
+    )]
+    NotAPastTime(String),
     #[error("{0:?} is not a length; write one like 8h, 90m, 1d12h or 1-12:00:00{1}")]
     NotALength(String, &'static str),
     #[error("{0:?} has no unit; write 90m for minutes, 8h for hours")]
@@ -74,23 +80,32 @@ impl When {
 
 /// Reads a time. `now` and `zone` are what relative and local times refer to.
 pub(crate) fn parse_when(text: &str, now: Timestamp, zone: &TimeZone) -> Result<When, TimeError> {
+    parse(text, now, zone).map(|(when, _)| when)
+}
+
+/// A time, and what the clocks here show then where the text says only that.
+fn parse(
+    text: &str,
+    now: Timestamp,
+    zone: &TimeZone,
+) -> Result<(When, Option<DateTime>), TimeError> {
     let text = text.trim();
     let lower = text.to_ascii_lowercase();
     if lower == "now" {
-        return Ok(When::Now);
+        return Ok((When::Now, None));
     }
     let relative = lower.strip_prefix("now").unwrap_or(&lower);
     if let Some(length) = relative.strip_prefix('+') {
         let length = parse_length(length.trim())?;
         let at = i64::try_from(length).ok().map(SignedDuration::from_millis);
         let at = at.and_then(|length| now.checked_add(length).ok());
-        return checked(text, at.ok_or_else(|| out_of_range(text))?);
+        return Ok((checked(text, at.ok_or_else(|| out_of_range(text))?)?, None));
     }
     // A whole instant says its offset itself.
     if lower.as_bytes().get(10).is_some_and(|b| matches!(b, b't' | b' '))
         && let Ok(at) = lower.to_ascii_uppercase().replacen(' ', "T", 1).parse::<Timestamp>()
     {
-        return checked(text, at);
+        return Ok((checked(text, at)?, None));
     }
     let local = parse_local(&lower, now, zone).ok_or_else(|| {
         // jiff's calendar ends with the year 9999; what lies beyond is a time all the same.
@@ -103,7 +118,7 @@ pub(crate) fn parse_when(text: &str, now: Timestamp, zone: &TimeZone) -> Result<
     if !YEARS.contains(&local.year()) {
         return Err(out_of_range(text));
     }
-    checked(text, resolve(local, zone)?)
+    Ok((checked(text, resolve(local, zone)?)?, Some(local)))
 }
 
 fn begins_with_a_strange_year(text: &str) -> bool {
@@ -152,18 +167,21 @@ fn parse_local(lower: &str, now: Timestamp, zone: &TimeZone) -> Option<DateTime>
         Some(clock) => parse_clock(clock.trim())?,
         None => Time::midnight(),
     };
-    let date = match day {
-        "today" => today,
-        "tomorrow" => today.tomorrow().ok()?,
-        _ => match weekday(day) {
-            Some(weekday) => {
-                let this = today.weekday() == weekday && DateTime::from_parts(today, time) > here;
-                if this { today } else { today.nth_weekday(1, weekday).ok()? }
-            }
-            None => parse_date(day)?,
-        },
-    };
+    let date = named_day(day, today, |today| DateTime::from_parts(today, time) > here)?;
     Some(DateTime::from_parts(date, time))
+}
+
+/// The day of a text that is one. Today's weekday is today only where `comes` says so, else in a week.
+fn named_day(day: &str, today: Date, comes: impl Fn(Date) -> bool) -> Option<Date> {
+    match day {
+        "today" => Some(today),
+        "tomorrow" => today.tomorrow().ok(),
+        _ => match weekday(day) {
+            Some(weekday) if today.weekday() == weekday && comes(today) => Some(today),
+            Some(weekday) => today.nth_weekday(1, weekday).ok(),
+            None => parse_date(day),
+        },
+    }
 }
 
 fn parse_clock(text: &str) -> Option<Time> {
@@ -442,7 +460,11 @@ fn timestamp(unix_ms: u64) -> Option<Timestamp> {
 
 /// The first instant of the day after the one that `at` is in.
 pub(crate) fn end_of_day(at: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
-    let next = at.to_zoned(zone.clone()).date().tomorrow().ok()?;
+    end_of_day_date(at.to_zoned(zone.clone()).date(), zone)
+}
+
+fn end_of_day_date(date: Date, zone: &TimeZone) -> Option<Timestamp> {
+    let next = date.tomorrow().ok()?;
     // Where the clocks are put forward at midnight the day begins when that is over.
     zone.to_ambiguous_timestamp(next.to_datetime(Time::midnight())).compatible().ok()
 }

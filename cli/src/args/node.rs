@@ -119,7 +119,7 @@ pub(crate) struct DrainArgs {
     /// Why, for others to read; only --dry-run does without
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// When everything has to be gone [default: never]
+    /// When everything has to be gone; a day alone is its end: friday, 2026-11-27 [default: never]
     #[arg(long, value_name = "WHEN")]
     pub(crate) deadline: Option<String>,
     #[command(flatten)]

@@ -78,13 +78,13 @@ pub(crate) struct ReserveArgs {
     #[arg(long, value_name = "PID,...|all", value_delimiter = ',',
         conflicts_with_all = ["gpus", "gpu", "gpu_memory", "from", "wait"])]
     pub(crate) adopt: Vec<Adopted>,
-    /// How long [default: 8h]
+    /// How long: 90m, 8h, 1d, which is 24 hours [default: 8h]
     #[arg(short = 't', long = "time", value_name = "LENGTH")]
     pub(crate) time: Option<String>,
-    /// Until when, instead of how long
+    /// Until when, instead of how long: 18:00, "friday 09:00"; a day alone is its end: friday, 2026-11-27
     #[arg(long, value_name = "WHEN", conflicts_with = "time")]
     pub(crate) until: Option<String>,
-    /// From when [default: now]
+    /// From when: 14:00, "monday 09:00"; a day alone is its beginning [default: now]
     #[arg(long, value_name = "WHEN")]
     pub(crate) from: Option<String>,
     /// Try again for so long where the GPUs cannot be had
@@ -141,10 +141,10 @@ pub(crate) struct ExtendArgs {
     /// The reservation
     #[arg(value_name = "RESERVATION")]
     pub(crate) id: String,
-    /// How much longer
+    /// How much longer: 90m, 8h, 1d, which is 24 hours
     #[arg(short = 't', long = "time", value_name = "LENGTH")]
     pub(crate) time: Option<String>,
-    /// The new end; an earlier one shortens it
+    /// The new end; an earlier one shortens it. A day alone is its end: friday, 2026-11-27
     #[arg(long, value_name = "WHEN", conflicts_with = "time")]
     pub(crate) until: Option<String>,
     /// What happens at its end

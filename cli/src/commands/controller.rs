@@ -10,6 +10,7 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::status::summary;
 use crate::output::text::{print, say};
+use crate::times::Edge;
 
 /// Every controller is asked, and each answers for itself.
 pub(super) async fn status(
@@ -47,7 +48,7 @@ pub(super) async fn thaw(context: &Context, args: &ThawArgs) -> Result<Exit, Fai
 
 pub(super) async fn reset_clock(context: &Context, args: &ResetClockArgs) -> Result<Exit, Failure> {
     let to_unix_ms = match &args.to {
-        Some(text) => context.when("--to", text)?.unix_ms(),
+        Some(text) => context.when("--to", text, Edge::Start)?.unix_ms(),
         None => 0,
     };
     let to_unix_ms = if to_unix_ms == 0 { context.clock.now_ms() } else { to_unix_ms };

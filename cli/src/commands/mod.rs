@@ -64,7 +64,8 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::login::Login;
 use crate::output::Printer;
-use crate::times::{Clock, When, length, parse_length, parse_past, parse_when};
+use crate::output::text::say;
+use crate::times::{Clock, Edge, When, length, parse_length, parse_past, read_when};
 
 /// What every command gets: where the controller may be, the clock, how to print.
 #[derive(Debug, Clone)]
@@ -113,9 +114,15 @@ impl Context {
         self.config.as_ref()
     }
 
-    /// A time as typed after `flag`.
-    pub(crate) fn when(&self, flag: &str, text: &str) -> Result<When, Failure> {
-        parse_when(text, self.clock.now, self.clock.zone()).map_err(|e| Failure::usage(flag, e))
+    /// A time as typed after `flag`. Says what it is taken for where the text leaves that open.
+    pub(crate) fn when(&self, flag: &str, text: &str, edge: Edge) -> Result<When, Failure> {
+        let read = read_when(text, self.clock.now, self.clock.zone(), edge);
+        let read = read.map_err(|e| Failure::usage(flag, e))?;
+        for taken in &read.taken {
+            let typed = format!("{flag} {}", text.trim());
+            say(&format!("note: {}", taken.sentence(&typed, &self.clock)));
+        }
+        Ok(read.when)
     }
 
     /// A time of what happened as typed after `flag`, in milliseconds; 0 where it is left out.

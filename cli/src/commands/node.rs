@@ -22,7 +22,7 @@ use crate::exit_code::Exit;
 use crate::node_names;
 use crate::output::gpu::process_line;
 use crate::output::text::{print, say};
-use crate::times::Clock;
+use crate::times::{Clock, Edge};
 
 /// The kind of object for `Resolve`.
 pub(super) const KIND: &str = "node";
@@ -102,7 +102,7 @@ fn changed(printer: &crate::output::Printer, node: Node) -> Result<Exit, Failure
 
 pub(super) async fn drain(context: &Context, args: &DrainArgs) -> Result<Exit, Failure> {
     let deadline = match &args.deadline {
-        Some(text) => Some(match context.when("--deadline", text)?.unix_ms() {
+        Some(text) => Some(match context.when("--deadline", text, Edge::End)?.unix_ms() {
             0 => context.clock.now_ms(),
             ms => ms,
         }),

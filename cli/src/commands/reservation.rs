@@ -18,6 +18,7 @@ use crate::exit_code::Exit;
 use crate::output::reservation::{NEVER, window_shown};
 use crate::output::text::{harmless, print, say};
 use crate::spreadsheet;
+use crate::times::{Edge, across_a_change};
 
 /// The kind of object for `Resolve`.
 pub(super) const KIND: &str = "reservation";
@@ -102,7 +103,7 @@ fn note_unconfirmed(reservation: &Reservation) {
 pub(super) async fn extend(context: &Context, args: &ExtendArgs) -> Result<Exit, Failure> {
     let longer_by_ms = context.length_of("--time", args.time.as_ref())?.unwrap_or(0);
     let ends_at_unix_ms = match &args.until {
-        Some(until) => match context.when("--until", until)?.unix_ms() {
+        Some(until) => match context.when("--until", until, Edge::End)?.unix_ms() {
             0 => return Err(Failure::usage("--until", "now; `fleet release` ends it at once")),
             ms => ms,
         },
@@ -132,6 +133,12 @@ pub(super) async fn extend(context: &Context, args: &ExtendArgs) -> Result<Exit,
     let reservation = Reservation::from(changed.unwrap_or_default());
     let window = window_shown(&reservation, &context.clock);
     say(&format!("{}: {} {window}", reservation.id, reservation.gpus_shown()));
+    let new_end = reservation.ends_at.filter(|_| longer_by_ms > 0);
+    let old_end_ms = new_end.map(|end| end.0.saturating_sub(longer_by_ms));
+    let change = old_end_ms.and_then(|end| across_a_change(&context.clock, end, longer_by_ms));
+    if let Some(note) = change {
+        say(&format!("note: {note}"));
+    }
     note_unconfirmed(&reservation);
     print(&printer.changed(&[reservation], |r| &r.id)?)?;
     Ok(Exit::Done)

@@ -14,7 +14,7 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::reservation::window_shown;
 use crate::output::text::{print, say};
-use crate::times::{Clock, When, length, typed_length};
+use crate::times::{Clock, Edge, When, across_a_change, length, typed_length};
 
 /// How long a reservation is when nothing is said.
 const LENGTH_DEFAULT_MS: u64 = 8 * 3_600_000;
@@ -122,10 +122,11 @@ struct Window {
 impl Window {
     fn read(context: &Context, args: &ReserveArgs) -> Result<Self, Failure> {
         let from = match &args.from {
-            Some(text) => context.when("--from", text)?,
+            Some(text) => context.when("--from", text, Edge::Start)?,
             None => When::Now,
         };
-        let until = args.until.as_ref().map(|text| context.when("--until", text)).transpose()?;
+        let until = args.until.as_ref();
+        let until = until.map(|text| context.when("--until", text, Edge::End)).transpose()?;
         let length_ms = match (&args.time, &until) {
             (Some(text), _) => context.length("--time", text)?,
             (None, Some(_)) => 0,
@@ -147,6 +148,9 @@ impl Window {
                 return Err(Failure::usage("--until", problem));
             }
             Some(_) | None => {}
+        }
+        if let Some(note) = across_a_change(&context.clock, start_ms, length_ms) {
+            say(&format!("note: {note}"));
         }
         Ok(Self { from, until, length_ms })
     }

@@ -28,10 +28,16 @@ pub(crate) fn parse_past(
         "yesterday" => (format!("today {clock}"), Span::new().days(1)),
         _ if super::weekday(day).is_some() => (lower.clone(), Span::new().weeks(1)),
         _ if super::parse_clock(day).is_some() => (lower.clone(), Span::new().days(1)),
-        _ => return parse_when(&lower, now, zone).map(|read| read.or(now)),
+        _ => {
+            let read = parse_when(&lower, now, zone).map(|read| read.or(now));
+            return read.map_err(|error| match error {
+                TimeError::NotATime(text) => TimeError::NotAPastTime(text),
+                other => other,
+            });
+        }
     };
     // Back by the calendar first: the clocks may skip this time on another day, or show it twice.
-    let not_a_time = || TimeError::NotATime(super::shortened(text));
+    let not_a_time = || TimeError::NotAPastTime(super::shortened(text));
     let mut local = super::parse_local(&typed, now, zone).ok_or_else(not_a_time)?;
     if day == "yesterday" || local > now.to_zoned(zone.clone()).datetime() {
         local = local.checked_sub(step).map_err(|_| TimeError::OutOfRange(text.to_owned()))?;
@@ -96,7 +102,16 @@ mod tests {
         ] {
             assert_eq!(shown(text), at, "{text}");
         }
-        assert!(shown("last tuesday").contains("is not a time"), "{}", shown("last tuesday"));
+        assert!(shown("last tuesday").contains("is not a past time"), "{}", shown("last tuesday"));
+        // Examples of what lies ahead would mislead.
+        for text in ["last tuesday", "tuesday 9", "yesterday 9"] {
+            assert!(
+                shown(text)
+                    .ends_with("write one like 2h, 09:00, yesterday 14:00, tuesday or 2026-11-20"),
+                "{}",
+                shown(text)
+            );
+        }
         assert!(shown("ten days ago").contains("is not a length"), "{}", shown("ten days ago"));
     }
 

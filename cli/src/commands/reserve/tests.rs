@@ -75,3 +75,19 @@ fn a_window_that_is_none_is_refused_with_its_field() {
         assert!(failure.message.starts_with(said), "{words:?}: {}", failure.message);
     }
 }
+
+#[test]
+fn an_end_that_is_a_day_alone_is_the_end_of_that_day() {
+    let until = |words: &[&str]| {
+        let window = Window::read(&context(), &typed(words)).unwrap();
+        context().clock.minute(window.until.unwrap().unix_ms())
+    };
+    for (typed, end) in [
+        ("friday", "2026-11-28 00:00 CET"),
+        ("2026-11-27", "2026-11-28 00:00 CET"),
+        ("today", "2026-11-22 00:00 CET"),
+        ("friday 00:00", "2026-11-27 00:00 CET"),
+    ] {
+        assert_eq!(until(&["-G", "1", "--until", typed]), end, "{typed}");
+    }
+}

@@ -168,3 +168,16 @@ fn numbers_of_gpus_are_no_date() {
         assert!(refused[0].contains("spreadsheets make one of 1-2"), "{refused:?}");
     }
 }
+
+#[test]
+fn a_time_of_a_sheet_that_occurs_twice_is_named_once() {
+    let read = sheet(
+        "user,gpus,start,end\nada,1,2027-10-31 02:30,2027-10-31 18:00\nbea,1,2027-10-31 02:30,2027-10-31 18:00\n",
+    );
+    let twice: Vec<&String> = read.notes.iter().filter(|n| n.contains("occurs twice")).collect();
+    let [note] = twice.as_slice() else { panic!("{:?}", read.notes) };
+    assert!(note.contains("the first is meant: Sun 2027-10-31 02:30 CEST"), "{note}");
+    assert!(note.contains("2027-10-31T02:30:00+01:00"), "{note}");
+    let other = sheet("user,gpus,start,end\nada,1,2027-10-31T02:30:00+01:00,2027-10-31 18:00\n");
+    assert!(other.notes.iter().all(|note| !note.contains("twice")), "{:?}", other.notes);
+}
