@@ -4,8 +4,12 @@
 //! one begins, and beyond `max_files` the oldest is deleted. A record is one chunk as the job wrote it:
 //! stream (1 byte: 1 stdout, 2 stderr), unix milliseconds (8 bytes, little endian), length (4 bytes),
 //! data. A torn record at the end of a segment (power cut) ends that segment for the reader.
+//!
+//! Before segments are deleted, `log.dropped` says how many bytes of output are gone, and which streams the oldest
+//! segment left continues in the middle of a line: a reader begins at the next line, and says what is missing.
 
 use std::{
+    collections::VecDeque,
     fs::{self, File, OpenOptions},
     io::{self, Read, Seek, SeekFrom, Write},
     os::unix::fs::OpenOptionsExt,
@@ -14,11 +18,18 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::order::LogSettings;
+use super::{
+    files::{read_json, replace_json},
+    order::LogSettings,
+};
 
 /// Largest chunk in one record.
 pub const CHUNK_BYTES_MAX: usize = 32 * 1024;
 const HEADER_BYTES: usize = 13;
+/// Most bytes of a stream that a reader leaves out while it looks for the beginning of a line. Beyond, the output has no
+/// lines, and its middle is better than nothing.
+const LINE_REST_BYTES_MAX: usize = 64 * 1024;
+const DROPPED_FILE: &str = "log.dropped";
 
 /// Which of the job's streams. A job with a terminal has only `Stdout`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +48,13 @@ impl Stream {
         }
     }
 
+    const fn index(self) -> usize {
+        match self {
+            Self::Stdout => 0,
+            Self::Stderr => 1,
+        }
+    }
+
     #[must_use]
     pub const fn from_number(number: u8) -> Option<Self> {
         match number {
@@ -45,6 +63,32 @@ impl Stream {
             _ => None,
         }
     }
+}
+
+/// For each stream, `Stdout` first: whether the output is in the middle of a line.
+type WithinLine = [bool; 2];
+
+fn ends_a_line(byte: u8) -> bool {
+    matches!(byte, b'\n' | b'\r')
+}
+
+/// What deleted segments held.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Dropped {
+    /// Bytes of output.
+    bytes: u64,
+    /// The oldest segment that is left.
+    first: u64,
+    within_line: WithinLine,
+}
+
+/// A segment as its writer knows it.
+#[derive(Debug, Clone, Copy)]
+struct Begun {
+    segment: u64,
+    /// Bytes of output.
+    bytes: u64,
+    within_line: WithinLine,
 }
 
 /// One chunk of output.
@@ -65,6 +109,9 @@ pub(super) struct LogWriter {
     written: u64,
     lost: u64,
     buffer: Vec<u8>,
+    /// The segments of this writer that are kept, oldest first.
+    begun: VecDeque<Begun>,
+    within_line: WithinLine,
 }
 
 impl LogWriter {
@@ -78,6 +125,8 @@ impl LogWriter {
             written: 0,
             lost: 0,
             buffer: Vec::new(),
+            begun: VecDeque::new(),
+            within_line: WithinLine::default(),
         })
     }
 
@@ -106,15 +155,57 @@ impl LogWriter {
         let length = u32::try_from(chunk.len()).unwrap_or(0);
         self.buffer.extend_from_slice(&length.to_le_bytes());
         self.buffer.extend_from_slice(chunk);
-        let file = match &mut self.file {
+        let mut file = match self.file.take() {
             Some(file) => file,
-            None => {
-                self.file.insert(begin_segment(&self.dir, self.segment, self.settings.max_files)?)
-            }
+            None => self.begin_segment()?,
         };
-        file.write_all(&self.buffer)?;
+        let written = file.write_all(&self.buffer);
+        // A torn record is in the segment too, which the caller finishes.
+        self.file = Some(file);
+        written?;
         self.written += self.buffer.len() as u64;
+        if let Some(begun) = self.begun.back_mut() {
+            begun.bytes += chunk.len() as u64;
+        }
+        if let Some(last) = chunk.last() {
+            self.within_line[stream.index()] = !ends_a_line(*last);
+        }
         Ok(())
+    }
+
+    /// Opens a new segment and deletes those that are beyond the count.
+    fn begin_segment(&mut self) -> io::Result<File> {
+        self.drop_segments()?;
+        let path = self.dir.join(format!("{:08}.log", self.segment));
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+        let (segment, within_line) = (self.segment, self.within_line);
+        self.begun.push_back(Begun { segment, bytes: 0, within_line });
+        Ok(file)
+    }
+
+    fn drop_segments(&mut self) -> io::Result<()> {
+        let kept = u64::from(self.settings.max_files.max(1));
+        let (old, left): (Vec<_>, Vec<_>) =
+            segments(&self.dir)?.into_iter().partition(|(number, _)| number + kept <= self.segment);
+        if old.is_empty() {
+            return Ok(());
+        }
+        let path = self.dir.join(DROPPED_FILE);
+        let mut dropped: Dropped = read_json(&path).ok().flatten().unwrap_or_default();
+        for (number, path) in &old {
+            let known = self.begun.iter().find(|begun| begun.segment == *number);
+            // That of an earlier writer: its headers are counted too.
+            let whole = || fs::metadata(path).map_or(0, |file| file.len());
+            dropped.bytes += known.map_or_else(whole, |begun| begun.bytes);
+        }
+        dropped.first = left.first().map_or(self.segment, |(number, _)| *number);
+        let within_line = self.begun.iter().find(|begun| begun.segment == dropped.first);
+        dropped.within_line = within_line.map_or(self.within_line, |begun| begun.within_line);
+        self.begun.retain(|begun| begun.segment >= dropped.first);
+        // First the word, then the deed: a reader that misses a segment finds it said. A full disk must not keep the old
+        // segments: without the file a reader knows no number.
+        replace_json(&path, &dropped).ok();
+        old.into_iter().try_for_each(|(_, path)| fs::remove_file(path))
     }
 
     fn finish_segment(&mut self) {
@@ -123,21 +214,6 @@ impl LogWriter {
             self.written = 0;
         }
     }
-}
-
-/// Opens a new segment and deletes those that are beyond the count.
-fn begin_segment(dir: &Path, segment: u64, max_files: u32) -> io::Result<File> {
-    let kept = u64::from(max_files.max(1));
-    for (number, path) in segments(dir)? {
-        if number + kept <= segment {
-            fs::remove_file(path)?;
-        }
-    }
-    OpenOptions::new()
-        .append(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(dir.join(format!("{segment:08}.log")))
 }
 
 /// The segments that are there, in order.
@@ -166,18 +242,62 @@ pub struct LogReader {
     segment: u64,
     file: Option<File>,
     offset: u64,
+    /// Bytes of output that were passed so far, shown or not.
+    passed: u64,
+    gap: Gap,
+}
+
+/// What a reader does after segments that are gone.
+#[derive(Debug, Default)]
+struct Gap {
+    /// To be said before the next record.
+    note: Option<String>,
+    /// The record that comes after the note.
+    after: Option<Record>,
+    /// For each stream: how much may still be left out before the next line begins.
+    line_rest: [usize; 2],
+    /// Nobody wrote which streams are within a line: that of the next record may be.
+    next_may_be_within: bool,
+}
+
+impl Gap {
+    /// What is left of a record: nothing of a line whose beginning is gone.
+    fn cut(&mut self, mut record: Record) -> Option<Record> {
+        let rest = &mut self.line_rest[record.stream.index()];
+        if std::mem::take(&mut self.next_may_be_within) {
+            *rest = LINE_REST_BYTES_MAX;
+        }
+        if *rest == 0 {
+            return Some(record);
+        }
+        match record.data.iter().position(|byte| ends_a_line(*byte)) {
+            Some(end) => {
+                record.data.drain(..=end);
+                *rest = 0;
+            }
+            None if record.data.len() <= *rest => {
+                *rest -= record.data.len();
+                return None;
+            }
+            None => *rest = 0,
+        }
+        (!record.data.is_empty()).then_some(record)
+    }
 }
 
 impl LogReader {
     /// `dir` is the allocation's directory; it need not exist yet.
     #[must_use]
     pub fn new(dir: PathBuf) -> Self {
-        Self { dir, segment: 0, file: None, offset: 0 }
+        Self { dir, segment: 0, file: None, offset: 0, passed: 0, gap: Gap::default() }
     }
 
     /// The next record, or `None` when the reader has caught up. After a rotation that deleted what was
-    /// not read yet, goes on with the oldest record left.
+    /// not read yet, one record of fleet's own says so; the next is the oldest whole line left.
     pub fn read_record(&mut self) -> io::Result<Option<Record>> {
+        if let Some(record) = self.gap.after.take() {
+            return Ok(Some(record));
+        }
         loop {
             if self.file.is_none() && !self.open_next()? {
                 return Ok(None);
@@ -185,7 +305,13 @@ impl LogReader {
             // Looked up before reading: if a later segment is there now, this one is complete.
             let later = self.later_segment()?;
             if let Some(record) = self.read_here()? {
-                return Ok(Some(record));
+                self.passed += record.data.len() as u64;
+                let Some(record) = self.gap.cut(record) else { continue };
+                let Some(note) = self.gap.note.take() else { return Ok(Some(record)) };
+                let at_ms = record.at_ms;
+                self.gap.after = Some(record);
+                let data = note.into_bytes();
+                return Ok(Some(Record { stream: Stream::Stderr, at_ms, data }));
             }
             if !later {
                 return Ok(None);
@@ -209,6 +335,9 @@ impl LogReader {
             }
             match File::open(&path) {
                 Ok(file) => {
+                    if number > self.segment + 1 {
+                        self.gap(number);
+                    }
                     self.segment = number;
                     self.file = Some(file);
                     self.offset = 0;
@@ -220,6 +349,26 @@ impl LogReader {
             }
         }
         Ok(false)
+    }
+
+    /// Before the segment of this number, which follows none that was read.
+    fn gap(&mut self, number: u64) {
+        let dropped: Option<Dropped> = read_json(&self.dir.join(DROPPED_FILE)).unwrap_or_default();
+        let what = if self.passed == 0 { "the beginning of the output" } else { "output" };
+        let how_much = match &dropped {
+            Some(dropped) => {
+                let missing = dropped.bytes.saturating_sub(self.passed);
+                self.passed += missing;
+                format!("{what} is missing here, {}", size(missing))
+            }
+            None => format!("{what} is missing here"),
+        };
+        self.gap.note = Some(format!("[fleet: {how_much}: the log keeps the newest]\n"));
+        let known = dropped.filter(|dropped| dropped.first == number);
+        self.gap.next_may_be_within = known.is_none();
+        self.gap.line_rest = known.map_or([0; 2], |dropped| {
+            dropped.within_line.map(|within| if within { LINE_REST_BYTES_MAX } else { 0 })
+        });
     }
 
     /// A whole record at the current place of the open segment.
@@ -244,6 +393,14 @@ impl LogReader {
         }
         self.offset += (HEADER_BYTES + length) as u64;
         Ok(Some(Record { stream, at_ms, data }))
+    }
+}
+
+fn size(bytes: u64) -> String {
+    const MIB: u64 = 1024 * 1024;
+    match bytes {
+        0..MIB => format!("{} KiB", bytes.div_ceil(1024)),
+        _ => format!("{} MiB", bytes.div_ceil(MIB)),
     }
 }
 
@@ -302,6 +459,75 @@ mod tests {
         let data = all(&mut LogReader::new(dir.path().to_owned()));
         assert!(data.ends_with(b"last") && data.len() < 4000);
         assert_eq!(writer.lost(), 0);
+    }
+
+    fn text(reader: &mut LogReader) -> String {
+        String::from_utf8(all(reader)).unwrap()
+    }
+
+    #[test]
+    fn after_segments_that_are_gone_a_line_begins_and_what_is_missing_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = LogSettings { max_bytes: 1000, max_files: 3 };
+        let mut writer = LogWriter::new(dir.path(), settings).unwrap();
+        let mut written = 0;
+        // Pieces that end within a line, as a flood leaves them in the pipe.
+        let lines: String = (0..1000).map(|number| format!("line {number:04}\n")).collect();
+        for piece in lines.as_bytes().chunks(77) {
+            writer.write(Stream::Stdout, 1, piece);
+            written += piece.len();
+        }
+        writer.write(Stream::Stderr, 1, b"a word\n");
+        let shown = text(&mut LogReader::new(dir.path().to_owned()));
+        let (note, rest) = shown.split_once('\n').unwrap();
+        let missing = (written - rest.len()).div_ceil(1024);
+        assert_eq!(
+            note,
+            format!(
+                "[fleet: the beginning of the output is missing here, {missing} KiB: the log keeps the newest]"
+            )
+        );
+        assert!(rest.starts_with("line 0"), "{rest}");
+        assert!(rest.ends_with("line 0999\na word\n"), "{rest}");
+    }
+
+    #[test]
+    fn a_reader_that_was_too_slow_hears_of_the_gap_and_loses_no_whole_line_of_the_other_stream() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = LogSettings { max_bytes: 1000, max_files: 2 };
+        let mut writer = LogWriter::new(dir.path(), settings).unwrap();
+        let mut reader = LogReader::new(dir.path().to_owned());
+        writer.write(Stream::Stdout, 1, b"first\n");
+        assert_eq!(text(&mut reader), "first\n");
+        // Ends within a line of the one stream, and between lines of the other.
+        while segments(dir.path()).unwrap().last().unwrap().0 < 6 {
+            writer.write(Stream::Stdout, 1, &[b'x'; 300]);
+        }
+        writer.write(Stream::Stderr, 1, b"fatal\n");
+        writer.write(Stream::Stdout, 1, b"x\nwhole\n");
+        let shown = text(&mut reader);
+        let (_, note) = shown.split_once("[fleet: ").unwrap();
+        assert!(note.starts_with("output is missing here, "), "{shown}");
+        assert!(note.ends_with("newest]\nfatal\nwhole\n"), "{shown}");
+    }
+
+    #[test]
+    fn output_without_lines_is_shown_from_its_middle() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = LogSettings { max_bytes: 100_000, max_files: 2 };
+        let mut writer = LogWriter::new(dir.path(), settings).unwrap();
+        for _ in 0..50 {
+            writer.write(Stream::Stdout, 1, &[b'x'; 10_000]);
+        }
+        let shown = text(&mut LogReader::new(dir.path().to_owned()));
+        assert!(shown.ends_with("xxx") && shown.len() > 10_000, "{}", shown.len());
+        writer.write(Stream::Stdout, 1, b"\nend\n");
+        // The log of an older shim has no word of it.
+        fs::remove_file(dir.path().join(DROPPED_FILE)).unwrap();
+        let shown = text(&mut LogReader::new(dir.path().to_owned()));
+        let start = "[fleet: the beginning of the output is missing here: ";
+        assert!(shown.starts_with(start), "{:.99}", shown);
+        assert!(shown.ends_with("\nend\n"));
     }
 
     #[test]
