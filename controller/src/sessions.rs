@@ -59,6 +59,8 @@ struct Table {
     connections: u64,
     /// When each node was last heard, whether or not it is connected.
     heard: BTreeMap<NodeName, (Instant, Timestamp)>,
+    /// Since when this controller leads; `None` while it does not.
+    listening: Option<Instant>,
 }
 
 /// Handle on the table of sessions.
@@ -163,6 +165,19 @@ impl Sessions {
         self.table().heard.get(node).map(|(heard, _)| heard.elapsed())
     }
 
+    /// This controller leads from now on.
+    pub fn listen(&self) {
+        self.table().listening = Some(Instant::now());
+    }
+
+    /// How long this leader has listened for the node without hearing it once; `None` where it heard it, or does not
+    /// lead.
+    pub fn unheard_for(&self, node: &NodeName) -> Option<Duration> {
+        let table = self.table();
+        let listening = table.listening.filter(|_| !table.heard.contains_key(node))?;
+        Some(listening.elapsed())
+    }
+
     /// When the node was last heard.
     pub fn heard_at(&self, node: &NodeName) -> Option<Timestamp> {
         self.table().heard.get(node).map(|(_, at)| *at)
@@ -222,6 +237,7 @@ impl Sessions {
         let mut table = self.table();
         table.sessions.clear();
         table.heard.clear();
+        table.listening = None;
     }
 }
 
@@ -245,6 +261,22 @@ mod tests {
         sessions.beat(&node, connection, beat);
         assert!(sessions.agent_times().iter().all(|time| *time >= Timestamp(now_unix_ms)));
         assert_eq!(sessions.agent_times().len(), 1);
+    }
+
+    #[test]
+    fn a_node_is_unheard_until_it_speaks_to_this_leader() {
+        let sessions = Sessions::default();
+        let [heard, silent] = ["titan01", "titan02"].map(|name| NodeName::parse(name).unwrap());
+        assert_eq!(sessions.unheard_for(&silent), None, "this controller does not lead");
+        sessions.listen();
+        assert!(sessions.unheard_for(&heard).is_some());
+        let (to_agent, _kept) = mpsc::channel(1);
+        let connection = sessions.open(&heard, "a", to_agent);
+        sessions.heard(&heard, connection, "a");
+        assert_eq!(sessions.unheard_for(&heard), None);
+        assert!(sessions.unheard_for(&silent).is_some());
+        sessions.clear();
+        assert_eq!(sessions.unheard_for(&silent), None);
     }
 
     #[test]

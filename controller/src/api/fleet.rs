@@ -23,7 +23,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Context, resolve, views};
+use super::{Context, resolve, unheard, views};
 use crate::clock::Standing;
 use crate::raft::Fitness;
 use crate::self_check::judged;
@@ -593,6 +593,7 @@ impl Context {
         warnings.extend(self.raft.read(exchange_warning));
         warnings.extend(self.raft.space_warnings());
         warnings.extend(self.raft.read(shortages));
+        warnings.extend(self.raft.read(|fsm| unheard::warning(&self.sessions, fsm)));
         if let Some(freeze) = self.raft.read(|fsm| fsm.evictions_frozen().cloned()) {
             warnings.push(format!(
                 "automatic evictions are frozen since {} of {} nodes went bad at once; look, then `fleet controller thaw-evictions`",

@@ -33,6 +33,7 @@ mod refusals;
 mod resolve;
 mod rotation;
 mod tokens;
+mod unheard;
 mod views;
 mod writes;
 

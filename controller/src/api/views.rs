@@ -21,7 +21,7 @@ use fleet_core::{Fsm, Timestamp};
 use fleet_proto::convert::wish::job_spec_to_wire;
 use fleet_proto::v1;
 
-use super::in_use;
+use super::{in_use, unheard};
 use crate::sessions::Sessions;
 
 fn text<T: ToString>(value: Option<&T>) -> String {
@@ -65,7 +65,7 @@ pub(super) fn node(fsm: &Fsm, sessions: &Sessions, node: &Node) -> v1::Node {
     let reason = match (&node.suspended, &node.cordon) {
         (Some(why), _) => why.clone(),
         (None, Some(cordon)) => format!("{} (by {})", cordon.reason, cordon.by),
-        (None, None) => String::new(),
+        (None, None) => unheard::of(sessions, node).unwrap_or_default(),
     };
     let free =
         node.gpus.iter().filter_map(|uuid| fsm.gpu(uuid)).filter(|g| is_free(fsm, g)).count();
@@ -173,9 +173,9 @@ pub(super) fn is_free(fsm: &Fsm, gpu: &Gpu) -> bool {
     view::gpu::gpu(fsm, gpu).0 == GpuState::Free
 }
 
-fn gpu_health(node: Option<&Node>, gpu: &Gpu) -> Health {
+fn gpu_health(node: Option<&Node>, gpu: &Gpu, unheard: bool) -> Health {
     // What was known of a node that is not heard is old.
-    let heard = node.filter(|node| node.liveness == Liveness::Ready);
+    let heard = node.filter(|node| node.liveness == Liveness::Ready && !unheard);
     let Some(node) = heard else { return Health::Unknown };
     let conditions: Vec<&Condition> = node.conditions_for(&gpu.uuid).collect();
     Health::of(conditions.iter().copied(), gpu.presence)
@@ -189,6 +189,11 @@ pub(super) fn gpu(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> v1::Gpu {
         (Some(reason), Some(left)) => format!("{reason}, but {left}"),
         (reason, None) => text(reason.as_ref()),
         (None, Some(left)) => left,
+    };
+    let unheard = node.and_then(|node| unheard::of(sessions, node));
+    let reason = match &unheard {
+        Some(unheard) if reason.is_empty() => format!("{} {unheard}", gpu.node),
+        Some(_) | None => reason,
     };
     let hold = fsm.hold(&gpu.uuid);
     let top = hold.and_then(|hold| fsm.lease(&hold.lease));
@@ -223,7 +228,7 @@ pub(super) fn gpu(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> v1::Gpu {
         reservation,
         job,
         held_until_unix_ms: millis(until),
-        health: gpu_health(node, gpu).word().to_owned(),
+        health: gpu_health(node, gpu, unheard.is_some()).word().to_owned(),
         conditions: conditions.filter(own).filter(shown).map(condition).collect(),
         reason,
         r#use: gpu_use(sessions, gpu),

@@ -77,6 +77,7 @@ async fn caught_up(context: &Context) {
 /// Starts the loops of one term of office; dropping the set ends them.
 fn lead(context: &Context) -> JoinSet<()> {
     tracing::info!("this controller leads");
+    context.sessions.listen();
     let (seen, nodes) = context.raft.read(|fsm| (fsm.now(), fsm.nodes().len()));
     context.clock.settle(seen, &context.sessions.agent_times(), nodes);
     let mut loops = JoinSet::new();
