@@ -179,5 +179,15 @@ fn leaving(lab: &Lab) -> Result<()> {
         Ok(lab.output(&["audit", "export"])?.contains("certificate_revoked").then_some(()))
     })?;
     ensure!(!lab.output(&["node", "list"])?.contains("titan02"), "it came back by itself");
+    // Its story is still there, and that of its GPU; other commands do not mean them.
+    let story = lab.why("titan02")?;
+    ensure!(story.contains("was removed from the fleet ") && story.contains("sold"), "{story}");
+    ensure!(story.contains(" by root: sold"), "{story}");
+    let story = lab.why("titan02:0")?;
+    ensure!(story.contains("was titan02:0 and is not in the fleet any more"), "{story}");
+    ensure!(story.contains("titan02 was removed from the fleet "), "{story}");
+    ensure!(story.contains(&job), "what ran on it: {story}");
+    lab.run(&["why", "titan09"])?.fails(3, &["titan09"])?;
+    lab.run(&["node", "show", "titan02"])?.fails(3, &["titan02"])?;
     Ok(())
 }

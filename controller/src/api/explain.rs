@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fleet_core::access::AccessEvent;
 use fleet_core::audit::AuditBody;
 use fleet_core::id::{JobId, ReservationId};
 use fleet_core::job::JobState;
@@ -33,7 +34,13 @@ impl Context {
         request: &v1::ExplainRequest,
     ) -> Result<v1::Explanation, Status> {
         let id = request.id.as_str();
-        let mut explanation = self.standing(id)?;
+        let mut explanation = match self.standing(id) {
+            Ok(standing) => standing,
+            Err(unknown) => self.removed(id).await?.ok_or(unknown)?,
+        };
+        if let Ok(gpu) = GpuUuid::parse(id) {
+            explanation.details.extend(self.went_with(&gpu).await?);
+        }
         let lines = match request.lines {
             0 => STORY_LINES,
             lines => (lines as usize).min(STORY_LINES_MAX),
@@ -67,6 +74,36 @@ impl Context {
         explanation.story.drain(..spare);
         explanation.older_lines += spare as u64;
         Ok(explanation)
+    }
+
+    /// How a node stands that was removed.
+    async fn removed(&self, id: &str) -> Result<Option<v1::Explanation>, Status> {
+        let Ok(node) = NodeName::parse(id) else { return Ok(None) };
+        let removal = self.removal(&node).await?;
+        Ok(removal.map(|removal| v1::Explanation {
+            id: id.to_owned(),
+            kind: "node".to_owned(),
+            summary: self.raft.read(|fsm| removal.said(fsm.now())),
+            ..v1::Explanation::default()
+        }))
+    }
+
+    /// The removal that took a GPU out of the fleet with its node.
+    async fn went_with(&self, gpu: &GpuUuid) -> Result<Option<String>, Status> {
+        let left = self.raft.read(|fsm| {
+            let left_at = fsm.gpu_left_at(gpu)?;
+            Some((fsm.gpu_name_at(gpu, fsm.now())?.node, left_at))
+        });
+        let Some((node, left_at)) = left else { return Ok(None) };
+        let removal = self.removal(&node).await?.filter(|removal| removal.at == left_at);
+        Ok(removal
+            .map(|removal| format!("{node} {}", self.raft.read(|fsm| removal.said(fsm.now())))))
+    }
+
+    /// The last removal of a node, as far as the newest records of that name hold one.
+    pub(super) async fn removal(&self, node: &NodeName) -> Result<Option<Removal>, Status> {
+        let page = self.records(own_records(node.as_str(), PAGE_RECORDS_MAX)).await?;
+        Ok(page.records.iter().find_map(|record| removal_in(&record.body, node)))
     }
 
     pub(super) async fn records(&self, query: Query) -> Result<Page, Status> {
@@ -280,6 +317,30 @@ fn events_about<'a>(
 ) -> impl Iterator<Item = (&'a AuditBody, &'a Event)> + use<'a> {
     let about = move |event: &&Event| event.objects().iter().any(|object| object == id);
     body.events.iter().filter(about).map(move |event| (body, event))
+}
+
+/// How a node left the fleet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Removal {
+    at: Timestamp,
+    by: String,
+    reason: String,
+}
+
+impl Removal {
+    fn said(&self, now: Timestamp) -> String {
+        let ago = now.since(self.at);
+        format!("was removed from the fleet {ago} ago by {}: {}", self.by, self.reason)
+    }
+}
+
+fn removal_in(body: &AuditBody, removed: &NodeName) -> Option<Removal> {
+    events_about(body, removed.as_str()).find_map(|(_, event)| match event {
+        Event::Access(AccessEvent::NodeRemoved { node, by, reason }) if node == removed => {
+            Some(Removal { at: body.at, by: by.clone(), reason: reason.clone() })
+        }
+        _ => None,
+    })
 }
 
 /// What is on record of it, the newest first.

@@ -7,6 +7,7 @@ use fleet_core::calendar::same_model;
 use fleet_core::command::Command;
 use fleet_core::health::begins_nothing;
 use fleet_core::job::JobState;
+use fleet_core::name::NodeName;
 use fleet_core::node::Node;
 use fleet_core::reboot::RebootCommand;
 use fleet_core::reservation::ReservationState;
@@ -210,8 +211,16 @@ impl Fleet for FleetService {
         let caller = self.0.callers.user(&request).await?;
         self.0.newest().await?;
         let asked = request.into_inner();
-        let items =
+        let mut items =
             self.0.raft.read(|fsm| resolve::resolve(fsm, &caller, &asked.text, &asked.kind));
+        // Only a story is told of a node that was removed; commands mean what is in the fleet.
+        if items.is_empty()
+            && asked.kind.is_empty()
+            && let Ok(node) = NodeName::parse(&asked.text)
+            && self.0.removal(&node).await?.is_some()
+        {
+            items.push(resolve::removed_node(&node));
+        }
         Ok(Response::new(v1::ResolveResponse { items }))
     }
 

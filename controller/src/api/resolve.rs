@@ -2,7 +2,7 @@
 
 use fleet_core::Fsm;
 use fleet_core::id::{JobId, ReservationId};
-use fleet_core::name::{GpuUuid, UserName};
+use fleet_core::name::{GpuUuid, NodeName, UserName};
 use fleet_proto::v1::Resolved;
 
 use super::caller::Caller;
@@ -64,6 +64,13 @@ fn meant(fsm: &Fsm, caller: &UserName, text: &str, kind: &str) -> Vec<Resolved> 
     {
         return vec![found("gpu", &uuid)];
     }
+    // A story is told of what has left the fleet too; commands mean what is in it.
+    if kind.is_empty()
+        && let Some((node, index)) = number(text)
+        && let Some(uuid) = fsm.former_gpu_named(node, index)
+    {
+        return vec![found("gpu", uuid)];
+    }
     if wants("job") {
         let named = newest_named(fsm, caller, text);
         if !named.is_empty() {
@@ -104,9 +111,18 @@ fn last(fsm: &Fsm, caller: &UserName, kind: &str) -> Vec<Resolved> {
 
 /// `titan01:3`.
 fn indexed(fsm: &Fsm, text: &str) -> Option<Resolved> {
-    let (node, index) = text.rsplit_once(':')?;
-    let index: u32 = index.parse().ok()?;
+    let (node, index) = number(text)?;
     Some(found("gpu", &fsm.gpu_named(node, index)?.uuid))
+}
+
+fn number(text: &str) -> Option<(&str, u32)> {
+    let (node, index) = text.rsplit_once(':')?;
+    Some((node, index.parse().ok()?))
+}
+
+/// A node that is in the fleet no more, and whose story is asked for.
+pub(super) fn removed_node(name: &NodeName) -> Resolved {
+    found("node", name)
 }
 
 /// The caller's open jobs of that name; without one, their newest finished one.

@@ -40,6 +40,21 @@ impl Fsm {
         !self.gpus.contains_key(uuid) && self.former_names.contains_key(uuid)
     }
 
+    /// The GPU that had that name last and is not in the inventory any more.
+    pub fn former_gpu_named(&self, node: &str, index: u32) -> Option<&GpuUuid> {
+        let left = self.former_names.iter().filter(|(uuid, _)| self.is_former_gpu(uuid));
+        let named = left.filter_map(|(uuid, former)| Some((former.last()?, uuid)));
+        let named =
+            named.filter(|(last, _)| last.name.node.as_str() == node && last.name.index == index);
+        named.max_by_key(|(last, _)| last.until).map(|(_, uuid)| uuid)
+    }
+
+    /// When a GPU left the inventory that is not in it any more.
+    pub fn gpu_left_at(&self, uuid: &GpuUuid) -> Option<crate::time::Timestamp> {
+        let left = self.former_names.get(uuid).filter(|_| self.is_former_gpu(uuid))?;
+        left.last().map(|last| last.until)
+    }
+
     /// The GPU that has that name now.
     pub fn gpu_named(&self, node: &str, index: u32) -> Option<&Gpu> {
         self.gpus.values().find(|gpu| gpu.node.as_str() == node && gpu.index == index)
