@@ -39,9 +39,11 @@ fn main() -> ExitCode {
         drop(write!(std::io::stderr(), "{}", Cli::command().render_help()));
         return Exit::Usage.into();
     }
+    let verb = typed.iter().skip(1).filter_map(|word| word.to_str());
+    let verb = verb.filter(|word| !word.starts_with('-')).map(str::to_owned).next();
     let cli = match Cli::try_parse_from(typed) {
         Ok(cli) => cli,
-        Err(error) => match args::meant(&error) {
+        Err(error) => match args::wrong(&error, verb.as_deref()) {
             Some(failure) => {
                 failure.report();
                 return failure.exit.into();

@@ -21,6 +21,7 @@ mod run;
 mod snapshot;
 mod typed;
 mod user;
+mod wrong;
 
 use std::path::PathBuf;
 
@@ -67,10 +68,11 @@ pub(crate) use reservation::{
 };
 pub(crate) use run::{AttachArgs, CpArgs, ExecArgs, RunArgs};
 pub(crate) use snapshot::{SnapshotArgs, SnapshotSaveArgs, SnapshotVerb};
-pub(crate) use typed::{meant, put_right};
+pub(crate) use typed::put_right;
 pub(crate) use user::{
     UserArgs, UserDisableArgs, UserEnableArgs, UserListArgs, UserRevokeArgs, UserShowArgs, UserVerb,
 };
+pub(crate) use wrong::failure as wrong;
 
 /// Share the lab's GPU machines: reserve GPUs, run jobs, see what happened.
 #[derive(Debug, Parser)]
