@@ -22,6 +22,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use self::ways::{Ways, says_no_quorum};
+use crate::at_once;
 pub(crate) use crate::chain::chain;
 use crate::config::Config;
 use crate::errors::{Failure, never_sent};
@@ -283,11 +284,13 @@ impl Client {
         texts: &[String],
     ) -> Result<(Vec<String>, Vec<String>), Failure> {
         let (mut ids, mut others) = (Vec::new(), Vec::new());
-        for text in texts {
-            let (id, owner) = self.resolve_one(kind, text).await?;
+        let one = |text: String| async move { self.resolve_one(kind, &text).await };
+        let take = |(id, owner): (String, Option<String>)| {
             others.extend(owner.map(|owner| format!("{id} of {owner}")));
             ids.push(id);
-        }
+        };
+        // Nothing is changed yet: an interrupt ends the command.
+        at_once::each(texts, one, take, async || std::future::pending().await).await.failed()?;
         Ok((ids, others))
     }
 

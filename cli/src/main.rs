@@ -4,6 +4,7 @@
 //! program decides nothing about the fleet, and its death never ends a job.
 
 mod args;
+mod at_once;
 mod chain;
 mod client;
 mod commands;

@@ -2,10 +2,13 @@
 
 use fleet_core::job::JobState;
 use fleet_proto::json::job::Job;
-use fleet_proto::v1::{CancelJobRequest, ListJobsRequest, RemoveJobRequest, SetJobRequest};
+use fleet_proto::v1::{
+    CancelJobRequest, ListJobsRequest, RemoveJobRequest, RequestMeta, SetJobRequest,
+};
 
-use super::{Context, node, owner_filter, watch};
+use super::{Context, node, owner_filter, signals, watch};
 use crate::args::{CancelArgs, JobListArgs, JobRmArgs, JobSetArgs, JobShowArgs, PsArgs};
+use crate::at_once;
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -62,7 +65,7 @@ pub(super) async fn one(client: &Client, text: &str) -> Result<Job, Failure> {
     found.ok_or_else(|| client.not_found(KIND, &id))
 }
 
-/// Each in turn; the first that fails ends it.
+/// A few at once, answered in the order that was typed; after the first that fails, or Ctrl-C, no more are asked for.
 pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let (ids, others) = match args.ids.is_empty() {
@@ -82,17 +85,30 @@ pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> Result<Exit,
     if ids.is_empty() {
         say("there is nothing to cancel");
     }
+    let one = |id: String| {
+        // Numbered in the order that was typed, so that the same command again repeats each.
+        let (client, meta) = (&client, client.request_meta());
+        async move {
+            match cancel_with(client, meta?, id).await {
+                // It ended by itself since it was listed.
+                Err(failure) if args.ids.is_empty() && failure.has_ended_already() => Ok(None),
+                cancelled => cancelled.map(Some),
+            }
+        }
+    };
     let mut cancelled = Vec::new();
-    for id in ids {
-        let job = match cancel_one(&client, id).await {
-            // It ended by itself since it was listed.
-            Err(failure) if args.ids.is_empty() && failure.has_ended_already() => continue,
-            cancelled => cancelled?,
-        };
-        say(&format!("{}: {}", job.id, job.state));
-        cancelled.push(job);
+    let take = |job: Option<Job>| {
+        if let Some(job) = job {
+            say(&format!("{}: {}", job.id, job.state));
+            cancelled.push(job);
+        }
+    };
+    let outcome = at_once::each(&ids, one, take, signals::interrupts(ids.len())?).await;
+    let all = outcome.account("cancelled", ids.len());
+    if all.is_ok() || !cancelled.is_empty() {
+        print(&printer.changed(&cancelled, |job| &job.id)?)?;
     }
-    print(&printer.changed(&cancelled, |job| &job.id)?)?;
+    all?;
     Ok(Exit::Done)
 }
 
@@ -126,7 +142,15 @@ pub(super) async fn set(context: &Context, args: &JobSetArgs) -> Result<Exit, Fa
 }
 
 pub(super) async fn cancel_one(client: &Client, id: String) -> Result<Job, Failure> {
-    let request = CancelJobRequest { meta: client.request_meta()?, id };
+    cancel_with(client, client.request_meta()?, id).await
+}
+
+async fn cancel_with(
+    client: &Client,
+    meta: Option<RequestMeta>,
+    id: String,
+) -> Result<Job, Failure> {
+    let request = CancelJobRequest { meta, id };
     Ok(Job::from(client.call(request, async |api, r| api.cancel_job(r).await).await?))
 }
 

@@ -7,11 +7,12 @@ use fleet_proto::v1::{
     ReleaseReservationRequest, SetReservationRulesRequest,
 };
 
-use super::{Context, owner_filter, watch};
+use super::{Context, owner_filter, signals, watch};
 use crate::args::{
     AtEnd, ExtendArgs, ReleaseArgs, ReservationExportArgs, ReservationListArgs,
     ReservationRulesArgs, ReservationShowArgs,
 };
+use crate::at_once;
 use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -72,24 +73,35 @@ pub(super) async fn export(
     Ok(Exit::Done)
 }
 
-/// Each in turn; the first that fails ends it.
+/// A few at once, answered in the order that was typed; after the first that fails, or Ctrl-C, no more are asked for.
 pub(super) async fn release(context: &Context, args: &ReleaseArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let (ids, others) = client.resolve_owned(KIND, &args.ids).await?;
     if !others.is_empty() {
         args.consent.ask(&format!("Release {}?", others.join(", ")))?;
     }
+    let one = |id: String| {
+        // Numbered in the order that was typed, so that the same command again repeats each.
+        let (client, meta) = (&client, client.request_meta());
+        async move {
+            let request = ReleaseReservationRequest { meta: meta?, id };
+            client.call(request, async |api, r| api.release_reservation(r).await).await
+        }
+    };
     let mut released = Vec::new();
-    for id in ids {
-        let request = ReleaseReservationRequest { meta: client.request_meta()?, id };
-        let answer = client.call(request, async |api, r| api.release_reservation(r).await).await?;
+    let take = |answer| {
         let reservation = Reservation::from(answer);
         let done = if reservation.unconfirmed.is_some() { "asked to release" } else { "released" };
         say(&format!("{done} {}: {}", reservation.id, reservation.gpus_shown()));
         note_unconfirmed(&reservation);
         released.push(reservation);
+    };
+    let outcome = at_once::each(&ids, one, take, signals::interrupts(ids.len())?).await;
+    let all = outcome.account("released", ids.len());
+    if all.is_ok() || !released.is_empty() {
+        print(&printer.changed(&released, |r| &r.id)?)?;
     }
-    print(&printer.changed(&released, |r| &r.id)?)?;
+    all?;
     Ok(Exit::Done)
 }
 

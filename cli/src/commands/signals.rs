@@ -105,6 +105,15 @@ impl Signals {
     }
 }
 
+/// Returns at each signal that ends a command; for one thing alone never, and the signal ends the command at once.
+pub(super) fn interrupts(things: usize) -> Result<impl AsyncFnMut(), Failure> {
+    let mut signals = if things > 1 { Some(Signals::new(true)?) } else { None };
+    Ok(async move || match &mut signals {
+        Some(signals) => drop(signals.next().await),
+        None => std::future::pending().await,
+    })
+}
+
 /// The mask of ignored signals in `/proc/self/status`.
 fn ignored_signals(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
