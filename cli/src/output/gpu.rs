@@ -2,6 +2,7 @@
 
 use fleet_core::health::ConditionStatus;
 use fleet_proto::json::gpu::{Gpu, Process};
+use fleet_proto::json::values::{Condition, Stated};
 
 use super::tone::Tone;
 use super::values::{condition_line, or_dash};
@@ -22,12 +23,31 @@ fn used_by(gpu: &Gpu, clock: &Clock) -> String {
     gpu.processes().map(|process| process_line(process, clock)).collect::<Vec<_>>().join(", ")
 }
 
-/// Why it is in its state, else what is wrong with it.
+/// Why it is in its state, else what is wrong with it, the worst first.
+fn reasons(gpu: &Gpu) -> Vec<String> {
+    if let Some(reason) = &gpu.reason {
+        return vec![reason.clone()];
+    }
+    let holds = |condition: &&Condition| !condition.status.is(ConditionStatus::False);
+    let mut wrong: Vec<&Condition> = gpu.conditions.iter().filter(holds).collect();
+    let severity = |condition: &Condition| condition.severity.as_ref().and_then(Stated::known);
+    // Stable: those that are as bad stay in their order.
+    wrong.sort_by_key(|condition| std::cmp::Reverse(severity(condition)));
+    wrong.into_iter().filter_map(|c| c.reason.clone().or_else(|| c.message.clone())).collect()
+}
+
+/// All of them.
 fn reason_shown(gpu: &Gpu) -> String {
-    let wrong =
-        gpu.conditions.iter().filter(|condition| !condition.status.is(ConditionStatus::False));
-    let wrong = wrong.filter_map(|c| c.reason.clone().or_else(|| c.message.clone()));
-    gpu.reason.clone().unwrap_or_else(|| wrong.collect::<Vec<_>>().join("; "))
+    reasons(gpu).join("; ")
+}
+
+/// The worst, and how many more there are: a line of a table has no room for eight.
+fn worst_reason(gpu: &Gpu) -> String {
+    match reasons(gpu).as_slice() {
+        [] => String::new(),
+        [one] => one.clone(),
+        [worst, more @ ..] => format!("{worst}; +{} more", more.len()),
+    }
 }
 
 fn temperature(gpu: &Gpu) -> Option<String> {
@@ -66,7 +86,7 @@ impl Row for Gpu {
                 .rank(2),
             Column::new("DRIVER", |g: &Self, _| or_dash(g.driver_index)).right().wide(),
             Column::new("UUID", |g: &Self, _| g.uuid.clone()).wide(),
-            Column::new("REASON", |g: &Self, _| reason_shown(g)).clip().rank(1),
+            Column::new("REASON", |g: &Self, _| reason_shown(g)).short(worst_reason).clip().rank(1),
         ]
     }
 

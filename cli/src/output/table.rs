@@ -27,6 +27,8 @@ pub(crate) struct Column<T> {
     rank: u8,
     clip: Option<usize>,
     cell: Cell<T>,
+    /// What stands for the cell where the table is not wide.
+    short: Option<fn(&T) -> String>,
 }
 
 #[derive(Debug)]
@@ -47,12 +49,27 @@ impl<T> Column<T> {
     }
 
     fn of(title: &'static str, cell: Cell<T>) -> Self {
-        Self { title, wide: false, tone: None, right: false, rank: 0, clip: None, cell }
+        Self {
+            title,
+            wide: false,
+            tone: None,
+            right: false,
+            rank: 0,
+            clip: None,
+            cell,
+            short: None,
+        }
     }
 
     /// Only with `-o wide`.
     pub(crate) fn wide(mut self) -> Self {
         self.wide = true;
+        self
+    }
+
+    /// Less text, unless with `-o wide`.
+    pub(crate) fn short(mut self, cell: fn(&T) -> String) -> Self {
+        self.short = Some(cell);
         self
     }
 
@@ -86,6 +103,9 @@ impl<T> Column<T> {
     }
 
     fn text(&self, item: &T, look: &Look<'_>) -> String {
+        if let Some(short) = self.short.filter(|_| !look.wide) {
+            return harmless(&short(item));
+        }
         match self.cell {
             Cell::Text(cell) => harmless(&cell(item, look.clock)),
             Cell::When(cell) => cell(item).map_or_else(

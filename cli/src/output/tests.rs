@@ -154,6 +154,27 @@ fn gpu_with(index: u32, processes: &[(u32, u64)]) -> Gpu {
 }
 
 #[test]
+fn a_table_names_the_worst_of_many_conditions_and_a_wide_one_all() {
+    let condition = |reason: &str, severity: &str| pb::Condition {
+        kind: "Xid".to_owned(),
+        status: "true".to_owned(),
+        severity: severity.to_owned(),
+        reason: reason.to_owned(),
+        ..pb::Condition::default()
+    };
+    let notices = (0..7).map(|number| condition(&format!("notice {number}"), "notice"));
+    let conditions = notices.chain([condition("it fell off the bus", "fatal")]).collect();
+    let gpu = pb::Gpu { node: "titan01".to_owned(), conditions, ..pb::Gpu::default() };
+    let gpu = [Gpu::from(gpu)];
+    let table = printer(Format::Table).list(&gpu).unwrap();
+    assert!(table.contains("it fell off the bus; +7 more"), "{table}");
+    assert!(!table.contains("notice 0"), "{table}");
+    let wide = printer(Format::Wide).list(&gpu).unwrap();
+    assert!(wide.contains("it fell off the bus; notice 0; notice 1; "), "{wide}");
+    assert!(wide.contains("notice 6") && !wide.contains("more"), "{wide}");
+}
+
+#[test]
 fn each_process_has_a_line_and_those_without_a_lease_come_first() {
     let gpus = [
         gpu_with(0, &[(7, 0)]),
