@@ -190,7 +190,7 @@ async fn an_xid_arrives_within_a_second_and_prompts_a_sample() {
     let hot = |seen: &GpuSnapshot| seen.gpus[1].telemetry.temperature_c == Observed::Value(91);
     node.until("a sample because of the event", hot).await;
     node.change(1, |gpu| gpu.push_xid(999));
-    assert_eq!(node.event().await.kind, GpuEventKind::Xid { code: None });
+    assert_eq!(node.event().await.kind, GpuEventKind::Xid { code: Some(999) });
 }
 
 #[tokio::test]

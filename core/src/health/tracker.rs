@@ -309,7 +309,7 @@ impl GpuHealth {
         let meaning = row.map_or("an error this version does not know", |row| row.meaning);
         let times = if repeats > 1 { format!(", {repeats} times in a day") } else { String::new() };
         let reason = format!("XID {code}: {meaning}{times}");
-        let advice = row.map_or("see the kernel log", |row| row.advice);
+        let advice = row.map_or(xid::KERNEL_LOG, |row| row.advice);
         let sticky = severity > Severity::Notice;
         let kind = format!("xid_{code}");
         let full = self.xids.len() > limits::XID_CODES_MAX;

@@ -57,6 +57,12 @@ const PROGRAM: &str =
 const RESET: &str = "reset the GPU when it is empty";
 const REBOOT: &str = "reset the GPU when it is empty, then reboot if it comes back";
 const SUPPORT: &str = "have the card looked at";
+const RECOVERY: &str = "`nvidia-smi -q` names it: GPU Recovery Action";
+/// What helps where the number says nothing.
+pub const KERNEL_LOG: &str = "see the kernel log";
+
+/// What NVML says for an XID that it does not know (`nvmlEventData_t`).
+pub const UNNUMBERED: u32 = 999;
 
 const fn row(
     code: u32,
@@ -69,7 +75,7 @@ const fn row(
 }
 
 /// By number.
-pub const TABLE: [Row; 31] = {
+pub const TABLE: [Row; 33] = {
     use Verdict::{Degraded, Device, Fatal, Ignored, NotApplicable, Notice, Program};
     [
         row(8, "channel idle timeout", Program, Program, PROGRAM),
@@ -103,6 +109,10 @@ pub const TABLE: [Row; 31] = {
         row(119, "GPU system processor does not answer", NotApplicable, Degraded, REBOOT),
         row(120, "GPU system processor error", NotApplicable, Degraded, REBOOT),
         row(140, "unrecovered ECC error", NotApplicable, Degraded, RESET),
+        // Comes beside the error that asks for the action.
+        row(154, "GPU recovery action changed", NotApplicable, Notice, RECOVERY),
+        // Different errors have it, so two of them are no repeat.
+        row(UNNUMBERED, "an error that the driver gives no number", Notice, Notice, KERNEL_LOG),
     ]
 };
 
@@ -159,6 +169,9 @@ mod tests {
             (119, Turing, Verdict::Degraded),
             (61, Turing, Verdict::Degraded),
             (61, Ampere, Verdict::Device),
+            (154, Ampere, Verdict::Notice),
+            (154, Volta, Verdict::Device),
+            (UNNUMBERED, Ampere, Verdict::Notice),
             (12_345, Volta, Verdict::Device),
         ];
         for (code, architecture, wanted) in cases {

@@ -1,5 +1,6 @@
 //! XID and ECC events, told as they happen by a thread that blocks in the driver.
 
+use fleet_core::health::xid::UNNUMBERED;
 use fleet_core::name::GpuUuid;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::event::EventTypes;
@@ -90,7 +91,8 @@ fn message(event: &EventData<'_>, named: &Named) -> Option<Message> {
     }
     let code = match event.event_data {
         Some(XidError::Value(code)) => Some(code),
-        Some(XidError::Unknown) => None,
+        // NVML's own number for what it does not know.
+        Some(XidError::Unknown) => Some(u64::from(UNNUMBERED)),
         None => return None,
     };
     Some(Message::Xid { uuid, code })

@@ -263,6 +263,24 @@ fn an_xid_without_a_code_is_a_notice() {
 }
 
 #[test]
+fn an_xid_shows_its_number_also_where_nobody_knows_it() {
+    for (code, shown) in [
+        (999, "XID 999: an error that the driver gives no number"),
+        (12_345, "XID 12345: an error this version does not know"),
+        (154, "XID 154: GPU recovery action changed"),
+    ] {
+        let mut story = Story::begin();
+        let signal =
+            Signal::Xid { gpu: gpu(1), architecture: Architecture::Hopper, code: Some(code) };
+        story.tell(signal);
+        let conditions = story.tracker.conditions();
+        assert_eq!(conditions.len(), 1, "{conditions:?}");
+        assert_eq!(conditions[0].reason, shown);
+        assert_eq!(conditions[0].severity, Severity::Notice);
+    }
+}
+
+#[test]
 fn repeats_on_one_gpu_escalate_but_a_burst_is_one() {
     let mut story = Story::begin();
     for _ in 0..20 {
