@@ -5,7 +5,9 @@
 //!
 //! * JSON lines: the stored lines as they are, then the trailer line.
 //! * CSV (RFC 4180): a header row, a row per record with the whole line in its last column, then a
-//!   row whose first column is `#trailer` and whose second is the trailer line.
+//!   row whose first column is `#trailer` and whose second is the trailer line. No cell is longer than a
+//!   spreadsheet takes: the objects of a record are clipped with a mark, and a long record line goes on in
+//!   rows behind its own, whose first column is `#more`. JSON lines have every record in one line.
 //!
 //! The trailer counts the records and names the first, the last and both ends of the chain. Without
 //! a signature it shows an accident; against somebody who can write a new trailer it takes one.
@@ -22,6 +24,10 @@ pub const TRAILER_VERSION: u32 = 1;
 const TRAILER_DOMAIN: &[u8] = b"fleet-audit-trailer-v1\n";
 /// First column of the CSV row that carries the trailer.
 pub const CSV_TRAILER: &str = "#trailer";
+/// First column of a CSV row that carries more of the record line of the row before it.
+pub const CSV_MORE: &str = "#more";
+/// Most UTF-16 units in a cell: spreadsheets take 32,767, and cut the rest off without a word.
+pub const CELL_UNITS_MAX: usize = 32_000;
 /// Columns of the CSV form. The last one holds the whole record; the others repeat parts of it.
 pub const CSV_HEADER: &str =
     "seq,log_index,at,actor,auth,action,allowed_by,refused,objects,request,record";
@@ -110,7 +116,7 @@ impl Exporter {
         trailer.last_hash.clone_from(&record.hash);
         match self.format {
             Format::JsonLines => record.line.clone(),
-            Format::Csv => csv_row(record),
+            Format::Csv => csv_rows(record),
         }
     }
 
@@ -172,8 +178,70 @@ pub fn looks_like_trailer(line: &str) -> bool {
     line.starts_with("{\"trailer\":")
 }
 
-/// One record as a row.
-pub fn csv_row(record: &AuditRecord) -> String {
+/// One record as a row, and as many rows behind it as its line takes.
+pub fn csv_rows(record: &AuditRecord) -> String {
+    let mut parts = cells_of(&record.line).into_iter();
+    let mut rows = csv_row(record, parts.next().unwrap_or_default());
+    for part in parts {
+        rows.push_str(&format!("\n{CSV_MORE},{}", csv_field(part)));
+    }
+    rows
+}
+
+/// A text in parts that fit a cell. None but the first begins as a formula does, so that each is written as it is.
+fn cells_of(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    loop {
+        let fits = fitting(rest, CELL_UNITS_MAX);
+        if fits == rest.len() {
+            parts.push(rest);
+            return parts;
+        }
+        let plain = rest[..fits].char_indices().rev().map(|(at, _)| at);
+        let plain = plain.take_while(|at| *at > 0).find(|at| !begins_formula(&rest[*at..]));
+        let (part, more) = rest.split_at(plain.unwrap_or(fits));
+        parts.push(part);
+        rest = more;
+    }
+}
+
+/// How many bytes of a text fit in so many UTF-16 units.
+fn fitting(text: &str, units: usize) -> usize {
+    let mut left = units;
+    let over = text.char_indices().find(|(_, c)| {
+        let fits = c.len_utf16() <= left;
+        left = left.saturating_sub(c.len_utf16());
+        !fits
+    });
+    over.map_or(text.len(), |(at, _)| at)
+}
+
+/// Names in one cell; where they do not fit, how many more there are.
+fn objects_cell(objects: &[String]) -> String {
+    let whole = objects.join(" ");
+    if fitting(&whole, CELL_UNITS_MAX) == whole.len() {
+        return whole;
+    }
+    let mut cell = String::new();
+    // Room for the mark.
+    let room = CELL_UNITS_MAX - 100;
+    for (shown, object) in objects.iter().enumerate() {
+        let with = cell.len() + 1 + object.len();
+        if with > room {
+            let more = objects.len() - shown;
+            cell.push_str(&format!(" (cut here: {more} more; -o jsonl has all)"));
+            break;
+        }
+        if shown > 0 {
+            cell.push(' ');
+        }
+        cell.push_str(object);
+    }
+    cell
+}
+
+fn csv_row(record: &AuditRecord, line: &str) -> String {
     let body = &record.body;
     let auth = serde_json::to_value(body.actor.method)
         .ok()
@@ -188,19 +256,22 @@ pub fn csv_row(record: &AuditRecord) -> String {
         body.action.clone(),
         body.allowed_by.clone().unwrap_or_default(),
         body.refused.clone().unwrap_or_default(),
-        body.objects.join(" "),
+        objects_cell(&body.objects),
         body.request.clone().unwrap_or_default(),
-        record.line.clone(),
+        line.to_owned(),
     ];
     let fields: Vec<String> = fields.iter().map(|field| csv_field(field)).collect();
     fields.join(",")
 }
 
+fn begins_formula(text: &str) -> bool {
+    text.starts_with(['=', '+', '-', '@', '\t', '\r'])
+}
+
 /// Quotes a field where CSV or a spreadsheet needs it. A field that a spreadsheet would run as a
 /// formula is made text by a leading apostrophe.
 pub fn csv_field(text: &str) -> String {
-    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
-    let text = if formula { format!("'{text}") } else { text.to_owned() };
+    let text = if begins_formula(text) { format!("'{text}") } else { text.to_owned() };
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {
@@ -246,6 +317,22 @@ mod tests {
         assert_eq!(csv_field("say \"hi\""), "\"say \"\"hi\"\"\"");
         assert_eq!(csv_field("=cmd()"), "'=cmd()");
         assert_eq!(csv_field("job-1"), "job-1");
+    }
+
+    #[test]
+    fn a_text_is_cut_into_cells_that_are_no_formulas() {
+        let text =
+            format!("{}{}=-1{}", "a".repeat(CELL_UNITS_MAX - 1), "==", "\u{1f600}".repeat(40_000));
+        let cells = cells_of(&text);
+        assert_eq!(cells.concat(), text);
+        assert!(cells.len() >= 4, "{}", cells.len());
+        for cell in &cells {
+            assert!(cell.encode_utf16().count() <= CELL_UNITS_MAX);
+            assert_eq!(csv_field(cell), *cell, "no apostrophe");
+        }
+        assert_eq!(cells_of(""), [""]);
+        // Nothing else to cut at: it is cut all the same, and ends.
+        assert_eq!(cells_of(&"=".repeat(2 * CELL_UNITS_MAX)).len(), 2);
     }
 
     #[test]

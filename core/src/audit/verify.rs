@@ -5,7 +5,8 @@
 //! trailer), columns of a CSV row that do not say what the record says.
 
 use super::export::{
-    CSV_HEADER, CSV_TRAILER, Signature, Trailer, csv_row, looks_like_trailer, open_trailer,
+    CSV_HEADER, CSV_MORE, CSV_TRAILER, Signature, Trailer, csv_rows, looks_like_trailer,
+    open_trailer,
 };
 use super::{AUDIT_VERSION, AuditBody, AuditRecord, GENESIS, hash_of_unsealed, unseal};
 
@@ -98,6 +99,14 @@ pub struct Verifier {
     /// A break in the chain, to be forgiven if the trailer says that records were filtered out.
     broken: Option<VerifyError>,
     trailer: Option<(Trailer, Vec<u8>, Option<Signature>)>,
+    /// Rows of a CSV whose record line goes on in the next row.
+    open: Option<OpenRecord>,
+}
+
+#[derive(Debug)]
+struct OpenRecord {
+    rows: String,
+    record: String,
 }
 
 impl Default for Verifier {
@@ -116,6 +125,7 @@ impl Verifier {
             last: None,
             broken: None,
             trailer: None,
+            open: None,
         }
     }
 
@@ -156,12 +166,29 @@ impl Verifier {
 
     fn csv_line(&mut self, row: &str) -> Result<(), VerifyError> {
         let fields = csv_fields(row).ok_or_else(|| self.fault(Fault::NotARecord))?;
-        if let [CSV_TRAILER, trailer] = fields.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            return self.take_trailer(trailer);
+        let (rows, record) = match (
+            fields.iter().map(String::as_str).collect::<Vec<_>>().as_slice(),
+            self.open.take(),
+        ) {
+            ([CSV_MORE, more], Some(open)) => {
+                (format!("{}\n{row}", open.rows), format!("{}{more}", open.record))
+            }
+            // The rest of the record before it is missing.
+            (_, Some(_)) | ([CSV_MORE, _] | [], None) => {
+                return Err(self.fault(Fault::NotARecord));
+            }
+            ([CSV_TRAILER, trailer], None) => return self.take_trailer(trailer),
+            ([.., record], None) => (row.to_owned(), (*record).to_owned()),
+        };
+        if rows.len() > LINE_BYTES_MAX {
+            return Err(self.fault(Fault::TooLong));
         }
-        let line = fields.last().ok_or_else(|| self.fault(Fault::NotARecord))?;
-        let record = self.record(line)?;
-        if csv_row(&record) != row {
+        if record.starts_with('{') && unseal(&record).is_none() {
+            self.open = Some(OpenRecord { rows, record });
+            return Ok(());
+        }
+        let record = self.record(&record)?;
+        if csv_rows(&record) != rows {
             return Err(self.fault(Fault::Columns { seq: record.body.seq }));
         }
         Ok(())

@@ -168,3 +168,36 @@ fn a_foreign_or_newer_file_is_told_apart() {
     let newer = seal(body).line;
     assert_eq!(fault(&format!("{newer}\n")), Fault::TooNew { seq: 1, found: 2 });
 }
+
+#[test]
+fn a_record_that_fits_no_cell_of_a_sheet_verifies_over_its_rows() {
+    let mut records = chain(3);
+    let mut body = records[1].body.clone();
+    body.objects = (0..20_000).map(|number| format!("res-{number:06}")).collect();
+    records[1] = seal(body);
+    let mut last = records[2].body.clone();
+    last.prev.clone_from(&records[1].hash);
+    records[2] = seal(last);
+    let lines = |lines: Vec<String>| -> Vec<String> {
+        lines.iter().flat_map(|rows| rows.split('\n')).map(str::to_owned).collect()
+    };
+    let rows = lines(export(&records, Format::Csv, false));
+    assert!(rows.len() > 10, "{}", rows.len());
+    for row in &rows {
+        for cell in csv_fields(row).expect("a row") {
+            assert!(cell.encode_utf16().count() <= 32_767, "{}", cell.len());
+        }
+    }
+    assert!(rows[2].contains(" more; -o jsonl has all)"), "the objects end with a mark");
+    assert_eq!(verify(&rows).expect("untouched").count, 3);
+    assert_eq!(verify(&export(&records, Format::JsonLines, false)).expect("untouched").count, 3);
+    // A part that is missing, moved or changed is noticed.
+    for at in 2..rows.len() - 2 {
+        let mut less = rows.clone();
+        less.remove(at);
+        assert!(verify(&less).is_err(), "without row {at}");
+        let mut swapped = rows.clone();
+        swapped.swap(at, at + 1);
+        assert!(verify(&swapped).is_err(), "row {at} moved");
+    }
+}
