@@ -224,6 +224,7 @@ fn make_terminals(
         gate: node.gate.clone(),
         handle: node.terminals.clone(),
         line: line.clone(),
+        conditions: node.conditions.subscribe(),
         pulse: operations.begin("terminals"),
     })?)
 }

@@ -5,10 +5,11 @@
 //! a window that goes on for days says nothing all that time, and speaks again when somebody else has reserved what
 //! follows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fleet_core::ending::EXTEND_STEP;
 use fleet_core::id::ReservationId;
+use fleet_core::name::GpuUuid;
 use fleet_core::time::{Millis, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +34,13 @@ struct Told {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Said {
     windows: BTreeMap<ReservationId, Told>,
+    /// The broken GPUs of each that were named.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    broken: BTreeMap<ReservationId, BTreeSet<GpuUuid>>,
 }
+
+/// GPUs on which work is lost, and why.
+pub type Broken = BTreeMap<GpuUuid, String>;
 
 impl Said {
     /// The windows whose owners are to be told now; noted as said. `alone`: no controller answers, so no end moves.
@@ -49,6 +56,22 @@ impl Said {
         });
         let due = |one: &&Running| one.window.ends_at > now && self.take(one, alone, now);
         running.iter().filter(due).collect()
+    }
+
+    /// The broken GPUs of windows that run, each once; noted as said.
+    pub fn broken<'a>(
+        &mut self,
+        running: &'a [Running],
+        broken: &Broken,
+    ) -> Vec<(&'a Running, &'a GpuUuid)> {
+        self.broken.retain(|id, _| running.iter().any(|one| one.reservation == *id));
+        let gpus = running.iter().flat_map(|one| one.gpus.iter().map(move |gpu| (one, gpu)));
+        let hit = gpus.filter(|(_, gpu)| broken.contains_key(*gpu));
+        hit.filter(|(one, gpu)| {
+            let said = self.broken.entry(one.reservation.clone()).or_default();
+            said.insert((*gpu).clone())
+        })
+        .collect()
     }
 
     fn take(&mut self, one: &Running, alone: bool, now: Timestamp) -> bool {
@@ -144,6 +167,23 @@ mod tests {
         let at = |left: u64| one.window.ends_at - Millis::minutes(left);
         let look = |left: &u64| !said.due(std::slice::from_ref(one), alone, at(*left)).is_empty();
         (0..=from).rev().filter(look).collect()
+    }
+
+    #[test]
+    fn a_broken_gpu_of_a_window_is_named_once() {
+        let gpu = |n: u32| GpuUuid::parse(&format!("GPU-0{n}")).unwrap();
+        let mut one = running(1, firm());
+        one.gpus = vec![gpu(1), gpu(2)];
+        let running = [one];
+        let broken: Broken = [(gpu(2), "XID 79".to_owned()), (gpu(3), "XID 79".to_owned())].into();
+        let mut said = Said::default();
+        assert_eq!(said.broken(&running, &Broken::new()), []);
+        assert_eq!(said.broken(&running, &broken), [(&running[0], &gpu(2))]);
+        assert_eq!(said.broken(&running, &broken), []);
+        let more: Broken = [(gpu(1), "lost".to_owned())].into();
+        assert_eq!(said.broken(&running, &more), [(&running[0], &gpu(1))]);
+        said.broken(&[], &broken);
+        assert_eq!(said, Said::default(), "what is over is forgotten");
     }
 
     #[test]

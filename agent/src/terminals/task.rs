@@ -10,16 +10,18 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fleet_core::health::{Condition, ConditionStatus, Severity, Subject};
 use fleet_core::name::{GpuUuid, NodeName, UserName};
 use fleet_core::time::Timestamp;
 use fleet_daemon::progress::Pulse;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use super::denials::Denials;
-use super::due::Said;
+use super::due::{Broken, Said};
 use super::words::{HeldBy, Here, for_terminal};
 use super::{Handle, Known, mail, tty};
 use crate::ahead::Contact;
@@ -68,6 +70,8 @@ pub struct TaskParts<'a> {
     pub gate: gate::Handle,
     pub handle: Handle,
     pub line: Contact,
+    /// As the health task says them.
+    pub conditions: watch::Receiver<Vec<Condition>>,
     pub pulse: Pulse,
 }
 
@@ -82,6 +86,7 @@ pub struct Task {
     gate: gate::Handle,
     handle: Handle,
     line: Contact,
+    conditions: watch::Receiver<Vec<Condition>>,
     pulse: Pulse,
     path: PathBuf,
     said: Said,
@@ -106,6 +111,7 @@ impl Task {
             gate: parts.gate,
             handle: parts.handle,
             line: parts.line,
+            conditions: parts.conditions,
             pulse: parts.pulse,
             path,
             said,
@@ -130,6 +136,7 @@ impl Task {
             }
             if let Some((known, denied)) = self.handle.take() {
                 self.say_what_ends(&known).await;
+                self.say_what_is_broken(&known).await;
                 self.say_who_was_denied(&known, denied);
             }
         }
@@ -155,6 +162,23 @@ impl Task {
                 let text = here.ending(one, user, &indexes, alone);
                 self.tell(To::User(user.clone()), ready(text.clone()));
                 self.mail(user.clone(), here.subject(one, &indexes), text);
+            }
+        }
+    }
+
+    async fn say_what_is_broken(&mut self, known: &Known) {
+        let broken = broken(&self.conditions.borrow_and_update());
+        let before = self.said.clone();
+        let hit = self.said.broken(&known.running, &broken);
+        if self.said != before {
+            self.store().await;
+        }
+        let here = self.here(self.line.now().unwrap_or_else(clock::now));
+        for (one, gpu) in hit {
+            let why = broken.get(gpu).map_or("", String::as_str);
+            for user in one.users() {
+                let text = here.broken(one, user, self.index(gpu), why);
+                self.tell(To::User(user.clone()), ready(text));
             }
         }
     }
@@ -277,6 +301,20 @@ impl Task {
             None
         });
     }
+}
+
+/// The GPUs on which work is lost, each with the first reason.
+fn broken(conditions: &[Condition]) -> Broken {
+    let fatal = conditions.iter().filter(|condition| {
+        condition.status == ConditionStatus::True && condition.severity == Severity::Fatal
+    });
+    let mut broken = Broken::new();
+    for condition in fatal {
+        if let Subject::Gpu(gpu) = &condition.subject {
+            broken.entry(gpu.clone()).or_insert_with(|| condition.reason.clone());
+        }
+    }
+    broken
 }
 
 /// Who has a GPU: the owner of the window that runs on it, whoever else may use it and whatever jobs are in it. Without

@@ -79,6 +79,13 @@ impl Here {
         format!("{first} {rest}")
     }
 
+    /// To one of those who use a window on a GPU that is broken.
+    pub fn broken(&self, one: &Running, user: &UserName, index: Option<u32>, why: &str) -> String {
+        let (id, gpu) = (&one.reservation, self.gpus(&[index]));
+        let whose = if one.owner == *user { "your".to_owned() } else { format!("{}'s", one.owner) };
+        format!("{gpu} of {whose} reservation {id} is broken: {why}. `fleet why {gpu}` says more.")
+    }
+
     /// What a mail about the same is called.
     pub fn subject(&self, one: &Running, indexes: &[Option<u32>]) -> String {
         let (id, at) = (&one.reservation, self.time(one.window.ends_at));
@@ -244,6 +251,20 @@ mod tests {
             after,
             losses: [(user(reader), loss)].into(),
         }
+    }
+
+    #[test]
+    fn a_broken_gpu_is_named_with_why() {
+        let loss = Loss { gpus: Vec::new(), next: None, ended: false };
+        let one = adas("ada", 30, After::Over, loss);
+        let why = "XID 79: GPU has fallen off the bus";
+        assert_eq!(
+            here().broken(&one, &user("ada"), Some(3), why),
+            "titan01:3 of your reservation res-1 is broken: XID 79: GPU has fallen off the bus. \
+             `fleet why titan01:3` says more."
+        );
+        let shared = here().broken(&one, &user("eve"), None, "it is gone");
+        assert!(shared.starts_with("titan01:? of ada's reservation res-1 is broken: "), "{shared}");
     }
 
     #[test]

@@ -389,11 +389,21 @@ impl Fsm {
         node.is_some_and(|node| node.uncounted)
     }
 
+    /// A job or a reservation, with its owner: people do not know attempts by their ids.
     fn holder_text(&self, hold: &super::Hold) -> String {
-        match self.leases.get(&hold.lease).map(|lease| &lease.holder) {
-            Some(LeaseHolder::Allocation(allocation)) => allocation.to_string(),
-            Some(LeaseHolder::Reservation(reservation)) => reservation.to_string(),
-            None => hold.lease.to_string(),
+        let Some(lease) = self.leases.get(&hold.lease) else { return hold.lease.to_string() };
+        let holder = match &lease.holder {
+            LeaseHolder::Allocation(allocation) if self.cluster_version >= EMPTY_SINCE => {
+                let attempt = allocation.attempt_of();
+                attempt.map_or(allocation.to_string(), |(job, _)| job.to_string())
+            }
+            LeaseHolder::Allocation(allocation) => allocation.to_string(),
+            LeaseHolder::Reservation(reservation) => reservation.to_string(),
+        };
+        // An older controller would write another text into the log.
+        match self.cluster_version >= EMPTY_SINCE {
+            true => format!("{holder} of {}", lease.owner),
+            false => holder,
         }
     }
 

@@ -127,9 +127,9 @@ fn a_late_reservation_keeps_its_gpus_from_jobs() {
          res-x: titan01:0 Scheduled
          res-x: Scheduled
          job-b waits, place 1: waits for 1 GPU: titan01:0 is held by job-a (ada) [+4h]
-         job-c waits, place 2: its reservation res-x waits: alloc-a-1 is not released yet [+2h]
+         job-c waits, place 2: its reservation res-x waits: job-a of ada is not released yet [+2h]
          job-b waits, place 1: waits for 1 GPU: titan01:0 is being emptied after alloc-a-1 (ada) [+4h]
-         job-c waits, place 2: its reservation res-x waits: alloc-a-1 is not released yet [+2h]
+         job-c waits, place 2: its reservation res-x waits: job-a of ada is not released yet [+2h]
          res-x: Active
          job-c -> titan01:0, 16 cores, 64.0 GiB
          job-b waits, place 1: waits for 1 GPU: titan01:0 is reserved by bob (res-x) [+4h]",
