@@ -136,6 +136,7 @@ impl Fsm {
                     if let LineDecision::Book(granted) = &line {
                         let reservation = scheduled(wish, granted.clone(), self.now);
                         trial.reservations.insert(reservation);
+                        trial.settle_index();
                     }
                     plan.push(line);
                 }
