@@ -8,7 +8,7 @@ use fleet_core::allocation::Allocation;
 use fleet_core::checkpoint::{Checkpoint, Content, Facts};
 use fleet_core::ending::ReservationRules;
 use fleet_core::gpu::Gpu;
-use fleet_core::health::{Condition, ConditionStatus, Health, Subject};
+use fleet_core::health::{Condition, ConditionStatus, Health, NOT_ANSWERING, Subject};
 use fleet_core::job::{Job, JobState};
 use fleet_core::lease::LeaseHolder;
 use fleet_core::name::{GpuUuid, UserName};
@@ -16,7 +16,7 @@ use fleet_core::node::{Liveness, Node};
 use fleet_core::reboot::RebootAnswer;
 use fleet_core::reservation::Reservation;
 use fleet_core::scheduler::{HeldPlace, Plan};
-use fleet_core::view::{self, GpuState, JobReason, NamesAt};
+use fleet_core::view::{self, GpuReason, GpuState, JobReason, NamesAt};
 use fleet_core::{Fsm, Timestamp};
 use fleet_proto::convert::wish::job_spec_to_wire;
 use fleet_proto::v1;
@@ -184,10 +184,11 @@ fn gpu_health(node: Option<&Node>, gpu: &Gpu, unheard: bool) -> Health {
 pub(super) fn gpu(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> v1::Gpu {
     let node = fsm.node(&gpu.node);
     let (state, reason) = view::gpu::gpu(fsm, gpu);
+    let reason = reason.map(|reason| unanswered(node, gpu, &reason).unwrap_or(reason.to_string()));
     let left = (state == GpuState::Releasing).then(|| in_use::left_on(sessions, gpu)).flatten();
     let reason = match (reason, left) {
         (Some(reason), Some(left)) => format!("{reason}, but {left}"),
-        (reason, None) => text(reason.as_ref()),
+        (reason, None) => reason.unwrap_or_default(),
         (None, Some(left)) => left,
     };
     let unheard = node.and_then(|node| unheard::of(sessions, node));
@@ -235,6 +236,13 @@ pub(super) fn gpu(fsm: &Fsm, sessions: &Sessions, gpu: &Gpu) -> v1::Gpu {
         enforced: enforced(node),
         driver_index: gpu.driver_index,
     }
+}
+
+/// What the agent says of a GPU that the driver does not answer for: what hung, and when it is tried again.
+fn unanswered(node: Option<&Node>, gpu: &Gpu, reason: &GpuReason) -> Option<String> {
+    let node = node.filter(|_| *reason == GpuReason::DriverSilent)?;
+    let mut own = node.conditions_for(&gpu.uuid);
+    own.find(|condition| condition.kind == NOT_ANSWERING).map(|condition| condition.reason.clone())
 }
 
 fn gpu_use(sessions: &Sessions, gpu: &Gpu) -> Option<v1::GpuUse> {

@@ -21,7 +21,7 @@ pub mod xid;
 
 pub use shortage::{Shortage, begins_nothing};
 pub use signal::{Known, Reading, Signal};
-pub use tracker::HealthTracker;
+pub use tracker::{HealthTracker, NOT_ANSWERING};
 
 /// Whether a program that dies on a GPU with this condition most likely died of it: off the bus, a driver that does not
 /// answer, memory errors, some XIDs. Not heat, a narrow link, rising corrected errors.

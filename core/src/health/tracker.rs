@@ -26,7 +26,8 @@ const ECC_POINTS_MAX: usize = 13;
 
 /// Kinds that are not in the tables.
 const LOST: &str = "gpu_lost";
-const NOT_ANSWERING: &str = "not_answering";
+/// The driver does not say how one GPU is.
+pub const NOT_ANSWERING: &str = "not_answering";
 const TELEMETRY_MISSING: &str = "telemetry_missing";
 const ECC_UNCORRECTED: &str = "ecc_uncorrected";
 const ECC_CORRECTED: &str = "ecc_corrected_rising";

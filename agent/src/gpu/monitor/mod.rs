@@ -306,7 +306,7 @@ impl Monitor {
                 running.ready = true;
                 running.step = None;
                 running.next_sample = Instant::now();
-                self.readings.end_inventory(now());
+                self.readings.end_inventory(now(), &next_try(self.config.retry_after));
                 let again =
                     self.readings.wants_retry().then(|| Instant::now() + self.config.retry_after);
                 running.retry_at = again;
@@ -534,6 +534,13 @@ fn shown(mut seen: GpuSnapshot, numbers: &Numbers) -> Shared {
 }
 
 /// The wall clock: only shells read it.
+/// When what hangs now is tried again, as people on this machine read it: `14:32 CET`.
+fn next_try(wait: Duration) -> String {
+    let wait = jiff::SignedDuration::try_from(wait).unwrap_or_default();
+    let at = jiff::Zoned::now().checked_add(wait);
+    at.map_or_else(|_| String::new(), |at| at.strftime("%H:%M %Z").to_string())
+}
+
 fn now() -> Timestamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     Timestamp(since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))

@@ -12,6 +12,9 @@ use crate::gpu::report::{
     DriverInfo, DriverState, GpuInfo, GpuSnapshot, GpuState, Link, Telemetry,
 };
 
+/// An agent that starts, or takes the driver up again, forgets what hung.
+const NOT_TRIED_AGAIN: &str =
+    "not tried again until the node is drained and uncordoned, or its agent restarts";
 const NOT_SAMPLED: &str = "not measured yet";
 
 #[derive(Debug)]
@@ -39,6 +42,17 @@ struct Hung {
     /// Left out of the next inventory.
     skip: bool,
     retries: u32,
+    /// When it is tried again, in words; empty while the next probe starts.
+    next: String,
+}
+
+impl Hung {
+    fn why(&self) -> String {
+        match self.next.as_str() {
+            "" => self.reason.clone(),
+            next => format!("{}; {next}", self.reason),
+        }
+    }
 }
 
 impl Readings {
@@ -128,8 +142,15 @@ impl Readings {
     }
 
     /// What was known and did not show up is lost, unless it is known to hang.
-    pub(super) fn end_inventory(&mut self, now: Timestamp) {
+    /// `next` is when those that hang are tried again, as it is shown.
+    pub(super) fn end_inventory(&mut self, now: Timestamp, next: &str) {
         self.open = false;
+        for hung in self.hung.iter_mut().filter(|hung| hung.skip) {
+            hung.next = match hung.retries {
+                HUNG_RETRIES_MAX.. => NOT_TRIED_AGAIN.to_owned(),
+                _ => format!("tried again at {next}"),
+            };
+        }
         self.seen.driver_state = DriverState::Running;
         for at in 0..self.seen.gpus.len() {
             let gpu = &self.seen.gpus[at];
@@ -141,7 +162,7 @@ impl Readings {
             let hangs = self.hung.iter().find(|hung| hung.skip && hung.uuid.as_ref() == uuid);
             let unread = self.unread.iter().find(|(unread, ..)| *unread == index);
             let (presence, reason) = match (hangs, unread) {
-                (Some(hung), _) => (Presence::Unknown, hung.reason.clone()),
+                (Some(hung), _) => (Presence::Unknown, hung.why()),
                 (None, Some((_, false, reason))) => (Presence::Unknown, reason.clone()),
                 (None, Some((_, true, reason))) => (Presence::Lost, reason.clone()),
                 (None, None) => (Presence::Lost, "the driver no longer lists it".to_owned()),
@@ -186,7 +207,14 @@ impl Readings {
         let retries = self.hung.iter().find(|hung| hung.index == index).map(|hung| hung.retries);
         self.hung.retain(|hung| hung.index != index);
         let (reason_kept, retries) = (reason.to_owned(), retries.unwrap_or(0));
-        self.hung.push(Hung { index, uuid, reason: reason_kept, skip: true, retries });
+        self.hung.push(Hung {
+            index,
+            uuid,
+            reason: reason_kept,
+            skip: true,
+            retries,
+            next: String::new(),
+        });
         if let Some(at) = at {
             self.set(at, Presence::Unknown, reason, now);
         }
@@ -284,7 +312,7 @@ impl Readings {
     fn note_problems(&mut self) {
         let known = |index: u32| self.seen.gpus.iter().any(|gpu| gpu.info.index == index);
         let hung = self.hung.iter().filter(|hung| hung.skip && hung.uuid.is_none());
-        let hung = hung.map(|hung| (hung.index, hung.reason.clone()));
+        let hung = hung.map(|hung| (hung.index, hung.why()));
         let unread = self.unread.iter().map(|(index, _, reason)| (*index, reason.clone()));
         let mut all: Vec<(u32, String)> =
             hung.chain(unread.filter(|(index, _)| !known(*index))).collect();

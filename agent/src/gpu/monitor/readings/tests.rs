@@ -29,7 +29,7 @@ fn inventory(readings: &mut Readings, count: u32, indices: &[u32], now: Timestam
     for index in indices {
         readings.gpu(info(*index), now);
     }
-    readings.end_inventory(now);
+    readings.end_inventory(now, "14:32 CET");
 }
 
 fn presence(readings: &Readings) -> Vec<(u32, Presence)> {
@@ -77,6 +77,34 @@ fn a_hung_gpu_is_unknown_and_left_out_until_it_is_retried() {
 }
 
 #[test]
+fn a_hung_gpu_says_when_it_is_tried_again() {
+    let mut readings = Readings::new(&[], T0);
+    inventory(&mut readings, 2, &[0, 1], T0);
+    let said = |readings: &Readings| readings.snapshot(0).gpus[0].reason.clone().unwrap();
+    readings.hung(0, "does not answer", T1);
+    assert_eq!(said(&readings), "does not answer");
+    inventory(&mut readings, 2, &[1], T1);
+    assert_eq!(said(&readings), "does not answer; tried again at 14:32 CET");
+    for _ in 0..HUNG_RETRIES_MAX {
+        readings.retry_hung();
+        readings.hung(0, "does not answer", T1);
+    }
+    inventory(&mut readings, 2, &[1], T1);
+    assert_eq!(
+        said(&readings),
+        "does not answer; not tried again until the node is drained and uncordoned, or its agent \
+         restarts"
+    );
+    // One without a name is a problem of the node, and says the same.
+    let mut unnamed = Readings::new(&[], T0);
+    unnamed.begin_inventory();
+    unnamed.driver(driver(), 1);
+    unnamed.hung(0, "does not answer", T0);
+    inventory(&mut unnamed, 1, &[], T0);
+    assert_eq!(unnamed.snapshot(0).problems, ["GPU 0: does not answer; tried again at 14:32 CET"]);
+}
+
+#[test]
 fn a_measurement_ends_the_count_of_hangs() {
     let mut readings = Readings::new(&[], T0);
     inventory(&mut readings, 1, &[0], T0);
@@ -108,8 +136,11 @@ fn a_gpu_that_never_told_its_name_is_a_problem() {
     readings.driver(driver(), 3);
     readings.gpu_failed(1, false, "no permission".to_owned());
     readings.gpu(info(2), T0);
-    readings.end_inventory(T0);
-    assert_eq!(readings.snapshot(0).problems, ["GPU 0: does not answer", "GPU 1: no permission"]);
+    readings.end_inventory(T0, "14:32 CET");
+    assert_eq!(
+        readings.snapshot(0).problems,
+        ["GPU 0: does not answer; tried again at 14:32 CET", "GPU 1: no permission"]
+    );
     assert_eq!(presence(&readings), [(2, Presence::Present)]);
 }
 
@@ -120,7 +151,7 @@ fn a_gpu_that_may_not_be_opened_is_unknown_not_lost() {
     readings.driver(driver(), 2);
     readings.gpu_failed(0, false, "no permission".to_owned());
     readings.gpu_failed(1, true, "lost".to_owned());
-    readings.end_inventory(T1);
+    readings.end_inventory(T1, "14:32 CET");
     assert_eq!(presence(&readings), [(0, Presence::Unknown), (1, Presence::Lost)]);
 }
 
