@@ -40,6 +40,10 @@ pub(crate) struct Failure {
     pub(crate) certificate_refused: bool,
 }
 
+/// Beside a limit in bytes: people count letters.
+const BYTES_OF_LETTERS: &str = "a letter of a-z takes one byte, one like ä or д two, one like 日 three: \
+     21 of them are 63 bytes";
+
 /// As clap says it of wrong words: red on a terminal.
 fn error_word() -> &'static str {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
@@ -171,6 +175,10 @@ impl Failure {
             }
             Rejection::InvalidField { field, problem } => {
                 failure.message = format!("{}: {problem}", fields::as_typed(field));
+                // The limits of names and notes; those of whole command lines say how much was given.
+                if problem.ends_with(" bytes") || problem.contains(" bytes without ") {
+                    failure.hint = Some(BYTES_OF_LETTERS.to_owned());
+                }
             }
             Rejection::Denied { .. }
             | Rejection::AlreadyEnded { .. }

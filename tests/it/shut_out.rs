@@ -61,6 +61,11 @@ fn a_user(lab: &Lab, door: &Door) -> Result<()> {
     as_user(lab, &["reserve", "-G", "1", "--from", "+2h", "-t", "1h"])?.ok()?;
     let listed = as_user(lab, &["user", "list", "-o", "json"])?.json()?;
     ensure!(listed["items"].as_array().is_some_and(|u| u.len() == 1), "others are seen: {listed}");
+    // A user who is not shown others hears of the permission, not that nobody has that name.
+    let disable = ["user", "disable", "root", "--reason", "x", "--yes"];
+    as_user(lab, &disable)?.fails(4, &["not allowed", "an admin"])?;
+    as_user(lab, &["user", "show", "root"])?.fails(4, &["not allowed", "an admin"])?;
+    lab.run(&["user", "show", "nobody-has-this-name"])?.fails(3, &["nobody-has-this-name"])?;
     // Two certificates on record; an open stream on one of them.
     let key = OwnKey::generate()?;
     let root = door.vouched(&key)?;

@@ -93,7 +93,7 @@ pub(crate) struct ReserveArgs {
     /// What happens at its end [default: as `fleet reservation rules` says]
     #[arg(long, value_name = "POLICY")]
     pub(crate) at_end: Option<AtEnd>,
-    /// What it is for
+    /// What it is for, in at most 512 bytes
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
     /// The project it counts for

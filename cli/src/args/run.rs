@@ -94,7 +94,7 @@ pub(crate) struct RunArgs {
     /// Stop where its node was silent for so long, and run elsewhere [default: never]
     #[arg(long, value_name = "LENGTH")]
     pub(crate) stop_after: Option<String>,
-    /// Its name [default: the program's]
+    /// Job name, at most 64 bytes, or 21 letters like 日 [default: the program's]
     #[arg(short = 'J', long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// The project it counts for

@@ -1,7 +1,10 @@
 //! `user list|show|disable|enable|revoke`.
 
+use fleet_core::Rejection;
 use fleet_proto::json::user::User;
-use fleet_proto::v1::{DisableUserRequest, EnableUserRequest, ListUsersRequest, RevokeUserRequest};
+use fleet_proto::v1::{
+    DisableUserRequest, EnableUserRequest, GetStatusRequest, ListUsersRequest, RevokeUserRequest,
+};
 
 use super::Context;
 use crate::args::{UserDisableArgs, UserEnableArgs, UserListArgs, UserRevokeArgs, UserShowArgs};
@@ -30,13 +33,27 @@ pub(super) async fn list(context: &Context, args: &UserListArgs) -> Result<Exit,
 pub(super) async fn show(context: &Context, args: &UserShowArgs) -> Result<Exit, Failure> {
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
     let found = fetch(&client, vec![args.user.clone()]).await?.into_iter().next();
-    let user = found.ok_or_else(|| {
-        let rejection = fleet_core::Rejection::not_found(KIND, &args.user);
-        Failure::of_rejection(rejection, &context.clock)
-            .hint("users are known once they came in, reserved something or ran a job")
-    })?;
+    let Some(user) = found else {
+        return Err(not_shown(&client, &args.user, "to see other users", context).await?);
+    };
     print(&printer.one(&user)?)?;
     Ok(Exit::Done)
+}
+
+/// Why a user is not in the answer: the controller shows people nobody else, or nobody has that name.
+async fn not_shown(
+    client: &Client,
+    user: &str,
+    to: &str,
+    context: &Context,
+) -> Result<Failure, Failure> {
+    let status = client.call(GetStatusRequest {}, async |api, r| api.get_status(r).await).await?;
+    if !status.caller_is_admin && status.caller != user {
+        let needs = format!("an admin, {to}");
+        return Ok(Failure::of_rejection(Rejection::Denied { needs }, &context.clock));
+    }
+    let failure = Failure::of_rejection(Rejection::not_found(KIND, user), &context.clock);
+    Ok(failure.hint("users are known once they came in, reserved something or ran a job"))
 }
 
 pub(super) async fn disable(context: &Context, args: &UserDisableArgs) -> Result<Exit, Failure> {
@@ -46,9 +63,14 @@ pub(super) async fn disable(context: &Context, args: &UserDisableArgs) -> Result
             "{} has: running jobs {}, queued jobs {}, reservations {}.",
             user.name, user.jobs_running, user.jobs_queued, user.reservations
         )),
-        // Not refused: who has left may never have been here.
-        // And who may not disable people is shown nobody else's.
-        None => say(&format!("nothing of {} is shown to you: check the name", args.user)),
+        None => {
+            let failure = not_shown(&client, &args.user, "to disable a user", context).await?;
+            if failure.exit == Exit::Denied {
+                return Err(failure);
+            }
+            // Not refused: a user who has left may never have been here.
+            say(&format!("{} was never here: check the name", args.user));
+        }
     }
     args.consent.ask(&format!("Disable {}?", args.user))?;
     let disable = async |new_users| {

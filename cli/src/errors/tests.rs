@@ -130,3 +130,18 @@ fn a_closed_pipe_is_no_error() {
     let full = Failure::from(io::Error::from(io::ErrorKind::StorageFull));
     assert_eq!(full.exit, Exit::Failed);
 }
+
+#[test]
+fn a_limit_in_bytes_says_how_many_letters_that_is() {
+    let clock = Clock::standing("2026-11-21T09:31:07Z", "Europe/Berlin");
+    let hint = |problem: &str| {
+        let rejection =
+            Rejection::InvalidField { field: "name".to_owned(), problem: problem.to_owned() };
+        Failure::of_rejection(rejection, &clock).hint
+    };
+    for problem in ["1 to 64 bytes without control characters", "at most 512 bytes"] {
+        assert!(hint(problem).unwrap().contains("21 of them are 63 bytes"), "{problem}");
+    }
+    assert_eq!(hint("arguments and environment take 300000 bytes, at most 262144"), None);
+    assert_eq!(hint("at most 60d"), None);
+}
