@@ -76,9 +76,9 @@ pub(crate) fn failure(error: &clap::Error, verb: Option<&str>) -> Option<Failure
         if let Some(shown) = paragraph.strip_prefix("Usage: ") {
             usage = Some(shown.lines().next().unwrap_or_default().trim_end());
         }
-        let tips = paragraph.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
+        let mut tips = paragraph.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
         // Instead of clap's guesses come those below.
-        passed_on = passed_on.or(tips.filter(|tip| !tip.starts_with("a similar")).next_back());
+        passed_on = passed_on.or(tips.rfind(|tip| !tip.starts_with("a similar")));
     }
     let hint = elsewhere(error, verb).or_else(|| guess(error)).or(passed_on.map(str::to_owned));
     // clap shows the usage of its guess.

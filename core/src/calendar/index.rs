@@ -52,6 +52,8 @@ pub(super) struct Entry {
     obstructed: bool,
     /// Since a restore its agent has not said what it holds.
     pub(super) unasked: bool,
+    /// A job on it must leave and waits for its checkpoint.
+    deferring: bool,
     /// Before this time alone changes nothing on it.
     due: Option<Timestamp>,
 }
@@ -119,6 +121,7 @@ pub(crate) struct Index {
     uncertain: Bits,
     obstructed: Bits,
     unasked: Bits,
+    deferring: Bits,
 }
 
 /// The hours that a window touches.
@@ -142,6 +145,7 @@ impl Entry {
         entry.obstructed = node.closed().is_some() || node.liveness != Liveness::Ready || stuck();
         entry.unasked = node.uncounted;
         entry.due = fsm.due_at_least(node);
+        entry.deferring = fsm.allocations_on(&node.name).any(|a| a.deferral.is_some());
         for r in fsm.open_reservations_on(&node.name) {
             match r.state {
                 ReservationState::Scheduled | ReservationState::Active => {
@@ -283,7 +287,8 @@ impl Index {
         let levels = self.hours.values_mut().flat_map(|hour| [&mut hour.whole, &mut hour.any]);
         let levels = levels.flat_map(|levels| levels.0.iter_mut());
         let kinds = self.shapes.values_mut().chain(self.sizes.values_mut());
-        let flags = [&mut self.uncertain, &mut self.obstructed, &mut self.unasked];
+        let flags =
+            [&mut self.uncertain, &mut self.obstructed, &mut self.unasked, &mut self.deferring];
         levels.chain(kinds).chain(flags).for_each(&mut change);
     }
 
@@ -303,6 +308,7 @@ impl Index {
         self.uncertain.set(slot, entry.uncertain);
         self.obstructed.set(slot, entry.obstructed);
         self.unasked.set(slot, entry.unasked);
+        self.deferring.set(slot, entry.deferring);
         if let Some(due) = before.due {
             self.due.remove(&(due, slot));
         }
@@ -346,6 +352,11 @@ impl Index {
 
 /// Asking it.
 impl Index {
+    /// The nodes with a job that must leave and waits for its checkpoint.
+    pub(crate) fn deferring(&self) -> impl Iterator<Item = &NodeName> {
+        self.deferring.iter().map(|slot| &self.names[slot])
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.names.is_empty()
     }

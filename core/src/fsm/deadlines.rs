@@ -173,14 +173,8 @@ impl Fsm {
 
     /// Starts what is due; called again whenever GPUs are released.
     pub(super) fn start_due_reservations(&mut self, turn: &mut Turn<'_>) {
-        let now = self.now;
-        let due: Vec<ReservationId> = self
-            .reservations
-            .open()
-            .filter(|r| r.state == ReservationState::Scheduled)
-            .filter(|r| r.window.starts_at <= now && now < r.window.ends_at)
-            .map(|r| r.id.clone())
-            .collect();
+        let due: Vec<ReservationId> =
+            self.begun_reservations().into_iter().map(|r| r.id.clone()).collect();
         for id in due {
             self.start_reservation(turn, &id);
         }

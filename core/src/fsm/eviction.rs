@@ -300,8 +300,7 @@ impl Fsm {
     /// Deferrals whose wait is over now.
     pub(super) fn overdue_deferrals(&self, now: Timestamp) -> Vec<AllocationId> {
         let frozen = self.storm.frozen().is_some();
-        self.allocations
-            .values()
+        self.deferring()
             .filter(|a| a.stop.is_none())
             .filter(|a| !frozen || a.must_leave_by_decision())
             .filter(|a| a.deferral.as_ref().and_then(|d| d.deadline).is_some_and(|at| at <= now))

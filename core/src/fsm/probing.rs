@@ -46,12 +46,12 @@ impl Fsm {
     /// What the node is asked.
     pub(crate) fn probes(&self, node: &NodeName) -> Vec<Probe> {
         let asks = |deferral: &Deferral| deferral.asks.contains(node);
-        let open = |a: &&Allocation| a.stop.is_none() && a.deferral.as_ref().is_some_and(asks);
+        let open = |a: &Allocation| a.stop.is_none() && a.deferral.as_ref().is_some_and(asks);
         let of = |allocation: &Allocation| {
             let job = self.jobs.get(&allocation.job)?;
             Some(Probe { allocation: allocation.id.clone(), place: JobDir::of(job) })
         };
-        self.allocations.values().filter(open).filter_map(of).collect()
+        self.deferring().filter(|a| open(a)).filter_map(of).collect()
     }
 
     /// The node answers.

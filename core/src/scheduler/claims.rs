@@ -80,8 +80,8 @@ struct Leaving<'a> {
 /// The jobs for which places are held now, by submission.
 fn leaving(fsm: &Fsm) -> Vec<Leaving<'_>> {
     let now = fsm.now();
-    let candidates = fsm.allocations().values().filter(|a| a.deferral.is_some());
-    let mut leaving: Vec<Leaving<'_>> = candidates
+    let mut leaving: Vec<Leaving<'_>> = fsm
+        .deferring()
         .filter_map(|allocation| {
             let job = fsm.job(&allocation.job).filter(|job| wants_a_place(fsm, allocation, job))?;
             let (starts_at, ends_at) = match is_on_its_way(allocation) {

@@ -151,7 +151,7 @@ impl Fleet {
             let ends_at = starts_at + Millis::hours(HOURS_BOOKED);
             return self.book(node, &[0, 1, 2, 3, 4, 5, 6, 7], Window { starts_at, ends_at });
         }
-        let dense = node % DENSE_EVERY == 0;
+        let dense = node.is_multiple_of(DENSE_EVERY);
         for gpus in parts {
             let mut hour = 1 + self.dice(if dense { 12 } else { 120 });
             while hour < AHEAD {
