@@ -28,13 +28,19 @@ pub(crate) enum UserVerb {
     Revoke(UserRevokeArgs),
 }
 
+/// What `last seen` says.
+const SEEN: &str = "Seen: when the user last typed a command or logged in. It is up to an hour old for what came in by\n\
+    another controller, or before this one started.";
+
 #[derive(Debug, Clone, Default, Args)]
+#[command(after_help = SEEN)]
 pub(crate) struct UserListArgs {
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = SEEN)]
 pub(crate) struct UserShowArgs {
     #[arg(value_name = "USER")]
     pub(crate) user: String,

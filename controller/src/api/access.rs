@@ -3,6 +3,7 @@
 use fleet_core::access::{AccessCommand, CertificateHolder, Vouching};
 use fleet_core::command::Command;
 use fleet_core::name::{NodeName, UserName};
+use fleet_core::time::Millis;
 use fleet_core::{Fsm, Rejection};
 use fleet_proto::convert::{rejection::to_status, wish};
 use fleet_proto::v1;
@@ -112,11 +113,18 @@ impl Context {
         let wanted = |user: &UserName| names.is_empty() || names.iter().any(|n| n == user.as_str());
         // Who else there is, and when they were here, is the admins' business.
         let may_see = |user: &UserName| caller.admin || *user == caller.name;
-        let items = self.raft.read(|fsm| {
+        let mut items: Vec<v1::User> = self.raft.read(|fsm| {
             let users = known_users(fsm);
             let shown = users.iter().filter(|user| wanted(user) && may_see(user));
             shown.map(|user| views::user(fsm, user)).collect()
         });
+        let (now, seen) = (self.clock.now(), self.logins.seen());
+        for user in &mut items {
+            let ago = UserName::parse(&user.name).ok().and_then(|name| seen.get(&name).copied());
+            let ago = ago.and_then(|ago| u64::try_from(ago.as_millis()).ok());
+            let here = ago.map_or(0, |ago| (now - Millis(ago)).0);
+            user.last_seen_unix_ms = user.last_seen_unix_ms.max(here);
+        }
         Ok(v1::ListUsersResponse { items })
     }
 

@@ -42,6 +42,18 @@ impl LoginLog {
         seen.at = now;
     }
 
+    /// How long ago each user came in by this controller, as far as it is remembered: an hour. The audit log knows no
+    /// better than [`AGAIN_AFTER`].
+    pub fn seen(&self) -> BTreeMap<UserName, Duration> {
+        let mut seen: BTreeMap<UserName, Duration> = BTreeMap::new();
+        for ((user, _, _), way) in self.ways().iter() {
+            let ago = way.at.elapsed();
+            let least = seen.entry(user.clone()).or_insert(ago);
+            *least = ago.min(*least);
+        }
+        seen
+    }
+
     /// What is to be written now, one batch at most. It stays until it is [`Self::written`].
     pub fn due(&self) -> Vec<Login> {
         let mut ways = self.ways();
@@ -99,6 +111,20 @@ mod tests {
         assert!(log.due().is_empty(), "not again within the hour");
         log.note(&ada, "certificate", "0a");
         assert_eq!(log.due().len(), 1, "another way in is another record");
+    }
+
+    #[test]
+    fn the_last_way_in_of_a_user_counts_whatever_is_written() {
+        let log = LoginLog::default();
+        let [ada, bob] = ["ada", "bob"].map(|name| UserName::parse(name).unwrap());
+        log.note(&ada, "local_socket", "socket");
+        log.written(&log.due());
+        let hour_ago = Instant::now().checked_sub(Duration::from_secs(3_000)).unwrap();
+        log.ways().values_mut().for_each(|way| way.at = hour_ago);
+        assert!(log.seen()[&ada] >= Duration::from_secs(3_000));
+        log.note(&ada, "certificate", "0a");
+        assert!(log.seen()[&ada] < Duration::from_secs(60));
+        assert!(!log.seen().contains_key(&bob));
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub struct User {
     pub disabled_at: Option<Time>,
     /// When they first came; null: not known.
     pub first_seen: Option<Time>,
-    /// When they last came; null: not known.
+    /// When they last came, up to an hour old where another controller was asked; null: not known.
     pub last_seen: Option<Time>,
     /// How many certificates of theirs are valid now.
     pub certificates: u32,
