@@ -77,7 +77,8 @@ async fn stop_one(
     if ran && let Ok(mut shim) = ShimClient::connect(dir.path()).await {
         // Not as an order of a controller ([`AllocationDir::mark_stop`]): the node's own doing is no end of the job, which
         // continues elsewhere once an agent reports it.
-        if shim.stop(None, Some(grace)).await.is_ok() {
+        let why = "the jobs of this node are stopped, and continue elsewhere".to_owned();
+        if shim.stop(None, Some(grace), Some(why)).await.is_ok() {
             let deadline = Instant::now() + grace + SHIM_SLACK;
             while !has_ended() && Instant::now() < deadline {
                 sleep(LOOK_EVERY).await;

@@ -128,6 +128,7 @@ pub fn spawn(
         notices: 0,
         notifying: JoinSet::new(),
         stop: None,
+        stop_why: None,
         user: None,
         asking: Asking::default(),
     };
@@ -162,6 +163,8 @@ struct AttemptTask {
     /// Checkpoints that the job told of, on their way to a number.
     notifying: JoinSet<()>,
     stop: Option<Stop>,
+    /// For the job's log.
+    stop_why: Option<String>,
     user: Option<User>,
     asking: Asking,
 }
@@ -504,6 +507,7 @@ impl AttemptTask {
                     tracing::warn!(id = %self.tell.id, error = chain(&error), "stop not written down");
                 }
                 self.stop = Some(Stop { kill_at, due: None });
+                self.stop_why = Some(why);
                 if let Some(observer) = &self.observer {
                     observer.ending().await;
                 }
@@ -544,7 +548,7 @@ impl AttemptTask {
         let grace = stop.kill_at.saturating_duration_since(Instant::now());
         let told = async {
             let mut shim = ShimClient::connect(self.begin.dir.path()).await?;
-            shim.stop(None, Some(grace)).await
+            shim.stop(None, Some(grace), self.stop_why.clone()).await
         };
         let due = match told.await {
             Ok(()) => None,

@@ -87,9 +87,10 @@ impl ShimClient {
         &mut self,
         signal: Option<i32>,
         grace: Option<Duration>,
+        why: Option<String>,
     ) -> Result<(), ClientError> {
         let grace_ms = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
-        self.order(Operation::Stop { signal, grace_ms }).await
+        self.order(Operation::Stop { signal, grace_ms, why }).await
     }
 
     pub async fn kill(&mut self) -> Result<(), ClientError> {

@@ -135,6 +135,11 @@ impl LogWriter {
         self.lost
     }
 
+    /// Whether the last output of any stream has no line end yet.
+    pub(super) fn is_within_line(&self) -> bool {
+        self.within_line.contains(&true)
+    }
+
     pub(super) fn write(&mut self, stream: Stream, at_ms: u64, data: &[u8]) {
         for chunk in data.chunks(CHUNK_BYTES_MAX) {
             if self.write_chunk(stream, at_ms, chunk).is_err() {

@@ -34,6 +34,9 @@ pub enum Operation {
     Stop {
         signal: Option<i32>,
         grace_ms: Option<u64>,
+        /// Why, for the job's log. Absent from older agents.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
     },
     Kill,
     /// To the main process only.

@@ -81,6 +81,8 @@ async fn running_out_of_memory_is_told_as_that() {
         job.launch().await;
         let exit = job.exit().await;
         assert!(exit.oom_killed, "{exit:?}");
+        let said = job.output().contains("[fleet: the kernel killed the job: out of memory");
+        assert_eq!(said, exit.is_out_of_memory(), "{}", job.output());
         assert_eq!((exit.signal, &exit.reason), (Some(9), &EndReason::Exited), "{exit:?}");
         assert!(exit.memory_peak_bytes.unwrap() > 60 << 20, "{exit:?}");
         job.nothing_is_left().await;
@@ -102,7 +104,7 @@ async fn a_worker_that_ran_out_of_memory_is_told_beside_the_jobs_own_end() {
             job.launch().await;
             if ordered {
                 job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
-                job.client().await.stop(None, None).await.unwrap();
+                job.client().await.stop(None, None, None).await.unwrap();
             }
             let exit = job.exit().await;
             assert!(job.output().contains("worker 137\n"), "{exit:?} {}", job.output());
@@ -137,7 +139,7 @@ async fn a_stop_is_a_signal_to_every_process_and_then_the_code_is_the_jobs() {
         let job = Allocation::shell(&runtime, script);
         job.launch().await;
         job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
-        job.client().await.stop(None, None).await.unwrap();
+        job.client().await.stop(None, None, None).await.unwrap();
         let exit = job.exit().await;
         assert_eq!(exit.reason, EndReason::Stopped, "{exit:?}");
         assert!(job.output().contains("saved"), "{}", job.output());
@@ -149,18 +151,20 @@ async fn a_stop_is_a_signal_to_every_process_and_then_the_code_is_the_jobs() {
         );
         job.launch().await;
         job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
-        job.client().await.stop(None, None).await.unwrap();
+        job.client().await.stop(None, None, None).await.unwrap();
         let exit = job.exit().await;
         assert_eq!((exit.code, exit.reason), (Some(7), EndReason::Stopped));
         job.nothing_is_left().await;
 
-        // No handler: the default action, as outside of a container.
-        let job = Allocation::shell(&runtime, "echo ready; exec sleep 1000");
+        // No handler: the default action, as outside of a container. Its log says why it ended, on a line of its own.
+        let job = Allocation::shell(&runtime, "printf ready; exec sleep 1000");
         job.launch().await;
         job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
-        job.client().await.stop(None, None).await.unwrap();
+        let why = Some("its reservation ended".to_owned());
+        job.client().await.stop(None, None, why).await.unwrap();
         let exit = job.exit().await;
         assert_eq!((exit.signal, exit.reason), (Some(15), EndReason::Stopped));
+        assert_eq!(job.output(), "ready\n[fleet: stopping the job: its reservation ended]\n");
         job.nothing_is_left().await;
     }
 }
@@ -173,7 +177,7 @@ async fn a_stop_at_any_moment_of_the_start_is_heard() {
             job.launch().await;
             // The only thing that can be told of the moments between: how long ago the order was given.
             tokio::time::sleep(Duration::from_millis(delay_ms)).await;
-            job.client().await.stop(None, None).await.unwrap();
+            job.client().await.stop(None, None, None).await.unwrap();
             let exit = job.exit().await;
             assert_eq!(exit.reason, EndReason::Stopped, "after {delay_ms} ms: {exit:?}");
             assert_eq!(exit.signal, Some(15), "after {delay_ms} ms: {exit:?}");
@@ -191,7 +195,7 @@ async fn who_ignores_the_signal_is_killed_after_the_grace() {
         job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
         let grace = Duration::from_millis(400);
         let before = std::time::Instant::now();
-        job.client().await.stop(None, Some(grace)).await.unwrap();
+        job.client().await.stop(None, Some(grace), None).await.unwrap();
         let exit = job.exit().await;
         assert!(before.elapsed() >= grace);
         assert_eq!((exit.signal, exit.reason), (Some(9), EndReason::Killed));

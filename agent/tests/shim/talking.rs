@@ -171,7 +171,7 @@ async fn programs_can_be_run_beside_the_job() {
         let mut stream = job.client().await.exec(sleeping).await.unwrap();
         let first = tokio::time::timeout(PATIENCE, stream.next_output()).await.unwrap().unwrap();
         assert_eq!(first, Output::Stdout(b"here\n".to_vec()));
-        job.client().await.stop(None, None).await.unwrap();
+        job.client().await.stop(None, None, None).await.unwrap();
         let (_, _, exit) = read_all(stream).await;
         assert!(exit.signal.is_some(), "{exit:?}");
         job.exit().await;

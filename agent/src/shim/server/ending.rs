@@ -27,8 +27,11 @@ impl Server {
         self.take_notices();
         self.pump_output(DRAIN_TURNS_MAX);
         self.settle_execs();
-        self.finish_tee();
         let usage = self.room.as_ref().map(|room| room.cgroup.usage()).unwrap_or_default();
+        if self.record(stuck, &usage).is_out_of_memory() {
+            self.say_in_output("the kernel killed the job: out of memory; --memory gives it more");
+        }
+        self.finish_tee();
         let record = self.record(stuck, &usage);
         let written = record.write(&self.dir);
         if let Err(error) = &written {
@@ -45,6 +48,26 @@ impl Server {
         self.say_goodbye();
         fs::remove_file(self.dir.join(SOCKET_FILE)).ok();
         synced.map_err(|error| chain(&error))
+    }
+
+    /// Says in the job's output why fleet ends it: once, and not of a job that ends by itself. `why` may name people and
+    /// causes, but has no line ends.
+    pub(super) fn say_end(&mut self, why: &str) {
+        if !self.life.ending() {
+            self.say_in_output(&format!("stopping the job: {why}"));
+        }
+    }
+
+    /// A line of fleet's own, where people look: in the log, to who is attached, in the user's copy.
+    fn say_in_output(&mut self, text: &str) {
+        let apart = if self.log.is_within_line() { "\n" } else { "" };
+        let line = format!("{apart}[fleet: {text}]\n").into_bytes();
+        self.log.write(Stream::Stderr, clock::unix_ms(), &line);
+        if let Some(tee) = &mut self.tee {
+            tee.push(&line);
+        }
+        self.clients.send_job_output(Stream::Stderr.number(), &line);
+        self.remember(Stream::Stderr, line);
     }
 
     fn record(&self, stuck: bool, usage: &Usage) -> ExitRecord {

@@ -31,6 +31,7 @@ impl Server {
         while let Ok(Some(info)) = self.signals.read_signal() {
             // SIGTERM: the service manager stops the unit, or the node shuts down.
             if info.ssi_signo == Signal::SIGTERM as u32 {
+                self.say_end("the node shuts down, or its service manager stops the job");
                 self.stop(Cause::Stop, None, None);
             }
         }
@@ -147,6 +148,7 @@ impl Server {
     pub(super) fn fence(&mut self) {
         let now = clock::since_boot();
         if self.life.fence_is_due(now) {
+            self.say_end("no controller was heard for as long as --stop-after allows");
             let signal_now = self.life.fence(now);
             // What was still to be told hears nothing any more: it would save too late.
             self.untold &= signal_now;
@@ -256,9 +258,12 @@ impl Server {
                 self.clients.subscribe(id);
                 return Ok(Some(Reply::State(self.report())));
             }
-            Operation::Stop { signal, grace_ms } => {
+            Operation::Stop { signal, grace_ms, why } => {
                 if let Some(signal) = signal {
                     Signal::try_from(signal).map_err(|_| format!("no signal {signal}"))?;
+                }
+                if let Some(why) = why {
+                    self.say_end(&why);
                 }
                 self.stop(Cause::Stop, signal, grace_ms.map(Duration::from_millis));
             }
