@@ -71,10 +71,20 @@ fn by_environ(uuid: &str) -> Vec<u32> {
     pids.filter(|pid| Path::new(&format!("/proc/{pid}")).exists()).collect()
 }
 
+/// The first process of fleet's containers, as it was started: a program that it becomes has a name of its own.
+const INIT: &[u8] = b"/dev/fleet/init";
+
+fn is_init(pid: u32) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    words.split(|byte| *byte == 0).next() == Some(INIT)
+}
+
 fn scan() -> Scan {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let all = entries.filter_map(Result::ok);
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    // fleet's own init has the variable and never opens a GPU: no driver would list it.
+    let pids = pids.filter(|pid| !is_init(*pid));
     let given = pids.map(|pid| {
         let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let values = environ

@@ -3,6 +3,7 @@
 
 mod machine;
 
+use std::os::unix::process::CommandExt as _;
 use std::time::{Duration, Instant};
 
 use fleet_fake_nvml_control::{Ecc, Process, ProcessKind, Profile, RetiredPages, Throttle};
@@ -153,11 +154,14 @@ fn processes_are_counted_then_listed_by_kind() {
 fn real_processes_are_found_by_the_gpu_in_their_environment() {
     let machine = Machine::start(&[Profile::TitanX; 2]);
     let gpu = machine.nvml.device_by_index(1).unwrap();
-    let mut sleeper = std::process::Command::new("sleep")
-        .arg("60")
-        .env("NVIDIA_VISIBLE_DEVICES", format!("GPU-0,{}", gpu.uuid().unwrap()))
-        .spawn()
-        .unwrap();
+    let sleep = || {
+        let mut sleep = std::process::Command::new("sleep");
+        sleep.arg("60").env("NVIDIA_VISIBLE_DEVICES", format!("GPU-0,{}", gpu.uuid().unwrap()));
+        sleep
+    };
+    // The first process of a container has the variable too, and no driver would list it.
+    let mut init = sleep().arg0("/dev/fleet/init").spawn().unwrap();
+    let mut sleeper = sleep().spawn().unwrap();
     machine.file.update(|control| control.processes_from_environ = true).unwrap();
     let deadline = Instant::now() + Duration::from_secs(5);
     let listed = loop {
@@ -169,8 +173,10 @@ fn real_processes_are_found_by_the_gpu_in_their_environment() {
         std::thread::sleep(Duration::from_millis(10));
     };
     let other = machine.nvml.device_by_index(0).unwrap().running_compute_processes().unwrap();
-    sleeper.kill().unwrap();
-    sleeper.wait().unwrap();
+    for child in [&mut sleeper, &mut init] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
     assert_eq!(listed.iter().map(|process| process.pid).collect::<Vec<_>>(), [sleeper.id()]);
     assert_eq!(other, vec![]);
     assert_eq!(gpu.running_compute_processes().unwrap(), vec![]);
