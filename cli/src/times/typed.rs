@@ -1,6 +1,6 @@
 //! What a typed time is taken for, and what to say where its text leaves that open.
 //!
-//! The commands that take a start or an end call it. It never refuses what [`parse_when`] reads.
+//! The commands that take a start or an end call it. It never refuses what [`super::parse_when`] reads.
 
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
