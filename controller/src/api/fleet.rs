@@ -213,7 +213,7 @@ impl Fleet for FleetService {
         let asked = request.into_inner();
         let mut items =
             self.0.raft.read(|fsm| resolve::resolve(fsm, &caller, &asked.text, &asked.kind));
-        // Only a story is told of a node that was removed; commands mean what is in the fleet.
+        // A node that was removed still has its story; commands mean what is in the fleet.
         if items.is_empty()
             && asked.kind.is_empty()
             && let Ok(node) = NodeName::parse(&asked.text)

@@ -64,7 +64,7 @@ fn meant(fsm: &Fsm, caller: &UserName, text: &str, kind: &str) -> Vec<Resolved> 
     {
         return vec![found("gpu", &uuid)];
     }
-    // A story is told of what has left the fleet too; commands mean what is in it.
+    // What has left the fleet still has its story; commands mean what is in it.
     if kind.is_empty()
         && let Some((node, index)) = number(text)
         && let Some(uuid) = fsm.former_gpu_named(node, index)

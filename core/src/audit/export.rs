@@ -6,7 +6,7 @@
 //! * JSON lines: the stored lines as they are, then the trailer line.
 //! * CSV (RFC 4180): a header row, a row per record with the whole line in its last column, then a
 //!   row whose first column is `#trailer` and whose second is the trailer line. No cell is longer than a
-//!   spreadsheet takes: the objects of a record are clipped with a mark, and a long record line goes on in
+//!   spreadsheet takes: the objects of a record are clipped with a mark, and a long record line continues in
 //!   rows behind its own, whose first column is `#more`. JSON lines have every record in one line.
 //!
 //! The trailer counts the records and names the first, the last and both ends of the chain. Without

@@ -99,7 +99,7 @@ pub struct Verifier {
     /// A break in the chain, to be forgiven if the trailer says that records were filtered out.
     broken: Option<VerifyError>,
     trailer: Option<(Trailer, Vec<u8>, Option<Signature>)>,
-    /// Rows of a CSV whose record line goes on in the next row.
+    /// Rows of a CSV whose record line continues in the next row.
     open: Option<OpenRecord>,
 }
 

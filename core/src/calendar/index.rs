@@ -2,7 +2,7 @@
 //!
 //! Derived from the state, never stored; `Fsm::settle_index` brings it up to date after each command, node by node. It
 //! holds only what commands change. Where something depends on the time or on who is heard, the node is marked as
-//! uncertain and whoever asks looks at the node itself. No answer depends on the order in which things came.
+//! uncertain and who asks looks at the node itself. No answer depends on the order in which things came.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -323,7 +323,7 @@ impl Index {
         }
     }
 
-    /// Counts anew the hours in which the claims of the two differ.
+    /// Counts again the hours in which the claims of the two differ.
     fn recount(&mut self, slot: usize, before: &Entry, after: &Entry) {
         for claim in &before.claims {
             self.ends.remove(&(claim.until, slot));

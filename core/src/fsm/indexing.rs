@@ -1,7 +1,7 @@
 //! Keeps the calendar's index up to date with the state.
 //!
 //! Called once behind each command, and within those that book many reservations. Each change marks its node; the nodes
-//! that are marked are looked at again here. In between, whoever asks the index looks at marked nodes itself.
+//! that are marked are looked at again here. In between, who asks the index looks at marked nodes itself.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Things that are each on one node: all of them by their key, those of a node, and the nodes where something changed.
 //!
 //! Used by the state machine for nodes, GPUs, leases and attempts, so that what concerns one node costs the same in a
-//! fleet of any size. It decides nothing. Whoever changes a thing goes through here, so that the calendar's index hears
+//! fleet of any size. It decides nothing. Every change goes through here, so that the calendar's index hears
 //! of each node that it has to look at again.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -67,7 +67,7 @@ impl ReservationBook {
         self.counting.values()
     }
 
-    /// Those of one node that claim GPUs, and those that its agent has yet to let go of, by id.
+    /// Those of one node that claim GPUs, and those that its agent has not given up yet, by id.
     pub(super) fn counting_on(&self, node: &NodeName) -> impl Iterator<Item = &Reservation> {
         let ids = self.by_node.get(node).into_iter().flatten();
         ids.filter_map(|id| self.counting.get(id))
