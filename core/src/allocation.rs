@@ -13,6 +13,11 @@ use crate::time::{Millis, Timestamp};
 
 /// Cluster version from which on a start gives way to what was promised while it was being prepared.
 pub const PROMISED_AT_START_SINCE: u32 = 17;
+/// Cluster version from which on an attempt that gives way to a reservation is evicted. Before, it was out of time.
+pub const GIVES_WAY_SINCE: u32 = 18;
+/// Time between the request for a checkpoint and the end of an attempt that gives way to a reservation. The attempt
+/// leaves at its first checkpoint in this time, so a longer time would cost it work that it could still do here.
+pub const GIVES_WAY_LEAD: Millis = Millis::minutes(5);
 
 /// Where an attempt is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +71,8 @@ pub enum CauseKey {
     Drain,
     /// Its owner's account is closed.
     Owner,
+    /// A reservation begins on its GPUs.
+    Reservation,
 }
 
 /// One reason for which an attempt must leave its place.
@@ -176,6 +183,9 @@ pub struct Allocation {
     pub started_at: Option<Timestamp>,
     /// When the time limit ends it; set when it starts.
     pub time_limit_at: Option<Timestamp>,
+    /// When its own time limit would end it. Set when it starts, if a reservation of its GPUs begins before that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_limit_at: Option<Timestamp>,
     /// It must be over by then whatever its time limit: somebody else was promised its GPUs, or its
     /// reservation ends.
     pub ends_by: Option<Timestamp>,
@@ -210,7 +220,13 @@ pub struct CheckpointAsked {
 impl Allocation {
     /// Somebody decided that it leaves; not only faults, which may be one false alarm.
     pub fn must_leave_by_decision(&self) -> bool {
-        self.causes.contains_key(&CauseKey::Drain) || self.causes.contains_key(&CauseKey::Owner)
+        let decisions = [CauseKey::Drain, CauseKey::Owner, CauseKey::Reservation];
+        decisions.iter().any(|decision| self.causes.contains_key(decision))
+    }
+
+    /// Its time ends before its own limit, because a reservation begins on its GPUs.
+    pub fn is_cut(&self) -> bool {
+        self.own_limit_at.is_some_and(|own| self.time_limit_at.is_some_and(|at| at < own))
     }
 }
 
@@ -220,6 +236,7 @@ impl From<CauseKey> for String {
             CauseKey::Condition { subject, kind } => format!("condition:{subject}:{kind}"),
             CauseKey::Drain => "drain".to_owned(),
             CauseKey::Owner => "owner".to_owned(),
+            CauseKey::Reservation => "reservation".to_owned(),
         }
     }
 }
@@ -232,6 +249,9 @@ impl TryFrom<String> for CauseKey {
         }
         if text == "owner" {
             return Ok(CauseKey::Owner);
+        }
+        if text == "reservation" {
+            return Ok(CauseKey::Reservation);
         }
         let rest =
             text.strip_prefix("condition:").ok_or_else(|| format!("unknown cause {text:?}"))?;

@@ -62,7 +62,7 @@ fn goes_on_elsewhere(fsm: &Fsm, attempt: &Allocation, job: &Job) -> bool {
         && job.spec.reservation.is_none()
         && !job.cancel_requested
         && !attempt.causes.contains_key(&CauseKey::Owner)
-        && (fsm.evictions_frozen().is_none() || attempt.causes.contains_key(&CauseKey::Drain))
+        && (fsm.evictions_frozen().is_none() || attempt.must_leave_by_decision())
 }
 
 /// From the next expected save on. No run is long enough for a hold to end.

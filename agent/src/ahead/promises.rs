@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleet_core::allocation::StopWhy;
+use fleet_core::allocation::{GIVES_WAY_LEAD, StopWhy};
 use fleet_core::desired::{DesiredLease, DesiredNode};
 use fleet_core::ending::{EndPolicy, ReservationRules};
 use fleet_core::id::{AllocationId, LeaseId, ReservationId};
@@ -70,6 +70,9 @@ pub struct Promise {
     /// This node stopped it while no controller answered.
     #[serde(default)]
     pub stopped: Option<(StopWhy, Timestamp)>,
+    /// This node asked it for a checkpoint, because it must leave soon and no controller answered.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asked: bool,
 }
 
 /// All of it.
@@ -103,8 +106,12 @@ pub enum Step {
         epoch: Epoch,
         grace: Millis,
         why: StopWhy,
+        /// The reason as the job's log names it.
+        said: String,
     },
-    /// The same, where root has switched stopping off: only said.
+    /// It must leave soon: ask it for a checkpoint.
+    Ask(AllocationId),
+    /// The same as `Stop`, where root has switched stopping off: only said.
     Overruns {
         id: AllocationId,
         why: StopWhy,
@@ -245,6 +252,7 @@ impl Promises {
                 ends_at: wanted.ends_at,
                 within: wanted.within.clone(),
                 stopped: known.and_then(|known| known.stopped.clone()),
+                asked: known.is_some_and(|known| known.asked && known.ends_at == wanted.ends_at),
             };
             if self.attempts.get(&wanted.id) != Some(&promise) {
                 self.attempts.insert(wanted.id.clone(), promise);
@@ -344,7 +352,8 @@ impl Promises {
                 continue;
             };
             let (id, epoch, grace) = (attempt, row.epoch, order.spec.stop_grace);
-            steps.push(Step::Stop { id, epoch, grace, why: why.clone() });
+            let said = why.to_string();
+            steps.push(Step::Stop { id, epoch, grace, why: why.clone(), said });
         }
         let Some(held) = self.windows.get_mut(id) else { return };
         if held.stage == Stage::Open {
@@ -389,7 +398,7 @@ impl Promises {
     /// Ends what is past its time on the GPUs of a window that is about to open, early enough for its grace; what
     /// nobody else was promised the GPUs of runs on, whatever its time.
     fn clear_the_way(
-        &self,
+        &mut self,
         id: &ReservationId,
         now: Timestamp,
         table: &Table,
@@ -399,17 +408,31 @@ impl Promises {
         if held.stage != Stage::Waiting || held.withdrawn {
             return;
         }
+        let (said, on) = (gives_way(id, &held.owner), self.enforcement() == Enforcement::On);
+        let mut asked = Vec::new();
         for (attempt, row) in &table.rows {
             let Some(at) = self.must_leave_at(id, held, attempt, row) else { continue };
-            if at > now || row.stop_grace.is_some() {
+            if row.stop_grace.is_some() {
+                continue;
+            }
+            if at > now {
+                if on && self.ask_at(attempt, row, at).is_some_and(|at| at <= now) {
+                    asked.push(attempt.clone());
+                }
                 continue;
             }
             let (id, why) = (attempt.clone(), StopWhy::TimeLimit);
             let grace = row.order.as_ref().map_or(Millis::ZERO, |order| order.spec.stop_grace);
-            steps.push(match self.enforcement() {
-                Enforcement::On => Step::Stop { id, epoch: row.epoch, grace, why },
-                Enforcement::Warn | Enforcement::Off => Step::Overruns { id, why },
+            steps.push(match on {
+                true => Step::Stop { id, epoch: row.epoch, grace, why, said: said.clone() },
+                false => Step::Overruns { id, why },
             });
+        }
+        for attempt in asked {
+            if let Some(promise) = self.attempts.get_mut(&attempt) {
+                promise.asked = true;
+            }
+            steps.push(Step::Ask(attempt));
         }
     }
 
@@ -431,6 +454,13 @@ impl Promises {
         let grace = row.order.as_ref().map_or(Millis::ZERO, |order| order.spec.stop_grace);
         let early = held.window.starts_at - grace;
         Some(promise.and_then(|promise| promise.ends_at).map_or(early, |end| end.max(early)))
+    }
+
+    /// When an attempt that must leave at `at` is asked for a checkpoint; `None` if it was, or if it saves none.
+    fn ask_at(&self, attempt: &AllocationId, row: &Row, at: Timestamp) -> Option<Timestamp> {
+        let saves = row.order.as_ref().is_some_and(|order| order.spec.checkpoint.is_some());
+        let waits = self.attempts.get(attempt).is_some_and(|promise| !promise.asked);
+        (saves && waits).then_some(at - GIVES_WAY_LEAD)
     }
 
     fn open_if_due(
@@ -469,7 +499,11 @@ impl Promises {
             self.windows.iter().filter(|(_, h)| h.stage == Stage::Waiting && !h.withdrawn);
         let leaving = waiting.flat_map(|(id, held)| {
             let rows = table.rows.iter();
-            rows.filter_map(move |(attempt, row)| self.must_leave_at(id, held, attempt, row))
+            rows.flat_map(move |(attempt, row)| {
+                let at = self.must_leave_at(id, held, attempt, row);
+                let ask = at.and_then(|at| self.ask_at(attempt, row, at));
+                ask.into_iter().chain(at)
+            })
         });
         edges.chain(leaving).filter(|at| *at > now).min()
     }
@@ -603,6 +637,11 @@ impl Promises {
             held.window.ends_at = ends_at;
         }
     }
+}
+
+/// Why an attempt is stopped whose time is over.
+fn gives_way(id: &ReservationId, owner: &UserName) -> String {
+    format!("its time is over: reservation {id} of {owner} begins on its GPUs")
 }
 
 impl WindowInHand {

@@ -12,7 +12,7 @@ use super::*;
 use crate::attempts::{AttemptPhase, Release, Row, Table};
 use crate::reconcile::plan::Action;
 use crate::reconcile::plan::fixture::{gpu, order};
-use fleet_core::allocation::StopWhy;
+use fleet_core::allocation::{GIVES_WAY_LEAD, StopWhy};
 use fleet_core::id::{AllocationId, ClusterId, LeaseId, ReservationId};
 use fleet_core::lease::{Epoch, LeaseHolder};
 use fleet_core::name::UserName;
@@ -108,12 +108,13 @@ fn kept(promises: &mut Promises, table: &mut Table, now: Timestamp) -> Vec<Strin
     let mut said = Vec::new();
     for step in promises.keep(now, table) {
         said.push(match step {
-            Step::Stop { id, grace, why, .. } => {
-                let text = format!("stop {id}: {why}");
+            Step::Stop { id, grace, why, said, .. } => {
+                let text = format!("stop {id}: {said}");
                 table.note(&Action::Stop { id, grace, why: why.to_string() });
                 text
             }
             Step::Overruns { id, .. } => format!("overruns {id}"),
+            Step::Ask(id) => format!("ask {id}"),
             Step::Prove { lease, epoch, .. } => {
                 table.releases.insert(lease.clone(), (epoch, Release::Proving));
                 format!("prove {lease}")
@@ -192,6 +193,9 @@ fn the_owner_of_an_open_window_may_open_its_gpus_and_only_in_its_time() {
     assert_eq!(promises.open_to(None).len(), 2, "where nobody knows the time, nobody is shut out");
 }
 
+const GIVES_WAY: &str =
+    "stop alloc-j-1: its time is over: reservation res-a of of-a begins on its GPUs";
+
 #[test]
 fn a_job_past_its_time_runs_on_until_somebody_else_was_promised_its_gpus() {
     let grace = order(&[0]).spec.stop_grace;
@@ -204,12 +208,30 @@ fn a_job_past_its_time_runs_on_until_somebody_else_was_promised_its_gpus() {
         table.rows.insert(alloc("other"), row(&[1]));
         assert!(kept(&mut promises, &mut table, told_at - Millis(1)).is_empty(), "{ends}");
         assert_eq!(promises.next_instant(told_at - Millis(1), &table), Some(told_at));
-        assert_eq!(kept(&mut promises, &mut table, told_at), ["stop alloc-j-1: its time limit"]);
+        assert_eq!(kept(&mut promises, &mut table, told_at), [GIVES_WAY]);
         assert!(kept(&mut promises, &mut table, at(60)).is_empty(), "it is still there");
         table.rows.get_mut(&alloc("j")).unwrap().phase = AttemptPhase::Ended;
         assert_eq!(kept(&mut promises, &mut table, at(61)), ["open res-a"]);
         assert!(table.rows[&alloc("other")].stop_grace.is_none(), "in nobody's way");
     }
+}
+
+#[test]
+fn a_job_that_must_leave_is_asked_once_for_a_checkpoint_before() {
+    let grace = order(&[0]).spec.stop_grace;
+    let leaves = at(60) - grace;
+    let mut promises = promises(vec![told("a", 1, &[0], 60, 120)], vec![runs("j", 30, None)]);
+    let mut table = Table::default();
+    let mut saves = row(&[0]);
+    saves.order.as_mut().unwrap().spec.checkpoint = Some(Default::default());
+    table.rows.insert(alloc("j"), saves);
+    let before = leaves - GIVES_WAY_LEAD - Millis(1);
+    assert!(kept(&mut promises, &mut table, before).is_empty());
+    assert_eq!(promises.next_instant(before, &table), Some(before + Millis(1)));
+    assert_eq!(kept(&mut promises, &mut table, before + Millis(1)), ["ask alloc-j-1"]);
+    assert!(promises.attempts[&alloc("j")].asked);
+    assert_eq!(promises.next_instant(before + Millis(1), &table), Some(leaves));
+    assert_eq!(kept(&mut promises, &mut table, leaves), [GIVES_WAY]);
 }
 
 #[test]
@@ -370,6 +392,7 @@ fn the_book_is_read_back_as_it_was_stored_or_refused() {
             ends_at: None,
             within: None,
             stopped: Some((StopWhy::TimeLimit, NOON)),
+            asked: false,
         },
     );
     let clock = clock::FleetClock::resume(None, "b");

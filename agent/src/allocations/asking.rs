@@ -28,6 +28,8 @@ pub enum Asker {
     Deferral(u32),
     /// The machine is about to go down.
     Shutdown,
+    /// A reservation begins soon, and no controller answers.
+    Calendar,
 }
 
 /// See the module's doc.
@@ -139,7 +141,7 @@ fn note(asked: &mut Asked, asker: Asker, seq: u64) -> bool {
     let (number, last) = match asker {
         Asker::Person(number) => (number, &mut asked.by_person),
         Asker::Deferral(number) => (number, &mut asked.by_deferral),
-        Asker::Shutdown => (0, &mut None),
+        Asker::Shutdown | Asker::Calendar => (0, &mut None),
     };
     if last.replace(number) == Some(number) {
         return false;

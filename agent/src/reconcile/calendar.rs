@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use fleet_core::allocation::StopWhy;
 use fleet_core::desired::{DesiredLease, DesiredNode};
 use fleet_core::id::{AllocationId, LeaseId, ReservationId};
 use fleet_core::lease::LeaseHolder;
@@ -18,7 +17,7 @@ use super::plan::Action;
 use super::task::Reconciler;
 use crate::ahead::promises::Stage;
 use crate::ahead::{Contact, Promises, Refused, Shelf, ShelfError, Step};
-use crate::allocations::AttemptOrder;
+use crate::allocations::{Asker, AttemptOrder};
 use crate::attempts::{AttemptPhase, Release, Row};
 use crate::chain::chain;
 use crate::gate::Wanted;
@@ -359,7 +358,12 @@ impl Reconciler {
                 self.table.note(&action);
                 self.act(action, None);
             }
-            Step::Stop { id, epoch, grace, why } => {
+            Step::Ask(id) => {
+                tracing::info!(%id, "asked for a checkpoint: a reservation begins soon, no controller answers");
+                self.calendar.dirty = true;
+                self.order(&id, AttemptOrder::AskCheckpoint(Asker::Calendar));
+            }
+            Step::Stop { id, epoch, grace, why, said } => {
                 if self.table.rows.get(&id).is_some_and(|row| row.stop_grace.is_some()) {
                     return;
                 }
@@ -369,16 +373,16 @@ impl Reconciler {
                     self.calendar.dirty = true;
                 }
                 self.parts.outbox.stopped_alone(&id, epoch, why.clone(), now);
-                self.stop_alone(id, grace, &why);
+                self.stop_alone(id, grace, &said);
             }
         }
     }
 
-    fn stop_alone(&mut self, id: AllocationId, grace: Millis, why: &StopWhy) {
-        let action = Action::Stop { id: id.clone(), grace, why: why.to_string() };
+    fn stop_alone(&mut self, id: AllocationId, grace: Millis, why: &str) {
+        let action = Action::Stop { id: id.clone(), grace, why: why.to_owned() };
         self.table.note(&action);
         let grace = Duration::from_millis(grace.0);
-        self.order(&id, AttemptOrder::Stop { grace, why: why.to_string() });
+        self.order(&id, AttemptOrder::Stop { grace, why: why.to_owned() });
     }
 
     /// Begins to store the promises, unless that is under way.

@@ -301,6 +301,7 @@ impl Fsm {
             placed_at: found.accepted_at.min(self.now),
             started_at: None,
             time_limit_at: None,
+            own_limit_at: None,
             ends_by: None,
             stop: None,
             causes: std::collections::BTreeMap::new(),

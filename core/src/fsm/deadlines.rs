@@ -64,8 +64,10 @@ impl Fsm {
             }
         });
         let allocations = self.allocations.on(&node.name).filter_map(|a| {
-            // Who waits for a checkpoint or for a silent node has several instants, which depend on each other.
-            let many = a.deferral.is_some() || node.liveness == Liveness::Unreachable;
+            // An attempt that waits for a checkpoint or for a silent node has several instants, which depend on each
+            // other. An attempt that gives way to a reservation has those of the reservation.
+            let gives_way = a.is_cut() || a.started_at.is_none();
+            let many = a.deferral.is_some() || gives_way || node.liveness == Liveness::Unreachable;
             let limit = a.time_limit_at.filter(|_| a.stop.is_none());
             if many { Some(Timestamp(0)) } else { limit }
         });
@@ -90,6 +92,7 @@ impl Fsm {
         let mut due = Vec::new();
         if a.stop.is_none() {
             due.extend(a.time_limit_at);
+            due.extend(self.gives_way_at(a));
             let waits_for_thaw = self.storm.frozen().is_some() && !a.must_leave_by_decision();
             if !waits_for_thaw {
                 due.extend(a.deferral.as_ref().and_then(|d| d.deadline));
@@ -131,8 +134,11 @@ impl Fsm {
             .map(|a| a.id.clone())
             .collect();
         for id in over {
-            self.stop_allocation(turn, &id, StopWhy::TimeLimit);
+            if !self.gives_way(turn, &id) {
+                self.stop_allocation(turn, &id, StopWhy::TimeLimit);
+            }
         }
+        self.give_way_due(turn);
         for id in self.overdue_deferrals(now) {
             self.evict(turn, &id, None);
         }

@@ -106,7 +106,7 @@ impl Fsm {
         if job.has_saved() {
             return Some(Next::Again { why: why.to_string(), uses_restart: false });
         }
-        self.faulted(turn, allocation, why.to_string(), true)
+        self.faulted(turn, allocation, why.to_string(), allocation.started_at.is_some())
     }
 
     /// One cause on one node counts once in ten minutes: until then the job goes elsewhere, or waits longer each time.

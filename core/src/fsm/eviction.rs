@@ -73,6 +73,9 @@ impl Fsm {
             let (severity, since) = (Severity::Degraded, closed.at);
             causes.insert(CauseKey::Owner, Cause { severity, since, text, deadline: None });
         }
+        if let Some(cause) = self.reservation_that_begins(allocation) {
+            causes.insert(CauseKey::Reservation, cause);
+        }
         causes
     }
 
@@ -187,6 +190,11 @@ impl Fsm {
         let id = checkpoint.allocation.clone();
         let seq = checkpoint.seq;
         let by_list = self.resumes_by_list();
+        if self.allocations.get(&id).is_some_and(|a| a.causes.contains_key(&CauseKey::Reservation))
+        {
+            // The reservation may have been cancelled since.
+            self.review_allocation(turn, &id);
+        }
         let Some(allocation) = self.allocations.get_mut(&id) else {
             return self.checkpoint_heard_late(turn, checkpoint);
         };
@@ -266,8 +274,10 @@ impl Fsm {
             }
             (_, _) => false,
         };
-        let must = allocation.causes.contains_key(&CauseKey::Drain)
-            && self.bound_to_its_node(allocation).is_none();
+        let promised = allocation.causes.contains_key(&CauseKey::Reservation);
+        let must = promised
+            || allocation.causes.contains_key(&CauseKey::Drain)
+                && self.bound_to_its_node(allocation).is_none();
         must || is_last
     }
 

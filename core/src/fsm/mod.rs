@@ -41,6 +41,7 @@ mod deadlines;
 mod ending;
 mod ends;
 mod eviction;
+mod giving_way;
 mod import;
 mod indexing;
 mod invariants;

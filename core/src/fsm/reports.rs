@@ -2,7 +2,7 @@
 
 use super::adoption::HELD_RESERVATIONS_MAX;
 use super::{Fsm, Turn, cluster::check_text, ending::check_holders, nodes, windows};
-use crate::allocation::{Allocation, EndReport, PROMISED_AT_START_SINCE, Phase};
+use crate::allocation::{Allocation, EndReport, GIVES_WAY_SINCE, PROMISED_AT_START_SINCE, Phase};
 use crate::checkpoint::{Checkpoint, Presence};
 use crate::command::Report;
 use crate::event::Event;
@@ -173,8 +173,8 @@ impl Fsm {
                 self.holdings(turn, node, allocations, reservations);
             }
             Report::Window(window) => self.window_reported(turn, node, window),
-            Report::StoppedAlone { allocation, epoch, why, at: _ } => {
-                self.stopped_alone(turn, node, allocation, *epoch, why);
+            Report::StoppedAlone { allocation, epoch, why, at } => {
+                self.stopped_alone(turn, node, allocation, *epoch, (why, *at));
             }
             Report::Enforcement(switch) => self.enforcement_switched(turn, node, switch),
             Report::Use { reservation, seen, came } => {
@@ -232,6 +232,7 @@ impl Fsm {
         goes_on: GoesOn,
     ) {
         let (now, gives_way) = (self.now, self.cluster_version >= PROMISED_AT_START_SINCE);
+        let is_evicted = self.cluster_version >= GIVES_WAY_SINCE;
         let starts = self.allocations.get(id).filter(|allocation| {
             allocation.node == *node && allocation.epoch == epoch && allocation.started_at.is_none()
         });
@@ -247,6 +248,7 @@ impl Fsm {
         job.image_wait = None;
         let cut = ends_by.filter(|ends_by| *ends_by < limit);
         allocation.time_limit_at = Some(cut.unwrap_or(limit));
+        allocation.own_limit_at = cut.is_some().then_some(limit).filter(|_| is_evicted);
         job.started_at.get_or_insert(at);
         job.image = image.cloned();
         if allocation.phase == Phase::Placed {

@@ -46,6 +46,7 @@ impl Fsm {
             && ends_at.is_some()
         {
             allocation.time_limit_at = ends_at;
+            allocation.own_limit_at = None;
         }
         let by = turn.actor.display_name();
         turn.say(Event::JobTimeLimitSet { job: id.clone(), limit, ends_at, by });

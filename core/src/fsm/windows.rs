@@ -476,10 +476,13 @@ impl Fsm {
         node: &NodeName,
         id: &AllocationId,
         epoch: Epoch,
-        why: &StopWhy,
+        (why, at): (&StopWhy, Timestamp),
     ) {
         let known = self.allocations.get(id).is_some_and(|a| a.node == *node && a.epoch == epoch);
         let may = matches!(why, StopWhy::TimeLimit | StopWhy::ReservationEnded);
+        if known && *why == StopWhy::TimeLimit && self.gave_way_alone(turn, id, at) {
+            return;
+        }
         if known && may {
             self.stop_allocation(turn, id, why.clone());
         }

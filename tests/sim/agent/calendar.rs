@@ -140,10 +140,12 @@ impl Agent {
                 self.store_promises();
             }
             Step::Overruns { .. } => {}
+            // No job here answers a request.
+            Step::Ask(_) => self.store_promises(),
             Step::Prove { lease, epoch, gpus, reserved_for } => {
                 self.note_and_act(Action::Prove { lease, epoch, gpus, reserved_for });
             }
-            Step::Stop { id, epoch, grace, why } => {
+            Step::Stop { id, epoch, grace, why, said } => {
                 if self.table.rows.get(&id).is_some_and(|row| row.stop_grace.is_some()) {
                     return;
                 }
@@ -151,11 +153,11 @@ impl Agent {
                     promise.stopped = Some((why.clone(), now));
                 }
                 self.store_promises();
-                self.outbox.stopped_alone(&id, epoch, why.clone(), now);
+                self.outbox.stopped_alone(&id, epoch, why, now);
                 // The log holds no order for it, but the promise to somebody else. Whether there is one is what
                 // the own tests of the promises are about; that no other attempt is stopped is looked at here.
                 self.scene.oracle().promised_to_another(&id);
-                self.note_and_act(Action::Stop { id, grace, why: why.to_string() });
+                self.note_and_act(Action::Stop { id, grace, why: said });
             }
         }
     }

@@ -274,16 +274,17 @@ impl Node {
                 Step::Opened(id) => self.diary.push((second, format!("open {id}"))),
                 Step::Closed(id) => self.diary.push((second, format!("close {id}"))),
                 Step::Overruns { id, .. } => panic!("{id} overruns"),
+                Step::Ask(id) => panic!("{id} saves nothing"),
                 Step::Prove { lease, epoch, .. } => {
                     self.table.releases.insert(lease.clone(), (epoch, Release::Proving));
                     self.says.push(Report::Released { lease, epoch });
                 }
-                Step::Stop { id, epoch, grace, why } => {
+                Step::Stop { id, epoch, grace, why, said } => {
                     self.diary.push((second, format!("stop {id}")));
                     let allocation = id.clone();
-                    let why_text = why.to_string();
+
                     self.says.push(Report::StoppedAlone { allocation, epoch, why, at: now });
-                    self.table.note(&Action::Stop { id: id.clone(), grace, why: why_text });
+                    self.table.note(&Action::Stop { id: id.clone(), grace, why: said });
                     self.stopped.push((id, truth + ENDS_WITHIN));
                 }
             }

@@ -10,6 +10,7 @@ mod controllers;
 mod ending;
 mod endurance;
 mod eviction;
+mod giving_way;
 mod golden;
 mod import;
 mod jobs;

@@ -1,0 +1,137 @@
+//! Attempts that give way to a reservation: it begins on their GPUs before their own time limit is over.
+//!
+//! That happens to an attempt whose preparation took long. It is evicted: shortly before the reservation begins fleet
+//! asks it for a checkpoint, it leaves at that one, and its job is queued again. Used by `advance_time` and by
+//! `eviction.rs`; nothing here may stop an attempt for a reservation that was cancelled meanwhile.
+
+use super::{Fsm, Turn};
+use crate::allocation::{Allocation, Cause, CauseKey, GIVES_WAY_LEAD, GIVES_WAY_SINCE, StopWhy};
+use crate::health::Severity;
+use crate::id::AllocationId;
+use crate::reservation::Reservation;
+use crate::time::Timestamp;
+
+impl Fsm {
+    /// The next instant at which the attempt is asked for a checkpoint, or must leave, for a reservation.
+    pub(super) fn gives_way_at(&self, a: &Allocation) -> Option<Timestamp> {
+        if a.stop.is_some() || self.cluster_version < GIVES_WAY_SINCE {
+            return None;
+        }
+        if self.is_in_preparation(a) {
+            return self.promised(a).map(|(_, by)| by);
+        }
+        let waits = a.is_cut() && self.saves(a) && !a.causes.contains_key(&CauseKey::Reservation);
+        a.time_limit_at.filter(|_| waits).map(|at| at - GIVES_WAY_LEAD)
+    }
+
+    /// It holds GPUs outside of any reservation and has not started.
+    fn is_in_preparation(&self, a: &Allocation) -> bool {
+        let parent = a.lease.as_ref().and_then(|id| self.leases.get(id)?.parent.as_ref());
+        let of_before = a.epoch.incarnation < self.incarnation;
+        a.started_at.is_none() && !a.gpus.is_empty() && parent.is_none() && !of_before
+    }
+
+    fn saves(&self, a: &Allocation) -> bool {
+        self.jobs.get(&a.job).is_some_and(|job| job.spec.checkpoint.is_some())
+    }
+
+    /// The reservation for which a running attempt must leave soon, as a cause of its eviction.
+    pub(super) fn reservation_that_begins(&self, a: &Allocation) -> Option<Cause> {
+        let at = a.time_limit_at.filter(|_| a.is_cut() && self.saves(a))?;
+        let (reservation, by) = self.promised(a)?;
+        let soon = by <= at && at <= self.now + GIVES_WAY_LEAD;
+        soon.then(|| cause(reservation, self.now, by))
+    }
+
+    /// Whether the attempt, whose time is over, had to give way to a reservation. One whose reservation was cancelled
+    /// gets its own time back.
+    pub(super) fn gives_way(&mut self, turn: &mut Turn<'_>, id: &AllocationId) -> bool {
+        let Some(a) = self.allocations.get(id).filter(|a| a.is_cut()) else { return false };
+        let promised = self.promised(a).map(|(reservation, by)| cause(reservation, self.now, by));
+        match promised.filter(|cause| cause.deadline.is_some_and(|by| by <= self.now)) {
+            Some(cause) => self.evict_for(turn, id, cause),
+            None => self.put_off(turn, id),
+        }
+        let now = self.now;
+        let is_over = |a: &Allocation| a.time_limit_at.is_some_and(|at| at <= now);
+        self.allocations.get(id).is_none_or(|a| a.stop.is_some() || !is_over(a))
+    }
+
+    /// Asks those for a checkpoint that must leave soon, and stops those that are still in preparation.
+    pub(super) fn give_way_due(&mut self, turn: &mut Turn<'_>) {
+        let now = self.now;
+        let due = |a: &&Allocation| self.gives_way_at(a).is_some_and(|at| at <= now);
+        let due: Vec<AllocationId> =
+            self.allocations.values().filter(due).map(|a| a.id.clone()).collect();
+        for id in due {
+            let Some(a) = self.allocations.get(&id) else { continue };
+            if a.started_at.is_none() {
+                let promised = self.promised(a).map(|(r, by)| cause(r, now, by));
+                if let Some(cause) = promised {
+                    self.evict_for(turn, &id, cause);
+                }
+            } else if self.reservation_that_begins(a).is_some() {
+                self.review_allocation(turn, &id);
+            } else {
+                self.put_off(turn, &id);
+            }
+        }
+    }
+
+    /// The reservation that was in its way is not there any more: the next one is, or its own limit.
+    fn put_off(&mut self, turn: &mut Turn<'_>, id: &AllocationId) {
+        let Some(a) = self.allocations.get(id) else { return };
+        let promised = self.promised(a).map(|(_, by)| by);
+        let until = a.own_limit_at.into_iter().chain(promised).min();
+        let Some(a) = self.allocations.get_mut(id) else { return };
+        a.time_limit_at = until;
+        self.review_allocation(turn, id);
+    }
+
+    fn evict_for(&mut self, turn: &mut Turn<'_>, id: &AllocationId, cause: Cause) {
+        let Some(a) = self.allocations.get_mut(id) else { return };
+        a.causes.insert(CauseKey::Reservation, cause);
+        self.evict(turn, id, None);
+    }
+
+    /// Its node stopped it at `at`, while no controller answered, because a reservation began. False if its own limit
+    /// was over by then.
+    pub(super) fn gave_way_alone(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &AllocationId,
+        at: Timestamp,
+    ) -> bool {
+        let Some(a) = self.allocations.get(id) else { return false };
+        if self.cluster_version < GIVES_WAY_SINCE {
+            return false;
+        }
+        let gave_way = match a.own_limit_at {
+            Some(own) => at < own,
+            None => self.is_in_preparation(a),
+        };
+        // Its time passed here before the node could say what it did.
+        let timed_out = a.stop.as_ref().is_some_and(|stop| stop.why == StopWhy::TimeLimit);
+        if !gave_way || (a.stop.is_some() && !timed_out) {
+            return false;
+        }
+        let text = match self.promised(a) {
+            Some((reservation, _)) => says(reservation),
+            None => "a reservation began on its GPUs".to_owned(),
+        };
+        let Some(a) = self.allocations.get_mut(id) else { return false };
+        a.stop = None;
+        let cause = Cause { severity: Severity::Degraded, since: at, text, deadline: None };
+        self.evict_for(turn, id, cause);
+        true
+    }
+}
+
+fn says(reservation: &Reservation) -> String {
+    format!("reservation {} of {} begins on its GPUs", reservation.id, reservation.owner)
+}
+
+fn cause(reservation: &Reservation, since: Timestamp, by: Timestamp) -> Cause {
+    let (severity, text) = (Severity::Degraded, says(reservation));
+    Cause { severity, since, text, deadline: Some(by) }
+}
