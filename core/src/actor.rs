@@ -223,6 +223,7 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
         | Command::UncordonNode { .. }
         | Command::DrainNode { .. }
         | Command::EnforceNode { .. }
+        | Command::SetJobDefaults { .. }
         | Command::Reboot(_)
         | Command::DeclareGpuFree { .. }
         | Command::ClearGpu { .. }

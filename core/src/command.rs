@@ -20,7 +20,7 @@ use crate::health::Condition;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, ClusterId, ImportId, JobId, LeaseId, ReservationId, TokenId};
 use crate::image::{ImageUsed, REGISTRY_SINCE};
-use crate::job::{JobSpec, is_default};
+use crate::job::{JobDefaults, JobSpec, is_default};
 use crate::lease::Epoch;
 use crate::limits::{LIMITS_SINCE, LimitsCommand};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName, has_joiner};
@@ -507,6 +507,10 @@ pub enum Command {
     Reboot(RebootCommand),
     /// How much people may reserve.
     Limits(LimitsCommand),
+    /// Defaults for jobs that say nothing themselves.
+    SetJobDefaults {
+        defaults: JobDefaults,
+    },
 }
 
 impl Command {
@@ -555,6 +559,7 @@ impl Command {
             Command::Ending(command) => command.name(),
             Command::Reboot(command) => command.name(),
             Command::Limits(command) => command.name(),
+            Command::SetJobDefaults { .. } => "set_job_defaults",
         }
     }
 
@@ -594,6 +599,7 @@ impl Command {
             Command::ForgetGpu { .. }
             | Command::WithdrawToken { .. }
             | Command::SetJobTimeLimit { .. }
+            | Command::SetJobDefaults { .. }
             | Command::OrderImagesRemoval { .. } => EMPTY_SINCE,
             Command::CheckState { .. } => 2,
             Command::ImportReservations { reservations, import } => {
@@ -653,6 +659,7 @@ impl Command {
             | Command::EnforceNode { .. }
             | Command::Ending(_)
             | Command::Limits(_)
+            | Command::SetJobDefaults { .. }
             | Command::RemoveJob { .. }
             | Command::AskCheckpoint { .. }
             | Command::WithdrawToken { .. }

@@ -14,6 +14,7 @@ use crate::ending::{EndPolicy, GpuHolder, HolderStep, ReservationRules};
 use crate::health::Severity;
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
 use crate::image::ImageUsed;
+use crate::job::JobDefaults;
 use crate::lease::Epoch;
 use crate::limits::ReservationLimits;
 use crate::name::{GpuUuid, GroupName, NodeName, UserName};
@@ -290,6 +291,11 @@ pub enum Event {
     NodeRebootDone {
         node: NodeName,
     },
+    JobDefaultsSet {
+        defaults: JobDefaults,
+        before: JobDefaults,
+        by: String,
+    },
     ReservationRulesSet {
         rules: ReservationRules,
         before: ReservationRules,
@@ -335,6 +341,9 @@ pub enum Event {
     JobQueued {
         job: JobId,
         owner: UserName,
+        /// The fleet's default, where that counts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stop_after: Option<Millis>,
     },
     JobPlaced {
         job: JobId,
@@ -616,6 +625,7 @@ impl Event {
             | E::EvictionsFrozen { .. }
             | E::EvictionsThawed { .. }
             | E::ReservationRulesSet { .. }
+            | E::JobDefaultsSet { .. }
             | E::ReservationLimitsSet { .. }
             | E::RequestsRefused { .. } => Vec::new(),
             E::NodeRegistered { node, .. }

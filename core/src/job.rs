@@ -153,8 +153,12 @@ pub struct JobSpec {
     pub max_deferral: Option<Millis>,
     pub restarts: u32,
     pub stop_grace: Millis,
-    /// Replace the job elsewhere once its node was silent for this long; never when absent.
+    /// Replace the job elsewhere once its node was silent for this long; never when absent. Zero, at submission: never,
+    /// whatever the fleet's default is.
     pub stop_after: Option<Millis>,
+    /// `stop_after` is the fleet's default and not the user's own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stop_after_default: bool,
     pub tty: bool,
     /// The size of its terminal at the start; a usual one where the submitter had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -198,6 +202,30 @@ impl JobSpec {
                 | ImageRef::Path(_),
             )
             | Err(_) => 1,
+        }
+    }
+}
+
+/// What an admin set for jobs that say nothing themselves. It counts for jobs submitted from then on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobDefaults {
+    /// See [`JobSpec::stop_after`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_after: Option<Millis>,
+}
+
+impl JobDefaults {
+    /// Whether an admin set none.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl std::fmt::Display for JobDefaults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.stop_after {
+            Some(after) => write!(f, "--stop-after {after}"),
+            None => write!(f, "--stop-after never"),
         }
     }
 }

@@ -17,6 +17,7 @@ fn waiting_says_why_and_until_when() -> Result<()> {
     let mut steps = Steps::default();
     steps.step("an attached run says why it waits, and where it runs then", || attached(&lab));
     steps.step("the limit of a job is changed", || limit(&lab));
+    steps.step("an admin sets a default for jobs", || defaults(&lab));
     steps.step("a job ends with the reservation that it waits for", || reservation(&lab));
     steps.step("who had a GPU is one command", || history(&lab));
     steps.step("the removal of images is on record", || images(&lab));
@@ -71,6 +72,41 @@ fn limit(lab: &Lab) -> Result<()> {
     let ended = lab.job_ended(&job, SOON)?;
     ensure!(ended["state"] == "timed_out", "{ended}");
     lab.run(&["job", "set", &job, "-t", "1h"])?.fails(5, &["timed_out"])?;
+    Ok(())
+}
+
+fn defaults(lab: &Lab) -> Result<()> {
+    let default = |words: &[&str]| {
+        let words: Vec<&str> = ["job", "defaults"].iter().chain(words).copied().collect();
+        lab.run(&words)
+    };
+    ensure!(default(&[])?.ok()?.contains("never"), "it is off at first");
+    let bounds = ["--stop-after", "59s is not between 1m and 60d", "never"];
+    default(&["--stop-after", "59s"])?.fails(2, &bounds)?;
+    lab.run_as_nobody(&["job", "defaults", "--stop-after", "10m"])?.fails(4, &[])?;
+    default(&["--stop-after", "10m"])?.ok()?;
+    let seen = lab.json(&["job", "defaults"])?;
+    ensure!(seen["stop_after_seconds"] == 600, "{seen}");
+    let spec = |flags: &[&str]| -> Result<(String, Value)> {
+        let job = lab.submit(flags, &["true"])?;
+        let spec = lab.json(&["job", "show", &job])?["spec"].clone();
+        lab.job_ended(&job, SOON)?;
+        Ok((job, spec))
+    };
+    let (job, has) = spec(&[])?;
+    ensure!(has["stop_after_seconds"] == 600 && has["stop_after_default"] == true, "{has}");
+    let shown = lab.output(&["job", "show", &job])?;
+    ensure!(shown.contains("unreachable for 10m (the fleet's default)"), "{shown}");
+    let told = lab.why(&job)?;
+    ensure!(told.contains("queued by root, --stop-after 10m (the fleet's default)"), "{told}");
+    for (own, seconds) in [("1h", Value::from(3_600)), ("never", Value::Null)] {
+        let (_, has) = spec(&["--stop-after", own])?;
+        ensure!(has["stop_after_seconds"] == seconds, "{has}");
+        ensure!(has["stop_after_default"] == false, "{has}");
+    }
+    default(&["--stop-after", "never"])?.ok()?;
+    let (_, has) = spec(&[])?;
+    ensure!(has["stop_after_seconds"].is_null(), "{has}");
     Ok(())
 }
 

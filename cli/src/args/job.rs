@@ -90,6 +90,26 @@ pub(crate) enum JobVerb {
     Restart(JobRestartArgs),
     /// Remove ended jobs from the list
     Rm(JobRmArgs),
+    /// Show the fleet's defaults for jobs; admins can change them
+    Defaults(JobDefaultsArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The defaults count for jobs submitted from then on. An option of `fleet run` goes before them. \
+    Without this default, a job of a dead node stays `running` until an admin types `fleet gpu declare-free`. \
+    A network failure that lasts longer than the default stops the jobs on the nodes behind it.\n\n\
+    Examples:\n  \
+    fleet job defaults\n  \
+    fleet job defaults --stop-after 30m\n  \
+    fleet job defaults --stop-after never"
+)]
+pub(crate) struct JobDefaultsArgs {
+    /// If a node is unreachable this long, its jobs stop there and restart elsewhere; or `never` [initially: never]
+    #[arg(long, value_name = "LENGTH")]
+    pub(crate) stop_after: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Args)]

@@ -91,7 +91,8 @@ pub(crate) struct RunArgs {
     /// From the stop signal to the kill [default: 30s]
     #[arg(long, value_name = "LENGTH")]
     pub(crate) stop_grace: Option<String>,
-    /// Stop where its node was silent for so long, and run elsewhere [default: never]
+    /// If its node is unreachable this long, stop the job there and restart it elsewhere; or `never` [default: see
+    /// `fleet job defaults`]
     #[arg(long, value_name = "LENGTH")]
     pub(crate) stop_after: Option<String>,
     /// Job name, at most 64 bytes, or 21 letters like 日 [default: the program's]

@@ -1,13 +1,17 @@
-//! `ps`, `job list|show|set|rm`, `cancel`.
+//! `ps`, `job list|show|set|rm|defaults`, `cancel`.
 
 use fleet_core::job::JobState;
-use fleet_proto::json::job::Job;
+use fleet_proto::json::job::{Job, JobDefaults};
 use fleet_proto::v1::{
-    CancelJobRequest, ListJobsRequest, RemoveJobRequest, RequestMeta, SetJobRequest,
+    CancelJobRequest, GetJobDefaultsRequest, ListJobsRequest, RemoveJobRequest, RequestMeta,
+    SetJobDefaultsRequest, SetJobRequest,
 };
 
+use super::run::stop_after_ms;
 use super::{Context, node, owner_filter, signals, watch};
-use crate::args::{CancelArgs, JobListArgs, JobRmArgs, JobSetArgs, JobShowArgs, PsArgs};
+use crate::args::{
+    CancelArgs, JobDefaultsArgs, JobListArgs, JobRmArgs, JobSetArgs, JobShowArgs, PsArgs,
+};
 use crate::at_once;
 use crate::client::Client;
 use crate::errors::Failure;
@@ -48,6 +52,21 @@ pub(super) async fn list(context: &Context, args: &JobListArgs) -> Result<Exit, 
 pub(super) async fn fetch(client: &Client, request: ListJobsRequest) -> Result<Vec<Job>, Failure> {
     let listed = client.call(request, async |api, r| api.list_jobs(r).await).await?;
     Ok(listed.items.into_iter().map(Job::from).collect())
+}
+
+/// The fleet's defaults: as they are, or set and as they are then.
+pub(super) async fn defaults(context: &Context, args: &JobDefaultsArgs) -> Result<Exit, Failure> {
+    let stop_after_ms = stop_after_ms(context, args.stop_after.as_deref())?;
+    let (client, printer) = (context.client()?, context.printer(&args.output)?);
+    let answer = if stop_after_ms.is_none() {
+        let request = GetJobDefaultsRequest {};
+        client.call(request, async |api, r| api.get_job_defaults(r).await).await?
+    } else {
+        let request = SetJobDefaultsRequest { meta: client.request_meta()?, stop_after_ms };
+        client.call(request, async |api, r| api.set_job_defaults(r).await).await?
+    };
+    print(&printer.one(&JobDefaults::from(answer))?)?;
+    Ok(Exit::Done)
 }
 
 pub(super) async fn show(context: &Context, args: &JobShowArgs) -> Result<Exit, Failure> {

@@ -283,6 +283,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
             Some(JobVerb::Set(set)) => job::set(context, &set).await,
             Some(JobVerb::Restart(restart)) => checkpoint::restart(context, &restart).await,
             Some(JobVerb::Rm(rm)) => job::remove(context, &rm).await,
+            Some(JobVerb::Defaults(args)) => job::defaults(context, &args).await,
         },
         Verb::Reservation(args) => match args.verb {
             None => reservation::list(context, &args.list).await,

@@ -1,9 +1,10 @@
 //! Shows jobs.
 
-use fleet_proto::json::job::{HeldPlace, Job, Spec};
+use fleet_proto::json::job::{HeldPlace, Job, JobDefaults, Spec};
 use fleet_proto::json::values::{Time, gpu_names};
 
 use super::checkpoint::content_shown;
+use super::reservation::NEVER;
 use super::tone::Tone;
 use super::values::or_dash;
 use super::{Column, Row};
@@ -149,9 +150,29 @@ fn spec_lines(spec: &Spec) -> Vec<(&'static str, String)> {
         ("Image", Some(spec.image.clone())),
         ("Reservation", spec.reservation.clone()),
         ("Checkpoints in", spec.checkpoint_dir.clone()),
+        ("Stop after", spec.stop_after_seconds.map(|seconds| stop_after(spec, seconds))),
         ("Output in", spec.output_file.clone()),
     ];
     optional.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+}
+
+fn stop_after(spec: &Spec, seconds: u64) -> String {
+    let origin = if spec.stop_after_default { "the fleet's default" } else { "the job's own" };
+    format!("its node is unreachable for {} ({origin})", length(seconds * 1_000))
+}
+
+impl Row for JobDefaults {
+    fn columns() -> Vec<Column<Self>> {
+        vec![Column::new("STOP AFTER", |defaults: &Self, _| default_stop_after(defaults))]
+    }
+
+    fn lines(&self, _clock: &Clock) -> Vec<(&'static str, String)> {
+        vec![("Stop after", default_stop_after(self))]
+    }
+}
+
+fn default_stop_after(defaults: &JobDefaults) -> String {
+    defaults.stop_after_seconds.map_or(NEVER.to_owned(), |seconds| length(seconds * 1_000))
 }
 
 /// `1.5` for 1,500 thousandths.

@@ -415,6 +415,8 @@ impl Fleet for Service {
         set_reservation_limits(SetReservationLimitsRequest) -> ReservationLimits;
         restart_job(RestartJobRequest) -> Job;
         set_job(SetJobRequest) -> Job;
+        get_job_defaults(GetJobDefaultsRequest) -> JobDefaults;
+        set_job_defaults(SetJobDefaultsRequest) -> JobDefaults;
         remove_job(RemoveJobRequest) -> RemoveJobResponse;
         ask_checkpoint(AskCheckpointRequest) -> Job;
         cordon_node(CordonNodeRequest) -> Node;

@@ -131,6 +131,23 @@ impl Fleet for FleetService {
         Ok(Response::new(self.0.set_reservation_rules(request).await?))
     }
 
+    async fn get_job_defaults(
+        &self,
+        request: Request<v1::GetJobDefaultsRequest>,
+    ) -> Reply<v1::JobDefaults> {
+        self.0.callers.user(&request).await?;
+        let fresh = self.0.newest_unless_stale(&request).await?;
+        let defaults = self.0.raft.read(|fsm| views::job_defaults(fsm.job_defaults()));
+        Ok(answer(defaults, fresh))
+    }
+
+    async fn set_job_defaults(
+        &self,
+        request: Request<v1::SetJobDefaultsRequest>,
+    ) -> Reply<v1::JobDefaults> {
+        Ok(Response::new(self.0.set_job_defaults(request).await?))
+    }
+
     async fn list_reservation_limits(
         &self,
         request: Request<v1::ListReservationLimitsRequest>,

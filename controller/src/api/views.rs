@@ -9,7 +9,7 @@ use fleet_core::checkpoint::{Checkpoint, Content, Facts};
 use fleet_core::ending::ReservationRules;
 use fleet_core::gpu::Gpu;
 use fleet_core::health::{Condition, ConditionStatus, Health, NOT_ANSWERING, Subject};
-use fleet_core::job::{Job, JobState};
+use fleet_core::job::{Job, JobDefaults, JobState};
 use fleet_core::lease::LeaseHolder;
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::node::{Liveness, Node};
@@ -310,6 +310,10 @@ fn reservation_reason(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> String
         Some(broken) => format!("{own}; {broken}"),
         None => own,
     }
+}
+
+pub(super) fn job_defaults(defaults: &JobDefaults) -> v1::JobDefaults {
+    v1::JobDefaults { stop_after_ms: defaults.stop_after.map(|after| after.0) }
 }
 
 pub(super) fn reservation_rules(rules: &ReservationRules) -> v1::ReservationRules {

@@ -7,6 +7,7 @@ use fleet_core::command::{Command, CreateReservation, SubmitJob};
 use fleet_core::ending::{EndPolicy, EndingCommand};
 use fleet_core::fsm::validate;
 use fleet_core::id::{JobId, ReservationId};
+use fleet_core::job::JobDefaults;
 use fleet_core::job::JobFiles;
 use fleet_core::name::{GpuUuid, NodeName, UserName};
 use fleet_core::time::{Millis, Timestamp, Window};
@@ -96,6 +97,21 @@ impl Context {
         };
         self.change(&caller.actor, Some(key), Command::Ending(command)).await?;
         Ok(self.raft.read(|fsm| views::reservation_rules(fsm.reservation_rules())))
+    }
+
+    pub(super) async fn set_job_defaults(
+        &self,
+        request: Request<v1::SetJobDefaultsRequest>,
+    ) -> Result<v1::JobDefaults, Status> {
+        let caller = self.callers.user(&request).await?;
+        let request = request.into_inner();
+        let key = request_key(request.meta.as_ref(), &request)?;
+        if let Some(ms) = request.stop_after_ms {
+            let defaults = JobDefaults { stop_after: (ms > 0).then_some(Millis(ms)) };
+            let command = Command::SetJobDefaults { defaults };
+            self.change(&caller.actor, Some(key), command).await?;
+        }
+        Ok(self.raft.read(|fsm| views::job_defaults(fsm.job_defaults())))
     }
 
     pub(super) async fn create_reservation(

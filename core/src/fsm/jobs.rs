@@ -54,12 +54,14 @@ impl Fsm {
         self.jobs_submitted += 1;
         let queue = QueueKey { class: CLASS_NEW, submitted: self.jobs_submitted };
         let mut job = Job::submitted(wish.clone(), queue, self.now);
+        self.with_defaults(&mut job.spec);
+        let stop_after = job.spec.stop_after.filter(|_| job.spec.stop_after_default);
         if let Some(other) = self.shares_its_directory(&job).filter(|_| self.resumes_by_list()) {
             job.checkpoint_notes.push(CheckpointNote::SharedDir { job: other.to_string() });
         }
         self.jobs.insert(wish.id.clone(), job);
         self.queue.insert(queue, wish.id.clone());
-        turn.say(Event::JobQueued { job: wish.id.clone(), owner: wish.owner.clone() });
+        turn.say(Event::JobQueued { job: wish.id.clone(), owner: wish.owner.clone(), stop_after });
         Ok(Reply::JobSubmitted { id: wish.id.clone() })
     }
 
@@ -68,6 +70,9 @@ impl Fsm {
         check_owner(actor, &wish.owner)?;
         self.check_enabled(&wish.owner)?;
         validate::job_spec(&wish.spec)?;
+        if wish.spec.stop_after == Some(Millis::ZERO) && self.cluster_version < EMPTY_SINCE {
+            return Err(validate::stop_after_too_short());
+        }
         if self.jobs.contains_key(&wish.id) {
             return Err(Rejection::IdTaken { id: wish.id.to_string() });
         }

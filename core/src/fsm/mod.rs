@@ -20,7 +20,7 @@ use crate::ending::ReservationRules;
 use crate::event::Event;
 use crate::gpu::{FormerName, Gpu};
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
-use crate::job::{Job, QueueKey};
+use crate::job::{Job, JobDefaults, QueueKey};
 use crate::lease::{Epoch, Lease};
 use crate::limits::LimitsByGroup;
 use crate::name::{GpuUuid, NodeName};
@@ -45,6 +45,7 @@ mod giving_way;
 mod import;
 mod indexing;
 mod invariants;
+mod job_defaults;
 mod jobs;
 mod judgment;
 mod leases;
@@ -144,6 +145,9 @@ pub struct Fsm {
     /// How much people may reserve, where an admin said so.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     limits: LimitsByGroup,
+    /// Defaults for jobs, where an admin set any.
+    #[serde(default, skip_serializing_if = "JobDefaults::is_default")]
+    job_defaults: JobDefaults,
     /// Jobs that are tried again later, and when they are queued.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     paused: BTreeMap<JobId, Timestamp>,
@@ -329,6 +333,7 @@ impl Fsm {
             | Command::Ending(_)
             | Command::Reboot(_)
             | Command::Limits(_)
+            | Command::SetJobDefaults { .. }
             | Command::RecordRefusals { .. } => Ok(()),
             Command::Access(command) => self.check_access(actor, command),
         }
@@ -399,6 +404,7 @@ impl Fsm {
             Command::Ending(command) => self.apply_ending(turn, command),
             Command::Reboot(command) => self.apply_reboot(turn, command),
             Command::Limits(command) => self.apply_limits(turn, command),
+            Command::SetJobDefaults { defaults } => self.set_job_defaults(turn, *defaults),
         }
     }
 

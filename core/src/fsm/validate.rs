@@ -195,8 +195,13 @@ fn lifetimes(spec: &JobSpec) -> Result<(), Rejection> {
             return Err(Rejection::field("max_deferral", format!("at most {DEFERRAL_MAX}")));
         }
     }
-    if spec.stop_after.is_some_and(|silence| silence < Millis::minutes(1)) {
-        return Err(Rejection::field("stop_after", "at least 1m"));
+    let silence = spec.stop_after.filter(|silence| *silence != Millis::ZERO);
+    if silence.is_some_and(|silence| silence < Millis::minutes(1)) {
+        return Err(stop_after_too_short());
     }
     Ok(())
+}
+
+pub(super) fn stop_after_too_short() -> Rejection {
+    Rejection::field("stop_after", "at least 1m")
 }

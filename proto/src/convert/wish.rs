@@ -159,6 +159,7 @@ pub fn job_spec(spec: &v1::JobSpec, expected_uid: Option<u32>) -> Result<JobSpec
         restarts,
         stop_grace: spec.stop_grace_ms.map_or(STOP_GRACE_DEFAULT, Millis),
         stop_after: spec.stop_after_ms.map(Millis),
+        stop_after_default: false,
         tty: spec.tty,
         window: spec.size.as_ref().filter(|_| spec.tty).map(window).transpose()?,
         interactive: spec.interactive,
@@ -208,6 +209,7 @@ pub fn job_spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
         restarts: Some(spec.restarts),
         stop_grace_ms: Some(spec.stop_grace.0),
         stop_after_ms: spec.stop_after.map(|m| m.0),
+        stop_after_default: spec.stop_after_default,
         tty: spec.tty,
         size: spec
             .window

@@ -141,6 +141,10 @@ pub struct Spec {
     pub max_deferral_seconds: Option<u64>,
     /// How often it is restarted; null: the default.
     pub restarts: Option<u32>,
+    /// After how many seconds of a silent node it is replaced elsewhere; null: never.
+    pub stop_after_seconds: Option<u64>,
+    /// That is the fleet's default, not the job's own.
+    pub stop_after_default: bool,
     /// It has a terminal.
     pub tty: bool,
     /// Its standard input stays open.
@@ -253,6 +257,8 @@ impl From<pb::JobSpec> for Spec {
             checkpoint_pattern: text(&checkpoint.pattern),
             max_deferral_seconds: spec.max_deferral_ms.map(|ms| ms / 1_000),
             restarts: spec.restarts,
+            stop_after_seconds: spec.stop_after_ms.map(|ms| ms / 1_000),
+            stop_after_default: spec.stop_after_default,
             tty: spec.tty,
             interactive: spec.interactive,
             output_file: text(&spec.output_file),
@@ -304,4 +310,23 @@ impl Document for Job {
         "checkpoint_gap_seconds",
         "spec",
     ];
+}
+
+/// Defaults for jobs that say nothing themselves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct JobDefaults {
+    /// After how many seconds of a silent node a job is replaced elsewhere; null: never.
+    pub stop_after_seconds: Option<u64>,
+}
+
+impl From<pb::JobDefaults> for JobDefaults {
+    fn from(defaults: pb::JobDefaults) -> Self {
+        Self { stop_after_seconds: defaults.stop_after_ms.map(|ms| ms / 1_000) }
+    }
+}
+
+impl Document for JobDefaults {
+    const SCHEMA: &'static str = "fleet.job_defaults/v1";
+    const LIST_SCHEMA: &'static str = "fleet.job_defaults_list/v1";
+    const FIELDS: &'static [&'static str] = &["stop_after_seconds"];
 }

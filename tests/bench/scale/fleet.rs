@@ -306,6 +306,7 @@ impl Fleet {
             restarts: 0,
             stop_grace: Millis::secs(30),
             stop_after: None,
+            stop_after_default: false,
             tty: false,
             window: None,
             interactive: false,

@@ -40,6 +40,7 @@ pub(crate) fn order(gpus: &[u32]) -> StartOrder {
             stop_grace: Millis::secs(30),
             time_limit_given: true,
             stop_after: None,
+            stop_after_default: false,
             tty: false,
             window: None,
             interactive: false,

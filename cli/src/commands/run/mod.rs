@@ -16,7 +16,7 @@ use crate::exit_code::Exit;
 use crate::output::text::{print, say};
 use spec::Here;
 
-pub(super) use spec::variables;
+pub(super) use spec::{stop_after_ms, variables};
 
 pub(super) async fn run(context: &Context, args: &RunArgs) -> Result<Exit, Failure> {
     if context.json && !args.detach {

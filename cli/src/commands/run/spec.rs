@@ -16,6 +16,7 @@ use crate::args::{Retry, RunArgs, RunCheckpointArgs, Switch};
 use crate::commands::{Context, terminal};
 use crate::errors::Failure;
 use crate::exit_code::Exit;
+use crate::output::reservation::NEVER;
 use crate::output::text::say;
 
 /// The image that means the node's own system.
@@ -135,7 +136,9 @@ pub(super) fn build(context: &Context, args: &RunArgs, here: &Here) -> Result<Jo
         max_deferral_ms: context.length_of("--max-deferral", args.max_deferral.as_ref())?,
         restarts: args.restarts,
         stop_grace_ms: context.length_of("--stop-grace", args.stop_grace.as_ref())?,
-        stop_after_ms: context.length_of("--stop-after", args.stop_after.as_ref())?,
+        stop_after_ms: stop_after_ms(context, args.stop_after.as_deref())?,
+        // Only the fleet says so.
+        stop_after_default: false,
         tty: args.tty,
         size: here.size.filter(|_| args.tty),
         interactive: args.interactive,
@@ -143,6 +146,18 @@ pub(super) fn build(context: &Context, args: &RunArgs, here: &Here) -> Result<Jo
         immediate: args.immediate,
         workdir,
     })
+}
+
+/// How long its node may be silent; 0: for ever, whatever the fleet's default is.
+pub(in crate::commands) fn stop_after_ms(
+    context: &Context,
+    typed: Option<&str>,
+) -> Result<Option<u64>, Failure> {
+    match typed {
+        Some(NEVER | "0") => Ok(Some(0)),
+        Some(text) => context.length("--stop-after", text).map(Some),
+        None => Ok(None),
+    }
 }
 
 fn utf8(path: &Path) -> Result<&str, Failure> {

@@ -159,6 +159,7 @@ pub(super) fn plain(gpus: u32) -> JobSpec {
         stop_grace: Millis::secs(30),
         time_limit_given: true,
         stop_after: None,
+        stop_after_default: false,
         tty: false,
         window: None,
         interactive: false,

@@ -118,6 +118,7 @@ pub(crate) fn spec(gpus: GpuRequest, time_limit: Millis) -> JobSpec {
         stop_grace: Millis::secs(30),
         time_limit_given: true,
         stop_after: None,
+        stop_after_default: false,
         tty: false,
         window: None,
         interactive: false,

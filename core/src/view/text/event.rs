@@ -6,7 +6,8 @@ use super::{gpu_list, gpu_name, list};
 use crate::checkpoint::{Content, Facts, Presence};
 use crate::ending::{GpuHolder, HolderStep};
 use crate::event::Event;
-use crate::name::{GpuUuid, NodeName};
+use crate::job::JobDefaults;
+use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::Liveness;
 use crate::time::{Millis, Timestamp};
 use crate::view::Names;
@@ -201,6 +202,26 @@ fn fmt_holders(
     let named =
         holders.iter().map(|holder| format!("{holder} on {}", gpu_name(names, &holder.gpu)));
     write!(f, "{node}, {whose}: {} {step}", list(&named.collect::<Vec<_>>()))
+}
+
+fn fmt_defaults(
+    f: &mut fmt::Formatter<'_>,
+    defaults: &JobDefaults,
+    before: &JobDefaults,
+    by: &str,
+) -> fmt::Result {
+    write!(f, "defaults for jobs set by {by}: {defaults}; they were: {before}")
+}
+
+/// With the fleet's default, where that counts.
+fn fmt_queued(
+    f: &mut fmt::Formatter<'_>,
+    owner: &UserName,
+    stop_after: Option<Millis>,
+) -> fmt::Result {
+    write!(f, "queued by {owner}")?;
+    let default = |after| write!(f, ", --stop-after {after} (the fleet's default)");
+    stop_after.map_or(Ok(()), default)
 }
 
 fn fmt_placed(
@@ -415,6 +436,7 @@ impl Event {
             E::NodeRebootBegun { node } => write!(f, "{node} is empty and goes down to boot anew"),
             E::NodeRebootFailed { node, why } => write!(f, "{node} cannot boot anew: {why}"),
             E::NodeRebootDone { node } => write!(f, "{node} booted anew as it was to"),
+            E::JobDefaultsSet { defaults, before, by } => fmt_defaults(f, defaults, before, by),
             E::ReservationRulesSet { rules, before, by } => {
                 write!(f, "rules for reservations set by {by}: {rules}; they were: {before}")
             }
@@ -437,7 +459,7 @@ impl Event {
             E::ReservationNotUsed { owner, node, after, .. } => {
                 write!(f, "given back: {owner} did not come to {node} for {after}")
             }
-            E::JobQueued { owner, .. } => write!(f, "queued by {owner}"),
+            E::JobQueued { owner, stop_after, .. } => fmt_queued(f, owner, *stop_after),
             E::JobPlaced { node, gpus, resume_from, owner, .. } => {
                 fmt_placed(f, names, node, gpus, resume_from.as_deref())?;
                 owner.as_ref().map_or(Ok(()), |owner| write!(f, ", for {owner}"))

@@ -85,6 +85,8 @@ fn leaving_job() -> pb::Job {
                 ..Default::default()
             }),
             restarts: Some(3),
+            stop_after_ms: Some(1_800_000),
+            stop_after_default: true,
             ..Default::default()
         }),
         cpu_millis: 8_500,

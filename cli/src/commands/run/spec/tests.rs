@@ -219,3 +219,14 @@ fn a_name_is_taken_from_the_program_without_its_tricks() {
     assert_eq!(name("/"), "job");
     assert_eq!(name(&"é".repeat(60)).len(), NAME_BYTES_MAX);
 }
+
+#[test]
+fn a_job_opts_out_of_the_fleets_default_with_never() {
+    let after = |words: &[&str]| {
+        let words: Vec<&str> = words.iter().chain(&["--", "true"]).copied().collect();
+        built(&words).unwrap().stop_after_ms
+    };
+    assert_eq!(after(&[]), None, "the fleet's default counts");
+    assert_eq!(after(&["--stop-after", "never"]), Some(0));
+    assert_eq!(after(&["--stop-after", "10m"]), Some(600_000));
+}

@@ -1,0 +1,87 @@
+//! The fleet's default for `--stop-after`.
+
+use super::world::{World, agent, job, node, person, plain};
+use crate::actor::Actor;
+use crate::command::Command;
+use crate::event::Event;
+use crate::job::{JobDefaults, JobSpec};
+use crate::node::{EMPTY_SINCE, Liveness};
+use crate::rejection::Rejection;
+use crate::time::Millis;
+
+const TEN: Millis = Millis::minutes(10);
+
+fn set(w: &mut World, who: &str, stop_after: Option<Millis>) -> Result<(), Rejection> {
+    let defaults = JobDefaults { stop_after };
+    w.give(person(who), Command::SetJobDefaults { defaults }).map(drop)
+}
+
+fn stop_after(w: &World, name: &str) -> (Option<Millis>, bool) {
+    let spec = &w.fsm.job(&job(name)).unwrap().spec;
+    (spec.stop_after, spec.stop_after_default)
+}
+
+#[test]
+fn a_job_takes_the_default_unless_it_says_something_itself() {
+    let mut w = World::with(&["titan01"]);
+    w.submit("ada", "before", plain(1)).unwrap();
+    set(&mut w, "root", Some(TEN)).unwrap();
+    assert_eq!(
+        w.said(),
+        ["defaults for jobs set by root: --stop-after 10m; they were: --stop-after never"]
+    );
+    let own = |after| JobSpec { stop_after: Some(after), ..plain(1) };
+    w.submit("ada", "none", plain(1)).unwrap();
+    assert_eq!(w.said(), ["queued by ada, --stop-after 10m (the fleet's default)"]);
+    w.submit("ada", "own", own(Millis::hours(1))).unwrap();
+    assert_eq!(w.said(), ["queued by ada"]);
+    w.submit("ada", "never", own(Millis::ZERO)).unwrap();
+    set(&mut w, "root", None).unwrap();
+    w.submit("ada", "after", plain(1)).unwrap();
+    assert_eq!(stop_after(&w, "before"), (None, false), "it was there before");
+    assert_eq!(stop_after(&w, "none"), (Some(TEN), true), "it keeps what it was submitted with");
+    assert_eq!(stop_after(&w, "own"), (Some(Millis::hours(1)), false));
+    assert_eq!(stop_after(&w, "never"), (None, false));
+    assert_eq!(stop_after(&w, "after"), (None, false));
+}
+
+#[test]
+fn a_job_of_a_dead_node_is_replaced_by_the_default_and_runs_for_ever_without() {
+    for (default, state) in [(Some(TEN), "queued"), (None, "running")] {
+        let mut w = World::with(&["titan01"]);
+        set(&mut w, "root", default).unwrap();
+        w.run("a", JobSpec { restarts: 1, ..plain(1) }, "titan01", &[0]);
+        let (liveness, silent_for) = (Liveness::Unreachable, Millis::minutes(1));
+        let silent = Command::SetLiveness { node: node("titan01"), liveness, silent_for };
+        w.give(Actor::controller(), silent).unwrap();
+        w.pass(Millis::minutes(30));
+        assert_eq!(w.state_of("a"), state);
+    }
+}
+
+#[test]
+fn a_default_out_of_bounds_is_refused_with_the_bounds_and_only_admins_set_one() {
+    let mut w = World::with(&["titan01"]);
+    for (wrong, shown) in [(Millis::secs(59), "59s"), (Millis::days(61), "61d")] {
+        let said = set(&mut w, "root", Some(wrong)).unwrap_err().to_string();
+        let bounds = format!("{shown} is not between 1m and 60d; `never` turns the default off");
+        assert!(said.contains(&bounds), "{said}");
+    }
+    for who in [person("ada"), agent("titan01")] {
+        let defaults = JobDefaults { stop_after: Some(TEN) };
+        assert!(w.give(who, Command::SetJobDefaults { defaults }).is_err());
+    }
+    assert!(w.fsm.job_defaults().is_default());
+    set(&mut w, "root", Some(TEN)).unwrap();
+    assert!(matches!(w.last[..], [Event::JobDefaultsSet { .. }]));
+    set(&mut w, "root", Some(TEN)).unwrap();
+    assert!(w.last.is_empty(), "nothing changed");
+}
+
+#[test]
+fn never_is_refused_as_too_short_while_a_member_may_not_know_it() {
+    let mut w = World::at_version(&["titan01"], EMPTY_SINCE - 1);
+    let spec = JobSpec { stop_after: Some(Millis::ZERO), ..plain(1) };
+    let said = w.submit("ada", "a", spec).unwrap_err().to_string();
+    assert!(said.contains("at least 1m"), "{said}");
+}
