@@ -6,7 +6,7 @@ use crate::allocation::{Allocation, StopWhy};
 use crate::ending::EXTEND_LEAD;
 use crate::id::{AllocationId, ReservationId};
 use crate::name::NodeName;
-use crate::node::{Liveness, Node};
+use crate::node::{EMPTY_SINCE, Liveness, Node};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::{Reservation, ReservationState};
@@ -17,6 +17,8 @@ use crate::window::HAND_OUT_AHEAD;
 /// Added to a silent node's allowance before its job is replaced: clocks differ in rate by up to
 /// one percent, and messages take time.
 pub(crate) const LOST_MARGIN: Millis = Millis::secs(5);
+
+const SILENT_FOR_LONGER: &str = "its node was silent for longer than the job allows";
 
 impl Fsm {
     /// The next instant at which time alone changes something.
@@ -127,6 +129,7 @@ impl Fsm {
         self.hand_out_due(turn);
         self.queue_paused(now);
         self.remove_due_files();
+        self.lose_before_their_limit(turn);
         let over: Vec<AllocationId> = self
             .allocations
             .values()
@@ -149,10 +152,27 @@ impl Fsm {
             .map(|a| a.id.clone())
             .collect();
         for id in lost {
-            let message = "its node was silent for longer than the job allows".to_owned();
-            self.lose_allocation(turn, &id, message);
+            self.lose_allocation(turn, &id, SILENT_FOR_LONGER.to_owned());
         }
         Ok(Reply::Done)
+    }
+
+    /// Attempts that were lost before their time was over. Both may be heard of in one moment, after a time without
+    /// controllers: the one that happened first decides what becomes of the job.
+    fn lose_before_their_limit(&mut self, turn: &mut Turn<'_>) {
+        if self.cluster_version < EMPTY_SINCE {
+            return;
+        }
+        let now = self.now;
+        let is_lost = |a: &&Allocation| {
+            let lost_at = self.lost_at(a).filter(|at| *at <= now && a.stop.is_none());
+            lost_at.is_some_and(|lost| a.time_limit_at.is_some_and(|limit| lost < limit))
+        };
+        let lost: Vec<AllocationId> =
+            self.allocations.values().filter(is_lost).map(|a| a.id.clone()).collect();
+        for id in lost {
+            self.lose_allocation(turn, &id, SILENT_FOR_LONGER.to_owned());
+        }
     }
 
     fn end_due_reservations(&mut self, turn: &mut Turn<'_>, now: Timestamp) {

@@ -8,7 +8,7 @@ use crate::event::Event;
 use crate::health::Severity;
 use crate::id::AllocationId;
 use crate::job::JobSpec;
-use crate::node::EMPTY_SINCE;
+use crate::node::{EMPTY_SINCE, Liveness};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::time::Millis;
@@ -243,4 +243,41 @@ fn a_member_that_may_not_know_it_ends_no_waiting_job() {
     let version = EMPTY_SINCE;
     w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
     assert_eq!(outcome(&w, "a").0, "timed_out", "all members know it now");
+}
+
+/// A job of an hour whose node falls silent after `minutes`. It allows a silence of ten. Nobody advances time for three
+/// hours.
+fn silent_after(minutes: u64, version: u32) -> World {
+    let mut w = World::at_version(&["titan01"], version);
+    let stop_after = Some(Millis::minutes(10));
+    w.run("a", JobSpec { restarts: 1, stop_after, ..plain(1) }, "titan01", &[0]);
+    w.pass(Millis::minutes(minutes));
+    let (liveness, silent_for) = (Liveness::Unreachable, Millis::minutes(1));
+    let silent = Command::SetLiveness { node: node("titan01"), liveness, silent_for };
+    w.give(Actor::controller(), silent).unwrap();
+    w.pass(Millis::hours(3));
+    w
+}
+
+#[test]
+fn a_job_that_was_lost_before_its_time_was_over_has_not_timed_out() {
+    assert_eq!(outcome(&silent_after(20, EMPTY_SINCE), "a").0, "queued", "lost first");
+    assert_eq!(outcome(&silent_after(55, EMPTY_SINCE), "a").0, "timed_out", "out of time first");
+    assert_eq!(outcome(&silent_after(20, EMPTY_SINCE - 1), "a").0, "timed_out", "as before");
+}
+
+#[test]
+fn what_is_lost_after_the_stop_at_its_limit_timed_out_and_has_no_code() {
+    let lost = AttemptEnd::Lost { message: "its shim is gone".to_owned() };
+    let fault = AttemptEnd::NodeFault { message: "no exit record".to_owned() };
+    let by_signal = [(AttemptEnd::Exited { code: 0 }, Some(0)), (lost, None), (fault, None)];
+    for (end, code) in by_signal {
+        let mut w = World::with(&["titan01"]);
+        let a = w.run("a", JobSpec { restarts: 3, ..plain(1) }, "titan01", &[0]);
+        w.pass(Millis::hours(1));
+        w.end(&a, end);
+        assert_eq!(outcome(&w, "a"), ("timed_out".to_owned(), "its time limit".to_owned()));
+        let ended = w.fsm.job(&job("a")).unwrap().outcome.clone().unwrap();
+        assert_eq!(ended.exit_code, code, "an attached `fleet run` makes 125 of both");
+    }
 }
