@@ -5,6 +5,7 @@
 //! `hash = SHA-256("fleet-audit-v1\n" + line without ,"hash":"…"})`. `prev` inside the line is the
 //! previous record's hash.
 
+pub mod compare;
 pub mod export;
 pub mod verify;
 

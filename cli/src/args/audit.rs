@@ -16,7 +16,7 @@ pub(crate) struct AuditArgs {
 pub(crate) enum AuditVerb {
     /// Print the audit log
     Export(ExportArgs),
-    /// Check that an export was not changed; works without a controller
+    /// Check that an export was not changed, and compare it with another one; works without a controller
     Verify(VerifyArgs),
 }
 
@@ -60,10 +60,20 @@ pub(crate) struct ExportArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "With two files the command says whether one is the beginning of the other. After a restore two exports can \
+    fork: each is whole, and they differ from one record on. Then the command names that record and ends with 1.\n\n\
+    Examples:\n  \
+    fleet audit verify audit.jsonl\n  \
+    fleet audit verify before.jsonl after.jsonl"
+)]
 pub(crate) struct VerifyArgs {
     /// The export; - is standard input
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
+    /// Another export, to compare with the first
+    #[arg(value_name = "OTHER")]
+    pub(crate) other: Option<PathBuf>,
     /// The fleet's CA certificate, to check the signature too [default: that of fleet.toml]
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,

@@ -15,6 +15,8 @@ use fleet_proto::transport::credentials::certificates;
 use fleet_proto::transport::signature::verify_audit_signature;
 use fleet_proto::v1::ExportAuditRequest;
 
+mod compare;
+
 use super::Context;
 use crate::args::{AuditFormat, ExportArgs, VerifyArgs};
 use crate::config::Config;
@@ -85,15 +87,21 @@ impl Out {
 }
 
 pub(super) fn verify(context: &Context, args: &VerifyArgs) -> Result<Exit, Failure> {
-    let input: Box<dyn Read> = if args.file.as_os_str() == "-" {
-        Box::new(io::stdin().lock())
-    } else {
-        Box::new(File::open(&args.file).map_err(|error| cannot("open", &args.file, &error))?)
-    };
     let authority = authority(context, args)?;
-    let summary = check(BufReader::new(input), &args.file, authority.as_deref())?;
+    if let Some(other) = &args.other {
+        return compare::run(context, [&args.file, other], authority.as_deref());
+    }
+    let summary = check(open(&args.file)?, &args.file, authority.as_deref())?;
     print(&verdict(context, &summary, authority.is_some()))?;
     Ok(Exit::Done)
+}
+
+fn open(path: &Path) -> Result<Box<dyn BufRead>, Failure> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    }
+    let file = File::open(path).map_err(|error| cannot("open", path, &error))?;
+    Ok(Box::new(BufReader::new(file)))
 }
 
 /// The CA certificates to check the signature by, DER: those of the named file, or of the settings'.
@@ -125,45 +133,83 @@ fn is_signed(authorities: &[Vec<u8>], message: &[u8], signature: &Signature) -> 
 
 /// Feeds all lines to the verifier; the first bad one is the failure.
 fn check(
-    mut input: impl BufRead,
+    input: impl BufRead,
     path: &Path,
     authority: Option<&[Vec<u8>]>,
 ) -> Result<Summary, Failure> {
-    let bad = |problem: String| {
-        let file = if path == Path::new("-") {
-            "standard input".into()
-        } else {
-            path.display().to_string()
-        };
-        Failure::new(Exit::Failed, format!("{file} is not a whole audit log: {problem}"))
-    };
-    let mut verifier = Verifier::new();
-    let mut line = Vec::new();
-    let mut number = 0_u64;
-    loop {
-        line.clear();
-        number += 1;
+    let mut reading = Reading::new(input, path);
+    while reading.line()? {}
+    reading.finish(authority)
+}
+
+/// An export that is being checked, line by line.
+struct Reading<'a, I> {
+    input: I,
+    path: &'a Path,
+    verifier: Verifier,
+    line: Vec<u8>,
+    number: u64,
+}
+
+impl<'a, I: BufRead> Reading<'a, I> {
+    fn new(input: I, path: &'a Path) -> Self {
+        Self { input, path, verifier: Verifier::new(), line: Vec::new(), number: 0 }
+    }
+
+    /// Takes the next line; false: there is none.
+    fn line(&mut self) -> Result<bool, Failure> {
+        self.line.clear();
+        self.number += 1;
         // One byte more than the longest legal line, so that a longer one is noticed, not held.
         let limit = LINE_BYTES_MAX as u64 + 2;
-        let read = (&mut input).take(limit).read_until(b'\n', &mut line);
-        if read.map_err(|error| cannot("read", path, &error))? == 0 {
-            break;
+        let read = (&mut self.input).take(limit).read_until(b'\n', &mut self.line);
+        if read.map_err(|error| cannot("read", self.path, &error))? == 0 {
+            return Ok(false);
         }
-        if line.ends_with(b"\n") {
-            line.pop();
-            if line.ends_with(b"\r") {
-                line.pop();
+        if self.line.ends_with(b"\n") {
+            self.line.pop();
+            if self.line.ends_with(b"\r") {
+                self.line.pop();
             }
         }
-        let text = std::str::from_utf8(&line)
-            .map_err(|_| bad(format!("line {number} is not UTF-8: it was changed")))?;
-        verifier.line(text).map_err(|error| bad(error.to_string()))?;
+        let number = self.number;
+        let text = std::str::from_utf8(&self.line)
+            .map_err(|_| bad(self.path, &format!("line {number} is not UTF-8: it was changed")))?;
+        let taken = self.verifier.line(text);
+        taken.map_err(|error| bad(self.path, &error.to_string()))?;
+        Ok(true)
     }
-    let signed = |message: &[u8], signature: &Signature| {
-        authority.is_some_and(|authority| is_signed(authority, message, signature))
-    };
-    let wanted: Option<SignatureCheck<'_>> = authority.is_some().then_some(&signed);
-    verifier.finish(wanted).map_err(|error| bad(error.to_string()))
+
+    /// Number and hash of the next record; `None`: there is none.
+    fn record(&mut self) -> Result<Option<(u64, String)>, Failure> {
+        let (before, _) = self.verifier.progress();
+        while self.line()? {
+            match self.verifier.progress() {
+                (count, Some((seq, hash))) if count > before => {
+                    return Ok(Some((seq, hash.to_owned())));
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn finish(self, authority: Option<&[Vec<u8>]>) -> Result<Summary, Failure> {
+        let signed = |message: &[u8], signature: &Signature| {
+            authority.is_some_and(|authority| is_signed(authority, message, signature))
+        };
+        let wanted: Option<SignatureCheck<'_>> = authority.is_some().then_some(&signed);
+        self.verifier.finish(wanted).map_err(|error| bad(self.path, &error.to_string()))
+    }
+}
+
+fn bad(path: &Path, problem: &str) -> Failure {
+    let file = name_of(path);
+    Failure::new(Exit::Failed, format!("{file} is not a whole audit log: {problem}"))
+}
+
+fn name_of(path: &Path) -> String {
+    if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
 }
 
 fn verdict(context: &Context, summary: &Summary, signature_checked: bool) -> String {

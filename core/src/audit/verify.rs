@@ -71,6 +71,8 @@ pub struct Summary {
     pub first_seq: u64,
     pub last_seq: u64,
     pub last_hash: String,
+    /// Hash of the record before the first.
+    pub prev: String,
     /// It begins with the very first record.
     pub from_genesis: bool,
     /// Records were left out by a filter: only single records and their order could be checked.
@@ -304,6 +306,7 @@ impl Verifier {
             first_seq,
             last_seq,
             last_hash,
+            prev,
             from_genesis: first_seq == 1,
             filtered: trailer.filtered,
             signed_by: signature,

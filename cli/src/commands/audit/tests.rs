@@ -8,15 +8,24 @@ use super::*;
 
 /// Three records, as an export.
 fn export(format: Format) -> String {
+    exported(format, 3, u64::MAX)
+}
+
+/// Records up to `last`; those from `fork` on are of another log.
+pub(super) fn log(last: u64, fork: u64) -> String {
+    exported(Format::JsonLines, last, fork)
+}
+
+fn exported(format: Format, last: u64, fork: u64) -> String {
     let mut exporter = Exporter::new(format, "fleet-lab", Timestamp(9), false);
     let mut lines: Vec<String> = exporter.header().map(str::to_owned).into_iter().collect();
     let mut prev = GENESIS.to_owned();
-    for seq in 1..=3 {
+    for seq in 1..=last {
         let record = seal(AuditBody {
             v: AUDIT_VERSION,
             seq,
             log_index: seq + 6,
-            at: Timestamp(seq),
+            at: Timestamp(if seq >= fork { seq + 100 } else { seq }),
             actor: Actor::controller(),
             action: "advance_time".to_owned(),
             request: None,
