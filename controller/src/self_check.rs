@@ -20,7 +20,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 const PERIOD_ALONE: Duration = Duration::from_secs(30);
 
 /// How old a look may be when the leader hears of it.
-const LOOK_AGE_MAX: Millis = Millis::secs(10);
+pub(crate) const LOOK_AGE_MAX: Millis = Millis::secs(10);
 
 /// Looks again and again. `listener` is the address that it listens on.
 pub(crate) async fn run(context: Context, listener: SocketAddr) {

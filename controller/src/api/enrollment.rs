@@ -18,6 +18,7 @@ use fleet_proto::v1;
 use fleet_proto::v1::enrollment_server::{Enrollment, EnrollmentServer};
 use tonic::{Request, Response, Status};
 
+use super::issuing::Issuing;
 use super::propose::propose_status;
 use super::{Context, controllers};
 use crate::clock::wall;
@@ -156,6 +157,8 @@ impl EnrollmentService {
             method: AuthMethod::JoinToken,
             serial: None,
         };
+        // Before the token is used up.
+        let now = self.0.issuing()?.now;
         let command = Command::RedeemJoinToken { id, node: name.clone(), machine };
         let envelope = self.0.envelope(actor.clone(), None, command);
         let applied = self.0.raft.propose(envelope).await.map_err(|e| propose_status(&e))?;
@@ -164,7 +167,7 @@ impl EnrollmentService {
             to_status(&rejection)
         })?;
         let by = self.0.keyring.signing();
-        let issued = by.issue_node(&signing, name, wall()).map_err(|e| e.to_status())?;
+        let issued = by.issue_node(&signing, name, now).map_err(|e| e.to_status())?;
         let holder = CertificateHolder::Node { name: name.clone() };
         let certificate = self.hand_out(actor, holder, None, (&issued, &by)).await?;
         tracing::info!(node = %name, serial = issued.serial, "node joined");
@@ -240,11 +243,12 @@ impl Enrollment for EnrollmentService {
                 "the join token is wrong, used up, or not for a controller; an admin makes one with `fleet controller add`",
             ));
         }
+        let now = self.0.issuing()?.now;
         let number = self.admit(id, address.to_string(), &signing).await?;
         let name = NodeName::parse(&Controller::name(number))
             .map_err(|e| Status::internal(e.to_string()))?;
         let by = self.0.keyring.signing();
-        let issued = by.issue_controller(&signing, &name, wall()).map_err(|e| e.to_status())?;
+        let issued = by.issue_controller(&signing, &name, now).map_err(|e| e.to_status())?;
         tracing::info!(controller = number, serial = issued.serial, "controller admitted");
         let certificate = self.0.keyring.reply(&issued, &by, wall(), self.controllers());
         let certificate = Some(certificate);
@@ -259,7 +263,8 @@ impl Enrollment for EnrollmentService {
         let signing = self.signing_request(&peer.principal(), &request.get_ref().csr_der)?;
         let name = self.renewable(&peer, &signing).await?;
         let by = self.0.keyring.signing();
-        let issued = by.issue_node(&signing, &name, wall()).map_err(|e| e.to_status())?;
+        let Issuing { from, now } = self.0.issuing()?;
+        let issued = by.issue_node_from(&signing, &name, from, now).map_err(|e| e.to_status())?;
         let actor = Actor {
             who: Who::Node { name: name.clone() },
             method: AuthMethod::Certificate,
@@ -287,9 +292,9 @@ impl Enrollment for EnrollmentService {
         if let Some(answer) = self.by_leader(&caller.name, csr_der).await {
             return answer.map(Response::new);
         }
-        let by = self.0.keyring.signing();
+        let (by, now) = (self.0.keyring.signing(), self.0.issuing()?.now);
         let issued =
-            by.issue_user(&signing, &caller.name, USER_LIFE, wall()).map_err(|e| e.to_status())?;
+            by.issue_user(&signing, &caller.name, USER_LIFE, now).map_err(|e| e.to_status())?;
         let holder = CertificateHolder::User { name: caller.name };
         let certificate = self.hand_out(caller.actor, holder, None, (&issued, &by)).await?;
         Ok(Response::new(v1::UserCertificateResponse { certificate: Some(certificate) }))
@@ -319,9 +324,8 @@ impl Enrollment for EnrollmentService {
         let serial = peer.serial().map(str::to_owned);
         let actor = Actor { who, method: AuthMethod::Certificate, serial };
         let signing = self.signing_request(&actor.principal(), &asked.csr_der)?;
-        let by = self.0.keyring.signing();
-        let issued =
-            by.issue_user(&signing, &name, USER_LIFE, wall()).map_err(|e| e.to_status())?;
+        let (by, now) = (self.0.keyring.signing(), self.0.issuing()?.now);
+        let issued = by.issue_user(&signing, &name, USER_LIFE, now).map_err(|e| e.to_status())?;
         let certificate =
             self.hand_out(actor, CertificateHolder::User { name }, via, (&issued, &by)).await?;
         Ok(Response::new(v1::UserCertificateResponse { certificate: Some(certificate) }))

@@ -21,6 +21,7 @@ mod gpu_history;
 mod images;
 mod import;
 mod in_use;
+mod issuing;
 mod limits;
 mod link;
 mod logins;

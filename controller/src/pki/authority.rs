@@ -217,7 +217,18 @@ impl Authority {
         name: &NodeName,
         now: Timestamp,
     ) -> Result<Issued, PkiError> {
-        self.issue(&request.key, Role::Node(name.clone()), NODE_LIFE, now)
+        self.issue_node_from(request, name, now, now)
+    }
+
+    /// The same, good from `from` on: for a controller that does not know whether its clock is right.
+    pub fn issue_node_from(
+        &self,
+        request: &SigningRequest,
+        name: &NodeName,
+        from: Timestamp,
+        now: Timestamp,
+    ) -> Result<Issued, PkiError> {
+        self.issue_from(&request.key, Role::Node(name.clone()), NODE_LIFE, (from, now))
     }
 
     /// A user's certificate: client only, 12 h at most.
@@ -270,6 +281,16 @@ impl Authority {
         life: Duration,
         now: Timestamp,
     ) -> Result<Issued, PkiError> {
+        self.issue_from(key, role, life, (now, now))
+    }
+
+    fn issue_from(
+        &self,
+        key: &impl PublicKeyData,
+        role: Role,
+        life: Duration,
+        (from, now): (Timestamp, Timestamp),
+    ) -> Result<Issued, PkiError> {
         let identity = Identity::new(self.cluster.clone(), role);
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
@@ -287,7 +308,7 @@ impl Authority {
         params.use_authority_key_identifier_extension = true;
         let serial = new_serial()?;
         params.serial_number = Some(serial.clone());
-        let (not_before, not_after) = set_validity(&mut params, now, life);
+        let (not_before, not_after) = set_validity(&mut params, (from, now), life);
         if not_after > self.not_after {
             return Err(PkiError::AuthorityExpired { not_after: self.not_after.0 / 1000 });
         }
@@ -340,7 +361,7 @@ fn authority_params(
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params.serial_number = Some(new_serial()?);
-    set_validity(&mut params, now, AUTHORITY_LIFE);
+    set_validity(&mut params, (now, now), AUTHORITY_LIFE);
     Ok(params)
 }
 
@@ -402,11 +423,11 @@ pub(super) fn short(pin: SpkiPin) -> String {
 /// Sets the validity, in whole seconds, and returns it.
 fn set_validity(
     params: &mut CertificateParams,
-    now: Timestamp,
+    (from, now): (Timestamp, Timestamp),
     life: Duration,
 ) -> (Timestamp, Timestamp) {
-    let now = Duration::from_secs(now.0 / 1000);
-    let (from, until) = (now.saturating_sub(BACKDATING), now.saturating_add(life));
+    let [from, now] = [from, now].map(|at| Duration::from_secs(at.0 / 1000));
+    let (from, until) = (from.saturating_sub(BACKDATING), now.saturating_add(life));
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
     params.not_before = epoch + from;
     params.not_after = epoch + until;

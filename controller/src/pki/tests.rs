@@ -163,6 +163,16 @@ fn a_user_gets_at_most_twelve_hours() {
 }
 
 #[test]
+fn a_certificate_of_a_node_begins_at_the_earlier_of_two_times() {
+    let (_folder, authority) = authority();
+    let fleet = NOW - Millis::hours(5);
+    let issued = authority.issue_node_from(&request(), &node("titan01"), fleet, NOW).unwrap();
+    let plain = authority.issue_node(&request(), &node("titan01"), NOW).unwrap();
+    assert_eq!(plain.not_before.since(issued.not_before), Millis::hours(5), "good by both");
+    assert_eq!(issued.not_after, plain.not_after);
+}
+
+#[test]
 fn nothing_outlives_the_authority() {
     let (_folder, authority) = authority();
     let late = Timestamp(NOW.0 + 1000 * (AUTHORITY_LIFE.as_secs() - 60));
