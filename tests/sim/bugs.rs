@@ -49,6 +49,8 @@ pub(crate) enum Bug {
     ReleasedBeforeEmpty,
     /// Fleet time is whatever the leader's wall clock says.
     WallClockBelieved,
+    /// The calendar's index does not hear that a reservation was released.
+    ReleaseNotIndexed,
 }
 
 /// One of them: the name to ask for it by, and a seed that finds it.
@@ -78,6 +80,7 @@ pub(crate) const ALL: &[Known] = &[
     known("requests-forgotten", Bug::RequestsForgotten, 1),
     known("released-before-empty", Bug::ReleasedBeforeEmpty, 1),
     known("wall-clock-believed", Bug::WallClockBelieved, 18),
+    known("release-not-indexed", Bug::ReleaseNotIndexed, 2),
 ];
 
 pub(crate) fn named(name: &str) -> Option<Bug> {
@@ -143,7 +146,14 @@ fn with_bug(
         }
         _ => {}
     }
+    let before = match (bug, &changed.command) {
+        (Bug::ReleaseNotIndexed, Command::ReleaseReservation { .. }) => Some(fsm.clone()),
+        _ => None,
+    };
     let outcome = fsm.apply(index, &changed);
+    if let Some(before) = before {
+        fsm.plant_derived_of(&before);
+    }
     match bug {
         Bug::QueueFirst => queue_first(fsm, index, envelope, outcome),
         _ => outcome,

@@ -377,17 +377,28 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         let snapshots = Arc::clone(&self.snapshots);
         let expected = self.view.snapshots.expected_bytes();
         let built = blocking(move || {
+            // Indexes are not stored, so the states' digests say nothing about them.
+            if !fsm.derived_is_true() {
+                return Ok(None);
+            }
             let mut body = Vec::with_capacity(expected);
             serde_json::to_writer(&mut body, &fsm.document())?;
             let body = Arc::new(body);
             drop(fsm);
-            snapshots.write(&meta, &body).map(|()| (meta, body))
+            snapshots.write(&meta, &body).map(|()| Some((meta, body)))
         })
         .await
         .map_err(io::Error::other)?;
-        let (meta, snapshot) = built.inspect_err(|error| {
+        let built = built.inspect_err(|error: &io::Error| {
             self.fatal.store_failed("writing a snapshot", error);
         })?;
+        let Some((meta, snapshot)) = built else {
+            let what = "an index in memory".to_owned();
+            let detail =
+                "it is not what the state says; it is made again at the next start".to_owned();
+            self.fatal.stop(&Fatal::Diverged { what, detail });
+            return Err(io::Error::other("an index in memory differs from the state"));
+        };
         self.view.snapshots.made(last_index(&meta), snapshot.len());
         tracing::info!(log_index = last_index(&meta), bytes = snapshot.len(), "snapshot written");
         Ok(Snapshot { meta, snapshot })

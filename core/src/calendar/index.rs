@@ -24,14 +24,14 @@ pub(super) type Shape = Vec<(String, u64, u32)>;
 
 /// GPUs of one node that are taken for a while, by what is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Claim {
-    pub(super) from: Timestamp,
-    pub(super) until: Timestamp,
-    pub(super) gpus: GpuSet,
+pub(crate) struct Claim {
+    pub(crate) from: Timestamp,
+    pub(crate) until: Timestamp,
+    pub(crate) gpus: GpuSet,
 }
 
 impl Claim {
-    fn overlaps(&self, window: &Window) -> bool {
+    pub(crate) fn overlaps(&self, window: &Window) -> bool {
         self.from < window.ends_at && window.starts_at < self.until
     }
 
@@ -413,6 +413,20 @@ impl Index {
     /// The GPUs of a node that nobody claims in the window, by what is stored; less may be free.
     pub(super) fn unclaimed(&self, slot: usize, window: &Window) -> GpuSet {
         self.entries[slot].unclaimed(window)
+    }
+
+    /// The claims on a node, where they say all that is taken of it at this time. It is looked for at the place `near`
+    /// first: who goes through all nodes in name order finds each one there.
+    pub(crate) fn certain_claims(
+        &self,
+        name: &NodeName,
+        near: usize,
+        now: Timestamp,
+    ) -> Option<&[Claim]> {
+        let is_near = self.names.get(near) == Some(name);
+        let entry = &self.entries[if is_near { near } else { self.slot(name)? }];
+        let is_certain = !entry.uncertain && entry.claims.iter().all(|claim| claim.until > now);
+        is_certain.then_some(entry.claims.as_slice())
     }
 
     /// Whether a claim on the node that ends then is in the window's way.

@@ -27,7 +27,7 @@ pub(crate) mod wish;
 
 pub(crate) use busy::known_end;
 pub use busy::{Busy, By, Calendar, NEAR, RELEASE_ALLOWANCE};
-pub(crate) use index::Index;
+pub(crate) use index::{Claim, Index};
 use search::Places;
 use topology::{Spread, Topology};
 pub use wish::same_model;

@@ -9,10 +9,11 @@ use std::collections::BTreeSet;
 use super::bits::Bits;
 use super::index::{Entry, Shape};
 use super::topology::{Spread, Topology};
-use super::wish::{Wish, gpus_of, uuids_of};
+use super::wish::{GpuSet, Wish, gpus_of, place_of, uuids_of};
 use super::{Calendar, Candidate, HOLDINGS_MAX, Releasing, Unleased, sorted};
 use crate::fsm::Fsm;
 use crate::name::{GpuUuid, NodeName};
+use crate::node::Node;
 use crate::rejection::{Holding, Slot};
 use crate::reservation::{GpuRequest, RESERVATION_AHEAD_MAX};
 use crate::scheduler::HeldPlace;
@@ -92,13 +93,38 @@ impl<'a, 'w> Places<'a, 'w> {
         window: Window,
         releasing: Releasing,
     ) -> Option<(Spread, Vec<GpuUuid>)> {
+        self.closest(candidate.node, candidate.free(window, releasing) & candidate.meant)
+    }
+
+    fn closest(&self, node: &Node, eligible: GpuSet) -> Option<(Spread, Vec<GpuUuid>)> {
         let count = self.wish.request.count;
-        let eligible = candidate.free(window, releasing) & candidate.meant;
         if eligible.count_ones() < count {
             return None;
         }
-        let picked = Topology::of(self.fsm, candidate.node).pick(eligible, count)?;
-        Some((picked.spread, uuids_of(candidate.node, picked.set)))
+        let picked = Topology::of(self.fsm, node).pick(eligible, count)?;
+        Some((picked.spread, uuids_of(node, picked.set)))
+    }
+
+    /// The same of a node at its place in the index, without a look at all that is taken of it where the claims say
+    /// it all: there every GPU takes work, and nothing is just being emptied.
+    fn pick_at(&self, slot: usize, window: Window) -> Option<(Spread, Vec<GpuUuid>)> {
+        let index = self.fsm.index();
+        if self.uncertain.contains(slot) {
+            return self.pick(&self.candidate(index.name(slot))?, window, Releasing::Taken);
+        }
+        let node = self.fsm.node(index.name(slot))?;
+        let meant = self.fsm.standing(node).meant(node, self.wish);
+        self.closest(node, index.unclaimed(slot, &window) & meant)
+    }
+
+    /// Whether nobody has these GPUs in the window, by all that is taken of the node. The index should know, but nobody
+    /// may be promised what another has because of a fault in it.
+    fn is_free(&self, name: &NodeName, gpus: &[GpuUuid], releasing: Releasing) -> bool {
+        self.candidate(name).is_some_and(|candidate| {
+            let free = candidate.free(self.window, releasing);
+            let places = gpus.iter().map(|uuid| place_of(candidate.node, uuid).unwrap_or(0));
+            places.fold(0, |set: GpuSet, place| set | place) & !free == 0
+        })
     }
 
     /// Cheaper than [`Self::pick`], and true wherever that finds something.
@@ -152,20 +178,26 @@ impl<'a, 'w> Places<'a, 'w> {
             equal.take_away(&fuller);
             fuller = up_to;
             let known = equal.iter().filter(|slot| self.may_fit(*slot, &self.window));
-            let mut known = known.map(|slot| index.name(slot)).peekable();
-            let mut new = changed.iter().filter(|(_, l)| *l == left).map(|(n, _)| *n).peekable();
+            let mut known = known.map(|slot| (index.name(slot), Some(slot))).peekable();
+            let new = changed.iter().filter(|(_, l)| *l == left);
+            let mut new = new.map(|(name, _)| (*name, None)).peekable();
             let names = std::iter::from_fn(|| match (known.peek(), new.peek()) {
-                (Some(one), Some(other)) if other < one => new.next(),
+                (Some((one, _)), Some((other, _))) if other < one => new.next(),
                 (None, _) => new.next(),
                 (Some(_), _) => known.next(),
             });
-            let fits = names.filter_map(|name| {
-                let (spread, gpus) = self.pick(&self.candidate(name)?, self.window, releasing)?;
+            let fits = names.filter_map(|(name, slot)| {
+                let (spread, gpus) = match slot.filter(|_| releasing == Releasing::Taken) {
+                    Some(slot) => self.pick_at(slot, self.window)?,
+                    None => self.pick(&self.candidate(name)?, self.window, releasing)?,
+                };
                 Some((spread, name, gpus))
             });
             // Of equals the first is taken.
             let closest = fits.take(CLOSEST_OF).min_by_key(|(spread, _, _)| *spread);
-            if let Some((_, name, gpus)) = closest {
+            if let Some((_, name, gpus)) = closest
+                && self.is_free(name, &gpus, releasing)
+            {
                 return Some((name.clone(), gpus));
             }
         }
@@ -188,10 +220,8 @@ impl<'a, 'w> Places<'a, 'w> {
             if !counts || !self.may_fit(slot, &at(starts_at)) {
                 continue;
             }
-            let name = index.name(slot);
-            let Some(candidate) = self.candidate(name) else { continue };
-            if let Some((_, gpus)) = self.pick(&candidate, at(starts_at), Releasing::Taken) {
-                best = Some(Slot { starts_at, node: name.clone(), gpus });
+            if let Some((_, gpus)) = self.pick_at(slot, at(starts_at)) {
+                best = Some(Slot { starts_at, node: index.name(slot).clone(), gpus });
                 break;
             }
         }

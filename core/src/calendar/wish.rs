@@ -93,7 +93,7 @@ impl<'a> Wish<'a> {
     }
 
     /// Whether GPUs of that model, as it is compared, and memory are meant.
-    pub(super) fn means_kind(&self, model: &str, memory_bytes: u64) -> bool {
+    pub(crate) fn means_kind(&self, model: &str, memory_bytes: u64) -> bool {
         self.request.memory_bytes_min.is_none_or(|least| memory_bytes >= least)
             && self.model.as_ref().is_none_or(|wanted| wanted == model)
     }

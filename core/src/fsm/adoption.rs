@@ -352,6 +352,7 @@ impl Fsm {
             restarts_used: order.restarts_used,
             ..submitted
         };
+        self.bind_job(&job);
         self.jobs.insert(order.job.clone(), job);
     }
 

@@ -87,6 +87,7 @@ impl Fsm {
             && self.allocations.is_in_order();
         must!(listed, "something is not listed on its node");
         must!(self.index_is_true(), "the calendar's index is not what the state says");
+        must!(self.bound_jobs_are_true(), "a job is not listed with its reservation");
         let mut windows: BTreeMap<&GpuUuid, Vec<_>> = BTreeMap::new();
         for r in self.reservations.all() {
             let claims = matches!(r.state, ReservationState::Scheduled | ReservationState::Active);

@@ -59,6 +59,7 @@ impl Fsm {
         if let Some(other) = self.shares_its_directory(&job).filter(|_| self.resumes_by_list()) {
             job.checkpoint_notes.push(CheckpointNote::SharedDir { job: other.to_string() });
         }
+        self.bind_job(&job);
         self.jobs.insert(wish.id.clone(), job);
         self.queue.insert(queue, wish.id.clone());
         turn.say(Event::JobQueued { job: wish.id.clone(), owner: wish.owner.clone(), stop_after });

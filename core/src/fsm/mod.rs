@@ -28,6 +28,7 @@ use crate::node::{JoinToken, Node};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::Reservation;
+use crate::scheduler::Standing;
 use crate::time::Timestamp;
 
 mod access;
@@ -169,6 +170,12 @@ pub struct Fsm {
     /// What the calendar finds places by. Derived from the rest, so it is never stored.
     #[serde(skip)]
     index: Index,
+    /// What each node has to give to a plan. Derived from the rest as well.
+    #[serde(skip)]
+    standings: BTreeMap<NodeName, Standing>,
+    /// The jobs that name each reservation, ended ones too. Derived from the jobs.
+    #[serde(skip)]
+    jobs_bound: BTreeMap<ReservationId, BTreeSet<JobId>>,
 }
 
 /// JSON keys are text, so the queue is stored as a list of pairs.

@@ -101,6 +101,7 @@ impl Fsm {
     /// Removes it from the list, without a word to any node.
     fn forget_job(&mut self, id: &JobId) {
         self.keep_files(id);
+        self.unbind_job(id);
         self.jobs.remove(id);
         self.finished.retain(|finished| finished != id);
     }

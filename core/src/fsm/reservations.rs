@@ -12,7 +12,7 @@ use crate::ending::Usage;
 use crate::event::Event;
 use crate::gpu::{GPUS_PER_NODE_MAX, Presence};
 use crate::health::Severity;
-use crate::id::{AllocationId, JobId, ReservationId};
+use crate::id::{AllocationId, ReservationId};
 use crate::lease::LeaseHolder;
 use crate::name::{GpuUuid, NodeName, UserName, has_joiner, is_plain_note};
 use crate::node::EMPTY_SINCE;
@@ -438,12 +438,14 @@ impl Fsm {
     /// What waits to run in a reservation that is over would wait for ever. What runs is stopped with its lease, and
     /// what asks its owner is answered by [`Self::restart_job`], which does without the reservation.
     fn end_jobs_waiting_for(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
-        self.end_waiting_jobs(turn, |_, bound_to| bound_to == id);
+        self.end_waiting_jobs(turn, [id.clone()]);
     }
 
     /// Those that members of before could not end.
     pub(super) fn end_jobs_of_ended_reservations(&mut self, turn: &mut Turn<'_>) {
-        self.end_waiting_jobs(turn, |fsm, bound_to| !fsm.still_takes_jobs(bound_to));
+        let over = self.jobs_bound.keys().filter(|id| !self.still_takes_jobs(id));
+        let over: Vec<ReservationId> = over.cloned().collect();
+        self.end_waiting_jobs(turn, over);
     }
 
     /// One that is being emptied is open, but nothing begins in it any more.
@@ -459,19 +461,15 @@ impl Fsm {
     fn end_waiting_jobs(
         &mut self,
         turn: &mut Turn<'_>,
-        is_over: impl Fn(&Self, &ReservationId) -> bool,
+        over: impl IntoIterator<Item = ReservationId>,
     ) {
         if self.cluster_version < EMPTY_SINCE {
             return;
         }
-        let bound = |job: &JobId| {
-            let reservation = self.jobs.get(job)?.spec.reservation.clone()?;
-            is_over(self, &reservation).then(|| (job.clone(), reservation))
-        };
-        let waiting = self.queue.values().chain(self.paused.keys());
-        let over: Vec<(JobId, ReservationId)> = waiting.filter_map(bound).collect();
-        for (job, reservation) in over {
-            self.end_with_its_reservation(turn, &job, &reservation, None);
+        for reservation in over {
+            for job in self.waiting_for(&reservation) {
+                self.end_with_its_reservation(turn, &job, &reservation, None);
+            }
         }
     }
 

@@ -29,6 +29,9 @@ impl Fsm {
         self.jobs_submitted += 1;
         let queue = QueueKey { class: CLASS_NEW, submitted: self.jobs_submitted };
         self.keep_files(id);
+        if reservation.is_none() {
+            self.unbind_job(id);
+        }
         let Some(job) = self.jobs.get_mut(id) else { return Ok(Reply::Done) };
         self.queue.remove(&job.queue);
         job.queue = queue;

@@ -52,6 +52,7 @@ impl Fsm {
         let document: Document<Fsm> =
             serde_json::from_slice(bytes).map_err(SnapshotError::Decode)?;
         let mut fsm = document.fsm;
+        fsm.bind_all_jobs();
         fsm.check_invariants().map_err(SnapshotError::Broken)?;
         fsm.plan_inputs = fsm.applied;
         fsm.settle_index();

@@ -91,7 +91,7 @@ impl<'a> Ask<'a> {
             length: spec.time_limit,
             until: capacity.fsm.now() + spec.time_limit + spec.stop_grace,
             model,
-            has_pool: capacity.pools.iter().any(|pool| pool.reservation.owner == *owner),
+            has_pool: !capacity.pools_of(owner).is_empty(),
         }
     }
 
@@ -144,11 +144,7 @@ impl<'a> Ask<'a> {
             meant &= named.fold(0, |set, place| set | place);
         }
         if let Some(least) = request.memory_bytes_min {
-            for (at, gpu) in node.gpus.iter().enumerate() {
-                if gpu.memory_bytes < least {
-                    meant &= !(1 << at);
-                }
-            }
+            meant &= !node.smaller_than(least);
         }
         meant
     }

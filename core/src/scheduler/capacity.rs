@@ -1,19 +1,21 @@
 //! What the fleet has to give at one instant, taken once for a plan and used up line by line.
 //!
 //! Called by the planner and the re-check. Jobs are weighed against numbers and bit sets here, so
-//! that a long queue over many nodes stays cheap.
+//! that a long queue over many nodes stays cheap. What only commands change comes from the index of
+//! [`Standing`]s; what is taken when is gathered for the nodes that are looked ahead on, and for no other.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use super::standing::Standing;
 use crate::allocation::Allocation;
 use crate::calendar::topology::{Picked, Topology};
-use crate::calendar::wish::{GpuSet, gpus_of, place_of, plain_model, unfit};
-use crate::calendar::{By, Calendar, RELEASE_ALLOWANCE, known_end};
+use crate::calendar::wish::{GpuSet, place_of, plain_model};
+use crate::calendar::{Calendar, RELEASE_ALLOWANCE, known_end};
 use crate::fsm::Fsm;
-use crate::gpu::Gpu;
 use crate::health::{Severity, Subject, begins_nothing};
 use crate::id::{LeaseId, ReservationId};
-use crate::name::{GpuUuid, NodeName};
+use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::{EMPTY_SINCE, Node};
 use crate::reason::NotOpen;
 use crate::reservation::{Reservation, ReservationState};
@@ -55,7 +57,7 @@ pub(super) struct Pool<'a> {
 #[derive(Debug)]
 pub(super) struct NodeCapacity<'a> {
     pub(super) node: &'a Node,
-    pub(super) gpus: Vec<&'a Gpu>,
+    standing: Cow<'a, Standing>,
     /// Why nothing new goes there.
     pub(super) closed: Option<NotOpen>,
     pub(super) cpu_free: u64,
@@ -64,14 +66,14 @@ pub(super) struct NodeCapacity<'a> {
     pub(super) healthy: GpuSet,
     /// Healthy GPUs that nobody holds.
     pub(super) free: GpuSet,
-    /// From when on each GPU is promised to a reservation that does not hold it yet.
-    pub(super) promised: Vec<Option<(Timestamp, &'a Reservation)>>,
-    /// The first of these.
-    pub(super) first_promise: Timestamp,
-    /// GPUs of each model, by the number the fleet's models have in `Capacity`.
-    models: Vec<(usize, GpuSet)>,
-    /// What is taken when: for looking ahead.
-    pub(super) uses: Vec<Use>,
+    /// The first time at which a GPU is promised.
+    first_promise: Timestamp,
+    /// The number that the model of each of its kinds has in `Capacity`.
+    models: Vec<usize>,
+    /// What is taken when, by the state: gathered when somebody looks ahead.
+    known: Option<Vec<Use>>,
+    /// What the plan adds to it.
+    planned: Vec<Use>,
     topology: Option<Topology>,
     /// Sets picked before, by what was eligible and how many were wanted.
     picked: BTreeMap<(GpuSet, u32), Option<Picked>>,
@@ -81,78 +83,75 @@ pub(super) struct NodeCapacity<'a> {
 #[derive(Debug)]
 pub(super) struct Capacity<'a> {
     pub(super) fsm: &'a Fsm,
-    pub(super) calendar: Calendar<'a>,
     pub(super) nodes: Vec<NodeCapacity<'a>>,
+    /// By the reservation's id.
     pub(super) pools: Vec<Pool<'a>>,
+    /// The pools of each user, by their place in `pools`.
+    pools_of: BTreeMap<&'a UserName, Vec<usize>>,
     /// Models as they are compared.
     models: Vec<String>,
 }
 
 impl<'a> Capacity<'a> {
     pub(super) fn of(fsm: &'a Fsm) -> Self {
-        let mut capacity = Self::over(fsm, fsm.nodes().values(), Calendar::of(fsm));
-        fsm.allocations().values().for_each(|a| capacity.take_allocation(a));
-        fsm.open_reservations().for_each(|r| capacity.add_pool(r));
-        capacity
+        Self::over(fsm, fsm.all_standings())
     }
 
-    /// Only one node: enough to check one line.
+    /// Only one node: enough to check one line. It is worked out from the state, so a fault in an index makes a plan
+    /// worse but gives no GPU to two jobs.
     pub(super) fn of_node(fsm: &'a Fsm, node: &'a Node) -> Self {
-        let calendar = Calendar::of_nodes(fsm, [&node.name]);
-        let mut capacity = Self::over(fsm, std::iter::once(node), calendar);
-        fsm.allocations_on(&node.name).for_each(|a| capacity.take_allocation(a));
-        fsm.open_reservations_on(&node.name).for_each(|r| capacity.add_pool(r));
-        capacity
+        Self::over(fsm, std::iter::once((node, Cow::Owned(Standing::of(fsm, node)))))
     }
 
-    /// Without jobs and reservations.
-    fn over(fsm: &'a Fsm, nodes: impl Iterator<Item = &'a Node>, calendar: Calendar<'a>) -> Self {
-        let mut models: Vec<String> = Vec::new();
-        let mut number = |model: &str| {
-            let model = plain_model(model);
-            models.iter().position(|known| *known == model).unwrap_or_else(|| {
-                models.push(model);
-                models.len() - 1
-            })
+    fn over(fsm: &'a Fsm, nodes: impl Iterator<Item = (&'a Node, Cow<'a, Standing>)>) -> Self {
+        let mut this = Self {
+            fsm,
+            nodes: Vec::new(),
+            pools: Vec::new(),
+            pools_of: BTreeMap::new(),
+            models: Vec::new(),
         };
-        let nodes: Vec<NodeCapacity<'a>> =
-            nodes.map(|node| NodeCapacity::new(fsm, node, &calendar, &mut number)).collect();
-        Self { fsm, calendar, nodes, pools: Vec::new(), models }
-    }
-
-    fn take_allocation(&mut self, a: &Allocation) {
-        let Some(at) = self.position(&a.node) else { return };
-        let now = self.fsm.now();
-        let end = known_end(self.fsm, a);
-        let until = if end > now { end } else { now + RELEASE_ALLOWANCE };
-        let node = &mut self.nodes[at];
-        node.cpu_free = node.cpu_free.saturating_sub(a.cpu_millis);
-        node.memory_free = node.memory_free.saturating_sub(a.memory_bytes);
-        let gpus = a.gpus.iter().filter_map(|uuid| place_of(node.node, uuid));
-        node.uses.push(Use {
-            whose: Whose::Job,
-            from: a.placed_at,
-            until,
-            gpus: gpus.fold(0, |set, place| set | place),
-            cpu_millis: a.cpu_millis,
-            memory_bytes: a.memory_bytes,
-        });
-    }
-
-    fn add_pool(&mut self, reservation: &'a Reservation) {
-        let Some(at) = self.position(&reservation.node) else { return };
-        let Some(lease) = usable_lease(self.fsm, reservation) else { return };
-        let node = &self.nodes[at];
-        let (mut all, mut free) = (0, 0);
-        for uuid in &reservation.gpus {
-            let place = place_of(node.node, uuid).unwrap_or(0) & node.healthy;
-            all |= place;
-            let hold = self.fsm.hold(uuid);
-            if hold.is_some_and(|hold| hold.lease == *lease && hold.child.is_none()) {
-                free |= place;
-            }
+        for (node, standing) in nodes {
+            let models = standing.kinds.iter().map(|kind| this.number(&kind.model)).collect();
+            let capacity = NodeCapacity::new(fsm, node, standing, models);
+            this.nodes.push(capacity);
+            this.add_pools(this.nodes.len() - 1);
         }
-        self.pools.push(Pool { reservation, lease, node: at, all, free });
+        this.pools.sort_by_key(|pool| &pool.reservation.id);
+        for (at, pool) in this.pools.iter().enumerate() {
+            this.pools_of.entry(&pool.reservation.owner).or_default().push(at);
+        }
+        this
+    }
+
+    fn number(&mut self, model: &str) -> usize {
+        self.models.iter().position(|known| known == model).unwrap_or_else(|| {
+            self.models.push(model.to_owned());
+            self.models.len() - 1
+        })
+    }
+
+    fn add_pools(&mut self, at: usize) {
+        let node = &self.nodes[at];
+        for id in &node.standing.active {
+            let Some(reservation) = self.fsm.reservation(id) else { continue };
+            let Some(lease) = usable_lease(self.fsm, reservation) else { continue };
+            let (mut all, mut free) = (0, 0);
+            for uuid in &reservation.gpus {
+                let place = place_of(node.node, uuid).unwrap_or(0) & node.healthy;
+                all |= place;
+                let hold = self.fsm.hold(uuid);
+                if hold.is_some_and(|hold| hold.lease == *lease && hold.child.is_none()) {
+                    free |= place;
+                }
+            }
+            self.pools.push(Pool { reservation, lease, node: at, all, free });
+        }
+    }
+
+    /// The pools of a user, by their place in `pools`.
+    pub(super) fn pools_of(&self, owner: &UserName) -> &[usize] {
+        self.pools_of.get(owner).map_or(&[], Vec::as_slice)
     }
 
     /// The node's place in `nodes`, which are in name order.
@@ -161,7 +160,7 @@ impl<'a> Capacity<'a> {
     }
 
     pub(super) fn pool(&self, id: &ReservationId) -> Option<usize> {
-        self.pools.iter().position(|pool| pool.reservation.id == *id)
+        self.pools.binary_search_by(|pool| pool.reservation.id.cmp(id)).ok()
     }
 
     /// The number of a model, if the fleet has it.
@@ -215,83 +214,52 @@ fn closed(fsm: &Fsm, node: &Node) -> Option<NotOpen> {
 }
 
 impl<'a> NodeCapacity<'a> {
-    fn new(
-        fsm: &'a Fsm,
-        node: &'a Node,
-        calendar: &Calendar<'a>,
-        number: &mut impl FnMut(&str) -> usize,
-    ) -> Self {
-        let gpus: Vec<&Gpu> = gpus_of(fsm, node).collect();
-        let mut this = Self {
+    fn new(fsm: &Fsm, node: &'a Node, standing: Cow<'a, Standing>, models: Vec<usize>) -> Self {
+        let facts = &node.facts;
+        Self {
             node,
             closed: closed(fsm, node),
-            cpu_free: node.facts.cpu_millis,
-            memory_free: node.facts.memory_bytes,
-            healthy: 0,
-            free: 0,
-            promised: vec![None; gpus.len()],
-            first_promise: Timestamp(u64::MAX),
-            models: Vec::new(),
-            uses: Vec::new(),
+            cpu_free: facts.cpu_millis.saturating_sub(standing.cpu_taken),
+            memory_free: facts.memory_bytes.saturating_sub(standing.memory_taken),
+            healthy: standing.healthy,
+            free: standing.free,
+            first_promise: standing.first_promise.unwrap_or(Timestamp(u64::MAX)),
+            standing,
+            models,
+            known: None,
+            planned: Vec::new(),
             topology: None,
             picked: BTreeMap::new(),
-            gpus,
-        };
-        for at in 0..this.gpus.len() {
-            this.look_at_gpu(fsm, at, calendar, number);
         }
-        this
+    }
+
+    /// How many GPUs it has, whatever their state.
+    pub(super) fn gpus(&self) -> u32 {
+        self.standing.gpus
     }
 
     /// Whether some of its GPUs are broken: it will be reset or rebooted before long, so new work goes
     /// there only when nothing else fits.
     pub(super) fn is_ailing(&self) -> bool {
-        self.healthy.count_ones() as usize != self.gpus.len()
-    }
-
-    fn look_at_gpu(
-        &mut self,
-        fsm: &Fsm,
-        at: usize,
-        calendar: &Calendar<'a>,
-        number: &mut impl FnMut(&str) -> usize,
-    ) {
-        let gpu = self.gpus[at];
-        let place: GpuSet = 1 << at;
-        if unfit(self.node, gpu).is_none() {
-            self.healthy |= place;
-            if fsm.hold(&gpu.uuid).is_none() {
-                self.free |= place;
-            }
-        }
-        let model = number(&gpu.model);
-        match self.models.iter_mut().find(|(known, _)| *known == model) {
-            Some((_, set)) => *set |= place,
-            None => self.models.push((model, place)),
-        }
-        for busy in calendar.on(&gpu.uuid) {
-            let (from, until) = (busy.window.starts_at, busy.window.ends_at);
-            self.uses.push(Use {
-                whose: Whose::Calendar,
-                from,
-                until,
-                gpus: place,
-                cpu_millis: 0,
-                memory_bytes: 0,
-            });
-            if let By::Reservation(r) = busy.by
-                && r.lease.is_none()
-                && self.promised[at].is_none_or(|(first, _)| from < first)
-            {
-                self.promised[at] = Some((from, r));
-                self.first_promise = self.first_promise.min(from);
-            }
-        }
+        self.healthy.count_ones() != self.gpus()
     }
 
     /// The GPUs of a model.
     pub(super) fn of_model(&self, model: usize) -> GpuSet {
-        self.models.iter().find(|(known, _)| *known == model).map_or(0, |(_, set)| *set)
+        let kinds = self.models.iter().zip(&self.standing.kinds);
+        let of_it = kinds.filter(|(number, _)| **number == model);
+        of_it.fold(0, |set, (_, kind)| set | kind.gpus)
+    }
+
+    /// The GPUs with less memory.
+    pub(super) fn smaller_than(&self, memory_bytes: u64) -> GpuSet {
+        let smaller = self.standing.kinds.iter().filter(|kind| kind.memory_bytes < memory_bytes);
+        smaller.fold(0, |set, kind| set | kind.gpus)
+    }
+
+    /// From when on the GPU at that place is promised to a reservation that does not hold it yet.
+    pub(super) fn promised(&self, place: usize) -> Option<Timestamp> {
+        self.standing.promised.get(place).copied().flatten()
     }
 
     /// The GPUs that are not promised to anybody before `until`.
@@ -299,11 +267,9 @@ impl<'a> NodeCapacity<'a> {
         if until <= self.first_promise {
             return GpuSet::MAX;
         }
-        let kept = |(at, promise): (usize, &Option<(Timestamp, &Reservation)>)| match promise {
-            Some((from, _)) if *from < until => 0,
-            Some(_) | None => 1 << at,
-        };
-        self.promised.iter().enumerate().map(kept).fold(0, |set, place: GpuSet| set | place)
+        let places = self.standing.promised.iter().enumerate();
+        let kept = places.filter(|(_, promise)| promise.is_none_or(|from| from >= until));
+        kept.fold(0, |set, (at, _)| set | 1 << at)
     }
 
     pub(super) fn pick(&mut self, fsm: &Fsm, eligible: GpuSet, count: u32) -> Option<Picked> {
@@ -317,4 +283,57 @@ impl<'a> NodeCapacity<'a> {
     pub(super) fn uuids(&self, set: GpuSet) -> Vec<GpuUuid> {
         crate::calendar::wish::uuids_of(self.node, set)
     }
+
+    /// The plan takes this as well.
+    pub(super) fn plan(&mut self, planned: Use) {
+        self.planned.push(planned);
+    }
+
+    /// Gathers what is taken when, before somebody asks for [`Self::uses`].
+    /// `at` is the node's place among all.
+    pub(super) fn look_ahead(&mut self, fsm: &Fsm, at: usize) {
+        self.known.get_or_insert_with(|| uses(fsm, self.node, at));
+    }
+
+    /// What is taken when, by the state and by the plan so far.
+    pub(super) fn uses(&self) -> impl Iterator<Item = &Use> {
+        self.known.iter().flatten().chain(&self.planned)
+    }
+}
+
+/// What of the node is taken when: GPUs by the calendar, and CPU and memory by jobs.
+fn uses(fsm: &Fsm, node: &Node, at: usize) -> Vec<Use> {
+    let taken = |from, until, gpus| Use {
+        whose: Whose::Calendar,
+        from,
+        until,
+        gpus,
+        cpu_millis: 0,
+        memory_bytes: 0,
+    };
+    let now = fsm.now();
+    let mut uses: Vec<Use> = match fsm.certain_claims(&node.name, at) {
+        Some(claims) => claims.iter().map(|c| taken(c.from, c.until, c.gpus)).collect(),
+        None => {
+            let calendar = Calendar::of_nodes(fsm, [&node.name]);
+            let places = node.gpus.iter().filter_map(|uuid| Some((place_of(node, uuid)?, uuid)));
+            let busy = places.flat_map(|(place, uuid)| {
+                calendar.on(uuid).iter().map(move |busy| (busy.window, place))
+            });
+            busy.map(|(window, place)| taken(window.starts_at, window.ends_at, place)).collect()
+        }
+    };
+    uses.extend(fsm.allocations_on(&node.name).map(|a| {
+        let end = known_end(fsm, a);
+        let gpus = a.gpus.iter().filter_map(|uuid| place_of(node, uuid));
+        Use {
+            whose: Whose::Job,
+            from: a.placed_at,
+            until: if end > now { end } else { now + RELEASE_ALLOWANCE },
+            gpus: gpus.fold(0, |set, place| set | place),
+            cpu_millis: a.cpu_millis,
+            memory_bytes: a.memory_bytes,
+        }
+    }));
+    uses
 }

@@ -6,7 +6,7 @@
 use super::Approved;
 use super::ask::{Ask, Source};
 use super::capacity::Capacity;
-use crate::calendar::wish::{GpuSet, place_of, said, unfit};
+use crate::calendar::wish::{GpuSet, gpus_of, place_of, said, unfit};
 use crate::command::Placement;
 use crate::fsm::Fsm;
 use crate::id::JobId;
@@ -115,10 +115,10 @@ fn own_pool(capacity: &Capacity<'_>, ask: &Ask<'_>, set: GpuSet) -> Result<Appro
 fn on_free_gpus(capacity: &Capacity<'_>, ask: &Ask<'_>, set: GpuSet) -> Result<Approved, String> {
     let [node] = capacity.nodes.as_slice() else { return Err("the node is gone".to_owned()) };
     let mut first = None;
-    for at in (0..node.gpus.len()).filter(|at| set >> at & 1 == 1) {
-        let Some((from, _)) = node.promised[at] else { continue };
+    for at in (0..node.gpus() as usize).filter(|at| set >> at & 1 == 1) {
+        let Some(from) = node.promised(at) else { continue };
         if from < ask.until {
-            let gpu = said(node.gpus[at]);
+            let gpu = gpus_of(capacity.fsm, node.node).nth(at).map(said).unwrap_or_default();
             return Err(format!("{gpu} is promised to a reservation before the job's end"));
         }
         first = Some(first.map_or(from, |earlier: crate::time::Timestamp| earlier.min(from)));

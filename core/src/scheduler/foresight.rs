@@ -7,6 +7,7 @@ use super::ask::{Ask, Source};
 use super::capacity::{Capacity, NodeCapacity, Pool, Use, Whose};
 use super::shares::Share;
 use crate::calendar::wish::GpuSet;
+use crate::fsm::Fsm;
 use crate::time::{Timestamp, Window};
 
 /// Most instants of one node that are tried.
@@ -38,7 +39,7 @@ fn rest(node: &NodeCapacity<'_>, window: Window, counts: impl Fn(&Use) -> bool) 
         memory_bytes: node.node.facts.memory_bytes,
     };
     let within = |u: &&Use| u.from < window.ends_at && window.starts_at < u.until && counts(u);
-    for taken in node.uses.iter().filter(within) {
+    for taken in node.uses().filter(within) {
         rest.gpus &= !taken.gpus;
         rest.cpu_millis = rest.cpu_millis.saturating_sub(taken.cpu_millis);
         rest.memory_bytes = rest.memory_bytes.saturating_sub(taken.memory_bytes);
@@ -76,6 +77,11 @@ fn on_node(
         return None;
     }
     let length = ask.length + ask.spec.stop_grace;
+    if best.is_some_and(|best| !may_be_free_before(fsm, ask, node, at, meant, best.starts_at)) {
+        return None;
+    }
+    capacity.nodes[at].look_ahead(fsm, at);
+    let node = &capacity.nodes[at];
     for starts_at in instants(node, now, best.map(|b| b.starts_at)) {
         let window = Window { starts_at, ends_at: starts_at + length };
         let rest = rest(&capacity.nodes[at], window, |_| true);
@@ -100,10 +106,32 @@ fn on_node(
     None
 }
 
+/// Cheaper than looking at all that is taken, and true wherever that finds a start before `best`: whether the claims on
+/// the node's GPUs alone leave enough of them.
+fn may_be_free_before(
+    fsm: &Fsm,
+    ask: &Ask<'_>,
+    node: &NodeCapacity<'_>,
+    at: usize,
+    meant: GpuSet,
+    best: Timestamp,
+) -> bool {
+    let Some(claims) = fsm.certain_claims(&node.node.name, at) else { return true };
+    let length = ask.length + ask.spec.stop_grace;
+    let ends = claims.iter().map(|claim| claim.until);
+    let mut starts = ends.chain([fsm.now()]).filter(|at| *at < best);
+    starts.any(|starts_at| {
+        let window = Window { starts_at, ends_at: starts_at + length };
+        let taken = claims.iter().filter(|claim| claim.overlaps(&window));
+        let left = taken.fold(node.healthy & meant, |left, claim| left & !claim.gpus);
+        left.count_ones() >= ask.count()
+    })
+}
+
 /// Now, and each instant at which the node gets something back.
 fn instants(node: &NodeCapacity<'_>, now: Timestamp, before: Option<Timestamp>) -> Vec<Timestamp> {
     let useful = |at: &Timestamp| *at > now && before.is_none_or(|best| *at < best);
-    let mut instants: Vec<Timestamp> = node.uses.iter().map(|u| u.until).filter(useful).collect();
+    let mut instants: Vec<Timestamp> = node.uses().map(|u| u.until).filter(useful).collect();
     if before.is_none_or(|best| now < best) {
         instants.push(now);
     }
@@ -124,6 +152,8 @@ fn in_pool(capacity: &mut Capacity<'_>, ask: &Ask<'_>, pool: usize) -> Option<Fo
     }
     let share = ask.share(node);
     let ends_at = reservation.window.ends_at;
+    capacity.nodes[at].look_ahead(fsm, at);
+    let node = &capacity.nodes[at];
     for starts_at in instants(node, now, Some(ends_at)) {
         // What ends within the reservation is out of the way of one that starts after it.
         let window = Window { starts_at, ends_at };

@@ -30,6 +30,7 @@ mod foresight;
 mod planner;
 mod reasons;
 mod shares;
+mod standing;
 #[cfg(test)]
 pub(crate) mod tests;
 mod verdict;
@@ -43,6 +44,7 @@ pub use check::check;
 pub use foresight::INSTANTS_MAX;
 pub use planner::{FORESEEN_JOBS_MAX, PLACEMENTS_MAX};
 pub use shares::CPU_MILLIS_WITHOUT_GPU;
+pub(crate) use standing::Standing;
 pub use verdict::OFFER_MIN;
 
 /// Most interrupted jobs whose next places `elsewhere` leaves aside for them.

@@ -245,13 +245,12 @@ impl<'a> Planner<'a> {
     /// time limit lives as long as the reservation.
     fn in_own_pools(&mut self, ask: &Ask<'_>) -> Option<Fit> {
         let now = self.capacity.fsm.now();
-        let own = |pool: &super::capacity::Pool<'_>| {
-            pool.reservation.owner == *ask.owner
-                && (!ask.spec.time_limit_given
-                    || now + ask.length <= pool.reservation.window.ends_at)
+        let fits_in_time = |at: &usize| {
+            !ask.spec.time_limit_given
+                || now + ask.length <= self.capacity.pools[*at].reservation.window.ends_at
         };
-        let pools: Vec<usize> =
-            (0..self.capacity.pools.len()).filter(|at| own(&self.capacity.pools[*at])).collect();
+        let own = self.capacity.pools_of(ask.owner).iter().copied();
+        let pools: Vec<usize> = own.filter(fits_in_time).collect();
         let fits = pools.into_iter().filter_map(|pool| self.in_pool(ask, pool));
         fits.min_by_key(|(rank, _)| *rank).map(|(_, fit)| fit)
     }
@@ -286,7 +285,7 @@ impl<'a> Planner<'a> {
         (0..self.capacity.nodes.len()).filter_map(|at| self.beside(ask, at, None)).min_by_key(
             |fit| {
                 let node = &self.capacity.nodes[fit.node];
-                (node.is_ailing(), !node.gpus.is_empty(), node.free.count_ones(), node.cpu_free)
+                (node.is_ailing(), node.gpus() > 0, node.free.count_ones(), node.cpu_free)
             },
         )
     }
@@ -308,7 +307,7 @@ impl<'a> Planner<'a> {
         // A reservation's end stops what runs in it.
         let ends_at = fit.pool.map(|pool| self.capacity.pools[pool].reservation.window.ends_at);
         let until = ends_at.map_or(ask.until, |end| ask.until.min(end + ask.spec.stop_grace));
-        node.uses.push(Use { whose, from: now, until, gpus, cpu_millis, memory_bytes });
+        node.plan(Use { whose, from: now, until, gpus, cpu_millis, memory_bytes });
         for kept in self.shadow.iter_mut().chain(&mut self.claims) {
             if kept.node == fit.node && ask.until > kept.starts_at {
                 kept.cpu_left = kept.cpu_left.saturating_sub(cpu_millis);
@@ -331,7 +330,7 @@ impl<'a> Planner<'a> {
             memory_left: foreseen.memory_left,
         });
         // What others are told of their own start counts with it.
-        self.capacity.nodes[foreseen.node].uses.push(Use {
+        self.capacity.nodes[foreseen.node].plan(Use {
             whose: Whose::Job,
             from: starts_at,
             until: starts_at + ask.length + ask.spec.stop_grace,
@@ -365,7 +364,7 @@ impl<'a> Planner<'a> {
             });
         }
         let length = ask.length + ask.spec.stop_grace;
-        self.capacity.nodes[foreseen.node].uses.push(Use {
+        self.capacity.nodes[foreseen.node].plan(Use {
             whose: Whose::Job,
             from: foreseen.starts_at,
             until: foreseen.starts_at + length,
@@ -377,9 +376,7 @@ impl<'a> Planner<'a> {
 
     /// The pools of the owner, those with the most time left first.
     pub(super) fn own_pools(&self, ask: &Ask<'_>) -> Vec<usize> {
-        let mut own: Vec<usize> = (0..self.capacity.pools.len())
-            .filter(|at| self.capacity.pools[*at].reservation.owner == *ask.owner)
-            .collect();
+        let mut own = self.capacity.pools_of(ask.owner).to_vec();
         own.sort_by_key(|at| Reverse(self.capacity.pools[*at].reservation.window.ends_at));
         own
     }

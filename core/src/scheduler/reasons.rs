@@ -7,13 +7,14 @@ use super::foresight::Foreseen;
 use super::planner::Planner;
 use super::satisfiable;
 use super::verdict::{KeptFor as KeptAt, Verdict, verdict};
-use crate::calendar::By;
-use crate::calendar::wish::unfit;
+use crate::calendar::wish::{gpus_of, unfit};
+use crate::calendar::{By, Calendar};
 use crate::fsm::Fsm;
 use crate::gpu::Gpu;
 use crate::node::ANOTHER_TRY_SINCE;
 use crate::reason::{Emptying, Few, KeptFor, Obstacle, TakenBy, TakenGpus, Wait, WaitReason};
 use crate::rejection::Rejection;
+use crate::reservation::Reservation;
 
 /// Why the job waits.
 pub(super) fn wait(planner: &Planner<'_>, ask: &Ask<'_>, foreseen: Option<&Foreseen>) -> Wait {
@@ -89,7 +90,8 @@ pub(super) fn obstacle(
         Verdict::Memory { wanted, free } => Obstacle::Memory { node, wanted, free },
         Verdict::Held { .. } => Obstacle::Taken(taken(planner, ask, at)),
         Verdict::Unfit { .. } => {
-            let meant = capacity.gpus.iter().filter(|gpu| ask.wish.means(gpu));
+            let gpus = gpus_of(planner.capacity.fsm, capacity.node);
+            let meant = gpus.filter(|gpu| ask.wish.means(gpu));
             Obstacle::Unfit(meant.filter_map(|gpu| unfit(capacity.node, gpu)).collect())
         }
         Verdict::Closed => {
@@ -125,13 +127,20 @@ pub(super) fn obstacle(
 fn kept(planner: &Planner<'_>, at: usize, kept_for: KeptAt) -> KeptFor {
     let node = &planner.capacity.nodes[at];
     if let KeptAt::Reservation { gpu: place } = kept_for
-        && let Some(gpu) = node.gpus.get(place)
-        && let Some((_, r)) = node.promised.get(place).copied().flatten()
+        && let Some(gpu) = gpus_of(planner.capacity.fsm, node.node).nth(place)
+        && let Some(r) = promised_to(planner.capacity.fsm, gpu)
     {
         return KeptFor::Reservation { gpu: gpu.name(), owner: r.owner.clone(), id: r.id.clone() };
     }
     let job = planner.shadow.as_ref().and_then(|shadow| shadow.job.clone());
     KeptFor::FirstJob { job, node: node.node.name.clone() }
+}
+
+/// The first reservation that the GPU is promised to and that does not hold it yet.
+fn promised_to<'a>(fsm: &'a Fsm, gpu: &Gpu) -> Option<&'a Reservation> {
+    let open = fsm.open_reservations_on(&gpu.node);
+    let promised = open.filter(|r| r.lease.is_none() && r.gpus.contains(&gpu.uuid));
+    promised.min_by_key(|r| r.window.starts_at)
 }
 
 /// Who has the GPUs of the node that are meant.
@@ -146,10 +155,13 @@ fn taken(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Few<TakenGpus> {
     };
     let taken = ask.meant(node) & from & !free;
     let mut all: Vec<TakenGpus> = Vec::new();
-    for (place, gpu) in node.gpus.iter().enumerate().filter(|(p, _)| taken >> p & 1 == 1) {
+    let fsm = planner.capacity.fsm;
+    let calendar = Calendar::of_nodes(fsm, [&node.node.name]);
+    let gpus = gpus_of(fsm, node.node).enumerate();
+    for (_, gpu) in gpus.filter(|(place, _)| taken >> place & 1 == 1) {
         let by = match ask.source {
-            Source::Pool(_) => taken_inside(planner.capacity.fsm, gpu),
-            Source::Anywhere | Source::Shut(_) => taken_by(planner, at, place),
+            Source::Pool(_) => taken_inside(fsm, gpu),
+            Source::Anywhere | Source::Shut(_) => taken_by(fsm, &calendar, gpu),
         };
         match all.iter_mut().find(|known| known.by == by) {
             Some(known) => known.gpus.push(gpu.name()),
@@ -159,11 +171,9 @@ fn taken(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Few<TakenGpus> {
     all.into_iter().collect()
 }
 
-fn taken_by(planner: &Planner<'_>, at: usize, place: usize) -> TakenBy {
-    let capacity = &planner.capacity;
-    let now = capacity.fsm.now();
-    let windows = capacity.calendar.on(&capacity.nodes[at].gpus[place].uuid);
-    let current = windows.iter().find(|busy| busy.window.starts_at <= now);
+fn taken_by(fsm: &Fsm, calendar: &Calendar<'_>, gpu: &Gpu) -> TakenBy {
+    let windows = calendar.on(&gpu.uuid);
+    let current = windows.iter().find(|busy| busy.window.starts_at <= fsm.now());
     let Some(busy) = current else { return TakenBy::EarlierJob };
     let owner = busy.by.owner().clone();
     match (busy.by, busy.releasing) {

@@ -111,7 +111,7 @@ pub(super) fn verdict(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Verdic
         Source::Pool(_) | Source::Shut(_) => return Verdict::Elsewhere,
     }
     let (count, meant, share) = (ask.count(), ask.meant(node), ask.share(node));
-    let built = GpuSet::MAX.checked_shr(64 - node.gpus.len() as u32).unwrap_or(0);
+    let built = GpuSet::MAX.checked_shr(64 - node.gpus()).unwrap_or(0);
     let has = (meant & built).count_ones();
     if has < count {
         return Verdict::Lacks { has };
@@ -184,10 +184,11 @@ fn kept(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Option<Verdict> {
     let shadow = planner.shadow.as_ref().filter(|s| s.node == at && ask.until > s.starts_at);
     // Until when each free GPU may be had.
     let mut bounds: Vec<(Timestamp, KeptFor)> = Vec::new();
-    for gpu in (0..node.gpus.len()).filter(|gpu| meant >> gpu & 1 == 1) {
-        let promise = node.promised[gpu]
-            .filter(|(from, _)| *from < ask.until)
-            .map(|(from, _)| (from, KeptFor::Reservation { gpu }));
+    for gpu in (0..node.gpus() as usize).filter(|gpu| meant >> gpu & 1 == 1) {
+        let promise = node
+            .promised(gpu)
+            .filter(|from| *from < ask.until)
+            .map(|from| (from, KeptFor::Reservation { gpu }));
         let shadow =
             shadow.filter(|s| s.gpus >> gpu & 1 == 1).map(|s| (s.starts_at, KeptFor::FirstJob));
         let free_for_long = (Timestamp(u64::MAX), KeptFor::FirstJob);

@@ -1,7 +1,13 @@
 //! One voter: durable, readable, restartable.
 
+use std::sync::Mutex;
+
+use fleet_core::name::NodeName;
+use fleet_core::{AuthMethod, Fsm, Who};
+
 use super::*;
 use crate::audit::Query;
+use crate::fatal::Fatal;
 use crate::raft::ProposeError;
 
 #[tokio::test]
@@ -67,6 +73,39 @@ async fn a_restart_from_snapshot_and_purged_log_gives_the_same_state() {
     assert_eq!(raft.read(|fsm| (fsm.incarnation(), fsm.applied(), fsm.digest())), before);
     let page = raft.audit().query(Query::default()).await.unwrap();
     assert_eq!(page.records.len(), 200, "the audit log keeps what the log has purged");
+    raft.shutdown().await;
+}
+
+/// The digests of members compare what is stored, and an index is not: each member compares its own with its state.
+#[tokio::test]
+async fn a_member_with_a_wrong_index_stops_at_its_next_snapshot() {
+    let dir = tempfile::tempdir().unwrap();
+    let told: Arc<Mutex<Vec<Fatal>>> = Arc::default();
+    let hook = Arc::clone(&told);
+    let fatal = FatalHook::with(move |fatal| hook.lock().unwrap().push(fatal.clone()));
+    let raft = super::super::start(RaftConfig { fatal, ..config(dir.path(), true) }).await.unwrap();
+    let facts = serde_json::json!({
+        "machine": { "machine_id": "m1", "dmi_uuid": "" }, "boot_id": "b1", "agent_instance": "a1",
+        "agent_version": "1", "kernel": "6", "os": "Debian", "driver": null, "cpu_millis": 1_000,
+        "memory_bytes": 1_u64 << 30, "gpus": [], "links": [],
+    });
+    let (node, facts) =
+        (NodeName::parse("titan01").unwrap(), serde_json::from_value(facts).unwrap());
+    let register = envelope(1_000, Command::RegisterNode { node: node.clone(), facts });
+    let who = Who::Node { name: node };
+    let actor = Actor { who, method: AuthMethod::Internal, serial: None };
+    raft.propose(Envelope { actor, ..register }).await.unwrap().reply.unwrap();
+    raft.change_state_for_test(|fsm| fsm.plant_derived_of(&Fsm::new()));
+    drop(raft.snapshot().await);
+    let stops = async {
+        while told.lock().unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, stops).await.unwrap();
+    let fatal = told.lock().unwrap()[0].clone();
+    assert!(matches!(fatal, Fatal::Diverged { .. }), "{fatal}");
+    assert!(fatal.to_string().starts_with("an index in memory: "), "{fatal}");
     raft.shutdown().await;
 }
 

@@ -56,6 +56,27 @@ pub(crate) fn assert_same(fsm: &Fsm, wish: &GpuRequest, window: Window) {
     assert_eq!(quick, by_looking_at_all(fsm, wish, window), "{wish:?} in {window:?}");
 }
 
+/// Fails unless the claims on a node are all that its calendar has, wherever the index says that they are; how many
+/// nodes that were.
+pub(crate) fn assert_claims_say_it_all(fsm: &Fsm) -> usize {
+    let mut certain = 0;
+    for (at, node) in fsm.nodes().values().enumerate() {
+        let Some(claims) = fsm.certain_claims(&node.name, at) else { continue };
+        certain += 1;
+        let calendar = Calendar::of_nodes(fsm, [&node.name]);
+        for (place, uuid) in node.gpus.iter().enumerate() {
+            let of_gpu = claims.iter().filter(|claim| claim.gpus >> place & 1 == 1);
+            let mut claimed: Vec<_> = of_gpu.map(|claim| (claim.from, claim.until)).collect();
+            let busy = calendar.on(uuid).iter().map(|b| (b.window.starts_at, b.window.ends_at));
+            let mut busy: Vec<_> = busy.collect();
+            claimed.sort_unstable();
+            busy.sort_unstable();
+            assert_eq!(claimed, busy, "{uuid}");
+        }
+    }
+    certain
+}
+
 /// Wishes of all kinds: any GPUs, those of a model, those of a node.
 pub(crate) fn wishes(node: &NodeName) -> Vec<GpuRequest> {
     let of = |count, model: Option<&str>, node: Option<&NodeName>| GpuRequest {
@@ -118,6 +139,7 @@ fn answers_alike(drawn: &Drawn) {
         drop(story.reserve(&format!("res-{at}"), "ada", wish, window(*from, *minutes)));
     }
     story.fsm.check_invariants().unwrap();
+    assert_eq!(assert_claims_say_it_all(&story.fsm), story.fsm.nodes().len());
     let asks = drawn.asked.iter().chain([&(0, 30), &(1, 5_000)]);
     for (from, minutes) in asks {
         let node = story.fsm.nodes().keys().next().unwrap().clone();

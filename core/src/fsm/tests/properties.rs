@@ -16,6 +16,7 @@ use crate::id::AllocationId;
 use crate::job::JobSpec;
 use crate::node::Liveness;
 use crate::reboot::RebootCommand;
+use crate::scheduler;
 use crate::time::{Millis, Window};
 use crate::window::WindowReport;
 
@@ -360,7 +361,14 @@ fn the_index_answers_as_all_nodes_do(w: &World, number: usize) {
     for wish in places::wishes(&node("titan02")) {
         places::assert_same(&w.fsm, &wish, window);
     }
+    places::assert_claims_say_it_all(&w.fsm);
     assert_eq!(w.fsm.next_deadline(), w.fsm.next_deadline_of_all());
+    let unindexed = w.fsm.unindexed();
+    assert_eq!(scheduler::plan(&w.fsm), scheduler::plan(&unindexed));
+    for allocation in w.fsm.allocations().keys() {
+        let elsewhere = scheduler::elsewhere(&w.fsm, allocation);
+        assert_eq!(elsewhere, scheduler::elsewhere(&unindexed, allocation), "{allocation}");
+    }
 }
 
 proptest! {

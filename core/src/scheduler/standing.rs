@@ -1,0 +1,106 @@
+//! What one node has to give, as far as only commands change it: the part of a plan that is the same from plan to plan.
+//!
+//! Derived from the state, never stored; `Fsm::settle_index` brings it up to date behind each command, node by node, so
+//! that a plan begins with it and does not count all jobs and reservations of the fleet again. What the time changes
+//! is worked out by `capacity`.
+
+use crate::calendar::wish::{GpuSet, Wish, gpus_of, place_of, plain_model, unfit};
+use crate::fsm::Fsm;
+use crate::id::ReservationId;
+use crate::node::Node;
+use crate::reservation::{Reservation, ReservationState};
+use crate::time::Timestamp;
+
+/// GPUs of one node that are alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Kind {
+    /// As it is compared, see `plain_model`.
+    pub(super) model: String,
+    pub(super) memory_bytes: u64,
+    pub(super) gpus: GpuSet,
+}
+
+/// See the head of this file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(super) gpus: u32,
+    pub(super) kinds: Vec<Kind>,
+    /// GPUs that take new work, held or not.
+    pub(super) healthy: GpuSet,
+    /// Healthy GPUs that nobody holds.
+    pub(super) free: GpuSet,
+    /// What attempts have of the node; it can be more than there is.
+    pub(super) cpu_taken: u64,
+    pub(super) memory_taken: u64,
+    /// From when on each GPU is promised to a reservation that does not hold it yet.
+    pub(super) promised: Vec<Option<Timestamp>>,
+    /// The first of these.
+    pub(super) first_promise: Option<Timestamp>,
+    /// Reservations that hold their GPUs, by id.
+    pub(super) active: Vec<ReservationId>,
+}
+
+impl Standing {
+    pub(crate) fn of(fsm: &Fsm, node: &Node) -> Self {
+        let mut this = Self::default();
+        for (at, gpu) in gpus_of(fsm, node).enumerate() {
+            let place: GpuSet = 1 << at;
+            this.gpus += 1;
+            if unfit(node, gpu).is_none() {
+                this.healthy |= place;
+                if fsm.hold(&gpu.uuid).is_none() {
+                    this.free |= place;
+                }
+            }
+            let (model, memory_bytes) = (plain_model(&gpu.model), gpu.memory_bytes);
+            let same = |kind: &&mut Kind| kind.model == model && kind.memory_bytes == memory_bytes;
+            match this.kinds.iter_mut().find(same) {
+                Some(kind) => kind.gpus |= place,
+                None => this.kinds.push(Kind { model, memory_bytes, gpus: place }),
+            }
+        }
+        this.promised = vec![None; this.gpus as usize];
+        for reservation in fsm.open_reservations_on(&node.name) {
+            match reservation.lease {
+                None => this.promise(node, reservation),
+                Some(_) if reservation.state == ReservationState::Active => {
+                    this.active.push(reservation.id.clone());
+                }
+                Some(_) => {}
+            }
+        }
+        for a in fsm.allocations_on(&node.name) {
+            this.cpu_taken = this.cpu_taken.saturating_add(a.cpu_millis);
+            this.memory_taken = this.memory_taken.saturating_add(a.memory_bytes);
+        }
+        this
+    }
+
+    /// The GPUs that are meant, whatever their state; of a node that the wish is not kept from by name.
+    pub(crate) fn meant(&self, node: &Node, wish: &Wish<'_>) -> GpuSet {
+        let kinds =
+            self.kinds.iter().filter(|kind| wish.means_kind(&kind.model, kind.memory_bytes));
+        let meant = kinds.fold(0, |set, kind| set | kind.gpus);
+        let named = &wish.request.uuids;
+        match named.is_empty() {
+            true => meant,
+            false => {
+                let places = named.iter().filter_map(|uuid| place_of(node, uuid));
+                meant & places.fold(0, |set, place| set | place)
+            }
+        }
+    }
+
+    fn promise(&mut self, node: &Node, reservation: &Reservation) {
+        let from = reservation.window.starts_at;
+        let gpus = reservation.gpus.iter().filter_map(|uuid| place_of(node, uuid));
+        let gpus = gpus.fold(0, |set: GpuSet, place| set | place);
+        let places = self.promised.iter_mut().enumerate();
+        for (_, promised) in places.filter(|(at, _)| gpus >> at & 1 == 1) {
+            *promised = Some(promised.map_or(from, |first| first.min(from)));
+        }
+        if gpus != 0 {
+            self.first_promise = Some(self.first_promise.map_or(from, |first| first.min(from)));
+        }
+    }
+}
