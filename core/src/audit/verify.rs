@@ -11,7 +11,7 @@ use super::export::{
 use super::{AUDIT_VERSION, AuditBody, AuditRecord, GENESIS, hash_of_unsealed, unseal};
 
 /// Longest line that is read; longer ones are refused before they are held in memory.
-pub const LINE_BYTES_MAX: usize = 4 << 20;
+pub const LINE_BYTES_MAX: usize = 8 << 20;
 
 /// What is wrong, and in which line (from 1).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -102,6 +102,12 @@ impl<'a> Calendar<'a> {
         calendar
     }
 
+    /// Only for one node, and only what is in the way of that window.
+    pub(crate) fn of_node_within(fsm: &'a Fsm, node: &NodeName, window: &Window) -> Self {
+        let (reservations, leases) = (fsm.open_reservations_on(node), fsm.leases_on(node));
+        Self::gathered(fsm, reservations, leases, Some(window))
+    }
+
     /// Only what stands in the way of that window. It is asked for at every reservation, and thousands may lie
     /// before and behind.
     pub(crate) fn within(fsm: &'a Fsm, window: &Window) -> Self {

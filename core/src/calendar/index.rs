@@ -268,6 +268,15 @@ impl Index {
         }
     }
 
+    /// The node has one more reservation and is as it was otherwise.
+    pub(crate) fn add(&mut self, node: &Node, gpus: &[GpuUuid], window: Window) {
+        let Some(slot) = self.slot(&node.name) else { return };
+        let mut entry = self.entries[slot].clone();
+        entry.claim(node, gpus, window);
+        entry.claims.sort_unstable();
+        self.replace(slot, entry);
+    }
+
     /// Of a whole state at once: node by node, each new one would move all behind it.
     pub(crate) fn of(fsm: &Fsm) -> Self {
         let names: Vec<NodeName> = fsm.nodes().keys().cloned().collect();
@@ -325,13 +334,16 @@ impl Index {
 
     /// Counts again the hours in which the claims of the two differ.
     fn recount(&mut self, slot: usize, before: &Entry, after: &Entry) {
-        for claim in &before.claims {
-            self.ends.remove(&(claim.until, slot));
+        let gone = || before.claims.iter().filter(|c| after.claims.binary_search(c).is_err());
+        let new = || after.claims.iter().filter(|c| before.claims.binary_search(c).is_err());
+        for claim in gone() {
+            // Another one may end then.
+            if !after.claims.iter().any(|other| other.until == claim.until) {
+                self.ends.remove(&(claim.until, slot));
+            }
         }
-        self.ends.extend(after.claims.iter().map(|claim| (claim.until, slot)));
-        let gone = before.claims.iter().filter(|claim| after.claims.binary_search(claim).is_err());
-        let new = after.claims.iter().filter(|claim| before.claims.binary_search(claim).is_err());
-        let changed: BTreeSet<u64> = gone.chain(new).flat_map(Claim::hours).collect();
+        self.ends.extend(new().map(|claim| (claim.until, slot)));
+        let changed: BTreeSet<u64> = gone().chain(new()).flat_map(Claim::hours).collect();
         for at in changed {
             let (was, is) = (before.taken_in(at), after.taken_in(at));
             if was == is {

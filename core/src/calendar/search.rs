@@ -120,7 +120,12 @@ impl<'a, 'w> Places<'a, 'w> {
     /// Whether nobody has these GPUs in the window, by all that is taken of the node. The index should know, but nobody
     /// may be promised what another has because of a fault in it.
     fn is_free(&self, name: &NodeName, gpus: &[GpuUuid], releasing: Releasing) -> bool {
-        self.candidate(name).is_some_and(|candidate| {
+        let calendar = Calendar::of_node_within(self.fsm, name, &self.window);
+        let calendar = calendar.with_held(self.fsm, self.held);
+        let node = self.fsm.node(name);
+        let candidate = node
+            .and_then(|node| Candidate::of(self.fsm, self.wish, self.unleased, &calendar, node));
+        candidate.is_some_and(|candidate| {
             let free = candidate.free(self.window, releasing);
             let places = gpus.iter().map(|uuid| place_of(candidate.node, uuid).unwrap_or(0));
             places.fold(0, |set: GpuSet, place| set | place) & !free == 0

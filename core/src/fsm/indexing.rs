@@ -42,6 +42,19 @@ impl Fsm {
         self.index = index;
     }
 
+    /// One more reservation in a copy of the state that is settled, and that nothing but reservations is added to: its
+    /// node is not looked at again, which would take longer with each reservation on it.
+    pub(super) fn book_on_trial(&mut self, reservation: Reservation) {
+        if let Some(node) = self.nodes.get(&reservation.node) {
+            self.index.add(node, &reservation.gpus, reservation.window);
+            if let Some(standing) = self.standings.get_mut(&node.name) {
+                standing.promise(node, &reservation);
+            }
+        }
+        self.reservations.insert(reservation);
+        self.reservations.take_touched();
+    }
+
     pub(crate) fn index(&self) -> &Index {
         &self.index
     }

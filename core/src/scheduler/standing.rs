@@ -91,7 +91,8 @@ impl Standing {
         }
     }
 
-    fn promise(&mut self, node: &Node, reservation: &Reservation) {
+    /// Of a reservation that does not hold its GPUs yet.
+    pub(crate) fn promise(&mut self, node: &Node, reservation: &Reservation) {
         let from = reservation.window.starts_at;
         let gpus = reservation.gpus.iter().filter_map(|uuid| place_of(node, uuid));
         let gpus = gpus.fold(0, |set: GpuSet, place| set | place);

@@ -1,6 +1,7 @@
 //! Imports: whole or not at all, and again without doubling.
 
 use super::world::{World, gpu, node, person, res, user};
+use crate::calendar::tests::places;
 use crate::command::{Command, CreateReservation};
 use crate::fsm::IMPORT_LINES_MAX;
 use crate::id::{ImportId, ReservationId};
@@ -311,6 +312,23 @@ fn a_line_that_starts_at_once_takes_nothing_of_a_later_one() {
     let held: std::collections::BTreeSet<_> =
         w.fsm.reservations().flat_map(|r| r.gpus.clone()).collect();
     assert_eq!(held.len(), 4);
+}
+
+/// What is booked line by line in the trial is what looking at the whole node says.
+#[test]
+fn a_long_import_books_each_line_beside_those_before() {
+    let mut w = World::with(&["titan01", "titan02", "titan03"]);
+    let gpus = w.fsm.gpus().len();
+    let hour = |at: usize| i64::try_from(at / gpus).unwrap() + 1;
+    let lines =
+        (0..300).map(|at| line(&w, &at.to_string(), "ada", 1, hour(at), hour(at) + 1)).collect();
+    let lines = import(&mut w, "root", lines).unwrap();
+    assert!(lines.iter().all(|line| matches!(line, ImportedLine::Created(_))));
+    w.fsm.check_invariants().unwrap();
+    places::assert_claims_say_it_all(&w.fsm);
+    let one_more = line(&w, "more", "bob", 1, 1, 2);
+    let refused = import(&mut w, "root", vec![one_more]);
+    assert!(matches!(refused, Err(Rejection::LinesRefused { .. })), "{refused:?}");
 }
 
 #[test]
