@@ -54,15 +54,15 @@ enum Verb {
     StopAll(StopArguments),
     /// Show or change what the running agent logs, until it is started again
     LogLevel(LogLevelArguments),
-    /// Write a file for those who help: configuration, state, log, metrics; without secrets
+    /// Write a file for support: configuration, state, log, metrics; no secrets
     DebugBundle(DebugBundleArguments),
-    /// Give a user GPUs of this node for a while; only where no controller answers
+    /// Give a user GPUs of this node for a while; only while no controller answers
     Grant(GrantArguments),
-    /// Take a grant of this node back
+    /// End a grant of this node
     Revoke(RevokeArguments),
-    /// Root's switch: lowers what this node does to hold people to their reservations
+    /// Root's switch: weakens how this node enforces reservations
     Enforce(EnforceArguments),
-    /// What keeps people without a reservation out of the GPUs, without an agent
+    /// Load, show or remove the kernel's GPU filter, without an agent
     Gate(GateArguments),
     /// Print what is wrong with this node (started by `fleet doctor`, for which it is JSON)
     #[command(hide = true)]
@@ -123,17 +123,17 @@ struct LogLevelArguments {
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "For the emergency: with a controller, `fleet reserve --for USER` does it. It is written down on this\n\
-    node, and the controllers make it a reservation and put it on record when they are back."
+    after_help = "For emergencies. If a controller answers, use `fleet reserve --for USER`. The node stores the grant. When \
+    the controllers are back, they turn it into a reservation and record it in the audit log."
 )]
 struct GrantArguments {
-    /// Who gets them
+    /// User who gets the GPUs
     #[arg(value_name = "USER")]
     user: String,
-    /// Which: `0,1`, `titan01:0` or UUIDs
+    /// GPUs of this node: `0,1`, `titan01:0` or UUIDs
     #[arg(long, required = true, value_name = "GPU", value_delimiter = ',')]
     gpu: Vec<String>,
-    /// For how long: `30m`, `4h`, `2d`
+    /// Length of the grant: `30m`, `4h`, `2d`
     #[arg(short, long, value_name = "LENGTH", value_parser = emergency::parse_length)]
     time: Millis,
     /// Why, for the record
@@ -145,7 +145,7 @@ struct GrantArguments {
 
 #[derive(Debug, clap::Args)]
 struct DebugBundleArguments {
-    /// Where to write it, a .tar.gz; must not be there yet
+    /// The .tar.gz file to write; it must not exist yet
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
@@ -154,7 +154,7 @@ struct DebugBundleArguments {
 
 #[derive(Debug, clap::Args)]
 struct RevokeArguments {
-    /// What `grant` printed
+    /// The id that `grant` printed
     #[arg(value_name = "RESERVATION")]
     reservation: String,
     #[command(flatten)]
@@ -163,12 +163,14 @@ struct RevokeArguments {
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "on: what `fleet node enforce` ordered is in force, and while no controller answers, jobs that run\n\
-    into somebody else's time are stopped in time for it (the default). warn: it is only said. off: nothing,\n\
-    and nobody is kept out of the GPUs. Reservations are counted all the same, and jobs that a controller\n\
-    stops are always stopped. The change is on record when the controllers are back."
+    after_help = "on (the default): the node does what `fleet node enforce` ordered. While no controller answers, it stops \
+    jobs in time for another user's reservation.\n\n\
+    warn: the node only reports what it would do. off: it does nothing, and blocks nobody.\n\n\
+    In every mode the node counts reservations, and stops jobs that a controller stops. The audit log gets the \
+    change when the controllers are back."
 )]
 struct EnforceArguments {
+    /// How the node enforces reservations
     #[arg(value_name = "MODE", value_parser = ["on", "warn", "off"])]
     mode: String,
     /// Why, for the record
@@ -186,11 +188,11 @@ struct GateArguments {
 
 #[derive(Debug, Subcommand)]
 enum GateVerb {
-    /// Put in force again what was in force last: at boot, before anybody can log in
+    /// Load the last state again; runs at boot, before anyone can log in
     Load(ConfigArgument),
-    /// Print what the kernel has: the mode, who passes, who was denied how often
+    /// Print the mode, who may pass, and how often the kernel denied a user
     Show(ConfigArgument),
-    /// Take it away, so that everybody may open every GPU: when fleet leaves the machine
+    /// Remove the filter, so that all users may open every GPU; for removing fleet
     Remove(ConfigArgument),
 }
 

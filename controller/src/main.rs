@@ -41,21 +41,21 @@ struct Args {
 enum Verb {
     /// Make a new cluster on this machine: certificate authority, keys, empty store.
     Init(ConfigArg),
-    /// Become one more controller of a cluster, by a token from `fleet controller add`.
+    /// Join a cluster as one more controller, with a token from `fleet controller add`.
     Join(JoinArgs),
     /// Run the controller in the foreground.
     #[command(alias = "serve")]
     Run(ConfigArg),
     /// Check the configuration and say what is wrong with it.
     CheckConfig(ConfigArg),
-    /// Begin the cluster anew from a backup, in an empty data folder.
+    /// Restore the cluster from a backup, in an empty data folder.
     ///
-    /// The certificate authority stays and the incarnation rises: agents and users come back by themselves,
-    /// and what runs is adopted. Type it as the user to whom that folder belongs, and start the service afterwards.
+    /// The certificate authority stays and the incarnation rises. Agents and users reconnect by themselves, and
+    /// running jobs are adopted. Run it as the owner of that folder, and start the service afterwards.
     Restore(RestoreArg),
-    /// Write a backup of this controller while it is stopped, everything its log holds included.
+    /// Write a backup of this controller while it is stopped, with its whole log.
     ///
-    /// For when too few controllers are left: from the one that has the newest log.
+    /// Use it if too few controllers are left: on the controller with the newest log.
     Backup(BackupArg),
     /// Check that a backup is whole, and say what is in it.
     Verify {
@@ -89,7 +89,7 @@ struct RestoreArg {
 
 #[derive(Debug, clap::Args)]
 struct BackupArg {
-    /// Where the backup is written; it must not be there yet. It will hold secrets.
+    /// The file to write; it must not exist yet. The backup has secrets.
     file: PathBuf,
     #[command(flatten)]
     config: ConfigArg,
@@ -104,7 +104,7 @@ struct ConfigArg {
 
 #[derive(Debug, clap::Args)]
 struct JoinArgs {
-    /// TOKEN@HOST:PORT, as `fleet controller add` printed it. It holds a secret.
+    /// TOKEN@HOST:PORT, as `fleet controller add` printed it. The token is a secret.
     #[arg(value_name = "TOKEN@ADDRESS")]
     invitation: String,
     #[command(flatten)]

@@ -16,7 +16,7 @@ pub(crate) struct AuditArgs {
 pub(crate) enum AuditVerb {
     /// Print the audit log
     Export(ExportArgs),
-    /// Check that an export was not changed, and compare it with another one; works without a controller
+    /// Check that nobody changed an export, or compare two exports; works without a controller
     Verify(VerifyArgs),
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct ExportArgs {
         value_name = "FORMAT",
         default_value = "jsonl",
         hide_possible_values = true,
-        help = "jsonl or csv"
+        help = "Output format: jsonl or csv"
     )]
     pub(crate) format: AuditFormat,
     /// Records from this time on
@@ -49,7 +49,7 @@ pub(crate) struct ExportArgs {
     /// From this record number on
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) from_seq: Option<u64>,
-    /// Up to this record number
+    /// Until this record number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) to_seq: Option<u64>,
     /// Write to this file instead of standard output
@@ -68,13 +68,13 @@ pub(crate) struct ExportArgs {
     fleet audit verify before.jsonl after.jsonl"
 )]
 pub(crate) struct VerifyArgs {
-    /// The export; - is standard input
+    /// The exported file; - is standard input
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Another export, to compare with the first
     #[arg(value_name = "OTHER")]
     pub(crate) other: Option<PathBuf>,
-    /// The fleet's CA certificate, to check the signature too [default: that of fleet.toml]
+    /// The fleet's CA certificate, to check the signature too [default: the one in fleet.toml]
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
 }

@@ -13,13 +13,13 @@ pub(crate) struct AuthorityArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuthorityVerb {
-    /// Show which authority signs, how far its exchange is, and who is waited for
+    /// Show which authority signs, and what its exchange waits for
     Status(AuthorityStatusArgs),
-    /// Exchange the certificate authority for a new one
+    /// Replace the certificate authority
     Rotate(RotateArgs),
-    /// Go on without nodes that are away, or without waiting for users' certificates to end
+    /// Continue without absent nodes, or before users' certificates end
     Skip(SkipArgs),
-    /// Go back to the authority before
+    /// Return to the previous authority
     Abort(AbortArgs),
 }
 
@@ -33,10 +33,11 @@ pub(crate) struct AuthorityStatusArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It goes on by itself from here: every controller gets the new key, then the new authority signs, and\n\
-    controllers, nodes and users exchange their certificates. Both are trusted until nobody needs the old one:\n\
-    some 12 hours, while users' certificates run out. No connection, job or reservation is touched. Saying it\n\
-    again changes nothing. Make a backup when it has ended: an older one cannot reach the nodes any more."
+    after_help = "The exchange runs by itself. Every controller gets the new key, then the new authority signs. Controllers, \
+    nodes and users get new certificates. fleet trusts both authorities until nobody needs the old one: about 12 \
+    hours, until the users' certificates end.\n\n\
+    No connection, job or reservation is affected. Make a backup at the end: an older one cannot reach the nodes \
+    any more."
 )]
 pub(crate) struct RotateArgs {
     #[command(flatten)]
@@ -47,12 +48,12 @@ pub(crate) struct RotateArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A node that is back before the exchange ends moves like the others. After that it is locked out until it\n\
-    joins again: fleet node token create, and there fleet-agent join ... --replace. What runs on it goes on.\n\
-    Users whose certificate ends early get another one with their next command but one."
+    after_help = "A node that returns before the exchange ends gets a new certificate like the others. A node that returns \
+    later is locked out until it joins again: `fleet node token create`, and on the node `fleet-agent join … --replace`. \
+    Its jobs keep running. After --users, a user's next command may fail once; the one after it gets a new certificate."
 )]
 pub(crate) struct SkipArgs {
-    /// Nodes that are not waited for
+    /// Nodes that the exchange does not wait for
     #[arg(value_name = "NODE", required_unless_present = "users")]
     pub(crate) nodes: Vec<String>,
     /// Do not wait for users' certificates to end
@@ -66,8 +67,8 @@ pub(crate) struct SkipArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Before the new authority signs, the old one simply stays. Afterwards the way back is an exchange as well:\n\
-    the old one signs again at once, and whoever moved moves back."
+    after_help = "Before the new authority signs, the old one simply stays. Afterwards this starts an exchange back: the old \
+    authority signs again at once, and all new certificates are exchanged again."
 )]
 pub(crate) struct AbortArgs {
     #[command(flatten)]

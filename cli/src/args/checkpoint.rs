@@ -70,16 +70,16 @@ fn retry(text: &str) -> Result<Retry, String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunCheckpointArgs {
-    /// Where its checkpoints appear; with DIR/{attempt} each attempt has its own directory, FLEET_CHECKPOINT_DIR
+    /// Folder the program writes checkpoints to; DIR/{attempt} gives each attempt its own, in FLEET_CHECKPOINT_DIR
     #[arg(long, value_name = "DIR")]
     pub(crate) checkpoint_dir: Option<String>,
-    /// Which names there are checkpoints, like step-*.ckpt [default: what RULE recognises]
+    /// Names of checkpoints in that folder, like step-*.ckpt [default: what RULE recognises]
     #[arg(long, value_name = "GLOB", requires = "checkpoint_dir")]
     pub(crate) checkpoint_pattern: Option<String>,
-    /// What makes a checkpoint complete: auto, hf, lightning, dcp, orbax, accelerate, file or dir:MARKER [default: auto]
+    /// When a checkpoint is complete: auto, hf, lightning, dcp, orbax, accelerate, file or dir:MARKER [default: auto]
     #[arg(long = "checkpoint", value_name = "RULE", requires = "checkpoint_dir", value_parser = rule)]
     pub(crate) rule: Option<RuleChoice>,
-    /// Before a resume, move newer and torn checkpoints aside, so that the program finds the chosen one [default: on]
+    /// Before a resume, move newer and torn checkpoints aside, so the program finds the chosen one [default: on]
     #[arg(
         long = "checkpoint-aside",
         value_name = "on|off",
@@ -87,19 +87,19 @@ pub(crate) struct RunCheckpointArgs {
         hide_possible_values = true
     )]
     pub(crate) aside: Option<Switch>,
-    /// Keep the last whole checkpoint while one name is overwritten, by a copy if the file system has no reflinks
+    /// Keep a copy of the last whole checkpoint, for programs that always overwrite the same file
     #[arg(long, requires = "checkpoint_dir")]
     pub(crate) keep_copy: bool,
-    /// With DIR/{attempt}: where fleet cannot copy the checkpoint into it, FLEET_RESUME_FROM names the original
+    /// With DIR/{attempt}: if fleet cannot copy the checkpoint there, FLEET_RESUME_FROM names the original
     #[arg(long, requires = "checkpoint_dir")]
     pub(crate) resume_by_variable: bool,
-    /// Ask the program for a checkpoint by this signal, as well as by the request file
+    /// Ask the program for a checkpoint with this signal too, not only with the request file
     #[arg(long = "checkpoint-signal", value_name = "SIGNAL", requires = "checkpoint_dir", value_parser = catchable)]
     pub(crate) signal: Option<i32>,
-    /// Start from this checkpoint, of another job for example
+    /// Start from this checkpoint, for example one of another job
     #[arg(long, value_name = "PATH")]
     pub(crate) resume_from: Option<String>,
-    /// Restart after failures of its own: any, signal, or exit:CODE,CODE [default: none]
+    /// Restart the job if its program fails: any, signal, or exit:CODE,CODE [default: never]
     #[arg(long, value_name = "WHEN", value_parser = retry)]
     pub(crate) retry_on: Vec<Retry>,
 }
@@ -112,7 +112,7 @@ pub(crate) struct CheckpointArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CheckpointVerb {
-    /// List the checkpoints of a job, or of all of mine
+    /// List the checkpoints of a job, or of all your jobs
     List(CheckpointListArgs),
     /// Ask a running job for a checkpoint, and wait for it
     Now(CheckpointNowArgs),
@@ -120,10 +120,10 @@ pub(crate) enum CheckpointVerb {
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct CheckpointListArgs {
-    /// Only this job's
+    /// Only checkpoints of this job
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
-    /// Those of this user's jobs
+    /// Checkpoints of this user's jobs
     #[arg(short, long, value_name = "USER", conflicts_with = "job")]
     pub(crate) user: Option<String>,
     #[command(flatten)]
@@ -142,16 +142,16 @@ pub(crate) struct CheckpointNowArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct JobRestartArgs {
-    /// The job: ended, or waiting for your decision
+    /// A job that has ended, or that waits for your decision
     #[arg(value_name = "JOB")]
     pub(crate) id: String,
-    /// Start from this checkpoint: its number, as `fleet checkpoint list` shows it [default: the newest usable one]
+    /// Start from the checkpoint with this number, see `fleet checkpoint list` [default: the newest usable one]
     #[arg(long, value_name = "CHECKPOINT", conflicts_with = "from_scratch")]
     pub(crate) from: Option<String>,
-    /// Start from the beginning; checkpoints are kept
+    /// Start from the beginning; the checkpoints stay
     #[arg(long)]
     pub(crate) from_scratch: bool,
-    /// How long it may run at most [default: as long as before]
+    /// Time limit of the job [default: as before]
     #[arg(short = 't', long = "time", value_name = "LENGTH")]
     pub(crate) time: Option<String>,
     #[command(flatten)]

@@ -15,11 +15,13 @@ pub(crate) struct ControllerStatusArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The new controller listens until it has caught up, then it votes. Three survive the loss of one,\n\
-    five the loss of two. Each gets a number that is never used again."
+    after_help = "The new controller first copies all data, then it votes. Three controllers survive the loss of one, five \
+    survive the loss of two. Each gets a number that is never used again.\n\n\
+    Examples:\n  \
+    fleet controller add"
 )]
 pub(crate) struct ControllerAddArgs {
-    /// How long the token can be used [default: 1h]
+    /// How long the token is valid [default: 1h]
     #[arg(long, value_name = "LENGTH")]
     pub(crate) ttl: Option<String>,
     #[command(flatten)]
@@ -28,11 +30,13 @@ pub(crate) struct ControllerAddArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Its number is never used again: a machine that was removed or lost its disk joins anew. It is refused\n\
-    where those that stay could not decide any more. The leader hands over before it goes."
+    after_help = "The number is never used again: a machine that you removed, or that lost its disk, joins again with a new \
+    token. fleet refuses if the other controllers would have no majority. A leader hands over before it leaves.\n\n\
+    Examples:\n  \
+    fleet controller remove 3"
 )]
 pub(crate) struct ControllerRemoveArgs {
-    /// Its number, as `fleet controller list` shows it
+    /// The controller's number, see `fleet controller list`
     #[arg(value_name = "ID")]
     pub(crate) id: u64,
     #[command(flatten)]
@@ -43,7 +47,7 @@ pub(crate) struct ControllerRemoveArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TransferArgs {
-    /// The controller that is to lead [default: the one that is furthest]
+    /// Number of the new leader [default: the most up-to-date controller]
     #[arg(value_name = "ID")]
     pub(crate) to: Option<u64>,
     #[command(flatten)]

@@ -16,10 +16,13 @@ const DEV_GPUS_MAX: u32 = 16;
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(
-    after_help = "It stays in the foreground until Ctrl-C, then stops all it started and cleans up. Every node is\n\
-    a real agent with pretended GPUs; jobs are real containers. It needs root, for cgroups and mounts.\n\
-    A folder that --state names keeps its nodes, controllers and GPUs from start to start.\n\n\
-    Profiles: titan-x, titan-x-pascal, v100-pcie, v100-sxm2, a100."
+    after_help = "`fleet dev` runs until Ctrl-C, then stops all that it started and cleans up. Every node is a real agent \
+    with simulated GPUs; jobs are real containers. It needs root, for cgroups and mounts. With --state, the cluster \
+    keeps its nodes, controllers and GPUs until the next start.\n\n\
+    Profiles: titan-x, titan-x-pascal, v100-pcie, v100-sxm2, a100.\n\n\
+    Examples:\n  \
+    sudo fleet dev --gpus v100-pcie:4\n  \
+    sudo fleet dev --nodes 3 --controllers 3 --state /tmp/lab"
 )]
 pub(crate) struct DevArgs {
     #[command(subcommand)]
@@ -27,19 +30,19 @@ pub(crate) struct DevArgs {
     /// How many nodes [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=32))]
     pub(crate) nodes: Option<u16>,
-    /// What each node pretends to have [default: v100-pcie:2]
+    /// GPUs of each node [default: v100-pcie:2]
     #[arg(long, value_name = "PROFILE:COUNT")]
     pub(crate) gpus: Option<DevGpus>,
     /// How many controllers: 1, 3 or 5 [default: 1]
     #[arg(long, value_name = "N", value_parser = controllers)]
     pub(crate) controllers: Option<u16>,
-    /// How long a controller waits for a silent leader, in milliseconds; more on a busy machine
+    /// How long controllers wait for a silent leader, in milliseconds; use more on a busy machine
     #[arg(long, value_name = "MS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(200..=5_000))]
     pub(crate) election_timeout: u64,
-    /// Where to keep everything [default: a new folder that is removed at the end]
+    /// Folder of the cluster [default: a new one, removed at the end]
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
-    /// Keep that new folder
+    /// Do not remove the new folder at the end
     #[arg(long)]
     pub(crate) keep: bool,
 }
@@ -79,7 +82,7 @@ impl FromStr for DevGpus {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DevVerb {
-    /// Break a pretended GPU, or heal it
+    /// Break a simulated GPU, or heal it
     Fault(FaultArgs),
     /// Stop, kill or start the agent of a node
     Agent(AgentArgs),
@@ -87,21 +90,23 @@ pub(crate) enum DevVerb {
 
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(false).args(["stop", "kill", "start"]))]
-#[command(after_help = "Jobs keep running while their agent is away.")]
+#[command(
+    after_help = "Jobs keep running while their agent is away.\n\nExamples:\n  fleet dev agent --node titan01 --kill"
+)]
 pub(crate) struct AgentArgs {
-    /// The node
+    /// Node name
     #[arg(long, value_name = "NODE")]
     pub(crate) node: String,
-    /// SIGTERM: the agent ends by itself
+    /// Send SIGTERM: the agent ends by itself
     #[arg(long)]
     pub(crate) stop: bool,
-    /// SIGKILL: the agent saves nothing
+    /// Send SIGKILL: the agent saves nothing
     #[arg(long)]
     pub(crate) kill: bool,
     /// Start an agent that was stopped or killed
     #[arg(long)]
     pub(crate) start: bool,
-    /// The cluster's folder [default: where FLEET_CONFIG is]
+    /// Folder of the cluster [default: the folder of $FLEET_CONFIG]
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
 }
@@ -139,51 +144,56 @@ impl ThrottleReason {
 #[command(group = clap::ArgGroup::new("fault").required(true).multiple(false)
     .args(["xid", "temperature", "lost", "missing", "hang", "retired_pages", "ecc", "pcie_width", "nvlink_down",
         "throttle", "no_driver", "clear"]))]
-#[command(after_help = "Faults add up until --clear. A driver that hangs is --hang without --gpu.")]
+#[command(
+    after_help = "Faults add up until --clear. To let the whole driver hang, use --hang without --gpu.\n\n\
+    Examples:\n  \
+    fleet dev fault --node titan01 --gpu 0 --retired-pages 2\n  \
+    fleet dev fault --node titan01 --clear"
+)]
 pub(crate) struct FaultArgs {
-    /// The node
+    /// Node name
     #[arg(long, value_name = "NODE")]
     pub(crate) node: String,
-    /// The GPU's number there [default: all GPUs of the node]
+    /// Number of the GPU on the node [default: all its GPUs]
     #[arg(long, value_name = "INDEX")]
     pub(crate) gpu: Option<usize>,
-    /// An XID event with this number
+    /// Report an XID event with this number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1023))]
     pub(crate) xid: Option<u64>,
-    /// This temperature, in degrees Celsius
+    /// Report this temperature, in degrees Celsius
     #[arg(long, value_name = "C", value_parser = clap::value_parser!(u32).range(0..=200))]
     pub(crate) temperature: Option<u32>,
-    /// Fell off the bus
+    /// The GPU fell off the bus
     #[arg(long)]
     pub(crate) lost: bool,
-    /// Missing when the driver is started again
+    /// The GPU is missing when the driver starts again
     #[arg(long)]
     pub(crate) missing: bool,
-    /// Calls about it never return
+    /// Calls to the driver about the GPU never return
     #[arg(long)]
     pub(crate) hang: bool,
-    /// So many memory pages wait for retirement
+    /// This many memory pages wait for retirement
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) retired_pages: Option<u32>,
-    /// This many uncorrectable ECC errors
+    /// Report this many uncorrectable ECC errors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) ecc: Option<u64>,
-    /// This PCIe width, in lanes
+    /// Report this PCIe width, in lanes
     #[arg(long, value_name = "LANES", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) pcie_width: Option<u32>,
     /// The NVLink with this number is down
     #[arg(long, value_name = "LINK")]
     pub(crate) nvlink_down: Option<u32>,
-    /// Clocks are lowered for this reason
+    /// Lower the clocks for this reason
     #[arg(long, value_name = "REASON")]
     pub(crate) throttle: Option<ThrottleReason>,
-    /// The node's driver is not loaded
+    /// Node name's driver is not loaded
     #[arg(long, conflicts_with = "gpu")]
     pub(crate) no_driver: bool,
-    /// Healthy again; without --gpu all GPUs and the driver
+    /// End all faults; without --gpu, of all GPUs and the driver
     #[arg(long)]
     pub(crate) clear: bool,
-    /// The cluster's folder [default: where FLEET_CONFIG is]
+    /// Folder of the cluster [default: the folder of $FLEET_CONFIG]
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
 }

@@ -12,26 +12,25 @@ pub(crate) struct DockerArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DockerVerb {
-    /// Run a container of this machine's dockerd, with the GPUs that you hold here
+    /// Run a container here with your reserved GPUs
     Run(DockerRunArgs),
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It is `docker run` with the GPUs of your reservations on this machine, in a control group that is held to them:\n\
-    when a reservation ends, its GPUs are gone for the container as for who is logged in. All that follows is docker's.\n\n\
-    A container that is not to outlive its terminal, goes on elsewhere or needs no rights in docker is a job:\n\
-    fleet run --image.\n\n\
+    after_help = "Calls `docker run` with the GPUs of your reservations on this machine. When a reservation ends, the \
+    container loses its GPUs. All arguments are passed to docker.\n\n\
+    A job (`fleet run --image IMAGE`) needs no rights in docker, and fleet can restart it on another node.\n\n\
     Examples:\n  \
     fleet docker run --rm -it pytorch/pytorch bash\n  \
     fleet docker run --rm -v \"$PWD:/work\" -w /work nvidia/cuda:12.4.1-base-ubuntu22.04 nvidia-smi -L"
 )]
 #[command(disable_help_flag = true)]
 pub(crate) struct DockerRunArgs {
-    /// Print help; `-h` is docker's, and names a host
+    /// Print help (`-h` is docker's option for the host name)
     #[arg(long, action = ArgAction::Help)]
     help: Option<bool>,
-    /// Options of `docker run`, the image, its command
+    /// Options of `docker run`, the image, the command
     #[arg(
         required = true,
         trailing_var_arg = true,

@@ -16,19 +16,19 @@ pub(crate) struct ImageArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImageVerb {
-    /// List the images that lie on nodes, and who uses them
+    /// List the images stored on nodes, and the jobs that use them
     List(ImageListArgs),
-    /// Have nodes pull an image of a registry, so that a job need not wait for it
+    /// Pull an image from a registry to nodes, so that jobs need not wait
     Pull(ImagePullArgs),
     /// Remove an image from nodes; admins only
     Rm(ImageRmArgs),
-    /// Remove all images that nobody uses from nodes; admins only
+    /// Remove all unused images from nodes; admins only
     Prune(ImagePruneArgs),
 }
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ImageListArgs {
-    /// Only of these nodes: titan01, titan01,titan02 or titan[01-12]; all that answer unless said
+    /// Only these nodes: titan01, titan01,titan02 or titan[01-12] [default: all that answer]
     #[arg(long, value_name = "NODES")]
     pub(crate) node: Option<String>,
     #[command(flatten)]
@@ -37,14 +37,16 @@ pub(crate) struct ImageListArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The nodes pull, with their own credentials and mirrors. Ctrl-C stops it; what has come is gone on\n\
-    with the next time. Nobody needs this: `fleet run --image` pulls what is missing."
+    after_help = "The nodes pull the image, with their own credentials and mirrors. Ctrl-C stops the pull; the next pull \
+    resumes where this one stopped. You never need this command: `fleet run --image` pulls a missing image.\n\n\
+    Examples:\n  \
+    fleet image pull python:3.12 --node titan[01-12]"
 )]
 pub(crate) struct ImagePullArgs {
-    /// The image, as docker's users write it: python:3.12, ghcr.io/org/name@sha256:…
+    /// The image, as in docker: python:3.12, ghcr.io/org/name@sha256:…
     #[arg(value_name = "IMAGE")]
     pub(crate) image: String,
-    /// Where to: titan01, titan01,titan02 or titan[01-12]
+    /// Node names: titan01, titan01,titan02 or titan[01-12]
     #[arg(long, value_name = "NODES")]
     pub(crate) node: String,
     #[command(flatten)]
@@ -53,14 +55,16 @@ pub(crate) struct ImagePullArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "All names of the image go with it. An image that a job has, or that is being pulled, is not removed.\n\
-    A job that wants it later pulls it again."
+    after_help = "This removes all names of the image. fleet keeps an image that a job uses or that a node is pulling. A \
+    later job pulls the image again.\n\n\
+    Examples:\n  \
+    fleet image rm python:3.12 --node titan01"
 )]
 pub(crate) struct ImageRmArgs {
-    /// A name, a file, or at least 6 digits of a digest, as `fleet image list` shows them
+    /// Name, file, or at least 6 digits of the digest, see `fleet image list`
     #[arg(value_name = "IMAGE")]
     pub(crate) image: String,
-    /// Where from: titan01, titan01,titan02 or titan[01-12]
+    /// Node names: titan01, titan01,titan02 or titan[01-12]
     #[arg(long, value_name = "NODES")]
     pub(crate) node: String,
     #[command(flatten)]
@@ -71,10 +75,10 @@ pub(crate) struct ImageRmArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImagePruneArgs {
-    /// Where: titan01, titan01,titan02 or titan[01-12]
+    /// Node names: titan01, titan01,titan02 or titan[01-12]
     #[arg(long, value_name = "NODES")]
     pub(crate) node: String,
-    /// Only show what would go
+    /// Only show what would be removed
     #[arg(long)]
     pub(crate) dry_run: bool,
     #[command(flatten)]

@@ -10,7 +10,7 @@ use crate::consent::Consent;
 pub(crate) struct PsArgs {
     #[command(flatten)]
     pub(crate) list: JobListArgs,
-    /// Everybody's
+    /// Show the jobs of all users
     #[arg(short = 'A', long, conflicts_with_all = ["me", "user"])]
     pub(crate) everybody: bool,
 }
@@ -20,13 +20,13 @@ pub(crate) struct LogsArgs {
     /// The job
     #[arg(value_name = "JOB")]
     pub(crate) id: String,
-    /// Go on until the job ends
+    /// Keep printing until the job ends
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Only the last N lines
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) tail: Option<u32>,
-    /// Only this attempt [default: the newest, and with -f those that follow]
+    /// Only this attempt [default: the newest; with -f also later ones]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) attempt: Option<u32>,
 }
@@ -36,13 +36,13 @@ pub(crate) struct CancelArgs {
     /// The jobs
     #[arg(required_unless_present_any = ["mine", "name", "queued"], value_name = "JOB")]
     pub(crate) ids: Vec<String>,
-    /// All of mine that have not ended
+    /// All your jobs that have not ended
     #[arg(long, conflicts_with = "ids")]
     pub(crate) mine: bool,
-    /// All of mine with this name
+    /// All your jobs with this name
     #[arg(long, value_name = "NAME", conflicts_with = "ids")]
     pub(crate) name: Option<String>,
-    /// Only those of mine that have not begun
+    /// Only your jobs that have not started
     #[arg(long, conflicts_with = "ids")]
     pub(crate) queued: bool,
     #[command(flatten)]
@@ -56,13 +56,13 @@ pub(crate) struct WhyArgs {
     /// A job, reservation, GPU or node
     #[arg(value_name = "THING")]
     pub(crate) id: String,
-    /// What happened from this time on: 2h, 09:00, tuesday, 2026-11-22
+    /// Show events from this time on: 2h (ago), 09:00, tuesday, 2026-11-22
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     pub(crate) from: Option<String>,
-    /// What happened before this time
+    /// Show events before this time
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     pub(crate) until: Option<String>,
-    /// The newest N lines of its story [default: 200, at most 1000]
+    /// Show the newest N events [default: 200, at most 1000]
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) lines: Option<u32>,
     #[command(flatten)]
@@ -82,7 +82,7 @@ pub(crate) struct JobArgs {
 pub(crate) enum JobVerb {
     /// List jobs that have not ended
     List(JobListArgs),
-    /// Show one
+    /// Show one job
     Show(JobShowArgs),
     /// Change the time limit of a job that waits or runs
     Set(JobSetArgs),
@@ -114,9 +114,11 @@ pub(crate) struct JobDefaultsArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Checkpoints stay. fleet removes what it wrote beside them: the marker, the lists, the kept copies (.fleet/JOB/kept).\n\
-    The job cannot be restarted after that. A new one continues from a checkpoint: fleet run --resume-from PATH.\n\
-    The audit log still has its story."
+    after_help = "Checkpoints stay. fleet removes only its own files beside them: the marker, the lists, the kept copies \
+    (.fleet/JOB/kept). Afterwards you cannot restart the job. A new job can continue from a checkpoint: \
+    `fleet run --resume-from PATH`. The audit log keeps the job's story.\n\n\
+    Examples:\n  \
+    fleet job rm @last"
 )]
 pub(crate) struct JobRmArgs {
     /// Jobs that have ended
@@ -129,14 +131,16 @@ pub(crate) struct JobRmArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "The limit counts from the job's start, over all its attempts. It cannot stop a job: fleet refuses a limit \
-    that the job has passed already. Fleet also refuses a limit that overlaps a reservation of the job's GPUs. Jobs that \
-    wait may start later than expected when you make a limit longer."
+    that the job has passed already. fleet also refuses a limit that overlaps a reservation of the job's GPUs. A longer \
+    limit may delay waiting jobs.\n\n\
+    Examples:\n  \
+    fleet job set @last -t 12h"
 )]
 pub(crate) struct JobSetArgs {
     /// A job that has not ended
     #[arg(value_name = "JOB")]
     pub(crate) id: String,
-    /// How long it may run at most
+    /// The new time limit, like 12h
     #[arg(short = 't', long = "time", value_name = "LENGTH", required = true)]
     pub(crate) time: String,
     #[command(flatten)]
@@ -145,7 +149,7 @@ pub(crate) struct JobSetArgs {
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct JobListArgs {
-    /// Ended ones too
+    /// Show ended jobs too
     #[arg(short, long)]
     pub(crate) all: bool,
     #[command(flatten)]
@@ -163,6 +167,7 @@ pub(crate) struct JobListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct JobShowArgs {
+    /// The job
     #[arg(value_name = "JOB")]
     pub(crate) id: String,
     #[command(flatten)]

@@ -4,9 +4,9 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Rarely needed: commands get and renew certificates by themselves, on a node from its agent, on\n\
-    your own machine by ssh to the machine that `login` in fleet.toml names. This one may ask for\n\
-    ssh's password."
+    after_help = "You rarely need this: commands get and renew certificates by themselves. On a node they ask its agent. \
+    On your own machine they use ssh to the machine that `login` in fleet.toml names. `fleet login` may ask for \
+    your ssh password."
 )]
 pub(crate) struct LoginArgs {
     /// Sign a request that comes on standard input; for `fleet login` elsewhere

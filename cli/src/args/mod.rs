@@ -10,6 +10,7 @@ mod controller;
 mod dev;
 mod docker;
 mod doctor;
+mod help;
 mod image;
 mod job;
 mod login;
@@ -81,14 +82,16 @@ pub(crate) use wrong::failure as wrong;
     version,
     max_term_width = 100,
     disable_help_subcommand = true,
-    after_help = "Times: now, +2h, noon, 14:00, tomorrow 09:00, monday 09:00, 2026-11-22 09:00, RFC 3339.\n\
-                  Lengths: 8h, 90m, 1d12h, 1-12:00:00. Ids may be shortened while they stay unique;\n\
-                  @last is your newest job or reservation.\n\
-                  Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 denied, 5 conflict,\n\
-                  6 no capacity, 7 timeout, 8 controller unreachable; run and exec pass on the program's."
+    help_template = help::TEMPLATE,
+    before_help = help::overview(),
+    after_help = "Times: now, +2h, noon, 14:00, tomorrow 09:00, monday 09:00, 2026-11-22 09:00, RFC 3339. \
+                  Lengths: 8h, 90m, 1d12h, 1-12:00:00.\n\n\
+                  You can shorten an id while it stays unique. @last is your newest job or reservation.\n\n\
+                  Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 denied, 5 conflict. More of them: \
+                  6 no capacity, 7 timeout, 8 controller unreachable. run and exec return the program's code."
 )]
 pub(crate) struct Cli {
-    /// Where the controller is; otherwise FLEET_CONFIG, /etc/fleet/fleet.toml, or the socket in /run/fleet
+    /// Configuration file [default: $FLEET_CONFIG, or /etc/fleet/fleet.toml]
     // The variable is read by `commands::run`: clap would show the option in each usage line as if it had to be there.
     #[arg(
         long,
@@ -99,10 +102,10 @@ pub(crate) struct Cli {
         help_heading = "Everywhere"
     )]
     pub(crate) config: Option<PathBuf>,
-    /// Print JSON, the same as -o json
+    /// Print JSON, same as -o json
     #[arg(long, global = true, help_heading = "Everywhere")]
     pub(crate) json: bool,
-    /// Repeat a command that got no answer: the id is in its message, and nothing is done twice
+    /// Repeat a command that got no answer; the message has the id, and nothing is done twice
     #[arg(long, global = true, value_name = "ID", hide = true, help_heading = "Everywhere")]
     pub(crate) request_id: Option<RequestId>,
     #[command(subcommand)]
@@ -113,73 +116,79 @@ pub(crate) struct Cli {
 pub(crate) enum Verb {
     /// Reserve GPUs for yourself, now or later
     Reserve(ReserveArgs),
-    /// Give a reservation back
+    /// End a reservation now
     Release(ReleaseArgs),
-    /// Move the end of a reservation
+    /// Change the end of a reservation
     Extend(ExtendArgs),
-    /// Log in where a reservation is, with its GPUs
+    /// Log in to the node of your reservation
     Ssh(SshArgs),
     /// Run a program as a job
     Run(Box<RunArgs>),
     /// Run a program inside a running job
     Exec(ExecArgs),
-    /// Return to a job: see its output, and type to it if it was started with -i
+    /// Show a job's output, and type to it
     #[command(
-        after_help = "Ctrl-P Ctrl-Q leaves the job running. A job with a terminal gets every other key, also Ctrl-C."
+        after_help = "Ctrl-P Ctrl-Q leaves the job running. A job with a terminal gets every other key, also Ctrl-C.\n\nExamples:\n  fleet attach @last"
     )]
     Attach(AttachArgs),
-    /// Copy files and folders to or from a running job
+    /// Copy files to or from a running job
     #[command(
-        after_help = "Paths in the job are as its program sees them, relative ones from its folder. The job needs tar.\n\
-                            An existing file is replaced.\n\n\
+        after_help = "Paths in the job are as its program sees them; relative paths start in its folder. The job needs \
+                            tar. fleet cp replaces an existing file.\n\n\
                             Examples:\n  \
                             fleet cp job-4k7wq2:runs/a.log .\n  \
                             fleet cp data/ job-4k7wq2:/tmp/"
     )]
     Cp(CpArgs),
-    /// Containers of this machine's dockerd, with the GPUs that you hold here
+    /// Run `docker` here with your reserved GPUs
     Docker(DockerArgs),
     /// Show your jobs
     Ps(PsArgs),
     /// Show what a job printed
     Logs(LogsArgs),
-    /// Stop a job for good
+    /// Stop a job; it does not start again
     Cancel(CancelArgs),
-    /// Tell what happened to a job, reservation, GPU or node, and why
+    /// Show what happened to a job or node, and why
     Why(WhyArgs),
-    /// Show who has what, and what is free
+    /// Show who uses which GPU, and what is free
     Status(StatusArgs),
-    /// Show which GPUs of this machine you hold now
+    /// Show your GPUs on this machine
     Held(HeldArgs),
-    /// Watch GPUs and jobs
+    /// Watch GPUs and jobs live
     Top(TopArgs),
-    /// Find what is wrong with this machine and the fleet, and what to do
+    /// Find problems of this machine and the fleet
     Doctor(DoctorArgs),
-    /// Nodes: list, show, cordon, drain, let join, remove
+    /// List, drain, reboot, add and remove nodes
     Node(NodeArgs),
-    /// GPUs: list, declare free
+    /// List GPUs and their history, clear faults
     Gpu(GpuArgs),
-    /// Jobs of everybody: list, show
+    /// List, change, restart and remove jobs
     Job(JobArgs),
-    /// Reservations of everybody: list, show, import, export, rules
+    /// List, import and export reservations; rules
     Reservation(ReservationArgs),
-    /// Images that lie on nodes: list, pull, remove
+    /// Images stored on nodes: list, pull, remove
     Image(ImageArgs),
-    /// Checkpoints that were seen
+    /// List checkpoints, or ask a job for one
     Checkpoint(CheckpointArgs),
-    /// Users: list, show, disable
+    /// List, disable and enable users
     User(UserArgs),
-    /// Get a certificate now
+    /// Get a certificate now (rarely needed)
     Login(LoginArgs),
-    /// The audit log: export it, verify an export
+    /// Export the audit log, verify an export
     Audit(AuditArgs),
-    /// The controllers: list, add, remove, look after
+    /// List, add, remove and back up controllers
     Controller(ControllerArgs),
-    /// A small cluster of real processes on this machine, to play with
+    /// Try fleet here, with simulated GPUs
     Dev(DevArgs),
-    /// Print a completion script for a shell
-    Completion { shell: clap_complete::Shell },
-    /// Write the manual pages into a folder, which is made where it is missing
+    /// Print a shell's completion script
+    #[command(
+        after_help = "Examples:\n  fleet completion bash > ~/.local/share/bash-completion/completions/fleet"
+    )]
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a folder
     #[command(hide = true)]
     Manual { dir: PathBuf },
 }

@@ -21,8 +21,7 @@ pub(crate) struct StatusArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct HeldArgs {
-    /// For a login: the UUIDs to standard output where the node holds people to their reservations, a line for the
-    /// user to standard error, and nothing where the agent does not answer at once
+    /// For login scripts: print the UUIDs if the node enforces reservations; the line for the user goes to stderr
     #[arg(long)]
     pub(crate) login: bool,
     #[command(flatten)]
@@ -31,7 +30,7 @@ pub(crate) struct HeldArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) every: u64,
 }
@@ -49,25 +48,25 @@ pub(crate) struct NodeArgs {
 pub(crate) enum NodeVerb {
     /// List nodes
     List(NodeListArgs),
-    /// Show one
+    /// Show one node
     Show(NodeShowArgs),
-    /// No new work on a node
+    /// Allow no new work on a node
     Cordon(CordonArgs),
-    /// New work again; also ends a drain
+    /// Allow new work again; also ends a drain
     Uncordon(UncordonArgs),
-    /// No new work, and move its jobs away at their next checkpoints
+    /// Allow no new work, and move the jobs away at their next checkpoints
     Drain(DrainArgs),
-    /// Boot a node anew once nothing is on it; admins only
+    /// Reboot a node once it is empty; admins only
     Reboot(RebootArgs),
-    /// Hold people to their reservations, or only observe; admins only
+    /// Block GPU access without a reservation, or only observe; admins only
     Enforce(EnforceArgs),
-    /// Let nodes join
+    /// Tokens for nodes that join: create, list, withdraw
     Token(TokenArgs),
-    /// End a node's certificates, as after a break-in; what runs there goes on
+    /// End a node's certificates, as after a break-in; its jobs keep running
     Revoke(NodeLeaveArgs),
-    /// Take a node out of the fleet; nothing may be left on it
+    /// Remove an empty node from the fleet
     Remove(NodeLeaveArgs),
-    /// Say whether a node's word is enough to let its users in
+    /// Set which users of a node get certificates from its agent
     Vouch(VouchArgs),
 }
 
@@ -83,6 +82,7 @@ pub(crate) struct NodeListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct NodeShowArgs {
+    /// Node name
     #[arg(value_name = "NODE")]
     pub(crate) id: String,
     #[command(flatten)]
@@ -91,9 +91,10 @@ pub(crate) struct NodeShowArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct CordonArgs {
+    /// Node name
     #[arg(value_name = "NODE")]
     pub(crate) node: String,
-    /// Why, for others to read; it has to be said
+    /// Why, for others to read; required
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
     #[command(flatten)]
@@ -102,6 +103,7 @@ pub(crate) struct CordonArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct UncordonArgs {
+    /// Node name
     #[arg(value_name = "NODE")]
     pub(crate) node: String,
     #[command(flatten)]
@@ -110,21 +112,25 @@ pub(crate) struct UncordonArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Jobs that save checkpoints move at their next one. Jobs that save nothing may finish,\n\
-    or are stopped at --deadline. `fleet node uncordon` takes it back."
+    after_help = "Jobs that save checkpoints move at their next checkpoint. Jobs without checkpoints may finish; fleet \
+    stops them at --deadline. `fleet node uncordon` ends the drain.\n\n\
+    Examples:\n  \
+    fleet node drain titan01 --dry-run\n  \
+    fleet node drain titan01 --reason \"new fan\" --deadline \"friday 18:00\""
 )]
 pub(crate) struct DrainArgs {
+    /// Node name
     #[arg(value_name = "NODE")]
     pub(crate) node: String,
-    /// Why, for others to read; only --dry-run does without
+    /// Why, for others to read; required (optional with --dry-run)
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// When everything has to be gone; a day alone is its end: friday, 2026-11-27 [default: never]
+    /// When the node must be empty; a day alone means its end: friday, 2026-11-27 [default: never]
     #[arg(long, value_name = "WHEN")]
     pub(crate) deadline: Option<String>,
     #[command(flatten)]
     pub(crate) consent: Consent,
-    /// Only show what it would affect
+    /// Only show what the drain would affect
     #[arg(long)]
     pub(crate) dry_run: bool,
     #[command(flatten)]
@@ -133,18 +139,23 @@ pub(crate) struct DrainArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The node is drained: jobs that save checkpoints move at their next one, others finish, reservations\n\
-    last until their end, and who is on a GPU without one is waited for. Then its agent has systemd\n\
-    reboot it, unless somebody holds shutdowns up (`systemd-inhibit --list`), and it takes new work\n\
-    again, unless it was cordoned or drained before. `fleet node show` says what it waits for."
+    after_help = "fleet first drains the node: jobs that save checkpoints move, other jobs finish, reservations last \
+    until their end. fleet also waits for users on a GPU without a reservation. `fleet node show` lists what the \
+    reboot waits for.\n\n\
+    Then the agent asks systemd for the reboot. A lock on shutdowns (`systemd-inhibit --list`) delays it. After the \
+    reboot the node takes new work again, unless it was cordoned or drained before.\n\n\
+    Examples:\n  \
+    fleet node reboot titan01 --when-empty --reason \"new kernel\"\n  \
+    fleet node reboot titan01 --cancel"
 )]
 pub(crate) struct RebootArgs {
+    /// Node name
     #[arg(value_name = "NODE")]
     pub(crate) node: String,
-    /// Once no job, reservation or lease is left on it and nobody is on its GPUs; there is no other way to ask
+    /// Required: wait until no job, reservation or user is left on the node
     #[arg(long, conflicts_with = "cancel")]
     pub(crate) when_empty: bool,
-    /// It is not wanted any more; the node takes new work again
+    /// Cancel a planned reboot, and allow new work again
     #[arg(long)]
     pub(crate) cancel: bool,
     /// Why, for others to read
@@ -159,11 +170,11 @@ pub(crate) struct RebootArgs {
 /// How a node holds people to their reservations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Enforce {
-    /// Everybody may open every GPU
+    /// All users may open every GPU
     Off,
-    /// The same, and who has no reservation is counted and told
+    /// All users may open every GPU; fleet counts and warns users without a reservation
     Warn,
-    /// The kernel keeps those out who have no reservation
+    /// The kernel blocks users without a reservation
     On,
 }
 
@@ -179,19 +190,23 @@ impl Enforce {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A fresh node only observes (off). Before `on`, and for as long as you like, `warn` shows who would be\n\
-    kept out. `on` concerns who opens a GPU from then on; root, jobs and the exempt users of the node's\n\
-    configuration pass. What a device filter cannot hold: root itself, and with it the docker group."
+    after_help = "A new node only observes (off). Use `warn` first: it shows who would be blocked. `on` blocks users who \
+    open a GPU from then on; it does not close GPUs that are open. Root, jobs, and the exempt users in the node's \
+    configuration always pass. fleet cannot block root, and so it cannot block members of the docker group.\n\n\
+    Examples:\n  \
+    fleet node enforce titan[01-12] warn\n  \
+    fleet node enforce titan01 on --dry-run"
 )]
 pub(crate) struct EnforceArgs {
-    /// The nodes: titan01, titan01,titan02 or titan[01-12]
+    /// Node names: titan01, titan01,titan02 or titan[01-12]
     #[arg(value_name = "NODES")]
     pub(crate) nodes: String,
+    /// What fleet does about users without a reservation
     #[arg(value_enum, value_name = "MODE")]
     pub(crate) mode: Enforce,
     #[command(flatten)]
     pub(crate) consent: Consent,
-    /// Only show whom it would affect now
+    /// Only show who would be affected now
     #[arg(long)]
     pub(crate) dry_run: bool,
     #[command(flatten)]
@@ -200,6 +215,7 @@ pub(crate) struct EnforceArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct NodeLeaveArgs {
+    /// Node name
     #[arg(value_name = "NODE")]
     pub(crate) node: String,
     /// Why, for others to read
@@ -211,11 +227,11 @@ pub(crate) struct NodeLeaveArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Vouches {
-    /// For nobody
+    /// No user
     Off,
-    /// For its users, without the rights of admins
+    /// All users of the node, without admin rights
     Users,
-    /// For its users, admins as such
+    /// All users of the node; admins keep their rights
     Admins,
 }
 
@@ -231,14 +247,17 @@ impl Vouches {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A user who is logged in on a node gets a certificate because the node's kernel says who it is.\n\
-    Whoever is root there can claim to be any user: hence never an admin, unless you say so."
+    after_help = "A user who is logged in on a node gets a certificate, because the node's kernel names the user. But root on \
+    that node can claim to be any user. Therefore nobody gets admin rights this way, unless you choose `admins`.\n\n\
+    Examples:\n  \
+    fleet node vouch titan01 users"
 )]
 pub(crate) struct VouchArgs {
+    /// Node name
     #[arg(value_name = "NODE")]
     pub(crate) node: String,
-    /// For whom
-    #[arg(value_enum, value_name = "WHOM")]
+    /// Which users the node vouches for
+    #[arg(value_enum, value_name = "USERS")]
     pub(crate) vouches: Vouches,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -252,11 +271,11 @@ pub(crate) struct TokenArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenVerb {
-    /// Make a token that lets the named nodes join; prints the line to type there
+    /// Create a token for new nodes; prints the command to type there
     Create(TokenCreateArgs),
-    /// List the tokens that a node or a controller could still join with
+    /// List the tokens that are still valid, for nodes and controllers
     List(TokenListArgs),
-    /// Withdraw a token: nobody joins with it any more, and who has joined stays
+    /// Withdraw a token; nodes that have joined stay
     Withdraw(TokenWithdrawArgs),
 }
 
@@ -268,6 +287,7 @@ pub(crate) struct TokenListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TokenWithdrawArgs {
+    /// The token's id, see `fleet node token list`
     #[arg(value_name = "TOKEN")]
     pub(crate) id: String,
     #[command(flatten)]
@@ -278,10 +298,10 @@ pub(crate) struct TokenWithdrawArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TokenCreateArgs {
-    /// The nodes it is for: titan01,titan02 or titan[01-12]
+    /// Nodes that may join: titan01,titan02 or titan[01-12]
     #[arg(long, required = true, value_name = "NODES")]
     pub(crate) names: Vec<String>,
-    /// How long it can be used [default: the controller's]
+    /// How long the token is valid [default: set on the controller]
     #[arg(long, value_name = "LENGTH")]
     pub(crate) ttl: Option<String>,
     #[command(flatten)]
@@ -303,11 +323,11 @@ pub(crate) enum GpuVerb {
     List(GpuListArgs),
     /// Show who had a GPU, from when to when
     History(GpuHistoryArgs),
-    /// Clear what a GPU still carries of a fault that is over; admins only
+    /// Clear old fault marks from a GPU; admins only
     Clear(ClearArgs),
-    /// Say that a GPU is free though its node cannot prove it; admins only
+    /// Force a GPU to "free" (its machine is gone); admins only
     DeclareFree(DeclareFreeArgs),
-    /// Take a lost card out of the inventory, and give its number to the card in its slot; admins only
+    /// Forget a lost card: the new card in its slot takes its number; admins only
     Forget(ForgetArgs),
 }
 
@@ -316,10 +336,10 @@ pub(crate) struct GpuHistoryArgs {
     /// The GPU: titan01:3
     #[arg(value_name = "GPU")]
     pub(crate) gpu: String,
-    /// One day: today, yesterday, tuesday (the last one), 2026-11-22
+    /// Only this day: today, yesterday, tuesday (the last one), 2026-11-22
     #[arg(long, value_name = "DAY", conflicts_with_all = ["from", "until"])]
     pub(crate) on: Option<String>,
-    /// From this time on: 2h, 09:00, tuesday, 2026-11-22 [default: 7d]
+    /// From this time on: 2h (ago), 09:00, tuesday, 2026-11-22 [default: 7d]
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     pub(crate) from: Option<String>,
     /// Until this time [default: now]
@@ -331,13 +351,13 @@ pub(crate) struct GpuHistoryArgs {
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct GpuListArgs {
-    /// Only this node's
+    /// Only GPUs of this node
     #[arg(long, value_name = "NODE")]
     pub(crate) node: Option<String>,
-    /// Only this model's
+    /// Only GPUs of this model
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
-    /// Only those that are free now
+    /// Only GPUs that are free now
     #[arg(long)]
     pub(crate) free: bool,
     #[command(flatten)]
@@ -350,14 +370,17 @@ pub(crate) struct GpuListArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Some faults leave a mark that stays: an error the driver told of once, a GPU that was gone. Look at\n\
-    the GPU, reset it if its condition says so, then clear it. What is still measured cannot be cleared; it\n\
-    goes away by itself. The audit log keeps who cleared what and why."
+    after_help = "Some faults leave a mark: an error that the driver reported once, a GPU that was gone. Check the GPU, \
+    reset it if its condition says so, then clear the mark. You cannot clear a fault that the node still measures; it \
+    ends by itself. The audit log keeps who cleared which mark, and why.\n\n\
+    Examples:\n  \
+    fleet gpu clear titan01:3 --reason \"GPU reset\""
 )]
 pub(crate) struct ClearArgs {
+    /// The GPU: titan01:3
     #[arg(value_name = "GPU")]
     pub(crate) gpu: String,
-    /// What was done about it
+    /// What you did about the fault
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) reason: String,
     #[command(flatten)]
@@ -366,14 +389,16 @@ pub(crate) struct ClearArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Only for a GPU whose node is gone for good. Should a process still use it, two users would share it.\n\
-    While the node answers, a GPU on which it reports a job or a process is refused. The audit log keeps\n\
-    who said so and why."
+    after_help = "Use it only if the machine is off or gone for good. If a process still uses the GPU, two users will share \
+    it. fleet refuses while the node reports a job or a process on the GPU. The audit log keeps who did it, and why.\n\n\
+    Examples:\n  \
+    fleet gpu declare-free titan01:3 --reason \"titan01 is switched off\""
 )]
 pub(crate) struct DeclareFreeArgs {
+    /// The GPU: titan01:3
     #[arg(value_name = "GPU")]
     pub(crate) gpu: String,
-    /// How you know
+    /// How you know that no program uses the GPU
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
     #[command(flatten)]
@@ -384,19 +409,23 @@ pub(crate) struct DeclareFreeArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A card that is lost keeps its number until you forget it, so `titan01:3` never becomes another\n\
-    card by itself. Then the card in its slot takes the number, and the reservations too if it is the\n\
-    same model. It is refused while somebody holds the card, or a reservation has no other place.\n\
-    With --replace, before you swap a card, this happens when the new one is found; a boot with the old\n\
-    card still in its slot calls that off."
+    after_help = "A lost card keeps its number until you forget it, so `titan01:3` never silently becomes another card. \
+    Then the new card in the slot takes the number. It also takes the reservations, if it is the same model. fleet \
+    refuses while somebody holds the card, or while a reservation has no other place.\n\n\
+    With --replace, type it before you swap the card: fleet waits until it finds the new card. If the node boots with \
+    the old card still in its slot, fleet cancels this.\n\n\
+    Examples:\n  \
+    fleet gpu forget titan01:3 --reason \"sent back\"\n  \
+    fleet gpu forget titan01:3 --replace --reason \"swap for a new card\""
 )]
 pub(crate) struct ForgetArgs {
+    /// The GPU: titan01:3
     #[arg(value_name = "GPU")]
     pub(crate) gpu: String,
-    /// What became of the card
+    /// What happened to the card
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
-    /// As soon as another card is in its slot, not before
+    /// Wait until another card is in the slot
     #[arg(long)]
     pub(crate) replace: bool,
     #[command(flatten)]
@@ -415,25 +444,25 @@ pub(crate) struct ControllerArgs {
 pub(crate) enum ControllerVerb {
     /// Show the controller's state
     Status(ControllerStatusArgs),
-    /// List the controllers and how each stands
+    /// List the controllers and their state
     List(OutputArgs),
-    /// Make a token for one more controller; prints the line to type there
+    /// Create a token for one more controller; prints the command to type there
     Add(ControllerAddArgs),
-    /// Take a controller away for good
+    /// Remove a controller for good
     Remove(ControllerRemoveArgs),
-    /// Let another controller lead, before work on this one
+    /// Make another controller the leader, for example before work on this one
     TransferLeadership(TransferArgs),
-    /// The certificate authority, and its exchange for a new one
+    /// Show or replace the certificate authority
     Ca(super::AuthorityArgs),
-    /// Let evictions go on after too many faults at once froze them
+    /// Allow evictions again after too many faults at once stopped them
     ThawEvictions(ThawArgs),
-    /// Set the fleet's time after it ran wrong
+    /// Correct the fleet's time after a clock was wrong
     ResetClock(ResetClockArgs),
-    /// Backups of the whole control plane
+    /// Back up the controllers
     Snapshot(super::SnapshotArgs),
-    /// Show or change what the controller logs, until its next start
+    /// Show or change the controller's log level, until its next start
     LogLevel(LogLevelArgs),
-    /// Write a file for those who help: configuration, state, log, metrics; without secrets
+    /// Write a file for support: configuration, state, log, metrics; no secrets
     DebugBundle(DebugBundleArgs),
 }
 
@@ -445,7 +474,7 @@ pub(crate) struct ThawArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ResetClockArgs {
-    /// The right time [default: this machine's]
+    /// The correct time [default: this machine's]
     #[arg(long, value_name = "WHEN")]
     pub(crate) to: Option<String>,
     #[command(flatten)]

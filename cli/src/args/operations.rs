@@ -8,12 +8,15 @@ use super::output::OutputArgs;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A level is error, warn, info, debug, trace or off, for all of it or for a part: MODULE=LEVEL,\n\
-    several with commas between, as in info,fleet_controller::leader=debug. It holds for the\n\
-    controller that answers, until its next start. On a node: fleet-agent log-level"
+    after_help = "Levels: error, warn, info, debug, trace, off. MODULE=LEVEL sets the level of one part; separate several \
+    with commas. The change applies to the controller that answers, until its next start. On a node: \
+    `fleet-agent log-level`.\n\n\
+    Examples:\n  \
+    fleet controller log-level info,fleet_controller::leader=debug\n  \
+    fleet controller log-level default"
 )]
 pub(crate) struct LogLevelArgs {
-    /// What to log from now on, or default [default: only show]
+    /// The new level, or `default` [default: show the level]
     #[arg(value_name = "LEVEL")]
     pub(crate) level: Option<String>,
     #[command(flatten)]
@@ -22,12 +25,14 @@ pub(crate) struct LogLevelArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Configuration, version, state, Raft's figures, metrics and the last lines of the log. Without\n\
-    command lines, environments and output of jobs, keys and tokens. Look through it before you\n\
-    send it: names of users and machines are in it. On a node: fleet-agent debug-bundle FILE"
+    after_help = "The file has configuration, version, state, figures of Raft, metrics and the last lines of the log. It has \
+    no command lines, environments or output of jobs, no keys and no tokens. Read it before you send it: it has the \
+    names of users and machines. On a node: `fleet-agent debug-bundle FILE`.\n\n\
+    Examples:\n  \
+    fleet controller debug-bundle controller.tar.gz"
 )]
 pub(crate) struct DebugBundleArgs {
-    /// Where to write it, a .tar.gz; must not be there yet
+    /// The .tar.gz file to write; it must not exist yet
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 }

@@ -27,17 +27,17 @@ pub(crate) struct OutputArgs {
         value_enum,
         value_name = "FORMAT",
         hide_possible_values = true,
-        help = "How to print: table, wide, json, jsonl, csv"
+        help = "Output format: table, wide, json, jsonl, csv"
     )]
     pub(crate) format: Option<Format>,
-    /// Leave out the header of tables and CSV
+    /// Print tables and CSV without a header
     #[arg(long)]
     pub(crate) no_header: bool,
 }
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct OwnerArgs {
-    /// Only mine
+    /// Only your own
     #[arg(long, conflicts_with = "user")]
     pub(crate) me: bool,
     /// Only this user's
@@ -47,14 +47,14 @@ pub(crate) struct OwnerArgs {
 
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct WatchArgs {
-    /// Show it again every two seconds, until q or Ctrl-C
+    /// Refresh every two seconds, until q or Ctrl-C
     #[arg(short, long)]
     pub(crate) watch: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct StaleArgs {
-    /// Any controller may answer, also without a quorum; says how old the answer may be
+    /// Read from any controller, even one that is out of date
     #[arg(long)]
     pub(crate) stale: bool,
 }

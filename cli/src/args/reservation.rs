@@ -11,10 +11,10 @@ use crate::spreadsheet::DateOrder;
 /// Which GPUs; `reserve` and `run` share it.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct WishArgs {
-    /// How many GPUs, perhaps of a model: 2, v100:2
+    /// How many GPUs, of any model or of one: 2, v100:2
     #[arg(short = 'G', long, value_name = "[MODEL:]N")]
     pub(crate) gpus: Option<GpuWish>,
-    /// This very GPU, by node and number or UUID: titan01:3; may be repeated
+    /// A specific GPU: titan01:3 or its UUID; may be repeated
     #[arg(long, value_name = "GPU", conflicts_with = "gpus")]
     pub(crate) gpu: Vec<String>,
     /// Only GPUs with at least this much memory
@@ -47,11 +47,11 @@ impl std::str::FromStr for Adopted {
 /// What happens at the end of a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AtEnd {
-    /// While it is in use and nobody else reserved its GPUs, it goes on, a quarter of an hour at a time
+    /// Extended by 15 minutes at a time while you use it and nobody else reserved its GPUs
     ExtendIfFree,
-    /// It ends, and what is left on its GPUs is ended
+    /// The reservation ends, and fleet stops the programs left on its GPUs
     Stop,
-    /// It ends; what is left is named, and left alone until somebody else's reservation begins
+    /// The reservation ends; programs left on its GPUs run until another user's reservation begins
     Warn,
 }
 
@@ -74,35 +74,35 @@ impl AtEnd {
 pub(crate) struct ReserveArgs {
     #[command(flatten)]
     pub(crate) wish: WishArgs,
-    /// The GPUs that these processes of yours use already, or all that you use: the work goes on in it
+    /// Reserve the GPUs that your running processes use (PIDs, or `all`); they keep running
     #[arg(long, value_name = "PID,...|all", value_delimiter = ',',
         conflicts_with_all = ["gpus", "gpu", "gpu_memory", "from", "wait"])]
     pub(crate) adopt: Vec<Adopted>,
-    /// How long: 90m, 8h, 1d, which is 24 hours [default: 8h]
+    /// Length: 90m, 8h, 1d (24 hours) [default: 8h]
     #[arg(short = 't', long = "time", value_name = "LENGTH")]
     pub(crate) time: Option<String>,
-    /// Until when, instead of how long: 18:00, "friday 09:00"; a day alone is its end: friday, 2026-11-27
+    /// End, instead of a length: 18:00, "friday 09:00"; a day alone means its end: friday, 2026-11-27
     #[arg(long, value_name = "WHEN", conflicts_with = "time")]
     pub(crate) until: Option<String>,
-    /// From when: 14:00, "monday 09:00"; a day alone is its beginning [default: now]
+    /// Start: 14:00, "monday 09:00"; a day alone means its beginning [default: now]
     #[arg(long, value_name = "WHEN")]
     pub(crate) from: Option<String>,
-    /// Try again for so long where the GPUs cannot be had
+    /// If the GPUs are taken, keep trying this long
     #[arg(long, value_name = "LENGTH")]
     pub(crate) wait: Option<String>,
-    /// What happens at its end [default: as `fleet reservation rules` says]
+    /// What happens at the end [default: see `fleet reservation rules`]
     #[arg(long, value_name = "POLICY")]
     pub(crate) at_end: Option<AtEnd>,
-    /// What it is for, in at most 512 bytes
+    /// What the reservation is for, at most 512 bytes
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
-    /// The project it counts for
+    /// Project that the reservation counts for
     #[arg(long, value_name = "PROJECT")]
     pub(crate) project: Option<String>,
-    /// Reserve for somebody else; admins only
+    /// Reserve for another user; admins only
     #[arg(long = "for", value_name = "USER")]
     pub(crate) owner: Option<String>,
-    /// Who else may use the GPUs by ssh; jobs in it are yours only
+    /// Other users who may use the GPUs by ssh; only you may run jobs in the reservation
     #[arg(long, value_name = "USER,...", value_delimiter = ',')]
     pub(crate) with: Vec<String>,
     #[command(flatten)]
@@ -116,10 +116,10 @@ pub(crate) struct ReserveArgs {
     fleet ssh\n  \
     fleet ssh res-k3v9 -- nvidia-smi -L")]
 pub(crate) struct SshArgs {
-    /// The reservation; may be left out while only one of yours is open
+    /// The reservation [default: your open one, if it is the only one]
     #[arg(value_name = "RESERVATION")]
     pub(crate) id: Option<String>,
-    /// What to run there, instead of a shell
+    /// Command to run there, instead of a shell
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
 }
@@ -141,13 +141,13 @@ pub(crate) struct ExtendArgs {
     /// The reservation
     #[arg(value_name = "RESERVATION")]
     pub(crate) id: String,
-    /// How much longer: 90m, 8h, 1d, which is 24 hours
+    /// How much longer: 90m, 8h, 1d (24 hours)
     #[arg(short = 't', long = "time", value_name = "LENGTH")]
     pub(crate) time: Option<String>,
-    /// The new end; an earlier one shortens it. A day alone is its end: friday, 2026-11-27
+    /// New end; an earlier one shortens the reservation. A day alone means its end: friday, 2026-11-27
     #[arg(long, value_name = "WHEN", conflicts_with = "time")]
     pub(crate) until: Option<String>,
-    /// What happens at its end
+    /// What happens at the end
     #[arg(long, value_name = "POLICY")]
     pub(crate) at_end: Option<AtEnd>,
     #[command(flatten)]
@@ -169,21 +169,21 @@ pub(crate) struct ReservationArgs {
 pub(crate) enum ReservationVerb {
     /// List reservations that have not ended
     List(ReservationListArgs),
-    /// Show one
+    /// Show one reservation
     Show(ReservationShowArgs),
     /// Import a spreadsheet: all its lines, or none
     Import(ReservationImportArgs),
     /// Write the calendar as CSV that `import` reads
     Export(ReservationExportArgs),
-    /// Show how reservations end, or set it for all of them; admins only
+    /// Show how reservations end, or change it (admins only)
     Rules(ReservationRulesArgs),
-    /// Show how much people may reserve, or set it for a Unix group; admins only
+    /// Show how much people may reserve, or change it for a Unix group (admins only)
     Limits(ReservationLimitsArgs),
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Who is in several groups with limits has the most generous of each. Admins have none. What is reserved already stays.\n\n\
+    after_help = "A user in several groups has the most generous limit of each kind. Admins have no limits. Existing reservations stay.\n\n\
     Examples:\n  \
     fleet reservation limits\n  \
     fleet reservation limits students --gpus 2 --time 3d --ahead 14d\n  \
@@ -192,19 +192,19 @@ pub(crate) enum ReservationVerb {
 )]
 #[command(group = clap::ArgGroup::new("what").multiple(true).args(["gpus", "time", "ahead", "remove"]))]
 pub(crate) struct ReservationLimitsArgs {
-    /// The group, as the controllers' machines know it; * is all who are in no group with limits
+    /// A group of the controllers' machines; '*' means users who are in no group with limits
     #[arg(value_name = "GROUP", requires = "what")]
     pub(crate) group: Option<String>,
-    /// GPUs that one of them has reserved at the same time; or `none`
+    /// How many GPUs a user may have reserved at the same time, or `none`
     #[arg(long, value_name = "N", requires = "group")]
     pub(crate) gpus: Option<String>,
-    /// How long a reservation of theirs is; or `none`
+    /// How long a reservation may be, or `none`
     #[arg(short = 't', long = "time", value_name = "LENGTH", requires = "group")]
     pub(crate) time: Option<String>,
-    /// How far ahead it begins; or `none`
+    /// How far ahead a reservation may begin, or `none`
     #[arg(long, value_name = "LENGTH", requires = "group")]
     pub(crate) ahead: Option<String>,
-    /// The group has no limits any more
+    /// Remove the group's limits
     #[arg(long, requires = "group", conflicts_with_all = ["gpus", "time", "ahead"])]
     pub(crate) remove: bool,
     #[command(flatten)]
@@ -212,21 +212,19 @@ pub(crate) struct ReservationLimitsArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Whose processes are ended, and how that goes: only on nodes with `fleet node enforce NODE on`.\n\n\
+#[command(after_help = "fleet stops programs only on nodes with `fleet node enforce NODE on`.\n\n\
     Examples:\n  \
     fleet reservation rules\n  \
     fleet reservation rules --at-end stop --grace 5m\n  \
-    fleet reservation rules --no-show never"
-)]
+    fleet reservation rules --no-show never")]
 pub(crate) struct ReservationRulesArgs {
-    /// What happens at the end of those that say nothing themselves
+    /// What happens at the end of reservations without an --at-end of their own
     #[arg(long, value_name = "POLICY")]
     pub(crate) at_end: Option<AtEnd>,
-    /// Those that nobody comes for are given back after this time; or `never`
+    /// Release a reservation that nobody used this long after its start, or `never`
     #[arg(long, value_name = "LENGTH")]
     pub(crate) no_show: Option<String>,
-    /// How long who is asked to let go of a GPU may take
+    /// Time between the request to stop and the kill
     #[arg(long, value_name = "LENGTH")]
     pub(crate) grace: Option<String>,
     #[command(flatten)]
@@ -237,7 +235,7 @@ pub(crate) struct ReservationRulesArgs {
 pub(crate) struct ReservationListArgs {
     #[command(flatten)]
     pub(crate) owner: OwnerArgs,
-    /// Ended and cancelled ones too
+    /// Show ended and cancelled reservations too
     #[arg(short, long)]
     pub(crate) all: bool,
     #[command(flatten)]
@@ -305,7 +303,7 @@ fn line_range(text: &str) -> Result<std::ops::RangeInclusive<u64>, String> {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Reservations that have not ended, with the GPUs that they have. Importing the file again changes nothing.\n\n\
+    after_help = "The file lists the reservations that have not ended, with their GPUs. Importing it again changes nothing.\n\n\
     Examples:\n  \
     fleet reservation export > gpus.csv"
 )]
@@ -317,6 +315,7 @@ pub(crate) struct ReservationExportArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReservationShowArgs {
+    /// The reservation
     #[arg(value_name = "RESERVATION")]
     pub(crate) id: String,
     #[command(flatten)]

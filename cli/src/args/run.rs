@@ -40,12 +40,13 @@ impl FromStr for Volume {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The job runs as you, with image host in your current directory and with your environment, with another\n\
-    image in that one's directory and with what -e names. Without -d its output is shown\n\
-    here and its exit code is passed on (128 + n for signal n, 125 where fleet itself failed).\n\
-    Ctrl-C on a terminal asks whether to detach or to cancel; twice cancels. Without a terminal\n\
-    SIGINT cancels the job. SIGTERM, SIGHUP and a closed laptop never do: it goes on, and\n\
-    `fleet logs -f` shows it again. In a terminal session (-i --tty) Ctrl-P Ctrl-Q detaches.\n\n\
+    after_help = "The job runs as you. With --image host it runs in your current directory, with your environment. With \
+    any other image it runs in the image's directory, with only the variables that -e names.\n\n\
+    Without -d, fleet shows the output here and returns the job's exit code: 128 + n after signal n, 125 if fleet \
+    itself failed.\n\n\
+    Ctrl-C on a terminal asks whether to detach or to cancel; a second Ctrl-C cancels. Without a terminal, SIGINT \
+    cancels the job. SIGTERM, SIGHUP and a closed laptop never cancel it: the job keeps running, and `fleet logs -f` \
+    shows it again. In a terminal session (-i --tty), Ctrl-P Ctrl-Q detaches.\n\n\
     Examples:\n  \
     fleet run -G 1 -- python3 train.py\n  \
     fleet run -d -G v100:2 -t 20h --checkpoint-dir runs/a --checkpoint hf -- python3 train.py\n  \
@@ -54,74 +55,74 @@ impl FromStr for Volume {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) wish: WishArgs,
-    /// How long it may run at most [default: 24h; in a reservation, as long as that]
+    /// Time limit of the job [default: 24h; in a reservation, until its end]
     #[arg(short = 't', long = "time", value_name = "LENGTH")]
     pub(crate) time: Option<String>,
-    /// host, the node's own system; NAME[:TAG] of a registry; an OCI archive or layout on disk; or
-    /// docker-daemon:NAME[:TAG], of the node's docker
+    /// `host` (the node's own system), a registry's NAME[:TAG], an OCI archive or folder on the node, or
+    /// docker-daemon:NAME[:TAG]
     #[allow(rustdoc::broken_intra_doc_links, reason = "clap prints the brackets as they are")]
     #[arg(long, value_name = "IMAGE", default_value = "host")]
     pub(crate) image: String,
     /// Run within this reservation
     #[arg(long, value_name = "RESERVATION")]
     pub(crate) reservation: Option<String>,
-    /// Cores [default: the share of its GPUs]
+    /// CPU cores [default: the share of the job's GPUs]
     #[arg(short, long, value_name = "CPUS", value_parser = crate::sizes::parse_cores)]
     pub(crate) cpus: Option<u64>,
-    /// Memory [default: the share of its GPUs]
+    /// Host memory, like 16G [default: the share of the job's GPUs]
     #[arg(long, value_name = "SIZE", value_parser = crate::sizes::parse_bytes)]
     pub(crate) memory: Option<u64>,
     /// Set a variable, or pass on the one you have
     #[arg(short, long, value_name = "K[=V]")]
     pub(crate) env: Vec<String>,
-    /// Show the job a directory or file of the node
+    /// Mount a path of the node into the job
     #[arg(short, long = "volume", value_name = "SRC:DST[:ro]")]
     pub(crate) volumes: Vec<Volume>,
-    /// The directory it starts in [default: this one; with another image than host, the image's]
+    /// Directory the job starts in [default: this one; with an image, the image's]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
     #[command(flatten)]
     pub(crate) checkpoint: RunCheckpointArgs,
-    /// How long a needed move may wait for the next checkpoint [default: 24h]
+    /// If the GPU fails, wait at most this long for a checkpoint before moving the job [default: 24h]
     #[arg(long, value_name = "LENGTH")]
     pub(crate) max_deferral: Option<String>,
-    /// Restarts after a fault of a node [default: 3 with checkpoints, else 0]
+    /// How often to restart the job after a fault of a node [default: 3 with checkpoints, else 0]
     #[arg(long, value_name = "N")]
     pub(crate) restarts: Option<u32>,
-    /// From the stop signal to the kill [default: 30s]
+    /// Time between SIGTERM and SIGKILL [default: 30s]
     #[arg(long, value_name = "LENGTH")]
     pub(crate) stop_grace: Option<String>,
-    /// If its node is unreachable this long, stop the job there and restart it elsewhere; or `never` [default: see
+    /// If the node is silent this long, stop the job there and restart it elsewhere; or `never` [default: see
     /// `fleet job defaults`]
     #[arg(long, value_name = "LENGTH")]
     pub(crate) stop_after: Option<String>,
     /// Job name, at most 64 bytes, or 21 letters like 日 [default: the program's]
     #[arg(short = 'J', long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// The project it counts for
+    /// Project that the job counts for
     #[arg(long, value_name = "PROJECT")]
     pub(crate) project: Option<String>,
-    /// Run it for somebody else; admins only
+    /// Run the job for another user; admins only
     #[arg(long = "for", value_name = "USER")]
     pub(crate) owner: Option<String>,
     #[command(flatten)]
     pub(crate) new_users: NewUsers,
-    /// Give it your standard input
+    /// Pass your standard input to the program
     #[arg(short, long, conflicts_with = "detach")]
     pub(crate) interactive: bool,
-    /// Give it a terminal; -it is -i --tty
+    /// Give the program a terminal; -it means -i --tty
     #[arg(long)]
     pub(crate) tty: bool,
-    /// Do not wait for it: print its id
+    /// Do not wait for the job: print its id
     #[arg(short, long)]
     pub(crate) detach: bool,
-    /// Where a detached job's output goes, or none [default: NAME-JOB.log in its directory]
+    /// File for the output of a detached job, or `none` [default: NAME-JOB.log in the job's directory]
     #[arg(long = "output", value_name = "FILE", requires = "detach")]
     pub(crate) output_file: Option<PathBuf>,
-    /// Fail rather than wait for GPUs
+    /// Fail if the GPUs are not free now, instead of waiting
     #[arg(long)]
     pub(crate) immediate: bool,
-    /// The program and its arguments [default: with --image, what the image runs by itself]
+    /// The program and its arguments [default with --image: the image's own program]
     #[arg(required_unless_present = "image", trailing_var_arg = true, value_name = "CMD")]
     pub(crate) argv: Vec<String>,
 }
@@ -151,16 +152,16 @@ pub(crate) struct CpArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// Give it your standard input
+    /// Pass your standard input to the program
     #[arg(short, long)]
     pub(crate) interactive: bool,
-    /// Give it a terminal
+    /// Give the program a terminal
     #[arg(short, long)]
     pub(crate) tty: bool,
     /// Set a variable, or pass on the one you have
     #[arg(short, long, value_name = "K[=V]")]
     pub(crate) env: Vec<String>,
-    /// The directory it starts in [default: the job's]
+    /// Directory the program starts in [default: the job's]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
     /// The job

@@ -12,21 +12,21 @@ pub(crate) struct SnapshotArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SnapshotVerb {
-    /// Write a backup of the whole control plane into a file
+    /// Write a backup of the controllers to a file
     ///
-    /// State, audit log and certificate authority, of one moment, while everything goes on. The file
-    /// holds the key of the certificate authority: whoever reads it can let anybody into the fleet.
-    /// It is given out on a controller's own machine only, to admins.
-    /// `fleet-controller restore FILE` begins anew from it.
+    /// The backup has the state, the audit log and the certificate authority of one moment; everything keeps
+    /// running. The file has the key of the certificate authority: a reader of the file can let anyone into the
+    /// fleet. Only admins can write it, and only on a controller's own machine. `fleet-controller restore FILE`
+    /// starts again from it.
     Save(SnapshotSaveArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SnapshotSaveArgs {
-    /// Where it is written; must not be there yet
+    /// The file to write; it must not exist yet
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Take this controller's own state, also when there is no quorum: it may lack the newest changes
+    /// Back up this controller's own state, even without a quorum; the newest changes may be missing
     #[arg(long)]
     pub(crate) stale: bool,
 }

@@ -33,6 +33,65 @@ fn the_help_of_each_verb_is_as_agreed() {
     }
 }
 
+/// The command of a verb of `verbs`.
+fn command_of<'a>(cli: &'a Command, verb: &str) -> &'a Command {
+    verb.split_whitespace().fold(cli, |command, word| command.find_subcommand(word).unwrap())
+}
+
+#[test]
+fn help_explains_every_argument_and_leaves_line_breaks_to_the_terminal() {
+    let mut cli = Cli::command();
+    cli.build();
+    for verb in verbs(&cli, "") {
+        let command = command_of(&cli, &verb);
+        for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            assert!(!help.is_empty(), "`fleet {verb}`: {} has no description", arg.get_id());
+        }
+        let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        for paragraph in after.split("\n\n").filter(|part| !part.starts_with("Examples:\n")) {
+            assert!(!paragraph.contains('\n'), "`fleet {verb}` breaks a paragraph: {paragraph:?}");
+        }
+    }
+}
+
+/// The words of a line as a shell reads them; only quotation marks are known.
+fn words_of(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+    for letter in line.chars() {
+        match (quote, letter) {
+            (Some(open), _) if letter == open => quote = None,
+            (None, '"' | '\'') => quote = Some(letter),
+            (None, ' ') => words.push(std::mem::take(&mut word)),
+            _ => word.push(letter),
+        }
+    }
+    words.push(word);
+    words
+}
+
+#[test]
+fn the_examples_of_the_help_can_be_typed() {
+    let mut cli = Cli::command();
+    cli.build();
+    let mut seen = 0;
+    for verb in verbs(&cli, "") {
+        let after = command_of(&cli, &verb).get_after_help().map(ToString::to_string);
+        let after = after.unwrap_or_default();
+        let examples = after.split_once("Examples:\n").map_or("", |(_, examples)| examples);
+        for line in examples.lines() {
+            let line = line.trim().trim_start_matches("sudo ");
+            let line = line.split(" > ").next().unwrap();
+            let typed = Cli::try_parse_from(put_right(
+                words_of(line).into_iter().map(OsString::from).collect(),
+            ));
+            assert!(typed.is_ok(), "`fleet {verb}` shows `{line}`: {}", typed.unwrap_err());
+            seen += 1;
+        }
+    }
+    assert!(seen > 30, "found only {seen} examples: the search is broken");
+}
+
 #[test]
 fn the_command_line_is_consistent() {
     Cli::command().debug_assert();

@@ -9,20 +9,43 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 
 /// Verbs of others, and what to type instead.
-const ELSEWHERE: [(&[&str], &str); 16] = [
+const ELSEWHERE: [(&[&str], &str); 27] = [
     (
-        &["submit", "sbatch", "srun", "start", "launch", "qsub"],
+        &["submit", "sbatch", "srun", "start", "launch", "qsub", "create", "apply"],
         "`fleet run -- CMD` runs a program as a job",
     ),
     (&["notebook", "jupyter", "tensorboard"], "`fleet run -G 1 -- jupyter lab` runs one as a job"),
     (
-        &["squeue", "queue", "qstat", "jobs"],
+        &["squeue", "queue", "qstat", "jobs", "container", "ls", "list"],
         "`fleet ps` shows your jobs, `fleet ps --all` also those that have ended",
     ),
-    (&["scancel", "kill", "stop", "qdel"], "`fleet cancel JOB` stops a job"),
+    (
+        &["sacct", "sreport"],
+        "`fleet ps --all` shows ended jobs too, `fleet why JOB` what happened to one; \
+         `fleet audit export` has everything",
+    ),
+    (
+        &["scontrol", "inspect", "get", "show"],
+        "`fleet why JOB` and `fleet job show JOB` show a job, `fleet job set JOB` changes it; \
+         `fleet node` is about nodes",
+    ),
+    (&["sattach"], "`fleet attach JOB` shows the output of a job"),
+    (&["scancel", "kill", "stop", "qdel", "delete"], "`fleet cancel JOB` stops a job"),
+    (
+        &["rm", "remove"],
+        "`fleet cancel JOB` stops a job, `fleet job rm JOB` removes an ended one from the list; \
+         `fleet image rm IMAGE` removes an image",
+    ),
+    (&["restart", "requeue", "resubmit"], "`fleet job restart JOB` runs an ended job again"),
+    (&["wait"], "`fleet run -- CMD` waits by itself, `fleet attach JOB` until a running job ends"),
     (
         &["sinfo", "smi", "nvidia-smi", "free", "info", "inventory"],
         "`fleet status` shows who has what, and what is free",
+    ),
+    (
+        &["sprio", "sshare", "sacctmgr", "squota", "quota", "limits"],
+        "`fleet reservation limits` shows how much people may reserve; \
+         the queue has no priorities, `fleet why JOB` says why a job waits",
     ),
     (&["book", "salloc", "allocate"], "`fleet reserve -G 1 -t 2h` reserves GPUs"),
     (
@@ -30,16 +53,29 @@ const ELSEWHERE: [(&[&str], &str); 16] = [
         "`fleet reservation list` shows who has reserved what",
     ),
     (
-        &["usage", "report", "reports"],
+        &["usage", "report", "reports", "stats", "sstat"],
         "`fleet top` shows what is in use, `fleet audit export` who held what",
     ),
     (&["nodes", "machines", "hosts"], "`fleet node list` lists the machines"),
     (&["gpus"], "`fleet gpu list` lists the GPUs"),
     (&["users"], "`fleet user list` lists the people"),
     (&["images", "pull"], "`fleet image list` and `fleet image pull` are about images"),
+    (&["rmi"], "`fleet image rm IMAGE --node NODE` removes an image"),
+    (
+        &["build", "push", "commit", "load", "save"],
+        "fleet builds no images: build one with docker, then `fleet run --image docker-daemon:NAME -- CMD`",
+    ),
+    (
+        &["port", "network", "volume"],
+        "a job uses the network of its node, and `fleet run --volume SRC:DST` mounts a path of the node",
+    ),
+    (
+        &["sh", "bash", "shell"],
+        "`fleet run -G 1 -it -- bash` opens a shell with a GPU, `fleet ssh` one on your node",
+    ),
     (&["describe", "explain", "history", "events"], "`fleet why ID` says what happened to it"),
     (&["log", "tail"], "`fleet logs -f JOB` shows what a job prints"),
-    (&["copy", "scp", "rsync"], "`fleet cp` copies to and from a job"),
+    (&["copy", "scp", "rsync", "sbcast"], "`fleet cp` copies to and from a job"),
     (
         &["cordon", "drain", "uncordon", "reboot"],
         "`fleet node drain NODE`, and the like, are verbs of `fleet node`",

@@ -16,21 +16,21 @@ pub(crate) struct UserArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum UserVerb {
-    /// List users; all of them for admins, others see themselves
+    /// List users; only admins see others
     List(UserListArgs),
-    /// Show one
+    /// Show one user
     Show(UserShowArgs),
-    /// Close an account: nothing new, and its jobs end at their next checkpoints; admins only
+    /// Close an account: nothing new, and its jobs stop at their next checkpoints; admins only
     Disable(UserDisableArgs),
     /// Open an account again; admins only
     Enable(UserEnableArgs),
-    /// End all certificates of a user, as after a lost laptop; new ones can be had
+    /// End all certificates of a user, as after a lost laptop; the user can get new ones
     Revoke(UserRevokeArgs),
 }
 
 /// What `last seen` says.
-const SEEN: &str = "Seen: when the user last typed a command or logged in. It is up to an hour old for what came in by\n\
-    another controller, or before this one started.";
+const SEEN: &str = "Seen: when the user last typed a command or logged in. It can be an hour late if the user asked another \
+    controller, or if this controller has just started.";
 
 #[derive(Debug, Clone, Default, Args)]
 #[command(after_help = SEEN)]
@@ -42,6 +42,7 @@ pub(crate) struct UserListArgs {
 #[derive(Debug, Args)]
 #[command(after_help = SEEN)]
 pub(crate) struct UserShowArgs {
+    /// User name
     #[arg(value_name = "USER")]
     pub(crate) user: String,
     #[command(flatten)]
@@ -50,17 +51,20 @@ pub(crate) struct UserShowArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "At once: certificates end, queued jobs and reservations that have not begun are cancelled\n\
-    (--transfer-to gives those reservations to somebody else). Running jobs go on to their next\n\
-    checkpoint; those that save nothing may finish."
+    after_help = "At once, fleet ends the user's certificates, and cancels queued jobs and reservations that have not begun. \
+    With --transfer-to, another user gets those reservations. Running jobs stop at their next checkpoint; jobs without \
+    checkpoints may finish.\n\n\
+    Examples:\n  \
+    fleet user disable ada --reason \"left the lab\" --transfer-to grace"
 )]
 pub(crate) struct UserDisableArgs {
+    /// User name
     #[arg(value_name = "USER")]
     pub(crate) user: String,
     /// Why, for others to read
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
-    /// Who gets the reservations that have not begun
+    /// User who gets the reservations that have not begun
     #[arg(long, value_name = "USER")]
     pub(crate) transfer_to: Option<String>,
     #[command(flatten)]
@@ -71,6 +75,7 @@ pub(crate) struct UserDisableArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct UserEnableArgs {
+    /// User name
     #[arg(value_name = "USER")]
     pub(crate) user: String,
     #[command(flatten)]
@@ -79,6 +84,7 @@ pub(crate) struct UserEnableArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct UserRevokeArgs {
+    /// User name
     #[arg(value_name = "USER")]
     pub(crate) user: String,
     /// Why, for others to read
