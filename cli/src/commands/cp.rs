@@ -79,11 +79,20 @@ pub(super) async fn run(context: &Context, args: &CpArgs) -> Result<Exit, Failur
             return Err(Failure::usage("FROM and TO", "both are in jobs; copy it here first"));
         }
     };
-    say(&format!("{job}: copied {}, {}", files(copied.files), BinaryBytes(copied.bytes)));
+    say(&format!("{job}: copied {}, {}", files(copied.files), size(copied.bytes)));
     if copied.left_out > 0 {
         say(&format!("note: {} were left out: pipes, sockets or devices", copied.left_out));
     }
     Ok(Exit::Done)
+}
+
+/// Small sizes are exact: `6 bytes`, `1.50 MiB`.
+fn size(bytes: u64) -> String {
+    match bytes {
+        1 => "1 byte".to_owned(),
+        0..1024 => format!("{bytes} bytes"),
+        _ => BinaryBytes(bytes).to_string(),
+    }
 }
 
 fn files(count: u64) -> String {
@@ -94,7 +103,7 @@ fn files(count: u64) -> String {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Copied {
     files: u64,
-    /// Of the archive.
+    /// Of all files together, without what the archive adds.
     bytes: u64,
     /// What is neither file, folder nor link.
     left_out: u64,
@@ -119,8 +128,8 @@ async fn download(client: &Client, job: &str, from: &str, to: &Path) -> Result<C
     let Inside { mut stream, input } = Inside::start(client, job, &argv, false).await?;
     let (chunks, received) = mpsc::channel(CHUNKS_MAX);
     let unpacking = tokio::task::spawn_blocking(move || target.unpack(received));
-    let (mut said, mut bytes) = (Vec::new(), 0);
-    let code = receive(client, &mut stream, chunks, &mut said, &mut bytes).await;
+    let mut said = Vec::new();
+    let code = receive(client, &mut stream, chunks, &mut said).await;
     // It has the end of what came, and clears away what is no use: also after Ctrl-C.
     let unpacked =
         unpacking.await.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
@@ -129,7 +138,7 @@ async fn download(client: &Client, job: &str, from: &str, to: &Path) -> Result<C
     match code? {
         0 => {
             let unpacked = unpacked?;
-            let left_out = unpacked.left_out();
+            let (bytes, left_out) = (unpacked.bytes(), unpacked.left_out());
             Ok(Copied { files: unpacked.place()?, bytes, left_out })
         }
         code => Err(refused(job, code, &said)),
@@ -142,12 +151,12 @@ async fn receive(
     stream: &mut tonic::Streaming<ExecOutput>,
     chunks: mpsc::Sender<Vec<u8>>,
     said: &mut Vec<u8>,
-    bytes: &mut u64,
 ) -> Result<i32, Failure> {
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
     let mut hung_up = signal(SignalKind::hangup())?;
     let bar = bar(None);
+    let mut bytes = 0;
     loop {
         let output = tokio::select! {
             output = next(client, stream) => Some(output?),
@@ -161,8 +170,8 @@ async fn receive(
         };
         match output {
             Output::Stdout(piece) => {
-                *bytes += piece.len() as u64;
-                bar.set_position(*bytes);
+                bytes += piece.len() as u64;
+                bar.set_position(bytes);
                 // Nobody may take it any more: how the program ends is awaited all the same.
                 chunks.send(piece).await.ok();
             }
@@ -192,7 +201,8 @@ async fn upload(
     let argv = ["tar", "-C", folder, "-xof", "-"];
     let Inside { mut stream, input } = Inside::start(client, job, &argv, true).await?;
     let (chunks, mut packed) = mpsc::channel(CHUNKS_MAX);
-    let bar = bar(Some(from.bytes()));
+    let size = from.bytes();
+    let bar = bar(Some(size));
     let packing = tokio::task::spawn_blocking(move || from.pack(&name, chunks));
     let (mut said, mut bytes, mut open) = (Vec::new(), 0, true);
     let mut unsent = None;
@@ -230,7 +240,7 @@ async fn upload(
         return Err(refused(job, code, &said));
     }
     let files = packing.await.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
-    Ok(Copied { files, bytes, left_out: 0 })
+    Ok(Copied { files, bytes: size, left_out: 0 })
 }
 
 async fn is_folder(client: &Client, job: &str, path: &str) -> Result<bool, Failure> {

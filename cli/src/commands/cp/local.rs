@@ -187,7 +187,7 @@ impl Target {
 
     /// Unpacks the archive that comes in pieces.
     pub(super) fn unpack(self, pieces: Receiver<Vec<u8>>) -> Result<Unpacked, Failure> {
-        let (mut files, mut left_out) = (0, 0);
+        let (mut files, mut bytes, mut left_out) = (0, 0, 0);
         let unpacked = (|| {
             let mut archive = Archive::new(Incoming { pieces, held: Vec::new(), at: 0 });
             // Its owner there has another idea of who may write.
@@ -207,6 +207,9 @@ impl Target {
                     return Err(io::Error::other(problem));
                 }
                 files += 1;
+                if known {
+                    bytes += entry.size();
+                }
                 if kind.is_dir() {
                     keep_writable(&self.staging.path().join(path))?;
                 }
@@ -215,7 +218,7 @@ impl Target {
             io::copy(&mut archive.into_inner(), &mut io::sink()).map(drop)
         })();
         unpacked.map_err(|error: io::Error| failed("unpack into", self.staging.path(), &error))?;
-        Ok(Unpacked { target: self, files, left_out })
+        Ok(Unpacked { target: self, files, bytes, left_out })
     }
 }
 
@@ -240,10 +243,16 @@ fn umask() -> u32 {
 pub(super) struct Unpacked {
     target: Target,
     files: u64,
+    bytes: u64,
     left_out: u64,
 }
 
 impl Unpacked {
+    /// Of all files together.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }
