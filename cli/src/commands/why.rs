@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::story::told;
-use crate::output::text::{harmless, print};
+use crate::output::text::{columns, harmless, print};
 
 /// Lines of a failed job's output below its story.
 const LAST_LINES: u32 = 5;
@@ -41,7 +41,7 @@ pub(super) async fn run(context: &Context, args: &WhyArgs) -> Result<Exit, Failu
         print(&printer.one(&story)?)?;
         return Ok(Exit::Done);
     }
-    let mut text = told(&story, &context.clock);
+    let mut text = told(&story, &context.clock, columns());
     if story.kind == job::KIND {
         let mut printed = Vec::new();
         let asked = last_lines(&client, &story.id, &mut printed);

@@ -232,7 +232,7 @@ fn checkpoints_status_and_tokens_are_printed_as_agreed() {
 #[test]
 fn a_story_is_told_as_agreed() {
     let story = Story::from(samples::story());
-    golden::check("output/why.told.txt", &story::told(&story, &clock()));
+    golden::check("output/why.told.txt", &story::told(&story, &clock(), None));
     check("why", &[story]);
 }
 

@@ -76,12 +76,12 @@ fn a_node_that_cannot_read_the_checkpoint_is_named() {
          plan",
         "job-a -> titan01:0, 16 cores, 64.0 GiB
          job-a -> titan02:0, 16 cores, 64.0 GiB
-         job-b waits, place 2: waits for 1 GPU: titan01:0 is being emptied after alloc-a-1 (ada) [+2m]
+         job-b waits, place 2: waits for 1 GPU: titan01:0 is being emptied after job-a (ada) [+2m]
          job-a is not queued
          job-b -> titan01:0, 16 cores, 64.0 GiB
          job-c waits, place 2: waits for 1 GPU: titan01:0 is meant for a job before it [+4h]
          job-a waits, place 1: can never start: not on titan01: no marker; not on titan02: no marker here either; `fleet node uncordon` lets it try again there
-         job-c waits, place 2: waits for 1 GPU: titan02:0 is being emptied after alloc-a-2 (ada) [+2m]",
+         job-c waits, place 2: waits for 1 GPU: titan02:0 is being emptied after job-a (ada) [+2m]",
     );
 }
 
@@ -128,7 +128,7 @@ fn a_late_reservation_keeps_its_gpus_from_jobs() {
          res-x: Scheduled
          job-b waits, place 1: waits for 1 GPU: titan01:0 is held by job-a (ada) [+4h]
          job-c waits, place 2: its reservation res-x waits: job-a of ada is not released yet [+2h]
-         job-b waits, place 1: waits for 1 GPU: titan01:0 is being emptied after alloc-a-1 (ada) [+4h]
+         job-b waits, place 1: waits for 1 GPU: titan01:0 is being emptied after job-a (ada) [+4h]
          job-c waits, place 2: its reservation res-x waits: job-a of ada is not released yet [+2h]
          res-x: Active
          job-c -> titan01:0, 16 cores, 64.0 GiB

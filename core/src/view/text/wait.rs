@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::few;
 use crate::calendar::wish::bytes;
+use crate::id::AllocationId;
 use crate::name::NodeName;
 use crate::reason::{
     Emptying, Few, KeptFor, Obstacle, Shut, ShutReservation, TakenBy, TakenGpus, Unfit, UnfitGpu,
@@ -155,7 +156,7 @@ impl fmt::Display for TakenBy {
                 write!(f, "being emptied after {after} ({owner})")
             }
             TakenBy::NotEmpty { after, owner } => {
-                write!(f, "still not empty after {after} ({owner}) ended")
+                write!(f, "not empty yet: {} ({owner}) has ended and left something", job_of(after))
             }
             TakenBy::BeingEmptied => write!(f, "being emptied"),
             TakenBy::EarlierJob => write!(f, "meant for a job before it"),
@@ -168,9 +169,14 @@ impl fmt::Display for Emptying {
         match self {
             Emptying::Reservation(id) => id.fmt(f),
             Emptying::Job(id) => id.fmt(f),
-            Emptying::Attempt(id) => id.fmt(f),
+            Emptying::Attempt(id) => f.write_str(&job_of(id)),
         }
     }
+}
+
+/// The job of an attempt: people know its id, not the attempt's.
+fn job_of(attempt: &AllocationId) -> String {
+    attempt.attempt_of().map_or_else(|| attempt.to_string(), |(job, _)| job.to_string())
 }
 
 impl fmt::Display for UnfitGpu {
