@@ -34,7 +34,9 @@ for program in fleet fleet-agent fleet-controller; do
     "$programs/$program" completion fish > "$work/built/completion/$program.fish"
 done
 
-cp -r README.md docs systemd "$work/"
+cp -r docs systemd "$work/"
+# The package has no pictures, and its pages lie beside README.md.
+sed -e '/^<picture>/,/^<\/picture>/d' -e '/^Both pictures/d' -e 's|(docs/|(|g' README.md > "$work/README.md"
 mkdir -p "$work/packaging"
 cp -r packaging/etc packaging/profile.d packaging/grafana "$work/packaging/"
 cp -r packaging/debian "$work/debian"
