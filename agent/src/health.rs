@@ -44,7 +44,7 @@ impl Looks {
         let mut done = self.done.subscribe();
         self.wake.notify_one();
         if timeout(LOOK_MAX, done.wait_for(|asked| *asked >= own)).await.is_err() {
-            tracing::warn!("the node's room was not looked at in time");
+            tracing::warn!("the node's free room was not checked in time");
         }
     }
 }
@@ -64,7 +64,7 @@ fn load(path: &Path, boot_id: &str) -> HealthTracker {
             tracker
         }
         Err(error) => {
-            tracing::error!(path = %path.display(), error, "health record unreadable, begun anew");
+            tracing::error!(path = %path.display(), error, "health record unreadable, starting a new one");
             HealthTracker::new(boot_id)
         }
     }

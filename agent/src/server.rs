@@ -279,7 +279,7 @@ async fn wait(tasks: &mut JoinSet<()>, stop: CancellationToken) -> anyhow::Resul
     tokio::select! {
         () = stop.cancelled() => {
             systemd::stopping();
-            tracing::info!("agent stops; jobs go on");
+            tracing::info!("agent stops; jobs keep running");
             tasks.shutdown().await;
             Ok(())
         }

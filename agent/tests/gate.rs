@@ -211,7 +211,7 @@ fn containers_of_dockerd_open_what_their_user_may_though_they_are_roots() {
     assert_eq!(ground.opens(&ada, 0, 0, 0), Denied, "until its group is known");
     assert_eq!(gate.set_trees().unwrap(), Some(BTreeSet::from([ADA, EVE])));
     for uid in [0, 33, EVE] {
-        assert_eq!(ground.opens(&ada, uid, uid, 0), LetThrough, "whoever it is inside");
+        assert_eq!(ground.opens(&ada, uid, uid, 0), LetThrough, "for every user inside");
         assert_eq!(ground.opens(&ada, uid, uid, 1), Denied);
         assert_eq!(ground.opens(&eve, uid, uid, 0), Denied);
     }

@@ -214,7 +214,7 @@ async fn a_gpu_missing_after_a_driver_reload_is_lost_and_found_again() {
     let child = node.child();
     assert!(node.handle.release_driver());
     let released = |seen: &GpuSnapshot| seen.driver_state == DriverState::Released;
-    let seen = node.until("let go of", released).await;
+    let seen = node.until("released", released).await;
     assert_eq!(presence(&seen), [Presence::Unknown; 2]);
     assert!(snapshot_signals(&seen).is_empty(), "neither good nor bad");
     assert!(!PathBuf::from(format!("/proc/{child}")).exists(), "nobody has the driver open");
@@ -251,7 +251,7 @@ async fn a_gpu_that_hangs_is_unknown_within_the_deadline_and_the_others_go_on() 
     let hot = |seen: &GpuSnapshot| {
         unknown(seen) && seen.gpus[2].telemetry.temperature_c == Observed::Value(77)
     };
-    node.until("the others go on", hot).await;
+    node.until("the others continue", hot).await;
     node.change(0, |gpu| gpu.push_xid(13));
     assert_eq!(node.event().await.kind, GpuEventKind::Xid { code: Some(13) });
     node.change(1, |gpu| gpu.clear_faults());
@@ -291,7 +291,7 @@ async fn without_a_library_or_a_driver_there_are_no_gpus_and_no_error() {
     unloaded.file.update(|control| control.driver_loaded = false).unwrap();
     unloaded.handle.release_driver();
     let released = |seen: &GpuSnapshot| seen.driver_state == DriverState::Released;
-    unloaded.until("let go of", released).await;
+    unloaded.until("released", released).await;
     unloaded.handle.attach();
     unloaded.until("driver unloaded", absent).await;
 }
@@ -439,7 +439,7 @@ async fn a_probe_that_outlives_sigkill_is_abandoned_counted_and_replaced() {
     assert_eq!(seen.driver_state, DriverState::Running);
     node.handle.release_driver();
     let released = |seen: &GpuSnapshot| seen.driver_state == DriverState::Released;
-    let seen = node.until("let go of", released).await;
+    let seen = node.until("released", released).await;
     assert_eq!(seen.stuck_probes, 1, "one that holds it open all the same");
     node.handle.attach();
     node.until("attached again", |seen| seen.driver_state == DriverState::Running).await;

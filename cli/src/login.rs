@@ -173,7 +173,7 @@ fn refused(error: &UserCertificateError) -> Failure {
             Failure::new(Exit::Failed, format!("no certificate: {why}"))
         }
         // Whatever was wrong on the way there, no controller was reached.
-        _ => unreached(format!("no certificate could be had: {why}")),
+        _ => unreached(format!("cannot get a certificate: {why}")),
     }
 }
 

@@ -314,7 +314,7 @@ mod tests {
         let since = |clock: &LeaderClock| clock.state().apart.map(|apart| apart.since);
         let first = since(&clock);
         clock.compare(start + DAY, &[], 3);
-        assert!(first.is_some() && since(&clock) == first, "it goes on");
+        assert!(first.is_some() && since(&clock) == first, "it continues");
         clock.compare(start, &[], 3);
         assert_eq!(since(&clock), None);
     }

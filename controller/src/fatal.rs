@@ -18,7 +18,7 @@ pub const EXIT_DIVERGED: i32 = 70;
 pub enum Fatal {
     #[error("{action} failed: {error}; what was acknowledged is safe")]
     Store { action: String, error: String },
-    #[error("{action} failed: {error}; nothing is skipped, so this controller cannot go on")]
+    #[error("{action} failed: {error}; nothing is skipped, so this controller stops")]
     Unreadable { action: String, error: String },
     #[error("consensus ended by itself: {detail}")]
     Consensus { detail: String },

@@ -325,7 +325,7 @@ impl std::fmt::Display for AccessEvent {
         match self {
             E::CertificateIssued { holder, serial, via, .. } => {
                 write!(f, "certificate {serial} given to {holder}")?;
-                via.as_ref().map_or(Ok(()), |node| write!(f, ", for whom {node} vouches"))
+                via.as_ref().map_or(Ok(()), |node| write!(f, ", vouched for by {node}"))
             }
             E::CertificatesRevoked { holder, serials, by, reason } => {
                 let count = serials.len();

@@ -122,7 +122,7 @@ fn that_node(actor: &Actor, node: &NodeName) -> Result<&'static str, Rejection> 
     match &actor.who {
         Who::Node { name } if name == node => Ok("that_node"),
         Who::Node { .. } | Who::User { .. } | Who::Controller => {
-            Err(denied("the agent of that very node"))
+            Err(denied("the agent of this exact node"))
         }
     }
 }

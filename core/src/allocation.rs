@@ -269,7 +269,7 @@ impl std::fmt::Display for AttemptEnd {
             AttemptEnd::OutOfMemory => write!(f, "out of memory: it used more than its share"),
             AttemptEnd::CannotStart { message } => write!(f, "could not start: {message}"),
             AttemptEnd::CannotResume { message } => {
-                write!(f, "could not go on from its checkpoint: {message}")
+                write!(f, "could not continue from its checkpoint: {message}")
             }
             AttemptEnd::NothingToResume { tried } => {
                 write!(f, "no usable checkpoint: {}", tried.join("; "))

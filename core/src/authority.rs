@@ -225,7 +225,7 @@ impl std::fmt::Display for AuthorityEvent {
                 let and = if users.is_empty() || nodes.is_empty() { "" } else { " and " };
                 write!(
                     f,
-                    "the authority's exchange goes on without {}{and}{users}, says {by}",
+                    "the authority's exchange continues without {}{and}{users}, ordered by {by}",
                     list(nodes)
                 )
             }

@@ -75,8 +75,8 @@ impl std::fmt::Display for ReservationRules {
         let Self { at_end, no_show, grace } = self;
         write!(f, "at the end {}, grace {grace}, ", at_end.word())?;
         match *no_show {
-            Millis::ZERO => write!(f, "never given back for want of users"),
-            no_show => write!(f, "given back if nobody comes for {no_show}"),
+            Millis::ZERO => write!(f, "unused reservations are never released"),
+            no_show => write!(f, "released if nobody uses it for {no_show}"),
         }
     }
 }

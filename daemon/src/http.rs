@@ -222,7 +222,7 @@ pub fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let failed = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
     let listener = std::net::TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true)?;
-    tracing::info!(listen = %listener.local_addr()?, "monitoring is served to whoever asks");
+    tracing::info!(listen = %listener.local_addr()?, "serving metrics to anyone who asks");
     Ok(listener)
 }
 

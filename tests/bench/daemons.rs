@@ -49,7 +49,7 @@ impl Daemons {
                     bail!("a daemon ended with {status}, see {}", logs.display());
                 }
             }
-            ensure!(Instant::now() < deadline, "waited in vain for {what}");
+            ensure!(Instant::now() < deadline, "waited without result for {what}");
             thread::sleep(POLL_INTERVAL);
         }
         Ok(())

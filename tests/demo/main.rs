@@ -165,7 +165,7 @@ fn story(fleet: &Cluster, lab: &Path) -> Result<()> {
     let verdict = training::compare(&lab.join("results"), reference)?;
     say(&format!("Weights: sha256 {}, the same as without the interruption.", verdict.sha256));
     say(&format!(
-        "It went on from step {}. Of {STEPS} steps {} were computed twice: those after that checkpoint.",
+        "It continued from step {}. Of {STEPS} steps {} were computed twice: those after that checkpoint.",
         verdict.resumed_at, verdict.recomputed
     ));
 
@@ -232,7 +232,7 @@ fn degrade(fleet: &Cluster, job: &str, begun: &Value) -> Result<()> {
     })?;
     let now = fleet.job(job)?;
     ensure!(now["node"] == begun["node"] && now["attempt"] == begun["attempt"], "it did not wait");
-    say("The work is not thrown away: the job may go on until its next checkpoint.");
+    say("The work is not thrown away: the job may run until its next checkpoint.");
     fleet.show(&["ps"])
 }
 

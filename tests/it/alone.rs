@@ -54,7 +54,7 @@ fn the_calendar_goes_on_without_a_controller() -> Result<()> {
         granted = grant(&lab)?;
         Ok(())
     });
-    steps.step("the agent is killed and goes on from its disk", || {
+    steps.step("the agent is killed and continues from its disk", || {
         lab.kill_and_restart("agent", NODE)?;
         wait::until("it answers", SOON, POLL_COMMAND, || {
             let ran = seat(&lab)?.run(&["status"])?;
@@ -76,14 +76,14 @@ fn the_calendar_goes_on_without_a_controller() -> Result<()> {
         ));
         Ok(())
     });
-    steps.step("the story is told, and audited", || story(&lab, &p, &granted));
+    steps.step("the story is complete, and audited", || story(&lab, &p, &granted));
     steps.step("with a controller root has nothing to grant", || {
         // The link is up again: the controller was asked and has adopted the grant.
         let refused = root(&lab, &["grant", "nobody", "--gpu", "4", "-t", "1m", "--reason", "x"])?;
         ensure!(refused.code() != 0 && refused.stderr.contains("a controller answers"));
         root(&lab, &["enforce", "on", "--reason", "over"])?.ok().map(drop)
     });
-    steps.step("and all of it can be given back", || {
+    steps.step("and all of it can be released", || {
         lab.clear_away()?;
         lab.gpus_free(5, SOON)
     });

@@ -38,7 +38,7 @@ fn an_old_backup_is_restored_while_jobs_run() -> Result<()> {
         lab.output(&["audit", "export", "--file", &export])?;
         lab.run(&["audit", "verify", &export])?.ok().map(drop)
     });
-    steps.step("a stopped controller is read out, and begins anew from that", || read_out(&lab));
+    steps.step("a stopped controller is read out, and starts again from that", || read_out(&lab));
     lab.conclude(steps)
 }
 
@@ -182,7 +182,7 @@ fn restored(lab: &Lab) -> Result<()> {
         wait::eventually("it still counts", SOON, || Ok(count(lab, name) > counted))?;
         let whole = fs::read_to_string(lab.path(&format!("count-{name}")))?;
         let in_order = whole.lines().zip(1..).all(|(line, n)| line == n.to_string());
-        ensure!(in_order, "it began anew: {whole}");
+        ensure!(in_order, "it started again: {whole}");
     }
     ensure!(lab.why(&after)?.contains("found on"), "{}", lab.why(&after)?);
     // One that had ended has ended as it did.

@@ -19,7 +19,7 @@ const NO_QUORUM: i32 = 8;
 fn lab() -> Result<Option<Lab>> {
     let Some(mut lab) = Lab::start_with(3, 3, "v100-pcie:2")? else { return Ok(None) };
     lab.controller_goes_away();
-    lab.expect_in_logs("\"kind\":\"handshake_timeout\"", "whoever is stopped stands in them");
+    lab.expect_in_logs("\"kind\":\"handshake_timeout\"", "a stopped client shows up there");
     lab.expect_in_logs("no majority confirms it yet", "who is elected may be alone by then");
     lab.expect_in_logs("proposal failed", "a leader that nobody follows cannot record a login");
     Ok(Some(lab))
@@ -29,7 +29,7 @@ fn lab() -> Result<Option<Lab>> {
 pub(crate) fn works(lab: &Lab) -> Result<()> {
     let length = || fs::metadata(lab.path("alive")).map_or(0, |meta| meta.len());
     let before = length();
-    wait::eventually("the job goes on", SOON, || Ok(length() > before))
+    wait::eventually("the job keeps running", SOON, || Ok(length() > before))
 }
 
 /// Every record, as the controller `id` itself has it, checked; without the signed trailer.

@@ -93,7 +93,7 @@ fn a_controller_killed_under_load_forgets_nothing() -> Result<()> {
         // A client that got no answer may have been heard all the same, once each.
         ensure!(
             unknown.len() <= CONTROLLER_KILLS * 3,
-            "{} reservations nobody was told of",
+            "{} reservations that nobody knows",
             unknown.len()
         );
         Ok(())

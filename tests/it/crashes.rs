@@ -38,7 +38,7 @@ fn killed_parts_cost_no_work() -> Result<()> {
     steps.step("a stopped agent comes back with old orders", || stopped_agent(&lab));
     steps.step("a silent node gets nothing new and keeps what it has", || silent_node(&lab));
     steps.step("what stop-all ends on a node continues elsewhere", || stop_all(&lab));
-    steps.step("a controller that is told to stop ends nothing", || orderly_restart(&lab));
+    steps.step("a stopped controller ends nothing", || orderly_restart(&lab));
     steps.step("agents that stop leave no empty cgroup", || no_empty_cgroup(&lab));
     steps.step("the audit log is whole after all that", || {
         let export = lab.path("audit.jsonl").to_string_lossy().into_owned();
@@ -78,7 +78,7 @@ fn stop_all(lab: &Lab) -> Result<()> {
     let ended = lab.job_ended(&id, LATER)?;
     ensure!(ended["attempt"] == 2 && ended["exit_code"] == 6, "{ended}");
     let told = lab.why(&id)?;
-    ensure!(told.contains("the node was told to stop it"), "{told}");
+    ensure!(told.contains("the agent stopped it on this node"), "{told}");
     lab.node_in(&node, "ready", SOON)
 }
 

@@ -130,7 +130,7 @@ fn machines_that_only_open_connections_lock_nobody_out() -> Result<()> {
         lab.restart("controller", &killed)?;
         lab.controllers_agree(3, LATER)
     });
-    steps.step("all that while the machines went on", || {
+    steps.step("all that while the machines kept running", || {
         for machine in &machines {
             let ended = machine.thread.as_ref().is_none_or(JoinHandle::is_finished);
             ensure!(!ended, "one of them ended early");

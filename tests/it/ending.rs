@@ -71,19 +71,19 @@ fn windows_end_by_rules() -> Result<()> {
         ensure!(lab.output(&rules)?.contains("2s"));
         Ok(())
     });
-    steps.step("a reservation that nobody comes for is given back", || {
+    steps.step("a reservation that nobody uses is released", || {
         let id = reserve(&lab, LESSEE, 0, &["-t", "1h"])?;
         in_state(&lab, &id, "ended")?;
-        told(&lab, &id, "did not come")?;
+        told(&lab, &id, "did not use it")?;
         lab.output(&["reservation", "rules", "--no-show", "never"])?;
         Ok(())
     });
-    steps.step("one in use goes on", || {
+    steps.step("one in use is extended", || {
         let id = reserve(&lab, LESSEE, 3, &["-t", "1h"])?;
         let program = Program::start(&lab, LESSEE, 3, "exec sleep 1000")?;
         told(&lab, &id, "are in use")?;
         ends_soon(&lab, &id)?;
-        told(&lab, &id, "goes on")?;
+        told(&lab, &id, "reservation extended")?;
         ensure!(lab.json(&["reservation", "show", &id])?["state"] == "active");
         lab.output(&["extend", &id, "--at-end", "warn"])?;
         ensure!(lab.json(&["reservation", "show", &id])?["at_end"] == "warn");
@@ -121,29 +121,32 @@ fn windows_end_by_rules() -> Result<()> {
     steps.step("who works on is warned, asked, ended, and the next one begins", || {
         handed_over(&lab)
     });
-    steps.step("who has no lease reserves what they use, with the work that goes on there", || {
+    steps.step("a user without a lease reserves the GPUs in use, and the work continues", || {
         taken_over(&lab)
     });
-    steps.step("who has no lease is left alone, or ended where the node is told so", || {
-        let config = lab.dev_file()?.process("agent", NODE)?.config.clone();
-        let text = fs::read_to_string(&config)?;
-        // Root's file, by the name of a program that may use a GPU at any time: for root.
-        let called = lab.path("nvidia-smi");
-        fs::copy("/bin/sleep", &called)?;
-        let script = format!("exec {} 1000", called.display());
-        let mut program = Program::start(&lab, STRANGER, 2, &script)?;
-        told(&lab, NODE, "in use without a lease")?;
-        ensure!(program.child.try_wait()?.is_none());
-        ensure!(lab.json(&["node", "show", NODE])?["foreign"] == "warn");
-        fs::write(&config, text.replace("[enforce]", "[enforce]\nforeign = \"stop\""))?;
-        lab.kill("agent", NODE)?;
-        lab.restart("agent", NODE)?;
-        ensure!(program.ended_by()? == Some(15));
-        let story = told(&lab, NODE, "without a lease: ")?;
-        ensure!(story.contains(&format!("of {} on", STRANGER.0)), "{story}");
-        ensure!(lab.json(&["node", "show", NODE])?["foreign"] == "stop");
-        Ok(())
-    });
+    steps.step(
+        "a user without a lease is left alone, or stopped if the node has that order",
+        || {
+            let config = lab.dev_file()?.process("agent", NODE)?.config.clone();
+            let text = fs::read_to_string(&config)?;
+            // Root's file, by the name of a program that may use a GPU at any time: for root.
+            let called = lab.path("nvidia-smi");
+            fs::copy("/bin/sleep", &called)?;
+            let script = format!("exec {} 1000", called.display());
+            let mut program = Program::start(&lab, STRANGER, 2, &script)?;
+            told(&lab, NODE, "in use without a lease")?;
+            ensure!(program.child.try_wait()?.is_none());
+            ensure!(lab.json(&["node", "show", NODE])?["foreign"] == "warn");
+            fs::write(&config, text.replace("[enforce]", "[enforce]\nforeign = \"stop\""))?;
+            lab.kill("agent", NODE)?;
+            lab.restart("agent", NODE)?;
+            ensure!(program.ended_by()? == Some(15));
+            let story = told(&lab, NODE, "without a lease: ")?;
+            ensure!(story.contains(&format!("of {} on", STRANGER.0)), "{story}");
+            ensure!(lab.json(&["node", "show", NODE])?["foreign"] == "stop");
+            Ok(())
+        },
+    );
     steps.step("where nobody can be kept out, they are warned and stopped", || by_signals(&lab));
     lab.gpus_free(4, LATER)?;
     lab.conclude(steps)
@@ -346,7 +349,7 @@ fn at_login(lab: &Lab, id: &str) -> Result<()> {
 }
 
 fn told(lab: &Lab, what: &str, said: &str) -> Result<String> {
-    wait::until(&format!("it is told: {said}"), LATER, POLL_COMMAND, || {
+    wait::until(&format!("it says: {said}"), LATER, POLL_COMMAND, || {
         Ok(Some(lab.why(what)?).filter(|story| story.contains(said)))
     })
     .with_context(|| lab.why(what).unwrap_or_default())

@@ -122,24 +122,27 @@ fn who_has_no_reservation_is_kept_out() -> Result<()> {
         now = reserve(&lab, LESSEE, 0, &["-t", "1h"])?;
         preview(&lab)
     });
-    steps.step("with warn everybody passes, is told on the terminal, and it is counted", || {
-        let mut terminal = Terminal::of(STRANGER.1)?;
-        // Before anybody is told what is free: the answer is good for seconds.
-        soon = reserve(&lab, LESSEE, 1, &["--from", "+1h", "-t", "1h"])?;
-        lab.output(&["node", "enforce", NODE, "warn"])?;
-        ensure!(lab.json(&["node", "show", NODE])?["enforced"] == "warn");
-        ensure!(login.all(STRANGER)? == [LetThrough; 4]);
-        terminal.shows(&["fleet: You use GPUs that you have not reserved: titan01:"], LATER)?;
-        let shown = gate(&lab, "show")?;
-        let uid = STRANGER.1;
-        let counted = |line: &str| {
-            line.starts_with("denied")
-                && line.contains(&format!("uid {uid}"))
-                && line.contains(": minor 3")
-        };
-        ensure!(shown.ok()?.lines().any(counted), "{}", shown.stdout);
-        Ok(())
-    });
+    steps.step(
+        "with warn everybody passes, gets a warning on the terminal, and is counted",
+        || {
+            let mut terminal = Terminal::of(STRANGER.1)?;
+            // Before anybody is told what is free: the answer is good for seconds.
+            soon = reserve(&lab, LESSEE, 1, &["--from", "+1h", "-t", "1h"])?;
+            lab.output(&["node", "enforce", NODE, "warn"])?;
+            ensure!(lab.json(&["node", "show", NODE])?["enforced"] == "warn");
+            ensure!(login.all(STRANGER)? == [LetThrough; 4]);
+            terminal.shows(&["fleet: You use GPUs that you have not reserved: titan01:"], LATER)?;
+            let shown = gate(&lab, "show")?;
+            let uid = STRANGER.1;
+            let counted = |line: &str| {
+                line.starts_with("denied")
+                    && line.contains(&format!("uid {uid}"))
+                    && line.contains(": minor 3")
+            };
+            ensure!(shown.ok()?.lines().any(counted), "{}", shown.stdout);
+            Ok(())
+        },
+    );
     steps.step("with on only the one who reserved passes, and only there", || {
         lab.output(&["node", "enforce", "titan[01-01]", "on", "--yes"])?;
         let listed = lab.json(&["gpu", "list"])?;
@@ -369,5 +372,5 @@ fn alone(lab: &Lab, login: &Login<'_>) -> Result<()> {
     lab.controller_answers()?;
     lab.node_in(NODE, "ready", LATER)?;
     lab.output(&["release", "--yes", &coming])?;
-    login.until("given back is given back at once", STRANGER, [Denied; 4])
+    login.until("a release takes effect at once", STRANGER, [Denied; 4])
 }

@@ -168,7 +168,7 @@ fn moved(lab: &Lab) -> Result<()> {
     ensure!(ended["gpus"] != before["gpus"], "it stayed where it was");
     ensure!(ended["restarts_used"] == 0, "an eviction is no restart of the user's: {ended}");
     let again = training.began_at(2)?;
-    ensure!(again % 40 == 1 && again > 40, "it went on at step {again}");
+    ensure!(again % 40 == 1 && again > 40, "it continued at step {again}");
     let done = training
         .steps_done()?
         .into_iter()
@@ -243,7 +243,7 @@ fn fatal(lab: &Lab) -> Result<()> {
     ensure!(ended["state"] == "completed" && ended["attempt"] == 2, "{ended}");
     ensure!(ended["gpus"] != before["gpus"] && ended["restarts_used"] == 1, "{ended}");
     let again = training.began_at(2)?;
-    ensure!(again == 41 || again == 81, "it went on at step {again}");
+    ensure!(again == 41 || again == 81, "it continued at step {again}");
     training.equals_uninterrupted(lab)
 }
 
@@ -406,7 +406,7 @@ fn a_drained_node_empties_and_takes_work_again() -> Result<()> {
         lab.output(&["node", "reboot", "titan01", "--cancel"])?;
         lab.node_in("titan01", "ready", SOON)
     });
-    steps.step("a drained node lets go of its driver, so that another one can be loaded", || {
+    steps.step("a drained node releases its driver, so that another one can be loaded", || {
         driver_exchanged(&lab)
     });
     steps.step("a drain with a deadline ends what saves nothing", || {
@@ -434,7 +434,7 @@ fn driver_exchanged(lab: &Lab) -> Result<()> {
     };
     let is_let_go = || {
         let shown = lab.output(&["node", "show", "titan01"])?;
-        Ok(shown.contains("the driver is let go of: it can be upgraded").then_some(()))
+        Ok(shown.contains("the driver is released: it can be upgraded").then_some(()))
     };
     let id = lab.submit(&["-G", "1", "--node", "titan01"], &["sh", "-c", "sleep 3"])?;
     lab.job_in(&id, "running", SOON)?;

@@ -58,11 +58,10 @@ fn gpus_that_break() -> Result<()> {
     steps.step("a name means one card, whatever the driver counts", || numbers(&lab));
     steps.step("a driver that hangs costs its GPU, not its node", || hangs(&lab));
     steps.step("a stranger on a GPU makes it dirty until they leave", || dirty(&lab));
-    steps.step("memory that no process explains makes it dirty until it is given back", || {
-        occupied(&lab)
-    });
-    steps.step("an error of a GPU is told with the job that met it", || told_with_the_job(&lab));
-    steps.step("jobs go on where nothing is wrong", || {
+    steps
+        .step("memory that no process explains makes it dirty until it is free", || occupied(&lab));
+    steps.step("an error of a GPU names the job that met it", || told_with_the_job(&lab));
+    steps.step("jobs keep running where nothing is wrong", || {
         lab.run(&["run", "-G", "1", "--immediate", "--", "true"])?.ends(0).map(drop)
     });
     lab.conclude(steps)
@@ -146,7 +145,7 @@ fn cleared_when_back(lab: &Lab) -> Result<()> {
     lab.run(&["gpu", "clear", "titan01:0"])?.fails(5, &["titan01:0", "gone"])?;
     fault(lab, 0, &["--clear"])?;
     let seen = gpu_until(lab, "titan01", 0, "there again", |gpu| gpu["state"] != "lost")?;
-    ensure!(seen["health"] == "fatal", "nobody has looked at it yet: {seen}");
+    ensure!(seen["health"] == "fatal", "nobody has checked it yet: {seen}");
     lab.output(&["gpu", "clear", "titan01:0"])?;
     gpu_until(lab, "titan01", 0, "well", is_well).map(drop)
 }
@@ -192,7 +191,7 @@ fn numbers(lab: &Lab) -> Result<()> {
     in_the_machine(false)?;
     lab.kill_and_restart("agent", "titan01")?;
     gpu_until(lab, "titan01", 0, "lost", |gpu| gpu["state"] == "lost")?;
-    let moved = gpu_until(lab, "titan01", 1, "counted anew", |gpu| gpu["driver_index"] == 0)?;
+    let moved = gpu_until(lab, "titan01", 1, "counted again", |gpu| gpu["driver_index"] == 0)?;
     ensure!(moved["uuid"] == second["uuid"] && moved["state"] == "free", "{moved}");
     let ran = lab.run(&["gpu", "list", "--node", "titan01"])?;
     ran.ok()?;

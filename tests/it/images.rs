@@ -80,7 +80,7 @@ fn images_from_disk() -> Result<()> {
         ensure!(ran.stdout.is_empty() && ran.stderr.contains("ermission"), "{ran:?}");
         Ok(())
     });
-    steps.step("an absolute path lies in the image, and a device node nowhere", || contained(&lab));
+    steps.step("an absolute path is in the image, and a device node nowhere", || contained(&lab));
     for (what, layer, said) in evil_layers() {
         steps.step(&format!("refused: {what}"), || {
             refused(&lab, &docker_archive(&[tar(&layer)])?, said)

@@ -84,7 +84,7 @@ fn controllers_of_before_a_restore_end() -> Result<()> {
         }
         Ok(())
     });
-    steps.step("the restored one comes back, and its fleet goes on", || {
+    steps.step("the restored one comes back, and its fleet continues", || {
         let restored = data_dir_of(&lab, "1")?;
         fs::rename(&restored, &away)?;
         fs::rename(lab.folder().join("restored-away"), &restored)?;

@@ -16,13 +16,13 @@ use serde_json::Value;
 fn windows_and_their_ends() -> Result<()> {
     let Some(lab) = Lab::start(2, "v100-pcie:2")? else { return Ok(()) };
     let mut steps = Steps::default();
-    steps.step("what cannot be had is refused with who, until when and the next slot", || {
+    steps.step("an unavailable GPU is refused with its holder, the end and the next slot", || {
         overlap(&lab)
     });
     steps.step("it starts on time and gives its GPUs back in the end", || on_time(&lab));
     steps.step("a job in it ends with it, whatever it does", || job_ends_with_it(&lab));
     steps.step("other people's jobs respect it ahead of time", || ahead_of_time(&lab));
-    steps.step("extended, shortened, given back", || changed(&lab));
+    steps.step("extended, shortened, released", || changed(&lab));
     steps.step("others cannot touch it", || others(&lab));
     steps.step("members of a group with limits are held to them", || limits(&lab));
     steps.step("a spreadsheet is taken over whole, or not at all", || spreadsheet(&lab));
@@ -304,7 +304,7 @@ fn waiting(lab: &Lab) -> Result<()> {
         reserve(lab, &["-G", "2", "--node", "titan01", "-t", "5s", "--for", "alice"])?,
         reserve(lab, &["-G", "2", "--node", "titan02", "-t", "1h", "--for", "alice"])?,
     ];
-    lab.run(&["reserve", "-G", "1", "-t", "1h", "--wait", "1s"])?.fails(7, &["in vain"])?;
+    lab.run(&["reserve", "-G", "1", "-t", "1h", "--wait", "1s"])?.fails(7, &["without result"])?;
     let ran = lab.run(&["reserve", "-G", "1", "-t", "1h", "--wait", "30s"])?;
     let id = ran.ok()?.trim().to_owned();
     lab.output(&["release", "--yes", &id, &all[1]])?;

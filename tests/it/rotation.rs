@@ -131,7 +131,7 @@ fn the_authority_is_exchanged_under_a_running_job() -> Result<()> {
     if !steps.all_held() {
         return lab.conclude(steps);
     }
-    steps.step("another leader goes on", || another_leader(&lab));
+    steps.step("another leader continues", || another_leader(&lab));
     steps.step("the node that was away comes back and moves; then the old one is nothing", || {
         finished(&lab, &before)
     });
@@ -332,7 +332,7 @@ fn locked_out(lab: &Lab, before: &Before) -> Result<()> {
     lab.run(&["controller", "ca", "skip", "titan09", "--yes"])?.fails(3, &["titan09"])?;
     let skip = ["controller", "ca", "skip", away[0], away[1], away[2], "--users", "--yes"];
     by_socket(lab, &skip)?;
-    ca_status(lab, "it went on without", |s| s["stage"] == "settled")?;
+    ca_status(lab, "it continued without", |s| s["stage"] == "settled")?;
     log_in(lab)?;
     lab.restart("agent", "titan02")?;
     wait::until("its agent says why it is out", LATER, POLL_COMMAND, || {

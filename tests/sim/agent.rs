@@ -445,7 +445,7 @@ impl Agent {
                 self.beginning.push(Soon { id, at_us });
             }
             Action::Adopt { id, epoch, lease } => self.adopt(&id, epoch, lease),
-            Action::Supersede { id } => self.stop(&id, 0, "its place was granted anew"),
+            Action::Supersede { id } => self.stop(&id, 0, "its place was granted again"),
             Action::Stop { id, grace, why } => self.stop(&id, grace.0 * 1_000, &why),
             Action::SayNeverStarted { id, epoch, .. } => {
                 let message = "stopped before it started".to_owned();

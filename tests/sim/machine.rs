@@ -367,7 +367,7 @@ impl Machine {
         self.frozen_until_us = None;
         self.busy_until_us.clear();
         for attempt in self.attempts.values_mut().filter(|attempt| attempt.is_live()) {
-            let message = "the node booted anew".to_owned();
+            let message = "the node rebooted".to_owned();
             let end = AttemptEnd::Lost { message };
             attempt.end = Some((now_us, report(end, false, attempt, now_us)));
         }

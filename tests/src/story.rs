@@ -85,7 +85,11 @@ pub fn judge(log: &str, expected: Expected<'_>) -> Result<Judged> {
             Some(_) => expected.loaded[number - 2],
         };
         loads(deeds, from).with_context(|| format!("attempt {number}"))?;
-        ensure!(first == from + 1, "attempt {number} goes on with step {first}, not {}", from + 1);
+        ensure!(
+            first == from + 1,
+            "attempt {number} continues with step {first}, not {}",
+            from + 1
+        );
         if let Some(reached) = reached {
             ensure!(from <= reached, "attempt {number} loads step {from}; {reached} were done");
             lost += reached - from;
@@ -195,8 +199,8 @@ mod tests {
             // What a control run does: the weights are right all the same.
             (log(&[(0, 1..=12), (0, 1..=20)]), "should load step-00000010.ckpt and loads []"),
             (log(&[(0, 1..=12), (5, 6..=20)]), "loads [\"step-00000005.ckpt\"]"),
-            (log(&[(0, 1..=12), (10, 6..=20)]), "goes on with step 6, not 11"),
-            (log(&[(0, 1..=12), (10, 13..=20)]), "goes on with step 13, not 11"),
+            (log(&[(0, 1..=12), (10, 6..=20)]), "continues with step 6, not 11"),
+            (log(&[(0, 1..=12), (10, 13..=20)]), "continues with step 13, not 11"),
             (log(&[(0, 1..=12), (10, 11..=19)]), "ends after step Some(19)"),
             (log(&[(0, 1..=20)]), "1 attempts, not 2"),
             (log(&[(0, 1..=12), (10, 11..=12), (10, 11..=20)]), "3 attempts, not 2"),

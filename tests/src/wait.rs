@@ -27,7 +27,7 @@ pub fn until<T>(
             return Ok(value);
         }
         if began.elapsed() >= limit {
-            bail!("waited {} s in vain until {what}", limit.as_secs());
+            bail!("waited {} s without result until {what}", limit.as_secs());
         }
         thread::sleep(poll);
     }

@@ -96,7 +96,7 @@ pub(crate) fn links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Ve
 pub(crate) fn task_page(path: &str, text: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
     if !text.lines().nth(2).is_some_and(|line| line.starts_with("*For ")) {
-        let what = "say in the third line, in italics, whom the page is for and how long it takes: `*For …*`";
+        let what = "say in the third line, in italics, who the page is for and how long it takes: `*For …*`";
         violations.push(Violation::new(path, 3, what));
     }
     for (number, line) in text.lines().enumerate() {

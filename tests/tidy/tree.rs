@@ -34,7 +34,7 @@ pub(crate) struct SourceFile {
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    tests.parent().expect("the tests crate lies one level below the root").to_owned()
+    tests.parent().expect("the tests crate is one level below the root").to_owned()
 }
 
 /// All files of the tree with this ending, sorted by path.

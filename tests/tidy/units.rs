@@ -29,12 +29,12 @@ const MUST_SAY: &[(&str, &str, &str)] = &[
     (
         "systemd/fleet-gate.service",
         "Before=fleet-agent.service systemd-user-sessions.service ssh.service sshd.service ssh.socket cron.service atd.service docker.service shutdown.target",
-        "whoever starts a program before the gate is there keeps the GPU that it opened",
+        "a program that starts before the gate keeps the GPU that it opened",
     ),
     (
         "systemd/fleet-agent.service",
         "After=remote-fs.target nss-user-lookup.target autofs.service",
-        "jobs that go on after a boot find no home and no user, and fail for good",
+        "jobs that restart after a boot find no home and no user, and fail for good",
     ),
     (
         "systemd/fleet-controller.service",
@@ -192,7 +192,7 @@ fn by_hand(units: &[String], page: &str) -> Vec<Violation> {
         .collect();
     let line = page.lines().position(|line| line.contains(before)).unwrap_or_default() + 1;
     let lacks = units.iter().filter(|unit| !copied.contains(&unit.as_str())).map(|unit| {
-        format!("say where systemd/{unit} goes on a machine without packages, after `{before}`")
+        format!("say where to put systemd/{unit} on a machine without packages, after `{before}`")
     });
     let gone = copied.iter().filter(|word| !units.iter().any(|unit| unit == *word));
     let gone = gone.map(|word| format!("systemd/{word} is not there any more"));

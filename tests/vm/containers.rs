@@ -36,7 +36,7 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
         return Ok(());
     }
     steps.step("containers of dockerd open every GPU, and doctor says so", || unheld(machine));
-    steps.step("dockerd is told by the words of the page; nobody opens one any more", || {
+    steps.step("dockerd is set up as the page says; nobody opens a GPU any more", || {
         told(machine, &page)
     });
     steps.step("`fleet docker run` opens what is reserved, for as long as it is", || {
@@ -45,7 +45,7 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
     steps
         .step("a job runs in an image that dockerd has, for who may use dockerd", || jobs(machine));
     steps.step("they are held without the agent, and after a reload of systemd", || alone(machine));
-    steps.step("rootless Podman opens what is reserved, whoever it is inside", || podman(machine));
+    steps.step("rootless Podman opens what is reserved, for every user inside", || podman(machine));
     steps.step(
         "a container outlives the removal of fleet and opens every GPU then, even where fleet's settings are broken",
         || outlives(machine, &page),

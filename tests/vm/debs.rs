@@ -28,7 +28,7 @@ pub(crate) fn provide(folder: &Path) -> Result<()> {
         None => {
             let own = folder.with_extension("built");
             let fleet = programs::built("fleet")?;
-            let programs = fleet.parent().context("a program lies in a folder")?;
+            let programs = fleet.parent().context("a program is in a folder")?;
             let mut build = Command::new(root.join("packaging/build-debs.sh"));
             build.arg(programs).arg(&own).env("DEB_COMPRESSION", "none");
             command::run(build, BUILD_LIMIT)?.ok()?;

@@ -129,8 +129,8 @@ fn passed_on(node: &Machine) -> Result<()> {
     node.until_as("bob", "ada holds it out", "test -w /tmp/passed")?;
     let taken = node.ok_as("bob", &format!("{passer} take /tmp/passed"))?;
     let given = node.ok_as("ada", "cat given")?;
-    ensure!(given == "opened anew: No such device or address", "ada: {given}");
-    let expected = "what it is: /dev/nvidia1\nopened anew: Operation not permitted";
+    ensure!(given == "opened again: No such device or address", "ada: {given}");
+    let expected = "what it is: /dev/nvidia1\nopened again: Operation not permitted";
     ensure!(taken == expected, "bob: {taken}");
     Ok(())
 }

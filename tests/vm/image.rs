@@ -124,7 +124,7 @@ fn make(folder: &Path, debian: Debian) -> Result<()> {
     tools::fetch(&options, debian.suite, &root)?;
     for (path, text) in files(debian) {
         let path = root.join(path);
-        fs::create_dir_all(path.parent().context("a file lies in a folder")?)?;
+        fs::create_dir_all(path.parent().context("a file is in a folder")?)?;
         fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
     }
     fs::create_dir_all(root.join("var/log/journal"))?;

@@ -48,7 +48,7 @@ fn warned(machine: &Machine) -> Result<()> {
     let seen = "fleet gpu list -o wide | grep -q 'bob sleep.*without a lease'";
     machine.until_as("ada", "his work is seen", seen)?;
     let told = lab::on_terminal("work", "titan01:3 is held by nobody.*fleet reserve --adopt all");
-    machine.until_as("bob", "he is told how to keep it", &told)?;
+    machine.until_as("bob", "he reads how to keep it", &told)?;
     machine.ok_as("bob", "kill -0 $(cat running)").context("nobody is to end it").map(drop)
 }
 

@@ -29,7 +29,7 @@ sub message { return pack('QLx4PQPQlx4', 0, 0, $bytes, 1, $rights, length $right
 
 sub opened_anew {
     my ($descriptor) = @_;
-    print 'opened anew: ', (open(my $file, '<', "/proc/self/fd/$descriptor") ? 'yes' : $!), "\n";
+    print 'opened again: ', (open(my $file, '<', "/proc/self/fd/$descriptor") ? 'yes' : $!), "\n";
     return;
 }
 

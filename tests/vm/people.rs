@@ -33,7 +33,7 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
     steps.step("observe: bob opens every GPU; import: the spreadsheet is taken over", || {
         import(lab)
     });
-    steps.step("adopt: who uses a GPU already reserves it, and goes on", || adopt(lab));
+    steps.step("adopt: a user who uses a GPU reserves it and keeps using it", || adopt(lab));
     steps.step("enforce: with a preview, first as a warning, then in force", || enforce(lab));
     if !steps.all_held() {
         return Ok(());
@@ -141,8 +141,8 @@ fn start_and_end(lab: &Lab, steps: &mut Steps) {
         "two users over sshd before, at and after start and end: ENXIO with a reservation, EPERM without",
         || before_and_after(lab),
     );
-    steps.step("a tmux session that gained and lost access, without being started anew", || {
-        node.until_as("bob", "it was told", "tail -n 1 tries | grep -q permitted")?;
+    steps.step("a tmux session that gained and lost access, without a restart", || {
+        node.until_as("bob", "it was refused", "tail -n 1 tries | grep -q permitted")?;
         let bob = lab::tried(node, "bob")?;
         node.ok_as("bob", "tmux kill-session -t work 2> /dev/null; true")?;
         ensure!(bob == [KEPT_OUT, "No such device or address", KEPT_OUT], "bob: {bob:?}");

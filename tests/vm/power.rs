@@ -20,8 +20,8 @@ const CHECKPOINTS: &str = "--checkpoint-dir ckpt --checkpoint-pattern step-*.ckp
 const WRITES: &str = "rm -f written; for n in $(seq 400); do at=$(date -d \"tomorrow 00:00 $n hours\" \"+%F %H:%M\"); \
     fleet reserve -G 1 --node titan02 --from \"$at\" -t 1h >> written 2>> refused; done";
 /// Why a job was interrupted: the next boot found nothing of it, or the end of this one stopped it.
-const NEW_BOOT: &str = "titan01 booted anew";
-const SHUTDOWN: &str = "the node was told to stop it";
+const NEW_BOOT: &str = "titan01 rebooted";
+const SHUTDOWN: &str = "the agent stopped it on this node";
 
 /// Of the controller; `fleet status` would be answered by the agent too.
 const ANSWERS: &str = "fleet reservation list > list";
@@ -34,9 +34,10 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
         Ok(())
     });
     let Some(lab) = &lab else { return Ok(()) };
-    steps.step("node power cut and return under a job, which goes on from its checkpoint", || {
-        node_power_cut(lab)
-    });
+    steps
+        .step("node power cut and return under a job, which continues from its checkpoint", || {
+            node_power_cut(lab)
+        });
     steps.step("a node that is rebooted asks its job for a checkpoint first", || {
         planned_reboot(lab)
     });
@@ -75,7 +76,7 @@ fn goes_on(lab: &Lab, id: &str, causes: &[&str]) -> Result<u32> {
     );
     lab.fleet1.until_as("ada", "its second attempt runs", &again)?;
     let log = format!("fleet logs {id} --attempt 2 | grep '^from'");
-    let from = lab.titan01.until_as("ada", "it says where it goes on", &log)?;
+    let from = lab.titan01.until_as("ada", "it says where it continues", &log)?;
     let step: u32 = from.trim_start_matches("from").trim().parse()?;
     lab.titan01.ok_as("ada", "touch stop")?;
     let job = lab::job_in(&lab.fleet1, id, "completed")?;
@@ -92,7 +93,7 @@ fn node_power_cut(lab: &Lab) -> Result<()> {
     lab.titan01.cut_power();
     lab.titan01.switch_on()?;
     let from = goes_on(lab, &id, &[NEW_BOOT])?;
-    ensure!(from == 3, "it went on from {from}");
+    ensure!(from == 3, "it continued from {from}");
     Ok(())
 }
 
@@ -104,7 +105,7 @@ fn planned_reboot(lab: &Lab) -> Result<()> {
     lab.titan01.switch_on()?;
     // Which of the two depends on whether its agent could still tell of the end.
     let from = goes_on(lab, &id, &[SHUTDOWN, NEW_BOOT])?;
-    ensure!(from > 3, "it was not asked before the shutdown: it went on from {from}");
+    ensure!(from > 3, "it was not asked before the shutdown: it continued from {from}");
     Ok(())
 }
 

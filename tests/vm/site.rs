@@ -55,7 +55,7 @@ impl Site {
     /// qemu and the disk, made once for all runs.
     fn things(debian: Debian) -> Result<(Tools, Image)> {
         let fleet = programs::built("fleet")?;
-        let cache = fleet.ancestors().nth(2).context("programs lie in target")?.join("vm");
+        let cache = fleet.ancestors().nth(2).context("programs are in target")?.join("vm");
         fs::create_dir_all(&cache)?;
         let lock = fs::File::create(cache.join("lock"))?;
         let held = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, error)| error)?;

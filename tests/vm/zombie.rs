@@ -229,7 +229,7 @@ fn frozen(site: &Site, pair: &Pair) -> Result<()> {
         None => (life.last, 0.0),
     };
     note(&format!(
-        "frozen for {FROZEN:?}: CLOCK_BOOTTIME went on by {:.1} s until now; threads of the job ran for {ran:.3} s of that, and \
+        "frozen for {FROZEN:?}: CLOCK_BOOTTIME advanced by {:.1} s until now; threads of the job ran for {ran:.3} s of that, and \
          wrote {} chunks; threads that were killed and wait for the server in the kernel: {left}",
         now - slept.at,
         life.last.chunks - slept.chunks

@@ -24,7 +24,7 @@ pub fn of_exit(exit: &ExitRecord, ordered: bool) -> EndReport {
         },
         // Somebody on the node stopped it, at a shutdown say: not the job's doing.
         EndReason::Stopped | EndReason::Killed if !ordered && !exit.done => {
-            AttemptEnd::NodeFault { message: "the node was told to stop it".to_owned() }
+            AttemptEnd::NodeFault { message: "the agent stopped it on this node".to_owned() }
         }
         EndReason::Exited | EndReason::Stopped | EndReason::Killed | EndReason::StopAfter => {
             ended(exit)

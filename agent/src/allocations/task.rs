@@ -254,7 +254,7 @@ impl AttemptTask {
             return Some(End::Report(report));
         }
         if self.begin.record.boot_id != self.begin.node.boot_id {
-            let message = "the node booted anew".to_owned();
+            let message = "the node rebooted".to_owned();
             let end = AttemptEnd::Lost { message };
             return Some(End::Report(without_exit(end, self.stop_on_record(), clock::now())));
         }

@@ -225,7 +225,7 @@ fn agent(facts: &Facts) -> Vec<Finding> {
             return vec![check.warning("not_joined", "this node is in no fleet yet", action)];
         }
         Agent::Down(why) => {
-            let what = format!("the agent does not run ({why}); jobs go on without it");
+            let what = format!("the agent does not run ({why}); jobs keep running without it");
             let action =
                 "`systemctl start fleet-agent`; `journalctl -u fleet-agent` says why it ended";
             return vec![check.problem("agent_down", what, action)];
@@ -247,7 +247,8 @@ fn agent(facts: &Facts) -> Vec<Finding> {
         let since = agent
             .heard
             .map_or("since the agent started".to_owned(), |heard| format!("for {}", length(heard)));
-        let what = format!("no controller has answered {since}; jobs and reservations go on");
+        let what =
+            format!("no controller has answered {since}; jobs keep running and reservations stay");
         let action = "see `controllers` here, and `fleet doctor` on a controller";
         found.push(check.problem("agent_alone", what, action));
     }
@@ -317,7 +318,7 @@ fn driver(driver: &Driver, node: Option<&str>) -> Vec<Finding> {
                 ),
                 format!(
                     "`fleet node reboot {node} --when-empty`; or without a reboot `fleet node drain {node} --reason driver`, load the \
-                     driver anew once `fleet node show {node}` says that it is let go of, then `fleet node uncordon \
+                     driver again once `fleet node show {node}` says that it is released, then `fleet node uncordon \
                      {node}`; see `packages` to keep it from coming back"
                 ),
             ));
@@ -349,7 +350,7 @@ fn images(files: &Look<DriverFiles>, driver: &Driver) -> Vec<Finding> {
     }
     for (path, why) in unused {
         let what = format!("{path} describes GPUs for containers and is not used: {why}");
-        let action = "`nvidia-ctk cdi generate --output=FILE` writes it anew; without it fleet finds the driver's files itself";
+        let action = "`nvidia-ctk cdi generate --output=FILE` writes it again; without it fleet finds the driver's files itself";
         found.push(check.warning("cdi_unused", what, action));
     }
     if let (Some(why), Some(_)) = (lacks, &driver.module) {
@@ -390,7 +391,7 @@ fn cgroups(cgroups: &Look<Cgroups>) -> Vec<Finding> {
     };
     if v1 {
         let what = format!(
-            "{word}: people who ssh in cannot be kept out of GPUs, only jobs; a node that is told to enforce `on` does \
+            "{word}: people who ssh in cannot be kept out of GPUs, only jobs; a node that should enforce `on` does \
              {} in its place",
             Fallback::WarnAndStop.word()
         );
@@ -507,7 +508,7 @@ fn docker(docker: &Look<Docker>) -> Vec<Finding> {
         Some(_) | None if named => return vec![who],
         Some(_) | None => {}
     }
-    let what = "containers of dockerd may open any GPU, reserved or not: they are root's, whoever asked for them";
+    let what = "containers of dockerd may open any GPU, reserved or not: they belong to root, for every user who starts one";
     let action = format!(
         "`\"cgroup-parent\": \"{PARENT}\"` in /etc/docker/daemon.json, then `systemctl restart docker`; people use `fleet docker run IMAGE`"
     );
@@ -528,7 +529,8 @@ fn owners(owners: &[(String, Known)], agent: &Agent) -> Vec<Finding> {
     }
     if !silent.is_empty() {
         let what = format!("the name service does not answer for {}", named(&silent));
-        let action = "see to it (`getent passwd NAME`, sssd, nslcd): their jobs cannot start";
+        let action =
+            "check the name service (`getent passwd NAME`, sssd, nslcd): their jobs cannot start";
         found.push(check.problem("names_silent", what, action));
     }
     if !found.is_empty() {

@@ -108,7 +108,7 @@ pub(super) fn runtime(
         package
         && candidate != installed
     {
-        let what = format!("{package} {installed} is installed, {candidate} can be had");
+        let what = format!("{package} {installed} is installed, {candidate} is available");
         let action = format!("`apt-get install --only-upgrade {package}`; it hurts no job");
         return Some(check.warning("runtime_update", what, action));
     }

@@ -686,5 +686,5 @@ async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("waited in vain for {what}");
+    panic!("waited without result for {what}");
 }

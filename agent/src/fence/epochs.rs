@@ -242,7 +242,7 @@ impl<S: Storage> EpochStore<S> {
         match self.storage.replace(&bytes) {
             Ok(()) => self.seen.lines = lines.len(),
             // The long file is as good; tried again with the next claim.
-            Err(error) => tracing::warn!(%error, "epochs could not be written anew"),
+            Err(error) => tracing::warn!(%error, "epochs could not be written again"),
         }
     }
 }

@@ -127,7 +127,7 @@ mod tests {
         assert!(fence.admit(at(1, 3, 10)).unwrap(), "the same document again");
         assert!(!fence.admit(at(1, 3, 9)).unwrap());
         assert!(!fence.admit(at(1, 2, 99)).unwrap());
-        assert!(fence.admit(at(2, 1, 1)).unwrap(), "a restored cluster begins anew");
+        assert!(fence.admit(at(2, 1, 1)).unwrap(), "a restored cluster starts again");
         let mut again = Fence::open(dir.path()).unwrap();
         assert!(!again.admit(at(1, 9, 99)).unwrap());
         assert!(again.admit(at(2, 1, 0)).unwrap());

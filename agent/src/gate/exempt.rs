@@ -144,7 +144,7 @@ impl Exempts {
         match found {
             Ok(answers) => self.take(answers, Instant::now()),
             Err(error) => {
-                tracing::warn!(%error, "who is exempt is not known anew; as before");
+                tracing::warn!(%error, "cannot read the exempt users again; the earlier list still counts");
                 self.next = Some(Instant::now() + AGAIN_AFTER);
             }
         }

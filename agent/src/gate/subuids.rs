@@ -86,7 +86,7 @@ impl Subuids {
             Err(why) => {
                 tracing::warn!(
                     why,
-                    "whose subordinate numbers are whose is not known anew; as before"
+                    "cannot read the subordinate uids again; the earlier table still counts"
                 );
                 self.next = Some(Instant::now() + AGAIN_AFTER);
             }

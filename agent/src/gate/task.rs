@@ -420,20 +420,22 @@ fn log_denial(logged: &mut BTreeMap<Denied, Instant>, denied: Denied, count: u64
 
 /// What an admin reads where the kernel does not take the gate.
 fn in_its_place(fallback: Fallback, foreign: ForeignUse, why: &str) -> String {
-    let told = "who is seen on a GPU without a lease is told";
+    let told = "the agent warns users that it sees on a GPU without a lease";
     match (fallback, foreign) {
         (Fallback::Warn, _) => {
             format!("`warn` is not available here: {why}; in its place {told}")
         }
         (Fallback::WarnAndStop, foreign) => {
             let stays = match foreign {
-                ForeignUse::Stop => "and ended",
-                ForeignUse::Warn => "and left alone (`enforce.foreign = \"stop\"` ends them)",
+                ForeignUse::Stop => "and stops them",
+                ForeignUse::Warn => {
+                    "and leaves them alone (`enforce.foreign = \"stop\"` stops them)"
+                }
             };
             let name = fallback.word();
             format!(
-                "`on` is not available here: {why}; in its place {name}: {told} {stays}, \
-                 ends of reservations are carried out by signals"
+                "`on` is not available here: {why}; in its place {name}: {told} {stays}; \
+                 it ends reservations by signals"
             )
         }
     }
@@ -453,17 +455,17 @@ mod tests {
             said(Enforcement::Warn, ForeignUse::Stop).as_deref(),
             Some(
                 "`warn` is not available here: no BPF; \
-                 in its place who is seen on a GPU without a lease is told"
+                 in its place the agent warns users that it sees on a GPU without a lease"
             )
         );
         assert_eq!(
             said(Enforcement::On, ForeignUse::Stop).as_deref(),
             Some(
-                "`on` is not available here: no BPF; in its place warn and stop: who is seen on a GPU \
-                 without a lease is told and ended, ends of reservations are carried out by signals"
+                "`on` is not available here: no BPF; in its place warn and stop: the agent warns users \
+                 that it sees on a GPU without a lease and stops them; it ends reservations by signals"
             )
         );
         let left = said(Enforcement::On, ForeignUse::Warn).unwrap_or_default();
-        assert!(left.contains("is told and left alone (`enforce.foreign"), "{left}");
+        assert!(left.contains("without a lease and leaves them alone (`enforce.foreign"), "{left}");
     }
 }

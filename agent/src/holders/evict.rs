@@ -128,7 +128,7 @@ impl Evictor {
 
 fn told(result: std::io::Result<bool>, process: &Process) -> bool {
     result.unwrap_or_else(|error| {
-        tracing::warn!(%error, %process, "a process cannot be told to end");
+        tracing::warn!(%error, %process, "cannot send the stop signal to a process");
         false
     })
 }

@@ -55,7 +55,7 @@ pub enum DaemonError {
     #[error("the docker of this node does not answer: {why}")]
     Silent { why: String },
     #[error(
-        "the docker of this node has no image {name}: images lie on single nodes, see `docker images` there and --node{}",
+        "the docker of this node has no image {name}: docker stores images per node, see `docker images` there and --node{}",
         if looks_like_short_id(name) { "; by its id it is docker-daemon:sha256: and all 64 digits" } else { "" }
     )]
     Unknown { name: String },

@@ -37,7 +37,7 @@ pub enum Refusal {
     BadName,
     #[error("its path is longer than {max} bytes, or a part of it longer than 255")]
     PathTooLong { max: usize },
-    #[error("it lies deeper than {max} directories")]
+    #[error("it is deeper than {max} directories")]
     TooDeep { max: usize },
     #[error("its path goes through {0:?}, which is not a directory")]
     NotADirectory(String),

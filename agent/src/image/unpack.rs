@@ -338,8 +338,7 @@ impl Unpacker<'_> {
 
     fn make_link(&mut self, path: &Path, target: &[u8]) -> Result<(), Fault> {
         let refuse = |why| Fault::from(Refusal::HardLink { target: shown(target), why });
-        let from =
-            rooted_path(target, self.limits).map_err(|_| refuse("lies outside the image"))?;
+        let from = rooted_path(target, self.limits).map_err(|_| refuse("is outside the image"))?;
         let Some(from) = self.tree.existing(&from)? else {
             return match self.passed_over.contains(&from) {
                 true => self.pass_over(path),

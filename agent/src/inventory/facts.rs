@@ -51,10 +51,10 @@ pub fn machine_facts(node: &NodeContext, machine: &Machine, instance: String) ->
 fn released_words(node: &NodeName, stuck: usize) -> String {
     match stuck {
         0 => format!(
-            "the driver is let go of: it can be upgraded; `fleet node uncordon {node}` takes it up again"
+            "the driver is released: it can be upgraded; `fleet node uncordon {node}` attaches it again"
         ),
         stuck => format!(
-            "the driver is let go of, but {stuck} stuck nvml-probe process(es) hold it open until {node} boots anew"
+            "the driver is released, but {stuck} stuck nvml-probe process(es) hold it open until {node} reboots"
         ),
     }
 }

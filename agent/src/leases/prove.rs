@@ -306,7 +306,7 @@ mod tests {
         assert!(!Staying::default().may_be_of(&eve), "all are known");
         let unsure = Staying { unsure: Some(vec![1_001]), ..Staying::default() };
         assert!(!unsure.may_be_of(&ada), "whose window is over, and who has no next one");
-        assert!(unsure.may_be_of(&eve), "she may be whom the name service does not know");
+        assert!(unsure.may_be_of(&eve), "she may be the one that the name service does not know");
         assert!(unsure.may_be_of(&one(1_001, 1_002)), "who started it may be");
     }
 }

@@ -62,7 +62,7 @@ impl Sights {
         match &self.gpus.latest().driver_state {
             // A node without GPUs takes jobs without GPUs; one that is drained takes none, by an admin's decision.
             DriverState::Running | DriverState::Absent { .. } | DriverState::Released => {}
-            DriverState::Starting => reasons.push("the GPUs are being looked at".to_owned()),
+            DriverState::Starting => reasons.push("the GPUs are being checked".to_owned()),
             DriverState::Failed { reason } => reasons.push(format!("GPU driver: {reason}")),
             DriverState::NotAnswering { reason } => {
                 reasons.push(format!("the GPU driver does not answer: {reason}"));

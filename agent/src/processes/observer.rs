@@ -348,7 +348,7 @@ mod tests {
         let of = |uid| Process { uid, real_uid: uid, ..of_root.clone() };
         assert!(observer.is_baseline(&of(0)), "root's");
         assert!(observer.is_baseline(&of(7)), "a service's");
-        assert!(observer.is_baseline(&of(4_712)), "of one whom the administrator exempts");
+        assert!(observer.is_baseline(&of(4_712)), "of an exempt user");
         let persons = of(4_711);
         assert!(!observer.is_baseline(&persons), "LD_PRELOAD=./x.so nvidia-smi");
         assert!(

@@ -71,7 +71,10 @@ mod tests {
         let target = Target::hold(pid, started).unwrap().unwrap();
         assert!(target.tell(Tell::Term).unwrap());
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
-        assert!(!target.tell(Tell::Kill).unwrap(), "it is gone, and nobody else is told");
+        assert!(
+            !target.tell(Tell::Kill).unwrap(),
+            "it is gone, and no other process gets the signal"
+        );
         assert!(Target::hold(pid, started).unwrap().is_none());
     }
 }

@@ -48,7 +48,7 @@ impl Reconciler {
         match decide(self.driver_ordered(), self.driver_is_needed(), &gpus.latest()) {
             Driver::Hold if gpus.attach() => tracing::info!("the GPU driver is taken up again"),
             Driver::LetGo if gpus.release_driver() => {
-                tracing::info!("nothing is left on this drained node: its GPU driver is let go of");
+                tracing::info!("nothing is left on this drained node: releasing its GPU driver");
             }
             Driver::Hold | Driver::LetGo | Driver::Leave => {}
         }
@@ -118,7 +118,7 @@ mod tests {
         let decided = |gpus: &GpuSnapshot| decide(Some(true), false, gpus);
         let someone = || vec![process(Some(3))];
         let used = snapshot(Presence::Present, ASKED, someone());
-        assert_eq!(decided(&used), Driver::Leave, "whoever they are");
+        assert_eq!(decided(&used), Driver::Leave, "for every user");
         let nobody = snapshot(Presence::Present, ASKED, vec![process(None)]);
         assert_eq!(decided(&nobody), Driver::LetGo);
         assert_eq!(decided(&snapshot(Presence::Present, None, Vec::new())), Driver::Leave);

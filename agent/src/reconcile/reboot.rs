@@ -91,7 +91,7 @@ impl Reconciler {
         let busy = self.table.rows.values().any(Row::is_live) || !desired.leases.is_empty();
         let due = order.boot_id == node.boot_id && !busy && !self.is_leaving();
         if due && clear == Some(since) {
-            tracing::info!("this node is empty and boots anew, as an admin wanted it");
+            tracing::info!("this node is empty and reboots, as an admin ordered");
             self.reboots
                 .steps
                 .spawn(async move { (since, Step::Asked(reboot(&node.config).await)) });

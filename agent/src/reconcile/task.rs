@@ -319,11 +319,11 @@ impl Reconciler {
             Action::Adopt { id, epoch, lease } => self.adopt(&id, epoch, lease),
             Action::Supersede { id } => {
                 tracing::warn!(%id, "another grant of this id takes its place");
-                let why = "its place was granted anew".to_owned();
+                let why = "its place was granted again".to_owned();
                 self.order(&id, AttemptOrder::Stop { grace: Duration::ZERO, why });
             }
             Action::Stop { id, grace, why } => {
-                tracing::info!(%id, why, grace_ms = grace.0, "attempt is told to stop");
+                tracing::info!(%id, why, grace_ms = grace.0, "stopping an attempt");
                 self.order(&id, AttemptOrder::Stop { grace: Duration::from_millis(grace.0), why });
             }
             Action::SayNeverStarted { id, epoch, .. } => {
@@ -385,7 +385,7 @@ impl Reconciler {
 
     /// What runs already is what was granted anew: only its epoch changes.
     fn adopt(&mut self, id: &AllocationId, epoch: Epoch, lease: Option<LeaseId>) {
-        tracing::info!(%id, ?epoch, "attempt goes on under a new grant");
+        tracing::info!(%id, ?epoch, "attempt continues under a new grant");
         let dir = self.parts.registry.dir(id);
         let rewritten = dir.record().and_then(|record| match record {
             Some(record) => dir.write_record(&Record { epoch, lease: lease.clone(), ..record }),
@@ -619,7 +619,7 @@ impl Reconciler {
                 tracing::info!(
                     attempts = found.len(),
                     reservations = reservations.len(),
-                    "the controllers were restored from a backup; they are told what is here"
+                    "the controllers were restored from a backup; reporting what is here"
                 );
                 self.parts.outbox.recount(found, reservations);
             }

@@ -44,7 +44,7 @@ pub async fn run(parts: Parts) {
         };
         match watched {
             Ok(()) => {
-                tracing::info!("the connection to the login manager is gone; it is made anew")
+                tracing::info!("the connection to the login manager is gone; connecting again")
             }
             // Once until it works again: it is tried for ever.
             Err(error) if !said => {
@@ -156,11 +156,11 @@ impl Parts {
         match wait {
             Wait::GivenUp => {}
             Wait::Answered => {
-                tracing::info!(asked, took_ms, "all have saved or ended; the shutdown goes on");
+                tracing::info!(asked, took_ms, "all have saved or ended; the shutdown continues");
             }
             Wait::Over => {
                 let open: Vec<&str> = waited.open.iter().map(|id| id.as_str()).collect();
-                tracing::warn!(asked, took_ms, ?open, "the shutdown goes on, not all have saved");
+                tracing::warn!(asked, took_ms, ?open, "the shutdown continues, not all have saved");
             }
         }
     }

@@ -282,7 +282,7 @@ impl Task {
             };
             let absent = matches!(to, To::Uid(_)).then_some(uid);
             if terminals.is_empty() {
-                tracing::debug!(uid, "nobody is there to be told");
+                tracing::debug!(uid, "nobody is logged in to warn");
                 return absent;
             }
             let text = text.await;

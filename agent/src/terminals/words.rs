@@ -67,11 +67,13 @@ impl Here {
         let rest = match (one.after, loss.and_then(|loss| loss.next.as_ref())) {
             _ if alone => "No controller answers, so it cannot be made longer now.".to_owned(),
             (After::MayGoOn, _) => {
-                format!("It goes on while you use it and nobody else reserves it; {longer}")
+                format!("It is extended while you use it and nobody else reserves it; {longer}")
             }
             (After::NoLonger(why), _) => no_longer(why, owner, &longer),
             (After::Over, Some(next)) if next == user => {
-                format!("It does not go on, since your next one has GPUs of it.{ended}")
+                format!(
+                    "It will not be extended: your next reservation uses some of its GPUs.{ended}"
+                )
             }
             (After::Over, Some(next)) => format!("{next} has the next one.{ended}"),
             (After::Over, None) => format!("{longer}{ended}"),
@@ -186,13 +188,15 @@ fn free(gpus: &[(NodeName, u32)], old: bool) -> String {
 fn no_longer(why: NoLonger, owner: &UserName, longer: &str) -> String {
     match why {
         NoLonger::AccountClosed => {
-            format!("It does not go on, since the account of {owner} is closed.")
+            format!("It will not be extended: the account of {owner} is closed.")
         }
         NoLonger::Longest => {
-            format!("It does not go on: no reservation is longer than {RESERVATION_LENGTH_MAX}.")
+            format!(
+                "It will not be extended: no reservation is longer than {RESERVATION_LENGTH_MAX}."
+            )
         }
         NoLonger::OwnNext => format!(
-            "It does not go on by itself: what {owner} reserved next begins then, and limits count both. {longer}"
+            "It will not be extended by itself: {owner}'s next reservation begins then, and limits count both. {longer}"
         ),
     }
 }
@@ -290,10 +294,10 @@ mod tests {
         let bobs = say(24 * 60, over(Some("bob"), true), false);
         assert!(bobs.contains("at Mon 23 Nov 12:00 (in 24 hours). bob has the next one. What"));
         let own = say(15, over(Some("ada"), true), false);
-        assert!(own.contains("since your next one has GPUs of it. What"), "{own}");
+        assert!(own.contains("your next reservation uses some of its GPUs. What"), "{own}");
         let adas = say_to("eve", 15, over(Some("ada"), true), false);
         assert!(adas.starts_with("ada's") && adas.contains("ada has the next one. What"), "{adas}");
-        assert!(say(60, None, false).contains("(in 1 hour). It goes on while you use"));
+        assert!(say(60, None, false).contains("(in 1 hour). It is extended while you use"));
         assert!(say(60, None, true).contains("No controller answers"));
     }
 
@@ -306,13 +310,13 @@ mod tests {
             said.split_once("(in 15 minutes). ").unwrap().1.to_owned()
         };
         let closed = say(NoLonger::AccountClosed, "eve");
-        assert_eq!(closed, "It does not go on, since the account of ada is closed.");
+        assert_eq!(closed, "It will not be extended: the account of ada is closed.");
         let longest = say(NoLonger::Longest, "ada");
-        assert_eq!(longest, "It does not go on: no reservation is longer than 60d.");
+        assert_eq!(longest, "It will not be extended: no reservation is longer than 60d.");
         let own = say(NoLonger::OwnNext, "ada");
         assert_eq!(
             own,
-            "It does not go on by itself: what ada reserved next begins then, and limits count both. \
+            "It will not be extended by itself: ada's next reservation begins then, and limits count both. \
              `fleet extend res-1 -t 2h` makes it longer."
         );
         assert!(say(NoLonger::OwnNext, "eve").ends_with("count both. ada can make it longer."));

@@ -175,12 +175,12 @@ impl Session<'_> {
             let since = *lost_since.get_or_insert_with(Instant::now);
             if since.elapsed() > LOST_PATIENCE {
                 return Err(failure.hint(format!(
-                    "{} goes on; look again with: fleet logs -f {}",
+                    "{} keeps running. Log: fleet logs -f {}",
                     self.open.job, self.open.job
                 )));
             }
             if since.elapsed() < PAUSE_FIRST {
-                self.notice("lost the controller; the job goes on; connecting again");
+                self.notice("lost the controller; the job keeps running; connecting again");
             }
             if let Some(outcome) = self.rest(pause).await? {
                 return Ok(outcome);

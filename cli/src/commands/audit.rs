@@ -244,7 +244,7 @@ fn verdict(context: &Context, summary: &Summary, signature_checked: bool) -> Str
     if signature_checked {
         text.push_str("signed by this fleet\n");
     } else if summary.signed_by.is_some() {
-        text.push_str("it is signed; --ca FILE checks by whom\n");
+        text.push_str("it is signed; --ca FILE checks the signature\n");
     }
     text
 }

@@ -73,7 +73,7 @@ async fn skip(context: &Context, args: SkipArgs) -> Result<Exit, Failure> {
     if args.users {
         what.push("Users' certificates of the old authority end at once with it.");
     }
-    confirmed(args.consent, &what, "Go on without them?")?;
+    confirmed(args.consent, &what, "Continue without them?")?;
     let SkipArgs { nodes, users, output, .. } = args;
     let request = SkipInRotationRequest { meta: client.request_meta()?, nodes, users };
     let after = client.call(request, async |api, r| api.skip_in_rotation(r).await).await?;

@@ -37,10 +37,10 @@ pub(super) async fn thaw(context: &Context, args: &ThawArgs) -> Result<Exit, Fai
         say("Evictions were frozen because many things failed at once. If that was a false alarm,");
         say("thawing lets fleet move jobs that could have stayed.");
     }
-    args.consent.ask("Let evictions go on?")?;
+    args.consent.ask("Allow evictions again?")?;
     let request = ThawEvictionsRequest { meta: client.request_meta()? };
     let after = client.call(request, async |api, r| api.thaw_evictions(r).await).await?;
-    say("evictions go on");
+    say("evictions are allowed again");
     let printer = context.printer(&OutputArgs::default())?;
     print(&summary(&Status::from(after), &printer))?;
     Ok(Exit::Done)

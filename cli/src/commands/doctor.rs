@@ -67,7 +67,7 @@ pub(super) async fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Fa
             false => "",
         };
         let (problems, warnings) = (counted(problems, "problem"), counted(warnings, "warning"));
-        say(&format!("{problems}, {warnings}, {unseen} not looked at{more}"));
+        say(&format!("{problems}, {warnings}, {unseen} not checked{more}"));
     }
     Ok(if problems > 0 { Exit::Failed } else { Exit::Done })
 }
@@ -232,7 +232,7 @@ fn quorum(members: &[Controller]) -> Vec<Finding> {
     for one in members.iter().filter(behind) {
         let lag = newest - one.applied_index.unwrap_or(newest);
         let what = format!("controller {} is {lag} entries behind", one.id);
-        let action = "see to its disk and network; it helps nobody before it has caught up";
+        let action = "check its disk and network; it does not help until it has caught up";
         found.push(check.found(Level::Warning, "controller_behind", what, action));
     }
     let mut versions: Vec<&str> = members.iter().filter_map(|one| one.version.as_deref()).collect();

@@ -83,7 +83,7 @@ pub(super) async fn pull(context: &Context, args: &ImagePullArgs) -> Result<Exit
         _ = tokio::signal::ctrl_c() => {
             let problem = "interrupted: the nodes stop pulling";
             let failure = Failure::new(Exit::Failed, problem);
-            return Err(failure.hint("what has come is gone on with the next time"));
+            return Err(failure.hint("the next pull resumes where this one stopped"));
         }
     };
     let (images, ended) = settled(answers, nodes.len() > 1, |node, found| {

@@ -162,7 +162,7 @@ pub(super) async fn revoke(context: &Context, args: &NodeLeaveArgs) -> Result<Ex
     let client = context.client()?;
     if args.consent.is_asked_for() {
         say(
-            "Its agent is shut out at once, until it joins again with a new token. Jobs there go on.",
+            "Its agent is shut out at once, until it joins again with a new token. Its jobs keep running.",
         );
     }
     args.consent.ask(&format!("End all certificates of {}?", args.node))?;

@@ -49,7 +49,8 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
             }
             Err(failure) if wait == 0 => return Err(with_command(failure, args, &window, context)),
             Err(failure) if Instant::now() >= deadline => {
-                let message = format!("waited {} in vain: {}", length(wait), failure.message);
+                let message =
+                    format!("waited {} without result: {}", length(wait), failure.message);
                 let waited = Failure { exit: Exit::Timeout, message, ..failure };
                 return Err(with_command(waited, args, &window, context));
             }

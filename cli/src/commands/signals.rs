@@ -90,7 +90,9 @@ impl Signals {
             say(&format!("\nfleet: Ctrl-C again cancels {job}"));
             return Ok(Decision::GoOn);
         }
-        let question = format!("\n{job}: d to detach (it goes on), c to cancel, Enter to stay: ");
+        let question = format!(
+            "\n{job}: [d]etach and leave it running, [c]ancel it, or Enter to keep watching: "
+        );
         drop(std::io::stderr().write_all(question.as_bytes()));
         if self.answers.is_none() {
             self.answers = Some(read_stdin()?);

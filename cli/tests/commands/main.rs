@@ -43,7 +43,7 @@ fn attached(streams: Vec<Vec<Step>>) -> Script {
 fn until(what: &str, mut come: impl FnMut() -> bool) {
     let began = Instant::now();
     while !come() {
-        assert!(began.elapsed() < LIMIT, "waited in vain until {what}");
+        assert!(began.elapsed() < LIMIT, "waited without result until {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -124,7 +124,7 @@ fn after_a_lost_connection_output_is_neither_lost_nor_repeated() {
     let fake = Fake::start(attached(streams));
     let output = fake.run(&["run", "--", "true"]);
     assert_eq!((code(&output), stdout(&output).as_str()), (0, "one\ntwo\nthree\n"));
-    assert!(stderr(&output).contains("lost the controller; the job goes on"));
+    assert!(stderr(&output).contains("lost the controller; the job keeps running"));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn sigterm_and_sighup_leave_the_job_alone() {
         signal(&child, sent);
         let output = child.wait_with_output().unwrap();
         assert_eq!(code(&output), 125);
-        assert!(stderr(&output).contains("job-a goes on; see it with: fleet logs -f job-a"));
+        assert!(stderr(&output).contains("job-a keeps running. Log: fleet logs -f job-a"));
         assert!(fake.asked(|script| script.cancelled.is_empty()), "{sent}");
     }
 }

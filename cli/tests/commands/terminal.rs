@@ -97,10 +97,10 @@ fn ctrl_c_asks_and_d_detaches() {
     let mut terminal = Terminal::start(&fake, &["run", "--", "sleep", "9"]);
     terminal.wait_for("up");
     signal(&terminal.child, Signal::SIGINT);
-    terminal.wait_for("d to detach");
+    terminal.wait_for("[d]etach");
     terminal.type_in(b"d\n");
     assert_eq!(terminal.code(), Some(0));
-    terminal.wait_for("job-a goes on");
+    terminal.wait_for("job-a keeps running");
     assert_eq!(cancelled(&fake), 0);
 }
 
@@ -113,13 +113,13 @@ fn ctrl_c_asks_and_enter_stays_and_c_cancels() {
     let mut terminal = Terminal::start(&fake, &["run", "--", "sleep", "9"]);
     terminal.wait_for("up");
     signal(&terminal.child, Signal::SIGINT);
-    terminal.wait_for("d to detach");
+    terminal.wait_for("[d]etach");
     fake.nudge();
     terminal.type_in(b"\n");
     // Output waits for the answer.
     terminal.wait_for("more");
     signal(&terminal.child, Signal::SIGINT);
-    until("it asks again", || terminal.shown().matches("d to detach").count() == 2);
+    until("it asks again", || terminal.shown().matches("[d]etach").count() == 2);
     assert_eq!(cancelled(&fake), 0);
     terminal.type_in(b"c\n");
     assert_eq!(terminal.code(), Some(143));
@@ -132,7 +132,7 @@ fn a_second_ctrl_c_cancels() {
     let mut terminal = Terminal::start(&fake, &["run", "--", "sleep", "9"]);
     terminal.wait_for("up");
     signal(&terminal.child, Signal::SIGINT);
-    terminal.wait_for("d to detach");
+    terminal.wait_for("[d]etach");
     signal(&terminal.child, Signal::SIGINT);
     assert_eq!(terminal.code(), Some(143));
     assert_eq!(cancelled(&fake), 1);

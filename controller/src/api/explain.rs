@@ -298,11 +298,11 @@ fn rebooting(reboot: &v1::NodeReboot) -> String {
         v1::NodeReboot { problem, .. } if !problem.is_empty() => format!("it cannot: {problem}"),
         v1::NodeReboot { begun: true, .. } => "it goes down now".to_owned(),
         v1::NodeReboot { waits_for, .. } if waits_for.is_empty() => {
-            "its agent is told to".to_owned()
+            "its agent has the order".to_owned()
         }
         v1::NodeReboot { waits_for, .. } => format!("it waits for {}", waits_for.join(", ")),
     };
-    format!("is to boot anew for {}: {how}", reboot.by)
+    format!("will reboot, ordered by {}: {how}", reboot.by)
 }
 
 /// What was seen, and what helps.
@@ -400,6 +400,13 @@ fn job_sentence(state: JobState, job: &v1::Job) -> String {
     let place = if job.node.is_empty() { String::new() } else { format!(" on {}", job.node) };
     let why = if job.reason.is_empty() { String::new() } else { format!(": {}", job.reason) };
     let state = match state {
+        // The reason has the verb: `waits for 1 GPU: …`.
+        JobState::Queued if job.reason.starts_with("waits ") => {
+            return format!("{whose} {}", job.reason);
+        }
+        JobState::Queued if job.reason.starts_with("waiting ") => {
+            return format!("{whose} is {}", job.reason);
+        }
         JobState::Queued => "waits".to_owned(),
         JobState::Starting => format!("is being started{place}"),
         JobState::Running => format!("runs{place}"),

@@ -606,7 +606,7 @@ impl Context {
         match self.clock.standing() {
             Standing::Agreed => {}
             Standing::WallWrong { step_ms } => warnings.push(format!(
-                "this controller's wall clock is {} s off, most agents agree; the fleet's time goes on, set the clock right",
+                "this controller's wall clock is {} s off, most agents agree; the fleet's time stays right; correct this clock",
                 step_ms / 1_000
             )),
             Standing::Unconfirmed { step_ms } => warnings.push(format!(
@@ -677,7 +677,7 @@ fn restored_warning(fsm: &Fsm) -> Option<String> {
         return None;
     }
     let mut text = format!(
-        "restored from a backup (incarnation {}): {} attempts were found on nodes and go on, {} reservations made after the backup are lost (`fleet reservation list --all` names them)",
+        "restored from a backup (incarnation {}): {} attempts were found on nodes and continue, {} reservations made after the backup are lost (`fleet reservation list --all` names them)",
         fsm.incarnation(),
         restored.adopted,
         restored.reservations_lost

@@ -238,7 +238,11 @@ mod tests {
         ];
         let meanwhile = ["during", "worse", "with the end"];
         assert_eq!(told(&records, &stay(1, 1, None)), meanwhile);
-        assert_eq!(told(&records[1..], &stay(1, 1, None)), meanwhile, "its placement lies behind");
+        assert_eq!(
+            told(&records[1..], &stay(1, 1, None)),
+            meanwhile,
+            "its placement is in the past"
+        );
     }
 
     #[test]

@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(
             told(false, version()),
             version(),
-            "an agent that is ahead of its fleet goes on"
+            "an agent ahead of its fleet keeps its state"
         );
         let bad = || Rejection::field("reports_json", "is none");
         assert_eq!(told(true, bad()), bad());

@@ -97,7 +97,7 @@ fn controller(facts: &Facts) -> Finding {
         ),
         (Ok(true) | Err(_), Err(why)) => check.problem(
             "controller_down",
-            format!("the controller does not run ({why}); jobs and reservations go on without it"),
+            format!("the controller does not run ({why}); jobs keep running and reservations stay"),
             "`systemctl start fleet-controller`; `journalctl -u fleet-controller` says why it ended",
         ),
     }
@@ -113,7 +113,7 @@ fn others(others: &Look<Vec<(String, Option<String>)>>) -> Vec<Finding> {
     let nameless = others.iter().filter_map(|(address, why)| Some((address, why.as_ref()?)));
     let told = nameless.map(|(address, why)| {
         let what = format!("controller {address} cannot be found from here: {why}");
-        let action = "see to the name service (`getent hosts`), or to `advertise` in that controller's controller.toml";
+        let action = "check the name service (`getent hosts`), or `advertise` in that controller's controller.toml";
         check.problem("controller_name", what, action)
     });
     let mut found: Vec<Finding> = told.collect();

@@ -36,7 +36,7 @@ pub(super) async fn run(context: Context) {
         if last.elapsed() > PERIOD + LATE {
             tracing::warn!(
                 late_ms = last.elapsed().as_millis(),
-                "this process stood still; silence is counted anew"
+                "this process stood still; counting silence again from now"
             );
             since = Instant::now();
         }

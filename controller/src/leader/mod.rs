@@ -120,7 +120,7 @@ where
         one.spawn(begin());
         match one.join_next().await {
             Some(Err(error)) if error.is_panic() => {
-                tracing::error!(name, %error, "a loop of the leader broke off; it begins anew");
+                tracing::error!(name, %error, "a loop of the leader broke off; starting it again");
                 tokio::time::sleep(ANEW_PAUSE).await;
             }
             Some(_) | None => return,

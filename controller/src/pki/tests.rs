@@ -194,7 +194,7 @@ fn the_controllers_own_certificate_is_renewed_at_half_its_life() {
     let second = serial(later);
     assert_ne!(second, first);
     std::fs::write(pki.join("server.crt"), "cut off").unwrap();
-    assert_ne!(serial(later), second, "a damaged one is made anew");
+    assert_ne!(serial(later), second, "a damaged one is made again");
 }
 
 fn record(minted: &token::MintedToken) -> TokenRecord {

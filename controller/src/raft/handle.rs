@@ -82,11 +82,11 @@ pub enum ProposeError {
     TooLarge { bytes: usize },
     /// Only users' commands are refused; reports of nodes and the leader's own go on.
     #[error(
-        "the disk of controller {controller} is nearly full: {dir} ({disk}) has {free_mib} MiB left, and {min_mib} MiB are kept for the controllers themselves. Nothing was changed, and what runs goes on. Delete what is not fleet's there, or make the disk larger"
+        "the disk of controller {controller} is nearly full: {dir} ({disk}) has {free_mib} MiB left, and {min_mib} MiB are kept for the controllers themselves. Nothing was changed, and jobs keep running. Delete what is not fleet's there, or make the disk larger"
     )]
     DiskNearlyFull { controller: u64, free_mib: u64, min_mib: u64, dir: String, disk: String },
     #[error(
-        "too many controllers have a full disk: {controllers}. {min_mib} MiB are kept for the controllers themselves. Nothing was changed, and what runs goes on. Make room in `data_dir` there"
+        "too many controllers have a full disk: {controllers}. {min_mib} MiB are kept for the controllers themselves. Nothing was changed, and jobs keep running. Make room in `data_dir` there"
     )]
     DisksNearlyFull { controllers: String, min_mib: u64 },
     #[error("this controller is stopping: {0}")]

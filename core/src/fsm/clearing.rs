@@ -55,7 +55,7 @@ impl Fsm {
             }
             (Liveness::Ready, Presence::Lost) => return Err(refused("it is still gone")),
             (Liveness::Ready, Presence::Unknown) if self.driver_is_released(node) => {
-                return Err(refused("its driver is let go of: uncordon its node first"));
+                return Err(refused("its driver is released: uncordon its node first"));
             }
             (Liveness::Ready, Presence::Unknown) => {
                 return Err(refused("it still does not answer"));

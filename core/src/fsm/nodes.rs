@@ -64,7 +64,7 @@ impl Fsm {
         }
         self.take_facts(turn, name, facts);
         if rebooted {
-            self.lift_exclusions(turn, name, "it booted anew");
+            self.lift_exclusions(turn, name, "it rebooted");
             self.reboot_is_over(turn, name);
         }
         self.heard(turn, name);
@@ -107,7 +107,7 @@ impl Fsm {
             reboot: None,
         };
         self.nodes.insert(name.clone(), node);
-        self.lift_exclusions(turn, name, "it joined anew");
+        self.lift_exclusions(turn, name, "it joined again");
         turn.say(Event::NodeRegistered {
             node: name.clone(),
             gpus: u32::try_from(facts.gpus.len()).unwrap_or(u32::MAX),
@@ -162,7 +162,7 @@ impl Fsm {
             }
         }
         for id in lost {
-            self.lose_allocation(turn, &id, format!("{name} booted anew"));
+            self.lose_allocation(turn, &id, format!("{name} rebooted"));
         }
         let stays: Vec<GpuUuid> = self
             .leases
@@ -240,7 +240,7 @@ impl Fsm {
         }
         if known != facts.driver_released {
             let what = match facts.driver_released {
-                true => "nothing is left there: its GPU driver is let go of and can be upgraded",
+                true => "nothing is left there: its GPU driver is released and can be upgraded",
                 false => "its GPU driver is taken up again",
             };
             turn.say(Event::NodeFactsChanged { node: name.clone(), what: what.to_owned() });

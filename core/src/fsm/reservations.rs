@@ -268,7 +268,7 @@ impl Fsm {
                 turn.say(Event::ReservationCancelled { reservation: id.clone(), by });
             }
             ReservationState::Active => {
-                let why = format!("given back by {}", turn.actor.display_name());
+                let why = format!("released by {}", turn.actor.display_name());
                 self.end_reservation(turn, id, &why);
             }
             ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {}

@@ -150,7 +150,7 @@ impl Fsm {
         }
         let node = self.reservations.get(id).map(|r| r.node.clone());
         let delay = format!(
-            "{why}; it moves once {} lets go of it",
+            "{why}; it moves once {} has released it",
             node.as_ref().map_or("", |n| n.as_str())
         );
         turn.say(Event::ReservationDelayed { reservation: id.clone(), why: delay.clone() });
@@ -270,8 +270,7 @@ impl Fsm {
                     turn.say(Event::ReservationCancelled { reservation: id.clone(), by });
                 }
                 ReservationState::Active => {
-                    let why =
-                        format!("given back before the controllers were restored, {node} says");
+                    let why = format!("released before the controllers were restored, {node} says");
                     self.end_reservation(turn, id, &why);
                 }
                 ReservationState::Ending

@@ -56,7 +56,7 @@ const PROGRAM: &str =
     "look at the program first; if other programs meet it on this GPU, at the GPU";
 const RESET: &str = "reset the GPU when it is empty";
 const REBOOT: &str = "reset the GPU when it is empty, then reboot if it comes back";
-const SUPPORT: &str = "have the card looked at";
+const SUPPORT: &str = "have the card checked";
 const RECOVERY: &str = "`nvidia-smi -q` names it: GPU Recovery Action";
 /// What helps where the number says nothing.
 pub const KERNEL_LOG: &str = "see the kernel log";

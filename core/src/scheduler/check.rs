@@ -45,7 +45,7 @@ fn check_node(capacity: &Capacity<'_>, ask: &Ask<'_>, line: &Placement) -> Resul
         return Err(format!("{} is {why}", line.node));
     }
     if !ask.admits(node) {
-        return Err(format!("the job does not go on {}", line.node));
+        return Err(format!("the job does not fit {}", line.node));
     }
     let share = ask.share(node);
     if (line.cpu_millis, line.memory_bytes) != (share.cpu_millis, share.memory_bytes) {

@@ -308,7 +308,7 @@ fn interrupted_work_goes_first() {
          plan",
         "job-a -> titan01:0, 16 cores, 64.0 GiB
          job-b -> titan02:0, 16 cores, 64.0 GiB
-         job-a goes on
+         job-a keeps running
          job-a evicted (test)
          job-a -> titan02:0, 16 cores, 64.0 GiB
          job-c waits, place 2: waits for 1 GPU: titan02:0 is meant for a job before it [+4h]",
@@ -338,7 +338,7 @@ fn there_must_be_another_place_before_a_job_is_evicted() {
          job-c -> titan02:0, 8 cores, 32.0 GiB
          job-a: titan02
          job-b: nowhere
-         job-b goes on
+         job-b keeps running
          job-a: titan02
          job-a evicted (test)
          job-a: titan02

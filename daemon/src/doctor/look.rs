@@ -125,7 +125,7 @@ pub fn within<T: Send + 'static>(
     // Nobody may listen any more.
     thread::spawn(move || drop(tell.send(look())));
     told.recv_timeout(limit)
-        .map_err(|_| format!("{what} could not be looked at within {} s", limit.as_secs()))
+        .map_err(|_| format!("{what} could not be checked within {} s", limit.as_secs()))
 }
 
 /// Whether the kernel's clock follows a time server.

@@ -165,8 +165,8 @@ pub fn mounts(check: Check, mounts: &Look<Vec<NetworkMount>>) -> Vec<Finding> {
         let NetworkMount { point, source, kind, .. } = mount;
         check.problem(
             "mount_hangs",
-            format!("{point} ({kind} from {source}) does not answer: whoever touches it hangs"),
-            format!("see to {source}; if it does not come back, `umount -l {point}`"),
+            format!("{point} ({kind} from {source}) does not answer: every program that touches it hangs"),
+            format!("check {source}; if it does not come back, `umount -l {point}`"),
         )
     });
     let mut found: Vec<Finding> = silent.collect();
@@ -191,7 +191,7 @@ pub fn controllers(check: Check, tried: &[Reach]) -> Vec<Finding> {
             Reached::Connected => continue,
             Reached::NoName(why) => {
                 let what = format!("controller {address}: {why}");
-                let action = "see to the name service (`getent hosts`), or to the address";
+                let action = "check the name service (`getent hosts`), or the address";
                 check.found(level, "controller_name", what, action)
             }
             Reached::NoConnection(why) => {

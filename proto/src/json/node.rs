@@ -102,7 +102,7 @@ impl Reboot {
         match (&self.problem, self.begun, &self.waits_for[..]) {
             (Some(problem), _, _) => format!("not rebooted: {problem}"),
             (None, true, _) => "goes down to reboot".to_owned(),
-            (None, false, []) => "its agent is told to reboot".to_owned(),
+            (None, false, []) => "its agent has the order to reboot".to_owned(),
             (None, false, waits_for) => format!("reboots after {}", waits_for.join(", ")),
         }
     }

@@ -130,7 +130,7 @@ fn wakes_and_dies(twins: &Twins<'_>, node: &Frozen) -> Result<()> {
         ensure!(!late.exists(), "the dead attempt was let save {}", late.display());
         let mut deeds = one.deeds()?.into_iter().filter(|line| line.attempt == 1);
         let last = deeds.next_back().map(|line| line.deed);
-        ensure!(last == Some(Deed::WaitsAfter(50)), "the dead attempt went on");
+        ensure!(last == Some(Deed::WaitsAfter(50)), "the dead attempt kept running");
     }
     Ok(())
 }

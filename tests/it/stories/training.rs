@@ -197,7 +197,7 @@ impl<'a> Twins<'a> {
     /// Waits until the story of each holds this.
     pub(super) fn are_told(&self, text: &str) -> Result<()> {
         for one in self.both() {
-            let what = format!("{} is told {text:?}", one.id);
+            let what = format!("{} reads {text:?}", one.id);
             wait::until(&what, SOON, wait::POLL_COMMAND, || {
                 Ok(self.lab.why(&one.id)?.contains(text).then_some(()))
             })

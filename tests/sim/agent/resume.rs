@@ -59,8 +59,7 @@ impl Agent {
         for at in nodes.filter(|at| resume.others_dead && *at != self.post.at) {
             let machine = self.scene.machine(at);
             if let Some(other) = machine.any_of(job).cloned() {
-                let what =
-                    format!("{id} is told that {other} is dead, which is on {}", machine.name);
+                let what = format!("{id} hears that {other} is dead, which is on {}", machine.name);
                 drop(machine);
                 return self.scene.violation(what);
             }

@@ -406,7 +406,7 @@ impl Monitor {
         match step.index {
             Some(index) => {
                 let reason = format!("driver does not answer: {:?} did not return", step.what);
-                warn!(index, what = step.what, "GPU hangs in the driver, going on without it");
+                warn!(index, what = step.what, "GPU hangs in the driver, continuing without it");
                 self.readings.hung(index, &reason, now());
                 if !ready {
                     self.readings.not_reached(now());

@@ -238,7 +238,7 @@ impl Readings {
             DriverState::Absent { reason }
             | DriverState::Failed { reason }
             | DriverState::NotAnswering { reason } => reason.clone(),
-            DriverState::Released => "the driver is let go of".to_owned(),
+            DriverState::Released => "the driver is released".to_owned(),
             DriverState::Starting | DriverState::Running => NOT_SAMPLED.to_owned(),
         };
         self.open = false;

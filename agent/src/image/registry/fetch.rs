@@ -237,7 +237,7 @@ impl Downloads {
             if failed >= TRIES_MAX {
                 return Err(error.into());
             }
-            debug!(%error, digest = blob.digest, at = writer.bytes, "blob is gone on with");
+            debug!(%error, digest = blob.digest, at = writer.bytes, "resuming the download of a blob");
             pause(failed).await;
         }
     }

@@ -120,7 +120,7 @@ impl Inner {
             Reply::Stats(stats) => stats.into_iter().next(),
             _ => None,
         };
-        let stat = stat.ok_or_else(|| not_an_image(path, "it could not be looked at"))?;
+        let stat = stat.ok_or_else(|| not_an_image(path, "it could not be checked"))?;
         Ok(stat.map_err(AsUserError::Op)?)
     }
 

@@ -211,7 +211,7 @@ async fn what_dockerd_has_is_copied_once_for_each_id() {
     }
     assert_eq!(setup.asked(), [look_up(NAME), look_up(&by_id)], "it is here");
     setup.has(NAME, &two, docker_archive("tools:latest", &layers("two")));
-    assert_eq!(content(&setup.resolve("tools").await.unwrap()), "two", "built anew");
+    assert_eq!(content(&setup.resolve("tools").await.unwrap()), "two", "built again");
     assert_eq!(setup.asked(), [look_up(NAME), get(&two)]);
     let listed = setup.store().list().unwrap();
     let mut names: Vec<_> = listed.iter().map(|image| image.names.join(" ")).collect();

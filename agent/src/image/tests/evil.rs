@@ -187,9 +187,9 @@ fn paths_that_lead_nowhere_are_refused_with_the_reason() {
 #[test]
 fn hard_links_stay_inside() {
     let why = |text: &'static str| move |w: &Refusal| matches!(w, Refusal::HardLink { why, .. } if *why == text);
-    refused("out", &[hardlink("h", "../canary")], "h", why("lies outside the image"));
+    refused("out", &[hardlink("h", "../canary")], "h", why("is outside the image"));
     refused("absolute", &[hardlink("h", "/etc/passwd")], "h", why("is not in the image"));
-    refused("absolute up", &[hardlink("h", "/../canary")], "h", why("lies outside the image"));
+    refused("absolute up", &[hardlink("h", "/../canary")], "h", why("is outside the image"));
     refused("missing", &[hardlink("h", "nothing")], "h", why("is not in the image"));
     let inside = [dir("d"), file("d/x", "x"), hardlink("d", "d/x")];
     refused("into itself", &inside, "d", why("is in the directory that the link replaces"));
@@ -204,7 +204,7 @@ fn hard_links_stay_inside() {
         "pax link",
         &[pax(&[("linkpath", b"../canary")]), hardlink("h", "x")],
         "h",
-        why("lies outside the image"),
+        why("is outside the image"),
     );
 }
 

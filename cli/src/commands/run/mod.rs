@@ -135,7 +135,7 @@ fn detached(context: &Context, job: &Job, output_file: &str) -> Result<Exit, Fai
 
 /// The exit code, and a word where the code alone would not tell.
 fn finish(id: &str, outcome: Result<Outcome, Failure>) -> Exit {
-    let goes_on = format!("fleet: {id} goes on; see it with: fleet logs -f {id}");
+    let goes_on = format!("fleet: {id} keeps running. Log: fleet logs -f {id}");
     match outcome {
         Ok(Outcome::Ended(job)) => ended(&job),
         Ok(Outcome::Left | Outcome::OutputClosed) => {

@@ -303,7 +303,7 @@ fn image(text: &str, cwd: &str) -> Result<String, Failure> {
     }
     if there && kind.is_none() && !file.starts_with('.') && !is_archive {
         say(&format!(
-            "fleet: image {file} is what lies here; a registry's is {REGISTRY_KIND}{file}"
+            "fleet: image {file} is the local file; for a registry write {REGISTRY_KIND}{file}"
         ));
     }
     let kind = kind.map(|kind| format!("{kind}:")).unwrap_or_default();

@@ -185,7 +185,7 @@ async fn what_a_majority_acknowledged_survives_the_leader() {
     let ProposeError::NotLeader { leader: Some(named) } = refused else { panic!("{refused}") };
     assert_eq!(named.address, nodes[old].address);
     // A follower may answer by itself, and knows how old that is.
-    let age = until("the follower was told", || nodes[follower].raft.age()).await;
+    let age = until("the follower knew", || nodes[follower].raft.age()).await;
     assert!(age < PATIENCE, "{age:?}");
     assert!(nodes[old].raft.age().is_some_and(|age| age < PATIENCE));
     let read = nodes[follower].raft.ensure_linearizable().await;
@@ -366,7 +366,7 @@ async fn a_lone_controller_rests_and_stays_of_use_until_others_join() {
     }
     nodes[0].raft.set_voters([1, 2, 3].into()).await.unwrap();
     // Others need its heartbeats.
-    until("its clock goes on", || (!nodes[0].raft.is_parked()).then_some(())).await;
+    until("its clock runs again", || (!nodes[0].raft.is_parked()).then_some(())).await;
     propose(&nodes, n + 1).await;
     all_at(&nodes, n + 1).await;
     // And the others notice when it is gone.

@@ -63,7 +63,7 @@ async fn let_go(dir: &Path) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, free).await.expect("the store is let go of");
+    tokio::time::timeout(PATIENCE, free).await.expect("the store is released");
 }
 
 /// A single voter that makes snapshots and new segments early.

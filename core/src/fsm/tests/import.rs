@@ -236,7 +236,7 @@ fn a_line_that_ends_earlier_now_gets_its_reservation() {
         }
         let corrected = vec![line(&w, "short", "bob", 1, 20, 30)];
         let said = import(&mut w, "root", corrected).unwrap();
-        assert_eq!(said, [ImportedLine::Created(res("short"))], "given back: {given_back}");
+        assert_eq!(said, [ImportedLine::Created(res("short"))], "released: {given_back}");
     }
 }
 

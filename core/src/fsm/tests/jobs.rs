@@ -83,7 +83,7 @@ fn a_job_has_the_times_of_its_program_however_late_they_are_reported() {
     }
     let a = w.run("behind", plain(1), "titan01", &[2]);
     w.end(&a, AttemptEnd::Exited { code: 0 });
-    assert_eq!(over(&w, "behind"), began(&w, "behind"), "an end cannot lie before its start");
+    assert_eq!(over(&w, "behind"), began(&w, "behind"), "an end cannot be before its start");
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn what_is_given_back_or_was_had_before_does_not_count() {
 
 #[test]
 fn where_there_are_limits_none_goes_on_into_the_owners_next() {
-    for (limited, expected) in [(true, "ended"), (false, "went on")] {
+    for (limited, expected) in [(true, "ended"), (false, "extended")] {
         let mut w = World::with(&["titan01", "titan02"]);
         if limited {
             w.give(person("root"), set("*", ReservationLimits::default())).unwrap();
@@ -146,7 +146,7 @@ fn where_there_are_limits_none_goes_on_into_the_owners_next() {
         w.report("titan01", Report::Use { reservation, seen, came: true }).unwrap();
         w.pass(HOUR);
         let a = w.fsm.reservation(&res("a")).unwrap();
-        let found = if a.window.ends_at > w.now { "went on" } else { "ended" };
+        let found = if a.window.ends_at > w.now { "extended" } else { "ended" };
         assert_eq!(found, expected);
     }
 }

@@ -54,7 +54,7 @@ fn what_its_node_stopped_at_a_shutdown_goes_on_from_its_checkpoint() {
     let mut w = World::with(&["titan01"]);
     let a = w.run("a", training(), "titan01", &[0]);
     w.checkpoint(&a, 1, Millis::secs(1));
-    w.end(&a, AttemptEnd::NodeFault { message: "the node was told to stop it".to_owned() });
+    w.end(&a, AttemptEnd::NodeFault { message: "the agent stopped it on this node".to_owned() });
     assert_eq!(w.state_of("a"), "queued");
     let job = w.fsm.job(&job("a")).unwrap();
     assert_eq!(job.restarts_used, 1);
@@ -290,7 +290,7 @@ fn the_driver_of_a_drained_node_is_let_go_of_which_is_no_fault_of_its_gpus() {
         gpu.presence = Presence::Unknown;
     }
     w.report("titan01", Report::Facts { facts: released.clone() }).unwrap();
-    let once = "titan01: nothing is left there: its GPU driver is let go of and can be upgraded";
+    let once = "titan01: nothing is left there: its GPU driver is released and can be upgraded";
     assert_eq!(said(&w), [once]);
     w.report("titan01", Report::Facts { facts: released }).unwrap();
     assert!(said(&w).is_empty());
@@ -298,7 +298,7 @@ fn the_driver_of_a_drained_node_is_let_go_of_which_is_no_fault_of_its_gpus() {
     let refused = w.give(person("root"), clear).unwrap_err().to_string();
     assert!(refused.contains("uncordon its node first"), "{refused}");
     let known = w.fsm.node(&node("titan01")).unwrap();
-    assert!(w.fsm.reboot_waits_for(known).is_empty(), "it may boot anew all the same");
+    assert!(w.fsm.reboot_waits_for(known).is_empty(), "it may reboot all the same");
     w.give(person("root"), Command::UncordonNode { node: node("titan01") }).unwrap();
     assert!(!ordered(&w));
     w.submit("ada", "a", plain(3)).unwrap();

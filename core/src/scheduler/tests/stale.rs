@@ -74,7 +74,7 @@ fn a_line_nobody_planned_is_refused() {
         (&|line| line.gpus = gpus(&[0, 0]), "it wants 2 GPUs, the line has 2"),
         (&|line| line.gpus = gpus(&[1, 2]), "a GPU is not one that the job asked for"),
         (&|line| line.gpus = other.gpus[..2].to_vec(), "titan01 has no GPU-746974616e30323a30"),
-        (&|line| line.node = other.name.clone(), "the job does not go on titan02"),
+        (&|line| line.node = other.name.clone(), "the job does not fit titan02"),
         (&|line| line.cpu_millis = 1, "its share of the node is another now"),
         (&|line| line.memory_bytes += 1, "its share of the node is another now"),
         (&|line| line.job = crate::id::JobId::parse("job-x").unwrap(), "the job is gone"),

@@ -532,7 +532,7 @@ impl Story {
                 };
                 self.report(&a.node, report);
                 let stop = self.fsm.allocation(&a.id).and_then(|a| a.stop.clone());
-                let said = stop.map_or_else(|| "goes on".to_owned(), |s| s.why.to_string());
+                let said = stop.map_or_else(|| "keeps running".to_owned(), |s| s.why.to_string());
                 writeln!(out, "{job} {said}").unwrap();
             }
             ["elsewhere", job] => {

@@ -235,7 +235,7 @@ fn fmt_placed(
         [] => write!(f, "placed on {node}")?,
         gpus => write!(f, "placed on {}", placed(names, node, gpus))?,
     }
-    resume_from.map_or(Ok(()), |path| write!(f, ", to go on from {path}"))
+    resume_from.map_or(Ok(()), |path| write!(f, ", to continue from {path}"))
 }
 
 fn fmt_clear_ordered(
@@ -310,7 +310,7 @@ impl Event {
             E::ClusterVersionSet { version } => write!(f, "cluster version is now {version}"),
             E::ClockReset { .. } => write!(f, "the fleet's clock was set back"),
             E::NodeRegistered { node, gpus, .. } => write!(f, "{node} joined with {gpus} GPUs"),
-            E::NodeRebooted { node, .. } => write!(f, "{node} booted anew"),
+            E::NodeRebooted { node, .. } => write!(f, "{node} rebooted"),
             E::NodeFactsChanged { node, what } => write!(f, "{node}: {what}"),
             E::NodeCordoned { node, by, reason } => write!(f, "{node} cordoned by {by}: {reason}"),
             E::NodeUncordoned { node, by } => write!(f, "{node} takes work again (by {by})"),
@@ -331,7 +331,9 @@ impl Event {
                 write!(f, "{}: {kind} is over", subject(names, node, gpu.as_ref()))
             }
             E::EvictionsFrozen { affected, of } => fmt_frozen(f, *affected, *of),
-            E::EvictionsThawed { by } => write!(f, "automatic evictions go on, by {by}"),
+            E::EvictionsThawed { by } => {
+                write!(f, "automatic evictions are allowed again, by {by}")
+            }
             E::GpuClearOrdered { node, gpu, by, reason, kinds } => {
                 fmt_clear_ordered(f, &subject(names, node, Some(gpu)), by, reason, kinds)
             }
@@ -382,7 +384,7 @@ impl Event {
                 placed(names, node, gpus)
             ),
             E::AttemptAdopted { allocation, node, job_was_known, .. } => {
-                write!(f, "{allocation} found on {node} after the restore, and goes on")?;
+                write!(f, "{allocation} found on {node} after the restore, and continues")?;
                 if *job_was_known { Ok(()) } else { write!(f, "; the backup did not know its job") }
             }
             E::NodeCounted { node } => {
@@ -427,15 +429,15 @@ impl Event {
                 before.word()
             ),
             E::NodeRebootAsked { node, by, reason } => {
-                write!(f, "{node} is to boot anew once it is empty, by {by}")?;
+                write!(f, "{node} will reboot once it is empty, ordered by {by}")?;
                 if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
             }
             E::NodeRebootCancelled { node, by } => {
-                write!(f, "{node} need not boot anew any more, by {by}")
+                write!(f, "planned reboot of {node} cancelled by {by}")
             }
-            E::NodeRebootBegun { node } => write!(f, "{node} is empty and goes down to boot anew"),
-            E::NodeRebootFailed { node, why } => write!(f, "{node} cannot boot anew: {why}"),
-            E::NodeRebootDone { node } => write!(f, "{node} booted anew as it was to"),
+            E::NodeRebootBegun { node } => write!(f, "{node} is empty and reboots now"),
+            E::NodeRebootFailed { node, why } => write!(f, "{node} cannot reboot: {why}"),
+            E::NodeRebootDone { node } => write!(f, "{node} rebooted as planned"),
             E::JobDefaultsSet { defaults, before, by } => fmt_defaults(f, defaults, before, by),
             E::ReservationRulesSet { rules, before, by } => {
                 write!(f, "rules for reservations set by {by}: {rules}; they were: {before}")
@@ -454,10 +456,10 @@ impl Event {
             }
             E::ReservationUsed { node, .. } => write!(f, "its GPUs on {node} are in use"),
             E::ReservationWentOn { .. } => {
-                write!(f, "reservation goes on: it is in use, and nobody else reserved its GPUs")
+                write!(f, "reservation extended: it is in use, and nobody else reserved its GPUs")
             }
             E::ReservationNotUsed { owner, node, after, .. } => {
-                write!(f, "given back: {owner} did not come to {node} for {after}")
+                write!(f, "released: {owner} did not use it on {node} within {after}")
             }
             E::JobQueued { owner, stop_after, .. } => fmt_queued(f, owner, *stop_after),
             E::JobPlaced { node, gpus, resume_from, owner, .. } => {
@@ -519,7 +521,7 @@ impl Event {
             E::JobStopping { why, .. } => write!(f, "told to stop: {why}"),
             E::AttemptEnded { allocation, end, .. } => write!(f, "{allocation} ended: {end}"),
             E::JobRequeued { why, resume_from, .. } => match resume_from {
-                Some(path) => write!(f, "queued again ({why}), will go on from {path}"),
+                Some(path) => write!(f, "queued again ({why}), will continue from {path}"),
                 None => write!(f, "queued again ({why}), from its beginning"),
             },
             E::NodeExcluded { node, why, .. } => write!(f, "not on {node} again: {why}"),

@@ -106,7 +106,7 @@ async fn new_certificates_are_used_without_breaking_connections() {
     let after = dial_pinned(&server.address(), ca.pin()).await.unwrap().controller.serial;
     assert_ne!(after, before, "the server shows its new certificate");
     let (_, kept) = who_am_i(old).await.unwrap();
-    assert_eq!(kept, first, "the old connection goes on");
+    assert_eq!(kept, first, "the old connection stays");
     let (_, second) = who_am_i(dialer.channel()).await.unwrap();
     assert_eq!(second, node.current().leaf().serial, "a new one uses the new certificate");
     assert_ne!(second, first);

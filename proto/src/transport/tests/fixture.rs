@@ -247,7 +247,7 @@ pub(super) async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) 
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("waited in vain for {what}");
+    panic!("waited without result for {what}");
 }
 
 /// Asks the server who we are, by the call every certified peer may make.

@@ -66,11 +66,11 @@ async fn a_connection_ends_when_its_authority_is_given_up() {
     let mut tries = 0;
     while who_am_i(behind.clone()).await.is_ok() {
         tries += 1;
-        assert!(tries < 500, "the connection of the old one goes on");
+        assert!(tries < 500, "the connection of the old one stays");
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     let (_, still) = who_am_i(moved).await.unwrap();
-    assert_eq!(still, first, "the other one goes on");
+    assert_eq!(still, first, "the other one stays");
 }
 
 #[test]

@@ -151,7 +151,7 @@ async fn checkpoints_count_from_when_a_name_service_that_was_ill_knows_the_owner
     until("nobody asked for the owner", || asked.load(Ordering::SeqCst) > 0).await;
     begun.save("1.pt");
     known.store(true, Ordering::SeqCst);
-    assert_eq!(told(&agent, "1 1.pt").await, ["1 1.pt"], "and it goes on running");
+    assert_eq!(told(&agent, "1 1.pt").await, ["1 1.pt"], "and it keeps running");
     begun.save("2.pt");
     exit(&begun.dir, NAME, 0);
     let over = ExitRecord::read(begun.dir.path()).unwrap().unwrap();
