@@ -13,7 +13,7 @@ use fleet_proto::json::reservation::Reservation;
 use fleet_proto::v1::ListReservationsRequest;
 
 use super::reservation::{KIND, fetch};
-use super::{Context, caller};
+use super::{Context, caller, dev};
 use crate::args::SshArgs;
 use crate::client::Client;
 use crate::errors::Failure;
@@ -30,6 +30,9 @@ pub(super) async fn run(context: &Context, args: &SshArgs) -> Result<Exit, Failu
         None => only_one(&client, &user).await?,
     };
     let node = reservation.node.clone().unwrap_or_default();
+    if dev::is_meant(context) {
+        return Err(nowhere_to_log_in(&reservation, &node));
+    }
     let line = remote_line(&reservation, &args.command);
     let mut ssh = Command::new("ssh");
     ssh.args(["-l", &user]);
@@ -43,6 +46,15 @@ pub(super) async fn run(context: &Context, args: &SshArgs) -> Result<Exit, Failu
             .hint("install openssh-client"),
         _ => Failure::new(Exit::Failed, format!("ssh: {error}")),
     })
+}
+
+/// In `fleet dev` a node is a process of this machine, and `ssh` would say that it knows no such name.
+fn nowhere_to_log_in(reservation: &Reservation, node: &str) -> Failure {
+    let message = format!("cannot log in to {node}: a node of `fleet dev` has no sshd");
+    let (id, gpus) = (&reservation.id, reservation.gpus.len());
+    Failure::new(Exit::Failed, message).hint(format!(
+        "`fleet run --reservation {id} -G {gpus} -it -- bash` opens a shell with its GPUs"
+    ))
 }
 
 async fn named(

@@ -369,6 +369,15 @@ fn ssh_goes_to_the_node_of_the_reservation_with_its_gpus() {
     let said = stdout(&ssh(&fake, &[]));
     assert!(said.ends_with("exec env CUDA_VISIBLE_DEVICES=GPU-res-a \"$SHELL\" -l\n"), "{said}");
 
+    // In `fleet dev` there is no machine to log in to.
+    std::fs::write(fake.config().with_file_name("dev.json"), "{}").unwrap();
+    let in_dev = ssh(&fake, &[]);
+    assert_eq!((code(&in_dev), stdout(&in_dev).as_str()), (1, ""), "{in_dev:?}");
+    assert!(
+        stderr(&in_dev).contains("fleet run --reservation res-a -G 1 -it -- bash"),
+        "{in_dev:?}"
+    );
+
     let shared =
         pb::Reservation { with: vec!["ada".to_owned()], ..reservation("res-s", "bob", "active") };
     let several = ssh(&with(vec![own, shared.clone()]), &[]);

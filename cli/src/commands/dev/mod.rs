@@ -15,3 +15,12 @@ mod traces;
 pub(super) use agent::agent;
 pub(super) use cluster::run;
 pub(super) use fault::fault;
+
+use super::Context;
+
+/// Whether the settings are those of a `fleet dev` cluster, or of a node of one.
+pub(super) fn is_meant(context: &Context) -> bool {
+    let config = context.named_config();
+    let folders = config.iter().flat_map(|config| config.ancestors().skip(1).take(2));
+    folders.into_iter().any(|folder| folder.join(state::DEV_FILE).is_file())
+}
