@@ -399,7 +399,7 @@ impl Tries {
     }
 }
 
-/// Whether a refusal is the answer to this very request: what the state said when it came to it.
+/// Whether a refusal is the answer to this exact request: what the state said when it came to it.
 fn is_from_the_log(failure: &Failure) -> bool {
     failure
         .rejection

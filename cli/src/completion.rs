@@ -23,7 +23,7 @@ use crate::errors::Failure;
 
 /// Set where a shell asks. One of our own: a program that a job runs may know `COMPLETE`.
 const VARIABLE: &str = "_FLEET_COMPLETE";
-/// Whoever pressed TAB waits: what is not there by then is not offered.
+/// The user pressed TAB and waits: a name that is not there by then is not offered.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 /// Most words that are offered.
 const OFFERED_MAX: usize = 200;

@@ -55,7 +55,7 @@ pub(crate) struct Config {
     pub(crate) ca: Option<PathBuf>,
     /// `None` where the settings say that no agent is to be asked.
     pub(crate) agent_socket: Option<PathBuf>,
-    /// Whom to ask for a certificate by ssh.
+    /// The machine to ask for a certificate by ssh.
     pub(crate) login: Option<String>,
     /// Controllers elsewhere, whatever certificate is used there.
     pub(crate) addresses: Vec<Address>,

@@ -1,6 +1,6 @@
 //! Golden files, for tests: what is printed is compared with a file under `cli/golden`.
 //!
-//! `FLEET_GOLDEN=write cargo test -p fleet` writes them anew; the diff of the files is then what to
+//! `FLEET_GOLDEN=write cargo test -p fleet` writes them again; the diff of the files is then what to
 //! review. Never used outside tests.
 #![allow(clippy::unwrap_used)]
 

@@ -105,7 +105,7 @@ impl Login {
         self.renew(true).await
     }
 
-    /// Lets go of a certificate that was refused.
+    /// Drops a certificate that was refused.
     pub(crate) fn forget(&self) {
         self.folder.forget();
     }
@@ -199,7 +199,7 @@ pub(crate) async fn by_socket(socket: &Path, channel: Channel) -> Option<Credent
     Some(accepted.credentials)
 }
 
-/// Lets go of a certificate of [`by_socket`] that was refused: the store may be another fleet's by now.
+/// Drops a certificate of [`by_socket`] that was refused: the store may be another fleet's by now.
 pub(crate) fn forget_by_socket(socket: &Path) {
     if let Some(folder) = own_folder(&socket.display().to_string()) {
         UserFolder::new(&folder).forget();

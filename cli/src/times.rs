@@ -20,7 +20,7 @@ pub(crate) use typed::{Edge, Taken, across_a_change, read_when};
 /// Longest length accepted, in seconds: ten years. What is sensible is decided by the controller.
 const LENGTH_SECONDS_MAX: u64 = 10 * 366 * 86_400;
 
-/// Years that a typed time may lie in.
+/// Years that a typed time may have.
 const YEARS: std::ops::RangeInclusive<i16> = 1970..=9998;
 
 /// Why a text is not a time or a length.
@@ -108,7 +108,7 @@ fn parse(
         return Ok((checked(text, at)?, None));
     }
     let local = parse_local(&lower, now, zone).ok_or_else(|| {
-        // jiff's calendar ends with the year 9999; what lies beyond is a time all the same.
+        // jiff's calendar ends with the year 9999; later years are times all the same.
         if begins_with_a_strange_year(&lower) {
             out_of_range(text)
         } else {
@@ -226,7 +226,7 @@ fn resolve(local: DateTime, zone: &TimeZone) -> Result<Timestamp, TimeError> {
     let ambiguous = zone.to_ambiguous_timestamp(local);
     if let AmbiguousOffset::Gap { before, after } = ambiguous.offset() {
         let length = after.seconds() - before.seconds();
-        // Read with the offset before the gap, the skipped time lies after it, and the reverse.
+        // Read with the offset before the gap, the skipped time is after it, and the reverse.
         let gap_end = zone.to_ambiguous_timestamp(local).compatible().ok().and_then(|at| {
             // Strictly before: the transition itself must count.
             let mut transitions =
@@ -426,7 +426,7 @@ impl Clock {
     }
 
     /// As it can be typed back, exact: `2026-11-21T10:31:00+01:00`. Parts of a second are rounded
-    /// up, so that a start does not lie before the instant.
+    /// up, so that a start is not before the instant.
     pub(crate) fn typed(&self, unix_ms: u64) -> String {
         self.format(unix_ms.div_ceil(1_000).saturating_mul(1_000), "%Y-%m-%dT%H:%M:%S%:z")
     }

@@ -1,4 +1,4 @@
-//! A debug bundle: one compressed archive to send to whoever helps. Secrets are taken out here.
+//! A debug bundle: one compressed archive to send to people who help. Secrets are taken out here.
 //!
 //! A program adds named parts; nothing else gets in. What is too long is cut, and says so.
 

@@ -174,7 +174,7 @@ where
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     loop {
-        // Whoever comes when it is full waits in the kernel's queue.
+        // A client that comes when it is full waits in the kernel's queue.
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
         while connections.try_join_next().is_some() {}
         let stream = match incoming.next().await {

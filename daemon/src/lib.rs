@@ -11,7 +11,7 @@
 //!   main loop answers;
 //! * `metrics`, `process_metrics`: what Prometheus reads;
 //! * `http`: `/metrics`, `/healthz`, `/readyz`, and root's way in over a Unix socket;
-//! * `bundle`, `redact`: a file to send to whoever helps, without secrets;
+//! * `bundle`, `redact`: a file to send to people who help, without secrets;
 //! * `manual`, `completion`: pages for man(1) and what shells complete, from what can be typed;
 //! * `doctor`: facts about the machine with time limits, and what they mean.
 

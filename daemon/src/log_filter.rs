@@ -19,7 +19,7 @@ const OTHERS: LevelFilter = LevelFilter::INFO;
 pub struct LogFilter {
     /// For all modules not named.
     others: LevelFilter,
-    /// Modules and what lies below them, in the order written.
+    /// Modules and the modules below them, in the order written.
     modules: Vec<(String, LevelFilter)>,
 }
 

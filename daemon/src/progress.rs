@@ -112,7 +112,7 @@ impl Pulse {
         }
     }
 
-    /// Says that the loop goes on.
+    /// Says that the loop still runs.
     pub fn answer(&mut self) {
         let number = *self.question.borrow_and_update();
         self.answered.store(number, Ordering::Release);
@@ -131,7 +131,7 @@ impl Pulse {
     }
 }
 
-/// Answers for a part that is no loop of ours, as often as it proves that it goes on: `probe` gives
+/// Answers for a part that is no loop of ours, as often as it proves that it still runs: `probe` gives
 /// it something to do and returns when that is done; `false` when the part has ended.
 pub async fn vouch<F: Future<Output = bool>>(mut pulse: Pulse, probe: impl Fn() -> F) {
     loop {

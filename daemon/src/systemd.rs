@@ -1,4 +1,4 @@
-//! The service manager: told what the program does, and fed only while its main loops go on.
+//! The service manager: it hears what the program does, and is fed only while its main loops run.
 //!
 //! Without systemd (`NOTIFY_SOCKET` is not set) nothing is said to anybody, but loops are asked all
 //! the same, for `/healthz` and the log. `WatchdogSec=` of the unit sets the time.
@@ -89,7 +89,7 @@ async fn watch_every(
     }
 }
 
-/// Each loop is named once when it stops and once when it goes on.
+/// Each loop is named once when it stops and once when it runs again.
 fn report(stuck: &[Stuck], reported: &mut Vec<&'static str>) {
     for one in stuck.iter().filter(|one| !reported.contains(&one.name)) {
         let silent_s = one.silent_for.as_secs();

@@ -18,6 +18,7 @@ mod rooms;
 mod sources;
 mod tree;
 mod units;
+mod words;
 
 use std::fmt;
 
@@ -162,4 +163,14 @@ fn links_lead_somewhere() {
             .flat_map(|file| docs::links(&file.path, &file.text, exists))
             .collect::<Vec<_>>(),
     );
+}
+
+#[test]
+fn pages_help_and_messages_use_everyday_words() {
+    let pages = tree::files_ending(".md");
+    let printed = tree::files_ending(".txt");
+    let printed = printed.iter().filter(|file| file.path.starts_with("cli/golden/"));
+    let mut found: Vec<Violation> = pages.iter().chain(printed).flat_map(words::in_page).collect();
+    found.extend(each_rust_file(words::in_messages));
+    assert_none(&found);
 }

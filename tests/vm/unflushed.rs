@@ -27,7 +27,7 @@ pub(crate) fn run(site: &Site, steps: &mut Steps) -> Result<()> {
     let Some([fleet1, titan01]) = &machines else { return Ok(()) };
     steps.step(
         "power cut under a job that flushes nothing: what counted is whole and resumed from, what was renamed a moment before is \
-         torn and passed over",
+         torn and ignored",
         || power_cut(fleet1, titan01),
     );
     Ok(())

@@ -1,4 +1,4 @@
-//! `image`: what lies in the nodes' image stores.
+//! `image`: the images in the nodes' image stores.
 
 use clap::{Args, Subcommand};
 

@@ -228,7 +228,7 @@ fn told_by_doctors() -> Vec<String> {
             .lines()
             .map(str::trim)
             .filter(|line| !line.starts_with("//"))
-            // A text that goes on in the next line.
+            // A text that continues in the next line.
             .map(|line| line.strip_suffix('\\').unwrap_or(line))
             .collect();
         let quoted = code.join("");

@@ -130,7 +130,7 @@ impl Ways {
             .max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
-    /// The socket of this machine, where there is one: for what is told there only.
+    /// The socket of this machine, where there is one: for answers that only it gives.
     pub(super) fn local(&self) -> Channel {
         let state = self.state();
         let socket = state.ways.iter().find(|way| way.address.is_none());

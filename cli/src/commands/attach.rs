@@ -1,7 +1,7 @@
 //! Following a job: its output, its state while it waits, the keyboard, Ctrl-C. For `run`, `logs`.
 //!
 //! Losing the controller never ends the job: the stream is opened again and what was shown already
-//! is left out. Signals on a terminal ask, see [`Signals`]; nothing here ends a job without being told.
+//! is left out. Signals on a terminal ask, see [`Signals`]; nothing here ends a job unless the user asks for it.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ use crate::output::text::say;
 
 /// Opening the stream once.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a lost controller is looked for before the command gives up; the job goes on.
+/// How long a lost controller is looked for before the command gives up; the job keeps running.
 const LOST_PATIENCE: Duration = Duration::from_secs(600);
 /// Between two tries, doubled up to the largest.
 const PAUSE_FIRST: Duration = Duration::from_millis(200);
@@ -39,11 +39,11 @@ const INPUT_MESSAGES_MAX: usize = 16;
 pub(super) enum Outcome {
     /// The job has ended, or all there was has been shown.
     Ended(Box<Job>),
-    /// The user left; it goes on.
+    /// The user left; the job keeps running.
     Left,
-    /// A signal made us leave; it goes on.
+    /// A signal made us leave; the job keeps running.
     Signalled,
-    /// Nobody reads our output any more; it goes on.
+    /// Nobody reads our output any more; the job keeps running.
     OutputClosed,
 }
 

@@ -37,7 +37,7 @@ impl Bars {
         let bar =
             known.clone().unwrap_or_else(|| ProgressBar::hidden().with_prefix(node.to_owned()));
         if bar.message() != phase {
-            // Another phase counts anew.
+            // Another phase counts from 0 again.
             bar.reset();
             bar.set_style(style(if step.bytes_total > 0 { WITH_BYTES } else { WITHOUT }));
             bar.set_message(phase);

@@ -1,4 +1,4 @@
-//! `node enforce`: whether a node holds people to their reservations; shows first whom that affects.
+//! `node enforce`: whether a node holds people to their reservations; shows first which users that affects.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::output::gpu::process_line;
 use crate::output::text::{print, say};
 use crate::times::Clock;
 
-/// How long the nodes may take to carry it out; they go on after that, too.
+/// How long the nodes may take to carry it out; they continue after that, too.
 const CONFIRM_MAX: Duration = Duration::from_secs(10);
 const CONFIRM_LOOK: Duration = Duration::from_millis(200);
 
@@ -72,7 +72,7 @@ pub(super) async fn names(client: &Client, text: &str) -> Result<Vec<String>, Fa
     Ok(names)
 }
 
-/// The nodes, once they say that they do what they are told, or cannot; or as they are after a while.
+/// The nodes, once they report that they carry out the order, or cannot; or as they are after a while.
 async fn confirmed(client: &Client, names: &[String], mode: &str) -> Result<Vec<Node>, Failure> {
     let deadline = tokio::time::Instant::now() + CONFIRM_MAX;
     loop {

@@ -20,7 +20,7 @@ use crate::output::text::{print, say};
 
 /// The kind of object for `Resolve`.
 pub(super) const KIND: &str = "gpu";
-/// How long a node may take to carry out what was cleared; it goes on after that, too.
+/// How long a node may take to carry out what was cleared; it continues after that, too.
 const CLEAR_MAX: Duration = Duration::from_secs(10);
 const CLEAR_LOOK: Duration = Duration::from_millis(200);
 

@@ -1,4 +1,4 @@
-//! `image list|pull|rm|prune`: what lies in the nodes' image stores. Each node is asked by a stream of its own, through
+//! `image list|pull|rm|prune`: the images in the nodes' image stores. Each node is asked by a stream of its own, through
 //! the controller its agent is connected to; several at once, and one that fails holds none of the others up.
 
 use std::collections::BTreeMap;

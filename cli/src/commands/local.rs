@@ -1,4 +1,4 @@
-//! The agent of this very node, asked when no controller answers, and about what its user holds here.
+//! The agent of this exact node, asked when no controller answers, and about what its user holds here.
 
 use std::path::Path;
 use std::time::Duration;

@@ -114,7 +114,7 @@ pub(super) async fn drain(context: &Context, args: &DrainArgs) -> Result<Exit, F
         print(&preview(context, &client, &node, deadline).await?)?;
         return Ok(Exit::Done);
     }
-    // Without a deadline nobody's work ends: a script may go on.
+    // Without a deadline nobody's work ends: a script may continue.
     if deadline.is_some() || consent::somebody_is_there() {
         if args.consent.is_asked_for() {
             preview(context, &client, &node, deadline).await?.lines().for_each(say);
@@ -204,7 +204,7 @@ pub(super) async fn vouch(context: &Context, args: &VouchArgs) -> Result<Exit, F
     Ok(Exit::Done)
 }
 
-/// Who else a reboot waits for: those whom a drain does not concern.
+/// Who else a reboot waits for: users that a drain does not concern.
 async fn waited_for(context: &Context, client: &Client, node: &str) -> Result<String, Failure> {
     let request = ListGpusRequest { node: node.to_owned(), ..Default::default() };
     Ok(without_lease(node, &gpu::fetch(client, request).await?, &context.clock))

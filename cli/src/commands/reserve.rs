@@ -1,4 +1,4 @@
-//! `reserve`: GPUs for a window, or who holds them and when they could be had.
+//! `reserve`: GPUs for a window, or who holds them and when they become available.
 
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,7 @@ pub(super) async fn run(context: &Context, args: &ReserveArgs) -> Result<Exit, F
     Ok(Exit::Done)
 }
 
-/// Whether the same wish may be met later: GPUs are given back, and so are reservations that count against a limit.
+/// Whether the same wish may be met later: GPUs are released, and so are reservations that count against a limit.
 fn may_pass(failure: &Failure) -> bool {
     let never = matches!(failure.rejection.as_deref(), Some(Rejection::NeverFits { .. }));
     failure.exit == Exit::NoCapacity && !never

@@ -1,6 +1,6 @@
 //! What Ctrl-C and other signals mean to a command that shows a job.
 //!
-//! * Ctrl-C on a terminal asks: detach, cancel, or go on. A second Ctrl-C cancels.
+//! * Ctrl-C on a terminal asks: detach, cancel, or stay. A second Ctrl-C cancels.
 //! * SIGINT without a terminal cancels, as with srun: a script that interrupts wants it to stop.
 //! * SIGTERM and SIGHUP detach: a login node going down, or a closed laptop, ends no job.
 

@@ -29,7 +29,7 @@ pub(super) async fn run(context: &Context, args: &StatusArgs) -> Result<Exit, Fa
     watch::show(client.as_ref().ok(), args.watch, async || {
         let answer = match &client {
             Ok(client) => of_the_fleet(client, &printer).await,
-            // Not even a certificate could be had.
+            // Not even a certificate was available.
             Err(failure) => Err(failure.clone()),
         };
         match answer {
@@ -68,7 +68,7 @@ async fn of_the_fleet(client: &Client, printer: &Printer) -> Result<String, Fail
     Ok(text)
 }
 
-/// Where no controller answers: what the agent of this very machine knows, and how old that is. On a screen that
+/// Where no controller answers: what the agent of this exact machine knows, and how old that is. On a screen that
 /// is drawn again and again that stands above it.
 async fn of_this_node(
     context: &Context,

@@ -19,7 +19,7 @@ pub(super) fn size() -> Option<(u16, u16)> {
     Some((rows, columns))
 }
 
-/// The same, as the controller is told it.
+/// The same, as the controller gets it.
 pub(super) fn window() -> Option<WindowSize> {
     let (rows, columns) = size()?;
     Some(WindowSize { rows: rows.into(), columns: columns.into() })
@@ -86,7 +86,7 @@ const CTRL_P: u8 = 0x10;
 const CTRL_Q: u8 = 0x11;
 
 impl DetachKeys {
-    /// What goes on to the job, and whether the keys were typed. A Ctrl-P is held back until the
+    /// What is passed to the job, and whether the keys were typed. A Ctrl-P is held back until the
     /// next key.
     pub(super) fn feed(&mut self, typed: &[u8]) -> (Vec<u8>, bool) {
         let mut passed = Vec::with_capacity(typed.len() + 1);

@@ -35,7 +35,7 @@ impl Drop for OtherScreen {
 }
 
 /// Prints `look` once, or with `--watch` every two seconds until `q` or Ctrl-C; and how old it may be, where `client`
-/// was told so.
+/// is one that says so.
 pub(super) async fn show<'a>(
     client: impl Into<Option<&'a Client>>,
     args: WatchArgs,

@@ -14,7 +14,7 @@ use crate::times::Clock;
 pub(crate) enum Level {
     Problem,
     Warning,
-    /// It could not be looked at.
+    /// It could not be checked.
     Unseen,
     Ok,
 }
@@ -30,7 +30,7 @@ impl Level {
     }
 }
 
-/// One thing that was looked at, as agent and controller print it too.
+/// One thing that was checked, as agent and controller print it too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Finding {
     /// `node`, `controller` or `fleet`.

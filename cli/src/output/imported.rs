@@ -24,7 +24,7 @@ impl Imported {
         Self { line, outcome: "over".to_owned(), reservation: None }
     }
 
-    /// What is there may be over by now, or given back and not confirmed yet: an import brings nothing back.
+    /// What is there may be over by now, or released and not confirmed yet: an import brings nothing back.
     fn outcome_shown(&self) -> String {
         let over = |r: &&Reservation| match r.state.known() {
             Some(

@@ -22,7 +22,7 @@ pub(crate) struct OnGpus {
     foreign_since: Option<Time>,
 }
 
-/// One line for each process, whom no lease explains first.
+/// One line for each process; those that no lease explains come first.
 pub(crate) fn on_gpus(gpus: &[Gpu]) -> Vec<OnGpus> {
     let mut found: BTreeMap<(&str, u32), OnGpus> = BTreeMap::new();
     for gpu in gpus {

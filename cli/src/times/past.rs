@@ -6,7 +6,7 @@ use jiff::{Span, Timestamp};
 use super::{TimeError, parse_length, parse_when};
 
 /// Reads a time that was. `2h` and `2h ago` are two hours ago, `tuesday` the last one, `14:00` the last time that the
-/// clock showed it. What says its day itself may lie ahead.
+/// clock showed it. A text that names its day may be in the future.
 pub(crate) fn parse_past(
     text: &str,
     now: Timestamp,
@@ -103,7 +103,7 @@ mod tests {
             assert_eq!(shown(text), at, "{text}");
         }
         assert!(shown("last tuesday").contains("is not a past time"), "{}", shown("last tuesday"));
-        // Examples of what lies ahead would mislead.
+        // Examples in the future would mislead.
         for text in ["last tuesday", "tuesday 9", "yesterday 9"] {
             assert!(
                 shown(text)

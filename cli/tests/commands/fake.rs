@@ -24,9 +24,9 @@ pub(crate) enum Step {
     Send(Sent),
     /// Ends the stream with this status.
     Fail(Code),
-    /// Goes on when the job was cancelled.
+    /// Continues when the job was cancelled.
     WaitForCancel,
-    /// Goes on when the test says so.
+    /// Continues when the test says so.
     WaitForNudge,
     /// Never ends the stream by itself.
     Hang,
@@ -127,7 +127,7 @@ impl Fake {
         self.command(words).output().unwrap()
     }
 
-    /// Lets a stream that waits for it go on.
+    /// Lets a stream that waits for it continue.
     pub(crate) fn nudge(&self) {
         self.service.nudge.notify_one();
     }

@@ -16,7 +16,7 @@ const FREE_FILES_LOW: u64 = 1_000;
 const FREE_FILES_SOON: u64 = 50_000;
 /// Certificates are renewed at half of their life: with less than one part in so many left, that has failed for long.
 const LIFE_SHARE_MIN: u64 = 4;
-/// Certificates that nobody renews by himself are said so long before their end.
+/// How long before its end a certificate is reported that no program renews by itself.
 const FOREWARNED: u64 = 90 * 24 * 3600;
 
 /// Room on a disk.
@@ -97,7 +97,7 @@ pub fn length(seconds: u64) -> String {
     }
 }
 
-/// The configuration of `program` cannot be used, so nothing else can be looked at.
+/// The configuration of `program` cannot be used, so nothing else can be checked.
 #[must_use]
 pub fn configuration(check: Check, program: &str, error: &ConfigError) -> Finding {
     if let ConfigError::Read { path, source } = error {

@@ -2,7 +2,7 @@
 //!
 //! Two halves that never mix: [`look`] gathers facts, each within a time limit and whether or not the program runs;
 //! [`machine`], and the `judge` of either program, are pure and say what the facts mean. Each finding says what to do.
-//! Nothing here changes anything, and what could not be looked at is said, never taken for good.
+//! Nothing here changes anything, and a fact that could not be checked is reported, never taken for good.
 
 mod kernel_clock;
 pub mod look;
@@ -15,7 +15,7 @@ use serde::Serialize;
 /// Of what [`print()`] prints.
 pub const SCHEMA: &str = "fleet.doctor/v1";
 
-/// A fact, or why it could not be had.
+/// A fact, or why it is not available.
 pub type Look<T> = Result<T, String>;
 
 /// How bad it is; the worst first.
@@ -26,7 +26,7 @@ pub enum Level {
     Problem,
     /// It will go wrong, or may.
     Warning,
-    /// It could not be looked at.
+    /// It could not be checked.
     Unseen,
     Ok,
 }
@@ -36,7 +36,7 @@ pub enum Level {
 pub struct Finding {
     /// `node` or `controller`.
     pub part: &'static str,
-    /// What was looked at: `driver`, `disk`, ...
+    /// What was checked: `driver`, `disk`, ...
     pub check: &'static str,
     pub level: Level,
     /// Which finding it is, for programs; it does not change.
@@ -88,7 +88,7 @@ impl Check {
         self.found(Level::Warning, code, what, action)
     }
 
-    /// It could not be looked at, for this reason.
+    /// It could not be checked, for this reason.
     pub fn unseen(self, why: impl Into<String>) -> Finding {
         self.finding(Level::Unseen, "unseen", why.into())
     }

@@ -1,4 +1,4 @@
-//! Defines the JSON of a checkpoint: where it lies, how large it is and whether it counts.
+//! Defines the JSON of a checkpoint: where it is, how large it is and whether it counts.
 
 use serde::Serialize;
 

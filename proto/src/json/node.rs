@@ -44,7 +44,7 @@ pub struct Node {
     pub registered_at: Option<Time>,
     /// When the answering controller last heard its agent; null: it has not.
     pub heard_at: Option<Time>,
-    /// Why its GPUs cannot be looked at; null: they can.
+    /// Why its GPUs cannot be checked; null: they can.
     pub gpu_problem: Option<String>,
     /// The jobs on it.
     pub jobs: Vec<String>,

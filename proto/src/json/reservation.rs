@@ -102,7 +102,7 @@ impl Document for Reservation {
 pub struct ReservationRules {
     /// For reservations that say nothing themselves: `extend-if-free`, `stop`, `warn`.
     pub at_end: String,
-    /// After how many milliseconds a window that nobody came for is given back; null: never.
+    /// After how many milliseconds a window that nobody used is released; null: never.
     pub no_show_ms: Option<u64>,
     /// Between asking a process to release a GPU and killing it, in milliseconds.
     pub grace_ms: u64,

@@ -178,7 +178,7 @@ impl Dialer {
         self.addresses.load_full()
     }
 
-    /// From now on these are used, by all clones and siblings; connections that exist go on.
+    /// From now on these are used, by all clones and siblings; existing connections stay.
     pub fn set_addresses(&self, mut addresses: Vec<Address>) {
         addresses.truncate(ADDRESSES_MAX);
         self.addresses.store(Arc::new(addresses));
@@ -344,7 +344,7 @@ pub async fn dial_pinned(
     Ok(PinnedConnection { channel, controller })
 }
 
-/// Why [`dial_pinned`] failed, as whoever joins has to be told.
+/// Why [`dial_pinned`] failed, for the person who joins.
 #[derive(Debug, thiserror::Error)]
 pub enum PinnedDialError {
     #[error(

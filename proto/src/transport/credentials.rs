@@ -1,7 +1,7 @@
 //! A process's own certificate, key and CA, and replacing them while connected.
 //!
 //! [`SharedCredentials`] is what listeners and dialers hold: each new connection uses the newest
-//! credentials, connections that exist go on. Session resumption is off: a resumed session would
+//! credentials, existing connections stay. Session resumption is off: a resumed session would
 //! skip the checks of expiry and revocation.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Who was turned away at the door, told to whoever keeps the books.
+//! Who was turned away at the door, for the part that keeps the audit log.
 //!
 //! The gate and the TLS listener tell; the controller counts into its audit log. All words here are of a
 //! fixed set or from a verified certificate, so that nobody can write into that log by knocking.
@@ -27,7 +27,7 @@ pub struct Denial {
     pub code: &'static str,
 }
 
-/// Where refusals are told. Cheap to clone; by default nowhere.
+/// Where refusals are reported. Cheap to clone; by default nowhere.
 #[derive(Clone, Default)]
 pub struct Denials(Option<Arc<dyn Fn(Denial) + Send + Sync>>);
 

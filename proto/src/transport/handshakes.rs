@@ -83,7 +83,7 @@ impl Handshakes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection from `source` begins; whoever is one too many gives way.
+    /// A connection from `source` begins; if there are too many, one gives way.
     pub(super) fn begin(self: &Arc<Self>, source: Source) -> Handshake {
         let mut state = self.state();
         let number = state.next();

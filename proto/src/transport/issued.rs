@@ -66,7 +66,7 @@ pub fn accept(
         let expected = expected.to_owned();
         return Err(IssuedFault::OtherIdentity { expected, found: leaf.identity });
     }
-    // By the certificate's own time: this machine's clock may be wrong, and is told so elsewhere.
+    // By the certificate's own time: this machine's clock may be wrong, which is reported elsewhere.
     let issued_at = UnixTime::since_unix_epoch(Duration::from_secs(leaf.not_before));
     let provider = crypto_provider();
     let cluster = leaf.identity.cluster.clone();

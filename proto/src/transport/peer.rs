@@ -142,7 +142,7 @@ impl fmt::Display for PeerIdentity {
 
 /// Certificates that are refused although they are valid: serials, and whole identities by URI.
 /// Shared and replaced as a whole; checked at the handshake and again at each request, and each
-/// open connection is told of a new list.
+/// open connection hears of a new list.
 #[derive(Debug, Clone)]
 pub struct Revocations(Arc<watch::Sender<Arc<BTreeSet<String>>>>);
 

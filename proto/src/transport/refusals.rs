@@ -1,6 +1,6 @@
 //! Counting refusals without filling the log: the first of a kind is logged, the next ones are
 //! counted and named together once per interval. A peer that hangs up by itself is counted too,
-//! and is no reason to worry anybody: port scanners do it, health checks, and whoever is killed.
+//! and is no reason to worry anybody: port scanners do it, health checks, and killed clients.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

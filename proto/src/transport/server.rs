@@ -97,7 +97,7 @@ pub(super) enum PeerKey {
 }
 
 /// The TLS listener. Dropping it ends the accept loop and unfinished handshakes; connections handed
-/// out go on.
+/// out stay.
 #[derive(Debug)]
 pub struct TlsListener {
     address: SocketAddr,

@@ -1,7 +1,7 @@
 //! How many there may be at a time, in all and per key: connections of the listeners, requests of one user at an
 //! agent.
 //!
-//! A slot is taken when one begins and given back when it is dropped.
+//! A slot is taken when one begins and released when it is dropped.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -198,7 +198,7 @@ pub fn channel(path: &Path) -> Channel {
         .connect_with_connector_lazy(connector)
 }
 
-/// A folder that is not there is told as the kernel would tell it of the socket.
+/// A missing folder gives the error that the kernel would give for the socket.
 fn io_error(error: SocketError) -> io::Error {
     match error {
         SocketError::Io { source, .. } => source,

@@ -21,7 +21,7 @@ use super::limits::CALL_TIMEOUT;
 use crate::v1::enrollment_client::EnrollmentClient;
 use crate::v1::{IssuedCertificate, UserCertificateRequest};
 
-/// Why no user certificate could be had.
+/// Why no user certificate is available.
 #[derive(Debug, thiserror::Error)]
 pub enum UserCertificateError {
     #[error(transparent)]
@@ -34,7 +34,7 @@ pub enum UserCertificateError {
     Reply(#[from] IssuedFault),
 }
 
-/// Where a user's credentials lie: `user.pem` (key and certificate), `ca.crt`, `controllers`.
+/// The folder of a user's credentials: `user.pem` (key and certificate), `ca.crt`, `controllers`.
 #[derive(Debug, Clone)]
 pub struct UserFolder(PathBuf);
 
@@ -95,7 +95,7 @@ impl UserFolder {
         text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    /// Lets go of the certificate, so that the next one who looks asks for another.
+    /// Drops the certificate, so that the next one who looks asks for another.
     pub fn forget(&self) {
         // Gone already is as good; another failure is met again when a new one is stored.
         drop(std::fs::remove_file(self.pair()));
@@ -141,7 +141,7 @@ pub async fn ask(channel: Channel) -> Result<(OwnKey, Accepted), UserCertificate
     Ok((wanted.key, accepted))
 }
 
-/// Has a request signed by whoever is at the other end of a Unix socket.
+/// Has a request signed by the peer at the other end of a Unix socket.
 pub async fn signed(
     channel: Channel,
     csr_der: Vec<u8>,

@@ -243,7 +243,7 @@ async fn nothing_is_kept_of_what_has_another_digest_or_length() {
 
 #[tokio::test]
 async fn what_came_for_an_image_that_could_not_be_made_is_not_asked_for_again() {
-    let layers = [layer("good"), tar(&[file("../up", "x")]), layer("not looked at")];
+    let layers = [layer("good"), tar(&[file("../up", "x")]), layer("not read")];
     let held = Held::new(&layers);
     let fake = Fake::start(Box::new(move |asked| held.answer(asked)));
     let setup = Setup::with(&[&fake.name]);

@@ -386,7 +386,7 @@ impl Cluster {
             traces::remove_cgroup(&self.plan.cgroup(&name));
         }
         traces::unmount_below(&self.plan.folder);
-        // With a folder that stays, another start makes them anew.
+        // With a folder that stays, another start makes them again.
         for number in 1..=self.plan.controllers {
             fs::remove_file(self.plan.socket(number)).ok();
         }

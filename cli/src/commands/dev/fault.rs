@@ -28,7 +28,7 @@ pub(in crate::commands) fn fault(context: &Context, args: &FaultArgs) -> Result<
     Ok(Exit::Done)
 }
 
-/// The cluster's folder: named, or the one `FLEET_CONFIG` lies in.
+/// The cluster's folder: named, or the one of `FLEET_CONFIG`.
 pub(super) fn folder(context: &Context, named: Option<&Path>) -> Result<PathBuf, Failure> {
     if let Some(folder) = named {
         return Ok(folder.to_owned());

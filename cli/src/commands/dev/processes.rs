@@ -25,7 +25,7 @@ const NVIDIA_MAJOR: u64 = 195;
 const CONTROL_MINOR: u64 = 255;
 /// Minors below those of `nvidiactl` and `nvidia-modeset`.
 pub(super) const MINORS_MAX: u32 = 250;
-/// Longest path of the cluster's folder: the kernel takes 4,096 bytes, and jobs lie deep below it.
+/// Longest path of the cluster's folder: the kernel takes 4,096 bytes, and jobs are deep below it.
 const FOLDER_BYTES_MAX: usize = 2_000;
 /// Cores and memory a node is said to have at least, so that jobs fit.
 const NODE_CORES_MIN: usize = 8;
@@ -138,7 +138,7 @@ impl Plan {
         }
     }
 
-    /// The name of a node's control group; every job of it lies below.
+    /// The name of a node's control group; every job of the node is below it.
     pub(super) fn cgroup(&self, node: &str) -> String {
         // systemd nests slices by the dashes in their names.
         if Path::new("/run/systemd/system").is_dir() {

@@ -34,7 +34,7 @@ pub(super) fn processes_of(folder: &Path) -> Vec<Pid> {
         let ours = program
             .file_name()
             .and_then(|name| name.to_str())
-            // A program that was built anew meanwhile.
+            // A program that was built again meanwhile.
             .map(|name| name.trim_end_matches(" (deleted)"))
             .is_some_and(|name| ["fleet-controller", "fleet-agent", "fleet-shim"].contains(&name));
         if pid == own || !ours {

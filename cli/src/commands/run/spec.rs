@@ -23,7 +23,7 @@ use crate::output::text::say;
 const HOST: &str = "host";
 /// What may stand before an image's path, as skopeo spells it.
 const IMAGE_KINDS: [&str; 3] = ["oci", "oci-archive", "docker-archive"];
-/// What says that a name is one of a registry, whatever lies here.
+/// What says that a name is one of a registry, even if a local file has that name.
 const REGISTRY_KIND: &str = "docker://";
 /// What says that a name is one of the node's dockerd.
 const DAEMON_KIND: &str = "docker-daemon:";
@@ -277,7 +277,7 @@ fn retry_on(args: &RunCheckpointArgs) -> Option<RetryOn> {
 }
 
 /// The image as the node is to find it. A relative path is one of this machine, so it must be there; an
-/// absolute one may be the node's own. What lies here goes before what a registry may have under that name.
+/// absolute one may be the node's own. A local file wins over a registry's image of that name.
 fn image(text: &str, cwd: &str) -> Result<String, Failure> {
     if text == HOST || [REGISTRY_KIND, DAEMON_KIND].iter().any(|kind| text.starts_with(kind)) {
         return Ok(text.to_owned());

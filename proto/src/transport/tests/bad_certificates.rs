@@ -38,7 +38,7 @@ fn kind(fault: &Fault) -> String {
     text.split([' ', '(', '{']).next().unwrap_or_default().to_owned()
 }
 
-/// Leaves that are bad whoever looks at them.
+/// Leaves that are bad for every reader.
 fn bad_leaves(good: &Leaf) -> Vec<(&'static str, Leaf, &'static str)> {
     let change = |edit: &dyn Fn(&mut Leaf)| {
         let mut leaf = good.clone();

@@ -223,7 +223,7 @@ impl Server {
         Dialer::new(vec![self.address()], credentials.clone())
     }
 
-    /// What was told of refusals so far: who, what, why.
+    /// What was reported of refusals so far: who, what, why.
     pub(super) fn denied(&self) -> Vec<(String, String, &'static str)> {
         let denied = self.denied.lock().unwrap();
         denied.iter().map(|d| (d.principal.clone(), d.action.clone(), d.code)).collect()

@@ -306,7 +306,7 @@ async fn a_refusal_is_heard_by_a_client_that_talks_at_once() {
         let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
         let connector = TlsConnector::from(foreign.client_config());
         let mut stream = connector.connect(name, stream).await.unwrap();
-        // These bytes lie unread on the server's side when it refuses: closing at once would reset
+        // These bytes are unread on the server's side when it refuses: closing at once would reset
         // the connection, and the next write would fail before the refusal is read.
         stream.write_all(&[0; 64 * 1024]).await.unwrap();
         stream.get_ref().0.readable().await.unwrap();

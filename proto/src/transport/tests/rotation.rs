@@ -1,4 +1,4 @@
-//! One authority exchanged for another: who believes whom by what the other one vouches, and what ends with it.
+//! One authority exchanged for another: which peer trusts which by what the other authority signed, and what ends with it.
 
 use super::fixture::{Ca, Leaf, Server, who_am_i};
 use crate::transport::client::dial_pinned;

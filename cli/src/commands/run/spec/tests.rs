@@ -95,7 +95,7 @@ fn an_image_named_by_a_relative_path_must_be_there() {
         ("oci-archive:/on/the/node.tar:x", "oci-archive:/on/the/node.tar:x".to_owned()),
         ("ubuntu:22.04", "ubuntu:22.04".to_owned()),
         ("ghcr.io/lab/net.tar/x", "ghcr.io/lab/net.tar/x".to_owned()),
-        // What lies here goes before a registry's, unless that is said.
+        // A local file wins over a registry's image, unless the name says registry.
         ("layout", whole("layout")),
         ("docker://layout", "docker://layout".to_owned()),
         ("docker://net.tar", "docker://net.tar".to_owned()),

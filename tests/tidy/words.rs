@@ -1,0 +1,157 @@
+//! Words that people stumble over, in what they read: pages, help, messages. The plain word is in the message.
+//!
+//! Called by the tests of `main.rs`. A word between backquotes or quotation marks is quoted, and allowed. Of comments,
+//! those of `cli`, `daemon` and `proto` are read. The others are not yet: CONTRIBUTING.md says so.
+
+use crate::{Violation, code, tree::SourceFile};
+
+/// What is refused, in small letters, and what to write instead.
+const REFUSED: &[(&str, &str)] = &[
+    ("anew", "again, restart, reboot"),
+    ("let go of", "release"),
+    ("lets go of", "releases"),
+    ("letting go of", "releasing"),
+    ("go on", "continue, keep running"),
+    ("goes on", "continues, keeps running"),
+    ("gone on", "continued"),
+    ("went on", "continued"),
+    ("is told", "say who warns, shows or mails what"),
+    ("are told", "say who warns, shows or mails what"),
+    ("be told", "say who warns, shows or mails what"),
+    ("was told", "say who warned, showed or mailed what"),
+    ("were told", "say who warned, showed or mailed what"),
+    ("whom", "a user that …, which users"),
+    ("whoever", "a user who …, anyone who …"),
+    ("whosoever", "anyone who …"),
+    ("who has none", "a user without …"),
+    ("in vain", "without result"),
+    ("no use of", "does not count as"),
+    ("be had", "is available"),
+    ("so long", "this long"),
+    ("thereof", "the noun"),
+    ("therein", "the noun"),
+    ("hereby", "the noun"),
+    ("stood there", "the program printed …"),
+    ("lies", "is, exists, is stored in"),
+    ("this very", "this exact"),
+    ("that very", "that exact"),
+    ("the very", "the exact"),
+    ("see to", "check, manage"),
+    ("sees to", "checks, manages"),
+    ("comes along", "is copied"),
+    ("passed over", "ignored"),
+    ("has to do with", "concerns"),
+    ("given back", "released"),
+    ("looked at", "checked"),
+];
+
+/// Where comments are read too.
+const COMMENTS_OF: &[&str] = &["cli/", "daemon/", "proto/"];
+
+/// Where an old word is data that was stored, which must not change.
+const STORED: &[&str] = &["core/src/fsm/tests/golden.rs", "core/src/fsm/tests/nodes.rs"];
+
+/// The refused words of a page or a printed text.
+pub(crate) fn in_page(file: &SourceFile) -> Vec<Violation> {
+    let lines = file.text.lines().map(|line| without_quoted(line, &['`', '"']));
+    found(&file.path, lines)
+}
+
+/// The refused words in the strings of a Rust file, and in its comments where those are read.
+pub(crate) fn in_messages(path: &str, text: &str) -> Vec<Violation> {
+    if path.starts_with("tests/tidy/") || STORED.contains(&path) {
+        return Vec::new();
+    }
+    let with_comments = COMMENTS_OF.iter().any(|folder| path.starts_with(folder));
+    let code = code::only_code(text);
+    let lines = text.lines().zip(code.lines()).map(|(line, code)| {
+        let told: String = line
+            .chars()
+            .zip(code.chars())
+            .map(|(c, kept)| if c == kept { ' ' } else { c })
+            .collect();
+        // A comment; an address within a string has no space before its slashes.
+        let told = match ["// ", "///", "//!"].iter().filter_map(|mark| told.find(mark)).min() {
+            Some(at) if with_comments && told[..at].trim().is_empty() => &told[at..],
+            Some(at) if told[..at].trim().is_empty() || told[..at].ends_with(' ') => &told[..at],
+            _ => &told,
+        };
+        // In a comment a quotation mark quotes; in a string only one behind a backslash does.
+        let inner = told.replace("\\\"", "\u{1}");
+        match told.starts_with("//") {
+            true => without_quoted(told, &['`', '"']),
+            false => without_quoted(&inner, &['`', '\u{1}']),
+        }
+    });
+    found(path, lines)
+}
+
+/// The line without what is quoted; a mark without its partner quotes nothing.
+fn without_quoted(line: &str, marks: &[char]) -> String {
+    let mut left = line.to_owned();
+    for mark in marks {
+        let parts: Vec<&str> = left.split(*mark).collect();
+        let open = parts.len().is_multiple_of(2);
+        let last = parts.len() - 1;
+        let kept = parts
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| at.is_multiple_of(2) || (open && *at == last));
+        left = kept.map(|(_, part)| *part).collect::<Vec<_>>().join("…");
+    }
+    left
+}
+
+fn found(path: &str, lines: impl Iterator<Item = String>) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (number, line) in lines.enumerate() {
+        let line = line.to_lowercase();
+        for (word, plain) in REFUSED.iter().filter(|(word, _)| has_word(&line, word)) {
+            let what = format!("\"{word}\" is not everyday English: {plain}. Rewrite the sentence");
+            violations.push(Violation::new(path, number + 1, what));
+        }
+    }
+    violations
+}
+
+fn has_word(line: &str, word: &str) -> bool {
+    // Not the names of files, options and variables.
+    let is_part = |c: char| c.is_alphanumeric() || ['_', '-', '{'].contains(&c);
+    line.match_indices(word).any(|(at, _)| {
+        !line[..at].ends_with(is_part) && !line[at + word.len()..].starts_with(is_part)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_word_is_found_unless_it_is_quoted() {
+        let page = |text: &str| {
+            in_page(&SourceFile { path: "docs/a.md".to_owned(), text: text.to_owned() })
+        };
+        let found = page("fine\nThe job Goes on.\n");
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].line, 2);
+        assert!(found[0].what.contains("continues"), "{}", found[0].what);
+        for fine in
+            ["It said \"it goes on\".", "`anew`", "the lieslie file", "a renewed go ontology"]
+        {
+            assert_eq!(page(fine), [], "{fine}");
+        }
+        assert_eq!(page("it's 5\" long, and goes on").len(), 1, "a single mark quotes nothing");
+    }
+
+    #[test]
+    fn messages_are_read_and_code_is_not() {
+        let messages = |text: &str| in_messages("agent/src/a.rs", text).len();
+        assert_eq!(messages("say(\"the job goes on\");"), 1);
+        assert_eq!(messages("let anew = 1; // it goes on"), 0);
+        assert_eq!(messages("/// It goes on.\nfn whom() {}"), 0);
+        assert_eq!(messages("say(\"it printed \\\"goes on\\\" and `whom`\");"), 0);
+        assert_eq!(in_messages("cli/src/a.rs", "/// It goes on.\nfn whom() {}").len(), 1);
+        assert_eq!(in_messages("cli/src/a.rs", "/// It said \"it goes on\".").len(), 0);
+        assert_eq!(messages("say(\"https://a.b goes on\");"), 1);
+    }
+}
