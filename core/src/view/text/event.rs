@@ -7,7 +7,8 @@ use crate::checkpoint::{Content, Facts, Presence};
 use crate::ending::{GpuHolder, HolderStep};
 use crate::event::Event;
 use crate::job::JobDefaults;
-use crate::name::{GpuUuid, NodeName, UserName};
+use crate::limits::ReservationLimits;
+use crate::name::{GpuUuid, GroupName, NodeName, UserName};
 use crate::node::Liveness;
 use crate::time::{Millis, Timestamp};
 use crate::view::Names;
@@ -211,6 +212,19 @@ fn fmt_defaults(
     by: &str,
 ) -> fmt::Result {
     write!(f, "defaults for jobs set by {by}: {defaults}; they were: {before}")
+}
+
+fn fmt_limits(
+    f: &mut fmt::Formatter<'_>,
+    group: &GroupName,
+    limits: Option<&ReservationLimits>,
+    by: &str,
+) -> fmt::Result {
+    write!(f, "limits on reservations of group {group} ")?;
+    match limits {
+        Some(limits) => write!(f, "set by {by}: {limits}"),
+        None => write!(f, "removed by {by}"),
+    }
 }
 
 /// With the fleet's default, where that counts.
@@ -442,11 +456,8 @@ impl Event {
             E::ReservationRulesSet { rules, before, by } => {
                 write!(f, "rules for reservations set by {by}: {rules}; they were: {before}")
             }
-            E::ReservationLimitsSet { group, limits: Some(limits), by } => {
-                write!(f, "limits on reservations of group {group} set by {by}: {limits}")
-            }
-            E::ReservationLimitsSet { group, limits: None, by } => {
-                write!(f, "limits on reservations of group {group} removed by {by}")
+            E::ReservationLimitsSet { group, limits, by } => {
+                fmt_limits(f, group, limits.as_ref(), by)
             }
             E::ReservationAtEndSet { at_end, by, .. } => {
                 write!(f, "at its end {}, by {by}", at_end.word())
