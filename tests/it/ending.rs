@@ -251,7 +251,7 @@ fn by_signals(lab: &Lab) -> Result<()> {
     })?;
     let listed = lab.output(&["node", "list"])?;
     ensure!(listed.contains("on (warn and stop)"), "{listed}");
-    ensure!(listed.contains("ends of reservations are carried out by signals"), "{listed}");
+    ensure!(listed.contains("it ends reservations by signals"), "{listed}");
     let mut terminal = Terminal::of(STRANGER.1)?;
     let mut stranger = Program::start(lab, STRANGER, 3, "exec sleep 1000")?;
     let said =

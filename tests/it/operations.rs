@@ -98,7 +98,7 @@ fn ask(lab: &Lab, program: Program, path: &str) -> Result<(u16, String)> {
     let lines = log_lines(lab, program)?;
     let said = lines.iter().rev().find_map(|line| {
         let fields = &line["fields"];
-        let is = fields["message"].as_str()?.starts_with("monitoring is served");
+        let is = fields["message"].as_str()?.starts_with("serving metrics");
         fields["listen"].as_str().filter(|_| is)
     });
     let mut stream = TcpStream::connect(said.context("it does not say where it listens")?)?;
