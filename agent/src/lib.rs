@@ -40,6 +40,7 @@ pub mod leases;
 pub mod link;
 pub mod local;
 pub mod node;
+mod openat;
 pub mod operations;
 pub mod outbox;
 #[cfg(test)]

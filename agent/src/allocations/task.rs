@@ -72,7 +72,7 @@ pub enum Happening {
         seen: CheckpointSeen,
         path: String,
     },
-    /// A checkpoint that was told is deleted, or is found to be something else.
+    /// A reported checkpoint is deleted, or turns out to be something else.
     CheckpointChanged {
         /// The earlier attempt that made it; none: this one.
         attempt: Option<u32>,
@@ -153,12 +153,12 @@ struct AttemptTask {
     observed: Option<watch::Receiver<checkpoint::observer::Observed>>,
     /// When observing is tried again, and the pause before that; `None`: it is observed, or need not be.
     observe_again: Option<(Instant, Duration)>,
-    /// Number of the last checkpoint that was told.
+    /// Number of the last checkpoint that was reported.
     told_seq: u64,
     told_lost: BTreeMap<u64, Presence>,
     told_origin: Option<(CheckpointId, OriginFate)>,
     told_notes: usize,
-    /// Number of the last of the job's own notices that was looked at.
+    /// Number of the last of the job's own notices that was read.
     notices: u64,
     /// Checkpoints that the job told of, on their way to a number.
     notifying: JoinSet<()>,
@@ -339,8 +339,8 @@ impl AttemptTask {
         self.observer = observer;
     }
 
-    /// After a restart of the agent: goes on numbering where it was. Where the owner is not known now, as while a name
-    /// service starts too, it is tried again.
+    /// After a restart of the agent: continues the numbering where it stopped. If the owner is not known now, as while
+    /// a name service is starting too, the task tries again later.
     async fn take_up_checkpoints(&mut self) {
         if self.begin.record.order.spec.checkpoint.is_none() {
             return;
@@ -484,7 +484,7 @@ impl AttemptTask {
         self.tell.tell(Happening::Started { at: Timestamp(at_ms), image }).await;
     }
 
-    /// Only the last word counts, and only its beginning is told.
+    /// Only the last status text counts, and only its beginning is reported.
     fn says(&self, text: &str) {
         let short: String = text.chars().take(STATUS_CHARS_MAX).collect();
         self.status.send_replace(short);
@@ -514,10 +514,13 @@ impl AttemptTask {
                 self.pass_stop_on().await;
             }
             AttemptOrder::Heard(sent) => {
-                if let Ok(mut shim) = ShimClient::connect(self.begin.dir.path()).await
-                    && let Err(error) = shim.heartbeat(sent).await
-                {
-                    tracing::warn!(id = %self.tell.id, error = chain(&error), "heartbeat not passed on");
+                let Ok(mut shim) = ShimClient::connect(self.begin.dir.path()).await else { return };
+                match shim.heartbeat(sent).await {
+                    // The job ended meanwhile, and its shim with it: nobody counts the silence any more.
+                    Ok(()) | Err(ClientError::Closed) => {}
+                    Err(error) => {
+                        tracing::warn!(id = %self.tell.id, error = chain(&error), "heartbeat not passed on");
+                    }
                 }
             }
             AttemptOrder::AskCheckpoint(asker) => self.ask(asker).await,
@@ -601,8 +604,8 @@ impl AttemptTask {
         }
     }
 
-    /// What the job saved last must be known before its end is: the next attempt goes on from there.
-    /// No process of it is left, so that a last look finds whatever is complete.
+    /// What the job saved last must be known before its end is: the next attempt resumes from there.
+    /// No process of the job is left, so a last look finds everything that is complete.
     async fn last_checkpoints(&mut self) {
         if self.observe_again.is_some() {
             self.take_up_checkpoints().await;

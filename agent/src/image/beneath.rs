@@ -11,11 +11,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstatat, mkdirat};
 use nix::unistd::{
     Gid, Uid, UnlinkatFlags, fchown, fchownat, linkat, mkfifoat, symlinkat, unlinkat,
 };
+
+use crate::openat::openat2;
 
 /// A directory that nothing done through it can leave.
 #[derive(Debug)]

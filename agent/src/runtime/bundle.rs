@@ -1,5 +1,5 @@
 //! Writes an allocation's directory: the bundle's `config.json` and `order.json`, after checking what the
-//! order says. What lies on a user's path is not looked at here; see `shim::mounts`.
+//! order says. It does not read a user's paths; `shim::mounts` does.
 
 use std::{
     fs::{self, DirBuilder, OpenOptions},
@@ -9,7 +9,7 @@ use std::{
 };
 
 use nix::{
-    fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
+    fcntl::{OFlag, OpenHow, ResolveFlag},
     sys::stat,
 };
 use tracing::info;
@@ -22,6 +22,7 @@ use super::{
 use crate::{
     cgroup::{CgroupError, CgroupPlan, Hierarchies, Limits, Mode},
     filter::{self, NVIDIA_MAJOR_USUAL},
+    openat::openat2,
     shim::order::{
         BUNDLE_DIR, FileError, Identity, MountPlan, RUN_DIR, RuntimeKind, ShimOrder, VERSION,
         VolumeOrder, is_clean,
@@ -194,7 +195,7 @@ fn inside(spec: &AllocationSpec, node: &NodeSettings) -> Inside {
     found
 }
 
-/// Where an allocation's processes go on this node.
+/// The cgroup of an allocation's processes on this node.
 fn cgroup_plan(allocation_id: &str, node: &NodeSettings) -> CgroupPlan {
     if node.systemd {
         CgroupPlan::OwnUnit {
@@ -292,8 +293,8 @@ fn volume_orders(dir: &Path, spec: &AllocationSpec) -> Vec<VolumeOrder> {
     spec.volumes.iter().enumerate().map(order).collect()
 }
 
-/// The volumes that the runtime may mount: it is root, and makes destinations that are missing. What lies in a
-/// volume or, with image `host`, on the node itself is mounted by the shim.
+/// The volumes that the runtime may mount: it is root, and makes destinations that are missing. The shim mounts volumes
+/// whose destination is in another volume or, with image `host`, on the node itself.
 fn of_runtime(spec: &AllocationSpec, orders: &[VolumeOrder]) -> Vec<(Volume, PathBuf)> {
     let mut found = Vec::new();
     for (volume, order) in spec.volumes.iter().zip(orders) {
@@ -402,7 +403,7 @@ fn read_inside(rootfs: &Path, relative: &str) -> String {
         let how = OpenHow::new()
             .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        let file = fs::File::from(openat2(&root, relative, how)?);
+        let file = fs::File::from(openat2(&root, Path::new(relative), how)?);
         let mut bytes = Vec::new();
         file.take(NAMES_BYTES_MAX).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())

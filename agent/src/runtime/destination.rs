@@ -1,8 +1,8 @@
 //! Where paths of the user lead in an image: destinations of volumes, and where the job begins.
 //!
 //! Called by `bundle` before anything is mounted or runs in there, so nobody can change the answer. The OCI runtime
-//! is root, makes what is missing, and goes through whatever links there are by then. It is therefore given
-//! these answers, never the user's own path, and nothing that lies in a volume: that would be on the node.
+//! is root, makes what is missing, and goes through whatever links there are by then. It therefore
+//! gets these answers, never the user's own path, and no path in a volume: that would be on the node.
 
 use std::{
     ffi::OsStr,
@@ -15,10 +15,11 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
+    fcntl::{OFlag, OpenHow, ResolveFlag},
 };
 
 use super::{JobUser, PrepareError, Volume};
+use crate::openat::openat2;
 
 /// Destinations a volume may not cover: they are made by us.
 const PROTECTED: [&str; 4] = ["/proc", "/sys", "/dev", "/run/fleet"];
@@ -89,7 +90,7 @@ pub(super) fn check_root(rootfs: &Path, user: &JobUser) -> Result<(), PrepareErr
     Err(PrepareError::ClosedRoot { who, mode })
 }
 
-/// The earlier volume that a volume's destination lies in, by its number: the last one, which covers the others.
+/// The number of the earlier volume that holds this volume's destination: the last one, which covers the others.
 pub(super) fn within(volumes: &[Volume], index: usize) -> Option<usize> {
     let destination = &volumes.get(index)?.destination;
     volumes.iter().take(index).rposition(|outer| destination.starts_with(&outer.destination))

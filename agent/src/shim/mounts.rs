@@ -6,7 +6,7 @@
 //! system that is auto-mounted later still arrives. A dead NFS server hangs the child here, not the shim.
 //!
 //! A path of the user is resolved once, as the user, and what was found is held by a descriptor and mounted by it:
-//! whoever exchanges a link afterwards exchanges nothing. The runtime, which is root, must never resolve one. Nothing
+//! a user who exchanges a link afterwards changes nothing. The runtime, which is root, must never resolve one. Nothing
 //! of the user's may be mounted over the node's own files either, for the runtime is still to be loaded from them.
 
 use std::{
@@ -21,7 +21,7 @@ use std::{
 };
 
 use nix::{
-    fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2},
+    fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag},
     mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, unshare},
     sys::statvfs::{FsFlags, fstatvfs},
@@ -32,6 +32,7 @@ mod doors;
 
 use super::order::{Identity, MountPlan, RuntimeChoice, RuntimeKind, VolumeOrder};
 use crate::cgroup::Mode;
+use crate::openat::openat2;
 
 pub(crate) use doors::HOST_CONTROL_PATHS;
 
@@ -74,8 +75,8 @@ fn show_node(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// With image `host`: mounts each volume where its destination leads in the copy of the node's root. It must be
-/// there: whoever made it as root would make it on the node.
+/// With image `host`: mounts each volume where its destination leads in the copy of the node's root. The destination
+/// must exist: if root made it, it would appear on the node.
 fn cover(plan: &MountPlan, root: &Path, identity: &Identity) -> Result<(), Failure> {
     let copy = open_path(root).map_err(|error| format!("open {}: {error}", root.display()))?;
     for volume in &plan.volumes {
@@ -89,8 +90,8 @@ fn cover(plan: &MountPlan, root: &Path, identity: &Identity) -> Result<(), Failu
     Ok(())
 }
 
-/// In an image: mounts each volume that lies in another one onto that one's anchor, with which the runtime takes it
-/// along.
+/// In an image: mounts each volume whose destination is in another volume onto that volume's anchor. The runtime mounts
+/// both with that anchor.
 fn nest(plan: &MountPlan, identity: &Identity) -> Result<(), Failure> {
     let mut places = Vec::new();
     for volume in &plan.volumes {
@@ -148,7 +149,7 @@ fn protect(program: &Path) {
 }
 
 /// Hides the node's cgroup tree from crun, whose releases before 1.9 refuse to run beside a cgroup2 tree
-/// that has controllers. It is told not to manage cgroups and has been put into the right ones already.
+/// that has controllers. The shim tells crun not to manage cgroups, and has put it into the right ones already.
 fn hide_cgroup_tree() -> Result<(), Failure> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC | MsFlags::MS_RDONLY;
     mount(Some("none"), crate::cgroup::ROOT, Some("tmpfs"), flags, Some("size=4k"))

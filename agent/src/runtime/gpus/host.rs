@@ -7,12 +7,13 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 
 use super::cdi::{self, Format, Spec};
 use super::{choose, driver};
+use crate::openat::openat2;
 
-/// Most files of one folder that are looked at: of descriptions, and of libraries.
+/// Most files of one folder that are read: of descriptions, and of libraries.
 const DESCRIPTIONS_MAX: usize = 64;
 const LIBRARIES_MAX: usize = 100_000;
 /// Largest description. `nvidia-ctk` writes about 2 KiB for each GPU.
@@ -78,7 +79,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone)]
 pub(crate) struct Described {
     pub(crate) path: PathBuf,
-    /// Which of the folders it lies in.
+    /// The folder that holds it, by its number.
     pub(super) folder: usize,
     pub(super) spec: Spec,
 }
