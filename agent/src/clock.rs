@@ -1,4 +1,4 @@
-//! The clocks of this machine. Only shells read clocks; the core is told.
+//! Reads the clocks of this machine. Only the shells read clocks; they pass the time to the core.
 
 use std::time::Duration;
 

@@ -215,19 +215,19 @@ pub struct Config {
     pub mail_program: Option<PathBuf>,
 }
 
-/// Whom the gate holds to reservations, and where it is.
+/// Which users need a reservation to pass the gate, and to which control group the gate is attached.
 #[derive(Debug, Clone, Default)]
 pub struct EnforceConfig {
     /// Below the root of the cgroup2 tree; `None`: the root.
     pub cgroup: Option<String>,
-    /// Who passes without a reservation.
+    /// Users who pass without a reservation.
     pub exempt_users: Vec<String>,
     pub exempt_groups: Vec<String>,
     /// What is done about processes on a GPU that nobody leased to their user.
     pub foreign: ForeignUse,
 }
 
-/// How GPUs are looked at.
+/// How the agent finds the GPUs and samples them.
 #[derive(Debug, Clone)]
 pub struct GpuConfig {
     /// Instead of `libnvidia-ml.so.1`.

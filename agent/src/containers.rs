@@ -1,9 +1,9 @@
 //! The control groups in which containers of dockerd count as somebody's.
 //!
-//! A container of dockerd is root's, whoever asked for it: its uid says nothing. So dockerd puts them below [`PARENT`]
-//! unless it is told otherwise (`cgroup-parent` in its `daemon.json`), where they may open no GPU; `fleet docker run`
-//! puts them below the group of one user, and there they may open what that user may. The kernel's program goes by the
-//! groups' ids ([`crate::gate::kernel`]); whoever judges whose a process is goes by its path, here.
+//! A container of dockerd runs as root whichever user asked for it, so its uid says nothing. By default dockerd puts
+//! containers below [`PARENT`], where they may open no GPU (`cgroup-parent` in its `daemon.json` sets another group).
+//! `fleet docker run` puts a container below the group of one user, where it may open what that user may. The kernel's
+//! program goes by the groups' ids ([`crate::gate::kernel`]); code that asks whose a process is uses its path, here.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use std::path::Path;
 pub const PARENT: &str = "fleetdocker.slice";
 const USERS_PREFIX: &str = "fleetdocker-u";
 const SLICE: &str = ".slice";
-/// Users' groups that are looked at. The agent makes them for who holds a GPU.
+/// Most users' groups that are read. The agent makes one for each user who holds a GPU.
 const USERS_MAX: usize = 10_000;
-/// The uid of whom nobody answers for (`(uid_t) -1`): it never passes.
+/// The uid of a container that belongs to no known user (`(uid_t) -1`): it never passes.
 pub const NOBODY: u32 = u32::MAX;
 
 /// The slice of one user's: systemd puts it below [`PARENT`], by its name.
@@ -36,8 +36,8 @@ pub(crate) fn users_below(parent: &Path) -> Vec<u32> {
     users.take(USERS_MAX).collect()
 }
 
-/// For whom a process in a container of dockerd runs, by its `/proc/PID/cgroup`: a user, or [`NOBODY`]. Only groups at the
-/// root of the tree count: users may make groups of any name below their own.
+/// The user behind a process in a container of dockerd, by its `/proc/PID/cgroup`; [`NOBODY`] if there is none. Only
+/// groups at the root of the tree count: users may make groups of any name below their own.
 #[must_use]
 pub fn user_behind(cgroups: &str) -> Option<u32> {
     let path = cgroups.lines().find_map(|line| line.strip_prefix("0::/"))?;

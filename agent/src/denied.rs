@@ -1,12 +1,13 @@
 //! Users who were kept out of a GPU, or seen on one without a lease, until their terminals hear of it.
 //!
-//! The gate puts in whom it denied, and the inventory whom it sees where there is no gate; `crate::terminals` takes them out
-//! and decides who is told. Nothing here waits, and a flood of users costs no more than a limit.
+//! The gate adds users that it denied; the inventory adds users that it sees where there is no gate. `crate::terminals`
+//! takes them out and decides which of them get a message. Nothing here waits, and a flood of users fills no more than
+//! a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Users whose denials wait to be told.
+/// Most users whose denials wait for a message.
 const USERS_MAX: usize = 1_000;
 
 /// What became of somebody who has no lease on a GPU, and opened it.
@@ -47,7 +48,7 @@ impl DeniedUsers {
         }
     }
 
-    /// Who was denied something since this was asked last.
+    /// Users who were denied a GPU since the last call.
     pub(crate) fn take(&self) -> BTreeMap<u32, Denied> {
         std::mem::take(&mut *self.users())
     }

@@ -39,7 +39,7 @@ const LEADERS_MAX: usize = 4;
 /// A difference between this machine's clock and the controller's that is worth a word.
 pub const CLOCK_SKEW_NOTICE: Duration = Duration::from_secs(60);
 
-/// What `fleet-agent join` was told.
+/// The options of `fleet-agent join`.
 #[derive(Debug, Clone)]
 pub struct JoinOptions {
     pub address: Address,
@@ -80,8 +80,8 @@ impl Machine {
         Self { machine_id: id.unwrap_or(self.machine_id), ..self }
     }
 
-    /// Whether it can be told from others. Images ship the id's file empty, or with the word that systemd puts there until
-    /// the first boot is over (machine-id(5)), and where something else is pid 1 nobody fills it in.
+    /// Whether the id tells this machine from others. Images ship the id's file empty, or with the word that systemd
+    /// writes until the first boot is over (machine-id(5)). If pid 1 is another program, nothing fills the file in.
     #[must_use]
     pub fn has_id(&self) -> bool {
         !matches!(self.machine_id.as_str(), "" | "uninitialized")
@@ -204,7 +204,7 @@ pub async fn join(options: &JoinOptions) -> Result<Joined, JoinError> {
 
 /// The membership this node has, if it is the wanted one and usable; an error if it has another.
 fn existing_membership(options: &JoinOptions) -> Result<Option<Joined>, JoinError> {
-    // Whatever there is, damaged or not, it is to go.
+    // The old membership is to go, damaged or not.
     if options.replace {
         return Ok(None);
     }
@@ -216,7 +216,7 @@ fn existing_membership(options: &JoinOptions) -> Result<Option<Joined>, JoinErro
         let IdentityRecord { cluster, node, .. } = record;
         return Err(JoinError::OtherMembership { cluster, node });
     }
-    // A membership that was cut short, damaged or has expired is made anew with the token.
+    // A membership that is incomplete, damaged or expired is replaced: the caller joins again with the token.
     let Ok((_, credentials)) = options.folder.load() else {
         return Ok(None);
     };

@@ -49,7 +49,7 @@ impl Looks {
     }
 }
 
-/// Reads the tracker back. One that cannot be read is started anew, and said so: it is an aid, not a fence.
+/// Reads the tracker back. If it cannot be read, logs an error and starts a new one: it is an aid, not a fence.
 fn load(path: &Path, boot_id: &str) -> HealthTracker {
     if !path.exists() {
         return HealthTracker::new(boot_id);

@@ -109,7 +109,7 @@ pub struct LocalParts {
     pub vouching: VouchService,
 }
 
-/// Serves until the runtime ends. A socket that cannot be had is said and does without: jobs do not need it.
+/// Serves until the runtime ends. If the socket cannot be made, logs a warning and serves nothing: jobs do not need it.
 pub async fn serve(parts: LocalParts, path: PathBuf) {
     let listener = match UnixListener::bind(&path, SOCKET_MODE) {
         Ok(listener) => listener,
@@ -297,7 +297,8 @@ impl LocalService {
         }
         gpus.sort_by_key(|gpu| gpu.index);
         let enforced = self.0.node.gate.state().borrow().enforced.clone();
-        // Who is ended for using a GPU of somebody else wants to be shown their own, whoever ends them.
+        // The ordered mode counts even if a fallback replaces the gate: both can end a user's processes on another
+        // user's GPU, so the user needs to see their own GPUs.
         let mode =
             |enforced: Enforced| enforced.fallback.map_or(enforced.mode, Fallback::in_the_place_of);
         let enforced = enforced.map_or(String::new(), |enforced| mode(enforced).word().to_owned());

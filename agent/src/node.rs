@@ -1,7 +1,7 @@
 //! What every attempt of this node needs: made once by `server`, shared by the attempts' tasks and those that start them.
 //!
-//! Only the attempts, the reconcile task, the inventory and the local socket take all of it. Whoever needs a few handles
-//! takes those.
+//! Only the attempts, the reconcile task, the inventory and the local socket take all of it. Code that needs a few
+//! handles takes only those.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -116,7 +116,7 @@ impl State {
         }
     }
 
-    /// What was to be said to whoever asked before. Whoever asks again is told everything again.
+    /// Drops the unsent answers to an earlier request. A controller that asks again gets all of them again.
     fn drop_recount(&mut self) {
         let answers = |key: &&Key| matches!(key, Key::Found(_) | Key::Holdings);
         let keys: Vec<Key> = self.places.keys().filter(answers).cloned().collect();
@@ -303,7 +303,7 @@ impl Outbox {
         self.put(Key::Enforcement(switch.at), Report::Enforcement(switch));
     }
 
-    /// What became of the order to boot anew that was given with the wish of `since`.
+    /// Reports what became of the reboot that was ordered with the wish of `since`.
     pub fn reboot(&self, since: Timestamp, problem: Option<String>) {
         self.put(Key::Reboot, Report::Reboot { since, problem });
     }

@@ -1,7 +1,7 @@
-//! Somebody who exchanges two names as fast as the kernel lets them: for tests of what resolves a path meanwhile.
+//! Exchanges two names as fast as the kernel allows, for tests of code that resolves a path meanwhile.
 //!
-//! Every so often they rest, each time with the other of the two in its place, until whoever resolves has gone whole
-//! rounds. So both outcomes are seen for certain, and not only where the scheduler is kind.
+//! Every so often the exchanges rest, each time with the other of the two names in its place, until the code that
+//! resolves has done whole rounds. So each test sees both outcomes for certain, whatever the scheduler does.
 #![allow(clippy::unwrap_used, reason = "used by tests alone")]
 
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ impl PathSwap {
         Self { thread, rounds, over }
     }
 
-    /// Begins a round of whoever resolves. False once the exchanges are over.
+    /// Begins a round of the code that resolves. False once the exchanges are over.
     pub(crate) fn goes_on(&self) -> bool {
         self.rounds.fetch_add(1, Ordering::AcqRel);
         !self.over.load(Ordering::Acquire)

@@ -1,4 +1,4 @@
-//! `/proc/PID/stat`, field by field. For whoever must tell a process from another one with its number; keeps nothing.
+//! Reads `/proc/PID/stat` field by field, to tell a process from a later one with the same number. Keeps nothing.
 
 use std::fs;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(crate) fn has_begun_to_end(pid: &str) -> bool {
 /// kernel/signal.c).
 const KILLED: u64 = 1 << 8;
 
-/// Whether it ends, or was told to by what nobody can ignore, and at most hangs in the kernel still.
+/// Whether the process has begun to end, or has SIGKILL pending and can at most still hang in the kernel.
 pub(crate) fn is_at_its_end(pid: &str) -> bool {
     let waiting = field(pid, 31).and_then(|signals| signals.parse::<u64>().ok());
     waiting.is_none_or(|signals| signals & KILLED != 0) || has_begun_to_end(pid)

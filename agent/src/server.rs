@@ -1,4 +1,4 @@
-//! The composition root: builds every part of an agent, runs it, and takes it down. Jobs go on.
+//! The composition root: builds every part of an agent, runs it, and takes it down. Jobs keep running.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

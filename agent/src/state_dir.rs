@@ -15,12 +15,12 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::attempts::{allocations_dir, volatile_dir};
 use crate::config::Config;
 
-/// The folder of the sockets is passed by everybody; who made it before keeps its mode.
+/// All users must be able to enter the folder of the sockets. A folder that exists already keeps its mode.
 const RUN_DIR_MODE: u32 = 0o755;
 /// Taken by the one agent of a state folder.
 const LOCK_FILE: &str = "agent.lock";
 
-/// The folder as the one agent that may use it; given back when dropped.
+/// The hold of this agent on its state folder; dropping it releases the folder.
 #[derive(Debug)]
 pub(crate) struct StateDirLock(
     #[expect(dead_code, reason = "held, not read")] Flock<std::fs::File>,
@@ -32,7 +32,7 @@ pub(crate) fn take_state_dir(config: &Config) -> anyhow::Result<StateDirLock> {
     let fresh = !config.run_dir.exists();
     std::fs::create_dir_all(&config.run_dir)
         .and_then(|()| match fresh {
-            // Whatever the umask of whoever starts this.
+            // Set it, for the umask of the process that started the agent may be narrower.
             true => std::fs::set_permissions(&config.run_dir, Permissions::from_mode(RUN_DIR_MODE)),
             false => Ok(()),
         })

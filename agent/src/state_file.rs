@@ -1,7 +1,7 @@
 //! A small JSON file with a version in the agent's state folder: read whole or refused, replaced durably.
 //!
 //! Used for what the agent must know again after a restart and learns rarely. A file that is damaged or
-//! newer than this build is refused, never begun anew in silence: the caller decides what that means.
+//! newer than this build is an error, never silently replaced by an empty one: the caller decides what to do.
 
 use std::path::{Path, PathBuf};
 

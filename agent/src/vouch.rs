@@ -1,4 +1,4 @@
-//! Vouches for the users of this node: whoever is logged in here gets a short certificate of the fleet.
+//! Vouches for the users of this node: a user who is logged in here gets a short-lived certificate of the fleet.
 //!
 //! Served on the agent's Unix socket, beside what the agent knows of its node. The kernel says which uid
 //! asks, the name service which account that is, and the controllers decide what this node's word is
@@ -31,7 +31,7 @@ const REQUESTS_MAX: usize = 8;
 /// Requests of one user, and of all, that are under way or wait.
 const WAITING_PER_USER_MAX: usize = 16;
 const WAITING_MAX: usize = 64;
-/// How long the controllers may take. Shorter than whoever asks waits, who is then told why.
+/// How long the controllers may take. The caller waits longer, so that it still gets the reason.
 const CONTROLLERS_MAX: Duration = Duration::from_secs(7);
 
 /// The service.

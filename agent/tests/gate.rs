@@ -185,7 +185,7 @@ fn jobs_pass_by_their_control_group_where_the_kernel_can_tell() {
     }
     assert_eq!(ground.opens("jobs/one", EVE, EVE, 0), LetThrough);
     assert_eq!(ground.login(EVE, 0), Denied);
-    // The group of all jobs is made anew: another one, of the same name.
+    // The group of all jobs is removed and made again: another group, of the same name.
     let jobs = ground.root.join("jobs");
     fs::remove_dir(jobs.join("one")).unwrap();
     fs::remove_dir(&jobs).unwrap();
@@ -268,7 +268,7 @@ fn numbers_of_a_range_pass_where_their_owner_does() {
     assert_eq!(ground.login(700_033, 0), Denied);
     assert_eq!(ground.login(700_000, 1), LetThrough, "a person with such a number passes as such");
     gate.set_passes(&BTreeSet::from([Pass::user(ADA, 0)])).unwrap();
-    // Somebody's own number lies in the range.
+    // A person's own number is inside the range.
     set(&mut gate, &ranges, &[700_033]);
     assert_eq!(ground.login(700_033, 0), Denied);
     assert_eq!(ground.login(700_034, 0), LetThrough);

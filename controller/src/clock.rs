@@ -2,7 +2,7 @@
 //!
 //! It runs on the monotonic clock from an anchor, so that a step of the wall clock moves nothing. A
 //! difference of more than [`STEP_MAX`] from the wall clock is taken over only when most of the
-//! fleet's agents that are heard agree with the wall clock; until then time goes on from where the log was,
+//! fleet's agents that are heard agree with the wall clock; until then time continues from where the log was,
 //! and the calendar waits: a machine that boots in 2036 must not end every reservation.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -88,8 +88,8 @@ fn signed(a: Timestamp, b: Timestamp) -> i64 {
 }
 
 impl LeaderClock {
-    /// A clock that goes on from the log's last time. A log that has none takes the wall clock, and
-    /// so does a fleet without nodes: there is nothing that a wrong time could end. After a start that is
+    /// A clock that continues from the log's last time. If the log has none, it takes the wall clock, and
+    /// so it does in a fleet without nodes: there is nothing that a wrong time could end. After a start that is
     /// what was applied so far, which may be nothing: see [`Self::settle`].
     pub fn starting_at(last_seen: Timestamp, nodes: usize) -> Self {
         let clock = LeaderClock(Arc::new(Mutex::new(State {
@@ -109,7 +109,7 @@ impl LeaderClock {
     }
 
     /// This controller leads, and has applied all that was committed before: the log's last time is
-    /// `seen`. One that never followed another goes on from there, whatever it was started with.
+    /// `seen`. A clock that never followed another leader continues from there, whatever it was started with.
     pub fn settle(&self, seen: Timestamp, agents: &[Timestamp], nodes: usize) {
         if std::mem::replace(&mut self.state().settled, true) {
             self.not_before(seen);
@@ -136,7 +136,7 @@ impl LeaderClock {
         state.anchor_time + Millis(elapsed)
     }
 
-    /// Goes on from at least `seen`: another leader's log may be ahead.
+    /// Moves this clock to at least `seen`: another leader's log may be ahead.
     fn not_before(&self, seen: Timestamp) {
         let now = self.now();
         if seen > now {
@@ -144,8 +144,8 @@ impl LeaderClock {
         }
     }
 
-    /// While another controller leads, its time is the fleet's: goes on from what its newest entry
-    /// says, if that is ahead, or so far behind that this machine's clock must be wrong.
+    /// While another controller leads, its time is the fleet's. This clock continues from the leader's newest
+    /// entry if that is ahead, or so far behind that this machine's clock must be wrong.
     pub fn follow(&self, seen: Timestamp) {
         let now = self.now();
         self.state().settled = true;

@@ -11,8 +11,8 @@ use serde::Deserialize;
 /// Where the file is when nobody says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/fleet/controller.toml";
 /// What is logged unless the file says otherwise. openraft's chatter is for debugging it: it warns of
-/// an absent peer several times a second; the leader's membership loop says so once. And it logs as errors what
-/// it answers to whoever asks while it stops.
+/// an absent peer several times a second; the leader's membership loop says so once. And while it
+/// stops, it logs its answers to callers as errors.
 pub const LOG_LEVEL: &str = "info,openraft=error,openraft::raft::raft_inner=off";
 
 /// Most nightly backups that can be kept.
@@ -65,7 +65,7 @@ struct RawConfig {
     users: RawUsers,
 }
 
-/// Whom the socket lets in.
+/// The users that may connect to the socket.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct RawUsers {

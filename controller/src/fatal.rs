@@ -50,7 +50,7 @@ impl FatalHook {
         }))
     }
 
-    /// Calls `hook` instead. Whoever called goes on as a stopped node.
+    /// Calls `hook` instead. If `hook` returns, its caller continues as a stopped node.
     pub fn with(hook: impl Fn(&Fatal) + Send + Sync + 'static) -> FatalHook {
         FatalHook(Arc::new(hook))
     }

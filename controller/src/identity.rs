@@ -21,7 +21,7 @@ pub struct ControllerIdentity {
     v: u32,
     pub cluster: String,
     pub node: u64,
-    /// Address of the controller that admitted this one: whom to ask before any other has been heard of.
+    /// Address of the controller that admitted this one. This one asks there until it has heard of another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined_through: Option<String>,
 }

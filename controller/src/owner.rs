@@ -1,8 +1,8 @@
 //! Whose the data folder is: `init`, `join`, `restore` and `run` ask before they write anything into it.
 //!
-//! The service runs as the user to whom the folder belongs. What root left in there it could not open, and that would
-//! be told only at its next start. Here is only looked and told: never is an owner changed, since nobody knows which of the
-//! two was meant.
+//! The service runs as the user who owns the folder. It could not open a file that root left in there, and would
+//! report that only at its next start. This module only checks and reports. It never changes an owner, since nobody
+//! knows which of the two was meant.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -29,8 +29,8 @@ pub fn check(data_dir: &Path, typed: &str) -> Result<(), OtherOwner> {
 }
 
 fn check_as(data_dir: &Path, typed: &str, me: Uid) -> Result<(), OtherOwner> {
-    // One that is not there is made, and systemd gives its own (StateDirectory=) to the service's user as a whole. What
-    // may not be looked at may not be written to either, which is told then.
+    // A missing folder is made, and systemd gives its own (StateDirectory=) to the service's user as a whole. A folder
+    // that we may not read we may not write to either: the first write reports that.
     let Ok(found) = data_dir.metadata() else { return Ok(()) };
     if found.uid() == me.as_raw() {
         return Ok(());
@@ -123,7 +123,7 @@ mod tests {
         let join = join::join(&config, &invitation).await.unwrap_err();
         assert!(matches!(join, JoinError::Owner(_)), "{join}");
         is_refused(&join, "join …");
-        // Also before the backup is looked at, which the folder's owner reads.
+        // Here too, the check comes before the backup is read: the folder's owner has to read that.
         let restore = backup::restore(&config, &folder.path().join("none")).await.unwrap_err();
         is_refused(restore.as_ref(), "restore …");
         let (config_path, logging) = (folder.path().join("controller.toml"), logging::init("info"));

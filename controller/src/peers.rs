@@ -118,7 +118,7 @@ impl Peers {
         }
     }
 
-    /// Has the leader give a certificate to a user whom this controller's machine knows.
+    /// Has the leader give a certificate to a user that this controller's machine knows.
     pub async fn vouch_user(
         &self,
         id: u64,

@@ -1,7 +1,7 @@
 //! What to do where the controller may not write though the disk is mounted for writing: systemd's unit is the likelier
 //! reason then. `main` and the nightly backups ask.
 //!
-//! Reads errors only: whether there is a unit, and what it allows, is not looked at.
+//! Reads errors only: it does not check whether there is a unit, and what the unit allows.
 
 use std::fmt::Display;
 use std::io;

@@ -46,7 +46,7 @@ pub async fn noticed(context: Context, joined_through: Option<String>) {
                         "no controller has sent anything since this one (id {me}) joined. If `fleet controller list` does not name it, it was removed: stop it, and join with an empty data_dir. Otherwise the others do not reach its address"
                     );
                 }
-                // Whoever is there now knows who was removed.
+                // The controller that is at this address now knows who was removed.
                 others.insert(0, address.clone());
             }
             Some(_) | None => stranger = None,

@@ -37,7 +37,7 @@ use crate::sessions::Sessions;
 use crate::superseded::{self, Superseded};
 use crate::tunnels::Tunnels;
 
-/// There while a cluster is being made: an authority without it lost its store, and must not begin anew.
+/// Exists while a cluster is being made. An authority without this file lost its store: `init` must not run again.
 const UNFINISHED_FILE: &str = "init.unfinished";
 /// The first controller's node id in Raft.
 const FIRST_NODE: u64 = 1;
@@ -58,7 +58,7 @@ pub async fn init(config: &Config) -> anyhow::Result<()> {
     files::create_private_folder(&config.data_dir)?;
     let unfinished = config.data_dir.join(UNFINISHED_FILE);
     let authority = match Authority::load(&config.pki_dir()) {
-        // An init that was cut short goes on with the authority it made.
+        // An init that was cut short continues with the authority it made.
         Ok(authority) if unfinished.exists() => authority,
         Ok(authority) => anyhow::bail!(
             "{} holds the keys of {}, but the controller's store is gone. With other controllers left: remove this one (`fleet controller remove`) and join with an empty data_dir; else bring the whole folder back from a backup",

@@ -1,9 +1,9 @@
-//! This controller is of before a restore from a backup: the fleet goes on under a higher incarnation, and what
-//! this one promised no node would hear of. It stops, and does not start again.
+//! Stops a controller from before a restore from a backup: the fleet continues under a higher incarnation, and no
+//! node would hear what this controller promises. It does not start again.
 //!
 //! Two can tell it, with proof: a controller of the restored fleet, by its certificate (`leader/predecessors.rs`
 //! there, `api/controllers.rs` here), and a node that shows the restored fleet's signature ([`signed`], `api/agents.rs`).
-//! Whoever was told passes it on to the others of before.
+//! A controller that learned it passes it on to the others from before the restore.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,7 @@ const FILE: &str = "superseded.json";
 /// Version of the file that this build writes.
 const VERSION: u32 = 1;
 
-/// This controller's fleet goes on without it; starting it again would not help.
+/// This controller's fleet continues without it; starting it again would not help.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error(
     "this controller belongs to the fleet before a restore: {told_by} has incarnation {incarnation}, and nodes follow the restored controllers only. To use this machine again, move its data_dir away, keep it, and join"
@@ -92,7 +92,7 @@ impl Superseded {
     }
 }
 
-/// Passes on to the other controllers of before what this one was told: the one that told it may not reach them.
+/// Passes what this controller learned on to the others from before the restore: its source may not reach them.
 pub async fn pass_on(raft: &RaftHandle, peers: &Peers, incarnation: u64) {
     let me = raft.node();
     let others = raft.members().voters.into_iter().filter(|(id, _)| *id != me);
@@ -114,7 +114,7 @@ pub fn signed(
     })
 }
 
-/// Whether an authority that is trusted here vouches for whoever signed it.
+/// Whether an authority that is trusted here vouches for the signer of `shown`.
 pub fn is_genuine(keyring: &Keyring, cluster: &str, shown: &v1::SignedIncarnation) -> bool {
     let text = incarnation_text(cluster, shown.incarnation);
     let vouches = |authority: &Vec<u8>| {

@@ -42,7 +42,7 @@ impl std::fmt::Display for CertificateHolder {
     }
 }
 
-/// For whom a node may vouch. A rooted node can claim to be any of its users, so what its word is
+/// For which users a node may vouch. A rooted node can claim to be any of its users, so what its word is
 /// worth is the fleet's decision, not the node's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -189,7 +189,7 @@ pub enum AccessCommand {
         node: NodeName,
         reason: String,
     },
-    /// All certificates of a user are refused from now on; new ones can be had.
+    /// All certificates of a user are refused from now on; the user can get new ones.
     RevokeUser {
         user: UserName,
         reason: String,

@@ -30,7 +30,7 @@ pub enum Phase {
     Stopping,
 }
 
-/// Why an attempt was told to stop.
+/// Why an attempt got the order to stop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopWhy {
@@ -88,7 +88,7 @@ pub struct Cause {
 /// An eviction that waits for the next checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deferral {
-    /// Counted within the allocation, so that an answer to an earlier order is told apart.
+    /// Counted within the allocation, so that an answer to an earlier order is not taken for one to this.
     pub order: u32,
     pub since: Timestamp,
     /// The agent's checkpoint number when it took the order: only a later one triggers.
@@ -118,7 +118,7 @@ pub enum AttemptEnd {
     CannotStart {
         message: String,
     },
-    /// This node cannot read the checkpoint the attempt should go on from.
+    /// This node cannot read the checkpoint the attempt should resume from.
     CannotResume {
         message: String,
     },
@@ -130,7 +130,7 @@ pub enum AttemptEnd {
     NodeFault {
         message: String,
     },
-    /// The node booted anew, or was declared lost.
+    /// The node rebooted, or was declared lost.
     Lost {
         message: String,
     },
@@ -198,7 +198,7 @@ pub struct Allocation {
     pub deferral_spent: Millis,
     /// Highest checkpoint number reported.
     pub checkpoint_seq: u64,
-    /// Checkpoint path this attempt goes on from.
+    /// Checkpoint path this attempt resumes from.
     pub resume_from: Option<String>,
     /// The checkpoint that its node took.
     #[serde(default, skip_serializing_if = "Option::is_none")]

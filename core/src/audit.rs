@@ -18,12 +18,12 @@ use crate::time::Timestamp;
 
 /// Version of the record that this build writes.
 pub const AUDIT_VERSION: u32 = 1;
-/// `prev` of the very first record.
+/// `prev` of the first record.
 pub const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 /// Written before the bytes that are hashed, so that the hash means nothing elsewhere.
 pub const HASH_DOMAIN: &[u8] = b"fleet-audit-v1\n";
 
-/// What a command did, by whom and why it was allowed.
+/// What a command did, who gave it and why it was allowed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditBody {
     pub v: u32,

@@ -30,8 +30,8 @@ pub struct Known {
     pub pin: String,
     /// Signed by itself, PEM.
     pub certificate: String,
-    /// The same name and key, signed by the other authority of the rotation, PEM. Whoever trusts only that one
-    /// believes this one by it, for as long as the rotation goes on.
+    /// The same name and key, signed by the other authority of the rotation, PEM. A program that
+    /// trusts only the other authority accepts this one because of it, until the rotation ends.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub vouched: String,
 }
@@ -150,7 +150,7 @@ pub enum AuthorityCommand {
     BeginMoving { controllers: BTreeSet<u64> },
     /// These nodes were seen with a certificate of the new authority.
     NoteMoved { nodes: BTreeSet<NodeName> },
-    /// The rotation goes on without these.
+    /// The rotation continues without these.
     SkipInRotation { nodes: BTreeSet<NodeName>, users: bool },
     /// All these controllers have a certificate of the new authority: the old one is trusted no more.
     FinishRotation { controllers: BTreeSet<u64> },

@@ -13,8 +13,8 @@ use crate::name::{NodeName, UserName};
 use crate::time::{Millis, Timestamp};
 use crate::word::words;
 
-/// Cluster version from which on checkpoints have a rule, a content and a list of their files, an attempt is told several
-/// of them, and a job that cannot resume asks its owner.
+/// Cluster version from which on checkpoints have a rule, a content and a list of their files, an attempt gets several
+/// of them to resume from, and a job that cannot resume asks its owner.
 pub const RESUME_SINCE: u32 = 18;
 /// Checkpoints of one job that the state keeps, the newest ones.
 pub const CHECKPOINTS_KEPT: usize = 8;
@@ -201,7 +201,7 @@ impl Content {
     }
 }
 
-/// Where it is now, as far as fleet was told.
+/// Where it is now, as far as nodes reported it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
@@ -388,7 +388,7 @@ impl JobDir {
     }
 }
 
-/// One checkpoint that an attempt may resume from, as its node is told it.
+/// One checkpoint that an attempt may resume from, as the controller sends it to its node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
     pub id: CheckpointId,
@@ -403,7 +403,7 @@ pub struct Candidate {
     pub presence: Presence,
 }
 
-/// What the node that is to resume a job is told about it.
+/// What the controller sends to the node that is to resume a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumeOrder {
     /// The best first: the node takes the first that is there and not torn.
@@ -623,7 +623,7 @@ impl Job {
         self.checkpoints().find(|c| !c.is_torn())
     }
 
-    /// Whether it ever saved something to resume from. Where it never did, an interrupted job begins again.
+    /// Whether it ever saved something to resume from. If not, an interrupted job starts from the beginning.
     pub fn has_saved(&self) -> bool {
         self.has_saved || self.newest_saved().is_some()
     }

@@ -135,7 +135,7 @@ pub struct AdmitController {
     pub id: u64,
     pub address: String,
     pub token: Option<TokenId>,
-    /// SHA-256 of its public key, hexadecimal: a retry is told by it.
+    /// SHA-256 of its public key, hexadecimal: a retry is recognised by it.
     pub key_sha256: String,
 }
 
@@ -235,7 +235,7 @@ pub enum Report {
     },
     /// An attempt the node has a record of: said only when asked, after a restore.
     Found(Box<FoundAttempt>),
-    /// All attempts the node has a record of were said; the reservations it was told of.
+    /// The node has reported all attempts it has a record of; the reservations that controllers sent it.
     Holdings {
         allocations: Vec<AllocationId>,
         reservations: Vec<HeldReservation>,
@@ -265,7 +265,7 @@ pub enum Report {
         step: HolderStep,
         holders: Vec<GpuHolder>,
     },
-    /// What became of the order to boot anew that was given with the wish of `since`.
+    /// What became of the order to reboot that was given with the wish of `since`.
     Reboot {
         since: Timestamp,
         /// Why the machine does not go down.
@@ -433,11 +433,11 @@ pub enum Command {
         node: NodeName,
         image: Option<String>,
     },
-    /// Nobody joins with it any more. Who has joined stays.
+    /// Nobody joins with it any more. Machines that have joined stay.
     WithdrawToken {
         token: TokenId,
     },
-    /// Evictions frozen by a storm of conditions go on.
+    /// Evictions frozen by a storm of conditions continue.
     ThawEvictions,
     /// Time is set back to `to`: only after a clock ran ahead.
     ResetClock {
@@ -503,7 +503,7 @@ pub enum Command {
     },
     /// How windows end.
     Ending(EndingCommand),
-    /// A node boots anew once it is empty.
+    /// A node reboots once it is empty.
     Reboot(RebootCommand),
     /// How much people may reserve.
     Limits(LimitsCommand),

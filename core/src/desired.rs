@@ -1,4 +1,4 @@
-//! What should be on one node: the state as its agent is told it.
+//! What should be on one node: the state as the controller sends it to the agent.
 //!
 //! Built by the leader's link for each agent whenever the state changed, taken by the agent as a
 //! level. Only explicit entries mean anything: an allocation that is not named here is left alone.
@@ -48,13 +48,13 @@ pub struct DesiredNode {
     /// How windows end; where it is not said, by their time alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<ReservationRules>,
-    /// The open windows that end although the rules would let them go on.
+    /// The open windows that end although the rules would extend them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub no_longer: BTreeMap<ReservationId, NoLonger>,
-    /// The machine is to boot anew, now that nothing is on it.
+    /// The machine is to reboot, now that nothing is on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<DesiredReboot>,
-    /// The node is drained: once nothing is on it, its GPU driver is let go of, so that it can be exchanged.
+    /// The node is drained: once nothing is on it, the agent releases the GPU driver, so that it can be exchanged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub release_driver: bool,
     /// Jobs that must leave other nodes: can they continue here?

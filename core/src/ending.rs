@@ -15,13 +15,13 @@ use crate::word::words;
 pub const ENDING_SINCE: u32 = 6;
 /// How much longer a window in use is made at a time.
 pub const EXTEND_STEP: Millis = Millis::minutes(15);
-/// How long before its end that is looked at first: its node is to know in time.
+/// How long before the end of a window fleet first checks whether it is extended: its node is to know in time.
 pub const EXTEND_LEAD: Millis = Millis::minutes(1);
-/// How long nobody has to come for a window, unless an admin said something else.
+/// How long a window waits for somebody to come, unless an admin set another time.
 pub const NO_SHOW_DEFAULT: Millis = Millis::minutes(30);
 /// Longest such time.
 pub const NO_SHOW_MAX: Millis = Millis::days(7);
-/// How long who is asked to let go of a GPU may take, unless an admin said something else.
+/// How long a user who is asked to release a GPU may take, unless an admin set another time.
 pub const GRACE_DEFAULT: Millis = Millis::minutes(1);
 /// Longest such time: somebody else waits.
 pub const GRACE_MAX: Millis = Millis::hours(1);
@@ -30,7 +30,7 @@ pub const GRACE_MAX: Millis = Millis::hours(1);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndPolicy {
-    /// While it is in use and nobody else reserved its GPUs, it goes on.
+    /// While it is in use and nobody else reserved its GPUs, it is extended.
     #[default]
     ExtendIfFree,
     /// It ends, and what is left on its GPUs is ended.
@@ -50,7 +50,7 @@ words!(EndPolicy {
 pub struct ReservationRules {
     /// For reservations that say nothing themselves.
     pub at_end: EndPolicy,
-    /// A window that nobody came for is given back after this time; zero: never.
+    /// Fleet releases a window that nobody came for after this time; zero: never.
     pub no_show: Millis,
     /// Between asking a process to end and ending it.
     pub grace: Millis,
@@ -109,7 +109,7 @@ pub enum WindowUse {
     Used,
     /// Somebody, but no such process.
     Others,
-    /// Nobody, for so long on the node's own clock, all of which it watched.
+    /// Nobody, for this long on the node's own clock. The node watched all this time.
     Nobody { since_ms: Millis },
     /// The driver does not say.
     Unclear,
@@ -192,7 +192,7 @@ pub enum Fate {
     Ended,
 }
 
-/// Whether what is left after a window is ended: by its policy, because it was given back, or because somebody else's
+/// Whether what is left after a window is ended: by its policy, because it was released, or because somebody else's
 /// window has begun.
 pub fn fate(at_end: EndPolicy, given_back: bool, wanted: bool) -> Fate {
     match at_end {
@@ -203,7 +203,7 @@ pub fn fate(at_end: EndPolicy, given_back: bool, wanted: bool) -> Fate {
     }
 }
 
-/// Why a window ends that its policy would let go on, whoever works in it and however free its GPUs are.
+/// Why a window ends that its policy would extend, no matter who works in it and how free its GPUs are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoLonger {

@@ -199,7 +199,7 @@ pub enum Event {
         node: NodeName,
         gpus: Vec<GpuUuid>,
     },
-    /// An attempt that was found after a restore goes on under the grant it has.
+    /// An attempt that was found after a restore continues under the grant it has.
     AttemptAdopted {
         job: JobId,
         allocation: AllocationId,
@@ -229,7 +229,7 @@ pub enum Event {
         reservation: ReservationId,
         node: NodeName,
     },
-    /// To be cancelled once its agent has let go of it.
+    /// The reservation is cancelled once its agent has released it.
     WindowWithdrawn {
         reservation: ReservationId,
         node: NodeName,
@@ -330,7 +330,7 @@ pub enum Event {
         step: HolderStep,
         holders: Vec<GpuHolder>,
     },
-    /// Given back: nobody came.
+    /// Released: nobody came.
     ReservationNotUsed {
         reservation: ReservationId,
         node: NodeName,

@@ -1,7 +1,7 @@
 //! What a node holds, as its agent tells it once after the controllers were restored from a backup.
 //!
 //! The backup knows nothing of what happened after it. The agents do: each is asked what it runs, what
-//! ended there since, and which reservations it was told of. `fsm::adoption` takes it in.
+//! ended there since, and which reservations it received. `fsm::adoption` takes it in.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ pub struct FoundAttempt {
     pub end: Option<EndReport>,
 }
 
-/// A reservation the agent was told of.
+/// A reservation that the agent received.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldReservation {
     pub id: ReservationId,

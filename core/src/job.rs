@@ -325,7 +325,7 @@ pub struct Job {
     /// Random text the first attempt leaves beside its checkpoints; a node that cannot read it back
     /// does not see the same disk.
     pub marker: String,
-    /// Nodes that could not read the checkpoint, or start it, and why. Forgotten when the node boots anew or is
+    /// Nodes that could not read the checkpoint, or start it, and why. Forgotten when the node reboots or is
     /// uncordoned: by then it may be mended.
     pub excluded_nodes: BTreeMap<NodeName, String>,
     pub cancel_requested: bool,
@@ -361,7 +361,7 @@ pub struct Job {
     /// The last fault of a node that was counted: the same one soon after is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_fault: Option<FaultCounted>,
-    /// Its image cannot be had for now.
+    /// Its image is not available for now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_wait: Option<ImageWait>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -388,7 +388,7 @@ pub struct ImageWait {
 pub enum JobFiles {
     #[default]
     Stay,
-    /// A node was told to remove it, and has not answered.
+    /// A node has the order to remove it, and has not answered.
     Removing {
         node: NodeName,
         /// Who removes the job itself, once the files are gone.

@@ -30,6 +30,6 @@ pub struct Lease {
     /// The reservation's lease that this allocation's lease lives under.
     pub parent: Option<LeaseId>,
     pub granted_at: Timestamp,
-    /// Set once the agent has been told to end it.
+    /// Set once the agent has the order to end it.
     pub ending_since: Option<Timestamp>,
 }

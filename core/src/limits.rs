@@ -1,8 +1,8 @@
 //! How much people may reserve, by their Unix groups: GPUs at once, for how long, how far ahead.
 //!
-//! An admin sets limits for groups. Who is in none of these groups has those of [`EVERYBODY_ELSE`], if there are any;
-//! who is in several has the most generous of each kind. Which groups somebody is in is looked up where a command is
-//! proposed, and comes with its actor; `fsm/limits.rs` holds reservations to the limits. Jobs are not counted.
+//! An admin sets limits for groups. A user in none of these groups has those of [`EVERYBODY_ELSE`], if there are any;
+//! a user in several has the most generous of each kind. The proposer of a command looks up the groups of its user
+//! and puts them into the actor; `fsm/limits.rs` holds reservations to the limits. Jobs are not counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 

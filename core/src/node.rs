@@ -18,11 +18,11 @@ pub const NODES_MAX: usize = 10_000;
 /// Most conditions a node may report at once.
 pub const CONDITIONS_PER_NODE_MAX: usize = 512;
 
-/// Cluster version from which on drained nodes let go of their GPU drivers.
+/// Cluster version from which on drained nodes release their GPU drivers.
 pub const DRIVER_SINCE: u32 = 13;
 /// The cluster version from which on no machine joins with the machine id of another node.
 pub const CLONES_SINCE: u32 = 13;
-/// Cluster version from which on a job that could not go on on a node may go there again after a boot or an uncordon.
+/// Cluster version from which on a job that a node could not resume may go there again after a reboot or an uncordon.
 pub const ANOTHER_TRY_SINCE: u32 = 14;
 /// First cluster version that calls a node drained only when nobody holds a GPU of it, tells a word from a proof, and
 /// refuses a deadline that has passed.
@@ -62,7 +62,7 @@ pub struct NodeFacts {
     /// Absent from agents that do not know of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforced: Option<Enforced>,
-    /// The driver was let go of on purpose: that nobody knows how the GPUs are is no fault.
+    /// The agent released the driver on purpose: then it is no fault that nobody knows how the GPUs are.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub driver_released: bool,
 }
@@ -123,7 +123,7 @@ pub struct Node {
     /// Two live agents spoke under this name: nothing is placed until an operator uncordons it.
     pub suspended: Option<String>,
     pub conditions: Vec<Condition>,
-    /// What its agent has been told to clear and still reports.
+    /// The conditions that its agent has the order to clear and still reports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clearing: Vec<ClearOrder>,
     pub registered_at: Timestamp,
@@ -136,7 +136,7 @@ pub struct Node {
     /// How it is to hold people to their reservations; none before an admin said so the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforce: Option<EnforcementOrder>,
-    /// It is to boot anew once it is empty.
+    /// The node is to reboot once it is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<RebootWish>,
 }

@@ -62,7 +62,7 @@ pub struct Wait {
 pub enum WaitReason {
     /// It came after the newest plan.
     NotPlanned,
-    /// A plan starts only so many jobs at a time.
+    /// A plan starts a limited number of jobs at a time.
     NextPlan,
     /// The controllers were restored from a backup, and this node may run it.
     MayRunOn(NodeName),

@@ -1,7 +1,7 @@
-//! Reboots that wait until their node is empty: what is asked, what is remembered of it, what the agent is told.
+//! Reboots that wait until their node is empty: what an admin asks, what the state keeps of it, what the agent gets.
 //!
-//! The node is drained meanwhile. It is the agent that reboots, at most once for each wish, and only in the boot it was
-//! asked under: a new boot, whoever caused it, is what was wished for.
+//! The node is drained meanwhile. The agent reboots the machine, at most once for each wish, and only in the boot
+//! in which the wish was made: any new boot, no matter who caused it, fulfils the wish.
 
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +54,7 @@ pub struct RebootWish {
 pub enum RebootAnswer {
     /// The machine goes down.
     Begun,
-    /// It does not: somebody has to see to it, or it goes away by itself and the agent says `Begun` then.
+    /// The machine stays up: somebody must fix the problem, or it goes away by itself and the agent says `Begun` then.
     Failed { why: String },
 }
 
@@ -68,7 +68,7 @@ impl RebootWish {
     }
 }
 
-/// The order as the agent is told it.
+/// The order as the controller sends it to the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredReboot {
     pub since: Timestamp,

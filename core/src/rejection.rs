@@ -1,4 +1,4 @@
-//! Rejections: why a command was refused. A refusal is a value; the log goes on.
+//! Rejections: why a command was refused. A refusal is a value; the log continues.
 //!
 //! Each has a stable text code for programs and a sentence for people that says what is allowed or
 //! what to do next. The edge maps the codes to gRPC statuses in one table.

@@ -42,7 +42,7 @@ pub struct GpuRequest {
     /// Least memory of each GPU.
     pub memory_bytes_min: Option<u64>,
     pub node: Option<NodeName>,
-    /// These very GPUs; `count` is then their number.
+    /// These exact GPUs; `count` is then their number.
     #[serde(default)]
     pub uuids: Vec<GpuUuid>,
 }

@@ -19,11 +19,11 @@ use crate::word::words;
 pub const AHEAD_SINCE: u32 = 3;
 /// Cluster version from which on a window that moved after a backup comes back with its note and its rule for the end.
 pub const MOVED_WHOLE_SINCE: u32 = 7;
-/// Cluster version from which on a restored state learns from agents whom a window is shared with.
+/// Cluster version from which on a restored state learns from agents which users share a window.
 pub const SHARED_SAID_SINCE: u32 = 9;
 /// Cluster version from which on a window that moves to a node which was not asked since a restore waits for that.
 pub const MOVED_WAITS_SINCE: u32 = 12;
-/// Cluster version from which on the node of a reservation that is given to somebody else is told so.
+/// Cluster version from which on a node learns when one of its reservations is given to somebody else.
 pub const TRANSFER_SAID_SINCE: u32 = 16;
 /// Windows that begin within this time are in their agents' hands.
 pub const HAND_OUT_AHEAD: Millis = Millis::days(7);
@@ -35,11 +35,11 @@ pub const WINDOWS_PER_NODE_MAX: usize = 1_000;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Withdrawal {
-    /// Given back before it began.
+    /// Released before it began.
     Cancelled { by: String },
-    /// Its GPUs are not what was promised; others take their place once the agent has let go of it.
+    /// Its GPUs are not what was promised; others take their place once the agent has released it.
     Moving { why: String },
-    /// Given back while it was open.
+    /// Released while it was open.
     Ended,
 }
 
@@ -61,7 +61,7 @@ pub struct HandedOut {
     pub closed_at: Option<Timestamp>,
 }
 
-/// One window as an agent is told it.
+/// One window as the controller sends it to an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredWindow {
     pub reservation: ReservationId,
@@ -107,7 +107,7 @@ pub struct WindowReport {
     pub with: BTreeSet<UserName>,
 }
 
-/// Cluster version from which on nodes can be told to hold people to their reservations.
+/// Cluster version from which on an admin can order nodes to hold people to their reservations.
 pub const ENFORCE_SINCE: u32 = 5;
 
 /// How a node holds people to reservations. Ordered per node by an admin, whose silence means `Off`; root's
@@ -155,10 +155,10 @@ pub struct EnforcementOrder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fallback {
-    /// For `warn`: who is seen on a GPU without a lease is told.
+    /// For `warn`: the node warns a user who is seen on a GPU without a lease.
     Warn,
-    /// For `on`: the same, and who stays on one past the end of a window is ended, by signals alone. Who never had a lease,
-    /// where the node's configuration says so.
+    /// For `on`: the same, and the node ends, by signals alone, the processes of a user who stays on a GPU past the end
+    /// of a window. Those of a user who never had a lease, only where the node's configuration says so.
     WarnAndStop,
 }
 
@@ -189,7 +189,7 @@ impl Fallback {
     }
 }
 
-/// What a node says it does, which may be less than it was told.
+/// What a node says it does, which may be less than an admin ordered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enforced {
     pub mode: Enforcement,

@@ -20,12 +20,12 @@ const ROUNDS: usize = 5;
 const SAVE_FILES: usize = 200;
 /// By then the helper has seen that a directory keeps still, and begins to check and flush it.
 const SETTLED: Duration = Duration::from_millis(2_100);
-/// The next save may be slower by so much.
+/// The next save may be slower by this factor.
 const SLOWER: f64 = 1.05;
 /// What is watched at rest.
 const RESTING_DIRS: usize = 10;
 const RESTING_FILES: usize = 1_000;
-/// How long, after the helper has looked at all of it.
+/// How long the bench measures the watchers at rest, after the helper has checked all files once.
 const WATCH: Duration = Duration::from_secs(60);
 const SETTLE: Duration = Duration::from_secs(20);
 /// The file that ends a checkpoint of Hugging Face's Trainer.

@@ -20,7 +20,7 @@ use crate::{
 /// Pairs of one client.
 const PAIRS: usize = 300;
 const WARM_UP: usize = 10;
-/// Clients at the same time, and how long they go on.
+/// How many clients write at the same time, and for how long.
 const CLIENTS: usize = 64;
 const CROWD: Duration = Duration::from_secs(5);
 /// Far ahead, so that no agent has a part in it; each client has its own hour, so that none is refused.

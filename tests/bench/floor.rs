@@ -30,7 +30,7 @@ use crate::bundle::Bundle;
 
 /// Orders and answers of one worker on the way: it does one thing at a time.
 const ORDERS_MAX: usize = 1;
-/// How long an ended program may take to leave its group, and how often that is looked at.
+/// How long an ended program may take to leave its group, and how often the bench checks that.
 const LEAVING_MAX: Duration = Duration::from_secs(5);
 const LEAVING_LOOK: Duration = Duration::from_millis(5);
 /// The parent of all cgroups that this program makes.

@@ -258,7 +258,7 @@ fn tell(rows: &[Row], bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// The build folder: this program lies in `target/release`.
+/// The build folder: this program is in `target/release`.
 fn target() -> Result<PathBuf> {
     let own = env::current_exe()?;
     Ok(own.ancestors().nth(2).context("this program is not in a build folder")?.to_owned())

@@ -12,7 +12,7 @@ use nix::{
     unistd::Pid,
 };
 
-/// Programs that outlive their parents here. All others are waited for by whoever started them.
+/// Programs that outlive their parents here. The parent of any other program waits for it.
 const NAMES: [&str; 2] = ["slurmstepd", "fleet-shim"];
 
 /// From now on they become children of this process.

@@ -1,4 +1,4 @@
-//! A small client of the API over mutual TLS that follows whoever leads: what a user on another machine has.
+//! A small client of the API over mutual TLS that follows the leader: what a user on another machine has.
 
 use std::time::Duration;
 

@@ -198,7 +198,7 @@ fn turn(bench: &Bench, runtime: &Runtime, crowd: usize, over: Vec<Client>) -> Re
     Ok(Turn { per_second, p50: p50.unwrap_or(f64::NAN), p99: p99.unwrap_or(f64::NAN) })
 }
 
-/// All clients write for so long, or `PAIRS_MAX` pairs; gives what each write took.
+/// All clients write for `length`, or `PAIRS_MAX` pairs. Returns how long each write took.
 async fn work(clients: &[Client], length: Duration) -> Result<Samples> {
     let mut tasks = JoinSet::new();
     let begin = Instant::now();

@@ -61,7 +61,7 @@ impl Slurm {
         Ok(slurm)
     }
 
-    /// munged passes on who talks to whom; with a key and a socket of its own.
+    /// Starts munged, which proves the uid of each caller to Slurm's daemons; with a key and a socket of its own.
     fn start_munge(&mut self) -> Result<()> {
         let munge = self.dir.join("munge");
         let path = |name: &str| munge.join(name).display().to_string();

@@ -46,7 +46,7 @@ pub(crate) fn go_on() -> Result<()> {
     Ok(())
 }
 
-/// Does nothing for so long.
+/// Does nothing for `length`.
 pub(crate) fn rest(length: Duration) -> Result<()> {
     let end = Instant::now() + length;
     while let Some(left) = end.checked_duration_since(Instant::now()) {

@@ -24,7 +24,7 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// fleet's own, which has looked at what is there.
+    /// The watcher of fleet itself, once it has checked the files that exist already.
     pub(crate) fn start(dir: &Path) -> Result<Self> {
         let mut command = Command::new(built("fleet-agent")?);
         // Root watches root's files: to become nobody else costs the same.

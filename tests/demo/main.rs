@@ -236,7 +236,7 @@ fn degrade(fleet: &Cluster, job: &str, begun: &Value) -> Result<()> {
     fleet.show(&["ps"])
 }
 
-/// Waits for the checkpoint and for the job to go on elsewhere.
+/// Waits for the checkpoint and until the job runs on another node.
 fn follow_the_move(fleet: &Cluster, job: &str, begun: &Value) -> Result<()> {
     chapter("The next checkpoint arrives, and the job moves")?;
     say(

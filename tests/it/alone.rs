@@ -16,7 +16,7 @@ use serde_json::Value;
 const NODE: &str = "titan01";
 /// Within this everything is reconciled once the controller answers again. It takes some three.
 const RECONCILED_WITHIN: Duration = Duration::from_secs(30);
-/// Runs until it is told to stop.
+/// Runs until fleet stops it.
 const WORK: &str = "while :; do date +%s > beat-$FLEET_JOB_ID; sleep 0.2; done";
 
 /// What is there when the controller dies.
@@ -26,7 +26,7 @@ struct Promised {
     child: String,
     /// Begins and ends without a controller.
     coming: String,
-    /// Begins without a controller and goes on.
+    /// Begins without a controller and is still active at the end.
     later: String,
     /// Past its time limit when `later` needs its GPU.
     short: String,

@@ -1,4 +1,4 @@
-//! Backups: taken while everything goes on, checked, and an old one restored while jobs run.
+//! Backups: taken while everything keeps running, checked, and an old one restored while jobs run.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -173,7 +173,7 @@ fn restored(lab: &Lab) -> Result<()> {
     let status = lab.json(&["controller", "status"])?;
     ensure!(status["incarnation"].as_u64() > Some(1), "{status}");
 
-    // The same attempts, on the same GPUs, and they went on all the time.
+    // The same attempts, on the same GPUs, and they ran all the time.
     for (job, name) in jobs.iter().zip(["before", "after"]) {
         let id = job["id"].as_str().context("id")?;
         let now = lab.job_in(id, "running", SOON)?;

@@ -26,7 +26,7 @@ fn pause(random: &mut Random, limit_ms: u64) {
     std::thread::sleep(Duration::from_millis(random.below(limit_ms)));
 }
 
-/// What clients were told.
+/// The answers that clients got.
 #[derive(Debug, Default)]
 struct Told {
     reserved: BTreeSet<String>,

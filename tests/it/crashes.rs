@@ -1,4 +1,4 @@
-//! Parts that die at bad moments: the work goes on, its end is known, and nothing is given twice.
+//! Parts that die at bad moments: jobs keep running, fleet learns how they end, and no GPU is given twice.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Machines that open connections to all controllers and say nothing: an election, users, new users and nodes go on.
+//! Machines that open connections to all controllers and say nothing: elections, users, new users and nodes still work.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ const COMMANDS: usize = 12;
 /// An account of every machine that is not root.
 const NOBODY: u32 = 65_534;
 
-/// One machine, with an address of its own; it goes on until this is dropped.
+/// One machine, with an address of its own; it opens connections until this is dropped.
 struct Machine {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

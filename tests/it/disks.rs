@@ -1,5 +1,5 @@
-//! Disks that are full: what runs goes on, what is asked for is refused with the reason, and once there is room
-//! all is as before.
+//! Disks that are full: jobs keep running, fleet refuses new requests with the reason, and once there is room
+//! everything works as before.
 
 use std::fs;
 use std::path::{Path, PathBuf};

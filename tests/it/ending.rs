@@ -152,7 +152,7 @@ fn windows_end_by_rules() -> Result<()> {
     lab.conclude(steps)
 }
 
-/// A window in use goes on up to somebody else's, and no further.
+/// A reservation in use is extended up to the start of another user's, and no further.
 fn handed_over(lab: &Lab) -> Result<()> {
     let mut terminal = Terminal::of(LESSEE.1)?;
     let asked = lab.path("asked");
@@ -173,7 +173,7 @@ fn handed_over(lab: &Lab) -> Result<()> {
     let then = format!("{} has the next one. What still runs there then is ended.", STRANGER.0);
     terminal.shows(&[&said, &then], LATER)?;
     lab.output(&["release", "--yes", &next])?;
-    // Long enough to reserve what follows before it goes on by itself, a minute before its end.
+    // Long enough to reserve the time that follows: fleet extends the window by itself a minute before its end.
     lab.output(&["extend", "--yes", &id, "--until", "+75s"])?;
     let next = reserve(lab, STRANGER, 0, &["--from", &ends_at()?, "-t", "1h"])?;
     wait::until("the program is ended", LATER * 2, POLL_COMMAND, || {
@@ -334,7 +334,7 @@ fn at_login(lab: &Lab, id: &str) -> Result<()> {
     ensure!(held["items"][0]["reservation"] == id && held["items"].get(1).is_none(), "{held}");
     let uuid = held["items"][0]["uuid"].as_str().unwrap_or_default().to_owned();
     let script = "echo \"sees ${CUDA_VISIBLE_DEVICES-all}\"";
-    // A busy machine may be too slow for a login, which then goes on without.
+    // A busy machine may be too slow for a login, which then continues without the greeting.
     wait::until("a login shows what is held", LATER, POLL_COMMAND, || {
         let ran = owner.login(&profile, script)?;
         let greeted = ran.stderr.contains(&format!("fleet: you hold {NODE}:1 until "));

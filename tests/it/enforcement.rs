@@ -24,7 +24,7 @@ const NVIDIA: u64 = 195;
 /// Users that every machine has: one with reservations, one without.
 pub(crate) const LESSEE: (&str, u32) = ("daemon", 1);
 pub(crate) const STRANGER: (&str, u32) = ("games", 5);
-/// One more of those, who was told nothing yet.
+/// A third account, which got no message yet.
 const THIRD: (&str, u32) = ("lp", 7);
 /// How long before its start, or its end, that is said.
 const AHEAD: Duration = Duration::from_secs(15);
@@ -126,7 +126,7 @@ fn who_has_no_reservation_is_kept_out() -> Result<()> {
         "with warn everybody passes, gets a warning on the terminal, and is counted",
         || {
             let mut terminal = Terminal::of(STRANGER.1)?;
-            // Before anybody is told what is free: the answer is good for seconds.
+            // Before the agent first shows anybody which GPUs are free: it keeps that answer for some seconds.
             soon = reserve(&lab, LESSEE, 1, &["--from", "+1h", "-t", "1h"])?;
             lab.output(&["node", "enforce", NODE, "warn"])?;
             ensure!(lab.json(&["node", "show", NODE])?["enforced"] == "warn");
@@ -273,8 +273,8 @@ fn preview(lab: &Lab) -> Result<()> {
     lab.gpus_free(3, SOON)
 }
 
-/// The node's GPU 0 is the lessee's. Of the others one is promised to somebody soon, and a second lies idle.
-/// `soon`: of a GPU that is idle, and promised.
+/// The node's GPU 0 is the lessee's. One other GPU is promised to somebody soon, and another one is idle.
+/// `soon`: the reservation of a GPU that is idle now, and promised.
 fn kept_out(lab: &Lab, login: &Login<'_>, soon: &str) -> Result<()> {
     let mut terminal = Terminal::of(THIRD.1)?;
     ensure!(login.opens(THIRD, 0)? == Denied);

@@ -518,7 +518,7 @@ fn separate_disks_are_noticed() -> Result<()> {
             told.contains("not on titan02 again"),
             "the second node said nothing: {later}\n{told}"
         );
-        // Whatever ran on titan02 must not have claimed to go on from a checkpoint it does not have.
+        // An attempt on titan02 must not have claimed to resume from a checkpoint it does not have.
         let output = lab.output(&["logs", &id]).unwrap_or_default();
         ensure!(!output.contains("cannot use the checkpoint"), "{output}");
         ensure!(later["state"] == "queued" || is_final(&later), "{later}");

@@ -331,7 +331,7 @@ time.sleep(1000)";
         let shown = lab.output(&words)?;
         ensure!(shown.contains("loss 0.25"), "{words:?}: {shown}");
     }
-    // An agent that starts anew knows it still.
+    // After a restart the agent still knows it.
     let node = job["node"].as_str().context("node")?.to_owned();
     lab.kill_and_restart("agent", &node)?;
     lab.job_until(&id, "says it still", SOON, said)?;
@@ -467,7 +467,7 @@ fn queue(lab: &Lab) -> Result<()> {
     lab.gpus_free(4, SOON)
 }
 
-/// The reader went away: the job goes on, and the command does not hang.
+/// The reader went away: the job keeps running, and the command does not hang.
 fn closed_pipe(lab: &Lab) -> Result<()> {
     let fleet = fleet_tests::programs::built("fleet")?;
     let config = lab.state().join("fleet.toml");

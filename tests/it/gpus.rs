@@ -99,7 +99,7 @@ fn told_with_the_job(lab: &Lab) -> Result<()> {
     let at = |text: &str| told.find(text).with_context(|| format!("no {text:?} in {told}"));
     let met = at(&format!("titan02:{index}: notice (XID 31"))?;
     ensure!(at("placed on titan02")? < met && met < at("-1 ended: ")?, "{told}");
-    // Longer than an error may be told after the end of what met it.
+    // Wait longer than the time in which an error may be reported after the job that met it has ended.
     std::thread::sleep(Duration::from_secs(3));
     fault_of(lab, "titan02", index, &["--xid", "13"])?;
     gpu_until(lab, "titan02", index, "told of both", |gpu| {
@@ -133,7 +133,7 @@ fn cleared(lab: &Lab) -> Result<()> {
     let ran = lab.run(&["gpu", "clear", "titan01:1"])?;
     ran.ok()?;
     ensure!(ran.stderr.contains("nothing to clear"), "{}", ran.stderr);
-    // It is gone for good: an agent that starts anew does not bring it back.
+    // The mark is gone for good: a restart of the agent does not bring it back.
     lab.kill_and_restart("agent", "titan01")?;
     lab.node_in("titan01", "ready", SOON)?;
     lab.run(&["run", "-G", "2", "--node", "titan01", "--", "true"])?.ends(0).map(drop)
@@ -174,7 +174,7 @@ fn vanishes(lab: &Lab) -> Result<()> {
     gpu_until(lab, "titan01", index, "seen again", |gpu| gpu["state"] != "lost").map(drop)
 }
 
-/// The driver counts anew at a boot: where a card is gone, the next one has its number there.
+/// The driver numbers the cards again at each boot: if a card is gone, the next one gets its number.
 fn numbers(lab: &Lab) -> Result<()> {
     for index in [0, 1] {
         gpu_until(lab, "titan01", index, "released", |gpu| gpu["state"] != "releasing")?;
@@ -212,7 +212,7 @@ fn numbers(lab: &Lab) -> Result<()> {
     let uuid = first["uuid"].as_str().context("uuid")?;
     let told = lab.why(uuid)?;
     ensure!(told.contains("titan01:0 was forgotten by root: scrapped"), "{told}");
-    // Its agent does not count it as lost any more, also when it starts anew.
+    // Its agent does not count the card as lost any more, also after a restart of the agent.
     for _ in 0..2 {
         wait::until("the card is gone", SOON, wait::POLL_COMMAND, || {
             let listed = lab.json(&["gpu", "list", "--node", "titan01"])?.to_string();

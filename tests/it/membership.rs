@@ -175,7 +175,7 @@ fn removed(lab: &Lab) -> impl FnOnce() -> Result<()> + '_ {
     }
 }
 
-/// A follower loses its disk while it votes: it is removed, joins anew, and has another number.
+/// A follower loses its disk while it votes: it is removed, joins again, and gets another number.
 fn wiped(lab: &Lab) -> Result<()> {
     let leader = lab.leader()?;
     let found = lab.controllers()?;

@@ -22,7 +22,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const NODE: &str = "titan01";
-/// What a controller logs unless it is told otherwise.
+/// The log level of a controller whose configuration names none.
 const USUAL_LEVEL: &str = fleet_controller::config::LOG_LEVEL;
 /// What must never be in a bundle.
 const HUSH: &str = "hunter2";

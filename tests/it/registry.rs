@@ -95,7 +95,7 @@ fn images_of_a_registry() -> Result<()> {
     lab.conclude(steps)
 }
 
-/// `fleet image`: what lies on the node, without a job.
+/// `fleet image`: the images on the node, without a job.
 fn images_by_hand(lab: &Lab, steps: &mut Steps, tag: &str, older: &str) {
     let list = || -> Result<Vec<Value>> {
         let listed = lab.run(&["image", "list", "--node", NODE, "--json"])?;

@@ -67,7 +67,7 @@ fn spreadsheet(lab: &Lab) -> Result<()> {
     // Twelve years ahead is too far, and so is bob's wish.
     let far = new_users(good, &["--dry-run"])?;
     far.fails(2, &["error: nothing was imported", "line 3: start: at most"])?;
-    // Users that nobody knows are told with all else that is wrong, in one round.
+    // One run reports the unknown users together with all other errors.
     let strange = good.replace("alice", "Mallory").replace("titan02:0", "titan09:0");
     let refused = import(&format!("{strange};;;soon;;\nEve;titan01;9;soon;+1h;\n"), &[])?;
     refused

@@ -234,7 +234,7 @@ fn moving(lab: &Lab, before: &Before) -> Result<()> {
     let said = log_of(lab, "titan01")?;
     ensure!(said.contains("linked with the new certificate"), "it has not moved over");
     ensure!(!said.contains("no link to a controller"), "there was a gap: {said}");
-    // Whoever has a certificate of the old one goes on with it.
+    // A certificate that the old authority signed still works.
     block_on(async { Ok(status(channel(&before.user)).await?) })?;
     lab.output(&["status"])?;
     let verify = |ca: &str, file: &Path| {
@@ -284,7 +284,7 @@ fn finished(lab: &Lab, before: &Before) -> Result<()> {
         let refused = block_on(async { Ok(status(channel(old)).await) })?;
         ensure!(refused.is_err(), "an old certificate is good for something");
     }
-    // Even for whoever trusts the new one, and knows the old one's key: it makes no certificates any more.
+    // Even a caller that trusts the new authority and has the old one's key can make no certificates any more.
     for id in CONTROLLERS {
         wait::until("the old key is destroyed everywhere", SOON, POLL_COMMAND, || {
             Ok((!pki(lab, id)?.join("ca.key").exists()).then_some(()))

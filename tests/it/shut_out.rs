@@ -1,4 +1,4 @@
-//! Nodes and users that are shut out: revoked, disabled, removed. What that ends at once, what goes on, and the way back.
+//! Nodes and users that are shut out: revoked, disabled, removed. What ends at once, what still runs, and the way back.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;

@@ -24,7 +24,7 @@ use crate::controllers::{WORKER, chain_of, same_chains, works};
 /// Cycles and seed, where nobody asks for others.
 const CYCLES: u64 = 10;
 const SEED: u64 = 3;
-/// The controllers wait so long for a silent leader: short, so that much happens.
+/// How long the controllers wait for a silent leader: short, so that much happens.
 const ELECTION_MS: u64 = 800;
 /// Folders and numbers of the three; the first of the cluster, which no proxy stands before, is removed.
 const CONTROLLERS: [(&str, &str); 3] = [("c2", "2"), ("c3", "3"), ("c4", "4")];

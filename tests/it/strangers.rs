@@ -297,10 +297,10 @@ fn signing_requests(door: &Door, book: &mut Book) -> Result<()> {
         ensure!(right, "{what}: {refused:?}");
         book.note(("user:root", "signing_request", "invalid_field"));
     }
-    // Refused while it is read: nobody has looked at it.
+    // The server refuses it while it reads it, before any check of the content.
     let huge = asked(vec![0x30; 64 * 1024])?.err().context("64 KiB were taken")?;
     ensure!(matches!(huge.code(), Code::OutOfRange | Code::ResourceExhausted), "{huge:?}");
-    // Names and rights that somebody asks for are not even looked at.
+    // The controller ignores the names and rights that a request asks for.
     let greedy = asked(greedy_request(&KeyPair::generate()?)?)??.into_inner().certificate;
     let given = PeerCertificate::parse(&greedy.context("a certificate")?.certificate_der)?;
     let identity = given.identity.to_string();
@@ -460,7 +460,7 @@ fn typed_tokens(lab: &Lab, door: &Door) -> Result<()> {
     Ok(())
 }
 
-/// What was refused above is on record, whoever refused it: handshake, gate, service or state.
+/// All refusals above are on record, no matter which part refused: handshake, gate, service or state.
 fn on_record(lab: &Lab, book: &Book) -> Result<()> {
     ensure!(book.0.len() >= 30, "the steps before noted {} kinds only", book.0.len());
     let mut missing = Vec::new();

@@ -67,7 +67,7 @@ impl Upgrade<'_> {
         })
     }
 
-    /// Clients go on in this mixture of versions, and so does the job.
+    /// Clients still get answers in this mixture of versions, and the job keeps running.
     fn serves(&self) -> Result<()> {
         self.clients.next_round();
         let since = self.clients.now();

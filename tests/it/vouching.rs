@@ -102,7 +102,7 @@ fn may_not(lab: &Lab) -> Result<()> {
     caller(&one)?;
     caller(&two)?;
     lab.output(&["node", "vouch", "titan02", "off"])?;
-    // The certificate that titan02 vouched for ended at once; the next try asks for another, in vain.
+    // The certificate that titan02 vouched for ended at once; the next try asks for another and gets none.
     wait::until("titan02 lets nobody in", SOON, POLL_COMMAND, || {
         let ran = two.run(&["status"])?;
         ensure!(ran.code() != 0, "the certificate of titan02 is still good");
@@ -146,7 +146,7 @@ fn at_the_controller(lab: &Lab) -> Result<()> {
     lab.kill_and_restart("controller", "1")?;
     lab.controller_answers()?;
     lab.run_as_nobody(&["ps"])?.fails(4, &["nobody", "is a system account", "users.min_uid"])?;
-    // Whom a node vouches for comes by certificate, and that is the node's word.
+    // A user that a node vouches for has a certificate, and the controller takes the node's word for it.
     is(&Seat::at(lab, "titan01", USER_ID)?, USER, false)?;
     fs::write(&config, text)?;
     lab.kill_and_restart("controller", "1")?;
@@ -158,7 +158,7 @@ fn alone(lab: &Lab) -> Result<()> {
     caller(&seat)?;
     other.forget()?;
     lab.terminate("controller", "1")?;
-    // One with a certificate that holds, and one who has none yet.
+    // One user has a valid certificate, and the other has no certificate yet.
     seat.run(&["ps"])?.fails(8, &["cannot reach a controller", "not affected"])?;
     other.run(&["ps"])?.fails(8, &["cannot get a certificate", "cannot reach a controller"])?;
     for seat in [&seat, &other] {

@@ -32,7 +32,7 @@ fn attached(lab: &Lab) -> Result<()> {
     let mut command = lab.command(&["run", "-G", "1", "--", "sleep", "1"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
     let mut waiting = command.spawn()?;
-    // Nobody else asks meanwhile: the plan is looked at for this job alone.
+    // Nobody else asks meanwhile: the controller makes the plan for this job alone.
     wait::eventually("it says when it can start", SOON, || {
         Ok(fs::read_to_string(&said)?.contains(", expected to start "))
     })?;

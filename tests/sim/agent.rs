@@ -53,7 +53,7 @@ use crate::net::HostId;
 use crate::scene::{BEGIN_MS, Scene};
 use crate::world::UP_BEFORE_US;
 
-/// How often the machine is looked at.
+/// How often the agent checks the machine.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long everything before the first process takes.
 const BEGIN_MS_RANGE: (u64, u64) = (30, 600);

@@ -41,7 +41,7 @@ pub(crate) enum Bug {
     StaleCheckpointTriggers,
     /// A checkpoint that was cut counts as whole.
     TornCounts,
-    /// A GPU that gets free goes to the queue, whoever it is held for.
+    /// A GPU that gets free goes to the queue, also if it is held for somebody.
     QueueFirst,
     /// A request that is sent again is carried out again.
     RequestsForgotten,

@@ -330,7 +330,7 @@ impl Faults {
                 };
                 if let Some(raft) = seat.raft().filter(member) {
                     fleet.world.inside(controller, async move {
-                        // Only a request: whoever does not lead refuses it.
+                        // Only a request: a controller that does not lead refuses it.
                         drop(raft.transfer_leadership(to).await);
                     });
                 }

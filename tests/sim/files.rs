@@ -1,6 +1,6 @@
 //! The users' checkpoints on their file server, as every node and the judge see them. Physics, as in `machine.rs`.
 //!
-//! A name may be written by several attempts of one job: one that was given up and goes on all the same overwrites what
+//! Several attempts of one job may write the same name: an attempt that was given up and still runs overwrites what
 //! the next one wrote. Some are cut, some are deleted a while later, by their user or by a framework that rotates them.
 
 use std::collections::BTreeMap;

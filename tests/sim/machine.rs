@@ -1,6 +1,6 @@
 //! A node's machine: its GPUs, the processes on them, and what is on its disk. Physics, not program.
 //!
-//! It goes on while the agent is dead or cut off, as shims and jobs do. It knows what is true, and says so
+//! It keeps running while the agent is dead or cut off, as shims and jobs do. It knows what is true, and says so
 //! when something happens that must not: two jobs on one GPU, an epoch that falls, a job killed without an
 //! order. The agent of the simulation looks at it as production's looks at shims, cgroups and NVML.
 
@@ -42,7 +42,7 @@ const ON_WAKING_PERCENT: u64 = 80;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Save {
     pub(crate) at_us: u64,
-    /// The work that is in it: where the program goes on from it.
+    /// The step that is saved in it: the program resumes there.
     pub(crate) step: u64,
 }
 
@@ -251,12 +251,12 @@ impl Machine {
         self.attempts.get(id).is_some_and(runs).then_some(id)
     }
 
-    /// Nothing on it goes on until then.
+    /// Nothing runs on the machine until then.
     pub(crate) fn freeze(&mut self, until_us: u64) {
         self.frozen_until_us = Some(until_us);
     }
 
-    /// It goes on, at the latest now.
+    /// The machine runs again, at the latest now.
     pub(crate) fn thaw(&mut self, now_us: u64) {
         self.frozen_until_us = self.frozen_until_us.map(|until| until.min(now_us));
     }
@@ -361,7 +361,7 @@ impl Machine {
         happened
     }
 
-    /// The machine boots anew: nothing runs any more, the disk is as it was.
+    /// The machine reboots: nothing runs any more, the disk is as it was.
     pub(crate) fn reboot(&mut self, now_us: u64) {
         self.boot += 1;
         self.frozen_until_us = None;

@@ -157,7 +157,7 @@ impl Net {
         accepted
     }
 
-    /// Connects; the other side is told that `identity` calls.
+    /// Connects; the other side sees `identity` as the caller.
     async fn connect(
         &self,
         from: HostId,

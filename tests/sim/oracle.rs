@@ -1,7 +1,7 @@
 //! The judge: what must hold after every step, and what must be true when all is calm.
 //!
 //! It sees each entry that any controller applies, each answer that a user got, and the machines
-//! themselves. It must never be told what the product believes instead of what happened.
+//! themselves. It must never learn what the product believes instead of what happened.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ const REPORT_MAX_US: u64 = 40_000_000;
 /// A checkpoint older than this triggers nothing.
 const FRESH_US: u64 = 60_000_000;
 
-/// What a user was told has been done.
+/// A change that fleet acknowledged to a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Done {
     /// And who it is shared with.
@@ -87,7 +87,7 @@ impl Oracle {
         self.done.insert(request, Acknowledged { done, at_us, index });
     }
 
-    /// Whether so many nodes have joined.
+    /// Whether this many nodes have joined.
     pub(crate) fn all_joined(&self, nodes: usize) -> bool {
         self.happened.get("NodeRegistered").is_some_and(|times| *times >= nodes as u64)
     }
@@ -97,7 +97,7 @@ impl Oracle {
         self.shared.len()
     }
 
-    /// All disks were lost, and the fleet goes on from a backup that was begun at `begun_us`, after so many
+    /// All disks were lost, and the fleet continues from a backup that was begun at `begun_us`, after that many
     /// `restores`, and ends with entry `index`. What was acknowledged later may be lost; nothing else.
     pub(crate) fn restored(&mut self, index: u64, begun_us: u64, restores: usize) {
         let shared = self.shared[restores..].iter().copied().fold(index, u64::min);

@@ -1,9 +1,9 @@
-//! Backups, and a fleet that begins anew from one of them after it lost every disk of its controllers.
+//! Backups, and a fleet that starts again from one of them after it lost every disk of its controllers.
 //!
 //! Real: what makes a backup (the service behind `fleet controller snapshot save`), what checks it and fills an
 //! empty store from it, how the new controller takes over, and what agents and state machine do about it.
-//! The operator is simulated: saves no backup before all nodes have joined (who joined later is not waited for, as ADR 10
-//! says), takes any backup, not always the newest, stops what is left of the old
+//! The operator is simulated: it saves no backup before all nodes have joined (a restore waits for no later node, as
+//! ADR 10 says), takes any backup, not always the newest, stops what is left of the old
 //! controllers, and has the others join on empty disks under new ids.
 
 use std::path::PathBuf;
@@ -67,7 +67,7 @@ pub(crate) async fn save(scene: &Scene, channel: Channel) -> Result<(), String> 
 }
 
 impl Fleet {
-    /// Every controller's disk is lost, and the fleet goes on from one of its backups, if it has any.
+    /// Every controller's disk is lost, and the fleet continues from one of its backups, if it has any.
     pub(crate) fn restore(&mut self, rng: &mut Rng) {
         let backups = self.scene.backups().clone();
         let now = self.scene.now_us();

@@ -157,7 +157,7 @@ impl Fleet {
         self.comings.waiting.push_back(seat);
     }
 
-    /// Whoever waits asks to be admitted, again and again.
+    /// A controller that waits asks again and again to be admitted.
     pub(crate) fn admit(&mut self) {
         let now = self.scene.now_us();
         let Some(seat) = self.comings.waiting.front().cloned() else { return };

@@ -33,15 +33,15 @@ const LONG_TROUBLE_US: u64 = 170 * SECOND_US;
 /// How often programs save, from and to.
 const SAVE_EVERY_US: (u64, u64) = (SECOND_US, 4 * SECOND_US);
 const LONG_SAVE_EVERY_US: (u64, u64) = (4 * SECOND_US, 12 * SECOND_US);
-/// Every so manyth seed is a long one.
+/// One seed in this many is a long one.
 const LONG_EVERY: u64 = 5;
-/// After that users go on for so long.
+/// How long users continue after that.
 const CALM_US: u64 = 4 * SECOND_US;
-/// In which all that was begun must be over and everybody must agree.
+/// The time in which all that was begun must be over and everybody must agree.
 const REST_MAX_US: u64 = 120 * SECOND_US;
 /// How long a supervisor waits before it starts a process again that ended by itself.
 const RESTART_US: u64 = SECOND_US;
-/// How often it is looked whether they do.
+/// How often the run checks whether they agree.
 const LOOK_EVERY_US: u64 = SECOND_US / 2;
 
 /// What a run is made of.
@@ -301,7 +301,7 @@ impl Fleet {
         }
     }
 
-    /// A controller's process is gone, for so long.
+    /// Kills a controller's process; it restarts after `for_us`.
     pub(crate) fn down(&mut self, seat: &Seat, for_us: u64) {
         seat.disk.unmount();
         seat.forget_handle();
@@ -311,7 +311,7 @@ impl Fleet {
         }
     }
 
-    /// A process is gone, for so long.
+    /// Kills a process; it restarts after `for_us`.
     pub(crate) fn kill(&mut self, host: HostId, for_us: u64) {
         self.world.kill(host);
         self.restarts.insert(host, self.scene.now_us() + for_us);

@@ -1,6 +1,6 @@
-//! One process per run: whatever counts or hashes within a process begins anew with each seed.
+//! One process per run: each seed starts with fresh counters and hash seeds, which belong to a process.
 //!
-//! The tests start this very test program again with only [`crate::one_run`] in it, and read what it found
+//! The tests start their own test program again with only [`crate::one_run`] in it, and read what it found
 //! from a file.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -80,7 +80,7 @@ impl Runner {
         Running { ask, child, tell, since: Instant::now() }
     }
 
-    /// Runs all of `asks`; `each` is told of every one, and says whether to go on.
+    /// Runs all of `asks`. It passes each result to `each`, which returns whether to continue.
     pub(crate) fn run(
         &self,
         asks: impl IntoIterator<Item = Ask>,

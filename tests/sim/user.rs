@@ -146,7 +146,7 @@ impl User {
         BEGIN_MS + self.scene.now_us() / 1_000
     }
 
-    /// Sends one request until it is answered, to whoever may lead, always with the same id.
+    /// Sends one request until it is answered, to any controller that may lead, always with the same id.
     async fn ask<Q: Clone, T, F>(
         &mut self,
         request: Q,
@@ -354,7 +354,7 @@ impl User {
         }
     }
 
-    /// Jobs that found nothing to go on from wait for their owner's word.
+    /// Answers jobs that found no checkpoint to resume from: they wait for their owner's word.
     async fn answer(&mut self) {
         let wish = v1::ListJobsRequest { owner: self.name.clone(), ..Default::default() };
         let call =
@@ -407,7 +407,7 @@ impl User {
         }
     }
 
-    /// Nodes are emptied and given back.
+    /// The admin drains nodes and uncordons them.
     async fn administer(&mut self) {
         if self.rng.chance(12) {
             self.remove_controller().await;
@@ -463,7 +463,7 @@ impl User {
         self.scene.say(&self.name, &format!("backup from host {to}: {word}"));
     }
 
-    /// Evictions go on that a storm of faults has stopped.
+    /// Resumes evictions that a storm of faults has stopped.
     async fn thaw(&mut self) {
         let frozen = |seat: &Arc<Seat>| {
             seat.raft().is_some_and(|raft| raft.read(|fsm| fsm.evictions_frozen().is_some()))
@@ -504,7 +504,7 @@ impl User {
         }
     }
 
-    /// More often one where something runs that can go on elsewhere.
+    /// Prefers a node with a job that can resume elsewhere.
     fn node_to_empty(&mut self) -> String {
         let nodes = 0..self.scene.machines.len();
         let busy = nodes.clone().find(|at| self.scene.machine(*at).saves_checkpoints());

@@ -1,6 +1,6 @@
 //! Clients that reserve, release and look on and on, and record what they were answered.
 //!
-//! They speak to all controllers by TLS and follow whoever leads. A request without an answer is sent again with the
+//! They speak to all controllers by TLS and follow the leader. They send a request without an answer again with the
 //! same id, until it is given up; then nobody knows whether it took effect. Only `history` judges what they saw.
 
 use std::collections::BTreeMap;
@@ -336,7 +336,7 @@ impl Client {
         RequestMeta { request_id, made_at_unix_ms }
     }
 
-    /// Asks until there is an answer, whoever leads.
+    /// Asks until there is an answer, also if the leader changes.
     async fn ask<M: Clone, R>(
         &mut self,
         message: M,

@@ -26,7 +26,7 @@ const START_MAX: Duration = Duration::from_secs(120);
 const ELECTION_MS_USUAL: u64 = 600;
 /// Until everything is down again.
 const STOP_MAX: Duration = Duration::from_secs(60);
-/// Until one process that was told to stop has stopped.
+/// How long one process may take to stop after the stop signal.
 const PROCESS_STOP_MAX: Duration = Duration::from_secs(15);
 /// Exit code of `fleet` for what is not there.
 const NOT_FOUND: i32 = 3;
@@ -93,7 +93,7 @@ impl Cluster {
         let fleet = programs.join("fleet");
         let folder = state.parent().context("the state folder has no parent")?;
         let log = folder.join("dev.log");
-        // Ctrl-C is for us: we stop it in order. And should we be killed, it is told to stop by the kernel.
+        // Ctrl-C is for us: we stop it in order. If we are killed, the kernel sends SIGINT to `fleet dev`.
         let mut dev = Command::new("setpriv")
             .args(["--pdeathsig", "INT", "--"])
             .arg(&fleet)
@@ -514,7 +514,7 @@ fn end(child: &mut Child, signal: Signal, limit: Duration) -> Result<std::proces
     }
 }
 
-/// Reads lines until one says `ready`. A thread goes on reading, so that `fleet dev` never blocks on us.
+/// Reads lines until one says `ready`. A thread keeps reading, so that `fleet dev` never blocks on us.
 fn wait_for_ready(stdout: impl std::io::Read + Send + 'static) -> Result<()> {
     let (lines, received) = sync_channel(LINES_MAX);
     thread::spawn(move || {

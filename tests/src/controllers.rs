@@ -84,7 +84,7 @@ impl Cluster {
         .with_context(|| format!("last seen: {last:?}"))
     }
 
-    /// `fleet` with these words that asks only this controller, over its own socket; it may go on to
+    /// `fleet` with these words that asks only this controller, over its own socket; it may follow a referral to
     /// the one that leads.
     pub fn command_at(&self, id: &str, words: &[&str]) -> Result<std::process::Command> {
         let settings = fs::read_to_string(&self.process("controller", id)?.config)?;
@@ -186,7 +186,7 @@ impl Cluster {
 /// must find its own free.
 const PORTS: std::ops::Range<u16> = 30_000..32_000;
 
-/// Never gives a port twice: whom the last one is for may not have bound it yet.
+/// Never gives a port twice: the process that got the last one may not have bound it yet.
 fn free_port() -> Result<u16> {
     static GIVEN: AtomicUsize = AtomicUsize::new(0);
     let first = usize::try_from(std::process::id())? * 7;

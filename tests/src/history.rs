@@ -52,7 +52,7 @@ impl Operation {
                 holder.is_none().then_some(Some(tag))
             }
             (Asked::Reserve(_), Answer::Refused) => holder.is_some().then_some(holder),
-            // Who was told that it has something can give it back, also twice.
+            // A client that got a reservation can release it, also twice.
             (Asked::Release(tag), Answer::Done | Answer::Unknown) => {
                 Some(holder.filter(|held| *held != tag))
             }
@@ -87,7 +87,7 @@ fn check_key(operations: &[Operation]) -> Result<()> {
     let mut possible: BTreeSet<Possible> = BTreeSet::from([(None, BTreeSet::new())]);
     let (mut begun, mut under_way) = (0, BTreeSet::new());
     for at in answers {
-        // What begins in the very moment of the answer may have come before it.
+        // An operation that begins at the moment of the answer may have come before it.
         while begun < operations.len() && operations[begun].began <= operations[at].ended {
             under_way.insert(begun);
             begun += 1;

@@ -113,7 +113,7 @@ impl Lab {
         self.cluster.lab().join(name)
     }
 
-    /// The whole folder of this test, for what lies beside cluster and lab.
+    /// The whole folder of this test, for files beside cluster and lab.
     pub fn folder(&self) -> &std::path::Path {
         self.folder.path()
     }
@@ -156,7 +156,7 @@ impl Deref for Lab {
     }
 }
 
-/// A line for whoever reads the test's output.
+/// Prints a line for a person who reads the test's output.
 pub fn tell(text: &str) {
     // Nobody may be reading.
     writeln!(std::io::stderr(), "{text}").ok();

@@ -1,8 +1,8 @@
 //! A network between controllers that can be cut: a proxy before each of them, of our own.
 //!
 //! A test lets controllers join with a [`Network::gate`] as their address, so that all they say to each other goes
-//! through here. Who speaks is found by the process that owns the other end of the connection. What is cut is held
-//! back, as by a switch that died: connections stay open and nothing arrives, and what was held goes on afterwards.
+//! through here. The process that owns the other end of a connection shows who speaks. A cut connection is held
+//! back, as by a switch that died: it stays open and nothing arrives, and the held bytes are sent on afterwards.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::wait::POLL;
 /// Bytes carried at once.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Who does not reach whom, by the names of their folders.
+/// Pairs of controllers of which the first does not reach the second, by the names of their folders.
 type Cuts = Arc<Mutex<BTreeSet<(String, String)>>>;
 
 /// All gates of one cluster.

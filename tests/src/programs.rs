@@ -42,7 +42,7 @@ pub fn folder() -> Result<PathBuf> {
     )
 }
 
-/// Puts the programs of a build in the place of those in a folder, as a package does: what runs goes on with the old file.
+/// Replaces the programs in a folder by those of a build, as a package does: running processes keep the old file.
 pub fn exchange(build: &Path, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
     for name in NEEDED {

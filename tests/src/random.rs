@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same for the same seed: a failed run can be told by one number.
+//! Numbers that look random and are the same for the same seed: one number is enough to describe a failed run.
 
 /// SplitMix64.
 #[derive(Debug, Clone)]

@@ -75,7 +75,7 @@ impl<'a> Seat<'a> {
             .with_context(|| format!("no certificate was kept below {}", self.home.display()))
     }
 
-    /// Lets go of what this user was given, as if they were here for the first time.
+    /// Deletes this user's key and certificate, as if the user were here for the first time.
     pub fn forget(&self) -> Result<()> {
         match find(&self.home, "user.pem") {
             Some(file) => fs::remove_file(&file).with_context(|| file.display().to_string()),

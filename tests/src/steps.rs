@@ -16,7 +16,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Does one check. Its failure is told at the end, by [`Steps::verdict`].
+    /// Does one check. [`Steps::verdict`] reports its failure at the end.
     pub fn step(&mut self, name: &str, check: impl FnOnce() -> Result<()>) {
         self.count += 1;
         let began = Instant::now();

@@ -1,4 +1,4 @@
-//! Judges the log of a training that was interrupted: did it go on from the checkpoint that the test named, and from
+//! Judges the log of a training that was interrupted: did it resume from the checkpoint that the test named, and from
 //! nowhere else. The weights alone say nothing of that: a program that begins again ends with the same ones.
 //!
 //! `tests/it/programs/story.py` writes the log, a line for each thing as it happens:
@@ -71,8 +71,8 @@ fn parse_line(line: &str) -> Result<Line> {
     Ok(Line { attempt: attempt.parse()?, deed })
 }
 
-/// An error unless each attempt went on from the checkpoint that was named, with the next step and no earlier one, and no
-/// more was computed twice than was done after these checkpoints.
+/// An error unless each attempt resumed from the checkpoint that was named, with the next step and no earlier one, and
+/// computed no more steps twice than were done after these checkpoints.
 pub fn judge(log: &str, expected: Expected<'_>) -> Result<Judged> {
     let attempts = by_attempt(parse(log)?, expected.loaded.len() as u64 + 1)?;
     let mut lost = 0;

@@ -11,7 +11,7 @@ use crate::{containers, legacy, people, power, smoke, unflushed, zombie};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    /// A line for whoever reads the log.
+    /// A line for a person who reads the log.
     pub(crate) about: &'static str,
     pub(crate) debian: Debian,
     pub(crate) run: fn(&Site, &mut Steps) -> Result<()>,

@@ -17,8 +17,8 @@ pub(crate) const PASSER: &str = "pass-descriptor.pl";
 const AT_THE_GPU: &str = ": /dev/nvidia1: Operation not permitted";
 const AT_ITS_NODE: &str = "mknod: gpu: Operation not permitted";
 
-/// What bob types to open the GPU that is ada's, by name, and how that is to end. Each line leaves in the file `way` what
-/// it was told.
+/// What bob types to open the GPU that is ada's, by name, and how that is to end. Each line leaves its error message in
+/// the file `way`.
 const WAYS: [(&str, &str, &[&str]); 5] = [
     (
         "setuid programs: ada's, root's, and root's that become who called them (sg, newgrp)",
@@ -135,7 +135,7 @@ fn passed_on(node: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Does something to people's control groups from outside of them: whoever is logged in may be gone then, root too.
+/// Does something to people's control groups from outside of them: that may end every login, also root's.
 fn blow(node: &Machine, line: &str) -> Result<()> {
     let (done, marked) = ("/run/blow-done", format!("{line} && touch /run/blow-done"));
     // Its own end may be among what is done: what counts is the mark.

@@ -44,7 +44,7 @@ pub(crate) enum Cgroups {
 }
 
 impl Cgroups {
-    /// What the kernel is told for it, as docs of systemd have it (systemd(1), "Kernel Command Line").
+    /// Words for the kernel command line that select this layout, from systemd(1), "Kernel Command Line".
     pub(crate) fn kernel_words(self) -> &'static str {
         match self {
             Self::Unified => "",
@@ -213,7 +213,7 @@ fn files(debian: Debian) -> Vec<(String, String)> {
                 "/dev/vda / ext4 errors=remount-ro 0 1\nLABEL=baggage /mnt ext4 ro 0 0\n",
             ),
             ("etc/tmpfiles.d/gpus.conf", &gpus),
-            // The packages are at hand; nothing is fetched, and whoever is asked says yes.
+            // The packages are at hand: apt fetches nothing, and answers yes to its own questions.
             ("etc/apt/sources.list", ""),
             ("etc/apt/apt.conf.d/90yes", "APT::Get::Assume-Yes \"true\";\n"),
             (

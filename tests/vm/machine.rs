@@ -1,7 +1,7 @@
 //! One guest: its power, its console, and commands on it over ssh.
 //!
-//! The power can be cut (SIGKILL to qemu: what the guest has not flushed is lost) and given back; the disk stays. Its
-//! qemu dies with the thread that booted it.
+//! A test can cut the power (SIGKILL to qemu: what the guest has not flushed is lost) and switch it on again; the disk
+//! stays. The guest's qemu dies with the thread that booted it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -194,7 +194,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes its power away: nothing is written any more, nobody is told.
+    /// Cuts its power: the guest writes nothing any more, and gets no warning.
     pub(crate) fn cut_power(&self) {
         let mut power = self.power();
         end(power.qemu.take());
@@ -202,7 +202,7 @@ impl Machine {
     }
 
     /// Stops its qemu in the middle of whatever it does (SIGSTOP), until [`Self::thaw`]. As seen with Debian 12 and qemu 7.2:
-    /// the guest's clocks go on meanwhile, CLOCK_MONOTONIC, CLOCK_BOOTTIME and the wall's. It reads them from the host's
+    /// the guest's clocks keep running: CLOCK_MONOTONIC, CLOCK_BOOTTIME and the wall's. It reads them from the host's
     /// counter (clocksource `tsc`), and after a minute found them a minute later. With `stop` and `cont` of qemu's monitor
     /// they stand still, and the wall's is late afterwards by as much: such a guest cannot know that it was stopped.
     pub(crate) fn freeze(&self) -> Result<()> {
@@ -227,8 +227,8 @@ impl Machine {
         said.parse().with_context(|| format!("the time since boot: {said:?}"))
     }
 
-    /// Hangs up the connections that carry the commands, for what ends people's sessions there: the next command logs in
-    /// anew, and cannot come to one that is about to break.
+    /// Hangs up the connections that carry the commands, around steps that end people's sessions: the next command logs
+    /// in again, and cannot meet a connection that is about to break.
     pub(crate) fn hang_up(&self) {
         end(std::mem::take(&mut self.power().lines).into_values());
     }

@@ -16,7 +16,7 @@ use crate::site::Site;
 /// How far ahead the reservation begins and how long it lasts: time enough to look at it before, on a slow machine.
 const AHEAD: &str = "+2m";
 const LENGTH: &str = "2m";
-/// The GPU that it is about, and what the kernel says to whom it keeps out.
+/// The GPU that it is about, and what the kernel says to users that it keeps out.
 const FIRST: &str = "/dev/nvidia0";
 const KEPT_OUT: &str = "Operation not permitted";
 /// The day that the spreadsheet is about.
@@ -114,8 +114,8 @@ fn enforce(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Bob tries again and again what is Ada's: he may be told only once in ten minutes, and who was not there is told when
-/// they try anew.
+/// Bob tries again and again to open Ada's GPU. The agent may warn him only once in ten minutes; if he was not there
+/// then, it warns him at a later try.
 fn told(lab: &Lab) -> Result<()> {
     let node = &lab.titan01;
     let id = node.ok_as("ada", "fleet reserve --gpu titan01:1 -t 1h")?;

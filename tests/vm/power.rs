@@ -1,4 +1,4 @@
-//! Machines that lose their power, and one that is told in time: a node under a job, the controller under writes.
+//! Machines that lose their power, and one that shuts down in order: a node under a job, the controller under writes.
 
 use anyhow::{Context as _, Result, ensure};
 use fleet_tests::steps::Steps;
@@ -9,8 +9,8 @@ use crate::page::Page;
 use crate::restore;
 use crate::site::Site;
 
-/// Counts, saves how far it came, three times at once and then only when it is asked, and goes on from there. `sync` because
-/// what lies only in the machine's memory goes with its power.
+/// Counts and saves the count: three times at once, and then only on request. Resumes from the saved count. It calls
+/// `sync` because a power cut loses what is only in the memory of the machine.
 const TRAINING: &str = "n=0; test -z \"$FLEET_RESUME_FROM\" || n=$(cat \"$FLEET_RESUME_FROM\"); echo from $n; \
     while [ ! -e stop ]; do n=$((n+1)); \
     if [ $n -le 3 ] || [ -e ckpt/.fleet-checkpoint-requested ]; then rm -f ckpt/.fleet-checkpoint-requested; \
@@ -68,8 +68,8 @@ fn train(lab: &Lab) -> Result<String> {
     Ok(id)
 }
 
-/// The job runs again and has gone on from a checkpoint, not from nothing. `causes`: what it may have been interrupted by,
-/// in the words of its story.
+/// The job runs again and has resumed from a checkpoint, not from nothing. `causes`: what may have interrupted it, in
+/// the words of its story.
 fn goes_on(lab: &Lab, id: &str, causes: &[&str]) -> Result<u32> {
     let again = format!(
         "fleet job show {id} -o json | tr -d ' ' | grep -q '\"attempt\":2' && fleet job show {id} -o json | grep -q '\"running\"'"

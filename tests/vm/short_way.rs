@@ -1,7 +1,7 @@
 //! The short way of docs/first-day.md, from nothing to people who are held to their reservations and back again, as it
 //! is typed there. Followed by the case `smoke`.
 //!
-//! All its commands count, whoever types them: what a test adds is only what a machine without a driver and people
+//! All its commands count, no matter which user types them. A test adds only what a machine without a driver and people
 //! without keys lack.
 
 use anyhow::{Result, anyhow, ensure};

@@ -1,4 +1,4 @@
-//! Signs of life that the program `saver.py` leaves on its node: until when it ran, and what it was told.
+//! Signs of life that the program `saver.py` leaves on its node: until when it ran, and when SIGTERM came.
 
 use anyhow::{Context as _, Result};
 

@@ -38,7 +38,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Makes ready all that machines need. `None`, and says why, where that cannot be had.
+    /// Makes ready all that machines need. If that is not available, it prints the reason and returns `None`.
     pub(crate) fn prepare(debian: Debian) -> Result<Option<Self>> {
         let required = env::var_os(REQUIRED).is_some();
         let had = tools::all_there().and_then(|()| Self::things(debian));
@@ -160,7 +160,7 @@ pub(crate) struct Frozen<'a> {
 }
 
 impl Frozen<'_> {
-    /// Connects it, and then lets it go on: when it wakes the network is there.
+    /// Connects the machine first, and then lets it continue: when it wakes, the network is there.
     pub(crate) fn thaw(mut self) -> Result<()> {
         let machine = self.cut_off.take().map(|cut_off| cut_off.machine);
         machine.map_or(Ok(()), Machine::thaw)

@@ -1,4 +1,4 @@
-//! One job that goes on while all that is planned, and more, befalls its agent. Part of the case `smoke`.
+//! One job that keeps running while its agent meets all planned events, and more. Part of the case `smoke`.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use fleet_tests::steps::Steps;
@@ -8,7 +8,7 @@ use crate::lab;
 use crate::machine::Machine;
 use crate::page::Page;
 
-/// A job that counts until it is told to stop, says how far it came, and in its exit code that it ended by itself.
+/// A job that counts until the file `stop` exists and then prints the count. Exit code 7 shows that it ended by itself.
 pub(crate) const COUNTING: &str =
     "i=0; while [ ! -e stop ]; do i=$((i+1)); echo line $i; sleep 0.5; done; echo end $i; exit 7";
 /// Whether it runs.
@@ -77,8 +77,8 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    /// The device filter of the job's cgroup, asked by somebody whom nothing else keeps out and who sees all nodes:
-    /// root's shell moves there for a moment.
+    /// Checks the device filter of the job's cgroup, as a user that nothing else keeps out and who sees all GPU nodes:
+    /// root's shell moves into the cgroup for a moment.
     fn filter_holds(&self) -> Result<()> {
         let pid = self.process.split(' ').next().context("a pid comes first")?;
         // With cgroup v1 alone it is the devices controller's.

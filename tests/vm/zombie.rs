@@ -133,7 +133,7 @@ impl<'a> Story<'a> {
         Ok(())
     }
 
-    /// The second attempt runs to its end; then its story and its files are looked at.
+    /// The second attempt runs to its end; then the test checks its story and its files.
     fn concludes(&self) -> Result<()> {
         let Self { pair, id, .. } = self;
         saver::finish(&pair.second, &pair.second, id)?;

@@ -1,6 +1,6 @@
-//! The fleet's time, as this node goes on counting it when nobody tells it any more.
+//! The fleet's time, as this node keeps counting it when no controller sends it any more.
 //!
-//! Set by a controller that is sure of its own time, then carried by the clock since boot, which no step of
+//! A controller that is sure of its own time sets it. Then the clock since boot carries it, which no step of
 //! the wall clock moves. After a boot without controllers the wall clock is taken once, if it is plausible;
 //! otherwise the time is unknown, and nothing opens or closes until a controller is heard. Pure: clocks come in.
 
@@ -41,7 +41,7 @@ fn millis(length: Duration) -> Millis {
 }
 
 impl FleetClock {
-    /// Goes on from what was stored, in this boot or an earlier one.
+    /// Continues from the stored time, of this boot or an earlier one.
     pub fn resume(stored: Option<Anchor>, boot_id: &str) -> Self {
         let boot_id = boot_id.to_owned();
         match stored {

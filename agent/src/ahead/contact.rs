@@ -28,7 +28,7 @@ struct State {
 pub struct Contact(Arc<Mutex<State>>);
 
 impl Contact {
-    /// Nobody was heard yet; time goes on from what was stored.
+    /// No controller was heard yet; the time continues from what was stored.
     pub fn new(stored: Option<Anchor>, boot_id: &str) -> Self {
         let clock = FleetClock::resume(stored, boot_id);
         Self(Arc::new(Mutex::new(State { clock, linked: None, heard: None, heard_at: None })))

@@ -41,11 +41,11 @@ impl Promises {
                 heirs.entry(gpu.clone()).or_default().extend(next.users().cloned());
             }
         }
-        // One of the same owner too: it begins when all of these GPUs are empty, whoever is in its way.
+        // A window of the same owner counts too: it opens when all of these GPUs are empty, no matter who uses them.
         let wanted = !heirs.is_empty();
         let ends = self.rules.is_some_and(|rules| {
             let at_end = held.at_end.unwrap_or(rules.at_end);
-            // A window that was closed before its time was given back.
+            // If a window was closed before its time, its owner released it.
             fate(at_end, held.withdrawn, wanted) == Fate::Ended
         });
         let (owner, users) = (held.owner.clone(), held.users().cloned().collect());

@@ -161,7 +161,7 @@ impl WindowInHand {
         self.stage == Stage::Closed || (self.withdrawn && self.stage == Stage::Waiting)
     }
 
-    /// What the controllers are told of it.
+    /// What this node reports of the window to the controllers.
     pub fn report(&self, id: &ReservationId) -> WindowReport {
         WindowReport {
             reservation: id.clone(),
@@ -436,7 +436,7 @@ impl Promises {
         }
     }
 
-    /// When an attempt that is in the way of a window has to be told to stop. Never before its own time is over.
+    /// When the node must tell an attempt in the way of a window to stop. Never before the attempt's own time is over.
     fn must_leave_at(
         &self,
         id: &ReservationId,

@@ -23,14 +23,14 @@ pub struct Running {
     pub gpus: Vec<GpuUuid>,
     pub window: Window,
     pub after: After,
-    /// What its users lose at the end, should it not go on. Who has the next window on all of its GPUs is not among them.
+    /// What its users lose at the end, if nobody extends it. Left out: a user with the next window on all of its GPUs.
     pub losses: BTreeMap<UserName, Loss>,
 }
 
 /// What comes after its end, as far as this node knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
-    /// While it is in use it goes on.
+    /// It is extended while it is in use.
     MayGoOn,
     /// It ends, by its policy, for what follows, or with its node.
     Over,
@@ -59,7 +59,7 @@ impl Running {
 
 impl Promises {
     /// The windows that are open. `mode` is how people are held to their reservations here. `drained`: this node is to be
-    /// emptied, so no window goes on. `no_longer`: which else do not, by the controllers' word.
+    /// emptied, so no window is extended. `no_longer`: the other windows that the controllers do not extend.
     pub fn running(
         &self,
         mode: Option<Enforcement>,
@@ -114,7 +114,7 @@ impl Promises {
         self.rules.map_or(EndPolicy::Warn, |rules| held.at_end.unwrap_or(rules.at_end))
     }
 
-    /// None where one of the next windows lets them go on using each GPU.
+    /// None if the next windows let the user keep using each of the GPUs.
     fn loss(
         &self,
         user: &UserName,
@@ -132,7 +132,7 @@ impl Promises {
         let gpus: Vec<GpuUuid> = held.gpus.iter().filter(|gpu| !goes_on(gpu)).cloned().collect();
         let on_these = |other: &&&WindowInHand| other.gpus.iter().any(|gpu| gpus.contains(gpu));
         let first = next.iter().find(on_these).or(next.first());
-        // Whoever begins next on one of the GPUs waits for all of them; but who has one themselves stays on that.
+        // The next window on one of the GPUs waits for all of its GPUs; but a user of that window stays on theirs.
         let fate = fate(self.at_end(held), false, !next.is_empty());
         let stopped = self.at_end(held) == EndPolicy::Stop;
         let stays = |gpu: &GpuUuid| !stopped && next.iter().any(|other| has(other, gpu));

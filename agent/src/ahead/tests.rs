@@ -200,7 +200,7 @@ const GIVES_WAY: &str =
 fn a_job_past_its_time_runs_on_until_somebody_else_was_promised_its_gpus() {
     let grace = order(&[0]).spec.stop_grace;
     let early = at(60) - grace;
-    // (when its own time is over, when it is told to stop)
+    // (when the attempt's own time is over, when the node tells it to stop)
     for (ends, told_at) in [(30, early), (59, early), (60, at(60))] {
         let mut promises = promises(vec![told("a", 1, &[0], 60, 120)], vec![runs("j", ends, None)]);
         let mut table = Table::default();

@@ -161,8 +161,8 @@ impl Begin {
         spawn_blocking(look).await.map_err(|error| node_fault(&error))?.map_err(fault)
     }
 
-    /// Whose own programs may share the GPUs: within a reservation the lease is theirs. Whom this node does not know has
-    /// no program here.
+    /// The users whose own programs may share the GPUs: within a reservation the lease is theirs. A user that this node
+    /// does not know has no program here.
     async fn reserved_for(&self, user: &User) -> Vec<u32> {
         let mut uids = Vec::new();
         for name in &self.record.reserved_for {

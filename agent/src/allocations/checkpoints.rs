@@ -17,7 +17,7 @@ use crate::user::User;
 /// Of a longer file of notices only the end is read back.
 const NOTICES_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// Starts observing, or goes on after a restart of the agent.
+/// Starts observing, or resumes after a restart of the agent.
 pub(super) async fn observe(
     node: &NodeContext,
     record: &Record,
@@ -58,7 +58,7 @@ pub(super) fn of_fate(id: CheckpointId, fate: OriginFate) -> Option<Happening> {
     Some(Happening::CheckpointChanged { attempt: Some(attempt), seq, content, presence })
 }
 
-/// Counts a checkpoint the job told of, as one of `tasks`. What cannot be counted is logged: the job goes on.
+/// Counts a checkpoint the job reported, as one of `tasks`. What cannot be counted is logged: the job keeps running.
 pub(super) fn notified(tasks: &mut JoinSet<()>, observer: &Handle, record: &Record, path: &str) {
     // A relative path is relative to the checkpoint directory, which the observer knows.
     let path = on_node(&record.order.spec, Path::new(path));

@@ -59,7 +59,7 @@ fn is_plain(c: char) -> bool {
 }
 
 fn ended(exit: &ExitRecord) -> AttemptEnd {
-    // Asked again: shims from before an upgrade said so also of those that were told to end.
+    // Checked again: a shim from before an upgrade also reported this of a job that fleet had stopped.
     match (exit.is_out_of_memory(), exit.code, exit.signal) {
         (true, _, _) => AttemptEnd::OutOfMemory,
         (false, Some(code), _) => AttemptEnd::Exited { code },

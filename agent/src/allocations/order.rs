@@ -21,7 +21,7 @@ use crate::user::User;
 /// Size of a terminal whose user has none, at the start.
 const WINDOW: WindowSize = WindowSize { rows: 24, columns: 80 };
 
-/// The GPUs of an attempt, as the runtime is told of them.
+/// The GPUs of an attempt, as the agent describes them to the runtime.
 #[derive(Debug, Default)]
 pub(super) struct Leased {
     pub gpus: Vec<Gpu>,

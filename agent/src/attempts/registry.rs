@@ -38,7 +38,7 @@ impl Shown {
 pub struct Registry {
     allocations: Arc<PathBuf>,
     table: Arc<Mutex<BTreeMap<AllocationId, Shown>>>,
-    /// Attempts let go of since the list was last told.
+    /// How many attempts were removed since the list was last sent to the controller.
     gone: Arc<AtomicUsize>,
 }
 
@@ -63,18 +63,18 @@ impl Registry {
         }
     }
 
-    /// Attempts the controller has not let go of.
+    /// Attempts that the controller has not forgotten yet.
     pub fn ids(&self) -> Vec<AllocationId> {
         self.table().keys().cloned().collect()
     }
 
-    /// The same, to be told to the controller.
+    /// The same, for a report to the controller.
     pub fn tell_ids(&self) -> Vec<AllocationId> {
         self.gone.store(0, Ordering::Relaxed);
         self.ids()
     }
 
-    /// How many of those last told are there no more.
+    /// How many attempts of the list that was last sent no longer exist.
     pub fn gone_since_told(&self) -> usize {
         self.gone.load(Ordering::Relaxed)
     }

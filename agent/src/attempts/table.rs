@@ -26,7 +26,7 @@ pub struct Row {
     /// What it was started by; `None` for one that was never started here.
     pub order: Option<Box<StartOrder>>,
     pub phase: AttemptPhase,
-    /// The shortest grace with which it was told to stop.
+    /// The shortest grace in any order to stop it.
     pub stop_grace: Option<Millis>,
     /// The last deferral order answered.
     pub deferral: Option<u32>,

@@ -54,7 +54,7 @@ const LOG_BYTES: usize = 16 * 1024;
 const LICENSE: &std::ffi::CStr = c"Apache-2.0";
 /// Length of names, the closing NUL included (`BPF_OBJ_NAME_LEN`).
 const NAME_BYTES: usize = 16;
-/// Maps of one program that are looked at.
+/// Most maps of one program that are read.
 const MAPS_MAX: usize = 8;
 
 /// `union bpf_attr`, big enough for every command used here, as 16 words of 64 bits.

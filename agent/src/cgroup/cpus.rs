@@ -1,9 +1,9 @@
 //! The CPUs that an allocation runs on, where it is to keep to some: the cpuset controller.
 //!
-//! `start` in the shim calls [`Cgroup::place`]. It lies below what systemd manages and delegates, as the other limits do,
-//! so no property of a unit says anything of it. It must never keep a job from starting, nor leave it fewer CPUs than its
-//! limit: where the set does not come out as wanted it is taken back. Memory nodes are left alone; v1 lets nobody into a
-//! group that names none, so there they are all that the group above has.
+//! `start` in the shim calls [`Cgroup::place`]. It is set below what systemd manages and delegates, as the other limits
+//! are, so no property of a unit says anything of it. It must never keep a job from starting, nor leave it fewer CPUs
+//! than its limit: if the set does not come out as wanted, it is taken back. Memory nodes are left alone; v1 lets
+//! nobody into a group that names none, so there they are all that the group above has.
 
 use std::{
     collections::BTreeSet,

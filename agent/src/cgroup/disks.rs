@@ -1,6 +1,6 @@
 //! How fast an allocation may read from and write to the machine's own disks.
 //!
-//! Called by [`Cgroup::limit`]; what runs in a group that runc makes below is told to runc as well, because v1 holds
+//! Called by [`Cgroup::limit`]. If runc makes a group below, runc gets the same limits as well, because v1 holds
 //! each group by its own limit only. The kernel wants a limit for each disk by its numbers (Documentation/admin-guide/
 //! cgroup-v2.rst, `io.max`; cgroup-v1/blkio-controller.rst, `blkio.throttle.*`), so a disk that is plugged in later is
 //! not held for who runs already. Where v1's controller has it, what goes through the page cache is written by the

@@ -18,7 +18,7 @@ use super::{Cgroup, CgroupError, keyed, read, write};
 const KILL_PASSES_MAX: u32 = 32;
 /// Deepest nesting of sub-groups that is walked.
 const DEPTH_MAX: u32 = 16;
-/// How long `remove` waits for the kernel to let go of a group whose last process has just gone.
+/// How long `remove` waits for the kernel to release a group whose last process has just gone.
 const REMOVE_WAIT: Duration = Duration::from_secs(1);
 /// How long to wait for the v1 freezer, which freezes in its own time.
 const FREEZE_WAIT: Duration = Duration::from_millis(500);

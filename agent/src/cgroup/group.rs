@@ -1,4 +1,4 @@
-//! One allocation's control group across the hierarchies: where it lies, making it, joining it.
+//! One allocation's control group across the hierarchies: where it is, making it, joining it.
 
 use std::{
     collections::BTreeMap,
@@ -66,7 +66,7 @@ pub struct Entry {
 }
 
 impl Cgroup {
-    /// Where the plan's group lies, whether it exists or not. For a unit this is where systemd puts it.
+    /// Where the plan's group is or would be. For a unit this is where systemd puts it.
     pub fn locate(hierarchies: &Hierarchies, plan: &CgroupPlan) -> Result<Self, CgroupError> {
         let name = match plan {
             CgroupPlan::Path { name, .. } => name,
@@ -103,7 +103,7 @@ impl Cgroup {
     }
 
     /// Makes the group. For a unit on cgroup v2, the calling process first moves itself into `unit/shim`, with
-    /// whoever it has started by now: a directory with controllers below it holds no processes of its own there.
+    /// each process that it has started by now: a directory with controllers below it holds no processes of its own.
     pub fn create(hierarchies: &Hierarchies, plan: &CgroupPlan) -> Result<Self, CgroupError> {
         let group = match plan {
             CgroupPlan::Path { .. } => Self::locate(hierarchies, plan)?,
@@ -126,7 +126,7 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// The unit that the group lies in, whose inside systemd leaves to the shim. `None` without systemd.
+    /// The unit that the group is in. Systemd leaves the inside of the unit to the shim. `None` without systemd.
     pub(super) fn unit(&self) -> Option<&Path> {
         self.relative.parent().filter(|unit| unit.extension() == Some("service".as_ref()))
     }

@@ -1,8 +1,8 @@
 //! The numbers of an allocation's checkpoints on disk: `checkpoints.jsonl` and `checkpoint-baseline.json` in the
 //! allocation's directory.
 //!
-//! A checkpoint is appended and fsynced before anybody is told. A last line without its end was never told, so it is cut
-//! off; any other unreadable line means the file was damaged, and then nothing is numbered any more.
+//! A checkpoint is appended and fsynced before it is reported. A last line without its end was never reported, so it is
+//! cut off; any other unreadable line means the file was damaged, and then nothing is numbered any more.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -107,7 +107,7 @@ impl Journal {
         known
     }
 
-    /// Appends and fsyncs; only then may it be told.
+    /// Appends and fsyncs the checkpoint; only then may the caller report it.
     pub(super) fn append(
         &mut self,
         file: FileId,

@@ -22,7 +22,7 @@ pub enum ResumeCheck {
     MissingMarker,
     /// Another job's or another disk's directory.
     WrongMarker,
-    /// It cannot be told, or the checkpoint itself cannot be read.
+    /// The node cannot read the marker, or it cannot read the checkpoint itself.
     Unreadable { why: String },
 }
 
@@ -81,7 +81,7 @@ pub async fn verify_marker(
     verify_resume(as_user, user, dir, job_id, token, &marker_path(dir, job_id)).await
 }
 
-/// Tells whether the next attempt can go on from `checkpoint` on this node. Never fails: not knowing is an answer.
+/// Says whether the next attempt can resume from `checkpoint` on this node. Never fails: not knowing is an answer.
 pub async fn verify_resume(
     as_user: &AsUser,
     user: &User,

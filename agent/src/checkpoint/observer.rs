@@ -31,7 +31,7 @@ use crate::user::{AsUser, AsUserError, User};
 
 /// Checkpoints of one allocation that are kept for [`Handle::since`]; the journal on disk has more.
 pub const RECENT_MAX: usize = 1024;
-/// Checkpoints that a helper which is started again is told of, to see them go.
+/// Most checkpoints that the observer names to a restarted helper, so that the helper notices when they are deleted.
 const COUNTED_TOLD_MAX: usize = 32;
 /// Lines and requests that wait for the task.
 const QUEUE_LEN: usize = 256;
@@ -127,7 +127,7 @@ pub enum NotifyError {
     NotRecorded { path: String, why: String },
 }
 
-/// The latest state, for whoever watches.
+/// The latest state, for the tasks that watch it.
 #[derive(Debug, Clone, Default)]
 pub struct Observed {
     /// What was there before the attempt is on disk; the job may start.
@@ -181,7 +181,7 @@ struct Notified {
 }
 
 /// Opens the allocation's journal and starts observing. Call it before the job starts and await [`Handle::ready`]: what
-/// is in the directory until then is not new. After an agent restart it goes on where it was.
+/// is in the directory until then is not new. After an agent restart it resumes where it was.
 pub async fn start(as_user: AsUser, config: ObserverConfig) -> Result<Handle, ObserverError> {
     config.pattern.as_deref().map(Pattern::new).transpose()?;
     if !config.dir.is_absolute() {
@@ -653,7 +653,7 @@ struct RunningHelper {
     ending: Arc<Ending>,
 }
 
-/// How a helper is told that the job has ended.
+/// How the observer tells a helper that the job has ended.
 #[derive(Debug, Default)]
 struct Ending {
     told: AtomicBool,
@@ -753,7 +753,7 @@ fn read_lines(
         as_user.start(user, &Op::Watch(Box::new(request))).map_err(|error| error.to_string())?;
     ending.hold(helper.take_input());
     let result = forward_lines(&mut helper, silent_max, tell, stop);
-    // One that was told to end and has ended is no problem.
+    // A helper that ended after the observer told it to is no problem.
     if let Err(why) = &result
         && !ending.told.load(Ordering::SeqCst)
     {

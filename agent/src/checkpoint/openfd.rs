@@ -10,9 +10,9 @@ use std::path::Path;
 
 use super::rules::OpenForWriting;
 
-/// Most processes looked at for one answer.
+/// Most processes checked for one answer.
 const PROCESSES_MAX: usize = 32_768;
-/// Most open files looked at for one answer.
+/// Most open files checked for one answer.
 const FILES_MAX: usize = 262_144;
 
 /// Looks through `/proc` for a writable descriptor of any of the files, each by `(dev, ino)`.

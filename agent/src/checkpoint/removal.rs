@@ -14,7 +14,7 @@ use super::resume::{ASIDE, NEWEST_ATTEMPT, TORN};
 use crate::user::op::{OpError, OpErrorKind, Reply};
 use crate::user::ops;
 
-/// Most entries of a job's folder that are looked at.
+/// Most entries of a job's folder that are read.
 const ENTRIES_MAX: usize = 10_000;
 /// How the names of lists end; before it is the hash of the content, in hexadecimal digits.
 const LIST: &str = ".json";

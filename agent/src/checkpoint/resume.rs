@@ -1,9 +1,9 @@
 //! What an attempt resumes from, decided on the node that is to run it. Runs in the as-user helper.
 //!
-//! The order names what the job saved, the best first; here each is looked at: is it there, has it the files that it had
-//! when it was complete, is it whole. What no agent could report is found by a look into the directory. Then newer and
-//! torn checkpoints are moved aside, so that a program which takes the newest one by itself takes the chosen one. An attempt
-//! that has a directory of its own gets a copy into it instead ([`own`]), and nothing is moved.
+//! The order names what the job saved, the best first. Each is checked here: does it exist, has it the files that it
+//! had when it was complete, is it whole. A look into the directory finds what no agent could report. Then newer and
+//! torn checkpoints are moved aside, so that a program which takes the newest one by itself takes the chosen one. An
+//! attempt that has a directory of its own gets a copy into it instead ([`own`]), and nothing is moved.
 //! Nothing is ever deleted, and every step may be done twice: a helper that dies in the middle is started again.
 
 use std::ffi::OsStr;

@@ -104,7 +104,7 @@ fn names(seen: &[CheckpointSeen]) -> Vec<(u64, &str)> {
         .collect()
 }
 
-/// Processes that hold an inotify watch on this very directory.
+/// Processes that hold an inotify watch on this exact directory.
 fn watchers_of(dir: &Path) -> Vec<Pid> {
     let wanted = format!(" ino:{:x} ", fs::metadata(dir).unwrap().ino());
     let watches = |pid: &fs::DirEntry| {

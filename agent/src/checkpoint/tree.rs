@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::user::op::{FileKind, FileStat};
 
-/// Most entries of one directory that are looked at.
+/// Most entries of one directory that are read.
 pub const ENTRIES_MAX: usize = 100_000;
 
 /// A file in a directory.

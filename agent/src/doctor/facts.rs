@@ -49,9 +49,9 @@ use crate::user::{SUBUID_FILE, SubuidFile};
 const AGENT_LIMIT: Duration = Duration::from_secs(5);
 /// How long a look through all processes may take.
 const PROCESSES_LIMIT: Duration = Duration::from_secs(10);
-/// Most owners whom the name service is asked for.
+/// Most owners that the doctor looks up in the name service.
 const OWNERS_MAX: usize = 64;
-/// Most packages, and lines of apt's settings, that are looked at.
+/// Most packages, and lines of apt's settings, that are read.
 const LINES_MAX: usize = 50_000;
 /// Most of a package's changelog that is read; the newest comes first.
 const CHANGELOG_BYTES_MAX: u64 = 1024 * 1024;
@@ -392,8 +392,8 @@ fn docker() -> Look<Docker> {
     Ok(Docker { members, own, ..found })
 }
 
-/// Who is in a group: those it names, and those whose own group it is, whom no group names (passwd(5)); and these alone. A
-/// directory that does not list its people tells only the first.
+/// The users in a group: those it names, and those whose own group it is, which no group names (passwd(5)). Then the
+/// latter alone. A directory service that does not list its users shows only the former.
 fn members(gid: u32, group: &str, people: &str) -> (Vec<String>, Vec<String>) {
     let named = group.trim().rsplit(':').next().unwrap_or_default().split(',');
     let own = people.lines().take(LINES_MAX).filter_map(|line| {
@@ -408,7 +408,7 @@ fn members(gid: u32, group: &str, people: &str) -> (Vec<String>, Vec<String>) {
     (owned(all), owned(own))
 }
 
-/// Where dockerd puts containers unless it is told otherwise, by its settings file.
+/// Where dockerd puts containers by default, as its settings file says.
 fn cgroup_parent(settings: &[u8]) -> Option<String> {
     let settings: serde_json::Value = serde_json::from_slice(settings).ok()?;
     settings.get("cgroup-parent")?.as_str().map(str::to_owned)

@@ -30,7 +30,7 @@ pub(super) struct Facts {
     /// Unix seconds.
     pub(super) now: u64,
     pub(super) joined: Look<bool>,
-    /// Whether the machine can be told from others.
+    /// Whether the machine has an id that distinguishes it from others.
     pub(super) has_machine_id: bool,
     pub(super) agent: Agent,
     pub(super) driver: Driver,
@@ -154,7 +154,7 @@ pub(super) enum Known {
     NoAnswer,
 }
 
-/// Somebody on a GPU whom no name service knows.
+/// A process on a GPU whose owner no name service knows.
 #[derive(Debug, Clone)]
 pub(super) struct Holder {
     pub(super) process: String,
@@ -482,7 +482,7 @@ fn docker(docker: &Look<Docker>) -> Vec<Finding> {
                 "by group docker these can get any GPU, reserved or not, and root: {}",
                 named(members)
             );
-            // gpasswd takes away only whom the group names.
+            // gpasswd removes only users that the group names.
             let other = match own.is_empty() {
                 true => String::new(),
                 false => format!(

@@ -57,8 +57,8 @@ pub(super) fn is_of_driver(package: &str) -> bool {
         && !package.starts_with("libnvidia-container")
 }
 
-/// Whether one entry of apt's list covers a package. They are regular expressions that match from the beginning; what
-/// is looked at is the plain text before the first special character, which is all that people write there.
+/// Whether one entry of apt's list covers a package. Entries are regular expressions that match from the beginning.
+/// This compares only the plain text before the first special character, which is all that people write there.
 fn covers(entry: &str, package: &str) -> bool {
     let entry = entry.strip_prefix('^').unwrap_or(entry);
     let plain: String = entry.chars().take_while(|c| !r".*+?[](){}|$\".contains(*c)).collect();

@@ -4,7 +4,7 @@
 //! The highest term and the epochs of one fleet say nothing about another's: a new fleet counts from the beginning, and
 //! would be ignored for ever. Called once by `server`, before anything of it is read. The calendar carries its fleet's
 //! id itself (`ahead/store.rs`). What the node decided on its own (root's switch, images, faults of GPUs) stays, and so
-//! do attempts that still run: what is on a GPU keeps it from being used, whoever ordered that.
+//! do attempts that still run: what is on a GPU keeps it from being used, no matter which fleet ordered that.
 
 use std::fs;
 use std::io;

@@ -4,7 +4,7 @@
 //!
 //! Also takes up what somebody else put into the folder: `fleet-agent join --replace` after a
 //! revocation needs no restart. Failing to renew is logged and tried again for ever: the agent and
-//! its jobs go on regardless.
+//! its jobs keep running regardless.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use super::leader;
 use super::store::{IdentityFolder, StoreError};
 use super::wall_clock;
 
-/// The wall clock is looked at this often: a machine may sleep, or its clock be set.
+/// How often the task checks the wall clock: a machine may sleep, or somebody may set its clock.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Pause after the first failure; doubled with each further one.
 pub const RETRY_MIN: Duration = Duration::from_secs(30);
@@ -66,7 +66,7 @@ enum TakenUp {
     Nothing,
     /// Another one of this membership, which is in use now.
     Another,
-    /// Another membership, which this agent does not have before it is started anew.
+    /// Another membership, which this agent takes up only when it is restarted.
     Elsewhere,
 }
 
@@ -149,7 +149,7 @@ impl Renewal {
                         );
                         self.pause(self.check_interval).await;
                     } else if self.differs() {
-                        // Whoever signed had not heard yet: in a moment it has.
+                        // The controller that signed had not heard of the new authorities yet: in a moment it has.
                         self.pause(self.retry_min).await;
                     }
                 }

@@ -226,7 +226,7 @@ impl IdentityFolder {
         Ok(())
     }
 
-    /// Stores a renewed certificate for the same key, and whom to trust from now on.
+    /// Stores a renewed certificate for the same key, and the authorities to trust from now on.
     pub(super) fn renewed(&self, accepted: &Accepted) -> Result<(), StoreError> {
         let authorities = accepted.authority_pem.as_bytes();
         files::write_atomic(&self.file(AUTHORITY), authorities, MODE_PUBLIC)?;

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 /// In the state folder.
 pub(crate) const FILE: &str = "epochs.jsonl";
 const VERSION: u32 = 1;
-/// Lines at which the file is written anew.
+/// With this many lines the file is rewritten.
 const LINES_MAX: usize = 20_000;
 /// Allocations whose own epoch is remembered; older ones are covered by the floor.
 const ALLOCATIONS_MAX: usize = 5_000;

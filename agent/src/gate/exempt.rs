@@ -19,9 +19,10 @@ use super::Exempt;
 /// How often all of them are asked for, and the pause while one of them has no number.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// An answer that takes longer is told to be missing. It is waited for all the same: another question would hang too.
+/// An answer that takes longer is reported as missing. The gate keeps waiting for it: another question would hang too.
 const LATE_AFTER: Duration = Duration::from_secs(10);
-/// How long a name keeps its number that the name service has come to deny. Longer than a weekend; counted anew by each agent.
+/// How long a name keeps its number after the name service starts to deny the name. Longer than a weekend; each agent
+/// starts to count from zero.
 const KEPT_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// One name that is not known is logged once in this time.
 const UNKNOWN_LOG_EVERY: Duration = Duration::from_secs(600);
@@ -82,7 +83,7 @@ pub(super) struct Exempts {
 }
 
 impl Exempts {
-    /// Goes on from what was stored.
+    /// Starts from what was stored.
     pub(super) fn new(
         users: Vec<String>,
         groups: Vec<String>,
@@ -179,7 +180,7 @@ impl Exempts {
         self.denied = denied;
         self.now = self.names.numbers();
         if unheard {
-            // One of these may be whom nothing was heard of.
+            // One of these numbers may belong to a name that has no answer yet.
             self.now.uids.extend(&self.nameless.uids);
             self.now.gids.extend(&self.nameless.gids);
         } else {

@@ -140,8 +140,8 @@ impl Site {
         Ok(Self { jobs, containers, is_root: below.is_none(), cgroup })
     }
 
-    /// The groups that say for whom their processes run, by their ids, as the program reads it; and the users who have
-    /// one for their containers.
+    /// The groups that show which user their processes run for, by their ids, as the program reads it; and the users
+    /// who have such a group for their containers.
     fn groups(&self) -> (BTreeMap<[u8; 8], u64>, BTreeSet<u32>) {
         let (mut groups, mut users) = (BTreeMap::new(), BTreeSet::new());
         // One that is not there says nothing.
@@ -253,7 +253,7 @@ pub struct Gate {
     cards: u32,
     maps: Maps,
     passes: BTreeSet<Pass>,
-    /// As they were told to the kernel by this one.
+    /// As this gate last wrote them to the kernel.
     subordinates: Option<Arc<Subordinates>>,
     /// Whether the kernel tells jobs by their control group; else their owners pass.
     tells_jobs: bool,
@@ -360,7 +360,7 @@ impl Gate {
         Ok(goes_by_groups.then_some(users))
     }
 
-    /// Whose numbers stand for whom, from now on.
+    /// Sets which user each range of subordinate numbers stands for, from now on.
     pub fn set_subordinates(&mut self, subordinates: &Arc<Subordinates>) -> Result<(), GateError> {
         if self.subordinates.as_ref().is_some_and(|known| known == subordinates) {
             return Ok(());
@@ -447,7 +447,7 @@ pub fn try_out() -> Result<bool, GateError> {
     Ok(tells_jobs)
 }
 
-/// What is in force there, whoever put it there; `None` where nothing is.
+/// What gate is in force there, no matter who installed it; `None` where there is none.
 pub fn show(site: &Site) -> Result<Option<Shown>, GateError> {
     if !site.cgroup.is_dir() {
         return Ok(None);

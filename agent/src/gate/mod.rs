@@ -7,8 +7,8 @@
 //! The reconcile task says who holds what now ([`Handle::want`]); an attempt waits until its owner passes
 //! ([`Handle::admits`]). The gate is about open(2) only: who has a GPU open keeps it. It never decides who holds a
 //! lease, never waits for a name service before it tightens, and outlives the agent: an agent that ends, or is killed,
-//! leaves it in force as it is. Where the kernel cannot hold it, that is said, and what is done in its place
-//! has a name ([`Fallback`](fleet_core::window::Fallback)): those who are seen are told, and ended by signals.
+//! leaves it in force as it is. If the kernel cannot hold it, the agent says so, and what it does instead
+//! has a name ([`Fallback`](fleet_core::window::Fallback)): it warns the users it sees and ends their processes.
 
 pub mod command;
 mod exempt;
@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use crate::grant::Grant;
 use crate::user::Subordinates;
 
-/// How long an attempt waits until its owner passes. Where jobs are told by their control group it does not matter.
+/// How long an attempt waits until its owner passes. Not needed if the kernel knows jobs by their control group.
 const ADMIT_MAX: Duration = Duration::from_secs(5);
 /// How often, and how many times, a group of containers that systemd is making is looked for.
 const CONTAINERS_LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -125,7 +125,7 @@ impl Handle {
         self.state.clone()
     }
 
-    /// Waits until this user may open these GPUs; where that takes too long, says so and lets the caller go on.
+    /// Waits until this user may open these GPUs; if that takes too long, says so and lets the caller continue.
     pub async fn admits(&self, owner: &UserName, gpus: &[GpuUuid]) {
         let mut state = self.state.clone();
         let there = state.wait_for(|state| state.admits(owner, gpus));

@@ -1,4 +1,4 @@
-//! Assembles the gate: what is not a GPU passes, and a GPU is passed by root, by jobs, and by whom the map says.
+//! Assembles the gate: anybody may open what is not a GPU; root, jobs and the users in the map may open a GPU.
 //!
 //! Who somebody is, is asked of the control group first: containers of dockerd are root's by their uid, and a user's by
 //! their group. Numbers in a user's containers without root are that user's.

@@ -1,4 +1,4 @@
-//! Keeps what is known of subordinate numbers as `/etc/subuid`, the name service and whoever is logged in have it.
+//! Keeps what is known of subordinate numbers from `/etc/subuid`, the name service and the users who are logged in.
 //!
 //! Owned by the gate's task. A name that the name service does not say stays what it was; before it has said anything, what
 //! was stored counts. Nothing here waits: the name service is asked beside the task.
@@ -36,7 +36,7 @@ pub(super) struct Subuids {
     looked: Option<Looked>,
     looking: JoinSet<Result<Looked, String>>,
     next: Option<Instant>,
-    /// When the file was written that was looked at last.
+    /// When the file that was read last was written.
     written: Option<SystemTime>,
     now: Arc<Subordinates>,
 }

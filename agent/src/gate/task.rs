@@ -30,7 +30,7 @@ use crate::gpu;
 use crate::grant::Grant;
 use crate::user::Users;
 
-/// How often the gate in force is looked at: is it there, whom did it deny.
+/// How often the task checks the gate in force: does it exist, which users did it deny.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The same where there is none.
 const LOOK_IDLE: Duration = Duration::from_secs(60);
@@ -91,7 +91,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// Goes on from what was stored.
+    /// Starts from what was stored.
     pub fn new(parts: TaskParts) -> Result<Self, crate::state_file::StateFileError> {
         let rules = Rules::load(&parts.state_dir)?;
         // What was known before is good until it is known better.
@@ -277,7 +277,7 @@ impl Task {
             return Ok(());
         }
         let gate = Gate::install(self.site()?, &wish)?;
-        // What was counted while no agent looked was told by nobody, and is too late to be told.
+        // Nobody reported the denials that were counted while no agent ran, and now it is too late to report them.
         self.denials = gate.denials()?;
         let (mode, tells_jobs) = (self.rules.wanted.word(), gate.tells_jobs());
         tracing::info!(mode, entries = wish.passes.len(), tells_jobs, "the gate is in force");

@@ -4,7 +4,7 @@
 //! upgrade. So the agent never enters the driver: [`probe`] runs in a child process
 //! (`fleet-agent nvml-probe`) and speaks JSON lines ([`wire`]) with the [`Monitor`] task, which owns
 //! the child, gives every step a deadline, and replaces a child that does not answer. Others hold a
-//! [`Handle`]: the latest [`GpuSnapshot`], a fresh sample on demand, and the switch that lets go of
+//! [`Handle`]: the latest [`GpuSnapshot`], a fresh sample on demand, and the switch that releases
 //! the driver. What is not known is said as `Unknown`; what a card cannot do as `NotSupported`;
 //! neither is ever zero, and neither is ever healthy.
 

@@ -19,7 +19,7 @@ pub struct DriverInfo {
     pub cuda_version: Observed<String>,
 }
 
-/// What a GPU is. Changes only when a driver is loaded anew.
+/// What a GPU is. Changes only when a driver is loaded again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuInfo {
     pub uuid: GpuUuid,
@@ -141,7 +141,7 @@ pub enum DriverState {
     NotAnswering {
         reason: String,
     },
-    /// Let go of on purpose, so that the driver can be unloaded.
+    /// Released on purpose, so that the driver can be unloaded.
     Released,
 }
 
@@ -252,7 +252,7 @@ impl Telemetry {
 
 impl GpuState {
     /// Whether the driver shows no process on the GPU and at most `idle_floor_bytes` in use. `None`
-    /// when that cannot be told: then it is not proven empty.
+    /// when the driver does not say: then the GPU is not proven empty.
     pub fn is_empty(&self, idle_floor_bytes: u64) -> Option<bool> {
         if self.presence != Presence::Present {
             return None;

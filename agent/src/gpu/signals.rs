@@ -1,4 +1,4 @@
-//! From what was seen of the GPUs to what the health policy is told. Pure.
+//! Turns what was seen of the GPUs into the signals for the health policy. Pure.
 
 use fleet_core::gpu::Presence;
 use fleet_core::health::{Architecture, Known, Reading, Signal};

@@ -1,10 +1,10 @@
-//! Ending who holds a GPU that is not theirs any more: asked first, given a grace, then ended.
+//! Ends processes on a GPU that is not theirs any more: asks them to stop, waits for the grace, then kills them.
 //!
 //! One [`Evictor`] per lease that ends, owned by the proof that its GPUs are empty, and one for those that hold no lease
-//! at all, owned by the inventory. Each tells its evictor whom it found, look by look. A process is told anything only when it was found in two looks
-//! in a row with the same time of beginning: then the driver listed that very process, not one that had its number before.
-//! Root, and who is exempt from the gate, is never told anything; processes of jobs are ended by their control group,
-//! elsewhere.
+//! at all, owned by the inventory. After each look the owner gives its evictor the processes that it found. The evictor
+//! signals a process only after two looks in a row found it with the same start time: then the driver listed that exact
+//! process, not one that had its number before. It never signals root or a user who is exempt from the gate. Processes
+//! of jobs are ended by their control group, elsewhere.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ impl Evictor {
             self.seen.insert(pid, seen);
             return None;
         };
-        // On two GPUs it is told once.
+        // A process on two GPUs gets each signal once.
         if std::mem::replace(&mut seen.there, true) {
             return None;
         }

@@ -1,7 +1,7 @@
 //! People on the GPUs: whether they use the windows they have, and what becomes of those whose time is over.
 //!
-//! - [`usage`]: what is seen on the GPUs of each open window; told to the controllers, for which a window in use goes on
-//!   and one that nobody came for is given back.
+//! - [`usage`]: what is seen on the GPUs of each open window, reported to the controllers. The controllers extend a
+//!   window in use and release one that nobody came for.
 //! - [`evict`]: names who is left on a GPU that is not theirs any more, asks them to end, and ends them.
 //! - [`names`]: who they are, for display. [`observers`]: who looks at processes, with what the gate knows now.
 //!

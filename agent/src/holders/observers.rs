@@ -44,7 +44,7 @@ impl Observers {
     #[must_use]
     pub fn now(&self) -> Observer {
         let subordinates = Arc::clone(&self.gate.state().borrow().subordinates);
-        // Nobody is exempt of whom that is not known.
+        // While the exempt users are not known, nobody counts as exempt.
         let nobody = || Spared { below: self.people_from, ..Spared::default() };
         let trusted = self.spared().unwrap_or_else(nobody);
         Observer {

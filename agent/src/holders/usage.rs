@@ -1,8 +1,8 @@
-//! What is seen on the GPUs of the open windows, and what is told of it.
+//! What is seen on the GPUs of the open windows, and what the agent reports of it.
 //!
-//! Owned by the inventory, which looks whenever the driver was asked. That nobody is there is said only where all of the
-//! time was watched by this very agent, and that nobody ever was only if no agent before it saw anybody: that somebody
-//! was there is on the disk. What cannot be seen is unclear, never nobody.
+//! Owned by the inventory, which looks whenever the driver was asked. The agent reports that nobody is there only if it
+//! watched all of the time itself, and that nobody ever was only if no agent before it saw anybody: the disk holds the
+//! windows in which somebody was seen. What cannot be seen is unclear, never nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -28,12 +28,12 @@ use crate::user::Users;
 
 const FILE: &str = "usage.json";
 const VERSION: u32 = 1;
-/// Who was there may pause for so long: between two programs nobody has gone.
+/// The owner may pause this long: between two programs they have not gone.
 const PAUSE: Duration = Duration::from_secs(300);
-/// How often the descriptors of all processes are looked at where the driver shows nobody.
+/// How often the descriptors of all processes are checked where the driver shows nobody.
 const DESCRIPTORS_EVERY: Duration = Duration::from_secs(60);
 
-/// What a look is done with, and where it is told.
+/// What a look needs, and the outbox for its report.
 #[derive(Debug, Clone, Copy)]
 pub struct UsageParts<'a> {
     pub holders: &'a Handle,
@@ -117,7 +117,7 @@ pub struct Usages {
     path: PathBuf,
     stored: Stored,
     watched: BTreeMap<ReservationId, Watched>,
-    /// When all descriptors were looked at, and on which GPUs, by minor number, somebody was.
+    /// When all descriptors were checked, and on which GPUs, by minor number, somebody was.
     descriptors: Option<(Instant, Vec<(u32, Process)>)>,
 }
 
@@ -238,7 +238,7 @@ impl Usages {
             let look = move || {
                 let observer = observers.now();
                 let mut open = observer.by_descriptors(&all);
-                // To look at a GPU is no use of it.
+                // Monitoring a GPU does not count as using it.
                 open.retain(|(_, found)| !observer.has_known_name(found));
                 open
             };
@@ -286,7 +286,7 @@ mod tests {
         let later = start + Duration::from_secs(60);
         assert_eq!(watched.look(Glance::Nobody, false, later), None);
         assert_eq!(watched.look(Glance::Unclear, false, later), Some(WindowUse::Unclear));
-        // What was not seen was not watched: it begins anew.
+        // Time in which nothing could be seen was not watched: the count starts again.
         let again = watched.look(Glance::Nobody, false, later);
         assert_eq!(again, Some(WindowUse::Nobody { since_ms: Millis::ZERO }));
         assert_eq!(watched.look(Glance::Others, true, later), Some(WindowUse::Others));

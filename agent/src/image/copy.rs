@@ -1,7 +1,7 @@
 //! A tree copied from one directory to another, where overlayfs cannot be mounted.
 //!
-//! Called by `rootfs` for a job, and by the store for a layer that must hold all that lies below it. Both sides are walked
-//! by descriptors that never follow a link, so a link in an image leads nowhere.
+//! Called by `rootfs` for a job, and by the store for a layer that must also hold the content of all layers below it.
+//! The copy walks both sides by descriptors that never follow a link, so a link in an image leads nowhere.
 
 use std::collections::HashMap;
 use std::fs::File;

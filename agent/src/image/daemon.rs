@@ -1,8 +1,9 @@
 //! What is asked of this node's dockerd: what a name means there, and the image's archive, as `docker save` writes it.
 //! Called by [`super::store`] after the kernel let the user connect to the same socket.
 //!
-//! dockerd is root and is believed who has what; what is in an archive is as hostile as in any other. It must never be told
-//! to change anything: two GETs, by docker's Engine API, in whatever version the daemon speaks by itself.
+//! dockerd is root, and the agent believes it about who has which image; an archive from it is as hostile as any other.
+//! The agent must never ask dockerd to change anything: it sends two GETs of docker's Engine API, in the version that
+//! the daemon speaks by default.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(120);
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Longest document about an image, and longest refusal.
 const DOCUMENT_BYTES_MAX: usize = 4 << 20;
-/// How much of an archive's end is looked at for what went wrong.
+/// How many bytes of an archive's end are searched for an error message.
 const TAIL_BYTES: usize = 4096;
 /// Longest part of dockerd's own words that is passed on.
 const WORDS_BYTES_MAX: usize = 200;

@@ -37,7 +37,7 @@ pub struct Limits {
     pub xattrs_max: usize,
     /// Bytes of one extended attribute.
     pub xattr_bytes_max: usize,
-    /// Uncompressed bytes per compressed byte, looked at from `ratio_from_bytes` on.
+    /// Most uncompressed bytes per compressed byte; checked from `ratio_from_bytes` on.
     pub ratio_max: u64,
     pub ratio_from_bytes: u64,
     /// Bytes that must stay free on the disk of the store.
@@ -47,7 +47,7 @@ pub struct Limits {
 }
 
 const GIB: u64 = 1 << 30;
-/// The store's part of the disk it lies on, in percent, where nobody says what it may have.
+/// The store's part of its disk, in percent, if the configuration does not set a limit.
 const DISK_PERCENT: u64 = 50;
 
 impl Limits {

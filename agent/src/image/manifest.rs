@@ -48,7 +48,7 @@ pub(super) trait Blobs {
 pub(super) struct LayerRecipe {
     /// Name of the blob in its archive or layout.
     pub(super) blob: String,
-    /// Digest and size of the blob as it lies there, if the manifest has them.
+    /// Digest and size of the stored blob, if the manifest has them.
     pub(super) digest: Option<(String, u64)>,
     /// Digest of the uncompressed tar, in hex.
     pub(super) diff_id: String,

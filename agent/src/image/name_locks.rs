@@ -1,4 +1,4 @@
-//! One at a time for each name, for tasks: who asks for the same thing waits for whoever makes it.
+//! One lock for each name, for tasks: a task that asks for a thing waits for the task that makes it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

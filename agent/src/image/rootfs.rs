@@ -1,9 +1,9 @@
 //! The root file system of one allocation: its image's layers below, its own writes above.
 //!
-//! overlayfs where the kernel and the disk allow it, a plain copy otherwise. Everything lies in `rootfs/` of the
-//! allocation's directory, so that an agent that was restarted finds and removes it. Mounting again what is mounted, and
-//! unmounting what is not, are no errors. `rootfs/image.json` says which image is below, from before the mount until after
-//! it: nothing of that may be removed from the store.
+//! An overlayfs where the kernel and the disk allow it, a plain copy otherwise. Everything is stored in `rootfs/` of
+//! the allocation's directory, so that an agent that was restarted finds and removes it. Mounting again what is
+//! mounted, and unmounting what is not, are no errors. `rootfs/image.json` says which image is below, from before the
+//! mount until after it: during this time the store must not remove any part of that image.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

@@ -21,7 +21,7 @@ use crate::user::{AsUser, AsUserError, User, UserStream};
 
 /// How often links between the files of an archive are followed for one name.
 const LINKS_MAX: usize = 4;
-/// How often the free space is looked at.
+/// After how many bytes the free space is checked again.
 const FREE_CHECK_BYTES: u64 = 64 << 20;
 
 /// Bytes of one blob, and how many they will be.
@@ -119,7 +119,7 @@ impl Spool {
                     return Err(refused(Refusal::BadHeader { why }));
                 }
                 if self.files.insert(path, (to, bytes)).is_some() {
-                    // Two blobs of one name: whoever looks first would see another image.
+                    // Two blobs of one name: two readers could see two different images.
                     return Err(refused(Refusal::BadHeader {
                         why: "the name comes twice".to_owned(),
                     }));

@@ -3,16 +3,17 @@
 //! ```text
 //! layers/<key>/{fs/, layer.json}       a layer over those below it, unpacked once; read-only from then on
 //! images/<config digest>.json          configuration and layers of an image
-//! sources/<key>.json                   which image a file, a name in a registry or an id of dockerd's was when it was last read
-//! downloads/                           blobs of registries on their way; gone on with after a restart
+//! sources/<key>.json                   the image that a file, a registry name or a dockerd id was when last read
+//! downloads/                           unfinished blobs of registries; resumed after a restart
 //! tmp/                                 half-made things; emptied when the store is opened
 //! ```
 //!
-//! A layer is unpacked over the layers below it, so that paths lead where they lead in the image ([`ground`]). Its key is made
-//! of its digest and theirs: the same layer over others is another one. It is made in `tmp`, synced and renamed, so there is never half of one, and concurrent requests for one image or
-//! layer wait for the first. A file is always opened as the requesting user, also when its image is known already: nobody
-//! gets an image by digest whose file they may not read ([`disk`]); so it is with what dockerd has ([`daemon`]). What comes from a registry is for everybody on the node. All
-//! together have a limit ([`collect`]). Called by the attempts' tasks; one store per agent.
+//! A layer is unpacked over the layers below it, so that paths lead where they lead in the image ([`ground`]). Its key
+//! is made of its digest and theirs: the same layer over others is another one. The store makes it in `tmp`, syncs and
+//! renames it, so there is never half a layer. Concurrent requests for one image or layer wait for the first. A file is
+//! always opened as the requesting user, also when its image is known already: nobody gets an image by digest whose
+//! file they may not read ([`disk`]). The same holds for images of dockerd ([`daemon`]). Images from a registry are for
+//! everybody on the node. All together have a limit ([`collect`]). Called by the attempts' tasks; one store per agent.
 
 mod catalog;
 mod choice;
@@ -86,7 +87,7 @@ pub struct Image {
     pub layers: Vec<Layer>,
     /// `sha256:…` of what its name in a registry means, or its id in dockerd.
     pub manifest: Option<String>,
-    /// What whoever asked should know.
+    /// A note for the user who asked for the image.
     pub note: Option<String>,
     /// Its record in the store.
     pub(super) record: PathBuf,
@@ -99,7 +100,7 @@ pub struct Image {
 pub struct Layer {
     /// Its root directory.
     pub dir: PathBuf,
-    /// Whether it holds all that lies below it, too: made where overlayfs could not be mounted.
+    /// Whether it also holds the content of all layers below it: made where overlayfs could not be mounted.
     pub whole: bool,
 }
 
@@ -220,9 +221,9 @@ struct Inner {
     turns: Arc<Semaphore>,
     registries: Settings,
     downloads: Downloads,
-    /// By what is wanted.
+    /// By the name of the wanted image.
     pulling: NameLocks,
-    /// By whose files are looked at.
+    /// By the uid of the user whose files are read.
     looks: NameLocks,
     lookups: Arc<Semaphore>,
     pulls: Arc<Semaphore>,
@@ -303,7 +304,7 @@ impl ImageStore {
         }
     }
 
-    /// Goes on when the caller stops waiting: then what it makes is there for the next one.
+    /// The work continues when the caller stops waiting: the next caller then finds its result.
     async fn on_a_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Inner) -> Result<T, ImageError> + Send + 'static,

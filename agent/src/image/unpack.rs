@@ -7,8 +7,8 @@
 //! - a directory that is not listed is as the nearest lower layer has it, or new: root's, 0755;
 //! - absolute names are those of the image's own root, as every runtime has it: `/etc/x` is `etc/x`. `..` takes the name
 //!   before it away; one that leads out is refused, and so are unknown types and sizes on which two parsers would disagree;
-//! - device nodes are passed over, and hard links to them: those a job may open are in its own `/dev`, and none comes from
-//!   an image. What the image had there before goes, as it would if they were made;
+//! - device nodes, and hard links to them, are ignored: those a job may open are in its own `/dev`, and none comes from
+//!   an image. What the image had at that path before is removed, as it would be if they were made;
 //! - a name that comes twice: the later one replaces the earlier one as a new inode, and a directory with all that is in it
 //!   unless it is a directory, too;
 //! - files with holes, in all forms of GNU tar;
@@ -53,7 +53,7 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 const AUFS_PREFIX: &[u8] = b".wh..wh.";
 const FILE_MODE_MASK: u32 = 0o777;
 const DIR_MODE_MASK: u32 = 0o1777;
-/// How often the free space of the disk is looked at.
+/// After how many bytes the free space of the disk is checked again.
 const FREE_CHECK_BYTES: u64 = 64 << 20;
 
 /// What all layers of an image may still use.
@@ -74,7 +74,7 @@ impl Budget {
 pub(super) struct Ground {
     /// What errors call it.
     pub(super) name: PathBuf,
-    /// What lies below, or an empty directory; what is changed there is the layer's.
+    /// The layers below, or an empty directory; changes there become part of the new layer.
     pub(super) root: Root,
     pub(super) covers: bool,
 }

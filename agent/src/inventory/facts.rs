@@ -47,7 +47,7 @@ pub fn machine_facts(node: &NodeContext, machine: &Machine, instance: String) ->
     }
 }
 
-/// What is said of a node whose driver is let go of, and what to do.
+/// What fleet says of a node whose driver is released, and what to do.
 fn released_words(node: &NodeName, stuck: usize) -> String {
     match stuck {
         0 => format!(

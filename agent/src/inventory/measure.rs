@@ -10,7 +10,7 @@ impl Inventory {
     pub(super) async fn measure(&mut self, snapshot: &GpuSnapshot) -> Vec<v1::MeasuredGpu> {
         let mut all = Vec::with_capacity(snapshot.gpus.len());
         let observer = self.node.observers.now();
-        // Of whom that is not known, nobody is exempt.
+        // While the exempt users are not known, nobody counts as exempt.
         let spared = self.node.observers.spared().unwrap_or_default();
         for state in &snapshot.gpus {
             let t = &state.telemetry;

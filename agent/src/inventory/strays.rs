@@ -26,7 +26,7 @@ use crate::processes::Foreign;
 const DIRTY_LOOKS: u32 = 2;
 
 impl Inventory {
-    /// Which GPUs are used by somebody without a lease, and by whom.
+    /// The GPUs that somebody without a lease uses, and who that is.
     pub(super) async fn dirt(&mut self, snapshot: &Arc<GpuSnapshot>) -> BTreeMap<GpuUuid, String> {
         let Some(leases) = self.leases.borrow().clone() else { return BTreeMap::new() };
         let mut found = BTreeMap::new();
@@ -62,14 +62,14 @@ impl Inventory {
         }
     }
 
-    /// How those who use a GPU without a lease are ended: by the node's configuration, where it is told `on`.
+    /// How those who use a GPU without a lease are ended; `None` unless the configuration says so and the gate is `on`.
     fn doom_of_strays(&self) -> Option<Doom> {
         let doom = self.node.holders.orders().doom(true);
         let stops = self.node.config.enforce.foreign == ForeignUse::Stop;
         (stops && doom != Doom::Left).then_some(doom)
     }
 
-    /// Ends those who use a GPU that nobody leased to them, where the node is told so.
+    /// Ends those who use a GPU that nobody leased to them, if the node's configuration says so.
     async fn end_strays(&mut self, strays: &[Found]) {
         let Some(doom) = self.doom_of_strays() else {
             self.evictor = Evictor::default();

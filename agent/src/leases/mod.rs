@@ -1,4 +1,4 @@
-//! Releasing GPUs: a lease that is over is given back only when its GPUs are proven empty.
+//! Releases GPUs: the agent releases a lease that is over only when its GPUs are proven empty.
 //!
 //! - [`mod@prove`]: one task per lease that ends; it asks the driver and `/proc` until both say "nobody", ends
 //!   what is left of the lease's own attempts by their cgroups, and leaves people's processes to

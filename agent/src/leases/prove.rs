@@ -22,7 +22,7 @@ use crate::outbox::Outbox;
 use crate::processes::Process;
 use crate::user::{UserError, Users};
 
-/// First and longest pause before the GPUs are looked at again.
+/// First and longest pause before the GPUs are checked again.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// What is to be proven.
@@ -57,21 +57,21 @@ struct Look {
 #[derive(Debug, Default)]
 struct Staying {
     uids: Vec<u32>,
-    /// The name service does not say all of their numbers: of whom else it is known that they may not.
+    /// Set if the name service does not say all of their numbers: the numbers of users who certainly may not stay.
     unsure: Option<Vec<u32>>,
     /// What memory is in use is theirs, also where none of their programs is seen.
     memory: bool,
 }
 
-/// Whether those who only look at a GPU keep it from being empty: where they cannot open it anew, and are asked to go. After
-/// a job nobody asks them.
+/// Whether processes that only look at a GPU keep it from being empty. They do if they cannot open it again and are
+/// asked to go. After a job nobody asks them.
 fn lookers_have_to_go(in_force: Option<Enforcement>, over: Option<&Over>) -> bool {
     in_force == Some(Enforcement::On) && over.is_some()
 }
 
 impl Staying {
-    /// Where somebody's number is not known, whoever is there may be one of those who may stay, but for people of whom it
-    /// is known who they are.
+    /// If the number of a user who may stay is not known, each process may be theirs. Processes of users who certainly
+    /// may not stay are the exception.
     fn may_be_of(&self, process: &Process) -> bool {
         let Some(others) = &self.unsure else { return false };
         !(others.contains(&process.uid) && others.contains(&process.real_uid))
@@ -153,7 +153,7 @@ impl Proof {
         for name in names {
             match self.users.resolve(name.as_str(), None).await {
                 Ok(user) => uids.push(user.uid),
-                // Whoever it is, they are not among the people of this node.
+                // Nobody of such a name is among the people of this node.
                 Err(UserError::SystemUser { .. } | UserError::BadName { .. }) => {}
                 // Also where it is not known at all: so answer some directories while they are ill.
                 Err(_) => unsure = true,

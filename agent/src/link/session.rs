@@ -36,8 +36,8 @@ const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 /// A document that may have been sent longer ago than this is not acted upon. Well below the shortest
 /// silence after which a controller may give work to others.
 const FRESH_MAX: Duration = Duration::from_secs(20);
-/// When so many attempts were let go of, the controller is told early: it names each of them in every
-/// document until it knows.
+/// When this many attempts were removed, the agent reports early: the controller names each of them in
+/// every document until it knows.
 const GONE_MAX: usize = 16;
 /// But not more often than this.
 const BEAT_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -92,7 +92,7 @@ struct Connection {
     asked: Duration,
 }
 
-/// What a connection is used for, until it is lost; with a new certificate it goes on over another one.
+/// What a connection is used for, until it is lost; with a new certificate it continues over another one.
 struct Session<'a> {
     parts: &'a mut LinkParts,
     channel: Channel,
@@ -219,7 +219,7 @@ impl LinkParts {
         }
     }
 
-    /// Says hello, and has the outbox say everything anew when that was accepted.
+    /// Says hello, and has the outbox send everything again once the controller accepts that.
     async fn open(&mut self, channel: Channel) -> Result<Connection, Status> {
         let facts = self.view.facts.borrow().clone();
         let facts_json =
@@ -312,8 +312,8 @@ impl Session<'_> {
         until > now
     }
 
-    /// The controller ends a connection when the certificate that was shown on it does. With a new one
-    /// another is opened before this one is let go of; tunnels stay on theirs until they end.
+    /// The controller ends a connection when the certificate that was shown on it ends. With a new certificate
+    /// the agent opens another connection before it closes this one; tunnels stay on theirs until they end.
     async fn move_over(&mut self) -> Option<Streaming<v1::ControllerMessage>> {
         let channels = self.parts.dialer.channels();
         let (_, channel) = channels.into_iter().find(|(address, _)| *address == self.address)?;

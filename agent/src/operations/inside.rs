@@ -17,7 +17,7 @@ use crate::clock;
 use crate::config::{self, Config};
 use crate::gpu::DriverState;
 
-/// Without an answer for so long the link counts as down: the agent's own limit is below it.
+/// Without an answer for this long the link counts as down: the agent's own limit is below it.
 const LINK_SILENCE_MAX: Duration = Duration::from_secs(20);
 /// Folders gone into for the list of files.
 const FILES_DEPTH: usize = 2;
@@ -49,7 +49,7 @@ impl Sights {
         self.link_age().is_some_and(|age| age <= LINK_SILENCE_MAX)
     }
 
-    /// Why this node can take no new work, as its agent sees it. Jobs that run go on regardless.
+    /// Why this node can take no new work, as its agent sees it. Running jobs keep running regardless.
     pub(super) fn not_ready(&self) -> Vec<String> {
         let mut reasons = Vec::new();
         match self.link_age() {
@@ -71,7 +71,7 @@ impl Sights {
         reasons
     }
 
-    /// Attempts by phase: starting, running, ended but not yet let go of.
+    /// Attempts by phase: starting, running, ended but not yet released.
     pub(super) fn attempts(&self) -> [(&'static str, usize); 3] {
         let mut counts = [("starting", 0), ("running", 0), ("ended", 0)];
         for id in self.registry.ids() {
@@ -140,7 +140,7 @@ impl Agent {
     }
 }
 
-/// What can be had without the agent's help.
+/// What can be collected without the agent's help.
 pub(super) fn from_disk(config: &Config, path: &Path) -> Bundle {
     let mut bundle = Bundle::new();
     let kernel = std::fs::read_to_string("/proc/version").unwrap_or_default();

@@ -30,9 +30,10 @@ use crate::user::Subordinates;
 
 /// The number of no group (`(gid_t) -1`).
 const NO_GROUP: u32 = u32::MAX;
-/// Descriptors of one process that are looked at.
+/// Most descriptors of one process that are read.
 const DESCRIPTORS_MAX: usize = 65_536;
-/// Who has a GPU open for longer does not only look at it for once. Without `nvidia-persistenced` the driver may take seconds.
+/// A process that has a GPU open for longer does more than look at it once. Without `nvidia-persistenced` the driver
+/// may take seconds.
 const LOOK_MAX: Duration = Duration::from_secs(20);
 
 /// A process as `/proc` shows it.
@@ -87,7 +88,8 @@ impl Process {
         exe.file.uid == 0 && names.contains(&exe.name)
     }
 
-    /// Whether it is the program that asks, run by the same user: the very file, as a path means another one elsewhere.
+    /// Whether it runs the same program as this process, as the same user. Compares the files: in another mount
+    /// namespace the same path may be another file.
     fn is_ours(&self) -> bool {
         let own = || proc_link::file(Path::new("/proc/self/exe"));
         let user = nix::unistd::getuid().as_raw();
@@ -174,7 +176,7 @@ pub struct Observer {
     /// Programs of the administrator's that may use a GPU at any time.
     pub baseline: Arc<[String]>,
     pub subordinates: Arc<Subordinates>,
-    /// Who needs no lease: the system's users, and those whom the administrator exempts.
+    /// Users that need no lease: the system's users, and those that the administrator exempts.
     pub trusted: Spared,
     /// The group of all jobs, below the root of each hierarchy.
     pub jobs: PathBuf,
@@ -194,8 +196,8 @@ impl Observer {
         process.is_ours() || (self.trusted.covers(process) && self.has_known_name(process))
     }
 
-    /// Whether it has the name of one of the administrator's programs, whoever runs it. People look at GPUs with some of
-    /// them (`nvidia-smi`, `nvtop`), and have them open then without any use of them.
+    /// Whether it has the name of one of the administrator's programs, run by any user. People monitor GPUs with some
+    /// of them (`nvidia-smi`, `nvtop`); these have a GPU open, but do not use it.
     #[must_use]
     pub fn has_known_name(&self, process: &Process) -> bool {
         process.is_called(&self.baseline)
@@ -209,7 +211,8 @@ impl Observer {
         lookers || !self.has_known_name(process)
     }
 
-    /// Whether one that has a GPU open is there to stay, and may be told to go: who looks at it goes by itself, mostly.
+    /// Whether a process that has a GPU open is there to stay, so that fleet may tell it to end: one that only looks at
+    /// the GPU mostly ends by itself.
     #[must_use]
     pub fn stays(&self, process: &Process) -> bool {
         !self.has_known_name(process) || process.age() >= LOOK_MAX

@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use crate::proc_stat::started_ticks;
 
-/// What a process is told.
+/// What to tell a process by a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tell {
     /// To end: it may save what it has.
@@ -26,7 +26,7 @@ pub(crate) enum Tell {
 pub(crate) struct Target(OwnedFd);
 
 impl Target {
-    /// Holds on to the process with this number that began then; none if it is gone, whoever has its number now.
+    /// Holds the process that has this number and began then; none if it is gone, even if another has its number now.
     pub(crate) fn hold(pid: u32, started: u64) -> io::Result<Option<Self>> {
         let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
         let fd = match pidfd_open(number, PidfdFlags::empty()) {
@@ -34,8 +34,8 @@ impl Target {
             Err(Errno::SRCH) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        // Looked at after it was opened: what it says is about the process that is held, or about one after that, which
-        // began later.
+        // Read the start time after the pidfd is open: it is that of the held process, or of a later one with the same
+        // number, which began later.
         Ok((started_ticks(&pid.to_string()) == Some(started)).then_some(Self(fd)))
     }
 

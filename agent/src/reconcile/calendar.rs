@@ -84,7 +84,7 @@ pub(super) struct Calendar {
     /// Said once that the time is not known.
     no_time: bool,
     was_alone: bool,
-    /// When it is looked at again, whatever else happens until then.
+    /// When the calendar is checked again, whatever else happens until then.
     look_at: Instant,
 }
 
@@ -116,8 +116,8 @@ impl Calendar {
         }
     }
 
-    /// Returns when there is something to do for the calendar. Whoever asks again, for something else has come, asks for the
-    /// same moment: GPUs are sampled more often than the calendar is looked at, and must not put it off for ever.
+    /// Returns when there is something to do for the calendar. A caller that drops this future and calls again waits
+    /// for the same moment: GPUs are sampled more often than the calendar is checked, and must not put it off for ever.
     pub(super) async fn woken(&mut self) -> Woken {
         tokio::select! {
             Some(ask) = self.asks.recv() => Woken::Ask(ask),
@@ -220,7 +220,7 @@ impl Reconciler {
             return;
         }
         self.calendar.dirty = true;
-        // One that goes on after it was closed here is not released any more.
+        // A window that continues after this node closed it must not be released any more.
         let reopened: Vec<LeaseId> = promises
             .windows
             .values()
@@ -326,7 +326,7 @@ impl Reconciler {
         let ordered = desired.and_then(|desired| desired.enforce);
         let ceiling = promises.enforcement();
         let mode = promises.enforce.map(|ordered| ordered.at_most(ceiling));
-        // On a drained node nothing goes on, and only there its driver is to be let go of.
+        // On a drained node no window continues, and only there the agent must release the driver.
         let drained = desired.is_some_and(|desired| desired.release_driver);
         let no_longer = desired.map(|desired| desired.no_longer.clone()).unwrap_or_default();
         let running = promises.running(mode, drained, &no_longer);

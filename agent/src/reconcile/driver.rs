@@ -1,9 +1,10 @@
-//! Whether this agent holds the GPU driver. On a drained node it lets go of it once nothing is left there, so that it
-//! can be unloaded and upgraded, and takes it up again as soon as the node is open or anything needs it.
+//! Whether this agent holds the GPU driver. On a drained node the agent releases the driver once nothing is left
+//! there, so that it can be unloaded and upgraded. The agent attaches it again as soon as the node is open or anything
+//! needs it.
 //!
-//! Called by the reconcile task whenever it comes round, and before it begins anything. A level: nothing is
-//! remembered, so an agent that starts on a drained node looks at its GPUs once and lets go again. It must never end
-//! what holds the driver besides: who is on a GPU is waited for.
+//! Called by the reconcile task on each turn of its loop, and before it begins anything. A level: nothing is
+//! remembered, so an agent that starts on a drained node checks its GPUs once and releases the driver again. It must
+//! never end other processes that hold the driver: it waits for processes on a GPU.
 
 use fleet_core::gpu::Presence;
 
@@ -20,7 +21,7 @@ enum Driver {
     Leave,
 }
 
-/// `ordered`: whether it is to be let go of; none where nobody said.
+/// `ordered`: whether the agent is to release the driver; none if nobody said.
 fn decide(ordered: Option<bool>, needed: bool, gpus: &GpuSnapshot) -> Driver {
     match ordered {
         Some(false) => Driver::Hold,
@@ -42,7 +43,7 @@ fn is_unused(gpus: &GpuSnapshot) -> bool {
 }
 
 impl Reconciler {
-    /// Lets go of the driver or takes it up. Whoever asks for a sample after this waits until it is there.
+    /// Releases the driver or attaches it. A caller that asks for a sample after this waits until the driver is there.
     pub(super) fn keep_driver(&self) {
         let gpus = &self.parts.node.gpus;
         match decide(self.driver_ordered(), self.driver_is_needed(), &gpus.latest()) {

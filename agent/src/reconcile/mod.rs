@@ -2,7 +2,7 @@
 //!
 //! - [`plan`]: pure, what to do. [`recount`]: what is held,
 //!   for controllers that were restored from a backup. [`calendar`]: the windows in this node's hands.
-//!   [`driver`]: when the GPU driver is let go of.
+//!   [`driver`]: when the agent releases the GPU driver.
 //!
 //! One task. It takes the newest document of the link and what the attempts' tasks tell, plans, acts, and
 //! plans again. It rebuilds everything from the disk when the agent starts. It must never block, and

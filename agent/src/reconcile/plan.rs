@@ -24,7 +24,7 @@ pub enum Action {
         /// Its GPUs are reserved for these users, whose own programs may be on them.
         reserved_for: BTreeSet<UserName>,
     },
-    /// The very attempt runs already, granted anew: take the new epoch over and go on.
+    /// The same attempt runs already, under an older grant: it keeps running, with the new epoch.
     Adopt {
         id: AllocationId,
         epoch: Epoch,
@@ -184,7 +184,7 @@ fn start(
         Some(row) if row.is_live() => Some(Action::Supersede { id }),
         Some(_) => Some(Action::Replace { id }),
         None if table.refused.get(&id) == Some(&epoch) => None,
-        // Looked at again when the one that is there has ended.
+        // Planned again when the attempt that has the GPU has ended.
         None if order.gpus.iter().any(|gpu| table.occupant(gpu, &id).is_some()) => None,
         None => {
             let (order, within) = (Box::new(order.clone()), wanted.within.as_ref());

@@ -1,9 +1,9 @@
 //! The reconcile task's part of a reboot that an admin wants once nothing is on this node.
 //!
-//! The order is a level; what is done about it goes step by step, each on a task of its own: who is on the GPUs is looked
-//! at, systemd is asked, and whether the machine goes down is seen. Whatever is in the way is said to the controllers
-//! ([`Report::Reboot`](fleet_core::command::Report)), and what goes away by itself is looked at again. It is ordered no more
-//! when anything comes to this node: that is asked before each step, and systemd is asked once for each wish.
+//! The order is a level. The agent carries it out step by step, each on a task of its own: it checks which processes
+//! are on the GPUs, asks systemd, and checks whether the machine goes down. It reports what is in the way to the
+//! controllers ([`Report::Reboot`](fleet_core::command::Report)), and checks again what may go away by itself. The
+//! order ends when new work comes to this node: the agent checks that before each step. It asks systemd once per wish.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const AGAIN: Duration = Duration::from_secs(30);
 /// How long a machine that goes down may take until it ends this agent. While it is held up for jobs' checkpoints it has more.
 const DOWN_MAX: Duration = Duration::from_secs(600);
 
-/// What lies between the steps; less in tests.
+/// Pauses between the steps; shorter in tests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pauses {
     pub(super) again: Duration,
@@ -82,7 +82,7 @@ impl Reconciler {
         let clear = self.reboots.clear.take();
         let Some(order) = &desired.reboot else {
             if clear.is_some() {
-                // Something came meanwhile: where the order comes back, the GPUs are looked at again.
+                // New work came meanwhile: if the order comes back, the agent checks the GPUs again.
                 self.reboots.begun = None;
             }
             return;

@@ -19,7 +19,7 @@ use crate::shim::order::ExitRecord;
 
 /// Clocks of node and controllers may differ by this much.
 const CLOCKS_APART_MAX: Millis = Millis::hours(1);
-/// Most ended attempts that are told; the newest are.
+/// Most ended attempts in an answer: the newest ones.
 const ENDED_MAX: usize = 1_000;
 
 /// Everything this node knows of, older grants first. `rows` is the table as it is.
@@ -50,7 +50,7 @@ pub(super) fn found(
     Ok(answer(rows, records, since, clock::now()))
 }
 
-/// What of the table and of the `records` on the disk is told, older grants first.
+/// The attempts to report, of the table and of the `records` on the disk; older grants first.
 pub fn answer(
     rows: &BTreeMap<AllocationId, Row>,
     records: Vec<FoundAttempt>,
@@ -80,7 +80,7 @@ pub fn answer(
     let mut ended: Vec<FoundAttempt> =
         records.into_values().filter(|one| one.end.as_ref().is_some_and(late)).collect();
     for one in &mut ended {
-        // It went on under another grant, of which the record may not know.
+        // It continued under another grant, which the record may not have.
         if let Some(row) = rows.get(&one.allocation).filter(|row| row.order.is_some()) {
             (one.epoch, one.lease) = (row.epoch, row.lease.clone());
         }

@@ -28,7 +28,7 @@ impl Forgotten {
         self.order.push_back((at, id));
     }
 
-    /// The same id runs anew: its directory is in use.
+    /// The same id runs again: its directory is in use.
     pub(super) fn take_back(&mut self, id: &AllocationId) {
         self.order.retain(|(_, known)| known != id);
     }

@@ -75,14 +75,14 @@ pub(super) struct Kept {
     pulse: Pulse,
 }
 
-/// What was found here for controllers that ask, and the reservations this node was told of.
+/// What was found here for controllers that ask, and the reservations that this node received.
 type Found = (Result<Vec<FoundAttempt>, RecordError>, Vec<HeldReservation>);
 
 /// One live attempt's task.
 #[derive(Debug)]
 struct Running {
     orders: mpsc::Sender<AttemptOrder>,
-    /// The job asked to be told of heartbeats.
+    /// The job asked for heartbeats.
     fenced: bool,
 }
 
@@ -239,7 +239,7 @@ impl Reconciler {
                     self.remove_old();
                     continue;
                 }
-                // Somebody who was in the way of letting go of the driver may have gone.
+                // A process that kept the agent from releasing the driver may have gone.
                 Ok(()) = gpus.changed() => continue,
                 () = self.parts.pulse.asked() => continue,
             }
@@ -383,7 +383,7 @@ impl Reconciler {
         self.running.insert(id, Running { orders, fenced });
     }
 
-    /// What runs already is what was granted anew: only its epoch changes.
+    /// The attempt that the new grant names runs already: only its epoch and its lease change.
     fn adopt(&mut self, id: &AllocationId, epoch: Epoch, lease: Option<LeaseId>) {
         tracing::info!(%id, ?epoch, "attempt continues under a new grant");
         let dir = self.parts.registry.dir(id);

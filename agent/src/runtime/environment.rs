@@ -16,7 +16,7 @@ const BYTES_MAX: usize = 1024 * 1024;
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Set by fleet; a user who sets one with `-e` is told, one in the submitting shell is replaced.
+/// Set by fleet. If a user sets one with `-e`, fleet refuses the job; fleet replaces one of the submitting shell.
 const OWN_PREFIXES: [&str; 2] = ["FLEET_", "NVIDIA_"];
 const OWN_NAMES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
 

@@ -14,7 +14,8 @@ use oci_spec::runtime::{
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
 
-/// What every job may call. Names that a kernel, an architecture or libseccomp does not know are passed over by crun and runc.
+/// What every job may call. The runtimes crun and runc ignore names that a kernel, an architecture or libseccomp does
+/// not know.
 const ALLOWED: &str = "
     accept accept4 access adjtimex alarm arch_prctl bind brk cachestat capget capset chdir chmod chown chown32
     clock_adjtime clock_adjtime64 clock_getres clock_getres_time64 clock_gettime clock_gettime64 clock_nanosleep
@@ -56,9 +57,9 @@ const ALLOWED: &str = "
 const ALLOWED_ARM: &str =
     "arm_fadvise64_64 arm_sync_file_range breakpoint cacheflush set_tls sync_file_range2";
 
-/// Beyond docker's, where it asks for a capability that says less than the kernel's own check. Where a program's own memory
-/// lies is its own business (set_mempolicy(2), mbind(2): no privilege needed), and most of a job's speed on two sockets.
-/// Who may ptrace a process may take its descriptors (pidfd_getfd(2)): PyTorch shares GPU memory between its processes so.
+/// Beyond docker's, where it asks for a capability that says less than the kernel's own check. A program may place its
+/// own memory (set_mempolicy(2), mbind(2): no privilege needed), and that is most of a job's speed on two sockets. A
+/// process that may ptrace another may take its descriptors (pidfd_getfd(2)): PyTorch shares GPU memory this way.
 const ALLOWED_FOR_COMPUTING: &str =
     "get_mempolicy mbind pidfd_getfd set_mempolicy set_mempolicy_home_node";
 

@@ -66,7 +66,7 @@ pub(super) struct Waiting {
     failure: File,
 }
 
-/// A child that was told to go. `failure` holds text if it ended before its exec.
+/// A child that the shim let run. `failure` holds text if the child ended before its exec.
 #[derive(Debug)]
 pub(super) struct Started {
     pub pid: Pid,
@@ -161,7 +161,7 @@ fn try_become_program(
     late: Option<PathBuf>,
     mut go: File,
 ) -> Result<Infallible, Failure> {
-    // A runtime must not go on building a container that nobody owns. (Not passed on to its children.)
+    // A runtime must not continue to build a container that nobody owns. (Not passed on to its children.)
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(|error| format!("tie to the shim: {error}"))?;
     let program = c_string(launch.program.into_os_string().into_vec())?;
     let arguments: Vec<_> =

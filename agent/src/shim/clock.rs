@@ -1,4 +1,4 @@
-//! The shim's clocks: wall time for records, CLOCK_BOOTTIME (which goes on in suspend) for deadlines.
+//! The shim's clocks: wall time for records, CLOCK_BOOTTIME (which keeps running in suspend) for deadlines.
 
 use std::time::Duration;
 

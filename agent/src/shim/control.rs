@@ -71,7 +71,7 @@ pub(super) enum Incoming {
         mode: Mode,
         size: WindowSize,
     },
-    /// The connection is over; an exec's stdin ends with it, the exec itself goes on.
+    /// The connection is over; an exec's stdin ends with it, the exec itself keeps running.
     Gone {
         mode: Mode,
     },

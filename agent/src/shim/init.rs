@@ -2,7 +2,7 @@
 //!
 //! The program itself is `agent/src/bin/fleet-init`: mounted at [`PATH_IN_CONTAINER`], it starts the job's
 //! program, and writes how that ended into the pipe at `child::STATUS_FD`. Programs beside the job (`exec`)
-//! pass through it as well. Called by the start, by `exec` and by whoever reads that pipe.
+//! pass through it as well. Called by the start, by `exec` and by the code that reads that pipe.
 
 use std::path::Path;
 

@@ -96,7 +96,7 @@ impl Lifecycle {
         first && !immediately && self.main.is_none()
     }
 
-    /// The main process ended. What it left behind may go on for a moment.
+    /// The main process ended. Processes that it left behind may keep running for a moment.
     pub(super) fn main_has_ended(&mut self, end: MainEnd, now: Duration) {
         if self.main.is_some() {
             return;
@@ -152,7 +152,7 @@ impl Lifecycle {
         self.kill_at.is_none_or(|at| fatal < at).then_some(fatal)
     }
 
-    /// When something must be looked at again.
+    /// When the shim must call [`Lifecycle::fence`] or [`Lifecycle::step`] again.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let fence = if self.killed_at.is_none() { self.fence_at() } else { None };
         let kill = if self.killed_at.is_none() { self.kill_at } else { self.kill_again_at };

@@ -1,6 +1,6 @@
 //! The files of an allocation's directory, read and written by agent and shim. Each carries `"v"`.
 //!
-//! `run/order.json` (agent to shim, once), `run/state.json` (shim: what it made, for whoever cleans up),
+//! `run/order.json` (agent to shim, once), `run/state.json` (shim: what it made, for the clean-up),
 //! `events.jsonl` (shim: what the job said), `exit.json` (shim: how it ended, written once, durable).
 
 use std::path::{Component, Path, PathBuf};
@@ -88,7 +88,7 @@ pub struct ShimOrder {
     /// Serve a notify socket in [`NOTIFY_DIR`].
     #[serde(default)]
     pub notify: bool,
-    /// Stop the job when no heartbeat came for so long (opt-in fencing), on CLOCK_BOOTTIME.
+    /// Stop the job when no heartbeat came for this long (opt-in fencing), on CLOCK_BOOTTIME.
     #[serde(default)]
     pub stop_after_ms: Option<u64>,
 }
@@ -116,7 +116,7 @@ impl std::fmt::Display for RuntimeKind {
     }
 }
 
-/// The user as whom the job runs and user paths are touched.
+/// The user that the job runs as, and that the shim accesses user paths as.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub uid: u32,
@@ -150,8 +150,8 @@ pub struct VolumeOrder {
     pub destination: PathBuf,
     #[serde(default)]
     pub read_only: bool,
-    /// In an image: the earlier volume in which the destination lies, by its number. The shim mounts this one
-    /// there, and the runtime never sees it.
+    /// In an image: the number of the earlier volume that holds the destination. The shim mounts this volume there,
+    /// and the runtime never sees it.
     #[serde(default)]
     pub within: Option<usize>,
 }
@@ -175,7 +175,7 @@ pub struct StopSettings {
     pub signal: i32,
     /// From that signal to SIGKILL.
     pub grace_ms: u64,
-    /// How long processes the main one left behind may go on after it exits by itself.
+    /// How long processes that the main one left behind may keep running after it exits by itself.
     #[serde(default = "linger_default_ms")]
     pub linger_ms: u64,
 }

@@ -100,7 +100,7 @@ pub struct StateReport {
     pub events: u64,
 }
 
-/// What a subscriber is told.
+/// What the shim sends to a subscriber.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShimEvent {

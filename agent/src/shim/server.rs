@@ -47,7 +47,7 @@ use super::{
 
 /// How long subscribers may take to read the last event.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How often a group is looked at while it ends where no event tells: on v1, and for a process that can be told.
+/// How often the shim checks a group that ends, if no event tells: on v1, or while no process was there for the signal.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Reads of output per turn, so that a flood does not keep the loop from stops and clients.
 const OUTPUT_TURNS_MAX: usize = 8;
@@ -173,7 +173,7 @@ struct Server {
     log: LogWriter,
     tee: Option<Tee>,
     life: Lifecycle,
-    /// The job is to be told to stop, and none of its processes was there to be told.
+    /// The shim still has to send the stop signal: none of the job's processes was there to get it.
     untold: bool,
     room: Option<Confinement>,
     state: Option<ShimState>,

@@ -142,7 +142,7 @@ fn attach(cgroup: &Cgroup, order: &ShimOrder) -> Result<FilterHandle, StartError
     Ok(filter::attach_v1(&dir, &order.devices)?)
 }
 
-/// crun is told to leave cgroups alone and is put in place itself. runc manages a sub-group (it would
+/// The shim tells crun to leave cgroups alone, and puts crun itself into the cgroup. runc manages a sub-group (it would
 /// take our program off a group it shares), and puts the container's process there before its exec.
 pub(super) fn entry(kind: RuntimeKind, cgroup: &Cgroup) -> Entry {
     match kind {

@@ -37,8 +37,8 @@ pub(super) fn fork_into(cgroup: BorrowedFd<'_>) -> io::Result<Option<Pid>> {
     arguments.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
     arguments.cgroup = u64::from(cgroup.as_raw_fd().cast_unsigned());
     // SAFETY: without CLONE_VM the child is a full copy as after fork, of a process with one thread (see
-    // `fork`); the kernel reads `arguments`, whose size it is told. What the C library does in its own fork
-    // beside that (handlers, the thread's cached id) nobody here asks for before the exec.
+    // `fork`); the kernel reads `arguments`, whose size is passed to it. What the C library does in its own fork
+    // beside that (handlers, the thread's cached id) is not needed here before the exec.
     let answer =
         unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of_val(&arguments)) };
     match answer {

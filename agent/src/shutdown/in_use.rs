@@ -1,9 +1,9 @@
-//! Who is on the GPUs of a node that is to boot anew: people without a lease, of whom the controllers know no job.
+//! Finds the programs on the GPUs of a node that is to reboot: those of users without a lease or a known job.
 //!
-//! Asked by the reconcile task before each attempt. It ends nobody, and it must not wait for what the reboot may be for: a
-//! driver or a GPU that does not answer, and a process that was killed and hangs in the kernel. Where the driver is not
-//! asked (it is let go of) or cannot be (its libraries are newer than its module), those who have a GPU open are seen
-//! without it.
+//! The reconcile task asks before each attempt to reboot. This module ends no process. It must not wait for what the
+//! reboot may be for: a driver or a GPU that does not answer, or a process that was killed and hangs in the kernel. If
+//! the driver was released, or cannot be asked because its libraries are newer than its module, the open device files
+//! show which processes use a GPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +15,12 @@ use crate::holders::{Names, Observers};
 use crate::proc_stat::is_at_its_end;
 use crate::processes::{Observer, Process};
 
-/// So many programs are named; of more, how many they are.
+/// Most programs that the words name; the rest are counted.
 const NAMED_MAX: usize = 4;
 
-/// What is to be waited for, in words; none where nothing is.
+/// What the reboot must wait for, in words; `None` if nothing.
 pub(crate) async fn in_use(gpus: &gpu::Handle, observers: &Observers) -> Option<String> {
-    // Who began a moment ago is in no older picture.
+    // An older picture lacks processes that began a moment ago.
     let gpus = match gpus.sample_now().await {
         Ok(fresh) => fresh,
         Err(_) => gpus.latest(),
@@ -36,7 +36,7 @@ pub(crate) async fn in_use(gpus: &gpu::Handle, observers: &Observers) -> Option<
     words(&found, &mut Names::default()).await
 }
 
-/// Those who would lose something. Processes that are listed and do not exist are none: some drivers do that.
+/// Processes that would lose work. Some drivers list processes that do not exist: those do not count.
 fn on_them(observer: &Observer, gpus: &GpuSnapshot) -> Vec<Process> {
     let mut found: BTreeMap<u32, Process> = BTreeMap::new();
     match gpus.driver_state {
@@ -51,7 +51,7 @@ fn on_them(observer: &Observer, gpus: &GpuSnapshot) -> Vec<Process> {
             // Another driver may give them other numbers than those that are known.
             let minors: Vec<u32> = (0..).take(GPUS_PER_NODE_MAX).collect();
             let open = observer.by_descriptors(&minors).into_iter().map(|(_, one)| one);
-            // To look at a GPU is no use of it.
+            // Monitoring a GPU does not count as using it.
             let open = open.filter(|one| observer.is_in_the_way(one, false));
             found.extend(open.map(|one| (one.pid, one)));
         }

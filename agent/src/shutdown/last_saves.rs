@@ -1,4 +1,4 @@
-//! Who is waited for before this machine goes down. Pure: the table of attempts, in; names, out.
+//! Decides which jobs a shutdown of this machine waits for. Pure: takes the table of attempts, returns their ids.
 //!
 //! No clocks are compared: an attempt has saved when the number of its newest checkpoint is higher than it was when
 //! it was asked, whether or not it saved because it was asked.
@@ -9,14 +9,14 @@ use fleet_core::id::AllocationId;
 
 use crate::attempts::{AttemptPhase, Row};
 
-/// Those who were asked, with the number of the checkpoint they had.
+/// The jobs that were asked, each with the number of the checkpoint that it had.
 #[derive(Debug, Default)]
 pub(crate) struct LastSaves {
     asked: BTreeMap<AllocationId, u64>,
 }
 
 impl LastSaves {
-    /// Everybody who runs and can save. One that was told to stop already saves or not by itself.
+    /// All jobs that run and can save. A job that already got its stop signal is left out: it saves or not by itself.
     pub(crate) fn of(rows: &BTreeMap<AllocationId, Row>) -> Self {
         let saves = |row: &Row| {
             row.phase == AttemptPhase::Running
@@ -31,7 +31,7 @@ impl LastSaves {
         self.asked.keys().cloned().collect()
     }
 
-    /// Who has neither saved since nor ended.
+    /// Jobs that have neither saved since nor ended.
     pub(crate) fn open(&self, rows: &BTreeMap<AllocationId, Row>) -> Vec<AllocationId> {
         let is_open = |(id, had): &(&AllocationId, &u64)| {
             rows.get(*id).is_some_and(|row| row.is_live() && row.checkpoint_seq <= **had)

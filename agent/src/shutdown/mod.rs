@@ -3,9 +3,9 @@
 //! - [`task`]: listens to systemd's login manager and holds the shutdown up. [`last_saves`]: pure, who is waited for.
 //!   [`mod@reboot`]: asks systemd for one. [`mod@in_use`]: whose work it would end.
 //!
-//! The reconcile task asks the jobs and says who is still waited for; attempts that are about to be launched are held
-//! (`allocations::task`). Nothing here stops a job: that is systemd's doing, when the shutdown goes on. Where no
-//! login manager is, nothing of this happens and jobs run as ever.
+//! The reconcile task asks the jobs and says which of them have not saved yet; attempts that are about to be launched
+//! are held (`allocations::task`). Nothing here stops a job: systemd does, when the shutdown continues. On a machine
+//! without a login manager none of this happens, and jobs run as always.
 
 pub(crate) mod in_use;
 mod last_saves;
@@ -33,11 +33,11 @@ pub struct Notice {
 pub struct Waited {
     pub round: u64,
     pub asked: usize,
-    /// Who has neither saved since nor ended.
+    /// Jobs that have neither saved since nor ended.
     pub open: Vec<AllocationId>,
 }
 
-/// Between the task and those whom it concerns.
+/// Connects the shutdown task with the tasks that a shutdown concerns.
 #[derive(Debug, Clone, Default)]
 pub struct Handle {
     notice: watch::Sender<Notice>,

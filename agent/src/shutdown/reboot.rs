@@ -1,7 +1,7 @@
-//! Booting this machine anew, because an admin wanted that once nothing is on it.
+//! Reboots this machine, because an admin ordered that once nothing is on it.
 //!
-//! Called by the reconcile task, which knows that nothing is. It must never touch a machine that this agent shares
-//! with others, as agents of `fleet dev` do, nor go past a lock that keeps shutdowns off.
+//! The reconcile task calls it once nothing is on the machine. It must never touch a machine that this agent shares
+//! with others, as agents of `fleet dev` do, nor ignore a lock that blocks shutdowns.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use crate::unit::systemd_is_running;
 /// How long `systemctl` may take to pass it on.
 const SYSTEMCTL_LIMIT: Duration = Duration::from_secs(30);
 
-/// Why the machine does not go down, for whoever wanted it.
+/// Why the machine does not reboot, for the admin who ordered it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It goes away by itself: it is tried again.
+    /// The obstacle goes away by itself: the agent tries again.
     Waits(String),
-    /// Somebody has to see to it.
+    /// An admin has to fix it.
     Cannot(String),
 }
 

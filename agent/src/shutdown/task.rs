@@ -1,7 +1,7 @@
 //! Listens for shutdowns, and holds one up until running jobs have saved, as long as logind allows.
 //!
 //! Spawned by `server`; lives as long as the agent. It must never end, and never keep a shutdown waiting beyond the
-//! configured limit: the lock is let go of whatever happens.
+//! configured limit: it releases the lock whatever happens.
 
 use std::time::Duration;
 
@@ -106,7 +106,7 @@ impl Parts {
         if self.wait.is_zero() { Ok(None) } else { logind.hold().await.map(Some) }
     }
 
-    /// Life goes on as ever.
+    /// The machine stays up: new attempts may begin again.
     fn stay(&self) {
         if self.handle.is_leaving() {
             self.handle.say(false);
@@ -178,9 +178,9 @@ impl Parts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     Answered,
-    /// The limit was over, or nobody can say any more how it goes on.
+    /// The limit was over, or logind announces nothing more about this shutdown.
     Over,
-    /// The shutdown was.
+    /// The shutdown was given up.
     GivenUp,
 }
 

@@ -1,16 +1,16 @@
-//! Who is told that they were kept out of a GPU, and how often. Pure.
+//! Decides which users get a message that they were kept out of a GPU, and how often. Pure.
 //!
-//! Who holds nothing here hears of it soon, and again when they go on trying. Who holds some GPU here is told
-//! rarely: every program that uses CUDA looks at all GPUs of the machine first, so that is no news.
+//! A user who holds nothing here gets the message soon, and again if they keep trying. A user who holds a GPU here gets
+//! it rarely: every program that uses CUDA tries all GPUs of the machine first, so a denial is no news.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A user is told at most once in this time.
+/// A user gets at most one message in this time.
 const AGAIN_AFTER: Duration = Duration::from_secs(600);
-/// The same for who holds a GPU of this node.
+/// The same for a user who holds a GPU of this node.
 const HOLDERS_AGAIN_AFTER: Duration = Duration::from_secs(86_400);
-/// Users that are remembered for that.
+/// Most users that are remembered for that.
 const REMEMBERED_MAX: usize = 4_096;
 
 /// See the module's doc.
@@ -20,7 +20,7 @@ pub struct Denials {
 }
 
 impl Denials {
-    /// Whether this user is to be told now; noted as done. `holds`: they hold a GPU here.
+    /// Whether this user gets a message now; if so, notes it as sent. `holds`: they hold a GPU here.
     pub fn take(&mut self, uid: u32, holds: bool, now: Instant) -> bool {
         let pause = if holds { HOLDERS_AGAIN_AFTER } else { AGAIN_AFTER };
         if self.told.get(&uid).is_some_and(|at| now.duration_since(*at) < pause) {
@@ -29,7 +29,7 @@ impl Denials {
         if self.told.len() >= REMEMBERED_MAX {
             self.told.retain(|_, at| now.duration_since(*at) < AGAIN_AFTER);
         }
-        // In a flood of users the last ones are not told.
+        // In a flood of users the last ones get no message.
         if self.told.len() >= REMEMBERED_MAX && !self.told.contains_key(&uid) {
             return false;
         }
@@ -37,7 +37,7 @@ impl Denials {
         true
     }
 
-    /// They were not there to be told.
+    /// Forgets a message that the user did not get, since they were not logged in.
     pub fn forget(&mut self, uid: u32) {
         self.told.remove(&uid);
     }

@@ -1,9 +1,9 @@
-//! What the owners of windows are to be told now. Pure: windows and time come in, what was said goes with it.
+//! Decides which warnings the users of windows get now. Pure: takes windows and the time, and keeps what was said.
 //!
-//! Each user of a window who loses something by it hears of an end at the marks before it, once each, whoever is logged in then. Of an end that can still move
-//! they hear once per mark, however often it is moved on by itself; of one that cannot, at each mark of that very end. So
-//! a window that goes on for days says nothing all that time, and speaks again when somebody else has reserved what
-//! follows.
+//! Each user who loses something by the end of a window gets one warning at each mark before that end, whether logged
+//! in or not. If the end can still move, they get one per mark, however often the window is extended by itself. If it
+//! cannot, they get one at each mark of that exact end. So a window that is extended for days causes no warnings all
+//! that time, and causes them again when another user has reserved what follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ahead::{After, Running};
 
-/// How long before an end its owner is told, in minutes.
+/// How long before an end its users get a warning, in minutes.
 const MARKS: [u64; 4] = [24 * 60, 60, 15, 5];
 /// Of an end that can still move this is the last mark: five minutes before, nobody has to do anything.
 const LAST_IF_IT_MAY_MOVE: u64 = 15;
@@ -43,14 +43,14 @@ pub struct Said {
 pub type Broken = BTreeMap<GpuUuid, String>;
 
 impl Said {
-    /// The windows whose owners are to be told now; noted as said. `alone`: no controller answers, so no end moves.
+    /// The windows whose users get a warning now; noted as said. `alone`: no controller answers, so no end moves.
     pub fn due<'a>(
         &mut self,
         running: &'a [Running],
         alone: bool,
         now: Timestamp,
     ) -> Vec<&'a Running> {
-        // One that is not open is not forgotten before its end: it may go on.
+        // A window that is not running is not forgotten before its end: it may run again.
         self.windows.retain(|id, told| {
             told.ends_at > now || running.iter().any(|one| one.reservation == *id)
         });
@@ -107,10 +107,10 @@ impl Told {
         let step = ends_at > self.ends_at && ends_at.since(self.ends_at) <= EXTEND_STEP;
         self.ends_at = ends_at;
         if step {
-            // It went on by itself; should that end be the last one, that is news.
+            // The window was extended by itself. If the new end is the last one, that is news.
             self.marks.values_mut().for_each(|firm| *firm = false);
         } else {
-            // Who moves an end knows it: only the marks that are still to come count.
+            // A user who moves an end knows it: only the marks that are still to come count.
             self.marks = passed(one, now).map(|mark| (mark, true)).collect();
         }
     }

@@ -1,12 +1,14 @@
 //! What people who are logged in read on their terminals: that a reservation of theirs ends soon, and whose the GPU is that
 //! they were kept out of.
 //!
-//! - [`due`]: pure, what the owners of windows are to be told now, once each. [`denials`]: pure, who is told of a denial, and
-//!   how often. [`free_gpus`]: what they could have instead, by a controller's word. [`words`]: pure, the texts. `tty`: the terminals of a user; `mail`: their mail. [`task`]: all of it together.
+//! - [`due`]: pure, which warnings the users of windows get now, once each. [`denials`]: pure, which users get a
+//!   message about a denial, and how often. [`free_gpus`]: what they could have instead, by a controller's word.
+//!   [`words`]: pure, the texts. `tty`: the terminals of a user; `mail`: their mail. [`task`]: all of it together.
 //!
-//! The reconcile task says which windows run and who holds what ([`Handle::know`]), the gate whom it denied, and the
-//! inventory whom it sees where there is no gate ([`crate::denied`]). It works from what this node knows, with controllers and without, and it is words only: nothing
-//! here decides anything, and nothing waits for it.
+//! The reconcile task says which windows run and who holds what ([`Handle::know`]). The gate says which users it
+//! denied, and the inventory which users it sees where there is no gate ([`crate::denied`]). This works from what this
+//! node knows, with controllers and without. It only writes words: nothing here decides anything, and nothing waits for
+//! it.
 
 pub mod denials;
 pub mod due;

@@ -50,7 +50,7 @@ struct Stored {
     said: Said,
 }
 
-/// Whom a message is for.
+/// The user that a message is for.
 #[derive(Debug)]
 enum To {
     User(UserName),
@@ -91,13 +91,13 @@ pub struct Task {
     path: PathBuf,
     said: Said,
     denials: Denials,
-    /// Who was to be told of a denial and was not there.
+    /// Messages on their way; each returns the user of a denial who was not there to read it.
     telling: JoinSet<Option<u32>>,
     mailing: JoinSet<()>,
 }
 
 impl Task {
-    /// Goes on from what was said before.
+    /// Continues from what was said before a restart.
     pub fn open(parts: TaskParts<'_>) -> Result<Self, StateFileError> {
         let path = parts.state_dir.join(FILE);
         let stored: Option<Stored> = state_file::read(&path, VERSION)?;
@@ -147,7 +147,7 @@ impl Task {
     }
 
     async fn say_what_ends(&mut self, known: &Known) {
-        // Nobody is told a time that nobody knows.
+        // No warning without a known time: nobody knows then how long it is to an end.
         let Some(now) = self.line.now() else { return };
         let (before, alone) = (self.said.clone(), self.line.is_alone());
         let due = self.said.due(&known.running, alone, now);
@@ -317,8 +317,8 @@ fn broken(conditions: &[Condition]) -> Broken {
     broken
 }
 
-/// Who has a GPU: the owner of the window that runs on it, whoever else may use it and whatever jobs are in it. Without
-/// one, of several the one whose end is known.
+/// The user who holds a GPU: the owner of the window that runs on it, whatever other users may use it and whatever jobs
+/// are in it. Without a window: the owner of a grant of it, and of several grants one whose end is known.
 fn held_by(gpu: &GpuUuid, known: &Known) -> HeldBy {
     if let Some(one) = known.running.iter().find(|one| one.gpus.contains(gpu)) {
         return Some((one.owner.clone(), Some(one.window.ends_at)));

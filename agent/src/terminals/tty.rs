@@ -50,7 +50,7 @@ impl Terminal {
         Some(Self { major, minor, path: path.into() })
     }
 
-    /// Whether it took the line. It has to be that very device, and this user's.
+    /// Whether the terminal took the line. The file must be that exact device, and belong to this user.
     fn write(&self, uid: u32, line: &[u8]) -> io::Result<bool> {
         let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
         let mut file = OpenOptions::new().write(true).custom_flags(flags).open(&self.path)?;

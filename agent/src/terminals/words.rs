@@ -146,8 +146,8 @@ impl Here {
         format!("{first} {}.{ended} {how}", said.join("; "))
     }
 
-    /// What is free in the place of GPUs that were wanted, where none of those that nobody has can be had, and what to
-    /// type for one.
+    /// Which GPUs are free in place of the wanted ones, and the command that reserves one. The first is `None` if the
+    /// user may reserve one of the wanted GPUs (`own`), or if no free one is known.
     fn instead(&self, own: &[u32], hint: Option<&Hint>) -> (Option<String>, String) {
         let may_have = |index: &&u32| hint.is_none_or(|hint| hint.may_have(&self.node, **index));
         let reserve = |node: &NodeName, index: u32, it: &str| {
@@ -184,7 +184,7 @@ fn free(gpus: &[(NodeName, u32)], old: bool) -> String {
     }
 }
 
-/// Why it does not go on while it is in use, and what can be done about that.
+/// Why a window in use is not extended by itself, and what the user can do about it.
 fn no_longer(why: NoLonger, owner: &UserName, longer: &str) -> String {
     match why {
         NoLonger::AccountClosed => {

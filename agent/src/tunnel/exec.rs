@@ -76,7 +76,7 @@ async fn carry(mut program: Attached, to: &ToUser, from: &mut FromUser) -> Resul
             () = to.0.closed() => return Err(Gone),
         };
         if let Err(error) = passed {
-            // A program that closed its input goes on; its end is still to come.
+            // A program that closed its input keeps running; its end is still to come.
             tracing::debug!(%error, "input not passed on");
             listening = false;
         }

@@ -117,7 +117,7 @@ impl Images<'_> {
         let (digest, note, manifest) =
             (image.digest.clone(), image.note.clone(), image.manifest.clone());
         if let Some(note) = note {
-            // Not what was asked for, and whoever asked stands here to hear it.
+            // The user did not get the image they asked for, and is still connected to read why.
             return Err(refused("failed", &format!("what is here stays as it is, {note}")));
         }
         // In use only by others.

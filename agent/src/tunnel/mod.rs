@@ -1,7 +1,7 @@
 //! Byte streams between a user and a job: the controller asks over the link, the agent calls back.
 //!
 //! - [`output`]: the log from its file, and standard input. [`exec`]: a further program in the container.
-//! - [`images`]: what lies in the node's image store; the one stream that is of no job.
+//! - [`images`]: what is in the node's image store; the only stream that belongs to no job.
 //! - [`wake`]: notice of new output without polling.
 //!
 //! One task per stream. Nothing here blocks the shim: output is read from the log's files at the pace of
@@ -90,7 +90,7 @@ pub struct Tunnels {
     connections: Arc<Mutex<HashMap<Address, Vec<Connection>>>>,
 }
 
-/// A place in a connection; given back when dropped.
+/// A place in a connection; dropping it frees the place.
 #[derive(Debug)]
 struct Seat {
     channel: Channel,
@@ -164,8 +164,8 @@ impl Tunnels {
         };
         drop(to);
         if served.is_ok() {
-            // Letting go of the stream resets the call, and what was sent last but is still under way
-            // would be lost. The controller ends it once it has the last frame.
+            // Dropping the stream resets the call: frames that are still under way would be lost.
+            // So wait until the controller ends it, once it has the last frame.
             drop(timeout(FAREWELL, async { while from.next().await.is_some() {} }).await);
         }
         Ok(())

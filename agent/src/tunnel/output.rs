@@ -1,4 +1,4 @@
-//! The output of an attempt to whoever watches it, from the log's files; and standard input back.
+//! Sends the output of an attempt to a user who watches it, from the log's files, and their standard input back.
 //!
 //! The files are the truth: what was rotated away is gone, what is there comes whole and in order, during
 //! the attempt and after it. The stream ends when the attempt has ended and everything was sent.
@@ -19,13 +19,13 @@ use crate::shim::client::{Attached, ShimClient};
 use crate::shim::log::{LogReader, Record, Stream};
 use crate::shim::order::WindowSize;
 
-/// How often the log is looked at where nobody gives notice.
+/// How often the log is checked if no notice of new output comes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Records read in one turn, so that one stream does not keep the others waiting.
 const RECORDS_PER_TURN: usize = 256;
 /// Most bytes kept of what comes before the last lines.
 const TAIL_BYTES_MAX: usize = 4 << 20;
-/// Standard input waits so long for a job that is still starting.
+/// How long standard input waits between two tries to reach a job that is still starting.
 const STDIN_WAIT: Duration = Duration::from_millis(20);
 
 impl Tunnels {
@@ -47,7 +47,7 @@ impl Tunnels {
         let heard = async {
             if wish.interactive {
                 feed(&dir, phase.clone(), from, to).await;
-                // The job goes on, and so does its output.
+                // The job keeps running without this input, and the user still gets its output.
                 std::future::pending().await
             }
             // Nothing is to be heard from the user but that they went away.

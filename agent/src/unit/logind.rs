@@ -27,7 +27,7 @@ const ROOT_CHECK_INHIBITORS: u64 = 1;
 /// What it answers where a lock is in the way: since version 257, and before that access is denied, in these words.
 const BLOCKED: &str = "org.freedesktop.login1.BlockedByInhibitorLock";
 const BLOCKED_WORD: &str = "inhibitor";
-/// How much is passed on of each text that whoever holds a lock gave it.
+/// How many characters are passed on of each text that the holder of a lock gave.
 const LOCK_TEXT_CHARS_MAX: usize = 100;
 
 #[derive(Debug, thiserror::Error)]
@@ -164,7 +164,7 @@ impl Logind {
         answered("ask for PreparingForShutdown", asking).await
     }
 
-    /// Has the machine boot anew, unless somebody's lock prevents it.
+    /// Reboots the machine, unless somebody's lock prevents it.
     pub async fn reboot(&self) -> Result<(), LogindError> {
         const ACTION: &str = "ask the login manager for a reboot";
         // Read first: a login manager that does not know the flag does not hold root to any lock.

@@ -85,8 +85,8 @@ impl Launcher {
     }
 
     /// Starts `shim DIR`. Returns once it has been started, not once the job runs; the shim's socket and
-    /// files tell the rest. A second launch of a directory is harmless: the shim takes a lock. `what` is for whoever reads
-    /// `systemctl status` or the journal.
+    /// files tell the rest. A second launch of a directory is harmless: the shim takes a lock. `what` is for people who
+    /// read `systemctl status` or the journal.
     pub async fn launch(
         &self,
         shim: &Path,

@@ -21,7 +21,7 @@ const STOP_TIMEOUT_US: u64 = 600 * 1_000_000;
 /// What a job writes its checkpoints through, and is to outlast it at a shutdown. Order alone: nothing is started.
 const OUTLASTED_BY: [&str; 3] = ["remote-fs.target", "network.target", "nss-user-lookup.target"];
 
-/// Signal number systemd is told to send to what is left of a lost shim.
+/// The signal that systemd sends to what is left of a lost shim.
 const SIGKILL: i32 = 9;
 
 const BUS_NAME: Option<&str> = Some("org.freedesktop.systemd1");

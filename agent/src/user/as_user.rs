@@ -51,7 +51,7 @@ pub struct AsUserConfig {
     /// How long a stream may stand still between two bytes. Default 60 s.
     pub stall_max: Duration,
     /// Most helpers of one user, at work or abandoned. Default 24: one for each of the starts that are prepared at once, and
-    /// for the images that are looked at, read and unpacked beside them.
+    /// for the images that are inspected, read and unpacked beside them.
     pub per_user_max: usize,
     /// Most watchers of one user, one per allocation. They last as long as a job, so they are not counted with the rest.
     /// Default 256.
@@ -238,7 +238,7 @@ impl AsUser {
     }
 }
 
-/// A place under the caps; given back when the helper has really ended.
+/// A place under the caps; dropped, and so freed, when the helper has really ended.
 #[derive(Debug)]
 struct Slot {
     owner: AsUser,

@@ -110,7 +110,7 @@ pub(crate) fn readable(path: &Path) -> Outcome {
     Ok(Reply::Done)
 }
 
-/// Says nothing to whoever listens there.
+/// Connects to a Unix socket, and sends nothing to the program that listens there.
 pub(crate) fn connect(path: &Path) -> Outcome {
     absolute(path)?;
     UnixStream::connect(path).map_err(|error| OpError::io(path, &error))?;

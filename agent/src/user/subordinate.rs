@@ -1,10 +1,10 @@
 //! Subordinate uids: the numbers that a user's containers without root run under, and whose they are.
 //!
-//! From `/etc/subuid` (subuid(5)). The gate's task turns it into numbers and tells the kernel; whoever judges whose a
+//! From `/etc/subuid` (subuid(5)). The gate's task turns it into numbers and tells the kernel; code that asks whose a
 //! process is asks [`Subordinates`]; doctor asks the file. Nothing here asks a name service by itself.
 //!
-//! A person whose own number lies in somebody's range, which directories and hasty admins bring about, is never that
-//! somebody: all that are known to be people are left out.
+//! Directory services and hasty admins can give a person a number inside the range of another user. Such a person never
+//! counts as that user: the numbers of all known people are left out of the ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ pub const SUBUID_FILE: &str = "/etc/subuid";
 const LINES_MAX: usize = 4_096;
 /// Below are people and system accounts, never a range: such a line would make one person another.
 const FIRST_MIN: u32 = 65_536;
-/// Most people whose own number lies in a range.
+/// Most people whose own number is inside a range.
 const PEOPLE_MAX: usize = 4_096;
 /// The number that stands for no user (`(uid_t) -1`), and is in no range.
 const NO_USER: u32 = u32::MAX;
@@ -69,7 +69,8 @@ impl SubuidFile {
         owners.filter(|owner| owner.parse::<u32>().is_err()).collect()
     }
 
-    /// With the numbers of the owners, and those of people. Ranges of root, and of whom nobody knows, are nobody's.
+    /// Resolves owners to numbers, and leaves out those of people. Ranges of root and of unknown users belong to
+    /// nobody.
     pub fn resolve(
         &self,
         uid_of: impl Fn(&str) -> Option<u32>,
@@ -126,7 +127,7 @@ impl Subordinates {
         self.ranges.get(at).filter(|range| uid <= range.last)
     }
 
-    /// Whose number this is, where it is somebody's in whose range it lies.
+    /// The user whose range this number is in; `None` if it is in no range, or is a person's own.
     #[must_use]
     pub fn owner(&self, uid: u32) -> Option<u32> {
         let range = self.range(uid).filter(|_| !self.people.contains(&uid));

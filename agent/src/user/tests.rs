@@ -34,7 +34,7 @@ pub(crate) fn test_helper() -> HelperProgram {
 pub(crate) fn slow_helper() -> HelperProgram {
     let HelperProgram { program, args, env } = test_helper();
     let [option, script, exe] = <[String; 3]>::try_from(args).unwrap();
-    // Whoever asked says `go` when they want the bytes: that is kept from the helper, and its input open.
+    // The agent sends `go` when it wants the bytes. The script keeps that from the helper, and keeps its input open.
     let feed = "IFS= read -r line; feed() { printf '%s\\n' \"$line\"; case $line in \
                 *stream*slow*) exec cat 9>&1 >/dev/null ;; *) exec cat ;; esac; }; ";
     let script = format!("{feed}{}", script.replace("exec \"$0\"", "feed | \"$0\""));

@@ -163,7 +163,7 @@ async fn an_image_gets_the_drivers_files_and_its_own_gpu() {
             fs::write(cdi.join("broken.json"), "{").unwrap();
             job.node.driver = Places {
                 cdi_dirs: vec![cdi],
-                // What is described is placed, not what lies beside it.
+                // The described files are placed, not the other libraries of the node.
                 library_dirs: if described { Vec::new() } else { vec![libs] },
                 tool_dirs: Vec::new(),
                 module_version: home.join("none"),

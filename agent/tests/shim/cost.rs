@@ -36,7 +36,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Not a judgement (the machine is shared): a table for whoever runs it with `--nocapture`.
+/// Not a judgement (the machine is shared): prints a table for a developer who runs it with `--nocapture`.
 #[tokio::test]
 async fn time_over_the_bare_runtime_is_printed() {
     for runtime in runtimes() {

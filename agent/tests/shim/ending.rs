@@ -89,7 +89,7 @@ async fn running_out_of_memory_is_told_as_that() {
     }
 }
 
-/// With cgroup v2 the kernel ends all of a job at once; with v1 it takes one process, and the job may go on without.
+/// With cgroup v2 the kernel kills all of a job at once; with v1 it kills one process, and the job may keep running.
 #[tokio::test]
 async fn a_worker_that_ran_out_of_memory_is_told_beside_the_jobs_own_end() {
     if Hierarchies::detect().unwrap().mode() == Mode::Unified {
@@ -175,7 +175,7 @@ async fn a_stop_at_any_moment_of_the_start_is_heard() {
         for delay_ms in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15] {
             let job = Allocation::shell(&runtime, "exec sleep 1000");
             job.launch().await;
-            // The only thing that can be told of the moments between: how long ago the order was given.
+            // The test can name a moment of the start only by the time since the order was given.
             tokio::time::sleep(Duration::from_millis(delay_ms)).await;
             job.client().await.stop(None, None, None).await.unwrap();
             let exit = job.exit().await;

@@ -37,7 +37,7 @@ pub(crate) fn with_one_gpu(runtime: &Runtime, script: &str) -> Allocation {
     job
 }
 
-/// Whether a file system lies on a disk, or on a part of one.
+/// Whether a file system is on a disk, or on a part of one.
 fn is_on_a_disk(device: u64) -> bool {
     let device = format!("/sys/dev/block/{}:{}", major(device), minor(device));
     [format!("{device}/device"), format!("{device}/../device")]

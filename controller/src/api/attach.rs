@@ -26,13 +26,13 @@ use crate::tunnels::Tunnel;
 /// Pieces of output under way to the client.
 const OUTPUT_IN_FLIGHT: usize = 64;
 
-/// How long a broken stream is tried again, while the job goes on and after its end.
+/// How long a broken stream is tried again, while the job runs and after its end.
 const REOPEN_PATIENCE: Duration = Duration::from_secs(120);
 const REOPEN_PATIENCE_ENDED: Duration = Duration::from_secs(15);
 /// Between two tries.
 const REOPEN_PAUSE: Duration = Duration::from_millis(250);
 
-/// Why a job waits is looked at after this: most start before. The leader's own plan starts jobs without it.
+/// Delay before attach works out why a job waits: most jobs start sooner. The leader's own plan starts jobs without it.
 const PLAN_FIRST: Duration = Duration::from_millis(250);
 /// And again after this. A busy fleet changes many times a second, and a plan is work.
 const PLAN_PAUSE: Duration = Duration::from_secs(1);
@@ -219,9 +219,9 @@ impl Follow {
         ))
     }
 
-    /// Sends one attempt's output. A stream that breaks is opened again where it broke: an agent that is
-    /// restarted must not cut off who watches. A node that cannot be reached for long is said, and is no
-    /// error: the job goes on without being watched.
+    /// Sends one attempt's output. A broken stream is opened again where it broke: an agent's restart must not
+    /// cut off the watching user. If the node cannot be reached for long, the user sees that. It is not an
+    /// error: the job keeps running unwatched.
     async fn stream_attempt(
         &self,
         node: &NodeName,
@@ -285,7 +285,7 @@ impl Follow {
                     if changed.is_err() {
                         return Ok(Pumped::All);
                     }
-                    // The end is told after the output.
+                    // The user sees the job's end after its output, not before.
                     if let Ok(job) = self.context.job_view(&self.job)
                         && !is_final(&job)
                     {

@@ -223,7 +223,7 @@ impl Callers {
     }
 }
 
-/// Those of the users whom this machine's name service knows.
+/// Those of `users` that this machine's name service knows.
 pub(super) async fn known_here(users: BTreeSet<UserName>) -> Result<BTreeSet<UserName>, Status> {
     ask_names(move || {
         let mut known = BTreeSet::new();
@@ -345,7 +345,7 @@ mod tests {
 
     const PEOPLE: People = People { min_uid: 1_000, allow_system_users: false };
 
-    /// As whom a uid of this machine is let in.
+    /// The user name under which fleet lets in a uid of this machine.
     fn asked(people: People, uid: u32) -> Result<String, Status> {
         let admins = Admins { names: Vec::new(), group: "no-such-group".to_owned() };
         let account = look_up(&admins, people, BTreeSet::new(), &Question::Uid(uid))?;

@@ -1,4 +1,4 @@
-//! Renewing, joining and vouching at a controller of one voter: whoever calls has shown a certificate of its authority.
+//! Renewing, joining and vouching at a controller of one voter: each caller has shown a certificate of its authority.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 

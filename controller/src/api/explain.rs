@@ -68,7 +68,7 @@ impl Context {
             since.is_none_or(|since| at >= since) && until.is_none_or(|until| at < until)
         };
         explanation.story.retain(within);
-        // Stable: what was told of a GPU stands before what the same record says of the job.
+        // Stable sort: of the same record, the lines about a GPU stay before the lines about the job.
         explanation.story.sort_by_key(|line| line.audit_seq);
         let spare = explanation.story.len().saturating_sub(lines);
         explanation.story.drain(..spare);
@@ -111,8 +111,8 @@ impl Context {
         page.map_err(|error| Status::internal(format!("read the audit log: {error}")))
     }
 
-    /// What was told of the GPUs of a job while it had them, and how much of it is left out, as far as known. `page` has the
-    /// newest of the job's own records.
+    /// The story lines about a job's GPUs while the job had them, and how many lines are left out, as far as known.
+    /// `page` has the newest of the job's own records.
     async fn gpu_faults(
         &self,
         job: &JobId,

@@ -71,7 +71,7 @@ impl Fleet for FleetService {
 
     async fn get_status(&self, request: Request<v1::GetStatusRequest>) -> Reply<v1::Status> {
         let caller = self.0.callers.user(&request).await?;
-        // Each controller tells of itself; whoever takes old answers is told how old this one may be.
+        // Each controller reports on itself. A caller that accepts old answers reads how old this one may be.
         let fresh = may_be_stale(&request).then(|| self.0.freshness());
         let mut status = self.0.status();
         status.caller = caller.name.to_string();
@@ -691,7 +691,7 @@ fn restored_warning(fsm: &Fsm) -> Option<String> {
     Some(text)
 }
 
-/// How far an exchange of the certificate authority is, while it goes on.
+/// How far an exchange of the certificate authority is; `None` if none is under way.
 fn exchange_warning(fsm: &Fsm) -> Option<String> {
     let rotation = fsm.authorities().rotation.as_ref()?;
     let waiting = fsm.waiting_in_rotation();

@@ -1,7 +1,7 @@
-//! What is free in the fleet, for an agent that has somebody to tell: who is kept out of a GPU reads where one can be had.
+//! Lists what is free in the fleet: an agent shows it to a user who was kept out of a GPU.
 //!
-//! Called by an agent's link, where its heartbeat asked. It reads the state as it is here: a hint for people, by which
-//! nothing is decided.
+//! Called by an agent's link when the agent's heartbeat asks. It reads the state as this controller has it: a hint for
+//! people. Nothing is decided by it.
 
 use fleet_core::name::NodeName;
 use fleet_core::time::{Millis, Timestamp, Window};

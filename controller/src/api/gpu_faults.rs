@@ -1,5 +1,5 @@
-//! What was told of a job's GPUs while it had them. Called by `explain`: the cause of a failure may be in there, as when a
-//! program wrote where it must not, and no event of the job's own says so.
+//! Finds the faults recorded of a job's GPUs while the job had them. Called by `explain`: a fault may be the cause of a
+//! failure, as when a program wrote where it must not, and no event of the job itself says so.
 //!
 //! Pure: records of the audit log in, those of its events out that belong to the story. It knows only what the log
 //! says: an error that comes again while the GPU's notice of it stands, for a day, is no event.
@@ -9,7 +9,7 @@ use fleet_core::id::{AllocationId, JobId};
 use fleet_core::name::GpuUuid;
 use fleet_core::{Event, Millis, Timestamp};
 
-/// Most GPUs of attempts that are looked at, the newest first.
+/// Most GPUs of attempts that one story checks, the newest first.
 pub(super) const STAYS_MAX: usize = 32;
 /// Most records of one GPU that are read for one attempt, the newest first.
 pub(super) const RECORDS_MAX: usize = 100;
@@ -24,7 +24,7 @@ pub(super) struct Stay {
     pub(super) gpu: GpuUuid,
     /// The record that placed the attempt there.
     pub(super) placed_at: u64,
-    /// Nothing from then on counts; `None` while it goes on.
+    /// Records from this time on do not count; `None` while the attempt runs.
     pub(super) until: Option<Timestamp>,
 }
 
@@ -65,8 +65,8 @@ pub(super) fn stays<'a>(
     stays.split_off(stays.len().saturating_sub(STAYS_MAX))
 }
 
-/// What was told of the GPU until the stay was over or another job had it, from the GPU's records, oldest first. The oldest may
-/// be younger than the stay.
+/// The faults recorded of the GPU until the stay was over or another job had the GPU. `records` are the GPU's, oldest
+/// first. The oldest record may be younger than the stay.
 pub(super) fn meanwhile<'a>(
     records: impl IntoIterator<Item = &'a AuditBody>,
     stay: &Stay,

@@ -1,7 +1,7 @@
 //! The images of a node: what people ask goes to its agent, over a stream of its own, and the agent's answers come back.
 //!
-//! Nothing of it is replicated: what lies on a node's disk is the node's own matter. Everybody may look, and pull: a job
-//! pulls, too. Removing is for admins, and on record before the node hears of it.
+//! Images are not replicated: each node manages what is on its own disk. Every user may list and pull images: a job
+//! pulls, too. Only an admin may remove one, and the removal is in the audit log before the node gets the request.
 
 use fleet_core::image::RegistryRef;
 use fleet_core::name::NodeName;

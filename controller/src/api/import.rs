@@ -39,7 +39,7 @@ impl Context {
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         let mut lines = self.lines(&request.reservations, &caller)?;
-        // Others may import for nobody else, and are told that of every name alike.
+        // A caller who is not an admin may import for nobody else: the refusal is the same for every name.
         if caller.admin && !request.new_users {
             self.take_unknown_out(&mut lines, &caller).await?;
         }
@@ -53,7 +53,7 @@ impl Context {
             });
             return match tried {
                 Ok(answer) if problems.is_empty() => Ok(answer),
-                // What the trial refuses is told with what was wrong before it.
+                // The caller gets the trial's problems together with those found before it.
                 Err(Rejection::LinesRefused { problems: more }) => {
                     problems.extend(more.into_iter().map(|problem| placed(problem, &places)));
                     problems.sort_by_key(|problem| problem.line);
@@ -114,7 +114,7 @@ impl Context {
         Err(Status::internal("no free id was drawn"))
     }
 
-    /// The lines with their fields checked: all that is wrong is told at once.
+    /// Checks the fields of all lines, so that the caller gets all problems at once.
     fn lines(
         &self,
         requests: &[v1::CreateReservationRequest],

@@ -50,9 +50,9 @@ pub(super) struct Link {
     connection: u64,
     stream: Outbound,
     sent: Option<DesiredNode>,
-    /// Addresses of the controllers, as the agent was told.
+    /// Addresses of the controllers that this link last sent to the agent.
     told: Vec<String>,
-    /// The version of the state's authorities that the agent was told.
+    /// The version of the state's authorities that this link last sent to the agent.
     told_authorities: u64,
     waiting: VecDeque<v1::AgentReports>,
     suspended: bool,
@@ -62,7 +62,7 @@ pub(super) struct Link {
 enum End {
     /// The agent went away.
     Closed,
-    /// The agent is told why.
+    /// The controller ends the link, and sends the agent this reason.
     Tell(Status),
 }
 

@@ -57,7 +57,7 @@ impl LoginLog {
     /// What is to be written now, one batch at most. It stays until it is [`Self::written`].
     pub fn due(&self) -> Vec<Login> {
         let mut ways = self.ways();
-        // What was quiet for so long begins anew when it comes back.
+        // A way in that was quiet this long is forgotten, and counts as new when it is used again.
         ways.retain(|_, seen| seen.requests > 0 || seen.at.elapsed() < AGAIN_AFTER);
         let due = |seen: &LoginCount| seen.written.is_none_or(|at| at.elapsed() >= AGAIN_AFTER);
         ways.iter()

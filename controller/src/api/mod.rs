@@ -1,4 +1,4 @@
-//! The gRPC edge: who calls, what they ask, what they are told.
+//! The gRPC edge: finds out who calls, takes their requests, and answers them.
 //!
 //! Each request becomes a command for the log or a look at the state. Nothing here decides anything
 //! about the fleet; the only caller is tonic's router, built in `server.rs`.
@@ -90,7 +90,7 @@ pub struct Context {
     /// Folder of the certificate authority, for backups.
     pub pki_dir: Arc<Path>,
     pub operations: Operations,
-    /// Told when the fleet goes on under a higher incarnation.
+    /// Learns from the handlers that the fleet continues under a higher incarnation.
     pub superseded: superseded::Notice,
     pub logins: LoginLog,
 }

@@ -85,7 +85,7 @@ impl Context {
         self.newest().await?;
         let (have, under_way) =
             self.raft.read(|fsm| (fsm.cluster_version(), fsm.authorities().rotation.is_some()));
-        // Asking again is harmless: the one that is under way goes on.
+        // Asking again is harmless: the rotation that is under way continues.
         if under_way {
             return Ok(self.authority_status().await);
         }
@@ -139,7 +139,7 @@ impl Context {
         self.require_admin(&caller, "abort_rotation")?;
         let key = request_key(request.get_ref().meta.as_ref(), request.get_ref())?;
         self.newest().await?;
-        // Back is forward: whoever leads must be able to sign with the one before.
+        // Going back is a change of authority, too: any leader must be able to sign with the old one.
         let back = self.raft.read(|fsm| {
             let rotation = fsm.authorities().rotation.as_ref();
             let moving = rotation.filter(|rotation| rotation.stage == Stage::Moving);

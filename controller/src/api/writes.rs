@@ -47,7 +47,7 @@ pub(super) fn reservation_id(text: &str) -> Result<ReservationId, Status> {
     ReservationId::parse(text).map_err(|e| invalid("id", e))
 }
 
-/// Whom it is for: the caller, where nobody is named.
+/// The owner: the named user, or the caller where nobody is named.
 pub(super) fn owner(said: &str, caller: &UserName) -> Result<UserName, Rejection> {
     match said {
         "" => Ok(caller.clone()),
@@ -538,7 +538,7 @@ impl Context {
             0 => crate::clock::wall(),
             millis => Timestamp(millis),
         };
-        // Its request key would be judged by the very time that is wrong.
+        // No request key: its age would be judged by the wrong time that this command corrects.
         self.change(&caller.actor, None, Command::ResetClock { to }).await?;
         self.clock.set(to);
         Ok(())

@@ -264,8 +264,8 @@ async fn a_damaged_page_is_refused_at_start() {
     assert!(matches!(refused, Err(AuditError::Open { .. })), "{refused:?}");
 }
 
-/// The database of version 1 is read by every later version: `testdata/audit-v1.hex` holds the lines of 32
-/// bytes that are not all zero. Written anew when `FLEET_WRITE_GOLDEN` is set, until a version was released.
+/// Every later version reads the database of version 1: `testdata/audit-v1.hex` holds the lines of 32 bytes that
+/// are not all zero. `FLEET_WRITE_GOLDEN` writes that file again: only until a version was released.
 #[tokio::test]
 async fn the_database_of_version_1_can_be_read() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/audit-v1.hex");
@@ -299,7 +299,7 @@ async fn the_database_of_version_1_can_be_read() {
     let read = store.query(Query::default()).await.unwrap().records;
     assert_eq!(read, records);
     assert_eq!(store.durable_log_index().unwrap(), 14);
-    // Both indices too, and it goes on from there.
+    // Both indices can be read too, and the store takes more records.
     let job = Query { object: Some("job-a".to_owned()), ..Query::default() };
     assert_eq!(seqs(&store, job).await.0, [3, 6]);
     let late = Query { since: Some(Timestamp(600)), ..Query::default() };

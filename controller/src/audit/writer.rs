@@ -1,9 +1,9 @@
 //! The writer of the audit database, and the way to it.
 //!
 //! [`AuditStore`](super::AuditStore) sends what was applied; a thread of its own gathers it and writes all of a
-//! second at once. The only place where records are added. It must not be woken for each of them: whoever
-//! applies an entry would pay for that, on every controller, at every change. So it looks by itself once in
-//! [`FLUSH_INTERVAL`], and is woken only by who waits for an answer and before its queue is full.
+//! second at once. Records are added only here. The writer must not be woken for each record: the thread that
+//! applies an entry would pay for that, on every controller, at every change. So the writer looks by itself once in
+//! [`FLUSH_INTERVAL`]. It is woken only by a caller that waits for an answer, and before its queue is full.
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -60,7 +60,7 @@ pub(super) struct Slot(pub(super) RwLock<Option<Arc<Database>>>);
 pub(super) enum Queue {
     /// A thread of its own, which sleeps while nothing is urgent.
     Thread { messages: SyncSender<Message>, writer: Thread },
-    /// Whoever sends: for simulations, where a thread would finish in an order no seed repeats.
+    /// The sender itself writes: for simulations, where a thread would finish in an order no seed repeats.
     Direct(Arc<Mutex<Option<Writer>>>),
 }
 
@@ -162,13 +162,13 @@ impl Writer {
         self.due.saturating_duration_since(Instant::now())
     }
 
-    /// Writes what is in memory; says whether the writer goes on.
+    /// Writes what is in memory; says whether the writer continues.
     fn flush(&mut self) -> bool {
         let written = self.commit();
         self.stands(written)
     }
 
-    /// Whether the writer goes on after `step`.
+    /// Whether the writer continues after `step`.
     fn stands(&self, step: Result<(), Fatal>) -> bool {
         if let Err(fatal) = &step {
             self.fatal.stop(fatal);
@@ -176,7 +176,7 @@ impl Writer {
         step.is_ok()
     }
 
-    /// Does what a message asks; says whether the writer goes on.
+    /// Does what a message asks; says whether the writer continues.
     fn handle(&mut self, message: Message) -> bool {
         let step = match message {
             Message::Applied { log_index, record } => self.take(log_index, record).and_then(|()| {

@@ -2,7 +2,7 @@
 //!
 //! What a backup file is, is in `fleet_core::backup`. `produce` makes its bytes, `file` puts them under a
 //! name, `keep` does so every night, `save` is the gRPC service behind `fleet controller snapshot save`,
-//! `restore` begins a cluster anew from one. A backup holds the key of the certificate authority:
+//! `restore` starts a cluster again from a backup. A backup holds the key of the certificate authority:
 //! it is written 0600 and never leaves the machine through this program.
 
 mod file;

@@ -1,4 +1,4 @@
-//! Begins a cluster anew from a backup, on an empty data folder; and reads a backup out of a store whose
+//! Starts a cluster again from a backup, on an empty data folder. It also reads a backup out of a store whose
 //! controller is stopped.
 //!
 //! The authority stays, so agents and users know the cluster again. The incarnation rises, so that whatever
@@ -102,7 +102,7 @@ async fn begin_anew(
     let begin = Envelope {
         v: ENVELOPE_VERSION,
         actor: Actor::controller(),
-        // The fleet's time goes on from where it was; the leader's clock takes it from there.
+        // The fleet's time continues from where it was; the leader's clock takes it from there.
         proposed_at: fsm.now(),
         request: None,
         command: Command::InitCluster { cluster, incarnation },

@@ -263,7 +263,7 @@ async fn a_stopped_store_is_read_out_with_all_its_log_and_left_as_it_was() {
     place.start(false).await.shutdown().await;
 }
 
-/// The log and the snapshot, byte by byte; the audit database is opened and may be laid out anew.
+/// The log and the snapshot, byte by byte. The audit database is left out: opening it may change its layout.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let file = |entry: std::io::Result<std::fs::DirEntry>| {
         let path = entry.unwrap().path();

@@ -57,7 +57,7 @@ pub(super) async fn gather(config: &Config) -> Facts {
     let listens = UnixStream::connect(socket).map(drop);
     let others = match &listens {
         Ok(()) => others(config).await.map(|addresses| look::nameless(&addresses)),
-        // Nobody is there to ask, and that is told.
+        // No controller listens that could be asked: `listens` reports that.
         Err(_) => Ok(Vec::new()),
     };
     Facts {

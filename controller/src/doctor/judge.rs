@@ -50,7 +50,7 @@ pub(super) struct Store {
 pub(super) struct Key {
     pub(super) path: String,
     pub(super) mode: u32,
-    /// Belongs to whom the data folder belongs to.
+    /// Belongs to the same user as the data folder.
     pub(super) own: bool,
 }
 

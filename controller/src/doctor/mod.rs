@@ -13,7 +13,7 @@ use fleet_daemon::doctor::{self, Check, machine};
 
 use crate::config::Config;
 
-/// Everything that is looked at belongs to this part of the fleet.
+/// All these checks belong to this part of the fleet.
 pub(crate) const PART: &str = "controller";
 
 /// Prints the findings.

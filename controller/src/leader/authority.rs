@@ -1,7 +1,7 @@
-//! Takes the exchange of the certificate authority from step to step, once whoever it waits for is there.
+//! Takes the exchange of the certificate authority from step to step, once all that a step waits for are ready.
 //!
-//! Called by `members_loop` each time it looks round; nothing is done, and nothing kept in memory, while none is
-//! under way. The state machine checks each step again.
+//! Called by `members_loop` in each round. While no exchange is under way, it does nothing and keeps nothing in
+//! memory. The state machine checks each step again.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ pub(super) async fn step(context: &Context) {
 }
 
 async fn command(context: &Context, command: AuthorityCommand) {
-    // What was refused is looked at again.
+    // If the command is refused, the next round checks the state again.
     propose(context, Command::Authority(command)).await;
 }
 

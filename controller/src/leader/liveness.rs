@@ -1,6 +1,6 @@
 //! Who is silent. Silence only stops new placements; it ends nothing.
 //!
-//! Timers begin anew with each term of office and whenever this loop itself was late: a leader that
+//! Timers start again with each term of office and whenever this loop itself was late: a leader that
 //! was paused must not take its own sleep for everybody's silence.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use fleet_core::time::Millis;
 use super::propose;
 use crate::api::Context;
 
-/// How often silence is looked at.
+/// How often the leader checks who is silent.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Silent for this long: nothing new is placed there.
 const SUSPECT_AFTER: Duration = Duration::from_secs(10);
@@ -56,8 +56,8 @@ pub(super) async fn run(context: Context) {
     }
 }
 
-/// How long a node counts as silent that was last `heard` so long ago, for one who listens so long:
-/// nobody has been silent for longer than we have listened.
+/// How long a node counts as silent. `heard` is the time since it was last heard, `listening` the time since this
+/// leader began to listen: nobody has been silent for longer than that.
 fn silence(heard: Option<Duration>, listening: Duration) -> Duration {
     heard.map_or_else(|| listening.saturating_sub(ELECTION_GRACE), |heard| heard.min(listening))
 }

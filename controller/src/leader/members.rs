@@ -1,5 +1,5 @@
-//! Makes consensus follow the roster: who was admitted comes to listen, then to vote; who was removed
-//! goes. One step at a time, so that another leader can go on from anywhere.
+//! Makes consensus follow the roster: an admitted controller comes to listen, then to vote; a removed one
+//! goes. One step at a time, so that another leader can continue from any step.
 //!
 //! Never takes a vote away before the command that says so is in the log, and never leads on for a
 //! cluster that this controller was removed from: it hands over first.
@@ -17,9 +17,9 @@ use crate::raft::{Members, Progress};
 const PERIOD: Duration = Duration::from_millis(250);
 /// A learner this close to the end of the log may vote.
 pub(super) const LAG_MAX: u64 = 64;
-/// One that answered within this time is there.
+/// A controller that answered within this time is there.
 pub(crate) const THERE_WITHIN: Duration = Duration::from_secs(2);
-/// One that did not answer for so long is said to be silent.
+/// A controller that did not answer for this long is reported as silent.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// How long a voter may take to lead after it was asked to.
 const HAND_OVER: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ use fleet_core::command::Command;
 use super::{authority, propose};
 use crate::api::Context;
 
-/// How often the members are looked at.
+/// How often the leader checks the members.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Time between two comparisons of states.
 const CHECK_EVERY: Duration = Duration::from_secs(600);

@@ -28,7 +28,7 @@ use crate::raft::ProposeError;
 const COMPARE_EVERY: Duration = Duration::from_secs(1);
 /// How often refused requests and logins are written to the audit log.
 const REFUSALS_EVERY: Duration = Duration::from_secs(10);
-/// Pause before a loop that broke off begins anew.
+/// Pause before a loop that broke off starts again.
 const ANEW_PAUSE: Duration = Duration::from_secs(1);
 /// Pause after a proposal that failed.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -108,7 +108,7 @@ fn lead(context: &Context) -> JoinSet<()> {
     loops
 }
 
-/// Runs one loop until it ends. One that breaks off begins anew: without it the fleet would seem well, and
+/// Runs one loop until it ends. A loop that breaks off starts again: without it the fleet would seem well, and
 /// nothing would be placed, or no reservation start. Each loop takes all it needs from the state.
 async fn keep<F>(name: &'static str, begin: impl Fn() -> F)
 where

@@ -1,7 +1,7 @@
-//! After a restore: controllers of before that are started again hear that the fleet goes on without them.
+//! After a restore, tells controllers from before it that are started again: the fleet continues without them.
 //!
 //! Agents look for the addresses that the restored controllers told them, and might never come to an old one.
-//! So the leader calls where the old controllers were; whoever is of an earlier incarnation stops
+//! So the leader calls where the old controllers were; a controller of an earlier incarnation stops
 //! (`superseded.rs`).
 
 use std::collections::BTreeSet;

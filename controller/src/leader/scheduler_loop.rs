@@ -29,7 +29,7 @@ pub(super) async fn run(context: Context) {
         planned = Some(inputs);
         if !placements.is_empty() {
             placements.truncate(PLACEMENTS_MAX);
-            // Whatever came of it, the state is looked at again.
+            // Whatever came of the proposal, the loop plans from the state again.
             let _: bool = propose(&context, Command::PlaceJobs { placements }).await;
             planned = None;
         }

@@ -1,7 +1,7 @@
 //! The controller's metrics: the table, and where the values come from.
 //!
 //! `docs/metrics.md` explains them to people, and a test holds the two together. What is replicated
-//! is the same on every controller; what is counted here begins anew with each start.
+//! is the same on every controller; what is counted here starts at zero with each start.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -219,7 +219,7 @@ impl Tally {
     }
 }
 
-/// What is read of the state under its lock; written after it is given back.
+/// What is read of the state under its lock. The page is written after the lock is released.
 struct Census {
     nodes: Tally,
     agents: Tally,

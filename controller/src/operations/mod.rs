@@ -35,7 +35,7 @@ use crate::raft::RaftHandle;
 pub const LOOP_LIMIT: Duration = Duration::from_secs(30);
 /// How long entries may wait to be applied: a snapshot may be on its way in.
 const APPLY_LIMIT: Duration = Duration::from_secs(660);
-/// How often a write that hangs is looked at.
+/// How often to check whether a write still hangs.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Keys of the configuration that SIGHUP takes over.
 const LIVE_KEYS: [&str; 3] = ["admin_group", "admins", "log_level"];

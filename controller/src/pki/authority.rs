@@ -102,7 +102,7 @@ impl Authority {
         Ok(Self { cluster, unit, certificate, pin, not_after, issuer })
     }
 
-    /// The name and key of `other`, certified by this one: for whoever knows only this one.
+    /// The name and key of `other`, certified by this one: for a peer that knows only this one.
     pub(super) fn vouch(&self, other: &Authority, now: Timestamp) -> Result<String, PkiError> {
         let params = authority_params(&other.cluster, other.unit.as_deref(), now)?;
         let signed = params.signed_by(other.issuer.key(), &self.issuer);
@@ -134,7 +134,7 @@ impl Authority {
             let pin = key_pin_of(certificate)?;
             match find_key(folder, pin)? {
                 Some(key) => authorities.push(Self::of(certificate.clone(), key)?),
-                // Trusted only: whoever signs has the key.
+                // Only trusted: the authority that signs is the first, and has its key here.
                 None if at > 0 => {}
                 None => {
                     let (path, of) = (folder.join(KEY_FILE), path.display());

@@ -55,7 +55,7 @@ pub struct Following {
     pub id: NodeName,
     pub credentials: SharedCredentials,
     pub signer: Arc<AuditSigner>,
-    /// Where the audit signer's key lies.
+    /// The folder of the audit signer's key.
     pub folder: PathBuf,
 }
 

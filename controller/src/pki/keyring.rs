@@ -111,7 +111,7 @@ impl Keyring {
         self.held.load().authorities.iter().map(|authority| authority.to_wire()).collect()
     }
 
-    /// The reply to whoever asked for a certificate. `controllers` are the addresses they should use.
+    /// The reply to a caller that asked for a certificate. `controllers` are the addresses the caller should use.
     pub fn reply(
         &self,
         issued: &Issued,
@@ -192,7 +192,7 @@ impl Keyring {
             authorities.extend(found);
             certificates.push(certificate);
         }
-        // Without its key the one before goes on signing, as long as it is trusted.
+        // Without the new authority's key, the one before keeps signing, as long as it is trusted.
         let first = authorities.first().cloned().unwrap_or_else(|| held.signing.clone());
         let signs = first.pin().to_string() == signing.pin;
         let vouched = match signing.vouched.as_str() {
@@ -314,7 +314,7 @@ impl Keyring {
         };
         let key_pem = Secret::new(key.serialize_pem());
         let leaf = certificate_pem(&issued.certificate_der);
-        // Key first: a crash in between leaves a pair that does not match, which is made anew.
+        // Key first: a crash in between leaves a pair that does not match, which is made again.
         files::write_atomic(&key_path, key_pem.expose().as_bytes(), MODE_PRIVATE)?;
         files::write_atomic(&certificate_path, leaf.as_bytes(), MODE_PUBLIC)?;
         Ok(held.chained(&issued.certificate_der, &key_pem, &trusted)?)

@@ -128,7 +128,7 @@ fn two_controllers_go_from_one_authority_to_the_other() {
         let own = one.shared.current();
         assert_eq!(own.authorities().len(), 2);
     }
-    // Before a restarted controller has heard of the state, it goes on as it was.
+    // Before a restarted controller has heard of the state, it keeps signing as before.
     let second = second.restarted();
     assert_eq!(second.signing(), to.pin);
     assert!(second.follows(&moving));

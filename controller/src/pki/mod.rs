@@ -85,7 +85,7 @@ pub enum PkiError {
 }
 
 impl PkiError {
-    /// What a client is told: its own mistakes in full, ours without detail.
+    /// The status that a client gets: its own mistakes in full, ours without detail.
     pub fn to_status(&self) -> tonic::Status {
         match self {
             PkiError::Request { .. } | PkiError::Lifetime { .. } => {

@@ -2,7 +2,7 @@
 //!
 //! From time to time a `CheckState` goes through the log. Each replica takes the digest of its state right
 //! after that entry, beside apply, and tells the leader. The next `CheckState` carries the digest that most of
-//! them had; whoever had another one stops, leader or not, and does not start again with that state.
+//! them had; a replica that had another one stops, leader or not, and does not start again with that state.
 //! States are compared between controllers with the same core only: during an upgrade nothing is.
 
 use std::collections::BTreeMap;

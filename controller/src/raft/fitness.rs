@@ -15,7 +15,7 @@ const FRESH: Duration = Duration::from_secs(5);
 /// Looks in a row that find it unwell, at least: a process that stood still has not looked.
 const UNFIT_LOOKS: u32 = 4;
 
-/// What a controller found when it looked at itself.
+/// What a controller found when it checked itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fitness {

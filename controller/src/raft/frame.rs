@@ -1,4 +1,4 @@
-//! Frames: how a group of log records lies in a segment file. Pure bytes, no I/O.
+//! Frames: the layout of a group of log records in a segment file. Pure bytes, no I/O.
 //!
 //! One frame is written by one write(2) and made durable by one fdatasync(2) before the next frame
 //! is begun. So an interrupted write can damage only the last frame, and whatever stands behind a
@@ -47,7 +47,7 @@ impl FrameKind {
 pub(crate) struct Position {
     pub(crate) segment: u64,
     pub(crate) offset: u64,
-    /// Checksum of the frame before it (zero for the very first).
+    /// Checksum of the frame before it (zero for the first of all).
     pub(crate) previous: u32,
 }
 

@@ -33,9 +33,9 @@ pub(crate) const ENTRY_BYTES_MAX: usize = 4 << 20;
 const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long confirming leadership may take.
 const READ_TIMEOUT: Duration = LEADERLESS_MAX;
-/// A leader that was not heard for so long, or for two elections, is not named to anybody any more.
+/// A leader that is silent for longer than this and than two elections is not named to anybody any more.
 const LEADER_SILENT_MAX: Duration = Duration::from_secs(3);
-/// A leader that no majority followed for so long answers no agent: another may lead by now. Far below the margin
+/// A leader that no majority followed for this long answers no agent: another may lead by now. Far below the margin
 /// after which a silent node's job is started elsewhere.
 const QUORUM_SILENCE_MAX: Duration = Duration::from_secs(2);
 /// How long a leader that a majority follows is waited for: an election is over within this, unless they are slow.
@@ -80,7 +80,7 @@ pub enum ProposeError {
     OutcomeUnknown,
     #[error("the command has {bytes} bytes, more than the {ENTRY_BYTES_MAX} allowed")]
     TooLarge { bytes: usize },
-    /// Only users' commands are refused; reports of nodes and the leader's own go on.
+    /// Only users' commands are refused; reports of nodes and the leader's own are still taken.
     #[error(
         "the disk of controller {controller} is nearly full: {dir} ({disk}) has {free_mib} MiB left, and {min_mib} MiB are kept for the controllers themselves. Nothing was changed, and jobs keep running. Delete what is not fleet's there, or make the disk larger"
     )]
@@ -577,7 +577,7 @@ impl RaftHandle {
     /// Parks the clock of consensus while this controller leads and is the only one there is: nobody
     /// needs its heartbeats and nobody else can be elected, so it need not wake seven times a second.
     /// Run it while leading. It ends when dropped; then, and as soon as there is another member,
-    /// learners included, the clock goes on.
+    /// learners included, the clock runs again.
     pub async fn rest_while_alone(&self) {
         let clock = ParkedClock(self);
         let mut metrics = self.raft.server_metrics();
@@ -645,7 +645,7 @@ impl RaftHandle {
     }
 }
 
-/// The clock of elections and heartbeats; goes on when this is dropped.
+/// The clock of elections and heartbeats; it runs again when this is dropped.
 struct ParkedClock<'a>(&'a RaftHandle);
 
 impl ParkedClock<'_> {

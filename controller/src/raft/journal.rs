@@ -51,7 +51,7 @@ pub enum JournalError {
     Io { file: PathBuf, source: io::Error },
 }
 
-/// Where an entry's line lies on disk.
+/// Where an entry's line is on disk.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) file: Arc<dyn DiskFile>,
@@ -219,7 +219,7 @@ impl Journal {
         frame::PAYLOAD_BYTES_MAX / 2
     }
 
-    /// Writes one group and makes it durable. Gives back where its first byte lies. After an error
+    /// Writes one group and makes it durable. Returns where its first byte is stored. After an error
     /// the journal must not be used again: what is on disk is unknown.
     pub(crate) fn append(&mut self, group: &Group) -> io::Result<(Arc<dyn DiskFile>, u64)> {
         if group.payload.len() > frame::PAYLOAD_BYTES_MAX {

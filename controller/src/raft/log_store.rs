@@ -27,7 +27,7 @@ use crate::fatal::FatalHook;
 const QUEUE_LEN: usize = 1024;
 /// Decoded entries kept in memory, measured by their encoded size.
 const CACHE_BYTES: usize = 8 << 20;
-/// Encoded size at which one read for replication ends; the next read goes on from there.
+/// Encoded size at which one read for replication ends; the next read continues from there.
 const READ_BYTES: usize = 2 << 20;
 
 /// The log as openraft sees it. Clones share one log.

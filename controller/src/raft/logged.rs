@@ -89,7 +89,7 @@ mod tests {
         let logged = Logged::new(envelope.clone()).unwrap();
         assert_eq!(serde_json::to_string(&logged).unwrap(), plain);
         assert_eq!((logged.envelope(), logged.bytes()), (&envelope, plain.len()));
-        // A field of a newer version goes on to the log and to others.
+        // A field of a newer version reaches the log and the other controllers.
         let newer = plain.replacen('{', "{\"newer\":1,", 1);
         let read: Logged = serde_json::from_str(&newer).unwrap();
         assert_eq!(read.envelope(), &envelope);

@@ -2,7 +2,7 @@
 //! looks like, whether they could lead. In the leader's memory only.
 //!
 //! A member says it with each answer to the leader (`service`), the leader keeps the newest (`network`).
-//! Whoever says nothing is older than this: it runs cluster version 1.
+//! A member that says nothing is older than this code: it runs cluster version 1.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

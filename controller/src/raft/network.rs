@@ -55,7 +55,7 @@ pub trait PeerConnector: Send + Sync {
     /// A channel that reaches controller `node` at `address`, and only that one.
     fn channel(&self, node: u64, address: &str) -> Result<Channel, String>;
 
-    /// Rises when channels should be made anew: this controller has other credentials than before.
+    /// Rises when channels should be made again: this controller has other credentials than before.
     fn generation(&self) -> u64 {
         0
     }

@@ -20,7 +20,7 @@ use crate::audit::{AUDIT_FILE, AuditStore};
 use crate::disk::{Disk, RealDisk};
 use crate::fatal::FatalHook;
 
-/// The one controller of a cluster that begins anew from a backup.
+/// The one controller of a cluster that starts again from a backup.
 #[derive(Debug)]
 pub struct Seed<'a> {
     pub cluster: &'a str,

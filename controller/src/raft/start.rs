@@ -146,7 +146,7 @@ fn raft_config(config: &RaftConfig, measures: Measures) -> Result<Config, StartE
         election_timeout_max: longest_election_ms(election_ms),
         enable_pre_vote: Some(true),
         // A leader that lost power with an entry that others had applied, and not yet on its own disk, must
-        // not go on leading the same term: it would give that index to another command.
+        // not keep leading the same term: it would give that index to another command.
         enable_leader_restore: Some(false),
         max_payload_entries: ENTRIES_PER_MESSAGE,
         install_snapshot_timeout: INSTALL_TIMEOUT_MS,

@@ -2,7 +2,7 @@
 //!
 //! The FSM lives in memory; recovery is the latest snapshot plus the log behind it. Each entry is
 //! applied under a short write lock, its audit record handed to the audit store, its reply sent to
-//! whoever proposed it, and its index published. Snapshots are built from a copy, beside apply.
+//! its proposer, and its index published. Snapshots are built from a copy, beside apply.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

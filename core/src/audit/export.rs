@@ -206,7 +206,7 @@ fn cells_of(text: &str) -> Vec<&str> {
     }
 }
 
-/// How many bytes of a text fit in so many UTF-16 units.
+/// How many bytes of a text fit in this many UTF-16 units.
 fn fitting(text: &str, units: usize) -> usize {
     let mut left = units;
     let over = text.char_indices().find(|(_, c)| {

@@ -73,7 +73,7 @@ pub struct Summary {
     pub last_hash: String,
     /// Hash of the record before the first.
     pub prev: String,
-    /// It begins with the very first record.
+    /// It begins with the first record.
     pub from_genesis: bool,
     /// Records were left out by a filter: only single records and their order could be checked.
     pub filtered: bool,

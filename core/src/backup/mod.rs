@@ -1,4 +1,4 @@
-//! The backup file: everything a controller needs to begin anew, in one checked file. Pure bytes.
+//! The backup file: everything a controller needs to start again, in one checked file. Pure bytes.
 //!
 //! Written by a controller (`fleet controller snapshot save`, the nightly backup, `fleet-controller
 //! backup`), read by `fleet-controller restore` and `verify`, and by the CLI while it saves one. It

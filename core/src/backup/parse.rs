@@ -37,7 +37,7 @@ impl Parser {
         Self { step: Step::Magic, held: Vec::new(), sum: Sha256::new(), at: 0 }
     }
 
-    /// Takes the next bytes; gives back the parts that are complete. They are not to be trusted before
+    /// Takes the next bytes; returns the parts that are complete. Do not trust them before
     /// [`Parser::finish`] has found the checksum right.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Part>, BackupError> {
         self.held.extend_from_slice(bytes);

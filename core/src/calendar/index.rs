@@ -2,7 +2,7 @@
 //!
 //! Derived from the state, never stored; `Fsm::settle_index` brings it up to date after each command, node by node. It
 //! holds only what commands change. Where something depends on the time or on who is heard, the node is marked as
-//! uncertain and who asks looks at the node itself. No answer depends on the order in which things came.
+//! uncertain and the caller checks the node itself. No answer depends on the order in which things came.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -65,7 +65,7 @@ struct Taken {
     any: u32,
 }
 
-/// Nodes by what is left: those with at most so many GPUs.
+/// Nodes by what is left: those with at most this many GPUs.
 #[derive(Debug, Clone, Default)]
 struct Levels(Vec<Bits>);
 
@@ -396,7 +396,7 @@ impl Index {
         self.sizes.keys().next_back().copied().unwrap_or(0)
     }
 
-    /// Nodes with at most so many GPUs that nobody claims, in some hour that the window touches: all claims count, or
+    /// Nodes with at most this many GPUs that nobody claims, in some hour that the window touches: all claims count, or
     /// only those that cover the hour whole.
     fn with_at_most(&self, left: u32, window: &Window, of: fn(&Hour) -> &Levels) -> Bits {
         let mut nodes = Bits::default();
@@ -417,7 +417,7 @@ impl Index {
         }
     }
 
-    /// Nodes that have at most so many GPUs left in the fullest hour, see [`Entry::left_at_worst`].
+    /// Nodes that have at most this many GPUs left in the fullest hour, see [`Entry::left_at_worst`].
     pub(super) fn left_at_worst(&self, left: u32, window: &Window) -> Bits {
         self.with_at_most(left, window, |hour| &hour.any)
     }
@@ -428,7 +428,7 @@ impl Index {
     }
 
     /// The claims on a node, where they say all that is taken of it at this time. It is looked for at the place `near`
-    /// first: who goes through all nodes in name order finds each one there.
+    /// first: a caller that goes through all nodes in name order finds each one there.
     pub(crate) fn certain_claims(
         &self,
         name: &NodeName,

@@ -182,10 +182,10 @@ enum Releasing {
     Free,
 }
 
-/// A node that has what is wished for, whoever holds it.
+/// A node that has what the wish asks for, no matter who holds it.
 struct Candidate<'a> {
     node: &'a Node,
-    /// GPUs that take new work, or will once whoever uses them without a lease is gone.
+    /// GPUs that take new work now, or once the processes that use them without a lease are gone.
     healthy: GpuSet,
     /// Of these, the GPUs that are meant.
     meant: GpuSet,

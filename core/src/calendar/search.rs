@@ -1,4 +1,4 @@
-//! Finds a place for a wish among all nodes by the index: what it cannot be is left out before any node is looked at.
+//! Finds a place for a wish among all nodes by the index: it excludes nodes that cannot fit before it checks any node.
 //!
 //! Called by [`super::choose`]. The rule: of the nodes that fit, the one with the fewest GPUs that nobody claims in its
 //! fullest hour of the window; of the first [`CLOSEST_OF`] of these by name, the one with the closest GPUs. Nodes that
@@ -19,7 +19,7 @@ use crate::reservation::{GpuRequest, RESERVATION_AHEAD_MAX};
 use crate::scheduler::HeldPlace;
 use crate::time::{Timestamp, Window};
 
-/// Of so many nodes that are equally full the one with the closest GPUs is taken.
+/// Of this many nodes that are equally full, the one with the closest GPUs is taken.
 pub(crate) const CLOSEST_OF: usize = 8;
 
 pub(super) struct Places<'a, 'w> {
@@ -30,7 +30,7 @@ pub(super) struct Places<'a, 'w> {
     held: &'a [HeldPlace],
     /// Nodes that have such GPUs, and that the index knows as they are.
     possible: Bits,
-    /// Nodes that have such GPUs, or may have, and have to be looked at themselves.
+    /// Nodes that have such GPUs, or may have: the search must check each of these nodes itself.
     changed: BTreeSet<&'a NodeName>,
     /// Of the possible nodes, those with windows that the index does not know.
     uncertain: Bits,

@@ -191,7 +191,7 @@ fn jobs_hold_their_gpus_until_their_limit_and_grace() {
 }
 
 /// A lease outlives its end until the node has proven the GPU empty: it is still there, nobody
-/// knows for how long, and whoever comes next is promised the GPU but does not get it yet.
+/// knows for how long, and the next user is promised the GPU but does not get it yet.
 #[test]
 fn a_gpu_that_is_being_emptied_is_a_second_choice() {
     expect(

@@ -22,7 +22,7 @@ pub(crate) struct Spread {
     worst: u8,
     /// All pairs together.
     sum: u32,
-    /// GPUs of which an event was told: as good as the others, but those come first.
+    /// GPUs of which the driver reported an event: as good as the others, but the others come first.
     noticed: u32,
     /// What the set tears apart: how near it is to the GPUs it leaves, negated.
     torn: i32,

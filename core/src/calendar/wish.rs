@@ -45,13 +45,13 @@ pub(crate) fn said(gpu: &Gpu) -> String {
     gpu.name().to_string()
 }
 
-/// Why a GPU takes no new work now, whoever asks.
+/// Why a GPU takes no new work now, no matter who asks.
 pub(crate) fn unfit(node: &Node, gpu: &Gpu) -> Option<UnfitGpu> {
     let in_use = || Some(UnfitGpu { gpu: gpu.name(), why: Unfit::InUse(gpu.dirty.clone()?) });
     broken(node, gpu).or_else(in_use)
 }
 
-/// Why a GPU takes no new work, now or later: who uses it without a lease will have gone by then.
+/// Why a GPU takes no new work, now or later. Its use without a lease does not count: that will be over by then.
 pub(crate) fn broken(node: &Node, gpu: &Gpu) -> Option<UnfitGpu> {
     use crate::gpu::Presence;
     let unfit = |why| Some(UnfitGpu { gpu: gpu.name(), why });
@@ -83,7 +83,7 @@ impl<'a> Wish<'a> {
         Self { request, model: request.model.as_deref().map(plain_model) }
     }
 
-    /// Whether this very GPU is meant, whatever its state.
+    /// Whether this exact GPU is meant, whatever its state.
     pub(crate) fn means(&self, gpu: &Gpu) -> bool {
         let r = self.request;
         r.node.as_ref().is_none_or(|node| *node == gpu.node)

@@ -4,7 +4,7 @@
 //! The agent is the last word on its own node: it runs nothing but what a controller once granted, under
 //! rising epochs. So an attempt that it found under a higher epoch than a lease in the backup proves that
 //! this lease had been released. A node speaks for itself alone: what it brings along that no controller
-//! remembers may go on there, but never runs on another node.
+//! remembers may keep running there, but never runs on another node.
 
 use std::collections::BTreeSet;
 
@@ -33,15 +33,15 @@ const PREDECESSORS_MAX: usize = 16;
 /// What a restore left to be found out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restored {
-    /// The fleet's time when the cluster began anew.
+    /// The fleet's time when the cluster started from the backup.
     pub at: Timestamp,
     /// The last time the backup has seen: what happened later is not in it.
     pub since: Timestamp,
     /// Attempts that nodes brought along.
     pub adopted: u32,
-    /// Reservations that were made after the backup, as far as nodes had been told of them.
+    /// Reservations that were made after the backup, as far as nodes had received them.
     pub reservations_lost: u32,
-    /// Where the controllers of before were, `host:port`: whoever starts there again is told.
+    /// Where the controllers were before, `host:port`: a controller that starts there again learns of the restore.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub controllers: Vec<String>,
 }
@@ -57,13 +57,13 @@ impl Fsm {
         self.nodes.values().filter(|node| node.uncounted).map(|node| &node.name)
     }
 
-    /// The cluster goes on from a backup: every node is to be asked.
+    /// The cluster continues from a backup: every node is to be asked.
     pub(super) fn begin_recount(&mut self, since: Timestamp) {
         let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
         for name in names {
             let Some(node) = self.nodes.get_mut(&name) else { continue };
             node.uncounted = true;
-            // Asked for before the backup, it may have been had or taken back since. The drain stays to be seen.
+            // The reboot may have happened or been cancelled since the backup. The drain stays to be seen.
             node.reboot = None;
         }
         let at = self.now;
@@ -153,8 +153,8 @@ impl Fsm {
         turn.say(Event::AttemptEnded { job, allocation: earlier, end });
     }
 
-    /// A job that was over, as far as a state knew that had not heard of its later attempt: that runs, so it goes
-    /// on. Nobody would look after what runs otherwise.
+    /// A job that is over in a state that has not heard of its later attempt. That attempt runs, so the job
+    /// continues. Otherwise nobody would look after the attempt.
     fn take_up_again(&mut self, id: &JobId) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         self.queue.remove(&job.queue);

@@ -1,4 +1,4 @@
-//! What nodes report of checkpoints: kept with the job, said once, and what the next attempt is told of them.
+//! What nodes report of checkpoints: kept with the job, said once, and offered to the next attempt.
 //!
 //! Which end of an attempt leads to another one is `jobs.rs`; when a checkpoint makes a job leave is `eviction.rs`.
 
@@ -58,9 +58,9 @@ impl Fsm {
         Some(job.checkpoints_heard)
     }
 
-    /// Of an attempt that was given up while its node was silent: it is listed under that attempt, once. A node that is
-    /// back says everything that it knows of, also what was heard before and has been dropped for newer ones since: that
-    /// is not listed a second time.
+    /// A checkpoint of an attempt that was given up while its node was silent: it is listed under that attempt, once. A
+    /// node that is back reports everything it knows, also checkpoints that it had reported before and that the state
+    /// has dropped for newer ones since: these are not listed a second time.
     pub(super) fn checkpoint_heard_late(&mut self, turn: &mut Turn<'_>, checkpoint: Checkpoint) {
         let Some((job, _)) = checkpoint.allocation.attempt_of() else { return };
         let known = |job: &Job| job.checkpoints().any(|c| c.id() == checkpoint.id());
@@ -181,7 +181,7 @@ impl Fsm {
         });
     }
 
-    /// What the node of an attempt is told to resume from; nothing where it begins from nothing.
+    /// The checkpoints that the node of an attempt gets to resume from; none where the attempt starts from nothing.
     pub(crate) fn resume_order(&self, job: &Job, allocation: &Allocation) -> Option<ResumeOrder> {
         if !self.resumes_by_list()
             || job.spec.checkpoint.is_none() && job.spec.resume_from.is_none()

@@ -1,8 +1,8 @@
-//! The ends of windows: those in use go on while nobody else wants their GPUs, those that nobody came for are given
-//! back, and what the fleet's rules say about both.
+//! The ends of windows: those in use are extended while nobody else wants their GPUs, those that nobody came for
+//! are released, and what the fleet's rules say about both.
 //!
 //! Called by time, by agents' reports and by the handlers of the commands. Only a node's explicit word that nobody is
-//! there gives a window back: silence and doubt never do. Who was there by a silent node's last word counts as there.
+//! there releases a window: silence and doubt never do. A user seen in a silent node's last report counts as there.
 
 use std::collections::BTreeMap;
 
@@ -103,7 +103,7 @@ impl Fsm {
         Ok(Reply::Done)
     }
 
-    /// When time next changes something about one that holds its lease. At once where it is to go on.
+    /// When time next changes something about a reservation that holds its lease. At once where it is to be extended.
     pub(super) fn active_due(&self, r: &Reservation) -> Timestamp {
         let ends_at = r.window.ends_at;
         let look = ends_at - EXTEND_LEAD;
@@ -116,7 +116,7 @@ impl Fsm {
         self.no_show_at(r).map_or(end, |at| at.min(end))
     }
 
-    /// Until when a window that ends goes on instead. For people only: jobs have limits of their own.
+    /// Until when a window that is about to end is extended. For people only: jobs have limits of their own.
     fn goes_on_until(&self, r: &Reservation) -> Option<Timestamp> {
         let ends_at = r.window.ends_at;
         let withdrawn = r.handed_out.as_ref().is_some_and(|given| given.withdrawn.is_some());
@@ -138,7 +138,7 @@ impl Fsm {
         (until > ends_at && until > self.now).then_some(until)
     }
 
-    /// Until when one may go on at most, as is known long before, and why no longer.
+    /// Until when a window may be extended at most, as is known long before, and why no longer.
     fn at_most_until(&self, r: &Reservation) -> (Timestamp, NoLonger) {
         if self.check_enabled(&r.owner).is_err() {
             return (r.window.ends_at, NoLonger::AccountClosed);
@@ -150,7 +150,7 @@ impl Fsm {
         }
     }
 
-    /// The open windows of a node that cannot go on although their policy says so: who uses them is told.
+    /// The open windows of a node that cannot be extended although their policy says so: the agent warns their users.
     pub(crate) fn no_longer(&self, node: &NodeName) -> BTreeMap<ReservationId, NoLonger> {
         let active = |r: &&Reservation| r.state == ReservationState::Active;
         let why = |r: &Reservation| {
@@ -161,7 +161,7 @@ impl Fsm {
         self.reservations.open_on(node).filter(active).filter_map(why).collect()
     }
 
-    /// When the owner's next reservation begins, where there are limits: one that goes on beside it would add to it.
+    /// When the owner's next reservation begins, where there are limits: an extension beside it would add to it.
     fn own_next(&self, r: &Reservation) -> Timestamp {
         let next = self.reservations.open().filter(|other| {
             let later = other.id != r.id && other.window.starts_at >= r.window.ends_at;
@@ -173,7 +173,7 @@ impl Fsm {
         }
     }
 
-    /// Windows in use that are about to end go on, where nobody else wants their GPUs.
+    /// Extends windows in use that are about to end, where nobody else wants their GPUs.
     pub(super) fn let_due_go_on(&mut self, turn: &mut Turn<'_>) {
         let due: Vec<(ReservationId, Timestamp)> = self
             .reservations
@@ -189,7 +189,7 @@ impl Fsm {
         }
     }
 
-    /// When a window is given back because nobody came.
+    /// When fleet releases a window because nobody came.
     fn no_show_at(&self, r: &Reservation) -> Option<Timestamp> {
         let since = r.usage.nobody_since?;
         let heard = |node: &crate::node::Node| node.liveness == Liveness::Ready && !node.uncounted;
@@ -255,7 +255,7 @@ impl Fsm {
         }
     }
 
-    /// Who is on GPUs that are not theirs: for the record.
+    /// Records which users are on GPUs that are not theirs.
     pub(super) fn holders_seen(
         &self,
         turn: &mut Turn<'_>,
@@ -276,7 +276,7 @@ impl Fsm {
         }
     }
 
-    /// The agent went silent, or begins anew: that nobody is there must be said again. After a boot nobody is.
+    /// The agent went silent or restarted: it must report again that nobody is there. After a reboot nobody is there.
     pub(super) fn forget_use(&mut self, node: &NodeName, rebooted: bool) {
         let forgets = |r: &&Reservation| {
             let usage = &r.usage;

@@ -134,7 +134,7 @@ impl Fsm {
             return Some(Next::Pause { why: cause, until });
         }
         let last = job.last_fault.as_ref().filter(|last| last.node == node && last.cause == cause);
-        // The pauses go on where they were.
+        // The pauses continue at the length they had.
         let again = last.map_or(0, |last| last.again);
         let next = self.after_node_fault(job, cause.clone(), has_run);
         if let Some(Next::Again { uses_restart, .. }) = &next
@@ -330,7 +330,7 @@ fn memory(bytes: u64) -> String {
     }
 }
 
-/// Who reads only the file would take what is there for all. An end is never refused for the sake of this text.
+/// A user who reads only the file would take it for the whole output. No end is refused because of this text.
 fn with_output(reason: String, report: &EndReport) -> String {
     match report.output_problem.as_deref() {
         Some(problem) if check_text("output_problem", problem).is_ok() => {

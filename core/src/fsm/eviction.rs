@@ -233,7 +233,7 @@ impl Fsm {
     fn leave_after_checkpoint(&mut self, turn: &mut Turn<'_>, id: &AllocationId, seq: u64) {
         let Some(allocation) = self.allocations.get(id) else { return };
         let held_back = if allocation.causes.contains_key(&CauseKey::Owner) {
-            // It does not go on elsewhere, so it needs no other place.
+            // The job does not resume elsewhere, so it needs no other place.
             None
         } else if self.storm.frozen().is_some() && !allocation.must_leave_by_decision() {
             Some("automatic evictions are frozen".to_owned())
@@ -281,7 +281,7 @@ impl Fsm {
         must || is_last
     }
 
-    /// Stops the attempt so that it goes on elsewhere. Not taken back any more.
+    /// Stops the attempt so that the job resumes elsewhere. From here on, the eviction is not cancelled any more.
     pub(super) fn evict(
         &mut self,
         turn: &mut Turn<'_>,

@@ -175,7 +175,7 @@ impl Fsm {
         self.check_reservation(actor, &wish).map(LineDecision::Book)
     }
 
-    /// For each line that an earlier import made: its reservation, also one that was extended or given back
+    /// For each line that an earlier import made: its reservation, also one that was extended or released
     /// since. Two equal lines are two reservations.
     fn there(&self, wishes: &[CreateReservation]) -> BTreeMap<ReservationId, ReservationId> {
         if self.cluster_version < IMPORTED_SINCE {
@@ -214,7 +214,7 @@ impl Fsm {
         there
     }
 
-    /// The same as it was before [`IMPORTED_SINCE`]: one that was extended or given back is not found.
+    /// The same as it was before [`IMPORTED_SINCE`]: a reservation that was extended or released is not found.
     fn there_untouched(
         &self,
         wishes: &[CreateReservation],
@@ -241,20 +241,19 @@ impl Fsm {
 /// Whether a reservation of the same owner is what a line asks for, at a time.
 type Kin = fn(&Reservation, &CreateReservation, Timestamp) -> bool;
 
-/// Made by this very line.
+/// Made by this exact line.
 fn is_of_line(r: &Reservation, wish: &CreateReservation, _: Timestamp) -> bool {
     r.imported == Some(wish.window) && asks_alike(r, wish)
 }
 
-/// It has the line's very window: made by another line and changed to it, or by hand.
+/// It has exactly the line's window: made by another line and changed to it, or by hand.
 fn has_window(r: &Reservation, wish: &CreateReservation, _: Timestamp) -> bool {
     let counts = r.imported.is_some() || goes_on(r);
     counts && r.window == wish.window && asks_alike(r, wish)
 }
 
 /// It serves the line: made by hand to cover it, or by a line with the same end whose start was written in another way
-/// (`now`). Of two starts that are passed nothing is known once it is over: another one of that day may have been given
-/// back.
+/// (`now`). Once it is over, two starts in the past prove nothing: its owner may have released another one of that day.
 fn serves_line(r: &Reservation, wish: &CreateReservation, now: Timestamp) -> bool {
     let starts = match goes_on(r) {
         true => starts_alike(r, wish, now),
@@ -275,7 +274,7 @@ fn has_its_gpus(r: &Reservation, wish: &CreateReservation, _: Timestamp) -> bool
     goes_on(r) && r.window == wish.window && named && same
 }
 
-/// Not given back, nor over. What was made by hand and does not go on serves no line.
+/// Neither released nor over. A reservation that was made by hand and is released or over serves no line.
 fn goes_on(r: &Reservation) -> bool {
     matches!(r.state, ReservationState::Scheduled | ReservationState::Active)
 }

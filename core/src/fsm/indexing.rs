@@ -1,7 +1,7 @@
 //! Keeps the calendar's index, and what each node has to give, up to date with the state.
 //!
-//! Called once behind each command, and within those that book many reservations. Each change marks its node; the nodes
-//! that are marked are looked at again here. In between, who asks the index looks at marked nodes itself.
+//! Called once behind each command, and within those that book many reservations. Each change marks its node; this
+//! module checks the marked nodes again. In between, a caller that asks the index checks the marked nodes itself.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +43,7 @@ impl Fsm {
     }
 
     /// One more reservation in a copy of the state that is settled, and that nothing but reservations is added to: its
-    /// node is not looked at again, which would take longer with each reservation on it.
+    /// node is not checked again, which would take longer with each reservation on it.
     pub(super) fn book_on_trial(&mut self, reservation: Reservation) {
         if let Some(node) = self.nodes.get(&reservation.node) {
             self.index.add(node, &reservation.gpus, reservation.window);

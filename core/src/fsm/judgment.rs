@@ -15,7 +15,7 @@ use crate::checkpoint::{RetryOn, STEPS_BACK_MAX, StepsBack};
 use crate::time::Millis;
 
 /// After a resume a failure within this time may be the checkpoint's: the usual gap between two checkpoints, but at least
-/// and at most so long.
+/// `SOON_MIN` and at most `SOON_MAX`.
 pub(crate) const SOON_MIN: Millis = Millis::minutes(5);
 pub(crate) const SOON_MAX: Millis = Millis::hours(1);
 /// Failures of its own without a new checkpoint since, after which a job is not tried again.
@@ -60,7 +60,7 @@ pub(super) enum Verdict {
         cause: String,
         has_run: bool,
     },
-    /// Its image cannot be had for now.
+    /// Its image is not available for now.
     NoImage {
         why: String,
     },

@@ -61,7 +61,7 @@ impl Fsm {
         }
     }
 
-    /// Takes the lease off its GPUs: they were proven empty under this very epoch. Empty GPUs of a
+    /// Takes the lease off its GPUs: they were proven empty under this exact epoch. Empty GPUs of a
     /// reservation are empty for the attempts that ran under it too.
     pub(super) fn release(&mut self, turn: &mut Turn<'_>, id: &LeaseId, epoch: Epoch) -> bool {
         self.release_by(turn, id, epoch, None)

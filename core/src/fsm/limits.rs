@@ -105,8 +105,8 @@ impl Fsm {
         Err(Rejection::LimitReached { what, limit: u64::from(most) })
     }
 
-    /// How many GPUs the owner's other reservations have at the same time within the added window, at most. What was
-    /// given back does not count, also while its node has yet to let go of it.
+    /// How many GPUs the owner's other reservations have at the same time within the added window, at most. A
+    /// released reservation does not count, even while its node has yet to release it.
     fn most_at_once(&self, asked: &Asked<'_>) -> usize {
         let others: Vec<&Reservation> = self
             .reservations

@@ -20,7 +20,7 @@ use crate::time::{Millis, Timestamp};
 use crate::window::{Enforcement, EnforcementOrder};
 
 impl Fsm {
-    /// Only puts it on record: what lies on a node's disk is no state of the fleet.
+    /// Only records the order: the images on a node's disk are not part of the fleet's state.
     pub(super) fn order_images_removal(
         &mut self,
         turn: &mut Turn<'_>,
@@ -117,7 +117,7 @@ impl Fsm {
         Ok(Reply::Done)
     }
 
-    /// No two nodes have one machine id: who copies a machine's disk copies that too. The firmware's UUID does not count,
+    /// No two nodes have one machine id: a copy of a machine's disk has it too. The firmware's UUID does not count,
     /// since boards exist that all have the same. Nodes that are in already stay in.
     pub(super) fn check_no_clone(
         &self,
@@ -231,8 +231,8 @@ impl Fsm {
         }
     }
 
-    /// Says once that the driver was let go of, or taken up again; whether it is either, so that it need not be said
-    /// of each GPU.
+    /// Says once that the agent released the driver, or loaded it again. Returns whether either is so: then it need
+    /// not be said of each GPU.
     fn note_driver(&self, turn: &mut Turn<'_>, name: &NodeName, facts: &NodeFacts) -> bool {
         let known = self.nodes.get(name).is_some_and(|node| node.facts.driver_released);
         if self.cluster_version < DRIVER_SINCE {
@@ -248,7 +248,7 @@ impl Fsm {
         known || facts.driver_released
     }
 
-    /// Whether the node's driver is let go of: nothing of its GPUs can be looked at.
+    /// Whether the agent has released the node's driver: nobody can check the GPUs then.
     pub(super) fn driver_is_released(&self, node: &Node) -> bool {
         self.cluster_version >= DRIVER_SINCE && node.facts.driver_released
     }
@@ -521,7 +521,7 @@ impl Fsm {
                     bad |= condition.severity >= Severity::Degraded;
                     turn.say(changed(name, condition));
                 }
-                // The driver told of the same once more: who has the GPU now is to hear of it.
+                // The driver reported the same once more: the user who has the GPU now is to hear of it.
                 (Some(_), true) if tells_again && is_told_again(old, condition) => {
                     turn.say(changed(name, condition));
                 }

@@ -81,7 +81,7 @@ impl Fsm {
         self.review_node(turn, name);
     }
 
-    /// The node booted anew, by itself or by anybody.
+    /// The node rebooted, no matter who caused it.
     pub(super) fn reboot_is_over(&mut self, turn: &mut Turn<'_>, name: &NodeName) {
         if self.nodes.get(name).is_some_and(|node| node.reboot.is_some()) {
             turn.say(Event::NodeRebootDone { node: name.clone() });

@@ -45,7 +45,7 @@ impl Fsm {
         Ok(Reply::Done)
     }
 
-    /// Everything that could be refused is looked at before anything is changed.
+    /// Checks everything that could be refused before anything is changed.
     fn check_reports(&self, node: &NodeName, reports: &[Report]) -> Result<(), Rejection> {
         for report in reports {
             match report {
@@ -192,13 +192,13 @@ impl Fsm {
 
     /// Whether a lease may end by its node's word that the GPUs are empty.
     fn is_over_by_its_node(&self, lease: &Lease) -> bool {
-        // After a restore the state may be older than the end of what ran under it: that is told first, and
-        // this again behind it.
+        // After a restore the state may be older than the end of what ran under it. The node reports
+        // that end first, and after it the empty GPUs again.
         let uncounted = self.nodes.get(&lease.node).is_some_and(|node| node.uncounted);
         let over = lease.ending_since.is_some()
             || match &lease.holder {
                 LeaseHolder::Allocation(id) => !self.allocations.contains_key(id),
-                // One that goes on, because it was given longer, is not over by a node's word.
+                // A node's word does not end a reservation that continues because it was extended.
                 LeaseHolder::Reservation(_) => !self.hands_out(),
             };
         over && !uncounted
@@ -268,8 +268,8 @@ impl Fsm {
     fn ends_by(&self, allocation: &Allocation) -> Option<Timestamp> {
         let known = allocation.ends_by;
         let parent = allocation.lease.as_ref().and_then(|id| self.leases.get(id)?.parent.as_ref());
-        // Under a reservation it ends with that. And what outlasted a restore may have run for long, even in the
-        // very reservation that waits here to begin.
+        // Under a reservation the attempt ends with it. And an attempt that outlasted a restore may have run for
+        // long, even in the reservation that waits here to begin.
         let of_before = allocation.epoch.incarnation < self.incarnation;
         if self.cluster_version < PROMISED_AT_START_SINCE || parent.is_some() || of_before {
             return known;

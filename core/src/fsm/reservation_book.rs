@@ -26,7 +26,7 @@ pub(super) struct ReservationBook {
     touched: BTreeSet<NodeName>,
 }
 
-/// Whether it claims GPUs, or its agent has yet to let go of it.
+/// Whether it claims GPUs, or its agent has yet to release it.
 fn counts(r: &Reservation) -> bool {
     let held = |given: &crate::window::HandedOut| given.withdrawn.is_some() && !given.taken;
     r.is_open() || r.handed_out.as_ref().is_some_and(held)
@@ -62,7 +62,7 @@ impl ReservationBook {
         })
     }
 
-    /// Those that claim GPUs, and those that an agent has yet to let go of.
+    /// Those that claim GPUs, and those that an agent has yet to release.
     pub(super) fn counting(&self) -> impl Iterator<Item = &Reservation> {
         self.counting.values()
     }

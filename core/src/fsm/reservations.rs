@@ -1,4 +1,4 @@
-//! Reservations: made, extended, given back, started and ended.
+//! Reservations: made, extended, released, started and ended.
 
 use super::cluster::{check_length, check_text};
 use super::leases::Grant;
@@ -116,7 +116,7 @@ impl Fsm {
         check_text("note", note)
     }
 
-    /// Who else may use it: people whom the fleet has seen, or whom an admin names.
+    /// Who else may use it: people that the fleet has seen, or that an admin names.
     fn check_shared(&self, actor: &Actor, wish: &CreateReservation) -> Result<(), Rejection> {
         if wish.with.len() > SHARED_WITH_MAX {
             return Err(Rejection::field("with", format!("at most {SHARED_WITH_MAX} users")));
@@ -253,7 +253,7 @@ impl Fsm {
         Err(Rejection::AlreadyEnded { id: id.to_string(), state: "ended".to_owned() })
     }
 
-    /// Given back early: cancelled before its start, ended after it. Repeating it is harmless.
+    /// Releases it early: cancels it before its start, ends it after its start. Repeating it is harmless.
     pub(super) fn release_reservation(
         &mut self,
         turn: &mut Turn<'_>,
@@ -282,7 +282,7 @@ impl Fsm {
         given.is_some_and(|given| given.held_until > self.now)
     }
 
-    /// Cancelled as soon as its agent has let go of it; until then it counts as given.
+    /// Cancelled as soon as its agent has released it; until then it counts as handed out.
     fn withdraw(&mut self, turn: &mut Turn<'_>, id: &ReservationId) {
         let Some(reservation) = self.reservations.get(id) else { return };
         let given = reservation.handed_out.as_ref();

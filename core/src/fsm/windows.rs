@@ -30,7 +30,7 @@ impl Fsm {
         self.cluster_version >= AHEAD_SINCE
     }
 
-    /// What a node is told of the calendar: every window in its hands, and those it is to let go of.
+    /// The calendar that the controller sends to a node: every window in its hands, and those it must release.
     pub(crate) fn desired_windows(&self, node: &NodeName) -> Vec<DesiredWindow> {
         let told = self.reservations.counting_on(node).filter_map(|r| {
             let given = r.handed_out.as_ref()?;
@@ -133,7 +133,7 @@ impl Fsm {
         given.withdrawn = withdrawn;
     }
 
-    /// Whether the reservation cannot start before its agent has let go of the window: it was cancelled, or
+    /// Whether the reservation cannot start before its agent has released the window: it was cancelled, or
     /// other GPUs are to take the place of broken ones. A silent agent keeps its window and opens it.
     pub(super) fn waits_for_its_node(&mut self, turn: &mut Turn<'_>, id: &ReservationId) -> bool {
         let Some(r) = self.reservations.get(id) else { return false };
@@ -173,7 +173,7 @@ impl Fsm {
             self.adopt_window(turn, node, report);
             return;
         };
-        // No log gave an order that is newer than this very entry.
+        // No log gave an order that is newer than this exact entry.
         if report.revision > turn.epoch {
             return;
         }
@@ -349,7 +349,7 @@ impl Fsm {
 
     /// A window that this state does not know, at least not there: granted on the node by root, or made or moved there
     /// after the backup that the controllers were restored from. It counts as given, as far as nobody else was promised
-    /// its GPUs. Of one that moved, what agents are not told stays as it was.
+    /// its GPUs. If the window moved, the fields that agents do not get stay as they were.
     fn adopt_window(&mut self, turn: &mut Turn<'_>, node: &NodeName, report: &WindowReport) {
         let ours = |gpu| self.gpus.get(gpu).is_some_and(|g| g.node == *node);
         let over = report.closed_at.is_some() || report.window.ends_at <= self.now;
@@ -375,7 +375,7 @@ impl Fsm {
             ends_at: free_until,
             granted: report.granted.clone(),
         });
-        // Somebody else was promised the GPUs from its very beginning: the agent is told to let go.
+        // The GPUs were promised to somebody else from the start of the window on: the agent must release it.
         let no_room = !over && free_until <= rest.starts_at;
         let (lease, epoch) = turn.next_lease();
         let mut reservation = Reservation {
@@ -412,8 +412,8 @@ impl Fsm {
         }
     }
 
-    /// Whom its node was told the window is shared with, but for closed accounts; nothing while a member may not
-    /// know the word.
+    /// The users that share the window by its node's report, without closed accounts; none while a member of the
+    /// cluster may not know the field.
     fn shared_as_said(&self, report: &WindowReport) -> Option<BTreeSet<UserName>> {
         let enabled = |user: &&UserName| self.check_enabled(user).is_ok();
         (self.cluster_version >= SHARED_SAID_SINCE)

@@ -97,7 +97,7 @@ impl Condition {
         self.status == ConditionStatus::True
     }
 
-    /// Whether it is known from what the driver told once: no sample lifts it, so an admin may clear it.
+    /// Whether it is known from one event of the driver: no sample lifts it, so an admin may clear it.
     pub fn is_told(&self) -> bool {
         self.is_active() && (self.sticky || self.kind.starts_with("xid_"))
     }

@@ -1,4 +1,4 @@
-//! What the tracker is told: one thing seen, in words free of NVML.
+//! What the tracker takes in: one thing seen, in words free of NVML.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub enum Known<T> {
     Value(T),
     /// The card has no such thing: says nothing, good or bad.
     NotApplicable,
-    /// It should be there and was not told.
+    /// The card should have it, but the driver did not report it.
     Unknown,
 }
 

@@ -4,8 +4,8 @@
 //! * A value that jitters counts when it is bad in several of the last samples, and is lifted after a
 //!   run of clean ones; a state the card keeps counts at once.
 //! * What has destroyed work, or is known from one event only, is sticky: it stays until somebody
-//!   clears it, the GPU is reset, or the machine was booted anew.
-//! * A value that was not told changes nothing for the better: what held goes on to hold.
+//!   clears it, the GPU is reset, or the machine was rebooted.
+//! * A value that is missing from a sample improves nothing: a condition that held continues to hold.
 
 use std::collections::BTreeMap;
 
@@ -128,8 +128,8 @@ impl HealthTracker {
         }
     }
 
-    /// Lifts the condition of this kind and age, by somebody's decision: one that has become another since
-    /// was not looked at. What still is so will be raised again. Says whether it was lifted.
+    /// Lifts the condition of this kind and age, by somebody's decision. A condition that has changed since
+    /// stays: nobody decided about it. A fault that still exists is raised again. Says whether it was lifted.
     pub fn clear(&mut self, gpu: &GpuUuid, kind: &str, since: Timestamp) -> bool {
         let Some(gpu) = self.gpus.get_mut(gpu) else { return false };
         if gpu.held.get(kind).is_none_or(|held| held.since != since) {
@@ -194,7 +194,7 @@ impl HealthTracker {
         }
     }
 
-    /// What holds, or cannot be told, worst first within the limit of a report.
+    /// The conditions that hold or are unknown, worst first within the limit of a report.
     pub fn conditions(&self) -> Vec<Condition> {
         let node = self.node.iter().map(|(kind, held)| held.condition(Subject::Node, kind));
         let gpus = self.gpus.iter().flat_map(|(uuid, gpu)| {
@@ -399,7 +399,7 @@ impl GpuHealth {
         }
     }
 
-    /// Compares error counts with earlier samples. Gives back what was not told.
+    /// Compares error counts with earlier samples. Returns the kinds whose counts are missing.
     fn ecc(&mut self, now: Timestamp, reading: &Reading) -> Vec<&'static str> {
         let mut missing = Vec::new();
         match reading.ecc_uncorrected {
@@ -410,7 +410,7 @@ impl GpuHealth {
                     Some(before) if count > before => {
                         self.double_bit(now, Severity::Fatal, &reason);
                     }
-                    // Older than anybody knows: whoever runs now may not have met them.
+                    // Nobody knows how old these errors are: the programs that run now may not have met them.
                     None if count > 0 => self.double_bit(now, Severity::Degraded, &reason),
                     Some(_) | None => {}
                 }
@@ -428,7 +428,7 @@ impl GpuHealth {
     }
 
     fn corrected(&mut self, now: Timestamp, count: u64) {
-        // The counter starts anew with the driver.
+        // The counter starts again with the driver.
         self.corrected.retain(|(at, was)| now.since(*at) < limits::ECC_WINDOW && *was <= count);
         let risen = count - self.corrected.first().map_or(count, |(_, was)| *was);
         let step = limits::ECC_WINDOW.0 / 12;

@@ -25,7 +25,7 @@ pub(crate) const HOLD_MAX: Millis = Millis::hours(4);
 /// A save is expected no later than the longest gap and this part of it, in percent, but at least [`SLACK_MIN`].
 const SLACK_PERCENT: u64 = 10;
 const SLACK_MIN: Millis = Millis::minutes(2);
-/// After so many expected checkpoints that did not come nothing is held until one is seen.
+/// After this many expected checkpoints that did not come, nothing is held until one is seen.
 const EXPECTED_MAX: u64 = 2;
 
 /// When a place is held for the job, if it is: from the earliest time at which its next checkpoint is expected, to the
@@ -114,7 +114,7 @@ pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<He
 
 /// The places that are held and that a new promise in the window would take.
 pub(crate) fn held_within(fsm: &Fsm, window: &Window) -> Vec<HeldPlace> {
-    // It is asked for with every new reservation, so that the whole queue is looked at only where it matters.
+    // Called for every new reservation, so it reads the whole queue only where that matters.
     let matters = fsm.resumes_by_list() && leaving(fsm).iter().any(|l| l.window.overlaps(window));
     if !matters {
         return Vec::new();

@@ -213,7 +213,7 @@ pub fn explain(fsm: &Fsm, id: &JobId) -> Option<Explanation> {
     None
 }
 
-/// Where the job of `allocation` could go on right now if it left its place. Places that other
+/// Where the job of `allocation` could resume right now if it left its place. Places that other
 /// interrupted jobs will take first do not count, nor those held for jobs that must leave and came before it.
 pub fn elsewhere(fsm: &Fsm, allocation: &AllocationId) -> Option<NodeName> {
     let leaving = fsm.allocation(allocation)?;

@@ -329,7 +329,7 @@ impl<'a> Planner<'a> {
             cpu_left: foreseen.cpu_left,
             memory_left: foreseen.memory_left,
         });
-        // What others are told of their own start counts with it.
+        // The start that others see foreseen for their jobs takes this place into account.
         self.capacity.nodes[foreseen.node].plan(Use {
             whose: Whose::Job,
             from: starts_at,

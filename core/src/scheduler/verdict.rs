@@ -13,7 +13,7 @@ use crate::time::{Millis, Timestamp};
 /// A shorter time limit than this is not worth offering.
 pub const OFFER_MIN: Millis = Millis::minutes(1);
 
-/// How one node stands to one job. The order is how much it helps to be told: the first is told.
+/// How one node stands to one job, in the order of how much it helps the owner to know: the first is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Fits,
@@ -36,7 +36,7 @@ pub(super) enum Verdict {
         wanted: u64,
         free: u64,
     },
-    /// GPUs are taken; so many are missing.
+    /// GPUs are taken; this many are missing.
     Held {
         missing: u32,
     },
@@ -52,7 +52,7 @@ pub(super) enum Verdict {
     Excluded,
     /// The node is too small, by CPU or memory.
     TooSmall,
-    /// It has so many of the GPUs that are meant.
+    /// The node has this many of the GPUs that are meant.
     Lacks {
         has: u32,
     },
@@ -62,7 +62,7 @@ pub(super) enum Verdict {
     Elsewhere,
 }
 
-/// For whom a free GPU is kept.
+/// What a free GPU is kept for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum KeptFor {
     /// The reservation to which the GPU at this place is promised.
@@ -72,7 +72,7 @@ pub(super) enum KeptFor {
 }
 
 impl Verdict {
-    /// How much it helps to be told, most first, and between two of a kind.
+    /// How much it helps the owner to know, most first; the second number decides between two of a kind.
     pub(super) fn rank(self) -> (u8, u64) {
         match self {
             Verdict::Fits => (0, 0),
@@ -182,7 +182,7 @@ fn kept(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Option<Verdict> {
     let node = &planner.capacity.nodes[at];
     let meant = ask.meant(node) & node.free;
     let shadow = planner.shadow.as_ref().filter(|s| s.node == at && ask.until > s.starts_at);
-    // Until when each free GPU may be had.
+    // Until when each free GPU is available.
     let mut bounds: Vec<(Timestamp, KeptFor)> = Vec::new();
     for gpu in (0..node.gpus() as usize).filter(|gpu| meant >> gpu & 1 == 1) {
         let promise = node

@@ -161,7 +161,7 @@ impl Agent {
         let accepted = timeout(ACCEPT_MAX, client.sync(ReceiverStream::new(messages))).await;
         let mut inbound =
             accepted.map_err(|_| Status::deadline_exceeded("not accepted in time"))??.into_inner();
-        // What an agent says anew on each connection, in the log like the hello.
+        // An agent repeats its reports on each connection. They are entries of the log, like the hello.
         send(Message::Reports(self.reports())).await?;
         let mut beat = interval(HEARTBEAT_EVERY);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);

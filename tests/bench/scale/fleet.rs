@@ -21,13 +21,13 @@ use crate::samples::Samples;
 
 const START: Timestamp = Timestamp(1_795_000_000_000);
 const GPUS: u32 = 8;
-/// What is booked lies within so many hours.
+/// All bookings are within this many hours.
 const AHEAD: u64 = 14 * 24;
-/// For so long every GPU of the scarce model is booked.
+/// Every GPU of the scarce model is booked for this many hours.
 pub(super) const HOURS_BOOKED: u64 = 5 * 24;
-/// One node in so many has the scarce model; as many are silent, and twice as many have a lease that outlived its end.
+/// One node in this many has the scarce model; as many are silent, and twice as many have a lease past its end.
 const SCARCE_EVERY: u32 = 100;
-/// One node in so many is nearly booked out.
+/// One node in this many is nearly booked out.
 const DENSE_EVERY: u32 = 10;
 /// Lines of one plan.
 const LINES: usize = 256;

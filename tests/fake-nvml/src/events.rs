@@ -72,7 +72,7 @@ impl Registration {
         let lost = gpu.is_none_or(|gpu| gpu.faults.lost);
         let wanted = self.types & XID != 0;
         if let Some(gpu) = gpu {
-            // A file written anew may count from the start again.
+            // A control file that was replaced may count from the start again.
             self.xid_seq = self.xid_seq.min(gpu.xid_seq);
             let fresh = gpu.xids.iter().find(|xid| xid.seq > self.xid_seq);
             if let Some(xid) = fresh {

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often the file is looked at where inotify cannot be had (its instances are limited per user).
+/// How often the file is read if inotify is not available (its instances are limited per user).
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Notices that something happened in the control file's directory.
@@ -35,8 +35,8 @@ impl Watch {
         let ready = unsafe { libc::poll(&raw mut poll, 1, millis) };
         if ready > 0 {
             let mut buffer = [0u8; 4096];
-            // SAFETY: the buffer is as long as said; what is read is only drained, the file is
-            // looked at afresh afterwards. The descriptor does not block.
+            // SAFETY: the buffer is as long as said. The read only drains the events; the caller reads the
+            // file again afterwards. The descriptor does not block.
             unsafe { libc::read(poll.fd, buffer.as_mut_ptr().cast(), buffer.len()) };
         }
     }

@@ -72,7 +72,7 @@ fn process_lists_count_then_fill() {
 #[test]
 fn the_library_has_nvmls_name_and_is_never_unloaded() {
     let Ok(read) = Command::new("readelf").arg("-d").arg(machine::library()).output() else {
-        // Without binutils there is nothing to link with either; say so and go on.
+        // Without binutils there is no linker either; say so and skip the test.
         eprintln!("SKIPPED: readelf is not installed");
         return;
     };

@@ -13,7 +13,7 @@ use serde_json::Value;
 pub(super) const WAITING: usize = 16;
 /// Accounts that every machine has, and that are no admins of fleet: nobody and daemon.
 const USERS: [u32; 2] = [65_534, 1];
-/// None of them ends before it is told.
+/// A job that runs until the test creates the file `end-` with the id of the job.
 const SCRIPT: &str = "until [ -e end-$FLEET_JOB_ID ]; do sleep 0.2; done";
 
 pub(super) struct Crowd<'a> {

@@ -9,7 +9,7 @@ use fleet_tests::lab::Lab;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// They go on when this is dropped at the latest: else nothing of the test could be stopped.
+/// Stopped processes. They continue when this is dropped at the latest: else the test could not end them.
 pub(super) struct Frozen {
     /// Parents before their children.
     pids: Vec<Pid>,
@@ -46,12 +46,12 @@ impl Frozen {
         Ok(frozen)
     }
 
-    /// Who stands still.
+    /// The processes that stand still.
     pub(super) fn pids(&self) -> &[Pid] {
         &self.pids
     }
 
-    /// They go on, the jobs before their shims: the worst of all orders.
+    /// Lets the processes continue, the jobs before their shims: the worst of all orders.
     pub(super) fn go_on(&self) {
         for pid in self.pids.iter().rev() {
             // One that has ended needs no signal.

@@ -81,7 +81,7 @@ fn works_on_unheard(twins: &Twins<'_>) -> Result<()> {
     twins.are_counted(1, 40)
 }
 
-/// The next attempts go on elsewhere, and have saved.
+/// The next attempts run on other nodes, and have saved.
 fn replaced(all: &[&Twins<'_>], began: Instant) -> Result<()> {
     wait::eventually("the next attempts run", REPLACED_MAX, || {
         let mut runs = true;

@@ -1,6 +1,6 @@
 //! A training that a story interrupts, and its twin from which `FLEET_RESUME_FROM` is taken away.
 //!
-//! Both are led through the same points, so the same happens to both. In the end the one must have gone on from the
+//! Both are led through the same points, so the same happens to both. In the end the one must have resumed from the
 //! checkpoint that the story names; the twin, which has the right weights too, must be refused by the same judgment.
 
 use std::fs::{self, File};
@@ -114,7 +114,7 @@ impl Training {
         waits.with_context(|| lab.why(&self.id).unwrap_or_default())
     }
 
-    /// It may go on from this point.
+    /// Lets the training continue from this point.
     fn pass(&self, attempt: u64, step: u64) -> Result<()> {
         let hold = self.folder.join(format!("hold-{attempt}-{step}"));
         fs::remove_file(&hold).with_context(|| hold.display().to_string())

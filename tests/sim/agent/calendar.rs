@@ -51,7 +51,7 @@ impl Agent {
             return;
         }
         self.store_promises();
-        // One that goes on after it was closed here is not released any more.
+        // If a window continues after this node closed it, the node does not release its GPUs any more.
         let ending = |lease: &LeaseId| document.leases.iter().any(|l| l.id == *lease && l.ending);
         let reopened = self.promises.windows.values().filter(|held| {
             matches!(held.stage, Stage::Waiting | Stage::Open)
@@ -154,8 +154,8 @@ impl Agent {
                 }
                 self.store_promises();
                 self.outbox.stopped_alone(&id, epoch, why, now);
-                // The log holds no order for it, but the promise to somebody else. Whether there is one is what
-                // the own tests of the promises are about; that no other attempt is stopped is looked at here.
+                // The log holds no order for it, but the promise to somebody else. The promises' own tests check
+                // whether there is one; the judge checks here that the node stops no other attempt.
                 self.scene.oracle().promised_to_another(&id);
                 self.note_and_act(Action::Stop { id, grace, why: said });
             }

@@ -1,4 +1,4 @@
-//! From where a simulated attempt goes on: the choice of production's helper, on the simulated file server.
+//! From which checkpoint a simulated attempt resumes: the choice of production's helper, on the simulated file server.
 //!
 //! Rules as in production's `checkpoint/resume.rs`: the first that the order names and that is there, by its writer, and
 //! not cut; and a look into the directory for what nobody could report, where no earlier attempt can be alive. What is
@@ -15,7 +15,7 @@ use crate::bugs::Bug;
 use crate::files::{File, is_torn, path};
 
 impl Agent {
-    /// The work that the attempt goes on from; none where it begins from nothing.
+    /// The step that the attempt resumes from; 0 if it begins from nothing.
     pub(super) fn resume(
         &self,
         id: &AllocationId,

@@ -31,7 +31,7 @@ const CONNECT_AGAIN: Millis = Millis::secs(5);
 const HEARTBEAT: Millis = Millis::secs(2);
 /// Within this everything is reconciled once the controllers are back.
 const RECONCILED_WITHIN: Millis = Millis::secs(30);
-/// How long an attempt takes to end after it was told to, in this story.
+/// How long an attempt takes to end after the node tells it to stop, in this story.
 const ENDS_WITHIN: Millis = Millis::secs(20);
 
 struct Fleet {
@@ -239,7 +239,7 @@ impl Node {
         let (promises, time) = shelf.load().unwrap();
         self.promises = promises;
         self.clock = FleetClock::resume(time, &self.boot);
-        // Proofs begin anew.
+        // Proofs start again from the beginning.
         self.table.releases.retain(|_, (_, release)| *release == Release::Released);
     }
 
@@ -447,7 +447,7 @@ fn a_day_without_controllers() {
         assert_eq!(fleet.job("inway"), JobState::TimedOut);
         assert_eq!(fleet.job("long"), JobState::Running, "it lost nothing");
         assert_eq!(fleet.job("late"), JobState::Stopping, "its limit is the controller's to say");
-        // And the node takes what it is told now without a new stop, or a window that closes.
+        // And the node accepts what the fleet sends now. It stops no attempt again and closes no window.
         node.hears(&fleet);
         let before = node.promises.clone();
         let desired = fleet.fsm.desired(&n1(), &[]);

@@ -51,7 +51,7 @@ impl Errno {
     pub(crate) const TOO_MANY_LINKS: Self = Self(libc::ELOOP);
     pub(crate) const INTERRUPTED: Self = Self(libc::EINTR);
 
-    /// Whether a search along `PATH` goes on after this one.
+    /// Whether a search along `PATH` continues after this error.
     pub(crate) fn goes_on(self) -> bool {
         [libc::ENOENT, libc::ESTALE, libc::ENOTDIR, libc::ENODEV, libc::ETIMEDOUT].contains(&self.0)
     }
@@ -276,7 +276,7 @@ pub(crate) fn wait_for_signal() -> Option<i32> {
     unsafe { call(libc::SYS_rt_sigtimedwait, arguments) }.ok().map(|signal| signal as i32)
 }
 
-/// A child that has ended; `None` if all go on, ECHILD if there is none.
+/// A child that has ended; `None` if all are still running, ECHILD if there is no child.
 pub(crate) fn wait_for_child() -> Result<Option<(i32, Status)>, Errno> {
     let mut status = 0_i32;
     let any = -1_isize as usize;

@@ -107,8 +107,8 @@ fn number(text: Option<&[u8]>) -> Option<u16> {
     })
 }
 
-/// Reaps and passes on signals. After the main process has ended the others may go on: the shim decides
-/// how long. Returns the main process's code once nobody is left.
+/// Reaps and passes on signals. After the main process has ended the others may keep running: the shim
+/// decides how long. Returns the main process's code once nobody is left.
 fn supervise(main: i32) -> i32 {
     let mut ended = None;
     loop {

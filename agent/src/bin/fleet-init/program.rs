@@ -9,7 +9,7 @@ use crate::kernel::{self, Errno};
 
 /// The kernel reads as many bytes of a script's first line, and an interpreter's name is no longer.
 const HEAD_BYTES: usize = 256;
-/// Headers of a program that are looked at for its interpreter's name.
+/// Most headers of a program that are searched for its interpreter's name.
 const PROGRAM_HEADERS_MAX: u64 = 64;
 const ELF: &[u8] = b"\x7fELF";
 /// `PT_INTERP`.
@@ -98,7 +98,7 @@ fn look(file: i32, error: Errno) -> Trouble {
     }
 }
 
-/// What shells judge by whether a file is a script: some programs begin with a line of text, and go on with one.
+/// The part by which shells judge whether a file is a script. What follows may be binary: some scripts carry a program.
 fn first_line(head: &[u8]) -> &[u8] {
     head.split(|byte| *byte == b'\n').next().unwrap_or_default()
 }

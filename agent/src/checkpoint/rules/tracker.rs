@@ -67,7 +67,7 @@ struct Candidate {
     since_ms: u64,
     /// Wall clock at that time.
     since_unix_ms: u64,
-    /// Monotonic time before which it is not looked at again.
+    /// Monotonic time before which it is not checked again.
     look_again_ms: u64,
 }
 
@@ -163,8 +163,8 @@ impl Tracker {
         }
     }
 
-    /// Paths that may have settled, to be looked at again and handed to [`Tracker::settled`]; the oldest state first, since
-    /// they get their numbers in this order.
+    /// Paths that may have settled, for the caller to check again and hand to [`Tracker::settled`]. The oldest state
+    /// comes first, since they get their numbers in this order.
     #[must_use]
     pub fn due(&self, now: Now) -> Vec<String> {
         self.in_order(|candidate| now.monotonic_ms >= candidate.look_again_ms)
@@ -189,7 +189,7 @@ impl Tracker {
         self.candidates.get(path).map(|one| now.monotonic_ms.saturating_sub(one.first_ms))
     }
 
-    /// It is looked at again later, whatever its state.
+    /// Has the path checked again later, whatever its state.
     pub fn postpone(&mut self, path: &str, now: Now) {
         if let Some(candidate) = self.candidates.get_mut(path) {
             candidate.look_again_ms = now.monotonic_ms + self.settle.scanned_ms;
@@ -207,7 +207,7 @@ impl Tracker {
         self.in_order(|candidate| candidate.closed)
     }
 
-    /// A due file, looked at again: `Some(when it was completed)` if it counts now.
+    /// Takes a due file that was checked again: `Some(when it was completed)` if it counts now.
     pub fn settled(
         &mut self,
         path: &str,

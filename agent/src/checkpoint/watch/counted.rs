@@ -11,7 +11,7 @@ use crate::user::op::watch::CountedBefore;
 use crate::user::op::{FileKind, FileStat, Reply};
 use crate::user::ops;
 
-/// Checkpoints that are looked at again with each scan, the newest ones.
+/// How many checkpoints each scan checks again, the newest ones.
 const FOLLOWED_MAX: usize = 32;
 
 /// One that has counted.
@@ -123,7 +123,7 @@ impl Register {
             let lost = match (&stat, &one.list) {
                 (None, _) => true,
                 (Some(_), Some(list)) if at_end && kept => list.compare(&full) != Comparison::Same,
-                // Overwritten: it is told where the new one counts.
+                // Overwritten: the watcher reports this when the new file counts.
                 (Some(stat), _) if stat.kind == FileKind::File => false,
                 (Some(_), Some(list)) => matches!(
                     list.compare(&full),

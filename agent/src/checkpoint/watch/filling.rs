@@ -1,4 +1,4 @@
-//! Directories that may become checkpoints: when each is looked at next, and what was said of it.
+//! Directories that may become checkpoints: when each is checked next, and what it looked like last.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ struct Filling {
     look_ms: u64,
     /// How long the next pause is, in looks of the usual pause; doubled while nothing happens.
     pauses: u64,
-    /// Before this it is not looked at, whatever happens in it.
+    /// Before this time it is not checked, whatever happens in it.
     not_before_ms: u64,
     /// What it looked like last.
     state: Option<FileId>,

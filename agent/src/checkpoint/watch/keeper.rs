@@ -1,5 +1,5 @@
-//! Keeping the last whole checkpoint beside, on a thread of its own: a copy may take minutes, and the watcher must not
-//! be silent for so long.
+//! Keeps a copy of the last whole checkpoint, on a thread of its own: a copy may take minutes, and the watcher must not
+//! be silent this long.
 
 use std::collections::BTreeMap;
 use std::io::Write;

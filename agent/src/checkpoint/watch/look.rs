@@ -17,9 +17,9 @@ use super::{JUST_APPEARED_NS, Watcher};
 use crate::user::op::watch::{SeenLine, WatchLine};
 use crate::user::op::{FileKind, FileStat};
 
-/// After so long, in milliseconds, the owner hears of what does not count.
+/// After this time, in milliseconds, the owner gets a note about a directory that does not count.
 const NOTE_AFTER_MS: u64 = 40_000;
-/// After so long, in milliseconds, of a directory that has its marker and does not keep still.
+/// After this time, in milliseconds, the owner gets a note about a directory that has its marker but keeps changing.
 const RESTLESS_AFTER_MS: u64 = 600_000;
 
 /// How something became complete.
@@ -137,7 +137,7 @@ impl<W: Write> Watcher<'_, W> {
         };
         let id = FileId::of_tree(&stat, &tree);
         if self.tracker.is_known(&id) || self.register.is_leftover(path, &tree) {
-            // It is looked at ever less often, until something happens in it.
+            // The watcher checks it less and less often, until something happens in it.
             self.filling.looked_at(path, id, self.look_since(began_ms));
             return Ok(());
         }
@@ -158,7 +158,7 @@ impl<W: Write> Watcher<'_, W> {
         Ok(())
     }
 
-    /// It is looked at again; after some time its owner hears of it.
+    /// Has the directory checked again later; after some time its owner gets a note about it.
     fn not_complete(
         &mut self,
         of: Candidate<'_>,

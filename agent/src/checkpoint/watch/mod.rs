@@ -43,7 +43,7 @@ use origin::Origin;
 
 /// Most directories watched below one checkpoint directory.
 pub const DIRS_MAX: usize = 1024;
-/// Most entries looked at in one scan.
+/// Most entries checked in one scan.
 pub const SCAN_ENTRIES_MAX: usize = 100_000;
 /// Without a pattern: how many levels of directories are looked into. Lightning's default is three below its root.
 const DEPTH_WITHOUT_PATTERN: usize = 4;
@@ -243,7 +243,7 @@ impl<W: Write> Watcher<'_, W> {
         }
         // Each line has one meaning, and all have one length; the end of the input means another thing.
         let mut line = [0; ENDING.len()];
-        // The lock on standard input is held by whoever read the request.
+        // The code that read the request still holds the lock on standard input, so this reads the descriptor.
         match nix::unistd::read(stdin.as_fd(), &mut line)? {
             0 => Ok(Woken::Closed),
             _ if line == *TOLD.as_bytes() => Ok(Woken::Told),

@@ -20,7 +20,7 @@ use crate::user::op::watch::{CountedBefore, OriginFate, ResumedFrom, WatchLine};
 use crate::user::op::{FileStat, Reply};
 use crate::user::ops;
 
-/// A deletion file by file that stands still for so long, in milliseconds, is no deletion.
+/// If a deletion file by file stands still this long, in milliseconds, it is no deletion.
 const DELETION_STILL_MAX_MS: u64 = 60_000;
 
 /// Followed until its fate is said.

@@ -22,7 +22,7 @@ const NEVER_MS: u64 = 3_600_000;
 /// How long a file that was closed must keep still where the writer pauses, in milliseconds.
 pub(super) const STILL_MS: u64 = 1;
 
-/// One event. Paths are relative to the checkpoint directory; what lies outside of it begins with `/`.
+/// One event. Paths are relative to the checkpoint directory; a path outside of it begins with `/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Act {
     MakeDir(String),
@@ -352,7 +352,7 @@ impl Recorded {
     }
 }
 
-/// Looks into the directory; a file that was closed has to keep still for so long.
+/// Makes a request for the directory; a file that was closed has to keep still for `still_ms`.
 pub(super) fn request(dir: &Path, pattern: Option<&str>, still_ms: u64) -> WatchRequest {
     let timings = Timings {
         settle_closed_ms: still_ms,

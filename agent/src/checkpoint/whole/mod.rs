@@ -22,7 +22,7 @@ use super::tree::{Entry, Tree};
 
 /// Most bytes that are read of one file.
 pub const READ_BYTES_MAX: u64 = 1024 * 1024;
-/// Most files of one checkpoint that are looked at.
+/// Most files of one checkpoint that are checked.
 pub const FILES_MAX: usize = 10_000;
 /// Longest time for one checkpoint.
 pub const TIME_MAX: Duration = Duration::from_secs(2);

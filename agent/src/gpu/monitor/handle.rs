@@ -30,7 +30,7 @@ pub(super) enum Command {
 pub struct Handle {
     commands: mpsc::Sender<Command>,
     snapshots: watch::Receiver<Shared>,
-    /// Whether the driver is to be let go of.
+    /// Whether the monitor is to release the driver.
     release: watch::Sender<bool>,
     patience: Duration,
     numbers: Numbers,
@@ -76,14 +76,14 @@ impl Handle {
         self.ask(Command::Sample).await
     }
 
-    /// Has the driver let go of, so that it can be unloaded or the GPUs reset: the next picture says so. All GPUs
-    /// are unknown until [`Handle::attach`]. Whether that was not wanted before.
+    /// Has the driver released, so that it can be unloaded or the GPUs reset: the next picture says so. All GPUs
+    /// are unknown until [`Handle::attach`]. Returns whether nobody had asked for this before.
     pub fn release_driver(&self) -> bool {
         self.release.send_if_modified(|release| !std::mem::replace(release, true))
     }
 
-    /// Has the driver taken up again after [`Handle::release_driver`]; who asks for a sample after this waits for
-    /// it. Whether that was not wanted before.
+    /// Has the driver attached again after [`Handle::release_driver`]; a caller that asks for a sample after this
+    /// waits for it. Returns whether nobody had asked for this before.
     pub fn attach(&self) -> bool {
         self.release.send_if_modified(|release| std::mem::replace(release, false))
     }

@@ -1,10 +1,10 @@
 //! The task that owns the NVML child: starts it, asks it, times it, kills it, starts the next.
 //!
 //! One loop, one child at a time. A step that outlasts its deadline is blamed on the GPU it was
-//! announced for: the child is killed, that GPU is left out of the next one and said to be
-//! unknown, the others go on. Time in which the child had no processor is not held against it. A child that outlives SIGKILL is abandoned and counted, and no more than
-//! [`STUCK_PROBES_MAX`] of those are made. The monitor must never enter the driver and never wait
-//! without a deadline.
+//! announced for: the monitor kills the child, leaves that GPU out of the next one and reports it as
+//! unknown; the others are still sampled. Time in which the child had no processor is not held against it. A child that
+//! outlives SIGKILL is abandoned and counted, and no more than [`STUCK_PROBES_MAX`] of those are made. The monitor must
+//! never enter the driver and never wait without a deadline.
 
 mod child;
 mod handle;
@@ -38,7 +38,7 @@ const EVENTS_MAX: usize = 1024;
 const COMMANDS_MAX: usize = 64;
 /// Probe processes stuck in the driver before no more are started.
 const STUCK_PROBES_MAX: usize = 4;
-/// How often one hanging GPU is tried again before it is left alone until the driver is attached anew.
+/// How often one hanging GPU is tried again before it is left alone until the driver is attached again.
 const HUNG_RETRIES_MAX: u32 = 3;
 /// From an event to the sample it asks for, so that a storm of events is no storm of samples.
 const EVENT_SAMPLE_GAP: Duration = Duration::from_millis(200);
@@ -119,7 +119,7 @@ pub struct Monitor {
     snapshots: watch::Sender<Shared>,
     events: mpsc::Sender<GpuEvent>,
     commands: mpsc::Receiver<Command>,
-    /// Whether the driver is to be let go of.
+    /// Whether the monitor is to release the driver.
     release: watch::Receiver<bool>,
     /// Children that ended badly, one after the other; forgotten once one lives long.
     failures: u32,
@@ -438,7 +438,7 @@ impl Monitor {
                     // A child is about to start: the first after the agent's own, or one that takes the
                     // place of a child which hung on another GPU.
                     ChildPhase::Down { until } if *until <= Instant::now() => {}
-                    // Broken, absent or let go of: waiting would not help.
+                    // Broken, absent or released: waiting would not help.
                     ChildPhase::Down { .. } | ChildPhase::Released => return drop(reply),
                 }
                 self.waiters.push((self.readings.next_sample(), reply));
@@ -449,7 +449,7 @@ impl Monitor {
         }
     }
 
-    /// Lets go of the driver or takes it up, as is wanted now.
+    /// Releases the driver or attaches it, as is wanted now.
     async fn release_or_attach(&mut self) {
         let release = *self.release.borrow_and_update();
         match (&self.phase, release) {

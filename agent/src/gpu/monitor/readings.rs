@@ -186,7 +186,7 @@ impl Readings {
             gpu.reason = None;
             gpu.telemetry = telemetry;
             gpu.sampled_at = Some(now);
-            // It answers again: its retries start anew should it hang once more.
+            // The GPU answers again: if it hangs once more, its retries start from zero.
             self.hung.retain(|hung| hung.index != index);
         }
     }

@@ -13,7 +13,7 @@ use crate::gpu::report::Link;
 /// NVML_NVLINK_MAX_LINKS.
 const NVLINKS_MAX: u32 = 18;
 
-/// A GPU's active NVLinks: to whom by PCI address, and how many to a switch.
+/// A GPU's active NVLinks: how many to each other GPU, by its PCI address, and how many to a switch.
 #[derive(Debug, Default)]
 struct Ends {
     peers: BTreeMap<String, u32>,

@@ -63,6 +63,6 @@ pub(super) fn leads_to_switch(device: &Device<'_>, link: u32) -> Result<bool, Nv
 
 /// The handle as a number: the same for the same GPU, also when it answers no call any more.
 pub(super) fn handle_of(device: &Device<'_>) -> usize {
-    // SAFETY: the handle is only looked at, never used for a call.
+    // SAFETY: only the handle's value is read; it is never used for a call.
     unsafe { device.handle() }.addr()
 }

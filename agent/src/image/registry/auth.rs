@@ -1,7 +1,7 @@
-//! How a registry is told who asks: the credentials of the node, and the tokens that are got for them or for nobody.
+//! How the agent authenticates to a registry: the node's credentials, and tokens got with them or anonymously.
 //!
-//! Called by [`super::remote`]. Secrets are sent to the registry and to whom it names as its token server, by TLS unless
-//! the registry is configured without; they are never shown.
+//! Called by [`super::remote`]. The agent sends secrets only to the registry and to the token server that the registry
+//! names, over TLS unless the registry is configured without; it never shows them.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -85,7 +85,8 @@ pub(super) fn find(path: &Path, registry: &str) -> Result<Option<Credentials>, R
     Ok(Some(Credentials(STANDARD.encode(decoded))))
 }
 
-/// Root's alone: whoever may write it chooses whom the node trusts, whoever may read it has the passwords.
+/// Only root may access the file: a user who can write it chooses which registries the node trusts, and a user who can
+/// read it has the passwords.
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let flags = (OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).bits();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
@@ -116,7 +117,7 @@ fn names(key: &str, registry: &str) -> bool {
         || (bare == DOCKER_HUB_KEY && registry == fleet_core::image::DEFAULT_REGISTRY)
 }
 
-/// What a registry demands of whoever asks.
+/// What a registry demands of its clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Demand {
     Basic,

@@ -1,4 +1,4 @@
-//! Blobs to files: a few at a time, each hashed as it comes, and gone on with where an earlier try stopped.
+//! Blobs to files: a few at a time, each hashed as it comes, and resumed where an earlier try stopped.
 //!
 //! ```text
 //! downloads/<digest>.part   what has come of a blob
@@ -33,9 +33,9 @@ use super::remote::{Remote, TRIES_MAX, pause};
 
 /// Blobs of one image that come at once.
 const BLOBS_AT_ONCE_MAX: usize = 3;
-/// How often the free space is looked at.
+/// After how many bytes the free space is checked again.
 const FREE_CHECK_BYTES: u64 = 64 << 20;
-/// What was begun and not gone on with for so long is removed.
+/// A download that nobody resumed for this long is removed.
 const LEFT_OVER_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// How the name of what is not whole ends.
 const PART: &str = ".part";
@@ -98,7 +98,7 @@ impl Downloads {
         CountedOn { downloads: self, digests }
     }
 
-    /// What no pull counts on, nor has touched for so long.
+    /// Removes downloads that no pull counts on, and that nobody touched for this long.
     fn remove_left_over(&self, unless_touched_for: Duration) {
         let Ok(entries) = fs::read_dir(&self.dir) else { return };
         // Held throughout: nobody may begin to count on what is being removed.
@@ -309,7 +309,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Goes on behind what is there.
+    /// Opens the partial file to append to it, and hashes what it has.
     fn open(path: &Path, blob: &Wanted) -> Result<Self, ImageError> {
         let failed = |source| ImageError::io("open", path, source);
         let mut file = OpenOptions::new()

@@ -140,7 +140,7 @@ pub(super) struct Answer {
     pub(super) place: usize,
     body: Incoming,
     pace: Pace,
-    /// How long parts were waited for, and their bytes, since the pace was looked at.
+    /// How long the agent waited for parts, and their bytes, since the last check of the pace.
     waited: Duration,
     came: u64,
     /// The connection lives as long as its answer is read.
@@ -197,7 +197,7 @@ impl Answer {
     }
 }
 
-/// Asks a site, and whoever it sends to.
+/// Asks a site, and the sites that it redirects to.
 pub(super) async fn ask(site: &Site, ask: &Ask<'_>) -> Result<Answer, RegistryError> {
     let mut uri = site.uri(ask.path)?;
     let mut authorization = ask.authorization;

@@ -7,7 +7,7 @@
 //! - [`pull`]: all of it, in the order the store needs.
 //!
 //! Called by [`super::store`], on a thread of its own per pull. What a registry says is believed only once its digest is
-//! right. Nothing here knows users: whoever may run jobs on a node may use what the node may pull. Secrets are in no
+//! right. Nothing here knows users: anyone who may run jobs on a node may use what the node may pull. Secrets are in no
 //! message, no log and no `Debug`. This is the only place of the agent that speaks to anybody but the controllers.
 
 mod auth;

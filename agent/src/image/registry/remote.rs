@@ -1,8 +1,8 @@
-//! Manifests and blobs of one image, from whichever place has them: the mirrors in their order, then the registry itself.
+//! Manifests and blobs of one image, from the first place that has them: the mirrors in their order, then the registry.
 //! Called by [`super::pull`].
 //!
-//! A place that fails is passed over for the next one; when all have failed and the failure may pass, all are asked again
-//! after a pause. The registry's own word is the one that is told.
+//! If a place fails, the next one is asked. If all have failed and the failure may be temporary, all are asked again
+//! after a pause. If that fails too, the error shown is the registry's own.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -136,7 +136,7 @@ impl Remote {
             let mut answer = self.ask_once(&Method::GET, path, 0).await?;
             let whole = answer.whole(bytes_max).await;
             if whole.as_ref().is_err_and(RegistryError::is_passing) {
-                // It is not gone on with, so the next try is another place's.
+                // A document cannot be resumed, so the next try is at another place.
                 self.ask_last(&answer);
             }
             whole

@@ -118,7 +118,7 @@ pub fn is_mirror(text: &str) -> bool {
     is_registry(registry) && prefix.is_none_or(is_repository)
 }
 
-/// Whom to connect to for a registry's name.
+/// The host to connect to for a registry's name.
 pub(super) fn host_of(registry: &str) -> &str {
     if registry == DEFAULT_REGISTRY { DEFAULT_REGISTRY_HOST } else { registry }
 }

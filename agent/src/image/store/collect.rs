@@ -109,8 +109,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes images that are not in use until all have no more than these bytes. Says how many they still have. Where
-    /// they cannot be had, `goal` says whether what can go does.
+    /// Removes images that are not in use until the store has no more than `bytes_max` bytes. Returns how many bytes
+    /// are left. If that limit cannot be reached, `goal` says whether to remove what can be removed, or nothing.
     pub(super) fn collect(&self, bytes_max: u64, goal: Goal) -> Result<u64, ImageError> {
         let mut aside = Vec::new();
         let locked = self.holds.lock();

@@ -1,8 +1,8 @@
-//! Images of the node's dockerd in the store: copied once for each id, and used by those only who may use dockerd.
+//! Images of the node's dockerd in the store: copied once for each id, and used only by users who may use dockerd.
 //!
-//! The kernel says who may: the user connects to dockerd's socket, as a process of their own, each time. What a name means
-//! is asked each time too; what is here under the id that it means now is not copied again. Whoever waits, for another
-//! copy, a place or dockerd, holds nothing that others need.
+//! The kernel says who may: the user connects to dockerd's socket, as a process of their own, each time. The store asks
+//! each time, too, which id a name means now; an image that is here under that id is not copied again. A request that
+//! waits for another copy, a place or dockerd holds nothing that others need.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,8 +1,9 @@
-//! Images of archives and layouts on disk, read as whoever wants them.
+//! Images of archives and layouts on disk, read as the user who wants them.
 //!
-//! A file is opened as the user each time, and what is here of it is handed out then: only what must be read waits for a
-//! turn. One file of each user is looked at at a time, so that a file server that hangs holds up its own users only. Who wants
-//! what is being read already waits for that, without a turn and without a process meanwhile.
+//! The store opens a file as the user each time, and hands out its image if that is here already: only a file that must
+//! be read waits for a turn. The store checks one file of each user at a time, so that a file server that hangs blocks
+//! only its own users. A request for a file that is being read waits for that, and holds no turn and no process
+//! meanwhile.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::image::source::{Layout, Spool};
 use crate::user::op::{FileKind, FileStat, Op, Reply};
 use crate::user::{AsUserError, User, UserStream};
 
-/// What lies at a path.
+/// What exists at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Archive,
@@ -36,8 +37,8 @@ enum Found {
 }
 
 impl ImageStore {
-    /// Reads the image as the user and unpacks what is not there yet. That is done on a thread of its own and goes on when
-    /// the caller stops waiting, once it has begun.
+    /// Reads the image as the user and unpacks what is not there yet. A thread of its own does this. Once begun, it
+    /// continues when the caller stops waiting.
     pub(super) async fn of_disk(
         &self,
         image: &ImageRef,
@@ -50,7 +51,7 @@ impl ImageStore {
         };
         report(Progress { phase: PullPhase::Waiting, bytes_done: 0, bytes_total: 0 });
         let alone = self.inner.pulling.of(&key).lock_owned().await;
-        // Whoever was waited for may have made it. That took long: whether the user may read it is seen anew.
+        // An earlier request may have made it meanwhile. That took long: check again whether the user may read it.
         if let Found::Here(known) = self.look_as(image, user).await? {
             return Ok(*known);
         }

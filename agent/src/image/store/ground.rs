@@ -1,8 +1,8 @@
-//! Where a layer is unpacked: a directory that shows what lies below it, and keeps what the layer changes.
+//! Where a layer is unpacked: a directory that shows the layers below it, and keeps what the layer changes.
 //!
 //! Under overlayfs that is a mount of the layers below with the new layer's directory above; nobody else sees it, and it
-//! goes with the process. Where overlayfs cannot be mounted the directory gets all that lies below as hard links, and is
-//! whole. Called by the store for each layer that is not here.
+//! ends with the process. Where overlayfs cannot be mounted the directory gets the content of all layers below as hard
+//! links, and is whole. Called by the store for each layer that is not here.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};

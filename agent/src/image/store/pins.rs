@@ -1,8 +1,8 @@
 //! What nobody may remove from the store: images that are being made, or were handed out and are not mounted yet.
 //!
 //! What is mounted says so in its attempt's own folder ([`crate::image::rootfs`]), which outlives the agent; holds are for
-//! the time before. Whoever removes something keeps [`Pins::lock`] from looking to the last rename, so that nothing is
-//! handed out in between. Never drop a [`Pin`] with that lock in hand.
+//! the time before. A caller that removes something keeps [`Pins::lock`] from its first check to its last rename, so
+//! that nothing is handed out in between. Never drop a [`Pin`] with that lock in hand.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

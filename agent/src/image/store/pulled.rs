@@ -1,8 +1,9 @@
 //! Images of registries in the store: pulled where they are not here, or not what their name means now.
 //!
-//! A name with a digest that is here is used without asking or waiting for anybody. A tag is asked for each time, and what
-//! was pulled last is used where its registry does not answer: the job is told so. Only then, and only for what must come, a
-//! place is taken. Requests for one name wait for each other, so that a layer comes once however many ask.
+//! If a name has a digest and its image is here, the store uses it without asking or waiting for anybody. The store
+//! asks the registry for a tag each time. If the registry does not answer, it uses what was pulled last, and the image
+//! carries a note that says so. Only after that, and only for what must be pulled, it takes a place. Requests for one
+//! name wait for each other, so that a layer is pulled once however many ask.
 
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ struct Step<'a> {
 }
 
 impl ImageStore {
-    /// The image of a name in a registry. Stops when the caller stops waiting; what has come is gone on with next time.
+    /// The image of a name in a registry. Stops when the caller stops waiting; the next pull resumes where it stopped.
     pub async fn pull(
         &self,
         name: &RegistryRef,
@@ -56,7 +57,7 @@ impl ImageStore {
             return Ok(known);
         }
         report(Progress { phase: PullPhase::Waiting, bytes_done: 0, bytes_total: 0 });
-        // Each thread has it too: nobody else begins before the last one has let go.
+        // Each thread keeps it too: no other request begins before the last thread has dropped it.
         let alone = Arc::new(self.inner.pulling.of(&name.to_string()).lock_owned().await);
         if let Some(known) = self.known_by_digest(name).await? {
             return Ok(known);
@@ -95,7 +96,7 @@ impl ImageStore {
         self.on_a_thread(move |store| Ok(store.known_name(&name).map(|(_, image)| image))).await
     }
 
-    /// What a name means now. `taken` is let go of when that is known, or nobody asks any more.
+    /// What a name means now. Drops `taken` when that is known, or when the caller stops waiting.
     async fn meaning(
         &self,
         name: &RegistryRef,
@@ -196,7 +197,7 @@ impl Inner {
         for digest in made.into_iter().filter_map(digest) {
             self.downloads.remove(&digest);
         }
-        // They are unpacked in their order: the others were not looked at.
+        // Layers are unpacked in their order: nothing read those after the first one left.
         let suspect = left.first().copied().and_then(digest);
         if let Some(digest) = suspect.filter(|_| failed.is_some_and(may_be_of_the_bytes)) {
             self.downloads.remove_if_wrong(&digest);

@@ -110,7 +110,7 @@ async fn what_is_held_or_runs_never_goes_and_the_newcomer_is_told() {
     assert_eq!(small.entries(), [3, 4, 3, 0]);
     let too_large = small.get("efghij").await.unwrap_err();
     assert!(matches!(too_large, ImageError::StoreFull { .. }), "{too_large}");
-    // A store that is opened anew knows only what the attempts' folders say.
+    // A store that is opened again knows only what the attempts' folders say.
     drop(held);
     let again = small.setup.store();
     again.tidy_up();

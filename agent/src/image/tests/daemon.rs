@@ -143,7 +143,7 @@ async fn seen(paths: &Paths, path: &str) {
 }
 
 fn serve(mut stream: UnixStream, answers: &Answers, asked: &Paths, left: &Paths) {
-    // Whoever only tries whether they may connect says nothing.
+    // A client that only checks whether it may connect sends nothing.
     let Some(path) = path_asked(&stream) else { return };
     asked.send_modify(|asked| asked.push(path.clone()));
     let unknown = answer("404 Not Found", br#"{"message":"No such image: x"}"#);

@@ -17,7 +17,7 @@ fn limits() -> Limits {
     Limits { free_bytes_min: 0, ..Limits::default() }
 }
 
-/// Unpacks a blob as the store does, into `dest/fs`, beside which lies a file that nothing may touch.
+/// Unpacks a blob as the store does, into `dest/fs`; beside it is a file that nothing may touch.
 fn unpack(dest: &Path, blob: &[u8], limits: &Limits) -> Result<Unpacked, ImageError> {
     let fs_dir = dest.join("fs");
     fs::create_dir(&fs_dir).unwrap();
@@ -104,11 +104,11 @@ fn absolute_names_are_those_of_the_layer() {
         assert_eq!(fs::read(fs_dir.join(name)).unwrap(), b"the image's", "{name}");
     }
     assert_eq!(fs::read_link(fs_dir.join("l")).unwrap(), PathBuf::from("/etc/passwd"));
-    // Only what lies in layers has a root of its own.
+    // Only paths in layers have a root of their own.
     assert_eq!(safe_path(b"/etc/passwd", &limits()), Err(Refusal::Absolute));
 }
 
-/// None of these may be found outside, whatever lies there: the canary is `..`, and `/tmp` exists on each machine.
+/// None of these may be found outside, whatever exists there: the canary is `..`, and `/tmp` exists on each machine.
 #[test]
 fn links_lead_where_they_lead_in_the_image() {
     for (target, leads_to) in [
@@ -294,7 +294,7 @@ fn whiteouts_have_real_names() {
 
 #[test]
 fn sizes_on_which_parsers_disagree_are_refused() {
-    // The second header lies inside what one of the two sizes calls data.
+    // The second header is inside what one of the two sizes calls data.
     let hidden = tar(&[file("hidden", "evil")]);
     let items = [pax(&[("size", b"10")]), file("f", &hidden)];
     let header = u64::try_from(hidden.len()).unwrap();

@@ -1,5 +1,5 @@
-//! Pulls from a registry that is made here and can be as bad as any: it cuts off, asks for passwords, sends elsewhere,
-//! lies. What a real one does is in `tests/it/registry.rs`.
+//! Pulls from a registry that is made here and can be as bad as any: it cuts off, asks for passwords, redirects, and
+//! sends wrong bytes. What a real one does is in `tests/it/registry.rs`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -453,7 +453,7 @@ fn dripping(held: Held, layer: &[u8], mut drips: usize) -> Fake {
             drips -= 1;
             let head = whole.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
             let mut sent = stream.write_all(&whole[..head + 10]);
-            // Until it is let go of.
+            // Until the client closes the connection.
             for byte in whole[head + 10..].chunks(1) {
                 if sent.is_err() {
                     break;
@@ -530,7 +530,7 @@ async fn pulls_of_one_image_at_once_are_one_pull_and_stop_when_nobody_waits() {
     for _ in 0..3 {
         let (store, name) = (store.clone(), name.clone());
         let pull = tokio::spawn(async move { store.pull(&name, |_| {}).await });
-        // The next accept is of the next pull: the one before has let go of the name.
+        // The next accept is of the next pull: the pull before has released the name.
         silent.set_nonblocking(true).unwrap();
         let taken = loop {
             match silent.accept() {
@@ -543,7 +543,7 @@ async fn pulls_of_one_image_at_once_are_one_pull_and_stop_when_nobody_waits() {
     }
 }
 
-/// Asks for it, and goes on once the pull is as far as this.
+/// Asks for the image, and returns once the pull has reached this phase.
 async fn until(phase: PullPhase, store: &ImageStore, name: &str) -> JoinHandle<Image> {
     let (tell, mut told) = watch::channel(None);
     let (store, name) = (store.clone(), RegistryRef::parse(name).unwrap());
@@ -579,7 +579,7 @@ async fn what_is_here_is_had_while_slow_registries_have_all_places() {
     let setup = Setup::with(&names);
     let store = setup.store();
     drop(soon(&store, &tag).await);
-    // All want one layer: whoever comes later waits for the first one's, in a place of their own.
+    // All want one layer: a later pull waits for the first one's, in a place of its own.
     let mut pulls = Vec::new();
     for drip in &drips[..4] {
         pulls.push(until(PullPhase::Pulling, &store, &format!("{}/x:v1", drip.name)).await);
@@ -592,7 +592,7 @@ async fn what_is_here_is_had_while_slow_registries_have_all_places() {
     // What is handed out is held as ever.
     assert_eq!(store.prune(false).unwrap().images.len(), 0);
     drop(here);
-    // What must come waits for a place, and whoever waits may go.
+    // An image that must be pulled waits for a place, and a caller that waits may leave.
     let new = format!("{}/new:v1", fake.name);
     let gone = until(PullPhase::Waiting, &store, &format!("{}/x:v1", drips[4].name)).await;
     let waits = until(PullPhase::Waiting, &store, &new).await;

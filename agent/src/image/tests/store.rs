@@ -126,7 +126,7 @@ async fn equal_layers_may_be_links_to_each_other_as_old_docker_wrote_them() {
         file("manifest.json", serde_json::to_vec(&manifest).unwrap()),
     ];
     let image = setup.resolve(&setup.file("x.tar", &tar(&items))).await.unwrap();
-    // The second one lies over the first: they are not the same in the store.
+    // The second one is over the first: they are not the same in the store.
     assert_eq!((image.layers.len(), setup.entries("layers")), (2, 2));
 }
 

@@ -51,7 +51,7 @@ impl Slow {
         timeout(SOON, resolved).await.unwrap_or_else(|_| panic!("held up: {image}"))
     }
 
-    /// Asks for it, and goes on once the request is as far as this.
+    /// Asks for the image, and returns once the request has reached this phase.
     async fn until(&self, phase: PullPhase, image: &ImageRef) -> JoinHandle<Image> {
         let (tell, mut told) = watch::channel(None);
         let (store, image, user) = (self.store.clone(), image.clone(), self.setup.user.clone());

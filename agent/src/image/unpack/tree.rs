@@ -1,4 +1,4 @@
-//! The image as far as it is made, while one more layer is unpacked over it: where paths lead, and what lies below.
+//! The image as far as it is made, while one more layer is unpacked over it: where paths lead, and what is below.
 //!
 //! Called by [`super`] for each entry. Links in the parents of a path are followed as in a program that has the image for
 //! its root: an absolute one begins there again, and `..` does not lead out of it. The kernel never follows one for us:
@@ -69,7 +69,7 @@ impl Spot {
 pub(super) struct Tree<'a> {
     root: Root,
     limits: &'a Limits,
-    /// Nothing lies below the first layer: all that is there is its own.
+    /// None for the first layer: nothing is below it, so everything there is its own.
     ours: Option<Ours>,
     /// Of directories that this layer lists or changes.
     times: BTreeMap<PathBuf, TimeSpec>,
@@ -91,7 +91,7 @@ struct Ours {
 }
 
 impl<'a> Tree<'a> {
-    /// `root` shows what lies below, if anything does.
+    /// `root` shows what the layers below hold, if there are any.
     pub(super) fn new(root: Root, covers: bool, limits: &'a Limits) -> Self {
         Self {
             root,

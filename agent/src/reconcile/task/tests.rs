@@ -484,7 +484,7 @@ async fn a_machine_that_never_went_down_says_so_and_one_held_up_for_checkpoints_
         };
         assert_eq!(problem.is_none(), leaving, "{problem:?}");
     }
-    // Asked for anew it is another wish, and begins from the beginning.
+    // A second request is another wish, and begins from the beginning.
     task.reboot_if_ordered(&DesiredNode { reboot: wish(2), ..document() });
     assert!(task.reboots.next().await.is_none());
     task.reboot_if_ordered(&DesiredNode { reboot: wish(3), ..document() });
@@ -519,7 +519,7 @@ async fn the_driver_of_a_drained_node_is_held_while_anybody_has_a_lease_there() 
     let dir = tempfile::tempdir().unwrap();
     let drained = || DesiredNode { release_driver: true, ..document() };
     let released = |state: &DriverState| *state == DriverState::Released;
-    // The probe of these tests does not work, which is not what lets go of it.
+    // The probe of these tests does not work, so a driver that is held shows as failed.
     let held = |state: &DriverState| matches!(state, DriverState::Failed { .. });
     let before = agent(dir.path()).await;
     before.driver("nobody said anything", held).await;

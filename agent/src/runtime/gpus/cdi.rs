@@ -155,8 +155,8 @@ fn read<'de, T: Deserialize<'de>>(text: &'de str, format: Format) -> Result<T, S
 }
 
 impl Edits {
-    /// Cards among the device nodes, by their minor numbers. A node without numbers is told by its name, here and on
-    /// the node: `/dev/nvidia3`.
+    /// Cards among the device nodes, by their minor numbers, and by their names in the container and on the node, since
+    /// some have no numbers: `/dev/nvidia3`.
     pub(super) fn cards(&self) -> Vec<u32> {
         let mut cards: Vec<u32> = self.device_nodes.iter().flat_map(DeviceNode::cards).collect();
         cards.sort_unstable();

@@ -124,7 +124,7 @@ fn a_generated_description_is_used_for_what_is_the_drivers() {
     assert_eq!(super::inside(&node(&[(0, GENERATED)]), &[], None), Inside::default());
 }
 
-/// Whose a device is, is told by its nodes. Not one of these may be used for GPU 1.
+/// Only the device nodes say which GPU a device is; `used` says whether it may be used for GPU 1.
 #[test]
 fn a_device_is_a_gpu_by_its_nodes_alone() {
     let device = |name: &str, nodes: &[&str]| {

@@ -2,8 +2,8 @@
 //! something run outside of its cgroup.
 //!
 //! `mounts` calls [`refuse`] with the sources it holds open; `runtime::spec` masks the same sockets where a job sees the
-//! node's own root. Only `/proc` and the doors themselves are looked at here, never a path of the user's: what is held
-//! is told by its descriptor, so that nothing can be exchanged, and a dead file server is not asked.
+//! node's own root. This module reads only `/proc` and the doors themselves, never a path of the user's: it identifies
+//! a source by its descriptor, so that nobody can exchange it, and a dead file server is not asked.
 
 use std::{
     ffi::OsString,
@@ -40,8 +40,8 @@ pub(crate) const HOST_CONTROL_PATHS: [&str; 14] = [
 /// Show the node's processes and control groups; a job has its own.
 const OF_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
 
-/// Refuses a source that is a door, lies in one, or holds one, under whatever name. What is fleet's own may be held:
-/// its state is often on the disk where the users' data is too, and root's alone.
+/// Refuses a source that is a door, is inside one, or holds one, under any name. A source may hold fleet's own folders:
+/// fleet's state is often on the same disk as the users' data, and only root may read it.
 pub(super) fn refuse(plan: &MountPlan, held: &[OwnedFd]) -> Result<(), Failure> {
     if held.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The user exchanges what lies on a path while it is resolved. Needs root, and says SKIPPED aloud without.
+//! The user exchanges parts of a path while it is resolved. Needs root, and prints SKIPPED without it.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::{

@@ -19,10 +19,10 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Server {
-    /// The group is empty, or what is in it will not die. Writes the record, tells it, says goodbye.
+    /// The group is empty, or what is in it will not die. Writes the record, publishes it, says goodbye.
     ///
-    /// Who waits for the end is told before the slow rest: the agent reports it to the controllers, whose
-    /// log is durable. The record is synced for an end that a power cut keeps from being reported.
+    /// The shim sends the end to its clients before the slow rest: the agent reports it to the controllers, whose
+    /// log is durable. The shim syncs the record in case a power cut prevents that report.
     pub(super) fn finish(&mut self, stuck: bool) -> Result<(), String> {
         self.take_notices();
         self.pump_output(DRAIN_TURNS_MAX);
@@ -99,7 +99,7 @@ impl Server {
         }
     }
 
-    /// Gives the user's copy of the output its end; a dead file server is waited for only so long.
+    /// Finishes the user's copy of the output; waits at most [`tee::FINISH_TIMEOUT`] for a dead file server.
     fn finish_tee(&mut self) {
         let Some(tee) = &mut self.tee else { return };
         let lost = tee.lost();

@@ -150,7 +150,7 @@ impl Server {
         if self.life.fence_is_due(now) {
             self.say_end("no controller was heard for as long as --stop-after allows");
             let signal_now = self.life.fence(now);
-            // What was still to be told hears nothing any more: it would save too late.
+            // A process that did not get the stop signal yet does not get it any more: it would save too late.
             self.untold &= signal_now;
             self.begin_to_stop(signal_now, None);
         }
@@ -321,7 +321,7 @@ impl Server {
         }
     }
 
-    /// Takes the job's output to the log, the user's file and whoever is attached. True if all of it
+    /// Takes the job's output to the log, the user's file and the attached clients. True if all of it
     /// has been taken.
     pub(super) fn pump_output(&mut self, turns: usize) -> bool {
         for _ in 0..turns {

@@ -41,7 +41,7 @@ pub(crate) struct Fake {
     _bus: Bus,
     connection: Connection,
     address: String,
-    /// The other end of each lock that was given: it ends when the lock is let go of.
+    /// The other end of each lock that the fake handed out: it ends when the holder releases the lock.
     pub(crate) locks: mpsc::Receiver<PipeReader>,
     pub(crate) standing: Arc<Mutex<Standing>>,
 }

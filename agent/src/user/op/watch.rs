@@ -145,7 +145,7 @@ pub enum WatchLine {
     /// What the attempt resumed from was compared again.
     Origin(OriginFate),
     Noted(CheckpointNote),
-    /// Something is not looked at because of a limit.
+    /// A limit keeps the helper from checking something.
     Limited {
         what: String,
     },

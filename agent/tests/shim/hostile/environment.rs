@@ -1,4 +1,4 @@
-//! Variables: what reaches whom.
+//! Variables of the environment: which of them reach which process.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt};
 
@@ -10,7 +10,7 @@ use crate::{
     talking::read_all,
 };
 
-/// What makes a program load or run something else, and one that does nothing.
+/// Variables that make a program load or run something else, and one that does nothing.
 const NAMES: [&str; 8] = [
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
@@ -21,7 +21,7 @@ const NAMES: [&str; 8] = [
     "PYTHONPATH",
     "HOSTILE_MARK",
 ];
-/// A library that is nowhere: the loader complains of it and goes on.
+/// A library that does not exist: the loader complains about it and continues.
 const VALUE: &str = "/nonexistent/hostile";
 
 fn hostile() -> Vec<(String, String)> {

@@ -104,7 +104,7 @@ async fn no_working_directory_is_below_proc() {
     }
 }
 
-/// A directory that is open to all in one that is not: whoever is brought there reads what is in it.
+/// A directory that is open to all, inside one that is not: a process that gets into it can read its files.
 fn closed(job: &Allocation) -> PathBuf {
     let home = job.playground().parent().unwrap().join("home");
     fs::create_dir_all(home.join("closed/inner")).unwrap();
@@ -219,7 +219,7 @@ async fn what_is_to_be_masked_is_masked() {
             }
             job.nothing_is_left().await;
         }
-        // Root in an image is whom the modes of these files do not stop.
+        // The modes of these files do not stop root in an image.
         if no_busybox() {
             continue;
         }

@@ -88,7 +88,7 @@ async fn a_source_with_a_door_of_the_node_is_refused() {
     }
 }
 
-/// Whoever starts the container is root: a destination that is missing must not be made in what is the node's.
+/// The runtime starts the container as root: it must not make a missing destination in the node's own files.
 #[tokio::test]
 async fn nothing_is_made_in_a_volume() {
     if no_busybox() {
@@ -166,7 +166,7 @@ async fn volumes_lie_in_volumes() {
         assert_eq!(fs::read_to_string(mine.join("one/d")).unwrap(), "covered\n");
         job.nothing_is_left().await;
 
-        // With image `host`, where a later one lies in an earlier one as it is then seen, and what covers goes on.
+        // The same with image `host`: the second volume goes into the first one, which already covers the directory.
         let mut job = Allocation::shell(&runtime, "");
         dirs(&job, &["one", "one/b", "two", "place"]);
         let mine = job.playground();

@@ -406,7 +406,7 @@ async fn messages_of_another_cluster_for_another_node_or_in_anothers_name_are_re
     assert_eq!(ask(CLUSTER, 1, 1, "null").await, Err(Code::FailedPrecondition));
     assert_eq!(ask(CLUSTER, 3, 1, "null").await, Err(Code::PermissionDenied));
     assert_eq!(ask(CLUSTER, 2, 1, "{").await, Err(Code::InvalidArgument));
-    // A stream of entries is looked at message by message.
+    // The service checks a stream of entries message by message.
     for (cluster, from, refused) in [
         ("fleet-other", 2, Code::FailedPrecondition),
         (CLUSTER, 3, Code::PermissionDenied),

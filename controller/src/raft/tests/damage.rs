@@ -265,7 +265,7 @@ fn survives(files: &BTreeMap<String, Vec<u8>>, allowed: &[&Contents], what: &str
         let (mut journal, state) = open(&disk, true).unwrap_or_else(|e| panic!("{what}: {e}"));
         let found = Contents::of(&state);
         assert!(allowed.contains(&&found), "{what}: found {found:?}, allowed {allowed:?}");
-        // It also goes on: one more entry, and that is there after the next opening.
+        // The journal also takes one more entry, which is there after the next opening.
         let next = id(99, state.last.map_or(0, |last| last.index + 1));
         let mut group = Group::default();
         let record = Record::Entry(StoredEntry { log_id: next, payload: StoredPayload::Blank });

@@ -1,4 +1,4 @@
-//! The log over a disk that fails: the process is told to end, and the disk is not touched again.
+//! The log over a disk that fails: the log calls the fatal hook, and does not touch the disk again.
 
 use std::sync::{Arc, Mutex};
 

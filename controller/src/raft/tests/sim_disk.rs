@@ -1,4 +1,4 @@
-//! A disk in memory that forgets what was not synced, and fails when it is told to.
+//! A disk in memory that forgets what was not synced, and fails when a test wants it to.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -212,7 +212,7 @@ async fn diverge(which: impl Fn(&[Node], usize) -> usize) {
     assert!(matches!(fatal, Fatal::Diverged { .. }), "{fatal}");
     assert_eq!(fatal.exit_code(), EXIT_DIVERGED);
 
-    // The others go on without it, and it does not come back with that state.
+    // The others continue without it, and it does not start again with that state.
     let mut rest = nodes;
     let (mut config, address) = rest.remove(bad).stop().await;
     config.create = false;

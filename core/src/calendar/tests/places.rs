@@ -1,4 +1,4 @@
-//! The index against the slow form: every node looked at, for each wish. Both give the same place, or the same refusal.
+//! The index against the slow form that checks every node for each wish. Both give the same place, or the same refusal.
 
 use proptest::prelude::*;
 

@@ -323,7 +323,7 @@ fn a_closed_account_keeps_nothing_but_what_runs() {
     assert_eq!((w.state_of("saves"), w.state_of("plain")), ("running", "running"));
     let state = |w: &World, id: &str| format!("{:?}", w.fsm.reservation(&res(id)).unwrap().state);
     assert_eq!((state(&w, "soon"), state(&w, "idle")), ("Cancelled".into(), "Ending".into()));
-    // No later checkpoint than the one it had when it was told: not yet.
+    // The job stops only at a checkpoint that is later than the one it had when it got the order.
     w.take_deferral(&running[0], 4);
     w.checkpoint(&running[0], 5, Millis::secs(1));
     assert_eq!(w.state_of("saves"), "stopping");

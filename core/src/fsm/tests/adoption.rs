@@ -1,4 +1,4 @@
-//! After a restore: what the backup does not know is told by the nodes, taken over, and nothing is given twice.
+//! After a restore: nodes report what the backup does not know, the fleet takes it over, and nothing is given twice.
 
 use super::world::{World, agent, bad, ended, facts, gpu, job, node, plain, res, training};
 use crate::actor::Actor;
@@ -37,7 +37,7 @@ fn found(fsm: &Fsm, id: &AllocationId) -> FoundAttempt {
     FoundAttempt { allocation, epoch, lease, order, accepted_at: a.placed_at, end: None }
 }
 
-/// The state `backup` begins anew.
+/// The cluster starts again from the state `backup`.
 fn restore(w: &mut World, backup: Fsm) {
     w.fsm = backup;
     w.index = w.fsm.applied();
@@ -353,7 +353,7 @@ fn a_reservation_that_moves_to_a_node_that_was_not_asked_waits_for_that() {
     assert_eq!(w.fsm.reservation(&res("r")).unwrap().state, ReservationState::Active);
 }
 
-/// Nothing is known of the other yet, and a reservation there would wait for its word.
+/// Fleet knows nothing of the other node yet, and a reservation there would wait for its report.
 #[test]
 fn a_node_that_was_asked_goes_before_one_that_was_not() {
     for asked in ["titan01", "titan02"] {

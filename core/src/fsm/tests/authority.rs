@@ -1,4 +1,4 @@
-//! The exchange of the certificate authority: its order, whom it waits for, the ways back.
+//! The exchange of the certificate authority: its order, who has to move first, the ways back.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Busy fleets drawn from seeds: who must leave does so soon after there is a place for it, no younger job takes that
+//! Busy fleets drawn from seeds: a job that must leave does so soon after a place is there, no younger job takes that
 //! place, and no GPU waits for it longer than is said.
 //!
 //! The judge here knows what happened, and restates what is promised. It does not ask `claims.rs`.
@@ -48,7 +48,7 @@ impl Dice {
     }
 }
 
-/// Who must leave.
+/// A job that must leave.
 struct Leaver {
     name: String,
     id: AllocationId,
@@ -95,7 +95,7 @@ struct Busy {
 }
 
 impl Busy {
-    /// Two nodes with those who must leave, of so many GPUs each, and two without; every GPU is in use.
+    /// Two nodes with jobs that must leave, of these sizes, and two without; every GPU is in use.
     fn new(seed: u64, sizes: &[u32], gap: (u64, u64)) -> Busy {
         let w = World::with(&NODES);
         let (dice, ends) = (Dice::new(seed), BTreeMap::new());
@@ -183,7 +183,7 @@ impl Busy {
         }
     }
 
-    /// It has left: its grace passes, and it goes on in the place that was held for it.
+    /// The job has left: its grace passes, and it resumes in the place that was held for it.
     fn move_on(&mut self, at: usize) {
         let (id, name) = (self.leavers[at].id.clone(), self.leavers[at].name.clone());
         self.plan();
@@ -249,7 +249,7 @@ impl Busy {
         u64::from(self.free_by(self.w.now).iter().sum::<u32>())
     }
 
-    /// For whom there is a place now: by their rank, each on one node.
+    /// The leavers that have a place now: by their rank, each on one node.
     fn with_a_place(&self) -> Vec<usize> {
         let mut free = self.free_by(self.w.now);
         let mut with = Vec::new();
@@ -275,7 +275,7 @@ impl Busy {
 
     /// A young job was placed: the first of those who had a place keeps it, or has it again before it is expected to save.
     ///
-    /// Only the first: who comes before another may exchange places with it.
+    /// Only the first: a job that comes before another may exchange places with it.
     fn judge(&self, id: &AllocationId, limit: Millis) {
         let ends_at = self.w.now + limit + plain(1).stop_grace;
         let Some(leaver) = self.leavers.iter().find(|leaver| !leaver.left) else { return };

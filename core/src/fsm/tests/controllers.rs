@@ -14,7 +14,7 @@ pub(super) fn first(address: &str) -> AdmitController {
     AdmitController { id: 1, address, token: None, key_sha256 }
 }
 
-/// Who shows a token.
+/// A controller that shows a token.
 pub(super) fn joining() -> Actor {
     Actor { method: AuthMethod::JoinToken, ..Actor::controller() }
 }

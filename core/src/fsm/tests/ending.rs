@@ -1,4 +1,4 @@
-//! How windows end: those in use go on, those nobody came for are given back, and who may say otherwise.
+//! How windows end: those in use are extended, those nobody came for are released, and who may say otherwise.
 
 use super::world::{START, World, gpu, job, node, person, plain, res, user};
 use crate::access::AccessCommand;
@@ -78,7 +78,7 @@ fn a_window_in_use_goes_on_in_steps_until_its_user_has_gone() {
     let last = ends_at(&w);
     until(&mut w, last);
     assert_eq!(state(&w), ReservationState::Ending, "nobody works there any more");
-    // The leader slept for long: the end it is given lies ahead all the same.
+    // The leader slept for long: the new end of the window is in the future all the same.
     let mut w = in_use();
     w.pass(Millis::hours(30));
     assert!(ends_at(&w) > w.now && ends_at(&w).since(w.now) <= EXTEND_STEP);

@@ -139,7 +139,7 @@ impl Led {
                 let (name, hours) = (format!("r{}", self.w.fsm.applied()), self.dice.roll(3));
                 let who = self.dice.pick(&PEOPLE).unwrap();
                 let from = Millis::hours(hours);
-                // Not to be had is an answer.
+                // A refusal is an answer too.
                 self.w.reserve(who, &name, 1, from, Millis::minutes(30)).ok();
             }
             _ => {

@@ -57,7 +57,7 @@ fn a_checkpoint_before_the_agent_took_the_order_triggers_nothing() {
     w.checkpoint(&a, 1, Millis::ZERO);
     assert_eq!(w.state_of("a"), "running");
     w.take_deferral(&a, 1);
-    // Reported long after it was complete: a partition lies between.
+    // The agent reports it long after it was complete, because of a partition.
     w.checkpoint(&a, 2, Millis::minutes(5));
     assert_eq!(w.state_of("a"), "running");
     w.checkpoint(&a, 3, Millis::secs(1));

@@ -1,4 +1,4 @@
-//! Attempts whose preparation took so long that a reservation begins before their time is over.
+//! Attempts that a reservation cuts short: their preparation took long, and it begins before their time is over.
 
 use super::world::{World, job, person, plain, res, training};
 use crate::allocation::{AttemptEnd, GIVES_WAY_LEAD, GIVES_WAY_SINCE, StopWhy};

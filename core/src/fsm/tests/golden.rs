@@ -208,7 +208,7 @@ fn slow_starts(w: &mut World) {
     assert_eq!(slow(w, "slow-2", "titan09"), Millis::secs(20 * 60 + 30));
 }
 
-/// From cluster version 16 on: the node of a reservation that is given to somebody else is told so.
+/// From cluster version 16 on: the node of a reservation learns when the reservation is given to somebody else.
 fn handed_over(w: &mut World) {
     let give = |w: &mut World| {
         let (user, to) = (super::world::user("dora"), super::world::user("emil"));
@@ -322,7 +322,7 @@ fn adoption(w: &mut World) {
     w.give(person("ada"), Command::CreateReservation(wish)).unwrap();
 }
 
-/// From cluster version 9 on: a node's word says whom a window is shared with.
+/// From cluster version 9 on: a node's report says which users share a window.
 fn shared_said(w: &mut World) {
     let version = crate::window::SHARED_SAID_SINCE;
     w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
@@ -331,7 +331,7 @@ fn shared_said(w: &mut World) {
     w.report("titan01", Report::Window(Box::new(report))).unwrap();
 }
 
-/// From cluster version 9 on: nodes boot anew when they are empty, and what had not begun outlasts a boot.
+/// From cluster version 9 on: nodes reboot when they are empty, and what had not begun outlasts a reboot.
 fn reboots(w: &mut World) {
     let ask = |name: &str| RebootCommand::Ask { node: node(name), reason: "kernel".to_owned() };
     for name in ["titan01", "titan02"] {

@@ -11,7 +11,7 @@ use crate::reply::{ImportedLine, Reply};
 use crate::reservation::{GpuRequest, IMPORT_UNDONE_SINCE, IMPORTED_SINCE, ReservationState};
 use crate::time::{Millis, Timestamp, Window};
 
-/// A line for `count` GPUs, from and until so many hours after the world's time; a past one is negative.
+/// A line for `count` GPUs, from and until these hours after the world's time; a past one is negative.
 fn line(
     w: &World,
     name: &str,
@@ -137,7 +137,7 @@ fn a_trial_says_what_would_come_and_changes_nothing() {
     }
 }
 
-/// Extends, gives back and cancels what an import made, then imports it again with a line more.
+/// Extends, releases and cancels what an import made, then imports it again with a line more.
 fn corrected(version: u32) -> (World, Result<Vec<ImportedLine>, Rejection>) {
     let mut w = World::at_version(&["titan01", "titan02"], version);
     let start = w.now;
@@ -198,7 +198,7 @@ fn before_its_version_it_finds_only_what_nobody_touched() {
 #[test]
 fn of_reservations_that_serve_a_line_each_line_gets_one() {
     let mut w = World::with(&["titan01"]);
-    // By hand, before the spreadsheet comes: one begun, two to come, of which one was given back.
+    // By hand, before the spreadsheet comes: one begun, two to come, of which one was released.
     for wish in [
         line(&w, "now", "ada", 1, 0, 9),
         line(&w, "later", "bob", 1, 20, 40),
@@ -224,7 +224,7 @@ fn of_reservations_that_serve_a_line_each_line_gets_one() {
     assert_eq!(said, wanted);
 }
 
-/// The page's way to correct a line: what it made before is given back, and the line is a new one.
+/// The page's way to correct a line: the user releases what it made before, and the line is a new one.
 #[test]
 fn a_line_that_ends_earlier_now_gets_its_reservation() {
     for given_back in [true, false] {

@@ -293,7 +293,7 @@ fn a_slow_start_does_not_push_a_job_into_somebodys_reservation() {
 
 #[test]
 fn what_is_promised_while_a_job_is_prepared_does_not_wait_for_the_preparation() {
-    /// Whether bob gives his reservation back, and whether its node has said that it let go of it.
+    /// Whether bob releases his reservation, and whether its node has said that it released it too.
     #[derive(Clone, Copy, PartialEq)]
     enum Back {
         No,

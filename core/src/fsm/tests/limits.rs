@@ -84,7 +84,7 @@ fn only_what_is_reserved_at_the_same_time_counts_together() {
     );
     let said = refused(&mut w, bob(), ("d", 1, Millis::hours(2), HOUR));
     assert!(said.contains("bob has reserved 3 then already"), "{said}");
-    // What is given back does not count.
+    // A released reservation does not count.
     w.give(bob(), Command::ReleaseReservation { id: res("b") }).unwrap();
     assert_eq!(refused(&mut w, bob(), ("d", 1, Millis::hours(2), HOUR)), "granted");
     // Nor does it help to make one longer.

@@ -115,7 +115,7 @@ enum Step {
         unreachable: bool,
     },
     Thaw,
-    /// Whether agents answer at once to what they are told of their windows.
+    /// Whether agents answer at once to the orders they get for their windows.
     Answer {
         answers: bool,
     },

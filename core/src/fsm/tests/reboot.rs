@@ -143,7 +143,7 @@ fn one_that_began_and_never_came_is_said_and_can_be_asked_for_again() {
     w.pass(Millis::minutes(1));
     ask(&mut w, "");
     assert!(ordered(&w).unwrap().since > since);
-    // Nor is what is waited for the end of it: the agent goes on by itself.
+    // Nor does a problem end the wish: the agent continues by itself once the problem is gone.
     let since = ordered(&w).unwrap().since;
     w.report("titan01", Report::Reboot { since, problem: Some(why()) }).unwrap();
     w.report("titan01", Report::Reboot { since, problem: None }).unwrap();

@@ -92,7 +92,7 @@ fn when_there_are_too_many_the_first_ones_are_forgotten_and_never_carried_out_ag
         assert!(matches!(reply, Err(Rejection::RequestForgotten { .. })), "{reply:?}");
         assert!(w.fsm.job(&job("second")).is_none());
     }
-    // What is still known is answered as before, and who asks now is served, whichever clock they have.
+    // A request that is still known gets its answer as before, and a new one is served, whatever clock its user has.
     let (last, known) = (REQUESTS_KEPT_MAX, bobs(&w));
     assert!(matches!(ask(&mut w, "bob", last, known, noop()), Err(Rejection::NotFound { .. })));
     let now = w.now;

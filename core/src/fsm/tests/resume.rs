@@ -1,4 +1,4 @@
-//! Resuming: which checkpoint the next attempt is told, steps back, questions to the owner, restarts, retries, time.
+//! Resuming: which checkpoint the next attempt gets, steps back, questions to the owner, restarts, retries, time.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ fn current(w: &World) -> AllocationId {
     w.fsm.job(&job("a")).unwrap().allocation.clone().expect("it has an attempt")
 }
 
-/// What the node of the running attempt is told to resume from.
+/// The checkpoints that the node of the running attempt gets to resume from.
 fn told(w: &World) -> Vec<String> {
     let a = w.fsm.allocation(&current(w)).unwrap();
     let desired = w.fsm.desired(&a.node, &[]);
@@ -32,7 +32,7 @@ fn told(w: &World) -> Vec<String> {
     resume.candidates.into_iter().map(|candidate| candidate.path).collect()
 }
 
-/// Places the job again; its node takes the first that it was told.
+/// Places the job again; its node takes the first checkpoint that it got.
 fn resume(w: &mut World) -> AllocationId {
     assert_eq!(w.schedule(), 1);
     let id = current(w);

@@ -1,4 +1,4 @@
-//! Gaps between saves that vary, drawn from seeds: who must leave is met by its place, and is not stopped between two saves.
+//! Varying gaps between saves, drawn from seeds: a job that must leave gets its place and is not stopped between saves.
 
 use super::busy::Dice;
 use super::world::{World, bad, job, plain, training};

@@ -61,7 +61,7 @@ fn told(w: &World, on: &str, name: &str) -> Option<DesiredWindow> {
     w.fsm.desired(&node(on), &[]).windows.into_iter().find(|told| told.reservation == res(name))
 }
 
-/// The agent answers to what it was told, and says what it did on its own.
+/// The agent answers to the order it got, and says what it did on its own.
 fn answers(w: &mut World, on: &str, told: &DesiredWindow, did: [Option<Timestamp>; 2]) {
     let [opened_at, closed_at] = did;
     let report = WindowReport { opened_at, closed_at, ..answer(told) };
@@ -370,7 +370,7 @@ fn a_grant_gives_way_to_what_was_promised_meanwhile() {
     w.report("titan01", Report::Window(Box::new(report))).unwrap();
     assert_eq!(r(&w, "g").window.ends_at, START + Millis::hours(2));
     assert_eq!(told(&w, "titan01", "g").unwrap().window.ends_at, START + Millis::hours(2));
-    // And where somebody holds the GPU already, the node is told to let go.
+    // And where somebody holds the GPU already, the node gets the order to release the window.
     w.pass(Millis::hours(2));
     w.release("titan01");
     w.agents_answer = false;
@@ -590,7 +590,7 @@ fn nothing_is_handed_out_before_every_controller_knows_of_it() {
     let report = Report::Window(Box::new(answer(&told(&w, "titan01", "next").unwrap())));
     let command = Command::ReportNode { node: node("titan01"), reports: vec![report] };
     assert_eq!(command.since_version(), AHEAD_SINCE);
-    // One that has begun goes on under the lease it has.
+    // A reservation that has begun continues under the lease it has.
     let lease = r(&w, "now").lease.clone();
     assert_eq!(told(&w, "titan01", "now").map(|told| told.lease), lease);
     w.give(person("ada"), Command::ReleaseReservation { id: res("now") }).unwrap();

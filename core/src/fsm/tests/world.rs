@@ -36,7 +36,7 @@ pub(super) struct World {
     pub(super) last: Vec<Event>,
     /// Events of all commands since somebody cleared it.
     pub(super) heard: Vec<Event>,
-    /// Agents that are heard confirm at once what they are told of their windows.
+    /// Agents that are heard confirm at once the orders they get for their windows.
     pub(super) agents_answer: bool,
 }
 

@@ -138,7 +138,7 @@ fn build(drawn: &Drawn) -> Story {
     story
 }
 
-/// Whom a GPU is promised to while a job has it, other than the job's own parent reservation.
+/// The reservation that a GPU is promised to while a job has it, other than the job's own parent reservation.
 fn trespassed<'a>(fsm: &'a Fsm, line: &Placement, gpu: &GpuUuid) -> Option<&'a ReservationId> {
     let job = fsm.job(&line.job).unwrap();
     let starts_at = fsm.now();

@@ -1,4 +1,4 @@
-//! What a waiting job is told, and what `fleet why` lists node by node.
+//! The reason that a waiting job shows, and what `fleet why` lists node by node.
 
 use super::story::expect;
 

@@ -34,7 +34,7 @@ pub(crate) struct Story {
     index: u64,
 }
 
-/// Tells a whole story and gives back what was said to it.
+/// Tells a whole story and returns what was said to it.
 pub(crate) fn tell(script: &str) -> String {
     Story::new().tell(script)
 }
@@ -204,7 +204,7 @@ impl Story {
         story
     }
 
-    /// Goes on with the story; gives back what was said to it.
+    /// Continues the story; returns what was said to it.
     pub(crate) fn tell(&mut self, script: &str) -> String {
         let mut said = String::new();
         for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -228,7 +228,7 @@ impl Story {
         let actor = Actor { who, method, serial: None };
         let envelope = Envelope { v: 1, actor, proposed_at: self.now, request: None, command };
         let reply = self.fsm.apply(self.index, &envelope).reply;
-        // Agents that are heard confirm at once what they are told of their windows.
+        // Agents that are heard confirm at once the orders they get for their windows.
         if let Some((node, report)) = window_answers(&self.fsm).into_iter().next() {
             self.report(&node, report);
         }

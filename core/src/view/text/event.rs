@@ -263,7 +263,7 @@ fn fmt_clear_ordered(
     if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
 }
 
-/// A node that could not say what it did for so long says it late.
+/// The story says that a node's report was late if it came at least this long after the event.
 const SAID_LATE: Millis = Millis::secs(10);
 
 impl Event {
@@ -302,7 +302,7 @@ impl Event {
     }
 }
 
-/// An event, and who knows what people called the GPUs in it.
+/// An event, and the source of the names that people use for its GPUs.
 struct Sentence<'a> {
     event: &'a Event,
     names: &'a dyn Names,

@@ -31,7 +31,7 @@ async fn answer(dir: &std::path::Path, marker: &str) -> Option<String> {
             marker: marker.to_owned(),
         },
     };
-    // Said again, as with every document: it is looked at once.
+    // Sent twice, as every document repeats it: the agent runs the probe once.
     for _ in 0..2 {
         let document = DesiredNode { probes: vec![probe.clone()], ..document() };
         agent.desired.send(Some(document)).unwrap();

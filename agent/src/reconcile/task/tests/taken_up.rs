@@ -111,7 +111,7 @@ async fn told(agent: &Agent, line: &str) -> Vec<String> {
     story()
 }
 
-/// A shim whose job runs; whoever subscribed is kept in the list, to be told of its end.
+/// A shim whose job runs; the list keeps the subscribers, so that a test can send them its end.
 fn shim(dir: &AllocationDir) -> Arc<Mutex<Vec<UnixStream>>> {
     let listener = UnixListener::bind(dir.path().join(SOCKET_FILE)).unwrap();
     let subscribed = Arc::new(Mutex::new(Vec::new()));
