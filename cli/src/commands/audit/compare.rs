@@ -92,11 +92,11 @@ fn sentence(relation: &Relation, [first, second]: &[String; 2]) -> String {
 fn forked(Fork { same_until, from, hashes }: &Fork, first: &str, second: &str) -> String {
     let [of_first, of_second] = hashes;
     let same = match same_until {
-        Some(until) => format!("are the same up to record {until} and differ"),
+        Some(until) => format!("are the same up to record {until}, and differ"),
         None => "differ".to_owned(),
     };
     format!(
-        "{first} and {second} are each whole, but {same} from record {from} on (hash {of_first} in {first}, {of_second} in {second})"
+        "{first} and {second} fork. Nobody changed either of them, but they {same} from record {from} on (hash {of_first} in {first}, {of_second} in {second})"
     )
 }
 
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn a_fork_is_named_by_its_record_and_both_hashes() {
         let (forked, json) = said(&log(5, u64::MAX), &log(9, 4));
-        let begins = "a.jsonl and b.jsonl are each whole, but are the same up to record 3 and differ from record 4 on (hash ";
+        let begins = "a.jsonl and b.jsonl fork. Nobody changed either of them, but they are the same up to record 3, and differ from record 4 on (hash ";
         assert!(forked.starts_with(begins), "{forked}");
         for hash in json["hashes"].as_array().unwrap() {
             assert!(forked.contains(hash.as_str().unwrap()), "{forked}");

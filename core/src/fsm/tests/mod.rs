@@ -13,6 +13,7 @@ mod eviction;
 mod giving_way;
 mod golden;
 mod import;
+mod indexing;
 mod job_defaults;
 mod jobs;
 mod limits;
