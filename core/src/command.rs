@@ -20,7 +20,7 @@ use crate::health::Condition;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, ClusterId, ImportId, JobId, LeaseId, ReservationId, TokenId};
 use crate::image::{ImageUsed, REGISTRY_SINCE};
-use crate::job::{JobDefaults, JobSpec, is_default};
+use crate::job::{JobSpec, is_default};
 use crate::lease::Epoch;
 use crate::limits::{LIMITS_SINCE, LimitsCommand};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName, has_joiner};
@@ -507,9 +507,11 @@ pub enum Command {
     Reboot(RebootCommand),
     /// How much people may reserve.
     Limits(LimitsCommand),
-    /// Defaults for jobs that say nothing themselves.
+    /// Defaults for jobs that say nothing themselves; a value that is absent stays.
     SetJobDefaults {
-        defaults: JobDefaults,
+        /// Zero: never.
+        stop_after: Option<Millis>,
+        without_gpus_percent: Option<u8>,
     },
 }
 

@@ -206,12 +206,29 @@ impl JobSpec {
     }
 }
 
-/// What an admin set for jobs that say nothing themselves. It counts for jobs submitted from then on.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What jobs without GPUs have of a node with GPUs at first, in percent.
+pub const WITHOUT_GPUS_PERCENT: u8 = 50;
+
+/// What an admin set for jobs that say nothing themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobDefaults {
-    /// See [`JobSpec::stop_after`].
+    /// See [`JobSpec::stop_after`]. It counts for jobs submitted from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_after: Option<Millis>,
+    /// The part of a node with GPUs that jobs without GPUs have at most, all together: of its cores and of its memory,
+    /// in percent. It counts for jobs that start from then on.
+    #[serde(default = "without_gpus_percent")]
+    pub without_gpus_percent: u8,
+}
+
+fn without_gpus_percent() -> u8 {
+    WITHOUT_GPUS_PERCENT
+}
+
+impl Default for JobDefaults {
+    fn default() -> Self {
+        Self { stop_after: None, without_gpus_percent: WITHOUT_GPUS_PERCENT }
+    }
 }
 
 impl JobDefaults {
@@ -224,9 +241,10 @@ impl JobDefaults {
 impl std::fmt::Display for JobDefaults {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.stop_after {
-            Some(after) => write!(f, "--stop-after {after}"),
-            None => write!(f, "--stop-after never"),
+            Some(after) => write!(f, "--stop-after {after}")?,
+            None => write!(f, "--stop-after never")?,
         }
+        write!(f, ", --without-gpus {}%", self.without_gpus_percent)
     }
 }
 

@@ -122,6 +122,7 @@ pub enum Obstacle {
         node: NodeName,
         wanted: u64,
         free: u64,
+        of: NodePart,
         offer: bool,
     },
     /// Memory, in bytes.
@@ -129,6 +130,7 @@ pub enum Obstacle {
         node: NodeName,
         wanted: u64,
         free: u64,
+        of: NodePart,
     },
     Taken(Few<TakenGpus>),
     Unfit(Few<UnfitGpu>),
@@ -145,12 +147,14 @@ pub enum Obstacle {
         node: NodeName,
         has: u64,
         wanted: u64,
+        of: NodePart,
     },
     /// The node has less than that in all: bytes.
     TooLittleMemory {
         node: NodeName,
         has: u64,
         wanted: u64,
+        of: NodePart,
     },
     TooFewGpus {
         node: NodeName,
@@ -160,6 +164,14 @@ pub enum Obstacle {
     Reservation(ShutReservation),
     /// The job names another node, or a reservation of another node.
     BoundElsewhere,
+}
+
+/// The part of a node in which a job finds too little.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodePart {
+    All,
+    /// What jobs without GPUs may have, all together; the rest stays for the node's GPUs.
+    WithoutGpus,
 }
 
 /// The reservation or job that a free GPU is kept for.

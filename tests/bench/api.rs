@@ -11,8 +11,8 @@ use fleet_proto::{
     transport::unix,
     v1::{
         CreateReservationRequest, GetStatusRequest, GpuWish, Job, JobSpec, ListJobsRequest,
-        ListNodesRequest, ReleaseReservationRequest, RequestMeta, Reservation, Status,
-        SubmitJobRequest, fleet_client::FleetClient,
+        ListNodesRequest, ReleaseReservationRequest, RequestMeta, Reservation,
+        SetJobDefaultsRequest, Status, SubmitJobRequest, fleet_client::FleetClient,
     },
 };
 use fleet_tests::cluster::Cluster;
@@ -49,9 +49,15 @@ impl Api {
 
     /// What a job must ask for so that no more than `AT_A_TIME` fit: a share of what the node claims to have.
     pub(crate) async fn cpu_share(&mut self) -> Result<u64> {
+        let most = SetJobDefaultsRequest {
+            meta: meta(),
+            stop_after_ms: None,
+            without_gpus_percent: Some(crate::WITHOUT_GPUS_PERCENT as u32),
+        };
+        self.0.set_job_defaults(request(most)).await?;
         let nodes = self.0.list_nodes(request(ListNodesRequest::default())).await?.into_inner();
         let node = nodes.items.first().context("there is no node")?;
-        Ok(node.cpu_millis / crate::AT_A_TIME)
+        Ok(node.cpu_millis * crate::WITHOUT_GPUS_PERCENT / 100 / crate::AT_A_TIME)
     }
 
     /// `true` on the node's own files, with so many thousandths of a core and no GPU.

@@ -85,7 +85,7 @@ fn strip(config: &mut Value) -> Result<()> {
 /// Thousandths of a CPU for each job, so that exactly four run at a time.
 pub(crate) fn cpu_millis() -> u64 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-    cores * 1000 / crate::AT_A_TIME
+    cores * 1000 * crate::WITHOUT_GPUS_PERCENT / 100 / crate::AT_A_TIME
 }
 
 /// What each job may use.

@@ -55,6 +55,8 @@ use slurm::Slurm;
 
 /// Jobs that run at the same time, everywhere.
 pub(crate) const AT_A_TIME: u64 = 4;
+/// The part of the node that jobs without GPUs get: the most that fleet allows. The floor's jobs get the same.
+pub(crate) const WITHOUT_GPUS_PERCENT: u64 = 90;
 /// One node with as many pretended GPUs as there are, for the reservations.
 const GPUS: &str = "v100-pcie:16";
 /// Where there are several, and how long they wait for a silent leader: an installed controller's default.

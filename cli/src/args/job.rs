@@ -96,20 +96,33 @@ pub(crate) enum JobVerb {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The defaults count for jobs submitted from then on. An option of `fleet run` goes before them. \
+    after_help = "--stop-after counts for jobs submitted from then on. An option of `fleet run` goes before it. \
     Without this default, a job of a dead node stays `running` until an admin types `fleet gpu declare-free`. \
     A network failure that lasts longer than the default stops the jobs on the nodes behind it.\n\n\
+    --without-gpus counts for jobs that start from then on. The rest of the node stays for its GPUs, so that work on \
+    cores alone leaves no GPU without cores. A job on GPUs that names neither -c nor --memory gets its GPUs' portion of \
+    the node. If the cores are taken it gets less, but never less than what stays for its GPUs.\n\n\
     Examples:\n  \
     fleet job defaults\n  \
     fleet job defaults --stop-after 30m\n  \
-    fleet job defaults --stop-after never"
+    fleet job defaults --stop-after never\n  \
+    fleet job defaults --without-gpus 30%"
 )]
 pub(crate) struct JobDefaultsArgs {
     /// If a node is unreachable this long, its jobs stop there and restart elsewhere; or `never` [initially: never]
     #[arg(long, value_name = "LENGTH")]
     pub(crate) stop_after: Option<String>,
+    /// Most cores and memory of a node with GPUs for all its jobs without GPUs, 0% to 90% [initially: 50%]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub(crate) without_gpus: Option<u32>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+/// `30%` or `30`.
+fn percent(text: &str) -> Result<u32, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    number.parse().map_err(|_| format!("\"{text}\" is not a percentage such as 30%"))
 }
 
 #[derive(Debug, Args)]

@@ -66,10 +66,10 @@ pub(crate) struct RunArgs {
     /// Run within this reservation
     #[arg(long, value_name = "RESERVATION")]
     pub(crate) reservation: Option<String>,
-    /// CPU cores [default: the share of the job's GPUs]
+    /// CPU cores [default: the portion of the job's GPUs; without GPUs: 1]
     #[arg(short, long, value_name = "CPUS", value_parser = crate::sizes::parse_cores)]
     pub(crate) cpus: Option<u64>,
-    /// Host memory, like 16G [default: the share of the job's GPUs]
+    /// Host memory, like 16G [default: the portion of the job's GPUs; without GPUs: of one core]
     #[arg(long, value_name = "SIZE", value_parser = crate::sizes::parse_bytes)]
     pub(crate) memory: Option<u64>,
     /// Set a variable, or pass on the one you have

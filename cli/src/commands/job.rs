@@ -58,11 +58,13 @@ pub(super) async fn fetch(client: &Client, request: ListJobsRequest) -> Result<V
 pub(super) async fn defaults(context: &Context, args: &JobDefaultsArgs) -> Result<Exit, Failure> {
     let stop_after_ms = stop_after_ms(context, args.stop_after.as_deref())?;
     let (client, printer) = (context.client()?, context.printer(&args.output)?);
-    let answer = if stop_after_ms.is_none() {
+    let without_gpus_percent = args.without_gpus;
+    let answer = if stop_after_ms.is_none() && without_gpus_percent.is_none() {
         let request = GetJobDefaultsRequest {};
         client.call(request, async |api, r| api.get_job_defaults(r).await).await?
     } else {
-        let request = SetJobDefaultsRequest { meta: client.request_meta()?, stop_after_ms };
+        let meta = client.request_meta()?;
+        let request = SetJobDefaultsRequest { meta, stop_after_ms, without_gpus_percent };
         client.call(request, async |api, r| api.set_job_defaults(r).await).await?
     };
     print(&printer.one(&JobDefaults::from(answer))?)?;

@@ -163,16 +163,30 @@ fn stop_after(spec: &Spec, seconds: u64) -> String {
 
 impl Row for JobDefaults {
     fn columns() -> Vec<Column<Self>> {
-        vec![Column::new("STOP AFTER", |defaults: &Self, _| default_stop_after(defaults))]
+        vec![
+            Column::new("STOP AFTER", |defaults: &Self, _| default_stop_after(defaults)),
+            Column::new("WITHOUT GPUS", |defaults, _| part_without_gpus(defaults)),
+        ]
     }
 
     fn lines(&self, _clock: &Clock) -> Vec<(&'static str, String)> {
-        vec![("Stop after", default_stop_after(self))]
+        let part = part_without_gpus(self);
+        vec![
+            ("Stop after", default_stop_after(self)),
+            (
+                "Jobs without GPUs",
+                format!("at most {part} of the cores and memory of a node with GPUs"),
+            ),
+        ]
     }
 }
 
 fn default_stop_after(defaults: &JobDefaults) -> String {
     defaults.stop_after_seconds.map_or(NEVER.to_owned(), |seconds| length(seconds * 1_000))
+}
+
+fn part_without_gpus(defaults: &JobDefaults) -> String {
+    format!("{}%", defaults.without_gpus_percent)
 }
 
 /// `1.5` for 1,500 thousandths.

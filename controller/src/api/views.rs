@@ -313,7 +313,10 @@ fn reservation_reason(fsm: &Fsm, sessions: &Sessions, r: &Reservation) -> String
 }
 
 pub(super) fn job_defaults(defaults: &JobDefaults) -> v1::JobDefaults {
-    v1::JobDefaults { stop_after_ms: defaults.stop_after.map(|after| after.0) }
+    v1::JobDefaults {
+        stop_after_ms: defaults.stop_after.map(|after| after.0),
+        without_gpus_percent: u32::from(defaults.without_gpus_percent),
+    }
 }
 
 pub(super) fn reservation_rules(rules: &ReservationRules) -> v1::ReservationRules {

@@ -7,7 +7,6 @@ use fleet_core::command::{Command, CreateReservation, SubmitJob};
 use fleet_core::ending::{EndPolicy, EndingCommand};
 use fleet_core::fsm::validate;
 use fleet_core::id::{JobId, ReservationId};
-use fleet_core::job::JobDefaults;
 use fleet_core::job::JobFiles;
 use fleet_core::name::{GpuUuid, NodeName, UserName};
 use fleet_core::time::{Millis, Timestamp, Window};
@@ -106,9 +105,11 @@ impl Context {
         let caller = self.callers.user(&request).await?;
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
-        if let Some(ms) = request.stop_after_ms {
-            let defaults = JobDefaults { stop_after: (ms > 0).then_some(Millis(ms)) };
-            let command = Command::SetJobDefaults { defaults };
+        let without_gpus_percent =
+            request.without_gpus_percent.map(|percent| u8::try_from(percent).unwrap_or(u8::MAX));
+        let stop_after = request.stop_after_ms.map(Millis);
+        if stop_after.is_some() || without_gpus_percent.is_some() {
+            let command = Command::SetJobDefaults { stop_after, without_gpus_percent };
             self.change(&caller.actor, Some(key), command).await?;
         }
         Ok(self.raft.read(|fsm| views::job_defaults(fsm.job_defaults())))

@@ -197,6 +197,14 @@ pub(crate) fn uuids_of(node: &Node, set: GpuSet) -> Vec<GpuUuid> {
     node.gpus.iter().take(PLACES_MAX).enumerate().filter(in_set).map(|(_, u)| u.clone()).collect()
 }
 
+/// `2.5` for 2,500 thousandths.
+pub(crate) fn cores(millis: u64) -> String {
+    match millis % 1_000 {
+        0 => (millis / 1_000).to_string(),
+        part => format!("{}.{part:03}", millis / 1_000).trim_end_matches('0').to_owned(),
+    }
+}
+
 /// A size in the unit people use for memory.
 pub(crate) fn bytes(n: u64) -> String {
     const GIB: u64 = 1 << 30;

@@ -1,6 +1,7 @@
-//! Defaults for jobs: set by admins, taken over by each job that is submitted from then on.
+//! Defaults for jobs: set by admins.
 //!
-//! A job keeps what it was submitted with. Its node may be silent when the default changes, and could not hear of it.
+//! A job keeps the `stop_after` it was submitted with: its node may be silent when the default changes, and could not
+//! hear of it. The part of a node for jobs without GPUs counts for each job that starts.
 
 use super::{Fsm, Turn};
 use crate::event::Event;
@@ -14,6 +15,8 @@ use crate::time::Millis;
 const STOP_AFTER_MIN: Millis = Millis::minutes(1);
 /// Longest default: as long as the longest job.
 const STOP_AFTER_DEFAULT_MAX: Millis = Millis::days(60);
+/// Largest part of a node for jobs without GPUs, in percent: a job on GPUs cannot run without any core.
+const WITHOUT_GPUS_PERCENT_MAX: u8 = 90;
 
 impl Fsm {
     /// The defaults for jobs that are submitted now.
@@ -21,17 +24,37 @@ impl Fsm {
         &self.job_defaults
     }
 
+    /// What jobs without GPUs have at most of a node with GPUs; `None` before all members know the rule.
+    pub(crate) fn percent_without_gpus(&self) -> Option<u8> {
+        let is_known = self.cluster_version >= EMPTY_SINCE;
+        is_known.then_some(self.job_defaults.without_gpus_percent)
+    }
+
     pub(super) fn set_job_defaults(
         &mut self,
         turn: &mut Turn<'_>,
-        defaults: JobDefaults,
+        stop_after: Option<Millis>,
+        without_gpus_percent: Option<u8>,
     ) -> Result<Reply, Rejection> {
-        let allowed = STOP_AFTER_MIN..=STOP_AFTER_DEFAULT_MAX;
-        if let Some(after) = defaults.stop_after.filter(|after| !allowed.contains(after)) {
-            let problem = format!(
-                "{after} is not between {STOP_AFTER_MIN} and {STOP_AFTER_DEFAULT_MAX}; `never` turns the default off"
-            );
-            return Err(Rejection::field("stop_after", problem));
+        let mut defaults = self.job_defaults;
+        if let Some(after) = stop_after {
+            let allowed = STOP_AFTER_MIN..=STOP_AFTER_DEFAULT_MAX;
+            if after != Millis::ZERO && !allowed.contains(&after) {
+                let problem = format!(
+                    "{after} is not between {STOP_AFTER_MIN} and {STOP_AFTER_DEFAULT_MAX}; `never` turns the default off"
+                );
+                return Err(Rejection::field("stop_after", problem));
+            }
+            defaults.stop_after = (after != Millis::ZERO).then_some(after);
+        }
+        if let Some(percent) = without_gpus_percent {
+            if percent > WITHOUT_GPUS_PERCENT_MAX {
+                let problem = format!(
+                    "{percent}% is not between 0% and {WITHOUT_GPUS_PERCENT_MAX}%: jobs on GPUs need cores and memory too"
+                );
+                return Err(Rejection::field("without_gpus", problem));
+            }
+            defaults.without_gpus_percent = percent;
         }
         let before = std::mem::replace(&mut self.job_defaults, defaults);
         if before != defaults {

@@ -411,7 +411,9 @@ impl Fsm {
             Command::Ending(command) => self.apply_ending(turn, command),
             Command::Reboot(command) => self.apply_reboot(turn, command),
             Command::Limits(command) => self.apply_limits(turn, command),
-            Command::SetJobDefaults { defaults } => self.set_job_defaults(turn, *defaults),
+            Command::SetJobDefaults { stop_after, without_gpus_percent } => {
+                self.set_job_defaults(turn, *stop_after, *without_gpus_percent)
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::capacity::{Capacity, NodeCapacity};
-use super::shares::{Share, share};
+use super::shares::{Room, Share};
 use crate::calendar::wish::{GpuSet, Wish, place_of};
 use crate::id::{JobId, ReservationId};
 use crate::job::{Job, JobSpec};
@@ -127,8 +127,20 @@ impl<'a> Ask<'a> {
         (gpus, (cpu, memory, Millis::ZERO, given, Millis::ZERO), whose)
     }
 
-    pub(super) fn share(&self, node: &NodeCapacity<'_>) -> Share {
-        share(node.node, self.spec)
+    /// What it cannot do without on that node.
+    pub(super) fn least(&self, node: &NodeCapacity<'_>) -> Share {
+        node.division.least(self.spec)
+    }
+
+    /// What it gets of the room on that node, of whose GPUs these are idle.
+    pub(super) fn granted(
+        &self,
+        node: &NodeCapacity<'_>,
+        room: &Room,
+        idle: GpuSet,
+    ) -> Option<Share> {
+        let others = idle.count_ones().saturating_sub(self.count());
+        node.division.granted(self.spec, room.of(self.count()), others)
     }
 
     /// The GPUs of the node that are meant, whatever their state.

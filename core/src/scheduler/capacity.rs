@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use super::shares::{Division, Room, Share};
 use super::standing::Standing;
 use crate::allocation::Allocation;
 use crate::calendar::topology::{Picked, Topology};
@@ -37,8 +38,7 @@ pub(super) struct Use {
     pub(super) from: Timestamp,
     pub(super) until: Timestamp,
     pub(super) gpus: GpuSet,
-    pub(super) cpu_millis: u64,
-    pub(super) memory_bytes: u64,
+    pub(super) share: Share,
 }
 
 /// The GPUs of an active reservation, for the jobs of its owner.
@@ -60,12 +60,14 @@ pub(super) struct NodeCapacity<'a> {
     standing: Cow<'a, Standing>,
     /// Why nothing new goes there.
     pub(super) closed: Option<NotOpen>,
-    pub(super) cpu_free: u64,
-    pub(super) memory_free: u64,
+    pub(super) division: Division,
+    pub(super) room: Room,
     /// GPUs that take new work, held or not.
     pub(super) healthy: GpuSet,
     /// Healthy GPUs that nobody holds.
     pub(super) free: GpuSet,
+    /// Healthy GPUs that no job has; a reservation may hold them.
+    pub(super) idle: GpuSet,
     /// The first time at which a GPU is promised.
     first_promise: Timestamp,
     /// The number that the model of each of its kinds has in `Capacity`.
@@ -173,10 +175,11 @@ impl<'a> Capacity<'a> {
     pub(super) fn lift(&mut self, a: &Allocation) {
         let Some(at) = self.position(&a.node) else { return };
         let node = &mut self.nodes[at];
-        node.cpu_free += a.cpu_millis;
-        node.memory_free += a.memory_bytes;
+        let share = Share { cpu_millis: a.cpu_millis, memory_bytes: a.memory_bytes };
+        node.room.give_back(a.gpus.len() as u32, share);
         let gpus = a.gpus.iter().filter_map(|uuid| place_of(node.node, uuid));
         let gpus = gpus.fold(0, |set, place| set | place) & node.healthy;
+        node.idle |= gpus;
         let parent = a.lease.as_ref().and_then(|id| self.fsm.lease(id)?.parent.as_ref());
         match parent {
             None => node.free |= gpus,
@@ -215,14 +218,18 @@ fn closed(fsm: &Fsm, node: &Node) -> Option<NotOpen> {
 
 impl<'a> NodeCapacity<'a> {
     fn new(fsm: &Fsm, node: &'a Node, standing: Cow<'a, Standing>, models: Vec<usize>) -> Self {
-        let facts = &node.facts;
+        let division = Division::of(fsm, node);
+        let mut room = division.room();
+        room.take(1, standing.taken_on_gpus);
+        room.take(0, standing.taken_without_gpus);
         Self {
             node,
             closed: closed(fsm, node),
-            cpu_free: facts.cpu_millis.saturating_sub(standing.cpu_taken),
-            memory_free: facts.memory_bytes.saturating_sub(standing.memory_taken),
+            division,
+            room,
             healthy: standing.healthy,
             free: standing.free,
+            idle: standing.healthy & !standing.busy,
             first_promise: standing.first_promise.unwrap_or(Timestamp(u64::MAX)),
             standing,
             models,
@@ -308,8 +315,7 @@ fn uses(fsm: &Fsm, node: &Node, at: usize) -> Vec<Use> {
         from,
         until,
         gpus,
-        cpu_millis: 0,
-        memory_bytes: 0,
+        share: Share::default(),
     };
     let now = fsm.now();
     let mut uses: Vec<Use> = match fsm.certain_claims(&node.name, at) {
@@ -331,8 +337,7 @@ fn uses(fsm: &Fsm, node: &Node, at: usize) -> Vec<Use> {
             from: a.placed_at,
             until: if end > now { end } else { now + RELEASE_ALLOWANCE },
             gpus: gpus.fold(0, |set, place| set | place),
-            cpu_millis: a.cpu_millis,
-            memory_bytes: a.memory_bytes,
+            share: Share { cpu_millis: a.cpu_millis, memory_bytes: a.memory_bytes },
         }
     }));
     uses

@@ -6,6 +6,7 @@
 use super::Approved;
 use super::ask::{Ask, Source};
 use super::capacity::Capacity;
+use super::shares::Share;
 use crate::calendar::wish::{GpuSet, gpus_of, place_of, said, unfit};
 use crate::command::Placement;
 use crate::fsm::Fsm;
@@ -47,11 +48,11 @@ fn check_node(capacity: &Capacity<'_>, ask: &Ask<'_>, line: &Placement) -> Resul
     if !ask.admits(node) {
         return Err(format!("the job does not fit {}", line.node));
     }
-    let share = ask.share(node);
-    if (line.cpu_millis, line.memory_bytes) != (share.cpu_millis, share.memory_bytes) {
+    let share = Share { cpu_millis: line.cpu_millis, memory_bytes: line.memory_bytes };
+    if !node.division.allows(ask.spec, share) {
         return Err("its share of the node is another now".to_owned());
     }
-    if share.cpu_millis > node.cpu_free || share.memory_bytes > node.memory_free {
+    if !share.fits_in(node.room.of(ask.count())) {
         return Err(format!("{} has not that much CPU and memory free", line.node));
     }
     Ok(())

@@ -5,7 +5,7 @@
 
 use super::ask::{Ask, Source};
 use super::capacity::{Capacity, NodeCapacity, Pool, Use, Whose};
-use super::shares::Share;
+use super::shares::{Room, Share};
 use crate::calendar::wish::GpuSet;
 use crate::fsm::Fsm;
 use crate::time::{Timestamp, Window};
@@ -21,28 +21,30 @@ pub(super) struct Foreseen {
     pub(super) gpus: GpuSet,
     pub(super) share: Share,
     /// What it leaves of the node from then on.
-    pub(super) cpu_left: u64,
-    pub(super) memory_left: u64,
+    pub(super) left: Room,
 }
 
 /// What a node has for the whole of a window.
 struct Rest {
     gpus: GpuSet,
-    cpu_millis: u64,
-    memory_bytes: u64,
+    room: Room,
+}
+
+impl Rest {
+    /// What the job leaves.
+    fn left(&self, ask: &Ask<'_>, share: Share) -> Room {
+        let mut left = self.room;
+        left.take(ask.count(), share);
+        left
+    }
 }
 
 fn rest(node: &NodeCapacity<'_>, window: Window, counts: impl Fn(&Use) -> bool) -> Rest {
-    let mut rest = Rest {
-        gpus: node.healthy,
-        cpu_millis: node.node.facts.cpu_millis,
-        memory_bytes: node.node.facts.memory_bytes,
-    };
+    let mut rest = Rest { gpus: node.healthy, room: node.division.room() };
     let within = |u: &&Use| u.from < window.ends_at && window.starts_at < u.until && counts(u);
     for taken in node.uses().filter(within) {
         rest.gpus &= !taken.gpus;
-        rest.cpu_millis = rest.cpu_millis.saturating_sub(taken.cpu_millis);
-        rest.memory_bytes = rest.memory_bytes.saturating_sub(taken.memory_bytes);
+        rest.room.take(taken.gpus.count_ones(), taken.share);
     }
     rest
 }
@@ -66,13 +68,11 @@ fn on_node(
 ) -> Option<Foreseen> {
     let (now, fsm) = (capacity.fsm.now(), capacity.fsm);
     let node = &capacity.nodes[at];
-    let share = ask.share(node);
     let meant = ask.meant(node);
     if node.closed.is_some()
         || !ask.admits(node)
         || (node.healthy & meant).count_ones() < ask.count()
-        || share.cpu_millis > node.node.facts.cpu_millis
-        || share.memory_bytes > node.node.facts.memory_bytes
+        || !ask.least(node).fits_in(node.division.room().of(ask.count()))
     {
         return None;
     }
@@ -85,9 +85,7 @@ fn on_node(
     for starts_at in instants(node, now, best.map(|b| b.starts_at)) {
         let window = Window { starts_at, ends_at: starts_at + length };
         let rest = rest(&capacity.nodes[at], window, |_| true);
-        if share.cpu_millis > rest.cpu_millis || share.memory_bytes > rest.memory_bytes {
-            continue;
-        }
+        let Some(share) = ask.granted(&capacity.nodes[at], &rest.room, rest.gpus) else { continue };
         let gpus = match ask.count() {
             0 => Some(0),
             count => capacity.nodes[at].pick(fsm, rest.gpus & meant, count).map(|p| p.set),
@@ -98,8 +96,7 @@ fn on_node(
                 node: at,
                 gpus,
                 share,
-                cpu_left: rest.cpu_millis - share.cpu_millis,
-                memory_left: rest.memory_bytes - share.memory_bytes,
+                left: rest.left(ask, share),
             });
         }
     }
@@ -150,7 +147,6 @@ fn in_pool(capacity: &mut Capacity<'_>, ask: &Ask<'_>, pool: usize) -> Option<Fo
     if node.closed.is_some() || !ask.admits(node) {
         return None;
     }
-    let share = ask.share(node);
     let ends_at = reservation.window.ends_at;
     capacity.nodes[at].look_ahead(fsm, at);
     let node = &capacity.nodes[at];
@@ -158,17 +154,19 @@ fn in_pool(capacity: &mut Capacity<'_>, ask: &Ask<'_>, pool: usize) -> Option<Fo
         // What ends within the reservation is out of the way of one that starts after it.
         let window = Window { starts_at, ends_at };
         let rest = rest(&capacity.nodes[at], window, |u| u.whose == Whose::Job);
-        if share.cpu_millis > rest.cpu_millis || share.memory_bytes > rest.memory_bytes {
-            continue;
-        }
+        let Some(share) = ask.granted(&capacity.nodes[at], &rest.room, rest.gpus) else { continue };
         let gpus = match ask.count() {
             0 => Some(0),
             count => capacity.nodes[at].pick(fsm, rest.gpus & own, count).map(|p| p.set),
         };
         if let Some(gpus) = gpus {
-            let cpu_left = rest.cpu_millis - share.cpu_millis;
-            let memory_left = rest.memory_bytes - share.memory_bytes;
-            return Some(Foreseen { starts_at, node: at, gpus, share, cpu_left, memory_left });
+            return Some(Foreseen {
+                starts_at,
+                node: at,
+                gpus,
+                share,
+                left: rest.left(ask, share),
+            });
         }
     }
     None

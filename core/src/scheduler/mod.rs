@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use crate::allocation::StopWhy;
-use crate::calendar::wish::{Wish, bytes};
+use crate::calendar::wish::{Wish, bytes, cores};
 use crate::command::Placement;
 use crate::fsm::Fsm;
 use crate::id::{AllocationId, JobId, LeaseId};
@@ -38,7 +38,7 @@ mod verdict;
 use ask::Ask;
 use capacity::Capacity;
 use planner::{Planner, Served};
-use shares::share;
+use shares::{Division, Share};
 
 pub use check::check;
 pub use foresight::INSTANTS_MAX;
@@ -274,22 +274,31 @@ pub fn satisfiable(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<(), Re
         let meant = node.gpus.iter().filter_map(|uuid| fsm.gpu(uuid)).filter(|g| wish.means(g));
         meant.count() >= spec.gpus.count as usize
     };
-    let mut most = (0, 0);
+    let (mut most, mut built) = (Share::default(), Share::default());
     for node in nodes().filter(has_gpus) {
-        let share = share(node, spec);
-        let (cpu, memory) = (node.facts.cpu_millis, node.facts.memory_bytes);
-        if share.cpu_millis <= cpu && share.memory_bytes <= memory {
+        let division = Division::of(fsm, node);
+        let (least, room) = (division.least(spec), division.room());
+        if least.fits_in(room.of(spec.gpus.count)) {
             return Ok(());
         }
-        most = (most.0.max(cpu), most.1.max(memory));
+        (most, built) = (most.max(room.of(spec.gpus.count)), built.max(room.all));
     }
-    let cores = most.0 / 1_000;
+    Err(Rejection::NeverFits { why: too_small(spec, most, built) })
+}
+
+/// No node gives a job of its kind that much: the most that one gives, and what stays for GPUs if that is why.
+fn too_small(spec: &JobSpec, most: Share, built: Share) -> String {
+    let plural = if most.cpu_millis == 1_000 { "" } else { "s" };
+    let (cores, memory) = (cores(most.cpu_millis), bytes(most.memory_bytes));
+    if most != built {
+        return format!(
+            "no node has that much CPU and memory for jobs without GPUs: at most {cores} core{plural} and {memory}. \
+             The rest stays for the node's GPUs. Ask for a GPU (-G 1) or for less (-c, --memory). \
+             An admin can change the part: `fleet job defaults`"
+        );
+    }
     let such = if spec.gpus.count > 0 { " with such GPUs" } else { "" };
-    let why = format!(
-        "no node{such} has that much CPU and memory; the most are {cores} cores and {}",
-        bytes(most.1)
-    );
-    Err(Rejection::NeverFits { why })
+    format!("no node{such} has that much CPU and memory: at most {cores} core{plural} and {memory}")
 }
 
 /// Whether that node, as it is built, could ever run the job.

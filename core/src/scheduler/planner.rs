@@ -10,7 +10,7 @@ use super::ask::{Ask, Shape, Source};
 use super::capacity::{Capacity, Use, Whose};
 use super::foresight::{Foreseen, foresee};
 use super::reasons;
-use super::shares::Share;
+use super::shares::{Room, Share};
 use crate::calendar::topology::Spread;
 use crate::calendar::wish::GpuSet;
 use crate::command::Placement;
@@ -42,8 +42,7 @@ pub(super) struct Shadow {
     pub(super) starts_at: Timestamp,
     pub(super) gpus: GpuSet,
     /// What the kept place leaves of the node from then on.
-    pub(super) cpu_left: u64,
-    pub(super) memory_left: u64,
+    pub(super) left: Room,
 }
 
 /// What became of one job.
@@ -118,7 +117,7 @@ impl<'a> Planner<'a> {
     /// No job of any kind can be placed any more.
     pub(super) fn is_spent(&self) -> bool {
         self.placed >= PLACEMENTS_MAX
-            || self.capacity.nodes.iter().all(|n| n.closed.is_some() || n.cpu_free == 0)
+            || self.capacity.nodes.iter().all(|n| n.closed.is_some() || n.room.all.cpu_millis == 0)
     }
 
     fn decide(&mut self, ask: &Ask<'a>, foreseen_max: u32) -> Decision<'a> {
@@ -188,14 +187,9 @@ impl<'a> Planner<'a> {
     /// reservation is a promise already: what runs within it waits for nobody's place.
     fn share_on(&self, ask: &Ask<'_>, at: usize, within: Option<usize>) -> Option<Share> {
         let node = &self.capacity.nodes[at];
-        let share = ask.share(node);
-        if share.cpu_millis > node.cpu_free || share.memory_bytes > node.memory_free {
-            return None;
-        }
-        let fits =
-            |s: &Shadow| share.cpu_millis <= s.cpu_left && share.memory_bytes <= s.memory_left;
-        let mut kept = self.kept(ask, at).filter(|_| within.is_none());
-        kept.all(fits).then_some(share)
+        let kept = self.kept(ask, at).filter(|_| within.is_none());
+        let room = kept.fold(node.room, |room, kept| room.min(&kept.left));
+        ask.granted(node, &room, node.idle)
     }
 
     /// GPUs of the node that the job could hold from now to its end.
@@ -285,7 +279,12 @@ impl<'a> Planner<'a> {
         (0..self.capacity.nodes.len()).filter_map(|at| self.beside(ask, at, None)).min_by_key(
             |fit| {
                 let node = &self.capacity.nodes[fit.node];
-                (node.is_ailing(), node.gpus() > 0, node.free.count_ones(), node.cpu_free)
+                (
+                    node.is_ailing(),
+                    node.gpus() > 0,
+                    node.free.count_ones(),
+                    node.room.all.cpu_millis,
+                )
             },
         )
     }
@@ -298,20 +297,18 @@ impl<'a> Planner<'a> {
             Some(pool) => self.capacity.pools[pool].free &= !fit.gpus,
             None => self.capacity.nodes[fit.node].free &= !fit.gpus,
         }
-        let Share { cpu_millis, memory_bytes } = fit.share;
+        let (count, gpus, share) = (ask.count(), fit.gpus, fit.share);
         let node = &mut self.capacity.nodes[fit.node];
-        node.cpu_free = node.cpu_free.saturating_sub(cpu_millis);
-        node.memory_free = node.memory_free.saturating_sub(memory_bytes);
-        let gpus = fit.gpus;
+        node.room.take(count, share);
+        node.idle &= !gpus;
         let whose = Whose::Job;
         // A reservation's end stops what runs in it.
         let ends_at = fit.pool.map(|pool| self.capacity.pools[pool].reservation.window.ends_at);
         let until = ends_at.map_or(ask.until, |end| ask.until.min(end + ask.spec.stop_grace));
-        node.plan(Use { whose, from: now, until, gpus, cpu_millis, memory_bytes });
+        node.plan(Use { whose, from: now, until, gpus, share });
         for kept in self.shadow.iter_mut().chain(&mut self.claims) {
             if kept.node == fit.node && ask.until > kept.starts_at {
-                kept.cpu_left = kept.cpu_left.saturating_sub(cpu_millis);
-                kept.memory_left = kept.memory_left.saturating_sub(memory_bytes);
+                kept.left.take(count, share);
             }
         }
     }
@@ -326,8 +323,7 @@ impl<'a> Planner<'a> {
             node: foreseen.node,
             starts_at,
             gpus: foreseen.gpus,
-            cpu_left: foreseen.cpu_left,
-            memory_left: foreseen.memory_left,
+            left: foreseen.left,
         });
         // The start that others see foreseen for their jobs takes this place into account.
         self.capacity.nodes[foreseen.node].plan(Use {
@@ -335,8 +331,7 @@ impl<'a> Planner<'a> {
             from: starts_at,
             until: starts_at + ask.length + ask.spec.stop_grace,
             gpus: foreseen.gpus,
-            cpu_millis: foreseen.share.cpu_millis,
-            memory_bytes: foreseen.share.memory_bytes,
+            share: foreseen.share,
         });
         self.claims.last()
     }
@@ -359,8 +354,7 @@ impl<'a> Planner<'a> {
                 node: foreseen.node,
                 starts_at: foreseen.starts_at,
                 gpus: foreseen.gpus,
-                cpu_left: foreseen.cpu_left,
-                memory_left: foreseen.memory_left,
+                left: foreseen.left,
             });
         }
         let length = ask.length + ask.spec.stop_grace;
@@ -369,8 +363,7 @@ impl<'a> Planner<'a> {
             from: foreseen.starts_at,
             until: foreseen.starts_at + length,
             gpus: foreseen.gpus,
-            cpu_millis: foreseen.share.cpu_millis,
-            memory_bytes: foreseen.share.memory_bytes,
+            share: foreseen.share,
         });
     }
 

@@ -12,7 +12,9 @@ use crate::calendar::{By, Calendar};
 use crate::fsm::Fsm;
 use crate::gpu::Gpu;
 use crate::node::ANOTHER_TRY_SINCE;
-use crate::reason::{Emptying, Few, KeptFor, Obstacle, TakenBy, TakenGpus, Wait, WaitReason};
+use crate::reason::{
+    Emptying, Few, KeptFor, NodePart, Obstacle, TakenBy, TakenGpus, Wait, WaitReason,
+};
 use crate::rejection::Rejection;
 use crate::reservation::Reservation;
 
@@ -86,8 +88,8 @@ pub(super) fn obstacle(
             Obstacle::TooLong { longest, then: kept(planner, at, kept_for) }
         }
         Verdict::Kept { kept_for } => Obstacle::Kept(kept(planner, at, kept_for)),
-        Verdict::Cpu { wanted, free, offer } => Obstacle::Cpu { node, wanted, free, offer },
-        Verdict::Memory { wanted, free } => Obstacle::Memory { node, wanted, free },
+        Verdict::Cpu { wanted, free, of, offer } => Obstacle::Cpu { node, wanted, free, of, offer },
+        Verdict::Memory { wanted, free, of } => Obstacle::Memory { node, wanted, free, of },
         Verdict::Held { .. } => Obstacle::Taken(taken(planner, ask, at)),
         Verdict::Unfit { .. } => {
             let gpus = gpus_of(planner.capacity.fsm, capacity.node);
@@ -103,15 +105,26 @@ pub(super) fn obstacle(
             Obstacle::Excluded { node, why }
         }
         Verdict::TooSmall => {
-            let (share, facts) = (ask.share(capacity), &capacity.node.facts);
-            match share.cpu_millis > facts.cpu_millis {
+            let (least, room) = (ask.least(capacity), capacity.division.room());
+            let most = room.of(ask.count());
+            match least.cpu_millis > most.cpu_millis {
                 true => {
-                    let (has, wanted) = (facts.cpu_millis, share.cpu_millis);
-                    Obstacle::TooFewCores { node, has, wanted }
+                    let (has, wanted) = (most.cpu_millis, least.cpu_millis);
+                    let of = if wanted > room.all.cpu_millis {
+                        NodePart::All
+                    } else {
+                        NodePart::WithoutGpus
+                    };
+                    Obstacle::TooFewCores { node, has, wanted, of }
                 }
                 false => {
-                    let (has, wanted) = (facts.memory_bytes, share.memory_bytes);
-                    Obstacle::TooLittleMemory { node, has, wanted }
+                    let (has, wanted) = (most.memory_bytes, least.memory_bytes);
+                    let of = if wanted > room.all.memory_bytes {
+                        NodePart::All
+                    } else {
+                        NodePart::WithoutGpus
+                    };
+                    Obstacle::TooLittleMemory { node, has, wanted, of }
                 }
             }
         }

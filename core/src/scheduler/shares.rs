@@ -1,18 +1,105 @@
-//! How much CPU and memory a job gets: what it asks for, else its GPUs' share of the node.
+//! How much CPU and memory a job gets of a node: what it asks for, else its GPUs' portion of the node.
 //!
-//! Called by the scheduler for each node it looks at, since shares differ from node to node.
+//! Called by the scheduler for each node it looks at, since portions differ from node to node. Jobs without GPUs have
+//! only a part of a node with GPUs, all together: the rest stays for its GPUs, so that work on cores alone never makes
+//! a free GPU useless. In return, a job on GPUs that names no share takes less than its portion where the rest is
+//! taken, down to what stays for its GPUs.
 
+use crate::fsm::Fsm;
 use crate::job::JobSpec;
 use crate::node::Node;
 
 /// What a job without a GPU gets of the CPU when it asks for nothing: one core.
 pub const CPU_MILLIS_WITHOUT_GPU: u64 = 1_000;
+/// What it gets at least where jobs without GPUs may have less than one core of the node.
+const CPU_MILLIS_MIN: u64 = 100;
 
 /// CPU and memory of one attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Share {
     pub(super) cpu_millis: u64,
     pub(super) memory_bytes: u64,
+}
+
+impl Share {
+    /// Each of the two by a rule of its own.
+    fn map2(self, other: Self, rule: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            cpu_millis: rule(self.cpu_millis, other.cpu_millis),
+            memory_bytes: rule(self.memory_bytes, other.memory_bytes),
+        }
+    }
+
+    pub(super) fn min(self, other: Self) -> Self {
+        self.map2(other, u64::min)
+    }
+
+    pub(super) fn max(self, other: Self) -> Self {
+        self.map2(other, u64::max)
+    }
+
+    pub(super) fn minus(self, other: Self) -> Self {
+        self.map2(other, u64::saturating_sub)
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
+        self.map2(other, u64::saturating_add)
+    }
+
+    fn times(self, count: u64) -> Self {
+        self.map2(self, |one, _| one.saturating_mul(count))
+    }
+
+    pub(super) fn fits_in(self, room: Self) -> bool {
+        self.cpu_millis <= room.cpu_millis && self.memory_bytes <= room.memory_bytes
+    }
+}
+
+/// What a node has left, for jobs on its GPUs and for jobs without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Room {
+    pub(super) all: Share,
+    /// What is left of the part that jobs without GPUs may have; more than `all` where jobs on GPUs took more than
+    /// their portion.
+    pub(super) without_gpus: Share,
+}
+
+impl Room {
+    /// For one job that wants this many GPUs.
+    pub(super) fn of(&self, gpus: u32) -> Share {
+        if gpus == 0 { self.all.min(self.without_gpus) } else { self.all }
+    }
+
+    pub(super) fn take(&mut self, gpus: u32, share: Share) {
+        self.all = self.all.minus(share);
+        if gpus == 0 {
+            self.without_gpus = self.without_gpus.minus(share);
+        }
+    }
+
+    pub(super) fn give_back(&mut self, gpus: u32, share: Share) {
+        self.all = self.all.plus(share);
+        if gpus == 0 {
+            self.without_gpus = self.without_gpus.plus(share);
+        }
+    }
+
+    /// What both have.
+    pub(super) fn min(&self, other: &Self) -> Self {
+        Self {
+            all: self.all.min(other.all),
+            without_gpus: self.without_gpus.min(other.without_gpus),
+        }
+    }
+}
+
+/// How one node, as it is built, is divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Division {
+    gpus: u64,
+    all: Share,
+    /// What stays for each GPU; `None` before the fleet knew this rule: then a job gets its whole portion or waits.
+    kept_per_gpu: Option<Share>,
 }
 
 /// `total` times `part` over `whole`, rounded down.
@@ -24,23 +111,80 @@ fn portion(total: u64, part: u64, whole: u64) -> u64 {
     }
 }
 
-/// The job's share on this node.
-pub(super) fn share(node: &Node, spec: &JobSpec) -> Share {
-    let (cpu, memory) = (node.facts.cpu_millis, node.facts.memory_bytes);
-    let (asked, built) = (u64::from(spec.gpus.count), node.gpus.len() as u64);
-    let default = if asked == 0 {
-        let cores = cpu.div_ceil(CPU_MILLIS_WITHOUT_GPU);
-        Share {
-            cpu_millis: CPU_MILLIS_WITHOUT_GPU.min(cpu).max(1),
-            memory_bytes: portion(memory, 1, cores),
+impl Division {
+    pub(super) fn of(fsm: &Fsm, node: &Node) -> Self {
+        let all =
+            Share { cpu_millis: node.facts.cpu_millis, memory_bytes: node.facts.memory_bytes };
+        let gpus = node.gpus.len() as u64;
+        let kept_per_gpu = fsm.percent_without_gpus().map(|percent| {
+            let kept = u64::from(100_u8.saturating_sub(percent));
+            all.map2(all, |total, _| portion(total, kept, gpus.saturating_mul(100)))
+        });
+        Self { gpus, all, kept_per_gpu }
+    }
+
+    /// All of it, with nothing taken.
+    pub(super) fn room(&self) -> Room {
+        let kept = self.kept_per_gpu.map(|kept| kept.times(self.gpus));
+        Room { all: self.all, without_gpus: kept.map_or(self.all, |kept| self.all.minus(kept)) }
+    }
+
+    /// What the job gets where there is room for it.
+    pub(super) fn whole(&self, spec: &JobSpec) -> Share {
+        let (asked, Share { cpu_millis: cpu, memory_bytes: memory }) =
+            (u64::from(spec.gpus.count), self.all);
+        let default = if asked == 0 {
+            let cores = cpu.div_ceil(CPU_MILLIS_WITHOUT_GPU);
+            let most = self.room().without_gpus;
+            Share {
+                cpu_millis: CPU_MILLIS_WITHOUT_GPU
+                    .min(most.cpu_millis.max(CPU_MILLIS_MIN))
+                    .min(cpu)
+                    .max(1),
+                memory_bytes: portion(memory, 1, cores).min(most.memory_bytes),
+            }
+        } else {
+            Share {
+                // Never nothing: a node without free CPU takes no job, whatever it asks for.
+                cpu_millis: portion(cpu, asked, self.gpus).max(1),
+                memory_bytes: portion(memory, asked, self.gpus),
+            }
+        };
+        or_asked(spec, default)
+    }
+
+    /// What the job cannot do without.
+    pub(super) fn least(&self, spec: &JobSpec) -> Share {
+        match self.kept_per_gpu {
+            Some(kept) if spec.gpus.count > 0 => {
+                let kept = kept.times(u64::from(spec.gpus.count));
+                let whole = self.whole(spec);
+                or_asked(spec, Share { cpu_millis: kept.cpu_millis.max(1), ..kept }).min(whole)
+            }
+            _ => self.whole(spec),
         }
-    } else {
-        Share {
-            // Never nothing: a node without free CPU takes no job, whatever it asks for.
-            cpu_millis: portion(cpu, asked, built).max(1),
-            memory_bytes: portion(memory, asked, built),
+    }
+
+    /// What the job gets of that room: its whole portion, or what is left of it beside the part of the GPUs that no
+    /// other job has. `None` where that is less than it cannot do without.
+    pub(super) fn granted(&self, spec: &JobSpec, room: Share, idle_others: u32) -> Option<Share> {
+        let (least, whole) = (self.least(spec), self.whole(spec));
+        if !least.fits_in(room) {
+            return None;
         }
-    };
+        let kept = self.kept_per_gpu.map(|kept| kept.times(u64::from(idle_others)));
+        let left = kept.map_or(room, |kept| room.minus(kept));
+        Some(least.map2(left, u64::max).min(whole))
+    }
+
+    /// Whether a line of a plan may give the job that share.
+    pub(super) fn allows(&self, spec: &JobSpec, share: Share) -> bool {
+        self.least(spec).fits_in(share) && share.fits_in(self.whole(spec))
+    }
+}
+
+/// What the job names counts, whatever it would get otherwise.
+fn or_asked(spec: &JobSpec, default: Share) -> Share {
     Share {
         cpu_millis: spec.cpu_millis.unwrap_or(default.cpu_millis),
         memory_bytes: spec.memory_bytes.unwrap_or(default.memory_bytes),

@@ -4,6 +4,7 @@
 //! that a plan begins with it and does not count all jobs and reservations of the fleet again. What the time changes
 //! is worked out by `capacity`.
 
+use super::shares::Share;
 use crate::calendar::wish::{GpuSet, Wish, gpus_of, place_of, plain_model, unfit};
 use crate::fsm::Fsm;
 use crate::id::ReservationId;
@@ -29,9 +30,11 @@ pub(crate) struct Standing {
     pub(super) healthy: GpuSet,
     /// Healthy GPUs that nobody holds.
     pub(super) free: GpuSet,
-    /// What attempts have of the node; it can be more than there is.
-    pub(super) cpu_taken: u64,
-    pub(super) memory_taken: u64,
+    /// GPUs that an attempt has.
+    pub(super) busy: GpuSet,
+    /// What attempts on GPUs have of the node, and what attempts without GPUs have; it can be more than there is.
+    pub(super) taken_on_gpus: Share,
+    pub(super) taken_without_gpus: Share,
     /// From when on each GPU is promised to a reservation that does not hold it yet.
     pub(super) promised: Vec<Option<Timestamp>>,
     /// The first of these.
@@ -70,8 +73,14 @@ impl Standing {
             }
         }
         for a in fsm.allocations_on(&node.name) {
-            this.cpu_taken = this.cpu_taken.saturating_add(a.cpu_millis);
-            this.memory_taken = this.memory_taken.saturating_add(a.memory_bytes);
+            let gpus = a.gpus.iter().filter_map(|uuid| place_of(node, uuid));
+            this.busy |= gpus.fold(0, |set, place| set | place);
+            let share = Share { cpu_millis: a.cpu_millis, memory_bytes: a.memory_bytes };
+            let taken = match a.gpus.is_empty() {
+                true => &mut this.taken_without_gpus,
+                false => &mut this.taken_on_gpus,
+            };
+            *taken = taken.plus(share);
         }
         this
     }

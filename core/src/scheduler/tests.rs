@@ -9,6 +9,7 @@ mod properties;
 mod reasons;
 mod stale;
 pub(crate) mod story;
+mod without_gpus;
 
 #[test]
 fn jobs_are_served_in_order_and_packed() {
@@ -60,7 +61,7 @@ fn shares_follow_gpus_unless_the_job_says_otherwise() {
          job-b -> titan01:1, 2 cores, 8.0 GiB
          job-c -> titan01, 1 cores, 4.0 GiB
          job-d -> titan01, 3 cores, 1.0 GiB
-         job-e waits, place 5: waits for 5.333 cores on titan01, 4.667 are free; starts now with -c 4 [+4h]",
+         job-e -> titan01:2, 4.667 cores, 21.3 GiB",
     );
 }
 

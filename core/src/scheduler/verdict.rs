@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use super::ask::{Ask, Source};
 use super::planner::Planner;
 use crate::calendar::wish::GpuSet;
+use crate::reason::NodePart;
 use crate::time::{Millis, Timestamp};
 
 /// A shorter time limit than this is not worth offering.
@@ -30,11 +31,13 @@ pub(super) enum Verdict {
     Cpu {
         wanted: u64,
         free: u64,
+        of: NodePart,
         offer: bool,
     },
     Memory {
         wanted: u64,
         free: u64,
+        of: NodePart,
     },
     /// GPUs are taken; this many are missing.
     Held {
@@ -79,7 +82,7 @@ impl Verdict {
             Verdict::OwnReservation { longest, .. } => (1, u64::MAX - longest.0),
             Verdict::Shorter { longest, .. } => (2, u64::MAX - longest.0),
             Verdict::Cpu { wanted, free, .. } => (3, wanted.saturating_sub(free)),
-            Verdict::Memory { wanted, free } => (4, wanted.saturating_sub(free)),
+            Verdict::Memory { wanted, free, .. } => (4, wanted.saturating_sub(free)),
             Verdict::Held { missing } => (5, u64::from(missing)),
             Verdict::Kept { .. } => (6, 0),
             Verdict::Unfit { missing } => (7, u64::from(missing)),
@@ -110,14 +113,13 @@ pub(super) fn verdict(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Verdic
         Source::Shut(shut) if shut.node.as_ref() == Some(&node.node.name) => return Verdict::Shut,
         Source::Pool(_) | Source::Shut(_) => return Verdict::Elsewhere,
     }
-    let (count, meant, share) = (ask.count(), ask.meant(node), ask.share(node));
+    let (count, meant, least) = (ask.count(), ask.meant(node), ask.least(node));
     let built = GpuSet::MAX.checked_shr(64 - node.gpus()).unwrap_or(0);
     let has = (meant & built).count_ones();
     if has < count {
         return Verdict::Lacks { has };
     }
-    let facts = &node.node.facts;
-    if share.cpu_millis > facts.cpu_millis || share.memory_bytes > facts.memory_bytes {
+    if !least.fits_in(node.division.room().of(count)) {
         return Verdict::TooSmall;
     }
     if !ask.admits(node) {
@@ -144,12 +146,17 @@ pub(super) fn verdict(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Verdic
         return Verdict::Held { missing: missing(free) };
     }
     let kept = kept(planner, ask, at);
-    if share.cpu_millis > node.cpu_free {
-        let offer = share.memory_bytes <= node.memory_free && kept.is_none();
-        return Verdict::Cpu { wanted: share.cpu_millis, free: node.cpu_free, offer };
+    let (room, whole) = (node.room.of(count), node.room.all);
+    let (wanted, free) = (least.cpu_millis, room.cpu_millis);
+    if wanted > free {
+        let of = if wanted > whole.cpu_millis { NodePart::All } else { NodePart::WithoutGpus };
+        let offer = least.memory_bytes <= room.memory_bytes && kept.is_none();
+        return Verdict::Cpu { wanted, free, of, offer };
     }
-    if share.memory_bytes > node.memory_free {
-        return Verdict::Memory { wanted: share.memory_bytes, free: node.memory_free };
+    let (wanted, free) = (least.memory_bytes, room.memory_bytes);
+    if wanted > free {
+        let of = if wanted > whole.memory_bytes { NodePart::All } else { NodePart::WithoutGpus };
+        return Verdict::Memory { wanted, free, of };
     }
     kept.unwrap_or(Verdict::Fits)
 }
@@ -160,15 +167,14 @@ fn own_reservation(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Option<Ve
         return None;
     }
     let node = &planner.capacity.nodes[at];
-    let (meant, share) = (ask.meant(node), ask.share(node));
+    let (meant, least) = (ask.meant(node), ask.least(node));
     let now = planner.capacity.fsm.now();
     planner.own_pools(ask).into_iter().find_map(|at_pool| {
         let pool = &planner.capacity.pools[at_pool];
         let longest = pool.reservation.window.ends_at.since(now);
         let fits = pool.node == at
             && (pool.free & meant).count_ones() >= ask.count()
-            && share.cpu_millis <= node.cpu_free
-            && share.memory_bytes <= node.memory_free
+            && least.fits_in(node.room.of(ask.count()))
             && (OFFER_MIN..ask.length).contains(&longest);
         fits.then_some(Verdict::OwnReservation { pool: at_pool, longest })
     })
@@ -203,9 +209,8 @@ fn kept(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Option<Verdict> {
             first.copied().min()?
         }
     };
-    let share = ask.share(node);
     if let Some(s) = shadow
-        && (share.cpu_millis > s.cpu_left || share.memory_bytes > s.memory_left)
+        && !ask.least(node).fits_in(s.left.of(ask.count()))
     {
         bound = bound.min((s.starts_at, KeptFor::FirstJob));
     }

@@ -317,16 +317,21 @@ impl Document for Job {
 pub struct JobDefaults {
     /// After how many seconds of a silent node a job is replaced elsewhere; null: never.
     pub stop_after_seconds: Option<u64>,
+    /// The part of a node with GPUs that jobs without GPUs have at most, all together.
+    pub without_gpus_percent: u32,
 }
 
 impl From<pb::JobDefaults> for JobDefaults {
     fn from(defaults: pb::JobDefaults) -> Self {
-        Self { stop_after_seconds: defaults.stop_after_ms.map(|ms| ms / 1_000) }
+        Self {
+            stop_after_seconds: defaults.stop_after_ms.map(|ms| ms / 1_000),
+            without_gpus_percent: defaults.without_gpus_percent,
+        }
     }
 }
 
 impl Document for JobDefaults {
     const SCHEMA: &'static str = "fleet.job_defaults/v1";
     const LIST_SCHEMA: &'static str = "fleet.job_defaults_list/v1";
-    const FIELDS: &'static [&'static str] = &["stop_after_seconds"];
+    const FIELDS: &'static [&'static str] = &["stop_after_seconds", "without_gpus_percent"];
 }

@@ -93,8 +93,9 @@ impl Led {
         let who = self.dice.pick(&PEOPLE).unwrap();
         let base = if count > 0 && self.dice.roll(2) == 0 { training() } else { plain(count) };
         let mut spec = JobSpec {
-            cpu_millis: Some(500 * (1 + self.dice.roll(16))),
-            memory_bytes: Some((1 + self.dice.roll(64)) << 30),
+            // Jobs without GPUs may have half of a node.
+            cpu_millis: Some(500 * (1 + self.dice.roll(if count > 0 { 16 } else { 8 }))),
+            memory_bytes: Some((1 + self.dice.roll(if count > 0 { 64 } else { 32 })) << 30),
             time_limit: Millis::minutes(1 + self.dice.roll(600)),
             ..base
         };

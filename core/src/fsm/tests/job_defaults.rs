@@ -4,7 +4,7 @@ use super::world::{World, agent, job, node, person, plain};
 use crate::actor::Actor;
 use crate::command::Command;
 use crate::event::Event;
-use crate::job::{JobDefaults, JobSpec};
+use crate::job::JobSpec;
 use crate::node::{EMPTY_SINCE, Liveness};
 use crate::rejection::Rejection;
 use crate::time::Millis;
@@ -12,8 +12,17 @@ use crate::time::Millis;
 const TEN: Millis = Millis::minutes(10);
 
 fn set(w: &mut World, who: &str, stop_after: Option<Millis>) -> Result<(), Rejection> {
-    let defaults = JobDefaults { stop_after };
-    w.give(person(who), Command::SetJobDefaults { defaults }).map(drop)
+    give(w, person(who), Some(stop_after.unwrap_or(Millis::ZERO)), None)
+}
+
+fn give(
+    w: &mut World,
+    who: Actor,
+    stop_after: Option<Millis>,
+    without_gpus_percent: Option<u8>,
+) -> Result<(), Rejection> {
+    let command = Command::SetJobDefaults { stop_after, without_gpus_percent };
+    w.give(who, command).map(drop)
 }
 
 fn stop_after(w: &World, name: &str) -> (Option<Millis>, bool) {
@@ -28,7 +37,8 @@ fn a_job_takes_the_default_unless_it_says_something_itself() {
     set(&mut w, "root", Some(TEN)).unwrap();
     assert_eq!(
         w.said(),
-        ["defaults for jobs set by root: --stop-after 10m; they were: --stop-after never"]
+        ["defaults for jobs set by root: --stop-after 10m, --without-gpus 50%; \
+          they were: --stop-after never, --without-gpus 50%"]
     );
     let own = |after| JobSpec { stop_after: Some(after), ..plain(1) };
     w.submit("ada", "none", plain(1)).unwrap();
@@ -68,8 +78,7 @@ fn a_default_out_of_bounds_is_refused_with_the_bounds_and_only_admins_set_one() 
         assert!(said.contains(&bounds), "{said}");
     }
     for who in [person("ada"), agent("titan01")] {
-        let defaults = JobDefaults { stop_after: Some(TEN) };
-        assert!(w.give(who, Command::SetJobDefaults { defaults }).is_err());
+        assert!(give(&mut w, who, Some(TEN), None).is_err());
     }
     assert!(w.fsm.job_defaults().is_default());
     set(&mut w, "root", Some(TEN)).unwrap();
@@ -84,4 +93,18 @@ fn never_is_refused_as_too_short_while_a_member_may_not_know_it() {
     let spec = JobSpec { stop_after: Some(Millis::ZERO), ..plain(1) };
     let said = w.submit("ada", "a", spec).unwrap_err().to_string();
     assert!(said.contains("at least 1m"), "{said}");
+}
+
+#[test]
+fn one_default_is_set_without_the_other_and_the_part_without_gpus_has_bounds() {
+    let mut w = World::with(&["titan01"]);
+    set(&mut w, "root", Some(TEN)).unwrap();
+    give(&mut w, person("root"), None, Some(30)).unwrap();
+    let said = "defaults for jobs set by root: --stop-after 10m, --without-gpus 30%; \
+                they were: --stop-after 10m, --without-gpus 50%";
+    assert_eq!(w.said(), [said]);
+    let refused = give(&mut w, person("root"), Some(Millis::ZERO), Some(91)).unwrap_err();
+    assert!(refused.to_string().contains("91% is not between 0% and 90%"), "{refused}");
+    assert_eq!(w.fsm.job_defaults().stop_after, Some(TEN), "neither of the two changed");
+    assert_eq!(w.fsm.job_defaults().without_gpus_percent, 30);
 }

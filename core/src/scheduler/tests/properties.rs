@@ -163,15 +163,29 @@ fn is_promised(fsm: &Fsm, line: &Placement) -> bool {
 
 /// CPU and memory of each node: what is running, and what the plan adds.
 fn usage(fsm: &Fsm, lines: &[Placement]) -> BTreeMap<NodeName, (u64, u64)> {
-    let mut usage: BTreeMap<NodeName, (u64, u64)> = BTreeMap::new();
     let running = fsm.allocations().values().map(|a| (&a.node, a.cpu_millis, a.memory_bytes));
     let planned = lines.iter().map(|line| (&line.node, line.cpu_millis, line.memory_bytes));
-    for (node, cpu, memory) in running.chain(planned) {
-        let sum = usage.entry(node.clone()).or_default();
+    sums(running.chain(planned))
+}
+
+fn sums<'a>(
+    shares: impl Iterator<Item = (&'a NodeName, u64, u64)>,
+) -> BTreeMap<NodeName, (u64, u64)> {
+    let mut sums: BTreeMap<NodeName, (u64, u64)> = BTreeMap::new();
+    for (node, cpu, memory) in shares {
+        let sum = sums.entry(node.clone()).or_default();
         sum.0 += cpu;
         sum.1 += memory;
     }
-    usage
+    sums
+}
+
+/// As [`usage`], of jobs without GPUs alone.
+fn usage_without_gpus(fsm: &Fsm, lines: &[Placement]) -> BTreeMap<NodeName, (u64, u64)> {
+    let running = fsm.allocations().values().filter(|a| a.gpus.is_empty());
+    let running = running.map(|a| (&a.node, a.cpu_millis, a.memory_bytes));
+    let planned = lines.iter().filter(|line| line.gpus.is_empty());
+    sums(running.chain(planned.map(|line| (&line.node, line.cpu_millis, line.memory_bytes))))
 }
 
 proptest! {
@@ -202,6 +216,14 @@ proptest! {
         for (name, (cpu, memory)) in usage(fsm, &plan.placements) {
             let facts = &fsm.node(&name).unwrap().facts;
             prop_assert!(cpu <= facts.cpu_millis && memory <= facts.memory_bytes, "{name} is over");
+        }
+        for (name, (cpu, memory)) in usage_without_gpus(fsm, &plan.placements) {
+            let node = fsm.node(&name).unwrap();
+            let parts = if node.gpus.is_empty() { 1 } else { 2 };
+            // Rounding down leaves less than a unit for each GPU.
+            let slack = node.gpus.len() as u64;
+            prop_assert!(cpu <= node.facts.cpu_millis / parts + slack, "{name} has no cores for GPUs");
+            prop_assert!(memory <= node.facts.memory_bytes / parts + slack, "{name} has no memory for GPUs");
         }
         // Each job of the queue is either placed or told why not.
         let queued = fsm.queue().count();

@@ -196,10 +196,14 @@ fn gpu(node: &str, index: u32, model: &str) -> Gpu {
 
 impl Story {
     pub(crate) fn new() -> Self {
+        Self::at_version(crate::fsm::CLUSTER_VERSION_MAX)
+    }
+
+    /// While not all members know more than that version.
+    pub(crate) fn at_version(version: u32) -> Self {
         let mut story = Self { fsm: Fsm::new(), now: BEGINNING, index: 0 };
         let cluster = ClusterId::parse("fleet-test").unwrap();
         story.controller(Command::InitCluster { cluster, incarnation: 1 }).unwrap();
-        let version = crate::fsm::CLUSTER_VERSION_MAX;
         story.controller(Command::SetClusterVersion { version }).unwrap();
         story
     }
@@ -567,6 +571,11 @@ impl Story {
             ["drain", node] => {
                 let (node, reason) = (named(node), "repair".to_owned());
                 self.admin(Command::DrainNode { node, reason, deadline: None }).unwrap();
+            }
+            ["without-gpus", percent] => {
+                let without_gpus_percent = Some(percent.parse().unwrap());
+                let command = Command::SetJobDefaults { stop_after: None, without_gpus_percent };
+                self.admin(command).unwrap();
             }
             ["silent", node] => {
                 let (liveness, silent_for) = (Liveness::Unreachable, Millis::minutes(5));

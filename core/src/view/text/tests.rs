@@ -12,8 +12,8 @@ use crate::lease::Epoch;
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::Liveness;
 use crate::reason::{
-    Closed, Emptying, Few, KeptFor, NAMED_MAX, NotOpen, Obstacle, Shut, ShutReservation, TakenBy,
-    TakenGpus, WaitReason,
+    Closed, Emptying, Few, KeptFor, NAMED_MAX, NodePart, NotOpen, Obstacle, Shut, ShutReservation,
+    TakenBy, TakenGpus, WaitReason,
 };
 use crate::time::{Millis, Timestamp};
 use crate::view::job::{Leaving, LeavingHow};
@@ -144,7 +144,10 @@ fn an_obstacle_offers_what_would_start_now() {
         shorter.to_string(),
         "starts now with -t 95m: an earlier job, which is before it, gets a place on titan01 after that"
     );
-    let cpu = |offer| Obstacle::Cpu { node: node("titan01"), wanted: 8_000, free: 2_500, offer };
+    let cpu = |offer| {
+        let of = NodePart::All;
+        Obstacle::Cpu { node: node("titan01"), wanted: 8_000, free: 2_500, of, offer }
+    };
     assert_eq!(
         cpu(true).to_string(),
         "waits for 8 cores on titan01, 2.5 are free; starts now with -c 2"

@@ -3,12 +3,12 @@
 use std::fmt;
 
 use super::few;
-use crate::calendar::wish::bytes;
+use crate::calendar::wish::{bytes, cores as plain_cores};
 use crate::id::AllocationId;
 use crate::name::NodeName;
 use crate::reason::{
-    Emptying, Few, KeptFor, Obstacle, Shut, ShutReservation, TakenBy, TakenGpus, Unfit, UnfitGpu,
-    Wait, WaitReason,
+    Emptying, Few, KeptFor, NodePart, Obstacle, Shut, ShutReservation, TakenBy, TakenGpus, Unfit,
+    UnfitGpu, Wait, WaitReason,
 };
 use crate::time::Millis;
 
@@ -74,6 +74,20 @@ impl fmt::Display for ShutReservation {
     }
 }
 
+fn free_in(part: NodePart) -> &'static str {
+    match part {
+        NodePart::All => "free",
+        NodePart::WithoutGpus => "free for jobs without GPUs",
+    }
+}
+
+fn meant_for(part: NodePart) -> &'static str {
+    match part {
+        NodePart::All => "",
+        NodePart::WithoutGpus => " for jobs without GPUs",
+    }
+}
+
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -86,27 +100,34 @@ impl fmt::Display for Obstacle {
                 write!(f, "starts now with -t {}: {then} after that", limit(*longest))
             }
             Obstacle::Kept(kept_for) => kept_for.fmt(f),
-            Obstacle::Cpu { node, wanted, free, offer } => {
+            Obstacle::Cpu { node, wanted, free, of, offer } => {
                 let (wants, has) = (cores(*wanted), plain_cores(*free));
-                write!(f, "waits for {wants} on {node}, {has} are free")?;
+                write!(f, "waits for {wants} on {node}, {has} are {}", free_in(*of))?;
                 match free / 1_000 {
                     whole if *offer && whole > 0 => write!(f, "; starts now with -c {whole}"),
                     _ => Ok(()),
                 }
             }
-            Obstacle::Memory { node, wanted, free } => {
+            Obstacle::Memory { node, wanted, free, of } => {
                 let (wanted, free) = (bytes(*wanted), bytes(*free));
-                write!(f, "waits for {wanted} of memory on {node}, {free} are free")
+                write!(f, "waits for {wanted} of memory on {node}, {free} are {}", free_in(*of))
             }
             Obstacle::Taken(gpus) => few(f, gpus, ", "),
             Obstacle::Unfit(gpus) => few(f, gpus, "; "),
             Obstacle::Closed { node, why } => write!(f, "{node} is {why}"),
             Obstacle::Excluded { node, why } => write!(f, "not on {node}: {why}"),
-            Obstacle::TooFewCores { node, has, wanted } => {
-                write!(f, "{node} has {}, it wants {}", cores(*has), cores(*wanted))
+            Obstacle::TooFewCores { node, has, wanted, of } => {
+                write!(
+                    f,
+                    "{node} has {}{}, it wants {}",
+                    cores(*has),
+                    meant_for(*of),
+                    cores(*wanted)
+                )
             }
-            Obstacle::TooLittleMemory { node, has, wanted } => {
-                write!(f, "{node} has {} of memory, it wants {}", bytes(*has), bytes(*wanted))
+            Obstacle::TooLittleMemory { node, has, wanted, of } => {
+                let (has, wanted) = (bytes(*has), bytes(*wanted));
+                write!(f, "{node} has {has} of memory{}, it wants {wanted}", meant_for(*of))
             }
             Obstacle::TooFewGpus { node, has: 0, .. } => write!(f, "{node} has no such GPU"),
             Obstacle::TooFewGpus { node, has: 1, wanted } => {
@@ -201,13 +222,6 @@ fn limit(longest: Millis) -> String {
 }
 
 /// Thousandths of cores as people write them: `4`, `5.333`, `0.5`.
-fn plain_cores(millis: u64) -> String {
-    match millis % 1_000 {
-        0 => (millis / 1_000).to_string(),
-        part => format!("{}.{part:03}", millis / 1_000).trim_end_matches('0').to_owned(),
-    }
-}
-
 fn cores(millis: u64) -> String {
     format!("{} core{}", plain_cores(millis), if millis == 1_000 { "" } else { "s" })
 }
