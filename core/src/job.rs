@@ -181,6 +181,47 @@ pub struct JobSpec {
 }
 
 impl JobSpec {
+    /// The job of a command line that names nothing else: on the node's own files, without GPUs, for the default time.
+    ///
+    /// ```
+    /// use fleet_core::job::JobSpec;
+    ///
+    /// let training = JobSpec { restarts: 3, ..JobSpec::of(["python3", "train.py"]) };
+    /// assert_eq!((training.name.as_str(), training.gpus.count), ("python3", 0));
+    /// ```
+    pub fn of<'a>(argv: impl IntoIterator<Item = &'a str>) -> Self {
+        let argv: Vec<String> = argv.into_iter().map(str::to_owned).collect();
+        Self {
+            name: argv.first().cloned().unwrap_or_default(),
+            project: ProjectName::default_project(),
+            image: "host".to_owned(),
+            argv,
+            env: BTreeMap::new(),
+            workdir: "/".to_owned(),
+            volumes: Vec::new(),
+            gpus: GpuRequest::default(),
+            cpu_millis: None,
+            memory_bytes: None,
+            time_limit: TIME_LIMIT_DEFAULT,
+            time_limit_given: false,
+            reservation: None,
+            checkpoint: None,
+            max_deferral: None,
+            restarts: 0,
+            stop_grace: STOP_GRACE_DEFAULT,
+            stop_after: None,
+            stop_after_default: false,
+            tty: false,
+            window: None,
+            interactive: false,
+            output_file: None,
+            immediate: false,
+            expected_uid: None,
+            retry_on: RetryOn::default(),
+            resume_from: None,
+        }
+    }
+
     /// The cluster version from which on there may be such a job: members that read its image otherwise would refuse what
     /// others take.
     pub fn since_version(&self) -> u32 {

@@ -288,33 +288,10 @@ impl Fleet {
         self.number += 1;
         let owner = self.dice(OWNERS);
         let spec = JobSpec {
-            name: "train".to_owned(),
-            project: ProjectName::default_project(),
-            image: "host".to_owned(),
-            argv: vec!["true".to_owned()],
-            env: BTreeMap::new(),
-            workdir: "/".to_owned(),
-            volumes: Vec::new(),
             gpus: GpuRequest { count, ..GpuRequest::default() },
-            cpu_millis: None,
-            memory_bytes: None,
             time_limit,
             time_limit_given: true,
-            reservation: None,
-            checkpoint: None,
-            max_deferral: None,
-            restarts: 0,
-            stop_grace: Millis::secs(30),
-            stop_after: None,
-            stop_after_default: false,
-            tty: false,
-            window: None,
-            interactive: false,
-            output_file: None,
-            immediate: false,
-            expected_uid: None,
-            retry_on: Default::default(),
-            resume_from: None,
+            ..JobSpec::of(["train"])
         };
         let id = JobId::parse(&format!("job-{}", self.number))?;
         let owner = UserName::parse(&format!("user{owner}"))?;

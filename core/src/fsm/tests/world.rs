@@ -1,7 +1,5 @@
 //! A small fleet to give commands to. Every command is followed by a check of all invariants.
 
-use std::collections::BTreeMap;
-
 use super::windows::window_answers;
 use crate::actor::{Actor, AuthMethod, Who};
 use crate::allocation::{AttemptEnd, EndReport};
@@ -141,33 +139,13 @@ pub(super) fn training() -> JobSpec {
 /// A job of `gpus` GPUs that saves nothing.
 pub(super) fn plain(gpus: u32) -> JobSpec {
     JobSpec {
-        name: "train".to_owned(),
-        project: ProjectName::default_project(),
-        image: "host".to_owned(),
-        argv: vec!["true".to_owned()],
-        env: BTreeMap::new(),
         workdir: "/tmp".to_owned(),
-        volumes: Vec::new(),
         gpus: GpuRequest { count: gpus, ..GpuRequest::default() },
         cpu_millis: Some(100),
         memory_bytes: Some(1 << 30),
         time_limit: Millis::hours(1),
-        reservation: None,
-        checkpoint: None,
-        max_deferral: None,
-        restarts: 0,
-        stop_grace: Millis::secs(30),
         time_limit_given: true,
-        stop_after: None,
-        stop_after_default: false,
-        tty: false,
-        window: None,
-        interactive: false,
-        output_file: None,
-        immediate: false,
-        expected_uid: None,
-        retry_on: Default::default(),
-        resume_from: None,
+        ..JobSpec::of(["train"])
     }
 }
 

@@ -100,33 +100,12 @@ fn wish(text: &str) -> GpuRequest {
 
 pub(crate) fn spec(gpus: GpuRequest, time_limit: Millis) -> JobSpec {
     JobSpec {
-        name: "train".to_owned(),
-        project: ProjectName::default_project(),
-        image: "host".to_owned(),
-        argv: vec!["true".to_owned()],
-        env: Default::default(),
-        workdir: "/".to_owned(),
-        volumes: Vec::new(),
         gpus,
-        cpu_millis: None,
-        memory_bytes: None,
         time_limit,
-        reservation: None,
-        checkpoint: Some(CheckpointPlan { dir: "/ckpt".to_owned(), ..CheckpointPlan::default() }),
-        max_deferral: None,
-        restarts: 3,
-        stop_grace: Millis::secs(30),
         time_limit_given: true,
-        stop_after: None,
-        stop_after_default: false,
-        tty: false,
-        window: None,
-        interactive: false,
-        output_file: None,
-        immediate: false,
-        expected_uid: None,
-        retry_on: Default::default(),
-        resume_from: None,
+        checkpoint: Some(CheckpointPlan { dir: "/ckpt".to_owned(), ..CheckpointPlan::default() }),
+        restarts: 3,
+        ..JobSpec::of(["train"])
     }
 }
 
