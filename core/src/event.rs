@@ -344,6 +344,9 @@ pub enum Event {
         /// The fleet's default, where that counts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stop_after: Option<Millis>,
+        /// It is not placed before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        begin: Option<Timestamp>,
     },
     JobPlaced {
         job: JobId,

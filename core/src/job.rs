@@ -11,6 +11,7 @@ use crate::command::SubmitJob;
 use crate::id::{AllocationId, JobId, ReservationId};
 use crate::image::{DAEMON_SINCE, ImageRef, ImageUsed, REGISTRY_SINCE};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
+use crate::node::EMPTY_SINCE;
 use crate::reservation::GpuRequest;
 use crate::time::{Millis, Timestamp};
 use crate::word::words;
@@ -148,6 +149,9 @@ pub struct JobSpec {
     /// The limit is the user's own and not the default: only then is it a reason against running
     /// under a reservation of theirs that ends earlier.
     pub time_limit_given: bool,
+    /// It is not placed before; at once when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begin: Option<Timestamp>,
     pub reservation: Option<ReservationId>,
     pub checkpoint: Option<CheckpointPlan>,
     pub max_deferral: Option<Millis>,
@@ -204,6 +208,7 @@ impl JobSpec {
             memory_bytes: None,
             time_limit: TIME_LIMIT_DEFAULT,
             time_limit_given: false,
+            begin: None,
             reservation: None,
             checkpoint: None,
             max_deferral: None,
@@ -225,6 +230,9 @@ impl JobSpec {
     /// The cluster version from which on there may be such a job: members that read its image otherwise would refuse what
     /// others take.
     pub fn since_version(&self) -> u32 {
+        if self.begin.is_some() {
+            return EMPTY_SINCE;
+        }
         let plan = self.checkpoint.as_ref();
         let says_more = plan.is_some_and(CheckpointPlan::says_more)
             || !self.retry_on.is_none()

@@ -58,6 +58,9 @@ pub(crate) struct RunArgs {
     /// Time limit of the job [default: 24h; in a reservation, until its end]
     #[arg(short = 't', long = "time", value_name = "LENGTH")]
     pub(crate) time: Option<String>,
+    /// Do not start the job before this time
+    #[arg(long, value_name = "TIME", conflicts_with = "immediate")]
+    pub(crate) begin: Option<String>,
     /// `host` (the node's own system), a registry's NAME[:TAG], an OCI archive or folder on the node, or
     /// docker-daemon:NAME[:TAG]
     #[allow(rustdoc::broken_intra_doc_links, reason = "clap prints the brackets as they are")]

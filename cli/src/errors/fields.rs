@@ -22,8 +22,8 @@ pub(super) fn as_typed(field: &str) -> String {
         "checkpoint.dir" => "--checkpoint-dir",
         "checkpoint.pattern" => "--checkpoint-pattern",
         "limits.group" => "the group",
-        "at_end" | "deadline" | "image" | "max_deferral" | "memory" | "cpus" | "name" | "names"
-        | "note" | "project" | "reason" | "restarts" | "stop_after" | "stop_grace"
+        "at_end" | "begin" | "deadline" | "image" | "max_deferral" | "memory" | "cpus" | "name"
+        | "names" | "note" | "project" | "reason" | "restarts" | "stop_after" | "stop_grace"
         | "transfer_to" | "ttl" | "with" => return format!("--{}", bare.replace('_', "-")),
         _ => return field.to_owned(),
     };

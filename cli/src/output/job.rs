@@ -135,7 +135,7 @@ impl Row for Job {
         ];
         lines.extend(optional.into_iter().filter_map(|(key, value)| Some((key, value?))));
         if let Some(spec) = &self.spec {
-            lines.extend(spec_lines(spec));
+            lines.extend(spec_lines(spec, clock));
         }
         let image = [("Image digest", &self.image_digest), ("Image note", &self.image_note)];
         lines.extend(image.into_iter().filter_map(|(key, value)| Some((key, value.clone()?))));
@@ -143,11 +143,12 @@ impl Row for Job {
     }
 }
 
-fn spec_lines(spec: &Spec) -> Vec<(&'static str, String)> {
+fn spec_lines(spec: &Spec, clock: &Clock) -> Vec<(&'static str, String)> {
     let optional = [
         ("Command", Some(command(&spec.argv))),
         ("Directory", spec.workdir.clone()),
         ("Image", Some(spec.image.clone())),
+        ("Begin", spec.begin.map(|begin| clock.minute(begin.0))),
         ("Reservation", spec.reservation.clone()),
         ("Checkpoints in", spec.checkpoint_dir.clone()),
         ("Stop after", spec.stop_after_seconds.map(|seconds| stop_after(spec, seconds))),

@@ -443,7 +443,9 @@ pub(super) fn job(
         ended_at_unix_ms: millis(job.ended_at),
         time_limit_at_unix_ms: millis(allocation.and_then(|a| view::job::ends_by(fsm, a))),
         place: waiting.map_or(0, |w| w.place),
-        earliest_start_unix_ms: millis(waiting.and_then(|w| w.earliest)),
+        earliest_start_unix_ms: millis(
+            waiting.and_then(|w| w.earliest).or_else(|| fsm.paused_until(&job.id)),
+        ),
         allocation: text(job.allocation.as_ref()),
         restarts_used: job.restarts_used,
         deferral: deferral.map(|(a, d)| v1::Deferral {

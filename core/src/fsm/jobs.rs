@@ -10,7 +10,9 @@ use crate::command::{Placement, SubmitJob};
 use crate::event::Event;
 use crate::health::begins_nothing;
 use crate::id::{AllocationId, JobId, ReservationId};
-use crate::job::{JOBS_OPEN_MAX, Job, JobOutcome, JobState, Place, QueueKey, START_FAULTS_MAX};
+use crate::job::{
+    JOBS_OPEN_MAX, Job, JobOutcome, JobSpec, JobState, Place, QueueKey, START_FAULTS_MAX,
+};
 use crate::lease::LeaseHolder;
 use crate::name::NodeName;
 use crate::node::{ANOTHER_TRY_SINCE, EMPTY_SINCE, Node};
@@ -44,6 +46,9 @@ pub(super) enum Next {
     },
 }
 
+/// How far ahead a job may begin: as far as people book GPUs.
+const BEGIN_AHEAD_MAX: Millis = Millis::days(365);
+
 impl Fsm {
     pub(super) fn submit_job(
         &mut self,
@@ -62,7 +67,12 @@ impl Fsm {
         self.bind_job(&job);
         self.jobs.insert(wish.id.clone(), job);
         self.queue.insert(queue, wish.id.clone());
-        turn.say(Event::JobQueued { job: wish.id.clone(), owner: wish.owner.clone(), stop_after });
+        let begin = wish.spec.begin.filter(|begin| *begin > self.now);
+        if let Some(begin) = begin {
+            self.pause(&wish.id, begin);
+        }
+        let (job, owner) = (wish.id.clone(), wish.owner.clone());
+        turn.say(Event::JobQueued { job, owner, stop_after, begin });
         Ok(Reply::JobSubmitted { id: wish.id.clone() })
     }
 
@@ -77,7 +87,9 @@ impl Fsm {
         if self.jobs.contains_key(&wish.id) {
             return Err(Rejection::IdTaken { id: wish.id.to_string() });
         }
-        if self.queue.len() + self.allocations.len() >= JOBS_OPEN_MAX {
+        // Before version 18 those that wait for a time did not count: all members must refuse the same job.
+        let waiting = if self.cluster_version < EMPTY_SINCE { 0 } else { self.paused.len() };
+        if self.queue.len() + waiting + self.allocations.len() >= JOBS_OPEN_MAX {
             let what = "open jobs".to_owned();
             return Err(Rejection::LimitReached { what, limit: JOBS_OPEN_MAX as u64 });
         }
@@ -87,9 +99,30 @@ impl Fsm {
                 return Err(Rejection::Denied { needs: format!("the owner of {id}") });
             }
         }
+        self.check_begin(&wish.spec)?;
         scheduler::satisfiable(self, &wish.owner, &wish.spec)?;
         if wish.spec.immediate {
             scheduler::could_start_now(self, &wish.owner, &wish.spec)?;
+        }
+        Ok(())
+    }
+
+    /// A time that has passed counts as now: the command may have taken a while.
+    fn check_begin(&self, spec: &JobSpec) -> Result<(), Rejection> {
+        let Some(begin) = spec.begin.filter(|begin| *begin > self.now) else { return Ok(()) };
+        let wait = begin.since(self.now);
+        if wait > BEGIN_AHEAD_MAX {
+            let problem = format!("begins in {wait}; at most {BEGIN_AHEAD_MAX} ahead");
+            return Err(Rejection::field("begin", problem));
+        }
+        if spec.immediate {
+            let problem = "a job that begins later cannot start at once; leave out --immediate";
+            return Err(Rejection::field("begin", problem));
+        }
+        let reservation = spec.reservation.as_ref().and_then(|id| self.reservation(id));
+        if let Some(ended) = reservation.filter(|r| r.window.ends_at <= begin) {
+            let problem = format!("{} ends before that time", ended.id);
+            return Err(Rejection::field("begin", problem));
         }
         Ok(())
     }

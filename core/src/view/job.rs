@@ -46,6 +46,8 @@ pub enum JobReason {
 /// Why the next attempt begins later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pause {
+    /// Its owner wants it to begin later, in so much time.
+    Begin { wait: Millis },
     /// No node got its image. `next_try` counts from 1.
     Image { why: String, again: Millis, next_try: u32 },
     /// One fault of a node came again.
@@ -91,7 +93,11 @@ pub fn job(fsm: &Fsm, plan: &Plan, job: &Job, preparing: Option<String>) -> Opti
         return Some(JobReason::AsksOwner { owner, why });
     }
     if let Some(until) = fsm.paused_until(&job.id) {
-        return Some(JobReason::Paused(pause(job, until.since(fsm.now()))));
+        let wait = until.since(fsm.now());
+        if job.spec.begin == Some(until) {
+            return Some(JobReason::Paused(Pause::Begin { wait }));
+        }
+        return Some(JobReason::Paused(pause(job, wait)));
     }
     if job.state == JobState::Queued {
         let waiting = plan.waiting.get(&job.id).map(|waiting| waiting.reason.clone());

@@ -12,7 +12,7 @@ use fleet_core::job::{
 };
 use fleet_core::name::{GpuUuid, NodeName, ProjectName};
 use fleet_core::reservation::GpuRequest;
-use fleet_core::time::Millis;
+use fleet_core::time::{Millis, Timestamp};
 
 use crate::v1;
 
@@ -153,6 +153,7 @@ pub fn job_spec(spec: &v1::JobSpec, expected_uid: Option<u32>) -> Result<JobSpec
         memory_bytes: (spec.memory_bytes > 0).then_some(spec.memory_bytes),
         time_limit,
         time_limit_given: spec.time_limit_ms > 0,
+        begin: (spec.begin_unix_ms > 0).then_some(Timestamp(spec.begin_unix_ms)),
         reservation,
         checkpoint,
         max_deferral: spec.max_deferral_ms.map(Millis),
@@ -203,6 +204,7 @@ pub fn job_spec_to_wire(spec: &JobSpec) -> v1::JobSpec {
         cpu_millis: spec.cpu_millis.unwrap_or(0),
         memory_bytes: spec.memory_bytes.unwrap_or(0),
         time_limit_ms: if spec.time_limit_given { spec.time_limit.0 } else { 0 },
+        begin_unix_ms: spec.begin.map_or(0, |begin| begin.0),
         reservation: spec.reservation.as_ref().map(ToString::to_string).unwrap_or_default(),
         checkpoint: spec.checkpoint.as_ref().map(checkpoint_plan_to_wire),
         max_deferral_ms: spec.max_deferral.map(|m| m.0),

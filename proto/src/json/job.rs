@@ -131,6 +131,8 @@ pub struct Spec {
     pub gpus: Option<Wish>,
     /// How long it may run, in seconds; null: the default.
     pub time_limit_seconds: Option<u64>,
+    /// It is not placed before; null: at once.
+    pub begin: Option<Time>,
     /// The reservation it runs in; null: none was asked for.
     pub reservation: Option<String>,
     /// Where it writes its checkpoints; null: it declares none.
@@ -252,6 +254,7 @@ impl From<pb::JobSpec> for Spec {
             volumes: spec.volumes.into_iter().map(volume).collect(),
             gpus: spec.gpus.map(wish),
             time_limit_seconds: size(spec.time_limit_ms / 1_000),
+            begin: time(spec.begin_unix_ms),
             reservation: text(&spec.reservation),
             checkpoint_dir: text(&checkpoint.dir),
             checkpoint_pattern: text(&checkpoint.pattern),

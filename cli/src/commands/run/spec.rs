@@ -18,6 +18,7 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::reservation::NEVER;
 use crate::output::text::say;
+use crate::times::{Edge, When};
 
 /// The image that means the node's own system.
 const HOST: &str = "host";
@@ -129,6 +130,7 @@ pub(super) fn build(context: &Context, args: &RunArgs, here: &Here) -> Result<Jo
         cpu_millis: args.cpus.unwrap_or(0),
         memory_bytes: args.memory.unwrap_or(0),
         time_limit_ms: context.length_of("--time", args.time.as_ref())?.unwrap_or(0),
+        begin_unix_ms: begin(context, args.begin.as_deref())?,
         reservation: String::new(),
         checkpoint: checkpoint(&args.checkpoint, &workdir)?,
         resume_from: resume_from(&args.checkpoint, &workdir)?,
@@ -146,6 +148,17 @@ pub(super) fn build(context: &Context, args: &RunArgs, here: &Here) -> Result<Jo
         immediate: args.immediate,
         workdir,
     })
+}
+
+/// Not before then; 0: at once. A time that has passed is most likely a mistake.
+fn begin(context: &Context, typed: Option<&str>) -> Result<u64, Failure> {
+    let Some(text) = typed else { return Ok(0) };
+    match context.when("--begin", text, Edge::Start)? {
+        When::At(at) if at < context.clock.now => {
+            Err(Failure::usage("--begin", format!("{text:?} is in the past")))
+        }
+        when => Ok(when.unix_ms()),
+    }
 }
 
 /// How long its node may be silent; 0: for ever, whatever the fleet's default is.

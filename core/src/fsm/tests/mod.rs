@@ -4,6 +4,7 @@
 mod access;
 mod adoption;
 pub(crate) mod authority;
+mod begin;
 mod busy;
 mod claims;
 mod controllers;

@@ -294,6 +294,9 @@ impl Event {
             {
                 format!("{sentence} (reported {} later)", then.since(*at))
             }
+            Event::JobQueued { begin: Some(begin), .. } if *begin > then => {
+                format!("{sentence}; it begins in {} at the earliest (--begin)", length(begin))
+            }
             Event::JobTimeLimitSet { ends_at: Some(ends_at), .. } => {
                 format!("{sentence}: it ends in {}", length(ends_at))
             }

@@ -39,6 +39,7 @@ impl JobReason {
 impl Pause {
     fn text(&self) -> String {
         match self {
+            Pause::Begin { wait } => format!("begins in {wait} at the earliest (--begin)"),
             Pause::Image { why, again, next_try } => {
                 format!("{why}; tries again in {again}, try {next_try}")
             }

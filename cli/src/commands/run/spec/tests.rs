@@ -230,3 +230,13 @@ fn a_job_opts_out_of_the_fleets_default_with_never() {
     assert_eq!(after(&["--stop-after", "never"]), Some(0));
     assert_eq!(after(&["--stop-after", "10m"]), Some(600_000));
 }
+
+#[test]
+fn a_job_begins_at_the_time_that_was_typed() {
+    assert_eq!(built(&["--", "true"]).unwrap().begin_unix_ms, 0);
+    let spec = built(&["--begin", "9998-01-01 08:00", "--", "true"]).unwrap();
+    assert!(spec.begin_unix_ms > 253_000_000_000_000, "{}", spec.begin_unix_ms);
+    let said = built(&["--begin", "2020-01-01 08:00", "--", "true"]).unwrap_err();
+    assert_eq!(said.message, "--begin: \"2020-01-01 08:00\" is in the past");
+    assert!(built(&["--begin", "soonish", "--", "true"]).is_err());
+}
