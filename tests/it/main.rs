@@ -23,6 +23,7 @@ mod controllers;
 mod crash_loops;
 mod crashes;
 mod crowded;
+mod cut_off;
 mod disks;
 mod door;
 mod ending;

@@ -76,15 +76,23 @@ impl Cluster {
         nodes: u16,
         gpus: &str,
     ) -> Result<Self> {
-        Self::start_from(&programs::folder()?, state, lab, pace, nodes, gpus)
+        // Without the relay, agents follow controllers that come and go, as they do in a real fleet.
+        let options = ["--direct"];
+        Self::start_from(&programs::folder()?, state, lab, (pace, &options), nodes, gpus)
     }
 
-    /// The same with the programs of this folder.
+    /// One controller, and a relay before each agent: `fleet dev fault --network` can cut it.
+    pub fn start_with_relays(state: &Path, lab: &Path, nodes: u16, gpus: &str) -> Result<Self> {
+        let pace = (1, ELECTION_MS_USUAL);
+        Self::start_from(&programs::folder()?, state, lab, (pace, &[]), nodes, gpus)
+    }
+
+    /// The same with the programs of this folder, and these options more.
     pub(crate) fn start_from(
         programs: &Path,
         state: &Path,
         lab: &Path,
-        (controllers, election_ms): (u16, u64),
+        ((controllers, election_ms), more): ((u16, u64), &[&str]),
         nodes: u16,
         gpus: &str,
     ) -> Result<Self> {
@@ -99,6 +107,7 @@ impl Cluster {
             .arg(&fleet)
             .arg("dev")
             .args(options)
+            .args(more)
             .args(["--nodes", &nodes.to_string(), "--gpus", gpus, "--state"])
             .arg(state)
             .process_group(0)

@@ -36,6 +36,11 @@ impl Lab {
         Self::start_in("", |state, lab| Cluster::start(state, lab, nodes, gpus))
     }
 
+    /// The same with a network between agents and controller that can be cut.
+    pub fn start_with_relays(nodes: u16, gpus: &str) -> Result<Option<Self>> {
+        Self::start_in("", |state, lab| Cluster::start_with_relays(state, lab, nodes, gpus))
+    }
+
     /// The same with 1, 3 or 5 controllers, or with one that others will join: elections are slow, so
     /// that a busy machine does not cause them.
     pub fn start_with(controllers: u16, nodes: u16, gpus: &str) -> Result<Option<Self>> {
@@ -62,7 +67,8 @@ impl Lab {
         Self::start_in("", |state, lab| {
             let programs = state.with_file_name(PROGRAMS);
             programs::exchange(build, &programs)?;
-            Cluster::start_from(&programs, state, lab, pace, nodes, gpus)
+            // The other build may not know every option.
+            Cluster::start_from(&programs, state, lab, (pace, &[]), nodes, gpus)
         })
     }
 

@@ -45,6 +45,9 @@ pub(crate) struct DevArgs {
     /// Do not remove the new folder at the end
     #[arg(long)]
     pub(crate) keep: bool,
+    /// Connect the agents to the controllers directly; `fleet dev fault --network` needs the relay between them
+    #[arg(long)]
+    pub(crate) direct: bool,
 }
 
 fn controllers(text: &str) -> Result<u16, String> {
@@ -82,7 +85,7 @@ impl FromStr for DevGpus {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DevVerb {
-    /// Break a simulated GPU, or heal it
+    /// Break a simulated GPU or the network of a node, or heal it
     Fault(FaultArgs),
     /// Stop, kill or start the agent of a node
     Agent(AgentArgs),
@@ -143,12 +146,16 @@ impl ThrottleReason {
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("fault").required(true).multiple(false)
     .args(["xid", "temperature", "lost", "missing", "hang", "retired_pages", "ecc", "pcie_width", "nvlink_down",
-        "throttle", "no_driver", "clear"]))]
+        "throttle", "no_driver", "network", "clear"]))]
 #[command(
     after_help = "Faults add up until --clear. To let the whole driver hang, use --hang without --gpu.\n\n\
+    With --network the connections between the node and the controllers stay open, but nothing arrives, as with a broken \
+    switch. The agent and its jobs keep running. The node is suspect after 10 seconds and unreachable after a minute. To \
+    break the agent itself, use `fleet dev agent`.\n\n\
     Examples:\n  \
     fleet dev fault --node titan01 --gpu 0 --retired-pages 2\n  \
-    fleet dev fault --node titan01 --clear"
+    fleet dev fault --node titan02 --network\n  \
+    fleet dev fault --node titan02 --clear"
 )]
 pub(crate) struct FaultArgs {
     /// Node name
@@ -187,10 +194,13 @@ pub(crate) struct FaultArgs {
     /// Lower the clocks for this reason
     #[arg(long, value_name = "REASON")]
     pub(crate) throttle: Option<ThrottleReason>,
-    /// Node name's driver is not loaded
+    /// The driver of the node is not loaded
     #[arg(long, conflicts_with = "gpu")]
     pub(crate) no_driver: bool,
-    /// End all faults; without --gpu, of all GPUs and the driver
+    /// The node and the controllers cannot reach each other
+    #[arg(long, conflicts_with = "gpu")]
+    pub(crate) network: bool,
+    /// End all faults; without --gpu, of all GPUs, the driver and the network
     #[arg(long)]
     pub(crate) clear: bool,
     /// Folder of the cluster [default: the folder of $FLEET_CONFIG]

@@ -340,7 +340,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         },
         Verb::Dev(args) => match &args.verb {
             None => dev::run(&args).await,
-            Some(DevVerb::Fault(fault)) => dev::fault(context, fault),
+            Some(DevVerb::Fault(fault)) => dev::fault(context, fault).await,
             Some(DevVerb::Agent(agent)) => dev::agent(context, agent).await,
         },
         Verb::Manual { dir } => manual::run(&dir),

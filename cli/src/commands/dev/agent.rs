@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use super::cluster::{POLL_INTERVAL, STOP_TIMEOUT};
 use super::fault::folder;
 use super::processes::cannot;
-use super::state::{DevState, Process};
+use super::state::{DevState, Process, Wish};
 use super::traces;
 use crate::args::AgentArgs;
 use crate::commands::Context;
@@ -24,17 +24,11 @@ use crate::output::text::say;
 /// Until `fleet dev` has seen an end or a wish: it looks several times a second.
 const SEEN_MAX: Duration = Duration::from_secs(10);
 
-/// The file by which `fleet dev` is asked to start a node's agent.
-pub(super) fn wish(folder: &Path, node: &str) -> PathBuf {
-    folder.join(format!("start-{node}"))
-}
-
 pub(in crate::commands) async fn agent(
     context: &Context,
     args: &AgentArgs,
 ) -> Result<Exit, Failure> {
-    let folder = folder(context, args.state.as_deref())?;
-    let folder = fs::canonicalize(&folder).map_err(|error| cannot("find", &folder, &error))?;
+    let folder = running(context, args.state.as_deref())?;
     let before = of_node(&folder, &args.node)?;
     let runs = pid_of(&folder, &before);
     match (args.start, runs) {
@@ -55,11 +49,11 @@ pub(in crate::commands) async fn agent(
 /// The process of a node's agent, as `dev.json` has it now.
 fn of_node(folder: &Path, node: &str) -> Result<Process, Failure> {
     let state = DevState::read(folder)?;
+    state.node(node)?;
     let found = state.processes.iter().rev().find(|one| one.role == "agent" && one.name == node);
     found.cloned().ok_or_else(|| {
-        let names: Vec<&str> = state.nodes.iter().map(|node| node.name.as_str()).collect();
-        let message = format!("there is no node {node:?} in this cluster");
-        Failure::new(Exit::NotFound, message).hint(format!("there are {}", names.join(", ")))
+        let message = format!("`fleet dev` has not started the agent of {node} yet");
+        Failure::new(Exit::Conflict, message)
     })
 }
 
@@ -90,21 +84,53 @@ async fn end(folder: &Path, process: &Process, pid: Pid, hard: bool) -> Result<E
 }
 
 async fn start(folder: &Path, before: &Process) -> Result<Exit, Failure> {
-    let wish = wish(folder, &before.name);
-    fs::write(&wish, "").map_err(|error| cannot("write", &wish, &error))?;
+    let name = &before.name;
+    let pid = ask(folder, Wish::Start, name, || {
+        let now = of_node(folder, name)?;
+        Ok((now.exited.is_none() && now.pid != before.pid).then_some(now.pid))
+    })
+    .await?;
+    say(&format!("started the agent of {name}, pid {pid}"));
+    Ok(Exit::Done)
+}
+
+/// Asks the `fleet dev` that runs, and waits until `done` sees that it did so.
+pub(super) async fn ask<T>(
+    folder: &Path,
+    wish: Wish,
+    node: &str,
+    done: impl Fn() -> Result<Option<T>, Failure>,
+) -> Result<T, Failure> {
+    let file = wish.file(folder, node);
+    fs::write(&file, "").map_err(|error| cannot("write", &file, &error))?;
     let deadline = Instant::now() + SEEN_MAX;
     loop {
-        let now = of_node(folder, &before.name)?;
-        if now.exited.is_none() && now.pid != before.pid {
-            say(&format!("started the agent of {}, pid {}", now.name, now.pid));
-            return Ok(Exit::Done);
+        if let Some(seen) = done()? {
+            return Ok(seen);
         }
         if Instant::now() > deadline {
-            // Nobody took it: it must not start an agent of the next cluster here.
-            fs::remove_file(&wish).ok();
-            let message = format!("no `fleet dev` runs in {}", folder.display());
-            return Err(Failure::new(Exit::Failed, message));
+            // Nobody took it: the next cluster here must not do it.
+            wish.taken(folder, node);
+            return Err(not_running(folder));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
+}
+
+/// The folder of the cluster that is meant, if its programs run.
+pub(super) fn running(context: &Context, named: Option<&Path>) -> Result<PathBuf, Failure> {
+    let folder = folder(context, named)?;
+    // An error about the file tells more than one about the folder.
+    DevState::read(&folder)?;
+    let folder = fs::canonicalize(&folder).map_err(|error| cannot("find", &folder, &error))?;
+    if traces::processes_of(&folder).is_empty() {
+        return Err(not_running(&folder));
+    }
+    Ok(folder)
+}
+
+fn not_running(folder: &Path) -> Failure {
+    let folder = folder.display();
+    Failure::new(Exit::Conflict, format!("no `fleet dev` runs in {folder}"))
+        .hint(format!("start it: sudo fleet dev --state {folder}"))
 }

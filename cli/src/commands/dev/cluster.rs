@@ -17,11 +17,11 @@ use nix::unistd::{Pid, geteuid};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::agent::wish;
 use super::controllers::{RENEW_EVERY, by_socket};
 use super::kept::{Kept, chosen};
 use super::processes::{Plan, Programs, cannot};
-use super::state::{DEV_FILE, DevState, Process};
+use super::relay::Relay;
+use super::state::{DEV_FILE, DevState, Process, Wish};
 use super::traces;
 use crate::args::{DEV_GPUS, DEV_NODES, DevArgs};
 use crate::client::Client;
@@ -62,6 +62,7 @@ pub(in crate::commands) async fn run(args: &DevArgs) -> Result<Exit, Failure> {
         programs,
         election_timeout_ms: args.election_timeout,
         tag: tag(args.state.as_deref())?,
+        direct: args.direct,
     };
     let remove = temporary && !args.keep;
     if let Err(failure) = plan.check() {
@@ -173,6 +174,8 @@ pub(super) struct Cluster {
     pub(super) plan: Plan,
     pub(super) client: Client,
     pub(super) state: DevState,
+    /// One for each node, or none where agents connect directly.
+    pub(super) relays: Vec<Relay>,
     children: Vec<Child>,
 }
 
@@ -185,11 +188,14 @@ impl Cluster {
             processes: Vec::new(),
             nodes: Vec::new(),
         };
-        Ok(Self { plan, client, state, children: Vec::new() })
+        Ok(Self { plan, client, state, relays: Vec::new(), children: Vec::new() })
     }
 
     async fn start(&mut self) -> Result<(), Failure> {
         self.start_controllers().await?;
+        if !self.plan.direct {
+            self.start_relays()?;
+        }
         let names = self.plan.node_names();
         let mut agents = Vec::new();
         for (number, name) in names.iter().enumerate() {
@@ -348,14 +354,14 @@ impl Cluster {
                 say(&format!("  again: {again}"));
             }
             self.start_wanted()?;
+            self.change_network()?;
         }
     }
 
     /// Starts the agents that `fleet dev agent --start` asks for.
     fn start_wanted(&mut self) -> Result<(), Failure> {
         for name in self.plan.node_names() {
-            // Who takes the file away has heard the wish.
-            if fs::remove_file(wish(&self.plan.folder, &name)).is_err() {
+            if !Wish::Start.taken(&self.plan.folder, &name) {
                 continue;
             }
             let ended =
@@ -374,6 +380,7 @@ impl Cluster {
         if !self.children.is_empty() {
             say("stopping; Ctrl-C again kills");
         }
+        self.connect_all();
         tokio::select! {
             () = self.end_jobs() => {}
             () = signals.stop() => say("killing what is left"),

@@ -1,10 +1,11 @@
-//! `dev fault`: breaks a pretended GPU of a running `fleet dev` cluster, or heals it.
+//! `dev fault`: breaks a pretended GPU or the network of a node of a running `fleet dev` cluster, or heals it.
 
 use std::path::{Path, PathBuf};
 
 use fleet_fake_nvml_control::{Control, ControlFile, Gpu, Profile};
 
-use super::state::DevState;
+use super::agent::{ask, running};
+use super::state::{DevState, Network, Wish};
 use crate::args::FaultArgs;
 use crate::client::chain;
 use crate::commands::Context;
@@ -12,13 +13,47 @@ use crate::errors::Failure;
 use crate::exit_code::Exit;
 use crate::output::text::say;
 
-pub(in crate::commands) fn fault(context: &Context, args: &FaultArgs) -> Result<Exit, Failure> {
-    let state = DevState::read(&folder(context, args.state.as_deref())?)?;
-    let node = state.nodes.iter().find(|node| node.name == args.node).ok_or_else(|| {
-        let names: Vec<&str> = state.nodes.iter().map(|node| node.name.as_str()).collect();
-        let message = format!("there is no node {:?} in this cluster", args.node);
-        Failure::new(Exit::NotFound, message).hint(format!("there are {}", names.join(", ")))
-    })?;
+pub(in crate::commands) async fn fault(
+    context: &Context,
+    args: &FaultArgs,
+) -> Result<Exit, Failure> {
+    let folder = running(context, args.state.as_deref())?;
+    if args.network {
+        return change_network(&folder, &args.node, Network::Cut).await;
+    }
+    let done = change_gpus(&folder, args)?;
+    let cut = DevState::read(&folder)?.node(&args.node)?.network == Some(Network::Cut);
+    match args.clear && args.gpu.is_none() && cut {
+        true => change_network(&folder, &args.node, Network::Connected).await,
+        false => Ok(done),
+    }
+}
+
+/// Has the `fleet dev` that runs cut a node off, or connect it again.
+async fn change_network(folder: &Path, node: &str, to: Network) -> Result<Exit, Failure> {
+    let network = || Ok::<_, Failure>(DevState::read(folder)?.node(node)?.network);
+    if network()?.is_none() {
+        let message = format!("the agent of {node} connects to the controllers directly");
+        let hint = "start this cluster again without --direct: then a relay can be cut";
+        return Err(Failure::new(Exit::Conflict, message).hint(hint));
+    }
+    let wish = match to {
+        Network::Cut => Wish::Cut,
+        Network::Connected => Wish::Connect,
+    };
+    if network()? != Some(to) {
+        ask(folder, wish, node, || Ok((network()? == Some(to)).then_some(()))).await?;
+    }
+    say(&match to {
+        Network::Cut => format!("{node}: cut off from the controllers; its jobs keep running"),
+        Network::Connected => format!("{node}: connected to the controllers again"),
+    });
+    Ok(Exit::Done)
+}
+
+fn change_gpus(folder: &Path, args: &FaultArgs) -> Result<Exit, Failure> {
+    let state = DevState::read(folder)?;
+    let node = state.node(&args.node)?;
     let changed = ControlFile::new(&node.gpu_control)
         .update(|control| apply(control, args))
         .map_err(|error| Failure::new(Exit::Failed, chain(&error)))?;
@@ -168,6 +203,7 @@ mod tests {
             name: "titan01".to_owned(),
             gpu_control: control.path().to_owned(),
             state_dir: dir.path().to_owned(),
+            network: None,
         };
         let config = dir.path().join("fleet.toml");
         let state = DevState {
@@ -191,9 +227,9 @@ mod tests {
 
     #[test]
     fn each_fault_reaches_the_gpu_it_names_and_clear_takes_it_back() {
-        let (_dir, context, control) = cluster();
+        let (dir, _context, control) = cluster();
         let broken = |words: &[&str]| {
-            fault(&context, &typed(words)).unwrap();
+            change_gpus(dir.path(), &typed(words)).unwrap();
             control.read().unwrap().gpus[1].clone()
         };
         assert_eq!(broken(&["--gpu", "1", "--xid", "63"]).xids[0].code, 63);
@@ -214,26 +250,26 @@ mod tests {
 
     #[test]
     fn without_a_number_all_gpus_of_the_node_have_it() {
-        let (_dir, context, control) = cluster();
-        fault(&context, &typed(&["--hang"])).unwrap();
+        let (dir, _context, control) = cluster();
+        change_gpus(dir.path(), &typed(&["--hang"])).unwrap();
         assert!(control.read().unwrap().gpus.iter().all(|gpu| gpu.faults.hang));
-        fault(&context, &typed(&["--no-driver"])).unwrap();
+        change_gpus(dir.path(), &typed(&["--no-driver"])).unwrap();
         assert!(!control.read().unwrap().driver_loaded);
-        fault(&context, &typed(&["--clear"])).unwrap();
+        change_gpus(dir.path(), &typed(&["--clear"])).unwrap();
         let healed = control.read().unwrap();
         assert!(healed.driver_loaded && healed.gpus.iter().all(|gpu| !gpu.faults.hang));
     }
 
     #[test]
     fn a_card_has_only_faults_that_it_can_report() {
-        let (_dir, context, control) = cluster();
-        let refused = |words: &[&str]| fault(&context, &typed(words)).unwrap_err().message;
+        let (dir, _context, control) = cluster();
+        let refused = |words: &[&str]| change_gpus(dir.path(), &typed(words)).unwrap_err().message;
         let said = refused(&["--gpu", "0", "--nvlink-down", "1"]);
         assert_eq!(said, "--nvlink-down: a v100-pcie has no NVLink");
         control.update(|control| control.gpus[1].profile = Profile::A100).unwrap();
         let said = refused(&["--gpu", "1", "--nvlink-down", "12"]);
         assert_eq!(said, "--nvlink-down: the NVLinks of a card a100 are 0 to 11, not 12");
-        fault(&context, &typed(&["--gpu", "1", "--nvlink-down", "11"])).unwrap();
+        change_gpus(dir.path(), &typed(&["--gpu", "1", "--nvlink-down", "11"])).unwrap();
         assert_eq!(control.read().unwrap().gpus[1].faults.nvlinks_down, [11]);
         control.update(|control| control.gpus[1].profile = Profile::TitanX).unwrap();
         let said = refused(&["--ecc", "1"]);
@@ -242,23 +278,36 @@ mod tests {
         assert_eq!(unchanged, Default::default(), "the other GPU was changed all the same");
     }
 
-    #[test]
-    fn what_is_not_there_is_named() {
+    #[tokio::test]
+    async fn what_is_not_there_is_named() {
         let (dir, context, _control) = cluster();
-        let missing = fault(&context, &typed(&["--gpu", "9", "--lost"])).unwrap_err();
+        let missing = change_gpus(dir.path(), &typed(&["--gpu", "9", "--lost"])).unwrap_err();
         assert_eq!(missing.exit, Exit::NotFound);
         assert!(missing.message.contains("no GPU 9"));
         let mut other = typed(&["--gpu", "0", "--lost"]);
         other.node = "nobody".to_owned();
-        let missing = fault(&context, &other).unwrap_err();
+        let missing = change_gpus(dir.path(), &other).unwrap_err();
         assert!(missing.hint.unwrap().contains("titan01"));
+        let stopped = fault(&context, &typed(&["--gpu", "0", "--lost"])).await.unwrap_err();
+        assert_eq!(stopped.exit, Exit::Conflict);
+        assert!(stopped.message.starts_with("no `fleet dev` runs in /"), "{}", stopped.message);
+        assert!(stopped.hint.unwrap().starts_with("start it: sudo fleet dev --state /"));
         let nowhere = Context { config: None, ..context };
-        assert_eq!(
-            fault(&nowhere, &typed(&["--gpu", "0", "--lost"])).unwrap_err().exit,
-            Exit::Usage
-        );
+        let unnamed = fault(&nowhere, &typed(&["--gpu", "0", "--lost"])).await.unwrap_err();
+        assert_eq!(unnamed.exit, Exit::Usage);
         let mut empty = typed(&["--gpu", "0", "--lost"]);
         empty.state = Some(dir.path().join("none"));
-        assert_eq!(fault(&nowhere, &empty).unwrap_err().exit, Exit::NotFound);
+        assert_eq!(fault(&nowhere, &empty).await.unwrap_err().exit, Exit::NotFound);
+    }
+
+    #[tokio::test]
+    async fn a_node_without_a_relay_cannot_be_cut_off() {
+        let (dir, _context, _control) = cluster();
+        let cut = change_network(dir.path(), "titan01", Network::Cut).await.unwrap_err();
+        assert_eq!(cut.message, "the agent of titan01 connects to the controllers directly");
+        assert_eq!(cut.exit, Exit::Conflict);
+        assert!(cut.hint.unwrap().contains("without --direct"));
+        let other = change_network(dir.path(), "titan02", Network::Cut).await.unwrap_err();
+        assert_eq!(other.exit, Exit::NotFound);
     }
 }

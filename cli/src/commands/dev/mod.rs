@@ -1,7 +1,9 @@
-//! `dev`: a small cluster of real processes on this machine, and faults for its pretended GPUs and its agents.
+//! `dev`: a small cluster of real processes on this machine, and faults for its pretended GPUs, its agents and
+//! its network.
 //!
 //! [`cluster`] starts, watches and stops; [`kept`] says what an earlier start left; [`processes`] alone knows how controllers and agents are
-//! configured and called; [`traces`] removes what a killed part would leave behind.
+//! configured and called; [`relay`] is the
+//! network between agents and controllers; [`traces`] removes what a killed part would leave behind.
 
 mod agent;
 mod cluster;
@@ -9,6 +11,7 @@ mod controllers;
 mod fault;
 mod kept;
 mod processes;
+mod relay;
 mod state;
 mod traces;
 

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use fleet_fake_nvml_control::{Control, ControlFile};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
-use super::state::{DevNode, Process};
+use super::relay;
+use super::state::{DevNode, Network, Process};
 use crate::args::DevGpus;
 use crate::client::chain;
 use crate::errors::Failure;
@@ -79,6 +80,8 @@ pub(super) struct Plan {
     pub(super) gpus: DevGpus,
     /// Tells the control groups of several clusters on one machine apart.
     pub(super) tag: String,
+    /// Agents connect to the controllers without a relay.
+    pub(super) direct: bool,
 }
 
 /// A controller's folder; its number in the fleet is another thing.
@@ -187,6 +190,18 @@ impl Plan {
         })
     }
 
+    /// Where the controllers listen.
+    pub(super) fn controller_addresses(&self) -> Result<Vec<SocketAddr>, Failure> {
+        let parsed = |number| {
+            let text = self.address(number)?;
+            text.parse().map_err(|error| {
+                let message = format!("the address {text} of controller {number}: {error}");
+                Failure::new(Exit::Failed, message)
+            })
+        };
+        (1..=self.controllers).map(parsed).collect()
+    }
+
     /// Makes a controller's files. True if it is no member of a cluster yet.
     pub(super) fn prepare_controller(&self, number: u16) -> Result<(Process, bool), Failure> {
         let name = controller(number);
@@ -274,7 +289,14 @@ impl Plan {
         // On a second start the file stays, with its faults and its UUIDs.
         let control = file.read().map_err(|e| Failure::new(Exit::Failed, chain(&e)))?;
         device_nodes(&devices, &control)?;
-        write(&config, &self.agent_config(name, &devices, &gpus, &state_dir))?;
+        // Without addresses here, an agent uses those of its join and learns others from the controllers.
+        let relays = match self.direct {
+            true => Vec::new(),
+            false => self.controller_addresses()?,
+        };
+        let relays: Vec<String> =
+            relays.into_iter().map(|one| relay::address(number, one).to_string()).collect();
+        write(&config, &self.agent_config(name, &relays, [&devices, &gpus, &state_dir]))?;
         // What `fleet` would read for somebody who is logged in there.
         let agent_socket = quoted(&self.path(name, "run").join("agent.sock"));
         write(&self.path(name, "fleet.toml"), &format!("agent_socket = {agent_socket}\n"))?;
@@ -291,17 +313,23 @@ impl Plan {
             env: BTreeMap::new(),
             exited: None,
         };
-        Ok((process, DevNode { name: name.to_owned(), gpu_control: gpus, state_dir }))
+        let network = (!self.direct).then_some(Network::Connected);
+        Ok((process, DevNode { name: name.to_owned(), gpu_control: gpus, state_dir, network }))
     }
 
-    fn agent_config(&self, name: &str, devices: &Path, gpus: &Path, state: &Path) -> String {
+    fn agent_config(
+        &self,
+        name: &str,
+        controllers: &[String],
+        [devices, gpus, state]: [&Path; 3],
+    ) -> String {
         // More than there is, on purpose: jobs tried out here mostly sleep, and each node is to feel
         // like a machine of its own.
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let cores = (cores * 2).max(NODE_CORES_MIN);
         let memory = memory_bytes().max(NODE_MEMORY_MIN);
         format!(
-            "name = \"{name}\"\nstate_dir = {}\nrun_dir = {}\nmachine_id = \"dev{}{name}\"\n\
+            "name = \"{name}\"\ncontrollers = {controllers:?}\nstate_dir = {}\nrun_dir = {}\nmachine_id = \"dev{}{name}\"\n\
              cgroup_parent = \"{}\"\n\n\
              [gpu]\nnvml_library = {}\ndevice_dir = {}\nsample_interval_ms = 500\n\
              environment = {{ {} = {} }}\n\n\
@@ -437,6 +465,7 @@ mod tests {
             election_timeout_ms: 600,
             gpus: DevGpus { profile: Profile::V100Pcie, count: 2 },
             tag: "0a1b".to_owned(),
+            direct: false,
         }
     }
 
@@ -457,11 +486,13 @@ mod tests {
         let plan = plan("/tmp/x");
         let text = |name: &str| {
             let folder = Path::new("/tmp/x").join(name);
-            plan.agent_config(name, &folder.join("dev"), &folder.join("g"), &folder.join("state"))
+            let relays = [format!("127.0.2.1:2000{}", &name[6..])];
+            let [devices, gpus, state] = ["dev", "g", "state"].map(|part| folder.join(part));
+            plan.agent_config(name, &relays, [&devices, &gpus, &state])
         };
         let one: toml::Table = text("titan01").parse().unwrap();
         let two: toml::Table = text("titan02").parse().unwrap();
-        for key in ["name", "state_dir", "run_dir", "machine_id", "cgroup_parent"] {
+        for key in ["name", "controllers", "state_dir", "run_dir", "machine_id", "cgroup_parent"] {
             assert_ne!(one[key], two[key], "{key}");
         }
         assert_eq!(one["gpu"]["environment"]["FLEET_FAKE_NVML"].as_str(), Some("/tmp/x/titan01/g"));

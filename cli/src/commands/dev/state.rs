@@ -38,6 +38,41 @@ pub(super) struct Process {
     pub(super) exited: Option<String>,
 }
 
+/// What another `fleet dev` command asks of the one that runs, by a file in the cluster's folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// Start a node's agent.
+    Start,
+    /// Cut a node off from the controllers.
+    Cut,
+    /// Connect a node that was cut off.
+    Connect,
+}
+
+impl Wish {
+    pub(super) fn file(self, folder: &Path, node: &str) -> PathBuf {
+        let word = match self {
+            Self::Start => "start",
+            Self::Cut => "cut",
+            Self::Connect => "connect",
+        };
+        folder.join(format!("{word}-{node}"))
+    }
+
+    /// Whether the file was there. The program that removes it carries the wish out.
+    pub(super) fn taken(self, folder: &Path, node: &str) -> bool {
+        std::fs::remove_file(self.file(folder, node)).is_ok()
+    }
+}
+
+/// Whether a node's agent reaches the controllers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Network {
+    Connected,
+    Cut,
+}
+
 /// A pretended machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DevNode {
@@ -45,10 +80,22 @@ pub(super) struct DevNode {
     /// The control file of its fake NVML.
     pub(super) gpu_control: PathBuf,
     pub(super) state_dir: PathBuf,
+    /// `None`: the agent connects to the controllers directly, so nothing can cut it off.
+    #[serde(default)]
+    pub(super) network: Option<Network>,
 }
 
 impl DevState {
     pub(super) const SCHEMA: &'static str = "fleet.dev/v1";
+
+    /// The node of this name, or an error that names those that exist.
+    pub(super) fn node(&self, name: &str) -> Result<&DevNode, Failure> {
+        self.nodes.iter().find(|node| node.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
+            let message = format!("there is no node {name:?} in this cluster");
+            Failure::new(Exit::NotFound, message).hint(format!("there are {}", names.join(", ")))
+        })
+    }
 
     pub(super) fn read(folder: &Path) -> Result<Self, Failure> {
         let path = folder.join(DEV_FILE);
