@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use fleet_core::Rejection;
 use fleet_proto::convert::freshness::{self, Freshness};
-use fleet_proto::convert::rejection::is_not_taken;
+use fleet_proto::convert::rejection::{is_not_taken, node_away_in};
 use fleet_proto::requests::ApiRequest;
 use fleet_proto::transport::client::DialError;
 use fleet_proto::v1::backup_client::BackupClient;
@@ -265,9 +265,15 @@ impl Client {
                 );
                 status.message().to_owned()
             }
-            (None, None) => {
-                format!("the controller at {name} does not answer: {}", status.message())
-            }
+            (None, None) => match node_away_in(status) {
+                Some(node) => {
+                    failure.hint = Some(format!(
+                        "its jobs keep running; `fleet why {node}` says since when it is silent"
+                    ));
+                    format!("cannot reach {node}: its agent is not connected to the controllers")
+                }
+                None => format!("the controller at {name} does not answer: {}", status.message()),
+            },
         };
         (failure, named)
     }
@@ -309,14 +315,16 @@ impl Client {
                 Ok((one.id.clone(), owner))
             }
             [] if kind.is_empty() => {
-                let failure =
-                    Failure::new(Exit::NotFound, format!("nothing here is called {text:?}"));
-                Err(failure.hint("a job, reservation, GPU (titan01:3) or node is asked for"))
+                let failure = Failure::new(
+                    Exit::NotFound,
+                    format!("no job, reservation, GPU or node is named {text:?}"),
+                );
+                Err(failure.hint("a GPU is written titan01:3; `fleet status` lists the nodes"))
             }
             [] => Err(self.not_found(what, text)),
             many => {
                 let message =
-                    format!("{text:?} is not one {what}, but could be any of {}", many.len());
+                    format!("{text:?} is not one {what}: it could be any of {}", many.len());
                 let shown = many.iter().take(CANDIDATES_SHOWN_MAX);
                 let mut details: Vec<String> =
                     shown.map(|one| format!("{} ({})", one.id, one.kind)).collect();
@@ -324,7 +332,7 @@ impl Client {
                     details.push(format!("and {} more", many.len() - CANDIDATES_SHOWN_MAX));
                 }
                 let failure = Failure { details, ..Failure::new(Exit::Usage, message) };
-                Err(failure.hint("type more of it"))
+                Err(failure.hint("type more characters of the id"))
             }
         }
     }

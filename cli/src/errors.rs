@@ -166,9 +166,12 @@ impl Failure {
                 failure.hint = Some(hint.to_owned());
             }
             Rejection::NotFound { kind, .. } => failure.hint = hint_for_missing(kind),
-            Rejection::LinesRefused { problems } => {
+            Rejection::LinesRefused { problems, more } => {
                 let lines = problems.iter();
                 failure.details = lines.map(|p| format!("{}: {}", p.line + 1, p.why)).collect();
+                if *more > 0 {
+                    failure.details.push(format!("and {more} more lines"));
+                }
             }
             Rejection::UnknownUsers { .. } => {
                 failure.hint = Some("with --yes it is done all the same".to_owned());
@@ -264,7 +267,7 @@ fn next_slot_line(next: Option<&Slot>, clock: &Clock) -> String {
             let from = clock.day_and_minute(slot.starts_at.0);
             format!("next free: {} on {} from {from}", gpus(slot.gpus.len()), slot.node)
         }
-        None => "no later time is known at which it would fit".to_owned(),
+        None => "no later slot found".to_owned(),
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use fleet_core::id::AllocationId;
 use fleet_core::name::NodeName;
+use fleet_proto::convert::rejection::node_away;
 use fleet_proto::v1;
 use fleet_proto::v1::open_tunnel::Purpose;
 use tokio::sync::{mpsc, oneshot};
@@ -52,7 +53,10 @@ impl Tunnels {
         allocation: Option<&AllocationId>,
         purpose: Purpose,
     ) -> Result<Tunnel, Status> {
-        let gone = || Status::unavailable(format!("{node} is not connected to this controller"));
+        let gone = || {
+            let message = format!("{node} is not connected to this controller");
+            node_away(node.as_str(), Status::unavailable(message))
+        };
         let agent = self.sessions.sender(node).ok_or_else(gone)?;
         let id = random::hex::<16>().map_err(|e| Status::internal(e.to_string()))?;
         let (answer, answered) = oneshot::channel();

@@ -63,7 +63,7 @@ pub enum Rejection {
     InvalidField { field: String, problem: String },
     #[error("there is no {kind} {id:?}")]
     NotFound { kind: String, id: String },
-    #[error("not allowed: this takes {needs}")]
+    #[error("not allowed: this needs {needs}")]
     Denied { needs: String },
     #[error("{id} is already {state}")]
     AlreadyEnded { id: String, state: String },
@@ -80,10 +80,10 @@ pub enum Rejection {
     #[error("the id {id} is taken")]
     IdTaken { id: String },
     /// The wish cannot be met in that window; `next` is the first that could.
-    #[error("{wanted} not available then")]
+    #[error("not free at that time: {wanted}")]
     GpusHeld { wanted: String, holdings: Vec<Holding>, next: Option<Slot> },
     /// No state of the fleet as it is built could meet the wish.
-    #[error("this can never be met: {why}")]
+    #[error("{why}")]
     NeverFits { why: String },
     #[error("cannot start now: {why}")]
     NotNow { why: String },
@@ -134,8 +134,13 @@ pub enum Rejection {
     /// Neither the fleet nor the controllers' machine knows them.
     #[error("{}", list(users))]
     UnknownUsers { users: Vec<UnknownUser> },
-    #[error("nothing was imported: {} of its lines cannot be taken", problems.len())]
-    LinesRefused { problems: Vec<LineProblem> },
+    #[error("nothing was imported: {} of its lines cannot be taken", problems.len() + *more as usize)]
+    LinesRefused {
+        problems: Vec<LineProblem>,
+        /// Refused lines that are not listed: an answer has room for a few hundred.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        more: u32,
+    },
 }
 
 impl Rejection {
@@ -183,6 +188,11 @@ impl Rejection {
     pub fn not_found(kind: &str, id: impl ToString) -> Self {
         Rejection::NotFound { kind: kind.to_owned(), id: id.to_string() }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(more: &u32) -> bool {
+    *more == 0
 }
 
 fn list(users: &[UnknownUser]) -> String {

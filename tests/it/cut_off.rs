@@ -13,6 +13,7 @@ const NODE: &str = "titan02";
 /// Exit codes of `fleet`.
 const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 3;
+const UNREACHABLE: i32 = 8;
 
 #[test]
 fn a_node_is_cut_off_and_its_job_keeps_running() -> Result<()> {
@@ -63,6 +64,11 @@ fn cut_and_back(lab: &Lab) -> Result<()> {
     let then = written()?;
     wait::eventually("the job still runs", SOON, || Ok(written()? > then + 5))?;
     lab.run(&["run", "-G", "1", "--node", "titan01", "--", "true"])?.ends(0)?;
+    let nobody = lab.run(&["exec", &job, "--", "true"])?;
+    nobody.fails(UNREACHABLE, &["cannot reach titan02", "its jobs keep running"])?;
+    ensure!(!nobody.stderr.contains("the controller at"), "{}", nobody.stderr);
+    let status = lab.output(&["status"])?;
+    ensure!(status.contains("1 closed: unreachable"), "{status}");
 
     let said = lab.run(&["dev", "fault", "--node", NODE, "--clear"])?;
     ensure!(said.ok()?.is_empty() && said.stderr.contains("connected to the controllers again"));

@@ -435,7 +435,7 @@ fn immediate(lab: &Lab) -> Result<()> {
         lab.job_in(id, "running", SOON)?;
     }
     lab.run(&["run", "-G", "1", "--immediate", "--", "true"])?.fails(6, &[])?;
-    lab.run(&["run", "-G", "3", "--", "true"])?.fails(6, &["never"])?;
+    lab.run(&["run", "-G", "3", "--", "true"])?.fails(6, &["no node has 3 GPUs"])?;
     for id in &holders {
         lab.output(&["cancel", id])?;
         lab.job_in(id, "cancelled", SOON)?;

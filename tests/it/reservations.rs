@@ -126,11 +126,11 @@ fn overlap(lab: &Lab) -> Result<()> {
     let first = reserve(lab, &["-G", "2", "--node", "titan01", "-t", "2h", "--for", "alice"])?;
     let second = reserve(lab, &["-G", "1", "--node", "titan02", "-t", "1h", "--for", "bob"])?;
     let ran = lab.run(&["reserve", "-G", "2", "-t", "1h"])?;
-    ran.fails(6, &["bob", &second, "until", "next free", "hint: take it: fleet reserve"])?;
+    ran.fails(6, &["bob", &second, "until", "next free", "hint: reserve that: fleet reserve"])?;
     let ran = lab.run(&["reserve", "--gpu", "titan01:1", "-t", "1h"])?;
     ran.fails(6, &["alice", &first, "titan01:1"])?;
     // The hint is a command that works.
-    let hint = ran.stderr.lines().find_map(|line| line.strip_prefix("hint: take it: "));
+    let hint = ran.stderr.lines().find_map(|line| line.strip_prefix("hint: reserve that: "));
     let mut shell = Command::new("sh");
     let fleet = programs::built("fleet")?;
     let line = hint.context("no hint")?.replacen("fleet", &fleet.to_string_lossy(), 1);
@@ -330,8 +330,8 @@ const REFUSED: &[(&[&str], i32, &[&str])] = &[
     (&["reserve", "-G", "99999999999", "-t", "1h"], 2, &[]),
     (&["reserve", "-G", "1.5", "-t", "1h"], 2, &[]),
     (&["reserve", "-t", "1h"], 2, &["-G"]),
-    (&["reserve", "-G", "3", "-t", "1h"], 6, &["never"]),
-    (&["reserve", "-G", "3", "-t", "1h", "--wait", "1s"], 6, &["never"]),
+    (&["reserve", "-G", "3", "-t", "1h"], 6, &["no node has 3 GPUs"]),
+    (&["reserve", "-G", "3", "-t", "1h", "--wait", "1s"], 6, &["no node has 3 GPUs"]),
     (&["reserve", "-G", "h100:1", "-t", "1h"], 6, &["h100"]),
     (&["reserve", "-G", "1", "--node", "nosuch", "-t", "1h"], 3, &["nosuch"]),
     (&["reserve", "--gpu", "titan01:9", "-t", "1h"], 3, &["titan01:9"]),
@@ -361,7 +361,7 @@ const REFUSED: &[(&[&str], i32, &[&str])] = &[
     (&["run", "--memory", "-1", "--", "true"], 2, &[]),
     (&["run", "--memory", "1", "--", "true"], 2, &["memory"]),
     (&["run", "--memory", "99999999T", "--", "true"], 2, &["more than any machine"]),
-    (&["run", "--memory", "900T", "--", "true"], 6, &["never"]),
+    (&["run", "--memory", "900T", "--", "true"], 6, &["no node has that much"]),
     (&["run", "-c", "0", "--", "true"], 2, &[]),
     (&["run", "-c", "100000", "--", "true"], 2, &[]),
     (&["run", "-t", "0", "--", "true"], 2, &[]),

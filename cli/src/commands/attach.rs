@@ -387,7 +387,7 @@ impl Session<'_> {
             super::signals::Decision::Leave => Ok(Flow::Done(Outcome::Left)),
             super::signals::Decision::GiveUp => Ok(Flow::Done(Outcome::Signalled)),
             super::signals::Decision::Cancel => {
-                say(&format!("fleet: cancelling {job}; it may take its grace to stop"));
+                say(&format!("fleet: cancelling {job}; it may use all of its --grace to stop"));
                 // Hours may have passed; and what was typed to get here is no way to cancel.
                 self.client.ask_anew()?;
                 match job::cancel_one(self.client, job.clone()).await {

@@ -197,7 +197,7 @@ fn with_command(
         // What runs now cannot be taken over later.
         Some(slot) if args.adopt.is_empty() => {
             let command = next_command(args, window, slot, &context.clock);
-            failure.hint(format!("take it: {command}"))
+            failure.hint(format!("reserve that: {command}"))
         }
         Some(_) | None => failure,
     }

@@ -90,10 +90,7 @@ impl Signals {
             say(&format!("\nfleet: Ctrl-C again cancels {job}"));
             return Ok(Decision::GoOn);
         }
-        let question = format!(
-            "\n{job}: [d]etach and leave it running, [c]ancel it, or Enter to keep watching: "
-        );
-        drop(std::io::stderr().write_all(question.as_bytes()));
+        drop(std::io::stderr().write_all(question(job).as_bytes()));
         if self.answers.is_none() {
             self.answers = Some(read_stdin()?);
         }
@@ -105,6 +102,11 @@ impl Signals {
             () = heard(&mut self.hangup) => Ok(Decision::Leave),
         }
     }
+}
+
+/// Two lines, so that a narrow terminal breaks no word.
+fn question(job: &str) -> String {
+    format!("\n{job}: [d]etach and leave it running, [c]ancel it,\nor Enter to keep watching: ")
 }
 
 /// Returns at each signal that ends a command; for one thing alone never, and the signal ends the command at once.
@@ -151,6 +153,11 @@ mod tests {
         let ignored = ignored_signals(status);
         assert_eq!((ignored & 1, ignored >> 1 & 1, ignored >> 14 & 1), (1, 1, 0));
         assert_eq!(ignored_signals("nothing"), 0);
+    }
+
+    #[test]
+    fn the_question_fits_into_60_columns() {
+        assert!(question("job-4k7wq2").lines().all(|line| line.len() <= 60));
     }
 
     #[test]

@@ -41,7 +41,7 @@ fn held() -> Rejection {
 fn a_refusal_says_who_holds_what_and_what_comes_next() {
     let failure = Failure::of_status(&status_with(Code::ResourceExhausted, &held()), &berlin());
     assert_eq!(failure.exit, Exit::NoCapacity);
-    assert_eq!(failure.message, "2 v100 not available then");
+    assert_eq!(failure.message, "not free at that time: 2 v100");
     assert_eq!(
         failure.details,
         [

@@ -4,6 +4,7 @@ use fleet_core::health::ConditionStatus;
 use fleet_proto::json::gpu::{Gpu, Process};
 use fleet_proto::json::values::{Condition, Stated};
 
+use super::node_gpus::beside;
 use super::tone::Tone;
 use super::values::{condition_line, or_dash};
 use super::{Column, Row};
@@ -38,15 +39,17 @@ fn reasons(gpu: &Gpu) -> Vec<String> {
 
 /// All of them.
 fn reason_shown(gpu: &Gpu) -> String {
-    reasons(gpu).join("; ")
+    let reasons: Vec<String> =
+        reasons(gpu).iter().map(|reason| beside(&gpu.node, reason).to_owned()).collect();
+    reasons.join("; ")
 }
 
 /// The worst, and how many more there are: a line of a table has no room for eight.
 fn worst_reason(gpu: &Gpu) -> String {
     match reasons(gpu).as_slice() {
         [] => String::new(),
-        [one] => one.clone(),
-        [worst, more @ ..] => format!("{worst}; +{} more", more.len()),
+        [one] => beside(&gpu.node, one).to_owned(),
+        [worst, more @ ..] => format!("{}; +{} more", beside(&gpu.node, worst), more.len()),
     }
 }
 

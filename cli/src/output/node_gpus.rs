@@ -48,11 +48,11 @@ fn utilization(node: &NodeGpus) -> String {
     }
 }
 
-/// `0,1 ada until 18:00` and `3 lost`. Whether somebody runs a job on a GPU of theirs does not matter here.
+/// `0,1 ada until 18:00` and `3 closed: unreachable`. Whether somebody runs a job on a GPU of theirs does not matter here.
 fn in_use(node: &NodeGpus, clock: &Clock) -> Vec<String> {
     let mut groups: Vec<(Vec<u32>, String)> = Vec::new();
     for one in &node.in_use {
-        let who = who(one, clock);
+        let who = who(&node.node, one, clock);
         match groups.iter_mut().find(|(_, known)| *known == who) {
             Some((numbers, _)) => numbers.extend(&one.gpus),
             None => groups.push((one.gpus.clone(), who)),
@@ -66,13 +66,23 @@ fn in_use(node: &NodeGpus, clock: &Clock) -> Vec<String> {
     groups.into_iter().map(shown).collect()
 }
 
-fn who(one: &InUse, clock: &Clock) -> String {
+/// A reason in a line that begins with the node's name, without that name.
+pub(super) fn beside<'a>(node: &str, reason: &'a str) -> &'a str {
+    reason.strip_prefix(node).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(reason)
+}
+
+fn who(node: &str, one: &InUse, clock: &Clock) -> String {
     let until = one.held_until.map(|at| format!(" until {}", clock.brief(at.0)));
     match (&one.held_by, one.state.known()) {
         (Some(user), Some(GpuState::Reserved | GpuState::Running)) => {
             format!("{user}{}", until.unwrap_or_default())
         }
         (Some(user), _) => format!("{} ({user})", one.state),
+        // Of the whole node, so it is said once. What is wrong with one GPU would push its neighbours' users out.
+        (None, Some(GpuState::Closed | GpuState::Unknown)) => match one.reason.as_deref() {
+            Some(reason) => format!("{}: {}", one.state, beside(node, reason)),
+            None => one.state.to_string(),
+        },
         (None, _) => one.state.to_string(),
     }
 }

@@ -24,16 +24,18 @@ impl Row for Reservation {
             Column::new("RESERVATION", |r: &Self, _| r.id.clone()),
             Column::new("OWNER", |r: &Self, _| r.owner.clone()).clip_to(8),
             Column::new("PROJECT", |r: &Self, _| r.project.clone()).wide(),
-            Column::new("STATE", |r: &Self, _| r.state.to_string()).state(|r| Tone::of(&r.state)),
+            Column::new("STATE", |r: &Self, _| r.state.to_string())
+                .state(|r| Tone::of(&r.state))
+                .rank(1),
             Column::new("GPUS", |r: &Self, _| r.gpus_shown()).clip(),
             Column::when("FROM", |r: &Self| r.starts_at),
             Column::when("UNTIL", |r: &Self| r.ends_at),
             Column::new("AT END", |r: &Self, _| or_dash(r.at_end.clone())).wide(),
             Column::new("WITH", |r: &Self, _| or_dash(shared(r))).wide(),
-            Column::new("NOTE", |r: &Self, _| r.note.clone().unwrap_or_default()).clip().rank(2),
+            Column::new("NOTE", |r: &Self, _| r.note.clone().unwrap_or_default()).clip().rank(3),
             Column::new("REASON", |r: &Self, _| r.reason.clone().unwrap_or_default())
                 .clip()
-                .rank(1),
+                .rank(2),
         ]
     }
 

@@ -196,6 +196,33 @@ fn reservations_are_printed_as_agreed() {
 }
 
 #[test]
+fn a_narrow_terminal_keeps_the_ids_of_reservations() {
+    let mut reservation = samples::reservation();
+    reservation.owner = "systemd-timesync".to_owned();
+    let reservation = Reservation::from(reservation);
+    let printer = Printer { columns: || Some(60), ..printer(Format::Table) };
+    let text = printer.list(&[&reservation, &reservation].map(Clone::clone)).unwrap();
+    assert!(text.lines().skip(1).all(|line| line.contains(&reservation.id)), "{text}");
+    assert!(text.starts_with("RESERVATION  "), "{text}");
+}
+
+#[test]
+fn a_closed_gpu_says_why_without_the_name_of_its_node_again() {
+    let gpu = pb::Gpu {
+        node: "titan07".to_owned(),
+        index: 2,
+        state: "closed".to_owned(),
+        reason: "titan07: unreachable".to_owned(),
+        ..pb::Gpu::default()
+    };
+    let gpus = [Gpu::from(gpu)];
+    let list = printer(Format::Table).list(&gpus).unwrap();
+    assert!(list.trim_end().ends_with("  unreachable"), "{list}");
+    let nodes = printer(Format::Table).list(&by_node(&gpus)).unwrap();
+    assert!(nodes.contains("2 closed: unreachable"), "{nodes}");
+}
+
+#[test]
 fn a_node_without_controllers_is_printed_as_agreed() {
     check("node-status", &[NodeStatus::from(samples::node_status())]);
 }

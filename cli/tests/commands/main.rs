@@ -109,7 +109,7 @@ fn an_unanswered_request_is_sent_again_with_the_same_id_and_a_refused_one_is_not
     let fake = Fake::start(script);
     let output = fake.run(&["run", "-d", "--for", "bea", "--", "true"]);
     assert_eq!(code(&output), 4);
-    assert_eq!(stderr(&output), "error: not allowed: this takes an admin\n");
+    assert_eq!(stderr(&output), "error: not allowed: this needs an admin\n");
     assert_eq!(fake.asked(|script| script.submitted.len()), 1);
 }
 
@@ -255,7 +255,7 @@ fn where_no_gpu_is_known_the_nodes_whose_driver_is_silent_are_named() {
     let titan01 = "titan01 has told of no GPU: no NVML library: libnvidia-ml.so.1\n";
     let hint =
         "hint: if there are GPUs, `fleet doctor` on titan01 says what is wrong with the driver\n";
-    let error = "error: this can never be met: nothing has it\n";
+    let error = "error: nothing has it\n";
     let explained = (6, format!("{error}  {titan01}{hint}"));
     assert_eq!(run(&[], "reserve -G 1"), explained);
     assert_eq!(run(&[], "run -G 1 true"), explained);
@@ -292,10 +292,10 @@ fn a_reservation_that_cannot_be_had_comes_with_the_command_for_the_next_slot() {
     let output = Fake::start(script).run(&["reserve", "-G", "2"]);
     assert_eq!(code(&output), 6);
     let said = stderr(&output);
-    assert!(said.starts_with("error: 2 GPUs not available then\n"), "{said}");
+    assert!(said.starts_with("error: not free at that time: 2 GPUs\n"), "{said}");
     assert!(
         said.ends_with(
-            "hint: take it: fleet reserve -G 2 -t 8h --from 2026-11-21T18:00:00+00:00 \
+            "hint: reserve that: fleet reserve -G 2 -t 8h --from 2026-11-21T18:00:00+00:00 \
              --node titan01\n"
         ),
         "{said}"

@@ -47,19 +47,23 @@ impl Context {
         let (places, reservations): (Vec<u32>, Vec<CreateReservation>) = well.into_iter().unzip();
         if request.dry_run || !problems.is_empty() {
             self.newest().await?;
-            let tried = self.raft.read(|fsm| {
-                let (lines, trial) = fsm.try_import(&caller.actor, &reservations)?;
-                Ok(answers(&trial, &self.sessions, &lines, None))
+            // On a copy and on a thread of its own: seconds for thousands of lines, and nobody may wait for them.
+            let (state, sessions) = (self.raft.read(Fsm::clone), self.sessions.clone());
+            let actor = caller.actor.clone();
+            let tried = tokio::task::spawn_blocking(move || {
+                let (lines, trial) = state.try_import(&actor, &reservations)?;
+                Ok(answers(&trial, &sessions, &lines, None))
             });
+            let tried = tried.await.map_err(|error| Status::internal(error.to_string()))?;
             return match tried {
                 Ok(answer) if problems.is_empty() => Ok(answer),
                 // The caller gets the trial's problems together with those found before it.
-                Err(Rejection::LinesRefused { problems: more }) => {
-                    problems.extend(more.into_iter().map(|problem| placed(problem, &places)));
+                Err(Rejection::LinesRefused { problems: others, more }) => {
+                    problems.extend(others.into_iter().map(|problem| placed(problem, &places)));
                     problems.sort_by_key(|problem| problem.line);
-                    Err(to_status(&Rejection::LinesRefused { problems }))
+                    Err(to_status(&Rejection::LinesRefused { problems, more }))
                 }
-                Ok(_) => Err(to_status(&Rejection::LinesRefused { problems })),
+                Ok(_) => Err(to_status(&Rejection::LinesRefused { problems, more: 0 })),
                 Err(rejection) => Err(to_status(&rejection)),
             };
         }

@@ -76,16 +76,16 @@ fn what_can_never_be_met_is_told_apart() {
          reserve res-h ada 1>32 +0h +1h
          reserve res-i ada titan01:9 +0h +1h
          reserve res-j ada titan01:0+titan02:0 +0h +1h",
-        r#"res-a: this can never be met: no node has joined yet
-         res-b: this can never be met: there is no "k80" here; the fleet has titan-x, v100
-         res-c: this can never be met: no node has 8 GPUs; the largest, titan01, has 4
-         res-d: this can never be met: no node has 3 v100 GPUs; the largest, titan02, has 2
+        r#"res-a: no node has joined yet
+         res-b: there is no "k80" here; the fleet has titan-x, v100
+         res-c: no node has 8 GPUs; the largest, titan01, has 4
+         res-d: no node has 3 v100 GPUs; the largest, titan02, has 2
          res-e: there is no node "titan07"
-         res-f: this can never be met: titan01 has none of the 1 v100 GPU
-         res-g: this can never be met: titan02 has 2 of the 3 GPUs
-         res-h: this can never be met: no node has 1 GPU with at least 32 GiB
+         res-f: titan01 has none of the 1 v100 GPU
+         res-g: titan02 has 2 of the 3 GPUs
+         res-h: no node has 1 GPU with at least 32 GiB
          res-i: there is no GPU "GPU-746974616e30313a39"
-         res-j: this can never be met: the named GPUs are of several nodes: titan01, titan02"#,
+         res-j: the named GPUs are of several nodes: titan01, titan02"#,
     );
 }
 
@@ -262,7 +262,7 @@ fn broken_gpus_and_closed_nodes_are_passed_over() {
          res-d: 1 GPU on titan03 (titan03 is unreachable): held
            next: +10m titan03:0
          res-e: titan03:0 Scheduled
-         res-f: 1 GPU on titan04 (titan04:0 is degraded: pages): held",
+         res-f: 1 GPU on titan04 (titan04:0 is unhealthy: pages): held",
     );
 }
 

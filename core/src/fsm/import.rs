@@ -149,7 +149,7 @@ impl Fsm {
         if problems.is_empty() {
             Ok((plan, trial))
         } else {
-            Err(Rejection::LinesRefused { problems })
+            Err(Rejection::LinesRefused { problems, more: 0 })
         }
     }
 

@@ -178,10 +178,12 @@ impl Fsm {
             return Err(Rejection::field("ends_at", "must be after the start"));
         }
         if self.now.since(starts_at) > RESERVATION_PAST_MAX {
-            return Err(Rejection::field("starts_at", "is in the past"));
+            let late = self.now.since(starts_at);
+            return Err(Rejection::field("starts_at", format!("is {late} in the past")));
         }
         if ends_at <= self.now {
-            return Err(Rejection::field("ends_at", "is in the past"));
+            let late = self.now.since(ends_at);
+            return Err(Rejection::field("ends_at", format!("is {late} in the past")));
         }
         if starts_at.since(self.now) > RESERVATION_AHEAD_MAX {
             let problem = format!("at most {RESERVATION_AHEAD_MAX} ahead");

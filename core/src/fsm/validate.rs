@@ -28,7 +28,10 @@ const RETRY_CODES_MAX: usize = 64;
 /// Checks everything about the spec that does not depend on the fleet's state.
 pub fn job_spec(spec: &JobSpec) -> Result<(), Rejection> {
     if spec.name.len() > JOB_NAME_BYTES_MAX || !is_plain_text(&spec.name) || spec.name.is_empty() {
-        let problem = format!("1 to {JOB_NAME_BYTES_MAX} bytes without control characters");
+        let problem = format!(
+            "1 to {JOB_NAME_BYTES_MAX} bytes without control characters, this one has {}",
+            spec.name.len()
+        );
         return Err(Rejection::field("name", problem));
     }
     command_line(spec)?;

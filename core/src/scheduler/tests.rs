@@ -185,8 +185,8 @@ fn a_job_may_be_bound_to_a_reservation() {
          release res-x
          plan",
         "res-x: titan01:0 titan01:1 Scheduled
-         job-d: not allowed: this takes the owner of res-x
-         job-e: this can never be met: reservation res-x has 2 of the 3 GPUs
+         job-d: not allowed: this needs the owner of res-x
+         job-e: reservation res-x has 2 of the 3 GPUs
          job-a waits, place 1: its reservation res-x has not begun [+1h]
          job-b waits, place 2: its reservation res-x has not begun [+1h]
          job-c waits, place 3: its reservation res-x has not begun [+1h]

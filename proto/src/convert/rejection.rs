@@ -1,10 +1,20 @@
 //! A refusal as a gRPC status and back: the one table of codes.
 
+use std::collections::HashMap;
+
 use fleet_core::Rejection;
 use tonic::{Code, Status, metadata::MetadataValue};
 
 /// Trailer that holds the whole refusal as JSON.
 pub const REJECTION_TRAILER: &str = "fleet-rejection-bin";
+/// Longest refusal in a status, as JSON. A trailer is base64, which is a third longer, and the message stands beside it:
+/// together they stay below [`HEADER_BYTES_MAX`](crate::transport::limits::HEADER_BYTES_MAX), or the answer is lost.
+const REJECTION_BYTES_MAX: usize = 8 * 1024;
+/// Longest message of a status. Every byte of a letter that is not ASCII becomes three.
+const MESSAGE_BYTES_MAX: usize = 1024;
+
+/// Trailer that names the node that an answer is about, where no agent of it is connected to the controller.
+pub const NODE_AWAY_TRAILER: &str = "fleet-node-away";
 /// Trailer that names the leading controller's address, when another one was asked.
 pub const LEADER_TRAILER: &str = "fleet-leader";
 
@@ -57,12 +67,62 @@ pub fn to_status(rejection: &Rejection) -> Status {
         | Rejection::NotNow { .. }
         | Rejection::LimitReached { .. } => Code::ResourceExhausted,
     };
-    let mut status = Status::new(code, rejection.to_string());
-    if let Ok(json) = serde_json::to_vec(rejection) {
+    let mut message = rejection.to_string();
+    message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+    let mut status = Status::new(code, message);
+    // Without the trailer the code and the message still say what happened.
+    if let Some(json) = short_json(rejection) {
         let value = MetadataValue::from_bytes(&json);
         status.metadata_mut().insert_bin(REJECTION_TRAILER, value);
     }
     status
+}
+
+/// The refusal as JSON that a trailer has room for: of the lines of an import as many as fit.
+fn short_json(rejection: &Rejection) -> Option<Vec<u8>> {
+    let fits = |json: &Vec<u8>| json.len() <= REJECTION_BYTES_MAX;
+    let json = serde_json::to_vec(rejection).ok()?;
+    if fits(&json) {
+        return Some(json);
+    }
+    let Rejection::LinesRefused { problems, more } = rejection else { return None };
+    // Lines with a reason of their own come first: thousands have the same one.
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let mut ranked: Vec<_> = problems
+        .iter()
+        .map(|problem| {
+            let times = seen.entry(problem.why.to_string()).or_default();
+            *times += 1;
+            (*times, problem)
+        })
+        .collect();
+    ranked.sort_by_key(|(times, problem)| (*times, problem.line));
+    let mut count = ranked.len();
+    while count > 0 {
+        count /= 2;
+        let mut listed: Vec<_> = ranked[..count].iter().map(|(_, one)| (*one).clone()).collect();
+        listed.sort_by_key(|problem| problem.line);
+        let left_out = u32::try_from(problems.len() - count).unwrap_or(u32::MAX);
+        let short =
+            Rejection::LinesRefused { problems: listed, more: more.saturating_add(left_out) };
+        if let Some(json) = serde_json::to_vec(&short).ok().filter(fits) {
+            return Some(json);
+        }
+    }
+    None
+}
+
+/// Says in a status which node's agent is not connected.
+pub fn node_away(node: &str, mut status: Status) -> Status {
+    if let Ok(node) = node.parse() {
+        status.metadata_mut().insert(NODE_AWAY_TRAILER, node);
+    }
+    status
+}
+
+/// The node whose agent is not connected to the controller that was asked.
+pub fn node_away_in(status: &Status) -> Option<&str> {
+    status.metadata().get(NODE_AWAY_TRAILER)?.to_str().ok()
 }
 
 /// The refusal in a status, if it holds one that this build understands.
@@ -78,7 +138,41 @@ pub fn leader_named(status: &Status) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use fleet_core::rejection::LineProblem;
+
     use super::*;
+
+    #[test]
+    fn a_refusal_of_many_lines_fits_into_an_answer() {
+        let rare = "the user is not known";
+        let why = |line: u32| match line {
+            8_000 => Rejection::field("owner", rare),
+            _ => Rejection::field("starts_at", "at most 365d ahead"),
+        };
+        let problem = |line| LineProblem { line, why: why(line), taken_by: None };
+        let all = Rejection::LinesRefused { problems: (0..10_000).map(problem).collect(), more: 0 };
+        let status = to_status(&all);
+        let json = status.metadata().get_bin(REJECTION_TRAILER).unwrap().to_bytes().unwrap();
+        assert!(json.len() <= REJECTION_BYTES_MAX, "{}", json.len());
+        let Some(Rejection::LinesRefused { problems, more }) = from_status(&status) else {
+            panic!("{status:?}")
+        };
+        assert_eq!(problems.len() + more as usize, 10_000);
+        assert!(problems.len() > 40, "{}", problems.len());
+        assert!(problems.is_sorted_by_key(|problem| problem.line));
+        assert!(problems.iter().any(|problem| problem.line == 8_000), "a reason is missing");
+        assert_eq!(from_status(&status).unwrap().to_string(), all.to_string());
+    }
+
+    #[test]
+    fn a_refusal_that_has_no_room_keeps_its_code() {
+        let many = Rejection::InUse { what: "a".into(), by: vec!["ä".repeat(100); 1_000] };
+        let status = to_status(&many);
+        assert_eq!((status.code(), from_status(&status)), (Code::FailedPrecondition, None));
+        assert!(status.message().len() <= MESSAGE_BYTES_MAX && !status.message().is_empty());
+    }
 
     #[test]
     fn a_refusal_survives_the_wire() {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid};
 
 use super::cluster::{POLL_INTERVAL, STOP_TIMEOUT};
 use super::fault::folder;
@@ -124,7 +124,12 @@ pub(super) fn running(context: &Context, named: Option<&Path>) -> Result<PathBuf
     DevState::read(&folder)?;
     let folder = fs::canonicalize(&folder).map_err(|error| cannot("find", &folder, &error))?;
     if traces::processes_of(&folder).is_empty() {
-        return Err(not_running(&folder));
+        // Another user cannot see which programs root runs.
+        return Err(match geteuid().is_root() {
+            true => not_running(&folder),
+            false => Failure::new(Exit::Denied, "this needs root, like `fleet dev` itself")
+                .hint(format!("sudo fleet dev … --state {}", folder.display())),
+        });
     }
     Ok(folder)
 }

@@ -60,8 +60,10 @@ fn place(lines: &[u64]) -> String {
 /// The controller's refusal by the file's own lines; any other failure as it is.
 pub(super) fn by_line(failure: Failure, numbers: &[u64], sheet: &Sheet, clock: &Clock) -> Failure {
     match failure.rejection.as_deref() {
-        Some(Rejection::LinesRefused { problems }) => {
-            refused(told(problems, numbers, sheet, clock))
+        Some(Rejection::LinesRefused { problems, more }) => {
+            let mut failure = refused(told(problems, numbers, sheet, clock));
+            failure.details.extend(not_listed(*more));
+            failure
         }
         _ => failure,
     }
@@ -75,20 +77,27 @@ pub(super) fn of_failure(
     (sheet, clock): (&Sheet, &Clock),
 ) -> Vec<Problem> {
     match failure.rejection.as_deref() {
-        Some(Rejection::LinesRefused { problems }) => {
+        Some(Rejection::LinesRefused { problems, more }) => {
             let of_user = |why: &Rejection| {
                 matches!(why, Rejection::InvalidField { field, .. } if field == "owner")
                     || matches!(why, Rejection::Denied { .. })
             };
             let counts = |p: &&LineProblem| (p.line as usize) < count || of_user(&p.why);
             let problems: Vec<LineProblem> = problems.iter().filter(counts).cloned().collect();
-            told(&problems, numbers, sheet, clock)
+            let mut problems = told(&problems, numbers, sheet, clock);
+            problems.extend(not_listed(*more).map(Problem::of_file));
+            problems
         }
         _ => {
             let what = format!("the controller did not check the other lines: {}", failure.message);
             vec![Problem::of_file(what)]
         }
     }
+}
+
+/// An answer of the controller has no room for thousands of lines.
+fn not_listed(more: u32) -> Option<String> {
+    (more > 0).then(|| format!("the controller refuses {more} more lines; correct these first"))
 }
 
 fn told(problems: &[LineProblem], numbers: &[u64], sheet: &Sheet, clock: &Clock) -> Vec<Problem> {

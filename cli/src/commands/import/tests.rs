@@ -58,11 +58,19 @@ fn what_is_the_same_in_several_lines_is_told_once_and_a_flood_is_cut() {
 fn a_refusal_names_the_lines_and_the_columns_of_the_file() {
     let sheet = sheet("Benutzer;GPUs;Von;Bis\n\nada;1;23.11.2026;24.11.2026 10:00\n");
     let why = Rejection::field("owner", "unknown user \"ada\"");
-    let rejection =
-        Rejection::LinesRefused { problems: vec![LineProblem { line: 0, why, taken_by: None }] };
+    let rejection = Rejection::LinesRefused {
+        problems: vec![LineProblem { line: 0, why, taken_by: None }],
+        more: 7,
+    };
     let failure = Failure::of_rejection(rejection, &clock());
     let failure = problems::by_line(failure, &[3], &sheet, &clock());
-    assert_eq!(failure.details, ["line 3: Benutzer: unknown user \"ada\""]);
+    assert_eq!(
+        failure.details,
+        [
+            "line 3: Benutzer: unknown user \"ada\"",
+            "the controller refuses 7 more lines; correct these first"
+        ]
+    );
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn import(
 
 fn problems(refused: Result<Vec<ImportedLine>, Rejection>) -> Vec<(u32, &'static str)> {
     match refused {
-        Err(Rejection::LinesRefused { problems }) => {
+        Err(Rejection::LinesRefused { problems, .. }) => {
             problems.iter().map(|problem| (problem.line, problem.why.code())).collect()
         }
         other => panic!("{other:?}"),
@@ -84,7 +84,9 @@ fn one_bad_line_leaves_everything_as_it_was_and_all_bad_ones_are_told() {
         line(&w, "e", "eve", 5, 1, 2),
     ];
     let refused = import(&mut w, "root", lines);
-    let Err(Rejection::LinesRefused { problems: told }) = &refused else { panic!("{refused:?}") };
+    let Err(Rejection::LinesRefused { problems: told, .. }) = &refused else {
+        panic!("{refused:?}")
+    };
     let taken_by: Vec<_> = told.iter().map(|LineProblem { taken_by, .. }| *taken_by).collect();
     assert_eq!(taken_by, [Some(0), None, None]);
     let refused = problems(refused);

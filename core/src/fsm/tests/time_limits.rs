@@ -151,7 +151,7 @@ fn a_reservation_says_what_is_wrong_with_its_gpus() {
     assert_eq!(told(&w, "r"), None);
     w.conditions("titan01", vec![bad("titan01", 2, Severity::Fatal)]);
     let has = told(&w, "r").unwrap();
-    assert!(has.starts_with("titan01:2 is degraded: "), "{has}");
+    assert!(has.starts_with("titan01:2 is unhealthy: "), "{has}");
     assert!(has.ends_with("; to get another GPU, reserve again"), "{has}");
     let will = told(&w, "s").unwrap();
     assert!(will.ends_with("; fleet replaces it at the start if another GPU is free"), "{will}");

@@ -49,10 +49,10 @@ fn cores_and_memory_that_no_node_has_are_refused_at_once() {
          run job-e ada 0@titan09 1h
          run job-f ada 1 1h cpu=8 gib=32
          plan",
-        "job-a: this can never be met: no node with such GPUs has that much CPU and memory: at most 8 cores and 32 GiB
-         job-b: this can never be met: no node with such GPUs has that much CPU and memory: at most 8 cores and 32 GiB
-         job-c: this can never be met: no node has that much CPU and memory for jobs without GPUs: at most 4 cores and 16 GiB. The rest stays for the node's GPUs. Ask for a GPU (-G 1) or for less (-c, --memory). An admin can change the part: `fleet job defaults`
-         job-d: this can never be met: no node has 3 GPUs; the largest, titan01, has 2
+        "job-a: no node with such GPUs has that much CPU and memory: at most 8 cores and 32 GiB
+         job-b: no node with such GPUs has that much CPU and memory: at most 8 cores and 32 GiB
+         job-c: no node has that much CPU and memory for jobs without GPUs: at most 4 cores and 16 GiB. The rest stays for the node's GPUs. Ask for a GPU (-G 1) or for less (-c, --memory). An admin can change the part: `fleet job defaults`
+         job-d: no node has 3 GPUs; the largest, titan01, has 2
          job-e: there is no node \"titan09\"
          job-f -> titan01:0, 8 cores, 32.0 GiB",
     );

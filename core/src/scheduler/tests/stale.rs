@@ -37,7 +37,7 @@ fn a_line_is_refused_once_the_state_has_moved_on() {
         ("degraded titan01", "titan01 is degraded: test"),
         ("lost titan01:0", "titan01:0 is lost"),
         ("dirty titan01:0 mia", "titan01:0 is in use without a lease: mia"),
-        ("fatal titan01:0", "titan01:0 is degraded: off the bus"),
+        ("fatal titan01:0", "titan01:0 is unhealthy: off the bus"),
         ("fatal titan01:1", "good"),
         (
             "reserve res-x bob titan01:0 +1h +2h",

@@ -97,10 +97,10 @@ fn the_part_is_settable_and_a_node_without_gpus_gives_all_it_has() {
          place
          without-gpus 0
          run job-cd ada 0@titan01 9h",
-        "job-ca: this can never be met: no node has that much CPU and memory for jobs without GPUs: at most 5 cores and 32 GiB. The rest stays for the node's GPUs. Ask for a GPU (-G 1) or for less (-c, --memory). An admin can change the part: `fleet job defaults`
+        "job-ca: no node has that much CPU and memory for jobs without GPUs: at most 5 cores and 32 GiB. The rest stays for the node's GPUs. Ask for a GPU (-G 1) or for less (-c, --memory). An admin can change the part: `fleet job defaults`
          job-cb -> titan01, 6 cores, 6.4 GiB
          job-cc -> titan02, 4 cores, 16.0 GiB
-         job-cd: this can never be met: no node has that much CPU and memory for jobs without GPUs: at most 0 cores and 0 MiB. The rest stays for the node's GPUs. Ask for a GPU (-G 1) or for less (-c, --memory). An admin can change the part: `fleet job defaults`",
+         job-cd: no node has that much CPU and memory for jobs without GPUs: at most 0 cores and 0 MiB. The rest stays for the node's GPUs. Ask for a GPU (-G 1) or for less (-c, --memory). An admin can change the part: `fleet job defaults`",
     );
 }
 

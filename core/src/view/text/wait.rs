@@ -206,7 +206,7 @@ impl fmt::Display for UnfitGpu {
         match &self.why {
             Unfit::Lost => write!(f, "{gpu} is lost"),
             Unfit::Silent => write!(f, "{gpu} does not answer"),
-            Unfit::Degraded(message) => write!(f, "{gpu} is degraded: {message}"),
+            Unfit::Degraded(message) => write!(f, "{gpu} is unhealthy: {message}"),
             Unfit::InUse(why) => write!(f, "{gpu} is in use without a lease: {why}"),
         }
     }
