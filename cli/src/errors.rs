@@ -190,6 +190,7 @@ impl Failure {
             | Rejection::NoCheckpoints { .. }
             | Rejection::NotRestartable { .. }
             | Rejection::NotRemovable { .. }
+            | Rejection::AuditNotPruned { .. }
             | Rejection::NeverFits { .. }
             | Rejection::NotNow { .. }
             | Rejection::LimitReached { .. }
@@ -291,6 +292,7 @@ fn exit_of_rejection(rejection: &Rejection) -> Exit {
         | Rejection::RequestReused { .. }
         | Rejection::StillObserved { .. }
         | Rejection::NotForgotten { .. }
+        | Rejection::AuditNotPruned { .. }
         | Rejection::PlanStale { .. }
         | Rejection::NodeIdentity { .. }
         | Rejection::MachineIdTaken { .. }

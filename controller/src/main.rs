@@ -219,7 +219,7 @@ fn verify(file: &Path) -> anyhow::Result<()> {
         ("Nodes", checked.fsm.nodes().len().to_string()),
         ("Jobs", jobs.to_string()),
         ("Reservations", reservations.to_string()),
-        ("Audit records", manifest.audit_records.to_string()),
+        ("Audit records", manifest.audit_records_here().to_string()),
         ("Files", manifest.files.join(", ")),
     ] {
         process::answer(format_args!("{name:<15}{value}"))?;
@@ -242,7 +242,7 @@ fn verify_as_json(file: &Path) -> anyhow::Result<()> {
         "nodes": checked.fsm.nodes().len(),
         "jobs": checked.fsm.jobs().len(),
         "reservations": checked.fsm.reservations().count(),
-        "audit_records": checked.manifest.audit_records,
+        "audit_records": checked.manifest.audit_records_here(),
         "files": checked.manifest.files,
     });
     process::answer(format_args!("{text:#}"))?;

@@ -224,6 +224,7 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
         | Command::DrainNode { .. }
         | Command::EnforceNode { .. }
         | Command::SetJobDefaults { .. }
+        | Command::PruneAudit(_)
         | Command::Reboot(_)
         | Command::DeclareGpuFree { .. }
         | Command::ClearGpu { .. }

@@ -7,6 +7,7 @@
 
 pub mod compare;
 pub mod export;
+pub mod prune;
 pub mod verify;
 
 use serde::{Deserialize, Serialize};

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::access::AccessCommand;
 use crate::actor::Actor;
 use crate::allocation::{EndReport, StopWhy};
+use crate::audit::prune::{PRUNE_SINCE, Prune};
 use crate::authority::{AuthorityCommand, ROTATION_SINCE};
 use crate::checkpoint::{
     CheckpointNote, Content, Facts, Presence, RESUME_SINCE, RestartFrom, Resumed,
@@ -513,6 +514,8 @@ pub enum Command {
         stop_after: Option<Millis>,
         without_gpus_percent: Option<u8>,
     },
+    /// The oldest audit records leave the controllers.
+    PruneAudit(Prune),
 }
 
 impl Command {
@@ -562,6 +565,7 @@ impl Command {
             Command::Reboot(command) => command.name(),
             Command::Limits(command) => command.name(),
             Command::SetJobDefaults { .. } => "set_job_defaults",
+            Command::PruneAudit(_) => "prune_audit",
         }
     }
 
@@ -603,6 +607,7 @@ impl Command {
             | Command::SetJobTimeLimit { .. }
             | Command::SetJobDefaults { .. }
             | Command::OrderImagesRemoval { .. } => EMPTY_SINCE,
+            Command::PruneAudit(_) => PRUNE_SINCE,
             Command::CheckState { .. } => 2,
             Command::ImportReservations { reservations, import } => {
                 let least = if import.is_some() { IMPORT_UNDONE_SINCE } else { 3 };
@@ -662,6 +667,7 @@ impl Command {
             | Command::Ending(_)
             | Command::Limits(_)
             | Command::SetJobDefaults { .. }
+            | Command::PruneAudit(_)
             | Command::RemoveJob { .. }
             | Command::AskCheckpoint { .. }
             | Command::WithdrawToken { .. }

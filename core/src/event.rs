@@ -578,6 +578,16 @@ pub enum Event {
         controller: u64,
         by: String,
     },
+    /// The oldest audit records left the controllers. The record of this event is the anchor of those that stayed.
+    AuditPruned {
+        /// Number and hash of the last record that left.
+        through: u64,
+        hash: String,
+        /// Time of the newest record that left.
+        until: Timestamp,
+        records: u64,
+        by: String,
+    },
     RequestsRefused {
         principal: String,
         action: String,
@@ -630,6 +640,7 @@ impl Event {
             | E::ReservationRulesSet { .. }
             | E::JobDefaultsSet { .. }
             | E::ReservationLimitsSet { .. }
+            | E::AuditPruned { .. }
             | E::RequestsRefused { .. } => Vec::new(),
             E::NodeRegistered { node, .. }
             | E::NodeRebooted { node, .. }

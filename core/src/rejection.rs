@@ -93,6 +93,9 @@ pub enum Rejection {
     /// An admin wants to forget a card that is there, or that something still names.
     #[error("{what} cannot be forgotten: {}", why.join("; "))]
     NotForgotten { what: String, why: Vec<String> },
+    /// The audit log is not pruned that far.
+    #[error("no audit record was pruned: {why}")]
+    AuditNotPruned { why: String },
     #[error("request id {id:?} was used before with another body")]
     RequestReused { id: String },
     #[error(
@@ -161,6 +164,7 @@ impl Rejection {
             Rejection::NotNow { .. } => "not_now",
             Rejection::StillObserved { .. } => "still_observed",
             Rejection::NotForgotten { .. } => "not_forgotten",
+            Rejection::AuditNotPruned { .. } => "audit_not_pruned",
             Rejection::RequestReused { .. } => "request_reused",
             Rejection::RequestTooOld { .. } => "request_too_old",
             Rejection::RequestForgotten { .. } => "request_forgotten",

@@ -65,7 +65,7 @@ fn told(context: &Context, path: &Path, checked: &Checked, bytes: u64) -> Result
             "cluster": manifest.cluster,
             "incarnation": manifest.incarnation,
             "log_index": manifest.index,
-            "audit_records": manifest.audit_records,
+            "audit_records": manifest.audit_records_here(),
             "made_at_unix_ms": manifest.made_at.0,
         });
         print(&format!("{value:#}\n"))?;
@@ -76,7 +76,7 @@ fn told(context: &Context, path: &Path, checked: &Checked, bytes: u64) -> Result
         path.display(),
         manifest.cluster,
         manifest.index,
-        manifest.audit_records,
+        manifest.audit_records_here(),
         bytes.div_ceil(1024)
     ));
     say("it holds the key of the certificate authority: keep it where only root reads it");

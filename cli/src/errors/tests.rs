@@ -86,6 +86,7 @@ fn each_refusal_has_its_exit_code() {
         (Rejection::RequestReused { id: text("x") }, Exit::Conflict),
         (Rejection::UnknownUsers { users: Vec::new() }, Exit::Usage),
         (Rejection::NotForgotten { what: text("a:0"), why: vec![text("b")] }, Exit::Conflict),
+        (Rejection::AuditNotPruned { why: text("too young") }, Exit::Conflict),
         (Rejection::StillObserved { what: text("a:0"), why: text("hot") }, Exit::Conflict),
         (Rejection::ClusterVersion { needs: 2, have: 1 }, Exit::Failed),
     ] {

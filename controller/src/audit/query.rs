@@ -1,8 +1,9 @@
 //! Reading the audit log: pages of records by number, time or object. Never changes anything.
 
 use fleet_core::{AuditRecord, Timestamp};
-use redb::{Database, ReadableDatabase};
+use redb::{Database, ReadTransaction, ReadableDatabase};
 
+use super::floor::floor;
 use super::store::{AuditError, AuditStore, BY_OBJECT, BY_TIME, RECORDS, check_line};
 use crate::blocking::blocking;
 
@@ -58,14 +59,14 @@ impl AuditStore {
     }
 }
 
-/// First and last record number the conditions on number and time leave.
-fn bounds(db: &Database, query: &Query) -> Result<Option<(u64, u64)>, AuditError> {
-    let mut first = query.from_seq.unwrap_or(0);
+/// First and last record number the conditions on number and time leave. What was pruned is not there, though it
+/// may not be deleted yet.
+fn bounds(read: &ReadTransaction, query: &Query) -> Result<Option<(u64, u64)>, AuditError> {
+    let mut first = query.from_seq.unwrap_or(0).max(floor(read)?.seq + 1);
     let mut last = query.to_seq.unwrap_or(u64::MAX);
     if query.since.is_some() || query.until.is_some() {
         // Times rise with numbers, but for an operator's reset of the clock: take the widest span
         // and let the records themselves decide.
-        let read = db.begin_read().map_err(AuditError::read)?;
         let by_time = read.open_table(BY_TIME).map_err(AuditError::read)?;
         let since = query.since.map_or(0, |t| t.0);
         let until = query.until.map_or(u64::MAX, |t| t.0);
@@ -85,12 +86,13 @@ fn bounds(db: &Database, query: &Query) -> Result<Option<(u64, u64)>, AuditError
 }
 
 fn read_page(db: &Database, query: &Query) -> Result<Page, AuditError> {
-    let Some((first, last)) = bounds(db, query)? else { return Ok(Page::default()) };
+    // One view of all tables: a prune meanwhile changes nothing here.
+    let read = db.begin_read().map_err(AuditError::read)?;
+    let Some((first, last)) = bounds(&read, query)? else { return Ok(Page::default()) };
     let limit = match query.limit {
         0 => PAGE_RECORDS_MAX,
         wanted => wanted.min(PAGE_RECORDS_MAX),
     };
-    let read = db.begin_read().map_err(AuditError::read)?;
     let records = read.open_table(RECORDS).map_err(AuditError::read)?;
     let mut page = Page::default();
     let mut take = |seq: u64, line: &str| -> Result<bool, AuditError> {

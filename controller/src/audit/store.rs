@@ -14,6 +14,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend as _, Table
 use tokio::sync::oneshot;
 
 use super::backend::DiskBackend;
+use super::floor;
 use super::writer::{Message, Queue, Slot, Writer};
 use crate::disk::Disk;
 use crate::fatal::FatalHook;
@@ -39,7 +40,7 @@ pub(super) const BY_OBJECT: TableDefinition<'static, (&str, u64), ()> =
 pub(super) const BY_LOG_INDEX: TableDefinition<'static, u64, u64> =
     TableDefinition::new("by_log_index");
 pub(super) const NUMBERS: TableDefinition<'static, &str, u64> = TableDefinition::new("numbers");
-const TEXTS: TableDefinition<'static, &str, &str> = TableDefinition::new("texts");
+pub(super) const TEXTS: TableDefinition<'static, &str, &str> = TableDefinition::new("texts");
 
 /// Key in [`NUMBERS`]: version of the tables.
 const KEY_FORMAT: &str = "format_version";
@@ -107,8 +108,8 @@ impl AuditStore {
             .map_err(|e| opening(e.to_string()))?;
         let bytes = std::fs::metadata(file).map_err(|e| opening(e.to_string()))?.len();
         check_pages(&mut db, file, bytes)?;
-        let head = prepare(&db, file, cluster)?;
-        let (writer, slot) = Writer::new(db, head, fatal);
+        let (head, floor) = prepare(&db, file, cluster)?;
+        let (writer, slot) = Writer::new(db, head, floor, fatal)?;
         let queue = Queue::to_thread(writer).map_err(|e| opening(e.to_string()))?;
         Ok(AuditStore { slot, queue })
     }
@@ -128,8 +129,8 @@ impl AuditStore {
             .create_with_backend(backend)
             .map_err(|e| opening(e.to_string()))?;
         check_pages(&mut db, &file, bytes)?;
-        let head = prepare(&db, &file, cluster)?;
-        let (writer, slot) = Writer::new(db, head, fatal);
+        let (head, floor) = prepare(&db, &file, cluster)?;
+        let (writer, slot) = Writer::new(db, head, floor, fatal)?;
         Ok(AuditStore { slot, queue: Queue::direct(writer) })
     }
 
@@ -157,6 +158,17 @@ impl AuditStore {
         finished.await.map_err(|_| AuditError::Stopped)?
     }
 
+    /// Lets the records begin behind `floor`, which a prune that was applied elsewhere named: those up to it are deleted,
+    /// and the chain continues from there. It is on disk when this returns.
+    ///
+    /// # Errors
+    /// The record that is here under this number is another one.
+    pub(crate) async fn begin_behind(&self, floor: Head) -> Result<(), AuditError> {
+        let (done, finished) = oneshot::channel();
+        self.queue.send(Message::BeginBehind(floor, done))?;
+        finished.await.map_err(|_| AuditError::Stopped)?
+    }
+
     /// Writes what is left and ends the writer.
     pub(crate) async fn close(&self) -> Result<(), AuditError> {
         self.ask(Message::Close).await
@@ -180,7 +192,7 @@ impl AuditStore {
     /// The end of the chain on disk.
     pub fn head(&self) -> Result<Head, AuditError> {
         let read = self.db()?.begin_read().map_err(AuditError::read)?;
-        head_of(&read.open_table(RECORDS).map_err(AuditError::read)?)
+        head_of(&read.open_table(RECORDS).map_err(AuditError::read)?, &floor::floor(&read)?)
     }
 
     /// Every record of entries up to this log index is on disk.
@@ -191,12 +203,17 @@ impl AuditStore {
         Ok(through.map_or(0, |through| through.value()))
     }
 
-    /// Whether record `seq` is on disk with this hash: what a snapshot claims must be there.
+    /// Whether record `seq` is on disk with this hash: what a snapshot claims must be there. A record that was pruned
+    /// was there. The log continues from it to the floor, where its replay is compared.
     pub(crate) fn contains(&self, seq: u64, hash: &str) -> Result<bool, AuditError> {
         if seq == 0 {
             return Ok(true);
         }
         let read = self.db()?.begin_read().map_err(AuditError::read)?;
+        let floor = floor::floor(&read)?;
+        if seq <= floor.seq {
+            return Ok(seq < floor.seq || hash == floor.hash);
+        }
         let records = read.open_table(RECORDS).map_err(AuditError::read)?;
         let line = records.get(seq).map_err(AuditError::read)?;
         Ok(match line {
@@ -225,10 +242,10 @@ fn check_pages(db: &mut Database, file: &Path, bytes: u64) -> Result<(), AuditEr
     }
 }
 
-/// Creates the tables, checks whose they are, and reads the head.
-fn prepare(db: &Database, file: &Path, cluster: &str) -> Result<Head, AuditError> {
+/// Creates the tables, checks whose they are, and reads head and floor.
+fn prepare(db: &Database, file: &Path, cluster: &str) -> Result<(Head, Head), AuditError> {
     let write = db.begin_write().map_err(AuditError::read)?;
-    let head = {
+    let ends = {
         let mut numbers = write.open_table(NUMBERS).map_err(AuditError::read)?;
         let mut texts = write.open_table(TEXTS).map_err(AuditError::read)?;
         let records = write.open_table(RECORDS).map_err(AuditError::read)?;
@@ -254,15 +271,21 @@ fn prepare(db: &Database, file: &Path, cluster: &str) -> Result<Head, AuditError
                 texts.insert(KEY_CLUSTER, cluster).map_err(AuditError::read)?;
             }
         }
-        head_of(&records)?
+        let floor = floor::floor_in(&numbers, &texts)?;
+        (head_of(&records, &floor)?, floor)
     };
     write.commit().map_err(AuditError::read)?;
-    Ok(head)
+    Ok(ends)
 }
 
-fn head_of(records: &impl ReadableTable<u64, &'static str>) -> Result<Head, AuditError> {
-    match records.last().map_err(AuditError::read)? {
-        None => Ok(Head::default()),
+/// The newest record, or the floor where there is none above it.
+fn head_of(
+    records: &impl ReadableTable<u64, &'static str>,
+    floor: &Head,
+) -> Result<Head, AuditError> {
+    let last = records.last().map_err(AuditError::read)?;
+    match last.filter(|(seq, _)| seq.value() > floor.seq) {
+        None => Ok(floor.clone()),
         Some((seq, line)) => {
             let seq = seq.value();
             Ok(Head { seq, hash: check_line(seq, line.value())?.hash })

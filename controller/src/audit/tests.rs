@@ -14,6 +14,8 @@ use redb::ReadableTable;
 use super::*;
 use crate::fatal::{EXIT_DIVERGED, Fatal, FatalHook};
 
+mod prune;
+
 const CLUSTER: &str = "fleet-test";
 
 fn open(dir: &Path, fatal: FatalHook) -> Result<AuditStore, AuditError> {

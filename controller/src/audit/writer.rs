@@ -11,10 +11,12 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use fleet_core::AuditRecord;
+use fleet_core::audit::prune::Pruned;
 use fleet_core::audit::{self, AuditBody};
 use redb::{Database, ReadableDatabase, ReadableTable};
 use tokio::sync::oneshot;
 
+use super::floor;
 use super::store::{
     AuditError, BY_LOG_INDEX, BY_OBJECT, BY_TIME, Head, KEY_THROUGH, NUMBERS, RECORDS, check_line,
 };
@@ -37,6 +39,8 @@ pub(super) enum Message {
     },
     /// Records fetched from another controller, oldest first, as lines.
     Fetched(String, oneshot::Sender<Result<(), AuditError>>),
+    /// Records up to this one were pruned elsewhere.
+    BeginBehind(Head, oneshot::Sender<Result<(), AuditError>>),
     Flush(oneshot::Sender<()>),
     Close(oneshot::Sender<()>),
 }
@@ -46,7 +50,10 @@ impl Message {
     fn is_urgent(&self) -> bool {
         match self {
             Message::Applied { log_index, .. } => log_index.is_multiple_of(WAKE_ENTRIES),
-            Message::Fetched(..) | Message::Flush(_) | Message::Close(_) => true,
+            Message::Fetched(..)
+            | Message::BeginBehind(..)
+            | Message::Flush(_)
+            | Message::Close(_) => true,
         }
     }
 }
@@ -121,6 +128,12 @@ pub(super) struct Writer {
     /// End of the chain, records in `buffer` included.
     head: Head,
     buffer: Vec<AuditRecord>,
+    /// The last record that was pruned.
+    floor: Head,
+    /// The floor is not on disk yet.
+    floor_moved: bool,
+    /// When records below the floor are deleted next; `None`: there are none.
+    sweep: Option<Instant>,
     /// Newest log index taken that is not on disk yet.
     through: Option<u64>,
     /// When what is in memory is to be written.
@@ -129,13 +142,29 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(db: Database, head: Head, fatal: FatalHook) -> (Writer, Arc<Slot>) {
+    pub(super) fn new(
+        db: Database,
+        head: Head,
+        floor: Head,
+        fatal: FatalHook,
+    ) -> Result<(Writer, Arc<Slot>), AuditError> {
+        let left_overs = floor::has_left_overs(&db, floor.seq)?;
         let db = Arc::new(db);
         let slot = Arc::new(Slot(RwLock::new(Some(Arc::clone(&db)))));
         let (buffer, through, due) = (Vec::new(), None, Instant::now() + FLUSH_INTERVAL);
-        let writer =
-            Writer { db: Some(db), slot: Arc::clone(&slot), head, buffer, through, due, fatal };
-        (writer, slot)
+        let writer = Writer {
+            db: Some(db),
+            slot: Arc::clone(&slot),
+            head,
+            buffer,
+            floor,
+            floor_moved: false,
+            sweep: left_overs.then_some(due),
+            through,
+            due,
+            fatal,
+        };
+        Ok((writer, slot))
     }
 
     fn run(mut self, messages: &Receiver<Message>) {
@@ -159,13 +188,29 @@ impl Writer {
 
     /// How long what was taken may still wait.
     fn wait(&self) -> Duration {
-        self.due.saturating_duration_since(Instant::now())
+        let due = self.sweep.map_or(self.due, |sweep| sweep.min(self.due));
+        due.saturating_duration_since(Instant::now())
     }
 
-    /// Writes what is in memory; says whether the writer continues.
+    /// Does what is due; says whether the writer continues.
     fn flush(&mut self) -> bool {
-        let written = self.commit();
-        self.stands(written)
+        let now = Instant::now();
+        let mut done = if self.due <= now { self.commit() } else { Ok(()) };
+        if done.is_ok() && self.sweep.is_some_and(|sweep| sweep <= now) {
+            done = self.sweep();
+        }
+        self.stands(done)
+    }
+
+    /// Deletes some of what was pruned. The next ones wait, so that the disk is there for the log.
+    fn sweep(&mut self) -> Result<(), Fatal> {
+        let Some(db) = &self.db else { return Ok(()) };
+        let more = floor::sweep(db, self.floor.seq).map_err(|e| Fatal::Store {
+            action: "deleting pruned audit records".to_owned(),
+            error: e.to_string(),
+        })?;
+        self.sweep = more.then(|| Instant::now() + FLUSH_INTERVAL);
+        Ok(())
     }
 
     /// Whether the writer continues after `step`.
@@ -185,6 +230,12 @@ impl Writer {
             Message::Fetched(lines, done) => {
                 // A bad record from outside is refused; it says nothing about this controller.
                 let taken = self.take_fetched(&lines);
+                self.commit().map(|()| {
+                    done.send(taken).ok();
+                })
+            }
+            Message::BeginBehind(floor, done) => {
+                let taken = self.begin_behind(floor);
                 self.commit().map(|()| {
                     done.send(taken).ok();
                 })
@@ -214,6 +265,9 @@ impl Writer {
         self.through = self.through.max(Some(log_index));
         let Some(record) = record else { return Ok(()) };
         let seq = record.body.seq;
+        if seq <= self.floor.seq {
+            return self.compare_pruned(&record);
+        }
         if seq <= self.head.seq {
             return self.compare(&record);
         }
@@ -226,8 +280,55 @@ impl Writer {
                 ),
             });
         }
+        if let Some(pruned) = Pruned::of(&record.body) {
+            self.prune(&pruned)?;
+        }
         self.head = Head { seq, hash: record.hash.clone() };
         self.buffer.push(*record);
+        Ok(())
+    }
+
+    /// Moves the floor to what the record of a prune says. It goes to the disk together with that record.
+    fn prune(&mut self, pruned: &Pruned) -> Result<(), Fatal> {
+        let Pruned { through, hash, .. } = pruned;
+        let line = self.line_of(*through);
+        let own = line.and_then(|line| check_line(*through, &line)).map(|record| record.hash);
+        if own.as_ref().ok() != Some(hash) {
+            let detail = match own {
+                Ok(own) => format!("it was pruned with hash {hash}, but has hash {own} here"),
+                Err(error) => error.to_string(),
+            };
+            return Err(Fatal::Diverged { what: format!("audit record {through}"), detail });
+        }
+        self.move_floor(Head { seq: *through, hash: hash.clone() });
+        Ok(())
+    }
+
+    fn move_floor(&mut self, floor: Head) {
+        self.floor = floor;
+        self.floor_moved = true;
+        self.sweep.get_or_insert_with(|| Instant::now() + FLUSH_INTERVAL);
+    }
+
+    fn begin_behind(&mut self, floor: Head) -> Result<(), AuditError> {
+        let seq = floor.seq;
+        if seq < self.floor.seq || floor == self.floor {
+            return Ok(());
+        }
+        let other = || AuditError::Damaged {
+            seq,
+            problem: "it is another one than the one that was pruned elsewhere".to_owned(),
+        };
+        if seq == self.floor.seq {
+            return Err(other());
+        }
+        if seq > self.head.seq {
+            // What is here ends earlier; all of it was pruned.
+            self.head = floor.clone();
+        } else if check_line(seq, &self.line_of(seq)?)?.hash != floor.hash {
+            return Err(other());
+        }
+        self.move_floor(floor);
         Ok(())
     }
 
@@ -262,15 +363,32 @@ impl Writer {
             ),
             detail,
         };
-        let line = self.buffer.iter().find(|r| r.body.seq == seq).map(|r| r.line.clone());
-        let line = match line {
-            Some(line) => line,
-            None => self.stored(seq).map_err(|e| differs(e.to_string()))?,
-        };
+        let line = self.line_of(seq).map_err(|e| differs(e.to_string()))?;
         if line == record.line {
             return Ok(());
         }
         Err(differs(format!("it has hash {}, but the stored one differs", record.hash)))
+    }
+
+    /// Of records that were pruned only the hash of the last one is here. It covers all before it.
+    fn compare_pruned(&self, record: &AuditRecord) -> Result<(), Fatal> {
+        if record.body.seq < self.floor.seq || record.hash == self.floor.hash {
+            return Ok(());
+        }
+        Err(Fatal::Diverged {
+            what: format!("audit record {}, made again by replay", record.body.seq),
+            detail: format!(
+                "it has hash {}, and was pruned with hash {}",
+                record.hash, self.floor.hash
+            ),
+        })
+    }
+
+    fn line_of(&self, seq: u64) -> Result<String, AuditError> {
+        match self.buffer.iter().find(|record| record.body.seq == seq) {
+            Some(record) => Ok(record.line.clone()),
+            None => self.stored(seq),
+        }
     }
 
     fn stored(&self, seq: u64) -> Result<String, AuditError> {
@@ -284,17 +402,20 @@ impl Writer {
 
     fn commit(&mut self) -> Result<(), Fatal> {
         self.due = Instant::now() + FLUSH_INTERVAL;
-        let Some(through) = self.through else { return Ok(()) };
-        self.write(through).map_err(|e| Fatal::Store {
+        if self.through.is_none() && !self.floor_moved {
+            return Ok(());
+        }
+        self.write().map_err(|e| Fatal::Store {
             action: "writing the audit database".to_owned(),
             error: e.to_string(),
         })?;
         self.buffer.clear();
         self.through = None;
+        self.floor_moved = false;
         Ok(())
     }
 
-    fn write(&self, through: u64) -> Result<(), redb::Error> {
+    fn write(&self) -> Result<(), redb::Error> {
         let Some(db) = &self.db else { return Ok(()) };
         let mut write = db.begin_write()?;
         // Without it a crash while recovering from a crash could roll back what was durable.
@@ -315,7 +436,11 @@ impl Writer {
             }
             let mut numbers = write.open_table(NUMBERS)?;
             let before = numbers.get(KEY_THROUGH)?.map_or(0, |through| through.value());
-            numbers.insert(KEY_THROUGH, before.max(through))?;
+            numbers
+                .insert(KEY_THROUGH, self.through.map_or(before, |through| through.max(before)))?;
+        }
+        if self.floor_moved {
+            floor::set(&write, &self.floor)?;
         }
         write.commit()?;
         Ok(())

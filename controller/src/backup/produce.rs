@@ -1,7 +1,7 @@
 //! The bytes of a backup, in order, into a channel: description, authority, state, audit log.
 //!
-//! The state is copied at one instant; the audit log is read up to the record that this state names. So
-//! both belong together, however much is written meanwhile.
+//! The state is copied at one instant; the audit log is read from the first record that this state keeps to the
+//! newest one that it names. So both belong together, however much is written meanwhile.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -48,6 +48,8 @@ pub enum ProduceError {
     Audit(#[from] AuditError),
     #[error("audit record {0} is not there")]
     AuditMissing(u64),
+    #[error("audit records were pruned while the backup was made: make it again")]
+    Pruned,
     #[error("this controller holds no cluster yet")]
     NoCluster,
     #[error("encode the description")]
@@ -85,6 +87,7 @@ pub async fn produce(
         blocking(move || read_authority(&pki_dir)).await.map_err(|_| ProduceError::Closed)??;
     let (seq, head) = fsm.audit_head();
     let head = head.unwrap_or_default().to_owned();
+    let pruned = fsm.audit_pruned().map_or(0, |pruned| pruned.through);
     let cluster = fsm.cluster().ok_or(ProduceError::NoCluster)?.to_string();
     let (incarnation, cluster_version) = (fsm.incarnation(), fsm.cluster_version());
     let index = fsm.applied();
@@ -102,6 +105,7 @@ pub async fn produce(
         controllers,
         state_bytes: state.len() as u64,
         audit_records: seq,
+        audit_pruned: pruned,
         audit_head: head,
         files: authority.keys().cloned().collect(),
     };
@@ -114,7 +118,7 @@ pub async fn produce(
         send(writer.state(piece)).await?;
     }
     let stored = seq.saturating_sub(newer.len() as u64);
-    let mut next = 1;
+    let mut next = pruned + 1;
     let mut lines = String::new();
     while next <= stored {
         let page = page(&audit, next, stored).await?;
@@ -127,7 +131,7 @@ pub async fn produce(
         }
         next += page.len() as u64;
     }
-    for record in &newer {
+    for record in newer.iter().filter(|record| record.body.seq > pruned) {
         lines.push_str(&record.line);
         lines.push('\n');
         if lines.len() > PART_BYTES {
@@ -148,8 +152,11 @@ async fn page(audit: &AuditStore, from: u64, to: u64) -> Result<Vec<AuditRecord>
         let query =
             Query { from_seq: Some(from), to_seq: Some(to), limit: PAGE, ..Query::default() };
         let records = audit.query(query).await?.records;
-        if !records.is_empty() {
-            return Ok(records);
+        if let Some(first) = records.first() {
+            return if first.body.seq == from { Ok(records) } else { Err(ProduceError::Pruned) };
+        }
+        if audit.floor()?.seq >= from {
+            return Err(ProduceError::Pruned);
         }
         if tokio::time::Instant::now() > deadline {
             return Err(ProduceError::AuditMissing(from));

@@ -98,6 +98,9 @@ async fn begin_anew(
     let used = manifest.controllers.keys().copied().max().unwrap_or(0);
     let node = incarnation.max(used + 1).max(manifest.controller + 1);
     let cluster = ClusterId::parse(&manifest.cluster)?;
+    if let Some(pruned) = fsm.audit_pruned() {
+        seeding.audit_begins_behind(pruned.through, &pruned.hash).await?;
+    }
     take_audit_log(file, &seeding).await?;
     let begin = Envelope {
         v: ENVELOPE_VERSION,

@@ -54,7 +54,7 @@ impl Backup for BackupService {
             match produce(contents, sender).await {
                 Ok(manifest) => tracing::info!(
                     index = manifest.index,
-                    audit_records = manifest.audit_records,
+                    audit_records = manifest.audit_records_here(),
                     "backup given out"
                 ),
                 // Who asked has gone: a full disk there, or Ctrl-C. Nothing is wrong here.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fleet_core::audit::prune::{KEEP_MIN, Prune};
 use fleet_core::audit::verify::Verifier;
 use fleet_core::authority::AuthorityCommand;
 use fleet_core::command::{ENVELOPE_VERSION, RefusedRequests};
@@ -93,6 +94,27 @@ async fn give_as(raft: &RaftHandle, actor: Actor, command: Command) {
     raft.propose(envelope).await.unwrap().reply.unwrap();
 }
 
+fn root() -> Actor {
+    let name = UserName::parse("root").unwrap();
+    let who = Who::User { name, admin: true, groups: Default::default() };
+    Actor { who, method: AuthMethod::LocalSocket, serial: None }
+}
+
+/// Prunes the audit log up to record `through`, as the API does, at a time that allows it.
+async fn prune(raft: &RaftHandle, through: u64) {
+    give(raft, Command::SetClusterVersion { version: fleet_core::fsm::CLUSTER_VERSION_MAX }).await;
+    let found = raft.audit().prunable(through).await.unwrap().unwrap();
+    let prune = Prune { through, hash: found.hash, until: found.until };
+    let envelope = Envelope {
+        v: ENVELOPE_VERSION,
+        actor: root(),
+        proposed_at: Timestamp(1_000) + KEEP_MIN,
+        request: None,
+        command: Command::PruneAudit(prune),
+    };
+    raft.propose(envelope).await.unwrap().reply.unwrap();
+}
+
 async fn note(raft: &RaftHandle, n: u64) {
     let refused = RefusedRequests {
         principal: format!("user:u{n}"),
@@ -155,13 +177,7 @@ async fn in_the_middle_of_an_exchange_of_the_authority_both_come_back() {
     let keyring = Keyring::load(&place.config.pki_dir()).unwrap();
     let (from, to) = keyring.begin(wall()).unwrap();
     let pins = [to.pin.clone(), from.pin.clone()];
-    let who = Who::User {
-        name: UserName::parse("root").unwrap(),
-        admin: true,
-        groups: Default::default(),
-    };
-    let admin = Actor { who, method: AuthMethod::LocalSocket, serial: None };
-    give_as(&raft, admin, Command::Authority(AuthorityCommand::StartRotation { from, to })).await;
+    give_as(&raft, root(), Command::Authority(AuthorityCommand::StartRotation { from, to })).await;
     let controllers = std::collections::BTreeSet::new();
     give(&raft, Command::Authority(AuthorityCommand::BeginMoving { controllers })).await;
     keyring.follow(&raft.read(|fsm| fsm.authorities().clone())).unwrap();
@@ -236,6 +252,57 @@ async fn a_restored_cluster_goes_on_with_a_higher_incarnation_and_a_new_controll
         }
     }
     assert!(incarnations[0] < incarnations[1], "{incarnations:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_holds_the_records_that_were_kept_and_a_restore_continues_them() {
+    let place = Place::with_authority();
+    let raft = place.start(true).await;
+    for n in 1..=20 {
+        note(&raft, n).await;
+    }
+    prune(&raft, 15).await;
+    note(&raft, 21).await;
+    let kept = lines(raft.audit()).await;
+    assert_eq!(kept.len(), 9, "records 16 to 24");
+    let path = place.file("a.backup");
+    let written = write(Contents::of(&raft, &place.config.pki_dir()), &path).await.unwrap();
+    assert_eq!((written.manifest.audit_pruned, written.manifest.audit_records_here()), (15, 9));
+    let checked = check(&path).unwrap();
+    assert_eq!(checked.fsm.audit_pruned().map(|pruned| pruned.through), Some(15));
+    raft.shutdown().await;
+    drop(raft);
+    let read_out = place.file("b.backup");
+    read_out_to(&place.config, &read_out).await.unwrap();
+    assert_eq!(check(&read_out).unwrap().manifest.audit_records_here(), 9);
+
+    for path in [path, read_out] {
+        let anew = Place::empty();
+        restore(&anew.config, &path).await.unwrap();
+        let raft = anew.start(false).await;
+        raft.ensure_linearizable().await.unwrap();
+        let after = lines(raft.audit()).await;
+        assert_eq!(after[..kept.len()], kept);
+        is_whole(&after);
+        let again = anew.file("again.backup");
+        write(Contents::of(&raft, &anew.config.pki_dir()), &again).await.unwrap();
+        check(&again).unwrap();
+        raft.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prune_in_the_middle_of_a_backup_fails_it_and_says_why() {
+    let place = Place::with_authority();
+    let raft = place.start(true).await;
+    for n in 1..=20 {
+        note(&raft, n).await;
+    }
+    let contents = Contents::of(&raft, &place.config.pki_dir());
+    prune(&raft, 15).await;
+    let failed = write(contents, &place.file("a.backup")).await.unwrap_err();
+    assert!(format!("{failed:#}").contains("records were pruned while"), "{failed:#}");
+    raft.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

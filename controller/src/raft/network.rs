@@ -254,6 +254,9 @@ impl Peer {
         let wanted = fsm.audit_head().0;
         let (have, _hash): (u64, String) =
             self.call(Call::AuditHead, &(), AUDIT_HEAD_TIMEOUT).await?;
+        // Written before it is read: a record below the floor is nowhere any more.
+        self.network.audit.flush().await.map_err(|e| broken(e.to_string()))?;
+        let floor = self.network.audit.floor().map_err(|e| broken(e.to_string()))?;
         let json = |e: serde_json::Error| broken(e.to_string());
         let begin = v1::SnapshotBegin {
             cluster_id: self.network.cluster.clone(),
@@ -263,12 +266,14 @@ impl Peer {
             meta: serde_json::to_vec(&snapshot.meta).map_err(json)?,
             state_bytes: snapshot.snapshot.len() as u64,
             state_sha256: hex::encode(Sha256::digest(&*snapshot.snapshot)),
+            audit_pruned_through: floor.seq,
+            audit_pruned_hash: floor.hash,
         };
         let (parts, stream) = mpsc::channel(PARTS_IN_FLIGHT);
         let sending = Self::send_parts(
             self.network.clone(),
             begin,
-            have + 1..=wanted,
+            have.max(floor.seq) + 1..=wanted,
             Arc::clone(&snapshot.snapshot),
             parts,
         );

@@ -16,7 +16,7 @@ use super::snapshot::{SnapshotFile, SnapshotFileError};
 use super::start::StartError;
 use super::state_machine::RestoreError;
 use super::types::{Membership, SnapshotMeta, StoredMembership};
-use crate::audit::{AUDIT_FILE, AuditStore};
+use crate::audit::{AUDIT_FILE, AuditStore, Head};
 use crate::disk::{Disk, RealDisk};
 use crate::fatal::FatalHook;
 
@@ -55,6 +55,11 @@ pub fn seed_on(disk: Arc<dyn Disk>, cluster: &str) -> Result<Seeding, StartError
 }
 
 impl Seeding {
+    /// The audit log begins behind this record, which was pruned before the backup was made.
+    pub async fn audit_begins_behind(&self, seq: u64, hash: &str) -> Result<(), StartError> {
+        Ok(self.audit.begin_behind(Head { seq, hash: hash.to_owned() }).await?)
+    }
+
     /// Takes whole lines of the audit log, each continuing the one before.
     pub async fn audit_lines(&self, lines: String) -> Result<(), StartError> {
         Ok(self.audit.fetched(lines).await?)

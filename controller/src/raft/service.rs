@@ -27,7 +27,7 @@ use super::snapshot::SNAPSHOT_BYTES_MAX;
 use super::space::FreeSpace;
 use super::state_age::StateAge;
 use super::types::{Raft, Snapshot, SnapshotMeta, TypeConfig, Vote};
-use crate::audit::AuditStore;
+use crate::audit::{AuditError, AuditStore, Head};
 
 /// Says whether the connection behind a request may speak for controller `from`.
 pub type PeerCheck = Arc<dyn Fn(&http::Extensions, u64) -> Result<(), Status> + Send + Sync>;
@@ -280,16 +280,19 @@ impl RaftService {
         begin: &v1::SnapshotBegin,
         parts: &mut Streaming<v1::SnapshotPart>,
     ) -> Result<Vec<u8>, Status> {
+        let stored = |e: AuditError| Status::invalid_argument(e.to_string());
+        if begin.audit_pruned_through > 0 {
+            let hash = begin.audit_pruned_hash.clone();
+            let floor = Head { seq: begin.audit_pruned_through, hash };
+            self.audit.begin_behind(floor).await.map_err(stored)?;
+        }
         let mut state = Vec::new();
         while let Some(part) = parts.message().await? {
             match part.part {
                 Some(Part::AuditLines(lines)) => {
                     let lines = String::from_utf8(lines)
                         .map_err(|_| Status::invalid_argument("audit lines are not text"))?;
-                    self.audit
-                        .fetched(lines)
-                        .await
-                        .map_err(|e| Status::invalid_argument(e.to_string()))?;
+                    self.audit.fetched(lines).await.map_err(stored)?;
                 }
                 Some(Part::State(bytes)) => {
                     if (state.len() + bytes.len()) as u64 > begin.state_bytes {

@@ -34,6 +34,13 @@ pub enum Relation {
         later: usize,
         from: u64,
     },
+    /// `later` lacks records at the beginning of the other one, and continues it: both have the records `from` to
+    /// `until`.
+    Continues {
+        later: usize,
+        from: u64,
+        until: u64,
+    },
     Forked(Fork),
     /// They have no record in common.
     Apart,
@@ -99,8 +106,13 @@ impl Comparison {
         }
         if let Some(until) = self.same_until {
             let ends = [first.last_seq, second.last_seq];
+            let later = usize::from(second.first_seq > first.first_seq);
+            let [begins, other] = if later == 1 { [second, first] } else { [first, second] };
             return match ends {
                 [a, b] if a == b => Relation::Same { until },
+                _ if begins.first_seq > other.first_seq && begins.last_seq > other.last_seq => {
+                    Relation::Continues { later, from: begins.first_seq, until }
+                }
                 [a, b] => Relation::Beginning { shorter: usize::from(b < a), until: a.min(b) },
             };
         }
@@ -145,6 +157,7 @@ mod tests {
             last_hash,
             prev: if before >= fork { format!("x{before}") } else { before.to_string() },
             from_genesis: first_seq == 1,
+            pruned: None,
             filtered: false,
             signed_by: None,
         }
@@ -174,6 +187,9 @@ mod tests {
         assert_eq!(relation((1, 4), (5, 9), NEVER), Relation::Follows { later: 1, from: 5 });
         assert_eq!(relation((5, 9), (1, 4), NEVER), Relation::Follows { later: 0, from: 5 });
         assert_eq!(relation((1, 4), (6, 9), NEVER), Relation::Apart);
+        let continues = |later| Relation::Continues { later, from: 3, until: 5 };
+        assert_eq!(relation((1, 5), (3, 9), NEVER), continues(1));
+        assert_eq!(relation((3, 9), (1, 5), NEVER), continues(0));
         assert_eq!(relation((1, 4), (1, 0), NEVER), Relation::Apart, "one is empty");
     }
 

@@ -15,6 +15,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::prune::Pruned;
 use super::{AuditRecord, GENESIS};
 use crate::time::Timestamp;
 
@@ -70,6 +71,10 @@ pub struct Trailer {
     pub last_hash: String,
     /// Whether records between the first and the last were left out by a filter.
     pub filtered: bool,
+    /// The records that left the controllers, where the export would begin with one of them and does not hold the
+    /// anchor itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pruned: Option<Pruned>,
 }
 
 /// Counts what is exported and makes the lines.
@@ -77,6 +82,7 @@ pub struct Trailer {
 pub struct Exporter {
     format: Format,
     trailer: Trailer,
+    anchored: bool,
 }
 
 impl Exporter {
@@ -92,8 +98,14 @@ impl Exporter {
             prev: GENESIS.to_owned(),
             last_hash: GENESIS.to_owned(),
             filtered,
+            pruned: None,
         };
-        Exporter { format, trailer }
+        Exporter { format, trailer, anchored: false }
+    }
+
+    /// For an export that would begin with a record that left the controllers: the trailer says so where no record does.
+    pub fn after(self, pruned: Option<Pruned>) -> Self {
+        Exporter { trailer: Trailer { pruned, ..self.trailer }, ..self }
     }
 
     /// The line before the first record, if the format has one. Without its line end, like all.
@@ -104,6 +116,12 @@ impl Exporter {
         }
     }
 
+    /// Whether records are missing between the last one and `next`: they were pruned since the export began.
+    pub fn misses(&self, next: Option<&AuditRecord>) -> bool {
+        let Trailer { count, last_seq, .. } = self.trailer;
+        count > 0 && next.is_some_and(|next| next.body.seq != last_seq + 1)
+    }
+
     /// The line of the next record, oldest first.
     pub fn record(&mut self, record: &AuditRecord) -> String {
         let trailer = &mut self.trailer;
@@ -111,6 +129,8 @@ impl Exporter {
             trailer.first_seq = record.body.seq;
             trailer.prev.clone_from(&record.body.prev);
         }
+        let anchor = Pruned::of(&record.body).map(|pruned| pruned.through);
+        self.anchored |= anchor.is_some_and(|through| through + 1 == trailer.first_seq);
         trailer.count += 1;
         trailer.last_seq = record.body.seq;
         trailer.last_hash.clone_from(&record.hash);
@@ -122,7 +142,8 @@ impl Exporter {
 
     /// The last line.
     pub fn trailer(&self, signer: Option<Signer<'_>>) -> String {
-        let line = seal_trailer(&self.trailer, signer);
+        let pruned = self.trailer.pruned.clone().filter(|_| !self.anchored);
+        let line = seal_trailer(&Trailer { pruned, ..self.trailer.clone() }, signer);
         match self.format {
             Format::JsonLines => line,
             Format::Csv => format!("{CSV_TRAILER},{}", csv_field(&line)),

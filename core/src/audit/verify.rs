@@ -8,6 +8,7 @@ use super::export::{
     CSV_HEADER, CSV_MORE, CSV_TRAILER, Signature, Trailer, csv_rows, looks_like_trailer,
     open_trailer,
 };
+use super::prune::Pruned;
 use super::{AUDIT_VERSION, AuditBody, AuditRecord, GENESIS, hash_of_unsealed, unseal};
 
 /// Longest line that is read; longer ones are refused before they are held in memory.
@@ -36,6 +37,10 @@ pub enum Fault {
     Order { after: u64, found: u64 },
     #[error("record {seq} does not continue the chain: the line before it was changed or replaced")]
     Chain { seq: u64 },
+    #[error(
+        "record {found} does not continue record {through}, with which the prune ended: the lines between them and the anchor were replaced"
+    )]
+    Anchor { through: u64, found: u64 },
     #[error("the columns do not say what record {seq} says")]
     Columns { seq: u64 },
     #[error("the trailer was changed")]
@@ -75,6 +80,8 @@ pub struct Summary {
     pub prev: String,
     /// It begins with the first record.
     pub from_genesis: bool,
+    /// The records before the first left the controllers, and this is what is on record of that.
+    pub pruned: Option<Pruned>,
     /// Records were left out by a filter: only single records and their order could be checked.
     pub filtered: bool,
     pub signed_by: Option<Signature>,
@@ -97,7 +104,10 @@ pub struct Verifier {
     line: u64,
     count: u64,
     first: Option<(u64, String)>,
-    last: Option<(u64, String)>,
+    /// The newest record.
+    last: Option<AuditRecord>,
+    /// What the anchor of the first record says, once it came.
+    anchor: Option<Pruned>,
     /// A break in the chain, to be forgiven if the trailer says that records were filtered out.
     broken: Option<VerifyError>,
     trailer: Option<(Trailer, Vec<u8>, Option<Signature>)>,
@@ -125,6 +135,7 @@ impl Verifier {
             count: 0,
             first: None,
             last: None,
+            anchor: None,
             broken: None,
             trailer: None,
             open: None,
@@ -163,7 +174,7 @@ impl Verifier {
         if looks_like_trailer(line) {
             return self.take_trailer(line);
         }
-        self.record(line).map(|_| ())
+        self.record(line)
     }
 
     fn csv_line(&mut self, row: &str) -> Result<(), VerifyError> {
@@ -189,11 +200,13 @@ impl Verifier {
             self.open = Some(OpenRecord { rows, record });
             return Ok(());
         }
-        let record = self.record(&record)?;
-        if csv_rows(&record) != rows {
-            return Err(self.fault(Fault::Columns { seq: record.body.seq }));
+        self.record(&record)?;
+        match &self.last {
+            Some(record) if csv_rows(record) != rows => {
+                Err(self.fault(Fault::Columns { seq: record.body.seq }))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn take_trailer(&mut self, line: &str) -> Result<(), VerifyError> {
@@ -201,13 +214,13 @@ impl Verifier {
         Ok(())
     }
 
-    fn record(&mut self, line: &str) -> Result<AuditRecord, VerifyError> {
+    fn record(&mut self, line: &str) -> Result<(), VerifyError> {
         let not_a_record = || self.fault(Fault::NotARecord);
         let (unsealed, hash) = unseal(line).ok_or_else(not_a_record)?;
         // The number is only for the message until the hash is checked.
         let body = serde_json::from_str::<AuditBody>(&unsealed);
         if hash_of_unsealed(&unsealed) != hash {
-            let after = self.last.as_ref().map_or(0, |(seq, _)| *seq);
+            let after = self.last.as_ref().map_or(0, |last| last.body.seq);
             let seq = body.map_or(after + 1, |body| body.seq);
             return Err(self.fault(Fault::Changed { seq }));
         }
@@ -215,15 +228,15 @@ impl Verifier {
         if body.v > AUDIT_VERSION {
             return Err(self.fault(Fault::TooNew { seq: body.seq, found: body.v }));
         }
-        if let Some((after, last_hash)) = &self.last {
-            let (after, found) = (*after, body.seq);
+        if let Some(last) = &self.last {
+            let (after, found) = (last.body.seq, body.seq);
             if found <= after {
                 return Err(self.out_of_order(after, found));
             }
             if found > after + 1 {
                 let fault = self.fault(Fault::Gap { after, found });
                 self.broken.get_or_insert(fault);
-            } else if body.prev != *last_hash {
+            } else if body.prev != last.hash {
                 return Err(self.fault(Fault::Chain { seq: found }));
             }
         } else {
@@ -232,9 +245,25 @@ impl Verifier {
             }
             self.first = Some((body.seq, body.prev.clone()));
         }
+        if let Some(pruned) = Pruned::of(&body) {
+            self.take_anchor(pruned)?;
+        }
         self.count += 1;
-        self.last = Some((body.seq, hash.to_owned()));
-        Ok(AuditRecord { body, line: line.to_owned(), hash: hash.to_owned() })
+        self.last = Some(AuditRecord { body, line: line.to_owned(), hash: hash.to_owned() });
+        Ok(())
+    }
+
+    /// An anchor counts if it is that of the first record here; then it must name what that record continues.
+    fn take_anchor(&mut self, pruned: Pruned) -> Result<(), VerifyError> {
+        let Some((first, prev)) = &self.first else { return Ok(()) };
+        if pruned.first_kept() != *first {
+            return Ok(());
+        }
+        if pruned.hash != *prev {
+            return Err(self.fault(Fault::Anchor { through: pruned.through, found: *first }));
+        }
+        self.anchor = Some(pruned);
+        Ok(())
     }
 
     /// A line that comes late: if an earlier line jumped over it, that one was the first bad line.
@@ -266,7 +295,17 @@ impl Verifier {
 
     /// How many records were taken, and number and hash of the newest.
     pub fn progress(&self) -> (u64, Option<(u64, &str)>) {
-        (self.count, self.last.as_ref().map(|(seq, hash)| (*seq, hash.as_str())))
+        (self.count, self.newest().map(|last| (last.body.seq, last.hash.as_str())))
+    }
+
+    /// The newest record that was taken.
+    pub fn newest(&self) -> Option<&AuditRecord> {
+        self.last.as_ref()
+    }
+
+    /// Number of the first record, and the hash that it continues.
+    pub fn first(&self) -> Option<(u64, &str)> {
+        self.first.as_ref().map(|(seq, prev)| (*seq, prev.as_str()))
     }
 
     /// After the last line. With a `check`, a missing or bad signature is a fault.
@@ -284,7 +323,10 @@ impl Verifier {
             return Err(broken);
         }
         let (first_seq, prev) = self.first.clone().unwrap_or((0, GENESIS.to_owned()));
-        let (last_seq, last_hash) = self.last.clone().unwrap_or((0, GENESIS.to_owned()));
+        let (last_seq, last_hash) = match self.last.take() {
+            Some(last) => (last.body.seq, last.hash),
+            None => (0, GENESIS.to_owned()),
+        };
         let said = (trailer.count, trailer.first_seq, trailer.last_seq);
         let found = (self.count, first_seq, last_seq);
         if said != found || trailer.prev != prev || trailer.last_hash != last_hash {
@@ -300,6 +342,12 @@ impl Verifier {
                 Some(_) => {}
             }
         }
+        if let Some(pruned) = trailer.pruned {
+            match self.first.is_some() {
+                true => self.take_anchor(pruned)?,
+                false => self.anchor = Some(pruned),
+            }
+        }
         Ok(Summary {
             cluster: trailer.cluster,
             count: self.count,
@@ -308,6 +356,7 @@ impl Verifier {
             last_hash,
             prev,
             from_genesis: first_seq == 1,
+            pruned: self.anchor,
             filtered: trailer.filtered,
             signed_by: signature,
         })

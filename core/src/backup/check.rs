@@ -1,9 +1,10 @@
 //! Whether the parts of a backup belong together: the state is whole, the audit log is one chain from
-//! its first record to the one the state names.
+//! the first record that was kept to the newest one that the state names.
 
 use std::collections::BTreeMap;
 
 use super::{BackupError, FILES_MAX, Manifest, Part, STATE_BYTES_MAX};
+use crate::audit::GENESIS;
 use crate::audit::verify::Verifier;
 use crate::fsm::Fsm;
 
@@ -80,11 +81,18 @@ impl Check {
         let (seq, hash) = fsm.audit_head();
         let head = hash.unwrap_or_default();
         let (records, newest) = self.audit.progress();
-        // As many as the newest one's number, each continuing the one before: it begins with the first.
-        let whole = records == seq && newest == (seq > 0).then_some((seq, head));
-        if !whole || (manifest.audit_records, manifest.audit_head.as_str()) != (seq, head) {
+        let pruned = fsm.audit_pruned();
+        let (left, anchor) = pruned.map_or((0, GENESIS), |p| (p.through, p.hash.as_str()));
+        // As many as were kept, each continuing the one before, the first of them what the state names.
+        let begins =
+            self.audit.first().is_none_or(|(first, prev)| first == left + 1 && prev == anchor);
+        let whole = begins && left + records == seq && newest == (seq > 0).then_some((seq, head));
+        let described =
+            (manifest.audit_pruned, manifest.audit_records, manifest.audit_head.as_str());
+        if !whole || described != (left, seq, head) {
             return Err(wrong(format!(
-                "the state names {seq} audit records; {records} are there, or they end otherwise"
+                "the state names the audit records {} to {seq}; {records} are there, or they begin or end otherwise",
+                left + 1
             )));
         }
         if !self.files.keys().eq(manifest.files.iter()) {

@@ -11,7 +11,7 @@
 //! part file:ca.key 241
 //! …
 //! part state 1048576          the state machine's snapshot, in order
-//! part audit 1048576          whole lines of the audit log, from the first
+//! part audit 1048576          whole lines of the audit log, from the first kept
 //! end <SHA-256 of every byte before this line>
 //! ```
 //!
@@ -62,11 +62,26 @@ pub struct Manifest {
     /// The controllers it knew, with their addresses.
     pub controllers: BTreeMap<u64, String>,
     pub state_bytes: u64,
+    /// Number of the newest audit record.
     pub audit_records: u64,
+    /// Number of the last audit record that was pruned, and so is not in the backup; 0: all are in it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub audit_pruned: u64,
     /// Hash of the newest audit record; empty if there is none.
     pub audit_head: String,
     /// Names of the certificate authority's files.
     pub files: Vec<String>,
+}
+
+impl Manifest {
+    /// How many audit records are in the backup.
+    pub fn audit_records_here(&self) -> u64 {
+        self.audit_records.saturating_sub(self.audit_pruned)
+    }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// One part, as read.

@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use super::*;
-use crate::actor::Actor;
+use crate::actor::{Actor, AuthMethod, Who};
+use crate::audit;
+use crate::audit::prune::{KEEP_MIN, Prune};
 use crate::command::{Command, ENVELOPE_VERSION, Envelope};
 use crate::fsm::Fsm;
 use crate::id::ClusterId;
+use crate::name::UserName;
 
 const GOLDEN: &[u8] = include_bytes!("../../testdata/backup-v1");
 
@@ -47,6 +50,7 @@ fn manifest(fsm: &Fsm) -> Manifest {
         controllers: BTreeMap::from([(1, "10.0.0.1:7443".to_owned())]),
         state_bytes: fsm.to_snapshot().len() as u64,
         audit_records: seq,
+        audit_pruned: fsm.audit_pruned().map_or(0, |pruned| pruned.through),
         audit_head: hash.unwrap_or_default().to_owned(),
         files: vec!["ca.crt".to_owned(), "ca.key".to_owned()],
     }
@@ -149,6 +153,46 @@ fn a_newer_one_a_foreign_one_and_a_long_part_are_refused_with_the_reason() {
         let text = format!("fleet-backup 1\n{line}\n");
         let error = read(text.as_bytes(), 512).unwrap_err();
         assert!(matches!(error, BackupError::Damaged { at: 15, .. }), "{line:.20}: {error}");
+    }
+}
+
+/// The backup holds what is kept, and the state says what that continues.
+#[test]
+fn a_backup_of_a_pruned_log_begins_with_the_first_record_that_was_kept() {
+    let (mut fsm, lines) = state();
+    let first = lines.lines().next().and_then(audit::unseal).map(|(_, hash)| hash.to_owned());
+    let prune = Prune { through: 1, hash: first.unwrap(), until: Timestamp(1_001) };
+    let envelope = Envelope {
+        v: ENVELOPE_VERSION,
+        actor: Actor {
+            who: Who::User {
+                name: UserName::parse("root").unwrap(),
+                admin: true,
+                groups: [].into(),
+            },
+            method: AuthMethod::LocalSocket,
+            serial: None,
+        },
+        proposed_at: Timestamp(1_003) + KEEP_MIN,
+        request: None,
+        command: Command::PruneAudit(prune),
+    };
+    let anchor = fsm.apply(4, &envelope).audit.unwrap();
+    let all = format!("{lines}{}\n", anchor.line);
+    let kept = all.split_once('\n').unwrap().1;
+    let good = manifest(&fsm);
+    let checked = read(&written(&good, &fsm, kept), 512).unwrap();
+    assert_eq!((checked.manifest.audit_pruned, checked.manifest.audit_records), (1, 4));
+    assert_eq!(checked.manifest.audit_records_here(), 3);
+
+    let behind = kept.split_once('\n').unwrap().1;
+    for (manifest, lines) in [
+        (&good, all.as_str()),
+        (&good, behind),
+        (&Manifest { audit_pruned: 0, ..good.clone() }, kept),
+    ] {
+        let error = read(&written(manifest, &fsm, lines), 512).map(|_| ()).unwrap_err();
+        assert!(matches!(error, BackupError::Contradiction(_)), "{error}");
     }
 }
 

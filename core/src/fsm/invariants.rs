@@ -31,7 +31,19 @@ impl Fsm {
         self.removals_are_of_ended_jobs()?;
         self.nodes_list_their_own_gpus()?;
         self.nodes_to_reboot_are_drained()?;
+        self.the_audit_log_holds_its_anchor()?;
         self.controller_ids_were_given()
+    }
+
+    /// Else nothing would say what the first record that stayed continues.
+    fn the_audit_log_holds_its_anchor(&self) -> Result<(), Violation> {
+        let pruned = self.audit_pruned.as_ref().map_or(0, |pruned| pruned.through);
+        must!(
+            pruned == 0 || pruned < self.audit_seq,
+            "audit records are pruned up to {pruned}, and the newest is {}",
+            self.audit_seq
+        );
+        Ok(())
     }
 
     /// Ids and addresses belong to one controller each, and no id is above the highest given.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::access::Access;
 use crate::actor::{Actor, authorize};
 use crate::allocation::Allocation;
+use crate::audit::prune::Pruned;
 use crate::audit::{self, AuditBody, AuditRecord};
 use crate::authority::Authorities;
 use crate::calendar::Index;
@@ -33,6 +34,7 @@ use crate::time::Timestamp;
 
 mod access;
 mod adoption;
+mod audit_log;
 mod authority;
 mod checkpoints;
 mod clearing;
@@ -160,6 +162,9 @@ pub struct Fsm {
     removing: BTreeMap<NodeName, BTreeSet<JobId>>,
     audit_seq: u64,
     audit_head: Option<String>,
+    /// The records that left the controllers, if any did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    audit_pruned: Option<Pruned>,
     /// The restore this incarnation began with, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     restored: Option<Restored>,
@@ -341,6 +346,7 @@ impl Fsm {
             | Command::Reboot(_)
             | Command::Limits(_)
             | Command::SetJobDefaults { .. }
+            | Command::PruneAudit(_)
             | Command::RecordRefusals { .. } => Ok(()),
             Command::Access(command) => self.check_access(actor, command),
         }
@@ -414,6 +420,7 @@ impl Fsm {
             Command::SetJobDefaults { stop_after, without_gpus_percent } => {
                 self.set_job_defaults(turn, *stop_after, *without_gpus_percent)
             }
+            Command::PruneAudit(prune) => self.prune_audit(turn, prune),
         }
     }
 
@@ -572,10 +579,5 @@ impl Fsm {
     /// Differs from what it was if a plan may come out differently by now.
     pub fn plan_inputs(&self) -> u64 {
         self.plan_inputs
-    }
-
-    /// Number and hash of the newest audit record.
-    pub fn audit_head(&self) -> (u64, Option<&str>) {
-        (self.audit_seq, self.audit_head.as_deref())
     }
 }

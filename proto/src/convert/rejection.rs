@@ -53,6 +53,7 @@ pub fn to_status(rejection: &Rejection) -> Status {
         | Rejection::NotRemovable { .. }
         | Rejection::StillObserved { .. }
         | Rejection::NotForgotten { .. }
+        | Rejection::AuditNotPruned { .. }
         | Rejection::PlanStale { .. }
         | Rejection::ClusterVersion { .. }
         | Rejection::BreaksQuorum { .. }

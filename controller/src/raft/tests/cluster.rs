@@ -16,7 +16,7 @@ use crate::raft::{ELECTION_MS, ProposeError, ReadError};
 /// One controller: its folder, its handle and the server its peers reach.
 pub(super) struct Node {
     pub(super) config: RaftConfig,
-    address: String,
+    pub(super) address: String,
     pub(super) raft: RaftHandle,
     server: Server,
 }
@@ -53,7 +53,7 @@ impl Server {
     }
 }
 
-async fn start_node(config: RaftConfig, listener: TcpListener) -> Node {
+pub(super) async fn start_node(config: RaftConfig, listener: TcpListener) -> Node {
     start_node_as(config, listener, |raft| raft.service(anybody()).into_server()).await
 }
 
@@ -92,7 +92,7 @@ pub(super) async fn restart_as<S: Raft>(
     start_node_as(config, listener, service).await
 }
 
-async fn three(dir: &Path) -> Vec<Node> {
+pub(super) async fn three(dir: &Path) -> Vec<Node> {
     three_with(dir, |_| {}).await
 }
 
@@ -162,7 +162,7 @@ pub(super) async fn all_at(nodes: &[Node], incarnation: u64) {
     }
 }
 
-async fn audit_lines(node: &Node) -> Vec<String> {
+pub(super) async fn audit_lines(node: &Node) -> Vec<String> {
     let page = node.raft.audit().query(Query::default()).await.unwrap();
     page.records.into_iter().map(|record| record.line).collect()
 }

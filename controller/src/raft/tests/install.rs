@@ -48,6 +48,7 @@ fn sent() -> Sent {
         meta: serde_json::to_vec(&meta).unwrap(),
         state_bytes: state.len() as u64,
         state_sha256: hex::encode(Sha256::digest(&state)),
+        ..v1::SnapshotBegin::default()
     };
     let mut parts = vec![Part::Begin(begin)];
     parts.extend(lines.chunks(10).map(|lines| Part::AuditLines(lines.concat().into_bytes())));

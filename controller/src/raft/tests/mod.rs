@@ -20,6 +20,7 @@ mod damage;
 mod failing_disk;
 mod golden;
 mod install;
+mod pruned;
 mod sim_disk;
 mod single;
 mod stores;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::actor::Actor;
 use crate::audit::export::{Exporter, Format};
-use crate::audit::seal;
+use crate::audit::{prune, seal};
 use crate::event::Event;
 use crate::time::Timestamp;
 
@@ -199,5 +199,77 @@ fn a_record_that_fits_no_cell_of_a_sheet_verifies_over_its_rows() {
         let mut swapped = rows.clone();
         swapped.swap(at, at + 1);
         assert!(verify(&swapped).is_err(), "row {at} moved");
+    }
+}
+
+/// Records 1 to 6, where the last one is the anchor of a prune through record 3.
+fn pruned_chain() -> Vec<AuditRecord> {
+    let mut records = chain(5);
+    let (third, last) = (records[2].clone(), records[4].clone());
+    let event = Event::AuditPruned {
+        through: 3,
+        hash: third.hash,
+        until: third.body.at,
+        records: 3,
+        by: "root".to_owned(),
+    };
+    let body = AuditBody { seq: 6, prev: last.hash, events: vec![event], ..last.body };
+    records.push(seal(body));
+    records
+}
+
+#[test]
+fn an_export_that_begins_behind_a_prune_is_checked_against_the_anchor() {
+    let records = pruned_chain();
+    let pruned = prune::Pruned::of(&records[5].body);
+    for format in FORMATS {
+        let kept = verify(&export(&records[3..], format, false)).expect("whole");
+        assert_eq!((kept.first_seq, kept.from_genesis), (4, false));
+        assert_eq!(kept.pruned, pruned);
+        // Any other beginning is what it always was.
+        for from in [0, 2, 4, 5] {
+            let part = verify(&export(&records[from..], format, false)).expect("whole");
+            assert_eq!(part.pruned, None, "from record {}", from + 1);
+        }
+    }
+}
+
+#[test]
+fn without_the_anchor_among_the_records_the_trailer_names_it() {
+    let records = pruned_chain();
+    let pruned = prune::Pruned::of(&records[5].body);
+    let written = |records: &[AuditRecord], pruned| {
+        let mut exporter =
+            Exporter::new(Format::JsonLines, "fleet-a", Timestamp(9), false).after(pruned);
+        let mut lines: Vec<String> = records.iter().map(|r| exporter.record(r)).collect();
+        lines.push(exporter.trailer(None));
+        lines
+    };
+    for kept in [&records[3..5], &[]] {
+        let summary = verify(&written(kept, pruned.clone())).expect("whole");
+        assert_eq!(summary.pruned, pruned);
+    }
+    let lines = written(&records[3..], pruned.clone());
+    assert!(!lines.last().unwrap().contains("\"pruned\""), "a record says it");
+    assert_eq!(verify(&lines).expect("whole").pruned, pruned);
+    assert_eq!(verify(&written(&records[3..5], None)).expect("whole").pruned, None);
+    // A trailer that names another hash than the first record does.
+    let other = pruned.map(|pruned| prune::Pruned { hash: GENESIS.to_owned(), ..pruned });
+    let fault = verify(&written(&records[3..5], other)).expect_err("contradicts");
+    assert_eq!(fault.why, Fault::Anchor { through: 3, found: 4 });
+}
+
+#[test]
+fn kept_records_that_do_not_continue_the_pruned_ones_are_noticed() {
+    let mut records = pruned_chain().split_off(3);
+    // Somebody makes records 4 to 6 again, on another beginning; each hash is right.
+    let mut prev = "0b".repeat(32);
+    for record in &mut records {
+        *record = seal(AuditBody { prev, ..record.body.clone() });
+        prev = record.hash.clone();
+    }
+    for format in FORMATS {
+        let fault = verify(&export(&records, format, false)).expect_err("another beginning");
+        assert_eq!(fault.why, Fault::Anchor { through: 3, found: 4 });
     }
 }

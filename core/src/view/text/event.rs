@@ -455,6 +455,10 @@ impl Event {
             E::NodeRebootBegun { node } => write!(f, "{node} is empty and reboots now"),
             E::NodeRebootFailed { node, why } => write!(f, "{node} cannot reboot: {why}"),
             E::NodeRebootDone { node } => write!(f, "{node} rebooted as planned"),
+            E::AuditPruned { through, hash, records, by, .. } => write!(
+                f,
+                "{by} pruned {records} audit records, up to record {through}; that record had hash {hash}"
+            ),
             E::JobDefaultsSet { defaults, before, by } => fmt_defaults(f, defaults, before, by),
             E::ReservationRulesSet { rules, before, by } => {
                 write!(f, "rules for reservations set by {by}: {rules}; they were: {before}")
