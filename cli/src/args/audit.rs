@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::output::StaleArgs;
+use crate::consent::Consent;
 
 #[derive(Debug, Args)]
 pub(crate) struct AuditArgs {
@@ -18,6 +19,8 @@ pub(crate) enum AuditVerb {
     Export(ExportArgs),
     /// Check that nobody changed an export, or compare two exports; works without a controller
     Verify(VerifyArgs),
+    /// Delete the oldest records from the controllers, if you have them in an export
+    Prune(AuditPruneArgs),
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -77,4 +80,28 @@ pub(crate) struct VerifyArgs {
     /// The fleet's CA certificate, to check the signature too [default: the one in fleet.toml]
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The command checks FILE first, as `fleet audit verify` does. It deletes only records that are in FILE and the \
+    same in the controllers, and none that is younger than 30 days. One record about this stays, so that later exports are \
+    checked as before. Keep FILE: it is the only copy.\n\n\
+    Examples:\n  \
+    fleet audit export --file audit-2026.jsonl\n  \
+    fleet audit prune --before 90d --dry-run audit-2026.jsonl\n  \
+    fleet audit prune --before 2026-09-01 audit-2026.jsonl"
+)]
+pub(crate) struct AuditPruneArgs {
+    /// An export of the audit log, with all records that the controllers have from before this time
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Delete records from before this time: 90d, 2026-09-01
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) before: String,
+    /// Only show what would be deleted
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
 }

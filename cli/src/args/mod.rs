@@ -31,7 +31,7 @@ use clap::{Parser, Subcommand};
 
 use crate::client::RequestId;
 
-pub(crate) use audit::{AuditArgs, AuditFormat, AuditVerb, ExportArgs, VerifyArgs};
+pub(crate) use audit::{AuditArgs, AuditFormat, AuditPruneArgs, AuditVerb, ExportArgs, VerifyArgs};
 pub(crate) use authority::{
     AbortArgs, AuthorityArgs, AuthorityStatusArgs, AuthorityVerb, RotateArgs, SkipArgs,
 };
@@ -174,7 +174,7 @@ pub(crate) enum Verb {
     User(UserArgs),
     /// Get a certificate now (rarely needed)
     Login(LoginArgs),
-    /// Export the audit log, verify an export
+    /// Export, verify and prune the audit log
     Audit(AuditArgs),
     /// List, add, remove and back up controllers
     Controller(ControllerArgs),
@@ -203,7 +203,7 @@ impl Verb {
             | Verb::Login(_)
             | Verb::Docker(_)
             | Verb::Held(_) => false,
-            Verb::Audit(args) => matches!(args.verb, AuditVerb::Export(_)),
+            Verb::Audit(args) => !matches!(args.verb, AuditVerb::Verify(_)),
             Verb::Reserve(_)
             | Verb::Release(_)
             | Verb::Extend(_)

@@ -1,4 +1,4 @@
-//! `audit export|verify`.
+//! `audit export|verify|prune`.
 //!
 //! Verifying needs no controller: the rules are [`fleet_core::audit::verify`], the file is read line
 //! by line.
@@ -10,15 +10,17 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use fleet_core::audit::export::Signature;
+use fleet_core::audit::prune::Pruned;
 use fleet_core::audit::verify::{LINE_BYTES_MAX, SignatureCheck, Summary, Verifier};
 use fleet_proto::transport::credentials::certificates;
 use fleet_proto::transport::signature::verify_audit_signature;
-use fleet_proto::v1::ExportAuditRequest;
+use fleet_proto::v1::{ExportAuditRequest, PrunedAudit};
 
 mod compare;
+mod prune;
 
 use super::Context;
-use crate::args::{AuditFormat, ExportArgs, VerifyArgs};
+use crate::args::{AuditFormat, AuditPruneArgs, ExportArgs, VerifyArgs};
 use crate::config::Config;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -49,6 +51,9 @@ pub(super) async fn export(context: &Context, args: &ExportArgs) -> Result<Exit,
         None => Out::Stream(Box::new(io::stdout().lock())),
     };
     while let Some(chunk) = stream.message().await.map_err(|status| client.failure(&status))? {
+        if let Some(pruned) = &chunk.pruned {
+            say(&pruned_before(context, pruned));
+        }
         match &mut out {
             Out::Stream(out) => out.write_all(&chunk.data)?,
             Out::File(out) => out.write(&chunk.data)?,
@@ -62,6 +67,18 @@ pub(super) async fn export(context: &Context, args: &ExportArgs) -> Result<Exit,
         say(&format!("written to {}; check it with: fleet audit verify {0}", path.display()));
     }
     Ok(Exit::Done)
+}
+
+pub(super) async fn prune(context: &Context, args: &AuditPruneArgs) -> Result<Exit, Failure> {
+    prune::run(context, args).await
+}
+
+/// Of an export that would begin with records that are not in the controllers any more.
+fn pruned_before(context: &Context, pruned: &PrunedAudit) -> String {
+    let PrunedAudit { through_seq: through, by, .. } = pruned;
+    let at = context.clock.second(pruned.at_unix_ms);
+    let first = through + 1;
+    format!("records 1 to {through} were pruned on {at} by {by}: this begins with record {first}")
 }
 
 /// Where an export goes.
@@ -228,6 +245,7 @@ fn verdict(context: &Context, summary: &Summary, signature_checked: bool) -> Str
             "last_seq": summary.last_seq,
             "last_hash": summary.last_hash,
             "from_genesis": summary.from_genesis,
+            "pruned": summary.pruned.as_ref().map(pruned_json),
             "filtered": summary.filtered,
             "signed": summary.signed_by.is_some(),
             "signature_checked": signature_checked,
@@ -237,6 +255,8 @@ fn verdict(context: &Context, summary: &Summary, signature_checked: bool) -> Str
     let mut text = format!("whole: {records} of {}, each hash right\n", summary.cluster);
     if summary.filtered {
         text.push_str("records were left out by a filter: only those here could be checked\n");
+    } else if let Some(pruned) = &summary.pruned {
+        text.push_str(&format!("{}\n", pruned_said(context, pruned)));
     } else if !summary.from_genesis && summary.count > 0 {
         text.push_str("it does not begin with the first record: what was before is not checked\n");
     }
@@ -247,6 +267,23 @@ fn verdict(context: &Context, summary: &Summary, signature_checked: bool) -> Str
         text.push_str("it is signed; --ca FILE checks the signature\n");
     }
     text
+}
+
+/// What the anchor of an export says, so that the beginning is not missing but accounted for.
+fn pruned_said(context: &Context, pruned: &Pruned) -> String {
+    let Pruned { through, hash, at, by, .. } = pruned;
+    let at = context.clock.second(at.0);
+    format!("records 1 to {through} were pruned on {at} by {by}; the last one had hash {hash}")
+}
+
+fn pruned_json(pruned: &Pruned) -> serde_json::Value {
+    serde_json::json!({
+        "through_seq": pruned.through,
+        "hash": pruned.hash,
+        "until_unix_ms": pruned.until.0,
+        "at_unix_ms": pruned.at.0,
+        "by": pruned.by,
+    })
 }
 
 #[cfg(test)]

@@ -21,10 +21,18 @@ pub(super) async fn run(context: &Context, args: &GpuHistoryArgs) -> Result<Exit
     let history = client.call(request, async |api, r| api.get_gpu_history(r).await).await?;
     let stays: Vec<GpuStay> = history.items.into_iter().map(GpuStay::from).collect();
     print(&printer.list(&stays)?)?;
+    // Programs get it too: on standard error.
+    if history.pruned_until_unix_ms > 0 {
+        let at = context.clock.day_and_minute(history.pruned_until_unix_ms);
+        say(&format!(
+            "audit records up to {at} were pruned: who had {} before is in an admin's exports only",
+            args.gpu
+        ));
+    }
     if !printer.for_people() {
         return Ok(Exit::Done);
     }
-    if stays.is_empty() && history.complete_from_unix_ms == 0 {
+    if stays.is_empty() && history.complete_from_unix_ms == 0 && history.pruned_until_unix_ms == 0 {
         let at = |unix_ms| context.clock.day_and_minute(unix_ms);
         let until = if until_unix_ms == 0 { "now".to_owned() } else { at(until_unix_ms) };
         say(&format!("nobody had {} from {} until {until}", args.gpu, at(from_unix_ms)));

@@ -317,6 +317,7 @@ async fn carry_out(context: &Context, verb: Verb) -> Result<Exit, Failure> {
         Verb::Audit(args) => match args.verb {
             AuditVerb::Export(export) => audit::export(context, &export).await,
             AuditVerb::Verify(verify) => audit::verify(context, &verify),
+            AuditVerb::Prune(prune) => audit::prune(context, &prune).await,
         },
         Verb::Controller(args) => match args.verb {
             None => controller::status(context, &ControllerStatusArgs::default()).await,

@@ -24,6 +24,13 @@ pub(crate) fn told(story: &Story, clock: &Clock, columns: Option<usize>) -> Stri
     if !story.story.is_empty() {
         line("", "");
     }
+    if let Some(until) = story.pruned_until {
+        let until = clock.second(until.0);
+        let said = format!(
+            "(audit records up to {until} were pruned; what happened before is in an admin's exports only)"
+        );
+        line("  ", &said);
+    }
     if story.older_lines > 0 {
         let older = story.older_lines;
         let said = format!(

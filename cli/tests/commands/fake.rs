@@ -57,6 +57,10 @@ pub(crate) struct Script {
     pub(crate) typed: Vec<u8>,
     pub(crate) opened: Vec<pb::AttachOpen>,
     pub(crate) images_asked: Vec<pb::NodeImagesRequest>,
+    pub(crate) prunes: Vec<pb::PruneAuditRequest>,
+    pub(crate) prune_fails: Option<Status>,
+    pub(crate) explained: pb::Explanation,
+    pub(crate) pruned: Option<pb::PrunedAudit>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -386,8 +390,40 @@ impl Fleet for Service {
         &self,
         _request: Request<pb::ExportAuditRequest>,
     ) -> Result<Response<Self::ExportAuditStream>, Status> {
-        let chunks = vec![Ok(pb::AuditChunk { data: vec![b'x'; 1 << 20] }); 64];
-        Ok(Response::new(Box::pin(tokio_stream::iter(chunks))))
+        let pruned = self.script().pruned.clone();
+        let first = pruned.map(|pruned| pb::AuditChunk { pruned: Some(pruned), data: Vec::new() });
+        let rest = vec![pb::AuditChunk { data: vec![b'x'; 1 << 20], pruned: None }; 64];
+        let chunks = first.into_iter().chain(rest).map(Ok);
+        Ok(Response::new(Box::pin(tokio_stream::iter(chunks.collect::<Vec<_>>()))))
+    }
+
+    /// Takes all that is asked for, as two records.
+    async fn prune_audit(
+        &self,
+        request: Request<pb::PruneAuditRequest>,
+    ) -> Result<Response<pb::PruneAuditResponse>, Status> {
+        let request = request.into_inner();
+        let mut script = self.script();
+        script.prunes.push(request.clone());
+        if let Some(status) = script.prune_fails.take() {
+            return Err(status);
+        }
+        Ok(Response::new(pb::PruneAuditResponse {
+            records: 2,
+            first_seq: 1,
+            through_seq: request.through_seq,
+            from_unix_ms: 1_790_000_000_000,
+            until_unix_ms: 1_790_000_060_000,
+            bytes: 3 << 10,
+            pruned: None,
+        }))
+    }
+
+    async fn explain(
+        &self,
+        _request: Request<pb::ExplainRequest>,
+    ) -> Result<Response<pb::Explanation>, Status> {
+        Ok(Response::new(self.script().explained.clone()))
     }
 
     /// Breaks off in the middle.
@@ -403,7 +439,6 @@ impl Fleet for Service {
     unused_calls! {
         log_level(LogLevelRequest) -> LogLevelReply;
         list_checkpoints(ListCheckpointsRequest) -> ListCheckpointsResponse;
-        explain(ExplainRequest) -> Explanation;
         get_gpu_history(GetGpuHistoryRequest) -> GpuHistory;
         import_reservations(ImportReservationsRequest) -> ImportReservationsResponse;
         undo_import(UndoImportRequest) -> UndoImportResponse;

@@ -2,6 +2,7 @@
 //! exit codes, closed pipes. No cluster and no root is needed.
 #![allow(clippy::unwrap_used)]
 
+mod audit;
 mod fake;
 mod terminal;
 

@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use fleet_core::audit::export::{Exporter, Format, Signature};
+use fleet_core::audit::prune::Pruned;
 use fleet_core::{Rejection, Timestamp};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
@@ -10,6 +11,7 @@ use tokio::sync::mpsc;
 use tonic::Status;
 
 use super::Context;
+use super::audit_prune::pruned_view;
 use crate::audit::Query;
 
 /// Chunks under way to the client.
@@ -60,8 +62,21 @@ impl Context {
         let newest = self.raft.read(|fsm| fsm.audit_head().0);
         query.to_seq = Some(query.to_seq.map_or(newest, |to| to.min(newest)));
         let cluster = self.raft.read(|fsm| fsm.cluster().map(ToString::to_string));
+        // Only where it is asked for records that were pruned: another export is as whole as it ever was.
+        let asked = |pruned: &Pruned| {
+            query.from_seq.is_none_or(|from| from <= pruned.through)
+                && query.since.is_none_or(|since| since <= pruned.until)
+        };
+        let pruned = self.raft.read(|fsm| fsm.audit_pruned().cloned()).filter(asked);
         let mut exporter =
-            Exporter::new(format, &cluster.unwrap_or_default(), self.clock.now(), false);
+            Exporter::new(format, &cluster.unwrap_or_default(), self.clock.now(), false)
+                .after(pruned.clone());
+        if let Some(pruned) = &pruned {
+            let chunk = v1::AuditChunk { data: Vec::new(), pruned: Some(pruned_view(pruned)) };
+            if chunks.send(Ok(chunk)).await.is_err() {
+                return Ok(());
+            }
+        }
         let mut text = exporter.header().map(|line| format!("{line}\n")).unwrap_or_default();
         loop {
             let page = self
@@ -69,6 +84,9 @@ impl Context {
                 .query(query.clone())
                 .await
                 .map_err(|e| Status::internal(format!("read the audit log: {e}")))?;
+            if exporter.misses(page.records.first()) {
+                return Err(Status::aborted("records were pruned during the export: export again"));
+            }
             for record in &page.records {
                 text.push_str(&exporter.record(record));
                 text.push('\n');
@@ -109,5 +127,5 @@ async fn send(
     chunks: &mpsc::Sender<Result<v1::AuditChunk, Status>>,
     text: String,
 ) -> Result<(), mpsc::error::SendError<Result<v1::AuditChunk, Status>>> {
-    chunks.send(Ok(v1::AuditChunk { data: text.into_bytes() })).await
+    chunks.send(Ok(v1::AuditChunk { data: text.into_bytes(), pruned: None })).await
 }

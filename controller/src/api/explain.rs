@@ -47,6 +47,7 @@ impl Context {
         };
         let at = |unix_ms| Some(Timestamp(unix_ms)).filter(|at| at.0 > 0);
         let (since, until) = (at(request.from_unix_ms), at(request.until_unix_ms));
+        explanation.pruned_until_unix_ms = self.pruned_of(id, since).map_or(0, |until| until.0);
         let query = Query { since, until, ..own_records(id, lines) };
         let page = self.records(query).await?;
         // Each has a line at least.
@@ -74,6 +75,16 @@ impl Context {
         explanation.story.drain(..spare);
         explanation.older_lines += spare as u64;
         Ok(explanation)
+    }
+
+    /// Until when records were pruned, where some may have been about this thing.
+    fn pruned_of(&self, id: &str, since: Option<Timestamp>) -> Option<Timestamp> {
+        let began = self.raft.read(|fsm| {
+            let job = JobId::parse(id).ok().and_then(|id| Some(fsm.job(&id)?.submitted_at));
+            let reservation = || Some(fsm.reservation(&ReservationId::parse(id).ok()?)?.created_at);
+            job.or_else(reservation)
+        });
+        self.pruned_since(began.max(since).unwrap_or_default())
     }
 
     /// How a node stands that was removed.

@@ -551,6 +551,13 @@ impl Fleet for FleetService {
         Ok(answer(Box::pin(ReceiverStream::new(chunks)), fresh))
     }
 
+    async fn prune_audit(
+        &self,
+        request: Request<v1::PruneAuditRequest>,
+    ) -> Reply<v1::PruneAuditResponse> {
+        Ok(Response::new(self.0.prune_audit(request).await?))
+    }
+
     async fn log_level(&self, request: Request<v1::LogLevelRequest>) -> Reply<v1::LogLevelReply> {
         let caller = self.0.callers.user(&request).await?;
         Ok(Response::new(self.0.log_level(&caller, &request.into_inner())?))

@@ -90,7 +90,11 @@ impl Context {
             }));
         }
         let complete_from = complete_from.max(cut).filter(|at| *at > from);
-        Ok(v1::GpuHistory { items, complete_from_unix_ms: complete_from.map_or(0, |at| at.0) })
+        Ok(v1::GpuHistory {
+            items,
+            complete_from_unix_ms: complete_from.map_or(0, |at| at.0),
+            pruned_until_unix_ms: self.pruned_since(from).map_or(0, |until| until.0),
+        })
     }
 
     /// The newest first, from some of after `until` back to some of before `from`; and the time of the oldest, where

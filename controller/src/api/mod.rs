@@ -8,6 +8,7 @@ mod adopt;
 mod agents;
 mod attach;
 mod audit_export;
+mod audit_prune;
 mod caller;
 mod checkpoints;
 mod controllers;

@@ -21,6 +21,8 @@ pub struct Story {
     pub story: Vec<StoryLine>,
     /// This many older lines, or more, are in the audit log only.
     pub older_lines: u64,
+    /// Audit records up to this time were pruned, and some may be of this story; null: none was.
+    pub pruned_until: Option<Time>,
 }
 
 /// One thing that happened.
@@ -51,6 +53,7 @@ impl From<pb::Explanation> for Story {
             details: explanation.details,
             story: explanation.story.into_iter().map(line).collect(),
             older_lines: explanation.older_lines,
+            pruned_until: time(explanation.pruned_until_unix_ms),
         }
     }
 }
@@ -59,5 +62,5 @@ impl Document for Story {
     const SCHEMA: &'static str = "fleet.why/v1";
     const LIST_SCHEMA: &'static str = "fleet.whys/v1";
     const FIELDS: &'static [&'static str] =
-        &["id", "kind", "summary", "details", "story", "older_lines"];
+        &["id", "kind", "summary", "details", "story", "older_lines", "pruned_until"];
 }

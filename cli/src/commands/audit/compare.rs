@@ -8,7 +8,7 @@ use std::path::Path;
 use fleet_core::audit::compare::{Comparison, Fork, Relation};
 use fleet_core::audit::verify::Summary;
 
-use super::{Reading, name_of, open};
+use super::{Reading, name_of, open, pruned_said};
 use crate::commands::Context;
 use crate::errors::Failure;
 use crate::exit_code::Exit;
@@ -30,9 +30,15 @@ pub(super) fn run(
     }
     let said = sentence(&relation, &names);
     match relation {
-        Relation::Same { .. } | Relation::Beginning { .. } | Relation::Follows { .. } => {
+        Relation::Same { .. }
+        | Relation::Beginning { .. }
+        | Relation::Follows { .. }
+        | Relation::Continues { .. } => {
             if !context.json {
-                print(&format!("{said}\n"))?;
+                let pruned =
+                    begins_later(&relation).and_then(|later| summaries[later].pruned.as_ref());
+                let pruned = pruned.map(|pruned| format!("{}\n", pruned_said(context, pruned)));
+                print(&format!("{said}\n{}", pruned.unwrap_or_default()))?;
             }
             Ok(Exit::Done)
         }
@@ -41,6 +47,14 @@ pub(super) fn run(
             Err(failure.hint("a restore from a backup does this; keep both exports"))
         }
         Relation::Apart | Relation::OtherFleet => Err(Failure::new(Exit::Failed, said)),
+    }
+}
+
+/// Which file lacks the beginning of the other one.
+fn begins_later(relation: &Relation) -> Option<usize> {
+    match relation {
+        Relation::Follows { later, .. } | Relation::Continues { later, .. } => Some(*later),
+        _ => None,
     }
 }
 
@@ -79,6 +93,12 @@ fn sentence(relation: &Relation, [first, second]: &[String; 2]) -> String {
             let (later, earlier) = in_order(later);
             format!("both are whole. {later} continues {earlier}, from record {from} on")
         }
+        Relation::Continues { later, from, until } => {
+            let (later, earlier) = in_order(later);
+            format!(
+                "both are whole. {later} follows {earlier}: records {from} to {until} are in both and the same; {later} has more behind them, {earlier} before them"
+            )
+        }
         Relation::Forked(fork) => forked(fork, first, second),
         Relation::Apart => {
             format!("{first} and {second} are whole, but have no record in common to compare")
@@ -105,6 +125,7 @@ fn json(relation: &Relation, summaries: &[Summary; 2], names: &[String; 2]) -> s
         Relation::Same { until } => ("same", Some(*until), None),
         Relation::Beginning { until, .. } => ("beginning", Some(*until), None),
         Relation::Follows { .. } => ("follows", None, None),
+        Relation::Continues { until, .. } => ("follows", Some(*until), None),
         Relation::Forked(fork) => ("forked", fork.same_until, Some(fork.from)),
         Relation::Apart => ("apart", None, None),
         Relation::OtherFleet => ("other_fleet", None, None),

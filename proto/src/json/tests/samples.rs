@@ -421,6 +421,7 @@ pub(super) fn story() -> pb::Explanation {
             line(900, "moved to titan02:1", "fleet", 19),
         ],
         older_lines: 4,
+        pruned_until_unix_ms: 1_795_000_000_000,
     }
 }
 
