@@ -24,6 +24,7 @@ fn an_export_is_whole_or_the_bad_line_is_named() -> Result<()> {
             tampering(&lab, format)
         });
     }
+    steps.step("what is younger than 30 days is not pruned", || young_records_stay(&lab));
     steps.step("it says who did what", || {
         let lines = lab.output(&["audit", "export", "--format", "jsonl"])?;
         for text in
@@ -41,6 +42,22 @@ fn an_export_is_whole_or_the_bad_line_is_named() -> Result<()> {
         Ok(())
     });
     lab.conclude(steps)
+}
+
+/// The file is the right one, and its records are too young.
+fn young_records_stay(lab: &Lab) -> Result<()> {
+    let file = lab.path("audit-young.jsonl").to_string_lossy().into_owned();
+    lab.output(&["audit", "export", "--file", &file])?;
+    let prune = ["audit", "prune", "--before", "now", &file];
+    for how in ["--dry-run", "--yes"] {
+        let refused = lab.run(&[&prune[..], &[how]].concat())?;
+        refused.fails(5, &["no audit record was pruned", "each record is kept for 30d"])?;
+    }
+    lab.run_as_nobody(&[&prune[..], &["--yes"]].concat())?.fails(4, &["an admin"])?;
+    lab.output(&["audit", "export", "--file", &file])?;
+    let said = lab.output(&["audit", "verify", &file])?;
+    ensure!(said.contains(" records, 1 to "), "{said}");
+    Ok(())
 }
 
 fn tampering(lab: &Lab, format: &str) -> Result<()> {

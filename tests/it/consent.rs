@@ -22,11 +22,12 @@ struct Things {
     ended: String,
     reservation: String,
     import: String,
+    export: String,
 }
 
 /// One line for each command that has `--yes`. A new one that destroys belongs here, or the first step fails.
 fn destroying(things: &Things) -> Vec<Vec<&str>> {
-    let Things { running, ended, reservation, import } = things;
+    let Things { running, ended, reservation, import, export } = things;
     vec![
         vec!["cancel", running],
         vec!["release", reservation],
@@ -43,6 +44,7 @@ fn destroying(things: &Things) -> Vec<Vec<&str>> {
         vec!["node", "token", "withdraw", "token-x"],
         vec!["image", "rm", "busybox", "--node", "titan01"],
         vec!["image", "prune", "--node", "titan01"],
+        vec!["audit", "prune", "--before", "now", export],
         vec!["user", "disable", OTHER, "--reason", "x"],
         vec!["user", "revoke", OTHER, "--reason", "x"],
         vec!["controller", "remove", "1"],
@@ -200,7 +202,9 @@ fn begin(lab: &Lab) -> Result<Things> {
             || Ok((lab.job(job)?["state"] == state).then_some(())),
         )?;
     }
-    Ok(Things { running, ended, reservation, import })
+    let export = lab.path("audit.jsonl").to_string_lossy().into_owned();
+    lab.output(&["audit", "export", "--file", &export])?;
+    Ok(Things { running, ended, reservation, import, export })
 }
 
 /// `fleet run -d` prints the id.
