@@ -185,6 +185,16 @@ fn a_backup_of_a_pruned_log_begins_with_the_first_record_that_was_kept() {
     assert_eq!((checked.manifest.audit_pruned, checked.manifest.audit_records), (1, 4));
     assert_eq!(checked.manifest.audit_records_here(), 3);
 
+    // The state names another hash than the one that the first record continues.
+    let Command::PruneAudit(prune) = &envelope.command else { panic!() };
+    let prune = Prune { hash: "0a".repeat(32), ..prune.clone() };
+    let mut other = state().0;
+    let other_anchor = Envelope { command: Command::PruneAudit(prune), ..envelope };
+    let other_anchor = other.apply(4, &other_anchor).audit.unwrap();
+    let torn = kept.replacen(&anchor.line, &other_anchor.line, 1);
+    let error = read(&written(&manifest(&other), &other, &torn), 512).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("does not continue record 1"), "{error}");
+
     let behind = kept.split_once('\n').unwrap().1;
     for (manifest, lines) in [
         (&good, all.as_str()),

@@ -205,6 +205,19 @@ fn fmt_holders(
     write!(f, "{node}, {whose}: {} {step}", list(&named.collect::<Vec<_>>()))
 }
 
+fn fmt_pruned(
+    f: &mut fmt::Formatter<'_>,
+    by: &str,
+    records: u64,
+    through: u64,
+    hash: &str,
+) -> fmt::Result {
+    write!(
+        f,
+        "{by} pruned {records} audit records, up to record {through}; that record had hash {hash}"
+    )
+}
+
 fn fmt_defaults(
     f: &mut fmt::Formatter<'_>,
     defaults: &JobDefaults,
@@ -455,10 +468,9 @@ impl Event {
             E::NodeRebootBegun { node } => write!(f, "{node} is empty and reboots now"),
             E::NodeRebootFailed { node, why } => write!(f, "{node} cannot reboot: {why}"),
             E::NodeRebootDone { node } => write!(f, "{node} rebooted as planned"),
-            E::AuditPruned { through, hash, records, by, .. } => write!(
-                f,
-                "{by} pruned {records} audit records, up to record {through}; that record had hash {hash}"
-            ),
+            E::AuditPruned { through, hash, records, by, .. } => {
+                fmt_pruned(f, by, *records, *through, hash)
+            }
             E::JobDefaultsSet { defaults, before, by } => fmt_defaults(f, defaults, before, by),
             E::ReservationRulesSet { rules, before, by } => {
                 write!(f, "rules for reservations set by {by}: {rules}; they were: {before}")
