@@ -186,7 +186,7 @@ fn json(answer: &PruneAuditResponse, dry_run: bool) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::tests::log;
+    use super::super::tests::{log, log_at};
     use super::*;
 
     fn found(text: &str, before: u64) -> Result<Option<Oldest>, Failure> {
@@ -206,11 +206,12 @@ mod tests {
         assert_eq!(found(&text, 1).unwrap(), None);
     }
 
-    /// Records 1 and 2 are of then, 3 to 5 of the time 103 to 105: none of them may go, whatever stands behind.
+    /// An admin set the fleet's clock back after record 3: what is older by its time stands behind a young one.
     #[test]
     fn a_young_record_ends_what_is_old() {
-        let text = log(5, 3);
+        let text = log_at(&[1, 2, 103, 4, 5]);
         assert_eq!(found(&text, 100).unwrap().unwrap().through, 2);
+        assert_eq!(found(&text, 104).unwrap().unwrap().through, 5);
     }
 
     #[test]

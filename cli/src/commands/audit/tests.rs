@@ -8,24 +8,30 @@ use super::*;
 
 /// Three records, as an export.
 fn export(format: Format) -> String {
-    exported(format, 3, u64::MAX)
+    exported(format, &[1, 2, 3])
 }
 
 /// Records up to `last`; those from `fork` on are of another log.
 pub(super) fn log(last: u64, fork: u64) -> String {
-    exported(Format::JsonLines, last, fork)
+    let at = |seq| if seq >= fork { seq + 100 } else { seq };
+    log_at(&(1..=last).map(at).collect::<Vec<_>>())
 }
 
-fn exported(format: Format, last: u64, fork: u64) -> String {
+/// A record for each of these times.
+pub(super) fn log_at(times: &[u64]) -> String {
+    exported(Format::JsonLines, times)
+}
+
+fn exported(format: Format, times: &[u64]) -> String {
     let mut exporter = Exporter::new(format, "fleet-lab", Timestamp(9), false);
     let mut lines: Vec<String> = exporter.header().map(str::to_owned).into_iter().collect();
     let mut prev = GENESIS.to_owned();
-    for seq in 1..=last {
+    for (seq, at) in (1..).zip(times) {
         let record = seal(AuditBody {
             v: AUDIT_VERSION,
             seq,
             log_index: seq + 6,
-            at: Timestamp(if seq >= fork { seq + 100 } else { seq }),
+            at: Timestamp(*at),
             actor: Actor::controller(),
             action: "advance_time".to_owned(),
             request: None,
