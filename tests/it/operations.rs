@@ -613,7 +613,7 @@ fn bundles(lab: &Lab) -> Result<()> {
     holds(&parts, "gpus.json", &["GPU-", "temperature_c"])?;
     holds(&parts, "state/leader.json", &["incarnation"])?;
     holds(&parts, "metrics.txt", &["fleet_gpu_held_by{"])?;
-    holds(&parts, "ready.txt", &["linked; 2 GPUs, 1 jobs run"])?;
+    holds(&parts, "ready.txt", &["linked; GPUs: 2; jobs: 1 running"])?;
     holds(&parts, "log.txt", &["agent runs"])?;
     ensure!(agent(lab, &["debug-bundle", &name])?.code() == 1, "it overwrites a file");
 

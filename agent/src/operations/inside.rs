@@ -99,7 +99,7 @@ impl Agent {
         let [(_, starting), (_, running), _] = self.sights.attempts();
         let link = if self.sights.is_linked() { "linked" } else { "no controller answers" };
         let gpus = self.sights.gpus.latest().gpus.len();
-        format!("{link}; {gpus} GPUs, {running} jobs run, {starting} start")
+        format!("{link}; GPUs: {gpus}; jobs: {running} running, {starting} starting")
     }
 
     fn whole_bundle(&self) -> (Bundle, String) {

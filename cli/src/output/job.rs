@@ -96,14 +96,18 @@ impl Row for Job {
             .map(|_| format!("fleet job restart {} --from CHECKPOINT | --from-scratch", self.id));
         let deferral = self.deferral.as_ref().map(|deferral| {
             let saves_nothing = self.spec.as_ref().is_some_and(|s| s.checkpoint_dir.is_none());
-            let what = match saves_nothing {
-                true => "may finish, as it declares no checkpoint",
-                false => "waits for the next checkpoint",
+            let causes = deferral.causes.join(", ");
+            let until = deferral.deadline.map(|deadline| clock.minute(deadline.0));
+            let mut text = match (saves_nothing, until) {
+                (true, None) => format!("may finish, as it declares no checkpoint: {causes}"),
+                (true, Some(until)) => format!(
+                    "is stopped at {until} and loses its work, as it declares no checkpoint: {causes}"
+                ),
+                (false, None) => format!("waits for the next checkpoint: {causes}"),
+                (false, Some(until)) => {
+                    format!("waits for the next checkpoint: {causes}; at most until {until}")
+                }
             };
-            let mut text = format!("{what}: {}", deferral.causes.join(", "));
-            if let Some(deadline) = deferral.deadline {
-                text.push_str(&format!("; at most until {}", clock.minute(deadline.0)));
-            }
             if let Some(held_back) = &deferral.held_back {
                 text.push_str(&format!("; held back: {held_back}"));
             }

@@ -335,6 +335,27 @@ fn no_name_can_break_out_of_a_table_or_a_line() {
 }
 
 #[test]
+fn a_job_that_must_leave_without_checkpoints_is_not_promised_that_it_may_finish() {
+    let said = |deadline_unix_ms| {
+        let job = Job::from(pb::Job {
+            deferral: Some(pb::Deferral {
+                causes: vec!["drain of titan01".to_owned()],
+                deadline_unix_ms,
+                ..Default::default()
+            }),
+            spec: Some(pb::JobSpec::default()),
+            ..Default::default()
+        });
+        let text = printer(Format::Table).one(&job).unwrap();
+        text.lines().find(|line| line.starts_with("Eviction")).unwrap().to_owned()
+    };
+    assert!(said(0).ends_with("may finish, as it declares no checkpoint: drain of titan01"));
+    let killed = said(1_795_253_400_000);
+    assert!(killed.contains("is stopped at ") && killed.contains("loses its work"), "{killed}");
+    assert!(!killed.contains("may finish"), "{killed}");
+}
+
+#[test]
 fn json_and_another_format_exclude_each_other() {
     let args = |format| OutputArgs { format: Some(format), no_header: false };
     assert_eq!(Printer::new(true, &args(Format::Csv), clock()).unwrap_err().exit, Exit::Usage);

@@ -1,6 +1,5 @@
 //! Whether this controller can do its work, in words, and its line in `systemctl status`.
 
-use fleet_core::node::Liveness;
 use fleet_daemon::bundle::Bundle;
 use fleet_daemon::http::Inside;
 
@@ -58,11 +57,11 @@ pub(super) fn status_line(context: &Context) -> String {
         (false, None) => "no controller leads".to_owned(),
     };
     let (ready, nodes, running, waiting) = context.raft.read(|fsm| {
-        let ready = fsm.nodes().values().filter(|node| node.liveness == Liveness::Ready).count();
+        let ready = fsm.nodes().values().filter(|node| node.closed().is_none()).count();
         (ready, fsm.nodes().len(), fsm.allocations().len(), fsm.queue().count())
     });
     format!(
-        "{role}, term {}; {ready} of {nodes} nodes ready, {running} jobs run, {waiting} wait",
+        "{role}, term {}; {ready} of {nodes} nodes ready; jobs: {running} running, {waiting} waiting",
         leadership.term
     )
 }
