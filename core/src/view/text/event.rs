@@ -205,13 +205,8 @@ fn fmt_holders(
     write!(f, "{node}, {whose}: {} {step}", list(&named.collect::<Vec<_>>()))
 }
 
-fn fmt_pruned(
-    f: &mut fmt::Formatter<'_>,
-    by: &str,
-    records: u64,
-    through: u64,
-    hash: &str,
-) -> fmt::Result {
+fn fmt_pruned(f: &mut fmt::Formatter<'_>, by: &str, event: &Event) -> fmt::Result {
+    let Event::AuditPruned { through, hash, records, .. } = event else { return Ok(()) };
     write!(
         f,
         "{by} pruned {records} audit records, up to record {through}; that record had hash {hash}"
@@ -468,9 +463,7 @@ impl Event {
             E::NodeRebootBegun { node } => write!(f, "{node} is empty and reboots now"),
             E::NodeRebootFailed { node, why } => write!(f, "{node} cannot reboot: {why}"),
             E::NodeRebootDone { node } => write!(f, "{node} rebooted as planned"),
-            E::AuditPruned { through, hash, records, by, .. } => {
-                fmt_pruned(f, by, *records, *through, hash)
-            }
+            E::AuditPruned { by, .. } => fmt_pruned(f, by, self),
             E::JobDefaultsSet { defaults, before, by } => fmt_defaults(f, defaults, before, by),
             E::ReservationRulesSet { rules, before, by } => {
                 write!(f, "rules for reservations set by {by}: {rules}; they were: {before}")
