@@ -4,6 +4,7 @@
 
 mod audit;
 mod fake;
+mod first_words;
 mod terminal;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -243,3 +243,24 @@ fn a_pull_shows_a_bar_for_each_node_and_takes_them_away() {
     );
     assert!(!last.contains("MiB,") && !last.contains("done"), "left on the screen: {last:?}");
 }
+
+#[test]
+fn errors_are_red_and_free_gpus_green_on_a_terminal_alone() {
+    let gpu = pb::Gpu {
+        uuid: "GPU-0".to_owned(),
+        node: "titan01".to_owned(),
+        state: "free".to_owned(),
+        health: "ok".to_owned(),
+        ..pb::Gpu::default()
+    };
+    let (nodes, gpus) = (Some(vec![pb::Node::default()]), vec![gpu]);
+    let fake = Fake::start(Script { nodes, gpus, ..Script::default() });
+    let mut terminal = Terminal::start(&fake, &["run", "-t", "soonish", "--", "true"]);
+    assert_eq!(terminal.code(), Some(2));
+    terminal.wait_for("\u{1b}[1;31merror:");
+    let mut terminal = Terminal::start(&fake, &["gpu", "list"]);
+    assert_eq!(terminal.code(), Some(0), "{}", terminal.shown());
+    terminal.wait_for("\u{1b}[38;5;10mfree");
+    let output = fake.run(&["gpu", "list"]);
+    assert!(!output.stdout.contains(&0x1b), "{output:?}");
+}

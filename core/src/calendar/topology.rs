@@ -277,6 +277,17 @@ mod tests {
     }
 
     #[test]
+    fn two_of_one_socket_come_before_two_of_both_where_all_have_nvlink() {
+        // Four V100 with NVLink between each two, 0 and 1 at one socket, 2 and 3 at the other.
+        let near = |a: usize, b: usize| distance(LinkLevel::NvLink, 2, a / 2 == b / 2);
+        let pairs = (0..4).flat_map(|a| (0..4).map(move |b| if a == b { 0 } else { near(a, b) }));
+        let t = Topology { levels: pairs.collect(), count: 4, models: vec![0b1111], noticed: 0 };
+        assert_eq!(pick(&t, 0b1101, 2), "23", "1 is taken");
+        assert_eq!(pick(&t, 0b0111, 2), "01");
+        assert_eq!(pick(&t, 0b1111, 1), "0");
+    }
+
+    #[test]
     fn gpus_that_an_event_was_told_of_come_last_of_equals() {
         let mut t = topology("0055 0055 5500 5500", &[0b1111]);
         t.noticed = 0b0011;

@@ -19,7 +19,11 @@ pub(super) struct Foreseen {
     pub(super) starts_at: Timestamp,
     pub(super) node: usize,
     pub(super) gpus: GpuSet,
+    /// What it would get there.
     pub(super) share: Share,
+    /// What it cannot do without: a place that is held for it holds this much, so that another plan, after others took
+    /// the rest, finds the same place.
+    pub(super) least: Share,
     /// What it leaves of the node from then on.
     pub(super) left: Room,
 }
@@ -32,9 +36,9 @@ struct Rest {
 
 impl Rest {
     /// What the job leaves.
-    fn left(&self, ask: &Ask<'_>, share: Share) -> Room {
+    fn left(&self, ask: &Ask<'_>, least: Share) -> Room {
         let mut left = self.room;
-        left.take(ask.count(), share);
+        left.take(ask.count(), least);
         left
     }
 }
@@ -68,11 +72,12 @@ fn on_node(
 ) -> Option<Foreseen> {
     let (now, fsm) = (capacity.fsm.now(), capacity.fsm);
     let node = &capacity.nodes[at];
+    let least = ask.least(node);
     let meant = ask.meant(node);
     if node.closed.is_some()
         || !ask.admits(node)
         || (node.healthy & meant).count_ones() < ask.count()
-        || !ask.least(node).fits_in(node.division.room().of(ask.count()))
+        || !least.fits_in(node.division.room().of(ask.count()))
     {
         return None;
     }
@@ -96,7 +101,8 @@ fn on_node(
                 node: at,
                 gpus,
                 share,
-                left: rest.left(ask, share),
+                least,
+                left: rest.left(ask, least),
             });
         }
     }
@@ -147,6 +153,7 @@ fn in_pool(capacity: &mut Capacity<'_>, ask: &Ask<'_>, pool: usize) -> Option<Fo
     if node.closed.is_some() || !ask.admits(node) {
         return None;
     }
+    let least = ask.least(node);
     let ends_at = reservation.window.ends_at;
     capacity.nodes[at].look_ahead(fsm, at);
     let node = &capacity.nodes[at];
@@ -165,7 +172,8 @@ fn in_pool(capacity: &mut Capacity<'_>, ask: &Ask<'_>, pool: usize) -> Option<Fo
                 node: at,
                 gpus,
                 share,
-                left: rest.left(ask, share),
+                least,
+                left: rest.left(ask, least),
             });
         }
     }

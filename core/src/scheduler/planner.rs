@@ -331,7 +331,7 @@ impl<'a> Planner<'a> {
             from: starts_at,
             until: starts_at + ask.length + ask.spec.stop_grace,
             gpus: foreseen.gpus,
-            share: foreseen.share,
+            share: foreseen.least,
         });
         self.claims.last()
     }

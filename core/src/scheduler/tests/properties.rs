@@ -189,7 +189,7 @@ fn usage_without_gpus(fsm: &Fsm, lines: &[Placement]) -> BTreeMap<NodeName, (u64
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_plan_gives_nothing_twice_and_respects_reservations(drawn in drawn()) {

@@ -289,6 +289,9 @@ impl Event {
             Event::ReservationExtended { ends_at, .. } => {
                 format!("the reservation ends in {} now", length(ends_at))
             }
+            Event::ReservationWentOn { ends_at, .. } => {
+                format!("{sentence}; it ends in {} now", length(ends_at))
+            }
             Event::ReservationCreated { starts_at, ends_at, .. } => {
                 let (begins, lasts) = (starts_at.since(then), ends_at.since(*starts_at));
                 match begins {

@@ -85,6 +85,58 @@ fn an_event_names_the_card_and_its_node_once() {
 }
 
 #[test]
+fn a_story_says_for_whom_from_when_and_until_when() {
+    let (reservation, owner) =
+        (ReservationId::parse("res-a").unwrap(), UserName::parse("rada").unwrap());
+    let told = |event: Event| event.told(Timestamp(0), &known());
+    let hours = |n| Timestamp(0) + Millis::hours(n);
+    let created = Event::ReservationCreated {
+        reservation: reservation.clone(),
+        owner: owner.clone(),
+        node: node("titan01"),
+        gpus: vec![gpu(1)],
+        starts_at: hours(2),
+        ends_at: hours(3),
+        with: Vec::new(),
+        adopts: false,
+    };
+    let said = told(created);
+    assert!(said.contains("rada") && said.ends_with(", in 2h for 1h"), "{said}");
+    let placed = Event::JobPlaced {
+        job: JobId::parse("job-a").unwrap(),
+        allocation: AllocationId::parse("alloc-a-1").unwrap(),
+        node: node("titan01"),
+        gpus: vec![gpu(1)],
+        epoch: Epoch::default(),
+        resume_from: None,
+        owner: Some(owner),
+    };
+    assert_eq!(told(placed), "placed on titan01:0, for rada");
+    let extended =
+        Event::ReservationExtended { reservation: reservation.clone(), ends_at: hours(5) };
+    assert_eq!(told(extended), "the reservation ends in 5h now");
+    let by_itself = Event::ReservationWentOn { reservation, ends_at: hours(1) };
+    assert_eq!(
+        told(by_itself),
+        "reservation extended: it is in use, and nobody else reserved its GPUs; it ends in 1h now"
+    );
+}
+
+#[test]
+fn what_a_node_did_alone_is_told_with_how_late_it_was_reported() {
+    let closed = Event::WindowClosedByNode {
+        reservation: ReservationId::parse("res-a").unwrap(),
+        node: node("titan01"),
+        at: Timestamp(0),
+        gpus: Vec::new(),
+    };
+    let late = closed.told(Timestamp(0) + Millis::minutes(7), &known());
+    assert!(late.ends_with("(reported 7m later)"), "{late}");
+    let at_once = closed.told(Timestamp(0) + Millis::secs(1), &known());
+    assert!(!at_once.contains("reported"), "{at_once}");
+}
+
+#[test]
 fn a_text_that_came_as_one_is_read_with_names() {
     let text = format!("{} is lost, {} and {} are not", gpu(1), gpu(9), gpu(3));
     assert_eq!(
