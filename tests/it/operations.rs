@@ -152,7 +152,7 @@ fn notified(lab: &Lab) -> Result<()> {
         restart(lab, program)?;
         manager.hears(&["READY=1", "STATUS="], 1)?;
         manager.hears(&["WATCHDOG=1"], 3)?;
-        let good = if role == "agent" { "STATUS=linked; 2 GPUs" } else { "STATUS=leads, term" };
+        let good = if role == "agent" { "STATUS=linked; GPUs: 2" } else { "STATUS=leads, term" };
         manager.hears(&[good], 1)?;
         lab.signal(role, id, Signal::SIGHUP)?;
         manager.hears(&["RELOADING=1", "MONOTONIC_USEC="], 1)?;
