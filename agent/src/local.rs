@@ -45,8 +45,6 @@ pub const ASKS_MAX: usize = 16;
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// Random bytes of a grant's id.
 const GRANT_ID_BYTES: usize = 6;
-/// Windows that are long over are not shown.
-const SHOWN_FOR: Millis = Millis::hours(1);
 
 /// What was asked for is done and on the disk, or why not.
 #[derive(Debug)]
@@ -380,14 +378,8 @@ impl LocalService {
         let seen = self.seen().await?;
         let facts = self.0.view.facts.borrow().clone();
         let now = seen.now;
-        let shown = |held: &WindowInHand| {
-            // Called off before it opened: nothing of it was ever in force.
-            let never = held.withdrawn && held.stage == Stage::Waiting;
-            let over = held.stage == Stage::Closed || held.withdrawn;
-            !never && (!over || now.is_none_or(|now| now.since(held.window.ends_at) < SHOWN_FOR))
-        };
         let mut windows: Vec<(&ReservationId, &WindowInHand)> =
-            seen.promises.windows.iter().filter(|(_, held)| shown(held)).collect();
+            seen.promises.windows.iter().filter(|(_, held)| held.is_shown(now)).collect();
         windows.sort_by_key(|(_, held)| held.window.starts_at);
         let mut warnings = Vec::new();
         if seen.alone && now.is_none() {

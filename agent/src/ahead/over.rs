@@ -7,12 +7,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use fleet_core::ending::{Fate, fate};
 use fleet_core::id::{LeaseId, ReservationId};
 use fleet_core::name::{GpuUuid, UserName};
-use fleet_core::time::Timestamp;
+use fleet_core::time::{Millis, Timestamp};
 
 use super::promises::{Promises, Stage, WindowInHand};
 use crate::holders::Over;
 
+/// For how long after its end people still see a window.
+const SHOWN_FOR: Millis = Millis::hours(1);
+
 impl WindowInHand {
+    /// Whether `fleet status` on the node lists it. The agent keeps windows longer than people want to see them.
+    pub fn is_shown(&self, now: Option<Timestamp>) -> bool {
+        // Cancelled before it opened: nothing of it was ever in force.
+        let never = self.withdrawn && self.stage == Stage::Waiting;
+        let over = self.stage == Stage::Closed || self.withdrawn;
+        !never && (!over || now.is_none_or(|now| now.since(self.window.ends_at) < SHOWN_FOR))
+    }
+
     /// Whether it is somebody's turn, open or about to be.
     fn is_due(&self, now: Timestamp) -> bool {
         matches!(self.stage, Stage::Waiting | Stage::Open)
@@ -58,7 +69,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use fleet_core::ending::{EndPolicy, ReservationRules};
     use fleet_core::lease::Epoch;
-    use fleet_core::time::{Millis, Window};
+    use fleet_core::time::Window;
 
     use super::*;
 
@@ -111,6 +122,19 @@ mod tests {
 
     fn for_heirs(heirs: &[&str]) -> (bool, Vec<String>) {
         (true, heirs.iter().map(|heir| (*heir).to_owned()).collect())
+    }
+
+    #[test]
+    fn cancelled_windows_and_those_long_over_are_not_listed() {
+        let shown = |held: &WindowInHand, hours| held.is_shown(Some(NOON + Millis::hours(hours)));
+        let waiting = held("ada", &[1], 5, Stage::Waiting);
+        assert!(shown(&waiting, 0));
+        assert!(!shown(&WindowInHand { withdrawn: true, ..waiting }, 0), "it never opened");
+        let closed = held("ada", &[1], -1, Stage::Closed);
+        assert!(shown(&closed, 0) && !shown(&closed, 1), "it ended at noon");
+        let released = WindowInHand { withdrawn: true, ..held("ada", &[1], -1, Stage::Open) };
+        assert!(shown(&released, 0) && !shown(&released, 2));
+        assert!(closed.is_shown(None), "the time is not known");
     }
 
     #[test]

@@ -50,3 +50,13 @@ fn status_as_csv_is_a_table_and_nothing_else() {
     assert_eq!(lines.len(), 2, "a header and a line for the node: {lines:?}");
     assert!(lines[1].starts_with("titan01,"), "{lines:?}");
 }
+
+#[test]
+fn a_backup_is_made_on_a_controllers_machine_and_fleet_says_so() {
+    // The fake has no service for backups, as the address for people has none.
+    let output = one_node().run(&["controller", "snapshot", "save", "fleet.backup"]);
+    let said = stderr(&output);
+    assert_eq!(code(&output), 4, "{said}");
+    assert!(said.contains("on a controller's own machine only"), "{said}");
+    assert!(!said.contains("Unimplemented"), "{said}");
+}

@@ -181,6 +181,22 @@ fn a_waiting_job_shows_its_place_in_one_line_that_goes_away() {
 }
 
 #[test]
+fn the_line_of_a_waiting_job_comes_again_after_the_question() {
+    let queued = pb::Job { place: 3, reason: "bea holds titan01:3".to_owned(), ..job("queued", 0) };
+    let waits = Step::Send(pb::attach_output::Output::Job(queued));
+    let steps = vec![waits, Step::WaitForCancel, ended("cancelled", Some(143))];
+    let fake = Fake::start(Script { attached: VecDeque::from([steps]), ..Script::default() });
+    let mut terminal = Terminal::start(&fake, &["run", "--", "true"]);
+    terminal.wait_for("queued, place 3");
+    signal(&terminal.child, Signal::SIGINT);
+    terminal.wait_for("[d]etach");
+    terminal.type_in(b"\n");
+    until("the line is there again", || terminal.shown().matches("queued, place 3").count() == 2);
+    assert!(fake.run(&["cancel", "job-a"]).status.success());
+    assert_eq!(terminal.code(), Some(143));
+}
+
+#[test]
 fn top_leaves_the_other_screen_again() {
     // Nodes and GPUs are more than the fake knows: the first look fails, on the usual screen.
     let fake = Fake::start(Script::default());

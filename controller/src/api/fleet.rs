@@ -12,7 +12,7 @@ use fleet_core::node::Node;
 use fleet_core::reboot::RebootCommand;
 use fleet_core::reservation::ReservationState;
 use fleet_core::time::{Millis, Timestamp};
-use fleet_core::view::{self, NodeState};
+use fleet_core::view;
 use fleet_core::window::Enforcement;
 use fleet_core::{Fsm, Rejection};
 use fleet_proto::convert::freshness::{Freshness, may_be_stale};
@@ -592,13 +592,7 @@ impl Context {
             caller: String::new(),
             caller_is_admin: false,
             nodes: count(fsm.nodes().len()),
-            nodes_ready: count(
-                // As `fleet node list` calls them: one that is drained takes nothing.
-                fsm.nodes()
-                    .values()
-                    .filter(|n| view::node::node(fsm, n) == NodeState::Ready)
-                    .count(),
-            ),
+            nodes_ready: count(view::node::ready(fsm)),
             gpus: count(fsm.gpus().len()),
             gpus_free: count(fsm.gpus().values().filter(|g| views::is_free(fsm, g)).count()),
             jobs_running: count(running(fsm)),

@@ -1,5 +1,6 @@
 //! Whether this controller can do its work, in words, and its line in `systemctl status`.
 
+use fleet_core::view;
 use fleet_daemon::bundle::Bundle;
 use fleet_daemon::http::Inside;
 
@@ -57,8 +58,7 @@ pub(super) fn status_line(context: &Context) -> String {
         (false, None) => "no controller leads".to_owned(),
     };
     let (ready, nodes, running, waiting) = context.raft.read(|fsm| {
-        let ready = fsm.nodes().values().filter(|node| node.closed().is_none()).count();
-        (ready, fsm.nodes().len(), fsm.allocations().len(), fsm.queue().count())
+        (view::node::ready(fsm), fsm.nodes().len(), fsm.allocations().len(), fsm.queue().count())
     });
     format!(
         "{role}, term {}; {ready} of {nodes} nodes ready; jobs: {running} running, {waiting} waiting",

@@ -32,6 +32,11 @@ words!(NodeState {
     Suspended => "suspended",
 });
 
+/// How many nodes take work: one that is drained, cordoned or not heard does not.
+pub fn ready(fsm: &Fsm) -> usize {
+    fsm.nodes().values().filter(|one| node(fsm, one) == NodeState::Ready).count()
+}
+
 /// The state of a node.
 pub fn node(fsm: &Fsm, node: &Node) -> NodeState {
     if node.suspended.is_some() {

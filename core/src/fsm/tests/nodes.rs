@@ -13,8 +13,22 @@ use crate::node::{CLONES_SINCE, DRIVER_SINCE, Liveness, MachineIdentity};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::time::Millis;
-use crate::view::NamesAt;
+use crate::view::{self, NamesAt};
 use crate::window::{ENFORCE_SINCE, Enforcement};
+
+#[test]
+fn a_node_that_takes_no_work_is_not_counted_as_ready() {
+    let mut w = World::with(&["titan01", "titan02", "titan03"]);
+    assert_eq!(view::node::ready(&w.fsm), 3);
+    let reason = "repair".to_owned();
+    let drain = Command::DrainNode { node: node("titan01"), reason, deadline: None };
+    w.give(person("root"), drain).unwrap();
+    assert_eq!(view::node::ready(&w.fsm), 2);
+    let (liveness, silent_for) = (Liveness::Unreachable, Millis::minutes(1));
+    let silent = Command::SetLiveness { node: node("titan02"), liveness, silent_for };
+    w.give(Actor::controller(), silent).unwrap();
+    assert_eq!(view::node::ready(&w.fsm), 1);
+}
 
 #[test]
 fn a_new_boot_ends_what_ran_and_frees_its_gpus() {
