@@ -271,8 +271,12 @@ fn reconciled(lab: &Lab, p: &Promised, granted: &str) -> Result<()> {
 
 fn story(lab: &Lab, p: &Promised, granted: &str) -> Result<()> {
     let told = lab.why(&p.coming)?;
-    for text in ["handed to titan01", "on its disk", "opened it on its own", "closed it on its own"]
-    {
+    for text in [
+        "titan01 received the reservation",
+        "on its disk",
+        "opened it on its own",
+        "closed it on its own",
+    ] {
         ensure!(told.contains(text), "no {text:?} in {told}");
     }
     let told = lab.why(granted)?;

@@ -241,7 +241,7 @@ pub(crate) fn use_gpu(lab: &Lab, gpu: usize, processes: Vec<Process>) -> Result<
 
 fn preview(lab: &Lab) -> Result<()> {
     let quiet = lab.output(&["node", "enforce", NODE, "on", "--dry-run"])?;
-    ensure!(quiet.contains("nobody would lose access"), "{quiet}");
+    ensure!(quiet.contains("Nobody would lose access"), "{quiet}");
     let mut command = Command::new("setpriv");
     let uid = STRANGER.1.to_string();
     command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups", "sleep", "1000"]);

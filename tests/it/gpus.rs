@@ -294,7 +294,7 @@ fn occupied(lab: &Lab) -> Result<()> {
     set(Some(6 << 30))?;
     let seen = gpu_until(lab, "titan02", 1, "dirty", |gpu| gpu["state"] == "dirty")?;
     let reason = seen["reason"].as_str().unwrap_or_default();
-    ensure!(reason.contains("6144 MiB in use by nobody that shows"), "{seen}");
+    ensure!(reason.contains("6144 MiB in use, but no process found"), "{seen}");
     let why = lab.why("titan02:1")?;
     ensure!(why.contains("6144 MiB in use by nobody"), "{why}");
     lab.run(&["run", "-G", "2", "--node", "titan02", "--immediate", "--", "true"])?

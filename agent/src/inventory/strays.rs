@@ -134,7 +134,7 @@ impl Inventory {
         let explained = !leases.is_empty() || !attempts.is_empty() || !processes.is_empty();
         let floor = self.floors.of(&state.info);
         (!explained && used > floor)
-            .then(|| format!("{} MiB in use by nobody that shows", used >> 20))
+            .then(|| format!("{} MiB in use, but no process found", used >> 20))
     }
 
     /// The processes on a GPU that no lease explains.

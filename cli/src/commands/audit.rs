@@ -252,7 +252,7 @@ fn verdict(context: &Context, summary: &Summary, signature_checked: bool) -> Str
         });
         return format!("{value:#}\n");
     }
-    let mut text = format!("whole: {records} of {}, each hash right\n", summary.cluster);
+    let mut text = format!("OK: {records} of {}, every hash matches\n", summary.cluster);
     if summary.filtered {
         text.push_str("records were left out by a filter: only those here could be checked\n");
     } else if let Some(pruned) = &summary.pruned {

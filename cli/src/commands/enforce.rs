@@ -32,8 +32,10 @@ pub(super) async fn enforce(context: &Context, args: &EnforceArgs) -> Result<Exi
         if args.consent.is_asked_for() {
             preview(context, &client, &names).await?.lines().for_each(say);
         }
-        args.consent
-            .ask(&format!("Keep everybody without a reservation out of {}?", args.nodes))?;
+        args.consent.ask(&format!(
+            "Block GPU access on {} for everyone without a reservation?",
+            args.nodes
+        ))?;
     }
     for name in &names {
         let (meta, mode) = (client.request_meta()?, args.mode.word().to_owned());
@@ -118,7 +120,7 @@ fn foreseen(node: &str, gpus: &[Gpu], clock: &Clock) -> String {
             .collect()
     };
     let mut text = match kept_out.is_empty() {
-        true => format!("{node}: nobody would lose access now\n"),
+        true => format!("Nobody would lose access to {node}\n"),
         false => {
             let who = lines(&kept_out);
             format!("{node}: on its GPUs without a reservation, and kept out with `on`:\n{who}")
@@ -154,9 +156,9 @@ mod tests {
     fn who_passes_anyway_is_not_said_to_lose_access() {
         let clock = Clock::standing("2026-11-24T12:00:00Z", "Europe/Berlin");
         let said = |users: &[(&str, bool)]| foreseen("titan01", &[gpu_of(users)], &clock);
-        assert_eq!(said(&[]), "titan01: nobody would lose access now\n");
+        assert_eq!(said(&[]), "Nobody would lose access to titan01\n");
         let exempt = said(&[("root", true)]);
-        assert!(exempt.starts_with("titan01: nobody would lose access now\ntitan01: root's or"));
+        assert!(exempt.starts_with("Nobody would lose access to titan01\ntitan01: root's or"));
         assert!(exempt.contains("\n  titan01:0 root"), "{exempt}");
         let both = said(&[("root", true), ("bob", false)]);
         let (kept_out, exempt) = both.split_once("root's or exempt").unwrap_or_default();

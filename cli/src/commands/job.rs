@@ -92,9 +92,8 @@ pub(super) async fn cancel(context: &Context, args: &CancelArgs) -> Result<Exit,
     let (ids, others) = match args.ids.is_empty() {
         false => {
             client.resolve_owned(KIND, &args.ids).await.map_err(|failure| match failure.exit {
-                Exit::Usage => {
-                    failure.hint("type more of it; `--name NAME` takes all of one's own")
-                }
+                Exit::Usage => failure
+                    .hint("type more characters of the id; `--name NAME` takes all of your own"),
                 _ => failure,
             })?
         }

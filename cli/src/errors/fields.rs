@@ -24,7 +24,9 @@ pub(super) fn as_typed(field: &str) -> String {
         "limits.group" => "the group",
         "at_end" | "begin" | "deadline" | "image" | "max_deferral" | "memory" | "cpus" | "name"
         | "names" | "note" | "project" | "reason" | "restarts" | "stop_after" | "stop_grace"
-        | "transfer_to" | "ttl" | "with" => return format!("--{}", bare.replace('_', "-")),
+        | "transfer_to" | "ttl" | "with" | "without_gpus" => {
+            return format!("--{}", bare.replace('_', "-"));
+        }
         _ => return field.to_owned(),
     };
     typed.to_owned()

@@ -43,6 +43,8 @@ pub(crate) struct Script {
     /// Refusals of `SubmitJob` before it succeeds.
     pub(crate) submit_fails: VecDeque<Status>,
     pub(crate) reserve_fails: VecDeque<Status>,
+    /// Why a reservation that was made cannot begin, if that is known at once.
+    pub(crate) reserve_reason: String,
     pub(crate) exec: Vec<pb::ExecOutput>,
     /// By node; one that is not here is not connected.
     pub(crate) images: BTreeMap<String, Vec<pb::NodeImagesReply>>,
@@ -271,7 +273,9 @@ impl Fleet for Service {
         match script.reserve_fails.pop_front() {
             Some(status) => Err(status),
             None => {
-                Ok(Response::new(pb::Reservation { id: "res-a".to_owned(), ..Default::default() }))
+                let reason = script.reserve_reason.clone();
+                let id = "res-a".to_owned();
+                Ok(Response::new(pb::Reservation { id, reason, ..Default::default() }))
             }
         }
     }

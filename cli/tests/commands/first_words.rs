@@ -60,3 +60,12 @@ fn a_backup_is_made_on_a_controllers_machine_and_fleet_says_so() {
     assert!(said.contains("on a controller's own machine only"), "{said}");
     assert!(!said.contains("Unimplemented"), "{said}");
 }
+
+#[test]
+fn a_reservation_of_a_faulty_gpu_says_so_at_once() {
+    let reserve_reason = "titan01:0 is fatal: it fell off the bus".to_owned();
+    let fake = Fake::start(Script { reserve_reason: reserve_reason.clone(), ..Script::default() });
+    let output = fake.run(&["reserve", "--gpu", "titan01:0", "-t", "1h"]);
+    assert_eq!((code(&output), stdout(&output).as_str()), (0, "res-a\n"));
+    assert!(stderr(&output).contains(&reserve_reason), "{}", stderr(&output));
+}

@@ -154,3 +154,39 @@ fn recorded(id: &JobId, at_unix_ms: u64, event: &Event) -> Option<v1::Checkpoint
         ..plain
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use fleet_core::event::RecordedFacts;
+    use fleet_core::id::AllocationId;
+    use fleet_core::name::NodeName;
+    use fleet_core::time::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_was_complete_when_its_node_said_and_not_when_that_was_heard() {
+        let job = JobId::parse("job-a").unwrap();
+        let recorded_at = |facts| {
+            let event = Event::CheckpointRecorded {
+                job: job.clone(),
+                allocation: AllocationId::parse("alloc-a-1").unwrap(),
+                seq: 1,
+                path: "/ck/1.pt".to_owned(),
+                number: Some(1),
+                facts,
+            };
+            recorded(&job, 9_000, &event).unwrap().completed_at_unix_ms
+        };
+        let facts = RecordedFacts {
+            facts: Facts::default(),
+            attempt: 1,
+            size_bytes: 1,
+            completed_at: Timestamp(2_000),
+            node: NodeName::parse("titan01").unwrap(),
+        };
+        assert_eq!(recorded_at(Some(Box::new(facts))), 2_000);
+        assert_eq!(recorded_at(None), 9_000, "records from before do not know");
+    }
+}

@@ -112,7 +112,7 @@ impl Fsm {
         let Some(begin) = spec.begin.filter(|begin| *begin > self.now) else { return Ok(()) };
         let wait = begin.since(self.now);
         if wait > BEGIN_AHEAD_MAX {
-            let problem = format!("begins in {wait}; at most {BEGIN_AHEAD_MAX} ahead");
+            let problem = format!("the job would begin in {wait}; at most {BEGIN_AHEAD_MAX} ahead");
             return Err(Rejection::field("begin", problem));
         }
         if spec.immediate {

@@ -113,13 +113,13 @@ fn a_reservation_is_respected_ahead_of_time() {
          plan",
         "res-x: titan01:0 titan01:1 titan01:2 Scheduled
          job-b -> titan01:0 titan01:1, 10.666 cores, 42.7 GiB
-         job-a waits, place 1: starts now with -t 19h: titan01:0 is promised to bob (res-x) after that [+1d6h]
-         job-c waits, place 3: starts now with -t 19h: titan01:2 is promised to bob (res-x) after that [+1d6h]
-         job-d waits, place 4: starts now with -t 19h: titan01:0 is promised to bob (res-x) after that [+1d6h]
+         job-a waits, place 1: starts now with -t 19h: after that, titan01:0 is promised to bob (res-x) [+1d6h]
+         job-c waits, place 3: starts now with -t 19h: after that, titan01:2 is promised to bob (res-x) [+1d6h]
+         job-d waits, place 4: starts now with -t 19h: after that, titan01:0 is promised to bob (res-x) [+1d6h]
          job-e -> titan01:2, 5.333 cores, 21.3 GiB
-         job-a waits, place 1: starts now with -t 599m: titan01:2 is promised to bob (res-x) after that [+1d6h]
-         job-c waits, place 2: starts now with -t 599m: titan01:2 is promised to bob (res-x) after that [+1d6h]
-         job-d waits, place 3: starts now with -t 599m: titan01:2 is promised to bob (res-x) after that [+1d6h]",
+         job-a waits, place 1: starts now with -t 599m: after that, titan01:2 is promised to bob (res-x) [+1d6h]
+         job-c waits, place 2: starts now with -t 599m: after that, titan01:2 is promised to bob (res-x) [+1d6h]
+         job-d waits, place 3: starts now with -t 599m: after that, titan01:2 is promised to bob (res-x) [+1d6h]",
     );
 }
 
@@ -245,7 +245,7 @@ fn what_waits_behind_the_first_must_not_delay_it() {
          job-c -> titan01:1, 4 cores, 16.0 GiB
          job-e -> titan01:2, 4 cores, 16.0 GiB
          job-b waits, place 1: waits for 4 GPUs of one node: titan01:0 is held by job-a (ada) [+4h]
-         job-d waits, place 3: starts now with -t 4h: job-b, which is before it, gets a place on titan01 after that [+12h1m]",
+         job-d waits, place 3: starts now with -t 4h: after that, titan01 is held for job-b, which is ahead in the queue [+12h1m]",
     );
 }
 
@@ -285,7 +285,7 @@ fn cores_are_kept_for_the_first_too() {
          job-c -> titan01, 4 cores, 4.0 GiB
          job-e -> titan01, 4 cores, 4.0 GiB
          job-b waits, place 1: waits for 12 cores on titan01, 8 are free; starts now with -c 8 [+4h]
-         job-d waits, place 3: starts now with -t 4h: job-b, which is before it, gets a place on titan01 after that [+8h]",
+         job-d waits, place 3: starts now with -t 4h: after that, titan01 is held for job-b, which is ahead in the queue [+8h]",
     );
 }
 

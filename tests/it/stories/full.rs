@@ -40,7 +40,7 @@ fn drain(lab: &Lab) -> Result<()> {
     let node = twins.node()?;
     let crowd = Crowd::fill(lab)?;
     lab.output(&["node", "drain", &node, "--yes", "--reason", "new fans"])?;
-    twins.are_told("node took the order")?;
+    twins.are_told("the node stops the job after its next checkpoint")?;
     // The checkpoint of step 80 is the next one: it leaves there, with nothing free.
     twins.pass(1, 50)?;
     for one in twins.both() {
@@ -63,7 +63,7 @@ fn eviction(lab: &Lab) -> Result<()> {
     twins.are_counted(1, 40)?;
     let crowd = Crowd::fill(lab)?;
     twins.fault(&["--xid", "62"])?;
-    twins.are_told("node took the order")?;
+    twins.are_told("the node stops the job after its next checkpoint")?;
     // At the checkpoint of step 80 nothing is free: it works on.
     twins.pass(1, 50)?;
     twins.wait_at(1, 90)?;

@@ -246,7 +246,7 @@ fn a_story_waits_for_no_checkpoint_of_a_job_that_declares_none() {
         let expected = format!("declares no checkpoint, so {then}");
         assert!(said.contains(&expected) && !said.contains("waits for the next"), "{said}");
         w.take_deferral(&a, 0);
-        assert_eq!(w.said(), ["node took the order"]);
+        assert_eq!(w.said(), ["the node knows that the job must leave"]);
         if deadline.is_some() {
             w.pass(Millis::minutes(30));
             let said = w.said().join("\n");

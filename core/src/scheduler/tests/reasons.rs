@@ -26,13 +26,13 @@ fn each_node_has_its_line() {
          job-z -> titan01:2, 4 cores, 16.0 GiB
          res-y: titan06:0 titan06:1 Scheduled
          res-w: titan07:0 Active
-         job-a, place 1: starts now with -t 299m: titan06:0 is promised to cyd (res-y) after that [+2h]
+         job-a, place 1: starts now with -t 299m: after that, titan06:0 is promised to cyd (res-y) [+2h]
            - titan01: titan01:0,1 are reserved by bob (res-x), titan01:2 is held by job-z (zoe)
            - titan02: titan02 has 1 such GPU, it wants 2
            - titan03: titan03 has no such GPU
            - titan04: titan04:0 is lost
            - titan05: titan05 is cordoned by root: fans
-           - titan06: starts now with -t 299m: titan06:0 is promised to cyd (res-y) after that
+           - titan06: starts now with -t 299m: after that, titan06:0 is promised to cyd (res-y)
            - titan07: titan07:0 is reserved by cyd (res-w)
          job-z is not queued",
     );

@@ -46,8 +46,22 @@ fn fmt_removed(
 
 fn fmt_released(f: &mut fmt::Formatter<'_>, gpus: &str, declared_by: Option<&str>) -> fmt::Result {
     match declared_by {
-        None => write!(f, "{gpus} proven empty and free"),
+        None => write!(f, "{gpus} checked: no process left, free"),
         Some(by) => write!(f, "{gpus} declared free by {by}, not proven empty"),
+    }
+}
+
+fn fmt_order_taken(
+    f: &mut fmt::Formatter<'_>,
+    saves_nothing: bool,
+    checkpoint_seq: u64,
+) -> fmt::Result {
+    match saves_nothing {
+        true => write!(f, "the node knows that the job must leave"),
+        false => write!(
+            f,
+            "the node stops the job after its next checkpoint, which is later than number {checkpoint_seq}"
+        ),
     }
 }
 
@@ -420,9 +434,9 @@ impl Event {
             }
             E::ReservationCancelled { by, .. } => write!(f, "reservation cancelled by {by}"),
             E::WindowHandedOut { node, .. } => {
-                write!(f, "handed to {node}, which keeps it by itself from now on")
+                write!(f, "{node} received the reservation and keeps it even without controllers")
             }
-            E::WindowTaken { node, .. } => write!(f, "{node} has it on its disk"),
+            E::WindowTaken { node, .. } => write!(f, "{node} saved the reservation on its disk"),
             E::WindowWithdrawn { node, by, .. } => {
                 write!(f, "to be cancelled, by {by}; until {node} confirms it, it counts as given")
             }
@@ -533,12 +547,11 @@ impl Event {
             E::EvictionDeferred { causes, deadline, saves_nothing, .. } => {
                 fmt_deferred(f, causes, *saves_nothing, deadline.is_some())
             }
-            E::DeferralTaken { saves_nothing: true, .. } => write!(f, "node took the order"),
-            E::DeferralTaken { checkpoint_seq, .. } => {
-                write!(f, "node took the order; a checkpoint after number {checkpoint_seq} will do")
+            E::DeferralTaken { saves_nothing, checkpoint_seq, .. } => {
+                fmt_order_taken(f, *saves_nothing, *checkpoint_seq)
             }
             E::DeferralCancelled { waited, .. } => {
-                write!(f, "may stay after all, after waiting {waited}")
+                write!(f, "the eviction was cancelled after {waited}: its cause is gone")
             }
             E::DeferralHeldBack { why, .. } => write!(f, "runs on where it is: {why}"),
             E::EvictionStarted { causes, after_checkpoint, saves_nothing, .. } => {

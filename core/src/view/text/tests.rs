@@ -194,7 +194,7 @@ fn an_obstacle_offers_what_would_start_now() {
     let shorter = Obstacle::TooLong { longest: Millis::minutes(95), then: kept };
     assert_eq!(
         shorter.to_string(),
-        "starts now with -t 95m: an earlier job, which is before it, gets a place on titan01 after that"
+        "starts now with -t 95m: after that, titan01 is held for an earlier job, which is ahead in the queue"
     );
     let cpu = |offer| {
         let of = NodePart::All;

@@ -97,7 +97,7 @@ impl fmt::Display for Obstacle {
                 limit(*longest)
             ),
             Obstacle::TooLong { longest, then } => {
-                write!(f, "starts now with -t {}: {then} after that", limit(*longest))
+                write!(f, "starts now with -t {}: after that, {then}", limit(*longest))
             }
             Obstacle::Kept(kept_for) => kept_for.fmt(f),
             Obstacle::Cpu { node, wanted, free, of, offer } => {
@@ -151,7 +151,7 @@ impl fmt::Display for KeptFor {
             KeptFor::FirstJob { job, node } => {
                 let job =
                     job.as_ref().map_or_else(|| "an earlier job".to_owned(), ToString::to_string);
-                write!(f, "{job}, which is before it, gets a place on {node}")
+                write!(f, "{node} is held for {job}, which is ahead in the queue")
             }
         }
     }
