@@ -200,7 +200,11 @@ fn grant(lab: &Lab) -> Result<String> {
     refused("0", "use")?;
     refused("9", "no GPU")?;
     let no_reason = root(lab, &["grant", "nobody", "--gpu", "4", "-t", "2h", "--reason", " "])?;
-    ensure!(no_reason.code() != 0 && no_reason.stderr.contains("reason: required"), "{}", no_reason.stderr);
+    ensure!(
+        no_reason.code() != 0 && no_reason.stderr.contains("reason: required"),
+        "{}",
+        no_reason.stderr
+    );
     let seen = status(lab)?;
     let gpus = seen["gpus"].as_array().context("gpus")?;
     let promised = |gpu: &&Value| gpu["index"] == 1 || gpu["index"] == 2;
