@@ -147,7 +147,7 @@ fn root<T>(request: &Request<T>) -> Result<String, Status> {
 
 fn reason(text: &str) -> Result<String, Status> {
     if text.trim().is_empty() {
-        return Err(invalid("reason", "required: others will see it"));
+        return Err(invalid("reason", "needed, because others will read it"));
     }
     if text.len() > TEXT_BYTES_MAX || !is_plain_text(text) {
         let problem = format!("at most {TEXT_BYTES_MAX} bytes, no control or hidden characters");

@@ -201,7 +201,7 @@ fn grant(lab: &Lab) -> Result<String> {
     refused("9", "no GPU")?;
     let no_reason = root(lab, &["grant", "nobody", "--gpu", "4", "-t", "2h", "--reason", " "])?;
     ensure!(
-        no_reason.code() != 0 && no_reason.stderr.contains("reason: required"),
+        no_reason.code() != 0 && no_reason.stderr.contains("reason: needed"),
         "{}",
         no_reason.stderr
     );

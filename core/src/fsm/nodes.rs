@@ -596,7 +596,7 @@ pub(super) fn cleared(node: &NodeName, c: &Condition) -> Event {
 fn check_reason(reason: &str) -> Result<(), Rejection> {
     check_text("reason", reason)?;
     if reason.trim().is_empty() {
-        return Err(Rejection::field("reason", "required: others will see it"));
+        return Err(Rejection::field("reason", "needed, because others will read it"));
     }
     Ok(())
 }

@@ -72,12 +72,11 @@ fn on_node(
 ) -> Option<Foreseen> {
     let (now, fsm) = (capacity.fsm.now(), capacity.fsm);
     let node = &capacity.nodes[at];
-    let least = ask.least(node);
     let meant = ask.meant(node);
     if node.closed.is_some()
         || !ask.admits(node)
         || (node.healthy & meant).count_ones() < ask.count()
-        || !least.fits_in(node.division.room().of(ask.count()))
+        || !ask.least(node).fits_in(node.division.room().of(ask.count()))
     {
         return None;
     }
@@ -89,24 +88,33 @@ fn on_node(
     let node = &capacity.nodes[at];
     for starts_at in instants(node, now, best.map(|b| b.starts_at)) {
         let window = Window { starts_at, ends_at: starts_at + length };
-        let rest = rest(&capacity.nodes[at], window, |_| true);
-        let Some(share) = ask.granted(&capacity.nodes[at], &rest.room, rest.gpus) else { continue };
-        let gpus = match ask.count() {
-            0 => Some(0),
-            count => capacity.nodes[at].pick(fsm, rest.gpus & meant, count).map(|p| p.set),
-        };
-        if let Some(gpus) = gpus {
-            return Some(Foreseen {
-                starts_at,
-                node: at,
-                gpus,
-                share,
-                least,
-                left: rest.left(ask, least),
-            });
+        let found = start_in(capacity, ask, at, window, meant, |_| true);
+        if found.is_some() {
+            return found;
         }
     }
     None
+}
+
+/// The job's start with that window on one node, on GPUs of `meant`, where what `counts` leaves enough for all of it.
+fn start_in(
+    capacity: &mut Capacity<'_>,
+    ask: &Ask<'_>,
+    at: usize,
+    window: Window,
+    meant: GpuSet,
+    counts: impl Fn(&Use) -> bool,
+) -> Option<Foreseen> {
+    let fsm = capacity.fsm;
+    let node = &mut capacity.nodes[at];
+    let rest = rest(node, window, counts);
+    let (least, share) = (ask.least(node), ask.granted(node, &rest.room, rest.gpus)?);
+    let gpus = match ask.count() {
+        0 => 0,
+        count => node.pick(fsm, rest.gpus & meant, count)?.set,
+    };
+    let (starts_at, left) = (window.starts_at, rest.left(ask, least));
+    Some(Foreseen { starts_at, node: at, gpus, share, least, left })
 }
 
 /// Cheaper than looking at all that is taken, and true wherever that finds a start before `best`: whether the claims on
@@ -153,28 +161,15 @@ fn in_pool(capacity: &mut Capacity<'_>, ask: &Ask<'_>, pool: usize) -> Option<Fo
     if node.closed.is_some() || !ask.admits(node) {
         return None;
     }
-    let least = ask.least(node);
     let ends_at = reservation.window.ends_at;
     capacity.nodes[at].look_ahead(fsm, at);
     let node = &capacity.nodes[at];
     for starts_at in instants(node, now, Some(ends_at)) {
         // What ends within the reservation is out of the way of one that starts after it.
         let window = Window { starts_at, ends_at };
-        let rest = rest(&capacity.nodes[at], window, |u| u.whose == Whose::Job);
-        let Some(share) = ask.granted(&capacity.nodes[at], &rest.room, rest.gpus) else { continue };
-        let gpus = match ask.count() {
-            0 => Some(0),
-            count => capacity.nodes[at].pick(fsm, rest.gpus & own, count).map(|p| p.set),
-        };
-        if let Some(gpus) = gpus {
-            return Some(Foreseen {
-                starts_at,
-                node: at,
-                gpus,
-                share,
-                least,
-                left: rest.left(ask, least),
-            });
+        let found = start_in(capacity, ask, at, window, own, |u| u.whose == Whose::Job);
+        if found.is_some() {
+            return found;
         }
     }
     None

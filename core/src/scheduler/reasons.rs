@@ -6,15 +6,13 @@ use super::ask::{Ask, Source};
 use super::foresight::Foreseen;
 use super::planner::Planner;
 use super::satisfiable;
-use super::verdict::{KeptFor as KeptAt, Verdict, verdict};
+use super::verdict::{KeptFor as KeptAt, Verdict, lacking, verdict};
 use crate::calendar::wish::{gpus_of, unfit};
 use crate::calendar::{By, Calendar};
 use crate::fsm::Fsm;
 use crate::gpu::Gpu;
 use crate::node::ANOTHER_TRY_SINCE;
-use crate::reason::{
-    Emptying, Few, KeptFor, NodePart, Obstacle, TakenBy, TakenGpus, Wait, WaitReason,
-};
+use crate::reason::{Emptying, Few, KeptFor, Obstacle, TakenBy, TakenGpus, Wait, WaitReason};
 use crate::rejection::Rejection;
 use crate::reservation::Reservation;
 
@@ -110,20 +108,12 @@ pub(super) fn obstacle(
             match least.cpu_millis > most.cpu_millis {
                 true => {
                     let (has, wanted) = (most.cpu_millis, least.cpu_millis);
-                    let of = if wanted > room.all.cpu_millis {
-                        NodePart::All
-                    } else {
-                        NodePart::WithoutGpus
-                    };
+                    let of = lacking(wanted, room.all.cpu_millis);
                     Obstacle::TooFewCores { node, has, wanted, of }
                 }
                 false => {
                     let (has, wanted) = (most.memory_bytes, least.memory_bytes);
-                    let of = if wanted > room.all.memory_bytes {
-                        NodePart::All
-                    } else {
-                        NodePart::WithoutGpus
-                    };
+                    let of = lacking(wanted, room.all.memory_bytes);
                     Obstacle::TooLittleMemory { node, has, wanted, of }
                 }
             }

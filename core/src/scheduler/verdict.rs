@@ -101,6 +101,11 @@ impl Verdict {
     }
 }
 
+/// In which part of a node there is too little for a job that wants this much.
+pub(super) fn lacking(wanted: u64, of_all: u64) -> NodePart {
+    if wanted > of_all { NodePart::All } else { NodePart::WithoutGpus }
+}
+
 /// How node `at` stands to the job right now.
 pub(super) fn verdict(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Verdict {
     let node = &planner.capacity.nodes[at];
@@ -149,13 +154,13 @@ pub(super) fn verdict(planner: &Planner<'_>, ask: &Ask<'_>, at: usize) -> Verdic
     let (room, whole) = (node.room.of(count), node.room.all);
     let (wanted, free) = (least.cpu_millis, room.cpu_millis);
     if wanted > free {
-        let of = if wanted > whole.cpu_millis { NodePart::All } else { NodePart::WithoutGpus };
+        let of = lacking(wanted, whole.cpu_millis);
         let offer = least.memory_bytes <= room.memory_bytes && kept.is_none();
         return Verdict::Cpu { wanted, free, of, offer };
     }
     let (wanted, free) = (least.memory_bytes, room.memory_bytes);
     if wanted > free {
-        let of = if wanted > whole.memory_bytes { NodePart::All } else { NodePart::WithoutGpus };
+        let of = lacking(wanted, whole.memory_bytes);
         return Verdict::Memory { wanted, free, of };
     }
     kept.unwrap_or(Verdict::Fits)

@@ -35,14 +35,14 @@ pub(super) async fn run(context: &Context, args: &AuditPruneArgs) -> Result<Exit
     let request = |dry_run| -> Result<PruneAuditRequest, Failure> {
         Ok(PruneAuditRequest {
             meta: if dry_run { client.meta_of_its_own()? } else { client.request_meta()? },
-            through_seq: oldest.through,
+            through_seq: oldest.records.through,
             hash: oldest.hash.clone(),
             dry_run,
-            first_seq: oldest.first,
+            first_seq: oldest.records.first,
         })
     };
     if !args.dry_run {
-        let records = oldest.records().said(&context.clock);
+        let records = oldest.records.said(&context.clock);
         args.consent.ask(&format!(
             "{name} will be the only copy of audit {records}. Delete them from the controllers?"
         ))?;
@@ -60,13 +60,9 @@ pub(super) async fn run(context: &Context, args: &AuditPruneArgs) -> Result<Exit
 /// The records at the beginning of a file that are older than some time.
 #[derive(Debug, PartialEq, Eq)]
 struct Oldest {
-    first: u64,
-    through: u64,
-    /// Hash of record `through`.
+    records: Records,
+    /// Hash of the last of them.
     hash: String,
-    from: Timestamp,
-    until: Timestamp,
-    bytes: u64,
 }
 
 /// Reads the whole file, so that a damaged one prunes nothing. The first record that is young ends what is old: after
@@ -82,23 +78,12 @@ fn oldest(input: impl BufRead, path: &Path, before: Timestamp) -> Result<Option<
             continue;
         }
         let bytes = record.line.len() as u64 + 1;
-        found = Some(match found {
-            None => Oldest {
-                first: seq,
-                through: seq,
-                hash: record.hash.clone(),
-                from: at,
-                until: at,
-                bytes,
-            },
-            Some(oldest) => Oldest {
-                through: seq,
-                hash: record.hash.clone(),
-                until: oldest.until.max(at),
-                bytes: oldest.bytes + bytes,
-                ..oldest
-            },
+        let (first, from, until, before) = found.map_or((seq, at, at, 0), |oldest| {
+            let Records { first, from, until, bytes, .. } = oldest.records;
+            (first, from, until.max(at), bytes)
         });
+        let records = Records { first, through: seq, from, until, bytes: before + bytes };
+        found = Some(Oldest { records, hash: record.hash.clone() });
     }
     if reading.finish(None)?.filtered {
         let problem = "a filter left records out of it: export the whole audit log";
@@ -107,19 +92,8 @@ fn oldest(input: impl BufRead, path: &Path, before: Timestamp) -> Result<Option<
     Ok(found)
 }
 
-impl Oldest {
-    fn records(&self) -> Records {
-        Records {
-            first: self.first,
-            through: self.through,
-            from: self.from,
-            until: self.until,
-            bytes: self.bytes,
-        }
-    }
-}
-
-/// Some records, as people read of them.
+/// Some records of the log.
+#[derive(Debug, PartialEq, Eq)]
 struct Records {
     first: u64,
     through: u64,
@@ -152,7 +126,7 @@ fn told(
         let when = answer.pruned.as_ref().map_or(String::new(), |pruned| {
             format!(", the last time on {} by {}", clock.second(pruned.at_unix_ms), pruned.by)
         });
-        let Oldest { first, through, .. } = oldest;
+        let Records { first, through, .. } = oldest.records;
         return format!("records {first} to {through} were pruned before{when}: nothing changed\n");
     }
     let records = Records {
@@ -198,11 +172,12 @@ mod tests {
         let text = log(5, u64::MAX);
         let lines: Vec<&str> = text.lines().collect();
         let oldest = found(&text, 4).unwrap().unwrap();
-        assert_eq!((oldest.first, oldest.through), (1, 3));
+        assert_eq!((oldest.records.first, oldest.records.through), (1, 3));
         assert!(lines[2].contains(&format!("\"hash\":\"{}\"", oldest.hash)));
         let bytes = lines[..3].iter().map(|line| line.len() as u64 + 1).sum::<u64>();
-        assert_eq!((oldest.from, oldest.until, oldest.bytes), (Timestamp(1), Timestamp(3), bytes));
-        assert_eq!(found(&text, 100).unwrap().unwrap().through, 5);
+        let Records { from, until, bytes: counted, .. } = oldest.records;
+        assert_eq!((from, until, counted), (Timestamp(1), Timestamp(3), bytes));
+        assert_eq!(found(&text, 100).unwrap().unwrap().records.through, 5);
         assert_eq!(found(&text, 1).unwrap(), None);
     }
 
@@ -210,8 +185,8 @@ mod tests {
     #[test]
     fn a_young_record_ends_what_is_old() {
         let text = log_at(&[1, 2, 103, 4, 5]);
-        assert_eq!(found(&text, 100).unwrap().unwrap().through, 2);
-        assert_eq!(found(&text, 104).unwrap().unwrap().through, 5);
+        assert_eq!(found(&text, 100).unwrap().unwrap().records.through, 2);
+        assert_eq!(found(&text, 104).unwrap().unwrap().records.through, 5);
     }
 
     #[test]
