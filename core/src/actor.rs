@@ -81,8 +81,8 @@ impl Actor {
     }
 }
 
-fn denied(needs: &'static str) -> Rejection {
-    Rejection::Denied { needs: needs.to_owned() }
+fn denied(needs: impl Into<String>) -> Rejection {
+    Rejection::Denied { needs: needs.into() }
 }
 
 fn owner_or_admin(actor: &Actor, owner: Option<&UserName>) -> Result<&'static str, Rejection> {
@@ -92,7 +92,8 @@ fn owner_or_admin(actor: &Actor, owner: Option<&UserName>) -> Result<&'static st
         (Who::User { .. }, None) => Ok("any_user"),
         (Who::User { name, .. }, Some(owner)) if name == owner => Ok("owner"),
         (Who::User { .. } | Who::Node { .. } | Who::Controller, _) => {
-            Err(denied("the owner or an admin"))
+            let owner = owner.map_or("the owner", UserName::as_str);
+            Err(denied(format!("{owner} or an admin")))
         }
     }
 }
@@ -122,7 +123,7 @@ fn that_node(actor: &Actor, node: &NodeName) -> Result<&'static str, Rejection> 
     match &actor.who {
         Who::Node { name } if name == node => Ok("that_node"),
         Who::Node { .. } | Who::User { .. } | Who::Controller => {
-            Err(denied("the agent of this exact node"))
+            Err(denied(format!("the agent of node {node}")))
         }
     }
 }
@@ -130,11 +131,11 @@ fn that_node(actor: &Actor, node: &NodeName) -> Result<&'static str, Rejection> 
 /// What the edge let in a moment ago may be shut out by now.
 fn refuse_shut_out(fsm: &Fsm, actor: &Actor) -> Result<(), Rejection> {
     if actor.serial.as_ref().is_some_and(|serial| fsm.access().revoked.contains_key(serial)) {
-        return Err(denied("a certificate that was not revoked"));
+        return Err(denied("somebody whose certificate was not revoked"));
     }
     match &actor.who {
         Who::User { name, .. } if fsm.access().disabled(name).is_some() => {
-            Err(denied("an account that is not disabled"))
+            Err(denied("a user whose account is not disabled"))
         }
         Who::User { .. } | Who::Node { .. } | Who::Controller => Ok(()),
     }
@@ -191,7 +192,7 @@ fn may_have(
         // One that does not lead, for the users of its machine.
         (Who::Controller, CertificateHolder::User { .. }, None) => Ok("vouching_controller"),
         (Who::Node { .. } | Who::User { .. } | Who::Controller, _, _) => {
-            Err(denied("its holder, or a node for its users"))
+            Err(denied("the holder of the certificate, or a node for its users,"))
         }
     }
 }
@@ -242,7 +243,7 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
         Command::RedeemJoinToken { .. } => match actor.method {
             AuthMethod::JoinToken => Ok("join_token"),
             AuthMethod::LocalSocket | AuthMethod::Certificate | AuthMethod::Internal => {
-                Err(denied("a join token"))
+                Err(denied("a machine with a join token"))
             }
         },
         Command::AdmitController(wish) => match (actor.method, &wish.token) {
@@ -254,7 +255,7 @@ pub fn authorize(fsm: &Fsm, actor: &Actor, command: &Command) -> Result<&'static
                 | AuthMethod::LocalSocket
                 | AuthMethod::Certificate,
                 _,
-            ) => Err(denied("a token for controllers")),
+            ) => Err(denied("a machine with a token for controllers")),
         },
         Command::PlaceJobs { .. }
         | Command::AdvanceTime

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::CheckpointId;
 use crate::health::Severity;
-use crate::id::{AllocationId, JobId, LeaseId};
+use crate::id::{AllocationId, JobId, LeaseId, ReservationId};
 use crate::lease::Epoch;
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::time::{Millis, Timestamp};
@@ -266,7 +266,7 @@ impl std::fmt::Display for AttemptEnd {
         match self {
             AttemptEnd::Exited { code } => write!(f, "exit code {code}"),
             AttemptEnd::Signaled { signal } => write!(f, "killed by signal {signal}"),
-            AttemptEnd::OutOfMemory => write!(f, "out of memory: it used more than its share"),
+            AttemptEnd::OutOfMemory => write!(f, "killed: it used more than its host memory"),
             AttemptEnd::CannotStart { message } => write!(f, "could not start: {message}"),
             AttemptEnd::CannotResume { message } => {
                 write!(f, "could not continue from its checkpoint: {message}")
@@ -276,6 +276,16 @@ impl std::fmt::Display for AttemptEnd {
             }
             AttemptEnd::NodeFault { message } => write!(f, "fault of the node: {message}"),
             AttemptEnd::Lost { message } => write!(f, "lost: {message}"),
+        }
+    }
+}
+
+impl StopWhy {
+    /// Why, for the job's log. `reservation`: the one whose end this is, where that is known.
+    pub fn said(&self, reservation: Option<&ReservationId>) -> String {
+        match (self, reservation) {
+            (StopWhy::ReservationEnded, Some(id)) => format!("its reservation {id} ended"),
+            _ => self.to_string(),
         }
     }
 }

@@ -253,8 +253,15 @@ impl Fsm {
     }
 
     fn desired_allocation(&self, a: &Allocation) -> DesiredAllocation {
+        let parent = a.lease.as_ref().and_then(|id| self.lease(id)?.parent.as_ref());
+        let within = parent.and_then(|id| match &self.lease(id)?.holder {
+            LeaseHolder::Reservation(id) => Some(id.clone()),
+            LeaseHolder::Allocation(_) => None,
+        });
         let order = match (&a.stop, a.phase, self.job(&a.job)) {
-            (Some(stop), _, _) => Order::Stop { grace: stop.grace, why: stop.why.to_string() },
+            (Some(stop), _, _) => {
+                Order::Stop { grace: stop.grace, why: stop.why.said(within.as_ref()) }
+            }
             (None, Phase::Placed, Some(job)) => Order::Start(Box::new(StartOrder {
                 job: a.job.clone(),
                 attempt: a.attempt,
@@ -273,11 +280,6 @@ impl Fsm {
         let defer = a.deferral.as_ref().filter(|d| d.baseline.is_none()).map(|d| d.order);
         let limit = self.job(&a.job).map(|job| a.placed_at + job.time_left());
         let ends_at = a.time_limit_at.or(limit.into_iter().chain(a.ends_by).min());
-        let parent = a.lease.as_ref().and_then(|id| self.lease(id)?.parent.as_ref());
-        let within = parent.and_then(|id| match &self.lease(id)?.holder {
-            LeaseHolder::Reservation(id) => Some(id.clone()),
-            LeaseHolder::Allocation(_) => None,
-        });
         let (id, epoch, lease) = (a.id.clone(), a.epoch, a.lease.clone());
         let ask = a.asked.as_ref().map(|asked| asked.order);
         DesiredAllocation { id, epoch, lease, order, defer, ends_at, within, ask }

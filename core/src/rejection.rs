@@ -63,7 +63,8 @@ pub enum Rejection {
     InvalidField { field: String, problem: String },
     #[error("there is no {kind} {id:?}")]
     NotFound { kind: String, id: String },
-    #[error("not allowed: this needs {needs}")]
+    /// `needs`: who may, so that "only … may do this" is a sentence.
+    #[error("permission denied: only {needs} may do this")]
     Denied { needs: String },
     #[error("{id} is already {state}")]
     AlreadyEnded { id: String, state: String },
@@ -102,9 +103,7 @@ pub enum Rejection {
         "the request was made at {made_at_ms} ms and it is {now_ms} ms now: too far apart; check this machine's clock"
     )]
     RequestTooOld { made_at_ms: u64, now_ms: u64 },
-    #[error(
-        "so many requests came after this one that it is not known any more whether it was carried out"
-    )]
+    #[error("too many requests came after this one: its outcome is no longer known")]
     RequestForgotten { made_at_ms: u64 },
     #[error("{what}: at most {limit}")]
     LimitReached { what: String, limit: u64 },

@@ -140,7 +140,7 @@ fn unknown_names(lab: &Lab) -> Result<()> {
     ensure!(ran.stdout.contains("unknown user \"nowhere\""), "{:?}", ran.stdout);
     // Who is no admin acts for nobody else, and is not told who exists.
     let words = ["reserve", "-G", "1", "-t", "1h", "--for", "nobodi"];
-    lab.run_as_nobody(&words)?.fails(4, &["not allowed"]).map(drop)
+    lab.run_as_nobody(&words)?.fails(4, &["permission denied"]).map(drop)
 }
 
 /// Who has one joins, so it must be possible to see and to end it.
@@ -157,7 +157,7 @@ fn tokens(lab: &Lab) -> Result<()> {
     lab.output(&["node", "token", "withdraw", &id, "--yes"])?;
     ensure!(listed()?.is_empty(), "it is still there");
     lab.run(&["node", "token", "withdraw", &id, "--yes"])?.fails(3, &["no token"])?;
-    lab.run_as_nobody(&["node", "token", "list"])?.fails(4, &["not allowed"]).map(drop)
+    lab.run_as_nobody(&["node", "token", "list"])?.fails(4, &["permission denied"]).map(drop)
 }
 
 /// A sweep has one name.

@@ -15,6 +15,8 @@ pub(crate) const WORKER: &str =
     "while ! [ -e over ]; do echo x >> alive; sleep 0.1; done; rm -f over; exit 3";
 /// Exit code of `fleet` where nobody decides.
 const NO_QUORUM: i32 = 8;
+/// Exit code of `fleet` where the state of the fleet does not allow a change, or not yet.
+const CONFLICT: i32 = 5;
 
 fn lab() -> Result<Option<Lab>> {
     let Some(mut lab) = Lab::start_with(3, 3, "v100-pcie:2")? else { return Ok(None) };
@@ -161,6 +163,22 @@ fn a_leader_that_stood_still_decides_nothing_when_it_wakes() -> Result<()> {
         works(&lab)?;
         liveness_never_changed(&lab)
     });
+    steps.step(
+        "the lead is given to one that stands still: it is not said that nothing changed",
+        || {
+            let leader = lab.leader()?;
+            let mut others = lab.controllers()?.into_iter().map(|controller| controller.id);
+            let to = others.find(|id| *id != leader).context("another controller")?;
+            lab.signal("controller", &to, Signal::SIGSTOP)?;
+            let words = ["controller", "transfer-leadership", &to];
+            let said = command::run(lab.command_at(&leader, &words)?, COMMAND_MAX);
+            lab.signal("controller", &to, Signal::SIGCONT)?;
+            let late = format!("controller {to} did not take over within 2 s, and may still do so");
+            said?.fails(CONFLICT, &[&late, "`fleet controller list` shows who leads"])?;
+            lab.leader()?;
+            lab.controllers_agree(3, LATER)
+        },
+    );
     steps.step("everything ends", || {
         fs::write(lab.path("over"), "")?;
         lab.job_ended(&job, SOON)?;

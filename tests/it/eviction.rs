@@ -182,7 +182,7 @@ fn moved(lab: &Lab) -> Result<()> {
     training.equals_uninterrupted(lab)?;
     let told = lab.why(&id)?;
     for text in [
-        "must leave",
+        "will move after its next checkpoint",
         "checkpoint 2 saved",
         "evicted after checkpoint",
         "queued again",

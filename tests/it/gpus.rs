@@ -146,6 +146,9 @@ fn cleared_when_back(lab: &Lab) -> Result<()> {
     fault(lab, 0, &["--clear"])?;
     let seen = gpu_until(lab, "titan01", 0, "there again", |gpu| gpu["state"] != "lost")?;
     ensure!(seen["health"] == "fatal", "nobody has checked it yet: {seen}");
+    // A reservation of this one alone does not begin on it without a word.
+    let words = ["reserve", "--gpu", "titan01:0", "-t", "1h"];
+    lab.run(&words)?.fails(6, &["titan01:0 is unhealthy: the GPU is gone"])?;
     lab.output(&["gpu", "clear", "titan01:0"])?;
     gpu_until(lab, "titan01", 0, "well", is_well).map(drop)
 }

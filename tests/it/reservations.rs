@@ -93,7 +93,7 @@ fn spreadsheet(lab: &Lab) -> Result<()> {
         let sheet = lab.lab().join("theirs.csv");
         fs::write(&sheet, format!("user,gpus,start,end\n{name},1,+10h,+11h\n"))?;
         lab.run_as_nobody(&["reservation", "import", &sheet.to_string_lossy()])?
-            .fails(2, &["line 2: ", "not allowed"])?;
+            .fails(2, &["line 2: ", "or an admin may do this"])?;
     }
     // One bad line, and nothing of the rest.
     let bad = "user,gpus,start,end\ndave,1,+10h,+11h\nalice,v9:1,+10h,+11h\n,1,soon,\n";

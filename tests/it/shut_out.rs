@@ -63,8 +63,8 @@ fn a_user(lab: &Lab, door: &Door) -> Result<()> {
     ensure!(listed["items"].as_array().is_some_and(|u| u.len() == 1), "others are seen: {listed}");
     // A user who is not shown others hears of the permission, not that nobody has that name.
     let disable = ["user", "disable", "root", "--reason", "x", "--yes"];
-    as_user(lab, &disable)?.fails(4, &["not allowed", "an admin"])?;
-    as_user(lab, &["user", "show", "root"])?.fails(4, &["not allowed", "an admin"])?;
+    as_user(lab, &disable)?.fails(4, &["permission denied", "an admin"])?;
+    as_user(lab, &["user", "show", "root"])?.fails(4, &["permission denied", "an admin"])?;
     lab.run(&["user", "show", "nobody-has-this-name"])?.fails(3, &["nobody-has-this-name"])?;
     // Two certificates on record; an open stream on one of them.
     let key = OwnKey::generate()?;

@@ -16,6 +16,7 @@ fn waiting_says_why_and_until_when() -> Result<()> {
     let Some(lab) = Lab::start(1, "v100-pcie:1")? else { return Ok(()) };
     let mut steps = Steps::default();
     steps.step("an attached run says why it waits, and where it runs then", || attached(&lab));
+    steps.step("each job of the queue has an expected start", || places(&lab));
     steps.step("the limit of a job is changed", || limit(&lab));
     steps.step("an admin sets a default for jobs", || defaults(&lab));
     steps.step("a job ends with the reservation that it waits for", || reservation(&lab));
@@ -49,6 +50,28 @@ fn attached(lab: &Lab) -> Result<()> {
     ensure!(lines.iter().any(|line| line.starts_with(&runs)), "{}", stderr);
     ensure!(lines.len() < 12, "a log is filled: {}", stderr);
     Ok(())
+}
+
+/// Also those behind the first: one after another, as each leaves its GPU to the next.
+fn places(lab: &Lab) -> Result<()> {
+    let first = lab.submit(&["-G", "1", "-t", "1h"], FIRST)?;
+    lab.job_in(&first, "running", SOON)?;
+    let mut queue = Vec::new();
+    for _ in 0..3 {
+        queue.push(lab.submit(&["-G", "1", "-t", "1h"], FIRST)?);
+    }
+    let mut before = String::new();
+    for job in &queue {
+        let shown = lab.json(&["job", "show", job])?;
+        let start = shown["earliest_start"].as_str().context("an expected start")?.to_owned();
+        ensure!(before < start, "{before} then {start}");
+        ensure!(lab.output(&["job", "show", job])?.contains("\nCan start:"), "{shown}");
+        before = start;
+    }
+    for job in queue.iter().chain([&first]) {
+        lab.run(&["cancel", job])?.ok()?;
+    }
+    lab.gpus_free(1, SOON)
 }
 
 fn limit(lab: &Lab) -> Result<()> {
@@ -118,6 +141,11 @@ fn reservation(lab: &Lab) -> Result<()> {
     lab.job_in(&runs, "running", SOON)?;
     let waits = lab.submit(&within, FIRST)?;
     lab.run(&["release", &id, "--yes"])?.ok()?;
+    wait::eventually("the log says which and when", SOON, || {
+        let log = lab.run(&["logs", &runs])?.stderr;
+        let said = format!(": its reservation {id} ended]\n");
+        Ok(log.contains("[fleet: stopping the job at ") && log.ends_with(&said))
+    })?;
     for job in [&runs, &waits] {
         let ended = lab.job_ended(job, SOON)?;
         ensure!(ended["state"] == "timed_out", "{ended}");
@@ -134,7 +162,7 @@ fn history(lab: &Lab) -> Result<()> {
         let is = |holder: &str| holder.starts_with(kind);
         items.iter().filter(|stay| stay["holder"].as_str().is_some_and(is)).count()
     };
-    ensure!((with("job-"), with("res-")) == (4, 1), "{stays}");
+    ensure!((with("job-"), with("res-")) == (5, 1), "{stays}");
     for stay in items {
         ensure!(stay["owner"] == "root" && stay["gpu"] == "titan01:0", "{stay}");
         ensure!(stay["from"].as_str() < stay["until"].as_str(), "{stay}");
@@ -144,7 +172,7 @@ fn history(lab: &Lab) -> Result<()> {
         ensure!(ends.contains(&end), "no {end:?} in {ends:?}");
     }
     let table = lab.output(&["gpu", "history", "titan01:0", "--from", "1h"])?;
-    ensure!(table.starts_with("FROM") && table.lines().count() == 6, "{table}");
+    ensure!(table.starts_with("FROM") && table.lines().count() == 7, "{table}");
     let nobody = lab.run(&["gpu", "history", "titan01:0", "--on", "2020-01-01"])?;
     nobody.ok()?;
     ensure!(nobody.stderr.contains("nobody had titan01:0 from Wed 2020-01-01 00:00"), "{nobody:?}");

@@ -351,9 +351,8 @@ impl Promises {
             let Some(order) = row.order.as_ref().filter(|_| row.stop_grace.is_none()) else {
                 continue;
             };
-            let (id, epoch, grace) = (attempt, row.epoch, order.spec.stop_grace);
-            let said = why.to_string();
-            steps.push(Step::Stop { id, epoch, grace, why: why.clone(), said });
+            let (epoch, grace, said) = (row.epoch, order.spec.stop_grace, why.said(Some(id)));
+            steps.push(Step::Stop { id: attempt, epoch, grace, why: why.clone(), said });
         }
         let Some(held) = self.windows.get_mut(id) else { return };
         if held.stage == Stage::Open {

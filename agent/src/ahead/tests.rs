@@ -168,7 +168,7 @@ fn a_window_opens_and_closes_on_time_and_its_children_go_with_it() {
     assert!(kept(&mut promises, &mut table, at(119)).is_empty());
     assert_eq!(
         kept(&mut promises, &mut table, at(120)),
-        ["stop alloc-c-1: its reservation ended", "close res-a"]
+        ["stop alloc-c-1: its reservation res-a ended", "close res-a"]
     );
     assert_eq!(promises.leases(at(120)).count(), 0);
     table.rows.get_mut(&alloc("c")).unwrap().phase = AttemptPhase::Ended;
@@ -242,7 +242,7 @@ fn one_window_follows_another_at_the_same_moment() {
     kept(&mut promises, &mut table, at(0));
     table.rows.insert(alloc("c"), row(&[0]));
     let said = kept(&mut promises, &mut table, at(60));
-    assert_eq!(said, ["stop alloc-c-1: its reservation ended", "close res-a"]);
+    assert_eq!(said, ["stop alloc-c-1: its reservation res-a ended", "close res-a"]);
     table.rows.get_mut(&alloc("c")).unwrap().phase = AttemptPhase::Ended;
     assert_eq!(kept(&mut promises, &mut table, at(61)), ["prove lease-a", "open res-b"]);
     prove_all(&mut table);

@@ -11,6 +11,7 @@ mod disks;
 mod empty;
 mod group;
 mod limits;
+mod oom;
 
 use std::{
     collections::BTreeMap,
@@ -26,6 +27,7 @@ pub use cpus::{BadCpuList, CpuSet};
 pub use disks::{Disk, DiskLimits};
 pub use group::{Cgroup, CgroupPlan, Entry};
 pub use limits::{Limits, Usage};
+pub use oom::OomWatch;
 
 /// Where systemd and everybody else mount the hierarchies.
 pub const ROOT: &str = "/sys/fs/cgroup";

@@ -14,6 +14,11 @@ pub(super) fn unix_ms() -> u64 {
     u64::try_from(read(ClockId::CLOCK_REALTIME).as_millis()).unwrap_or(u64::MAX)
 }
 
+/// The wall clock as people on this machine read it: `09:22:46 CET`.
+pub(super) fn here() -> String {
+    jiff::Zoned::now().strftime("%H:%M:%S %Z").to_string()
+}
+
 fn read(clock: ClockId) -> Duration {
     // Both clocks exist on every kernel that has cgroups.
     clock_gettime(clock).map(Duration::from).unwrap_or_default()

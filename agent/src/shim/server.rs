@@ -29,6 +29,8 @@ use nix::{
     unistd::Pid,
 };
 
+use crate::cgroup::OomWatch;
+
 use super::{
     child::Started,
     clock,
@@ -155,6 +157,7 @@ enum Source {
     Notify,
     Status,
     Group,
+    OutOfMemory,
     Output,
     Input,
     Exec(ClientId),
@@ -178,6 +181,8 @@ struct Server {
     room: Option<Confinement>,
     state: Option<ShimState>,
     events_file: Option<File>,
+    oom: Option<OomWatch>,
+    oom_lines: u32,
     stdio: Stdio,
     /// The init's report about the main process.
     status: Option<File>,
@@ -218,6 +223,8 @@ impl Server {
             room: None,
             state: None,
             events_file: None,
+            oom: None,
+            oom_lines: 0,
             stdio: Stdio::default(),
             status: None,
             runtime: None,
@@ -237,6 +244,7 @@ impl Server {
         match start::start(&self.dir, &self.order) {
             Ok((room, Launched { runtime, stdio, status }, state)) => {
                 self.events_file = room.cgroup.events_file().and_then(|path| File::open(path).ok());
+                self.oom = room.cgroup.watch_oom();
                 self.room = Some(room);
                 self.state = Some(state);
                 self.stdio = stdio;
@@ -359,6 +367,7 @@ impl Server {
         if self.runtime.is_none() {
             found.extend(self.status.as_ref().map(|file| (Source::Status, file.as_fd(), read)));
         }
+        found.extend(self.oom.as_ref().map(|watch| (Source::OutOfMemory, watch.fd(), read)));
         if self.life.ending() {
             found.extend(
                 self.events_file
@@ -406,6 +415,7 @@ impl Server {
             Source::Notify => self.take_notices(),
             Source::Status => self.take_status(),
             Source::Group => self.look_at_group(),
+            Source::OutOfMemory => self.look_for_memory_kill(),
             Source::Output => {
                 self.pump_output(OUTPUT_TURNS_MAX);
             }

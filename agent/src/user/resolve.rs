@@ -70,7 +70,7 @@ impl Default for UsersConfig {
 pub enum UserError {
     #[error("user name {name:?} is not valid: {why}")]
     BadName { name: String, why: &'static str },
-    #[error("user {name:?} is not known on this node")]
+    #[error("this node has no user {name:?}")]
     Unknown { name: String },
     #[error(
         "user {name:?} has uid {uid} on this node, but {expected} is expected: the name services disagree"

@@ -107,7 +107,13 @@ async fn a_worker_that_ran_out_of_memory_is_told_beside_the_jobs_own_end() {
                 job.client().await.stop(None, None, None).await.unwrap();
             }
             let exit = job.exit().await;
-            assert!(job.output().contains("worker 137\n"), "{exit:?} {}", job.output());
+            let output = job.output();
+            assert!(output.contains("worker 137\n"), "{exit:?} {output}");
+            // When it happened, which may be long before the end.
+            let limit = " (limit 64 MiB; raise it with --memory)]\n";
+            let killed = "[fleet: a process of the job was killed for lack of memory at ";
+            time_in(&output, killed, limit);
+            assert_eq!(output.matches(killed).count(), 1, "{output}");
             assert!(exit.oom_killed && !exit.is_out_of_memory(), "{exit:?}");
             let (code, reason) = (exit.code == Some(3), &exit.reason);
             assert!(code || (ordered && *reason == EndReason::Stopped), "{exit:?}");
@@ -128,6 +134,15 @@ async fn forks_beyond_the_limit_fail() {
         assert!(job.output().contains("fork"), "{}", job.output());
         job.nothing_is_left().await;
     }
+}
+
+/// The time of day that stands between the two.
+fn time_in(output: &str, before: &str, after: &str) -> jiff::civil::Time {
+    let rest = output.split_once(before).unwrap_or_else(|| panic!("{before:?} in {output:?}")).1;
+    let found = rest.split_once(after).unwrap_or_else(|| panic!("{after:?} in {output:?}")).0;
+    let (time, zone) = found.split_once(' ').expect("a zone behind it");
+    assert!(!zone.is_empty(), "{found}");
+    time.parse().unwrap_or_else(|error| panic!("{found}: {error}"))
 }
 
 #[tokio::test]
@@ -160,11 +175,17 @@ async fn a_stop_is_a_signal_to_every_process_and_then_the_code_is_the_jobs() {
         let job = Allocation::shell(&runtime, "printf ready; exec sleep 1000");
         job.launch().await;
         job.wait_for("ready", || job.output().contains("ready").then_some(())).await;
-        let why = Some("its reservation ended".to_owned());
+        let why = Some("its reservation res-a ended".to_owned());
         job.client().await.stop(None, None, why).await.unwrap();
         let exit = job.exit().await;
         assert_eq!((exit.signal, exit.reason), (Some(15), EndReason::Stopped));
-        assert_eq!(job.output(), "ready\n[fleet: stopping the job: its reservation ended]\n");
+        let output = job.output();
+        let at = time_in(&output, "ready\n[fleet: stopping the job at ", ": its reservation res-a");
+        assert!(output.ends_with(": its reservation res-a ended]\n"), "{output}");
+        let end = jiff::Timestamp::from_millisecond(exit.ended_at_ms.try_into().unwrap()).unwrap();
+        let until = end.to_zoned(jiff::tz::TimeZone::system());
+        let apart = until.time().duration_since(at).as_secs().rem_euclid(24 * 60 * 60);
+        assert!(apart < 60, "{output} at {end}");
         job.nothing_is_left().await;
     }
 }

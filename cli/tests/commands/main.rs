@@ -111,7 +111,7 @@ fn an_unanswered_request_is_sent_again_with_the_same_id_and_a_refused_one_is_not
     let fake = Fake::start(script);
     let output = fake.run(&["run", "-d", "--for", "bea", "--", "true"]);
     assert_eq!(code(&output), 4);
-    assert_eq!(stderr(&output), "error: not allowed: this needs an admin\n");
+    assert_eq!(stderr(&output), "error: permission denied: only an admin may do this\n");
     assert_eq!(fake.asked(|script| script.submitted.len()), 1);
 }
 

@@ -21,8 +21,9 @@ use crate::peers::Silent;
 use crate::pki::token;
 use crate::raft::Progress;
 
-/// How long a change of leaders is waited for.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(4);
+/// How long the answer to a transfer waits for the new leader. Less than the 3 s after which `fleet` asks another
+/// controller: only this answer says that the transfer may still happen.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between two looks at it.
 const SETTLE_POLL: Duration = Duration::from_millis(50);
 

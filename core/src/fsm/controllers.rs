@@ -69,7 +69,9 @@ impl Fsm {
         }
         let first = wish.token.is_none();
         if first && !self.roster.members.is_empty() {
-            return Err(Rejection::Denied { needs: "a token for controllers".to_owned() });
+            return Err(Rejection::Denied {
+                needs: "a machine with a token for controllers".to_owned(),
+            });
         }
         if !first && self.roster.members.is_empty() {
             // Its number would be the one that the first controller has.

@@ -94,10 +94,7 @@ impl Fsm {
             return Err(Rejection::LimitReached { what, limit: JOBS_OPEN_MAX as u64 });
         }
         if let Some(id) = &wish.spec.reservation {
-            let reservation = self.open_reservation(id)?;
-            if reservation.owner != wish.owner {
-                return Err(Rejection::Denied { needs: format!("the owner of {id}") });
-            }
+            scheduler::may_run_in(self.open_reservation(id)?, &wish.owner)?;
         }
         self.check_begin(&wish.spec)?;
         scheduler::satisfiable(self, &wish.owner, &wish.spec)?;

@@ -571,7 +571,7 @@ pub(super) fn check_owner(actor: &Actor, owner: &UserName) -> Result<(), Rejecti
         Who::User { admin: true, .. } => Ok(()),
         Who::User { name, .. } if name == owner => Ok(()),
         Who::User { .. } | Who::Node { .. } | Who::Controller => {
-            Err(Rejection::Denied { needs: "an admin, to act for somebody else".to_owned() })
+            Err(Rejection::Denied { needs: format!("{owner} or an admin") })
         }
     }
 }

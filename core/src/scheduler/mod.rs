@@ -19,7 +19,7 @@ use crate::job::{Job, JobSpec};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::reason::{Obstacle, Wait, WaitReason};
 use crate::rejection::Rejection;
-use crate::reservation::GpuRequest;
+use crate::reservation::{GpuRequest, Reservation};
 use crate::time::{Timestamp, Window};
 
 mod ask;
@@ -244,6 +244,17 @@ pub fn elsewhere(fsm: &Fsm, allocation: &AllocationId) -> Option<NodeName> {
     Some(planner.capacity.nodes[fit.node].node.name.clone())
 }
 
+/// Jobs run in reservations of their owner alone. A user that a reservation is shared with comes in by ssh.
+pub(crate) fn may_run_in(reservation: &Reservation, owner: &UserName) -> Result<(), Rejection> {
+    let (id, holder) = (&reservation.id, &reservation.owner);
+    if holder == owner {
+        return Ok(());
+    }
+    let shared = reservation.with.contains(owner);
+    let note = if shared { " (--with gives access by ssh alone)" } else { "" };
+    Err(Rejection::Denied { needs: format!("{holder}, who owns {id}{note},") })
+}
+
 /// Whether the fleet as it is built could ever run the job.
 pub fn satisfiable(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<(), Rejection> {
     let wish = Wish::new(&spec.gpus);
@@ -253,9 +264,7 @@ pub fn satisfiable(fsm: &Fsm, owner: &UserName, spec: &JobSpec) -> Result<(), Re
         Some(id) => {
             let reservation =
                 fsm.reservation(id).ok_or_else(|| Rejection::not_found("reservation", id))?;
-            if reservation.owner != *owner {
-                return Err(Rejection::Denied { needs: format!("the owner of {id}") });
-            }
+            may_run_in(reservation, owner)?;
             let has = reservation.gpus.iter().filter_map(|uuid| fsm.gpu(uuid));
             let has = has.filter(|gpu| wish.means(gpu)).count();
             if has < spec.gpus.count as usize {

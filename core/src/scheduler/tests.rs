@@ -185,7 +185,7 @@ fn a_job_may_be_bound_to_a_reservation() {
          release res-x
          plan",
         "res-x: titan01:0 titan01:1 Scheduled
-         job-d: not allowed: this needs the owner of res-x
+         job-d: permission denied: only ada, who owns res-x, may do this
          job-e: reservation res-x has 2 of the 3 GPUs
          job-a waits, place 1: its reservation res-x has not begun [+1h]
          job-b waits, place 2: its reservation res-x has not begun [+1h]

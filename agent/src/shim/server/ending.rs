@@ -6,7 +6,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
 use super::{DRAIN_TURNS_MAX, FAREWELL, PollFlags, Server, Source, chain, say, tee};
 use crate::{
-    cgroup::Usage,
+    cgroup::{OomWatch, Usage},
     shim::{
         clock, files,
         log::Stream,
@@ -15,6 +15,9 @@ use crate::{
     },
 };
 
+/// Lines in the output about processes that the kernel killed for lack of memory: a program may start them again and
+/// again.
+const OOM_LINES_MAX: u32 = 10;
 /// How often the farewell looks at the clock while clients read.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -27,6 +30,7 @@ impl Server {
         self.take_notices();
         self.pump_output(DRAIN_TURNS_MAX);
         self.settle_execs();
+        self.look_for_memory_kill();
         let usage = self.room.as_ref().map(|room| room.cgroup.usage()).unwrap_or_default();
         if self.record(stuck, &usage).is_out_of_memory() {
             self.say_in_output("the kernel killed the job: out of memory; --memory gives it more");
@@ -50,12 +54,29 @@ impl Server {
         synced.map_err(|error| chain(&error))
     }
 
-    /// Says in the job's output why fleet ends it: once, and not of a job that ends by itself. `why` may name people and
-    /// causes, but has no line ends.
+    /// Says in the job's output why fleet ends it and when: once, and not of a job that ends by itself. `why` may name
+    /// people and causes, but has no line ends.
     pub(super) fn say_end(&mut self, why: &str) {
         if !self.life.ending() {
-            self.say_in_output(&format!("stopping the job: {why}"));
+            self.say_in_output(&format!("stopping the job at {}: {why}", clock::here()));
         }
+    }
+
+    /// Says in the job's output that the kernel killed a process of it: a program may carry on without one, and fail
+    /// much later.
+    pub(super) fn look_for_memory_kill(&mut self) {
+        if !self.oom.as_ref().is_some_and(OomWatch::take) || self.oom_lines == OOM_LINES_MAX {
+            return;
+        }
+        self.oom_lines += 1;
+        let limit = self.order.limits.memory_bytes.map_or_else(String::new, |bytes| {
+            format!(" (limit {} MiB; raise it with --memory)", bytes >> 20)
+        });
+        let last = if self.oom_lines == OOM_LINES_MAX { "; fleet tells of no more" } else { "" };
+        let at = clock::here();
+        self.say_in_output(&format!(
+            "a process of the job was killed for lack of memory at {at}{limit}{last}"
+        ));
     }
 
     /// A line of fleet's own, where people look: in the log, to who is attached, in the user's copy.

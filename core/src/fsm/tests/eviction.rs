@@ -15,7 +15,11 @@ fn a_degraded_gpu_is_left_at_the_next_checkpoint_and_not_before() {
     let first = w.run("a", training(), "titan01", &[0]);
     w.checkpoint(&first, 1, Millis::ZERO);
     w.conditions("titan01", vec![bad("titan01", 0, Severity::Degraded)]);
-    assert!(w.said().iter().any(|s| s.contains("waits for the next checkpoint")), "{:?}", w.said());
+    assert!(
+        w.said().iter().any(|s| s.contains("will move after its next checkpoint")),
+        "{:?}",
+        w.said()
+    );
     assert_eq!(w.state_of("a"), "running");
 
     w.take_deferral(&first, 1);
@@ -244,7 +248,7 @@ fn a_story_waits_for_no_checkpoint_of_a_job_that_declares_none() {
         w.give(person("root"), Command::DrainNode { node, reason, deadline }).unwrap();
         let said = w.said().join("\n");
         let expected = format!("declares no checkpoint, so {then}");
-        assert!(said.contains(&expected) && !said.contains("waits for the next"), "{said}");
+        assert!(said.contains(&expected) && !said.contains("next checkpoint"), "{said}");
         w.take_deferral(&a, 0);
         assert_eq!(w.said(), ["the node knows that the job must leave"]);
         if deadline.is_some() {

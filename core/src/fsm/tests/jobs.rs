@@ -39,6 +39,34 @@ fn want_of_memory_is_told_with_the_limit_and_the_option() {
     }
 }
 
+/// A user who reads only the file would take it for all of the output.
+#[test]
+fn an_output_file_that_is_not_whole_is_told_with_the_end() {
+    for (problem, told) in [
+        (None, "exit code 3".to_owned()),
+        (
+            Some("/home/ada/x.log: no space left on device"),
+            "exit code 3; its output file is not whole: /home/ada/x.log: no space left on device"
+                .to_owned(),
+        ),
+        (
+            Some("/home/\n/x.log: full"),
+            "exit code 3; its output file is not whole, see its log".to_owned(),
+        ),
+    ] {
+        let mut w = World::with(&["titan01"]);
+        let id = w.run("a", training(), "titan01", &[0]);
+        let epoch = w.fsm.allocation(&id).unwrap().epoch;
+        let output_problem = problem.map(ToOwned::to_owned);
+        let end = ended(AttemptEnd::Exited { code: 3 }, false);
+        let report = EndReport { output_problem, ..end };
+        w.report("titan01", Report::Ended { allocation: id, epoch, report }).unwrap();
+        assert_eq!(w.fsm.job(&job("a")).unwrap().outcome.as_ref().unwrap().reason, told);
+        let story = w.said();
+        assert!(story.iter().any(|line| line.ends_with(&told)), "{story:?}");
+    }
+}
+
 #[test]
 fn how_an_attempt_ends_decides_what_becomes_of_the_job() {
     let cases = [

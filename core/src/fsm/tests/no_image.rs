@@ -4,7 +4,9 @@ use super::world::{World, ended, job, plain};
 use crate::allocation::{AttemptEnd, EndReport};
 use crate::command::Report;
 use crate::job::JobSpec;
+use crate::scheduler::plan;
 use crate::time::Millis;
+use crate::view::{self, NamesAt};
 
 /// An attempt that could not get its image, since the registry does not answer.
 fn no_image(w: &mut World, name: &str) {
@@ -15,6 +17,12 @@ fn no_image(w: &mut World, name: &str) {
     let report = Report::Ended { allocation: id, epoch: a.epoch, report };
     w.report(a.node.as_str(), report).unwrap();
     w.release(a.node.as_str());
+}
+
+/// What `fleet ps` and `fleet why` say of a job that waits for its image.
+fn told(w: &World) -> String {
+    let why = view::job::job(&w.fsm, &plan(&w.fsm), w.fsm.job(&job("a")).unwrap(), None);
+    why.expect("a reason").text(&NamesAt::now(&w.fsm))
 }
 
 #[test]
@@ -28,6 +36,12 @@ fn an_evening_without_a_registry_costs_a_job_nothing_but_time() {
         no_image(&mut w, "a");
         if let Some(until) = w.fsm.paused_until(&job("a")) {
             pauses.push(until.since(w.now));
+            let told = told(&w);
+            // All nodes together are the first try.
+            let next = pauses.len() + 1;
+            let again = format!("; tries again in {}, try {next}", until.since(w.now));
+            assert!(told.starts_with("registry r is not reachable"), "{told}");
+            assert!(told.ends_with(&again), "{told}");
             w.pass(until.since(w.now));
         }
         assert_eq!(w.state_of("a"), "queued");

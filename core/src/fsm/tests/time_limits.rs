@@ -4,6 +4,7 @@ use super::world::{World, bad, gpu, job, node, person, plain, res};
 use crate::actor::Actor;
 use crate::allocation::AttemptEnd;
 use crate::command::Command;
+use crate::desired::Order;
 use crate::event::Event;
 use crate::health::Severity;
 use crate::id::AllocationId;
@@ -171,6 +172,10 @@ fn who_waits_for_a_reservation_that_ends_is_over_with_it() {
     w.submit("ada", "c", plain(4)).unwrap();
     w.heard.clear();
     w.pass(Millis::hours(1));
+    let node = w.fsm.desired(&node("titan01"), std::slice::from_ref(&a));
+    let orders: Vec<_> = node.allocations.iter().map(|one| &one.order).collect();
+    let said = "its reservation res-r ended";
+    assert!(matches!(&orders[..], [Order::Stop { why, .. }] if why == said), "{orders:?}");
     let over = "its reservation res-r is over, and it still waited";
     assert_eq!(outcome(&w, "b"), ("timed_out".to_owned(), over.to_owned()));
     assert!(w.heard.iter().any(|event| w.sentence(event) == format!("timed out: {over}")));

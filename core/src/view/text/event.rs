@@ -87,12 +87,18 @@ fn fmt_deferred(
     saves_nothing: bool,
     is_limited: bool,
 ) -> fmt::Result {
-    let then = match (saves_nothing, is_limited) {
-        (false, _) => "waits for the next checkpoint",
-        (true, true) => "it declares no checkpoint, so it runs until the deadline",
-        (true, false) => "it declares no checkpoint, so it may finish",
-    };
-    write!(f, "must leave ({}); {then}", list(causes))
+    let causes = list(causes);
+    match (saves_nothing, is_limited) {
+        (false, _) => write!(f, "the job will move after its next checkpoint ({causes})"),
+        (true, true) => write!(
+            f,
+            "the job must leave ({causes}); it declares no checkpoint, so it runs until the deadline"
+        ),
+        (true, false) => write!(
+            f,
+            "the job should leave ({causes}); it declares no checkpoint, so it may finish"
+        ),
+    }
 }
 
 fn fmt_recorded(

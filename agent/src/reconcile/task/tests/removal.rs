@@ -45,6 +45,6 @@ async fn files_are_removed_as_the_owner_and_what_is_left_is_said() {
         panic!("{said:?}")
     };
     assert_eq!((a.as_str(), b.as_str()), ("job-a", "job-b"));
-    assert_eq!(why, "user \"nobody-knows\" is not known on this node");
+    assert_eq!(why, "this node has no user \"nobody-knows\"");
     assert!(!marker.exists());
 }
