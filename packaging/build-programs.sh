@@ -44,7 +44,7 @@ unshare --mount --propagation private sh -euc '
     exec chroot "$root" /usr/bin/env -i PATH=/rust/bin:/usr/bin:/bin HOME=/root CARGO_HOME=/cargo \
         CARGO_TARGET_DIR=/out CARGO_TERM_COLOR=never sh -euc "
             cd /src
-            exec cargo build -p fleet -p fleet-agent -p fleet-controller --bins --release --locked --offline --quiet"'
+            exec cargo build -p fleet -p fleet-agent -p fleet-shim -p fleet-controller --bins --release --locked --offline --quiet"'
 
 for program in fleet fleet-agent fleet-shim fleet-init fleet-controller; do
     wanted=$(packaging/glibc-wanted.sh "$out/release/$program")

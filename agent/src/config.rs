@@ -14,11 +14,11 @@ use fleet_daemon::log_filter::LogFilter;
 use fleet_proto::transport::client::Address;
 use serde::Deserialize;
 
-use crate::cgroup::DiskLimits;
 use crate::checkpoint::Timings;
 use crate::image;
 use crate::runtime::Places;
-use crate::shim::order::LogSettings;
+use fleet_kernel::cgroup::DiskLimits;
+use fleet_shim::order::LogSettings;
 
 /// Where the file is when nobody says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/fleet/agent.toml";

@@ -4,8 +4,9 @@
 //! node follow them, [`allocations`] carries single attempts from order to end; [`leases`] proves GPUs
 //! empty, [`ahead`] keeps the calendar while no controller answers, [`inventory`] and [`health`] say what there is and how
 //! it does, [`tunnel`] carries output and input, `vouch` says who this node's users are. The parts under them: [`gpu`]
-//! (NVML), [`runtime`], [`shim`], [`mod@unit`], [`cgroup`] and [`filter`] (isolation), [`image`], [`checkpoint`] and
-//! [`user`] (everything that belongs to users), [`enroll`].
+//! (NVML), [`runtime`], [`mod@unit`], [`image`], [`checkpoint`] and [`user`] (everything that belongs to users), [`enroll`].
+//! The crate `fleet-kernel` isolates (control groups, device filters). The crate `fleet-shim` is the program that owns one
+//! attempt, and [`shim_client`] is the agent's side of its socket.
 //!
 //! These modules stand on each other without a circle (`tests/tidy/rooms.rs`). Facts that many of them share have modules
 //! of their own below them: [`attempts`], [`processes`], [`outbox`], [`fence`], [`denied`], [`grant`]. [`node`] holds the
@@ -15,8 +16,6 @@ pub mod ahead;
 pub mod allocations;
 pub mod as_user_helper;
 pub mod attempts;
-pub mod bpf;
-pub mod cgroup;
 mod chain;
 pub mod checkpoint;
 mod clock;
@@ -27,7 +26,6 @@ pub mod doctor;
 pub mod emergency;
 pub mod enroll;
 pub mod fence;
-pub mod filter;
 pub mod gate;
 pub mod gpu;
 pub mod grant;
@@ -40,17 +38,13 @@ pub mod leases;
 pub mod link;
 pub mod local;
 pub mod node;
-mod openat;
 pub mod operations;
 pub mod outbox;
-#[cfg(test)]
-mod path_swap;
-mod proc_stat;
 pub mod processes;
 pub mod reconcile;
 pub mod runtime;
 pub mod server;
-pub mod shim;
+pub mod shim_client;
 pub mod shutdown;
 mod state_dir;
 pub mod state_file;

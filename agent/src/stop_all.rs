@@ -12,14 +12,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::allocations::end_group;
 use crate::attempts::{self, AllocationDir, allocations_dir};
-use crate::cgroup::Hierarchies;
 use crate::chain::chain;
 use crate::config::Config;
 use crate::image;
-use crate::shim::client::ShimClient;
-use crate::shim::order::ExitRecord;
+use crate::shim_client::ShimClient;
 use crate::state_dir::take_state_dir;
 use crate::unit::{Launcher, group_path, systemd_is_running};
+use fleet_kernel::cgroup::Hierarchies;
+use fleet_shim::order::ExitRecord;
 
 /// How often it is looked whether a job has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -12,9 +12,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fleet_agent::cgroup::Hierarchies;
 use fleet_agent::containers;
 use fleet_agent::gate::kernel::{self, Gate, Pass, Site, Wish};
+use fleet_kernel::cgroup::Hierarchies;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 const NVIDIA: u32 = 195;
@@ -160,18 +160,18 @@ fn it_only_counts_until_it_is_told_to_deny_and_stays_when_nobody_holds_it() {
     assert_eq!(ground.login(ADA, 1), LetThrough);
     let shown = kernel::show(&site).unwrap().unwrap();
     assert_eq!((shown.deny, shown.denials), (true, vec![((EVE, 0), 2)]));
-    let mut attached = fleet_agent::filter::attached(site.cgroup()).unwrap();
+    let mut attached = fleet_kernel::filter::attached(site.cgroup()).unwrap();
     assert_eq!(attached.len(), 1, "it was replaced, not added");
     // One that somebody takes off is missed, and what others put there is left alone.
     let gate = Gate::install(site.clone(), &wish(true, &[])).unwrap();
     assert!(gate.is_there().unwrap());
     assert!(kernel::remove(&site).unwrap());
     assert!(!gate.is_there().unwrap());
-    let other = fleet_agent::filter::attach(site.cgroup(), &[]).unwrap();
+    let other = fleet_kernel::filter::attach(site.cgroup(), &[]).unwrap();
     assert!(!kernel::remove(&site).unwrap());
-    attached = fleet_agent::filter::attached(site.cgroup()).unwrap();
+    attached = fleet_kernel::filter::attached(site.cgroup()).unwrap();
     assert_eq!(attached.len(), 1);
-    fleet_agent::filter::detach(&other).unwrap();
+    fleet_kernel::filter::detach(&other).unwrap();
 }
 
 #[test]

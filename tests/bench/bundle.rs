@@ -11,12 +11,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use fleet_agent::{
+use fleet_agent::runtime::{
+    AllocationSpec, Image, JobUser, NodeSettings, Places, Resources, prepare,
+};
+use fleet_kernel::{
     cgroup::Limits,
     filter::{DeviceRule, NvidiaMajors},
-    runtime::{AllocationSpec, Image, JobUser, NodeSettings, Places, Resources, prepare},
-    shim::order::{Epoch, LogSettings, RuntimeChoice, RuntimeKind, StopSettings},
 };
+use fleet_shim::order::{Epoch, LogSettings, RuntimeChoice, RuntimeKind, StopSettings};
 use serde_json::{Value, json};
 
 /// A bundle directory of one worker, and what its containers are held to.

@@ -16,11 +16,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use fleet_agent::{
+use fleet_kernel::{
     cgroup::{Cgroup, CgroupPlan, Hierarchies, Mode},
     filter,
-    shim::order::RuntimeKind,
 };
+use fleet_shim::order::RuntimeKind;
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, unshare},
@@ -258,7 +258,7 @@ impl Place {
 /// Removes the parent of all rooms, with what a killed worker left in there. runc makes it in every
 /// hierarchy, also in those that fleet has no use for.
 pub(crate) fn sweep() -> Result<()> {
-    let root = Path::new(fleet_agent::cgroup::ROOT);
+    let root = Path::new(fleet_kernel::cgroup::ROOT);
     let mounts = fs::read_dir(root)?.flatten().map(|entry| entry.path());
     let parents = std::iter::once(root.to_owned()).chain(mounts).map(|dir| dir.join(CGROUP));
     parents.filter(|dir| dir.is_dir()).try_for_each(|dir| {
@@ -373,7 +373,7 @@ fn furnish(rootfs: &Path, hide_cgroups: bool) -> Result<()> {
     if hide_cgroups {
         mount(
             Some("none"),
-            fleet_agent::cgroup::ROOT,
+            fleet_kernel::cgroup::ROOT,
             Some("tmpfs"),
             MsFlags::MS_RDONLY,
             Some("size=4k"),

@@ -59,7 +59,7 @@ pub(crate) fn describe(folder: &Path, writes: usize) -> Result<String> {
         "{cores} cores ({model}), {} GiB, Linux {}, cgroups {:?}, load {}; disk of {} (device {}): 2 KiB write + fdatasync p50 {} ms, p99 {} ms",
         memory.unwrap_or(0) >> 20,
         uname.release().to_string_lossy(),
-        fleet_agent::cgroup::Hierarchies::detect()?.mode(),
+        fleet_kernel::cgroup::Hierarchies::detect()?.mode(),
         load.split(' ').next().unwrap_or_default(),
         folder.display(),
         fs::metadata(folder)?.dev(),

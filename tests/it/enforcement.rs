@@ -10,8 +10,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use fleet_agent::cgroup::Hierarchies;
 use fleet_fake_nvml_control::{Control, ControlFile, Process, ProcessKind};
+use fleet_kernel::cgroup::Hierarchies;
 use fleet_tests::command::{self, COMMAND_MAX, Ran};
 use fleet_tests::lab::{Lab, tell};
 use fleet_tests::steps::Steps;

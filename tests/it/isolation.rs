@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use fleet_agent::filter::{self, FilterHandle};
-use fleet_agent::shim::order::ShimState;
+use fleet_kernel::filter::{self, FilterHandle};
+use fleet_shim::order::ShimState;
 use fleet_tests::command;
 use fleet_tests::lab::Lab;
 use fleet_tests::steps::Steps;

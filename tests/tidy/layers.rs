@@ -1,5 +1,6 @@
 //! The direction of dependencies, read from `cargo metadata`:
-//! `core <- proto <- {controller, agent, cli}`, `daemon <- {controller, agent}`; nobody depends on tests.
+//! `core <- proto <- {controller, agent, cli}`, `daemon <- {controller, agent}`, `kernel <- shim <- agent`; nobody depends
+//! on tests.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // What runs for ever needs, whatever it does: it knows nothing of fleet's own nouns.
     ("fleet-daemon", &[]),
     ("fleet-controller", &["fleet-core", "fleet-proto", "fleet-daemon"]),
-    ("fleet-agent", &["fleet-core", "fleet-proto", "fleet-daemon"]),
+    // What the shim is built from knows nothing of the fleet: only of one machine, and of one job on it.
+    ("fleet-kernel", &[]),
+    ("fleet-shim", &["fleet-kernel"]),
+    ("fleet-agent", &["fleet-core", "fleet-proto", "fleet-daemon", "fleet-kernel", "fleet-shim"]),
     // The control file is a format: `fleet dev` writes it to pretend GPUs and their faults.
     ("fleet", &["fleet-core", "fleet-proto", "fleet-fake-nvml-control"]),
     ("fleet-fake-nvml-control", &[]),
@@ -27,6 +31,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "fleet-daemon",
             "fleet-controller",
             "fleet-agent",
+            "fleet-kernel",
+            "fleet-shim",
             "fleet-fake-nvml-control",
         ],
     ),
@@ -36,8 +42,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const TESTS_MAY_USE: &[(&str, &[&str])] =
     &[("fleet-agent", &["fleet-fake-nvml", "fleet-fake-nvml-control"])];
 
-/// All that the core may be built from. None of these does I/O.
-const CORE_MAY_USE: &[&str] = &["hex", "serde", "serde_json", "sha2", "thiserror"];
+/// All that some crates may be built from, their tests apart.
+const BUILT_FROM: &[(&str, &[&str])] = &[
+    // None of these does I/O.
+    ("fleet-core", &["hex", "serde", "serde_json", "sha2", "thiserror"]),
+    // No runtime, no network: there is one shim for each job, it forks, and it must stay small.
+    ("fleet-kernel", &["libc", "nix", "serde", "thiserror"]),
+    ("fleet-shim", &["fleet-kernel", "jiff", "libc", "nix", "serde", "serde_json", "thiserror"]),
+];
 
 /// One crate of the workspace with the names of what it depends on.
 #[derive(Debug)]
@@ -128,7 +140,7 @@ pub(crate) fn direction(crates: &[Crate]) -> Vec<Violation> {
                 && for_tests.is_some_and(|(_, allowed)| allowed.contains(&name.as_str()));
             if ours && !in_tests && !allowed.contains(&name.as_str()) {
                 let what = format!(
-                    "`{}` may not depend on `{name}`: core <- proto <- controller, agent, cli; nobody on tests",
+                    "`{}` may not depend on `{name}`: see MAY_USE in tests/tidy/layers.rs",
                     owner.name
                 );
                 violations.push(Violation::new(&owner.manifest, 1, what));
@@ -138,16 +150,17 @@ pub(crate) fn direction(crates: &[Crate]) -> Vec<Violation> {
     violations
 }
 
-pub(crate) fn core_allow_list(crates: &[Crate]) -> Vec<Violation> {
-    let core = crates.iter().find(|owner| owner.name == "fleet-core").expect("there is a core");
-    let for_use = core.dependencies.iter().filter(|(_, only_tests)| !only_tests);
-    let foreign = for_use.filter(|(name, _)| !CORE_MAY_USE.contains(&name.as_str()));
-    foreign
-        .map(|(name, _)| {
-            let what = format!("the core may not use `{name}`, only {}", CORE_MAY_USE.join(", "));
-            Violation::new(&core.manifest, 1, what)
-        })
-        .collect()
+pub(crate) fn built_from(crates: &[Crate]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (name, allowed) in BUILT_FROM {
+        let Some(owner) = crates.iter().find(|owner| owner.name == *name) else { continue };
+        let for_use = owner.dependencies.iter().filter(|(_, only_tests)| !only_tests);
+        for (foreign, _) in for_use.filter(|(used, _)| !allowed.contains(&used.as_str())) {
+            let what = format!("`{name}` may not use `{foreign}`, only {}", allowed.join(", "));
+            violations.push(Violation::new(&owner.manifest, 1, what));
+        }
+    }
+    violations
 }
 
 /// Each crate must say `[lints] workspace = true`, else the common lints silently do not hold there.
@@ -188,6 +201,8 @@ mod tests {
             ("fleet-controller", "fleet-agent"),
             ("fleet", "fleet-agent"),
             ("fleet-agent", "fleet-tests"),
+            ("fleet-shim", "fleet-agent"),
+            ("fleet-shim", "fleet-core"),
         ] {
             let crates = [a_crate(owner, &[(used, true)]), a_crate(used, &[])];
             assert_eq!(direction(&crates).len(), 1, "{owner} -> {used}");
@@ -211,12 +226,15 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_dependency_of_the_core_is_found() {
+    fn a_foreign_dependency_of_a_small_crate_is_found() {
         assert_eq!(
-            core_allow_list(&[a_crate("fleet-core", &[("serde", false), ("proptest", true)])]),
+            built_from(&[a_crate("fleet-core", &[("serde", false), ("proptest", true)])]),
             []
         );
-        assert_eq!(core_allow_list(&[a_crate("fleet-core", &[("tokio", false)])]).len(), 1);
+        for name in ["fleet-core", "fleet-kernel", "fleet-shim"] {
+            assert_eq!(built_from(&[a_crate(name, &[("tokio", false)])]).len(), 1, "{name}");
+        }
+        assert_eq!(built_from(&[a_crate("fleet-agent", &[("tokio", false)])]), []);
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn rooms_stand_on_each_other_without_a_circle() {
 
 #[test]
 fn the_core_depends_on_little() {
-    assert_none(&layers::core_allow_list(&layers::crates()));
+    assert_none(&layers::built_from(&layers::crates()));
 }
 
 #[test]

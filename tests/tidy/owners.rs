@@ -69,11 +69,14 @@ const IMPURE: &[&str] = &[
 /// Every file that may hold `unsafe`, and what for. Such a file also carries `#![expect(unsafe_code, ...)]`.
 /// A path that ends in a slash is a folder.
 pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
-    ("agent/src/bin/fleet-init/kernel.rs", "a program without a C library calls the kernel itself"),
-    ("agent/src/bpf/call.rs", "the bpf(2) system call has no safe wrapper"),
+    (
+        "agent/shim/src/bin/fleet-init/kernel.rs",
+        "a program without a C library calls the kernel itself",
+    ),
+    ("agent/kernel/src/bpf/call.rs", "the bpf(2) system call has no safe wrapper"),
     ("agent/src/checkpoint/idle.rs", "ioprio_set(2) has no safe wrapper"),
     ("agent/src/gpu/probe/raw.rs", "NVML functions that nvml-wrapper does not wrap"),
-    ("agent/src/shim/sys.rs", "fork, close_range and the window-size ioctl have no safe wrapper"),
+    ("agent/shim/src/sys.rs", "fork, close_range and the window-size ioctl have no safe wrapper"),
     ("daemon/src/doctor/kernel_clock.rs", "adjtimex(2), which nix lacks"),
     ("tests/sim/os.rs", "it takes the place of two functions of the C library"),
     ("tests/fake-nvml/", "it exports the C functions of NVML and is called through raw pointers"),

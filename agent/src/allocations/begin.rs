@@ -23,12 +23,12 @@ use crate::chain::chain;
 use crate::checkpoint::resume::{OwnDir, ResumeAnswer, ResumeRequest};
 use crate::checkpoint::{self, ResumeCheck, ResumedFrom};
 use crate::fence::{Claim, ClaimError};
-use crate::filter::NvidiaMajors;
 use crate::image::{self, ImageError, ImageRef};
 use crate::node::NodeContext;
 use crate::runtime::{Image, PrepareError, prepare};
 use crate::user::op::{Op, Reply};
 use crate::user::{AsUserError, User, UserError};
+use fleet_kernel::filter::NvidiaMajors;
 
 /// How long the checkpoint directory may take to be listed before the job starts.
 const LISTING_MAX: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@ use fleet_core::allocation::{AttemptEnd, EndReport};
 use fleet_core::name::is_plain_text;
 use fleet_core::time::Timestamp;
 
-use crate::shim::order::{EndReason, ExitRecord};
+use fleet_shim::order::{EndReason, ExitRecord};
 
 /// How the shim's words about a start begin when the user's own paths or command were wrong.
 const USER_FAULTS: [&str; 4] =
@@ -138,7 +138,7 @@ mod tests {
         ExitRecord {
             v: 1,
             allocation_id: "alloc-a-1".to_owned(),
-            epoch: crate::shim::order::Epoch::default(),
+            epoch: fleet_shim::order::Epoch::default(),
             attempt: 1,
             reason,
             code,

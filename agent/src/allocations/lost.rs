@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use fleet_core::id::AllocationId;
 
-use crate::cgroup::{Cgroup, CgroupError, CgroupPlan, Hierarchies};
 use crate::node::NodeContext;
-use crate::shim::order::{ShimOrder, ShimState};
+use fleet_kernel::cgroup::{Cgroup, CgroupError, CgroupPlan, Hierarchies};
+use fleet_shim::order::{ShimOrder, ShimState};
 
 /// From SIGKILL to giving up on processes that do not die.
 const DIE_MAX: Duration = Duration::from_secs(30);

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 use fleet_core::job::{JobSpec, TerminalSize};
 
 use crate::attempts::Record;
-use crate::cgroup::CpuSet;
-use crate::filter::NvidiaMajors;
 use crate::gpu::{self, GpuSnapshot};
 use crate::headroom::processes_for_a_job;
 use crate::image;
@@ -15,8 +13,10 @@ use crate::node::NodeContext;
 use crate::runtime::{
     AllocationSpec, Gpu, Image, ImageConfig, JobUser, NodeSettings, Resources, Runtime, Volume,
 };
-use crate::shim::order::{Epoch, StopSettings, WindowSize};
 use crate::user::User;
+use fleet_kernel::cgroup::CpuSet;
+use fleet_kernel::filter::NvidiaMajors;
+use fleet_shim::order::{Epoch, StopSettings, WindowSize};
 
 /// Size of a terminal whose user has none, at the start.
 const WINDOW: WindowSize = WindowSize { rows: 24, columns: 80 };

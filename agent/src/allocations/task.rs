@@ -23,11 +23,11 @@ use crate::chain::{chain, without_numbers};
 use crate::checkpoint::{self, CheckpointSeen, OriginFate};
 use crate::clock;
 use crate::image;
-use crate::shim::client::{ClientError, ShimClient, Subscription};
-use crate::shim::order::{ExitRecord, Notice, SHIM_LOG_FILE, ShimPhase, ShimState};
-use crate::shim::protocol::{ShimEvent, StateReport};
+use crate::shim_client::{ClientError, ShimClient, Subscription};
 use crate::user::User;
 use crate::user::op::Op;
+use fleet_shim::order::{ExitRecord, Notice, SHIM_LOG_FILE, ShimPhase, ShimState};
+use fleet_shim::protocol::{ShimEvent, StateReport};
 
 /// Orders that wait for the task.
 const ORDERS_MAX: usize = 16;

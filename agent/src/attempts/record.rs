@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::ResumedFrom;
 use crate::config::Config;
-use crate::shim::order::{EXIT_ROOM_BYTES, EXIT_ROOM_FILE, RUN_DIR};
+use fleet_shim::order::{EXIT_ROOM_BYTES, EXIT_ROOM_FILE, RUN_DIR};
 
 /// Version of the files that this build writes.
 const VERSION: u32 = 1;

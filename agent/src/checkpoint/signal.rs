@@ -8,9 +8,9 @@ use std::{fs, io};
 
 use crate::processes::pidfd::Signal;
 
-use crate::cgroup::Cgroup;
-use crate::proc_stat::started_ticks;
 use crate::processes::pidfd::{Target, Tell};
+use fleet_kernel::cgroup::Cgroup;
+use fleet_kernel::proc_stat::started_ticks;
 
 /// How often the processes are read again where the chosen one ended meanwhile.
 const TRIES_MAX: u32 = 3;

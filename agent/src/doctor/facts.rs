@@ -28,7 +28,6 @@ use super::judge::{
     Shutdown,
 };
 use super::packages::{Packages, RuntimePackage, cves, is_of_driver};
-use crate::cgroup::{Hierarchies, Mode};
 use crate::chain::chain;
 use crate::clock;
 use crate::config::Config;
@@ -40,10 +39,11 @@ use crate::processes::{Observer, Spared};
 use crate::runtime::gpus::Host;
 use crate::runtime::{Places, discover};
 use crate::server;
-use crate::shim::order::RuntimeKind;
 use crate::unit::logind::Logind;
 use crate::unit::systemd_is_running;
 use crate::user::{SUBUID_FILE, SubuidFile};
+use fleet_kernel::cgroup::{Hierarchies, Mode};
+use fleet_shim::order::RuntimeKind;
 
 /// How long the agent may take: it reads its own memory.
 const AGENT_LIMIT: Duration = Duration::from_secs(5);

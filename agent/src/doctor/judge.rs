@@ -11,9 +11,9 @@ use fleet_core::window::Fallback;
 
 use super::PART;
 use super::packages::{self, Packages, RuntimePackage};
-use crate::cgroup::Mode;
 use crate::containers::PARENT;
 use crate::enroll::MAKE_MACHINE_ID;
+use fleet_kernel::cgroup::Mode;
 
 /// Without these controllers jobs cannot be limited.
 const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];

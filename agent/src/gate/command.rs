@@ -18,7 +18,7 @@ use crate::chain::chain;
 use crate::clock;
 use crate::config::Config;
 use crate::containers::{self, NOBODY};
-use crate::filter::NvidiaMajors;
+use fleet_kernel::filter::NvidiaMajors;
 
 /// What is said where there cannot be a gate. The agent tells what it does in its place.
 const NO_PLACE: &str = "no gate can be here: this machine has cgroup v1 alone";

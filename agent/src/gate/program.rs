@@ -5,14 +5,14 @@
 //!
 //! Called by [`super::kernel`] only. What is no GPU is let through at once: most opens are of that kind.
 
-use crate::bpf::instruction::{
+use fleet_kernel::bpf::instruction::{
     ACCESS_MKNOD, ADD_IMMEDIATE, AND_IMMEDIATE, ATOMIC_DOUBLE, CALL, CONTEXT, DEVICE_CHAR, EXIT,
     Instruction, JUMP, JUMP_EQUAL, JUMP_NOT_EQUAL, LOAD_DOUBLE, LOAD_IMMEDIATE_64, LOAD_WORD,
     MAP_DESCRIPTOR, MOVE_IMMEDIATE, MOVE_REGISTER, MOVE_REGISTER_32, RESULT, SHIFT_RIGHT,
     STORE_DOUBLE, STORE_DOUBLE_IMMEDIATE, STORE_WORD, STORE_WORD_IMMEDIATE, TO_BIG_ENDIAN,
     instruction,
 };
-use crate::filter::{NVIDIA_MODESET_MINOR, NVIDIACTL_MINOR};
+use fleet_kernel::filter::{NVIDIA_MODESET_MINOR, NVIDIACTL_MINOR};
 
 /// In the place of a minor: every GPU, for this user.
 pub(super) const EVERY_GPU: u32 = u32::MAX;

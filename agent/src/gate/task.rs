@@ -25,10 +25,10 @@ use crate::chain::chain;
 use crate::config::EnforceConfig;
 use crate::containers::{self, NOBODY};
 use crate::denied::{DeniedUsers, Outcome};
-use crate::filter::NvidiaMajors;
 use crate::gpu;
 use crate::grant::Grant;
 use crate::user::Users;
+use fleet_kernel::filter::NvidiaMajors;
 
 /// How often the task checks the gate in force: does it exist, which users did it deny.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -8,7 +8,7 @@ use std::{fs, path::Path};
 use fleet_core::name::GpuUuid;
 
 use super::GpuSnapshot;
-use crate::cgroup::CpuSet;
+use fleet_kernel::cgroup::CpuSet;
 
 /// Where the kernel tells of its machine.
 pub(crate) const SYS: &str = "/sys";

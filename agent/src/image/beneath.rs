@@ -17,7 +17,7 @@ use nix::unistd::{
     Gid, Uid, UnlinkatFlags, fchown, fchownat, linkat, mkfifoat, symlinkat, unlinkat,
 };
 
-use crate::openat::openat2;
+use fleet_kernel::openat::openat2;
 
 /// A directory that nothing done through it can leave.
 #[derive(Debug)]

@@ -22,11 +22,11 @@ use super::proc_link;
 use super::spared::Spared;
 use crate::clock;
 use crate::containers::user_behind;
-use crate::filter::NvidiaMajors;
 use crate::gpu::GpuSnapshot;
-use crate::proc_stat::{since_boot, started_ticks};
 use crate::unit::unit_name;
 use crate::user::Subordinates;
+use fleet_kernel::filter::NvidiaMajors;
+use fleet_kernel::proc_stat::{since_boot, started_ticks};
 
 /// The number of no group (`(gid_t) -1`).
 const NO_GROUP: u32 = u32::MAX;

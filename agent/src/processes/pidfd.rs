@@ -9,7 +9,7 @@ use rustix::io::Errno;
 pub(crate) use rustix::process::Signal;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
-use crate::proc_stat::started_ticks;
+use fleet_kernel::proc_stat::started_ticks;
 
 /// What to tell a process by a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use crate::allocations::of_exit;
 use crate::attempts::{self, AllocationDir, RecordError, Registry, Row};
 use crate::chain::chain;
 use crate::clock;
-use crate::shim::order::ExitRecord;
+use fleet_shim::order::ExitRecord;
 
 /// Clocks of node and controllers may differ by this much.
 const CLOCKS_APART_MAX: Millis = Millis::hours(1);

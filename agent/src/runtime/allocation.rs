@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use crate::{
+use fleet_kernel::{
     cgroup::{CpuSet, DiskLimits},
     filter::NvidiaMajors,
-    shim::order::{Epoch, LogSettings, RuntimeChoice, StopSettings, WindowSize},
 };
+use fleet_shim::order::{Epoch, LogSettings, RuntimeChoice, StopSettings, WindowSize};
 
 /// Everything about one allocation. Values are as the controller ordered them; [`super::prepare`] checks
 /// whatever could hurt the node.

@@ -19,14 +19,14 @@ use super::gpus::{self, Host, Inside};
 use super::{
     AllocationSpec, EnvironmentError, Gpu, Image, JobUser, NodeSettings, Volume, environment, spec,
 };
-use crate::{
+use fleet_kernel::{
     cgroup::{CgroupError, CgroupPlan, Hierarchies, Limits, Mode},
     filter::{self, NVIDIA_MAJOR_USUAL},
     openat::openat2,
-    shim::order::{
-        BUNDLE_DIR, FileError, Identity, MountPlan, RUN_DIR, RuntimeKind, ShimOrder, VERSION,
-        VolumeOrder, is_clean,
-    },
+};
+use fleet_shim::order::{
+    BUNDLE_DIR, FileError, Identity, MountPlan, RUN_DIR, RuntimeKind, ShimOrder, VERSION,
+    VolumeOrder, is_clean,
 };
 
 /// Arguments of one job, and bytes of all of them.

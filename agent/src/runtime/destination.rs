@@ -19,7 +19,7 @@ use nix::{
 };
 
 use super::{JobUser, PrepareError, Volume};
-use crate::openat::openat2;
+use fleet_kernel::openat::openat2;
 
 /// Destinations a volume may not cover: they are made by us.
 const PROTECTED: [&str; 4] = ["/proc", "/sys", "/dev", "/run/fleet"];

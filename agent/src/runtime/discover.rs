@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use crate::shim::order::{RuntimeChoice, RuntimeKind};
+use fleet_shim::order::{RuntimeChoice, RuntimeKind};
 
 /// Where a daemon looks, whatever its own PATH says.
 const DIRECTORIES: [&str; 6] =

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::{AllocationSpec, Image};
-use crate::shim::notify_path_in_container;
+use fleet_shim::notify_path_in_container;
 
 /// Variables of one job, and bytes of all of them. The kernel's own limit for exec is of this order.
 const VARIABLES_MAX: usize = 8192;

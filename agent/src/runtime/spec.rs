@@ -15,13 +15,13 @@ use oci_spec::runtime::{
 use super::destination::Begin;
 use super::gpus::Inside;
 use super::{AllocationSpec, Image, NodeSettings, PrepareError, Volume, seccomp};
-use crate::{
+use fleet_kernel::{
     cgroup::{CgroupPlan, Disk, DiskLimits, Mode},
     filter::{DeviceKind, DeviceRule},
-    shim::{
-        HOST_CONTROL_PATHS, init_arguments, init_path_in_container, notify_path_in_container,
-        order::NOTIFY_SOCKET_FILE,
-    },
+};
+use fleet_shim::{
+    HOST_CONTROL_PATHS, init_arguments, init_path_in_container, notify_path_in_container,
+    order::NOTIFY_SOCKET_FILE,
 };
 
 /// Control nodes of NVIDIA's driver, shared by all who hold a lease.
@@ -260,7 +260,7 @@ fn mounts(spec: &AllocationSpec, context: &Context<'_>, readonly: bool) -> Vec<M
         list.push(mount("/tmp", "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=1777"]));
     }
     list.push(bind(&context.node.init_path, init_path_in_container(), &["ro", "nosuid", "nodev"]));
-    let notify = context.dir.join(crate::shim::order::NOTIFY_DIR).join(NOTIFY_SOCKET_FILE);
+    let notify = context.dir.join(fleet_shim::order::NOTIFY_DIR).join(NOTIFY_SOCKET_FILE);
     list.push(bind(&notify, notify_path_in_container(), &["nosuid", "nodev", "noexec"]));
     for node in device_nodes(spec, context.node) {
         let name = node.1;

@@ -12,8 +12,8 @@ use tokio::task::spawn_blocking;
 
 use crate::gpu::{self, DriverState, GpuSnapshot};
 use crate::holders::{Names, Observers};
-use crate::proc_stat::is_at_its_end;
 use crate::processes::{Observer, Process};
+use fleet_kernel::proc_stat::is_at_its_end;
 
 /// Most programs that the words name; the rest are counted.
 const NAMED_MAX: usize = 4;

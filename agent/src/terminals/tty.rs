@@ -11,7 +11,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::proc_stat;
+use fleet_kernel::proc_stat;
 
 /// Most terminals of one user that are written to.
 const TERMINALS_MAX: usize = 32;

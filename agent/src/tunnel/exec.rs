@@ -10,9 +10,9 @@ use super::output::window;
 use super::{FromUser, Gone, ToUser, Tunnels};
 use crate::attempts::AttemptPhase;
 use crate::chain::chain;
-use crate::shim::client::{Attached, ClientError, Output, ShimClient};
-use crate::shim::order::WindowSize;
-use crate::shim::protocol::{ExecRequest, FrameExit};
+use crate::shim_client::{Attached, ClientError, Output, ShimClient};
+use fleet_shim::order::WindowSize;
+use fleet_shim::protocol::{ExecRequest, FrameExit};
 
 /// Size of a terminal whose user did not say theirs.
 const WINDOW: WindowSize = WindowSize { rows: 24, columns: 80 };

@@ -15,9 +15,9 @@ use tokio::time::sleep;
 use super::wake::Wake;
 use super::{FRAME_BYTES_MAX, FromUser, Gone, ToUser, Tunnels};
 use crate::attempts::{AllocationDir, AttemptPhase};
-use crate::shim::client::{Attached, ShimClient};
-use crate::shim::log::{LogReader, Record, Stream};
-use crate::shim::order::WindowSize;
+use crate::shim_client::{Attached, ShimClient};
+use fleet_shim::log::{LogReader, Record, Stream};
+use fleet_shim::order::WindowSize;
 
 /// How often the log is checked if no notice of new output comes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -4,7 +4,7 @@
 use std::{fs::OpenOptions, os::unix::fs::OpenOptionsExt, path::Path, process::Stdio};
 
 use super::LaunchError;
-use crate::shim::order::SHIM_LOG_FILE;
+use fleet_shim::order::SHIM_LOG_FILE;
 
 pub(super) async fn start(shim: &Path, dir: &Path) -> Result<(), LaunchError> {
     let path = dir.join(SHIM_LOG_FILE);

@@ -12,7 +12,7 @@ use std::path::Path;
 use zbus::{Connection, Variant};
 
 use super::{ANSWER_TIMEOUT, LaunchError};
-use crate::shim::order::SHIM_LOG_FILE;
+use fleet_shim::order::SHIM_LOG_FILE;
 
 /// Time for the shim to stop its job when the unit is stopped, in microseconds. The shim's own grace is
 /// normally shorter; this is the service manager's patience.

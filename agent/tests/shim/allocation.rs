@@ -8,17 +8,19 @@ use std::{
 };
 
 use fleet_agent::{
-    cgroup::{Cgroup, Hierarchies, Mode},
-    filter::NvidiaMajors,
     runtime::{
         AllocationSpec, Image, JobUser, NodeSettings, Places, Resources, Runtime, discover, prepare,
     },
-    shim::{
-        client::ShimClient,
-        log::{LogReader, Stream},
-        order::{Epoch, ExitRecord, LogSettings, ShimOrder, ShimState, StopSettings},
-    },
+    shim_client::ShimClient,
     unit::Launcher,
+};
+use fleet_kernel::{
+    cgroup::{Cgroup, Hierarchies, Mode},
+    filter::NvidiaMajors,
+};
+use fleet_shim::{
+    log::{LogReader, Stream},
+    order::{Epoch, ExitRecord, LogSettings, ShimOrder, ShimState, StopSettings},
 };
 
 /// Longest wait for anything; generous, because the machine is shared.
@@ -52,6 +54,14 @@ pub(crate) fn runtimes() -> Vec<Runtime> {
         })
         .map(|path| discover(Some(&path)).unwrap())
         .collect()
+}
+
+/// A program of the crate `fleet-shim`: cargo puts it in the folder above that of this test.
+fn built(name: &str) -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let program = own.ancestors().nth(2).unwrap().join(name);
+    assert!(program.is_file(), "{} is not built: run `make build` first", program.display());
+    program
 }
 
 pub(crate) struct Allocation {
@@ -110,8 +120,8 @@ impl Allocation {
             node_name: "titan01".to_owned(),
             runtime: runtime.choice(),
             seccomp: runtime.seccomp,
-            shim_path: PathBuf::from(env!("CARGO_BIN_EXE_fleet-shim")),
-            init_path: PathBuf::from(env!("CARGO_BIN_EXE_fleet-init")),
+            shim_path: built("fleet-shim"),
+            init_path: built("fleet-init"),
             cgroup_parent: format!("fleet-test{}-{number}", std::process::id()),
             systemd: false,
             majors: NvidiaMajors::default(),

@@ -197,7 +197,7 @@ fn what_could_hurt_the_node_is_refused_with_its_field() {
         let mut job = Allocation::shell(&runtime, "true");
         change(&mut job);
         let refused: PrepareError = prepare(&job.dir, &job.spec, &job.node).unwrap_err();
-        assert!(!job.dir.join(fleet_agent::shim::order::ORDER_FILE).exists());
+        assert!(!job.dir.join(fleet_shim::order::ORDER_FILE).exists());
         refused.to_string()
     };
     let pair = |name: &str| (name.to_owned(), "x".to_owned());

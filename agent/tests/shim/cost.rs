@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fleet_agent::shim::order::RuntimeKind;
+use fleet_shim::order::RuntimeKind;
 
 use crate::allocation::{Allocation, runtimes};
 

@@ -2,11 +2,9 @@
 
 use std::{fs, path::PathBuf, process::Stdio, time::Duration};
 
-use fleet_agent::{
-    cgroup::{Hierarchies, Mode},
-    runtime::Resources,
-    shim::order::{EndReason, ExitRecord, LogSettings, ShimPhase, ShimState},
-};
+use fleet_agent::runtime::Resources;
+use fleet_kernel::cgroup::{Hierarchies, Mode};
+use fleet_shim::order::{EndReason, ExitRecord, LogSettings, ShimPhase, ShimState};
 
 use crate::allocation::{Allocation, runtimes};
 

@@ -2,10 +2,8 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use fleet_agent::{
-    runtime::Runtime,
-    shim::order::{EndReason, ShimState},
-};
+use fleet_agent::runtime::Runtime;
+use fleet_shim::order::{EndReason, ShimState};
 use nix::{
     sys::signal::{Signal, kill},
     time::{ClockId, clock_gettime},

@@ -6,12 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fleet_agent::{
+use fleet_agent::runtime::{Gpu, Runtime, Volume};
+use fleet_kernel::{
     cgroup::DiskLimits,
     filter::{self, FilterHandle},
-    runtime::{Gpu, Runtime, Volume},
-    shim::order::{EndReason, ORDER_FILE, RuntimeKind, STATE_FILE, ShimState},
 };
+use fleet_shim::order::{EndReason, ORDER_FILE, RuntimeKind, STATE_FILE, ShimState};
 use nix::sys::stat::{Mode, SFlag, major, makedev, minor, mknod};
 
 use crate::allocation::{Allocation, UID, runtimes};

@@ -10,7 +10,6 @@ mod cost;
 mod ending;
 mod fence;
 mod hostile;
-mod init;
 mod isolation;
 mod near;
 mod syscalls;

@@ -2,11 +2,9 @@
 
 use std::{collections::BTreeMap, fs};
 
-use fleet_agent::{
-    cgroup::{CpuSet, Hierarchies, Mode},
-    runtime::Runtime,
-    shim::protocol::ExecRequest,
-};
+use fleet_agent::runtime::Runtime;
+use fleet_kernel::cgroup::{CpuSet, Hierarchies, Mode};
+use fleet_shim::protocol::ExecRequest;
 
 use crate::{
     allocation::{Allocation, runtimes},

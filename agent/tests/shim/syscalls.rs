@@ -2,10 +2,8 @@
 
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::Path};
 
-use fleet_agent::{
-    runtime::{Image, ImageConfig, Volume},
-    shim::protocol::ExecRequest,
-};
+use fleet_agent::runtime::{Image, ImageConfig, Volume};
+use fleet_shim::protocol::ExecRequest;
 use libc::c_long;
 
 use crate::{

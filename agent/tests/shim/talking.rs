@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
 
-use fleet_agent::shim::{
-    client::{Attached, ClientError, Output, ShimClient},
+use fleet_agent::shim_client::{Attached, ClientError, Output, ShimClient};
+use fleet_shim::{
     log::Stream,
     order::{JobEvent, Notice, WindowSize},
     protocol::{ExecRequest, FrameExit, ShimEvent},

@@ -3,11 +3,9 @@
 
 use std::{path::Path, process::Command};
 
-use fleet_agent::{
-    filter::{self, FilterHandle},
-    shim::order::EndReason,
-    unit::{Launcher, systemd_is_running, unit_name},
-};
+use fleet_agent::unit::{Launcher, systemd_is_running, unit_name};
+use fleet_kernel::filter::{self, FilterHandle};
+use fleet_shim::order::EndReason;
 
 use crate::allocation::{Allocation, runtimes};
 

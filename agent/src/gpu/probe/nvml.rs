@@ -18,7 +18,7 @@ use crate::gpu::report::{
     DriverInfo, EccCounts, GpuInfo, GpuProcess, ProcessKind, RetiredPages, Telemetry,
 };
 use crate::gpu::wire::Message;
-use crate::proc_stat::started_ticks;
+use fleet_kernel::proc_stat::started_ticks;
 
 /// Words of the NUMA mask asked for: 256 nodes.
 const NUMA_WORDS: usize = 4;

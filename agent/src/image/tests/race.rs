@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use super::super::beneath::Root;
-use crate::path_swap::PathSwap;
+use fleet_kernel::path_swap::PathSwap;
 
 #[test]
 fn a_directory_exchanged_a_hundred_thousand_times_lets_nothing_out() {

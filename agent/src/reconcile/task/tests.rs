@@ -23,12 +23,12 @@ use crate::image::{self, ImageStore, Limits};
 use crate::node::Parts;
 use crate::reconcile::plan::fixture::order;
 use crate::reconcile::reboot::{Pauses, Step};
-use crate::shim::order::{EXIT_FILE, EndReason, Epoch as ShimEpoch, ExitRecord};
 use crate::shutdown::Refusal;
 use crate::shutdown::in_use::tests::{sleeper, used_by};
 use crate::unit::Launcher;
 use crate::user::tests::{account, dir_of, slow_helper};
 use crate::user::{AsUser, AsUserConfig, Users, UsersConfig};
+use fleet_shim::order::{EXIT_FILE, EndReason, Epoch as ShimEpoch, ExitRecord};
 
 mod probing;
 mod removal;

@@ -11,7 +11,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 
 use super::cdi::{self, Format, Spec};
 use super::{choose, driver};
-use crate::openat::openat2;
+use fleet_kernel::openat::openat2;
 
 /// Most files of one folder that are read: of descriptions, and of libraries.
 const DESCRIPTIONS_MAX: usize = 64;

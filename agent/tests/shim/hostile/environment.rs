@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt};
 
-use fleet_agent::{runtime::prepare, shim::protocol::ExecRequest};
+use fleet_agent::runtime::prepare;
+use fleet_shim::protocol::ExecRequest;
 
 use super::{kill, words};
 use crate::{

@@ -26,11 +26,11 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use fleet_agent::{
     runtime::{Image, ImageConfig},
-    shim::{
-        client::{Attached, ClientError},
-        order::{EndReason, ExitRecord, WindowSize},
-        protocol::{ExecRequest, FrameExit},
-    },
+    shim_client::{Attached, ClientError},
+};
+use fleet_shim::{
+    order::{EndReason, ExitRecord, WindowSize},
+    protocol::{ExecRequest, FrameExit},
 };
 
 use crate::{allocation::Allocation, talking::read_all};

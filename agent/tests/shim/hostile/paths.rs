@@ -6,10 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fleet_agent::{
-    runtime::{Image, ImageConfig, Volume, prepare},
-    shim::order::WindowSize,
-};
+use fleet_agent::runtime::{Image, ImageConfig, Volume, prepare};
+use fleet_shim::order::WindowSize;
 
 use super::{beside, in_image, kill, run, start_failure, tree};
 use crate::{
