@@ -324,7 +324,7 @@ impl<'a> Times<'a> {
         at: jiff::Timestamp,
         clock: DayClock,
     ) -> Result<jiff::Timestamp, String> {
-        let day = at.to_zoned(self.clock.zone().clone()).date().tomorrow();
+        let day = at.to_zoned_datetime(self.clock.zone().clone()).date().tomorrow();
         self.on(&day.map_err(|error| error.to_string())?.to_string(), clock)
     }
 

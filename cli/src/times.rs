@@ -145,7 +145,7 @@ fn shortened(text: &str) -> String {
 
 /// `noon`, `14:00`, `tomorrow 9:00`, `monday 09:00`, `2026-11-22`, `2026-11-22 09:00`.
 fn parse_local(lower: &str, now: Timestamp, zone: &TimeZone) -> Option<DateTime> {
-    let here = now.to_zoned(zone.clone()).datetime();
+    let here = now.to_zoned_datetime(zone.clone()).datetime();
     let today = here.date();
     if let Some(time) = parse_clock(lower) {
         // The next time the clock shows this.
@@ -234,11 +234,11 @@ fn resolve(local: DateTime, zone: &TimeZone) -> Result<Timestamp, TimeError> {
             transitions.next().map(|t| t.timestamp())
         });
         let shown = |at: Option<Timestamp>| match at {
-            Some(at) => at.to_zoned(zone.clone()).strftime("%H:%M").to_string(),
+            Some(at) => at.to_zoned_datetime(zone.clone()).strftime("%H:%M").to_string(),
             None => "it".to_owned(),
         };
         let wall_before = gap_end.and_then(|end| {
-            let wall = end.to_zoned(zone.clone()).datetime();
+            let wall = end.to_zoned_datetime(zone.clone()).datetime();
             wall.checked_sub(Span::new().seconds(i64::from(length))).ok()
         });
         return Err(TimeError::Skipped {
@@ -404,8 +404,8 @@ impl Clock {
     /// always one that comes.
     pub(crate) fn brief(&self, unix_ms: u64) -> String {
         let Some(at) = timestamp(unix_ms) else { return format!("{unix_ms} ms") };
-        let at = at.to_zoned(self.zone().clone());
-        let today = self.now.to_zoned(self.zone().clone()).date();
+        let at = at.to_zoned_datetime(self.zone().clone());
+        let today = self.now.to_zoned_datetime(self.zone().clone()).date();
         let days = today.until(at.date()).map_or(i32::MAX, |span| span.get_days());
         let format = match days {
             0 => "%H:%M",
@@ -439,7 +439,7 @@ impl Clock {
 
     fn format(&self, unix_ms: u64, format: &str) -> String {
         match timestamp(unix_ms) {
-            Some(at) => at.to_zoned(self.zone().clone()).strftime(format).to_string(),
+            Some(at) => at.to_zoned_datetime(self.zone().clone()).strftime(format).to_string(),
             None => format!("{unix_ms} ms"),
         }
     }
@@ -460,7 +460,7 @@ fn timestamp(unix_ms: u64) -> Option<Timestamp> {
 
 /// The first instant of the day after the one that `at` is in.
 pub(crate) fn end_of_day(at: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
-    end_of_day_date(at.to_zoned(zone.clone()).date(), zone)
+    end_of_day_date(at.to_zoned_datetime(zone.clone()).date(), zone)
 }
 
 fn end_of_day_date(date: Date, zone: &TimeZone) -> Option<Timestamp> {

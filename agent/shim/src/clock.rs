@@ -16,7 +16,7 @@ pub(super) fn unix_ms() -> u64 {
 
 /// The wall clock as people on this machine read it: `09:22:46 CET`.
 pub(super) fn here() -> String {
-    jiff::Zoned::now().strftime("%H:%M:%S %Z").to_string()
+    jiff::ZonedDateTime::now().strftime("%H:%M:%S %Z").to_string()
 }
 
 fn read(clock: ClockId) -> Duration {

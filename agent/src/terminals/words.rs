@@ -29,7 +29,7 @@ impl Here {
     fn time(&self, at: Timestamp) -> String {
         let zoned = |at: Timestamp| {
             let ms = i64::try_from(at.0).ok()?;
-            Some(jiff::Timestamp::from_millisecond(ms).ok()?.to_zoned(self.zone.clone()))
+            Some(jiff::Timestamp::from_millisecond(ms).ok()?.to_zoned_datetime(self.zone.clone()))
         };
         let (Some(then), Some(now)) = (zoned(at), zoned(self.now)) else {
             return format!("{} ms", at.0);

@@ -181,7 +181,7 @@ async fn a_stop_is_a_signal_to_every_process_and_then_the_code_is_the_jobs() {
         let at = time_in(&output, "ready\n[fleet: stopping the job at ", ": its reservation res-a");
         assert!(output.ends_with(": its reservation res-a ended]\n"), "{output}");
         let end = jiff::Timestamp::from_millisecond(exit.ended_at_ms.try_into().unwrap()).unwrap();
-        let until = end.to_zoned(jiff::tz::TimeZone::system());
+        let until = end.to_zoned_datetime(jiff::tz::TimeZone::system());
         let apart = until.time().duration_since(at).as_secs().rem_euclid(24 * 60 * 60);
         assert!(apart < 60, "{output} at {end}");
         job.nothing_is_left().await;

@@ -35,7 +35,9 @@ pub(super) fn wrong(sheet: &Sheet) -> Vec<String> {
 pub(super) fn window(line: &SheetLine) -> String {
     let shown = |when: When| match when {
         When::Now => "now".to_owned(),
-        When::At(at) => at.to_zoned(clock().zone().clone()).strftime("%Y-%m-%d %H:%M").to_string(),
+        When::At(at) => {
+            at.to_zoned_datetime(clock().zone().clone()).strftime("%Y-%m-%d %H:%M").to_string()
+        }
     };
     format!("{} - {}", shown(line.start), shown(line.end))
 }

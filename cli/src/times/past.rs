@@ -39,7 +39,7 @@ pub(crate) fn parse_past(
     // Back by the calendar first: the clocks may skip this time on another day, or show it twice.
     let not_a_time = || TimeError::NotAPastTime(super::shortened(text));
     let mut local = super::parse_local(&typed, now, zone).ok_or_else(not_a_time)?;
-    if day == "yesterday" || local > now.to_zoned(zone.clone()).datetime() {
+    if day == "yesterday" || local > now.to_zoned_datetime(zone.clone()).datetime() {
         local = local.checked_sub(step).map_err(|_| TimeError::OutOfRange(text.to_owned()))?;
     }
     super::resolve(local, zone)
@@ -51,7 +51,7 @@ pub(crate) fn parse_past_day(
     now: Timestamp,
     zone: &TimeZone,
 ) -> Result<(Timestamp, Timestamp), TimeError> {
-    let at = parse_past(text, now, zone)?.to_zoned(zone.clone());
+    let at = parse_past(text, now, zone)?.to_zoned_datetime(zone.clone());
     let out_of_range = || TimeError::OutOfRange(text.to_owned());
     let start = at.start_of_day().map_err(|_| out_of_range())?;
     let end = start.tomorrow().and_then(|next| next.start_of_day()).map_err(|_| out_of_range())?;
@@ -75,7 +75,7 @@ mod tests {
         let zone = TimeZone::get("Europe/Berlin").unwrap();
         let now: Timestamp = "2026-11-21T09:31:07Z".parse().unwrap();
         match parse_past(text, now, &zone) {
-            Ok(at) => at.to_zoned(zone).strftime("%a %m-%d %H:%M").to_string(),
+            Ok(at) => at.to_zoned_datetime(zone).strftime("%a %m-%d %H:%M").to_string(),
             Err(error) => error.to_string(),
         }
     }

@@ -44,7 +44,7 @@ pub(crate) fn read_when(
     edge: Edge,
 ) -> Result<Read, TimeError> {
     let lower = text.trim().to_ascii_lowercase();
-    let here = now.to_zoned(zone.clone()).datetime();
+    let here = now.to_zoned_datetime(zone.clone()).datetime();
     // The end of today is still to come, unlike its beginning.
     if edge == Edge::End
         && let Some(date) = named_day(&lower, here.date(), |_| true)

@@ -537,7 +537,7 @@ fn shown(mut seen: GpuSnapshot, numbers: &Numbers) -> Shared {
 /// When what hangs now is tried again, as people on this machine read it: `14:32 CET`.
 fn next_try(wait: Duration) -> String {
     let wait = jiff::SignedDuration::try_from(wait).unwrap_or_default();
-    let at = jiff::Zoned::now().checked_add(wait);
+    let at = jiff::ZonedDateTime::now().checked_add(wait);
     at.map_or_else(|_| String::new(), |at| at.strftime("%H:%M %Z").to_string())
 }
 
