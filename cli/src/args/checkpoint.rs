@@ -70,7 +70,8 @@ fn retry(text: &str) -> Result<Retry, String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunCheckpointArgs {
-    /// Folder the program writes checkpoints to; DIR/{attempt} gives each attempt its own, in FLEET_CHECKPOINT_DIR
+    /// Folder the program writes checkpoints to, on a disk that all nodes see; FLEET_CHECKPOINT_DIR has it. DIR/{attempt}:
+    /// each attempt gets its own
     #[arg(long, value_name = "DIR")]
     pub(crate) checkpoint_dir: Option<String>,
     /// Names of checkpoints in that folder, like step-*.ckpt [default: what RULE recognises]
@@ -79,7 +80,8 @@ pub(crate) struct RunCheckpointArgs {
     /// When a checkpoint is complete: auto, hf, lightning, dcp, orbax, accelerate, file or dir:MARKER [default: auto]
     #[arg(long = "checkpoint", value_name = "RULE", requires = "checkpoint_dir", value_parser = rule)]
     pub(crate) rule: Option<RuleChoice>,
-    /// Before a resume, move newer and torn checkpoints aside, so the program finds the chosen one [default: on]
+    /// Before a restart, rename incomplete checkpoints and those newer than the one fleet chose, so that the program finds
+    /// that one; nothing is deleted [default: on]
     #[arg(
         long = "checkpoint-aside",
         value_name = "on|off",
@@ -93,7 +95,7 @@ pub(crate) struct RunCheckpointArgs {
     /// With DIR/{attempt}: if fleet cannot copy the checkpoint there, FLEET_RESUME_FROM names the original
     #[arg(long, requires = "checkpoint_dir")]
     pub(crate) resume_by_variable: bool,
-    /// Ask the program for a checkpoint with this signal too, not only with the request file
+    /// When fleet asks the program for a checkpoint, send this signal too, not only make the file .fleet-checkpoint-requested
     #[arg(long = "checkpoint-signal", value_name = "SIGNAL", requires = "checkpoint_dir", value_parser = catchable)]
     pub(crate) signal: Option<i32>,
     /// Start from this checkpoint, for example one of another job

@@ -69,10 +69,10 @@ pub(crate) struct RunArgs {
     /// Run within this reservation
     #[arg(long, value_name = "RESERVATION")]
     pub(crate) reservation: Option<String>,
-    /// CPU cores [default: the portion of the job's GPUs; without GPUs: 1]
+    /// CPU cores [default: as much of the node as the job has of its GPUs; without GPUs: 1]
     #[arg(short, long, value_name = "CPUS", value_parser = crate::sizes::parse_cores)]
     pub(crate) cpus: Option<u64>,
-    /// Host memory, like 16G [default: the portion of the job's GPUs; without GPUs: of one core]
+    /// Host memory, like 16G [default: as much of the node as the job has of its GPUs; without GPUs: the part of one core]
     #[arg(long, value_name = "SIZE", value_parser = crate::sizes::parse_bytes)]
     pub(crate) memory: Option<u64>,
     /// Set a variable, or pass on the one you have
@@ -86,10 +86,12 @@ pub(crate) struct RunArgs {
     pub(crate) workdir: Option<String>,
     #[command(flatten)]
     pub(crate) checkpoint: RunCheckpointArgs,
-    /// If the GPU fails, wait at most this long for a checkpoint before moving the job [default: 24h]
+    /// If the GPU degrades or the node drains, wait at most this long for the next checkpoint, then move the job
+    /// [default: 24h]
     #[arg(long, value_name = "LENGTH")]
     pub(crate) max_deferral: Option<String>,
-    /// How often to restart the job after a fault of a node [default: 3 with checkpoints, else 0]
+    /// How often to restart the job after a node or GPU has failed; moves at a checkpoint do not count [default: 3 with
+    /// checkpoints, else 0]
     #[arg(long, value_name = "N")]
     pub(crate) restarts: Option<u32>,
     /// Time between SIGTERM and SIGKILL [default: 30s]
@@ -113,7 +115,7 @@ pub(crate) struct RunArgs {
     /// Pass your standard input to the program
     #[arg(short, long, conflicts_with = "detach")]
     pub(crate) interactive: bool,
-    /// Give the program a terminal; -it means -i --tty
+    /// Give the program a terminal. -it works as in docker; -t alone is --time
     #[arg(long)]
     pub(crate) tty: bool,
     /// Do not wait for the job: print its id

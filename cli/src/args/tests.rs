@@ -9,6 +9,8 @@ use clap::{Command, CommandFactory, Parser};
 use super::*;
 use crate::golden;
 
+mod pages;
+
 /// Every verb that is shown, with its whole name: `node drain`.
 fn verbs(command: &Command, name: &str) -> Vec<String> {
     let mut found = vec![name.to_owned()];
