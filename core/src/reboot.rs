@@ -17,7 +17,7 @@ pub const REBOOT_SINCE: u32 = 9;
 pub enum RebootCommand {
     /// As soon as nothing runs there and nobody holds anything; the node is drained for it. The reason may be empty.
     Ask { node: NodeName, reason: String },
-    /// It is not wanted any more, and the node is as it was before.
+    /// Cancels the reboot. The node is as it was before.
     Cancel { node: NodeName },
 }
 

@@ -61,7 +61,7 @@ pub struct GateState {
     pub exempt: Option<Exempt>,
     /// Whose containers' numbers are whose.
     pub subordinates: Arc<Subordinates>,
-    /// Whose group of containers is known to the kernel; none where that does not go by them, or there is no gate.
+    /// Uids whose group of containers the kernel has. `None` if the gate does not use these groups, or there is no gate.
     pub containers: Option<BTreeSet<u32>>,
 }
 

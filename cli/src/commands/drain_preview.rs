@@ -21,7 +21,7 @@ pub(super) async fn preview(
     let jobs = job::fetch(client, request).await?;
     let mut reservations = reservation::fetch(client, ListReservationsRequest::default()).await?;
     reservations.retain(|reservation| reservation.node.as_deref() == Some(node));
-    let mut text = format!("Draining {node} takes no new work and affects:\n");
+    let mut text = format!("Draining {node} will affect:\n");
     for job in &jobs {
         let fate = fate(job, deadline, &context.clock);
         text.push_str(&format!("  {} {} of {}: {fate}\n", job.id, job.name, job.owner));

@@ -103,7 +103,7 @@ fn add(names: &mut Vec<String>, name: String) -> Result<(), String> {
     }
     if names.len() == NAMES_MAX {
         return Err(format!(
-            "more than {NAMES_MAX} GPUs are named; one line takes GPUs of one node"
+            "more than {NAMES_MAX} GPUs are named; one line takes GPUs on one node"
         ));
     }
     names.push(name);

@@ -576,7 +576,7 @@ fn a_detached_job_prints_its_id_and_nothing_else() {
     let folder = std::fs::canonicalize(fake.config().parent().unwrap()).unwrap();
     assert_eq!(sent.output_file, format!("{}/true-{{job}}.log", folder.display()));
     let said = stderr(&output);
-    assert!(said.contains(&format!("its output: {}/true-job-a.log", folder.display())), "{said}");
+    assert!(said.contains(&format!("output: {}/true-job-a.log", folder.display())), "{said}");
     let output = fake.command(&["run", "-d", "--json", "--", "true"]);
     let output = { output }.stdout(Stdio::piped()).output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -101,12 +101,12 @@ fn a_refusal_names_who_holds_what_and_the_next_slot() {
          reserve res-e eve 2 +0h +2h",
         "res-a: titan01:0 titan01:1 Active
          res-b: titan02:0 Scheduled
-         res-c: 2 GPUs of one node: held
+         res-c: 2 GPUs on one node: held
            titan02:0 bob res-b until +4h
            titan01:0 ada res-a until +8h
            titan01:1 ada res-a until +8h
            next: +4h titan02:0 titan02:1
-         res-d: 2 GPUs of one node: held
+         res-d: 2 GPUs on one node: held
            titan02:0 bob res-b until +4h
            titan01:0 ada res-a until +8h
            titan01:1 ada res-a until +8h

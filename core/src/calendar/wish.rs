@@ -103,7 +103,7 @@ impl<'a> Wish<'a> {
         let text = self.text_of_gpus();
         match &self.request.node {
             Some(node) => format!("{text} on {node}"),
-            None if self.request.count > 1 => format!("{text} of one node"),
+            None if self.request.count > 1 => format!("{text} on one node"),
             None => text,
         }
     }

@@ -158,12 +158,12 @@ fn ones_own_reservation_is_used_where_the_job_fits_into_it() {
          job-b -> titan02:0, 16 cores, 64.0 GiB
          job-c waits, place 3: waits for 1 GPU: titan01:0,1 are reserved by ada (res-x) [+8h]
          job-d waits, place 4: starts now with -t 8h, in your reservation res-x [+8h]
-         job-e waits, place 5: waits for 2 GPUs of one node: titan01:0,1 are reserved by ada (res-x) [+17h1m]
+         job-e waits, place 5: waits for 2 GPUs on one node: titan01:0,1 are reserved by ada (res-x) [+17h1m]
          titan01:0 +0ms..+8h res-x ada
          res-x: Ending
          job-c waits, place 1: waits for 1 GPU: titan01:0,1 are being emptied after res-x (ada) [+8h2m]
          job-d waits, place 2: waits for 1 GPU: titan01:0,1 are being emptied after res-x (ada) [+8h2m]
-         job-e waits, place 3: waits for 2 GPUs of one node: titan01:0,1 are being emptied after res-x (ada) [+17h2m]",
+         job-e waits, place 3: waits for 2 GPUs on one node: titan01:0,1 are being emptied after res-x (ada) [+17h2m]",
     );
 }
 
@@ -244,7 +244,7 @@ fn what_waits_behind_the_first_must_not_delay_it() {
         "job-a -> titan01:0, 4 cores, 16.0 GiB
          job-c -> titan01:1, 4 cores, 16.0 GiB
          job-e -> titan01:2, 4 cores, 16.0 GiB
-         job-b waits, place 1: waits for 4 GPUs of one node: titan01:0 is held by job-a (ada) [+4h]
+         job-b waits, place 1: waits for 4 GPUs on one node: titan01:0 is held by job-a (ada) [+4h]
          job-d waits, place 3: starts now with -t 4h: after that, titan01 is held for job-b, which is ahead in the queue [+12h1m]",
     );
 }
@@ -263,7 +263,7 @@ fn what_the_first_leaves_over_may_be_used_for_longer() {
          place",
         "job-a -> titan01:0 titan01:1, 10.666 cores, 42.7 GiB
          job-d -> titan01:2, 5.333 cores, 21.3 GiB
-         job-b waits, place 1: waits for 2 GPUs of one node: titan01:0,1 are held by job-a (ada) [+4h]
+         job-b waits, place 1: waits for 2 GPUs on one node: titan01:0,1 are held by job-a (ada) [+4h]
          job-c waits, place 2: waits for 6 cores on titan01, 5.334 are free; starts now with -c 5 [+12h1m]
          job-e waits, place 4: waits for 1 core on titan01, 0.001 are free [+12h1m]",
     );
@@ -377,7 +377,7 @@ fn immediate_jobs_start_at_once_or_fail() {
          run job-c ada 1 4h
          run job-d ada 1 4h immediate
          place",
-        "job-b: cannot start now: waits for 2 GPUs of one node: titan01:0 is meant for a job before it
+        "job-b: cannot start now: waits for 2 GPUs on one node: titan01:0 is meant for a job before it
          job-d: cannot start now: waits for 1 GPU: titan01:0,1 are meant for a job before it
          job-a -> titan01:0, 8 cores, 32.0 GiB
          job-c -> titan01:1, 8 cores, 32.0 GiB",
@@ -397,6 +397,6 @@ fn one_job_over_several_models_is_the_last_resort() {
         "job-a -> titan01:0, 4 cores, 16.0 GiB
          job-b -> titan01:2 titan01:3, 8 cores, 32.0 GiB
          job-c -> titan01:1, 4 cores, 16.0 GiB
-         job-d waits, place 1: waits for 3 GPUs of one node: titan01:0 is held by job-a (ada), titan01:1 is held by job-c (ada), titan01:2,3 are held by job-b (ada) [+4h]",
+         job-d waits, place 1: waits for 3 GPUs on one node: titan01:0 is held by job-a (ada), titan01:1 is held by job-c (ada), titan01:2,3 are held by job-b (ada) [+4h]",
     );
 }

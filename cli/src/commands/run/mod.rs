@@ -125,9 +125,10 @@ fn detached(context: &Context, job: &Job, output_file: &str) -> Result<Exit, Fai
     if let Some(reason) = &job.reason {
         sentence.push_str(&format!(": {reason}"));
     }
-    say(&format!("{} is {sentence}; see it with: fleet logs -f {}", job.id, job.id));
+    say(&format!("{} is {sentence}", job.id));
+    say(&format!("follow it: fleet logs -f {}", job.id));
     if !output_file.is_empty() {
-        say(&format!("its output: {}", output_file.replace(spec::JOB_PLACE, &job.id)));
+        say(&format!("output: {}", output_file.replace(spec::JOB_PLACE, &job.id)));
     }
     print(&printer.changed(std::slice::from_ref(job), |job| &job.id)?)?;
     Ok(Exit::Done)

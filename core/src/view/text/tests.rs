@@ -157,10 +157,10 @@ fn a_waiting_job_is_told_who_has_the_gpus() {
         by: TakenBy::Emptying { after: Emptying::Job(job), owner },
     };
     let obstacle = Obstacle::Taken([taken.clone(), emptied].into_iter().collect());
-    let wait = WaitReason::Gpus { wanted: "4 GPUs of one node".to_owned(), obstacle }.alone();
+    let wait = WaitReason::Gpus { wanted: "4 GPUs on one node".to_owned(), obstacle }.alone();
     assert_eq!(
         wait.to_string(),
-        "waits for 4 GPUs of one node: titan01:0,3 are held by job-b (bob), \
+        "waits for 4 GPUs on one node: titan01:0,3 are held by job-b (bob), \
          titan01:1 is being emptied after job-b (bob)"
     );
     assert!(!wait.is_forever());

@@ -104,7 +104,7 @@ pub(super) fn jobs() -> [pb::Job; 4] {
         owner: "bea".to_owned(),
         project: "vision".to_owned(),
         state: "queued".to_owned(),
-        reason: "8 GPUs of one node are not free".to_owned(),
+        reason: "8 GPUs on one node are not free".to_owned(),
         submitted_at_unix_ms: at(30),
         place: 2,
         earliest_start_unix_ms: at(600),
