@@ -1,4 +1,4 @@
-//! The program `fleet-shim`. The agent starts one for each allocation, and mounts it into containers as their init.
+//! The program `fleet-shim`. The agent starts one for each allocation.
 
 use std::process::ExitCode;
 
