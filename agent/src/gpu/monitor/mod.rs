@@ -25,6 +25,7 @@ use tracing::{debug, info, warn};
 use super::numbers::Numbers;
 use super::report::{DriverState, GpuInfo, GpuSnapshot, Shared};
 use super::wire::{Message, Request};
+use crate::clock::now;
 use child::Child;
 use handle::Command;
 use readings::Readings;
@@ -533,15 +534,9 @@ fn shown(mut seen: GpuSnapshot, numbers: &Numbers) -> Shared {
     Shared::new(seen)
 }
 
-/// The wall clock: only shells read it.
 /// When what hangs now is tried again, as people on this machine read it: `14:32 CET`.
 fn next_try(wait: Duration) -> String {
     let wait = jiff::SignedDuration::try_from(wait).unwrap_or_default();
     let at = jiff::ZonedDateTime::now().checked_add(wait);
     at.map_or_else(|_| String::new(), |at| at.strftime("%H:%M %Z").to_string())
-}
-
-fn now() -> Timestamp {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    Timestamp(since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
 }
