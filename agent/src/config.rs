@@ -15,7 +15,6 @@ use fleet_proto::transport::client::Address;
 use serde::Deserialize;
 
 use crate::checkpoint::Timings;
-use crate::image;
 use crate::runtime::Places;
 use fleet_kernel::cgroup::DiskLimits;
 use fleet_shim::order::LogSettings;
@@ -208,7 +207,7 @@ pub struct Config {
     pub retention: Retention,
     pub checkpoints: Timings,
     /// Where images come from, and what they may take.
-    pub images: image::Settings,
+    pub images: fleet_image::Settings,
     /// How long a planned shutdown waits for running jobs' checkpoints.
     pub checkpoint_wait: Duration,
     /// What takes mail for users; `None`: none is sent.
@@ -384,7 +383,7 @@ fn checkpoint_wait(raw: &RawShutdown, numbers: &mut Numbers<'_>) -> Duration {
     Duration::from_secs(numbers.within(field, said, CHECKPOINT_WAIT_S, 0..=3_600))
 }
 
-fn images(raw: RawImages, problems: &mut Vec<String>) -> image::Settings {
+fn images(raw: RawImages, problems: &mut Vec<String>) -> fleet_image::Settings {
     let absolute = |field: String, path: Option<&PathBuf>, problems: &mut Vec<String>| {
         if let Some(path) = path.filter(|path| !path.is_absolute()) {
             problems.push(format!("{field}: {} must be an absolute path", path.display()));
@@ -402,19 +401,19 @@ fn images(raw: RawImages, problems: &mut Vec<String>) -> image::Settings {
         if !is_registry(&name) {
             problems.push(format!("{field}: {name:?} must be HOST or HOST:PORT"));
         }
-        if let Some(bad) = mirrors.iter().find(|mirror| !image::is_mirror(mirror)) {
+        if let Some(bad) = mirrors.iter().find(|mirror| !fleet_image::is_mirror(mirror)) {
             problems
                 .push(format!("{field}.mirrors: {bad:?} must be HOST[:PORT] or HOST[:PORT]/PATH"));
         }
         if mirrors.len() > MIRRORS_MAX {
             problems.push(format!("{field}.mirrors: at most {MIRRORS_MAX}"));
         }
-        registries.insert(name, image::RegistrySettings { insecure, ca_file, mirrors });
+        registries.insert(name, fleet_image::RegistrySettings { insecure, ca_file, mirrors });
     }
-    let usual = image::Settings::default();
+    let usual = fleet_image::Settings::default();
     let credentials_file = raw.credentials_file;
     let docker_socket = raw.docker_socket.unwrap_or(usual.docker_socket.clone());
-    image::Settings { credentials_file, registries, store_bytes_max, docker_socket, ..usual }
+    fleet_image::Settings { credentials_file, registries, store_bytes_max, docker_socket, ..usual }
 }
 
 fn gpu(raw: RawGpu, sample_interval: Duration, problems: &mut Vec<String>) -> GpuConfig {

@@ -4,9 +4,11 @@
 //! node follow them, [`allocations`] carries single attempts from order to end; [`leases`] proves GPUs
 //! empty, [`ahead`] keeps the calendar while no controller answers, [`inventory`] and [`health`] say what there is and how
 //! it does, [`tunnel`] carries output and input, `vouch` says who this node's users are. The parts under them: [`gpu`]
-//! (NVML), [`runtime`], [`mod@unit`], [`image`], [`checkpoint`] and [`user`] (everything that belongs to users), [`enroll`].
-//! The crate `fleet-kernel` isolates (control groups, device filters). The crate `fleet-shim` is the program that owns one
-//! attempt, and [`shim_client`] is the agent's side of its socket.
+//! (NVML), [`runtime`], [`mod@unit`], [`checkpoint`], [`enroll`].
+//!
+//! What other programs or tests use alone are crates: `fleet-kernel` isolates (control groups, device filters), `fleet-shim`
+//! is the program that owns one attempt ([`shim_client`] is the agent's side of its socket), `fleet-user` does what belongs
+//! to users, `fleet-image` keeps images.
 //!
 //! These modules stand on each other without a circle (`tests/tidy/rooms.rs`). Facts that many of them share have modules
 //! of their own below them: [`attempts`], [`processes`], [`outbox`], [`fence`], [`denied`], [`grant`]. [`node`] holds the
@@ -14,7 +16,6 @@
 
 pub mod ahead;
 pub mod allocations;
-pub mod as_user_helper;
 pub mod attempts;
 mod chain;
 pub mod checkpoint;
@@ -32,7 +33,6 @@ pub mod grant;
 mod headroom;
 mod health;
 pub mod holders;
-pub mod image;
 pub mod inventory;
 pub mod leases;
 pub mod link;
@@ -50,7 +50,8 @@ mod state_dir;
 pub mod state_file;
 pub mod stop_all;
 pub mod terminals;
+#[cfg(test)]
+mod test_helper;
 pub mod tunnel;
 pub mod unit;
-pub mod user;
 mod vouch;

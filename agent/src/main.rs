@@ -11,7 +11,7 @@ use fleet_agent::enroll::store::IdentityFolder;
 use fleet_agent::enroll::{JoinOptions, Machine, identity_folder, join};
 use fleet_agent::gpu::{ProbeOptions, run_probe};
 use fleet_agent::operations::client;
-use fleet_agent::{doctor, emergency, gate, server, stop_all};
+use fleet_agent::{checkpoint, doctor, emergency, gate, server, stop_all};
 use fleet_core::name::NodeName;
 use fleet_core::time::Millis;
 use fleet_daemon::completion::{self, Shell};
@@ -200,7 +200,7 @@ enum GateVerb {
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|arg| arg == "as-user") {
-        return fleet_agent::as_user_helper::run_as_user_helper(args);
+        return fleet_user::helper::run(args, checkpoint::helper::perform);
     }
     let verb = Arguments::parse().verb;
     if let Verb::NvmlProbe(options) = &verb {

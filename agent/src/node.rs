@@ -18,12 +18,12 @@ use crate::gate;
 use crate::gpu;
 use crate::health::Looks;
 use crate::holders::{self, Observers};
-use crate::image::ImageStore;
 use crate::runtime::{DiscoverError, Runtime, discover};
 use crate::shutdown;
 use crate::terminals;
 use crate::unit::Launcher;
-use crate::user::{AsUser, Users};
+use fleet_image::ImageStore;
+use fleet_user::{AsUser, Users};
 
 /// Starts that are prepared at the same time; more wait.
 const STARTS_AT_ONCE_MAX: usize = 16;

@@ -26,7 +26,6 @@ use crate::gate;
 use crate::gpu::{self, GpuInfo, Monitor, Numbers};
 use crate::health;
 use crate::holders::Usages;
-use crate::image::{ImageError, ImageStore, Limits};
 use crate::inventory::{Inventory, machine_facts};
 use crate::leases::Floors;
 use crate::link::{Link, LinkParts};
@@ -41,8 +40,9 @@ use crate::stop_all::remove_parent;
 use crate::terminals;
 use crate::tunnel::{Tunnels, Wakes};
 use crate::unit::Launcher;
-use crate::user::{AsUser, AsUserConfig, Users, UsersConfig};
 use crate::vouch::VouchService;
+use fleet_image::{ImageError, ImageStore, Limits};
+use fleet_user::{AsUser, AsUserConfig, Users, UsersConfig};
 
 /// Random bytes that tell two agents of one name apart.
 const INSTANCE_BYTES: usize = 16;

@@ -14,7 +14,6 @@ use crate::allocations::end_group;
 use crate::attempts::{self, AllocationDir, allocations_dir};
 use crate::chain::chain;
 use crate::config::Config;
-use crate::image;
 use crate::shim_client::ShimClient;
 use crate::state_dir::take_state_dir;
 use crate::unit::{Launcher, group_path, systemd_is_running};
@@ -89,7 +88,7 @@ async fn stop_one(
     let path = dir.path().to_owned();
     let ended = spawn_blocking(move || -> anyhow::Result<bool> {
         let empty = end_group(&path)?;
-        image::unmount(&path)?;
+        fleet_image::unmount(&path)?;
         Ok(empty)
     });
     match ended.await? {

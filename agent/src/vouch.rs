@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status};
 
 use crate::enroll::leader;
-use crate::user::{UserError, Users};
+use fleet_user::{UserError, Users};
 
 /// How long the name service may take for an account.
 const LOOKUP_MAX: Duration = Duration::from_secs(5);

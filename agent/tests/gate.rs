@@ -247,7 +247,7 @@ fn numbers_of_a_range_pass_where_their_owner_does() {
     let inside = [700_000, 700_033, 765_535];
     assert_eq!(ground.login(700_033, 0), Denied);
     let set = |gate: &mut Gate, text: &str, people: &[u32]| {
-        let file = fleet_agent::user::SubuidFile::parse(text);
+        let file = fleet_user::SubuidFile::parse(text);
         let found = file.resolve(|_| None, people.iter().copied());
         gate.set_subordinates(&Arc::new(found)).unwrap();
     };

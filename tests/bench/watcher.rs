@@ -7,9 +7,9 @@ use std::{fs, io};
 
 use anyhow::{Context as _, Result, ensure};
 use fleet_agent::checkpoint::watch::{SeenLine, Timings, WatchLine, WatchRequest};
-use fleet_agent::user::op::Op;
 use fleet_core::checkpoint::RuleChoice;
 use fleet_tests::programs::built;
+use fleet_user::op::{CheckpointOp, Op};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 /// First argument of a process that holds watches and does nothing.
@@ -45,7 +45,8 @@ impl Watcher {
             origin: None,
             keep_copy: false,
         };
-        let line = serde_json::to_string(&Op::Watch(Box::new(request)))? + "\n";
+        let line =
+            serde_json::to_string(&Op::Checkpoint(CheckpointOp::Watch(Box::new(request))))? + "\n";
         watcher.child.stdin.as_mut().context("no input")?.write_all(line.as_bytes())?;
         while !matches!(watcher.line()?, WatchLine::Ready) {}
         Ok(watcher)

@@ -1,6 +1,6 @@
 //! The direction of dependencies, read from `cargo metadata`:
-//! `core <- proto <- {controller, agent, cli}`, `daemon <- {controller, agent}`, `kernel <- shim <- agent`; nobody depends
-//! on tests.
+//! `core <- proto <- {controller, agent, cli}`, `daemon <- {controller, agent}`, `kernel <- shim <- agent`,
+//! `core <- user <- image <- agent`; nobody depends on tests.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,21 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // What the shim is built from knows nothing of the fleet: only of one machine, and of one job on it.
     ("fleet-kernel", &[]),
     ("fleet-shim", &["fleet-kernel"]),
-    ("fleet-agent", &["fleet-core", "fleet-proto", "fleet-daemon", "fleet-kernel", "fleet-shim"]),
+    // The only way to the files of users, and what an image is made of. No connection to a controller.
+    ("fleet-user", &["fleet-core"]),
+    ("fleet-image", &["fleet-core", "fleet-kernel", "fleet-user"]),
+    (
+        "fleet-agent",
+        &[
+            "fleet-core",
+            "fleet-proto",
+            "fleet-daemon",
+            "fleet-kernel",
+            "fleet-shim",
+            "fleet-user",
+            "fleet-image",
+        ],
+    ),
     // The control file is a format: `fleet dev` writes it to pretend GPUs and their faults.
     ("fleet", &["fleet-core", "fleet-proto", "fleet-fake-nvml-control"]),
     ("fleet-fake-nvml-control", &[]),
@@ -33,6 +47,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "fleet-agent",
             "fleet-kernel",
             "fleet-shim",
+            "fleet-user",
             "fleet-fake-nvml-control",
         ],
     ),
@@ -49,6 +64,52 @@ const BUILT_FROM: &[(&str, &[&str])] = &[
     // No runtime, no network: there is one shim for each job, it forks, and it must stay small.
     ("fleet-kernel", &["libc", "nix", "serde", "thiserror"]),
     ("fleet-shim", &["fleet-kernel", "jiff", "libc", "nix", "serde", "serde_json", "thiserror"]),
+    // A runtime, but no tonic: they know no controller.
+    (
+        "fleet-user",
+        &[
+            "fleet-core",
+            "libc",
+            "nix",
+            "serde",
+            "serde_json",
+            "tempfile",
+            "thiserror",
+            "tokio",
+            "tracing",
+        ],
+    ),
+    (
+        "fleet-image",
+        &[
+            "base64",
+            "flate2",
+            "fleet-core",
+            "fleet-kernel",
+            "fleet-user",
+            "futures",
+            "getrandom",
+            "hex",
+            "http",
+            "http-body-util",
+            "hyper",
+            "hyper-util",
+            "libc",
+            "nix",
+            "rustix",
+            "rustls",
+            "serde",
+            "serde_json",
+            "sha2",
+            "tar",
+            "thiserror",
+            "tokio",
+            "tokio-rustls",
+            "tokio-util",
+            "tracing",
+            "zstd",
+        ],
+    ),
 ];
 
 /// One crate of the workspace with the names of what it depends on.
@@ -203,6 +264,8 @@ mod tests {
             ("fleet-agent", "fleet-tests"),
             ("fleet-shim", "fleet-agent"),
             ("fleet-shim", "fleet-core"),
+            ("fleet-image", "fleet-proto"),
+            ("fleet-user", "fleet-image"),
         ] {
             let crates = [a_crate(owner, &[(used, true)]), a_crate(used, &[])];
             assert_eq!(direction(&crates).len(), 1, "{owner} -> {used}");
@@ -233,6 +296,9 @@ mod tests {
         );
         for name in ["fleet-core", "fleet-kernel", "fleet-shim"] {
             assert_eq!(built_from(&[a_crate(name, &[("tokio", false)])]).len(), 1, "{name}");
+        }
+        for name in ["fleet-user", "fleet-image"] {
+            assert_eq!(built_from(&[a_crate(name, &[("tonic", false)])]).len(), 1, "{name}");
         }
         assert_eq!(built_from(&[a_crate("fleet-agent", &[("tokio", false)])]), []);
     }

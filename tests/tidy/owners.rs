@@ -19,7 +19,7 @@ const OWNED: &[(&str, &[&str], &str)] = &[
     ("prometheus_client", &["daemon/src/metrics"], "declare a Metric, write it in a Source"),
     (
         "rustix",
-        &["agent/src/checkpoint/keep", "agent/src/image/xattr", "agent/src/processes"],
+        &["agent/src/checkpoint/keep", "agent/image/src/xattr", "agent/src/processes"],
         "use checkpoint::keep, image::xattr, processes::pidfd or processes::Observer",
     ),
     ("sd_notify", &["daemon/src/systemd"], "use daemon::systemd"),
@@ -34,7 +34,7 @@ const OWNED: &[(&str, &[&str], &str)] = &[
     ),
     ("zbus", &["agent/src/unit"], "use agent::unit"),
     ("serde_saphyr", &["agent/src/runtime"], "only descriptions of devices are YAML"),
-    ("oci_spec", &["agent/src/runtime", "agent/src/image"], "use agent::runtime or agent::image"),
+    ("oci_spec", &["agent/src/runtime"], "use agent::runtime"),
     (
         "rcgen",
         &[

@@ -22,8 +22,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::error::shown;
-use super::manifest::hex_digest;
+use super::digest::hex_digest;
+use super::text::shown;
 
 /// From connecting to the answer of a small question. A socket of systemd's starts dockerd first.
 const ANSWER_MAX: Duration = Duration::from_secs(60);

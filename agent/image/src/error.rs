@@ -1,30 +1,13 @@
 //! Why an image cannot be used. Users read these, so each names the file, blob or entry.
 
+pub(crate) mod registry;
+
 use std::path::PathBuf;
 
+use self::registry::RegistryError;
 use super::daemon::DaemonError;
-use super::registry::RegistryError;
-use crate::user::AsUserError;
-
-/// Names from archives are shown escaped and no longer than this.
-const SHOWN_NAME_BYTES_MAX: usize = 256;
-
-/// A name from an archive, safe to print.
-pub(super) fn shown(name: &[u8]) -> String {
-    let cut = name.len() > SHOWN_NAME_BYTES_MAX;
-    let name = &name[..name.len().min(SHOWN_NAME_BYTES_MAX)];
-    format!("{}{}", name.escape_ascii(), if cut { "…" } else { "" })
-}
-
-/// Bytes as people read them.
-fn readable(bytes: u64) -> String {
-    let units = [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    let Some((unit, name)) = units.into_iter().find(|(unit, _)| bytes >= *unit) else {
-        return format!("{bytes} bytes");
-    };
-    let tenths = u128::from(bytes) * 10 / u128::from(unit);
-    format!("{}.{} {name}", tenths / 10, tenths % 10)
-}
+use super::text::readable;
+use fleet_user::AsUserError;
 
 /// What is wrong with one entry of a layer or archive.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

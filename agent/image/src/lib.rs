@@ -7,6 +7,7 @@
 //! - [`unpack`]: one layer's tar over the layers below it, by [`beneath`], which cannot leave that directory. [`overlay`]: several
 //!   layers seen as one tree.
 //! - [`store`]: layers and images kept by digest under the agent's state directory; called by the reconcile loop.
+//! - [`mod@image`]: one that is here. [`pins`]: what nobody may remove.
 //! - [`rootfs`]: the file system of one allocation, by overlayfs or by copying.
 //!
 //! Everything in an archive is hostile. What a layer may contain is written in [`unpack`]; every refusal names the entry.
@@ -16,25 +17,35 @@ mod beneath;
 mod copy;
 mod daemon;
 mod decode;
+mod digest;
 mod error;
+mod image;
 mod limits;
 pub mod manifest;
 mod name_locks;
 mod overlay;
+mod pins;
+mod progress;
 pub mod registry;
 pub mod rootfs;
 mod source;
 pub mod store;
 #[cfg(test)]
+mod test_helper;
+#[cfg(test)]
 mod tests;
+mod text;
 mod unpack;
 mod xattr;
 
 pub use daemon::DaemonError;
+pub use error::registry::RegistryError;
 pub use error::{ImageError, Refusal};
 pub use fleet_core::image::{ImageRef, RefError};
+pub use image::{Image, Layer};
 pub use limits::Limits;
 pub use manifest::ImageConfig;
-pub use registry::{Pace, RegistryError, RegistrySettings, Settings, is_mirror};
+pub use progress::{Progress, PullPhase};
+pub use registry::{Pace, RegistrySettings, Settings, is_mirror};
 pub use rootfs::{Rootfs, RootfsError, RootfsKind, mount, unmount};
-pub use store::{Figures, Image, ImageStore, Listed, Progress, PullPhase, RemoveError, Removed};
+pub use store::{Figures, ImageStore, Listed, RemoveError, Removed};

@@ -7,9 +7,10 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::digest::hex_digest;
 use super::error::ImageError;
 use super::limits::Limits;
-use super::store::Claim;
+use super::pins::Claim;
 
 /// How deep an index may refer to further indexes.
 const INDEX_DEPTH_MAX: usize = 3;
@@ -461,12 +462,6 @@ fn digest_of(name: &str, descriptor: &Descriptor) -> Result<String, ImageError> 
     hex.ok_or_else(|| {
         ImageError::document(name, format!("{:?} is no sha256 digest", descriptor.digest))
     })
-}
-
-pub(super) fn hex_digest(text: &str) -> Option<String> {
-    let right =
-        text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    right.then(|| text.to_owned())
 }
 
 fn blob_name(digest: &str) -> String {

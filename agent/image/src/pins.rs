@@ -1,6 +1,6 @@
 //! What nobody may remove from the store: images that are being made, or were handed out and are not mounted yet.
 //!
-//! What is mounted says so in its attempt's own folder ([`crate::image::rootfs`]), which outlives the agent; holds are for
+//! What is mounted says so in its attempt's own folder ([`crate::rootfs`]), which outlives the agent; holds are for
 //! the time before. A caller that removes something keeps [`Pins::lock`] from its first check to its last rename, so
 //! that nothing is handed out in between. Never drop a [`Pin`] with that lock in hand.
 
@@ -9,28 +9,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Layers of an image, and the image itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::image) struct Claim {
+pub(crate) struct Claim {
     /// Digest of the configuration, in hex.
-    pub(in crate::image) image: String,
-    pub(in crate::image) layers: Vec<String>,
+    pub(crate) image: String,
+    pub(crate) layers: Vec<String>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(crate) struct Table {
     next: u64,
     claims: BTreeMap<u64, Claim>,
 }
 
 /// All holds of one store.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Pins(Arc<Mutex<Table>>);
+pub(crate) struct Pins(Arc<Mutex<Table>>);
 
 /// Keeps an image from being removed until it is dropped.
 #[derive(Debug)]
-pub(in crate::image) struct Pin {
+pub(crate) struct Pin {
     table: Arc<Mutex<Table>>,
     number: u64,
-    pub(in crate::image) claim: Claim,
+    pub(crate) claim: Claim,
 }
 
 impl PartialEq for Pin {
@@ -49,30 +49,30 @@ impl Drop for Pin {
 }
 
 /// The right to hand out and to remove.
-pub(super) struct Locked<'a> {
+pub(crate) struct Locked<'a> {
     holds: &'a Pins,
     table: MutexGuard<'a, Table>,
 }
 
 impl Pins {
-    pub(super) fn lock(&self) -> Locked<'_> {
+    pub(crate) fn lock(&self) -> Locked<'_> {
         Locked { holds: self, table: self.0.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    pub(super) fn hold(&self, claim: Claim) -> Pin {
+    pub(crate) fn hold(&self, claim: Claim) -> Pin {
         self.lock().hold(claim)
     }
 }
 
 impl Locked<'_> {
-    pub(super) fn hold(&mut self, claim: Claim) -> Pin {
+    pub(crate) fn hold(&mut self, claim: Claim) -> Pin {
         let number = self.table.next;
         self.table.next += 1;
         self.table.claims.insert(number, claim.clone());
         Pin { table: Arc::clone(&self.holds.0), number, claim }
     }
 
-    pub(super) fn claims(&self) -> impl Iterator<Item = &Claim> {
+    pub(crate) fn claims(&self) -> impl Iterator<Item = &Claim> {
         self.table.claims.values()
     }
 }

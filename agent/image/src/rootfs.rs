@@ -16,8 +16,9 @@ use tracing::warn;
 
 use super::beneath::Root;
 use super::copy::{Files, copy_tree, make_alike};
+use super::image::{Image, needed, used_now, view_of};
 use super::overlay::{self, Above};
-use super::store::{Claim, Image, Layer, needed, used_now};
+use super::pins::Claim;
 
 const DIR: &str = "rootfs";
 const IMAGE_FILE: &str = "image.json";
@@ -163,13 +164,4 @@ fn copy_all(image: &Image, top: &Path) -> Result<(), RootfsError> {
     copied.map_err(io("copy the image to", &merged))?;
     let done = top.join("copied");
     fs::write(&done, b"").map_err(io("write", &done))
-}
-
-/// What these layers show together. `at` is an empty directory, and is one again when this returns.
-pub(super) fn view_of(layers: &[Layer], at: &Path) -> std::io::Result<Root> {
-    match needed(layers)[..] {
-        [] => Root::open(at),
-        [only] => Root::open(only),
-        ref several => overlay::open_view(several, None, at).map_err(std::io::Error::other),
-    }
 }

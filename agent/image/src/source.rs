@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use tar::EntryType;
 
 use super::decode::{BUFFER_BYTES, Bounds, Guarded, Hashing, as_u64, decompress};
-use super::error::{ImageError, Refusal, shown};
+use super::error::{ImageError, Refusal};
 use super::limits::Limits;
 use super::manifest::Blobs;
-use super::store::Reporter;
+use super::progress::Reporter;
+use super::text::shown;
 use super::unpack::{free_bytes, safe_path};
-use crate::user::op::OpErrorKind;
-use crate::user::{AsUser, AsUserError, User, UserStream};
+use fleet_user::op::OpErrorKind;
+use fleet_user::{AsUser, AsUserError, User, UserStream};
 
 /// How often links between the files of an archive are followed for one name.
 const LINKS_MAX: usize = 4;

@@ -21,7 +21,6 @@ mod collect;
 mod daemon;
 mod disk;
 mod ground;
-mod pins;
 mod pulled;
 
 use std::collections::HashSet;
@@ -31,31 +30,32 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use fleet_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::ImageRef;
 use super::decode::{Bounds, Guarded, Hashing, Until, decompress};
 use super::error::{ImageError, Refusal};
+use super::image::{Image, Layer, used_now};
 use super::limits::Limits;
 use super::manifest::{ImageConfig, LayerRecipe, Recipe, host_arch};
 use super::name_locks::NameLocks;
+use super::pins::{Claim, Pins};
+use super::progress::{Progress, PullPhase, Report, Reporter};
 use super::registry::Settings;
 use super::registry::pull::Downloads;
 use super::source::{LayerBlobs, guard_error};
 use super::unpack::{Budget, Ground, unpack_layer};
-use crate::user::op::FileStat;
-use crate::user::{AsUser, User};
+use fleet_user::op::FileStat;
+use fleet_user::{AsUser, User};
 
 pub use catalog::{Listed, RemoveError, Removed};
 pub use collect::Figures;
-use pins::Pins;
-pub(super) use pins::{Claim, Pin};
 
 /// Images that are unpacked at once; more wait.
 const UNPACKS_AT_ONCE_MAX: usize = 2;
@@ -69,97 +69,11 @@ const COPIES_AT_ONCE_MAX: usize = 2;
 const READ_MAX: Duration = Duration::from_secs(3600);
 /// How long one request waits for another that makes the same thing.
 const SAME_WAIT_MAX: Duration = Duration::from_secs(2 * 3600);
-/// Shortest step between two progress reports.
-const REPORT_EVERY: Duration = Duration::from_millis(200);
 /// Bytes after the end of a tar or of its compression that still count to its digest.
 const TRAILING_BYTES_MAX: u64 = 64 << 20;
 const VERSION: u32 = 1;
 /// Of the records of images and layers: 1 had layers that knew nothing of those below them.
 const IMAGE_VERSION: u32 = 2;
-
-/// An image that is in the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Image {
-    /// `sha256:…` of the configuration.
-    pub digest: String,
-    pub config: ImageConfig,
-    /// Lowest first.
-    pub layers: Vec<Layer>,
-    /// `sha256:…` of what its name in a registry means, or its id in dockerd.
-    pub manifest: Option<String>,
-    /// A note for the user who asked for the image.
-    pub note: Option<String>,
-    /// Its record in the store.
-    pub(super) record: PathBuf,
-    /// It is not removed as long as somebody has this.
-    pub(super) hold: Arc<Pin>,
-}
-
-/// One unpacked layer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layer {
-    /// Its root directory.
-    pub dir: PathBuf,
-    /// Whether it also holds the content of all layers below it: made where overlayfs could not be mounted.
-    pub whole: bool,
-}
-
-/// The directories that show an image of these layers, the lowest first: nothing below a whole one is needed.
-pub(super) fn needed(layers: &[Layer]) -> Vec<&Path> {
-    let first = layers.iter().rposition(|layer| layer.whole).unwrap_or(0);
-    layers.iter().skip(first).map(|layer| &*layer.dir).collect()
-}
-
-/// How far a resolve is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    pub phase: PullPhase,
-    pub bytes_done: u64,
-    pub bytes_total: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PullPhase {
-    /// Others are pulling.
-    Waiting,
-    Pulling,
-    Reading,
-    Unpacking,
-}
-
-type Report = dyn Fn(Progress) + Send + Sync;
-
-/// Hands on progress, not too often.
-pub(super) struct Reporter<'a> {
-    to: &'a Report,
-    phase: PullPhase,
-    total: u64,
-    base: u64,
-    last: Instant,
-}
-
-impl<'a> Reporter<'a> {
-    fn new(to: &'a Report, phase: PullPhase, total: u64) -> Self {
-        to(Progress { phase, bytes_done: 0, bytes_total: total });
-        Self { to, phase, total, base: 0, last: Instant::now() }
-    }
-
-    pub(super) fn bytes(&mut self, done: u64) {
-        if self.last.elapsed() >= REPORT_EVERY {
-            self.last = Instant::now();
-            (self.to)(Progress {
-                phase: self.phase,
-                bytes_done: self.base + done,
-                bytes_total: self.total,
-            });
-        }
-    }
-
-    fn finished(&mut self, bytes: u64) {
-        self.base += bytes;
-        (self.to)(Progress { phase: self.phase, bytes_done: self.base, bytes_total: self.total });
-    }
-}
 
 #[derive(Debug, Serialize, Deserialize)]
 struct LayerDocument {
@@ -610,14 +524,6 @@ impl<R: std::io::Read> std::io::Read for Watched<'_, '_, R> {
         self.done += super::decode::as_u64(count);
         self.report.bytes(self.done);
         Ok(count)
-    }
-}
-
-/// Notes that the image of this record is used.
-pub(super) fn used_now(record: &Path) {
-    let file = File::options().append(true).open(record);
-    if let Err(error) = file.and_then(|file| file.set_modified(SystemTime::now())) {
-        warn!(%error, path = %record.display(), "it is not noted that an image is used");
     }
 }
 

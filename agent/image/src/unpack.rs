@@ -38,8 +38,9 @@ use tar::{Entry, EntryType};
 
 use super::beneath::{Root, file_type, set_owner_and_mode};
 use super::decode::{BUFFER_BYTES, Guard, as_u64};
-use super::error::{ImageError, Refusal, shown};
+use super::error::{ImageError, Refusal};
 use super::limits::Limits;
+use super::text::shown;
 use super::xattr;
 use paths::rooted_path;
 pub(super) use paths::safe_path;

@@ -13,8 +13,8 @@ use super::begin::{Begin, checkpoint_dir};
 use crate::attempts::{Asked, OpenRequest};
 use crate::chain::chain;
 use crate::checkpoint::{RequestFile, ask_by_signal, withdraw_request};
-use crate::user::User;
 use fleet_shim::order::ShimState;
+use fleet_user::User;
 
 /// How long an attempt's start or end may wait for its request file to be removed.
 const WITHDRAW_MAX: Duration = Duration::from_secs(2);

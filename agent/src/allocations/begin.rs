@@ -23,12 +23,12 @@ use crate::chain::chain;
 use crate::checkpoint::resume::{OwnDir, ResumeAnswer, ResumeRequest};
 use crate::checkpoint::{self, ResumeCheck, ResumedFrom};
 use crate::fence::{Claim, ClaimError};
-use crate::image::{self, ImageError, ImageRef};
 use crate::node::NodeContext;
 use crate::runtime::{Image, PrepareError, prepare};
-use crate::user::op::{Op, Reply};
-use crate::user::{AsUserError, User, UserError};
+use fleet_image::{ImageError, ImageRef};
 use fleet_kernel::filter::NvidiaMajors;
+use fleet_user::op::{CheckpointOp, Op, Reply};
+use fleet_user::{AsUserError, User, UserError};
 
 /// How long the checkpoint directory may take to be listed before the job starts.
 const LISTING_MAX: Duration = Duration::from_secs(30);
@@ -288,7 +288,11 @@ impl Begin {
             own,
         };
         let outside = request.path.is_some();
-        let answer = self.node.as_user.call(user, Op::Resume(Box::new(request))).await;
+        let answer = self
+            .node
+            .as_user
+            .call(user, Op::Checkpoint(CheckpointOp::Resume(Box::new(request))))
+            .await;
         let answer = match answer.map_err(|error| of_user_op(&error))? {
             Reply::Resume(answer) => *answer,
             _ => {
@@ -326,7 +330,7 @@ impl Begin {
     }
 
     /// The image, unless that is the node's own system.
-    async fn fetch(&self) -> Result<Option<image::Image>, Refusal> {
+    async fn fetch(&self) -> Result<Option<fleet_image::Image>, Refusal> {
         let (images, reference) = (&self.node.images, self.reference()?);
         let fetched = match &reference {
             ImageRef::Host => return Ok(None),
@@ -351,13 +355,16 @@ impl Begin {
     }
 
     /// Shows how far an image is, where the job's own words will be.
-    fn progress(&self, name: &impl Display) -> impl Fn(image::Progress) + Send + Sync + 'static {
+    fn progress(
+        &self,
+        name: &impl Display,
+    ) -> impl Fn(fleet_image::Progress) + Send + Sync + 'static {
         let (says, name) = (self.says.clone(), name.to_string());
         move |progress| drop(says.send_replace(preparing(&name, progress)))
     }
 
     /// The root file system: of this image, or the node's own.
-    async fn image(&self, fetched: Option<image::Image>) -> Result<Image, AttemptEnd> {
+    async fn image(&self, fetched: Option<fleet_image::Image>) -> Result<Image, AttemptEnd> {
         let Some(found) = fetched else { return Ok(Image::Host) };
         self.write_record().await?;
         if let Some(digest) = found.manifest.clone() {
@@ -366,7 +373,7 @@ impl Begin {
         }
         let config = order::image_config(&found.config);
         let dir = self.dir.path().to_owned();
-        let mounted = spawn_blocking(move || image::mount(&found, &dir)).await;
+        let mounted = spawn_blocking(move || fleet_image::mount(&found, &dir)).await;
         let mounted = mounted.map_err(|error| node_fault(&error))?;
         let path = mounted.map_err(|error| node_fault(&error))?.path;
         Ok(Image::Rootfs { path, readonly: false, config })
@@ -433,15 +440,15 @@ fn of_user_op(error: &AsUserError) -> AttemptEnd {
 }
 
 /// What is shown of a job whose image is on its way.
-fn preparing(name: &str, progress: image::Progress) -> String {
-    let image::Progress { phase, bytes_done, bytes_total } = progress;
+fn preparing(name: &str, progress: fleet_image::Progress) -> String {
+    let fleet_image::Progress { phase, bytes_done, bytes_total } = progress;
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let share = format!("{} of {} MiB", mib(bytes_done), mib(bytes_total));
     match phase {
-        image::PullPhase::Waiting => format!("waits for image {name}"),
-        image::PullPhase::Pulling => format!("pulls image {name}: {share}"),
-        image::PullPhase::Reading => format!("reads image {name}: {share}"),
-        image::PullPhase::Unpacking => format!("unpacks image {name}: {share}"),
+        fleet_image::PullPhase::Waiting => format!("waits for image {name}"),
+        fleet_image::PullPhase::Pulling => format!("pulls image {name}: {share}"),
+        fleet_image::PullPhase::Reading => format!("reads image {name}: {share}"),
+        fleet_image::PullPhase::Unpacking => format!("unpacks image {name}: {share}"),
     }
 }
 

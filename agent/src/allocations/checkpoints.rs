@@ -11,8 +11,8 @@ use crate::attempts::{AllocationDir, Record};
 use crate::chain::chain;
 use crate::checkpoint::{self, Handle, ObserverConfig, ObserverError, OriginFate};
 use crate::node::NodeContext;
-use crate::user::User;
 use fleet_shim::order::{EVENTS_FILE, JobEvent, Notice};
+use fleet_user::User;
 
 /// Of a longer file of notices only the end is read back.
 const NOTICES_BYTES_MAX: u64 = 8 * 1024 * 1024;

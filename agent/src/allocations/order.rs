@@ -8,15 +8,14 @@ use fleet_core::job::{JobSpec, TerminalSize};
 use crate::attempts::Record;
 use crate::gpu::{self, GpuSnapshot};
 use crate::headroom::processes_for_a_job;
-use crate::image;
 use crate::node::NodeContext;
 use crate::runtime::{
     AllocationSpec, Gpu, Image, ImageConfig, JobUser, NodeSettings, Resources, Runtime, Volume,
 };
-use crate::user::User;
 use fleet_kernel::cgroup::CpuSet;
 use fleet_kernel::filter::NvidiaMajors;
 use fleet_shim::order::{Epoch, StopSettings, WindowSize};
+use fleet_user::User;
 
 /// Size of a terminal whose user has none, at the start.
 const WINDOW: WindowSize = WindowSize { rows: 24, columns: 80 };
@@ -142,7 +141,7 @@ pub(super) fn gpus(
 }
 
 /// What an image says about itself, in the runtime's words.
-pub(super) fn image_config(config: &image::ImageConfig) -> ImageConfig {
+pub(super) fn image_config(config: &fleet_image::ImageConfig) -> ImageConfig {
     let pair = |text: &String| {
         text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
     };

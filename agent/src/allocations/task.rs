@@ -22,12 +22,11 @@ use super::{checkpoints, lost};
 use crate::chain::{chain, without_numbers};
 use crate::checkpoint::{self, CheckpointSeen, OriginFate};
 use crate::clock;
-use crate::image;
 use crate::shim_client::{ClientError, ShimClient, Subscription};
-use crate::user::User;
-use crate::user::op::Op;
 use fleet_shim::order::{ExitRecord, Notice, SHIM_LOG_FILE, ShimPhase, ShimState};
 use fleet_shim::protocol::{ShimEvent, StateReport};
+use fleet_user::User;
+use fleet_user::op::{CheckpointOp, Op};
 
 /// Orders that wait for the task.
 const ORDERS_MAX: usize = 16;
@@ -633,7 +632,7 @@ impl AttemptTask {
         }
         let Some(user) = &self.user else { return };
         let (job, attempt) = (record.order.job.to_string(), record.order.attempt);
-        let op = Op::PutBack { dir, job, attempt };
+        let op = Op::Checkpoint(CheckpointOp::PutBack { dir, job, attempt });
         if let Err(error) = node.as_user.call(user, op).await {
             tracing::warn!(id = %self.tell.id, error = chain(&error), "checkpoints not moved back");
         }
@@ -677,7 +676,7 @@ impl AttemptTask {
             return;
         }
         let dir = self.begin.dir.path().to_owned();
-        match spawn_blocking(move || image::unmount(&dir)).await {
+        match spawn_blocking(move || fleet_image::unmount(&dir)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!(id = %self.tell.id, error = chain(&error), "image not unmounted");

@@ -14,7 +14,7 @@ use rustix::fs::{CWD, RenameFlags, ioctl_ficlone, renameat_with, statvfs};
 use rustix::io::Errno;
 
 use super::list::{Comparison, FileList, ListedFile, job_dir};
-use crate::user::ops;
+use fleet_user::ops;
 
 /// Largest checkpoint that is copied.
 pub(super) const KEEP_COPY_BYTES_MAX: u64 = 64 * 1024 * 1024 * 1024;

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::tree::Tree;
 use super::whole::FILES_MAX;
-use crate::user::op::{FileKind, FileStat};
+use fleet_user::op::{FileKind, FileStat};
 
 /// Version of the list that this build writes.
 const VERSION: u32 = 1;

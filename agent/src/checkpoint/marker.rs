@@ -5,8 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::user::op::{Op, OpErrorKind, Reply};
-use crate::user::{AsUser, AsUserError, User};
+use fleet_user::op::{Op, OpErrorKind, Reply};
+use fleet_user::{AsUser, AsUserError, User};
 
 /// Longest marker that is read.
 pub(super) const MARKER_BYTES_MAX: u64 = 4096;

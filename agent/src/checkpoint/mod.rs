@@ -7,6 +7,7 @@
 //! - [`whole`]: is it whole, by headers and sizes. [`tree`], [`list`]: what is in it now, and what was in it when it counted.
 //! - [`journal`]: the numbers on disk.
 //! - [`keep`]: the last whole one, kept beside. [`idle`]: copying only while nobody else wants the disk.
+//! - [`helper`]: which of these the helper is asked for.
 //! - [`resume`]: what the next attempt takes, and what is moved aside for it or copied into its own directory.
 //! - [`removal`]: what fleet wrote beside the checkpoints goes, long after the end.
 //! - [`marker`]: can this node read what another node's attempt has saved. [`request`], [`signal`]: asking for
@@ -14,6 +15,7 @@
 //!
 //! This module must never decide to stop a job: it reports, the reconcile loop decides.
 
+pub mod helper;
 mod idle;
 mod journal;
 mod keep;
@@ -36,8 +38,6 @@ pub use marker::{ResumeCheck, new_marker_token, verify_marker, verify_resume, wr
 pub use observer::{
     CheckpointSeen, Handle, NotifyError, ObserverConfig, ObserverError, Source, start,
 };
-pub(crate) use removal::remove_files;
 pub use request::{RequestFile, request_checkpoint, withdraw_request};
 pub use signal::ask_by_signal;
-pub(crate) use watch::complete::inspect;
 pub use watch::{OriginFate, ResumedFrom, Timings};

@@ -25,9 +25,9 @@ use super::watch::{
     CountedBefore, ENDING, OriginFate, ResumedFrom, SeenLine, TOLD, Timings, WatchLine,
     WatchRequest,
 };
-use crate::user::as_user::Helper;
-use crate::user::op::{FileKind, FileStat, Op, Reply};
-use crate::user::{AsUser, AsUserError, User};
+use fleet_user::as_user::Helper;
+use fleet_user::op::{CheckpointOp, FileKind, FileStat, Op, Reply};
+use fleet_user::{AsUser, AsUserError, User};
 
 /// Checkpoints of one allocation that are kept for [`Handle::since`]; the journal on disk has more.
 pub const RECENT_MAX: usize = 1024;
@@ -298,7 +298,8 @@ impl Handle {
 
     async fn inspect(&self, path: &Path) -> Result<Facts, AsUserError> {
         let (dir, job, path) = (self.dir.clone(), self.job.clone(), path.to_path_buf());
-        match self.as_user.call(&self.user, Op::Inspect { dir, job, path }).await {
+        let inspect = Op::Checkpoint(CheckpointOp::Inspect { dir, job, path });
+        match self.as_user.call(&self.user, inspect).await {
             Ok(Reply::Facts(facts)) => Ok(Facts { rule: Some(Rule::Notified), ..*facts }),
             Ok(_) => Ok(Facts { rule: Some(Rule::Notified), ..Facts::default() }),
             Err(AsUserError::TimedOut { .. }) => {
@@ -749,8 +750,9 @@ fn read_lines(
     ending: &Ending,
 ) -> Result<(), String> {
     let silent_max = Duration::from_millis(request.timings.scan_ms).saturating_add(SILENT_MAX);
-    let mut helper =
-        as_user.start(user, &Op::Watch(Box::new(request))).map_err(|error| error.to_string())?;
+    let mut helper = as_user
+        .start(user, &Op::Checkpoint(CheckpointOp::Watch(Box::new(request))))
+        .map_err(|error| error.to_string())?;
     ending.hold(helper.take_input());
     let result = forward_lines(&mut helper, silent_max, tell, stop);
     // A helper that ended after the observer told it to is no problem.

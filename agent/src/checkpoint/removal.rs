@@ -11,8 +11,8 @@ use super::keep::{self, KEPT};
 use super::list::job_dir;
 use super::marker::{MARKER_BYTES_MAX, marker_path};
 use super::resume::{ASIDE, NEWEST_ATTEMPT, TORN};
-use crate::user::op::{OpError, OpErrorKind, Reply};
-use crate::user::ops;
+use fleet_user::op::{OpError, OpErrorKind, Reply};
+use fleet_user::ops;
 
 /// Most entries of a job's folder that are read.
 const ENTRIES_MAX: usize = 10_000;

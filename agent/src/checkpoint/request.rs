@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::user::op::Op;
-use crate::user::{AsUser, AsUserError, User};
+use fleet_user::op::Op;
+use fleet_user::{AsUser, AsUserError, User};
 
 /// The file whose presence asks a job to save soon.
 pub const REQUEST_FILE: &str = ".fleet-checkpoint-requested";

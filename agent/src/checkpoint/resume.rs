@@ -20,8 +20,8 @@ use super::tree::Tree;
 use super::watch::complete::write_list;
 use super::watch::{ResumedFrom, Timings, WatchRequest, found_by_a_look};
 use super::whole;
-use crate::user::op::{FileKind, FileStat, OpError, Reply};
-use crate::user::ops;
+use fleet_user::op::{FileKind, FileStat, OpError, Reply};
+use fleet_user::ops;
 
 /// Most names beside the chosen checkpoint that are weighed for moving aside.
 const SIBLINGS_MAX: usize = 10_000;
@@ -29,7 +29,7 @@ const SIBLINGS_MAX: usize = 10_000;
 mod own;
 mod place;
 
-pub use crate::user::op::resume::{OwnDir, ResumeAnswer, ResumeRequest};
+pub use fleet_user::op::resume::{OwnDir, ResumeAnswer, ResumeRequest};
 pub(super) use place::{ASIDE, TORN};
 use place::{Found, From, bring_back, examine, put_aside};
 

@@ -12,8 +12,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::*;
-use crate::user::User;
-use crate::user::tests::{account, dir_of, test_as_user};
+use fleet_user::User;
+use fleet_user::op::{CheckpointOp, Op};
+use fleet_user::testing::{account, dir_of, test_as_user};
 
 const WAIT_MAX: Duration = Duration::from_secs(30);
 const TIMINGS: Timings =
@@ -322,7 +323,7 @@ async fn a_killed_helper_is_started_again_and_nothing_is_lost_or_doubled() {
 #[tokio::test]
 async fn the_helper_ends_by_itself_when_the_agent_is_gone() {
     let setup = Setup::new("*");
-    let helper = crate::user::tests::test_helper();
+    let helper = fleet_user::testing::test_helper();
     let mut child = Command::new(helper.program)
         .args(helper.args)
         .args(["1", "1", "1"])
@@ -346,7 +347,8 @@ async fn the_helper_ends_by_itself_when_the_agent_is_gone() {
         baseline: true,
         known: Vec::new(),
     };
-    let line = serde_json::to_string(&crate::user::op::Op::Watch(Box::new(request))).unwrap();
+    let line =
+        serde_json::to_string(&Op::Checkpoint(CheckpointOp::Watch(Box::new(request)))).unwrap();
     stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
     until("watching", || !watchers_of(setup.dir.path()).is_empty()).await;
     assert_eq!(child.try_wait().unwrap(), None);
@@ -452,7 +454,7 @@ async fn a_checkpoint_is_asked_for_as_the_user() {
     assert!(!file.exists());
     withdraw_request(&as_user, &user, dir.path()).await.unwrap();
     let denied = request_checkpoint(&as_user, &account("games"), dir.path()).await;
-    assert!(matches!(denied, Err(crate::user::AsUserError::Op(_))), "{denied:?}");
+    assert!(matches!(denied, Err(fleet_user::AsUserError::Op(_))), "{denied:?}");
 }
 
 fn fill(dir: &Path, names: &[&str]) {

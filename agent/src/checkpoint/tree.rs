@@ -5,7 +5,8 @@
 
 use std::path::Path;
 
-use crate::user::op::{FileKind, FileStat};
+use fleet_user::op::watch::FileId;
+use fleet_user::op::{FileKind, FileStat};
 
 /// Most entries of one directory that are read.
 pub const ENTRIES_MAX: usize = 100_000;
@@ -36,6 +37,13 @@ pub struct Tree {
 }
 
 impl Tree {
+    /// The state of a directory with its files, given what stat said of the directory: another one after every write into
+    /// any of them.
+    #[must_use]
+    pub fn id(&self, dir: &FileStat) -> FileId {
+        FileId { ino: dir.ino, mtime_ns: self.newest_mtime_ns, size_bytes: self.bytes.max(1) }
+    }
+
     /// `None` where it is too large or cannot be read.
     #[must_use]
     pub fn read(top: &Path) -> Option<Self> {

@@ -41,9 +41,9 @@ use crate::runtime::{Places, discover};
 use crate::server;
 use crate::unit::logind::Logind;
 use crate::unit::systemd_is_running;
-use crate::user::{SUBUID_FILE, SubuidFile};
 use fleet_kernel::cgroup::{Hierarchies, Mode};
 use fleet_shim::order::RuntimeKind;
+use fleet_user::{SUBUID_FILE, SubuidFile};
 
 /// How long the agent may take: it reads its own memory.
 const AGENT_LIMIT: Duration = Duration::from_secs(5);

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use super::program::{EVERY_GPU, EVERY_GPU_FOR_GROUP, JOBS, Shape, assemble, stands_for};
 use crate::containers::{self, NOBODY};
 use crate::unit::group_path;
-use crate::user::Subordinates;
-use crate::user::subordinate::Prefix;
 use fleet_kernel::bpf::call as bpf;
 use fleet_kernel::bpf::call::{Map, MapKind};
 use fleet_kernel::cgroup::{CgroupError, Hierarchies};
 use fleet_kernel::filter::NVIDIA_MAJOR_USUAL;
+use fleet_user::Subordinates;
+use fleet_user::subordinate::Prefix;
 
 /// Seen in `bpftool prog`; the mode is in the name for those who look there.
 const PROGRAM_ON: &str = "fleet_gate_on";

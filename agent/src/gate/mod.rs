@@ -28,7 +28,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use crate::grant::Grant;
-use crate::user::Subordinates;
+use fleet_user::Subordinates;
 
 /// How long an attempt waits until its owner passes. Not needed if the kernel knows jobs by their control group.
 const ADMIT_MAX: Duration = Duration::from_secs(5);

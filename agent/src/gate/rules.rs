@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::exempt::Names;
 use super::kernel::Pass;
 use crate::state_file::{self, StateFileError};
-use crate::user::Subordinates;
+use fleet_user::Subordinates;
 
 const FILE: &str = "gate.json";
 const VERSION: u32 = 1;

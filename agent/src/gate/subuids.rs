@@ -12,7 +12,7 @@ use nix::unistd::User;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 
-use crate::user::{SUBUID_FILE, Subordinates, SubuidFile};
+use fleet_user::{SUBUID_FILE, Subordinates, SubuidFile};
 
 /// How often owners are asked for, and how long all of them may take; the pause after that failed.
 const LOOK_EVERY: Duration = Duration::from_secs(600);

@@ -27,8 +27,8 @@ use crate::containers::{self, NOBODY};
 use crate::denied::{DeniedUsers, Outcome};
 use crate::gpu;
 use crate::grant::Grant;
-use crate::user::Users;
 use fleet_kernel::filter::NvidiaMajors;
+use fleet_user::Users;
 
 /// How often the task checks the gate in force: does it exist, which users did it deny.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

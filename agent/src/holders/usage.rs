@@ -24,7 +24,7 @@ use crate::gpu::GpuSnapshot;
 use crate::outbox::Outbox;
 use crate::processes::Process;
 use crate::state_file::{self, StateFileError};
-use crate::user::Users;
+use fleet_user::Users;
 
 const FILE: &str = "usage.json";
 const VERSION: u32 = 1;

@@ -20,7 +20,7 @@ use crate::gpu::{self, GpuSnapshot};
 use crate::holders::{self, Evictor, Found, Observers, Over, named};
 use crate::outbox::Outbox;
 use crate::processes::Process;
-use crate::user::{UserError, Users};
+use fleet_user::{UserError, Users};
 
 /// First and longest pause before the GPUs are checked again.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));

@@ -15,7 +15,7 @@ use fleet_daemon::metrics::{Metric, Page, Source, Unit};
 use super::Sights;
 use crate::clock;
 use crate::gpu::{DriverState, GpuSnapshot, GpuState, Observed};
-use crate::image::Figures;
+use fleet_image::Figures;
 
 const NONE: Unit = Unit::None;
 

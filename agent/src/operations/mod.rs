@@ -32,8 +32,8 @@ use tokio::task::JoinSet;
 use crate::attempts::Registry;
 use crate::config::{self, Config};
 use crate::gpu;
-use crate::image::ImageStore;
 use crate::outbox::Outbox;
+use fleet_image::ImageStore;
 
 /// How long one step of a main loop may take.
 const LOOP_LIMIT: Duration = Duration::from_secs(60);

@@ -24,9 +24,9 @@ use crate::clock;
 use crate::containers::user_behind;
 use crate::gpu::GpuSnapshot;
 use crate::unit::unit_name;
-use crate::user::Subordinates;
 use fleet_kernel::filter::NvidiaMajors;
 use fleet_kernel::proc_stat::{since_boot, started_ticks};
+use fleet_user::Subordinates;
 
 /// The number of no group (`(gid_t) -1`).
 const NO_GROUP: u32 = u32::MAX;
@@ -380,7 +380,7 @@ mod tests {
             eprintln!("SKIPPED: needs root to be somebody else");
             return;
         }
-        let range = crate::user::SubuidFile::parse("1000:100000:65536").resolve(|_| None, []);
+        let range = fleet_user::SubuidFile::parse("1000:100000:65536").resolve(|_| None, []);
         let observer = Observer { subordinates: Arc::new(range), ..Observer::default() };
         let seen = |namespace: &[&str]| {
             let mut other = std::process::Command::new("setpriv");

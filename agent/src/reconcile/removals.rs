@@ -17,8 +17,8 @@ use super::task::Reconciler;
 use crate::allocations::checkpoint_base;
 use crate::chain::chain;
 use crate::node::NodeContext;
-use crate::user::op::Op;
-use crate::user::{AsUserError, UserError};
+use fleet_user::op::{CheckpointOp, Op};
+use fleet_user::{AsUserError, UserError};
 
 /// How long after a try without an answer the next one is made.
 const AGAIN_AFTER: Duration = Duration::from_secs(600);
@@ -94,7 +94,8 @@ async fn remove(node: &NodeContext, order: &JobDir) -> Result<Answer, NoAnswer> 
         ) => return Err(NoAnswer),
     };
     let (job, marker) = (order.job.to_string(), order.marker.clone());
-    match node.as_user.call(&user, Op::RemoveJobFiles { dir, job, marker }).await {
+    let remove = CheckpointOp::RemoveJobFiles { dir, job, marker };
+    match node.as_user.call(&user, Op::Checkpoint(remove)).await {
         Ok(_) => Ok(None),
         Err(AsUserError::Op(error)) => Ok(Some(error.to_string())),
         Err(error) => {

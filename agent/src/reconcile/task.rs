@@ -32,7 +32,6 @@ use crate::attempts::{
 use crate::chain::chain;
 use crate::clock;
 use crate::fence::Claim;
-use crate::image;
 use crate::leases::{Floors, Proof, prove};
 use crate::node::NodeContext;
 use crate::outbox::Outbox;
@@ -515,7 +514,7 @@ impl Reconciler {
         self.forgotten.add(clock::now(), id.clone());
         let dir = self.parts.registry.dir(&id);
         spawn_blocking(move || {
-            let unmounted = image::unmount(dir.path());
+            let unmounted = fleet_image::unmount(dir.path());
             if let Err(error) = unmounted {
                 tracing::warn!(%id, error = chain(&error), "image not unmounted");
             } else if let Err(error) = dir.forget() {
@@ -641,7 +640,7 @@ impl Reconciler {
         let dirs: Vec<AllocationDir> = ids.iter().map(|id| self.parts.registry.dir(id)).collect();
         spawn_blocking(move || {
             for dir in dirs {
-                let removed = image::unmount(dir.path())
+                let removed = fleet_image::unmount(dir.path())
                     .map_err(|error| chain(&error))
                     .and_then(|()| dir.remove().map_err(|error| chain(&error)));
                 if let Err(error) = removed {

@@ -31,7 +31,7 @@ use crate::denied::Denied;
 use crate::gate;
 use crate::gpu;
 use crate::state_file::{self, StateFileError};
-use crate::user::Users;
+use fleet_user::Users;
 
 const FILE: &str = "terminals.json";
 const VERSION: u32 = 1;

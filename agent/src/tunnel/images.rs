@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 use super::{FromUser, Gone, ToUser, Tunnels};
 use crate::attempts::Registry;
 use crate::chain::chain;
-use crate::image::{
+use fleet_image::{
     ImageError, ImageStore, Listed, Progress, PullPhase, RegistryError, RemoveError, Removed,
 };
 
@@ -113,7 +113,7 @@ impl Images<'_> {
     }
 
     /// What came, as it stands in the list.
-    async fn pulled(&self, image: crate::image::Image) -> Result<Removed, v1::ImagesRefused> {
+    async fn pulled(&self, image: fleet_image::Image) -> Result<Removed, v1::ImagesRefused> {
         let (digest, note, manifest) =
             (image.digest.clone(), image.note.clone(), image.manifest.clone());
         if let Some(note) = note {

@@ -30,7 +30,7 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use crate::attempts::Registry;
-use crate::image::ImageStore;
+use fleet_image::ImageStore;
 
 pub use wake::{Wakes, WakesError};
 

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use super::identity::Identity;
-use super::op::resume::COPY_MAX;
-use super::op::{ANSWER_BYTES_MAX, Op, OpError, Reply};
-use super::resolve::User;
-use super::stream::{DeadlineReader, UserStream};
+use crate::deadline_reader::DeadlineReader;
+use crate::identity::Identity;
+use crate::op::resume::COPY_MAX;
+use crate::op::{ANSWER_BYTES_MAX, CheckpointOp, Op, OpError, Reply};
+use crate::resolve::User;
 
 /// How long a killed helper gets to disappear before it counts as abandoned.
 const KILL_WAIT: Duration = Duration::from_millis(500);
@@ -126,6 +126,10 @@ impl AsUser {
         Self { inner: Arc::new(Inner { config, counts: Mutex::default() }) }
     }
 
+    pub(crate) fn config(&self) -> &AsUserConfig {
+        &self.inner.config
+    }
+
     /// Helpers that were killed and have not ended.
     #[must_use]
     pub fn abandoned(&self) -> usize {
@@ -155,7 +159,8 @@ impl AsUser {
     /// [`AsUser::call`] for callers that own their thread. Blocks up to the deadline.
     pub fn call_blocking(&self, user: &User, op: &Op) -> Result<Reply, AsUserError> {
         let mut helper = self.start(user, op)?;
-        let copies = matches!(op, Op::Resume(request) if request.own.is_some());
+        let copies =
+            matches!(op, Op::Checkpoint(CheckpointOp::Resume(request)) if request.own.is_some());
         let more = if copies { COPY_MAX } else { Duration::ZERO };
         let line = helper.read_line(Instant::now() + self.inner.config.deadline + more);
         let outcome = line.and_then(|line| helper.parse_reply(&line));
@@ -163,25 +168,8 @@ impl AsUser {
         outcome
     }
 
-    /// Opens a regular file as the user; its bytes come through a pipe, so that a dead file server hangs only the helper.
-    pub fn open_blocking(&self, user: &User, path: PathBuf) -> Result<UserStream, AsUserError> {
-        let mut helper = self.start(user, &Op::Stream { path: path.clone() })?;
-        let deadline = Instant::now() + self.inner.config.deadline;
-        let reply = match helper.read_line(deadline).and_then(|line| helper.parse_reply(&line)) {
-            Ok(reply) => reply,
-            Err(error) => {
-                helper.finish(false);
-                return Err(error);
-            }
-        };
-        let Reply::File(stat) = reply else {
-            return Err(helper.error("it answered another question"));
-        };
-        Ok(UserStream::new(helper, stat, path, self.inner.config.stall_max))
-    }
-
     /// Starts a helper and hands it its request.
-    pub(crate) fn start(&self, user: &User, op: &Op) -> Result<Helper, AsUserError> {
+    pub fn start(&self, user: &User, op: &Op) -> Result<Helper, AsUserError> {
         let what = op_name(op);
         let slot = self.take_slot(user, op)?;
         let config = &self.inner.config.helper;
@@ -214,7 +202,9 @@ impl AsUser {
     fn take_slot(&self, user: &User, op: &Op) -> Result<Slot, AsUserError> {
         let config = &self.inner.config;
         let (lane, max, total_max) = match op {
-            Op::Watch(_) => (Lane::Lasting, config.watchers_per_user_max, usize::MAX),
+            Op::Checkpoint(CheckpointOp::Watch(_)) => {
+                (Lane::Lasting, config.watchers_per_user_max, usize::MAX)
+            }
             _ => (Lane::Short, config.per_user_max, config.total_max),
         };
         let key = (user.uid, lane);
@@ -260,7 +250,7 @@ impl Drop for Slot {
 
 /// One running helper process. Dropping it kills it.
 #[derive(Debug)]
-pub(crate) struct Helper {
+pub struct Helper {
     what: &'static str,
     user: String,
     child: Option<Child>,
@@ -277,7 +267,7 @@ impl Helper {
         self.tell(&line)
     }
 
-    pub(crate) fn tell(&mut self, bytes: &[u8]) -> Result<(), AsUserError> {
+    pub fn tell(&mut self, bytes: &[u8]) -> Result<(), AsUserError> {
         let sent = self
             .stdin
             .as_mut()
@@ -286,11 +276,11 @@ impl Helper {
     }
 
     /// The way to a helper that works until its input ends: dropping it ends the helper in order.
-    pub(crate) fn take_input(&mut self) -> Option<ChildStdin> {
+    pub fn take_input(&mut self) -> Option<ChildStdin> {
         self.stdin.take()
     }
 
-    pub(crate) fn read_line(&mut self, deadline: Instant) -> Result<Vec<u8>, AsUserError> {
+    pub fn read_line(&mut self, deadline: Instant) -> Result<Vec<u8>, AsUserError> {
         let started = Instant::now();
         let line = match self.out.as_mut() {
             Some(out) => out.read_line(deadline, ANSWER_BYTES_MAX),
@@ -306,22 +296,18 @@ impl Helper {
         })
     }
 
-    pub(crate) fn read_some(
-        &mut self,
-        buf: &mut [u8],
-        deadline: Instant,
-    ) -> std::io::Result<usize> {
+    pub fn read_some(&mut self, buf: &mut [u8], deadline: Instant) -> std::io::Result<usize> {
         self.out.as_mut().map_or(Ok(0), |out| out.read_some(buf, deadline))
     }
 
-    fn parse_reply(&mut self, line: &[u8]) -> Result<Reply, AsUserError> {
+    pub(crate) fn parse_reply(&mut self, line: &[u8]) -> Result<Reply, AsUserError> {
         let reply: Result<Reply, OpError> = serde_json::from_slice(line)
             .map_err(|error| self.error(&format!("unreadable answer: {error}")))?;
         reply.map_err(AsUserError::Op)
     }
 
     /// An error that carries what the helper said on stderr, if it has ended.
-    pub(crate) fn error(&mut self, why: &str) -> AsUserError {
+    pub fn error(&mut self, why: &str) -> AsUserError {
         let mut said = String::new();
         if let Some(child) = self.child.as_mut() {
             let ended = wait_until(child, Instant::now() + KILL_WAIT);
@@ -335,7 +321,7 @@ impl Helper {
     }
 
     /// Ends the helper. One that answered is about to exit by itself; any other is killed.
-    pub(crate) fn finish(&mut self, answered: bool) {
+    pub fn finish(&mut self, answered: bool) {
         self.stdin = None;
         let (Some(mut child), Some(slot)) = (self.child.take(), self.slot.take()) else { return };
         if answered && wait_until(&mut child, Instant::now() + KILL_WAIT) {
@@ -359,7 +345,7 @@ impl Drop for Helper {
 impl Helper {
     /// Kills the helper and waits until it is really gone, however long its file system hangs. For a thread that has
     /// nothing else to do, and must not start another helper before.
-    pub(crate) fn end_and_wait(mut self) {
+    pub fn end_and_wait(mut self) {
         self.stdin = None;
         let Some(mut child) = self.child.take() else { return };
         let ended = child.kill().and_then(|()| child.wait());
@@ -415,10 +401,16 @@ fn op_name(op: &Op) -> &'static str {
         Op::Readable { .. } => "read",
         Op::Connect { .. } => "connect",
         Op::Stream { .. } => "open file",
-        Op::Inspect { .. } => "check a checkpoint",
-        Op::Resume(_) => "choose a checkpoint",
-        Op::PutBack { .. } => "move checkpoints back",
-        Op::RemoveJobFiles { .. } => "remove files beside checkpoints",
-        Op::Watch(_) => "watch checkpoints",
+        Op::Checkpoint(op) => checkpoint_op_name(op),
+    }
+}
+
+fn checkpoint_op_name(op: &CheckpointOp) -> &'static str {
+    match op {
+        CheckpointOp::Inspect { .. } => "check a checkpoint",
+        CheckpointOp::Resume(_) => "choose a checkpoint",
+        CheckpointOp::PutBack { .. } => "move checkpoints back",
+        CheckpointOp::RemoveJobFiles { .. } => "remove files beside checkpoints",
+        CheckpointOp::Watch(_) => "watch checkpoints",
     }
 }

@@ -1,33 +1,42 @@
-//! The child's side of `user::as_user`: `fleet-agent as-user UID GID GROUPS`, run by the agent only.
+//! The child's side of [`crate::as_user`]: `fleet-agent as-user UID GID GROUPS`, run by the agent only.
 //!
-//! It stands above `user`, which has the small operations, and `checkpoint`, which has the large ones.
 //! It becomes the user before it reads a byte of its request, then does one operation and ends. It must never be asked to
 //! do two things for two users, and never write to stderr what is not a failure of its own.
+//!
+//! The small operations are this crate's own ([`ops`]). What concerns checkpoints is the caller's: the program hands in
+//! the function that does it, so that this crate knows nothing of checkpoints.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::ExitCode;
 
-use crate::checkpoint;
-use crate::user::identity::Identity;
-use crate::user::op::{Op, OpError, OpErrorKind, REQUEST_BYTES_MAX, Reply, answer};
-use crate::user::ops;
+use crate::identity::Identity;
+use crate::op::{CheckpointOp, Op, OpError, OpErrorKind, REQUEST_BYTES_MAX, Reply, answer};
+use crate::ops;
 
 /// Exit code when the helper could not become the user.
 const EXIT_IDENTITY: u8 = 3;
 /// Exit code when the request could not be read or the answer not written.
 const EXIT_PROTOCOL: u8 = 4;
 
+/// Does what a request asks about checkpoints, as the user, and writes the answer.
+pub type Checkpoints = fn(CheckpointOp, &mut dyn Write) -> std::io::Result<()>;
+
 /// Entry of `fleet-agent as-user …`; `args` are those after `as-user`.
-pub fn run_as_user_helper(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+pub fn run(args: impl IntoIterator<Item = OsString>, checkpoints: Checkpoints) -> ExitCode {
     let args: Vec<String> =
         args.into_iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let (stdin, stdout) = (std::io::stdin(), std::io::stdout());
-    ExitCode::from(serve(&args, stdin.lock(), stdout.lock()))
+    ExitCode::from(serve(&args, stdin.lock(), stdout.lock(), checkpoints))
 }
 
-/// The whole life of a helper, over any pair of pipes.
-pub(crate) fn serve(args: &[String], input: impl Read, mut output: impl Write) -> u8 {
+/// The whole life of a helper, over any pair of pipes. Returns its exit code.
+pub fn serve(
+    args: &[String],
+    input: impl Read,
+    mut output: impl Write,
+    checkpoints: Checkpoints,
+) -> u8 {
     let taken = Identity::from_args(args)
         .ok_or_else(|| "usage: as-user UID GID GROUP,… (run by fleet-agent only)".to_owned())
         .and_then(|identity| identity.assume());
@@ -39,7 +48,7 @@ pub(crate) fn serve(args: &[String], input: impl Read, mut output: impl Write) -
         Ok(op) => op,
         Err(why) => return fail(&why, EXIT_PROTOCOL),
     };
-    match perform(op, &mut input, &mut output) {
+    match perform(op, &mut input, &mut output, checkpoints) {
         Ok(()) => 0,
         Err(error) => fail(&error.to_string(), EXIT_PROTOCOL),
     }
@@ -61,29 +70,23 @@ fn read_request(input: &mut impl BufRead) -> Result<Op, String> {
     serde_json::from_slice(&line).map_err(|error| format!("parse the request: {error}"))
 }
 
-fn perform(op: Op, input: &mut impl BufRead, output: &mut impl Write) -> std::io::Result<()> {
+fn perform(
+    op: Op,
+    input: &mut impl BufRead,
+    output: &mut impl Write,
+    checkpoints: Checkpoints,
+) -> std::io::Result<()> {
     match op {
         Op::Stream { path } => stream(&path, input, output),
-        Op::Watch(request) => checkpoint::watch::serve(&request, output),
         Op::CheckDir { path, create } => answer(output, &ops::check_dir(&path, create)),
         Op::Stat { paths } => answer(output, &ops::stat(&paths)),
         Op::WriteFile { path, text } => answer(output, &ops::write_file(&path, &text)),
         Op::ReadFile { path, bytes_max } => answer(output, &ops::read_file(&path, bytes_max)),
-        Op::Resume(request) => answer(output, &checkpoint::resume::prepare(&request)),
-        Op::PutBack { dir, job, attempt } => {
-            answer(output, &checkpoint::resume::put_back(&dir, &job, attempt))
-        }
-        Op::RemoveJobFiles { dir, job, marker } => {
-            answer(output, &checkpoint::remove_files(&dir, &job, &marker))
-        }
-        Op::Inspect { dir, job, path } => {
-            let facts = checkpoint::inspect(&dir, &job, &path);
-            answer(output, &Ok::<Reply, OpError>(Reply::Facts(Box::new(facts))))
-        }
         Op::Touch { path } => answer(output, &ops::touch(&path)),
         Op::RemoveFile { path } => answer(output, &ops::remove_file(&path)),
         Op::Readable { path } => answer(output, &ops::readable(&path)),
         Op::Connect { path } => answer(output, &ops::connect(&path)),
+        Op::Checkpoint(op) => checkpoints(op, output),
     }
 }
 

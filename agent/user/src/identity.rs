@@ -5,7 +5,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, getgroups, getresgid, getresuid, setgroups, setresgid, setresuid};
 
-use super::resolve::User;
+use crate::resolve::User;
 
 /// uid, gid and groups, as they travel on the helper's command line.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,18 +6,23 @@
 //!   `image`. The agent itself must never open, stat or create a path that a user chose: as root it would see files the
 //!   user may not, root_squash would refuse what the user may, and a dead NFS server would hang the agent.
 //! - [`subordinate`]: numbers that stand for an owner in containers without root.
-//! - [`op`]: what the two sides say to each other; [`identity`]: becoming the user. The child's side is
-//!   [`crate::as_user_helper`].
+//! - [`op`]: what the two sides say to each other; [`identity`]: becoming the user; [`helper`]: the child's side.
 
 pub mod as_user;
-pub(crate) mod identity;
+mod deadline_reader;
+pub mod helper;
+pub mod identity;
 pub mod op;
-pub(crate) mod ops;
+pub mod ops;
 pub mod resolve;
 mod stream;
 pub mod subordinate;
 #[cfg(test)]
-pub(crate) mod tests;
+mod test_helper;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use as_user::{AsUser, AsUserConfig, AsUserError, HelperProgram};
 pub use resolve::{User, UserError, Users, UsersConfig};

@@ -42,6 +42,14 @@ pub enum Op {
     Connect { path: PathBuf },
     /// Send the metadata of a regular file, then, after a `go` line on stdin, its bytes.
     Stream { path: PathBuf },
+    /// Something with the checkpoints of a job.
+    Checkpoint(CheckpointOp),
+}
+
+/// What only the code of checkpoints can do. The agent's helper hands it on; this crate only carries it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckpointOp {
     /// Check, flush and list a checkpoint that the job told of.
     Inspect { dir: PathBuf, job: String, path: PathBuf },
     /// Choose what an attempt resumes from. See `checkpoint::resume`.
@@ -61,19 +69,16 @@ pub enum Reply {
     Done,
     Stats(Vec<Result<FileStat, OpError>>),
     Text(String),
-    /// What [`Op::Resume`] chose.
+    /// What [`CheckpointOp::Resume`] chose.
     Resume(Box<ResumeAnswer>),
-    /// What [`Op::Inspect`] found out.
+    /// What [`CheckpointOp::Inspect`] found out.
     Facts(Box<fleet_core::checkpoint::Facts>),
     /// Follows `Stream`; the bytes come after it.
     File(FileStat),
 }
 
 /// Writes one line of the helper's answer.
-pub(crate) fn answer<T: serde::Serialize>(
-    output: &mut impl Write,
-    value: &T,
-) -> std::io::Result<()> {
+pub fn answer<T: serde::Serialize>(output: &mut impl Write, value: &T) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
     output.write_all(&line)?;
@@ -145,7 +150,7 @@ pub enum OpErrorKind {
 }
 
 impl OpError {
-    pub(crate) fn io(path: impl Into<PathBuf>, error: &std::io::Error) -> Self {
+    pub fn io(path: impl Into<PathBuf>, error: &std::io::Error) -> Self {
         use std::io::ErrorKind as E;
         let kind = match error.kind() {
             E::NotFound => OpErrorKind::NotFound,
@@ -158,7 +163,7 @@ impl OpError {
         Self { kind, path: path.into(), why: error.to_string() }
     }
 
-    pub(crate) fn new(kind: OpErrorKind, path: impl Into<PathBuf>, why: impl Into<String>) -> Self {
+    pub fn new(kind: OpErrorKind, path: impl Into<PathBuf>, why: impl Into<String>) -> Self {
         Self { kind, path: path.into(), why: why.into() }
     }
 }

@@ -7,11 +7,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use super::op::{FileKind, FileStat, OpError, OpErrorKind, Reply, STAT_PATHS_MAX};
+use crate::op::{FileKind, FileStat, OpError, OpErrorKind, Reply, STAT_PATHS_MAX};
 
 type Outcome = Result<Reply, OpError>;
 
-pub(crate) fn check_dir(path: &Path, create: bool) -> Outcome {
+pub fn check_dir(path: &Path, create: bool) -> Outcome {
     absolute(path)?;
     if create {
         std::fs::create_dir_all(path).map_err(|error| OpError::io(path, &error))?;
@@ -27,7 +27,7 @@ pub(crate) fn check_dir(path: &Path, create: bool) -> Outcome {
     Ok(Reply::Done)
 }
 
-pub(crate) fn stat(paths: &[PathBuf]) -> Outcome {
+pub fn stat(paths: &[PathBuf]) -> Outcome {
     if paths.len() > STAT_PATHS_MAX {
         return Err(OpError::new(
             OpErrorKind::TooLarge,
@@ -43,7 +43,7 @@ pub(crate) fn stat(paths: &[PathBuf]) -> Outcome {
     Ok(Reply::Stats(paths.iter().map(one).collect()))
 }
 
-pub(crate) fn write_file(path: &Path, text: &str) -> Outcome {
+pub fn write_file(path: &Path, text: &str) -> Outcome {
     absolute(path)?;
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
@@ -64,7 +64,7 @@ fn write_synced(path: &Path, text: &str) -> std::io::Result<()> {
     file.sync_all()
 }
 
-pub(crate) fn read_file(path: &Path, bytes_max: u64) -> Outcome {
+pub fn read_file(path: &Path, bytes_max: u64) -> Outcome {
     let (file, stat) = open_regular(path)?;
     let mut text = Vec::new();
     file.take(bytes_max.saturating_add(1))
@@ -82,7 +82,7 @@ pub(crate) fn read_file(path: &Path, bytes_max: u64) -> Outcome {
     Ok(Reply::Text(text))
 }
 
-pub(crate) fn touch(path: &Path) -> Outcome {
+pub fn touch(path: &Path) -> Outcome {
     absolute(path)?;
     let touched = OpenOptions::new()
         .write(true)
@@ -96,7 +96,7 @@ pub(crate) fn touch(path: &Path) -> Outcome {
     Ok(Reply::Done)
 }
 
-pub(crate) fn readable(path: &Path) -> Outcome {
+pub fn readable(path: &Path) -> Outcome {
     absolute(path)?;
     let meta = std::fs::metadata(path).map_err(|error| OpError::io(path, &error))?;
     if meta.is_dir() {
@@ -111,14 +111,14 @@ pub(crate) fn readable(path: &Path) -> Outcome {
 }
 
 /// Connects to a Unix socket, and sends nothing to the program that listens there.
-pub(crate) fn connect(path: &Path) -> Outcome {
+pub fn connect(path: &Path) -> Outcome {
     absolute(path)?;
     UnixStream::connect(path).map_err(|error| OpError::io(path, &error))?;
     Ok(Reply::Done)
 }
 
 /// Opens a regular file for reading; a fifo or device is refused without ever blocking on it.
-pub(crate) fn open_regular(path: &Path) -> Result<(File, FileStat), OpError> {
+pub fn open_regular(path: &Path) -> Result<(File, FileStat), OpError> {
     absolute(path)?;
     let file = OpenOptions::new()
         .read(true)
@@ -133,7 +133,7 @@ pub(crate) fn open_regular(path: &Path) -> Result<(File, FileStat), OpError> {
     Ok((file, stat))
 }
 
-pub(crate) fn remove_file(path: &Path) -> Outcome {
+pub fn remove_file(path: &Path) -> Outcome {
     absolute(path)?;
     match std::fs::remove_file(path) {
         Ok(()) => Ok(Reply::Done),
@@ -143,7 +143,7 @@ pub(crate) fn remove_file(path: &Path) -> Outcome {
 }
 
 /// A regular file or a directory, for flushing it.
-pub(crate) fn open_to_sync(path: &Path) -> std::io::Result<File> {
+pub fn open_to_sync(path: &Path) -> std::io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }

@@ -129,7 +129,7 @@ impl Users {
     }
 
     /// Like [`Users::new`] with another source of accounts, for tests of the waiting.
-    pub(crate) fn with_lookup(
+    pub fn with_lookup(
         config: UsersConfig,
         lookup: impl Fn(&str) -> Result<Option<User>, String> + Send + Sync + 'static,
     ) -> Self {

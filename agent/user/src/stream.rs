@@ -1,77 +1,13 @@
-//! Reading a helper's pipe with deadlines.
+//! A file of a user, read through a helper's pipe.
 
-use std::io::{Error, ErrorKind, Read, Result};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Error, ErrorKind, Read};
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
-use super::as_user::Helper;
-use super::op::FileStat;
-
-const BUFFER_BYTES: usize = 64 * 1024;
-
-/// A pipe that is read with a deadline instead of for ever.
-#[derive(Debug)]
-pub(crate) struct DeadlineReader {
-    pipe: std::fs::File,
-    /// Bytes read ahead of what was asked for.
-    ahead: Vec<u8>,
-}
-
-impl DeadlineReader {
-    pub(crate) fn new(pipe: OwnedFd) -> Self {
-        Self { pipe: pipe.into(), ahead: Vec::new() }
-    }
-
-    /// One line without its end. `TimedOut` leaves what was read so far for the next call.
-    pub(crate) fn read_line(&mut self, deadline: Instant, bytes_max: usize) -> Result<Vec<u8>> {
-        let mut searched = 0;
-        loop {
-            if let Some(at) = self.ahead[searched..].iter().position(|byte| *byte == b'\n') {
-                let rest = self.ahead.split_off(searched + at + 1);
-                let mut line = std::mem::replace(&mut self.ahead, rest);
-                line.pop();
-                return Ok(line);
-            }
-            searched = self.ahead.len();
-            if searched > bytes_max {
-                return Err(Error::new(ErrorKind::InvalidData, "line over the limit"));
-            }
-            let mut buf = vec![0; BUFFER_BYTES];
-            let count = self.read_pipe(&mut buf, deadline)?;
-            if count == 0 {
-                return Err(Error::new(ErrorKind::UnexpectedEof, "it ended without an answer"));
-            }
-            self.ahead.extend_from_slice(&buf[..count]);
-        }
-    }
-
-    pub(crate) fn read_some(&mut self, buf: &mut [u8], deadline: Instant) -> Result<usize> {
-        if self.ahead.is_empty() {
-            return self.read_pipe(buf, deadline);
-        }
-        let count = buf.len().min(self.ahead.len());
-        buf[..count].copy_from_slice(&self.ahead[..count]);
-        self.ahead.drain(..count);
-        Ok(count)
-    }
-
-    fn read_pipe(&mut self, buf: &mut [u8], deadline: Instant) -> Result<usize> {
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = PollTimeout::try_from(left.as_millis()).unwrap_or(PollTimeout::MAX);
-            let mut fds = [PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut fds, timeout) {
-                Ok(0) if left.is_zero() => return Err(Error::from(ErrorKind::TimedOut)),
-                Ok(0) | Err(nix::errno::Errno::EINTR) => {}
-                Ok(_) => return self.pipe.read(buf),
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-    }
-}
+use crate::as_user::{AsUser, AsUserError, Helper};
+use crate::op::{FileStat, Op, Reply};
+use crate::resolve::User;
 
 /// A file that a helper opened as the user and sends through a pipe.
 #[derive(Debug)]
@@ -84,8 +20,27 @@ pub struct UserStream {
     left: u64,
 }
 
+impl AsUser {
+    /// Opens a regular file as the user; its bytes come through a pipe, so that a dead file server hangs only the helper.
+    pub fn open_blocking(&self, user: &User, path: PathBuf) -> Result<UserStream, AsUserError> {
+        let mut helper = self.start(user, &Op::Stream { path: path.clone() })?;
+        let deadline = Instant::now() + self.config().deadline;
+        let reply = match helper.read_line(deadline).and_then(|line| helper.parse_reply(&line)) {
+            Ok(reply) => reply,
+            Err(error) => {
+                helper.finish(false);
+                return Err(error);
+            }
+        };
+        let Reply::File(stat) = reply else {
+            return Err(helper.error("it answered another question"));
+        };
+        Ok(UserStream::new(helper, stat, path, self.config().stall_max))
+    }
+}
+
 impl UserStream {
-    pub(super) fn new(helper: Helper, stat: FileStat, path: PathBuf, stall_max: Duration) -> Self {
+    fn new(helper: Helper, stat: FileStat, path: PathBuf, stall_max: Duration) -> Self {
         Self { helper, stat, path, stall_max, asked: false, left: stat.size_bytes }
     }
 
@@ -102,7 +57,7 @@ impl UserStream {
 }
 
 impl Read for UserStream {
-    fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if !self.asked {
             self.asked = true;
             self.helper.tell(b"go\n").map_err(|error| Error::other(error.to_string()))?;

@@ -1,6 +1,6 @@
 //! Why a registry did not give an image. Users read these, so each names the registry or the image.
 
-use super::super::error::shown;
+use crate::text::shown;
 
 /// Longest part of a registry's own words that is passed on.
 const WORDS_BYTES_MAX: usize = 200;
@@ -63,7 +63,7 @@ fn said(words: &str) -> String {
 }
 
 /// A registry's own words, from the body of its refusal.
-pub(super) fn words(body: &[u8]) -> String {
+pub(crate) fn words(body: &[u8]) -> String {
     #[derive(serde::Deserialize)]
     struct Said {
         #[serde(default)]

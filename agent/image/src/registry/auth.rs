@@ -15,9 +15,9 @@ use http::{Method, StatusCode, Uri};
 use nix::fcntl::OFlag;
 use serde::Deserialize;
 
-use super::error::{RegistryError, words};
 use super::http::{Ask, Site, ask};
 use super::settings::host_of;
+use crate::error::registry::{RegistryError, words};
 
 /// Largest credentials file.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -26,10 +26,10 @@ use tracing::debug;
 use super::super::decode::{BUFFER_BYTES, Hashing, as_u64};
 use super::super::error::ImageError;
 use super::super::name_locks::NameLocks;
-use super::super::store::Reporter;
-use super::error::RegistryError;
+use super::super::progress::Reporter;
 use super::http::Answer;
 use super::remote::{Remote, TRIES_MAX, pause};
+use crate::error::registry::RegistryError;
 
 /// Blobs of one image that come at once.
 const BLOBS_AT_ONCE_MAX: usize = 3;

@@ -15,6 +15,7 @@ use http_body_util::{BodyExt as _, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
+use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -25,8 +26,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::super::decode::as_u64;
 use super::dial::dial;
-use super::error::RegistryError;
 use super::settings::Pace;
+use crate::error::registry::RegistryError;
 
 /// From the name to a finished TLS handshake.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
@@ -73,7 +74,7 @@ impl Site {
         if let Some(own) = ca_file {
             add_roots(&mut roots, "ca_file", own)?;
         }
-        let config = ClientConfig::builder_with_provider(fleet_proto::transport::crypto_provider())
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| RegistryError::Senseless {
                 host: host.to_owned(),

@@ -12,12 +12,10 @@
 
 mod auth;
 mod dial;
-mod error;
 mod fetch;
 mod http;
 pub(super) mod pull;
 mod remote;
 mod settings;
 
-pub use error::RegistryError;
 pub use settings::{Pace, RegistrySettings, Settings, is_mirror};

@@ -14,13 +14,13 @@ use tokio::time::{Instant, timeout_at};
 use super::super::error::ImageError;
 use super::super::limits::Limits;
 use super::super::manifest::{Blobs, LayerRecipe, Recipe, oci_recipe};
+use super::super::progress::Reporter;
 use super::super::source::{Blob, LayerBlobs};
-use super::super::store::Reporter;
-use super::error::RegistryError;
 pub(in super::super) use super::fetch::Downloads;
 use super::fetch::Wanted;
 use super::remote::Patience;
 pub(in super::super) use super::remote::Remote;
+use crate::error::registry::RegistryError;
 
 /// A whole pull, unpacking not counted.
 const PULL_MAX: Duration = Duration::from_secs(6 * 3600);

@@ -14,9 +14,9 @@ use tokio::time::sleep;
 use tracing::debug;
 
 use super::auth::{Credentials, Demand, demand, find, token};
-use super::error::{RegistryError, words};
 use super::http::{Answer, Ask, Site, ask};
 use super::settings::{Settings, Whereabouts, host_of};
+use crate::error::registry::{RegistryError, words};
 
 /// How often all places are asked for one thing, without a byte of progress.
 pub(super) const TRIES_MAX: u32 = 5;

@@ -1,4 +1,4 @@
-//! Registries, and dockerd, as the node's configuration describes them. Plain data; checked by [`crate::config`].
+//! Registries, and dockerd, as the node's configuration describes them. Plain data; checked by `fleet_agent::config`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

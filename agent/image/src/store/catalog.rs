@@ -1,4 +1,4 @@
-//! What is in the store, for people, and what they remove of it by hand: `fleet image`, by [`crate::tunnel`].
+//! What is in the store, for people, and what they remove of it by hand: `fleet image`, by `fleet_agent::tunnel`.
 //!
 //! What is in use is no more removed than by the limit ([`super::collect`]). Everybody sees the names and files that images
 //! came from, as everybody sees them in others' jobs; what is in a file nobody learns here.
@@ -11,7 +11,7 @@ use tracing::info;
 
 use super::collect::Survey;
 use super::{ImageStore, Inner, PULLS_AT_ONCE_MAX, SourceDocument, read_document};
-use crate::image::error::ImageError;
+use crate::error::ImageError;
 
 /// Fewest digits of a digest that name an image.
 const DIGITS_MIN: usize = 6;
@@ -95,7 +95,7 @@ impl Inner {
         &self,
         mut survey: Survey,
         images: Vec<Listed>,
-        locked: super::pins::Locked<'_>,
+        locked: crate::pins::Locked<'_>,
     ) -> Result<Removed, ImageError> {
         let before = survey.bytes();
         let bare = |image: &Listed| image.digest.trim_start_matches("sha256:").to_owned();

@@ -2,7 +2,7 @@
 //!
 //! Called before an image comes, behind each layer that was unpacked, and once behind the agent's start. An image's record
 //! goes first, then the layers that no other image has: whatever breaks off in between is no image, and is swept the next
-//! time. In use is what an attempt's folder names, and what somebody holds ([`super::pins`]); where a folder cannot say what
+//! time. In use is what an attempt's folder names, and what somebody holds ([`crate::pins`]); where a folder cannot say what
 //! is mounted there, everything is.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,11 +15,11 @@ use nix::sys::statvfs::statvfs;
 use tracing::{info, warn};
 
 use super::choice::{Candidate, choose};
-use super::pins::Locked;
 use super::{IMAGE_VERSION, ImageDocument, ImageStore, Inner, SourceDocument, TempDir};
 use super::{read_document, unique_name};
-use crate::image::error::ImageError;
-use crate::image::rootfs;
+use crate::error::ImageError;
+use crate::pins::Locked;
+use crate::rootfs;
 
 /// A packed image and what comes of it, in bytes of the packed one.
 const UNPACKED_TIMES: u64 = 3;

@@ -13,18 +13,18 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::pins::Claim;
 use super::{
     Image, ImageStore, Inner, Progress, PullPhase, READ_MAX, Report, Reporter, SourceDocument,
     TempDir, VERSION, read_document,
 };
-use crate::image::daemon::{Archive, Daemon, DaemonError, Found, Waiter};
-use crate::image::decode::Until;
-use crate::image::error::{ImageError, Refusal};
-use crate::image::manifest::{host_arch, layer_keys};
-use crate::image::source::Spool;
-use crate::user::op::{Op, OpErrorKind};
-use crate::user::{AsUserError, User};
+use crate::daemon::{Archive, Daemon, DaemonError, Found, Waiter};
+use crate::decode::Until;
+use crate::error::{ImageError, Refusal};
+use crate::manifest::{host_arch, layer_keys};
+use crate::pins::Claim;
+use crate::source::Spool;
+use fleet_user::op::{Op, OpErrorKind};
+use fleet_user::{AsUserError, User};
 
 impl ImageStore {
     /// The image of a name, or an id, in dockerd. Stops when the caller stops waiting.

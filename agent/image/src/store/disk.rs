@@ -13,13 +13,13 @@ use super::{
     Image, ImageStore, Inner, Progress, PullPhase, READ_MAX, Report, Reporter, SourceDocument,
     TempDir, not_an_image, source_key,
 };
-use crate::image::ImageRef;
-use crate::image::decode::Until;
-use crate::image::error::ImageError;
-use crate::image::manifest::{Recipe, docker_recipe, oci_recipe};
-use crate::image::source::{Layout, Spool};
-use crate::user::op::{FileKind, FileStat, Op, Reply};
-use crate::user::{AsUserError, User, UserStream};
+use crate::ImageRef;
+use crate::decode::Until;
+use crate::error::ImageError;
+use crate::manifest::{Recipe, docker_recipe, oci_recipe};
+use crate::source::{Layout, Spool};
+use fleet_user::op::{FileKind, FileStat, Op, Reply};
+use fleet_user::{AsUserError, User, UserStream};
 
 /// What exists at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,13 +10,12 @@ use std::path::Path;
 
 use tracing::warn;
 
-use super::{Layer, needed};
-use crate::image::beneath::Root;
-use crate::image::copy::{Files, copy_tree, make_alike};
-use crate::image::error::ImageError;
-use crate::image::overlay::{self, Above};
-use crate::image::rootfs::view_of;
-use crate::image::unpack::Ground;
+use crate::beneath::Root;
+use crate::copy::{Files, copy_tree, make_alike};
+use crate::error::ImageError;
+use crate::image::{Layer, needed, view_of};
+use crate::overlay::{self, Above};
+use crate::unpack::Ground;
 
 /// The layer's own directory.
 pub(super) const FS: &str = "fs";

@@ -18,11 +18,10 @@ use super::{
     Image, ImageStore, Inner, Progress, PullPhase, Report, Reporter, SourceDocument, VERSION,
     read_document,
 };
-use crate::clock;
-use crate::image::error::ImageError;
-use crate::image::manifest::{LayerRecipe, host_arch};
-use crate::image::registry::RegistryError;
-use crate::image::registry::pull::{Fetched, Meaning, Remote, Session, Waited};
+use crate::error::ImageError;
+use crate::error::registry::RegistryError;
+use crate::manifest::{LayerRecipe, host_arch};
+use crate::registry::pull::{Fetched, Meaning, Remote, Session, Waited};
 
 /// What a name means now.
 enum Meant {
@@ -240,7 +239,7 @@ impl Inner {
             file: None,
             name: Some(name.to_string()),
             manifest: image.manifest.clone(),
-            pulled_at: Some(clock::now()),
+            pulled_at: Some(now()),
         };
         self.write_document(&self.name_path(name), &document)
     }
@@ -273,8 +272,13 @@ fn may_be_of_the_bytes(error: &ImageError) -> bool {
     )
 }
 
+/// The wall clock.
+fn now() -> Timestamp {
+    Timestamp(fleet_kernel::clock::unix_ms())
+}
+
 fn as_pulled_last(error: &RegistryError, at: Option<Timestamp>) -> String {
-    let age = at.map(|at| format!("{} ago", clock::now().since(at)));
+    let age = at.map(|at| format!("{} ago", now().since(at)));
     let age = age.unwrap_or_else(|| "earlier".to_owned());
     format!("as pulled {age}: {error}")
 }

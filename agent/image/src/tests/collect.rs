@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use super::super::ImageRef;
 use super::super::error::ImageError;
+use super::super::image::Image;
 use super::super::rootfs::{mount, unmount};
-use super::super::store::{Image, ImageStore};
+use super::super::store::ImageStore;
 use super::archives::*;
 use super::store::Setup;
 

@@ -15,12 +15,13 @@ use tokio::time::timeout;
 use super::super::ImageRef;
 use super::super::daemon::DaemonError;
 use super::super::error::ImageError;
+use super::super::image::Image;
 use super::super::limits::Limits;
 use super::super::registry::Settings;
-use super::super::store::{Image, ImageStore};
+use super::super::store::ImageStore;
 use super::archives::*;
-use crate::user::User;
-use crate::user::tests::{account, dir_of, test_as_user};
+use fleet_user::User;
+use fleet_user::testing::{account, dir_of, test_as_user};
 
 /// What is done with a request.
 #[derive(Clone)]

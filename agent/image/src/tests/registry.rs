@@ -16,11 +16,14 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::super::error::ImageError;
+use super::super::error::registry::RegistryError;
+use super::super::image::Image;
 use super::super::limits::Limits;
-use super::super::registry::{Pace, RegistryError, RegistrySettings, Settings};
-use super::super::store::{Image, ImageStore, Progress, PullPhase};
+use super::super::progress::{Progress, PullPhase};
+use super::super::registry::{Pace, RegistrySettings, Settings};
+use super::super::store::ImageStore;
 use super::archives::*;
-use crate::user::tests::test_as_user;
+use fleet_user::testing::test_as_user;
 
 /// Longest wait for what should come at once.
 const SOON: Duration = Duration::from_secs(30);

@@ -5,8 +5,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 
 use super::super::error::{ImageError, Refusal};
+use super::super::image::Image;
 use super::super::limits::Limits;
-use super::super::store::Image;
 use super::archives::*;
 use super::store::Setup;
 

@@ -8,14 +8,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::super::ImageRef;
 use super::super::error::ImageError;
+use super::super::image::Image;
 use super::super::limits::Limits;
 use super::super::manifest::layer_keys;
+use super::super::progress::{Progress, PullPhase};
 use super::super::registry::Settings;
-use super::super::store::{Image, ImageStore, PullPhase};
+use super::super::store::ImageStore;
 use super::archives::*;
-use crate::user::op::OpErrorKind;
-use crate::user::tests::{account, dir_of, test_as_user};
-use crate::user::{AsUserError, User};
+use fleet_user::op::OpErrorKind;
+use fleet_user::testing::{account, dir_of, test_as_user};
+use fleet_user::{AsUserError, User};
 
 pub(super) struct Setup {
     pub(super) user: User,
@@ -332,7 +334,7 @@ async fn requests_for_one_image_at_once_read_and_unpack_it_once() {
             let (store, image, user) = (store.clone(), image.clone(), setup.user.clone());
             let (reads, unpacks) = (Arc::clone(&reads), Arc::clone(&unpacks));
             tokio::spawn(async move {
-                let report = move |progress: super::super::store::Progress| {
+                let report = move |progress: Progress| {
                     let counter =
                         if progress.phase == PullPhase::Reading { &reads } else { &unpacks };
                     counter.fetch_add(usize::from(progress.bytes_done == 0), Ordering::SeqCst);

@@ -10,11 +10,13 @@ use tokio::time::timeout;
 
 use super::super::ImageRef;
 use super::super::error::ImageError;
+use super::super::image::Image;
+use super::super::progress::{Progress, PullPhase};
 use super::super::registry::Settings;
-use super::super::store::{Image, ImageStore, Progress, PullPhase};
+use super::super::store::ImageStore;
 use super::archives::*;
 use super::store::Setup;
-use crate::user::tests::{account, slow_helper, test_as_user};
+use fleet_user::testing::{account, slow_helper, test_as_user};
 
 /// Longest wait for what should come at once.
 const SOON: Duration = Duration::from_secs(30);

@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use crate::image::error::Refusal;
-use crate::image::limits::Limits;
+use crate::error::Refusal;
+use crate::limits::Limits;
 
 /// The kernel takes no longer name.
 pub(super) const NAME_BYTES_MAX: usize = 255;
 
 /// A relative path without `.`, `..`, NUL or doubled slashes, within the limits.
-pub(in crate::image) fn safe_path(name: &[u8], limits: &Limits) -> Result<PathBuf, Refusal> {
+pub(crate) fn safe_path(name: &[u8], limits: &Limits) -> Result<PathBuf, Refusal> {
     if name.starts_with(b"/") {
         return Err(Refusal::Absolute);
     }

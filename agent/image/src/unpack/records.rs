@@ -9,8 +9,9 @@ use tar::Entry;
 
 use super::paths::NAME_BYTES_MAX;
 use super::sparse::{self, Sparse};
-use crate::image::error::{Refusal, shown};
-use crate::image::limits::Limits;
+use crate::error::Refusal;
+use crate::limits::Limits;
+use crate::text::shown;
 
 /// The end of the year 9999.
 const MTIME_MAX: i64 = 253_402_300_799;

@@ -6,7 +6,7 @@
 
 use std::io::Read;
 
-use crate::image::decode::as_u64;
+use crate::decode::as_u64;
 
 const BLOCK_BYTES: usize = 512;
 

@@ -2,7 +2,7 @@
 //!
 //! Called by [`super`] for each entry. Links in the parents of a path are followed as in a program that has the image for
 //! its root: an absolute one begins there again, and `..` does not lead out of it. The kernel never follows one for us:
-//! each is read, and every path it is given has none ([`crate::image::beneath`]).
+//! each is read, and every path it is given has none ([`crate::beneath`]).
 //!
 //! What a layer does to a directory that it does not list must not show: its time is kept, and set again at the end.
 
@@ -15,10 +15,11 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::{FileStat, SFlag, fstat, futimens};
 use nix::sys::time::TimeSpec;
 
-use crate::image::beneath::{Place, Root, file_type, names_in, set_owner_and_mode};
-use crate::image::decode::as_u64;
-use crate::image::error::{Refusal, shown};
-use crate::image::limits::Limits;
+use crate::beneath::{Place, Root, file_type, names_in, set_owner_and_mode};
+use crate::decode::as_u64;
+use crate::error::Refusal;
+use crate::limits::Limits;
+use crate::text::shown;
 
 /// Mode of directories that a layer implies and no layer has.
 const IMPLIED_DIR_MODE: u32 = 0o755;

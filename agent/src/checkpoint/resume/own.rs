@@ -18,9 +18,9 @@ use super::super::tree::Tree;
 use super::super::whole;
 use super::place::Found;
 use super::{ResumeRequest, SIBLINGS_MAX, is_sibling, names_one};
-use crate::user::op::Reply;
-use crate::user::op::resume::COPY_MAX;
-use crate::user::ops;
+use fleet_user::op::Reply;
+use fleet_user::op::resume::COPY_MAX;
+use fleet_user::ops;
 
 /// Copies `found`, whose name is `path`, into the attempt's own directory, and returns the copy. None where the attempt has
 /// no such directory, or is to resume from the original.

@@ -13,8 +13,8 @@ use super::super::list::{Comparison, FileList, LIST_BYTES_MAX, job_dir, list_pat
 use super::super::tree::Tree;
 use super::super::whole;
 use super::{ResumeRequest, shown};
-use crate::user::op::Reply;
-use crate::user::ops;
+use fleet_user::op::Reply;
+use fleet_user::ops;
 
 /// Folders in `.fleet/JOB/`: of those that get their names back after the attempt, and of those that are torn.
 pub(in crate::checkpoint) const ASIDE: &str = "aside";

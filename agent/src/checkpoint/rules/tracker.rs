@@ -6,21 +6,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::checkpoint::tree::Tree;
-use crate::user::op::FileStat;
-pub use crate::user::op::watch::FileId;
+pub use fleet_user::op::watch::FileId;
 
 /// Most files that are followed while they are not complete; more wait for the next scan.
 pub const CANDIDATES_MAX: usize = 10_000;
-
-impl FileId {
-    /// Of a directory with its files: another one after every write into any of them.
-    #[must_use]
-    pub fn of_tree(stat: &FileStat, tree: &Tree) -> Self {
-        let size_bytes = tree.bytes.max(1);
-        Self { ino: stat.ino, mtime_ns: tree.newest_mtime_ns, size_bytes }
-    }
-}
 
 /// How a file came to our notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::origin::from_elsewhere;
 use super::*;
 use crate::checkpoint::keep::{has_reflinks, kept_path};
 use crate::checkpoint::resume::{ResumeAnswer, ResumeRequest};
-use crate::user::op::{Op, Reply};
+use fleet_user::op::{CheckpointOp, Op, Reply};
 
 const NAME: &str = "ckpt.pt";
 /// Bytes of one state: enough that a writer can be killed inside.
@@ -66,7 +66,9 @@ async fn resume(setup: &Setup, candidates: Vec<Candidate>, aside: bool) -> Resum
         scratch: false,
         own: None,
     };
-    let answer = test_as_user(|_| {}).call(&setup.user, Op::Resume(Box::new(request))).await;
+    let answer = test_as_user(|_| {})
+        .call(&setup.user, Op::Checkpoint(CheckpointOp::Resume(Box::new(request))))
+        .await;
     match answer.unwrap() {
         Reply::Resume(answer) => *answer,
         other => panic!("{other:?}"),

@@ -12,7 +12,7 @@ use fleet_core::checkpoint::{Content, Doubt, Facts};
 use super::super::list::{FileList, job_dir, list_path};
 use super::super::tree::Tree;
 use super::super::{rules, whole};
-use crate::user::ops;
+use fleet_user::ops;
 
 /// Longest time that flushing one checkpoint may take; after that it counts as not flushed.
 pub(in crate::checkpoint) const FLUSH_MAX: Duration = Duration::from_secs(60);

@@ -7,9 +7,9 @@ use super::super::list::{Comparison, FileList, LIST_BYTES_MAX, list_path};
 use super::super::rules::FileId;
 use super::super::tree::Tree;
 use super::keeper::{Keeper, Who};
-use crate::user::op::watch::CountedBefore;
-use crate::user::op::{FileKind, FileStat, Reply};
-use crate::user::ops;
+use fleet_user::op::watch::CountedBefore;
+use fleet_user::op::{FileKind, FileStat, Reply};
+use fleet_user::ops;
 
 /// How many checkpoints each scan checks again, the newest ones.
 const FOLLOWED_MAX: usize = 32;

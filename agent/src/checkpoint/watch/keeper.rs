@@ -14,7 +14,7 @@ use super::super::list::{Comparison, FileList};
 use super::super::resume::is_replaced;
 use super::super::rules::FileId;
 use super::Watcher;
-use crate::user::op::watch::{OriginFate, WatchLine};
+use fleet_user::op::watch::{OriginFate, WatchLine};
 
 /// Orders that wait for the thread; what does not fit is kept with the next save.
 const ORDERS_MAX: usize = 64;

@@ -14,8 +14,8 @@ use super::complete::find_out;
 use super::filling::Look;
 use super::keeper::Who;
 use super::{JUST_APPEARED_NS, Watcher};
-use crate::user::op::watch::{SeenLine, WatchLine};
-use crate::user::op::{FileKind, FileStat};
+use fleet_user::op::watch::{SeenLine, WatchLine};
+use fleet_user::op::{FileKind, FileStat};
 
 /// After this time, in milliseconds, the owner gets a note about a directory that does not count.
 const NOTE_AFTER_MS: u64 = 40_000;
@@ -135,7 +135,7 @@ impl<W: Write> Watcher<'_, W> {
             self.filling.looked_at(path, FileId::of(&stat), self.look_since(began_ms));
             return Ok(());
         };
-        let id = FileId::of_tree(&stat, &tree);
+        let id = tree.id(&stat);
         if self.tracker.is_known(&id) || self.register.is_leftover(path, &tree) {
             // The watcher checks it less and less often, until something happens in it.
             self.filling.looked_at(path, id, self.look_since(began_ms));
@@ -236,7 +236,7 @@ impl<W: Write> Watcher<'_, W> {
 
     fn settle_dir(&mut self, path: &str, stat: &FileStat) -> std::io::Result<()> {
         let Some(tree) = Tree::read(&self.dir.join(path)) else { return Ok(()) };
-        let id = FileId::of_tree(stat, &tree);
+        let id = tree.id(stat);
         let candidate = Candidate {
             path,
             tree: &tree,

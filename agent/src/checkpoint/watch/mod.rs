@@ -6,7 +6,7 @@
 //! closes, after a last look: then the job has no process left that could still write. It never numbers anything; of
 //! files it writes only the lists in `.fleet/JOB/`.
 //!
-//! [`op::watch`](crate::user::op::watch) is what both sides say, [`filling`] directories that are not complete yet, [`complete`] the last steps before
+//! [`op::watch`](fleet_user::op::watch) is what both sides say, [`filling`] directories that are not complete yet, [`complete`] the last steps before
 //! one counts, [`counted`] what becomes of those that did, [`origin`] what becomes of the one that was resumed from,
 //! [`keeper`] keeps the last whole one beside. Which names and files make a checkpoint is `rules`.
 
@@ -31,13 +31,13 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use super::rules::tracker::CANDIDATES_MAX;
 use super::rules::{FileId, Now, Pattern, Settle, Sighting, Tracker, never_counts};
 use super::tree::Tree;
-pub use crate::user::op::watch::{
-    CountedBefore, OriginFate, ResumedFrom, SeenLine, Timings, WatchLine, WatchRequest,
-};
-pub(in crate::checkpoint) use crate::user::op::watch::{ENDING, TOLD};
-use crate::user::op::{FileStat, OpError, OpErrorKind, answer};
 use counted::Register;
 use filling::FillingDirs;
+pub use fleet_user::op::watch::{
+    CountedBefore, OriginFate, ResumedFrom, SeenLine, Timings, WatchLine, WatchRequest,
+};
+pub(in crate::checkpoint) use fleet_user::op::watch::{ENDING, TOLD};
+use fleet_user::op::{FileStat, OpError, OpErrorKind, answer};
 use keeper::Keeper;
 use origin::Origin;
 
@@ -493,7 +493,7 @@ impl<W: Write> Watcher<'_, W> {
             return self.limited(what);
         }
         let Some(tree) = tree else { return Ok(()) };
-        let id = FileId::of_tree(&stat, &tree);
+        let id = tree.id(&stat);
         self.tracker.add_known(id);
         // A later look must see that nothing was written since.
         self.register.add(path, id, None);

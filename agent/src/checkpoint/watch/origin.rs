@@ -16,9 +16,9 @@ use super::super::tree::Tree;
 use super::super::whole;
 use super::Watcher;
 use super::keeper::Who;
-use crate::user::op::watch::{CountedBefore, OriginFate, ResumedFrom, WatchLine};
-use crate::user::op::{FileStat, Reply};
-use crate::user::ops;
+use fleet_user::op::watch::{CountedBefore, OriginFate, ResumedFrom, WatchLine};
+use fleet_user::op::{FileStat, Reply};
+use fleet_user::ops;
 
 /// If a deletion file by file stands still this long, in milliseconds, it is no deletion.
 const DELETION_STILL_MAX_MS: u64 = 60_000;

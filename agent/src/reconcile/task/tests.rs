@@ -19,16 +19,16 @@ use crate::attempts::allocations_dir;
 use crate::config::Config;
 use crate::fence::Epochs;
 use crate::gpu::{Config as GpuConfig, DriverState, Monitor};
-use crate::image::{self, ImageStore, Limits};
 use crate::node::Parts;
 use crate::reconcile::plan::fixture::order;
 use crate::reconcile::reboot::{Pauses, Step};
 use crate::shutdown::Refusal;
 use crate::shutdown::in_use::tests::{sleeper, used_by};
 use crate::unit::Launcher;
-use crate::user::tests::{account, dir_of, slow_helper};
-use crate::user::{AsUser, AsUserConfig, Users, UsersConfig};
+use fleet_image::{ImageStore, Limits};
 use fleet_shim::order::{EXIT_FILE, EndReason, Epoch as ShimEpoch, ExitRecord};
+use fleet_user::testing::{account, dir_of, slow_helper};
+use fleet_user::{AsUser, AsUserConfig, Users, UsersConfig};
 
 mod probing;
 mod removal;
@@ -125,7 +125,7 @@ fn parts(
             &state.join("images"),
             &allocations_dir(&config),
             Limits::default(),
-            image::Settings::default(),
+            fleet_image::Settings::default(),
             as_user.clone(),
         )
         .unwrap(),

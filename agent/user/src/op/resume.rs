@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::watch::ResumedFrom;
 
 /// How long the copy of a checkpoint may take: 64 GiB at 75 MB/s.
-pub(crate) const COPY_MAX: Duration = Duration::from_secs(15 * 60);
+pub const COPY_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// What is asked of the helper. All paths are those of the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use super::{FileKind, FileStat, OpError};
 
 /// The line on the helper's input that says: the attempt is being stopped.
-pub(crate) const ENDING: &str = "ending\n";
+pub const ENDING: &str = "ending\n";
 /// The line that says: the job told of a checkpoint, which counts. As long as [`ENDING`].
-pub(crate) const TOLD: &str = "told..\n";
+pub const TOLD: &str = "told..\n";
 
 /// The waiting times of observation, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use fleet_core::job::{CheckpointPlan, JobSpec};
 use fleet_core::name::UserName;
 
 use super::*;
-use crate::user::tests::test_helper;
+use fleet_user::testing::test_helper;
 
 /// Asks about a job that saves in the directory, and returns what is said.
 async fn answer(dir: &std::path::Path, marker: &str) -> Option<String> {

@@ -6,7 +6,7 @@ use fleet_core::job::{CheckpointPlan, JobSpec};
 use fleet_core::name::UserName;
 
 use super::*;
-use crate::user::tests::test_helper;
+use fleet_user::testing::test_helper;
 
 #[tokio::test]
 async fn files_are_removed_as_the_owner_and_what_is_left_is_said() {

@@ -9,14 +9,14 @@ use std::sync::{Mutex, PoisonError};
 use fleet_core::job::CheckpointPlan;
 
 use super::*;
-use crate::user::User;
-use crate::user::tests::test_helper;
 use fleet_kernel::cgroup::{Cgroup, Mode};
 use fleet_kernel::filter::FilterHandle;
 use fleet_shim::order::{
     EVENTS_FILE, JobEvent, Notice, SOCKET_FILE, STATE_FILE, ShimPhase, ShimState, VERSION,
 };
 use fleet_shim::protocol::{Body, Message, Reply, Request, ShimEvent, StateReport};
+use fleet_user::User;
+use fleet_user::testing::test_helper;
 
 const NAME: &str = "alloc-a-1";
 
