@@ -10,7 +10,7 @@ Python 3.9, and everything a job does to live well under fleet is in this file.
     file with the right name is therefore never half written.
   * It tells fleet about each checkpoint, so that an eviction which waits for one need not wait
     longer. (fleet also sees the file appear; telling it is quicker.)
-  * When fleet starts it again elsewhere, it goes on from FLEET_RESUME_FROM.
+  * When fleet starts it again elsewhere, it continues from the checkpoint in FLEET_RESUME_FROM.
   * It refuses a checkpoint that is damaged or belongs to another run, instead of training on rubbish.
 
 What it learns: to tell three species of iris apart by four measurements of the flower (iris.csv), with one
@@ -272,7 +272,7 @@ def sync_directory(directory):
 
 
 def notify(message):
-    """Sends one message to fleet. Without fleet, or should it be away, training simply goes on."""
+    """Sends one message to fleet. If there is no fleet, or it does not answer, training continues."""
     address = os.environ.get("FLEET_NOTIFY_SOCKET")
     if not address:
         return
@@ -337,7 +337,7 @@ def parse_arguments(arguments):
 
 
 def describe_surroundings():
-    """One line on where this runs, for whoever reads the log later."""
+    """One line on where this runs, for the reader of the log."""
     job = os.environ.get("FLEET_JOB_ID", "no fleet job")
     attempt = os.environ.get("FLEET_ATTEMPT", "1")
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES") or "none"

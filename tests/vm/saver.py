@@ -6,7 +6,7 @@
 `saver.py judge D`  says what is in a directory of checkpoints: one line "name attempt sound|damaged|torn" for each
 
 The folder ~/saver belongs to the test. While a file hold-N is there, the save of step N waits halfway and says so in `held`.
-After that it goes on slowly. `stop` ends the program. In the first attempt a thread notes in `alive` how far it came, every
+After that it continues slowly. `stop` ends the program. In the first attempt a thread notes in `alive` how far it came, every
 few milliseconds: CLOCK_BOOTTIME and chunks written. SIGTERM does not end the program; when it came is noted in `term`.
 """
 

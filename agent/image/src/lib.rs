@@ -11,7 +11,7 @@
 //! - [`rootfs`]: the file system of one allocation, by overlayfs or by copying.
 //!
 //! Everything in an archive is hostile. What a layer may contain is written in [`unpack`]; every refusal names the entry.
-//! This module must never run anything from an image, follow a link out of one, or open the user's file as root.
+//! This crate must never run anything from an image, follow a link out of one, or open the user's file as root.
 
 mod beneath;
 mod copy;
