@@ -7,7 +7,7 @@
 //! - [`unpack`]: one layer's tar over the layers below it, by [`beneath`], which cannot leave that directory. [`overlay`]: several
 //!   layers seen as one tree.
 //! - [`store`]: layers and images kept by digest under the agent's state directory; called by the reconcile loop.
-//! - [`mod@image`]: one that is here. [`pins`]: what nobody may remove.
+//! - [`mod@image`]: an image that is in the store. [`pins`]: what nobody may remove from it.
 //! - [`rootfs`]: the file system of one allocation, by overlayfs or by copying.
 //!
 //! Everything in an archive is hostile. What a layer may contain is written in [`unpack`]; every refusal names the entry.

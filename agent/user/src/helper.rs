@@ -4,7 +4,7 @@
 //! do two things for two users, and never write to stderr what is not a failure of its own.
 //!
 //! The small operations are this crate's own ([`ops`]). What concerns checkpoints is the caller's: the program hands in
-//! the function that does it, so that this crate knows nothing of checkpoints.
+//! the function that does it. This crate only carries such a request and its answer.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
