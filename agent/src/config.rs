@@ -11,6 +11,7 @@ use fleet_core::image::is_registry;
 use fleet_core::name::NodeName;
 use fleet_daemon::config_file::{self, ConfigError};
 use fleet_daemon::log_filter::LogFilter;
+use fleet_node::Retention;
 use fleet_proto::transport::client::Address;
 use serde::Deserialize;
 
@@ -238,13 +239,6 @@ pub struct GpuConfig {
     pub baseline_processes: Vec<String>,
     /// Added to the environment of the process that speaks with the driver.
     pub environment: Vec<(String, PathBuf)>,
-}
-
-/// How long records of ended attempts stay, logs included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Retention {
-    pub age: Duration,
-    pub count: usize,
 }
 
 impl Config {

@@ -8,10 +8,10 @@
 //!
 //! What other programs or tests use alone are crates: `fleet-kernel` isolates (control groups, device filters), `fleet-shim`
 //! is the program that owns one attempt ([`shim_client`] is the agent's side of its socket), `fleet-user` does what belongs
-//! to users, `fleet-image` keeps images.
+//! to users, `fleet-image` keeps images, `fleet-node` decides.
 //!
 //! These modules stand on each other without a circle (`tests/tidy/rooms.rs`). Facts that many of them share have modules
-//! of their own below them: [`attempts`], [`processes`], [`outbox`], [`fence`], [`denied`], [`grant`]. [`node`] holds the
+//! of their own below them: [`attempts`], [`processes`], [`outbox`], [`fence`], [`denied`]. [`node`] holds the
 //! handles that attempts share, and so stands above the parts that hand them out.
 
 pub mod ahead;
@@ -29,7 +29,6 @@ pub mod enroll;
 pub mod fence;
 pub mod gate;
 pub mod gpu;
-pub mod grant;
 mod headroom;
 mod health;
 pub mod holders;

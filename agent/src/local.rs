@@ -25,7 +25,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
-use crate::ahead::promises::{Promises, Refused, Stage, WindowInHand};
 use crate::chain::chain;
 use crate::clock;
 use crate::containers;
@@ -34,6 +33,7 @@ use crate::node::NodeContext;
 use crate::runtime::CONTROL_NODES;
 use crate::unit::LaunchError;
 use crate::vouch::VouchService;
+use fleet_node::promises::{Promises, Refused, Stage, WindowInHand};
 
 /// Everybody on this machine may ask; the kernel says who it is.
 const SOCKET_MODE: u32 = 0o666;

@@ -669,7 +669,7 @@ mod tests {
     }
 
     fn found(n: u32) -> FoundAttempt {
-        let order = crate::reconcile::fixture_order();
+        let order = fleet_node::testing::order(&[]);
         let (allocation, epoch) = (id(n), epoch());
         FoundAttempt { allocation, epoch, lease: None, order, accepted_at: NOW, end: None }
     }

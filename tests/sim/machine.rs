@@ -7,8 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fleet_agent::ahead::Promises;
-use fleet_agent::ahead::clock::Anchor;
 use fleet_core::allocation::{AttemptEnd, EndReport};
 use fleet_core::desired::StartOrder;
 use fleet_core::health::{Condition, ConditionStatus, Severity, Subject};
@@ -16,6 +14,8 @@ use fleet_core::id::{AllocationId, JobId, LeaseId};
 use fleet_core::lease::Epoch;
 use fleet_core::name::{GpuUuid, NodeName};
 use fleet_core::time::Timestamp;
+use fleet_node::Promises;
+use fleet_node::clock::Anchor;
 
 use crate::files::Files;
 use crate::rng::Rng;

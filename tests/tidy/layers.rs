@@ -1,6 +1,6 @@
 //! The direction of dependencies, read from `cargo metadata`:
 //! `core <- proto <- {controller, agent, cli}`, `daemon <- {controller, agent}`, `kernel <- shim <- agent`,
-//! `core <- user <- image <- agent`; nobody depends on tests.
+//! `core <- user <- image <- agent`, `core <- node <- agent`; nobody depends on tests.
 
 use std::collections::BTreeSet;
 
@@ -21,6 +21,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // The only way to the files of users, and what an image is made of. No connection to a controller.
     ("fleet-user", &["fleet-core"]),
     ("fleet-image", &["fleet-core", "fleet-kernel", "fleet-user"]),
+    // What a node decides: as pure as the core.
+    ("fleet-node", &["fleet-core"]),
     (
         "fleet-agent",
         &[
@@ -31,6 +33,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "fleet-shim",
             "fleet-user",
             "fleet-image",
+            "fleet-node",
         ],
     ),
     // The control file is a format: `fleet dev` writes it to pretend GPUs and their faults.
@@ -48,6 +51,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "fleet-kernel",
             "fleet-shim",
             "fleet-user",
+            "fleet-node",
             "fleet-fake-nvml-control",
         ],
     ),
@@ -61,6 +65,7 @@ const TESTS_MAY_USE: &[(&str, &[&str])] =
 const BUILT_FROM: &[(&str, &[&str])] = &[
     // None of these does I/O.
     ("fleet-core", &["hex", "serde", "serde_json", "sha2", "thiserror"]),
+    ("fleet-node", &["fleet-core", "serde", "thiserror"]),
     // No runtime, no network: there is one shim for each job, it forks, and it must stay small.
     ("fleet-kernel", &["libc", "nix", "serde", "thiserror"]),
     ("fleet-shim", &["fleet-kernel", "jiff", "libc", "nix", "serde", "serde_json", "thiserror"]),
@@ -266,6 +271,7 @@ mod tests {
             ("fleet-shim", "fleet-core"),
             ("fleet-image", "fleet-proto"),
             ("fleet-user", "fleet-image"),
+            ("fleet-node", "fleet-kernel"),
         ] {
             let crates = [a_crate(owner, &[(used, true)]), a_crate(used, &[])];
             assert_eq!(direction(&crates).len(), 1, "{owner} -> {used}");
@@ -294,7 +300,7 @@ mod tests {
             built_from(&[a_crate("fleet-core", &[("serde", false), ("proptest", true)])]),
             []
         );
-        for name in ["fleet-core", "fleet-kernel", "fleet-shim"] {
+        for name in ["fleet-core", "fleet-node", "fleet-kernel", "fleet-shim"] {
             assert_eq!(built_from(&[a_crate(name, &[("tokio", false)])]).len(), 1, "{name}");
         }
         for name in ["fleet-user", "fleet-image"] {

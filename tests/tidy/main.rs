@@ -82,8 +82,8 @@ fn nothing_is_left_half_done() {
 }
 
 #[test]
-fn the_core_is_pure() {
-    assert_none(&each_rust_file(owners::core_purity));
+fn pure_crates_are_pure() {
+    assert_none(&each_rust_file(owners::purity));
 }
 
 #[test]

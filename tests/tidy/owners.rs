@@ -50,7 +50,10 @@ const OWNED: &[(&str, &[&str], &str)] = &[
     ),
 ];
 
-/// What a pure crate has no business with. `core/clippy.toml` bans clocks and hash maps by type.
+/// The crates that are pure: the same in and the same out, wherever they run.
+const PURE: &[&str] = &["core/src/", "agent/node/src/"];
+
+/// What a pure crate has no business with. `core/clippy.toml` bans clocks and hash maps by type, in both.
 const IMPURE: &[&str] = &[
     "std::fs",
     "std::net",
@@ -82,15 +85,16 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("tests/fake-nvml/", "it exports the C functions of NVML and is called through raw pointers"),
 ];
 
-pub(crate) fn core_purity(path: &str, text: &str) -> Vec<Violation> {
-    if !path.starts_with("core/src/") {
+pub(crate) fn purity(path: &str, text: &str) -> Vec<Violation> {
+    if !PURE.iter().any(|pure| path.starts_with(pure)) {
         return Vec::new();
     }
     let code = only_code(without_tests(path, text));
     let mut violations = Vec::new();
     for word in IMPURE {
         for line in lines_with_word(&code, word) {
-            let what = format!("`{word}` in the core: let the shell do it and pass the value in");
+            let what =
+                format!("`{word}` in a pure crate: let the shell do it and pass the value in");
             violations.push(Violation::new(path, line, what));
         }
     }
@@ -159,11 +163,12 @@ mod tests {
     #[test]
     fn impurity_is_found() {
         let dirty = "//! Doc.\nuse std::fs;\n";
-        assert_eq!(core_purity("core/src/a.rs", dirty)[0].line, 2);
-        assert_eq!(core_purity("agent/src/a.rs", dirty), []);
-        assert_eq!(core_purity("core/src/a.rs", "// std::fs\n"), []);
-        assert_eq!(core_purity("core/src/a.rs", "#[cfg(test)]\nmod tests { use std::fs; }"), []);
-        assert_eq!(core_purity("core/src/a/tests.rs", dirty), []);
+        assert_eq!(purity("core/src/a.rs", dirty)[0].line, 2);
+        assert_eq!(purity("agent/node/src/a.rs", dirty)[0].line, 2);
+        assert_eq!(purity("agent/src/a.rs", dirty), []);
+        assert_eq!(purity("core/src/a.rs", "// std::fs\n"), []);
+        assert_eq!(purity("core/src/a.rs", "#[cfg(test)]\nmod tests { use std::fs; }"), []);
+        assert_eq!(purity("core/src/a/tests.rs", dirty), []);
     }
 
     #[test]

@@ -16,6 +16,7 @@ const CRATES: &[&str] = &[
     "agent",
     "agent/image",
     "agent/kernel",
+    "agent/node",
     "agent/shim",
     "agent/user",
     "cli",

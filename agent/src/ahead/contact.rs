@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fleet_core::time::Timestamp;
+use fleet_node::FleetClock;
+use fleet_node::clock::Anchor;
 
-use super::clock::{Anchor, FleetClock};
 use crate::clock;
 
 /// A connection on which nothing was answered for this long may have nobody at its other end. Heartbeats

@@ -5,11 +5,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use fleet_core::id::ClusterId;
+use fleet_node::Promises;
+use fleet_node::clock::Anchor;
 use fleet_proto::transport::files::{self, FileError, MODE_PRIVATE};
 use serde::{Deserialize, Serialize};
-
-use super::clock::Anchor;
-use super::promises::Promises;
 
 const FILE: &str = "ahead.json";
 const VERSION: u32 = 1;

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fleet_core::id::AllocationId;
 use fleet_core::name::{GpuUuid, UserName};
+use fleet_node::AttemptPhase;
 use tokio::sync::watch;
 
 use super::record::AllocationDir;
-use super::table::AttemptPhase;
 
 /// One attempt as others see it.
 #[derive(Debug, Clone)]

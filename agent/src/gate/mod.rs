@@ -27,7 +27,7 @@ use fleet_core::window::{Enforced, Enforcement};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use crate::grant::Grant;
+use fleet_node::Grant;
 use fleet_user::Subordinates;
 
 /// How long an attempt waits until its owner passes. Not needed if the kernel knows jobs by their control group.

@@ -26,8 +26,8 @@ use crate::config::EnforceConfig;
 use crate::containers::{self, NOBODY};
 use crate::denied::{DeniedUsers, Outcome};
 use crate::gpu;
-use crate::grant::Grant;
 use fleet_kernel::filter::NvidiaMajors;
+use fleet_node::Grant;
 use fleet_user::Users;
 
 /// How often the task checks the gate in force: does it exist, which users did it deny.

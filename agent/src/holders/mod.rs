@@ -12,12 +12,11 @@ mod names;
 mod observers;
 pub mod usage;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleet_core::ending::{GpuHolder, ReservationRules};
-use fleet_core::id::{LeaseId, ReservationId};
-use fleet_core::name::{GpuUuid, UserName};
+use fleet_core::id::LeaseId;
 use fleet_core::window::Enforcement;
 use nix::unistd::{Uid, User};
 use tokio::sync::{Semaphore, watch};
@@ -29,6 +28,8 @@ pub use names::Names;
 pub use observers::Observers;
 pub use usage::{UsageParts, Usages};
 
+use fleet_node::Over;
+
 use crate::containers::NOBODY;
 
 /// How long the name service may take to name a uid, for display only.
@@ -37,19 +38,6 @@ const NAME_MAX: Duration = Duration::from_secs(2);
 /// work with.
 const NAMING_THREADS_MAX: usize = 4;
 static NAMING: Semaphore = Semaphore::const_new(NAMING_THREADS_MAX);
-
-/// A window that is over, and whose GPUs are not proven empty yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Over {
-    pub reservation: ReservationId,
-    pub owner: UserName,
-    /// All who could use it.
-    pub users: BTreeSet<UserName>,
-    /// Who is left is ended.
-    pub ends: bool,
-    /// Whose the next window is, by GPU: they may stay there.
-    pub heirs: BTreeMap<GpuUuid, BTreeSet<UserName>>,
-}
 
 /// What the reconcile task knows of how windows end here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

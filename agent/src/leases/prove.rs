@@ -17,9 +17,10 @@ use crate::allocations::end_group;
 use crate::attempts::Registry;
 use crate::gate;
 use crate::gpu::{self, GpuSnapshot};
-use crate::holders::{self, Evictor, Found, Observers, Over, named};
+use crate::holders::{self, Evictor, Found, Observers, named};
 use crate::outbox::Outbox;
 use crate::processes::Process;
+use fleet_node::Over;
 use fleet_user::{UserError, Users};
 
 /// First and longest pause before the GPUs are checked again.

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use super::metrics::AgentSource;
 use super::{Own, Sights};
-use crate::attempts::AttemptPhase;
 use crate::clock;
 use crate::config::{self, Config};
 use crate::gpu::DriverState;
+use fleet_node::AttemptPhase;
 
 /// Without an answer for this long the link counts as down: the agent's own limit is below it.
 const LINK_SILENCE_MAX: Duration = Duration::from_secs(20);

@@ -13,18 +13,17 @@ use fleet_core::window::{Enforcement, EnforcementSwitch, NodeGrant};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
 
-use super::plan::Action;
 use super::task::Reconciler;
-use crate::ahead::promises::Stage;
-use crate::ahead::{Contact, Promises, Refused, Shelf, ShelfError, Step};
+use crate::ahead::{Contact, Shelf, ShelfError};
 use crate::allocations::{Asker, AttemptOrder};
-use crate::attempts::{AttemptPhase, Release, Row};
 use crate::chain::chain;
 use crate::gate::Wanted;
-use crate::grant::Grant;
 use crate::holders::Orders;
 use crate::local::{Answer, Ask, GrantWish, LocalView, SeenAttempt};
 use crate::terminals::Known;
+use fleet_node::plan::Action;
+use fleet_node::promises::Stage;
+use fleet_node::{AttemptPhase, Grant, Promises, Refused, Release, Row, Step};
 
 /// Longest time between two looks at the calendar: the link may be lost meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -9,8 +9,8 @@
 use fleet_core::gpu::Presence;
 
 use super::task::Reconciler;
-use crate::attempts::Row;
 use crate::gpu::{GpuSnapshot, GpuState};
+use fleet_node::Row;
 
 /// What is to be done about the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 
 use super::task::Reconciler;
 use crate::allocations::{Asker, AttemptOrder};
-use crate::shutdown::{LastSaves, Waited};
+use crate::shutdown::Waited;
+use fleet_node::LastSaves;
 
 impl Reconciler {
     /// The machine is about to go down, or is not any more.

@@ -1,8 +1,9 @@
 //! Making the node what it should be: the one owner of the table of attempts.
 //!
-//! - [`plan`]: pure, what to do. [`recount`]: what is held,
-//!   for controllers that were restored from a backup. [`calendar`]: the windows in this node's hands.
-//!   [`driver`]: when the agent releases the GPU driver.
+//! - What to do is decided by [`fleet_node::plan`] and, while no controller answers, by [`fleet_node::promises`]; both are
+//!   pure. [`calendar`] asks the second.
+//! - [`recount`]: what is held, for controllers that were restored from a backup. [`driver`]: when the agent releases the
+//!   GPU driver.
 //!
 //! One task. It takes the newest document of the link and what the attempts' tasks tell, plans, acts, and
 //! plans again. It rebuilds everything from the disk when the agent starts. It must never block, and
@@ -11,18 +12,11 @@
 mod calendar;
 mod driver;
 mod leaving;
-pub mod plan;
 mod probes;
 mod reboot;
 pub mod recount;
 mod removals;
-mod retention;
 mod task;
 
 pub use calendar::CalendarParts;
 pub use task::{Reconciler, ReconcilerParts};
-
-#[cfg(test)]
-pub(crate) fn fixture_order() -> fleet_core::desired::StartOrder {
-    plan::fixture::order(&[])
-}

@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::task::Reconciler;
-use crate::attempts::Row;
 use crate::shutdown::{Refusal, in_use, reboot};
+use fleet_node::Row;
 
 /// From a look that found something in the way to the next.
 const AGAIN: Duration = Duration::from_secs(30);

@@ -12,9 +12,10 @@ use fleet_core::id::AllocationId;
 use fleet_core::time::{Millis, Timestamp};
 
 use crate::allocations::of_exit;
-use crate::attempts::{self, AllocationDir, RecordError, Registry, Row};
+use crate::attempts::{self, AllocationDir, RecordError, Registry};
 use crate::chain::chain;
 use crate::clock;
+use fleet_node::Row;
 use fleet_shim::order::ExitRecord;
 
 /// Clocks of node and controllers may differ by this much.
@@ -104,9 +105,9 @@ mod tests {
     use fleet_core::allocation::AttemptEnd;
     use fleet_core::lease::Epoch;
 
-    use super::super::fixture_order;
     use super::*;
-    use crate::attempts::AttemptPhase;
+    use fleet_node::AttemptPhase;
+    use fleet_node::testing::order;
 
     const NOW: Timestamp = Timestamp(100_000_000);
 
@@ -119,7 +120,7 @@ mod tests {
     }
 
     fn row(index: u64, phase: AttemptPhase) -> Row {
-        Row { phase, ..Row::starting(epoch(index), None, fixture_order()) }
+        Row { phase, ..Row::starting(epoch(index), None, order(&[])) }
     }
 
     fn record(n: u64, index: u64, ended: Option<Timestamp>) -> FoundAttempt {
@@ -129,7 +130,7 @@ mod tests {
             allocation: id(n),
             epoch: epoch(index),
             lease: None,
-            order: fixture_order(),
+            order: order(&[]),
             accepted_at: Timestamp(1),
             end,
         }
@@ -155,7 +156,7 @@ mod tests {
         let told = told(&[(1, row(9, AttemptPhase::Starting))], vec![earlier]);
         assert_eq!(told.len(), 1);
         assert_eq!((told[0].epoch, told[0].accepted_at), (epoch(9), NOW));
-        assert_eq!(told[0].order, fixture_order());
+        assert_eq!(told[0].order, order(&[]));
         assert!(told[0].end.is_none(), "the earlier one ended, not this one");
         // An end that was only said, of a grant that never began, is not that of the earlier grant either.
         let never = Row::never_started(epoch(9), None);

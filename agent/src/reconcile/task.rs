@@ -17,25 +17,24 @@ use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::calendar::{Calendar, CalendarParts};
-use super::plan::{Action, plan, waited_for};
 use super::probes::Probes;
 use super::reboot::Reboots;
 use super::recount;
 use super::removals::Removals;
-use super::retention::Forgotten;
 use crate::allocations::{
     self, Asker, AttemptOrder, Begin, Happening, Tell, end_unrecorded, without_exit,
 };
-use crate::attempts::{
-    self, AllocationDir, AttemptPhase, Record, RecordError, Registry, Release, Row, Shown, Table,
-};
+use crate::attempts::{self, AllocationDir, Record, RecordError, Registry, Shown};
 use crate::chain::chain;
 use crate::clock;
 use crate::fence::Claim;
 use crate::leases::{Floors, Proof, prove};
 use crate::node::NodeContext;
 use crate::outbox::Outbox;
-use crate::shutdown::{LastSaves, Notice};
+use crate::shutdown::Notice;
+use fleet_node::plan::{Action, plan, waited_for};
+use fleet_node::retention::Forgotten;
+use fleet_node::{AttemptPhase, LastSaves, Release, Row, Table};
 
 /// What attempts' tasks have told and was not taken yet.
 const HAPPENINGS_MAX: usize = 1_024;

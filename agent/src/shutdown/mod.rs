@@ -1,14 +1,13 @@
 //! A planned shutdown of this machine: running jobs are asked for a checkpoint first, and nothing new begins.
 //!
-//! - [`task`]: listens to systemd's login manager and holds the shutdown up. [`last_saves`]: pure, who is waited for.
-//!   [`mod@reboot`]: asks systemd for one. [`mod@in_use`]: whose work it would end.
+//! - [`task`]: listens to systemd's login manager and holds the shutdown up. Who is waited for is decided by
+//!   [`fleet_node::last_saves`]. [`mod@reboot`]: asks systemd for one. [`mod@in_use`]: whose work it would end.
 //!
 //! The reconcile task asks the jobs and says which of them have not saved yet; attempts that are about to be launched
 //! are held (`allocations::task`). Nothing here stops a job: systemd does, when the shutdown continues. On a machine
 //! without a login manager none of this happens, and jobs run as always.
 
 pub(crate) mod in_use;
-mod last_saves;
 mod reboot;
 mod task;
 
@@ -16,7 +15,6 @@ use fleet_core::id::AllocationId;
 use tokio::sync::watch;
 
 pub(crate) use in_use::in_use;
-pub(crate) use last_saves::LastSaves;
 pub(crate) use reboot::{Refusal, reboot};
 pub use task::{Parts, run};
 

@@ -1,8 +1,8 @@
 //! What people who are logged in read on their terminals: that a reservation of theirs ends soon, and whose the GPU is that
 //! they were kept out of.
 //!
-//! - [`due`]: pure, which warnings the users of windows get now, once each. [`denials`]: pure, which users get a
-//!   message about a denial, and how often. [`free_gpus`]: what they could have instead, by a controller's word.
+//! - [`fleet_node::due`]: pure, which warnings the users of windows get now, once each. [`denials`]: pure, which users get
+//!   a message about a denial, and how often. [`free_gpus`]: what they could have instead, by a controller's word.
 //!   [`words`]: pure, the texts. `tty`: the terminals of a user; `mail`: their mail. [`task`]: all of it together.
 //!
 //! The reconcile task says which windows run and who holds what ([`Handle::know`]). The gate says which users it
@@ -11,7 +11,6 @@
 //! it.
 
 pub mod denials;
-pub mod due;
 pub mod free_gpus;
 mod mail;
 pub mod task;
@@ -22,9 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::free_gpus::FreeGpus;
-use crate::ahead::Running;
 use crate::denied::{Denied, DeniedUsers};
-use crate::grant::Grant;
+use fleet_node::{Grant, Running};
 
 /// What the reconcile task knows.
 #[derive(Debug, Clone, Default)]

@@ -21,7 +21,6 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use super::denials::Denials;
-use super::due::{Broken, Said};
 use super::words::{HeldBy, Here, for_terminal};
 use super::{Handle, Known, mail, tty};
 use crate::ahead::Contact;
@@ -31,6 +30,7 @@ use crate::denied::Denied;
 use crate::gate;
 use crate::gpu;
 use crate::state_file::{self, StateFileError};
+use fleet_node::due::{Broken, Said};
 use fleet_user::Users;
 
 const FILE: &str = "terminals.json";
@@ -335,8 +335,7 @@ mod tests {
     use fleet_core::time::{Millis, Window};
 
     use super::*;
-    use crate::ahead::{After, Loss, Running};
-    use crate::grant::Grant;
+    use fleet_node::{After, Grant, Loss, Running};
 
     #[test]
     fn a_shared_gpu_is_held_by_its_owner() {

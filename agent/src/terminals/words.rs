@@ -7,8 +7,8 @@ use fleet_core::time::{Millis, Timestamp};
 use jiff::tz::TimeZone;
 
 use super::free_gpus::Hint;
-use crate::ahead::{After, Running};
 use crate::denied::Outcome;
+use fleet_node::{After, Running};
 
 /// What a GPU is called where nobody knows its number yet.
 const UNNUMBERED: &str = "?";
@@ -231,7 +231,7 @@ mod tests {
     use fleet_core::time::Window;
 
     use super::*;
-    use crate::ahead::Loss;
+    use fleet_node::Loss;
 
     /// 2026-11-22 12:00 UTC.
     const NOON: Timestamp = Timestamp(1_795_348_800_000);

@@ -8,9 +8,9 @@ use fleet_proto::v1::tunnel_frame::Frame;
 
 use super::output::window;
 use super::{FromUser, Gone, ToUser, Tunnels};
-use crate::attempts::AttemptPhase;
 use crate::chain::chain;
 use crate::shim_client::{Attached, ClientError, Output, ShimClient};
+use fleet_node::AttemptPhase;
 use fleet_shim::order::WindowSize;
 use fleet_shim::protocol::{ExecRequest, FrameExit};
 

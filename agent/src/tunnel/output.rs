@@ -14,8 +14,9 @@ use tokio::time::sleep;
 
 use super::wake::Wake;
 use super::{FRAME_BYTES_MAX, FromUser, Gone, ToUser, Tunnels};
-use crate::attempts::{AllocationDir, AttemptPhase};
+use crate::attempts::AllocationDir;
 use crate::shim_client::{Attached, ShimClient};
+use fleet_node::AttemptPhase;
 use fleet_shim::log::{LogReader, Record, Stream};
 use fleet_shim::order::WindowSize;
 

@@ -4,11 +4,11 @@
 //! confirmed, the controllers lead while one answers, and the promises are kept alone while none does. Root's
 //! grants on the node are left out.
 
-use fleet_agent::ahead::Step;
-use fleet_agent::ahead::promises::Stage;
-use fleet_agent::reconcile::plan::Action;
 use fleet_core::desired::{DesiredNode, Order};
 use fleet_core::id::LeaseId;
+use fleet_node::Step;
+use fleet_node::plan::Action;
+use fleet_node::promises::Stage;
 
 use super::Agent;
 

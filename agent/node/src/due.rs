@@ -13,7 +13,7 @@ use fleet_core::name::GpuUuid;
 use fleet_core::time::{Millis, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::ahead::{After, Running};
+use crate::running::{After, Running};
 
 /// How long before an end its users get a warning, in minutes.
 const MARKS: [u64; 4] = [24 * 60, 60, 15, 5];
@@ -141,7 +141,7 @@ mod tests {
     use fleet_core::time::Window;
 
     use super::*;
-    use crate::ahead::Loss;
+    use crate::running::Loss;
 
     const START: Timestamp = Timestamp(1_800_000_000_000);
 

@@ -15,8 +15,8 @@ use fleet_core::time::{Millis, Timestamp, Window};
 use fleet_core::window::{Enforcement, EnforcementSwitch, NodeGrant, WindowReport};
 use serde::{Deserialize, Serialize};
 
-use crate::attempts::{Release, Row, Table};
 use crate::grant::Grant;
+use crate::table::{Release, Row, Table};
 
 /// How long a window that is over is remembered, so that an old order for it is known as such.
 const KEEP: Millis = Millis::days(1);
@@ -645,7 +645,7 @@ fn gives_way(id: &ReservationId, owner: &UserName) -> String {
 
 impl WindowInHand {
     /// Everybody who may use its GPUs without a job.
-    pub(super) fn users(&self) -> impl Iterator<Item = &UserName> {
+    pub(crate) fn users(&self) -> impl Iterator<Item = &UserName> {
         std::iter::once(&self.owner).chain(&self.with)
     }
 

@@ -11,7 +11,7 @@ use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::time::Window;
 use fleet_core::window::Enforcement;
 
-use super::promises::{Promises, Stage, WindowInHand};
+use crate::promises::{Promises, Stage, WindowInHand};
 
 /// A window that is open.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 
 use fleet_core::id::AllocationId;
 
-use crate::attempts::{AttemptPhase, Row};
+use crate::table::{AttemptPhase, Row};
 
 /// The jobs that were asked, each with the number of the checkpoint that it had.
 #[derive(Debug, Default)]
-pub(crate) struct LastSaves {
+pub struct LastSaves {
     asked: BTreeMap<AllocationId, u64>,
 }
 
 impl LastSaves {
     /// All jobs that run and can save. A job that already got its stop signal is left out: it saves or not by itself.
-    pub(crate) fn of(rows: &BTreeMap<AllocationId, Row>) -> Self {
+    pub fn of(rows: &BTreeMap<AllocationId, Row>) -> Self {
         let saves = |row: &Row| {
             row.phase == AttemptPhase::Running
                 && row.stop_grace.is_none()
@@ -27,12 +27,12 @@ impl LastSaves {
         Self { asked: asked.map(|(id, row)| (id.clone(), row.checkpoint_seq)).collect() }
     }
 
-    pub(crate) fn asked(&self) -> Vec<AllocationId> {
+    pub fn asked(&self) -> Vec<AllocationId> {
         self.asked.keys().cloned().collect()
     }
 
     /// Jobs that have neither saved since nor ended.
-    pub(crate) fn open(&self, rows: &BTreeMap<AllocationId, Row>) -> Vec<AllocationId> {
+    pub fn open(&self, rows: &BTreeMap<AllocationId, Row>) -> Vec<AllocationId> {
         let is_open = |(id, had): &(&AllocationId, &u64)| {
             rows.get(*id).is_some_and(|row| row.is_live() && row.checkpoint_seq <= **had)
         };
@@ -48,14 +48,14 @@ mod tests {
     use fleet_core::time::Millis;
 
     use super::*;
-    use crate::reconcile::fixture_order;
+    use crate::testing;
 
     fn id(name: &str) -> AllocationId {
         AllocationId::parse(name).unwrap()
     }
 
     fn row(plan: bool) -> Row {
-        let mut order = fixture_order();
+        let mut order = testing::order(&[]);
         let saves = CheckpointPlan { dir: "/ck".to_owned(), ..CheckpointPlan::default() };
         order.spec.checkpoint = plan.then_some(saves);
         let row = Row::starting(Epoch { incarnation: 1, index: 3 }, None, order);

@@ -9,11 +9,23 @@ use fleet_core::id::{LeaseId, ReservationId};
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::time::{Millis, Timestamp};
 
-use super::promises::{Promises, Stage, WindowInHand};
-use crate::holders::Over;
+use crate::promises::{Promises, Stage, WindowInHand};
 
 /// For how long after its end people still see a window.
 const SHOWN_FOR: Millis = Millis::hours(1);
+
+/// A window that is over, and whose GPUs are not proven empty yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Over {
+    pub reservation: ReservationId,
+    pub owner: UserName,
+    /// All who could use it.
+    pub users: BTreeSet<UserName>,
+    /// Who is left is ended.
+    pub ends: bool,
+    /// Whose the next window is, by GPU: they may stay there.
+    pub heirs: BTreeMap<GpuUuid, BTreeSet<UserName>>,
+}
 
 impl WindowInHand {
     /// Whether `fleet status` on the node lists it. The agent keeps windows longer than people want to see them.

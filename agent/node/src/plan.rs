@@ -11,7 +11,7 @@ use fleet_core::lease::{Epoch, LeaseHolder};
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::time::Millis;
 
-use crate::attempts::{AttemptPhase, Release, Row, Table};
+use crate::table::{AttemptPhase, Release, Row, Table};
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq)]
@@ -305,7 +305,5 @@ impl Table {
     }
 }
 
-#[cfg(test)]
-pub(crate) mod fixture;
 #[cfg(test)]
 mod tests;

@@ -5,8 +5,8 @@ use fleet_core::desired::DESIRED_VERSION;
 use fleet_core::id::ReservationId;
 use fleet_core::name::{NodeName, UserName};
 
-use super::fixture::{gpu, order};
 use super::*;
+use crate::testing::{gpu, order};
 
 fn id(text: &str) -> AllocationId {
     AllocationId::parse(text).unwrap()

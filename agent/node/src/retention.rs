@@ -1,40 +1,46 @@
 //! How long ended attempts' records and logs stay on this node: so many days, and so many at most.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use fleet_core::id::AllocationId;
 use fleet_core::time::{Millis, Timestamp};
 
-use crate::config::Retention;
+/// How long records of ended attempts stay, logs included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    pub age: Duration,
+    pub count: usize,
+}
 
 /// Removals begun at once; the rest follows with the next look.
 const REMOVALS_MAX: usize = 200;
 
 /// Forgotten attempts, oldest first.
 #[derive(Debug)]
-pub(super) struct Forgotten {
+pub struct Forgotten {
     keep: Retention,
     order: VecDeque<(Timestamp, AllocationId)>,
 }
 
 impl Forgotten {
     /// `known`: those from before, in any order.
-    pub(super) fn new(keep: Retention, mut known: Vec<(Timestamp, AllocationId)>) -> Self {
+    pub fn new(keep: Retention, mut known: Vec<(Timestamp, AllocationId)>) -> Self {
         known.sort();
         Self { keep, order: known.into() }
     }
 
-    pub(super) fn add(&mut self, at: Timestamp, id: AllocationId) {
+    pub fn add(&mut self, at: Timestamp, id: AllocationId) {
         self.order.push_back((at, id));
     }
 
     /// The same id runs again: its directory is in use.
-    pub(super) fn take_back(&mut self, id: &AllocationId) {
+    pub fn take_back(&mut self, id: &AllocationId) {
         self.order.retain(|(_, known)| known != id);
     }
 
     /// Those whose time is over.
-    pub(super) fn due(&mut self, now: Timestamp) -> Vec<AllocationId> {
+    pub fn due(&mut self, now: Timestamp) -> Vec<AllocationId> {
         let age = Millis(u64::try_from(self.keep.age.as_millis()).unwrap_or(u64::MAX));
         let mut due = Vec::new();
         while due.len() < REMOVALS_MAX
@@ -50,8 +56,6 @@ impl Forgotten {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

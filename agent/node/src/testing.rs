@@ -1,4 +1,4 @@
-//! An order as tests need it.
+//! An order as tests need it, here and in the crates above.
 #![allow(clippy::unwrap_used)]
 
 use fleet_core::desired::StartOrder;
@@ -7,12 +7,12 @@ use fleet_core::job::JobSpec;
 use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::time::Millis;
 
-pub(crate) fn gpu(n: u32) -> GpuUuid {
+pub fn gpu(n: u32) -> GpuUuid {
     GpuUuid::parse(&format!("GPU-{n}")).unwrap()
 }
 
 /// A job of somebody who exists nowhere.
-pub(crate) fn order(gpus: &[u32]) -> StartOrder {
+pub fn order(gpus: &[u32]) -> StartOrder {
     StartOrder {
         job: JobId::parse("job-a").unwrap(),
         attempt: 1,
