@@ -27,7 +27,7 @@ pub struct Image {
     /// Its record in the store.
     pub(crate) record: PathBuf,
     /// It is not removed as long as somebody has this.
-    pub(crate) hold: Arc<Pin>,
+    pub(crate) pin: Arc<Pin>,
 }
 
 /// One unpacked layer.

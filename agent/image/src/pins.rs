@@ -1,6 +1,6 @@
 //! What nobody may remove from the store: images that are being made, or were handed out and are not mounted yet.
 //!
-//! What is mounted says so in its attempt's own folder ([`crate::rootfs`]), which outlives the agent; holds are for
+//! What is mounted says so in its attempt's own folder ([`crate::rootfs`]), which outlives the agent; pins are for
 //! the time before. A caller that removes something keeps [`Pins::lock`] from its first check to its last rename, so
 //! that nothing is handed out in between. Never drop a [`Pin`] with that lock in hand.
 
@@ -21,7 +21,7 @@ pub(crate) struct Table {
     claims: BTreeMap<u64, Claim>,
 }
 
-/// All holds of one store.
+/// All pins of one store.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pins(Arc<Mutex<Table>>);
 
@@ -34,7 +34,7 @@ pub(crate) struct Pin {
 }
 
 impl PartialEq for Pin {
-    /// Two holds on one thing are alike.
+    /// Two pins of one thing are alike.
     fn eq(&self, other: &Self) -> bool {
         self.claim == other.claim
     }
@@ -50,26 +50,26 @@ impl Drop for Pin {
 
 /// The right to hand out and to remove.
 pub(crate) struct Locked<'a> {
-    holds: &'a Pins,
+    pins: &'a Pins,
     table: MutexGuard<'a, Table>,
 }
 
 impl Pins {
     pub(crate) fn lock(&self) -> Locked<'_> {
-        Locked { holds: self, table: self.0.lock().unwrap_or_else(PoisonError::into_inner) }
+        Locked { pins: self, table: self.0.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    pub(crate) fn hold(&self, claim: Claim) -> Pin {
-        self.lock().hold(claim)
+    pub(crate) fn pin(&self, claim: Claim) -> Pin {
+        self.lock().pin(claim)
     }
 }
 
 impl Locked<'_> {
-    pub(crate) fn hold(&mut self, claim: Claim) -> Pin {
+    pub(crate) fn pin(&mut self, claim: Claim) -> Pin {
         let number = self.table.next;
         self.table.next += 1;
         self.table.claims.insert(number, claim.clone());
-        Pin { table: Arc::clone(&self.holds.0), number, claim }
+        Pin { table: Arc::clone(&self.pins.0), number, claim }
     }
 
     pub(crate) fn claims(&self) -> impl Iterator<Item = &Claim> {

@@ -95,7 +95,7 @@ pub fn mount(image: &Image, alloc_dir: &Path) -> Result<Rootfs, RootfsError> {
         let path = top.join(name);
         fs::DirBuilder::new().mode(mode).create(&path).map_err(io("make", &path))?;
     }
-    let Claim { image: digest, layers } = image.hold.claim.clone();
+    let Claim { image: digest, layers } = image.pin.claim.clone();
     let below = Below { v: VERSION, image: digest, layers, record: image.record.clone() };
     let path = top.join(IMAGE_FILE);
     let text = serde_json::to_vec(&below).map_err(std::io::Error::from);

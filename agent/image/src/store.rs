@@ -126,7 +126,7 @@ struct Inner {
     dir: PathBuf,
     /// Where the attempts' folders are.
     allocations: PathBuf,
-    holds: Pins,
+    pins: Pins,
     figures: Mutex<Option<Figures>>,
     limits: Limits,
     as_user: AsUser,
@@ -181,7 +181,7 @@ impl ImageStore {
         let inner = Inner {
             dir: dir.to_path_buf(),
             allocations: allocations.to_path_buf(),
-            holds: Pins::default(),
+            pins: Pins::default(),
             figures: Mutex::default(),
             limits,
             as_user,
@@ -240,7 +240,7 @@ impl Inner {
         recipe: Recipe,
         report: &Report,
     ) -> Result<Image, ImageError> {
-        let _held = self.holds.hold(recipe.claim());
+        let _pin = self.pins.pin(recipe.claim());
         let mut budget = Budget::new(&self.limits);
         budget.bytes_left = budget.bytes_left.min(self.limits.store_bytes_max);
         let size = |layer: &LayerRecipe| match &layer.digest {
@@ -410,7 +410,7 @@ impl Inner {
     /// The image, if all of it is there.
     fn known_image(&self, digest: &str) -> Option<Image> {
         // Held before anybody can remove what is seen here.
-        let mut locked = self.holds.lock();
+        let mut locked = self.pins.lock();
         let record = self.image_path(digest);
         let document: ImageDocument = read_document(&record)?;
         // One of an older version is unpacked again: its layers may show the image wrongly.
@@ -420,7 +420,7 @@ impl Inner {
         let layer = |key: &String| self.layer_document(key).map(|layer| self.layer(&layer));
         let layers = document.layers.iter().map(layer).collect::<Option<Vec<_>>>()?;
         used_now(&record);
-        let hold = locked.hold(Claim { image: digest.to_owned(), layers: document.layers });
+        let pin = locked.pin(Claim { image: digest.to_owned(), layers: document.layers });
         Some(Image {
             digest: format!("sha256:{digest}"),
             config: document.config,
@@ -428,7 +428,7 @@ impl Inner {
             manifest: None,
             note: None,
             record,
-            hold: Arc::new(hold),
+            pin: Arc::new(pin),
         })
     }
 

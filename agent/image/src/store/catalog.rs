@@ -55,13 +55,13 @@ pub enum RemoveError {
 impl ImageStore {
     /// All of them, the ones used last first. Blocks for the disk.
     pub fn list(&self) -> Result<Vec<Listed>, ImageError> {
-        let survey = self.inner.survey(&self.inner.holds.lock())?;
+        let survey = self.inner.survey(&self.inner.pins.lock())?;
         self.inner.listed(&survey)
     }
 
     /// Removes the image of this name, file or digest, with all its names, unless it is in use.
     pub fn remove(&self, wanted: &str) -> Result<Removed, RemoveError> {
-        let locked = self.inner.holds.lock();
+        let locked = self.inner.pins.lock();
         let survey = self.inner.survey(&locked)?;
         let found = find(&self.inner.listed(&survey)?, wanted)?;
         if found.in_use {
@@ -72,7 +72,7 @@ impl ImageStore {
 
     /// Removes all that are not in use, and what is left of broken-off pulls; or says what that would be.
     pub fn prune(&self, dry_run: bool) -> Result<Removed, ImageError> {
-        let locked = self.inner.holds.lock();
+        let locked = self.inner.pins.lock();
         let survey = self.inner.survey(&locked)?;
         let mut images = self.inner.listed(&survey)?;
         images.retain(|image| !image.in_use);

@@ -2,8 +2,8 @@
 //!
 //! Called before an image comes, behind each layer that was unpacked, and once behind the agent's start. An image's record
 //! goes first, then the layers that no other image has: whatever breaks off in between is no image, and is swept the next
-//! time. In use is what an attempt's folder names, and what somebody holds ([`crate::pins`]); where a folder cannot say what
-//! is mounted there, everything is.
+//! time. In use is what an attempt's folder names, and what is pinned ([`crate::pins`]); where a folder cannot say what is
+//! mounted there, everything is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -113,7 +113,7 @@ impl Inner {
     /// are left. If that limit cannot be reached, `goal` says whether to remove what can be removed, or nothing.
     pub(super) fn collect(&self, bytes_max: u64, goal: Goal) -> Result<u64, ImageError> {
         let mut aside = Vec::new();
-        let locked = self.holds.lock();
+        let locked = self.pins.lock();
         let mut survey = self.survey(&locked)?;
         let mut choice = choose(&survey.images, &survey.sizes, &survey.pinned, bytes_max);
         if goal == Goal::AllOrNothing && choice.left > bytes_max {

@@ -108,7 +108,7 @@ impl Inner {
         // Layers that are here need no room, and may not go either.
         let keys = layer_keys(&found.layers);
         let claim = Claim { image: hex_of(&found.id).to_owned(), layers: keys.clone() };
-        let _held = self.holds.hold(claim);
+        let _pin = self.pins.pin(claim);
         let here = keys.iter().filter_map(|layer| self.layer_document(layer));
         let here = here.map(|layer| layer.bytes).fold(0, u64::saturating_add);
         self.make_room(found.bytes.saturating_sub(here))?;

@@ -167,7 +167,7 @@ impl Inner {
         let recipe = session.recipe(text, &self.limits)?;
         let layers = recipe.layers.clone();
         // What need not come may not go either.
-        let _held = self.holds.hold(recipe.claim());
+        let _pin = self.pins.pin(recipe.claim());
         let missing = self.missing(&layers)?;
         let total = missing.iter().map(|layer| size(layer)).fold(0, u64::saturating_add);
         info!(%name, %digest, layers = layers.len(), missing = missing.len(), bytes = total, "pull");

@@ -92,7 +92,7 @@ async fn the_longest_unused_go_with_all_that_is_only_theirs() {
 }
 
 #[tokio::test]
-async fn what_is_held_or_runs_never_goes_and_the_newcomer_is_told() {
+async fn what_is_pinned_or_runs_never_goes_and_the_newcomer_is_told() {
     let small = Small::new();
     let held = small.get("ab").await.unwrap();
     let unused = small.old("a", 60).await;
