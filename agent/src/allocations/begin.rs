@@ -22,11 +22,11 @@ use crate::attempts::{AllocationDir, Record};
 use crate::chain::chain;
 use crate::checkpoint::resume::{OwnDir, ResumeAnswer, ResumeRequest};
 use crate::checkpoint::{self, ResumeCheck, ResumedFrom};
-use crate::fence::{Claim, ClaimError};
 use crate::node::NodeContext;
 use crate::runtime::{Image, PrepareError, prepare};
 use fleet_image::{ImageError, ImageRef};
 use fleet_kernel::filter::NvidiaMajors;
+use fleet_node::epochs::{Claim, ClaimError};
 use fleet_user::op::{CheckpointOp, Op, Reply};
 use fleet_user::{AsUserError, User, UserError};
 

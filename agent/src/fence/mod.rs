@@ -9,5 +9,5 @@
 pub(crate) mod epochs;
 pub(crate) mod standing;
 
-pub use epochs::{Claim, ClaimError, EpochError, EpochStore, Epochs, Storage};
+pub use epochs::{EpochError, EpochStore, Epochs, Storage};
 pub use standing::{Fence, Standing};

@@ -27,11 +27,11 @@ use crate::allocations::{
 use crate::attempts::{self, AllocationDir, Record, RecordError, Registry, Shown};
 use crate::chain::chain;
 use crate::clock;
-use crate::fence::Claim;
 use crate::leases::{Floors, Proof, prove};
 use crate::node::NodeContext;
 use crate::outbox::Outbox;
 use crate::shutdown::Notice;
+use fleet_node::epochs::Claim;
 use fleet_node::plan::{Action, plan, waited_for};
 use fleet_node::retention::Forgotten;
 use fleet_node::{AttemptPhase, LastSaves, Release, Row, Table};
