@@ -10,8 +10,8 @@ use fleet_agent::gpu::{
     Config, DriverState, GpuError, GpuEvent, GpuEventKind, GpuSnapshot, Handle, Monitor, Observed,
     event_signal, snapshot_signals,
 };
-use fleet_core::gpu::{LinkLevel, Presence};
-use fleet_core::health::{Architecture, HealthTracker};
+use fleet_core::gpu::{Architecture, LinkLevel, Presence};
+use fleet_core::health::HealthTracker;
 use fleet_core::time::Timestamp;
 use fleet_fake_nvml_control::{CONTROL_ENV, Control, ControlFile, Gpu, Process, Profile};
 use tokio::sync::mpsc::Receiver;

@@ -6,6 +6,7 @@
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::time::Duration;
 
 use clap::builder::StyledStr;
@@ -18,7 +19,7 @@ use fleet_proto::v1::{
 };
 
 use crate::args::Cli;
-use crate::commands;
+use crate::client::Client;
 use crate::errors::Failure;
 
 /// Set where a shell asks. One of our own: a program that a job runs may know `COMPLETE`.
@@ -65,9 +66,13 @@ struct Word {
     about: String,
 }
 
+/// Connects to the controllers with the settings of this file, or of the usual one. The verbs know how, and stand above.
+pub(crate) type Connect =
+    fn(Option<PathBuf>) -> Pin<Box<dyn Future<Output = Result<Client, Failure>>>>;
+
 /// Answers a shell that asks, and ends the process; returns where none does.
-pub(crate) fn answer() {
-    CompleteEnv::with_factory(|| offering(Cli::command())).var(VARIABLE).complete();
+pub(crate) fn answer(connect: Connect) {
+    CompleteEnv::with_factory(move || offering(Cli::command(), connect)).var(VARIABLE).complete();
 }
 
 /// The script that has a shell ask. `None` for a shell that is not known.
@@ -83,22 +88,22 @@ pub(crate) fn script(shell: &str) -> Option<std::io::Result<String>> {
 }
 
 /// The command line with a list behind each argument that has one.
-fn offering(command: Command) -> Command {
+fn offering(command: Command, connect: Connect) -> Command {
     let command = command.mut_args(|arg| {
         let kind = arg.get_value_names().and_then(|names| Kind::of(names.first()?));
         match kind {
             Some(kind) => {
-                arg.add(ArgValueCompleter::new(move |typed: &OsStr| offered(kind, typed)))
+                arg.add(ArgValueCompleter::new(move |typed: &OsStr| offered(kind, typed, connect)))
             }
             None => arg,
         }
     });
-    command.mut_subcommands(offering)
+    command.mut_subcommands(|verb| offering(verb, connect))
 }
 
 /// Words of the kind that begin with what was typed. Without an answer there are none: a message would stand in
 /// the middle of somebody's command.
-fn offered(kind: Kind, typed: &OsStr) -> Vec<CompletionCandidate> {
+fn offered(kind: Kind, typed: &OsStr, connect: Connect) -> Vec<CompletionCandidate> {
     let Some(typed) = typed.to_str() else { return Vec::new() };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return Vec::new();
@@ -108,7 +113,8 @@ fn offered(kind: Kind, typed: &OsStr) -> Vec<CompletionCandidate> {
     if nowhere.is_ok_and(|nowhere| nix::unistd::dup2_stderr(nowhere).is_err()) {
         return Vec::new();
     }
-    let asked = runtime.block_on(async { tokio::time::timeout(PATIENCE, words(kind)).await });
+    let asked =
+        runtime.block_on(async { tokio::time::timeout(PATIENCE, words(kind, connect)).await });
     runtime.shutdown_background();
     let words = asked.ok().and_then(Result::ok).unwrap_or_default();
     let fits = words.into_iter().filter(|word| word.text.starts_with(typed)).take(OFFERED_MAX);
@@ -116,10 +122,10 @@ fn offered(kind: Kind, typed: &OsStr) -> Vec<CompletionCandidate> {
         .collect()
 }
 
-async fn words(kind: Kind) -> Result<Vec<Word>, Failure> {
+async fn words(kind: Kind, connect: Connect) -> Result<Vec<Word>, Failure> {
     // `--config` on the line is not read here: the shell gives the words, not what they mean.
     let config = std::env::var_os("FLEET_CONFIG").filter(|path| !path.is_empty());
-    let client = commands::client_for_completion(config.map(PathBuf::from)).await?;
+    let client = connect(config.map(PathBuf::from)).await?;
     let client = &client;
     let jobs = async || {
         let request = ListJobsRequest::default();
@@ -189,7 +195,7 @@ mod tests {
     #[test]
     fn what_names_a_thing_of_the_fleet_has_a_list() {
         let mut found = Vec::new();
-        listed(&offering(Cli::command()), "", &mut found);
+        listed(&offering(Cli::command(), |_| unreachable!("nobody asks")), "", &mut found);
         for wanted in [
             "logs id",
             "cancel ids",

@@ -33,7 +33,7 @@ use crate::args::Cli;
 use crate::exit_code::Exit;
 
 fn main() -> ExitCode {
-    completion::answer();
+    completion::answer(|config| Box::pin(commands::client_for_completion(config)));
     let typed = args::put_right(std::env::args_os().collect());
     if typed.len() <= 1 {
         // Who types only the name wants to know what there is.

@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::health::Architecture;
 use crate::name::{GpuUuid, NodeName};
 use crate::time::Timestamp;
 
@@ -12,6 +11,19 @@ use crate::time::Timestamp;
 pub const GPUS_PER_NODE_MAX: usize = 64;
 /// Former names of cards that are kept, of the whole fleet; the oldest go first.
 pub const FORMER_NAMES_KEPT: usize = 4_096;
+
+/// A GPU's generation, as far as health tables differ by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Architecture {
+    Maxwell,
+    Pascal,
+    Volta,
+    Turing,
+    Ampere,
+    Hopper,
+    Other,
+}
 
 /// One device, named by its UUID.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

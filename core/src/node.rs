@@ -15,8 +15,6 @@ use crate::word::words;
 
 /// Most nodes one fleet holds.
 pub const NODES_MAX: usize = 10_000;
-/// Most conditions a node may report at once.
-pub const CONDITIONS_PER_NODE_MAX: usize = 512;
 
 /// Cluster version from which on drained nodes release their GPU drivers.
 pub const DRIVER_SINCE: u32 = 13;

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use fleet_core::gpu::{LinkLevel, Presence};
-use fleet_core::health::Architecture;
+use fleet_core::gpu::{Architecture, LinkLevel, Presence};
 use fleet_core::name::GpuUuid;
 use fleet_core::time::Timestamp;
 use serde::{Deserialize, Serialize};

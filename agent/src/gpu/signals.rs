@@ -1,7 +1,7 @@
 //! Turns what was seen of the GPUs into the signals for the health policy. Pure.
 
-use fleet_core::gpu::Presence;
-use fleet_core::health::{Architecture, Known, Reading, Signal};
+use fleet_core::gpu::{Architecture, Presence};
+use fleet_core::health::{Known, Reading, Signal};
 
 use super::monitor::{GpuEvent, GpuEventKind};
 use super::observed::Observed;

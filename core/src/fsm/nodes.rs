@@ -6,12 +6,12 @@ use super::{Fsm, Turn, cluster::check_text};
 use crate::allocation::Phase;
 use crate::event::Event;
 use crate::gpu::{GPUS_PER_NODE_MAX, Gpu, Presence};
-use crate::health::{Condition, Severity, Subject};
+use crate::health::{CONDITIONS_PER_NODE_MAX, Condition, Severity, Subject};
 use crate::id::AllocationId;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::{
-    CLONES_SINCE, CONDITIONS_PER_NODE_MAX, Cordon, DEADLINE_SLACK, DRIVER_SINCE, Drain,
-    EMPTY_SINCE, Liveness, MachineIdentity, NODES_MAX, Node, NodeFacts,
+    CLONES_SINCE, Cordon, DEADLINE_SLACK, DRIVER_SINCE, Drain, EMPTY_SINCE, Liveness,
+    MachineIdentity, NODES_MAX, Node, NodeFacts,
 };
 use crate::reboot::REBOOT_SINCE;
 use crate::rejection::Rejection;

@@ -59,7 +59,7 @@ impl Fsm {
                     }
                 }
                 Report::Conditions { conditions } => {
-                    let max = crate::node::CONDITIONS_PER_NODE_MAX;
+                    let max = crate::health::CONDITIONS_PER_NODE_MAX;
                     if conditions.len() > max {
                         let what = "conditions of one node".to_owned();
                         return Err(Rejection::LimitReached { what, limit: max as u64 });

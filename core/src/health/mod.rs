@@ -23,6 +23,9 @@ pub use shortage::{Shortage, begins_nothing};
 pub use signal::{Known, Reading, Signal};
 pub use tracker::{HealthTracker, NOT_ANSWERING};
 
+/// Most conditions a node may report at once.
+pub const CONDITIONS_PER_NODE_MAX: usize = 512;
+
 /// Whether a program that dies on a GPU with this condition most likely died of it: off the bus, a driver that does not
 /// answer, memory errors, some XIDs. Not heat, a narrow link, rising corrected errors.
 pub fn can_end_a_program(kind: &str) -> bool {
@@ -144,17 +147,4 @@ impl Health {
             None => Self::Ok,
         }
     }
-}
-
-/// A GPU's generation, as far as health tables differ by it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Architecture {
-    Maxwell,
-    Pascal,
-    Volta,
-    Turing,
-    Ampere,
-    Hopper,
-    Other,
 }

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Architecture, Shortage};
+use super::Shortage;
+use crate::gpu::Architecture;
 use crate::name::GpuUuid;
 use crate::time::Timestamp;
 

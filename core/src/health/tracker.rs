@@ -14,10 +14,11 @@ use serde::{Deserialize, Serialize};
 use super::readings::{Finding, Found, findings};
 use super::signal::{Known, Reading, Signal};
 use super::xid::{self, Verdict};
-use super::{Architecture, Condition, ConditionStatus, Severity, Shortage, Subject, limits};
-use crate::gpu::GPUS_PER_NODE_MAX;
+use super::{
+    CONDITIONS_PER_NODE_MAX, Condition, ConditionStatus, Severity, Shortage, Subject, limits,
+};
+use crate::gpu::{Architecture, GPUS_PER_NODE_MAX};
 use crate::name::GpuUuid;
-use crate::node::CONDITIONS_PER_NODE_MAX;
 use crate::time::Timestamp;
 
 const TRACKER_VERSION: u32 = 1;

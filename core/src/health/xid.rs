@@ -6,7 +6,8 @@
 //! follows the catalogue's immediate action: restart app = Program, ignore = Ignored, reset = Degraded,
 //! reboot = Fatal. Turing takes `legacy`, and `modern` where `legacy` does not apply.
 
-use super::{Architecture, Severity};
+use super::Severity;
+use crate::gpu::Architecture;
 
 /// What to do about one XID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

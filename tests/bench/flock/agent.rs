@@ -11,8 +11,8 @@ use anyhow::{Context as _, Result};
 use fleet_agent::enroll::{self, JoinOptions, Machine, store::IdentityFolder};
 use fleet_core::{
     command::Report,
+    gpu::Architecture,
     gpu::{Gpu, Presence},
-    health::Architecture,
     name::{GpuUuid, NodeName},
     node::{MachineIdentity, NodeFacts},
 };

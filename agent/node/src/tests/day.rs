@@ -8,8 +8,8 @@ use fleet_core::allocation::{AttemptEnd, EndReport};
 use fleet_core::command::{
     Command, CreateReservation, ENVELOPE_VERSION, Placement, Report, SubmitJob,
 };
-use fleet_core::gpu::{Gpu, Presence};
-use fleet_core::health::{Architecture, Condition};
+use fleet_core::gpu::{Architecture, Gpu, Presence};
+use fleet_core::health::Condition;
 use fleet_core::id::{ClusterId, JobId};
 use fleet_core::job::{JobSpec, JobState};
 use fleet_core::name::ProjectName;

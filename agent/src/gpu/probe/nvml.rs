@@ -2,7 +2,7 @@
 //!
 //! NOT_SUPPORTED stays apart from errors, and a lost GPU ends the reading at once.
 
-use fleet_core::health::Architecture;
+use fleet_core::gpu::Architecture;
 use fleet_core::name::GpuUuid;
 use nvml_wrapper::enum_wrappers::device::{
     EccCounter, MemoryError, RetirementCause, TemperatureSensor, TemperatureThreshold,

@@ -10,8 +10,8 @@ use crate::command::{
 };
 use crate::event::Event;
 use crate::fsm::{CLUSTER_VERSION_MAX, Fsm, Outcome};
-use crate::gpu::{Gpu, Presence};
-use crate::health::{Architecture, Condition, ConditionStatus, Severity, Subject};
+use crate::gpu::{Architecture, Gpu, Presence};
+use crate::health::{Condition, ConditionStatus, Severity, Subject};
 use crate::id::{AllocationId, ClusterId, JobId, ReservationId};
 use crate::job::{CheckpointPlan, JobSpec};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
