@@ -72,16 +72,17 @@ impl EpochLine {
     }
 }
 
+/// The newest claim of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Grant {
+struct Granted {
     epoch: Epoch,
     lease: Option<LeaseId>,
 }
 
-/// What is remembered.
+/// What is remembered of all claims, by what they were for.
 #[derive(Debug, Default)]
 pub struct SeenEpochs {
-    gpus: BTreeMap<GpuUuid, Grant>,
+    gpus: BTreeMap<GpuUuid, Granted>,
     allocations: BTreeMap<AllocationId, Epoch>,
     floor: Epoch,
 }
@@ -133,12 +134,12 @@ impl SeenEpochs {
         match line {
             EpochLine::Floor { epoch, .. } => self.floor = self.floor.max(epoch),
             EpochLine::Gpu { gpu, epoch, lease, .. } => {
-                self.gpus.insert(gpu, Grant { epoch, lease });
+                self.gpus.insert(gpu, Granted { epoch, lease });
             }
             EpochLine::Claim { claim, .. } => {
                 let Claim { allocation, epoch, lease, gpus } = claim;
                 for gpu in gpus {
-                    self.gpus.insert(gpu, Grant { epoch, lease: lease.clone() });
+                    self.gpus.insert(gpu, Granted { epoch, lease: lease.clone() });
                 }
                 self.allocations.insert(allocation, epoch);
             }

@@ -7,7 +7,8 @@
 //! - [`promises`]: the calendar in this node's hands, kept while no controller answers; [`running`] and [`over`] say what
 //!   becomes of windows before and after their end. [`clock`]: the fleet's time without the fleet. [`grant`]: who may open
 //!   a GPU, and until when.
-//! - [`epochs`]: which orders are out of date. [`due`]: which warnings people get. [`last_saves`]: which jobs a shutdown waits for. [`retention`]: which records go.
+//! - [`epochs`]: which orders are out of date. [`due`]: which warnings people get. [`last_saves`]: which jobs a shutdown
+//!   waits for. [`retention`]: which records go.
 //!
 //! Nothing here looks at health: a node that is cut off never evicts, and it stops only what runs into time that was
 //! promised to somebody else.
