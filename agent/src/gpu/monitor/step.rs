@@ -2,7 +2,8 @@
 //!
 //! Used by the monitor's loop. A call that does not return looks like one that never got to run: on a
 //! machine with more to do than it can, a GPU must not be called broken for that. So the time in which the
-//! child stood in line for a processor is added to its deadline, up to [`EXTENDED_MAX`] times as long.
+//! child stood in line for a processor is added to its deadline, up to [`EXTENDED_MAX`] times as long. And where all of
+//! the machine stood still, the deadline passed for everybody: the step begins again.
 
 use std::time::Duration;
 
@@ -10,6 +11,11 @@ use tokio::time::Instant;
 
 /// Longest a step may take, by its deadline, however long the child had to wait for a processor.
 const EXTENDED_MAX: u32 = 6;
+/// Who looks this long after a deadline stood still too: a virtual machine that was paused, processes that were stopped.
+/// Busy machines wake their tasks sooner.
+const STOOD_STILL: Duration = Duration::from_secs(1);
+/// How often one step begins again for that reason.
+const FRESH_STARTS_MAX: u32 = 3;
 
 /// A step that the child announced.
 #[derive(Debug)]
@@ -20,6 +26,7 @@ pub(super) struct Step {
     most: Duration,
     /// What the child had waited for processors when it began, or when what it is part of was asked for.
     waited_before: Duration,
+    fresh_starts: u32,
     /// The GPU it is on.
     pub(super) index: Option<u32>,
     pub(super) what: String,
@@ -29,7 +36,15 @@ impl Step {
     /// A step that begins now and may take `most`, of a child that has waited `waited` so far.
     pub(super) fn new(most: Duration, waited: Duration, index: Option<u32>, what: String) -> Self {
         let begun = Instant::now();
-        Self { begun, deadline: begun + most, most, waited_before: waited, index, what }
+        Self {
+            begun,
+            deadline: begun + most,
+            most,
+            waited_before: waited,
+            fresh_starts: 0,
+            index,
+            what,
+        }
     }
 
     pub(super) fn deadline(&self) -> Instant {
@@ -40,9 +55,16 @@ impl Step {
         self.waited_before
     }
 
-    /// Gives back what the child waited for a processor; false if nothing is left to give. `waited` is what
-    /// it has waited in all.
+    /// Called once its deadline has passed. Gives back what the child waited for a processor, or all of its time if the
+    /// caller stood still itself; false if nothing is left to give. `waited` is what the child has waited in all.
     pub(super) fn extend(&mut self, waited: Duration, now: Instant) -> bool {
+        let late = now.saturating_duration_since(self.deadline);
+        if late >= STOOD_STILL && self.fresh_starts < FRESH_STARTS_MAX {
+            self.fresh_starts += 1;
+            (self.begun, self.waited_before) = (now, waited);
+            self.deadline = now + self.most;
+            return true;
+        }
         let lost = waited.saturating_sub(self.waited_before);
         let end = self.begun + (self.most + lost).min(self.most * EXTENDED_MAX);
         self.deadline = self.deadline.max(end);
@@ -74,6 +96,20 @@ mod tests {
         assert!(step.extend(waited, step.begun + MOST));
         assert_eq!(step.deadline(), step.begun + MOST + more);
         assert!(!step.extend(waited, step.begun + MOST + more));
+    }
+
+    #[test]
+    fn a_step_in_which_everything_stood_still_begins_again() {
+        let mut step = step();
+        let mut now = step.begun + MOST + Duration::from_millis(999);
+        assert!(!step.extend(BEFORE, now), "late, but awake");
+        for _ in 0..FRESH_STARTS_MAX {
+            now = step.deadline() + Duration::from_secs(60);
+            assert!(step.extend(BEFORE, now));
+            assert_eq!(step.deadline(), now + MOST);
+        }
+        assert!(!step.extend(BEFORE, step.deadline()), "the child had all of its time again");
+        assert!(!step.extend(BEFORE, step.deadline() + Duration::from_secs(60)), "not for ever");
     }
 
     #[test]
