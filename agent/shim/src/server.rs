@@ -47,6 +47,7 @@ use super::{
     sys,
     tee::{self, Tee},
 };
+use memory_kills::MemoryKills;
 
 /// How long subscribers may take to read the last event.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -164,7 +165,7 @@ struct Server {
     state: Option<ShimState>,
     events_file: Option<File>,
     oom: Option<OomWatch>,
-    oom_lines: u32,
+    memory_kills: MemoryKills,
     stdio: Stdio,
     /// The init's report about the main process.
     status: Option<File>,
@@ -206,7 +207,7 @@ impl Server {
             state: None,
             events_file: None,
             oom: None,
-            oom_lines: 0,
+            memory_kills: MemoryKills::default(),
             stdio: Stdio::default(),
             status: None,
             runtime: None,
@@ -264,6 +265,7 @@ impl Server {
             self.fail_start(format!("the runtime did not start it in {START_TIMEOUT:?}"));
         }
         self.fence();
+        self.look_for_memory_kills(now);
         if !self.life.ending() {
             return Step::Nothing;
         }
@@ -296,7 +298,8 @@ impl Server {
         let untold = self.untold && self.runtime.is_none();
         let looking = (self.life.ending() && (self.events_file.is_none() || untold))
             .then(|| clock::since_boot() + LOOK_AGAIN);
-        [starting, looking, self.life.next_deadline()].into_iter().flatten().min()
+        let kills = self.memory_kills.look_at();
+        [starting, looking, kills, self.life.next_deadline()].into_iter().flatten().min()
     }
 
     /// Sleeps until something is to be done.
@@ -397,7 +400,11 @@ impl Server {
             Source::Notify => self.take_notices(),
             Source::Status => self.take_status(),
             Source::Group => self.look_at_group(),
-            Source::OutOfMemory => self.look_for_memory_kill(),
+            Source::OutOfMemory => {
+                if self.oom.as_ref().is_some_and(OomWatch::take) {
+                    self.memory_kills.noticed(clock::since_boot());
+                }
+            }
             Source::Output => {
                 self.pump_output(OUTPUT_TURNS_MAX);
             }
@@ -422,4 +429,5 @@ impl Server {
 }
 
 mod ending;
+mod memory_kills;
 mod requests;

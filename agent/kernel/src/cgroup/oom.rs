@@ -1,4 +1,4 @@
-//! The moment at which the kernel kills a process of a group for lack of memory.
+//! The moment at which the kernel finds no memory for a group, and kills a process of it.
 //!
 //! Only with v1, where the rest of the group lives on. With v2 all of it dies at once (`memory.oom.group`), and the
 //! moment is that of its end.
@@ -12,7 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::{Cgroup, Mode};
 
-/// A descriptor that is readable once the kernel has killed a process, or removed the group.
+/// A descriptor that is readable once the kernel is about to kill a process, or has removed the group.
 #[derive(Debug)]
 pub struct OomWatch(EventFd);
 
@@ -39,7 +39,8 @@ impl OomWatch {
         self.0.as_fd()
     }
 
-    /// Whether a process was killed since the last call. Kills within a moment may count as one.
+    /// Whether the kernel found no memory since the last call. It tells before it kills, perhaps several times for one
+    /// kill: the count in [`super::Usage`] says whether it has.
     #[must_use]
     pub fn take(&self) -> bool {
         // EAGAIN: nothing happened.

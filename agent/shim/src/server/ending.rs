@@ -11,11 +11,8 @@ use crate::{
     order::{EndReason, ExitRecord, RUNTIME_DIR, SOCKET_FILE, VERSION},
     protocol::{FrameExit, ShimEvent},
 };
-use fleet_kernel::cgroup::{OomWatch, Usage};
+use fleet_kernel::cgroup::Usage;
 
-/// Lines in the output about processes that the kernel killed for lack of memory: a program may start them again and
-/// again.
-const OOM_LINES_MAX: u32 = 10;
 /// How often the farewell looks at the clock while clients read.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -28,8 +25,8 @@ impl Server {
         self.take_notices();
         self.pump_output(DRAIN_TURNS_MAX);
         self.settle_execs();
-        self.look_for_memory_kill();
         let usage = self.room.as_ref().map(|room| room.cgroup.usage()).unwrap_or_default();
+        self.say_memory_kills(&usage, clock::since_boot());
         if self.record(stuck, &usage).is_out_of_memory() {
             self.say_in_output("the kernel killed the job: out of memory; --memory gives it more");
         }
@@ -60,17 +57,27 @@ impl Server {
         }
     }
 
+    /// Looks at the count of kills if it is time to.
+    pub(super) fn look_for_memory_kills(&mut self, now: Duration) {
+        if self.memory_kills.look_at().is_some_and(|at| at <= now)
+            && let Some(room) = &self.room
+        {
+            let usage = room.cgroup.usage();
+            self.say_memory_kills(&usage, now);
+        }
+    }
+
     /// Says in the job's output that the kernel killed a process of it: a program may carry on without one, and fail
-    /// much later.
-    pub(super) fn look_for_memory_kill(&mut self) {
-        if !self.oom.as_ref().is_some_and(OomWatch::take) || self.oom_lines == OOM_LINES_MAX {
+    /// much later. Where the kernel does not tell when, all of the job died at once.
+    fn say_memory_kills(&mut self, usage: &Usage, now: Duration) {
+        if self.oom.is_none() {
             return;
         }
-        self.oom_lines += 1;
+        let Some(killed) = self.memory_kills.look(usage.oom_kills, now) else { return };
         let limit = self.order.limits.memory_bytes.map_or_else(String::new, |bytes| {
             format!(" (limit {} MiB; raise it with --memory)", bytes >> 20)
         });
-        let last = if self.oom_lines == OOM_LINES_MAX { "; fleet tells of no more" } else { "" };
+        let last = if killed.last { "; fleet tells of no more" } else { "" };
         let at = clock::here();
         self.say_in_output(&format!(
             "a process of the job was killed for lack of memory at {at}{limit}{last}"
