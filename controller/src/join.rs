@@ -276,7 +276,7 @@ async fn fetch_keys(
 /// An empty store that waits for a leader. From now on an empty folder is never taken for it.
 async fn make_store(config: &Config, cluster: &str, id: u64) -> Result<(), JoinError> {
     let raft = raft::start(RaftConfig {
-        cluster_version_max: fleet_core::fsm::CLUSTER_VERSION_MAX,
+        cluster_version_max: fleet_core::command::CLUSTER_VERSION_MAX,
         cluster: cluster.to_owned(),
         node: id,
         dir: config.data_dir.join("raft"),

@@ -80,7 +80,7 @@ pub async fn init(config: &Config) -> anyhow::Result<()> {
         create: true,
         members: BTreeMap::from([(identity.node, address.clone())]),
         connector: Arc::new(raft::NoPeers),
-        cluster_version_max: fleet_core::fsm::CLUSTER_VERSION_MAX,
+        cluster_version_max: fleet_core::command::CLUSTER_VERSION_MAX,
         fatal: FatalHook::exit_process(),
     })
     .await?;
@@ -89,7 +89,7 @@ pub async fn init(config: &Config) -> anyhow::Result<()> {
     let (id, token, key_sha256) = (identity.node, None, String::new());
     for command in [
         Command::InitCluster { cluster: authority.cluster().clone(), incarnation: 1 },
-        Command::SetClusterVersion { version: fleet_core::fsm::CLUSTER_VERSION_MAX },
+        Command::SetClusterVersion { version: fleet_core::command::CLUSTER_VERSION_MAX },
         Command::AdmitController(AdmitController { id, address, token, key_sha256 }),
     ] {
         let envelope = fleet_core::Envelope {
@@ -144,7 +144,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         create: false,
         members: BTreeMap::new(),
         connector: Arc::clone(&connector),
-        cluster_version_max: fleet_core::fsm::CLUSTER_VERSION_MAX,
+        cluster_version_max: fleet_core::command::CLUSTER_VERSION_MAX,
         fatal: FatalHook::exit_process(),
     };
     let raft = raft::start_at_pace(store, config.election_timeout_ms).await?;

@@ -7,10 +7,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{AllocationId, JobId};
-use crate::job::{Job, JobSpec, is_default};
-use crate::name::{NodeName, UserName};
-use crate::time::{Millis, Timestamp};
+use crate::id::AllocationId;
+use crate::name::NodeName;
+use crate::stored::is_default;
+use crate::time::Timestamp;
 use crate::word::words;
 
 /// Cluster version from which on checkpoints have a rule, a content and a list of their files, an attempt gets several
@@ -361,33 +361,6 @@ pub fn may_use(content: &Content, presence: Presence, doubt: Doubt) -> MayUse {
     }
 }
 
-/// Asks a node whether a job that must leave another one could continue there: whether it sees the directory in which the job
-/// saves, with the marker that the first attempt left in it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Probe {
-    /// The attempt that must leave.
-    pub allocation: AllocationId,
-    pub place: JobDir,
-}
-
-/// The directory in which a job saves, as a node finds it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobDir {
-    pub job: JobId,
-    pub owner: UserName,
-    /// Its checkpoint directory and its mounts; without its command line and its environment.
-    pub spec: Box<JobSpec>,
-    pub marker: String,
-}
-
-impl JobDir {
-    pub(crate) fn of(job: &Job) -> Self {
-        let spec = JobSpec { argv: Vec::new(), env: Default::default(), ..job.spec.clone() };
-        let (id, owner, marker) = (job.id.clone(), job.owner.clone(), job.marker.clone());
-        Self { job: id, owner, spec: Box::new(spec), marker }
-    }
-}
-
 /// One checkpoint that an attempt may resume from, as the controller sends it to its node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
@@ -600,63 +573,6 @@ pub struct RetryOn {
 impl RetryOn {
     pub fn is_none(&self) -> bool {
         *self == RetryOn::default()
-    }
-}
-
-impl Job {
-    /// What is known of its checkpoints, the newest first; at most [`CHECKPOINTS_KEPT`].
-    pub fn checkpoints(&self) -> impl Iterator<Item = &Checkpoint> {
-        self.last_checkpoint.iter().chain(&self.older_checkpoints)
-    }
-
-    /// The checkpoints that the next attempt may resume from without a word of the owner, the best first.
-    pub fn candidates(&self) -> Vec<Candidate> {
-        let below = self.steps_back.below.unwrap_or(u64::MAX);
-        let of = |may: MayUse| {
-            self.checkpoints().filter(move |c| c.may_use() == may && c.number < below)
-        };
-        of(MayUse::Alone).chain(of(MayUse::IfNoOther)).map(Candidate::of).collect()
-    }
-
-    /// The newest that was complete when it was heard of, also one that is gone by now.
-    pub fn newest_saved(&self) -> Option<&Checkpoint> {
-        self.checkpoints().find(|c| !c.is_torn())
-    }
-
-    /// Whether it ever saved something to resume from. If not, an interrupted job starts from the beginning.
-    pub fn has_saved(&self) -> bool {
-        self.has_saved || self.newest_saved().is_some()
-    }
-
-    /// The last gaps between two complete checkpoints of one attempt, the newest first; at most three.
-    pub fn gaps(&self) -> Vec<Millis> {
-        let all: Vec<&Checkpoint> = self.checkpoints().filter(|c| !c.is_torn()).collect();
-        let pairs = all.windows(2).filter(|pair| pair[0].allocation == pair[1].allocation);
-        pairs.map(|pair| pair[0].completed_at.since(pair[1].completed_at)).take(3).collect()
-    }
-
-    /// Whether it would stay if it were listed now, and not be the one that is too many.
-    pub(crate) fn has_place_for(&self, id: CheckpointId) -> bool {
-        let is_dropped_first = |c: &Checkpoint| c.id() < id || c.may_use() == MayUse::Never;
-        self.checkpoints().count() < CHECKPOINTS_KEPT
-            || self.checkpoints().skip(1).any(is_dropped_first)
-    }
-
-    /// Puts it among the others, by attempt and number, and drops what is too many: first what nobody can resume from, so
-    /// that a full disk does not push out what was saved before.
-    pub(crate) fn list_checkpoint(&mut self, checkpoint: Checkpoint) {
-        let mut all = std::mem::take(&mut self.older_checkpoints);
-        all.splice(0..0, self.last_checkpoint.take());
-        let at = all.partition_point(|known| known.id() > checkpoint.id());
-        all.insert(at, checkpoint);
-        if all.len() > CHECKPOINTS_KEPT {
-            let useless = all.iter().rposition(|c| c.may_use() == MayUse::Never);
-            // The newest stays in any case: people ask what became of it.
-            all.remove(useless.filter(|at| *at > 0).unwrap_or(all.len() - 1));
-        }
-        let mut all = all.into_iter();
-        self.last_checkpoint = all.next();
-        self.older_checkpoints = all.collect();
     }
 }
 

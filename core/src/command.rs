@@ -21,16 +21,19 @@ use crate::health::Condition;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, ClusterId, ImportId, JobId, LeaseId, ReservationId, TokenId};
 use crate::image::{ImageUsed, REGISTRY_SINCE};
-use crate::job::{JobSpec, is_default};
+use crate::job::SubmitJob;
 use crate::lease::Epoch;
 use crate::limits::{LIMITS_SINCE, LimitsCommand};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName, has_joiner};
 use crate::node::{EMPTY_SINCE, Liveness, MachineIdentity, NodeFacts};
 use crate::reboot::{REBOOT_SINCE, RebootCommand};
 use crate::reservation::{ADOPTION_SINCE, GpuRequest, IMPORT_UNDONE_SINCE, SHARED_SINCE};
+use crate::stored::is_default;
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::{AHEAD_SINCE, ENFORCE_SINCE, Enforcement, EnforcementSwitch, WindowReport};
 
+/// Highest cluster version this build can run at.
+pub const CLUSTER_VERSION_MAX: u32 = 18;
 /// Version of the envelope and of the commands in it that this build writes.
 pub const ENVELOPE_VERSION: u32 = 1;
 
@@ -100,16 +103,6 @@ impl CreateReservation {
             None => 1,
         }
     }
-}
-
-/// A job to queue.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SubmitJob {
-    pub id: JobId,
-    pub owner: UserName,
-    pub spec: JobSpec,
-    /// Random text for the checkpoint marker.
-    pub marker: String,
 }
 
 /// A right to join, for the named nodes.
@@ -570,7 +563,7 @@ impl Command {
     }
 
     /// The cluster version from which on it may be proposed: then every member knows it. A new command
-    /// gets a new version here, and [`crate::fsm::CLUSTER_VERSION_MAX`] rises with it.
+    /// gets a new version here, and [`CLUSTER_VERSION_MAX`] rises with it.
     pub fn since_version(&self) -> u32 {
         match self {
             Command::InitCluster { .. }

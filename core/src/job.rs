@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+mod checkpoints;
+
 use crate::checkpoint::{
     Checkpoint, CheckpointNote, Question, RESUME_SINCE, RestartFrom, RetryOn, RuleChoice, StepsBack,
 };
-use crate::command::SubmitJob;
 use crate::id::{AllocationId, JobId, ReservationId};
 use crate::image::{DAEMON_SINCE, ImageRef, ImageUsed, REGISTRY_SINCE};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::node::EMPTY_SINCE;
 use crate::reservation::GpuRequest;
+use crate::stored::is_default;
 use crate::time::{Millis, Timestamp};
 use crate::word::words;
 
@@ -464,9 +466,14 @@ pub enum JobFiles {
     Removed,
 }
 
-/// What a state of before the field had.
-pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
+/// A job to queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubmitJob {
+    pub id: JobId,
+    pub owner: UserName,
+    pub spec: JobSpec,
+    /// Random text for the checkpoint marker.
+    pub marker: String,
 }
 
 impl Job {

@@ -2,7 +2,7 @@
 //!
 //! Nothing here does I/O, reads a clock, draws randomness or starts a thread: time and ids come in
 //! with each command, a refusal is a value, and the same log gives the same bytes on every replica.
-//! Start reading at [`fsm::Fsm::apply`]; [`command::Command`] lists what can be asked,
+//! Start reading at [`Fsm::apply`], and at [`state::Fsm`] for what there is; [`command::Command`] lists what can be asked,
 //! [`event::Event`] what can happen, [`rejection::Rejection`] why not.
 
 pub mod access;
@@ -35,6 +35,8 @@ pub mod rejection;
 pub mod reply;
 pub mod reservation;
 pub mod scheduler;
+pub mod state;
+mod stored;
 pub mod time;
 pub mod view;
 pub mod window;
@@ -44,8 +46,9 @@ pub use actor::{Actor, AuthMethod, Who};
 pub use audit::AuditRecord;
 pub use command::{Command, Envelope};
 pub use event::Event;
-pub use fsm::{Fsm, Outcome};
+pub use fsm::Outcome;
 pub use lease::Epoch;
 pub use rejection::Rejection;
 pub use reply::Reply;
+pub use state::Fsm;
 pub use time::{Millis, Timestamp, Window};

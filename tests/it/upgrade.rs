@@ -84,7 +84,7 @@ impl Upgrade<'_> {
 
     /// What the newest one knows is waited for, and then the previous one cannot come back.
     fn all_are_new(&self, before: u64) -> Result<()> {
-        let newest = u64::from(fleet_core::fsm::CLUSTER_VERSION_MAX);
+        let newest = u64::from(fleet_core::command::CLUSTER_VERSION_MAX);
         ensure!(before < newest, "both are of cluster version {newest}: take an older one");
         wait::until("the cluster version rises", LATER, POLL_COMMAND, || {
             Ok((self.cluster_version()? == newest).then_some(()))

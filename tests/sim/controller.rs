@@ -26,8 +26,8 @@ use fleet_controller::raft::{
 use fleet_controller::removal;
 use fleet_controller::sessions::Sessions;
 use fleet_controller::tunnels::Tunnels;
+use fleet_core::command::CLUSTER_VERSION_MAX;
 use fleet_core::command::{AdmitController, Command, ENVELOPE_VERSION};
-use fleet_core::fsm::CLUSTER_VERSION_MAX;
 use fleet_core::name::UserName;
 use fleet_core::{Actor, Envelope};
 use fleet_daemon::logging::{self, Logging};

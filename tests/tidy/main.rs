@@ -87,6 +87,11 @@ fn pure_crates_are_pure() {
 }
 
 #[test]
+fn the_state_is_changed_by_the_state_machine_alone() {
+    assert_none(&each_rust_file(owners::readers));
+}
+
+#[test]
 fn libraries_stay_in_their_modules() {
     assert_none(&each_rust_file(owners::ownership));
 }

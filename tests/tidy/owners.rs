@@ -101,6 +101,22 @@ pub(crate) fn purity(path: &str, text: &str) -> Vec<Violation> {
     violations
 }
 
+/// The modules of the core that change the state. All others read it.
+const CHANGE_THE_STATE: &[&str] = &["core/src/state/", "core/src/fsm/"];
+
+/// Finds code of the core that takes the state to change it, or adds methods to it, elsewhere.
+pub(crate) fn readers(path: &str, text: &str) -> Vec<Violation> {
+    let changes = CHANGE_THE_STATE.iter().any(|room| path.starts_with(room));
+    if !path.starts_with("core/src/") || changes {
+        return Vec::new();
+    }
+    let code = only_code(without_tests(path, text));
+    let lines = (1..).zip(code.lines());
+    let taken = lines.filter(|(_, line)| line.contains("&mut Fsm") || line.contains("impl Fsm"));
+    let what = "only core/src/fsm changes the state: take `&Fsm`, in a function or a type of this module's own";
+    taken.map(|(line, _)| Violation::new(path, line, what)).collect()
+}
+
 pub(crate) fn ownership(path: &str, text: &str) -> Vec<Violation> {
     let code = only_code(text);
     let mut violations = Vec::new();
@@ -169,6 +185,16 @@ mod tests {
         assert_eq!(purity("core/src/a.rs", "// std::fs\n"), []);
         assert_eq!(purity("core/src/a.rs", "#[cfg(test)]\nmod tests { use std::fs; }"), []);
         assert_eq!(purity("core/src/a/tests.rs", dirty), []);
+    }
+
+    #[test]
+    fn a_reader_of_the_state_that_could_change_it_is_found() {
+        let text = "\nfn plan(fsm: &mut Fsm) {}\nimpl Fsm {}\nfn read(fsm: &Fsm) {}\n";
+        let lines = |path| readers(path, text).iter().map(|found| found.line).collect::<Vec<_>>();
+        assert_eq!(lines("core/src/scheduler/mod.rs"), [2, 3]);
+        assert_eq!(lines("core/src/fsm/jobs.rs"), []);
+        assert_eq!(lines("core/src/scheduler/tests.rs"), []);
+        assert_eq!(lines("controller/src/raft/state_machine.rs"), []);
     }
 
     #[test]

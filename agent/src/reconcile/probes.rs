@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleet_core::checkpoint::{JobDir, Probe};
+use fleet_core::desired::{JobDir, Probe};
 use fleet_core::id::AllocationId;
 use tokio::task::JoinSet;
 use tokio::time::timeout;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleet_core::checkpoint::JobDir;
+use fleet_core::desired::JobDir;
 use fleet_core::id::JobId;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;

@@ -49,7 +49,7 @@ mod why;
 
 use std::path::PathBuf;
 
-use fleet_core::fsm::REQUEST_WINDOW;
+use fleet_core::state::REQUEST_WINDOW;
 
 use crate::args::{
     AuditVerb, CheckpointVerb, Cli, ControllerVerb, GpuVerb, ImageVerb, JobVerb, NodeVerb,

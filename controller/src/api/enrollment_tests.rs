@@ -83,7 +83,7 @@ impl Desk {
         };
         let cluster = desk.context().keyring.signing().cluster().clone();
         desk.give(Actor::controller(), Command::InitCluster { cluster, incarnation: 1 }).await;
-        let version = fleet_core::fsm::CLUSTER_VERSION_MAX;
+        let version = fleet_core::command::CLUSTER_VERSION_MAX;
         desk.give(Actor::controller(), Command::SetClusterVersion { version }).await;
         desk
     }
@@ -158,7 +158,7 @@ async fn context(dir: &tempfile::TempDir) -> Context {
         create: true,
         members: BTreeMap::from([(1, "127.0.0.1:7443".to_owned())]),
         connector: Arc::new(NoPeers),
-        cluster_version_max: fleet_core::fsm::CLUSTER_VERSION_MAX,
+        cluster_version_max: fleet_core::command::CLUSTER_VERSION_MAX,
         fatal: FatalHook::with(|fatal| panic!("the process would have ended: {fatal}")),
     })
     .await

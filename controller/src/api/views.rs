@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use fleet_core::access::CertificateHolder;
 use fleet_core::allocation::Allocation;
+use fleet_core::calendar::HeldPlace;
 use fleet_core::checkpoint::{Checkpoint, Content, Facts};
 use fleet_core::ending::ReservationRules;
 use fleet_core::gpu::Gpu;
@@ -15,7 +16,7 @@ use fleet_core::name::{GpuUuid, UserName};
 use fleet_core::node::{Liveness, Node};
 use fleet_core::reboot::RebootAnswer;
 use fleet_core::reservation::Reservation;
-use fleet_core::scheduler::{HeldPlace, Plan};
+use fleet_core::scheduler::Plan;
 use fleet_core::view::{self, GpuReason, GpuState, JobReason, NamesAt};
 use fleet_core::{Fsm, Timestamp};
 use fleet_proto::convert::wish::job_spec_to_wire;

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use fleet_core::checkpoint::{Checkpoint, CheckpointId, RestartFrom};
-use fleet_core::command::{Command, CreateReservation, SubmitJob};
+use fleet_core::command::{Command, CreateReservation};
 use fleet_core::ending::{EndPolicy, EndingCommand};
 use fleet_core::fsm::validate;
 use fleet_core::id::{JobId, ReservationId};
 use fleet_core::job::JobFiles;
+use fleet_core::job::SubmitJob;
 use fleet_core::name::{GpuUuid, NodeName, UserName};
 use fleet_core::time::{Millis, Timestamp, Window};
 use fleet_core::{Fsm, Rejection, Reply};

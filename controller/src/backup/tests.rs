@@ -63,7 +63,7 @@ impl Place {
             create,
             members: BTreeMap::from([(identity.node, "127.0.0.1:7443".to_owned())]),
             connector: Arc::new(PlaintextConnector),
-            cluster_version_max: fleet_core::fsm::CLUSTER_VERSION_MAX,
+            cluster_version_max: fleet_core::command::CLUSTER_VERSION_MAX,
             fatal: FatalHook::with(|fatal| panic!("the process would have ended: {fatal}")),
         })
         .await
@@ -102,7 +102,8 @@ fn root() -> Actor {
 
 /// Prunes the audit log up to record `through`, as the API does, at a time that allows it.
 async fn prune(raft: &RaftHandle, through: u64) {
-    give(raft, Command::SetClusterVersion { version: fleet_core::fsm::CLUSTER_VERSION_MAX }).await;
+    give(raft, Command::SetClusterVersion { version: fleet_core::command::CLUSTER_VERSION_MAX })
+        .await;
     let found = raft.audit().prunable(through).await.unwrap().unwrap();
     let prune = Prune { through, hash: found.hash, until: found.until };
     let envelope = Envelope {
@@ -173,7 +174,8 @@ async fn a_backup_taken_while_others_write_is_of_one_moment() {
 async fn in_the_middle_of_an_exchange_of_the_authority_both_come_back() {
     let place = Place::with_authority();
     let raft = place.start(true).await;
-    give(&raft, Command::SetClusterVersion { version: fleet_core::fsm::CLUSTER_VERSION_MAX }).await;
+    give(&raft, Command::SetClusterVersion { version: fleet_core::command::CLUSTER_VERSION_MAX })
+        .await;
     let keyring = Keyring::load(&place.config.pki_dir()).unwrap();
     let (from, to) = keyring.begin(wall()).unwrap();
     let pins = [to.pin.clone(), from.pin.clone()];

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::{BackupError, FILES_MAX, Manifest, Part, STATE_BYTES_MAX};
 use crate::audit::GENESIS;
 use crate::audit::verify::Verifier;
-use crate::fsm::Fsm;
+use crate::state::Fsm;
 
 /// Takes the parts in order, as [`super::Parser`] gives them.
 #[derive(Debug)]

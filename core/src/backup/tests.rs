@@ -7,9 +7,9 @@ use crate::actor::{Actor, AuthMethod, Who};
 use crate::audit;
 use crate::audit::prune::{KEEP_MIN, Prune};
 use crate::command::{Command, ENVELOPE_VERSION, Envelope};
-use crate::fsm::Fsm;
 use crate::id::ClusterId;
 use crate::name::UserName;
+use crate::state::Fsm;
 
 const GOLDEN: &[u8] = include_bytes!("../../testdata/backup-v1");
 

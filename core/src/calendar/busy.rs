@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use super::HeldPlace;
 use crate::allocation::Allocation;
-use crate::fsm::Fsm;
 use crate::id::{AllocationId, LeaseId, ReservationId};
 use crate::lease::{Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::Liveness;
 use crate::reservation::{Reservation, ReservationState};
-use crate::scheduler::HeldPlace;
+use crate::state::Fsm;
 use crate::time::{Millis, Timestamp, Window};
 
 /// How long a lease whose end has come is thought to need until its GPUs are proven empty.

@@ -5,33 +5,29 @@
 
 use std::collections::BTreeSet;
 
-use crate::fsm::Fsm;
 use crate::gpu::Gpu;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::{EMPTY_SINCE, Liveness, Node};
 use crate::rejection::{Holding, Rejection, Slot};
 use crate::reservation::{GpuRequest, RESERVATION_AHEAD_MAX, Reservation};
-use crate::scheduler::HeldPlace;
-use crate::scheduler::claims::held_within;
+use crate::state::Fsm;
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::MOVED_WAITS_SINCE;
 
-mod bits;
 mod busy;
-mod index;
+mod held;
 mod search;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod topology;
-pub(crate) mod wish;
 
+pub use crate::state::wish::same_model;
+use crate::state::wish::{GpuSet, Wish, broken, gpus_of, plain_model, said, unfit, uuids_of};
 pub(crate) use busy::known_end;
 pub use busy::{Busy, By, Calendar, NEAR, RELEASE_ALLOWANCE};
-pub(crate) use index::{Claim, Index};
+pub use held::HeldPlace;
 use search::Places;
 use topology::{Spread, Topology};
-pub use wish::same_model;
-use wish::{GpuSet, Wish, broken, gpus_of, plain_model, said, unfit, uuids_of};
 
 /// Most holdings one refusal names.
 pub const HOLDINGS_MAX: usize = 64;
@@ -73,34 +69,22 @@ pub enum Unleased {
     Adopted,
 }
 
-/// Whether places that are held for jobs that must leave count as taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HeldPlaces {
-    Taken,
-    /// An earlier promise takes them.
-    GiveWay,
-}
-
 /// Picks GPUs of one node that are free for the whole window; else says who holds what until when,
-/// and the next slot of that length.
+/// and the next slot of that length. The places that are `held` for jobs that must leave count as taken.
 pub fn choose(
     fsm: &Fsm,
     wish: &GpuRequest,
     window: Window,
     unleased: Unleased,
-    held: HeldPlaces,
+    held: &[HeldPlace],
 ) -> Result<(NodeName, Vec<GpuUuid>), Rejection> {
     if wish.count == 0 {
         return Err(Rejection::field("gpus.count", "must be at least 1"));
     }
-    let held = match held {
-        HeldPlaces::Taken => held_within(fsm, &window),
-        HeldPlaces::GiveWay => Vec::new(),
-    };
     if fsm.cluster_version() >= EMPTY_SINCE {
-        return chosen(fsm, wish, window, unleased, &held);
+        return chosen(fsm, wish, window, unleased, held);
     }
-    let calendar = Calendar::within(fsm, &window).with_held(fsm, &held);
+    let calendar = Calendar::within(fsm, &window).with_held(fsm, held);
     let search = Search::new(fsm, wish, unleased, &calendar)?;
     // A GPU that is just being emptied will do where no other is free: the reservation starts as
     // soon as it is released.
@@ -108,7 +92,7 @@ pub fn choose(
         .into_iter()
         .find_map(|releasing| search.best(window, releasing))
         .ok_or_else(|| {
-            match Search::new(fsm, wish, unleased, &Calendar::of(fsm).with_held(fsm, &held)) {
+            match Search::new(fsm, wish, unleased, &Calendar::of(fsm).with_held(fsm, held)) {
                 Ok(search) => search.refusal(window),
                 Err(rejection) => rejection,
             }

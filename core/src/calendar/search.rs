@@ -6,17 +6,17 @@
 
 use std::collections::BTreeSet;
 
-use super::bits::Bits;
-use super::index::{Entry, Shape};
+use super::HeldPlace;
 use super::topology::{Spread, Topology};
-use super::wish::{GpuSet, Wish, gpus_of, place_of, uuids_of};
 use super::{Calendar, Candidate, HOLDINGS_MAX, Releasing, Unleased, sorted};
-use crate::fsm::Fsm;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::Node;
 use crate::rejection::{Holding, Slot};
-use crate::reservation::{GpuRequest, RESERVATION_AHEAD_MAX};
-use crate::scheduler::HeldPlace;
+use crate::reservation::RESERVATION_AHEAD_MAX;
+use crate::state::Fsm;
+use crate::state::bits::Bits;
+use crate::state::index::Entry;
+use crate::state::wish::{GpuSet, Wish, has, place_of, uuids_of};
 use crate::time::{Timestamp, Window};
 
 /// Of this many nodes that are equally full, the one with the closest GPUs is taken.
@@ -34,12 +34,6 @@ pub(super) struct Places<'a, 'w> {
     changed: BTreeSet<&'a NodeName>,
     /// Of the possible nodes, those with windows that the index does not know.
     uncertain: Bits,
-}
-
-/// Whether a node of that shape has what is wished for, by model and memory.
-fn has(shape: &Shape, wish: &Wish<'_>) -> bool {
-    let meant = shape.iter().filter(|(model, memory, _)| wish.means_kind(model, *memory));
-    meant.map(|(_, _, count)| count).sum::<u32>() >= wish.request.count
 }
 
 impl<'a, 'w> Places<'a, 'w> {
@@ -281,23 +275,4 @@ impl<'a, 'w> Places<'a, 'w> {
         let names: BTreeSet<&NodeName> = known.chain(self.fsm.unsettled()).collect();
         names.into_iter()
     }
-}
-
-/// Whether some node is known to have what is wished for. Where this says no, [`Wish::is_built`] looks for the reason.
-pub(super) fn is_built(fsm: &Fsm, wish: &Wish<'_>) -> bool {
-    let GpuRequest { node, uuids, count, .. } = wish.request;
-    let of_uuids = uuids.first().and_then(|uuid| fsm.gpu(uuid)).map(|gpu| &gpu.node);
-    if node.is_some() || !uuids.is_empty() {
-        let only = node.as_ref().or(of_uuids).and_then(|name| fsm.node(name));
-        // All that are named are on one node where as many are found there.
-        let all = uuids.is_empty() || uuids.len() == *count as usize;
-        let meant = |node| gpus_of(fsm, node).filter(|gpu| wish.means(gpu)).count();
-        return all && only.is_some_and(|node| meant(node) >= *count as usize);
-    }
-    let changed = fsm.unsettled();
-    let index = fsm.index();
-    let mut shapes = index.shapes().filter(|(shape, _)| has(shape, wish));
-    shapes.any(|(_, nodes)| {
-        nodes.iter().any(|slot| changed.is_empty() || !changed.contains(index.name(slot)))
-    })
 }

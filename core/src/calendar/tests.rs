@@ -5,10 +5,10 @@
 pub(crate) mod places;
 
 use super::free_near;
-use super::wish::said;
 use crate::gpu::Gpu;
 use crate::name::NodeName;
 use crate::scheduler::tests::story::{BEGINNING, Story, expect};
+use crate::state::wish::said;
 use crate::time::{Millis, Window};
 
 #[test]

@@ -3,12 +3,12 @@
 //! Called by the calendar and the scheduler once a node is chosen or compared. Deterministic: of
 //! sets that are equally close, the one with the lowest indexes wins.
 
-use crate::calendar::wish::{GpuSet, gpus_of};
-use crate::fsm::Fsm;
 use crate::gpu::LinkLevel;
 use crate::health::{Condition, Subject};
 use crate::name::GpuUuid;
 use crate::node::{EMPTY_SINCE, Node};
+use crate::state::Fsm;
+use crate::state::wish::{GpuSet, gpus_of};
 
 /// Up to this many candidate sets are all compared; beyond, a set is grown greedily from each GPU.
 const EXACT_SETS_MAX: u64 = 2_000;

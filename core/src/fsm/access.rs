@@ -45,11 +45,6 @@ impl<'a> Record<'a> {
 }
 
 impl Fsm {
-    /// Who may come in, for the edge.
-    pub fn access(&self) -> &Access {
-        &self.access
-    }
-
     pub(super) fn apply_access(
         &mut self,
         turn: &mut Turn<'_>,

@@ -8,20 +8,19 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
-
 use super::{Fsm, Hold, Turn};
 use crate::allocation::{Allocation, AttemptEnd, EndReport, Phase, StopWhy};
-use crate::command::SubmitJob;
 use crate::ending::Usage;
 use crate::event::Event;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, JobId, LeaseId};
+use crate::job::SubmitJob;
 use crate::job::{Job, JobState, Place, QueueKey};
 use crate::lease::{Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName};
 use crate::node::{EMPTY_SINCE, Liveness};
 use crate::reservation::{GpuRequest, Reservation, ReservationState};
+use crate::state::Restored;
 use crate::time::{Millis, Timestamp, Window};
 
 /// Most reservations one node may name.
@@ -30,33 +29,7 @@ pub(crate) const HELD_RESERVATIONS_MAX: usize = 1_000;
 /// Most addresses of controllers of before a restore that are kept.
 const PREDECESSORS_MAX: usize = 16;
 
-/// What a restore left to be found out.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Restored {
-    /// The fleet's time when the cluster started from the backup.
-    pub at: Timestamp,
-    /// The last time the backup has seen: what happened later is not in it.
-    pub since: Timestamp,
-    /// Attempts that nodes brought along.
-    pub adopted: u32,
-    /// Reservations that were made after the backup, as far as nodes had received them.
-    pub reservations_lost: u32,
-    /// Where the controllers were before, `host:port`: a controller that starts there again learns of the restore.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub controllers: Vec<String>,
-}
-
 impl Fsm {
-    /// What is known about the restore this incarnation began with.
-    pub fn restored(&self) -> Option<&Restored> {
-        self.restored.as_ref()
-    }
-
-    /// Nodes that have not said yet what they hold.
-    pub fn uncounted(&self) -> impl Iterator<Item = &NodeName> {
-        self.nodes.values().filter(|node| node.uncounted).map(|node| &node.name)
-    }
-
     /// The cluster continues from a backup: every node is to be asked.
     pub(super) fn begin_recount(&mut self, since: Timestamp) {
         let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
@@ -79,13 +52,6 @@ impl Fsm {
         }
         controllers.truncate(PREDECESSORS_MAX);
         self.restored = Some(Restored { at, since, adopted: 0, reservations_lost: 0, controllers });
-    }
-
-    /// Why the job may not be placed yet: it may run where nobody has been asked.
-    pub(crate) fn may_run_unseen(&self, job: &Job) -> Option<&NodeName> {
-        let restored = self.restored.as_ref()?;
-        let node = self.uncounted().next()?;
-        (job.submitted_at <= restored.since).then_some(node)
     }
 
     /// One attempt that a node found. Repeating it is harmless.

@@ -11,16 +11,6 @@ use crate::reply::Reply;
 use crate::time::Timestamp;
 
 impl Fsm {
-    /// Number and hash of the newest audit record.
-    pub fn audit_head(&self) -> (u64, Option<&str>) {
-        (self.audit_seq, self.audit_head.as_deref())
-    }
-
-    /// The records that left the controllers, if any did.
-    pub fn audit_pruned(&self) -> Option<&Pruned> {
-        self.audit_pruned.as_ref()
-    }
-
     /// How many records would leave at `now`; 0: all of them left before.
     ///
     /// # Errors

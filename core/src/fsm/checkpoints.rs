@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, CheckpointAsked};
 use crate::checkpoint::{
-    Candidate, Checkpoint, CheckpointId, CheckpointNote, Content, Presence, RESUME_SINCE,
-    RestartFrom, ResumeOrder, Resumed, StepsBack,
+    Candidate, Checkpoint, CheckpointId, CheckpointNote, Content, Presence, RestartFrom,
+    ResumeOrder, Resumed, StepsBack,
 };
 use crate::event::{Event, RecordedFacts};
 use crate::id::{AllocationId, JobId};
@@ -22,11 +22,6 @@ use crate::time::Timestamp;
 const NOTES_MAX: usize = 8;
 
 impl Fsm {
-    /// Whether all members know lists of checkpoints, questions to owners and steps back.
-    pub(crate) fn resumes_by_list(&self) -> bool {
-        self.cluster_version >= RESUME_SINCE
-    }
-
     /// Gives a checkpoint the job's next number and its place: behind those of later attempts, so that one heard late is
     /// not the newest.
     ///

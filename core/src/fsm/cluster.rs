@@ -1,7 +1,7 @@
 //! Commands about the cluster itself: its beginning, its version, its clock, tokens, refusals.
 
-use super::{CLUSTER_VERSION_MAX, Fsm, Turn};
-use crate::command::{CreateJoinToken, RefusedRequests};
+use super::{Fsm, Turn};
+use crate::command::{CLUSTER_VERSION_MAX, CreateJoinToken, RefusedRequests};
 use crate::event::Event;
 use crate::id::{ClusterId, TokenId};
 use crate::name::{NodeName, TEXT_BYTES_MAX, UserName};

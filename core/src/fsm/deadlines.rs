@@ -3,16 +3,14 @@
 
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, StopWhy};
-use crate::ending::EXTEND_LEAD;
 use crate::id::{AllocationId, ReservationId};
 use crate::name::NodeName;
-use crate::node::{EMPTY_SINCE, Liveness, Node};
+use crate::node::{EMPTY_SINCE, Liveness};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::{Reservation, ReservationState};
 use crate::scheduler::claims;
 use crate::time::{Millis, Timestamp};
-use crate::window::HAND_OUT_AHEAD;
 
 /// Added to a silent node's allowance before its job is replaced: clocks differ in rate by up to
 /// one percent, and messages take time.
@@ -46,33 +44,6 @@ impl Fsm {
     fn due_on(&self, node: &NodeName) -> Option<Timestamp> {
         let reservations = self.reservations.open_on(node).filter_map(|r| self.reservation_due(r));
         let allocations = self.allocations.on(node).flat_map(|a| self.allocation_due(a));
-        reservations.chain(allocations).min()
-    }
-
-    /// No later than [`Self::due_on`] at any time, as long as nothing on the node changes.
-    pub(crate) fn due_at_least(&self, node: &Node) -> Option<Timestamp> {
-        let reservations = self.reservations.open_on(&node.name).filter_map(|r| match r.state {
-            ReservationState::Scheduled => match &r.handed_out {
-                None => Some(r.window.starts_at - HAND_OUT_AHEAD),
-                Some(_) => Some(r.window.starts_at),
-            },
-            ReservationState::Active => {
-                let nobody = r.usage.nobody_since.filter(|_| !r.usage.came);
-                let look = r.window.ends_at - EXTEND_LEAD;
-                Some(nobody.map_or(look, |since| since.min(look)))
-            }
-            ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
-                None
-            }
-        });
-        let allocations = self.allocations.on(&node.name).filter_map(|a| {
-            // An attempt that waits for a checkpoint or for a silent node has several instants, which depend on each
-            // other. An attempt that gives way to a reservation has those of the reservation.
-            let gives_way = a.is_cut() || a.started_at.is_none();
-            let many = a.deferral.is_some() || gives_way || node.liveness == Liveness::Unreachable;
-            let limit = a.time_limit_at.filter(|_| a.stop.is_none());
-            if many { Some(Timestamp(0)) } else { limit }
-        });
         reservations.chain(allocations).min()
     }
 

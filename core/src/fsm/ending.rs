@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use super::{Fsm, Turn, cluster::check_text, limits::is_cancelled};
 use crate::ending::{
-    ENDING_SINCE, EXTEND_LEAD, EndPolicy, EndingCommand, GRACE_MAX, GpuHolder, HOLDERS_MAX,
-    HolderStep, NO_SHOW_MAX, NoLonger, ReservationRules, WindowUse, one_step_more,
+    EXTEND_LEAD, EndPolicy, EndingCommand, GRACE_MAX, GpuHolder, HOLDERS_MAX, HolderStep,
+    NO_SHOW_MAX, NoLonger, ReservationRules, WindowUse, one_step_more,
 };
 use crate::event::Event;
 use crate::id::{LeaseId, ReservationId};
@@ -22,16 +22,6 @@ use crate::reservation::{RESERVATION_LENGTH_MAX, Reservation, ReservationState};
 use crate::time::{Millis, Timestamp, Window};
 
 impl Fsm {
-    /// The rules for all reservations.
-    pub fn reservation_rules(&self) -> &ReservationRules {
-        &self.rules
-    }
-
-    /// Whether all members know them.
-    pub(crate) fn ends_by_rules(&self) -> bool {
-        self.cluster_version >= ENDING_SINCE
-    }
-
     /// What happens at the end of this one.
     pub fn at_end(&self, r: &Reservation) -> EndPolicy {
         match self.ends_by_rules() {

@@ -5,7 +5,7 @@
 
 use super::{Fsm, Turn};
 use crate::event::Event;
-use crate::job::{JobDefaults, JobSpec};
+use crate::job::JobSpec;
 use crate::node::EMPTY_SINCE;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
@@ -19,17 +19,6 @@ const STOP_AFTER_DEFAULT_MAX: Millis = Millis::days(60);
 const WITHOUT_GPUS_PERCENT_MAX: u8 = 90;
 
 impl Fsm {
-    /// The defaults for jobs that are submitted now.
-    pub fn job_defaults(&self) -> &JobDefaults {
-        &self.job_defaults
-    }
-
-    /// What jobs without GPUs have at most of a node with GPUs; `None` before all members know the rule.
-    pub(crate) fn percent_without_gpus(&self) -> Option<u8> {
-        let is_known = self.cluster_version >= EMPTY_SINCE;
-        is_known.then_some(self.job_defaults.without_gpus_percent)
-    }
-
     pub(super) fn set_job_defaults(
         &mut self,
         turn: &mut Turn<'_>,

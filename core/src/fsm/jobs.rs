@@ -5,11 +5,13 @@ use super::reservations::check_owner;
 use super::{FINISHED_JOBS_KEPT, Fsm, Turn, validate};
 use crate::actor::Actor;
 use crate::allocation::{Allocation, AttemptEnd, EndReport, Phase, StopOrder, StopWhy};
+use crate::calendar::HeldPlace;
 use crate::checkpoint::CheckpointNote;
-use crate::command::{Placement, SubmitJob};
+use crate::command::Placement;
 use crate::event::Event;
 use crate::health::begins_nothing;
 use crate::id::{AllocationId, JobId, ReservationId};
+use crate::job::SubmitJob;
 use crate::job::{
     JOBS_OPEN_MAX, Job, JobOutcome, JobSpec, JobState, Place, QueueKey, START_FAULTS_MAX,
 };
@@ -18,7 +20,7 @@ use crate::name::NodeName;
 use crate::node::{ANOTHER_TRY_SINCE, EMPTY_SINCE, Node};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::scheduler::{self, HeldPlace, claims};
+use crate::scheduler::{self, claims};
 use crate::time::{Millis, Timestamp, Window};
 
 /// Queue class of work that was interrupted: before everything else.

@@ -1,53 +1,36 @@
-//! The replicated state machine: the whole truth of the control plane, changed only by `apply`.
+//! The replicated state machine: how the state changes, by `apply` alone.
 //!
 //! `apply` is synchronous and total. It is called by the controller's state machine adapter, once
 //! per log entry, in log order, on every replica. It must never look at who is leader, read a clock
 //! or depend on anything but the state and the entry.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-use serde::{Deserialize, Serialize};
-
-use crate::access::Access;
-use crate::actor::{Actor, authorize};
-use crate::allocation::Allocation;
-use crate::audit::prune::Pruned;
+use crate::actor::Actor;
 use crate::audit::{self, AuditBody, AuditRecord};
-use crate::authority::Authorities;
-use crate::calendar::Index;
 use crate::command::{Command, Envelope, RequestKey};
-use crate::controller::Roster;
-use crate::ending::ReservationRules;
 use crate::event::Event;
-use crate::gpu::{FormerName, Gpu};
-use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
-use crate::job::{Job, JobDefaults, QueueKey};
-use crate::lease::{Epoch, Lease};
-use crate::limits::LimitsByGroup;
-use crate::name::{GpuUuid, NodeName};
-use crate::node::{JoinToken, Node};
+use crate::id::LeaseId;
+use crate::lease::Epoch;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
-use crate::reservation::Reservation;
-use crate::scheduler::Standing;
+use crate::state::{Fsm, Hold};
 use crate::time::Timestamp;
 
 mod access;
 mod adoption;
 mod audit_log;
 mod authority;
+mod authorize;
 mod checkpoints;
 mod clearing;
 mod cluster;
 mod controllers;
 mod deadlines;
+mod desired;
 mod ending;
 mod ends;
 mod eviction;
 mod giving_way;
 mod import;
-mod indexing;
-mod invariants;
 mod job_defaults;
 mod jobs;
 mod judgment;
@@ -55,45 +38,26 @@ mod leases;
 mod limits;
 mod nodes;
 mod numbers;
-mod on_nodes;
 mod probing;
 mod reboot;
 mod removal;
 mod reports;
-mod requests;
-mod reservation_book;
 mod reservations;
 mod restart;
-mod snapshot;
-mod storm;
 #[cfg(test)]
 pub(crate) mod tests;
 mod time_limit;
 pub mod validate;
 mod windows;
 
-use on_nodes::OnNodes;
+use authorize::authorize;
 
-pub use adoption::Restored;
 pub use import::IMPORT_LINES_MAX;
-pub use invariants::Violation;
-pub use requests::REQUEST_WINDOW;
-pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
-pub use storm::Freeze;
 
-/// Highest cluster version this build can run at.
-pub const CLUSTER_VERSION_MAX: u32 = 18;
 /// Finished jobs kept in memory; older ones live on in the audit log.
 pub const FINISHED_JOBS_KEPT: usize = 10_000;
 /// Ended reservations kept in memory.
 pub const ENDED_RESERVATIONS_KEPT: usize = 10_000;
-
-/// Who holds a GPU now: a lease, and under a reservation's lease at most one child.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hold {
-    pub lease: LeaseId,
-    pub child: Option<LeaseId>,
-}
 
 /// What applying one entry did.
 #[derive(Debug, Clone)]
@@ -102,104 +66,6 @@ pub struct Outcome {
     pub events: Vec<Event>,
     /// The audit record, when anything changed.
     pub audit: Option<AuditRecord>,
-}
-
-/// The state. Two replicas that applied the same log hold equal values of all that a snapshot holds.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fsm {
-    cluster: Option<ClusterId>,
-    incarnation: u64,
-    cluster_version: u32,
-    /// The latest time seen; never steps back but by `ResetClock`.
-    now: Timestamp,
-    /// Index of the last entry applied.
-    applied: u64,
-    nodes: OnNodes<NodeName, Node>,
-    gpus: OnNodes<GpuUuid, Gpu>,
-    /// What cards were called before, the oldest name first.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    former_names: BTreeMap<GpuUuid, Vec<FormerName>>,
-    holds: BTreeMap<GpuUuid, Hold>,
-    leases: OnNodes<LeaseId, Lease>,
-    reservations: reservation_book::ReservationBook,
-    jobs: BTreeMap<JobId, Job>,
-    /// Queued jobs in the order they are served.
-    #[serde(with = "queue_as_list")]
-    queue: BTreeMap<QueueKey, JobId>,
-    jobs_submitted: u64,
-    /// Finished jobs, oldest first.
-    finished: VecDeque<JobId>,
-    ended_reservations: VecDeque<ReservationId>,
-    allocations: OnNodes<AllocationId, Allocation>,
-    tokens: BTreeMap<TokenId, JoinToken>,
-    #[serde(default)]
-    roster: Roster,
-    requests: requests::RequestTable,
-    storm: storm::StormWatch,
-    /// Certificates and accounts.
-    #[serde(default)]
-    access: Access,
-    /// The certificate authority, where it was ever exchanged.
-    #[serde(default, skip_serializing_if = "Authorities::is_untouched")]
-    authorities: Authorities,
-    /// How windows end, where an admin said so.
-    #[serde(default, skip_serializing_if = "ReservationRules::is_default")]
-    rules: ReservationRules,
-    /// How much people may reserve, where an admin said so.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    limits: LimitsByGroup,
-    /// Defaults for jobs, where an admin set any.
-    #[serde(default, skip_serializing_if = "JobDefaults::is_default")]
-    job_defaults: JobDefaults,
-    /// Jobs that are tried again later, and when they are queued.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    paused: BTreeMap<JobId, Timestamp>,
-    /// Ended jobs whose files beside their checkpoints go at that time.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    files_due: BTreeSet<(Timestamp, JobId)>,
-    /// Jobs whose files a node is to remove now.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    removing: BTreeMap<NodeName, BTreeSet<JobId>>,
-    audit_seq: u64,
-    audit_head: Option<String>,
-    /// The records that left the controllers, if any did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    audit_pruned: Option<Pruned>,
-    /// The restore this incarnation began with, if it did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    restored: Option<Restored>,
-    /// The last entry after which a plan may come out differently. Not part of the state: only who
-    /// plans compares it with what it was.
-    #[serde(skip)]
-    plan_inputs: u64,
-    /// What the calendar finds places by. Derived from the rest, so it is never stored.
-    #[serde(skip)]
-    index: Index,
-    /// What each node has to give to a plan. Derived from the rest as well.
-    #[serde(skip)]
-    standings: BTreeMap<NodeName, Standing>,
-    /// The jobs that name each reservation, ended ones too. Derived from the jobs.
-    #[serde(skip)]
-    jobs_bound: BTreeMap<ReservationId, BTreeSet<JobId>>,
-}
-
-/// JSON keys are text, so the queue is stored as a list of pairs.
-mod queue_as_list {
-    use super::{BTreeMap, Deserialize, JobId, QueueKey};
-    use serde::{Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(
-        queue: &BTreeMap<QueueKey, JobId>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(queue.iter())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<BTreeMap<QueueKey, JobId>, D::Error> {
-        Ok(Vec::<(QueueKey, JobId)>::deserialize(deserializer)?.into_iter().collect())
-    }
 }
 
 /// One command being applied: where its grants get their epoch, and the events it makes.
@@ -228,11 +94,6 @@ impl Turn<'_> {
 }
 
 impl Fsm {
-    /// An empty state; the first command of a cluster is `InitCluster`.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Applies one log entry. Never fails: a refusal is the reply.
     pub fn apply(&mut self, log_index: u64, envelope: &Envelope) -> Outcome {
         self.applied = log_index;
@@ -451,133 +312,5 @@ impl Fsm {
         });
         self.audit_head = Some(record.hash.clone());
         record
-    }
-}
-
-/// Reading. These never change anything.
-impl Fsm {
-    pub fn cluster(&self) -> Option<&ClusterId> {
-        self.cluster.as_ref()
-    }
-
-    pub fn incarnation(&self) -> u64 {
-        self.incarnation
-    }
-
-    pub fn cluster_version(&self) -> u32 {
-        self.cluster_version
-    }
-
-    /// The latest time seen.
-    pub fn now(&self) -> Timestamp {
-        self.now
-    }
-
-    /// Index of the last entry applied.
-    pub fn applied(&self) -> u64 {
-        self.applied
-    }
-
-    pub fn nodes(&self) -> &BTreeMap<NodeName, Node> {
-        &self.nodes
-    }
-
-    pub fn node(&self, name: &NodeName) -> Option<&Node> {
-        self.nodes.get(name)
-    }
-
-    pub fn gpus(&self) -> &BTreeMap<GpuUuid, Gpu> {
-        &self.gpus
-    }
-
-    pub fn gpu(&self, uuid: &GpuUuid) -> Option<&Gpu> {
-        self.gpus.get(uuid)
-    }
-
-    /// Who holds the GPU now.
-    pub fn hold(&self, uuid: &GpuUuid) -> Option<&Hold> {
-        self.holds.get(uuid)
-    }
-
-    pub fn leases(&self) -> &BTreeMap<LeaseId, Lease> {
-        &self.leases
-    }
-
-    pub(crate) fn leases_on(&self, node: &NodeName) -> impl Iterator<Item = &Lease> {
-        self.leases.on(node)
-    }
-
-    pub fn lease(&self, id: &LeaseId) -> Option<&Lease> {
-        self.leases.get(id)
-    }
-
-    /// All that are kept, by id.
-    pub fn reservations(&self) -> impl Iterator<Item = &Reservation> {
-        self.reservations.all()
-    }
-
-    /// Those of them that have not ended.
-    pub fn open_reservations(&self) -> impl Iterator<Item = &Reservation> {
-        self.reservations.open()
-    }
-
-    /// Those of one node that have not ended.
-    pub fn open_reservations_on(&self, node: &NodeName) -> impl Iterator<Item = &Reservation> {
-        self.reservations.open_on(node)
-    }
-
-    pub fn reservation(&self, id: &ReservationId) -> Option<&Reservation> {
-        self.reservations.get(id)
-    }
-
-    pub fn jobs(&self) -> &BTreeMap<JobId, Job> {
-        &self.jobs
-    }
-
-    pub fn job(&self, id: &JobId) -> Option<&Job> {
-        self.jobs.get(id)
-    }
-
-    /// Whether it can be placed: not one that waits for its owner, or for the time of its next try.
-    pub(crate) fn is_in_queue(&self, job: &Job) -> bool {
-        self.queue.get(&job.queue) == Some(&job.id)
-    }
-
-    /// When a job that failed is tried again.
-    pub fn paused_until(&self, job: &JobId) -> Option<Timestamp> {
-        self.paused.get(job).copied()
-    }
-
-    /// Queued jobs, first served first.
-    pub fn queue(&self) -> impl Iterator<Item = &Job> {
-        self.queue.values().filter_map(|id| self.jobs.get(id))
-    }
-
-    /// Attempts that have not ended.
-    pub fn allocations(&self) -> &BTreeMap<AllocationId, Allocation> {
-        &self.allocations
-    }
-
-    /// Those of one node.
-    pub fn allocations_on(&self, node: &NodeName) -> impl Iterator<Item = &Allocation> {
-        self.allocations.on(node)
-    }
-
-    pub fn allocation(&self, id: &AllocationId) -> Option<&Allocation> {
-        self.allocations.get(id)
-    }
-
-    pub fn tokens(&self) -> &BTreeMap<TokenId, JoinToken> {
-        &self.tokens
-    }
-
-    /// Why automatic evictions are frozen, if they are.
-    pub fn evictions_frozen(&self) -> Option<&storm::Freeze> {
-        self.storm.frozen()
-    }
-
-    /// Differs from what it was if a plan may come out differently by now.
-    pub fn plan_inputs(&self) -> u64 {
-        self.plan_inputs
     }
 }

@@ -6,7 +6,7 @@
 
 use super::{Fsm, Turn};
 use crate::allocation::{Allocation, Deferral};
-use crate::checkpoint::{JobDir, Probe};
+use crate::desired::{JobDir, Probe};
 use crate::id::AllocationId;
 use crate::job::Job;
 use crate::name::NodeName;

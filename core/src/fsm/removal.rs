@@ -5,7 +5,7 @@
 //! is being removed stays in the list until that node has answered. Checkpoints are never removed.
 
 use super::{Fsm, Turn};
-use crate::checkpoint::JobDir;
+use crate::desired::JobDir;
 use crate::event::Event;
 use crate::id::JobId;
 use crate::job::{Job, JobFiles};

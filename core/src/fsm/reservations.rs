@@ -6,7 +6,7 @@ use super::limits::Asked;
 use super::{ENDED_RESERVATIONS_KEPT, Fsm, Turn};
 use crate::actor::{Actor, Who};
 use crate::allocation::StopWhy;
-use crate::calendar::{self, HeldPlaces, Unleased};
+use crate::calendar::{self, Unleased};
 use crate::command::CreateReservation;
 use crate::ending::Usage;
 use crate::event::Event;
@@ -23,6 +23,7 @@ use crate::reservation::{
     RESERVATION_LENGTH_MIN, RESERVATION_PAST_MAX, RESERVATIONS_OPEN_MAX, Reservation,
     ReservationState, SHARED_WITH_MAX,
 };
+use crate::scheduler::claims;
 use crate::time::{Timestamp, Window};
 use crate::window::{MOVED_WAITS_SINCE, TRANSFER_SAID_SINCE, Withdrawal};
 
@@ -95,7 +96,8 @@ impl Fsm {
             true => Unleased::Adopted,
             false => Unleased::Blocks,
         };
-        let (node, gpus) = calendar::choose(self, &wish.gpus, window, unleased, HeldPlaces::Taken)?;
+        let held = claims::held_within(self, &window);
+        let (node, gpus) = calendar::choose(self, &wish.gpus, window, unleased, &held)?;
         Ok((window, node, gpus))
     }
 
@@ -316,7 +318,8 @@ impl Fsm {
         let reservation = self.reservations.remove(id)?;
         let Window { starts_at, ends_at } = reservation.window;
         let window = Window { starts_at: starts_at.max(self.now), ends_at };
-        let (unleased, held) = (Unleased::Blocks, HeldPlaces::GiveWay);
+        // An earlier promise takes the places that are held for jobs that must leave.
+        let (unleased, held) = (Unleased::Blocks, &[]);
         let found = calendar::choose(self, &reservation.wish, window, unleased, held).ok();
         self.reservations.insert(reservation);
         found

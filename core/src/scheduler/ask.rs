@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 
 use super::capacity::{Capacity, NodeCapacity};
-use super::shares::{Room, Share};
-use crate::calendar::wish::{GpuSet, Wish, place_of};
+use super::shares::Room;
 use crate::id::{JobId, ReservationId};
 use crate::job::{Job, JobSpec};
 use crate::name::{NodeName, UserName};
 use crate::reason::{Shut as ShutBecause, ShutReservation};
 use crate::reservation::{GpuRequest, ReservationState};
+use crate::state::share::Share;
+use crate::state::wish::{GpuSet, Wish, place_of};
 use crate::time::{Millis, Timestamp};
 
 /// The model a job asks for.

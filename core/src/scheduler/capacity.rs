@@ -7,19 +7,20 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::shares::{Division, Room, Share};
-use super::standing::Standing;
+use super::shares::{Division, Room};
 use crate::allocation::Allocation;
 use crate::calendar::topology::{Picked, Topology};
-use crate::calendar::wish::{GpuSet, place_of, plain_model};
 use crate::calendar::{Calendar, RELEASE_ALLOWANCE, known_end};
-use crate::fsm::Fsm;
 use crate::health::{Severity, Subject, begins_nothing};
 use crate::id::{LeaseId, ReservationId};
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::{EMPTY_SINCE, Node};
 use crate::reason::NotOpen;
 use crate::reservation::{Reservation, ReservationState};
+use crate::state::Fsm;
+use crate::state::share::Share;
+use crate::state::standing::Standing;
+use crate::state::wish::{GpuSet, place_of, plain_model};
 use crate::time::Timestamp;
 
 /// What takes a part of a node.
@@ -288,7 +289,7 @@ impl<'a> NodeCapacity<'a> {
     }
 
     pub(super) fn uuids(&self, set: GpuSet) -> Vec<GpuUuid> {
-        crate::calendar::wish::uuids_of(self.node, set)
+        crate::state::wish::uuids_of(self.node, set)
     }
 
     /// The plan takes this as well.

@@ -6,14 +6,14 @@
 use super::Approved;
 use super::ask::{Ask, Source};
 use super::capacity::Capacity;
-use super::shares::Share;
-use crate::calendar::wish::{GpuSet, gpus_of, place_of, said, unfit};
 use crate::command::Placement;
-use crate::fsm::Fsm;
 use crate::id::JobId;
 use crate::job::JobState;
 use crate::reason::WaitReason;
 use crate::rejection::Rejection;
+use crate::state::Fsm;
+use crate::state::share::Share;
+use crate::state::wish::{GpuSet, gpus_of, place_of, said, unfit};
 
 fn stale(job: &JobId, why: impl ToString) -> Rejection {
     Rejection::PlanStale { what: job.to_string(), why: why.to_string() }

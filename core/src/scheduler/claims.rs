@@ -5,15 +5,15 @@
 //! the first that gets free, from the time on at which the job is expected to save. Nothing is stored: the claim follows
 //! from the state and its time, so it is the same on every member and after every election.
 
-use super::HeldPlace;
 use super::ask::Ask;
 use super::capacity::Capacity;
 use super::planner::Planner;
 use crate::allocation::{Allocation, CauseKey, StopWhy};
-use crate::calendar::wish::uuids_of;
+use crate::calendar::HeldPlace;
 use crate::calendar::{RELEASE_ALLOWANCE, known_end};
-use crate::fsm::Fsm;
 use crate::job::Job;
+use crate::state::Fsm;
+use crate::state::wish::uuids_of;
 use crate::time::{Millis, Timestamp, Window};
 
 /// Most places that are held at once.

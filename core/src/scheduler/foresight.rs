@@ -5,9 +5,10 @@
 
 use super::ask::{Ask, Source};
 use super::capacity::{Capacity, NodeCapacity, Pool, Use, Whose};
-use super::shares::{Room, Share};
-use crate::calendar::wish::GpuSet;
-use crate::fsm::Fsm;
+use super::shares::Room;
+use crate::state::Fsm;
+use crate::state::share::Share;
+use crate::state::wish::GpuSet;
 use crate::time::{Timestamp, Window};
 
 /// Most instants of one node that are tried.

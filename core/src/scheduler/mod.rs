@@ -11,16 +11,17 @@
 use std::collections::BTreeMap;
 
 use crate::allocation::StopWhy;
-use crate::calendar::wish::{Wish, bytes, cores};
+use crate::calendar::HeldPlace;
 use crate::command::Placement;
-use crate::fsm::Fsm;
 use crate::id::{AllocationId, JobId, LeaseId};
 use crate::job::{Job, JobSpec};
-use crate::name::{GpuUuid, NodeName, UserName};
+use crate::name::{NodeName, UserName};
 use crate::reason::{Obstacle, Wait, WaitReason};
 use crate::rejection::Rejection;
 use crate::reservation::{GpuRequest, Reservation};
-use crate::time::{Timestamp, Window};
+use crate::state::Fsm;
+use crate::state::wish::{Wish, bytes, cores};
+use crate::time::Timestamp;
 
 mod ask;
 mod capacity;
@@ -30,21 +31,20 @@ mod foresight;
 mod planner;
 mod reasons;
 mod shares;
-mod standing;
 #[cfg(test)]
 pub(crate) mod tests;
 mod verdict;
 
+use crate::state::share::Share;
 use ask::Ask;
 use capacity::Capacity;
 use planner::{Planner, Served};
-use shares::{Division, Share};
+use shares::Division;
 
 pub use check::check;
 pub use foresight::INSTANTS_MAX;
 pub use planner::{FORESEEN_JOBS_MAX, PLACEMENTS_MAX};
 pub use shares::CPU_MILLIS_WITHOUT_GPU;
-pub(crate) use standing::Standing;
 pub use verdict::OFFER_MIN;
 
 /// Most interrupted jobs whose next places `elsewhere` leaves aside for them.
@@ -67,16 +67,6 @@ pub struct Plan {
     pub waiting: BTreeMap<JobId, Waiting>,
     /// Places that are held for running jobs that must leave theirs.
     pub held: BTreeMap<JobId, HeldPlace>,
-}
-
-/// A place that is held for a running job that must leave: GPUs of one node, which no other job is given meanwhile.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldPlace {
-    /// The attempt that must leave.
-    pub allocation: AllocationId,
-    pub node: NodeName,
-    pub gpus: Vec<GpuUuid>,
-    pub window: Window,
 }
 
 /// What the FSM needs to know of a placement that it found good.

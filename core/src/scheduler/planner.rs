@@ -10,12 +10,13 @@ use super::ask::{Ask, Shape, Source};
 use super::capacity::{Capacity, Use, Whose};
 use super::foresight::{Foreseen, foresee};
 use super::reasons;
-use super::shares::{Room, Share};
+use super::shares::Room;
 use crate::calendar::topology::Spread;
-use crate::calendar::wish::GpuSet;
 use crate::command::Placement;
 use crate::id::JobId;
 use crate::reason::{Wait, WaitReason};
+use crate::state::share::Share;
+use crate::state::wish::GpuSet;
 use crate::time::{Millis, Timestamp};
 
 /// Of how many waiting jobs a plan says when they could start; `explain` says it of any.

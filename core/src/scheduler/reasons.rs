@@ -7,14 +7,14 @@ use super::foresight::Foreseen;
 use super::planner::Planner;
 use super::satisfiable;
 use super::verdict::{KeptFor as KeptAt, Verdict, lacking, verdict};
-use crate::calendar::wish::{gpus_of, unfit};
 use crate::calendar::{By, Calendar};
-use crate::fsm::Fsm;
 use crate::gpu::Gpu;
 use crate::node::ANOTHER_TRY_SINCE;
 use crate::reason::{Emptying, Few, KeptFor, Obstacle, TakenBy, TakenGpus, Wait, WaitReason};
 use crate::rejection::Rejection;
 use crate::reservation::Reservation;
+use crate::state::Fsm;
+use crate::state::wish::{gpus_of, unfit};
 
 /// Why the job waits.
 pub(super) fn wait(planner: &Planner<'_>, ask: &Ask<'_>, foreseen: Option<&Foreseen>) -> Wait {

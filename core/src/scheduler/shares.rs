@@ -5,55 +5,15 @@
 //! a free GPU useless. In return, a job on GPUs that names no share takes less than its portion where the rest is
 //! taken, down to what stays for its GPUs.
 
-use crate::fsm::Fsm;
 use crate::job::JobSpec;
 use crate::node::Node;
+use crate::state::Fsm;
+use crate::state::share::Share;
 
 /// What a job without a GPU gets of the CPU when it asks for nothing: one core.
 pub const CPU_MILLIS_WITHOUT_GPU: u64 = 1_000;
 /// What it gets at least where jobs without GPUs may have less than one core of the node.
 const CPU_MILLIS_MIN: u64 = 100;
-
-/// CPU and memory of one attempt.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Share {
-    pub(super) cpu_millis: u64,
-    pub(super) memory_bytes: u64,
-}
-
-impl Share {
-    /// Each of the two by a rule of its own.
-    fn map2(self, other: Self, rule: impl Fn(u64, u64) -> u64) -> Self {
-        Self {
-            cpu_millis: rule(self.cpu_millis, other.cpu_millis),
-            memory_bytes: rule(self.memory_bytes, other.memory_bytes),
-        }
-    }
-
-    pub(super) fn min(self, other: Self) -> Self {
-        self.map2(other, u64::min)
-    }
-
-    pub(super) fn max(self, other: Self) -> Self {
-        self.map2(other, u64::max)
-    }
-
-    pub(super) fn minus(self, other: Self) -> Self {
-        self.map2(other, u64::saturating_sub)
-    }
-
-    pub(super) fn plus(self, other: Self) -> Self {
-        self.map2(other, u64::saturating_add)
-    }
-
-    fn times(self, count: u64) -> Self {
-        self.map2(self, |one, _| one.saturating_mul(count))
-    }
-
-    pub(super) fn fits_in(self, room: Self) -> bool {
-        self.cpu_millis <= room.cpu_millis && self.memory_bytes <= room.memory_bytes
-    }
-}
 
 /// What a node has left, for jobs on its GPUs and for jobs without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

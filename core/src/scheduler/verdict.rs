@@ -7,8 +7,8 @@ use std::cmp::Reverse;
 
 use super::ask::{Ask, Source};
 use super::planner::Planner;
-use crate::calendar::wish::GpuSet;
 use crate::reason::NodePart;
+use crate::state::wish::GpuSet;
 use crate::time::{Millis, Timestamp};
 
 /// A shorter time limit than this is not worth offering.

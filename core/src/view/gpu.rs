@@ -1,11 +1,11 @@
 //! The state of a GPU, and why it is in it.
 
-use crate::fsm::Fsm;
 use crate::gpu::{Gpu, Presence};
 use crate::health::Severity;
 use crate::lease::LeaseHolder;
 use crate::name::NodeName;
 use crate::reason::Closed;
+use crate::state::Fsm;
 use crate::word::words;
 
 /// What a GPU is doing, or why it can do nothing. The first that is true in this order: held, not there, not clean, not

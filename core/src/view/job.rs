@@ -1,13 +1,13 @@
 //! Why a job is in its state.
 
 use crate::allocation::{Allocation, Deferral, StopWhy};
-use crate::fsm::Fsm;
 use crate::job::{Job, JobState};
 use crate::lease::LeaseHolder;
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::node::Liveness;
 use crate::reason::{Wait, WaitReason};
 use crate::scheduler::Plan;
+use crate::state::Fsm;
 use crate::time::{Millis, Timestamp};
 
 /// A job with a checkpoint directory that has saved nothing for this long is pointed out.

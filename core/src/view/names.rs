@@ -1,8 +1,8 @@
 //! What people call the things that the state knows by number.
 
-use crate::fsm::Fsm;
 use crate::gpu::GpuName;
 use crate::name::GpuUuid;
+use crate::state::Fsm;
 use crate::time::Timestamp;
 
 /// Knows what people call a GPU. The sentences that are made here take it.

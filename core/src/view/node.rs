@@ -1,7 +1,7 @@
 //! The state of a node.
 
-use crate::fsm::Fsm;
 use crate::node::{Liveness, Node};
+use crate::state::Fsm;
 use crate::word::words;
 
 /// Whether a node takes work, and what keeps it from it.

@@ -1,11 +1,11 @@
 //! The state of a reservation as people see it, what its node has not confirmed, and what is wrong with its GPUs.
 
-use crate::calendar::wish;
-use crate::fsm::Fsm;
 use crate::name::NodeName;
 use crate::node::Liveness;
 use crate::reason::{Unfit, UnfitGpu};
 use crate::reservation::{Reservation, ReservationState};
+use crate::state::Fsm;
+use crate::state::wish;
 use crate::window::Withdrawal;
 use crate::word::words;
 

@@ -6,11 +6,11 @@ use anyhow::{Context as _, Result, ensure};
 use fleet_core::{
     Actor, AuthMethod, Command, Envelope, Fsm, Millis, Rejection, Reply, Timestamp, Who, Window,
     allocation::Allocation,
-    command::{CreateReservation, Placement, Report, SubmitJob},
+    command::{CreateReservation, Placement, Report},
     gpu::Architecture,
     gpu::{Gpu, Presence},
     id::{ClusterId, JobId, ReservationId},
-    job::JobSpec,
+    job::{JobSpec, SubmitJob},
     name::{GpuUuid, NodeName, ProjectName, UserName},
     node::{Liveness, MachineIdentity, NodeFacts},
     reservation::GpuRequest,
@@ -106,7 +106,7 @@ impl Fleet {
         let mut fleet = Self { fsm: Fsm::new(), index: 0, now: START, seed: 1, number: 0 };
         let cluster = ClusterId::parse("fleet-bench")?;
         fleet.must(Command::InitCluster { cluster, incarnation: 1 })?;
-        let version = fleet_core::fsm::CLUSTER_VERSION_MAX;
+        let version = fleet_core::command::CLUSTER_VERSION_MAX;
         fleet.must(Command::SetClusterVersion { version })?;
         for node in 0..nodes {
             let (node, facts) = (name(node)?, Box::new(facts(node)?));

@@ -5,13 +5,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleet_core::allocation::{AttemptEnd, EndReport};
-use fleet_core::command::{
-    Command, CreateReservation, ENVELOPE_VERSION, Placement, Report, SubmitJob,
-};
+use fleet_core::command::{Command, CreateReservation, ENVELOPE_VERSION, Placement, Report};
 use fleet_core::gpu::{Architecture, Gpu, Presence};
 use fleet_core::health::Condition;
 use fleet_core::id::{ClusterId, JobId};
-use fleet_core::job::{JobSpec, JobState};
+use fleet_core::job::{JobSpec, JobState, SubmitJob};
 use fleet_core::name::ProjectName;
 use fleet_core::node::{MachineIdentity, NodeFacts};
 use fleet_core::reply::Reply;
@@ -93,7 +91,7 @@ impl Fleet {
         let mut fleet = Self { fsm: Fsm::new(), index: 0, now: NOON };
         let cluster = ClusterId::parse("fleet-day").unwrap();
         fleet.give(Who::Controller, Command::InitCluster { cluster, incarnation: 1 });
-        let version = fleet_core::fsm::CLUSTER_VERSION_MAX;
+        let version = fleet_core::command::CLUSTER_VERSION_MAX;
         fleet.give(Who::Controller, Command::SetClusterVersion { version });
         fleet.register("boot-1");
         fleet

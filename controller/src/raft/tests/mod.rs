@@ -44,7 +44,7 @@ pub(super) fn config(dir: &Path, create: bool) -> RaftConfig {
         create,
         members: BTreeMap::from([(1, "127.0.0.1:1".to_owned())]),
         connector: Arc::new(PlaintextConnector),
-        cluster_version_max: fleet_core::fsm::CLUSTER_VERSION_MAX,
+        cluster_version_max: fleet_core::command::CLUSTER_VERSION_MAX,
         fatal: must_not_stop(),
     }
 }

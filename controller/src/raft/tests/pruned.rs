@@ -15,7 +15,7 @@ const LATE: u64 = 1_000_000 + KEEP_MIN.0;
 
 /// Prunes up to record `through`, as the API does.
 async fn prune(raft: &RaftHandle, through: u64) {
-    let version = fleet_core::fsm::CLUSTER_VERSION_MAX;
+    let version = fleet_core::command::CLUSTER_VERSION_MAX;
     let raise = envelope(1, Command::SetClusterVersion { version });
     raft.propose(raise).await.unwrap().reply.unwrap();
     let found = raft.audit().prunable(through).await.unwrap().unwrap();

@@ -26,7 +26,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, tempfile::TempDir> for Bui
         let hook = FatalHook::with(|_| {});
         let mut log = LogStore::open(disk, identity, true, SEGMENT_BYTES, hook.clone()).unwrap();
         log.get_log_state().await.unwrap();
-        let version = fleet_core::fsm::CLUSTER_VERSION_MAX;
+        let version = fleet_core::command::CLUSTER_VERSION_MAX;
         let audit =
             AuditStore::open(&dir.path().join("audit.redb"), CLUSTER, hook.clone()).unwrap();
         let state_machine =

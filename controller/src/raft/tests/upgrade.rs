@@ -15,7 +15,7 @@ use super::cluster::{
 use super::*;
 use crate::raft::{EXIT_DIVERGED, Fatal, RaftService};
 use fleet_core::Rejection;
-use fleet_core::fsm::CLUSTER_VERSION_MAX;
+use fleet_core::command::CLUSTER_VERSION_MAX;
 
 const OLD: u32 = 1;
 

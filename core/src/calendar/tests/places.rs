@@ -2,18 +2,18 @@
 
 use proptest::prelude::*;
 
-use super::super::index::Entry;
 use super::super::search::CLOSEST_OF;
 use super::super::topology::Topology;
-use super::super::wish::uuids_of;
-use super::super::{Calendar, Candidate, HeldPlaces, Releasing, Search, Unleased, choose};
-use crate::fsm::Fsm;
+use super::super::{Calendar, Candidate, Releasing, Search, Unleased, choose};
 use crate::gpu::GPUS_PER_NODE_MAX;
 use crate::name::{GpuUuid, NodeName};
 use crate::rejection::Rejection;
 use crate::reservation::GpuRequest;
 use crate::scheduler::claims::held_within;
 use crate::scheduler::tests::story::{BEGINNING, Story};
+use crate::state::Fsm;
+use crate::state::index::Entry;
+use crate::state::wish::uuids_of;
 use crate::time::{Millis, Window};
 
 type Answer = Result<(NodeName, Vec<GpuUuid>), Rejection>;
@@ -52,7 +52,7 @@ fn by_looking_at_all(fsm: &Fsm, wish: &GpuRequest, window: Window) -> Answer {
 
 /// Fails unless the index and the slow form answer the same.
 pub(crate) fn assert_same(fsm: &Fsm, wish: &GpuRequest, window: Window) {
-    let quick = choose(fsm, wish, window, Unleased::Blocks, HeldPlaces::Taken);
+    let quick = choose(fsm, wish, window, Unleased::Blocks, &held_within(fsm, &window));
     assert_eq!(quick, by_looking_at_all(fsm, wish, window), "{wish:?} in {window:?}");
 }
 

@@ -199,7 +199,7 @@ fn a_renewal_is_repeated_until_what_it_gave_was_shown() {
     assert!(!w.fsm.access().issued.contains_key("01"));
     assert!(may_renew(&w, "01", ended) && may_renew(&w, "03", ended));
     assert!(!may_renew(&w, "02", ended), "one that was lost on its way");
-    let taken = crate::fsm::Fsm::from_snapshot(&w.fsm.to_snapshot()).unwrap();
+    let taken = crate::state::Fsm::from_snapshot(&w.fsm.to_snapshot()).unwrap();
     assert!(taken.access().may_renew_expired(&node("titan01"), "01", ended));
     link_with(&mut w, "01");
     assert!(may_renew(&w, "01", ended), "the new one was not shown");

@@ -6,7 +6,6 @@ use crate::allocation::AttemptEnd;
 use crate::command::{Command, Report};
 use crate::desired::{Order, StartOrder};
 use crate::event::Event;
-use crate::fsm::Fsm;
 use crate::health::Severity;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, ClusterId};
@@ -14,6 +13,7 @@ use crate::image::{DAEMON_SINCE, REGISTRY_SINCE};
 use crate::job::JobSpec;
 use crate::lease::LeaseHolder;
 use crate::reservation::ReservationState;
+use crate::state::Fsm;
 use crate::time::Millis;
 
 /// What the node's agent would tell of an attempt that `fsm` knows.

@@ -5,9 +5,9 @@ use crate::actor::Actor;
 use crate::audit::prune::{KEEP_MIN, PRUNE_SINCE, Prune, Pruned};
 use crate::command::Command;
 use crate::event::Event;
-use crate::fsm::Fsm;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
+use crate::state::Fsm;
 use crate::time::{Millis, Timestamp};
 
 /// A fleet with some records, and a prune of the first three of them, which its time allows.

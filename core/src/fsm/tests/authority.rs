@@ -8,10 +8,10 @@ use crate::access::{AccessCommand, CertificateHolder};
 use crate::actor::{Actor, AuthMethod};
 use crate::authority::{AuthorityCommand, Known, NODES_PER_COMMAND_MAX, ROTATION_SINCE, Stage};
 use crate::command::{AdmitController, Command, CreateControllerToken};
-use crate::fsm::Fsm;
 use crate::id::TokenId;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
+use crate::state::Fsm;
 use crate::time::Millis;
 
 fn known(pin: &str) -> Known {

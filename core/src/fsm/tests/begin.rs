@@ -1,8 +1,9 @@
 //! Jobs that begin later.
 
 use super::world::{START, World, job, person, plain, res, user};
-use crate::command::{Command, SubmitJob};
+use crate::command::Command;
 use crate::event::Event;
+use crate::job::SubmitJob;
 use crate::job::{JOBS_OPEN_MAX, JobSpec};
 use crate::node::EMPTY_SINCE;
 use crate::scheduler::{self, plan};

@@ -17,7 +17,6 @@ use crate::command::{
     RefusedRequests, Report,
 };
 use crate::ending::{EndPolicy, EndingCommand, GpuHolder, HolderStep, WindowUse};
-use crate::fsm::Fsm;
 use crate::health::Severity;
 use crate::id::TokenId;
 use crate::image::ImageUsed;
@@ -28,6 +27,7 @@ use crate::name::{GroupName, ProjectName};
 use crate::node::{Liveness, MachineIdentity};
 use crate::reboot::RebootCommand;
 use crate::reservation::GpuRequest;
+use crate::state::Fsm;
 use crate::time::{Millis, Window};
 use crate::window::{
     AHEAD_SINCE, ENFORCE_SINCE, Enforcement, EnforcementSwitch, TRANSFER_SAID_SINCE, WindowReport,

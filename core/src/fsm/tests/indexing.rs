@@ -1,7 +1,7 @@
 //! An index with a fault: it may choose a worse place, and must never give a GPU to two people.
 
 use super::world::{World, plain};
-use crate::calendar::{HeldPlaces, Unleased, choose};
+use crate::calendar::{Unleased, choose};
 use crate::rejection::Rejection;
 use crate::reservation::GpuRequest;
 use crate::scheduler;
@@ -18,7 +18,7 @@ fn a_reservation_that_the_index_missed_is_not_given_away() {
     w.fsm.plant_derived_of(&before);
     let window = Window { starts_at: w.now + HOUR, ends_at: w.now + HOUR + HOUR };
     let one = GpuRequest { count: 1, ..GpuRequest::default() };
-    let chosen = choose(&w.fsm, &one, window, Unleased::Blocks, HeldPlaces::Taken);
+    let chosen = choose(&w.fsm, &one, window, Unleased::Blocks, &[]);
     assert!(matches!(chosen, Err(Rejection::GpusHeld { .. })), "{chosen:?}");
 }
 

@@ -3,10 +3,11 @@
 use super::world::{World, ended, gpu, job, node, person, plain, res, training};
 use crate::actor::Actor;
 use crate::allocation::{AttemptEnd, EndReport, PROMISED_AT_START_SINCE};
-use crate::command::{Command, Report, SubmitJob};
+use crate::command::{Command, Report};
 use crate::event::Event;
 use crate::health::{HealthTracker, Severity, Shortage, Signal};
 use crate::image::{DAEMON_SINCE, ImageUsed, REGISTRY_SINCE};
+use crate::job::SubmitJob;
 use crate::job::{JobSpec, JobState};
 use crate::lease::Epoch;
 use crate::node::{ANOTHER_TRY_SINCE, Liveness};

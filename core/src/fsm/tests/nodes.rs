@@ -356,7 +356,7 @@ fn how_a_node_holds_people_to_reservations_is_an_admins_word() {
     w.pass(Millis::minutes(1));
     w.give(person("root"), order(Enforcement::On)).unwrap();
     assert_eq!(w.fsm.node(&node("titan01")).unwrap().enforce.as_ref(), Some(&ordered));
-    let again = crate::fsm::Fsm::from_snapshot(&w.fsm.to_snapshot()).unwrap();
+    let again = crate::state::Fsm::from_snapshot(&w.fsm.to_snapshot()).unwrap();
     assert_eq!(again.desired(&node("titan01"), &[]).enforce, Some(Enforcement::On));
     w.give(person("root"), order(Enforcement::Off)).unwrap();
     assert_eq!(wanted(&w), Some(Enforcement::Off));

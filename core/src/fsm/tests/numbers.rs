@@ -1,9 +1,9 @@
 //! What cards are called while others come and go.
 
 use super::world::{World, agent, facts, gpu, node, person, plain, res};
+use crate::command::CLUSTER_VERSION_MAX;
 use crate::command::{Command, Report};
 use crate::event::Event;
-use crate::fsm::CLUSTER_VERSION_MAX;
 use crate::gpu::Presence;
 use crate::name::GpuUuid;
 use crate::node::NodeFacts;

@@ -10,13 +10,13 @@ use crate::allocation::AttemptEnd;
 use crate::calendar::tests::places;
 use crate::command::{Command, Report};
 use crate::ending::{EndPolicy, EndingCommand, WindowUse};
-use crate::fsm::Fsm;
 use crate::health::Severity;
 use crate::id::AllocationId;
 use crate::job::JobSpec;
 use crate::node::Liveness;
 use crate::reboot::RebootCommand;
 use crate::scheduler;
+use crate::state::Fsm;
 use crate::time::{Millis, Window};
 use crate::window::WindowReport;
 

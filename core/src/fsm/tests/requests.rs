@@ -1,9 +1,10 @@
 //! Retries: the same request twice, with another body, by another user, too late.
 
-use super::super::requests::REQUESTS_KEPT_MAX;
 use super::world::{World, job, person, plain, user};
-use crate::command::{Command, RequestKey, SubmitJob};
+use crate::command::{Command, RequestKey};
+use crate::job::SubmitJob;
 use crate::rejection::Rejection;
+use crate::state::requests::REQUESTS_KEPT_MAX;
 use crate::time::Millis;
 
 fn submit(name: &str, owner: &str) -> Command {

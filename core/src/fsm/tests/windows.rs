@@ -7,7 +7,6 @@ use crate::allocation::{AttemptEnd, StopWhy};
 use crate::calendar;
 use crate::command::{Command, CreateReservation, Report};
 use crate::ending::EndPolicy;
-use crate::fsm::Fsm;
 use crate::health::Severity;
 use crate::id::ReservationId;
 use crate::job::JobSpec;
@@ -16,6 +15,7 @@ use crate::name::{GpuUuid, NodeName, ProjectName};
 use crate::node::Liveness;
 use crate::rejection::Rejection;
 use crate::reservation::{GpuRequest, Reservation, ReservationState, SHARED_WITH_MAX};
+use crate::state::Fsm;
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::{
     AHEAD_SINCE, DesiredWindow, Enforcement, EnforcementSwitch, HAND_OUT_AHEAD, NodeGrant,

@@ -5,14 +5,15 @@ use crate::actor::{Actor, AuthMethod, Who};
 use crate::allocation::{AttemptEnd, EndReport};
 use crate::checkpoint::{Content, Facts};
 use crate::command::{
-    Command, CreateReservation, ENVELOPE_VERSION, Envelope, Placement, Report, RequestKey,
-    SubmitJob,
+    CLUSTER_VERSION_MAX, Command, CreateReservation, ENVELOPE_VERSION, Envelope, Placement, Report,
+    RequestKey,
 };
 use crate::event::Event;
-use crate::fsm::{CLUSTER_VERSION_MAX, Fsm, Outcome};
+use crate::fsm::{Fsm, Outcome};
 use crate::gpu::{Architecture, Gpu, Presence};
 use crate::health::{Condition, ConditionStatus, Severity, Subject};
 use crate::id::{AllocationId, ClusterId, JobId, ReservationId};
+use crate::job::SubmitJob;
 use crate::job::{CheckpointPlan, JobSpec};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::node::{MachineIdentity, NodeFacts};

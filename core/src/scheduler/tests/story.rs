@@ -8,12 +8,12 @@ use std::fmt::Write as _;
 use crate::Fsm;
 use crate::actor::{Actor, AuthMethod, Who};
 use crate::allocation::{AttemptEnd, EndReport};
-use crate::calendar::wish::said;
-use crate::command::{Command, CreateReservation, Envelope, Placement, Report, SubmitJob};
+use crate::command::{Command, CreateReservation, Envelope, Placement, Report};
 use crate::fsm::tests::windows::window_answers;
 use crate::gpu::{Architecture, Gpu, GpuLink, LinkLevel, Presence};
 use crate::health::{Condition, ConditionStatus, Severity, Subject};
 use crate::id::{AllocationId, ClusterId, JobId, ReservationId};
+use crate::job::SubmitJob;
 use crate::job::{CheckpointPlan, JobSpec};
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
 use crate::node::{Liveness, MachineIdentity, NodeFacts};
@@ -22,6 +22,7 @@ use crate::rejection::{Holding, Rejection};
 use crate::reply::Reply;
 use crate::reservation::GpuRequest;
 use crate::scheduler;
+use crate::state::wish::said;
 use crate::time::{Millis, Timestamp, Window};
 use crate::view::text;
 
@@ -175,7 +176,7 @@ fn gpu(node: &str, index: u32, model: &str) -> Gpu {
 
 impl Story {
     pub(crate) fn new() -> Self {
-        Self::at_version(crate::fsm::CLUSTER_VERSION_MAX)
+        Self::at_version(crate::command::CLUSTER_VERSION_MAX)
     }
 
     /// While not all members know more than that version.

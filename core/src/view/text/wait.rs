@@ -3,13 +3,13 @@
 use std::fmt;
 
 use super::few;
-use crate::calendar::wish::{bytes, cores as plain_cores};
 use crate::id::AllocationId;
 use crate::name::NodeName;
 use crate::reason::{
     Emptying, Few, KeptFor, NodePart, Obstacle, Shut, ShutReservation, TakenBy, TakenGpus, Unfit,
     UnfitGpu, Wait, WaitReason,
 };
+use crate::state::wish::{bytes, cores as plain_cores};
 use crate::time::Millis;
 
 /// How a node stands to a job: that it starts there, or what keeps it from the node.

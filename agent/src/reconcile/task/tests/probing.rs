@@ -1,6 +1,6 @@
 //! Jobs of other nodes: can they continue here?
 
-use fleet_core::checkpoint::{JobDir, Probe};
+use fleet_core::desired::{JobDir, Probe};
 use fleet_core::id::JobId;
 use fleet_core::job::{CheckpointPlan, JobSpec};
 use fleet_core::name::UserName;

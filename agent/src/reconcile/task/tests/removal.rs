@@ -1,6 +1,6 @@
 //! What fleet wrote beside the checkpoints of ended jobs.
 
-use fleet_core::checkpoint::JobDir;
+use fleet_core::desired::JobDir;
 use fleet_core::id::JobId;
 use fleet_core::job::{CheckpointPlan, JobSpec};
 use fleet_core::name::UserName;

@@ -4,9 +4,9 @@
 //! that a plan begins with it and does not count all jobs and reservations of the fleet again. What the time changes
 //! is worked out by `capacity`.
 
-use super::shares::Share;
-use crate::calendar::wish::{GpuSet, Wish, gpus_of, place_of, plain_model, unfit};
-use crate::fsm::Fsm;
+use super::Fsm;
+use super::share::Share;
+use super::wish::{GpuSet, Wish, gpus_of, place_of, plain_model, unfit};
 use crate::id::ReservationId;
 use crate::node::Node;
 use crate::reservation::{Reservation, ReservationState};
@@ -14,33 +14,33 @@ use crate::time::Timestamp;
 
 /// GPUs of one node that are alike.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Kind {
+pub(crate) struct Kind {
     /// As it is compared, see `plain_model`.
-    pub(super) model: String,
-    pub(super) memory_bytes: u64,
-    pub(super) gpus: GpuSet,
+    pub(crate) model: String,
+    pub(crate) memory_bytes: u64,
+    pub(crate) gpus: GpuSet,
 }
 
 /// See the head of this file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
-    pub(super) gpus: u32,
-    pub(super) kinds: Vec<Kind>,
+    pub(crate) gpus: u32,
+    pub(crate) kinds: Vec<Kind>,
     /// GPUs that take new work, held or not.
-    pub(super) healthy: GpuSet,
+    pub(crate) healthy: GpuSet,
     /// Healthy GPUs that nobody holds.
-    pub(super) free: GpuSet,
+    pub(crate) free: GpuSet,
     /// GPUs that an attempt has.
-    pub(super) busy: GpuSet,
+    pub(crate) busy: GpuSet,
     /// What attempts on GPUs have of the node, and what attempts without GPUs have; it can be more than there is.
-    pub(super) taken_on_gpus: Share,
-    pub(super) taken_without_gpus: Share,
+    pub(crate) taken_on_gpus: Share,
+    pub(crate) taken_without_gpus: Share,
     /// From when on each GPU is promised to a reservation that does not hold it yet.
-    pub(super) promised: Vec<Option<Timestamp>>,
+    pub(crate) promised: Vec<Option<Timestamp>>,
     /// The first of these.
-    pub(super) first_promise: Option<Timestamp>,
+    pub(crate) first_promise: Option<Timestamp>,
     /// Reservations that hold their GPUs, by id.
-    pub(super) active: Vec<ReservationId>,
+    pub(crate) active: Vec<ReservationId>,
 }
 
 impl Standing {

@@ -16,7 +16,7 @@ use crate::reservation::Reservation;
 /// All reservations that are kept. Stored as one map.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "BTreeMap<ReservationId, Reservation>")]
-pub(super) struct ReservationBook {
+pub(crate) struct ReservationBook {
     /// Those that `counts`.
     counting: BTreeMap<ReservationId, Reservation>,
     over: BTreeMap<ReservationId, Reservation>,
@@ -52,7 +52,7 @@ impl Serialize for ReservationBook {
 
 impl ReservationBook {
     /// All of them, by id.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Reservation> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Reservation> {
         let mut counting = self.counting.values().peekable();
         let mut over = self.over.values().peekable();
         std::iter::from_fn(move || match (counting.peek(), over.peek()) {
@@ -63,54 +63,54 @@ impl ReservationBook {
     }
 
     /// Those that claim GPUs, and those that an agent has yet to release.
-    pub(super) fn counting(&self) -> impl Iterator<Item = &Reservation> {
+    pub(crate) fn counting(&self) -> impl Iterator<Item = &Reservation> {
         self.counting.values()
     }
 
     /// Those of one node that claim GPUs, and those that its agent has not given up yet, by id.
-    pub(super) fn counting_on(&self, node: &NodeName) -> impl Iterator<Item = &Reservation> {
+    pub(crate) fn counting_on(&self, node: &NodeName) -> impl Iterator<Item = &Reservation> {
         let ids = self.by_node.get(node).into_iter().flatten();
         ids.filter_map(|id| self.counting.get(id))
     }
 
     /// Those of one node that have not ended, by id.
-    pub(super) fn open_on(&self, node: &NodeName) -> impl Iterator<Item = &Reservation> {
+    pub(crate) fn open_on(&self, node: &NodeName) -> impl Iterator<Item = &Reservation> {
         self.counting_on(node).filter(|r| r.is_open())
     }
 
-    pub(super) fn touched(&self) -> &BTreeSet<NodeName> {
+    pub(crate) fn touched(&self) -> &BTreeSet<NodeName> {
         &self.touched
     }
 
-    pub(super) fn take_touched(&mut self) -> BTreeSet<NodeName> {
+    pub(crate) fn take_touched(&mut self) -> BTreeSet<NodeName> {
         std::mem::take(&mut self.touched)
     }
 
     /// Those that have not ended.
-    pub(super) fn open(&self) -> impl Iterator<Item = &Reservation> {
+    pub(crate) fn open(&self) -> impl Iterator<Item = &Reservation> {
         self.counting().filter(|r| r.is_open())
     }
 
     /// No more fit in.
-    pub(super) fn is_full(&self, most: usize) -> bool {
+    pub(crate) fn is_full(&self, most: usize) -> bool {
         self.counting.len() >= most && self.open().count() >= most
     }
 
-    pub(super) fn get(&self, id: &ReservationId) -> Option<&Reservation> {
+    pub(crate) fn get(&self, id: &ReservationId) -> Option<&Reservation> {
         self.counting.get(id).or_else(|| self.over.get(id))
     }
 
-    pub(super) fn contains_key(&self, id: &ReservationId) -> bool {
+    pub(crate) fn contains_key(&self, id: &ReservationId) -> bool {
         self.get(id).is_some()
     }
 
-    pub(super) fn get_mut(&mut self, id: &ReservationId) -> Option<Page<'_>> {
+    pub(crate) fn get_mut(&mut self, id: &ReservationId) -> Option<Page<'_>> {
         let reservation = self.remove(id)?;
         Some(Page { reservation: Some(reservation), book: self })
     }
 
     /// Whether each is where it belongs.
-    pub(super) fn is_in_order(&self) -> bool {
+    pub(crate) fn is_in_order(&self) -> bool {
         let listed: usize = self.by_node.values().map(BTreeSet::len).sum();
         let there =
             |r: &Reservation| self.by_node.get(&r.node).is_some_and(|of| of.contains(&r.id));
@@ -119,7 +119,7 @@ impl ReservationBook {
             && !self.over.values().any(counts)
     }
 
-    pub(super) fn insert(&mut self, reservation: Reservation) {
+    pub(crate) fn insert(&mut self, reservation: Reservation) {
         // One that counts may have been there as one that does not.
         self.remove(&reservation.id);
         if !counts(&reservation) {
@@ -132,7 +132,7 @@ impl ReservationBook {
         self.counting.insert(reservation.id.clone(), reservation);
     }
 
-    pub(super) fn remove(&mut self, id: &ReservationId) -> Option<Reservation> {
+    pub(crate) fn remove(&mut self, id: &ReservationId) -> Option<Reservation> {
         let Some(r) = self.counting.remove(id) else { return self.over.remove(id) };
         if let Some(of_node) = self.by_node.get_mut(&r.node) {
             of_node.remove(id);
@@ -146,7 +146,7 @@ impl ReservationBook {
 }
 
 /// One reservation while it is changed: out of the book, and put back where it belongs then.
-pub(super) struct Page<'a> {
+pub(crate) struct Page<'a> {
     /// Missing only while it is put back.
     reservation: Option<Reservation>,
     book: &'a mut ReservationBook,

@@ -16,7 +16,7 @@ use crate::name::NodeName;
 use crate::node::Node;
 
 /// Something that is on one node for as long as it is kept.
-pub(super) trait OnNode {
+pub(crate) trait OnNode {
     fn node(&self) -> &NodeName;
 }
 
@@ -48,7 +48,7 @@ impl OnNode for Allocation {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "BTreeMap<K, V>")]
 #[serde(bound(deserialize = "K: Deserialize<'de> + Ord + Clone, V: Deserialize<'de> + OnNode"))]
-pub(super) struct OnNodes<K: Ord, V> {
+pub(crate) struct OnNodes<K: Ord, V> {
     all: BTreeMap<K, V>,
     by_node: BTreeMap<NodeName, BTreeSet<K>>,
     /// Nodes where something came, went or may have changed since the last [`Self::take_touched`].
@@ -88,17 +88,17 @@ impl<K: Ord, V> Deref for OnNodes<K, V> {
 
 impl<K: Ord + Clone, V: OnNode> OnNodes<K, V> {
     /// Those of one node, by key.
-    pub(super) fn on(&self, node: &NodeName) -> impl Iterator<Item = &V> {
+    pub(crate) fn on(&self, node: &NodeName) -> impl Iterator<Item = &V> {
         let keys = self.by_node.get(node).into_iter().flatten();
         keys.filter_map(|key| self.all.get(key))
     }
 
     /// Their keys.
-    pub(super) fn keys_on(&self, node: &NodeName) -> Vec<K> {
+    pub(crate) fn keys_on(&self, node: &NodeName) -> Vec<K> {
         self.by_node.get(node).into_iter().flatten().cloned().collect()
     }
 
-    pub(super) fn insert(&mut self, key: K, thing: V) {
+    pub(crate) fn insert(&mut self, key: K, thing: V) {
         self.remove(&key);
         let node = thing.node().clone();
         self.by_node.entry(node.clone()).or_default().insert(key.clone());
@@ -106,7 +106,7 @@ impl<K: Ord + Clone, V: OnNode> OnNodes<K, V> {
         self.all.insert(key, thing);
     }
 
-    pub(super) fn remove(&mut self, key: &K) -> Option<V> {
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let thing = self.all.remove(key)?;
         if let Some(there) = self.by_node.get_mut(thing.node()) {
             there.remove(key);
@@ -119,7 +119,7 @@ impl<K: Ord + Clone, V: OnNode> OnNodes<K, V> {
     }
 
     /// One of them, to change it in place; its node stays what it is.
-    pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let thing = self.all.get_mut(key)?;
         if !self.touched.contains(thing.node()) {
             self.touched.insert(thing.node().clone());
@@ -127,16 +127,16 @@ impl<K: Ord + Clone, V: OnNode> OnNodes<K, V> {
         Some(thing)
     }
 
-    pub(super) fn touched(&self) -> &BTreeSet<NodeName> {
+    pub(crate) fn touched(&self) -> &BTreeSet<NodeName> {
         &self.touched
     }
 
-    pub(super) fn take_touched(&mut self) -> BTreeSet<NodeName> {
+    pub(crate) fn take_touched(&mut self) -> BTreeSet<NodeName> {
         std::mem::take(&mut self.touched)
     }
 
     /// Whether each is listed where it is.
-    pub(super) fn is_in_order(&self) -> bool {
+    pub(crate) fn is_in_order(&self) -> bool {
         let listed: usize = self.by_node.values().map(BTreeSet::len).sum();
         let there = |(key, thing): (&K, &V)| {
             self.by_node.get(thing.node()).is_some_and(|keys| keys.contains(key))

@@ -36,7 +36,7 @@ struct Answer {
 
 /// See the module's doc.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct RequestTable {
+pub(crate) struct RequestTable {
     /// Keyed by `principal|id`.
     answers: BTreeMap<String, Answer>,
     /// When the oldest answers were last dropped.
@@ -48,7 +48,7 @@ pub(super) struct RequestTable {
 
 impl RequestTable {
     /// The answer to give instead of applying, if there is one.
-    pub(super) fn answered(
+    pub(crate) fn answered(
         &self,
         principal: &str,
         key: &RequestKey,
@@ -74,7 +74,7 @@ impl RequestTable {
             .then_some(Err(Rejection::RequestForgotten { made_at_ms: key.made_at.0 }))
     }
 
-    pub(super) fn remember(
+    pub(crate) fn remember(
         &mut self,
         principal: String,
         key: &RequestKey,
@@ -113,7 +113,7 @@ impl RequestTable {
     }
 
     /// After the clock was set back, answers of the future would refuse everything.
-    pub(super) fn forget_after(&mut self, to: Timestamp) {
+    pub(crate) fn forget_after(&mut self, to: Timestamp) {
         self.swept_at = self.swept_at.min(to);
         for until in self.forgotten.values_mut() {
             *until = (*until).min(to);

@@ -7,18 +7,18 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Fsm;
+use super::index::{Claim, Index};
+use super::standing::Standing;
 use crate::allocation::Allocation;
-use crate::calendar::{Claim, Index};
 use crate::id::{JobId, ReservationId};
 use crate::job::Job;
 use crate::name::NodeName;
 use crate::node::Node;
 use crate::reservation::{Reservation, ReservationState};
-use crate::scheduler::Standing;
 
 impl Fsm {
     /// Looks again at the nodes where something changed.
-    pub(super) fn settle_index(&mut self) {
+    pub(crate) fn settle_index(&mut self) {
         let mut nodes = self.nodes.take_touched();
         nodes.append(&mut self.gpus.take_touched());
         nodes.append(&mut self.leases.take_touched());
@@ -44,7 +44,7 @@ impl Fsm {
 
     /// One more reservation in a copy of the state that is settled, and that nothing but reservations is added to: its
     /// node is not checked again, which would take longer with each reservation on it.
-    pub(super) fn book_on_trial(&mut self, reservation: Reservation) {
+    pub(crate) fn book_on_trial(&mut self, reservation: Reservation) {
         if let Some(node) = self.nodes.get(&reservation.node) {
             self.index.add(node, &reservation.gpus, reservation.window);
             if let Some(standing) = self.standings.get_mut(&node.name) {
@@ -117,7 +117,7 @@ impl Fsm {
     }
 
     /// Reservations whose time has come, by id; not those that were served.
-    pub(super) fn begun_reservations(&self) -> Vec<&Reservation> {
+    pub(crate) fn begun_reservations(&self) -> Vec<&Reservation> {
         let due = self.index.due().take_while(|(at, _)| *at <= self.now).map(|(_, node)| node);
         let nodes: BTreeSet<&NodeName> = due.chain(self.unsettled()).collect();
         let on_them = nodes.into_iter().flat_map(|node| self.reservations.open_on(node));
@@ -132,14 +132,14 @@ impl Fsm {
     }
 
     /// The job names its reservation from now on.
-    pub(super) fn bind_job(&mut self, job: &Job) {
+    pub(crate) fn bind_job(&mut self, job: &Job) {
         if let Some(reservation) = &job.spec.reservation {
             self.jobs_bound.entry(reservation.clone()).or_default().insert(job.id.clone());
         }
     }
 
     /// Before the job goes away or names another reservation.
-    pub(super) fn unbind_job(&mut self, id: &JobId) {
+    pub(crate) fn unbind_job(&mut self, id: &JobId) {
         let Some(reservation) = self.jobs.get(id).and_then(|job| job.spec.reservation.as_ref())
         else {
             return;
@@ -153,7 +153,7 @@ impl Fsm {
     }
 
     /// In a state that was read back.
-    pub(super) fn bind_all_jobs(&mut self) {
+    pub(crate) fn bind_all_jobs(&mut self) {
         let mut bound: BTreeMap<ReservationId, BTreeSet<JobId>> = BTreeMap::new();
         for job in self.jobs.values() {
             if let Some(reservation) = &job.spec.reservation {
@@ -164,7 +164,7 @@ impl Fsm {
     }
 
     /// The jobs that wait to run in a reservation, first served first; those that are tried again later come last.
-    pub(super) fn waiting_for(&self, reservation: &ReservationId) -> Vec<JobId> {
+    pub(crate) fn waiting_for(&self, reservation: &ReservationId) -> Vec<JobId> {
         let bound = self.jobs_bound.get(reservation).into_iter().flatten();
         let bound = bound.filter_map(|id| self.jobs.get(id));
         let waits = |job: &&Job| self.is_in_queue(job) || self.paused.contains_key(&job.id);
@@ -177,7 +177,7 @@ impl Fsm {
     }
 
     /// Whether each job is listed with its reservation, and nothing else is.
-    pub(super) fn bound_jobs_are_true(&self) -> bool {
+    pub(crate) fn bound_jobs_are_true(&self) -> bool {
         let listed: usize = self.jobs_bound.values().map(BTreeSet::len).sum();
         let mut naming =
             self.jobs.values().filter_map(|job| Some((job.spec.reservation.as_ref()?, &job.id)));
@@ -203,7 +203,7 @@ impl Fsm {
 
     /// The same state, of which nothing that is derived may be believed: each answer is worked out from the state.
     #[cfg(test)]
-    pub(super) fn unindexed(&self) -> Fsm {
+    pub(crate) fn unindexed(&self) -> Fsm {
         let mut fsm = self.clone();
         let names: Vec<NodeName> = fsm.nodes.keys().cloned().collect();
         for name in &names {
@@ -213,7 +213,7 @@ impl Fsm {
     }
 
     /// Whether the index is what the state says, made from nothing.
-    pub(super) fn index_is_true(&self) -> bool {
+    pub(crate) fn index_is_true(&self) -> bool {
         let standing =
             |node: &Node| Some(&Standing::of(self, node)) == self.standings.get(&node.name);
         !self.unsettled().is_empty()

@@ -26,7 +26,7 @@ pub struct Freeze {
 
 /// Which nodes went bad lately.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct StormWatch {
+pub(crate) struct StormWatch {
     bad_since: BTreeMap<NodeName, Timestamp>,
     freeze: Option<Freeze>,
 }
@@ -34,7 +34,7 @@ pub(super) struct StormWatch {
 impl StormWatch {
     /// Notes a node that got a condition from which work must leave. Returns the freeze if this
     /// one began it.
-    pub(super) fn note(&mut self, node: &NodeName, nodes: usize, now: Timestamp) -> Option<Freeze> {
+    pub(crate) fn note(&mut self, node: &NodeName, nodes: usize, now: Timestamp) -> Option<Freeze> {
         self.bad_since.retain(|_, at| now.since(*at) <= STORM_WINDOW);
         self.bad_since.insert(node.clone(), now);
         let bad = self.bad_since.len();
@@ -46,12 +46,12 @@ impl StormWatch {
         self.freeze.clone()
     }
 
-    pub(super) fn frozen(&self) -> Option<&Freeze> {
+    pub(crate) fn frozen(&self) -> Option<&Freeze> {
         self.freeze.as_ref()
     }
 
     /// Lifts the freeze; says whether there was one.
-    pub(super) fn thaw(&mut self) -> bool {
+    pub(crate) fn thaw(&mut self) -> bool {
         self.bad_since.clear();
         self.freeze.take().is_some()
     }

@@ -6,7 +6,7 @@ const WORD: usize = u64::BITS as usize;
 
 /// Two sets are equal when they hold the same numbers, however they came to it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Bits(Vec<u64>);
+pub(crate) struct Bits(Vec<u64>);
 
 impl PartialEq for Bits {
     fn eq(&self, other: &Self) -> bool {
@@ -23,15 +23,15 @@ impl Bits {
         &self.0[..used]
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
 
-    pub(super) fn contains(&self, at: usize) -> bool {
+    pub(crate) fn contains(&self, at: usize) -> bool {
         self.0.get(at / WORD).is_some_and(|word| word >> (at % WORD) & 1 == 1)
     }
 
-    pub(super) fn set(&mut self, at: usize, there: bool) {
+    pub(crate) fn set(&mut self, at: usize, there: bool) {
         let (word, bit) = (at / WORD, 1 << (at % WORD));
         match there {
             true => {
@@ -48,7 +48,7 @@ impl Bits {
         }
     }
 
-    pub(super) fn add(&mut self, other: &Bits) {
+    pub(crate) fn add(&mut self, other: &Bits) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
         }
@@ -57,13 +57,13 @@ impl Bits {
         }
     }
 
-    pub(super) fn take_away(&mut self, other: &Bits) {
+    pub(crate) fn take_away(&mut self, other: &Bits) {
         for (word, less) in self.0.iter_mut().zip(&other.0) {
             *word &= !less;
         }
     }
 
-    pub(super) fn keep(&mut self, other: &Bits) {
+    pub(crate) fn keep(&mut self, other: &Bits) {
         self.0.truncate(other.0.len());
         for (word, kept) in self.0.iter_mut().zip(&other.0) {
             *word &= kept;
@@ -71,7 +71,7 @@ impl Bits {
     }
 
     /// The numbers in it, smallest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
         self.0.iter().enumerate().flat_map(|(at, word)| {
             let mut rest = *word;
             std::iter::from_fn(move || {
@@ -85,7 +85,7 @@ impl Bits {
     }
 
     /// Makes room for a new number: those from `at` on are one larger than they were.
-    pub(super) fn insert_gap(&mut self, at: usize) {
+    pub(crate) fn insert_gap(&mut self, at: usize) {
         let (first, below) = (at / WORD, (1 << (at % WORD)) - 1);
         let Some(word) = self.0.get(first).copied() else { return };
         let mut carried = word >> (WORD - 1);
@@ -101,7 +101,7 @@ impl Bits {
     }
 
     /// Takes a number out: those behind it are one smaller than they were.
-    pub(super) fn close_gap(&mut self, at: usize) {
+    pub(crate) fn close_gap(&mut self, at: usize) {
         let (first, below) = (at / WORD, (1 << (at % WORD)) - 1);
         let Some(word) = self.0.get(first).copied() else { return };
         let first_bit = |word: Option<&u64>| word.map_or(0, |word| word << (WORD - 1));

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::fsm::Fsm;
+use super::Fsm;
+use super::index::Shape;
 use crate::gpu::{GPUS_PER_NODE_MAX, Gpu};
 use crate::health::{Severity, Subject};
 use crate::name::GpuUuid;
@@ -124,7 +125,7 @@ impl<'a> Wish<'a> {
 
     /// Whether the fleet as it is built, broken and busy GPUs included, could meet the wish.
     pub(crate) fn is_built(&self, fsm: &Fsm) -> Result<(), Rejection> {
-        if super::search::is_built(fsm, self) {
+        if is_built(fsm, self) {
             return Ok(());
         }
         let r = self.request;
@@ -214,4 +215,29 @@ pub(crate) fn bytes(n: u64) -> String {
         n if n >= GIB => format!("{}.{} GiB", n / GIB, n % GIB * 10 / GIB),
         n => format!("{} MiB", n / MIB),
     }
+}
+
+/// Whether a node of that shape has what is wished for, by model and memory.
+pub(crate) fn has(shape: &Shape, wish: &Wish<'_>) -> bool {
+    let meant = shape.iter().filter(|(model, memory, _)| wish.means_kind(model, *memory));
+    meant.map(|(_, _, count)| count).sum::<u32>() >= wish.request.count
+}
+
+/// Whether some node is known to have what is wished for. Where this says no, [`Wish::is_built`] looks for the reason.
+fn is_built(fsm: &Fsm, wish: &Wish<'_>) -> bool {
+    let GpuRequest { node, uuids, count, .. } = wish.request;
+    let of_uuids = uuids.first().and_then(|uuid| fsm.gpu(uuid)).map(|gpu| &gpu.node);
+    if node.is_some() || !uuids.is_empty() {
+        let only = node.as_ref().or(of_uuids).and_then(|name| fsm.node(name));
+        // All that are named are on one node where as many are found there.
+        let all = uuids.is_empty() || uuids.len() == *count as usize;
+        let meant = |node| gpus_of(fsm, node).filter(|gpu| wish.means(gpu)).count();
+        return all && only.is_some_and(|node| meant(node) >= *count as usize);
+    }
+    let changed = fsm.unsettled();
+    let index = fsm.index();
+    let mut shapes = index.shapes().filter(|(shape, _)| has(shape, wish));
+    shapes.any(|(_, nodes)| {
+        nodes.iter().any(|slot| changed.is_empty() || !changed.contains(index.name(slot)))
+    })
 }

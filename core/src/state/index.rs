@@ -7,20 +7,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
+use super::Fsm;
 use super::bits::Bits;
 use super::wish::{GpuSet, gpus_of, place_of, plain_model, unfit};
-use crate::fsm::Fsm;
+use crate::ending::EXTEND_LEAD;
 use crate::lease::{Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName};
 use crate::node::{Liveness, Node};
 use crate::reservation::ReservationState;
 use crate::time::{Millis, Timestamp, Window};
+use crate::window::HAND_OUT_AHEAD;
 
 /// How finely claims are counted when nodes are compared.
-pub(super) const HOUR: Millis = Millis::hours(1);
+pub(crate) const HOUR: Millis = Millis::hours(1);
 
 /// How many GPUs of each model and memory a node has.
-pub(super) type Shape = Vec<(String, u64, u32)>;
+pub(crate) type Shape = Vec<(String, u64, u32)>;
 
 /// GPUs of one node that are taken for a while, by what is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,8 +44,8 @@ impl Claim {
 
 /// What the index knows of one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) gpus: u32,
+pub(crate) struct Entry {
+    pub(crate) gpus: u32,
     shape: Shape,
     claims: Vec<Claim>,
     /// Some window of it depends on the time or on whether the node is heard.
@@ -51,7 +53,7 @@ pub(super) struct Entry {
     /// It is closed or silent, or one of its GPUs takes no work.
     obstructed: bool,
     /// Since a restore its agent has not said what it holds.
-    pub(super) unasked: bool,
+    pub(crate) unasked: bool,
     /// A job on it must leave and waits for its checkpoint.
     deferring: bool,
     /// Before this time alone changes nothing on it.
@@ -131,7 +133,7 @@ fn hours(window: &Window) -> RangeInclusive<u64> {
 }
 
 impl Entry {
-    pub(super) fn of(fsm: &Fsm, node: &Node) -> Self {
+    pub(crate) fn of(fsm: &Fsm, node: &Node) -> Self {
         let mut entry = Self { gpus: gpus_count(fsm, node), ..Self::default() };
         for gpu in gpus_of(fsm, node) {
             let (model, memory) = (plain_model(&gpu.model), gpu.memory_bytes);
@@ -200,7 +202,7 @@ impl Entry {
     }
 
     /// How many GPUs nobody claims in the fullest hour that the window touches.
-    pub(super) fn left_at_worst(&self, window: &Window) -> u32 {
+    pub(crate) fn left_at_worst(&self, window: &Window) -> u32 {
         let within = hours(window);
         // Only hours with a claim can be the fullest; without any the node is as good as empty.
         let overlapping = self.claims.iter().map(Claim::hours);
@@ -208,6 +210,35 @@ impl Entry {
             overlapping.flatten().filter(|hour| within.contains(hour)).collect();
         let taken = touched.into_iter().map(|hour| self.taken_in(hour).any).max().unwrap_or(0);
         self.gpus.saturating_sub(taken)
+    }
+}
+
+impl Fsm {
+    /// The earliest at which time alone can change something on the node, as long as nothing on the node changes.
+    fn due_at_least(&self, node: &Node) -> Option<Timestamp> {
+        let reservations = self.reservations.open_on(&node.name).filter_map(|r| match r.state {
+            ReservationState::Scheduled => match &r.handed_out {
+                None => Some(r.window.starts_at - HAND_OUT_AHEAD),
+                Some(_) => Some(r.window.starts_at),
+            },
+            ReservationState::Active => {
+                let nobody = r.usage.nobody_since.filter(|_| !r.usage.came);
+                let look = r.window.ends_at - EXTEND_LEAD;
+                Some(nobody.map_or(look, |since| since.min(look)))
+            }
+            ReservationState::Ending | ReservationState::Ended | ReservationState::Cancelled => {
+                None
+            }
+        });
+        let allocations = self.allocations.on(&node.name).filter_map(|a| {
+            // An attempt that waits for a checkpoint or for a silent node has several instants, which depend on each
+            // other. An attempt that gives way to a reservation has those of the reservation.
+            let gives_way = a.is_cut() || a.started_at.is_none();
+            let many = a.deferral.is_some() || gives_way || node.liveness == Liveness::Unreachable;
+            let limit = a.time_limit_at.filter(|_| a.stop.is_none());
+            if many { Some(Timestamp(0)) } else { limit }
+        });
+        reservations.chain(allocations).min()
     }
 }
 
@@ -378,21 +409,21 @@ impl Index {
         self.due.iter().map(|(at, slot)| (*at, &self.names[*slot]))
     }
 
-    pub(super) fn name(&self, slot: usize) -> &NodeName {
+    pub(crate) fn name(&self, slot: usize) -> &NodeName {
         &self.names[slot]
     }
 
-    pub(super) fn slot(&self, name: &NodeName) -> Option<usize> {
+    pub(crate) fn slot(&self, name: &NodeName) -> Option<usize> {
         self.names.binary_search(name).ok()
     }
 
     /// The shapes that there are, and the nodes of each.
-    pub(super) fn shapes(&self) -> impl Iterator<Item = (&Shape, &Bits)> {
+    pub(crate) fn shapes(&self) -> impl Iterator<Item = (&Shape, &Bits)> {
         self.shapes.iter()
     }
 
     /// The most GPUs that a node has.
-    pub(super) fn gpus_most(&self) -> u32 {
+    pub(crate) fn gpus_most(&self) -> u32 {
         self.sizes.keys().next_back().copied().unwrap_or(0)
     }
 
@@ -410,7 +441,7 @@ impl Index {
     }
 
     /// Nodes that cannot have `count` GPUs for the whole window.
-    pub(super) fn without(&self, count: u32, window: &Window) -> Bits {
+    pub(crate) fn without(&self, count: u32, window: &Window) -> Bits {
         match count.checked_sub(1) {
             Some(left) => self.with_at_most(left, window, |hour| &hour.whole),
             None => Bits::default(),
@@ -418,12 +449,12 @@ impl Index {
     }
 
     /// Nodes that have at most this many GPUs left in the fullest hour, see [`Entry::left_at_worst`].
-    pub(super) fn left_at_worst(&self, left: u32, window: &Window) -> Bits {
+    pub(crate) fn left_at_worst(&self, left: u32, window: &Window) -> Bits {
         self.with_at_most(left, window, |hour| &hour.any)
     }
 
     /// The GPUs of a node that nobody claims in the window, by what is stored; less may be free.
-    pub(super) fn unclaimed(&self, slot: usize, window: &Window) -> GpuSet {
+    pub(crate) fn unclaimed(&self, slot: usize, window: &Window) -> GpuSet {
         self.entries[slot].unclaimed(window)
     }
 
@@ -442,17 +473,17 @@ impl Index {
     }
 
     /// Whether a claim on the node that ends then is in the window's way.
-    pub(super) fn ends_within(&self, slot: usize, until: Timestamp, window: &Window) -> bool {
+    pub(crate) fn ends_within(&self, slot: usize, until: Timestamp, window: &Window) -> bool {
         self.entries[slot].claims.iter().any(|c| c.until == until && c.overlaps(window))
     }
 
     /// When claims end after `from`, and on which nodes: first first, in name order.
-    pub(super) fn ends_after(&self, from: Timestamp) -> impl Iterator<Item = (Timestamp, usize)> {
+    pub(crate) fn ends_after(&self, from: Timestamp) -> impl Iterator<Item = (Timestamp, usize)> {
         self.ends.range((from + Millis(1), 0)..).copied()
     }
 
     /// Nodes of which the claims do not say it all at this time.
-    pub(super) fn uncertain(&self, now: Timestamp) -> Bits {
+    pub(crate) fn uncertain(&self, now: Timestamp) -> Bits {
         let mut nodes = self.uncertain.clone();
         nodes.add(&self.obstructed);
         for (_, slot) in self.ends.range(..(now + Millis(1), 0)) {
@@ -462,11 +493,11 @@ impl Index {
     }
 
     /// Nodes that are closed or silent, or of which a GPU takes no work.
-    pub(super) fn obstructed(&self) -> &Bits {
+    pub(crate) fn obstructed(&self) -> &Bits {
         &self.obstructed
     }
 
-    pub(super) fn unasked(&self) -> &Bits {
+    pub(crate) fn unasked(&self) -> &Bits {
         &self.unasked
     }
 }
