@@ -8,7 +8,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use fleet_core::command::{Command, ENVELOPE_VERSION, RequestKey};
 use fleet_core::time::{Millis, Timestamp};
+use fleet_core::{Actor, Envelope};
 
 /// A larger difference between the wall clock and the log's time needs confirmation.
 pub const STEP_MAX: Millis = Millis::secs(60);
@@ -123,6 +125,18 @@ impl LeaderClock {
     /// last, since nothing in the log can be taken back.
     pub fn proposing(&self, seen: Timestamp) -> Timestamp {
         if self.state().settled { self.now() } else { seen }
+    }
+
+    /// The command with the time to propose it with, see [`Self::proposing`].
+    pub fn envelope(
+        &self,
+        seen: Timestamp,
+        actor: Actor,
+        request: Option<RequestKey>,
+        command: Command,
+    ) -> Envelope {
+        let proposed_at = self.proposing(seen);
+        Envelope { v: ENVELOPE_VERSION, actor, proposed_at, request, command }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {

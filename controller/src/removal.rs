@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::api::Context;
-use crate::peers::Silent;
+use crate::peers::{Peers, Silent};
+use crate::raft::RaftHandle;
 
 /// Between two questions.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -22,16 +22,16 @@ const STRANGER_MAX: Duration = Duration::from_secs(30);
 
 /// Returns when another controller says that this one was removed. `joined_through` is the address of the one
 /// that admitted it: one that was removed before anybody sent it anything knows no other.
-pub async fn noticed(context: Context, joined_through: Option<String>) {
+pub async fn noticed(raft: RaftHandle, peers: Peers, joined_through: Option<String>) {
     let mut stranger = Some(Instant::now());
     loop {
         tokio::time::sleep(PERIOD).await;
-        if context.raft.leader_silence().is_some_and(|silent| silent < LEADER_SILENT) {
+        if raft.leader_silence().is_some_and(|silent| silent < LEADER_SILENT) {
             continue;
         }
-        let me = context.raft.node();
-        let members = context.raft.members();
-        let mut others: BTreeMap<u64, String> = context.raft.read(|fsm| {
+        let me = raft.node();
+        let members = raft.members();
+        let mut others: BTreeMap<u64, String> = raft.read(|fsm| {
             let known = fsm.roster().members().values();
             known.map(|member| (member.id, member.address.clone())).collect()
         });
@@ -52,7 +52,7 @@ pub async fn noticed(context: Context, joined_through: Option<String>) {
             Some(_) | None => stranger = None,
         }
         for (id, address) in others {
-            if context.peers.figures(id, &address).await == Err(Silent::RemovedMe) {
+            if peers.figures(id, &address).await == Err(Silent::RemovedMe) {
                 return;
             }
         }

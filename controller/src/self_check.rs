@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use fleet_core::time::{Millis, Timestamp};
 
-use crate::api::Context;
-use crate::clock::{STEP_MAX, Standing, wall};
-use crate::peers::Silent;
-use crate::raft::{Fitness, Look};
+use crate::clock::{LeaderClock, STEP_MAX, Standing, wall};
+use crate::peers::{Peers, Silent};
+use crate::raft::{Fitness, Look, RaftHandle};
 
 /// Between two looks: others go by what was found in the last five seconds.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -23,18 +22,18 @@ const PERIOD_ALONE: Duration = Duration::from_secs(30);
 pub(crate) const LOOK_AGE_MAX: Millis = Millis::secs(10);
 
 /// Looks again and again. `listener` is the address that it listens on.
-pub(crate) async fn run(context: Context, listener: SocketAddr) {
+pub(crate) async fn run(raft: RaftHandle, clock: LeaderClock, peers: Peers, listener: SocketAddr) {
     let own = reached_at(listener).to_string();
     loop {
-        let leads = context.raft.leadership().borrow().is_leader;
-        let fitness = match context.clock.standing() {
+        let leads = raft.leadership().borrow().is_leader;
+        let fitness = match clock.standing() {
             Standing::WallWrong { step_ms } if leads => {
                 Fitness::Unfit { why: clock_words(Millis(step_ms.unsigned_abs())) }
             }
-            _ => listener_fault(&context, &own).await,
+            _ => listener_fault(&raft, &peers, &own).await,
         };
-        context.raft.fitness().found(Look { fitness, wall: wall() });
-        let members = context.raft.members();
+        raft.fitness().found(Look { fitness, wall: wall() });
+        let members = raft.members();
         let alone = members.voters.len() + members.learners.len() <= 1;
         tokio::time::sleep(if alone { PERIOD_ALONE } else { PERIOD }).await;
     }
@@ -56,8 +55,8 @@ pub(crate) fn judged(look: &Look, now: Option<Timestamp>) -> Fitness {
     }
 }
 
-async fn listener_fault(context: &Context, own: &str) -> Fitness {
-    match context.peers.figures(context.raft.node(), own).await {
+async fn listener_fault(raft: &RaftHandle, peers: &Peers, own: &str) -> Fitness {
+    match peers.figures(raft.node(), own).await {
         // One that was removed stops by itself.
         Ok(_) | Err(Silent::RemovedMe) => Fitness::Fit,
         Err(Silent::Unreachable(error)) => {

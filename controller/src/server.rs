@@ -16,14 +16,17 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{
-    Admins, AgentsService, Callers, Context, ControllersService, EnrollmentService, FleetService,
-    LoginLog, NewestPlan, People, RefusalLog, peer_check,
+    AgentsService, Context, ControllersService, EnrollmentService, FleetService, NewestPlan,
+    peer_check,
 };
 use crate::backup::{self, BackupService};
+use crate::callers::{Admins, Callers, People};
 use crate::clock::{LeaderClock, wall};
 use crate::config::Config;
+use crate::figures::Figures;
 use crate::identity::ControllerIdentity;
-use crate::leader;
+use crate::leader::{self, Leader};
+use crate::login_log::LoginLog;
 use crate::operations::{self, Operations};
 use crate::owner;
 use crate::peers::{Peers, TlsConnector};
@@ -31,6 +34,7 @@ use crate::pki::follow;
 use crate::pki::renewal::keep_own_certificate;
 use crate::pki::{AuditSigner, Authority, Keyring, PkiError};
 use crate::raft::{self, FatalHook, PeerConnector, RaftConfig, RaftHandle};
+use crate::refusal_log::RefusalLog;
 use crate::removal;
 use crate::self_check;
 use crate::sessions::Sessions;
@@ -153,33 +157,14 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     keyring.renew_own(&name, wall(), &credentials)?;
     let signing = keyring.signing();
     let signer = Arc::new(AuditSigner::load_or_create(&signing, &pki_dir, &name, wall())?);
-    let sessions = Sessions::default();
-    let (refusals, logins) = (RefusalLog::default(), LoginLog::default());
-    let admins = Admins { names: config.admins.clone(), group: config.admin_group.clone() };
-    let (min_uid, allow_system_users) = (config.min_uid, config.allow_system_users);
-    let people = People { min_uid, allow_system_users };
-    let peers = Peers::new(connector);
-    let context = Context {
-        clock: raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len())),
-        tunnels: Tunnels::new(sessions.clone()),
-        sessions,
-        plan: NewestPlan::default(),
-        callers: Callers::new(admins, people, raft.clone(), logins.clone(), refusals.clone()),
-        keyring: keyring.clone(),
-        signer: Arc::clone(&signer),
-        revocations: credentials.revocations().clone(),
-        advertise: Arc::new(config.advertise.clone()),
-        peers: peers.clone(),
-        refusals,
-        logins,
-        pki_dir: config.pki_dir().into(),
-        superseded: superseded::Notice::default(),
-        operations: Operations::new(config.clone(), process, credentials.clone()),
-        raft: raft.clone(),
-    };
+    let figures =
+        Figures { raft: raft.clone(), keyring: keyring.clone(), peers: Peers::new(connector) };
+    let (context, leader) =
+        parts(&config, process, figures, Arc::clone(&signer), credentials.clone());
+    let (clock, peers) = (context.clock.clone(), context.peers.clone());
     let mut tasks = JoinSet::new();
-    tasks.spawn(self_check::run(context.clone(), socket.local_addr()?));
-    tasks.spawn(leader::run(context.clone(), stop.clone()));
+    tasks.spawn(self_check::run(raft.clone(), clock, peers.clone(), socket.local_addr()?));
+    tasks.spawn(leader::run(leader, stop.clone()));
     let keep = backup::Keep {
         dir: config.backup_dir.clone(),
         count: config.backup_keep,
@@ -197,8 +182,8 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         signer,
         folder: pki_dir,
     }));
-    let removed = removal::noticed(context.clone(), identity.joined_through.clone());
     let (superseded, others) = (context.superseded.clone(), context.peers.clone());
+    let removed = removal::noticed(raft.clone(), others.clone(), identity.joined_through.clone());
     let serving = serve_both(&config, context, credentials, socket, monitoring, stop.clone());
     tokio::pin!(serving);
     let ended = tokio::select! {
@@ -218,6 +203,62 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
     // What is open may finish; nobody relies on it any more.
     drop(serving.await);
     finish(tasks, &raft, Err(ended)).await
+}
+
+/// What the services share, and what the leader's loops work with.
+fn parts(
+    config: &Config,
+    process: Process,
+    figures: Figures,
+    signer: Arc<AuditSigner>,
+    credentials: SharedCredentials,
+) -> (Context, Leader) {
+    let sessions = Sessions::default();
+    let (refusals, logins) = (RefusalLog::default(), LoginLog::default());
+    let admins = Admins { names: config.admins.clone(), group: config.admin_group.clone() };
+    let (min_uid, allow_system_users) = (config.min_uid, config.allow_system_users);
+    let people = People { min_uid, allow_system_users };
+    let Figures { raft, keyring, peers } = figures.clone();
+    let revocations = credentials.revocations().clone();
+    let clock = raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len()));
+    let operations = Operations::new(operations::Parts {
+        config: config.clone(),
+        process,
+        credentials,
+        raft: raft.clone(),
+        clock: clock.clone(),
+        keyring: keyring.clone(),
+        sessions: sessions.clone(),
+        refusals: refusals.clone(),
+    });
+    let leader = Leader {
+        clock: clock.clone(),
+        sessions: sessions.clone(),
+        operations: operations.clone(),
+        figures,
+        refusals: refusals.clone(),
+        logins: logins.clone(),
+        advertise: Arc::new(config.advertise.clone()),
+    };
+    let context = Context {
+        clock,
+        tunnels: Tunnels::new(sessions.clone()),
+        sessions,
+        plan: NewestPlan::default(),
+        callers: Callers::new(admins, people, raft.clone(), logins.clone(), refusals.clone()),
+        keyring,
+        signer,
+        revocations,
+        advertise: Arc::clone(&leader.advertise),
+        peers,
+        refusals,
+        logins,
+        pki_dir: config.pki_dir().into(),
+        superseded: superseded::Notice::default(),
+        operations,
+        raft,
+    };
+    (context, leader)
 }
 
 /// The authority's keys, which must be those of this controller's cluster.
@@ -273,7 +314,8 @@ async fn serve_both(
     let local = UnixListener::bind(&config.socket, SOCKET_MODE)?;
     context.operations.count_refusals("network", network.refusals());
     context.operations.count_refusals("socket", local.refusals());
-    let looking_after = operations::run(context.clone(), monitoring);
+    let looking_after =
+        operations::run(context.operations.clone(), context.callers.clone(), monitoring);
     let raft = context.raft.clone();
     let over_network = server_builder(gate())
         .add_service(EnrollmentService::new(context.clone()).into_server())

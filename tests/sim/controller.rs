@@ -11,18 +11,21 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use fleet_controller::api::{
-    Admins, AgentsService, Callers, Context, ControllersService, FleetService, LoginLog,
-    NewestPlan, People, RefusalLog, peer_check,
+    AgentsService, Context, ControllersService, FleetService, NewestPlan, peer_check,
 };
 use fleet_controller::backup::BackupService;
+use fleet_controller::callers::{Admins, Callers, People};
 use fleet_controller::clock::{LeaderClock, wall};
 use fleet_controller::config::Config;
-use fleet_controller::leader;
-use fleet_controller::operations::Operations;
+use fleet_controller::figures::Figures;
+use fleet_controller::leader::{self, Leader};
+use fleet_controller::login_log::LoginLog;
+use fleet_controller::operations::{Operations, Parts};
 use fleet_controller::peers::Peers;
 use fleet_controller::raft::{
     self, Fatal, FatalHook, Foundation, Pace, PeerConnector, RaftConfig, RaftHandle,
 };
+use fleet_controller::refusal_log::RefusalLog;
 use fleet_controller::removal;
 use fleet_controller::sessions::Sessions;
 use fleet_controller::tunnels::Tunnels;
@@ -244,8 +247,32 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
     let sessions = Sessions::default();
     let root = UserName::parse("root").expect("a legal name");
     let (refusals, logins) = (RefusalLog::default(), LoginLog::default());
+    let clock = raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len()));
+    let peers =
+        Peers::new(Arc::new(Connector { scene: Arc::clone(&scene), seat: Arc::clone(&seat) }));
+    let keyring = scene.pki.keyring.clone();
+    let (process, config) = process(&scene);
+    let operations = Operations::new(Parts {
+        config,
+        process,
+        credentials: scene.pki.credentials.clone(),
+        raft: raft.clone(),
+        clock: clock.clone(),
+        keyring: keyring.clone(),
+        sessions: sessions.clone(),
+        refusals: refusals.clone(),
+    });
+    let leader = Leader {
+        clock: clock.clone(),
+        sessions: sessions.clone(),
+        operations: operations.clone(),
+        figures: Figures { raft: raft.clone(), keyring: keyring.clone(), peers: peers.clone() },
+        refusals: refusals.clone(),
+        logins: logins.clone(),
+        advertise: Arc::new(vec![address(seat.host).parse().expect("a legal address")]),
+    };
     let context = Context {
-        clock: raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len())),
+        clock,
         tunnels: Tunnels::new(sessions.clone()),
         sessions,
         plan: NewestPlan::default(),
@@ -256,22 +283,19 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
             logins.clone(),
             refusals.clone(),
         ),
-        keyring: scene.pki.keyring.clone(),
+        keyring,
         signer: Arc::clone(&scene.pki.signer),
         revocations: scene.pki.credentials.revocations().clone(),
-        advertise: Arc::new(vec![address(seat.host).parse().expect("a legal address")]),
-        peers: Peers::new(Arc::new(Connector {
-            scene: Arc::clone(&scene),
-            seat: Arc::clone(&seat),
-        })),
+        advertise: Arc::clone(&leader.advertise),
+        peers: peers.clone(),
         refusals: refusals.clone(),
         pki_dir: scene.pki.folder.as_path().into(),
         superseded: fleet_controller::superseded::Notice::default(),
-        operations: operations(&scene),
+        operations,
         logins,
         raft: raft.clone(),
     };
-    tokio::spawn(leader::run(context.clone(), CancellationToken::new()));
+    tokio::spawn(leader::run(leader, CancellationToken::new()));
     tokio::spawn(tell_leadership(Arc::clone(&scene), Arc::clone(&seat), raft.clone()));
     if scene.bug == Some(Bug::WallClockBelieved) {
         let clock = context.clock.clone();
@@ -283,13 +307,13 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
         });
     }
     let removed = {
-        let (context, seat) = (context.clone(), Arc::clone(&seat));
+        let (raft, seat) = (raft.clone(), Arc::clone(&seat));
         async move {
             // Production's is admitted before it starts.
-            while seat.joined_through().is_none() && context.raft.members().voters.is_empty() {
+            while seat.joined_through().is_none() && raft.members().voters.is_empty() {
                 tokio::time::sleep(ADMITTED_POLL).await;
             }
-            removal::noticed(context, seat.joined_through()).await;
+            removal::noticed(raft, peers, seat.joined_through()).await;
         }
     };
     let incoming = ReceiverStream::new(scene.net.listen(seat.host));
@@ -312,7 +336,7 @@ async fn serve(scene: Arc<Scene>, seat: Arc<Seat>, raft: RaftHandle) {
 }
 
 /// Nobody looks after a simulated process: it has no signals, no file, and no log but where `FLEET_LOG` asks for one.
-fn operations(scene: &Scene) -> Operations {
+fn process(scene: &Scene) -> (Process, Config) {
     static LOGGING: OnceLock<Logging> = OnceLock::new();
     let logging = LOGGING.get_or_init(|| logging::init("off")).clone();
     let config_path = scene.folder.join("controller.toml");
@@ -320,8 +344,7 @@ fn operations(scene: &Scene) -> Operations {
     let config = Config::load(&config_path).expect("the defaults");
     let (_, reload) = watch::channel(0);
     let signals = Signals { stop: CancellationToken::new(), reload };
-    let process = Process { config_path, logging, signals };
-    Operations::new(config, process, scene.pki.credentials.clone())
+    (Process { config_path, logging, signals }, config)
 }
 
 /// Makes the cluster's first entries before anybody is served, as `init` does.

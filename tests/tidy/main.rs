@@ -110,7 +110,7 @@ fn crates_depend_in_one_direction() {
 #[test]
 fn rooms_stand_on_each_other_without_a_circle() {
     let files = tree::files_ending(".rs");
-    assert_none(&rooms::circles(&files, rooms::STILL_CIRCLES));
+    assert_none(&rooms::circles(&files));
 }
 
 #[test]

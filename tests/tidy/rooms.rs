@@ -26,10 +26,6 @@ const CRATES: &[&str] = &[
     "proto",
 ];
 
-/// Circles that are not opened yet: (crate, rooms). This list may only become shorter.
-pub(crate) const STILL_CIRCLES: &[(&str, &[&str])] =
-    &[("controller", &["api", "leader", "operations", "self_check"])];
-
 /// From one room to another: where it is named, at first.
 type Edges = BTreeMap<(String, String), (String, usize)>;
 
@@ -139,31 +135,11 @@ impl Plan {
     }
 }
 
-/// Finds circles that are not listed, and listed rooms that are in none any more.
-pub(crate) fn circles(files: &[SourceFile], still: &[(&str, &[&str])]) -> Vec<Violation> {
+pub(crate) fn circles(files: &[SourceFile]) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let mut in_circles = BTreeSet::new();
     for folder in CRATES {
         let plan = plan_of(folder, files);
-        for circle in plan.circles() {
-            let is_listed = |(of, rooms): &(&str, &[&str])| {
-                of == folder && circle.iter().all(|room| rooms.contains(room))
-            };
-            if !still.iter().any(is_listed) {
-                violations.push(plan.violation(folder, &circle));
-            }
-            in_circles.extend(circle.iter().map(|room| (*folder, (*room).to_owned())));
-        }
-    }
-    for (folder, rooms) in still {
-        for room in
-            rooms.iter().filter(|room| !in_circles.contains(&(*folder, (**room).to_owned())))
-        {
-            let what = format!(
-                "`{room}` of {folder} is in no circle any more: take it out of STILL_CIRCLES"
-            );
-            violations.push(Violation::new("tests/tidy/rooms.rs", 1, what));
-        }
+        violations.extend(plan.circles().iter().map(|circle| plan.violation(folder, circle)));
     }
     violations
 }
@@ -181,7 +157,7 @@ mod tests {
     }
 
     fn found(texts: &[(&str, &str)]) -> Vec<String> {
-        let violations = circles(&files(texts), &[]);
+        let violations = circles(&files(texts));
         violations.iter().map(Violation::to_string).collect()
     }
 
@@ -243,24 +219,5 @@ mod tests {
         let program =
             [("main.rs", "mod a; mod b;"), ("a.rs", "use crate::b;"), ("b.rs", "use super::a;")];
         assert_eq!(found(&program).len(), 1, "a program without a library has rooms too");
-    }
-
-    #[test]
-    fn a_listed_circle_may_only_become_smaller() {
-        let pair = files(&[("lib.rs", ""), ("a.rs", "use crate::b;"), ("b.rs", "use crate::a;")]);
-        assert_eq!(circles(&pair, &[("agent", &["a", "b"])]), []);
-        let said = |still: &[(&str, &[&str])]| -> Vec<String> {
-            circles(&pair, still).into_iter().map(|violation| violation.what).collect()
-        };
-        assert!(
-            said(&[("agent", &["a", "b", "c"])])[0].starts_with("`c` of agent is in no circle")
-        );
-        assert_eq!(said(&[("agent", &["a"])]).len(), 1, "b came to it");
-        assert_eq!(said(&[("core", &["a", "b"])]).len(), 3, "of another crate");
-        assert_eq!(
-            said(&[("agent", &["a", "c"]), ("agent", &["b", "c"])]).len(),
-            3,
-            "two became one"
-        );
     }
 }

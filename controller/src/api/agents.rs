@@ -18,9 +18,9 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Context;
-use super::caller::NodePeer;
 use super::link::{Link, ToStream};
 use super::propose::propose_status;
+use crate::callers::NodePeer;
 use crate::sessions::AGENT_QUEUE;
 use crate::superseded;
 use crate::tunnels::{FRAMES_IN_FLIGHT, Tunnel};

@@ -18,9 +18,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 use tonic::{Status, Streaming};
 
-use super::caller::Caller;
 use super::{Context, writes};
 use crate::audit::{Query, RecordOrder};
+use crate::callers::Caller;
 use crate::tunnels::Tunnel;
 
 /// Pieces of output under way to the client.

@@ -23,7 +23,7 @@ impl Context {
         request: Request<v1::PruneAuditRequest>,
     ) -> Result<v1::PruneAuditResponse, Status> {
         let caller = self.callers.user(&request).await?;
-        self.require_admin(&caller, ACTION)?;
+        self.callers.require_admin(&caller, ACTION)?;
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
         self.newest().await?;

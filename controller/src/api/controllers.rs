@@ -123,6 +123,6 @@ impl Controllers for ControllersService {
         if own > 0 && theirs > own {
             self.0.superseded.tell(theirs, format!("controller {id}"));
         }
-        Ok(Response::new(self.0.own_figures()))
+        Ok(Response::new(self.0.figures().own()))
     }
 }

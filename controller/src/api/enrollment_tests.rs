@@ -15,13 +15,16 @@ use fleet_proto::v1::enrollment_server::Enrollment;
 use tonic::Code;
 
 use super::*;
-use crate::api::{Admins, Callers, LoginLog, NewestPlan, People, RefusalLog};
+use crate::api::NewestPlan;
+use crate::callers::{Admins, Callers, People};
 use crate::clock::LeaderClock;
 use crate::config::Config;
-use crate::operations::Operations;
+use crate::login_log::LoginLog;
+use crate::operations::{self, Operations};
 use crate::peers::Peers;
 use crate::pki::{AuditSigner, Keyring};
 use crate::raft::{self, FatalHook, NoPeers, RaftConfig};
+use crate::refusal_log::RefusalLog;
 use crate::sessions::Sessions;
 use crate::tunnels::Tunnels;
 
@@ -181,8 +184,20 @@ async fn context(dir: &tempfile::TempDir) -> Context {
     };
     let logging = fleet_daemon::logging::init("warn");
     let process = fleet_daemon::process::Process { config_path: file, logging, signals };
+    let clock = raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len()));
+    let (revocations, advertise) = (credentials.revocations().clone(), Arc::new(Vec::new()));
+    let operations = Operations::new(operations::Parts {
+        config,
+        process,
+        credentials,
+        raft: raft.clone(),
+        clock: clock.clone(),
+        keyring: keyring.clone(),
+        sessions: sessions.clone(),
+        refusals: refusals.clone(),
+    });
     Context {
-        clock: raft.read(|fsm| LeaderClock::starting_at(fsm.now(), fsm.nodes().len())),
+        clock,
         tunnels: Tunnels::new(sessions.clone()),
         sessions,
         plan: NewestPlan::default(),
@@ -190,13 +205,13 @@ async fn context(dir: &tempfile::TempDir) -> Context {
         callers: Callers::new(admins, people, raft.clone(), logins.clone(), refusals.clone()),
         keyring,
         signer: Arc::new(signer),
-        revocations: credentials.revocations().clone(),
-        advertise: Arc::new(Vec::new()),
+        revocations,
+        advertise,
         peers: Peers::new(Arc::new(NoPeers)),
         refusals,
         logins,
         pki_dir: pki.into(),
-        operations: Operations::new(config, process, credentials),
+        operations,
         raft,
     }
 }

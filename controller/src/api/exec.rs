@@ -11,8 +11,8 @@ use fleet_proto::v1::tunnel_frame::Frame;
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
-use super::caller::Caller;
 use super::{Context, writes};
+use crate::callers::Caller;
 use crate::tunnels::Tunnel;
 
 /// Pieces of output under way to the client.

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tonic::Status;
 
 use super::Context;
-use super::caller::Caller;
+use crate::callers::Caller;
 use crate::tunnels::Tunnel;
 
 /// Messages under way to the client.
@@ -44,13 +44,13 @@ impl Context {
                 Some(&pull.image)
             }
             Some(Ask::Remove(remove)) => {
-                self.require_admin(caller, "remove_images")?;
+                self.callers.require_admin(caller, "remove_images")?;
                 removed = Some(Some(remove.image.clone()));
                 Some(&remove.image)
             }
             Some(Ask::Prune(prune)) => {
                 if !prune.dry_run {
-                    self.require_admin(caller, "remove_images")?;
+                    self.callers.require_admin(caller, "remove_images")?;
                     removed = Some(None);
                 }
                 None

@@ -13,10 +13,10 @@ use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
 use tonic::{Request, Status};
 
-use super::caller::Caller;
 use super::propose::request_key;
 use super::writes::unexpected;
 use super::{Context, views};
+use crate::callers::Caller;
 use crate::random;
 use crate::sessions::Sessions;
 

@@ -10,8 +10,8 @@ use fleet_proto::v1;
 use tonic::{Request, Status};
 
 use super::Context;
-use super::caller::is_group;
 use super::propose::request_key;
+use crate::callers::is_group;
 
 impl Context {
     pub(super) async fn set_reservation_limits(

@@ -16,10 +16,8 @@ use tonic::{Request, Status};
 
 use super::Context;
 use super::propose::request_key;
-use crate::leader::members::THERE_WITHIN;
-use crate::peers::Silent;
 use crate::pki::token;
-use crate::raft::Progress;
+use crate::raft::{Progress, THERE_WITHIN};
 
 /// How long the answer to a transfer waits for the new leader. Less than the 3 s after which `fleet` asks another
 /// controller: only this answer says that the transfer may still happen.
@@ -44,23 +42,6 @@ fn breaks_quorum(id: u64, left: &BTreeSet<u64>, there: &BTreeSet<u64>) -> Option
 }
 
 impl Context {
-    /// How this controller stands.
-    pub(super) fn own_figures(&self) -> v1::ControllerFigures {
-        let (status, own) = (self.raft.status(), self.keyring.own());
-        v1::ControllerFigures {
-            controller_id: status.node,
-            role: status.role.to_owned(),
-            term: status.leadership.term,
-            last_log_index: status.last_log_index,
-            applied_index: status.applied_index,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            leader_id: status.leadership.leader.unwrap_or(0),
-            authorities: own.ready.iter().map(ToString::to_string).collect(),
-            incarnation: self.raft.incarnation(),
-            signed_by: own.signed_by.map(|pin| pin.to_string()).unwrap_or_default(),
-        }
-    }
-
     /// Addresses of all controllers, this one's own first.
     pub(super) fn addresses(&self) -> Vec<String> {
         let mut all: Vec<String> = self.advertise.iter().map(ToString::to_string).collect();
@@ -74,18 +55,6 @@ impl Context {
         all
     }
 
-    /// How a controller stands: this one knows, others are asked.
-    pub(super) async fn figures_of(
-        &self,
-        id: u64,
-        address: &str,
-    ) -> Result<v1::ControllerFigures, Silent> {
-        if id == self.raft.node() {
-            return Ok(self.own_figures());
-        }
-        self.peers.figures(id, address).await
-    }
-
     /// Every controller, each asked how it stands.
     pub(super) async fn list_controllers(&self) -> v1::ListControllersResponse {
         let wanted: BTreeMap<u64, String> = self.raft.read(|fsm| {
@@ -97,8 +66,9 @@ impl Context {
         for (id, address) in now.voters.iter().chain(&now.learners) {
             all.entry(*id).or_insert_with(|| address.clone());
         }
+        let figures = self.figures();
         let asking = all.into_iter().map(async |(id, address)| {
-            let asked = self.figures_of(id, &address).await;
+            let asked = figures.of(id, &address).await;
             let mut item = v1::Controller { id, address, ..Default::default() };
             match asked {
                 Ok(figures) => {
@@ -185,7 +155,7 @@ impl Context {
         let caller = self.callers.user(&request).await?;
         let request = request.into_inner();
         let key = request_key(request.meta.as_ref(), &request)?;
-        self.require_admin(&caller, "remove_controller")?;
+        self.callers.require_admin(&caller, "remove_controller")?;
         self.newest().await?;
         let id = request.id;
         let is_there = self.raft.read(|fsm| fsm.roster().members().contains_key(&id));
@@ -207,7 +177,7 @@ impl Context {
     ) -> Result<v1::ListControllersResponse, Status> {
         let caller = self.callers.user(&request).await?;
         let to = request.into_inner().to;
-        self.require_admin(&caller, "transfer_leadership")?;
+        self.callers.require_admin(&caller, "transfer_leadership")?;
         self.newest().await?;
         let (me, there, progress) = (self.raft.node(), self.there(), self.raft.progress());
         let voters = self.raft.members().voters;

@@ -9,7 +9,6 @@ mod agents;
 mod attach;
 mod audit_export;
 mod audit_prune;
-mod caller;
 mod checkpoints;
 mod controllers;
 mod enrollment;
@@ -25,13 +24,11 @@ mod in_use;
 mod issuing;
 mod limits;
 mod link;
-mod logins;
 mod members;
 mod names;
 mod operations;
 mod plan;
 mod propose;
-mod refusals;
 mod resolve;
 mod rotation;
 mod tokens;
@@ -43,28 +40,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleet_core::Rejection;
-use fleet_proto::convert::rejection::to_status;
 use fleet_proto::transport::Revocations;
 use fleet_proto::transport::client::Address;
 use tonic::Status;
 
 pub use agents::AgentsService;
-use caller::Caller;
-pub use caller::{Admins, Callers, People};
 pub use controllers::{ControllersService, peer_check};
 pub use enrollment::EnrollmentService;
 pub use fleet::FleetService;
-pub use logins::LoginLog;
 pub use plan::NewestPlan;
-pub use refusals::RefusalLog;
 
 use crate::audit::AuditStore;
+use crate::callers::Callers;
 use crate::clock::LeaderClock;
+use crate::figures::Figures;
+use crate::login_log::LoginLog;
 use crate::operations::Operations;
 use crate::peers::Peers;
 use crate::pki::{AuditSigner, Keyring};
 use crate::raft::RaftHandle;
+use crate::refusal_log::RefusalLog;
 use crate::sessions::Sessions;
 use crate::superseded;
 use crate::tunnels::Tunnels;
@@ -97,18 +92,13 @@ pub struct Context {
 }
 
 impl Context {
-    fn audit(&self) -> &AuditStore {
-        self.raft.audit()
+    fn figures(&self) -> Figures {
+        let (raft, keyring, peers) = (self.raft.clone(), self.keyring.clone(), self.peers.clone());
+        Figures { raft, keyring, peers }
     }
 
-    /// An admin is asking; what others ask is counted as refused.
-    pub(crate) fn require_admin(&self, caller: &Caller, action: &str) -> Result<(), Status> {
-        if caller.admin {
-            return Ok(());
-        }
-        let rejection = Rejection::Denied { needs: "an admin".to_owned() };
-        self.refusals.note(&caller.actor.principal(), action, rejection.code());
-        Err(to_status(&rejection))
+    fn audit(&self) -> &AuditStore {
+        self.raft.audit()
     }
 
     /// What a backup is made of next is not older than this moment; says what to do where that cannot

@@ -14,7 +14,7 @@ use fleet_proto::convert::rejection::to_status;
 use tonic::Status;
 
 use super::Context;
-use super::caller::{self, Caller};
+use crate::callers::{self, Caller};
 
 /// How alike a known name must be to be offered in place of an unknown one (Jaro-Winkler, 0 to 1): `adda` and `ada`
 /// are 0.93.
@@ -58,7 +58,7 @@ impl Context {
         // Each by its lower case too: sheets write Ada.
         let lower = |name: &UserName| UserName::parse(&name.as_str().to_lowercase()).ok();
         let asked = strangers.iter().flat_map(|name| lower(name).into_iter().chain([name.clone()]));
-        let here = caller::known_here(asked.collect()).await?;
+        let here = callers::known_here(asked.collect()).await?;
         let known = self.raft.read(|fsm| people(fsm).cloned().collect::<BTreeSet<UserName>>());
         let unknown = strangers.into_iter().filter(|name| !here.contains(name)).map(|name| {
             // Who else there is, is the admins' business.

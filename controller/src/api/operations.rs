@@ -7,8 +7,7 @@ use tokio::sync::mpsc;
 use tonic::Status;
 
 use super::Context;
-use super::caller::Caller;
-use crate::operations::bundle;
+use crate::callers::Caller;
 
 /// Bytes of a bundle in one message.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -22,7 +21,7 @@ impl Context {
         caller: &Caller,
         request: &v1::LogLevelRequest,
     ) -> Result<v1::LogLevelReply, Status> {
-        self.require_admin(caller, "log_level")?;
+        self.callers.require_admin(caller, "log_level")?;
         let logging = self.operations.logging();
         if let Some(level) = &request.level {
             let by = caller.actor.principal();
@@ -42,11 +41,11 @@ impl Context {
         &self,
         caller: &Caller,
     ) -> Result<mpsc::Receiver<Result<v1::DebugBundleChunk, Status>>, Status> {
-        self.require_admin(caller, "debug_bundle")?;
+        self.callers.require_admin(caller, "debug_bundle")?;
         tracing::info!(by = caller.actor.principal(), "debug bundle made");
-        let context = self.clone();
+        let operations = self.operations.clone();
         let making = tokio::task::spawn_blocking(move || {
-            let (bundle, folder) = bundle(&context);
+            let (bundle, folder) = operations.bundle();
             bundle.archive(&folder, unix_seconds())
         });
         let archive = making

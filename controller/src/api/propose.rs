@@ -1,7 +1,7 @@
 //! Proposing a caller's command, and what its fate looks like on the wire.
 
 use fleet_core::access::{AccessCommand, CertificateHolder};
-use fleet_core::command::{Command, ENVELOPE_VERSION, RequestKey};
+use fleet_core::command::{Command, RequestKey};
 use fleet_core::{Actor, AuthMethod, Envelope, Fsm, Rejection, Reply, Timestamp};
 use fleet_proto::convert::freshness::{Freshness, may_be_stale};
 use fleet_proto::convert::rejection::{LEADER_TRAILER, NO_QUORUM_TRAILER, not_taken, to_status};
@@ -93,14 +93,13 @@ fn needs_the_time(actor: &Actor, command: &Command) -> bool {
 
 impl Context {
     /// An envelope with the leader's time.
-    pub(crate) fn envelope(
+    pub(super) fn envelope(
         &self,
         actor: Actor,
         request: Option<RequestKey>,
         command: Command,
     ) -> Envelope {
-        let proposed_at = self.clock.proposing(self.raft.read(Fsm::now));
-        Envelope { v: ENVELOPE_VERSION, actor, proposed_at, request, command }
+        self.clock.envelope(self.raft.read(Fsm::now), actor, request, command)
     }
 
     /// Proposes a user's command. What the newest state answers without the log does not reach it,

@@ -5,7 +5,7 @@ use fleet_core::id::{JobId, ReservationId};
 use fleet_core::name::{GpuUuid, NodeName, UserName};
 use fleet_proto::v1::Resolved;
 
-use super::caller::Caller;
+use crate::callers::Caller;
 
 /// Most candidates sent back for an ambiguous text.
 const CANDIDATES_MAX: usize = 20;

@@ -12,7 +12,6 @@ use fleet_core::{Fsm, Rejection};
 use fleet_proto::convert::rejection::{from_status, to_status};
 use fleet_proto::convert::wish;
 use fleet_proto::v1;
-use futures::future::join_all;
 use tonic::{Request, Status};
 
 use super::Context;
@@ -20,53 +19,6 @@ use super::propose::request_key;
 use crate::clock::wall;
 
 impl Context {
-    /// Asks every controller on the roster how it stands: who is `ready`, and why the others are not.
-    pub(crate) async fn controllers_ready(
-        &self,
-        ready: impl Fn(&v1::ControllerFigures) -> Result<(), String>,
-    ) -> (BTreeSet<u64>, BTreeMap<u64, String>) {
-        let members: Vec<(u64, String)> = self.raft.read(|fsm| {
-            let members = fsm.roster().members().values();
-            members.map(|member| (member.id, member.address.clone())).collect()
-        });
-        let asking = members.into_iter().map(async |(id, address)| {
-            let figures = self.figures_of(id, &address).await.map_err(|silent| silent.to_string());
-            (id, figures.and_then(|figures| ready(&figures)))
-        });
-        let (mut there, mut missing) = (BTreeSet::new(), BTreeMap::new());
-        for (id, found) in join_all(asking).await {
-            match found {
-                Ok(()) => drop(there.insert(id)),
-                Err(why) => drop(missing.insert(id, why)),
-            }
-        }
-        (there, missing)
-    }
-
-    /// Controllers that hold the key of this authority and trust it, and why the others do not.
-    pub(crate) async fn controllers_with_key(
-        &self,
-        pin: &str,
-    ) -> (BTreeSet<u64>, BTreeMap<u64, String>) {
-        self.controllers_ready(|figures| match figures.authorities.iter().any(|had| had == pin) {
-            true => Ok(()),
-            false => Err("has not fetched the new authority's key yet".to_owned()),
-        })
-        .await
-    }
-
-    /// Controllers whose own certificate is of this authority, and why the others' are not.
-    pub(crate) async fn controllers_moved(
-        &self,
-        pin: &str,
-    ) -> (BTreeSet<u64>, BTreeMap<u64, String>) {
-        self.controllers_ready(|figures| match figures.signed_by == pin {
-            true => Ok(()),
-            false => Err("still shows a certificate of the old authority".to_owned()),
-        })
-        .await
-    }
-
     pub(super) async fn get_authority_status(
         &self,
         request: Request<v1::GetAuthorityStatusRequest>,
@@ -81,7 +33,7 @@ impl Context {
         request: Request<v1::RotateAuthorityRequest>,
     ) -> Result<v1::AuthorityStatus, Status> {
         let caller = self.callers.user(&request).await?;
-        self.require_admin(&caller, "rotate_authority")?;
+        self.callers.require_admin(&caller, "rotate_authority")?;
         self.newest().await?;
         let (have, under_way) =
             self.raft.read(|fsm| (fsm.cluster_version(), fsm.authorities().rotation.is_some()));
@@ -136,7 +88,7 @@ impl Context {
         request: Request<v1::AbortRotationRequest>,
     ) -> Result<v1::AuthorityStatus, Status> {
         let caller = self.callers.user(&request).await?;
-        self.require_admin(&caller, "abort_rotation")?;
+        self.callers.require_admin(&caller, "abort_rotation")?;
         let key = request_key(request.get_ref().meta.as_ref(), request.get_ref())?;
         self.newest().await?;
         // Going back is a change of authority, too: any leader must be able to sign with the old one.
@@ -146,7 +98,7 @@ impl Context {
             moving.map(|rotation| rotation.from.pin.clone())
         });
         if let Some(pin) = back {
-            let (_, missing) = self.controllers_with_key(&pin).await;
+            let (_, missing) = self.figures().with_key(&pin).await;
             if let Some((id, why)) = missing.into_iter().next() {
                 let why = format!("controller {id}, which has to sign with the old one: {why}");
                 return Err(to_status(&Rejection::Authority { why }));
@@ -166,8 +118,8 @@ impl Context {
         });
         let missing = match stage {
             None => BTreeMap::new(),
-            Some((Stage::Spreading, pin)) => self.controllers_with_key(&pin).await.1,
-            Some((Stage::Moving, pin)) => self.controllers_moved(&pin).await.1,
+            Some((Stage::Spreading, pin)) => self.figures().with_key(&pin).await.1,
+            Some((Stage::Moving, pin)) => self.figures().moved_to(&pin).await.1,
         };
         let waiting = missing.into_iter().map(|(id, why)| v1::WaitingController { id, why });
         status.controllers = waiting.collect();

@@ -18,7 +18,7 @@ impl Context {
         request: Request<v1::ListTokensRequest>,
     ) -> Result<v1::ListTokensResponse, Status> {
         let caller = self.callers.user(&request).await?;
-        self.require_admin(&caller, "list_tokens")?;
+        self.callers.require_admin(&caller, "list_tokens")?;
         self.newest().await?;
         Ok(v1::ListTokensResponse { items: self.raft.read(usable) })
     }

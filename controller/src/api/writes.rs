@@ -16,9 +16,9 @@ use fleet_proto::convert::{rejection::to_status, wish};
 use fleet_proto::v1;
 use tonic::{Request, Status};
 
-use super::caller::Caller;
 use super::propose::request_key;
 use super::{Context, in_use, views};
+use crate::callers::Caller;
 use crate::pki::token;
 use crate::random;
 

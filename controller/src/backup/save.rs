@@ -43,7 +43,7 @@ impl Backup for BackupService {
             ));
         }
         let caller = self.0.callers.user(&request).await?;
-        self.0.require_admin(&caller, "save_snapshot")?;
+        self.0.callers.require_admin(&caller, "save_snapshot")?;
         if !request.get_ref().stale {
             self.0.newest_for_backup().await?;
         }

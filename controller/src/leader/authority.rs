@@ -10,57 +10,60 @@ use fleet_core::authority::{AuthorityCommand, NODES_PER_COMMAND_MAX, Stage};
 use fleet_core::command::Command;
 use fleet_core::name::NodeName;
 
-use super::propose;
-use crate::api::Context;
+use super::Proposer;
+use crate::figures::Figures;
+use crate::raft::RaftHandle;
+use crate::sessions::Sessions;
 
 /// One look at where it stands, and the step that is due.
-pub(super) async fn step(context: &Context) {
-    let under_way = context.raft.read(|fsm| {
+pub(super) async fn step(proposer: &Proposer, figures: &Figures, sessions: &Sessions) {
+    let raft = &proposer.raft;
+    let under_way = raft.read(|fsm| {
         let rotation = fsm.authorities().rotation.as_ref()?;
         Some((rotation.stage, rotation.to.pin.clone()))
     });
     match under_way {
         None => {}
         Some((Stage::Spreading, pin)) => {
-            let (controllers, missing) = context.controllers_with_key(&pin).await;
-            if missing.is_empty() && covers_roster(context, &controllers) {
+            let (controllers, missing) = figures.with_key(&pin).await;
+            if missing.is_empty() && covers_roster(raft, &controllers) {
                 tracing::info!(pin, "every controller has the new authority's key: it signs now");
-                command(context, AuthorityCommand::BeginMoving { controllers }).await;
+                command(proposer, AuthorityCommand::BeginMoving { controllers }).await;
             }
         }
         Some((Stage::Moving, pin)) => {
-            let nodes = newly_moved(context, &pin);
+            let nodes = newly_moved(raft, sessions, &pin);
             if !nodes.is_empty() {
-                command(context, AuthorityCommand::NoteMoved { nodes }).await;
+                command(proposer, AuthorityCommand::NoteMoved { nodes }).await;
             }
-            if !context.raft.read(|fsm| fsm.waiting_in_rotation().is_over()) {
+            if !raft.read(|fsm| fsm.waiting_in_rotation().is_over()) {
                 return;
             }
-            let (controllers, missing) = context.controllers_moved(&pin).await;
-            if missing.is_empty() && covers_roster(context, &controllers) {
+            let (controllers, missing) = figures.moved_to(&pin).await;
+            if missing.is_empty() && covers_roster(raft, &controllers) {
                 tracing::info!(pin, "nobody needs the old authority: it is trusted no more");
-                command(context, AuthorityCommand::FinishRotation { controllers }).await;
+                command(proposer, AuthorityCommand::FinishRotation { controllers }).await;
             }
         }
     }
 }
 
-async fn command(context: &Context, command: AuthorityCommand) {
+async fn command(proposer: &Proposer, command: AuthorityCommand) {
     // If the command is refused, the next round checks the state again.
-    propose(context, Command::Authority(command)).await;
+    proposer.propose(Command::Authority(command)).await;
 }
 
 /// There is a moment in which a new cluster has nobody on its roster.
-fn covers_roster(context: &Context, controllers: &BTreeSet<u64>) -> bool {
-    context.raft.read(|fsm| {
+fn covers_roster(raft: &RaftHandle, controllers: &BTreeSet<u64>) -> bool {
+    raft.read(|fsm| {
         let members = fsm.roster().members();
         !members.is_empty() && members.keys().all(|id| controllers.contains(id))
     })
 }
 
 /// Nodes that are linked with a certificate of the new authority, and were not noted yet.
-fn newly_moved(context: &Context, pin: &str) -> BTreeSet<NodeName> {
-    let linked = context.sessions.certificates();
+fn newly_moved(raft: &RaftHandle, sessions: &Sessions, pin: &str) -> BTreeSet<NodeName> {
+    let linked = sessions.certificates();
     let moved = |fsm: &Fsm| {
         let rotation = fsm.authorities().rotation.as_ref()?;
         let issued = &fsm.access().issued;
@@ -71,5 +74,5 @@ fn newly_moved(context: &Context, pin: &str) -> BTreeSet<NodeName> {
         let found = linked.into_iter().filter(is_new).map(|(node, _)| node);
         Some(found.take(NODES_PER_COMMAND_MAX).collect())
     };
-    context.raft.read(moved).unwrap_or_default()
+    raft.read(moved).unwrap_or_default()
 }

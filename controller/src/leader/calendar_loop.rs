@@ -5,25 +5,26 @@ use std::time::Duration;
 use fleet_core::Fsm;
 use fleet_core::command::Command;
 
-use super::propose;
-use crate::api::Context;
+use super::Proposer;
+use crate::operations::Operations;
 
 /// Longest sleep: the clock may be taken over from agents meanwhile.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Least time between two proposals, should one not do away with what is due.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 
-pub(super) async fn run(context: Context) {
-    let mut applied = context.raft.applied();
-    let mut pulse = context.operations.begin("calendar");
+pub(super) async fn run(proposer: Proposer, operations: Operations) {
+    let Proposer { raft, clock } = &proposer;
+    let mut applied = raft.applied();
+    let mut pulse = operations.begin("calendar");
     loop {
         pulse.answer();
         applied.borrow_and_update();
-        let now = context.clock.now();
-        let due = context.raft.read(Fsm::next_deadline);
-        let paused = context.clock.is_unconfirmed();
+        let now = clock.now();
+        let due = raft.read(Fsm::next_deadline);
+        let paused = clock.is_unconfirmed();
         if due.is_some_and(|due| due <= now) && !paused {
-            propose(&context, Command::AdvanceTime).await;
+            proposer.propose(Command::AdvanceTime).await;
             tokio::time::sleep(PAUSE_MIN).await;
             continue;
         }

@@ -11,8 +11,9 @@ use fleet_core::name::NodeName;
 use fleet_core::node::Liveness;
 use fleet_core::time::Millis;
 
-use super::propose;
-use crate::api::Context;
+use super::Proposer;
+use crate::operations::Operations;
+use crate::sessions::Sessions;
 
 /// How often the leader checks who is silent.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -26,10 +27,10 @@ const ELECTION_GRACE: Duration = Duration::from_secs(45);
 /// Being this late means that this process stood still.
 const LATE: Duration = Duration::from_secs(2);
 
-pub(super) async fn run(context: Context) {
+pub(super) async fn run(proposer: Proposer, sessions: Sessions, operations: Operations) {
     let mut since = Instant::now();
     let mut last = Instant::now();
-    let mut pulse = context.operations.begin("liveness");
+    let mut pulse = operations.begin("liveness");
     loop {
         tokio::time::sleep(PERIOD).await;
         pulse.answer();
@@ -41,16 +42,16 @@ pub(super) async fn run(context: Context) {
             since = Instant::now();
         }
         last = Instant::now();
-        let known: BTreeMap<NodeName, Liveness> = context
+        let known: BTreeMap<NodeName, Liveness> = proposer
             .raft
             .read(|fsm| fsm.nodes().values().map(|n| (n.name.clone(), n.liveness)).collect());
         for (node, liveness) in known {
-            let silent = silence(context.sessions.silence(&node), since.elapsed());
-            let connected = context.sessions.sender(&node).is_some();
+            let silent = silence(sessions.silence(&node), since.elapsed());
+            let connected = sessions.sender(&node).is_some();
             let seen = judge(silent, connected, liveness);
             if seen != liveness {
                 let silent_for = Millis(u64::try_from(silent.as_millis()).unwrap_or(u64::MAX));
-                propose(&context, Command::SetLiveness { node, liveness: seen, silent_for }).await;
+                proposer.propose(Command::SetLiveness { node, liveness: seen, silent_for }).await;
             }
         }
     }

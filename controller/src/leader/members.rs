@@ -5,20 +5,20 @@
 //! cluster that this controller was removed from: it hands over first.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_core::command::{AdmitController, Command};
+use fleet_proto::transport::client::Address;
 
-use super::propose;
-use crate::api::Context;
-use crate::raft::{Members, Progress};
+use super::Proposer;
+use crate::peers::Peers;
+use crate::raft::{Members, Progress, RaftHandle};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(250);
 /// A learner this close to the end of the log may vote.
 pub(super) const LAG_MAX: u64 = 64;
-/// A controller that answered within this time is there.
-pub(crate) const THERE_WITHIN: Duration = Duration::from_secs(2);
 /// A controller that did not answer for this long is reported as silent.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// How long a voter may take to lead after it was asked to.
@@ -50,9 +50,7 @@ fn next_step(
     if wanted.is_empty() {
         return Step::Nothing;
     }
-    let there = |id: &u64| {
-        progress.get(id).and_then(|p| p.silent).is_some_and(|silent| silent <= THERE_WITHIN)
-    };
+    let there = |id: &u64| progress.get(id).is_some_and(Progress::is_there);
     let matched = |id: &u64| progress.get(id).and_then(|p| p.matched);
     let mut voters: BTreeSet<u64> =
         now.voters.keys().copied().filter(|id| wanted.contains_key(id)).collect();
@@ -81,24 +79,34 @@ fn next_step(
     new.map_or(Step::Nothing, |(id, address)| Step::Invite { id: *id, address: address.clone() })
 }
 
-pub(super) async fn run(context: Context) {
+/// The handles that this loop needs.
+#[derive(Debug, Clone)]
+pub(super) struct Roster {
+    pub(super) proposer: Proposer,
+    pub(super) peers: Peers,
+    /// This controller's own addresses.
+    pub(super) advertise: Arc<Vec<Address>>,
+}
+
+pub(super) async fn run(roster: Roster) {
+    let raft = &roster.proposer.raft;
     let mut silent = BTreeSet::new();
-    let mut applied = context.raft.applied();
+    let mut applied = raft.applied();
     loop {
         tokio::time::sleep(PERIOD).await;
         applied.borrow_and_update();
-        tell_silent(context.raft.node(), &context.raft.progress(), &mut silent);
-        if context.raft.read(|fsm| fsm.cluster().is_some() && fsm.roster().members().is_empty()) {
-            admit_myself(&context).await;
+        tell_silent(raft.node(), &raft.progress(), &mut silent);
+        if raft.read(|fsm| fsm.cluster().is_some() && fsm.roster().members().is_empty()) {
+            admit_myself(&roster).await;
             continue;
         }
-        let wanted: BTreeMap<u64, String> = context.raft.read(|fsm| {
+        let wanted: BTreeMap<u64, String> = raft.read(|fsm| {
             let members = fsm.roster().members().values();
             members.map(|member| (member.id, member.address.clone())).collect()
         });
-        let (now, progress) = (context.raft.members(), context.raft.progress());
-        let last = context.raft.status().last_log_index;
-        let step = next_step(context.raft.node(), &wanted, &now, &progress, last);
+        let (now, progress) = (raft.members(), raft.progress());
+        let last = raft.status().last_log_index;
+        let step = next_step(raft.node(), &wanted, &now, &progress, last);
         // A lone controller has nobody to look after until an entry of the log says otherwise.
         let alone = now.voters.len() == 1 && now.learners.is_empty() && !now.joint;
         if alone && step == Step::Nothing {
@@ -107,7 +115,7 @@ pub(super) async fn run(context: Context) {
             }
             continue;
         }
-        take(&context, step).await;
+        take(raft, &roster.peers, step).await;
     }
 }
 
@@ -125,20 +133,19 @@ fn tell_silent(me: u64, progress: &BTreeMap<u64, Progress>, known: &mut BTreeSet
 }
 
 /// The first controller of a new or restored cluster is on the roster like any other.
-async fn admit_myself(context: &Context) {
-    let Some(address) = context.advertise.first().map(ToString::to_string) else { return };
-    let id = context.raft.node();
+async fn admit_myself(roster: &Roster) {
+    let Some(address) = roster.advertise.first().map(ToString::to_string) else { return };
+    let id = roster.proposer.raft.node();
     let wish = AdmitController { id, address, token: None, key_sha256: String::new() };
-    propose(context, Command::AdmitController(wish)).await;
+    roster.proposer.propose(Command::AdmitController(wish)).await;
 }
 
-async fn take(context: &Context, step: Step) {
-    let raft = &context.raft;
+async fn take(raft: &RaftHandle, peers: &Peers, step: Step) {
     let done = match &step {
         Step::Nothing => return,
         Step::Invite { id, address } => {
             // Not before it is there: an absent learner would only fill the log with complaints.
-            if context.peers.figures(*id, address).await.is_err() {
+            if peers.figures(*id, address).await.is_err() {
                 return;
             }
             raft.add_learner(*id, address).await

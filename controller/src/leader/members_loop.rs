@@ -8,37 +8,39 @@ use std::time::{Duration, Instant};
 use fleet_core::Fsm;
 use fleet_core::command::Command;
 
-use super::{authority, propose};
-use crate::api::Context;
+use super::{Proposer, authority};
+use crate::figures::Figures;
+use crate::sessions::Sessions;
 
 /// How often the leader checks the members.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Time between two comparisons of states.
 const CHECK_EVERY: Duration = Duration::from_secs(600);
 
-pub(super) async fn run(context: Context) {
+pub(super) async fn run(proposer: Proposer, figures: Figures, sessions: Sessions) {
+    let raft = &proposer.raft;
     let mut checked = Instant::now();
     let mut told = String::new();
     loop {
-        let have = context.raft.read(Fsm::cluster_version);
-        if let Some(version) = context.raft.version_all_can()
+        let have = raft.read(Fsm::cluster_version);
+        if let Some(version) = raft.version_all_can()
             && version > have
             && have > 0
         {
             tracing::info!(from = have, to = version, "every controller can run the newer version");
-            propose(&context, Command::SetClusterVersion { version }).await;
+            proposer.propose(Command::SetClusterVersion { version }).await;
         }
         if checked.elapsed() >= CHECK_EVERY {
             checked = Instant::now();
-            if let Some((command, problem)) = context.raft.next_state_check() {
+            if let Some((command, problem)) = raft.next_state_check() {
                 if let Some(problem) = problem.filter(|problem| *problem != told) {
                     tracing::error!(problem, "nobody knows which controller is right; report this");
                     told = problem;
                 }
-                propose(&context, command).await;
+                proposer.propose(command).await;
             }
         }
-        authority::step(&context).await;
+        authority::step(&proposer, &figures, &sessions).await;
         tokio::time::sleep(PERIOD).await;
     }
 }

@@ -6,23 +6,33 @@
 mod authority;
 mod calendar_loop;
 mod liveness;
-pub(crate) mod members;
+mod members;
 mod members_loop;
 mod predecessors;
+mod proposer;
 mod scheduler_loop;
 mod stand_down;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use fleet_core::Fsm;
 use fleet_core::access::AccessCommand;
 use fleet_core::command::Command;
-use fleet_core::{Actor, Fsm};
+use fleet_proto::transport::client::Address;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::Context;
-use crate::clock::wall;
-use crate::raft::ProposeError;
+use members::Roster;
+use proposer::Proposer;
+
+use crate::clock::{LeaderClock, wall};
+use crate::figures::Figures;
+use crate::login_log::LoginLog;
+use crate::operations::Operations;
+use crate::raft::RaftHandle;
+use crate::refusal_log::RefusalLog;
+use crate::sessions::Sessions;
 
 /// How often clocks are compared.
 const COMPARE_EVERY: Duration = Duration::from_secs(1);
@@ -33,27 +43,41 @@ const ANEW_PAUSE: Duration = Duration::from_secs(1);
 /// Pause after a proposal that failed.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
+/// What a leader works with; each loop takes of it what it needs.
+#[derive(Debug, Clone)]
+pub struct Leader {
+    pub clock: LeaderClock,
+    pub sessions: Sessions,
+    pub operations: Operations,
+    pub figures: Figures,
+    pub refusals: RefusalLog,
+    pub logins: LoginLog,
+    /// This controller's own addresses.
+    pub advertise: Arc<Vec<Address>>,
+}
+
 /// Leads whenever this controller is the leader, until `stop`.
-pub async fn run(context: Context, stop: CancellationToken) {
-    let mut leadership = context.raft.leadership();
+pub async fn run(leader: Leader, stop: CancellationToken) {
+    let raft = leader.figures.raft.clone();
+    let mut leadership = raft.leadership();
     let office = async {
         loop {
             tokio::select! {
                 leads = leadership.wait_for(|l| l.is_leader) => if leads.is_err() { return },
-                () = follow_time(&context) => return,
+                () = follow_time(&raft, &leader.clock) => return,
             }
             tokio::select! {
-                () = caught_up(&context) => {}
-                () = follow_time(&context) => return,
+                () = caught_up(&raft) => {}
+                () = follow_time(&raft, &leader.clock) => return,
                 deposed = leadership.wait_for(|l| !l.is_leader) => match deposed {
                     Ok(_) => continue,
                     Err(_) => return,
                 },
             }
-            let loops = lead(&context);
+            let loops = lead(&raft, &leader);
             let deposed = leadership.wait_for(|l| !l.is_leader).await.is_ok();
             drop(loops);
-            context.sessions.clear();
+            leader.sessions.clear();
             if deposed {
                 tracing::info!("this controller does not lead any more");
             }
@@ -67,57 +91,72 @@ pub async fn run(context: Context, stop: CancellationToken) {
 
 /// Returns once all that earlier leaders left is applied here: what is decided, and which time it is, goes
 /// by that.
-async fn caught_up(context: &Context) {
-    while let Err(error) = context.raft.ensure_linearizable().await {
+async fn caught_up(raft: &RaftHandle) {
+    while let Err(error) = raft.ensure_linearizable().await {
         tracing::warn!(%error, "elected, and no majority confirms it yet");
         tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
 
 /// Starts the loops of one term of office; dropping the set ends them.
-fn lead(context: &Context) -> JoinSet<()> {
+fn lead(raft: &RaftHandle, leader: &Leader) -> JoinSet<()> {
     tracing::info!("this controller leads");
-    context.sessions.listen();
-    let (seen, nodes) = context.raft.read(|fsm| (fsm.now(), fsm.nodes().len()));
-    context.clock.settle(seen, &context.sessions.agent_times(), nodes);
-    let mut loops = JoinSet::new();
-    let of = context.clone();
-    loops.spawn(keep("scheduler", move || scheduler_loop::run(of.clone())));
-    let of = context.clone();
-    loops.spawn(keep("calendar", move || calendar_loop::run(of.clone())));
-    let of = context.clone();
-    loops.spawn(keep("liveness", move || liveness::run(of.clone())));
-    let of = context.clone();
-    loops.spawn(keep("members", move || members::run(of.clone())));
-    let of = context.clone();
-    loops.spawn(keep("members of Raft", move || members_loop::run(of.clone())));
-    let of = context.clone();
-    loops.spawn(keep("predecessors", move || predecessors::run(of.clone())));
-    let of = context.clone();
-    loops.spawn(keep("standing down", move || stand_down::run(of.clone())));
-    let of = context.clone();
-    loops.spawn(keep("clocks", move || compare_clocks(of.clone())));
-    let of = context.clone();
-    loops.spawn(keep("refusals", move || write_refusals(of.clone())));
-    let raft = context.raft.clone();
-    let rest = move || {
-        let raft = raft.clone();
-        async move { raft.rest_while_alone().await }
+    let Leader { clock, sessions, operations, figures, refusals, logins, advertise } = leader;
+    sessions.listen();
+    let (seen, nodes) = raft.read(|fsm| (fsm.now(), fsm.nodes().len()));
+    clock.settle(seen, &sessions.agent_times(), nodes);
+    let proposer = Proposer { raft: raft.clone(), clock: clock.clone() };
+    let roster = Roster {
+        proposer: proposer.clone(),
+        peers: figures.peers.clone(),
+        advertise: Arc::clone(advertise),
     };
-    loops.spawn(keep("rest", rest));
+    let mut loops = JoinSet::new();
+    let of = (proposer.clone(), operations.clone());
+    loops.spawn(keep("scheduler", of, |(proposer, operations)| {
+        scheduler_loop::run(proposer, operations)
+    }));
+    let of = (proposer.clone(), operations.clone());
+    loops.spawn(keep("calendar", of, |(proposer, operations)| {
+        calendar_loop::run(proposer, operations)
+    }));
+    let of = (proposer.clone(), sessions.clone(), operations.clone());
+    loops.spawn(keep("liveness", of, |(proposer, sessions, operations)| {
+        liveness::run(proposer, sessions, operations)
+    }));
+    loops.spawn(keep("members", roster, members::run));
+    let of = (proposer.clone(), figures.clone(), sessions.clone());
+    loops.spawn(keep("members of Raft", of, |(proposer, figures, sessions)| {
+        members_loop::run(proposer, figures, sessions)
+    }));
+    let of = (raft.clone(), figures.peers.clone());
+    loops.spawn(keep("predecessors", of, |(raft, peers)| predecessors::run(raft, peers)));
+    let of = (raft.clone(), clock.clone());
+    loops.spawn(keep("standing down", of, |(raft, clock)| stand_down::run(raft, clock)));
+    let of = (proposer.clone(), sessions.clone(), operations.clone());
+    loops.spawn(keep("clocks", of, |(proposer, sessions, operations)| {
+        compare_clocks(proposer, sessions, operations)
+    }));
+    let of = (proposer, refusals.clone(), logins.clone(), operations.clone());
+    loops.spawn(keep("refusals", of, |(proposer, refusals, logins, operations)| {
+        write_refusals(proposer, refusals, logins, operations)
+    }));
+    let rest = |raft: RaftHandle| async move { raft.rest_while_alone().await };
+    loops.spawn(keep("rest", raft.clone(), rest));
     loops
 }
 
 /// Runs one loop until it ends. A loop that breaks off starts again: without it the fleet would seem well, and
 /// nothing would be placed, or no reservation start. Each loop takes all it needs from the state.
-async fn keep<F>(name: &'static str, begin: impl Fn() -> F)
+async fn keep<H, F>(name: &'static str, handles: H, begin: impl Fn(H) -> F)
 where
+    H: Clone,
     F: Future<Output = ()> + Send + 'static,
 {
     loop {
         // In a set of its own, so that it ends with this one.
         let mut one = JoinSet::new();
-        one.spawn(begin());
+        one.spawn(begin(handles.clone()));
         match one.join_next().await {
             Some(Err(error)) if error.is_panic() => {
                 tracing::error!(name, %error, "a loop of the leader broke off; starting it again");
@@ -129,67 +168,48 @@ where
 }
 
 /// Keeps this controller's clock with the leader's, by the entries that come from it.
-async fn follow_time(context: &Context) {
-    let mut applied = context.raft.applied();
+async fn follow_time(raft: &RaftHandle, clock: &LeaderClock) {
+    let mut applied = raft.applied();
     let mut followed = None;
     while applied.changed().await.is_ok() {
-        let seen = context.raft.read(Fsm::now);
+        let seen = raft.read(Fsm::now);
         // An entry of consensus itself, such as an election's, says no time: the last one may be old.
         if followed.replace(seen) != Some(seen) {
-            context.clock.follow(seen);
+            clock.follow(seen);
         }
     }
 }
 
-async fn compare_clocks(context: Context) {
-    let mut pulse = context.operations.begin("clock comparison");
+async fn compare_clocks(proposer: Proposer, sessions: Sessions, operations: Operations) {
+    let Proposer { raft, clock } = proposer;
+    let mut pulse = operations.begin("clock comparison");
     loop {
         tokio::time::sleep(COMPARE_EVERY).await;
         pulse.answer();
-        let nodes = context.raft.read(|fsm| fsm.nodes().len());
-        context.clock.compare(wall(), &context.sessions.agent_times(), nodes);
+        let nodes = raft.read(|fsm| fsm.nodes().len());
+        clock.compare(wall(), &sessions.agent_times(), nodes);
     }
 }
 
-async fn write_refusals(context: Context) {
-    let mut pulse = context.operations.begin("refusals");
+async fn write_refusals(
+    proposer: Proposer,
+    refusals: RefusalLog,
+    logins: LoginLog,
+    operations: Operations,
+) {
+    let mut pulse = operations.begin("refusals");
     loop {
         tokio::time::sleep(REFUSALS_EVERY).await;
         pulse.answer();
-        let refusals = context.refusals.due();
-        let command = Command::RecordRefusals { refusals: refusals.clone() };
-        if !refusals.is_empty() && propose(&context, command).await {
-            context.refusals.written(&refusals);
+        let due = refusals.due();
+        let command = Command::RecordRefusals { refusals: due.clone() };
+        if !due.is_empty() && proposer.propose(command).await {
+            refusals.written(&due);
         }
-        let logins = context.logins.due();
-        let command = Command::Access(AccessCommand::RecordLogins { logins: logins.clone() });
-        if !logins.is_empty() && propose(&context, command).await {
-            context.logins.written(&logins);
-        }
-    }
-}
-
-/// Proposes as the controller. A failure is logged; the loops look at the state again anyway.
-async fn propose(context: &Context, command: Command) -> bool {
-    let action = command.name();
-    let envelope = context.envelope(Actor::controller(), None, command);
-    match context.raft.propose(envelope).await {
-        Ok(applied) => {
-            if let Err(rejection) = applied.reply {
-                tracing::warn!(action, %rejection, "the state refused the leader's own command");
-                tokio::time::sleep(RETRY_PAUSE).await;
-                return false;
-            }
-            true
-        }
-        Err(error) => {
-            match error {
-                // Just before these loops end.
-                ProposeError::NotLeader { .. } => tracing::info!(action, %error, "not proposed"),
-                _ => tracing::warn!(action, %error, "proposal failed"),
-            }
-            tokio::time::sleep(RETRY_PAUSE).await;
-            false
+        let due = logins.due();
+        let command = Command::Access(AccessCommand::RecordLogins { logins: due.clone() });
+        if !due.is_empty() && proposer.propose(command).await {
+            logins.written(&due);
         }
     }
 }
@@ -197,7 +217,6 @@ async fn propose(context: &Context, command: Command) -> bool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::sync::watch;
@@ -207,28 +226,21 @@ mod tests {
     #[tokio::test]
     async fn a_loop_that_breaks_off_begins_anew() {
         let begun = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&begun);
-        let begin = move || {
-            let begun = Arc::clone(&counted);
-            async move {
-                assert!(begun.fetch_add(1, Ordering::SeqCst) >= 1, "broke off");
-            }
+        let begin = |begun: Arc<AtomicUsize>| async move {
+            assert!(begun.fetch_add(1, Ordering::SeqCst) >= 1, "broke off");
         };
-        keep("test", begin).await;
+        keep("test", Arc::clone(&begun), begin).await;
         assert_eq!(begun.load(Ordering::SeqCst), 2);
     }
 
     #[tokio::test]
     async fn its_loop_ends_with_it() {
         let (alive, mut ended) = watch::channel(());
-        let alive = Arc::new(alive);
-        let kept = tokio::spawn(keep("test", move || {
-            let alive = Arc::clone(&alive);
-            async move {
-                std::future::pending::<()>().await;
-                drop(alive);
-            }
-        }));
+        let hold = |alive: Arc<watch::Sender<()>>| async move {
+            std::future::pending::<()>().await;
+            drop(alive);
+        };
+        let kept = tokio::spawn(keep("test", Arc::new(alive), hold));
         tokio::task::yield_now().await;
         kept.abort();
         // Fails once the last sender is gone.

@@ -10,17 +10,18 @@ use std::time::Duration;
 use fleet_core::Fsm;
 use futures::future::join_all;
 
-use crate::api::Context;
+use crate::peers::Peers;
+use crate::raft::RaftHandle;
 
 /// Between two calls. Until one comes through, an old controller may promise what no node hears of.
 const PERIOD: Duration = Duration::from_secs(5);
 
-pub(super) async fn run(context: Context) {
+pub(super) async fn run(raft: RaftHandle, peers: Peers) {
     let mut named = BTreeSet::new();
     loop {
-        let (old, incarnation) = context.raft.read(|fsm| (old_addresses(fsm), fsm.incarnation()));
+        let (old, incarnation) = raft.read(|fsm| (old_addresses(fsm), fsm.incarnation()));
         let answers = old.into_iter().map(async |address| {
-            let theirs = context.peers.tell_incarnation(&address, incarnation).await?;
+            let theirs = peers.tell_incarnation(&address, incarnation).await?;
             (theirs < incarnation).then_some(address)
         });
         for address in join_all(answers).await.into_iter().flatten() {

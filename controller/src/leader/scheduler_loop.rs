@@ -4,20 +4,21 @@ use fleet_core::Fsm;
 use fleet_core::command::Command;
 use fleet_core::scheduler;
 
-use super::propose;
-use crate::api::Context;
+use super::Proposer;
+use crate::operations::Operations;
 
 /// Lines of a plan in one command; the rest is planned again right after.
 const PLACEMENTS_MAX: usize = 256;
 
-pub(super) async fn run(context: Context) {
-    let mut applied = context.raft.applied();
+pub(super) async fn run(proposer: Proposer, operations: Operations) {
+    let raft = &proposer.raft;
+    let mut applied = raft.applied();
     let mut planned = None;
-    let mut pulse = context.operations.begin("scheduler");
+    let mut pulse = operations.begin("scheduler");
     loop {
         pulse.answer();
         applied.borrow_and_update();
-        let inputs = context.raft.read(Fsm::plan_inputs);
+        let inputs = raft.read(Fsm::plan_inputs);
         if planned == Some(inputs) {
             tokio::select! {
                 changed = applied.changed() => if changed.is_err() { return },
@@ -25,12 +26,12 @@ pub(super) async fn run(context: Context) {
             }
             continue;
         }
-        let mut placements = context.raft.read(scheduler::placements);
+        let mut placements = raft.read(scheduler::placements);
         planned = Some(inputs);
         if !placements.is_empty() {
             placements.truncate(PLACEMENTS_MAX);
             // Whatever came of the proposal, the loop plans from the state again.
-            let _: bool = propose(&context, Command::PlaceJobs { placements }).await;
+            let _: bool = proposer.propose(Command::PlaceJobs { placements }).await;
             planned = None;
         }
     }

@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
-use super::members::{LAG_MAX, THERE_WITHIN};
-use crate::api::Context;
-use crate::raft::Fitness;
+use super::members::LAG_MAX;
+use crate::clock::LeaderClock;
+use crate::raft::{Fitness, RaftHandle};
 use crate::self_check::judged;
 
 /// Between two looks.
@@ -77,18 +77,14 @@ fn next_step(
     Step::HandOver { to, why }
 }
 
-pub(super) async fn run(context: Context) {
-    let own = context.raft.fitness().clone();
+pub(super) async fn run(raft: RaftHandle, clock: LeaderClock) {
+    let own = raft.fitness().clone();
     // Of an earlier term of office.
     own.stays(None);
     loop {
         tokio::time::sleep(PERIOD).await;
-        let step = next_step(
-            context.raft.node(),
-            own.unfit(),
-            &other_voters(&context),
-            own.since_handover(),
-        );
+        let step =
+            next_step(raft.node(), own.unfit(), &other_voters(&raft, &clock), own.since_handover());
         let stays = match &step {
             Step::Stay(why) => Some(why.clone()),
             Step::Lead | Step::HandOver { .. } => None,
@@ -99,43 +95,42 @@ pub(super) async fn run(context: Context) {
             tracing::error!(why, "this controller should not lead");
         }
         if let Step::HandOver { to, why } = step {
-            hand_over(&context, to, &why).await;
+            hand_over(&raft, to, &why).await;
         }
     }
 }
 
-fn other_voters(context: &Context) -> Vec<Voter> {
-    let (me, progress) = (context.raft.node(), context.raft.progress());
-    let last = context.raft.status().last_log_index;
-    let now = (!context.clock.is_unconfirmed()).then(|| context.clock.now());
-    let others = context.raft.members().voters.into_keys().filter(|id| *id != me);
+fn other_voters(raft: &RaftHandle, clock: &LeaderClock) -> Vec<Voter> {
+    let (me, progress) = (raft.node(), raft.progress());
+    let last = raft.status().last_log_index;
+    let now = (!clock.is_unconfirmed()).then(|| clock.now());
+    let others = raft.members().voters.into_keys().filter(|id| *id != me);
     let voter = |id| {
         let progress = progress.get(&id).copied().unwrap_or_default();
-        let look = context.raft.look_of(id);
-        let is_there = progress.silent.is_some_and(|silent| silent <= THERE_WITHIN);
+        let look = raft.look_of(id);
         let close = progress.matched.is_some_and(|matched| matched + LAG_MAX >= last);
         Voter {
             id,
             is_fit: look.is_some_and(|look| judged(&look, now) == Fitness::Fit),
-            has_all: is_there && close,
+            has_all: progress.is_there() && close,
             matched: progress.matched,
         }
     };
     others.map(voter).collect()
 }
 
-async fn hand_over(context: &Context, to: u64, why: &str) {
+async fn hand_over(raft: &RaftHandle, to: u64, why: &str) {
     tracing::error!(to, why, "this controller hands leadership over: {why}");
-    let mut leadership = context.raft.leadership();
-    if let Err(error) = context.raft.transfer_leadership(to).await {
+    let mut leadership = raft.leadership();
+    if let Err(error) = raft.transfer_leadership(to).await {
         tracing::warn!(%error, "cannot hand over");
         return;
     }
     let changed = tokio::time::timeout(HAND_OVER, leadership.wait_for(|l| !l.is_leader)).await;
     let changed = changed.is_ok_and(|changed| changed.is_ok());
     // With a wrong clock it refuses the new leader's connections, and hears of it only by being followed no more.
-    if changed || !context.raft.leads_a_quorum() {
-        context.raft.fitness().handed_over();
+    if changed || !raft.leads_a_quorum() {
+        raft.fitness().handed_over();
         return;
     }
     tracing::warn!(to, "it did not take over");

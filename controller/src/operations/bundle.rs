@@ -1,13 +1,14 @@
 //! What goes into a controller's debug bundle: no environment or command line of a job, no join
 //! token, no key; and everything goes through the redaction as well.
 
+use std::sync::Arc;
+
 use fleet_core::Fsm;
 use fleet_core::job::Job;
 use fleet_daemon::bundle::Bundle;
 use serde_json::{Value, json};
 
-use super::{exposition, inside};
-use crate::api::Context;
+use super::{Own, exposition, inside};
 use crate::config;
 
 /// Finished jobs that are listed, newest first.
@@ -16,9 +17,9 @@ const FINISHED_JOBS_MAX: usize = 50;
 const FILES_DEPTH: usize = 2;
 
 /// All parts, and the name of their folder.
-pub fn bundle(context: &Context) -> (Bundle, String) {
-    let own = &context.operations.0;
-    let raft = context.raft.status();
+pub(super) fn bundle(own: &Arc<Own>) -> (Bundle, String) {
+    let parts = &own.parts;
+    let raft = parts.raft.status();
     let mut bundle = Bundle::new();
     let version = env!("CARGO_PKG_VERSION");
     let kernel = nix::sys::utsname::uname().map(|system| {
@@ -27,12 +28,12 @@ pub fn bundle(context: &Context) -> (Bundle, String) {
     });
     let kernel = kernel.unwrap_or_default();
     bundle.text("version.txt", &format!("fleet-controller {version}\n{kernel}\n"));
-    let path = &own.process.config_path;
+    let path = &parts.process.config_path;
     let file = fleet_daemon::config_file::read(path, config::DEFAULT_PATH);
     let file = file.unwrap_or_else(|error| format!("# cannot be read: {error}\n"));
     bundle.text("config.toml", &file);
-    bundle.text("config-in-use.txt", &format!("{:#?}\n", own.config));
-    bundle.text("ready.txt", &ready(context));
+    bundle.text("config-in-use.txt", &format!("{:#?}\n", parts.config));
+    bundle.text("ready.txt", &ready(own));
     bundle.json(
         "raft.json",
         &json!({
@@ -51,21 +52,21 @@ pub fn bundle(context: &Context) -> (Bundle, String) {
             "stopped": raft.stopped,
         }),
     );
-    bundle.json("state.json", &context.raft.read(state));
-    bundle.text("metrics.txt", &exposition(context).text());
-    bundle.files("files.txt", &own.config.data_dir, FILES_DEPTH, &[]);
-    bundle.text("log.txt", &own.process.logging.recent());
+    bundle.json("state.json", &parts.raft.read(state));
+    bundle.text("metrics.txt", &exposition(own).text());
+    bundle.files("files.txt", &parts.config.data_dir, FILES_DEPTH, &[]);
+    bundle.text("log.txt", &parts.process.logging.recent());
     (bundle, format!("fleet-controller-{}", raft.node))
 }
 
-fn ready(context: &Context) -> String {
-    let stuck = context.operations.0.progress.stuck();
+fn ready(own: &Own) -> String {
+    let stuck = own.progress.stuck();
     let mut reasons: Vec<String> = stuck.iter().map(ToString::to_string).collect();
-    reasons.extend(inside::not_ready(context));
+    reasons.extend(inside::not_ready(&own.parts));
     if reasons.is_empty() {
         reasons.push("ready".to_owned());
     }
-    format!("{}\n{}\n", inside::status_line(context), reasons.join("\n"))
+    format!("{}\n{}\n", inside::status_line(&own.parts), reasons.join("\n"))
 }
 
 /// The state without what is the owners' business.

@@ -4,19 +4,21 @@ use fleet_core::view;
 use fleet_daemon::bundle::Bundle;
 use fleet_daemon::http::Inside;
 
+use std::sync::Arc;
+
 use super::bundle::bundle;
-use crate::api::Context;
+use super::{Own, Parts};
 use crate::clock::Standing;
 
 /// Entries that may wait to be applied while the controller still counts as up to date.
 const LAG_MAX: u64 = 1_000;
 
 /// The view from inside.
-pub(super) struct Controller(pub(super) Context);
+pub(super) struct Controller(pub(super) Arc<Own>);
 
 impl Inside for Controller {
     fn not_ready(&self) -> Vec<String> {
-        not_ready(&self.0)
+        not_ready(&self.0.parts)
     }
 
     fn bundle(&self) -> (Bundle, String) {
@@ -25,8 +27,8 @@ impl Inside for Controller {
 }
 
 /// Why users cannot be served as they should; empty when they can.
-pub(super) fn not_ready(context: &Context) -> Vec<String> {
-    let raft = context.raft.status();
+pub(super) fn not_ready(parts: &Parts) -> Vec<String> {
+    let raft = parts.raft.status();
     let mut reasons = Vec::new();
     if let Some(why) = raft.stopped {
         reasons.push(format!("consensus has stopped: {why}"));
@@ -38,26 +40,26 @@ pub(super) fn not_ready(context: &Context) -> Vec<String> {
         reasons.push(format!("{waiting} committed entries are not applied yet"));
     }
     if raft.leadership.is_leader
-        && let Standing::Unconfirmed { step_ms } = context.clock.standing()
+        && let Standing::Unconfirmed { step_ms } = parts.clock.standing()
     {
         reasons.push(format!(
             "the clock is {} s from the fleet's time and nobody confirms it",
             step_ms / 1_000
         ));
     }
-    reasons.extend(context.raft.space_problem().map(|problem| problem.to_string()));
+    reasons.extend(parts.raft.space_problem().map(|problem| problem.to_string()));
     reasons
 }
 
 /// One line: what it does at the moment.
-pub(super) fn status_line(context: &Context) -> String {
-    let leadership = context.raft.status().leadership;
+pub(super) fn status_line(parts: &Parts) -> String {
+    let leadership = parts.raft.status().leadership;
     let role = match (leadership.is_leader, leadership.leader) {
         (true, _) => "leads".to_owned(),
         (false, Some(leader)) => format!("follows controller {leader}"),
         (false, None) => "no controller leads".to_owned(),
     };
-    let (ready, nodes, running, waiting) = context.raft.read(|fsm| {
+    let (ready, nodes, running, waiting) = parts.raft.read(|fsm| {
         (view::node::ready(fsm), fsm.nodes().len(), fsm.allocations().len(), fsm.queue().count())
     });
     format!(

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use fleet_core::Fsm;
 use fleet_core::authority::Stage;
@@ -15,8 +15,8 @@ use fleet_core::node::Liveness;
 use fleet_core::view::{self, GpuState, NodeState, ReservationShown};
 use fleet_daemon::metrics::{Metric, Page, Source, Unit};
 
+use super::Own;
 use super::inside::not_ready;
-use crate::api::Context;
 use crate::clock::Standing;
 
 const NONE: Unit = Unit::None;
@@ -190,11 +190,11 @@ pub(super) const METRICS: [Metric; 38] = [
 
 /// The source.
 #[derive(Debug)]
-pub(super) struct ControllerSource(Context);
+pub(super) struct ControllerSource(Arc<Own>);
 
 impl ControllerSource {
-    pub(super) fn new(context: Context) -> Self {
-        Self(context)
+    pub(super) fn new(own: Arc<Own>) -> Self {
+        Self(own)
     }
 }
 
@@ -294,12 +294,12 @@ fn yes(value: bool) -> f64 {
 
 impl Source for ControllerSource {
     fn write(&self, page: &mut Page<'_>) -> fmt::Result {
-        let context = &self.0;
-        let controller = context.raft.node().to_string();
-        let cluster = context.keyring.signing().cluster().to_string();
+        let parts = &self.0.parts;
+        let controller = parts.raft.node().to_string();
+        let cluster = parts.keyring.signing().cluster().to_string();
         let version = env!("CARGO_PKG_VERSION").to_owned();
         page.many(&INFO, [([version, cluster, controller], 1.0)])?;
-        page.one(&READY, yes(not_ready(context).is_empty()))?;
+        page.one(&READY, yes(not_ready(parts).is_empty()))?;
         self.raft(page)?;
         self.fleet(page)?;
         self.edge(page)
@@ -308,7 +308,7 @@ impl Source for ControllerSource {
 
 impl ControllerSource {
     fn raft(&self, page: &mut Page<'_>) -> fmt::Result {
-        let raft = &self.0.raft;
+        let raft = &self.0.parts.raft;
         let status = raft.status();
         page.one(&LEADER, yes(status.leadership.is_leader))?;
         page.one(&LEADER_ID, status.leadership.leader.unwrap_or(0) as f64)?;
@@ -340,13 +340,13 @@ impl ControllerSource {
     }
 
     fn fleet(&self, page: &mut Page<'_>) -> fmt::Result {
-        let context = &self.0;
-        let now = context.clock.now();
-        let census = context.raft.read(|fsm| census(fsm, now));
+        let parts = &self.0.parts;
+        let now = parts.clock.now();
+        let census = parts.raft.read(|fsm| census(fsm, now));
         page.one(&AUDIT, census.audit as f64)?;
         census.nodes.write(page, &NODES)?;
         census.agents.write(page, &AGENTS)?;
-        page.one(&CONNECTED, context.sessions.connected() as f64)?;
+        page.one(&CONNECTED, parts.sessions.connected() as f64)?;
         census.gpus.write(page, &GPUS)?;
         let leases = census.leases.into_iter();
         page.many(&LEASES, leases.map(|((a, b), n)| ([a.to_owned(), b.to_owned()], n as f64)))?;
@@ -355,7 +355,7 @@ impl ControllerSource {
         page.one(&QUEUE_GPUS, census.queue_gpus as f64)?;
         page.one(&QUEUE_AGE, census.queue_oldest_ms as f64 / 1_000.0)?;
         page.one(&DEFERRED, census.deferred as f64)?;
-        let [after, without] = context.raft.evictions();
+        let [after, without] = parts.raft.evictions();
         let evictions = [("yes", after), ("no", without)];
         page.many(&EVICTIONS, evictions.map(|(word, n)| ([word.to_owned()], n as f64)))?;
         page.one(&FROZEN, yes(census.frozen))?;
@@ -364,23 +364,22 @@ impl ControllerSource {
     }
 
     fn edge(&self, page: &mut Page<'_>) -> fmt::Result {
-        let context = &self.0;
-        let refused = context.refusals.since_start().into_iter();
+        let parts = &self.0.parts;
+        let refused = parts.refusals.since_start().into_iter();
         page.many(&REFUSED, refused.map(|((action, code), n)| ([action, code], n as f64)))?;
-        let own = &context.operations.0;
-        let listeners = own.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let listeners = self.0.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let kinds = listeners.into_iter().flat_map(|(listener, refusals)| {
             let counts = refusals.counts().into_iter();
             counts.map(move |(kind, n)| ([listener.to_owned(), kind.to_owned()], n as f64))
         });
         page.many(&TURNED_AWAY, kinds)?;
-        let step_ms = match context.clock.standing() {
+        let step_ms = match parts.clock.standing() {
             Standing::Agreed => 0,
             Standing::WallWrong { step_ms } | Standing::Unconfirmed { step_ms } => step_ms,
         };
         page.one(&CLOCK_STEP, step_ms as f64 / 1_000.0)?;
-        page.one(&CLOCK_UNSURE, yes(context.clock.is_unconfirmed()))?;
-        page.one(&CERTIFICATE, own.credentials.current().leaf().not_after as f64)
+        page.one(&CLOCK_UNSURE, yes(parts.clock.is_unconfirmed()))?;
+        page.one(&CERTIFICATE, parts.credentials.current().leaf().not_after as f64)
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use fleet_daemon::bundle::Bundle;
 use fleet_daemon::http::{self, Endpoints};
 use fleet_daemon::logging::Logging;
 use fleet_daemon::metrics::{Exposition, Metric};
@@ -25,11 +26,13 @@ use fleet_proto::transport::SharedCredentials;
 use fleet_proto::transport::refusals::Refusals;
 use tokio::task::JoinSet;
 
-pub use bundle::bundle;
-
-use crate::api::{Admins, Context};
+use crate::callers::{Admins, Callers};
+use crate::clock::LeaderClock;
 use crate::config::{self, Config};
+use crate::pki::Keyring;
 use crate::raft::RaftHandle;
+use crate::refusal_log::RefusalLog;
+use crate::sessions::Sessions;
 
 /// How long one step of a leader's loop may take. A proposal without a majority takes ten seconds.
 pub const LOOP_LIMIT: Duration = Duration::from_secs(30);
@@ -40,29 +43,46 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Keys of the configuration that SIGHUP takes over.
 const LIVE_KEYS: [&str; 3] = ["admin_group", "admins", "log_level"];
 
+/// The parts of the controller that its figures come from.
+#[derive(Debug)]
+pub struct Parts {
+    pub config: Config,
+    pub process: Process,
+    pub credentials: SharedCredentials,
+    pub raft: RaftHandle,
+    pub clock: LeaderClock,
+    pub keyring: Keyring,
+    pub sessions: Sessions,
+    /// Refused requests; connections that are refused are counted apart.
+    pub refusals: RefusalLog,
+}
+
 /// What the program knows of itself. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Operations(Arc<Own>);
 
 #[derive(Debug)]
 struct Own {
-    config: Config,
-    process: Process,
+    parts: Parts,
     progress: Progress,
-    credentials: SharedCredentials,
     /// Refused connections, by listener.
     refused: Mutex<Vec<(&'static str, Refusals)>>,
 }
 
 impl Operations {
-    pub fn new(config: Config, process: Process, credentials: SharedCredentials) -> Self {
+    pub fn new(parts: Parts) -> Self {
         let (progress, refused) = (Progress::default(), Mutex::default());
-        Self(Arc::new(Own { config, process, progress, credentials, refused }))
+        Self(Arc::new(Own { parts, progress, refused }))
+    }
+
+    /// Everything for those who help, and the name of its folder.
+    pub(crate) fn bundle(&self) -> (Bundle, String) {
+        bundle::bundle(&self.0)
     }
 
     /// The log's level and last lines.
     pub fn logging(&self) -> &Logging {
-        &self.0.process.logging
+        &self.0.parts.process.logging
     }
 
     /// A main loop begins; see [`Progress::begin`].
@@ -87,38 +107,42 @@ pub fn bind(address: Option<SocketAddr>) -> anyhow::Result<Option<std::net::TcpL
     address.map(|address| http::bind(address).context("monitoring_listen")).transpose()
 }
 
-fn exposition(context: &Context) -> Exposition {
-    let own = &context.operations.0;
-    let process = ProcessSource::new(own.process.logging.clone(), own.progress.clone());
-    let source = metrics::ControllerSource::new(context.clone());
+fn exposition(own: &Arc<Own>) -> Exposition {
+    let process = ProcessSource::new(own.parts.process.logging.clone(), own.progress.clone());
+    let source = metrics::ControllerSource::new(Arc::clone(own));
     Exposition::new(vec![Arc::new(source), Arc::new(process)])
 }
 
 /// Runs until dropped.
-pub async fn run(context: Context, monitoring: Option<std::net::TcpListener>) {
-    let own = Arc::clone(&context.operations.0);
+pub async fn run(
+    operations: Operations,
+    callers: Callers,
+    monitoring: Option<std::net::TcpListener>,
+) {
+    let own = operations.0;
+    let process = &own.parts.process;
     let mut tasks = JoinSet::new();
-    vouch_for(&context.raft, &own.progress, &mut tasks);
+    vouch_for(&own.parts.raft, &own.progress, &mut tasks);
     let endpoints = Endpoints {
-        inside: Arc::new(inside::Controller(context.clone())),
-        exposition: exposition(&context),
+        inside: Arc::new(inside::Controller(Arc::clone(&own))),
+        exposition: exposition(&own),
         progress: own.progress.clone(),
-        logging: own.process.logging.clone(),
+        logging: process.logging.clone(),
         for_root: false,
     };
     if let Some(listener) = monitoring {
         tasks.spawn(http::serve_tcp(endpoints, listener));
     }
-    systemd::ready(&inside::status_line(&context));
+    systemd::ready(&inside::status_line(&own.parts));
     let reload =
         Reload { load: Config::load, default_path: config::DEFAULT_PATH, live_keys: &LIVE_KEYS };
     let take = |new: Config| {
-        own.process.logging.configure(&new.log_level);
-        context.callers.set_admins(Admins { names: new.admins, group: new.admin_group });
+        process.logging.configure(&new.log_level);
+        callers.set_admins(Admins { names: new.admins, group: new.admin_group });
     };
     tokio::join!(
-        reload.follow(own.process.clone(), take, || inside::status_line(&context)),
-        systemd::watch(own.progress.clone(), || inside::status_line(&context)),
+        reload.follow(process.clone(), take, || inside::status_line(&own.parts)),
+        systemd::watch(own.progress.clone(), || inside::status_line(&own.parts)),
     );
 }
 

@@ -34,6 +34,9 @@ impl Members {
     }
 }
 
+/// A controller that answered within this time is there.
+pub(crate) const THERE_WITHIN: Duration = Duration::from_secs(2);
+
 /// How far another member is, as the leader knows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -41,6 +44,12 @@ pub struct Progress {
     pub matched: Option<u64>,
     /// How long ago it last answered.
     pub silent: Option<Duration>,
+}
+
+impl Progress {
+    pub(crate) fn is_there(&self) -> bool {
+        self.silent.is_some_and(|silent| silent <= THERE_WITHIN)
+    }
 }
 
 impl RaftHandle {

@@ -53,6 +53,7 @@ pub use handle::{
 };
 pub use journal::JournalError;
 pub use measures::{LogMeasures, ProposalMeasures};
+pub(crate) use members::THERE_WITHIN;
 pub use members::{Members, Progress};
 pub use network::{NoPeers, PeerConnector, PlaintextConnector};
 pub use service::{PeerCheck, RaftService};

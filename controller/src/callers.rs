@@ -17,10 +17,10 @@ use nix::errno::Errno;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use tonic::{Code, Request, Status};
 
-use super::{LoginLog, RefusalLog};
-use crate::raft::RaftHandle;
-
 use crate::blocking::blocking;
+use crate::login_log::LoginLog;
+use crate::raft::RaftHandle;
+use crate::refusal_log::RefusalLog;
 
 /// How long the name service may take.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -90,21 +90,21 @@ pub struct Callers {
 /// An authenticated caller.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    pub(super) actor: Actor,
-    pub(super) name: UserName,
-    pub(super) admin: bool,
+    pub(crate) actor: Actor,
+    pub(crate) name: UserName,
+    pub(crate) admin: bool,
     /// The uid this machine's kernel vouches for.
-    pub(super) uid: Option<u32>,
+    pub(crate) uid: Option<u32>,
     /// Why it is not known which limits they have.
     limits_unknown: Option<String>,
 }
 
 /// An authenticated agent.
 #[derive(Debug, Clone)]
-pub(super) struct NodePeer {
-    pub(super) name: NodeName,
+pub(crate) struct NodePeer {
+    pub(crate) name: NodeName,
     /// Of its certificate.
-    pub(super) serial: Option<String>,
+    pub(crate) serial: Option<String>,
 }
 
 impl Callers {
@@ -137,7 +137,7 @@ impl Callers {
     }
 
     /// The same, for what has limits: nobody passes them because a name service is ill.
-    pub(super) async fn limited_user<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+    pub(crate) async fn limited_user<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let caller = self.user(request).await?;
         match &caller.limits_unknown {
             Some(why) => Err(not_taken(Status::unavailable(why.clone()))),
@@ -146,12 +146,22 @@ impl Callers {
     }
 
     /// The node whose agent sent a request; users and controllers are no agents.
-    pub(super) fn node<T>(&self, request: &Request<T>) -> Result<NodePeer, Status> {
+    pub(crate) fn node<T>(&self, request: &Request<T>) -> Result<NodePeer, Status> {
         let peer = PeerIdentity::of(request)?;
         let name = peer.require_node().cloned().inspect_err(|_| {
             self.refusals.note(&peer.principal(), "speak_as_agent", "denied");
         })?;
         Ok(NodePeer { name, serial: peer.serial().map(str::to_owned) })
+    }
+
+    /// An admin is asking; what others ask is counted as refused.
+    pub(crate) fn require_admin(&self, caller: &Caller, action: &str) -> Result<(), Status> {
+        if caller.admin {
+            return Ok(());
+        }
+        let rejection = Rejection::Denied { needs: "an admin".to_owned() };
+        self.refusals.note(&caller.actor.principal(), action, rejection.code());
+        Err(to_status(&rejection))
     }
 
     async fn user_of(&self, peer: &PeerIdentity) -> Result<Caller, Status> {
@@ -224,7 +234,7 @@ impl Callers {
 }
 
 /// Those of `users` that this machine's name service knows.
-pub(super) async fn known_here(users: BTreeSet<UserName>) -> Result<BTreeSet<UserName>, Status> {
+pub(crate) async fn known_here(users: BTreeSet<UserName>) -> Result<BTreeSet<UserName>, Status> {
     ask_names(move || {
         let mut known = BTreeSet::new();
         for name in users {
@@ -240,7 +250,7 @@ pub(super) async fn known_here(users: BTreeSet<UserName>) -> Result<BTreeSet<Use
 }
 
 /// Whether this machine's name service knows a group.
-pub(super) async fn is_group(group: &GroupName) -> Result<bool, Status> {
+pub(crate) async fn is_group(group: &GroupName) -> Result<bool, Status> {
     let name = group.to_string();
     let found = ask_names(move || {
         group_by_name(&name).map_err(|e| Status::unavailable(format!("look up a group: {e}")))
