@@ -57,10 +57,11 @@ frameworks: deps ## Train with PyTorch, Transformers and Lightning as jobs, brea
 # The commit to upgrade from; without one, that before the newest cluster version.
 PREVIOUS ?=
 .PHONY: upgrade-test
-upgrade-test: deps build ## From the previous version to this one, under load and under a job (PREVIOUS=COMMIT)
-	@packaging/build-previous.sh $(PREVIOUS)
-	FLEET_PREVIOUS=$(CURDIR)/target/previous/debug $(CARGO) test --workspace --test it --quiet -- \
-	    upgrade:: --nocapture
+upgrade-test: deps build ## From this version to one that only tests know, under load and under a job (PREVIOUS=COMMIT: from that)
+	CARGO_TARGET_DIR=$(CURDIR)/target/next $(CARGO) build --workspace --features fleet-controller/next-version --quiet
+	@[ -z "$(PREVIOUS)" ] || packaging/build-previous.sh $(PREVIOUS)
+	$(if $(PREVIOUS),FLEET_PREVIOUS=$(CURDIR)/target/previous/debug) FLEET_NEXT=$(CURDIR)/target/next/debug \
+	    $(CARGO) test --workspace --test it --quiet -- upgrade:: --nocapture
 
 .PHONY: pictures
 pictures: deps ## The pictures in README.md: what `fleet status` and `fleet ps` print for 10 nodes and 40 GPUs

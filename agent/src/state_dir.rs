@@ -9,7 +9,8 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as 
 use std::path::Path;
 
 use anyhow::Context as _;
-use fleet_proto::transport::files::create_private_folder;
+use fleet_core::state::{FORMAT, check_format};
+use fleet_proto::transport::files::{MODE_PRIVATE, create_private_folder, write_atomic};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::attempts::{allocations_dir, volatile_dir};
@@ -19,6 +20,8 @@ use crate::config::Config;
 const RUN_DIR_MODE: u32 = 0o755;
 /// Taken by the one agent of a state folder.
 const LOCK_FILE: &str = "agent.lock";
+/// The format of what the agent and the shims of its jobs store there.
+const FORMAT_FILE: &str = "format";
 
 /// The hold of this agent on its state folder; dropping it releases the folder.
 #[derive(Debug)]
@@ -37,9 +40,7 @@ pub(crate) fn take_state_dir(config: &Config) -> anyhow::Result<StateDirLock> {
             false => Ok(()),
         })
         .with_context(|| format!("create {}", config.run_dir.display()))?;
-    for folder in [&config.state_dir, &allocations_dir(config)] {
-        create_private_folder(folder)?;
-    }
+    take_format(config)?;
     make_own_folder(&volatile_dir(config))?;
     let path = config.state_dir.join(LOCK_FILE);
     let file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(&path);
@@ -48,6 +49,33 @@ pub(crate) fn take_state_dir(config: &Config) -> anyhow::Result<StateDirLock> {
         anyhow::anyhow!("{} is in use by another agent ({errno})", config.state_dir.display())
     })?;
     Ok(StateDirLock(lock))
+}
+
+/// Makes the folders for what is stored, or checks that a build of this format wrote what is there.
+fn take_format(config: &Config) -> anyhow::Result<()> {
+    let (path, attempts) = (config.state_dir.join(FORMAT_FILE), allocations_dir(config));
+    let found = match std::fs::read_to_string(&path) {
+        Ok(found) => Some(found),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
+    };
+    let is_new = found.is_none() && !attempts.exists();
+    if !is_new {
+        let checked = check_format(found.as_deref().map(str::trim_end));
+        checked.map_err(|other| {
+            let folder = config.state_dir.display();
+            anyhow::anyhow!(
+                "{folder} {other}; or end its jobs with its `fleet-agent stop-all`, remove {folder}, and join again"
+            )
+        })?;
+    }
+    for folder in [&config.state_dir, &attempts] {
+        create_private_folder(folder)?;
+    }
+    if is_new {
+        write_atomic(&path, format!("{FORMAT}\n").as_bytes(), MODE_PRIVATE)?;
+    }
+    Ok(())
 }
 
 /// Makes a folder of this agent's own where others may make theirs too: whose it was before could change what is in it.
@@ -76,6 +104,25 @@ mod tests {
     use std::os::unix::fs::{chown, symlink};
 
     use super::*;
+
+    #[test]
+    fn what_a_build_of_another_format_stored_is_left_alone_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("agent.toml");
+        std::fs::write(&file, format!("state_dir = {:?}\n", dir.path().join("state"))).unwrap();
+        let config = Config::load(&file).unwrap();
+        for again in 0..2 {
+            take_format(&config).unwrap();
+            assert!(allocations_dir(&config).exists(), "{again}");
+        }
+        let format = config.state_dir.join(FORMAT_FILE);
+        std::fs::write(&format, "0123\n").unwrap();
+        let said = take_format(&config).unwrap_err().to_string();
+        assert!(said.contains("is of format 0123") && said.contains("stop-all"), "{said}");
+        std::fs::remove_file(&format).unwrap();
+        let said = take_format(&config).unwrap_err().to_string();
+        assert!(said.contains("is of format none"), "of before formats had names: {said}");
+    }
 
     #[test]
     fn what_another_user_made_where_the_agent_keeps_its_own_is_not_used() {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use fleet_core::controller::Controller;
 use fleet_core::name::NodeName;
+use fleet_core::state::{FORMAT, check_format};
 use fleet_proto::transport::files::{self, MODE_PRIVATE};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,9 @@ const VERSION: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControllerIdentity {
     v: u32,
+    /// What the stores beside it are written in.
+    #[serde(default)]
+    format: Option<String>,
     pub cluster: String,
     pub node: u64,
     /// Address of the controller that admitted this one. This one asks there until it has heard of another.
@@ -28,7 +32,7 @@ pub struct ControllerIdentity {
 
 impl ControllerIdentity {
     pub fn new(cluster: String, node: u64) -> Self {
-        Self { v: VERSION, cluster, node, joined_through: None }
+        Self { v: VERSION, format: Some(FORMAT.to_owned()), cluster, node, joined_through: None }
     }
 
     /// The name in its certificate.
@@ -55,6 +59,8 @@ impl ControllerIdentity {
             let found = read.v;
             anyhow::bail!("{} was written by a newer version of fleet (v{found})", path.display());
         }
+        check_format(read.format.as_deref())
+            .map_err(|other| anyhow::anyhow!("{} {other}", data_dir.display()))?;
         Ok(Some(read))
     }
 
@@ -73,5 +79,27 @@ impl ControllerIdentity {
         let text = serde_json::to_vec_pretty(self)?;
         files::write_atomic(&Self::path(data_dir), &text, MODE_PRIVATE)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn what_a_build_of_another_format_stored_is_refused_by_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        ControllerIdentity::new("fleet-a".to_owned(), 1).store(dir.path()).unwrap();
+        assert_eq!(ControllerIdentity::load(dir.path()).unwrap().cluster, "fleet-a");
+        let path = ControllerIdentity::path(dir.path());
+        let stored = std::fs::read_to_string(&path).unwrap();
+        for (format, found) in [("0123", "is of format 0123"), ("", "is of format none")] {
+            let key = if format.is_empty() { "before" } else { "format" };
+            let other = stored.replace("\"format\"", &format!("{key:?}")).replace(FORMAT, format);
+            std::fs::write(&path, other).unwrap();
+            let said = ControllerIdentity::load(dir.path()).unwrap_err().to_string();
+            assert!(said.contains(found), "{said}");
+        }
     }
 }

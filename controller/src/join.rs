@@ -15,6 +15,7 @@ use std::time::Duration;
 use fleet_core::Rejection;
 use fleet_core::controller::Controller;
 use fleet_core::name::NodeName;
+use fleet_core::state::FORMAT;
 use fleet_proto::convert::rejection::{from_status, leader_named};
 use fleet_proto::transport::client::{Address, AddressError, PinnedDialError, dial_pinned};
 use fleet_proto::transport::credentials::CredentialError;
@@ -34,7 +35,7 @@ use crate::config::Config;
 use crate::identity::ControllerIdentity;
 use crate::owner::{self, OtherOwner};
 use crate::pki::{Authority, Keyring, PkiError, SERVER_CERTIFICATE_FILE, SERVER_KEY_FILE};
-use crate::raft::{self, FatalHook, RaftConfig, StartError};
+use crate::raft::{self, FatalHook, RaftConfig, StartError, Versions};
 
 /// The key of a join that is under way, below the folder of the keys.
 const PENDING_KEY: &str = "join.key";
@@ -225,6 +226,7 @@ async fn ask(
             secret: token.secret.expose().to_owned(),
             csr_der: key.signing_request()?,
             address: address.to_string(),
+            format: FORMAT.to_owned(),
         });
         request.set_timeout(CALL_TIMEOUT);
         let mut client = EnrollmentClient::new(connection.channel);
@@ -276,7 +278,7 @@ async fn fetch_keys(
 /// An empty store that waits for a leader. From now on an empty folder is never taken for it.
 async fn make_store(config: &Config, cluster: &str, id: u64) -> Result<(), JoinError> {
     let raft = raft::start(RaftConfig {
-        cluster_version_max: fleet_core::command::CLUSTER_VERSION_MAX,
+        versions: Versions::BUILT,
         cluster: cluster.to_owned(),
         node: id,
         dir: config.data_dir.join("raft"),

@@ -33,7 +33,7 @@ use crate::peers::{Peers, TlsConnector};
 use crate::pki::follow;
 use crate::pki::renewal::keep_own_certificate;
 use crate::pki::{AuditSigner, Authority, Keyring, PkiError};
-use crate::raft::{self, FatalHook, PeerConnector, RaftConfig, RaftHandle};
+use crate::raft::{self, FatalHook, PeerConnector, RaftConfig, RaftHandle, Versions};
 use crate::refusal_log::RefusalLog;
 use crate::removal;
 use crate::self_check;
@@ -84,7 +84,7 @@ pub async fn init(config: &Config) -> anyhow::Result<()> {
         create: true,
         members: BTreeMap::from([(identity.node, address.clone())]),
         connector: Arc::new(raft::NoPeers),
-        cluster_version_max: fleet_core::command::CLUSTER_VERSION_MAX,
+        versions: Versions::BUILT,
         fatal: FatalHook::exit_process(),
     })
     .await?;
@@ -93,7 +93,7 @@ pub async fn init(config: &Config) -> anyhow::Result<()> {
     let (id, token, key_sha256) = (identity.node, None, String::new());
     for command in [
         Command::InitCluster { cluster: authority.cluster().clone(), incarnation: 1 },
-        Command::SetClusterVersion { version: fleet_core::command::CLUSTER_VERSION_MAX },
+        Command::SetClusterVersion { version: Versions::BUILT.max },
         Command::AdmitController(AdmitController { id, address, token, key_sha256 }),
     ] {
         let envelope = fleet_core::Envelope {
@@ -148,7 +148,7 @@ pub async fn serve(config: Config, process: Process) -> anyhow::Result<()> {
         create: false,
         members: BTreeMap::new(),
         connector: Arc::clone(&connector),
-        cluster_version_max: fleet_core::command::CLUSTER_VERSION_MAX,
+        versions: Versions::BUILT,
         fatal: FatalHook::exit_process(),
     };
     let raft = raft::start_at_pace(store, config.election_timeout_ms).await?;

@@ -20,8 +20,6 @@ pub const ACCOUNTS_MAX: usize = 20_000;
 pub const LOGINS_MAX: usize = 100;
 /// Longest serial number, in hexadecimal digits.
 pub const SERIAL_DIGITS_MAX: usize = 64;
-/// The cluster version from which on it is remembered with which certificate a node asked for its newest.
-pub const ASKED_WITH_SINCE: u32 = 15;
 /// How long an expired certificate of a node can still be renewed; revocations outlive it.
 pub const RENEWABLE_AFTER_EXPIRY: Millis = Millis::days(30);
 
@@ -72,7 +70,7 @@ pub struct Issued {
     /// Pin of the authority that signed it.
     pub authority: String,
     /// The certificate with which the node asked for this one, until it has shown this one: the answer may be lost,
-    /// and then it can only ask again with that. From [`ASKED_WITH_SINCE`] on.
+    /// and then it can only ask again with that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_with: Option<String>,
 }

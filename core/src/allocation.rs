@@ -11,10 +11,6 @@ use crate::lease::Epoch;
 use crate::name::{GpuUuid, NodeName, UserName};
 use crate::time::{Millis, Timestamp};
 
-/// Cluster version from which on a start gives way to what was promised while it was being prepared.
-pub const PROMISED_AT_START_SINCE: u32 = 17;
-/// Cluster version from which on an attempt that gives way to a reservation is evicted. Before, it was out of time.
-pub const GIVES_WAY_SINCE: u32 = 18;
 /// Time between the request for a checkpoint and the end of an attempt that gives way to a reservation. The attempt
 /// leaves at its first checkpoint in this time, so a longer time would cost it work that it could still do here.
 pub const GIVES_WAY_LEAD: Millis = Millis::minutes(5);

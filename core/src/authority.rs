@@ -20,9 +20,6 @@ pub const PIN_BYTES_MAX: usize = 64;
 pub const RETIRED_MAX: usize = 32;
 /// Nodes in one command.
 pub const NODES_PER_COMMAND_MAX: usize = 1_000;
-/// The cluster version from which on an authority can be exchanged.
-pub const ROTATION_SINCE: u32 = 4;
-
 /// One authority: its public parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {

@@ -13,9 +13,6 @@ use crate::stored::is_default;
 use crate::time::Timestamp;
 use crate::word::words;
 
-/// Cluster version from which on checkpoints have a rule, a content and a list of their files, an attempt gets several
-/// of them to resume from, and a job that cannot resume asks its owner.
-pub const RESUME_SINCE: u32 = 18;
 /// Checkpoints of one job that the state keeps, the newest ones.
 pub const CHECKPOINTS_KEPT: usize = 8;
 /// How many checkpoints back a job may go, after failures soon after a resume, before it has failed.

@@ -11,29 +11,27 @@ use serde::{Deserialize, Serialize};
 use crate::access::AccessCommand;
 use crate::actor::Actor;
 use crate::allocation::{EndReport, StopWhy};
-use crate::audit::prune::{PRUNE_SINCE, Prune};
-use crate::authority::{AuthorityCommand, ROTATION_SINCE};
-use crate::checkpoint::{
-    CheckpointNote, Content, Facts, Presence, RESUME_SINCE, RestartFrom, Resumed,
-};
-use crate::ending::{ENDING_SINCE, EndPolicy, EndingCommand, GpuHolder, HolderStep, WindowUse};
+use crate::audit::prune::Prune;
+use crate::authority::AuthorityCommand;
+use crate::checkpoint::{CheckpointNote, Content, Facts, Presence, RestartFrom, Resumed};
+use crate::ending::{EndPolicy, EndingCommand, GpuHolder, HolderStep, WindowUse};
 use crate::health::Condition;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, ClusterId, ImportId, JobId, LeaseId, ReservationId, TokenId};
-use crate::image::{ImageUsed, REGISTRY_SINCE};
+use crate::image::ImageUsed;
 use crate::job::SubmitJob;
 use crate::lease::Epoch;
-use crate::limits::{LIMITS_SINCE, LimitsCommand};
-use crate::name::{GpuUuid, NodeName, ProjectName, UserName, has_joiner};
-use crate::node::{EMPTY_SINCE, Liveness, MachineIdentity, NodeFacts};
-use crate::reboot::{REBOOT_SINCE, RebootCommand};
-use crate::reservation::{ADOPTION_SINCE, GpuRequest, IMPORT_UNDONE_SINCE, SHARED_SINCE};
+use crate::limits::LimitsCommand;
+use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
+use crate::node::{Liveness, MachineIdentity, NodeFacts};
+use crate::reboot::RebootCommand;
+use crate::reservation::GpuRequest;
 use crate::stored::is_default;
 use crate::time::{Millis, Timestamp, Window};
-use crate::window::{AHEAD_SINCE, ENFORCE_SINCE, Enforcement, EnforcementSwitch, WindowReport};
+use crate::window::{Enforcement, EnforcementSwitch, WindowReport};
 
 /// Highest cluster version this build can run at.
-pub const CLUSTER_VERSION_MAX: u32 = 18;
+pub const CLUSTER_VERSION_MAX: u32 = 1;
 /// Version of the envelope and of the commands in it that this build writes.
 pub const ENVELOPE_VERSION: u32 = 1;
 
@@ -75,14 +73,14 @@ pub struct CreateReservation {
     pub gpus: GpuRequest,
     pub window: Window,
     pub note: String,
-    /// From cluster version 6 on; the fleet's rule where nothing is said.
+    /// The fleet's rule where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_end: Option<EndPolicy>,
-    /// Who else may use the GPUs; from cluster version 8 on.
+    /// Who else may use the GPUs.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub with: BTreeSet<UserName>,
     /// The GPUs it names are used without a lease by nobody but those who get it, as the leader saw: that is no
-    /// obstacle. From cluster version 10 on.
+    /// obstacle.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopts: bool,
 }
@@ -91,17 +89,6 @@ impl CreateReservation {
     /// Everybody who may use its GPUs without a job.
     pub fn users(&self) -> impl Iterator<Item = &UserName> {
         std::iter::once(&self.owner).chain(&self.with)
-    }
-
-    /// The cluster version that knows all that it says.
-    fn since_version(&self) -> u32 {
-        match self.at_end {
-            _ if has_joiner(&self.note) => IMPORT_UNDONE_SINCE,
-            _ if self.adopts => ADOPTION_SINCE,
-            _ if !self.with.is_empty() => SHARED_SINCE,
-            Some(_) => ENDING_SINCE,
-            None => 1,
-        }
     }
 }
 
@@ -267,66 +254,6 @@ pub enum Report {
     },
 }
 
-impl Report {
-    /// The report as a cluster of that version knows it: without what was added later, and none where there is nothing
-    /// else in it. An agent is often upgraded before the controllers are.
-    #[must_use]
-    pub fn as_known_at(self, version: u32) -> Option<Report> {
-        match self {
-            Report::Checkpoint { allocation, seq, path, size_bytes, completed_at, age, .. }
-                if version < RESUME_SINCE =>
-            {
-                let facts = Facts::default();
-                Some(Report::Checkpoint {
-                    allocation,
-                    seq,
-                    path,
-                    size_bytes,
-                    completed_at,
-                    age,
-                    facts,
-                })
-            }
-            Report::CheckpointChanged { .. }
-            | Report::CheckpointNoted { .. }
-            | Report::Probed { .. }
-            | Report::FilesRemoved { .. }
-            | Report::Resumed { .. }
-                if version < RESUME_SINCE =>
-            {
-                None
-            }
-            other => Some(other),
-        }
-    }
-
-    /// See [`Command::since_version`].
-    pub fn since_version(&self) -> u32 {
-        match self {
-            Report::Facts { .. }
-            | Report::Conditions { .. }
-            | Report::Started { image: None, .. }
-            | Report::DeferralTaken { .. }
-            | Report::Ended { .. }
-            | Report::Released { .. }
-            | Report::Holdings { .. } => 1,
-            // It is adopted if its specification can be read, which members of other versions judge otherwise.
-            Report::Found(found) => found.order.spec.since_version(),
-            Report::Started { image: Some(_), .. } => REGISTRY_SINCE,
-            Report::Checkpoint { facts, .. } if *facts == Facts::default() => 1,
-            Report::Checkpoint { .. }
-            | Report::CheckpointChanged { .. }
-            | Report::CheckpointNoted { .. }
-            | Report::Probed { .. }
-            | Report::FilesRemoved { .. }
-            | Report::Resumed { .. } => RESUME_SINCE,
-            Report::Window(_) | Report::StoppedAlone { .. } | Report::Enforcement(_) => AHEAD_SINCE,
-            Report::Use { .. } | Report::Holders { .. } => ENDING_SINCE,
-            Report::Reboot { .. } => REBOOT_SINCE,
-        }
-    }
-}
-
 /// Refused requests, in batches, so that a flood cannot fill the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedRequests {
@@ -353,7 +280,7 @@ pub enum Command {
     /// A spreadsheet's lines: all of them, or none.
     ImportReservations {
         reservations: Vec<CreateReservation>,
-        /// From [`IMPORT_UNDONE_SINCE`] on: under this id it can be undone.
+        /// Under this id it can be undone.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         import: Option<ImportId>,
     },
@@ -562,60 +489,10 @@ impl Command {
         }
     }
 
-    /// The cluster version from which on it may be proposed: then every member knows it. A new command
-    /// gets a new version here, and [`CLUSTER_VERSION_MAX`] rises with it.
+    /// The cluster version from which on it may be proposed: then every member knows it. What comes after 0.1 gets a new
+    /// version here, and [`CLUSTER_VERSION_MAX`] rises with it.
     pub fn since_version(&self) -> u32 {
-        match self {
-            Command::InitCluster { .. }
-            | Command::SetClusterVersion { .. }
-            | Command::ExtendReservation { .. }
-            | Command::ReleaseReservation { .. }
-            | Command::CancelJob { .. }
-            | Command::CordonNode { .. }
-            | Command::UncordonNode { .. }
-            | Command::DrainNode { .. }
-            | Command::DeclareGpuFree { .. }
-            | Command::ClearGpu { .. }
-            | Command::ThawEvictions
-            | Command::ResetClock { .. }
-            | Command::CreateJoinToken(_)
-            | Command::RedeemJoinToken { .. }
-            | Command::RegisterNode { .. }
-            | Command::PlaceJobs { .. }
-            | Command::AdvanceTime
-            | Command::SetLiveness { .. }
-            | Command::SuspendNode { .. }
-            | Command::RecordRefusals { .. }
-            | Command::CreateControllerToken(_)
-            | Command::AdmitController(_)
-            | Command::RemoveController { .. }
-            | Command::Access(_) => 1,
-            Command::SubmitJob(job) => job.spec.since_version(),
-            Command::CreateReservation(wish) => wish.since_version(),
-            Command::RestartJob { .. }
-            | Command::RemoveJob { .. }
-            | Command::AskCheckpoint { .. } => RESUME_SINCE,
-            Command::ForgetGpu { .. }
-            | Command::WithdrawToken { .. }
-            | Command::SetJobTimeLimit { .. }
-            | Command::SetJobDefaults { .. }
-            | Command::OrderImagesRemoval { .. } => EMPTY_SINCE,
-            Command::PruneAudit(_) => PRUNE_SINCE,
-            Command::CheckState { .. } => 2,
-            Command::ImportReservations { reservations, import } => {
-                let least = if import.is_some() { IMPORT_UNDONE_SINCE } else { 3 };
-                reservations.iter().map(CreateReservation::since_version).fold(least, u32::max)
-            }
-            Command::UndoImport { .. } => IMPORT_UNDONE_SINCE,
-            Command::Authority(_) => ROTATION_SINCE,
-            Command::EnforceNode { .. } => ENFORCE_SINCE,
-            Command::Ending(_) => ENDING_SINCE,
-            Command::Reboot(_) => REBOOT_SINCE,
-            Command::Limits(_) => LIMITS_SINCE,
-            Command::ReportNode { reports, .. } => {
-                reports.iter().map(Report::since_version).max().unwrap_or(1)
-            }
-        }
+        1
     }
 
     /// Whether something may be placed after it that could not before, or the reverse.

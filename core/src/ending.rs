@@ -11,8 +11,6 @@ use crate::name::GpuUuid;
 use crate::time::{Millis, Timestamp};
 use crate::word::words;
 
-/// Cluster version from which on windows end by these rules; before, each ends when its time is over.
-pub const ENDING_SINCE: u32 = 6;
 /// How much longer a window in use is made at a time.
 pub const EXTEND_STEP: Millis = Millis::minutes(15);
 /// How long before the end of a window fleet first checks whether it is extended: its node is to know in time.

@@ -12,10 +12,6 @@ use std::str::FromStr;
 
 /// Longest reference.
 pub const REF_BYTES_MAX: usize = 4096;
-/// The cluster version from which on jobs may name images of registries.
-pub const REGISTRY_SINCE: u32 = 7;
-/// The cluster version from which on jobs may name images that dockerd has.
-pub const DAEMON_SINCE: u32 = 13;
 /// The registry of names that say none.
 pub const DEFAULT_REGISTRY: &str = "docker.io";
 /// Longest repository name and longest tag, from the OCI distribution specification.

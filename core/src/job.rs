@@ -7,12 +7,11 @@ use serde::{Deserialize, Serialize};
 mod checkpoints;
 
 use crate::checkpoint::{
-    Checkpoint, CheckpointNote, Question, RESUME_SINCE, RestartFrom, RetryOn, RuleChoice, StepsBack,
+    Checkpoint, CheckpointNote, Question, RestartFrom, RetryOn, RuleChoice, StepsBack,
 };
 use crate::id::{AllocationId, JobId, ReservationId};
-use crate::image::{DAEMON_SINCE, ImageRef, ImageUsed, REGISTRY_SINCE};
+use crate::image::ImageUsed;
 use crate::name::{GpuUuid, NodeName, ProjectName, UserName};
-use crate::node::EMPTY_SINCE;
 use crate::reservation::GpuRequest;
 use crate::stored::is_default;
 use crate::time::{Millis, Timestamp};
@@ -111,15 +110,6 @@ impl CheckpointPlan {
             ));
         }
         Ok(())
-    }
-
-    /// What members of before [`RESUME_SINCE`] do not know.
-    fn says_more(&self) -> bool {
-        !self.rule.is_auto()
-            || self.no_aside
-            || self.signal.is_some()
-            || self.keep_copy
-            || self.above_attempts().is_some()
     }
 }
 
@@ -226,33 +216,6 @@ impl JobSpec {
             expected_uid: None,
             retry_on: RetryOn::default(),
             resume_from: None,
-        }
-    }
-
-    /// The cluster version from which on there may be such a job: members that read its image otherwise would refuse what
-    /// others take.
-    pub fn since_version(&self) -> u32 {
-        if self.begin.is_some() {
-            return EMPTY_SINCE;
-        }
-        let plan = self.checkpoint.as_ref();
-        let says_more = plan.is_some_and(CheckpointPlan::says_more)
-            || !self.retry_on.is_none()
-            || self.resume_from.is_some();
-        if says_more {
-            return RESUME_SINCE;
-        }
-        match self.image.parse() {
-            Ok(ImageRef::Registry(_)) => REGISTRY_SINCE,
-            Ok(ImageRef::DockerDaemon(_)) => DAEMON_SINCE,
-            Ok(
-                ImageRef::Host
-                | ImageRef::OciDir { .. }
-                | ImageRef::OciArchive { .. }
-                | ImageRef::DockerArchive { .. }
-                | ImageRef::Path(_),
-            )
-            | Err(_) => 1,
         }
     }
 }

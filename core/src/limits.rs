@@ -12,8 +12,6 @@ use crate::name::GroupName;
 use crate::reservation::{RESERVATION_AHEAD_MAX, RESERVATION_LENGTH_MAX};
 use crate::time::Millis;
 
-/// Cluster version from which on reservations have limits by group.
-pub const LIMITS_SINCE: u32 = 11;
 /// Most groups with limits.
 pub const LIMITED_GROUPS_MAX: usize = 64;
 /// In place of a group: all who are in none that has limits.

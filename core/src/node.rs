@@ -16,15 +16,6 @@ use crate::word::words;
 /// Most nodes one fleet holds.
 pub const NODES_MAX: usize = 10_000;
 
-/// Cluster version from which on drained nodes release their GPU drivers.
-pub const DRIVER_SINCE: u32 = 13;
-/// The cluster version from which on no machine joins with the machine id of another node.
-pub const CLONES_SINCE: u32 = 13;
-/// Cluster version from which on a job that a node could not resume may go there again after a reboot or an uncordon.
-pub const ANOTHER_TRY_SINCE: u32 = 14;
-/// First cluster version that calls a node drained only when nobody holds a GPU of it, tells a word from a proof, and
-/// refuses a deadline that has passed.
-pub const EMPTY_SINCE: u32 = 18;
 /// How far back the deadline of a drain may lie: `now` was said by another clock, and takes its time to come.
 pub const DEADLINE_SLACK: Millis = Millis::minutes(2);
 

@@ -76,8 +76,8 @@ pub enum WaitReason {
     Closed(Few<Obstacle>),
     /// No node of the fleet, as it is built, can run it.
     NeverFits(String),
-    /// It is excluded from all nodes that would do. `can_retry`: an admin can lift that.
-    Excluded { can_retry: bool },
+    /// It is excluded from all nodes that would do; an admin can lift that.
+    Excluded,
 }
 
 /// A named reservation that gives nothing now.
@@ -270,7 +270,7 @@ impl Wait {
     /// Whether no state of the fleet as it is built ends the wait.
     pub fn is_forever(&self) -> bool {
         match &self.reason {
-            WaitReason::NeverFits(_) | WaitReason::Excluded { .. } => true,
+            WaitReason::NeverFits(_) | WaitReason::Excluded => true,
             WaitReason::Reservation(shut) => shut.is_forever(),
             WaitReason::NotPlanned
             | WaitReason::NextPlan

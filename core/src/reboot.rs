@@ -8,9 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::name::NodeName;
 use crate::time::Timestamp;
 
-/// Cluster version from which on nodes are rebooted when they are empty, and what had not begun outlasts a boot.
-pub const REBOOT_SINCE: u32 = 9;
-
 /// What an admin can ask for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -18,19 +18,9 @@ pub const RESERVATION_LENGTH_MIN: Millis = Millis::secs(1);
 pub const RESERVATION_AHEAD_MAX: Millis = Millis::days(365);
 /// How long ago a reservation may claim to start (slow links, typing time).
 pub const RESERVATION_PAST_MAX: Millis = Millis::minutes(5);
-/// Cluster version from which on a reservation can be shared.
-pub const SHARED_SINCE: u32 = 8;
-/// Cluster version from which on a reservation can take over what runs on its GPUs.
-pub const ADOPTION_SINCE: u32 = 10;
-/// Cluster version from which on a reservation says which line of a spreadsheet made it, and an import finds it by that.
-pub const IMPORTED_SINCE: u32 = 14;
-/// Cluster version from which on an import has an id and can be undone, a line may name the GPUs of the reservation that
-/// serves it, and a note may hold characters that join letters.
-pub const IMPORT_UNDONE_SINCE: u32 = 18;
 /// Most users that a reservation is shared with.
 pub const SHARED_WITH_MAX: usize = 32;
-/// Most reservations that have not ended, in the whole fleet; before [`IMPORT_UNDONE_SINCE`] a fifth of them. In memory
-/// each takes about a kilobyte, on each controller.
+/// Most reservations that have not ended, in the whole fleet. In memory each takes about a kilobyte, on each controller.
 pub const RESERVATIONS_OPEN_MAX: usize = 100_000;
 
 /// Which GPUs are wanted.
@@ -89,11 +79,10 @@ pub struct Reservation {
     /// Who else may use its GPUs where people are held to their reservations. Jobs in it are its owner's.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub with: BTreeSet<UserName>,
-    /// Of one from a spreadsheet: start and end as they are written there, whatever became of it since. Kept from
-    /// [`IMPORTED_SINCE`] on.
+    /// Of one from a spreadsheet: start and end as they are written there, whatever became of it since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<Window>,
-    /// The import that made it. Kept from [`IMPORT_UNDONE_SINCE`] on.
+    /// The import that made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub import: Option<ImportId>,
     /// That import was undone: a later one makes the reservation again.

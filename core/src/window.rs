@@ -15,16 +15,6 @@ use crate::name::{GpuUuid, UserName};
 use crate::time::{Millis, Timestamp, Window};
 use crate::word::words;
 
-/// Cluster version from which on windows are handed out: every member knows the commands and the state then.
-pub const AHEAD_SINCE: u32 = 3;
-/// Cluster version from which on a window that moved after a backup comes back with its note and its rule for the end.
-pub const MOVED_WHOLE_SINCE: u32 = 7;
-/// Cluster version from which on a restored state learns from agents which users share a window.
-pub const SHARED_SAID_SINCE: u32 = 9;
-/// Cluster version from which on a window that moves to a node which was not asked since a restore waits for that.
-pub const MOVED_WAITS_SINCE: u32 = 12;
-/// Cluster version from which on a node learns when one of its reservations is given to somebody else.
-pub const TRANSFER_SAID_SINCE: u32 = 16;
 /// Windows that begin within this time are in their agents' hands.
 pub const HAND_OUT_AHEAD: Millis = Millis::days(7);
 /// Most windows in one agent's hands; those that begin first come first. One that begins is handed out in any
@@ -102,13 +92,10 @@ pub struct WindowReport {
     pub closed_at: Option<Timestamp>,
     /// It was made on the node.
     pub granted: Option<NodeGrant>,
-    /// Who else may use its GPUs, by the order it has. Counts from [`SHARED_SAID_SINCE`] on.
+    /// Who else may use its GPUs, by the order it has.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub with: BTreeSet<UserName>,
 }
-
-/// Cluster version from which on an admin can order nodes to hold people to their reservations.
-pub const ENFORCE_SINCE: u32 = 5;
 
 /// How a node holds people to reservations. Ordered per node by an admin, whose silence means `Off`; root's
 /// switch on the node, which is `On` unless root touches it, only ever lowers that, and also says what the node

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use fleet_controller::pki::{Authority, token};
+use fleet_core::state::FORMAT;
 use fleet_core::time::Timestamp;
 use fleet_proto::transport::client::dial_pinned;
 use fleet_proto::transport::keys::OwnKey;
@@ -378,6 +379,7 @@ fn tokens(lab: &Lab, door: &Door, book: &mut Book) -> Result<()> {
         secret: good.secret.expose().to_owned(),
         csr_der: csr.clone(),
         address: "127.0.0.1:7".to_owned(),
+        format: FORMAT.to_owned(),
     };
     let answer = block_on(async {
         let dialed = dial_pinned(&door.address, good.pin).await?;

@@ -1,6 +1,7 @@
 //! From the previous version to this one, controller by controller and node by node, under load and under a job.
 //!
-//! `make upgrade-test` builds the previous version and runs this. Programs are exchanged as packages exchange them: the
+//! `make upgrade-test` builds the version after this one, which only tests know: this one with a cluster version more. The
+//! previous one is this tree's own, or that of an older commit. Programs are exchanged as packages exchange them: the
 //! files first, then each process is restarted. What clients were answered in between must have an order, and all of it
 //! must be in every controller's audit log.
 
@@ -19,8 +20,10 @@ use fleet_tests::wait::{self, LATER, POLL, POLL_COMMAND, SOON};
 use crate::controllers::{WORKER, same_chains, works};
 use crate::soak::everything_acknowledged_is_recorded;
 
-/// The folder with the programs of the previous version.
+/// The folder with the programs of the previous version; without it they are this tree's own.
 const PREVIOUS: &str = "FLEET_PREVIOUS";
+/// The folder with the programs of the next one.
+const NEXT: &str = "FLEET_NEXT";
 const CLIENTS: u64 = 4;
 const SEED: u64 = 7;
 /// Changes that are answered in each mixture of versions.
@@ -84,8 +87,8 @@ impl Upgrade<'_> {
 
     /// What the newest one knows is waited for, and then the previous one cannot come back.
     fn all_are_new(&self, before: u64) -> Result<()> {
-        let newest = u64::from(fleet_core::command::CLUSTER_VERSION_MAX);
-        ensure!(before < newest, "both are of cluster version {newest}: take an older one");
+        let newest = u64::from(fleet_core::command::CLUSTER_VERSION_MAX) + 1;
+        ensure!(before < newest, "the previous one is of cluster version {before} already");
         wait::until("the cluster version rises", LATER, POLL_COMMAND, || {
             Ok((self.cluster_version()? == newest).then_some(()))
         })?;
@@ -152,11 +155,13 @@ fn versions(upgrade: &Upgrade<'_>, steps: &mut Steps) -> Result<()> {
 }
 
 #[test]
-fn from_the_previous_version_to_this_one() -> Result<()> {
-    let Some(previous) = env::var_os(PREVIOUS).map(PathBuf::from) else {
-        tell("SKIPPED: from the previous version to this one: `make upgrade-test` builds that one");
+fn from_one_version_to_the_next() -> Result<()> {
+    let Some(newest) = env::var_os(NEXT).map(PathBuf::from) else {
+        tell("SKIPPED: from one version to the next: `make upgrade-test` builds that one");
         return Ok(());
     };
+    let previous =
+        env::var_os(PREVIOUS).map_or_else(programs::folder, |at| Ok(PathBuf::from(at)))?;
     let pace = (3, ELECTION_MS);
     let Some(mut lab) = Lab::start_of(&previous, pace, 2, "v100-pcie:2")? else { return Ok(()) };
     lab.controller_goes_away();
@@ -169,7 +174,6 @@ fn from_the_previous_version_to_this_one() -> Result<()> {
     tell(&format!("the job runs on {node}"));
     {
         let clients = Clients::start(&lab, "titan01", CLIENTS, SEED)?;
-        let newest = programs::folder()?;
         let upgrade = Upgrade { lab: &lab, clients: &clients, previous, newest };
         versions(&upgrade, &mut steps)?;
         steps.step("what clients saw has an order", || {

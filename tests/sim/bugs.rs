@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use fleet_controller::raft::Apply;
-use fleet_core::checkpoint::RESUME_SINCE;
 use fleet_core::command::{Command, Envelope};
 use fleet_core::fsm::Outcome;
 use fleet_core::lease::{Lease, LeaseHolder};
@@ -175,10 +174,13 @@ fn queue_first(fsm: &mut Fsm, index: u64, envelope: &Envelope, mut outcome: Outc
     outcome
 }
 
-/// The same state as builds see it that hold no places.
+/// The same state with the word that jobs must leave taken out of it, so that nothing is held for them.
 fn forgetful(fsm: &Fsm) -> Option<Fsm> {
     let mut document: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).ok()?;
-    *document.pointer_mut("/fsm/cluster_version")? = (RESUME_SINCE - 1).into();
+    let allocations = document.pointer_mut("/fsm/allocations")?.as_object_mut()?;
+    for allocation in allocations.values_mut() {
+        allocation.as_object_mut()?.insert("deferral".to_owned(), serde_json::Value::Null);
+    }
     Fsm::from_snapshot(&serde_json::to_vec(&document).ok()?).ok()
 }
 

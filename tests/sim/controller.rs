@@ -23,7 +23,7 @@ use fleet_controller::login_log::LoginLog;
 use fleet_controller::operations::{Operations, Parts};
 use fleet_controller::peers::Peers;
 use fleet_controller::raft::{
-    self, Fatal, FatalHook, Foundation, Pace, PeerConnector, RaftConfig, RaftHandle,
+    self, Fatal, FatalHook, Foundation, Pace, PeerConnector, RaftConfig, RaftHandle, Versions,
 };
 use fleet_controller::refusal_log::RefusalLog;
 use fleet_controller::removal;
@@ -201,7 +201,7 @@ pub(crate) async fn run(scene: Arc<Scene>, seat: Arc<Seat>) {
         create: !seat.created.load(Ordering::Relaxed),
         members: seat.members(),
         connector: Arc::new(Connector { scene: Arc::clone(&scene), seat: Arc::clone(&seat) }),
-        cluster_version_max: CLUSTER_VERSION_MAX,
+        versions: Versions::BUILT,
         fatal: hook,
     };
     let foundation = Foundation {

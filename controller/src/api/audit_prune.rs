@@ -3,7 +3,7 @@
 //! The state machine does not hold the records, so the comparison is made here, where they are stored. It holds for
 //! every replica: a record never changes, and each of them compares again before it deletes.
 
-use fleet_core::audit::prune::{PRUNE_SINCE, Prune, Pruned};
+use fleet_core::audit::prune::{Prune, Pruned};
 use fleet_core::command::Command;
 use fleet_core::{Fsm, Rejection, Timestamp};
 use fleet_proto::convert::rejection::to_status;
@@ -41,7 +41,7 @@ impl Context {
         if request.through_seq <= pruned {
             return Ok(answer(0, Prunable::default()));
         }
-        let prune = self.can_prune().and_then(|()| prune_of(&request, found.as_ref()));
+        let prune = prune_of(&request, found.as_ref());
         let now = self.clock.proposing(self.raft.read(Fsm::now));
         let records = prune
             .and_then(|prune| {
@@ -56,12 +56,6 @@ impl Context {
             self.change(&caller.actor, Some(key), Command::PruneAudit(prune)).await?;
         }
         Ok(answer(records, found.unwrap_or_default()))
-    }
-
-    /// Said by a dry run too.
-    fn can_prune(&self) -> Result<(), Rejection> {
-        let (needs, have) = (PRUNE_SINCE, self.raft.read(Fsm::cluster_version));
-        if have < needs { Err(Rejection::ClusterVersion { needs, have }) } else { Ok(()) }
     }
 
     /// The records that a question about the time from `from` on would have found before they were pruned.

@@ -9,6 +9,7 @@ use fleet_core::controller::Controller;
 use fleet_core::id::TokenId;
 use fleet_core::name::{NodeName, UserName};
 use fleet_core::node::MachineIdentity;
+use fleet_core::state::check_format;
 use fleet_core::{Actor, AuthMethod, Rejection, Reply, Timestamp, Who};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::transport::client::Address;
@@ -234,6 +235,9 @@ impl Enrollment for EnrollmentService {
         let id = TokenId::parse(&request.token_id).map_err(|e| field("token_id", e.to_string()))?;
         let address: Address =
             request.address.parse().map_err(|e| field("address", format!("{e}")))?;
+        check_format(Some(&request.format)).map_err(|other| {
+            Status::failed_precondition(format!("what the build that joins stores {other}"))
+        })?;
         let signing = self.signing_request("join:controller", &request.csr_der)?;
         self.0.newest().await?;
         let known = self.0.raft.read(|f| f.roster().token(&id).map(|t| t.secret_sha256.clone()));

@@ -23,7 +23,7 @@ use crate::login_log::LoginLog;
 use crate::operations::{self, Operations};
 use crate::peers::Peers;
 use crate::pki::{AuditSigner, Keyring};
-use crate::raft::{self, FatalHook, NoPeers, RaftConfig};
+use crate::raft::{self, FatalHook, NoPeers, RaftConfig, Versions};
 use crate::refusal_log::RefusalLog;
 use crate::sessions::Sessions;
 use crate::tunnels::Tunnels;
@@ -161,7 +161,7 @@ async fn context(dir: &tempfile::TempDir) -> Context {
         create: true,
         members: BTreeMap::from([(1, "127.0.0.1:7443".to_owned())]),
         connector: Arc::new(NoPeers),
-        cluster_version_max: fleet_core::command::CLUSTER_VERSION_MAX,
+        versions: Versions::BUILT,
         fatal: FatalHook::with(|fatal| panic!("the process would have ended: {fatal}")),
     })
     .await

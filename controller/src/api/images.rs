@@ -5,7 +5,6 @@
 
 use fleet_core::image::RegistryRef;
 use fleet_core::name::NodeName;
-use fleet_core::node::EMPTY_SINCE;
 use fleet_core::{Command, Rejection};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
@@ -72,9 +71,7 @@ impl Context {
                 format!("the agent of {node} is not connected; `fleet node show {node}` says more");
             return Err(Status::failed_precondition(why));
         }
-        if let Some(image) = removed
-            && self.raft.read(|fsm| fsm.cluster_version() >= EMPTY_SINCE)
-        {
+        if let Some(image) = removed {
             let command = Command::OrderImagesRemoval { node: node.clone(), image };
             self.change(&caller.actor, None, command).await?;
         }

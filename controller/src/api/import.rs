@@ -7,7 +7,6 @@ use fleet_core::fsm::IMPORT_LINES_MAX;
 use fleet_core::id::ImportId;
 use fleet_core::rejection::LineProblem;
 use fleet_core::reply::ImportedLine;
-use fleet_core::reservation::IMPORT_UNDONE_SINCE;
 use fleet_core::{Fsm, Rejection, Reply};
 use fleet_proto::convert::rejection::to_status;
 use fleet_proto::v1;
@@ -67,7 +66,7 @@ impl Context {
                 Err(rejection) => Err(to_status(&rejection)),
             };
         }
-        let import = self.new_import_id()?;
+        let import = Some(self.new_import_id()?);
         let command = Command::ImportReservations { reservations, import };
         match self.change(&caller.actor, Some(key), command).await? {
             Reply::ReservationsImported { lines, import } => {
@@ -104,15 +103,12 @@ impl Context {
         }))
     }
 
-    /// An id that no import has; none while members of an older version could not keep it.
-    fn new_import_id(&self) -> Result<Option<ImportId>, Status> {
-        if self.raft.read(|fsm| fsm.cluster_version()) < IMPORT_UNDONE_SINCE {
-            return Ok(None);
-        }
+    /// An id that no import has.
+    fn new_import_id(&self) -> Result<ImportId, Status> {
         for _ in 0..ID_DRAWS_MAX {
             let id = random::import_id().map_err(|e| Status::internal(e.to_string()))?;
             if self.raft.read(|fsm| fsm.reservations().all(|r| r.import.as_ref() != Some(&id))) {
-                return Ok(Some(id));
+                return Ok(id);
             }
         }
         Err(Status::internal("no free id was drawn"))

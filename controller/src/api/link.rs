@@ -242,9 +242,6 @@ impl Link {
                 return answer;
             }
         };
-        let version = self.context.raft.read(|fsm| fsm.cluster_version());
-        let reports: Vec<Report> =
-            reports.into_iter().filter_map(|report| report.as_known_at(version)).collect();
         let found = reports.iter().any(|report| matches!(report, Report::Found(_)));
         let command = Command::ReportNode { node: self.node.clone(), reports };
         let envelope = self.context.envelope(self.actor.clone(), None, command);

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleet_core::authority::{AuthorityCommand, ROTATION_SINCE, Stage};
+use fleet_core::authority::{AuthorityCommand, Stage};
 use fleet_core::command::Command;
 use fleet_core::name::NodeName;
 use fleet_core::{Fsm, Rejection};
@@ -35,14 +35,10 @@ impl Context {
         let caller = self.callers.user(&request).await?;
         self.callers.require_admin(&caller, "rotate_authority")?;
         self.newest().await?;
-        let (have, under_way) =
-            self.raft.read(|fsm| (fsm.cluster_version(), fsm.authorities().rotation.is_some()));
+        let under_way = self.raft.read(|fsm| fsm.authorities().rotation.is_some());
         // Asking again is harmless: the rotation that is under way continues.
         if under_way {
             return Ok(self.authority_status().await);
-        }
-        if have < ROTATION_SINCE {
-            return Err(to_status(&Rejection::ClusterVersion { needs: ROTATION_SINCE, have }));
         }
         // Drawn here, so a retry would make another one: no request key, but the look above.
         let (from, to) = self.keyring.begin(wall()).map_err(|error| {

@@ -20,7 +20,7 @@ use crate::clock::wall;
 use crate::config::Config;
 use crate::identity::ControllerIdentity;
 use crate::pki::{Authority, Keyring};
-use crate::raft::{self, FatalHook, PlaintextConnector, RaftConfig, RaftHandle};
+use crate::raft::{self, FatalHook, PlaintextConnector, RaftConfig, RaftHandle, Versions};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -63,7 +63,7 @@ impl Place {
             create,
             members: BTreeMap::from([(identity.node, "127.0.0.1:7443".to_owned())]),
             connector: Arc::new(PlaintextConnector),
-            cluster_version_max: fleet_core::command::CLUSTER_VERSION_MAX,
+            versions: Versions::BUILT,
             fatal: FatalHook::with(|fatal| panic!("the process would have ended: {fatal}")),
         })
         .await
@@ -102,8 +102,6 @@ fn root() -> Actor {
 
 /// Prunes the audit log up to record `through`, as the API does, at a time that allows it.
 async fn prune(raft: &RaftHandle, through: u64) {
-    give(raft, Command::SetClusterVersion { version: fleet_core::command::CLUSTER_VERSION_MAX })
-        .await;
     let found = raft.audit().prunable(through).await.unwrap().unwrap();
     let prune = Prune { through, hash: found.hash, until: found.until };
     let envelope = Envelope {
@@ -174,8 +172,6 @@ async fn a_backup_taken_while_others_write_is_of_one_moment() {
 async fn in_the_middle_of_an_exchange_of_the_authority_both_come_back() {
     let place = Place::with_authority();
     let raft = place.start(true).await;
-    give(&raft, Command::SetClusterVersion { version: fleet_core::command::CLUSTER_VERSION_MAX })
-        .await;
     let keyring = Keyring::load(&place.config.pki_dir()).unwrap();
     let (from, to) = keyring.begin(wall()).unwrap();
     let pins = [to.pin.clone(), from.pin.clone()];
@@ -266,17 +262,17 @@ async fn a_backup_holds_the_records_that_were_kept_and_a_restore_continues_them(
     prune(&raft, 15).await;
     note(&raft, 21).await;
     let kept = lines(raft.audit()).await;
-    assert_eq!(kept.len(), 9, "records 16 to 24");
+    assert_eq!(kept.len(), 8, "records 16 to 23");
     let path = place.file("a.backup");
     let written = write(Contents::of(&raft, &place.config.pki_dir()), &path).await.unwrap();
-    assert_eq!((written.manifest.audit_pruned, written.manifest.audit_records_here()), (15, 9));
+    assert_eq!((written.manifest.audit_pruned, written.manifest.audit_records_here()), (15, 8));
     let checked = check(&path).unwrap();
     assert_eq!(checked.fsm.audit_pruned().map(|pruned| pruned.through), Some(15));
     raft.shutdown().await;
     drop(raft);
     let read_out = place.file("b.backup");
     read_out_to(&place.config, &read_out).await.unwrap();
-    assert_eq!(check(&read_out).unwrap().manifest.audit_records_here(), 9);
+    assert_eq!(check(&read_out).unwrap().manifest.audit_records_here(), 8);
 
     for path in [path, read_out] {
         let anew = Place::empty();

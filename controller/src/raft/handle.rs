@@ -24,6 +24,7 @@ use super::start::RaftConfig;
 use super::state_age::StateAge;
 use super::state_machine::View;
 use super::types::{Raft, TypeConfig};
+use super::versions::Versions;
 use crate::audit::AuditStore;
 use crate::fatal::{Fatal, FatalHook};
 
@@ -43,8 +44,6 @@ const QUORUM_SILENCE_MAX: Duration = Duration::from_secs(2);
 const LEADERLESS_MAX: Duration = Duration::from_millis(2_500);
 /// How often a leader that waits for a majority looks whether it has one.
 const UNFOLLOWED_CHECK: Duration = Duration::from_millis(250);
-/// The cluster version that knows `CheckState`.
-const CHECK_STATE_SINCE: u32 = 2;
 /// Pause before a proposal that was surely not taken is offered again.
 const RETRY_PAUSE: Duration = Duration::from_millis(25);
 /// How long each stop of a part may take at shutdown.
@@ -155,7 +154,7 @@ pub struct RaftHandle {
     cluster: String,
     node: u64,
     room: FreeSpace,
-    cluster_version_max: u32,
+    versions: Versions,
     /// Cancelled when other controllers are to end what they have open here.
     closing: CancellationToken,
 }
@@ -192,7 +191,7 @@ impl RaftHandle {
             cluster: config.cluster.clone(),
             node: config.node,
             room: FreeSpace::of(&config.dir),
-            cluster_version_max: config.cluster_version_max,
+            versions: config.versions,
             closing: CancellationToken::new(),
         }
     }
@@ -250,7 +249,8 @@ impl RaftHandle {
             return Err(ProposeError::TooLarge { bytes });
         }
         // A member that does not know the command would stop at it.
-        let (needs, have) = (envelope.command.since_version(), self.read(Fsm::cluster_version));
+        let (needs, have) =
+            ((self.versions.needed_by)(&envelope.command), self.read(Fsm::cluster_version));
         if needs > have.max(1) {
             let reply = Err(Rejection::ClusterVersion { needs, have });
             return Ok(Applied { log_index: 0, reply });
@@ -378,7 +378,7 @@ impl RaftHandle {
     pub fn version_all_can(&self) -> Option<u32> {
         let status = self.status();
         let others = status.voters.iter().chain(&status.learners).filter(|p| p.node != self.node);
-        let mut version = self.cluster_version_max;
+        let mut version = self.versions.max;
         for peer in others {
             version = version.min(self.members.of(peer.node)?.cluster_version);
         }
@@ -389,13 +389,13 @@ impl RaftHandle {
     /// none has a majority. `None` where there is nobody to compare with.
     pub fn next_state_check(&self) -> Option<(Command, Option<String>)> {
         let voters = self.status().voters;
-        if voters.len() < 2 || self.read(Fsm::cluster_version) < CHECK_STATE_SINCE {
+        let first = Command::CheckState { index: 0, core: CORE.to_owned(), digest: None };
+        let needs = (self.versions.needed_by)(&first);
+        if voters.len() < 2 || self.read(Fsm::cluster_version) < needs {
             return None;
         }
         let core = CORE.to_owned();
-        let Some(own) = self.own.newest() else {
-            return Some((Command::CheckState { index: 0, core, digest: None }, None));
-        };
+        let Some(own) = self.own.newest() else { return Some((first, None)) };
         let others: Vec<MemberReport> = voters
             .iter()
             .filter(|peer| peer.node != self.node)
@@ -608,7 +608,7 @@ impl RaftHandle {
             own: self.own.clone(),
             room: self.room.clone(),
             fitness: self.fitness.clone(),
-            cluster_version_max: self.cluster_version_max,
+            cluster_version_max: self.versions.max,
             closing: self.closing.clone(),
         }
     }

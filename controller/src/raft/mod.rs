@@ -16,6 +16,7 @@
 //!
 //! Nothing here may skip a log entry, retry a failed fsync, or repair a store.
 
+mod called;
 mod codec;
 mod divergence;
 mod fitness;
@@ -39,6 +40,7 @@ mod start;
 mod state_age;
 mod state_machine;
 mod types;
+mod versions;
 mod watermark;
 mod writer;
 
@@ -60,4 +62,5 @@ pub use service::{PeerCheck, RaftService};
 pub use snapshot::SnapshotFileError;
 pub use start::{ELECTION_MS, Foundation, RaftConfig, StartError, start, start_at_pace, start_on};
 pub use state_machine::{Apply, RestoreError};
+pub use versions::Versions;
 pub use writer::Pace;

@@ -28,6 +28,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
+use super::called::called;
 use super::member_report::Members;
 use super::pipeline::{self, Pipeline};
 use super::snapshot::SnapshotData;
@@ -165,7 +166,7 @@ impl Peer {
         let payload = serde_json::to_vec(question)
             .map_err(|e| RPCError::Network(NetworkError::from_string(e)))?;
         Ok(v1::RaftRequest {
-            cluster_id: self.network.cluster.clone(),
+            cluster_id: called(&self.network.cluster),
             from: self.network.node,
             to: self.target,
             payload,
@@ -259,7 +260,7 @@ impl Peer {
         let floor = self.network.audit.floor().map_err(|e| broken(e.to_string()))?;
         let json = |e: serde_json::Error| broken(e.to_string());
         let begin = v1::SnapshotBegin {
-            cluster_id: self.network.cluster.clone(),
+            cluster_id: called(&self.network.cluster),
             from: self.network.node,
             to: self.target,
             vote: serde_json::to_vec(&vote).map_err(json)?,

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::called::check_called;
 use super::divergence::OwnCheck;
 use super::fitness::OwnFitness;
 use super::member_report::{CORE, MemberReport};
@@ -64,10 +65,7 @@ impl RaftService {
     }
 
     fn check(&self, cluster: &str, from: u64, to: u64) -> Result<(), Status> {
-        if cluster != self.cluster {
-            let problem = format!("this controller belongs to cluster {}", self.cluster);
-            return Err(Status::failed_precondition(problem));
-        }
+        check_called(&self.cluster, cluster)?;
         if to != self.node {
             let problem = format!("this is controller {}, not {to}", self.node);
             return Err(Status::failed_precondition(problem));

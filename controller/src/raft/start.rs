@@ -16,6 +16,7 @@ use super::network::{Network, PeerConnector};
 use super::snapshot::{SnapshotFile, SnapshotFileError};
 use super::state_machine::{Apply, RestoreError, StateMachine};
 use super::types::Raft;
+use super::versions::Versions;
 use super::writer::{Pace, Writers};
 use crate::audit::{AUDIT_FILE, AuditError, AuditStore};
 use crate::disk::{Disk, DiskError, RealDisk};
@@ -53,8 +54,8 @@ pub struct RaftConfig {
     /// Ignored once the cluster exists; empty: wait until a leader adds this controller.
     pub members: BTreeMap<u64, String>,
     pub connector: Arc<dyn PeerConnector>,
-    /// The highest cluster version this program can run at; less only in tests of upgrades.
-    pub cluster_version_max: u32,
+    /// [`Versions::BUILT`], but in tests of upgrades.
+    pub versions: Versions,
     /// What happens when the process must end.
     pub fatal: FatalHook,
 }
@@ -253,7 +254,7 @@ async fn start_parts(
     )?;
     check_no_gap(&config, &log, snapshot.as_ref().and_then(|(description, _)| description.last))?;
     let audit = open_audit(&config)?;
-    let version_max = config.cluster_version_max;
+    let version_max = config.versions.max;
     let state_machine =
         StateMachine::restore(snapshots, snapshot, audit.clone(), version_max, apply, fatal)?;
     let view = state_machine.view();

@@ -8,11 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::AuditBody;
 use crate::event::Event;
-use crate::node::EMPTY_SINCE;
 use crate::time::{Millis, Timestamp};
 
-/// First cluster version in which records leave the controllers.
-pub const PRUNE_SINCE: u32 = EMPTY_SINCE;
 /// No record that is younger than this leaves the controllers.
 pub const KEEP_MIN: Millis = Millis::days(30);
 

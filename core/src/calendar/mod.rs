@@ -7,12 +7,11 @@ use std::collections::BTreeSet;
 
 use crate::gpu::Gpu;
 use crate::name::{GpuUuid, NodeName};
-use crate::node::{EMPTY_SINCE, Liveness, Node};
-use crate::rejection::{Holding, Rejection, Slot};
-use crate::reservation::{GpuRequest, RESERVATION_AHEAD_MAX, Reservation};
+use crate::node::{Liveness, Node};
+use crate::rejection::{Holding, Rejection};
+use crate::reservation::{GpuRequest, Reservation};
 use crate::state::Fsm;
 use crate::time::{Millis, Timestamp, Window};
-use crate::window::MOVED_WAITS_SINCE;
 
 mod busy;
 mod held;
@@ -22,12 +21,11 @@ pub(crate) mod tests;
 pub(crate) mod topology;
 
 pub use crate::state::wish::same_model;
-use crate::state::wish::{GpuSet, Wish, broken, gpus_of, plain_model, said, unfit, uuids_of};
+use crate::state::wish::{GpuSet, Wish, broken, gpus_of, plain_model, said, unfit};
 pub(crate) use busy::known_end;
 pub use busy::{Busy, By, Calendar, NEAR, RELEASE_ALLOWANCE};
 pub use held::HeldPlace;
 use search::Places;
-use topology::{Spread, Topology};
 
 /// Most holdings one refusal names.
 pub const HOLDINGS_MAX: usize = 64;
@@ -73,40 +71,14 @@ pub enum Unleased {
 /// and the next slot of that length. The places that are `held` for jobs that must leave count as taken.
 pub fn choose(
     fsm: &Fsm,
-    wish: &GpuRequest,
-    window: Window,
-    unleased: Unleased,
-    held: &[HeldPlace],
-) -> Result<(NodeName, Vec<GpuUuid>), Rejection> {
-    if wish.count == 0 {
-        return Err(Rejection::field("gpus.count", "must be at least 1"));
-    }
-    if fsm.cluster_version() >= EMPTY_SINCE {
-        return chosen(fsm, wish, window, unleased, held);
-    }
-    let calendar = Calendar::within(fsm, &window).with_held(fsm, held);
-    let search = Search::new(fsm, wish, unleased, &calendar)?;
-    // A GPU that is just being emptied will do where no other is free: the reservation starts as
-    // soon as it is released.
-    [Releasing::Taken, Releasing::Free]
-        .into_iter()
-        .find_map(|releasing| search.best(window, releasing))
-        .ok_or_else(|| {
-            match Search::new(fsm, wish, unleased, &Calendar::of(fsm).with_held(fsm, held)) {
-                Ok(search) => search.refusal(window),
-                Err(rejection) => rejection,
-            }
-        })
-}
-
-/// The same by the index, in a fleet where all members have it.
-fn chosen(
-    fsm: &Fsm,
     request: &GpuRequest,
     window: Window,
     unleased: Unleased,
     held: &[HeldPlace],
 ) -> Result<(NodeName, Vec<GpuUuid>), Rejection> {
+    if request.count == 0 {
+        return Err(Rejection::field("gpus.count", "must be at least 1"));
+    }
     let wish = Wish::new(request);
     wish.is_built(fsm)?;
     let places = Places::new(fsm, &wish, window, unleased, held);
@@ -180,94 +152,6 @@ struct Candidate<'a> {
     open_from: Timestamp,
     /// The busy windows of each GPU, by place.
     busy: Vec<Vec<Busy<'a>>>,
-}
-
-struct Search<'a> {
-    fsm: &'a Fsm,
-    wish: Wish<'a>,
-    unleased: Unleased,
-    candidates: Vec<Candidate<'a>>,
-}
-
-impl<'a> Search<'a> {
-    fn new(
-        fsm: &'a Fsm,
-        request: &'a GpuRequest,
-        unleased: Unleased,
-        calendar: &Calendar<'a>,
-    ) -> Result<Self, Rejection> {
-        let wish = Wish::new(request);
-        wish.is_built(fsm)?;
-        let nodes = fsm.nodes().values();
-        let candidates =
-            nodes.filter_map(|node| Candidate::of(fsm, &wish, unleased, calendar, node));
-        let candidates = candidates.collect();
-        Ok(Self { fsm, wish, unleased, candidates })
-    }
-
-    /// The node where the fewest GPUs stay free, then the closest set, then the first name. One that was not asked
-    /// since a restore what it holds comes last.
-    fn best(&self, window: Window, releasing: Releasing) -> Option<(NodeName, Vec<GpuUuid>)> {
-        let count = self.wish.request.count;
-        let asks_first = self.fsm.cluster_version() >= MOVED_WAITS_SINCE;
-        let mut best: Option<((bool, u32, Spread), &Node, GpuSet)> = None;
-        for candidate in &self.candidates {
-            let unasked = asks_first && candidate.node.uncounted;
-            let free = candidate.free(window, releasing);
-            let Some(left) = free.count_ones().checked_sub(count) else { continue };
-            let fewer = best
-                .as_ref()
-                .is_none_or(|((last, least, _), _, _)| (unasked, left) <= (*last, *least));
-            let eligible = free & candidate.meant;
-            if !fewer || eligible.count_ones() < count {
-                continue;
-            }
-            let topology = Topology::of(self.fsm, candidate.node);
-            let Some(picked) = topology.pick(eligible, count) else { continue };
-            let rank = (unasked, left, picked.spread);
-            if best.as_ref().is_none_or(|(least, _, _)| rank < *least) {
-                best = Some((rank, candidate.node, picked.set));
-            }
-        }
-        best.map(|(_, node, set)| (node.name.clone(), uuids_of(node, set)))
-    }
-
-    /// The earliest window of the same length, searched over the instants at which something ends.
-    fn next_slot(&self, window: Window) -> Option<Slot> {
-        let length = window.ends_at.since(window.starts_at);
-        let count = self.wish.request.count;
-        let mut best: Option<Slot> = None;
-        for candidate in &self.candidates {
-            for starts_at in candidate.instants(window.starts_at) {
-                if best.as_ref().is_some_and(|slot| slot.starts_at <= starts_at) {
-                    break;
-                }
-                let window = Window { starts_at, ends_at: starts_at + length };
-                let eligible = candidate.free(window, Releasing::Taken) & candidate.meant;
-                if eligible.count_ones() < count {
-                    continue;
-                }
-                let topology = Topology::of(self.fsm, candidate.node);
-                if let Some(picked) = topology.pick(eligible, count) {
-                    let gpus = uuids_of(candidate.node, picked.set);
-                    best = Some(Slot { starts_at, node: candidate.node.name.clone(), gpus });
-                    break;
-                }
-            }
-        }
-        best.filter(|slot| slot.starts_at.since(self.fsm.now()) <= RESERVATION_AHEAD_MAX)
-    }
-
-    fn refusal(&self, window: Window) -> Rejection {
-        let mut holdings = Vec::new();
-        for candidate in &self.candidates {
-            holdings.extend(candidate.holdings(self.fsm, &window));
-        }
-        let nodes = self.fsm.nodes().values();
-        let obstacles = obstacles(self.fsm, &self.wish, window, self.unleased, nodes);
-        let wanted = with_obstacles(&self.wish, obstacles);
-        Rejection::GpusHeld { wanted, holdings: sorted(holdings), next: self.next_slot(window) }
-    }
 }
 
 /// What else stands in the way: closed nodes and broken GPUs that would have been meant.

@@ -6,7 +6,7 @@
 use crate::gpu::LinkLevel;
 use crate::health::{Condition, Subject};
 use crate::name::GpuUuid;
-use crate::node::{EMPTY_SINCE, Node};
+use crate::node::Node;
 use crate::state::Fsm;
 use crate::state::wish::{GpuSet, gpus_of};
 
@@ -54,18 +54,15 @@ const NVLINKS_MAX: u32 = 7;
 /// memory and network cards of the job are there.
 fn distance(link: LinkLevel, nvlinks: u32, one_socket: bool) -> u8 {
     let links = u8::try_from(NVLINKS_MAX - nvlinks.min(NVLINKS_MAX)).unwrap_or(0);
-    level(link) * 16 + links * 2 + u8::from(!one_socket)
-}
-
-fn level(level: LinkLevel) -> u8 {
-    match level {
+    let level = match link {
         LinkLevel::NvLink => 0,
         LinkLevel::SingleSwitch => 1,
         LinkLevel::MultiSwitch => 2,
         LinkLevel::HostBridge => 3,
         LinkLevel::NumaNode => 4,
         LinkLevel::System => 5,
-    }
+    };
+    level * 16 + links * 2 + u8::from(!one_socket)
 }
 
 fn places(set: GpuSet) -> impl Iterator<Item = usize> {
@@ -83,15 +80,10 @@ impl Topology {
     pub(crate) fn of(fsm: &Fsm, node: &Node) -> Self {
         let gpus: Vec<_> = gpus_of(fsm, node).collect();
         let count = gpus.len();
-        let by_socket = fsm.cluster_version() >= EMPTY_SINCE;
-        let far = |link, nvlinks, one_socket| match by_socket {
-            true => distance(link, nvlinks, one_socket),
-            false => level(link),
-        };
         let one_socket = |a: usize, b: usize| {
             gpus[a].numa_node.is_some() && gpus[a].numa_node == gpus[b].numa_node
         };
-        let mut levels = vec![far(LinkLevel::System, 0, false); count * count];
+        let mut levels = vec![distance(LinkLevel::System, 0, false); count * count];
         let mut models: Vec<(&str, GpuSet)> = Vec::new();
         for (a, one) in gpus.iter().enumerate() {
             match models.iter_mut().find(|(model, _)| *model == one.model) {
@@ -101,7 +93,7 @@ impl Topology {
             for (b, other) in gpus.iter().enumerate() {
                 // Without a measured link the NUMA node is all that is known.
                 if one.numa_node.is_some() && one.numa_node == other.numa_node {
-                    levels[a * count + b] = far(LinkLevel::NumaNode, 0, true);
+                    levels[a * count + b] = distance(LinkLevel::NumaNode, 0, true);
                 }
             }
         }
@@ -114,13 +106,13 @@ impl Topology {
             };
             if let (Some(one), Some(other)) = (at(&link.a, a), at(&link.b, b)) {
                 (a, b) = (one, other);
-                let far = far(link.level, link.nvlinks, one_socket(a, b));
+                let far = distance(link.level, link.nvlinks, one_socket(a, b));
                 (levels[a * count + b], levels[b * count + a]) = (far, far);
             }
         }
         let told = |at: &usize| {
             let of_it = |c: &&Condition| c.subject == Subject::Gpu(gpus[*at].uuid.clone());
-            by_socket && node.conditions.iter().filter(of_it).any(Condition::is_told)
+            node.conditions.iter().filter(of_it).any(Condition::is_told)
         };
         let noticed = (0..count).filter(told).fold(0, |set: GpuSet, at| set | 1 << at);
         Self { levels, count, models: models.into_iter().map(|(_, set)| set).collect(), noticed }

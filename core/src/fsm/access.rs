@@ -6,9 +6,9 @@
 use super::cluster::check_text;
 use super::{Fsm, Turn};
 use crate::access::{
-    ACCOUNTS_MAX, ASKED_WITH_SINCE, Access, AccessCommand, AccessEvent, Account,
-    CERTIFICATES_PER_HOLDER_MAX, CertificateHolder, Disabled, Issued, LOGINS_MAX, Login,
-    RENEWABLE_AFTER_EXPIRY, SERIAL_DIGITS_MAX, Vouching,
+    ACCOUNTS_MAX, Access, AccessCommand, AccessEvent, Account, CERTIFICATES_PER_HOLDER_MAX,
+    CertificateHolder, Disabled, Issued, LOGINS_MAX, Login, RENEWABLE_AFTER_EXPIRY,
+    SERIAL_DIGITS_MAX, Vouching,
 };
 use crate::actor::{Actor, AuthMethod, Who};
 use crate::event::Event;
@@ -134,7 +134,7 @@ impl Fsm {
     fn asked_with(&self, actor: &Actor, holder: &CertificateHolder) -> Option<String> {
         let renews = matches!(holder, CertificateHolder::Node { .. })
             && actor.method == AuthMethod::Certificate;
-        actor.serial.clone().filter(|_| renews && self.cluster_version >= ASKED_WITH_SINCE)
+        actor.serial.clone().filter(|_| renews)
     }
 
     /// The node has shown this certificate, so it has no use any more for the one it asked with: a copy of that must

@@ -18,7 +18,7 @@ use crate::job::SubmitJob;
 use crate::job::{Job, JobState, Place, QueueKey};
 use crate::lease::{Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName};
-use crate::node::{EMPTY_SINCE, Liveness};
+use crate::node::Liveness;
 use crate::reservation::{GpuRequest, Reservation, ReservationState};
 use crate::state::Restored;
 use crate::time::{Millis, Timestamp, Window};
@@ -40,9 +40,7 @@ impl Fsm {
             node.reboot = None;
         }
         let at = self.now;
-        // Members of before do not know the field, and their states are compared.
-        let known = self.cluster_version >= EMPTY_SINCE;
-        let members = self.roster.members.values().filter(|_| known);
+        let members = self.roster.members.values();
         let mut controllers: Vec<String> = members.map(|member| member.address.clone()).collect();
         // Restored twice, those of the first time may come back too.
         for address in self.restored.take().into_iter().flat_map(|r| r.controllers) {

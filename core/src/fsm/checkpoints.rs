@@ -31,14 +31,7 @@ impl Fsm {
         job: &JobId,
         mut checkpoint: Checkpoint,
     ) -> Option<u64> {
-        let by_list = self.resumes_by_list();
         let job = self.jobs.get_mut(job)?;
-        if !by_list {
-            // As members of before knew it.
-            checkpoint.attempt = 0;
-            job.last_checkpoint = Some(checkpoint);
-            return None;
-        }
         job.checkpoints_heard += 1;
         checkpoint.number = job.checkpoints_heard;
         let is_late = checkpoint.attempt < job.attempt;
@@ -61,7 +54,7 @@ impl Fsm {
         let known = |job: &Job| job.checkpoints().any(|c| c.id() == checkpoint.id());
         let is_listed = |job: &Job| !known(job) && job.has_place_for(checkpoint.id());
         let is_new = self.jobs.get(&job).is_some_and(is_listed);
-        if !is_new || !self.resumes_by_list() {
+        if !is_new {
             return;
         }
         let (allocation, seq) = (checkpoint.allocation.clone(), checkpoint.seq);
@@ -178,9 +171,7 @@ impl Fsm {
 
     /// The checkpoints that the node of an attempt gets to resume from; none where the attempt starts from nothing.
     pub(crate) fn resume_order(&self, job: &Job, allocation: &Allocation) -> Option<ResumeOrder> {
-        if !self.resumes_by_list()
-            || job.spec.checkpoint.is_none() && job.spec.resume_from.is_none()
-        {
+        if job.spec.checkpoint.is_none() && job.spec.resume_from.is_none() {
             return None;
         }
         let by_owner = matches!(job.restart_from, Some(RestartFrom::Checkpoint(_)));

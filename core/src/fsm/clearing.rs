@@ -10,7 +10,7 @@ use crate::event::Event;
 use crate::gpu::Presence;
 use crate::health::{Condition, Subject};
 use crate::name::{GpuUuid, NodeName};
-use crate::node::{ClearOrder, EMPTY_SINCE, Liveness};
+use crate::node::{ClearOrder, Liveness};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 
@@ -54,7 +54,7 @@ impl Fsm {
                 return Err(refused("its node is silent, so nobody knows how it is"));
             }
             (Liveness::Ready, Presence::Lost) => return Err(refused("it is still gone")),
-            (Liveness::Ready, Presence::Unknown) if self.driver_is_released(node) => {
+            (Liveness::Ready, Presence::Unknown) if node.facts.driver_released => {
                 return Err(refused("its driver is released: uncordon its node first"));
             }
             (Liveness::Ready, Presence::Unknown) => {
@@ -75,10 +75,7 @@ impl Fsm {
     }
 
     fn may_be_cleared(&self, condition: &Condition) -> bool {
-        match self.cluster_version >= EMPTY_SINCE {
-            true => condition.is_told(),
-            false => condition.sticky,
-        }
+        condition.is_told()
     }
 
     /// After a report: what it shows no more has been cleared, or has become something else.

@@ -1,7 +1,7 @@
 //! Commands about the cluster itself: its beginning, its version, its clock, tokens, refusals.
 
 use super::{Fsm, Turn};
-use crate::command::{CLUSTER_VERSION_MAX, CreateJoinToken, RefusedRequests};
+use crate::command::{CreateJoinToken, RefusedRequests};
 use crate::event::Event;
 use crate::id::{ClusterId, TokenId};
 use crate::name::{NodeName, TEXT_BYTES_MAX, UserName};
@@ -53,14 +53,12 @@ impl Fsm {
         turn: &mut Turn<'_>,
         version: u32,
     ) -> Result<Reply, Rejection> {
-        if version > CLUSTER_VERSION_MAX || version < self.cluster_version {
+        if version < self.cluster_version {
             return Err(Rejection::ClusterVersion { needs: version, have: self.cluster_version });
         }
         if version > self.cluster_version {
             self.cluster_version = version;
             turn.say(Event::ClusterVersionSet { version });
-            self.hand_out_due(turn);
-            self.end_jobs_of_ended_reservations(turn);
         }
         Ok(Reply::Done)
     }

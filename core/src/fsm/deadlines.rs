@@ -5,7 +5,7 @@ use super::{Fsm, Turn};
 use crate::allocation::{Allocation, StopWhy};
 use crate::id::{AllocationId, ReservationId};
 use crate::name::NodeName;
-use crate::node::{EMPTY_SINCE, Liveness};
+use crate::node::Liveness;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::{Reservation, ReservationState};
@@ -71,9 +71,7 @@ impl Fsm {
                 due.extend(a.deferral.as_ref().and_then(|d| d.deadline));
             }
         }
-        if self.resumes_by_list() {
-            due.extend(claims::edges(self, a));
-        }
+        due.extend(claims::edges(self, a));
         due.extend(self.lost_at(a));
         due
     }
@@ -131,9 +129,6 @@ impl Fsm {
     /// Attempts that were lost before their time was over. Both may be heard of in one moment, after a time without
     /// controllers: the one that happened first decides what becomes of the job.
     fn lose_before_their_limit(&mut self, turn: &mut Turn<'_>) {
-        if self.cluster_version < EMPTY_SINCE {
-            return;
-        }
         let now = self.now;
         let is_lost = |a: &&Allocation| {
             let lost_at = self.lost_at(a).filter(|at| *at <= now && a.stop.is_none());

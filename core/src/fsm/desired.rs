@@ -10,7 +10,7 @@ use crate::desired::{
 use crate::id::AllocationId;
 use crate::lease::{Lease, LeaseHolder};
 use crate::name::{NodeName, UserName};
-use crate::node::{DRIVER_SINCE, Node};
+use crate::node::Node;
 use crate::time::Millis;
 
 impl Fsm {
@@ -82,15 +82,13 @@ impl Fsm {
         let windows = self.desired_windows(node);
         let enforce = self.node(node).map(Node::enforcement_ordered);
         let reboot = self.desired_reboot(node);
-        let drained = self.node(node).is_some_and(|n| n.drain.is_some());
-        // Before all members know it, it would come and go with the leader.
-        let release_driver = drained && self.cluster_version() >= DRIVER_SINCE;
+        let release_driver = self.node(node).is_some_and(|n| n.drain.is_some());
         let no_longer = self.no_longer(node);
         let probes = self.probes(node);
         let removals = self.removals(node);
         let (numbers, forgotten) = self.numbers_of(node);
         let (v, node, recount) = (DESIRED_VERSION, node.clone(), None);
-        let rules = self.ends_by_rules().then_some(*self.reservation_rules());
+        let rules = Some(*self.reservation_rules());
         DesiredNode {
             v,
             node,

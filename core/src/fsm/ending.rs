@@ -24,10 +24,7 @@ use crate::time::{Millis, Timestamp, Window};
 impl Fsm {
     /// What happens at the end of this one.
     pub fn at_end(&self, r: &Reservation) -> EndPolicy {
-        match self.ends_by_rules() {
-            true => r.at_end.unwrap_or(self.rules.at_end),
-            false => EndPolicy::Stop,
-        }
+        r.at_end.unwrap_or(self.rules.at_end)
     }
 
     pub(super) fn apply_ending(
@@ -184,7 +181,6 @@ impl Fsm {
         let since = r.usage.nobody_since?;
         let heard = |node: &crate::node::Node| node.liveness == Liveness::Ready && !node.uncounted;
         let waits = r.state == ReservationState::Active
-            && self.ends_by_rules()
             && self.rules.no_show > Millis::ZERO
             && !r.usage.came
             && self.nodes.get(&r.node).is_some_and(heard);
@@ -284,10 +280,6 @@ impl Fsm {
 
     /// A job is placed under the lease: somebody came.
     pub(super) fn job_came(&mut self, parent: &LeaseId) {
-        // Logs of before give the state they gave.
-        if !self.ends_by_rules() {
-            return;
-        }
         let Some(lease) = self.leases.get(parent) else { return };
         let LeaseHolder::Reservation(id) = lease.holder.clone() else { return };
         if let Some(mut r) = self.reservations.get_mut(&id) {

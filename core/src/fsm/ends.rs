@@ -290,11 +290,7 @@ impl Fsm {
     pub(super) fn nothing_to_resume(&self, job: &Job) -> Option<String> {
         let from_nothing = job.restart_from == Some(RestartFrom::Scratch)
             || matches!(job.restart_from, Some(RestartFrom::Checkpoint(_)));
-        if !self.resumes_by_list()
-            || !job.has_saved()
-            || from_nothing
-            || !job.candidates().is_empty()
-        {
+        if !job.has_saved() || from_nothing || !job.candidates().is_empty() {
             return None;
         }
         let all =

@@ -16,7 +16,6 @@ use crate::health::{Severity, Subject};
 use crate::id::{AllocationId, JobId};
 use crate::job::{DEFERRAL_DEFAULT, DEFERRAL_MAX, Job};
 use crate::name::NodeName;
-use crate::node::EMPTY_SINCE;
 use crate::scheduler;
 use crate::time::{Millis, Timestamp};
 
@@ -96,8 +95,7 @@ impl Fsm {
             .values()
             .find(|c| c.severity == Severity::Fatal)
             .map(|c| c.text.clone());
-        if self.resumes_by_list()
-            && let Some(allocation) = self.allocations.get(id).cloned()
+        if let Some(allocation) = self.allocations.get(id).cloned()
             && let Some(since) = self.fatal_since(&allocation)
         {
             self.doubt_after_fault(&allocation, since);
@@ -125,7 +123,7 @@ impl Fsm {
 
     /// Opens the deferral, or moves the deadline of the open one to what the causes now say.
     fn defer(&mut self, turn: &mut Turn<'_>, id: &AllocationId) {
-        let (now, tells_it) = (self.now, self.cluster_version >= EMPTY_SINCE);
+        let now = self.now;
         let Some(allocation) = self.allocations.get_mut(id) else { return };
         let Some(job) = self.jobs.get(&allocation.job) else { return };
         let since = allocation.deferral.as_ref().map_or(now, |d| d.since);
@@ -150,7 +148,7 @@ impl Fsm {
             asks: Default::default(),
         });
         let causes = cause_texts(&allocation.causes);
-        let saves_nothing = tells_it && job.spec.checkpoint.is_none();
+        let saves_nothing = job.spec.checkpoint.is_none();
         turn.say(Event::EvictionDeferred {
             job: allocation.job.clone(),
             allocation: id.clone(),
@@ -189,7 +187,6 @@ impl Fsm {
     ) {
         let id = checkpoint.allocation.clone();
         let seq = checkpoint.seq;
-        let by_list = self.resumes_by_list();
         if self.allocations.get(&id).is_some_and(|a| a.causes.contains_key(&CauseKey::Reservation))
         {
             // The reservation may have been cancelled since.
@@ -199,10 +196,10 @@ impl Fsm {
             return self.checkpoint_heard_late(turn, checkpoint);
         };
         let fatal = allocation.causes.values().any(|cause| cause.severity == Severity::Fatal);
-        if by_list && fatal && checkpoint.facts.doubt == Doubt::None {
+        if fatal && checkpoint.facts.doubt == Doubt::None {
             checkpoint.facts.doubt = Doubt::AfterFault;
         }
-        let facts = by_list.then(|| Box::new(recorded(&checkpoint)));
+        let facts = Some(Box::new(recorded(&checkpoint)));
         if seq <= allocation.checkpoint_seq {
             return;
         }
@@ -261,9 +258,6 @@ impl Fsm {
     /// A drain, a reboot and maintenance empty the node whatever is free elsewhere; and near its limit a job leaves at the
     /// last checkpoint before it, not in the middle of an interval.
     fn leaves_without_a_place(&self, allocation: &Allocation) -> bool {
-        if !self.resumes_by_list() {
-            return false;
-        }
         let Some(job) = self.jobs.get(&allocation.job) else { return false };
         let deadline = allocation.deferral.as_ref().and_then(|deferral| deferral.deadline);
         let longest = job.gaps().into_iter().max();
@@ -304,7 +298,7 @@ impl Fsm {
     /// Whether a story says of it that there is no checkpoint to wait for.
     fn saves_nothing(&self, job: &JobId) -> bool {
         let declares_none = |job: &Job| job.spec.checkpoint.is_none();
-        self.cluster_version >= EMPTY_SINCE && self.jobs.get(job).is_some_and(declares_none)
+        self.jobs.get(job).is_some_and(declares_none)
     }
 
     /// Deferrals whose wait is over now.

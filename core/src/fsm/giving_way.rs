@@ -5,7 +5,7 @@
 //! `eviction.rs`; nothing here may stop an attempt for a reservation that was cancelled meanwhile.
 
 use super::{Fsm, Turn};
-use crate::allocation::{Allocation, Cause, CauseKey, GIVES_WAY_LEAD, GIVES_WAY_SINCE, StopWhy};
+use crate::allocation::{Allocation, Cause, CauseKey, GIVES_WAY_LEAD, StopWhy};
 use crate::health::Severity;
 use crate::id::AllocationId;
 use crate::reservation::Reservation;
@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 impl Fsm {
     /// The next instant at which the attempt is asked for a checkpoint, or must leave, for a reservation.
     pub(super) fn gives_way_at(&self, a: &Allocation) -> Option<Timestamp> {
-        if a.stop.is_some() || self.cluster_version < GIVES_WAY_SINCE {
+        if a.stop.is_some() {
             return None;
         }
         if self.is_in_preparation(a) {
@@ -103,9 +103,6 @@ impl Fsm {
         at: Timestamp,
     ) -> bool {
         let Some(a) = self.allocations.get(id) else { return false };
-        if self.cluster_version < GIVES_WAY_SINCE {
-            return false;
-        }
         let gave_way = match a.own_limit_at {
             Some(own) => at < own,
             None => self.is_in_preparation(a),

@@ -15,7 +15,7 @@ use crate::id::{ImportId, ReservationId};
 use crate::name::{GpuUuid, UserName};
 use crate::rejection::{LineProblem, Rejection};
 use crate::reply::{ImportedLine, Reply};
-use crate::reservation::{IMPORT_UNDONE_SINCE, IMPORTED_SINCE, Reservation, ReservationState};
+use crate::reservation::{Reservation, ReservationState};
 use crate::time::Timestamp;
 
 /// Most lines of one import. They are one log entry, so that all are taken or none; no other write is applied meanwhile,
@@ -52,9 +52,7 @@ impl Fsm {
             lines.push(line.answer(wish));
             if let LineDecision::Book(granted) = line {
                 self.book(turn, wish, granted);
-                if self.cluster_version >= IMPORTED_SINCE
-                    && let Some(mut made) = self.reservations.get_mut(&wish.id)
-                {
+                if let Some(mut made) = self.reservations.get_mut(&wish.id) {
                     made.imported = Some(wish.window);
                     made.import = import.cloned();
                     made_any = true;
@@ -178,9 +176,6 @@ impl Fsm {
     /// For each line that an earlier import made: its reservation, also one that was extended or released
     /// since. Two equal lines are two reservations.
     fn there(&self, wishes: &[CreateReservation]) -> BTreeMap<ReservationId, ReservationId> {
-        if self.cluster_version < IMPORTED_SINCE {
-            return self.there_untouched(wishes);
-        }
         let mut free: BTreeMap<&UserName, Vec<&Reservation>> = BTreeMap::new();
         let end = |r: &Reservation| {
             r.imported.map_or(r.window.ends_at, |w| w.ends_at.max(r.window.ends_at))
@@ -191,9 +186,8 @@ impl Fsm {
         }
         let mut there = BTreeMap::new();
         // Those that are certain first, so that no other line takes them.
-        let said = self.cluster_version >= IMPORT_UNDONE_SINCE;
         let kinds = [is_of_line as Kin, has_window, serves_line, has_its_gpus];
-        for kin in kinds.into_iter().take(if said { 4 } else { 3 }) {
+        for kin in kinds {
             let judged = |wish: &&CreateReservation| {
                 let window = wish.window;
                 window.ends_at > self.now.max(window.starts_at)
@@ -209,29 +203,6 @@ impl Fsm {
                 if let Some((at, _)) = found {
                     there.insert(wish.id.clone(), alike.remove(at).id.clone());
                 }
-            }
-        }
-        there
-    }
-
-    /// The same as it was before [`IMPORTED_SINCE`]: a reservation that was extended or released is not found.
-    fn there_untouched(
-        &self,
-        wishes: &[CreateReservation],
-    ) -> BTreeMap<ReservationId, ReservationId> {
-        let mut free: BTreeMap<_, Vec<&Reservation>> = BTreeMap::new();
-        for reservation in self.reservations.open() {
-            free.entry((&reservation.owner, reservation.window.ends_at))
-                .or_default()
-                .push(reservation);
-        }
-        let mut there = BTreeMap::new();
-        for wish in wishes {
-            let Some(alike) = free.get_mut(&(&wish.owner, wish.window.ends_at)) else { continue };
-            if let Some(at) =
-                alike.iter().position(|r| starts_alike(r, wish, self.now) && asks_alike(r, wish))
-            {
-                there.insert(wish.id.clone(), alike.remove(at).id.clone());
             }
         }
         there

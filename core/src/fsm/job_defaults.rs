@@ -6,7 +6,6 @@
 use super::{Fsm, Turn};
 use crate::event::Event;
 use crate::job::JobSpec;
-use crate::node::EMPTY_SINCE;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::time::Millis;
@@ -55,9 +54,6 @@ impl Fsm {
 
     /// The job's own word counts, then the fleet's default.
     pub(super) fn with_defaults(&self, spec: &mut JobSpec) {
-        if self.cluster_version < EMPTY_SINCE {
-            return;
-        }
         match spec.stop_after {
             Some(Millis::ZERO) => spec.stop_after = None,
             Some(_) => {}

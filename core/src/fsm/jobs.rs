@@ -17,7 +17,7 @@ use crate::job::{
 };
 use crate::lease::LeaseHolder;
 use crate::name::NodeName;
-use crate::node::{ANOTHER_TRY_SINCE, EMPTY_SINCE, Node};
+use crate::node::Node;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::scheduler::{self, claims};
@@ -63,7 +63,7 @@ impl Fsm {
         let mut job = Job::submitted(wish.clone(), queue, self.now);
         self.with_defaults(&mut job.spec);
         let stop_after = job.spec.stop_after.filter(|_| job.spec.stop_after_default);
-        if let Some(other) = self.shares_its_directory(&job).filter(|_| self.resumes_by_list()) {
+        if let Some(other) = self.shares_its_directory(&job) {
             job.checkpoint_notes.push(CheckpointNote::SharedDir { job: other.to_string() });
         }
         self.bind_job(&job);
@@ -83,15 +83,10 @@ impl Fsm {
         check_owner(actor, &wish.owner)?;
         self.check_enabled(&wish.owner)?;
         validate::job_spec(&wish.spec)?;
-        if wish.spec.stop_after == Some(Millis::ZERO) && self.cluster_version < EMPTY_SINCE {
-            return Err(validate::stop_after_too_short());
-        }
         if self.jobs.contains_key(&wish.id) {
             return Err(Rejection::IdTaken { id: wish.id.to_string() });
         }
-        // Before version 18 those that wait for a time did not count: all members must refuse the same job.
-        let waiting = if self.cluster_version < EMPTY_SINCE { 0 } else { self.paused.len() };
-        if self.queue.len() + waiting + self.allocations.len() >= JOBS_OPEN_MAX {
+        if self.queue.len() + self.paused.len() + self.allocations.len() >= JOBS_OPEN_MAX {
             let what = "open jobs".to_owned();
             return Err(Rejection::LimitReached { what, limit: JOBS_OPEN_MAX as u64 });
         }
@@ -193,10 +188,7 @@ impl Fsm {
         let attempt = job.attempt + 1;
         let id = AllocationId::of_attempt(&line.job, attempt);
         let owner = job.owner.clone();
-        let resume_from = match self.resumes_by_list() {
-            true => job.candidates().first().map(|c| c.path.clone()),
-            false => job.last_checkpoint.as_ref().map(|c| c.path.clone()),
-        };
+        let resume_from = job.candidates().first().map(|c| c.path.clone());
         let key = job.queue;
         let lease = (!line.gpus.is_empty()).then(|| {
             let grant = Grant {
@@ -259,7 +251,7 @@ impl Fsm {
             gpus: line.gpus.clone(),
             epoch: turn.epoch,
             resume_from,
-            owner: (self.cluster_version >= EMPTY_SINCE).then_some(owner),
+            owner: Some(owner),
         });
         Ok(id)
     }
@@ -348,18 +340,13 @@ impl Fsm {
         }
         if let AttemptEnd::NodeFault { message } = &report.end
             && allocation.started_at.is_none()
-            && !(report.no_image && self.resumes_by_list())
+            && !report.no_image
         {
             self.note_start_fault(turn, &id, &allocation.node, message);
         }
-        let next = match self.resumes_by_list() {
-            true => self.judged(turn, &allocation, report, exit_code(&report.end)),
-            false => self.next_step(&allocation, report),
-        };
-        match next {
+        match self.judged(turn, &allocation, report, exit_code(&report.end)) {
             Some(Next::Finish(state, outcome)) => {
-                let names_its_cause = self.cluster_version >= EMPTY_SINCE;
-                turn.say(finished_event(names_its_cause, &id, state, &outcome, &allocation));
+                turn.say(finished_event(&id, state, &outcome, &allocation));
                 // The report may come long after the end; and the node's clock may be off.
                 let began = allocation.started_at.unwrap_or(allocation.placed_at);
                 let at = report.ended_at.min(self.now).max(began);
@@ -379,9 +366,8 @@ impl Fsm {
 
     /// The node is not tried again while the job can go to another; the only one gets another chance.
     fn note_start_fault(&mut self, turn: &mut Turn<'_>, id: &JobId, node: &NodeName, why: &str) {
-        let by_list = self.resumes_by_list();
         let Some(job) = self.jobs.get(id) else { return };
-        let counted = by_list && self.is_same_fault(job, node, why);
+        let counted = self.is_same_fault(job, node, why);
         let Some(job) = self.jobs.get_mut(id) else { return };
         job.start_faults += u32::from(!counted);
         // Its condition keeps the job away for as long as it holds, and no longer.
@@ -407,7 +393,7 @@ impl Fsm {
 
     /// Whether it can begin nothing now, for want of room.
     pub(super) fn is_short(&self, node: &Node) -> bool {
-        self.cluster_version >= EMPTY_SINCE && node.conditions.iter().any(begins_nothing)
+        node.conditions.iter().any(begins_nothing)
     }
 
     /// It leaves the queue until then.
@@ -432,68 +418,12 @@ impl Fsm {
 
     /// What kept jobs from a node may be mended by now: a disk that was not mounted yet, for instance.
     pub(super) fn lift_exclusions(&mut self, turn: &mut Turn<'_>, node: &NodeName, why: &str) {
-        if self.cluster_version < ANOTHER_TRY_SINCE {
-            return;
-        }
         for job in self.jobs.values_mut().filter(|job| !job.state.is_final()) {
             if job.excluded_nodes.remove(node).is_some() {
                 let (job, node, why) = (job.id.clone(), node.clone(), why.to_owned());
                 turn.say(Event::ExclusionLifted { job, node, why });
             }
         }
-    }
-
-    fn next_step(&self, allocation: &Allocation, report: &EndReport) -> Option<Next> {
-        let job = self.jobs.get(&allocation.job)?;
-        let finish = |state, exit_code, reason: String| {
-            Some(Next::Finish(state, JobOutcome { exit_code, reason }))
-        };
-        let code = exit_code(&report.end);
-        // A program that says it is done has completed, stop signal or not.
-        let stop = allocation.stop.as_ref().filter(|_| !report.done);
-        // It ended by itself before the signal reached it.
-        let ran_out = matches!(report.end, AttemptEnd::Exited { .. }) && !report.stopped;
-        if let Some(stop) = stop.filter(|_| !ran_out) {
-            return match &stop.why {
-                StopWhy::Cancelled { .. } => {
-                    finish(JobState::Cancelled, code, stop.why.to_string())
-                }
-                StopWhy::TimeLimit | StopWhy::ReservationEnded => {
-                    finish(JobState::TimedOut, code, stop.why.to_string())
-                }
-                StopWhy::Evicted { .. } => self.after_eviction(job, &stop.why),
-                StopWhy::NodeFault { cause } => self.after_node_fault(job, cause.clone(), true),
-            };
-        }
-        match &report.end {
-            AttemptEnd::Exited { code: 0 } => {
-                finish(JobState::Completed, Some(0), "exit code 0".to_owned())
-            }
-            AttemptEnd::Exited { .. }
-            | AttemptEnd::Signaled { .. }
-            | AttemptEnd::OutOfMemory
-            | AttemptEnd::CannotStart { .. } => {
-                finish(JobState::Failed, code, report.end.to_string())
-            }
-            AttemptEnd::CannotResume { message } => {
-                Some(Next::Again { why: message.clone(), uses_restart: false })
-            }
-            AttemptEnd::NothingToResume { .. } => {
-                Some(Next::Again { why: report.end.to_string(), uses_restart: false })
-            }
-            AttemptEnd::NodeFault { message } => {
-                self.after_node_fault(job, message.clone(), allocation.started_at.is_some())
-            }
-            AttemptEnd::Lost { message } => self.after_node_fault(job, message.clone(), true),
-        }
-    }
-
-    fn after_eviction(&self, job: &Job, why: &StopWhy) -> Option<Next> {
-        let why = why.to_string();
-        if job.last_checkpoint.is_some() {
-            return Some(Next::Again { why, uses_restart: false });
-        }
-        self.after_node_fault(job, why, true)
     }
 
     pub(super) fn after_node_fault(&self, job: &Job, why: String, ran: bool) -> Option<Next> {
@@ -526,7 +456,6 @@ impl Fsm {
             return self.finish_job(id, JobState::Cancelled, outcome, self.now);
         }
         if let Some(reservation) = job.spec.reservation.clone()
-            && self.cluster_version >= EMPTY_SINCE
             && !self.still_takes_jobs(&reservation)
         {
             return self.end_with_its_reservation(turn, id, &reservation, Some(why));
@@ -536,16 +465,12 @@ impl Fsm {
         if let Some(nothing) = self.jobs.get(id).and_then(|job| self.nothing_to_resume(job)) {
             return self.ask_owner(turn, id, format!("{why}; {nothing}"));
         }
-        let by_list = self.resumes_by_list();
         let Some(job) = self.jobs.get_mut(id) else { return };
         job.allocation = None;
         job.state = JobState::Queued;
         job.queue.class = CLASS_INTERRUPTED;
         let key = job.queue;
-        let resume_from = match by_list {
-            true => job.candidates().first().map(|c| c.path.clone()),
-            false => job.last_checkpoint.as_ref().map(|c| c.path.clone()),
-        };
+        let resume_from = job.candidates().first().map(|c| c.path.clone());
         self.queue.insert(key, id.clone());
         turn.say(Event::JobRequeued { job: id.clone(), why, resume_from });
     }
@@ -598,9 +523,7 @@ fn exit_code(end: &AttemptEnd) -> Option<i32> {
     }
 }
 
-/// `names_its_cause`: every member knows that a job may be out of time for another reason than its limit.
 fn finished_event(
-    names_its_cause: bool,
     id: &JobId,
     state: JobState,
     outcome: &JobOutcome,
@@ -620,7 +543,7 @@ fn finished_event(
         }
         JobState::TimedOut => {
             let by_limit = allocation.stop.as_ref().is_none_or(|s| s.why == StopWhy::TimeLimit);
-            let why = (names_its_cause && !by_limit).then(|| outcome.reason.clone());
+            let why = (!by_limit).then(|| outcome.reason.clone());
             Event::JobTimedOut { job, why }
         }
         JobState::Failed

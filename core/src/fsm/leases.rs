@@ -5,7 +5,6 @@ use crate::event::Event;
 use crate::id::LeaseId;
 use crate::lease::{Epoch, Lease, LeaseHolder};
 use crate::name::{GpuUuid, NodeName, UserName};
-use crate::node::EMPTY_SINCE;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 
@@ -112,15 +111,13 @@ impl Fsm {
             node: node.clone(),
             gpus: lease.gpus,
             declared_by: declared_by.map(str::to_owned),
-            holder: (self.cluster_version >= EMPTY_SINCE).then_some(holder),
+            holder: Some(holder),
         });
         if let LeaseHolder::Reservation(reservation) = &lease.holder {
             self.reservation_lease_released(turn, reservation);
         }
-        if self.cluster_version >= EMPTY_SINCE {
-            self.say_if_drained(turn, &node);
-            self.settle_replacements(turn, &node);
-        }
+        self.say_if_drained(turn, &node);
+        self.settle_replacements(turn, &node);
         true
     }
 
@@ -163,7 +160,7 @@ impl Fsm {
         let by = turn.actor.display_name();
         let said = reason.to_owned();
         turn.say(Event::GpuDeclaredFree { gpu: gpu.clone(), by: by.clone(), reason: said });
-        let word = (self.cluster_version >= EMPTY_SINCE).then_some(by.as_str());
+        let word = Some(by.as_str());
         self.settle_withdrawn(turn, gpu);
         let hold = self.holds.get(gpu).cloned();
         let (child, lease) = hold.map_or((None, None), |hold| (hold.child, Some(hold.lease)));
@@ -180,9 +177,7 @@ impl Fsm {
             }
         }
         self.vouched_for(turn, gpu);
-        if let Some(node) =
-            self.gpus.get(gpu).map(|gpu| gpu.node.clone()).filter(|_| self.gives_numbers())
-        {
+        if let Some(node) = self.gpus.get(gpu).map(|gpu| gpu.node.clone()) {
             self.settle_replacements(turn, &node);
         }
         Ok(Reply::Done)

@@ -10,10 +10,8 @@ use crate::health::{CONDITIONS_PER_NODE_MAX, Condition, Severity, Subject};
 use crate::id::AllocationId;
 use crate::name::{GpuUuid, NodeName};
 use crate::node::{
-    CLONES_SINCE, Cordon, DEADLINE_SLACK, DRIVER_SINCE, Drain, EMPTY_SINCE, Liveness,
-    MachineIdentity, NODES_MAX, Node, NodeFacts,
+    Cordon, DEADLINE_SLACK, Drain, Liveness, MachineIdentity, NODES_MAX, Node, NodeFacts,
 };
-use crate::reboot::REBOOT_SINCE;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::time::{Millis, Timestamp};
@@ -83,9 +81,7 @@ impl Fsm {
         }
         // Two clones may have joined before either was known here.
         self.check_no_clone(name, &facts.machine)?;
-        if self.gives_numbers() {
-            check_no_twins(name, facts)?;
-        }
+        check_no_twins(name, facts)?;
         self.certificate_shown(turn.actor);
         let node = Node {
             name: name.clone(),
@@ -124,7 +120,7 @@ impl Fsm {
         name: &NodeName,
         machine: &MachineIdentity,
     ) -> Result<(), Rejection> {
-        if self.cluster_version < CLONES_SINCE || machine.machine_id.is_empty() {
+        if machine.machine_id.is_empty() {
             return Ok(());
         }
         let same = |node: &&Node| node.facts.machine.machine_id == machine.machine_id;
@@ -146,15 +142,13 @@ impl Fsm {
                 known.replaced_by_next = false;
             }
         }
-        let outlasts = self.cluster_version >= REBOOT_SINCE;
         let earlier = self.allocations.on(name).filter(|a| a.boot_id != facts.boot_id);
         let earlier: Vec<AllocationId> = earlier.map(|a| a.id.clone()).collect();
         let mut lost: Vec<AllocationId> = Vec::new();
         for id in earlier {
             let Some(allocation) = self.allocations.get_mut(&id) else { continue };
             // Not begun as far as is known: its agent has a record of it if it was, and says so; else it begins now.
-            let waits = outlasts
-                && allocation.phase == Phase::Placed
+            let waits = allocation.phase == Phase::Placed
                 && allocation.gpus.iter().all(|gpu| there.contains(&gpu));
             match waits {
                 true => allocation.boot_id.clone_from(&facts.boot_id),
@@ -183,11 +177,8 @@ impl Fsm {
         let let_go = self.note_driver(turn, name, facts);
         let mut reported: Vec<&Gpu> = facts.gpus.iter().collect();
         reported.sort_by_key(|gpu| gpu.driver_index.unwrap_or(gpu.index));
-        if self.gives_numbers() {
-            reported.retain(|gpu| {
-                gpu.presence == Presence::Present || !self.is_forgotten(name, &gpu.uuid)
-            });
-        }
+        reported
+            .retain(|gpu| gpu.presence == Presence::Present || !self.is_forgotten(name, &gpu.uuid));
         let mut order = Vec::with_capacity(reported.len());
         for gpu in reported {
             if let Some(other) = self.gpus.get(&gpu.uuid).map(|known| known.node.clone())
@@ -201,7 +192,7 @@ impl Fsm {
             self.take_gpu(turn, name, gpu, let_go);
             order.push(gpu.uuid.clone());
         }
-        let (gives_numbers, now) = (self.gives_numbers(), self.now);
+        let now = self.now;
         let Some(node) = self.nodes.get_mut(name) else { return };
         // A card that was there and is not named any more is lost, not forgotten.
         let gone: Vec<GpuUuid> =
@@ -209,35 +200,24 @@ impl Fsm {
         order.extend(gone.iter().cloned());
         node.gpus = order;
         node.facts = NodeFacts { gpus: Vec::new(), ..facts.clone() };
-        if !gives_numbers {
-            // Members of before would not keep it.
-            node.facts.links.iter_mut().for_each(|link| link.nvlinks = 0);
-        }
         for uuid in gone {
             if let Some(gpu) = self.gpus.get_mut(&uuid).filter(|gpu| gpu.node == *name)
                 && gpu.presence != Presence::Lost
             {
                 gpu.presence = Presence::Lost;
-                if gives_numbers {
-                    gpu.lost_since = Some(now);
-                }
+                gpu.lost_since = Some(now);
                 let what = format!("{uuid} is not in the machine any more");
                 turn.say(Event::NodeFactsChanged { node: name.clone(), what });
             }
         }
-        if self.gives_numbers() {
-            self.sort_gpus(name);
-            self.settle_replacements(turn, name);
-        }
+        self.sort_gpus(name);
+        self.settle_replacements(turn, name);
     }
 
     /// Says once that the agent released the driver, or loaded it again. Returns whether either is so: then it need
     /// not be said of each GPU.
     fn note_driver(&self, turn: &mut Turn<'_>, name: &NodeName, facts: &NodeFacts) -> bool {
         let known = self.nodes.get(name).is_some_and(|node| node.facts.driver_released);
-        if self.cluster_version < DRIVER_SINCE {
-            return false;
-        }
         if known != facts.driver_released {
             let what = match facts.driver_released {
                 true => "nothing is left there: its GPU driver is released and can be upgraded",
@@ -246,11 +226,6 @@ impl Fsm {
             turn.say(Event::NodeFactsChanged { node: name.clone(), what: what.to_owned() });
         }
         known || facts.driver_released
-    }
-
-    /// Whether the agent has released the node's driver: nobody can check the GPUs then.
-    pub(super) fn driver_is_released(&self, node: &Node) -> bool {
-        self.cluster_version >= DRIVER_SINCE && node.facts.driver_released
     }
 
     /// A card may turn up in another machine once it left the first and nobody holds it there.
@@ -285,12 +260,6 @@ impl Fsm {
             };
             let what = format!("{} {word}", gpu.uuid);
             turn.say(Event::NodeFactsChanged { node: node.clone(), what });
-        }
-        if !self.gives_numbers() {
-            // Members of before would not keep the driver's index.
-            let taken = Gpu { node, driver_index: None, ..gpu.clone() };
-            self.gpus.insert(gpu.uuid.clone(), taken);
-            return;
         }
         let former = before.map(Gpu::name);
         let stayed = before.filter(|before| before.node == *name);
@@ -378,8 +347,7 @@ impl Fsm {
         if deadline.is_some_and(|at| at > Timestamp::MAX_ACCEPTED) {
             return Err(Rejection::field("deadline", "beyond the year 9998"));
         }
-        if self.cluster_version >= EMPTY_SINCE
-            && let Some(past) = deadline.map(|at| self.now.since(at))
+        if let Some(past) = deadline.map(|at| self.now.since(at))
             && past > DEADLINE_SLACK
         {
             let problem = format!("it passed {past} ago; `now` ends everything at once");
@@ -428,7 +396,7 @@ impl Fsm {
     /// later does not count.
     pub fn is_empty(&self, name: &NodeName) -> bool {
         let works = self.allocations.on(name).next().is_some();
-        let held = self.cluster_version >= EMPTY_SINCE && self.leases.on(name).next().is_some();
+        let held = self.leases.on(name).next().is_some();
         !works && !held
     }
 
@@ -499,13 +467,12 @@ impl Fsm {
         }
         // Of a card that was forgotten its agent may still say what it was like.
         let known = |c: &&Condition| match &c.subject {
-            Subject::Gpu(uuid) => !(self.gives_numbers() && self.is_forgotten(name, uuid)),
+            Subject::Gpu(uuid) => !self.is_forgotten(name, uuid),
             Subject::Node => true,
         };
         let conditions: Vec<Condition> = conditions.iter().filter(known).cloned().collect();
         let nodes = self.nodes.len();
         let now = self.now;
-        let tells_again = self.cluster_version >= EMPTY_SINCE;
         let node = self.node_mut(name)?;
         let before = std::mem::replace(&mut node.conditions, conditions.clone());
         let mut bad = false;
@@ -522,7 +489,7 @@ impl Fsm {
                     turn.say(changed(name, condition));
                 }
                 // The driver reported the same once more: the user who has the GPU now is to hear of it.
-                (Some(_), true) if tells_again && is_told_again(old, condition) => {
+                (Some(_), true) if is_told_again(old, condition) => {
                     turn.say(changed(name, condition));
                 }
                 (Some(_), false) => turn.say(cleared(name, condition)),

@@ -14,7 +14,6 @@ use crate::gpu::{FORMER_NAMES_KEPT, FormerName, Gpu, GpuName, Presence};
 use crate::id::ReservationId;
 use crate::lease::LeaseHolder;
 use crate::name::{GpuUuid, NodeName};
-use crate::node::EMPTY_SINCE;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 
@@ -27,9 +26,6 @@ impl Fsm {
         &self,
         node: &NodeName,
     ) -> (BTreeMap<GpuUuid, u32>, BTreeSet<GpuUuid>) {
-        if !self.gives_numbers() {
-            return Default::default();
-        }
         let numbers = self.gpus_of(node).map(|gpu| (gpu.uuid.clone(), gpu.index));
         let former = self.former_names.keys();
         let forgotten = former.filter(|uuid| self.is_forgotten(node, uuid)).cloned();
@@ -93,9 +89,7 @@ impl Fsm {
         let names: Vec<(GpuUuid, GpuName)> = names.collect();
         for (uuid, name) in names {
             self.gpus.remove(&uuid);
-            if self.gives_numbers() {
-                self.note_former_name(&uuid, name, false);
-            }
+            self.note_former_name(&uuid, name, false);
         }
     }
 
@@ -315,11 +309,6 @@ impl Fsm {
         if let Some(node) = self.nodes.get_mut(name) {
             node.gpus.sort_by_key(|uuid| gpus.get(uuid).map(|gpu| gpu.index));
         }
-    }
-
-    /// Whether the fleet gives the numbers; else they are the driver's.
-    pub(super) fn gives_numbers(&self) -> bool {
-        self.cluster_version >= EMPTY_SINCE
     }
 }
 

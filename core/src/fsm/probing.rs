@@ -23,7 +23,7 @@ impl Fsm {
         let Some(job) = self.jobs.get(&allocation.job) else { return };
         let saves =
             job.spec.checkpoint.is_some() && job.has_saved() && job.spec.reservation.is_none();
-        if !saves || !self.resumes_by_list() {
+        if !saves {
             return;
         }
         let asked = self.built_for(job, &allocation.node).filter(|n| n.closed().is_none());

@@ -2,7 +2,7 @@
 
 use super::adoption::HELD_RESERVATIONS_MAX;
 use super::{Fsm, Turn, cluster::check_text, ending::check_holders, nodes, windows};
-use crate::allocation::{Allocation, EndReport, GIVES_WAY_SINCE, PROMISED_AT_START_SINCE, Phase};
+use crate::allocation::{Allocation, EndReport, Phase};
 use crate::checkpoint::{Checkpoint, Presence};
 use crate::command::Report;
 use crate::event::Event;
@@ -199,7 +199,7 @@ impl Fsm {
             || match &lease.holder {
                 LeaseHolder::Allocation(id) => !self.allocations.contains_key(id),
                 // A node's word does not end a reservation that continues because it was extended.
-                LeaseHolder::Reservation(_) => !self.hands_out(),
+                LeaseHolder::Reservation(_) => false,
             };
         over && !uncounted
     }
@@ -231,8 +231,7 @@ impl Fsm {
         (at, image): (Timestamp, Option<&ImageUsed>),
         goes_on: GoesOn,
     ) {
-        let (now, gives_way) = (self.now, self.cluster_version >= PROMISED_AT_START_SINCE);
-        let is_evicted = self.cluster_version >= GIVES_WAY_SINCE;
+        let now = self.now;
         let starts = self.allocations.get(id).filter(|allocation| {
             allocation.node == *node && allocation.epoch == epoch && allocation.started_at.is_none()
         });
@@ -248,7 +247,7 @@ impl Fsm {
         job.image_wait = None;
         let cut = ends_by.filter(|ends_by| *ends_by < limit);
         allocation.time_limit_at = Some(cut.unwrap_or(limit));
-        allocation.own_limit_at = cut.is_some().then_some(limit).filter(|_| is_evicted);
+        allocation.own_limit_at = cut.is_some().then_some(limit);
         job.started_at.get_or_insert(at);
         job.image = image.cloned();
         if allocation.phase == Phase::Placed {
@@ -256,7 +255,7 @@ impl Fsm {
             job.state = JobState::Running;
         }
         let lasts = goes_on == GoesOn::Yes && allocation.stop.is_none();
-        let for_a_promise = gives_way && lasts && !allocation.gpus.is_empty();
+        let for_a_promise = lasts && !allocation.gpus.is_empty();
         let at_most = cut.filter(|_| for_a_promise).map(|cut| cut.since(now));
         let (job, allocation, image) = (allocation.job.clone(), id.clone(), image.cloned());
         turn.say(Event::JobStarted { job, allocation, image, at_most });
@@ -271,7 +270,7 @@ impl Fsm {
         // Under a reservation the attempt ends with it. And an attempt that outlasted a restore may have run for
         // long, even in the reservation that waits here to begin.
         let of_before = allocation.epoch.incarnation < self.incarnation;
-        if self.cluster_version < PROMISED_AT_START_SINCE || parent.is_some() || of_before {
+        if parent.is_some() || of_before {
             return known;
         }
         let promised = self.promised(allocation).map(|(_, by)| by);

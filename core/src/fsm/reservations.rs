@@ -15,17 +15,15 @@ use crate::health::Severity;
 use crate::id::{AllocationId, ReservationId};
 use crate::lease::LeaseHolder;
 use crate::name::{GpuUuid, NodeName, UserName, has_joiner, is_plain_note};
-use crate::node::EMPTY_SINCE;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::reservation::{
-    GpuRequest, IMPORT_UNDONE_SINCE, RESERVATION_AHEAD_MAX, RESERVATION_LENGTH_MAX,
-    RESERVATION_LENGTH_MIN, RESERVATION_PAST_MAX, RESERVATIONS_OPEN_MAX, Reservation,
-    ReservationState, SHARED_WITH_MAX,
+    GpuRequest, RESERVATION_AHEAD_MAX, RESERVATION_LENGTH_MAX, RESERVATION_LENGTH_MIN,
+    RESERVATION_PAST_MAX, RESERVATIONS_OPEN_MAX, Reservation, ReservationState, SHARED_WITH_MAX,
 };
 use crate::scheduler::claims;
 use crate::time::{Timestamp, Window};
-use crate::window::{MOVED_WAITS_SINCE, TRANSFER_SAID_SINCE, Withdrawal};
+use crate::window::Withdrawal;
 
 /// What a wish gets: when, and which GPUs of which node.
 pub(super) type Granted = (Window, NodeName, Vec<GpuUuid>);
@@ -103,16 +101,12 @@ impl Fsm {
 
     /// The most open reservations that there may be, where there are as many.
     pub(super) fn has_all_reservations(&self) -> Option<usize> {
-        let most = match self.cluster_version >= IMPORT_UNDONE_SINCE {
-            true => RESERVATIONS_OPEN_MAX,
-            false => RESERVATIONS_OPEN_MAX / 5,
-        };
-        self.reservations.is_full(most).then_some(most)
+        self.reservations.is_full(RESERVATIONS_OPEN_MAX).then_some(RESERVATIONS_OPEN_MAX)
     }
 
     fn check_note(&self, note: &str) -> Result<(), Rejection> {
         let joined = has_joiner(note) && is_plain_note(note);
-        if joined && self.cluster_version >= IMPORT_UNDONE_SINCE {
+        if joined {
             return check_length("note", note);
         }
         check_text("note", note)
@@ -154,14 +148,11 @@ impl Fsm {
 
     /// Makes it somebody else's, also at its node where that knows of it already.
     pub(super) fn give_to(&mut self, turn: &mut Turn<'_>, id: &ReservationId, to: &UserName) {
-        let said = self.cluster_version >= TRANSFER_SAID_SINCE;
         let Some(mut reservation) = self.reservations.get_mut(id) else { return };
         reservation.owner = to.clone();
-        if said {
-            reservation.with.remove(to);
-            drop(reservation);
-            self.tell_anew(turn, id);
-        }
+        reservation.with.remove(to);
+        drop(reservation);
+        self.tell_anew(turn, id);
     }
 
     /// Tells its node whose it is now, where it is in that one's hands already.
@@ -348,8 +339,7 @@ impl Fsm {
         if !waits {
             self.replace_broken_gpus(turn, id);
             // They may be on another node now.
-            let moved = self.cluster_version >= MOVED_WAITS_SINCE;
-            waits = moved && self.waits_for_the_count(id);
+            waits = self.waits_for_the_count(id);
             self.hand_out(turn, id);
         }
         let Some(reservation) = self.reservations.get(id) else { return };
@@ -376,9 +366,7 @@ impl Fsm {
             given: reservation.handed_out.as_ref().map(|g| (g.lease.clone(), g.epoch)),
         };
         let epoch = grant.given.as_ref().map_or(turn.epoch, |(_, epoch)| *epoch);
-        let named = self.cluster_version >= EMPTY_SINCE;
-        let owner = named.then(|| grant.owner.clone());
-        let gpus = if named { grant.gpus.clone() } else { Vec::new() };
+        let (owner, gpus) = (Some(grant.owner.clone()), grant.gpus.clone());
         let lease = self.grant(turn, grant);
         if let Some(mut reservation) = self.reservations.get_mut(id) {
             reservation.state = ReservationState::Active;
@@ -398,18 +386,13 @@ impl Fsm {
     fn holder_text(&self, hold: &super::Hold) -> String {
         let Some(lease) = self.leases.get(&hold.lease) else { return hold.lease.to_string() };
         let holder = match &lease.holder {
-            LeaseHolder::Allocation(allocation) if self.cluster_version >= EMPTY_SINCE => {
+            LeaseHolder::Allocation(allocation) => {
                 let attempt = allocation.attempt_of();
                 attempt.map_or(allocation.to_string(), |(job, _)| job.to_string())
             }
-            LeaseHolder::Allocation(allocation) => allocation.to_string(),
             LeaseHolder::Reservation(reservation) => reservation.to_string(),
         };
-        // An older controller would write another text into the log.
-        match self.cluster_version >= EMPTY_SINCE {
-            true => format!("{holder} of {}", lease.owner),
-            false => holder,
-        }
+        format!("{holder} of {}", lease.owner)
     }
 
     /// Stops what runs under it and takes the lease back; it has ended when the GPUs are empty.
@@ -446,13 +429,6 @@ impl Fsm {
         self.end_waiting_jobs(turn, [id.clone()]);
     }
 
-    /// Those that members of before could not end.
-    pub(super) fn end_jobs_of_ended_reservations(&mut self, turn: &mut Turn<'_>) {
-        let over = self.jobs_bound.keys().filter(|id| !self.still_takes_jobs(id));
-        let over: Vec<ReservationId> = over.cloned().collect();
-        self.end_waiting_jobs(turn, over);
-    }
-
     /// One that is being emptied is open, but nothing begins in it any more.
     pub(super) fn still_takes_jobs(&self, id: &ReservationId) -> bool {
         self.reservations.get(id).is_some_and(|r| match r.state {
@@ -468,9 +444,6 @@ impl Fsm {
         turn: &mut Turn<'_>,
         over: impl IntoIterator<Item = ReservationId>,
     ) {
-        if self.cluster_version < EMPTY_SINCE {
-            return;
-        }
         for reservation in over {
             for job in self.waiting_for(&reservation) {
                 self.end_with_its_reservation(turn, &job, &reservation, None);

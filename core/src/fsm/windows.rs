@@ -13,23 +13,18 @@ use crate::gpu::GPUS_PER_NODE_MAX;
 use crate::id::{AllocationId, ReservationId};
 use crate::lease::Epoch;
 use crate::name::{NodeName, ProjectName, UserName};
-use crate::node::{EMPTY_SINCE, Liveness, Node};
+use crate::node::{Liveness, Node};
 use crate::rejection::Rejection;
 use crate::reservation::{
     GpuRequest, RESERVATION_LENGTH_MAX, Reservation, ReservationState, SHARED_WITH_MAX,
 };
 use crate::time::{Timestamp, Window};
 use crate::window::{
-    AHEAD_SINCE, DesiredWindow, EnforcementSwitch, HAND_OUT_AHEAD, HandedOut, MOVED_WHOLE_SINCE,
-    SHARED_SAID_SINCE, WINDOWS_PER_NODE_MAX, WindowReport, Withdrawal,
+    DesiredWindow, EnforcementSwitch, HAND_OUT_AHEAD, HandedOut, WINDOWS_PER_NODE_MAX,
+    WindowReport, Withdrawal,
 };
 
 impl Fsm {
-    /// Whether all members know of windows in agents' hands.
-    pub(super) fn hands_out(&self) -> bool {
-        self.cluster_version >= AHEAD_SINCE
-    }
-
     /// The calendar that the controller sends to a node: every window in its hands, and those it must release.
     pub(crate) fn desired_windows(&self, node: &NodeName) -> Vec<DesiredWindow> {
         let told = self.reservations.counting_on(node).filter_map(|r| {
@@ -56,7 +51,7 @@ impl Fsm {
     pub(super) fn hand_out_at(&self, r: &Reservation) -> Option<Timestamp> {
         let ahead = r.window.starts_at - HAND_OUT_AHEAD;
         let waits = r.state == ReservationState::Scheduled && r.handed_out.is_none();
-        (waits && self.hands_out() && ahead > self.now).then_some(ahead)
+        (waits && ahead > self.now).then_some(ahead)
     }
 
     /// Puts everything that begins soon into its agent's hands.
@@ -81,7 +76,7 @@ impl Fsm {
         let Some(r) = self.reservations.get(id) else { return };
         let begins = r.window.starts_at <= now;
         let early = r.window.starts_at > now + HAND_OUT_AHEAD;
-        if r.handed_out.is_some() || early || !self.hands_out() {
+        if r.handed_out.is_some() || early {
             return;
         }
         let Some(node) = self.nodes.get(&r.node) else { return };
@@ -208,10 +203,8 @@ impl Fsm {
     /// What the node did on its own, once.
     fn note_own_doing(&mut self, turn: &mut Turn<'_>, node: &NodeName, report: &WindowReport) {
         let id = &report.reservation;
-        let named = self.cluster_version >= EMPTY_SINCE;
         let Some(mut r) = self.reservations.get_mut(id) else { return };
-        let owner = named.then(|| r.owner.clone());
-        let gpus = if named { r.gpus.clone() } else { Vec::new() };
+        let (owner, gpus) = (Some(r.owner.clone()), r.gpus.clone());
         let Some(given) = &mut r.handed_out else { return };
         if let Some(at) = report.opened_at
             && given.opened_at.replace(at) != Some(at)
@@ -293,9 +286,7 @@ impl Fsm {
         let Some(mut r) = self.reservations.get_mut(id) else { return };
         let changed = r.window.ends_at != ends_at;
         r.window.ends_at = ends_at;
-        if let Some(with) = with {
-            r.with = with;
-        }
+        r.with = with;
         if let Some(given) = &mut r.handed_out {
             given.revision = report.revision;
         }
@@ -398,9 +389,7 @@ impl Fsm {
             usage: Usage::default(),
             ..self.as_first_reserved(node, report)
         };
-        if let Some(with) = self.shared_as_said(report) {
-            reservation.with = with;
-        }
+        reservation.with = self.shared_as_said(report);
         self.reservations.insert(reservation);
         self.note_own_doing(turn, node, report);
         if over || no_room {
@@ -412,19 +401,16 @@ impl Fsm {
         }
     }
 
-    /// The users that share the window by its node's report, without closed accounts; none while a member of the
-    /// cluster may not know the field.
-    fn shared_as_said(&self, report: &WindowReport) -> Option<BTreeSet<UserName>> {
+    /// The users that share the window by its node's report, without closed accounts.
+    fn shared_as_said(&self, report: &WindowReport) -> BTreeSet<UserName> {
         let enabled = |user: &&UserName| self.check_enabled(user).is_ok();
-        (self.cluster_version >= SHARED_SAID_SINCE)
-            .then(|| report.with.iter().filter(enabled).cloned().collect())
+        report.with.iter().filter(enabled).cloned().collect()
     }
 
     /// What was asked for, of a window to be adopted: as this state knows it, else as far as its node does.
     fn as_first_reserved(&self, node: &NodeName, report: &WindowReport) -> Reservation {
-        let whole = self.cluster_version >= MOVED_WHOLE_SINCE;
         let known = self.reservations.get(&report.reservation);
-        if let Some(known) = known.filter(|r| whole && r.owner == report.owner) {
+        if let Some(known) = known.filter(|r| r.owner == report.owner) {
             return known.clone();
         }
         let note = report.granted.as_ref().map_or(String::new(), |grant| grant.reason.clone());

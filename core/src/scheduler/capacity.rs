@@ -14,7 +14,7 @@ use crate::calendar::{Calendar, RELEASE_ALLOWANCE, known_end};
 use crate::health::{Severity, Subject, begins_nothing};
 use crate::id::{LeaseId, ReservationId};
 use crate::name::{GpuUuid, NodeName, UserName};
-use crate::node::{EMPTY_SINCE, Node};
+use crate::node::Node;
 use crate::reason::NotOpen;
 use crate::reservation::{Reservation, ReservationState};
 use crate::state::Fsm;
@@ -203,10 +203,9 @@ fn usable_lease<'a>(fsm: &'a Fsm, reservation: &'a Reservation) -> Option<&'a Le
 }
 
 /// Why a node takes nothing new, its own conditions included.
-fn closed(fsm: &Fsm, node: &Node) -> Option<NotOpen> {
+fn closed(node: &Node) -> Option<NotOpen> {
     let short = || {
-        let known = fsm.cluster_version() >= EMPTY_SINCE;
-        let lacks = node.conditions.iter().find(|c| known && begins_nothing(c))?;
+        let lacks = node.conditions.iter().find(|c| begins_nothing(c))?;
         Some(NotOpen::Short(lacks.reason.clone()))
     };
     node.closed().map(NotOpen::Closed).or_else(short).or_else(|| {
@@ -225,7 +224,7 @@ impl<'a> NodeCapacity<'a> {
         room.take(0, standing.taken_without_gpus);
         Self {
             node,
-            closed: closed(fsm, node),
+            closed: closed(node),
             division,
             room,
             healthy: standing.healthy,

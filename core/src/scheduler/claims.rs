@@ -115,7 +115,7 @@ pub(super) fn hold_places<'a>(planner: &mut Planner<'a>, fsm: &'a Fsm) -> Vec<He
 /// The places that are held and that a new promise in the window would take.
 pub(crate) fn held_within(fsm: &Fsm, window: &Window) -> Vec<HeldPlace> {
     // Called for every new reservation, so it reads the whole queue only where that matters.
-    let matters = fsm.resumes_by_list() && leaving(fsm).iter().any(|l| l.window.overlaps(window));
+    let matters = leaving(fsm).iter().any(|l| l.window.overlaps(window));
     if !matters {
         return Vec::new();
     }

@@ -115,7 +115,7 @@ impl HeldPlaces {
 
     /// Also where no new work waits.
     fn at_last<'a>(&mut self, planner: &mut Planner<'a>, fsm: &'a Fsm) {
-        if !std::mem::replace(&mut self.are_held, true) && fsm.resumes_by_list() {
+        if !std::mem::replace(&mut self.are_held, true) {
             self.places = claims::hold_places(planner, fsm);
         }
     }
@@ -226,9 +226,7 @@ pub fn elsewhere(fsm: &Fsm, allocation: &AllocationId) -> Option<NodeName> {
         }
     }
     let job = fsm.job(&leaving.job)?;
-    if fsm.resumes_by_list() {
-        claims::hold_places_before(&mut planner, fsm, job);
-    }
+    claims::hold_places_before(&mut planner, fsm, job);
     let ask = Ask::of_job(&planner.capacity, job);
     let fit = planner.find(&ask)?;
     Some(planner.capacity.nodes[fit.node].node.name.clone())

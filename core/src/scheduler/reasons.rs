@@ -9,7 +9,6 @@ use super::satisfiable;
 use super::verdict::{KeptFor as KeptAt, Verdict, lacking, verdict};
 use crate::calendar::{By, Calendar};
 use crate::gpu::Gpu;
-use crate::node::ANOTHER_TRY_SINCE;
 use crate::reason::{Emptying, Few, KeptFor, Obstacle, TakenBy, TakenGpus, Wait, WaitReason};
 use crate::rejection::Rejection;
 use crate::reservation::Reservation;
@@ -33,10 +32,7 @@ pub(super) fn wait(planner: &Planner<'_>, ask: &Ask<'_>, foreseen: Option<&Fores
     let with = |which| verdicts.iter().filter(move |(v, _)| *v == which).map(|(_, at)| *at);
     let obstacle = |at: usize| obstacle(planner, ask, at, best);
     let reason = match best {
-        Verdict::Excluded => {
-            let can_retry = planner.capacity.fsm.cluster_version() >= ANOTHER_TRY_SINCE;
-            Some(WaitReason::Excluded { can_retry })
-        }
+        Verdict::Excluded => Some(WaitReason::Excluded),
         Verdict::Closed => {
             Some(WaitReason::Closed(with(Verdict::Closed).filter_map(obstacle).collect()))
         }

@@ -58,8 +58,8 @@ impl Room {
 pub(super) struct Division {
     gpus: u64,
     all: Share,
-    /// What stays for each GPU; `None` before the fleet knew this rule: then a job gets its whole portion or waits.
-    kept_per_gpu: Option<Share>,
+    /// What stays for each GPU.
+    kept_per_gpu: Share,
 }
 
 /// `total` times `part` over `whole`, rounded down.
@@ -76,17 +76,14 @@ impl Division {
         let all =
             Share { cpu_millis: node.facts.cpu_millis, memory_bytes: node.facts.memory_bytes };
         let gpus = node.gpus.len() as u64;
-        let kept_per_gpu = fsm.percent_without_gpus().map(|percent| {
-            let kept = u64::from(100_u8.saturating_sub(percent));
-            all.map2(all, |total, _| portion(total, kept, gpus.saturating_mul(100)))
-        });
+        let kept = u64::from(100_u8.saturating_sub(fsm.job_defaults().without_gpus_percent));
+        let kept_per_gpu = all.map2(all, |total, _| portion(total, kept, gpus.saturating_mul(100)));
         Self { gpus, all, kept_per_gpu }
     }
 
     /// All of it, with nothing taken.
     pub(super) fn room(&self) -> Room {
-        let kept = self.kept_per_gpu.map(|kept| kept.times(self.gpus));
-        Room { all: self.all, without_gpus: kept.map_or(self.all, |kept| self.all.minus(kept)) }
+        Room { all: self.all, without_gpus: self.all.minus(self.kept_per_gpu.times(self.gpus)) }
     }
 
     /// What the job gets where there is room for it.
@@ -115,14 +112,12 @@ impl Division {
 
     /// What the job cannot do without.
     pub(super) fn least(&self, spec: &JobSpec) -> Share {
-        match self.kept_per_gpu {
-            Some(kept) if spec.gpus.count > 0 => {
-                let kept = kept.times(u64::from(spec.gpus.count));
-                let whole = self.whole(spec);
-                or_asked(spec, Share { cpu_millis: kept.cpu_millis.max(1), ..kept }).min(whole)
-            }
-            _ => self.whole(spec),
+        if spec.gpus.count == 0 {
+            return self.whole(spec);
         }
+        let kept = self.kept_per_gpu.times(u64::from(spec.gpus.count));
+        let whole = self.whole(spec);
+        or_asked(spec, Share { cpu_millis: kept.cpu_millis.max(1), ..kept }).min(whole)
     }
 
     /// What the job gets of that room: its whole portion, or what is left of it beside the part of the GPUs that no
@@ -132,8 +127,7 @@ impl Division {
         if !least.fits_in(room) {
             return None;
         }
-        let kept = self.kept_per_gpu.map(|kept| kept.times(u64::from(idle_others)));
-        let left = kept.map_or(room, |kept| room.minus(kept));
+        let left = room.minus(self.kept_per_gpu.times(u64::from(idle_others)));
         Some(least.map2(left, u64::max).min(whole))
     }
 

@@ -10,16 +10,15 @@ use crate::access::Access;
 use crate::allocation::Allocation;
 use crate::audit::prune::Pruned;
 use crate::authority::Authorities;
-use crate::checkpoint::RESUME_SINCE;
 use crate::controller::Roster;
-use crate::ending::{ENDING_SINCE, ReservationRules};
+use crate::ending::ReservationRules;
 use crate::gpu::{FormerName, Gpu};
 use crate::id::{AllocationId, ClusterId, JobId, LeaseId, ReservationId, TokenId};
 use crate::job::{Job, JobDefaults, QueueKey};
 use crate::lease::Lease;
 use crate::limits::LimitsByGroup;
 use crate::name::{GpuUuid, NodeName};
-use crate::node::{EMPTY_SINCE, JoinToken, Node};
+use crate::node::{JoinToken, Node};
 use crate::reservation::Reservation;
 use crate::time::Timestamp;
 
@@ -45,7 +44,7 @@ use standing::Standing;
 pub use invariants::Violation;
 pub use requests::REQUEST_WINDOW;
 pub use restored::Restored;
-pub use snapshot::{SNAPSHOT_VERSION, SnapshotError};
+pub use snapshot::{FORMAT, OtherFormat, SNAPSHOT_VERSION, SnapshotError, check_format};
 pub use storm::Freeze;
 
 /// Who holds a GPU now: a lease, and under a reservation's lease at most one child.
@@ -299,25 +298,9 @@ impl Fsm {
         &self.rules
     }
 
-    /// Whether all members know them.
-    pub(crate) fn ends_by_rules(&self) -> bool {
-        self.cluster_version >= ENDING_SINCE
-    }
-
     /// The defaults for jobs that are submitted now.
     pub fn job_defaults(&self) -> &JobDefaults {
         &self.job_defaults
-    }
-
-    /// What jobs without GPUs have at most of a node with GPUs; `None` before all members know the rule.
-    pub(crate) fn percent_without_gpus(&self) -> Option<u8> {
-        let is_known = self.cluster_version >= EMPTY_SINCE;
-        is_known.then_some(self.job_defaults.without_gpus_percent)
-    }
-
-    /// Whether all members know lists of checkpoints, questions to owners and steps back.
-    pub(crate) fn resumes_by_list(&self) -> bool {
-        self.cluster_version >= RESUME_SINCE
     }
 
     /// Number and hash of the newest audit record.

@@ -1,6 +1,8 @@
 //! The snapshot: the whole state as versioned JSON. It holds the last time seen, without which
 //! replicas would differ after a restart.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -8,6 +10,27 @@ use super::Fsm;
 
 /// Version that this build writes.
 pub const SNAPSHOT_VERSION: u32 = 1;
+/// Names what this build stores: a digest of the recorded log and of the state it gives. Before 0.1 version 1 may still
+/// change, so each store carries it, and a build with another one refuses the store.
+pub const FORMAT: &str = include_str!("../../testdata/format").trim_ascii();
+
+/// A store of another build, before 0.1. Said of a file or a folder: `... is of format ...`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "is of format {found}, and this build of fleet reads format {FORMAT}: before 0.1 no build takes over what one of another \
+     format stored. Install that build again"
+)]
+pub struct OtherFormat {
+    found: String,
+}
+
+/// Whether a store of that format can be read; one that names none is older than formats are.
+pub fn check_format(found: Option<&str>) -> Result<(), OtherFormat> {
+    match found {
+        Some(FORMAT) => Ok(()),
+        found => Err(OtherFormat { found: found.unwrap_or("none").to_owned() }),
+    }
+}
 
 /// Why bytes are not a snapshot that this build can take.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +39,8 @@ pub enum SnapshotError {
     Decode(#[source] serde_json::Error),
     #[error("the snapshot has version {found}; this build reads up to {SNAPSHOT_VERSION}")]
     TooNew { found: u32 },
+    #[error("the snapshot {0}")]
+    OtherFormat(#[from] OtherFormat),
     #[error("the snapshot breaks an invariant: {0}")]
     Broken(super::Violation),
 }
@@ -23,11 +48,14 @@ pub enum SnapshotError {
 #[derive(Deserialize)]
 struct Version {
     v: u32,
+    #[serde(default)]
+    format: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Document<F> {
     v: u32,
+    format: Cow<'static, str>,
     fsm: F,
 }
 
@@ -40,7 +68,7 @@ impl Fsm {
 
     /// What [`Self::to_snapshot`] makes bytes of, as JSON: for who wants to stream it.
     pub fn document(&self) -> impl Serialize {
-        Document { v: SNAPSHOT_VERSION, fsm: self }
+        Document { v: SNAPSHOT_VERSION, format: Cow::Borrowed(FORMAT), fsm: self }
     }
 
     /// Takes a stored state back, after checking that it is whole.
@@ -49,6 +77,7 @@ impl Fsm {
         if version.v > SNAPSHOT_VERSION {
             return Err(SnapshotError::TooNew { found: version.v });
         }
+        check_format(version.format.as_deref())?;
         let document: Document<Fsm> =
             serde_json::from_slice(bytes).map_err(SnapshotError::Decode)?;
         let mut fsm = document.fsm;

@@ -9,6 +9,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 
 use super::*;
 use crate::audit::Query;
+use crate::raft::called::called;
 use crate::raft::service::PeerCheck;
 use crate::raft::start::longest_election_ms;
 use crate::raft::{ELECTION_MS, ProposeError, ReadError};
@@ -392,7 +393,7 @@ async fn messages_of_another_cluster_for_another_node_or_in_anothers_name_are_re
     let mut client = RaftClient::connect(format!("http://{address}")).await.unwrap();
     let mut ask = async |cluster: &str, from, to, payload: &str| {
         let request = v1::RaftRequest {
-            cluster_id: cluster.to_owned(),
+            cluster_id: called(cluster),
             from,
             to,
             payload: payload.as_bytes().to_vec(),
@@ -412,7 +413,7 @@ async fn messages_of_another_cluster_for_another_node_or_in_anothers_name_are_re
         (CLUSTER, 3, Code::PermissionDenied),
         (CLUSTER, 2, Code::InvalidArgument),
     ] {
-        let (cluster_id, payload) = (cluster.to_owned(), b"{".to_vec());
+        let (cluster_id, payload) = (called(cluster), b"{".to_vec());
         let message = v1::RaftRequest { cluster_id, from, to: 1, payload };
         let opened = client.append_stream(futures::stream::iter([message.clone(), message])).await;
         let mut answers = opened.unwrap().into_inner();

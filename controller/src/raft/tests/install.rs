@@ -13,6 +13,7 @@ use tonic::Code;
 use super::cluster::{anybody, serve, until};
 use super::*;
 use crate::audit::Query;
+use crate::raft::called::called;
 use crate::raft::types::{LogId, Membership, SnapshotMeta, StoredMembership, Vote};
 
 const SENDER: u64 = 2;
@@ -41,7 +42,7 @@ fn sent() -> Sent {
         last_membership: StoredMembership::new(Some(last), membership),
     };
     let begin = v1::SnapshotBegin {
-        cluster_id: CLUSTER.to_owned(),
+        cluster_id: called(CLUSTER),
         from: SENDER,
         to: 1,
         vote: serde_json::to_vec(&Vote::new_committed(TERM, SENDER)).unwrap(),

@@ -12,7 +12,7 @@ use fleet_core::{Actor, Command, Envelope, Timestamp};
 
 use super::logged::Logged;
 use super::start::start_with;
-use super::{FatalHook, PlaintextConnector, RaftConfig, RaftHandle, StartError};
+use super::{FatalHook, PlaintextConnector, RaftConfig, RaftHandle, StartError, Versions};
 
 mod cluster;
 mod crash;
@@ -44,7 +44,7 @@ pub(super) fn config(dir: &Path, create: bool) -> RaftConfig {
         create,
         members: BTreeMap::from([(1, "127.0.0.1:1".to_owned())]),
         connector: Arc::new(PlaintextConnector),
-        cluster_version_max: fleet_core::command::CLUSTER_VERSION_MAX,
+        versions: Versions::BUILT,
         fatal: must_not_stop(),
     }
 }

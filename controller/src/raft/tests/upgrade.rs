@@ -15,9 +15,9 @@ use super::cluster::{
 use super::*;
 use crate::raft::{EXIT_DIVERGED, Fatal, RaftService};
 use fleet_core::Rejection;
-use fleet_core::command::CLUSTER_VERSION_MAX;
 
-const OLD: u32 = 1;
+const OLD: u32 = Versions::RELEASED.max;
+const NEW: Versions = Versions::NEXT;
 
 fn check_state() -> Envelope {
     let (core, digest) = ("none".to_owned(), None);
@@ -42,7 +42,8 @@ async fn all_can(nodes: &[Node], version: u32) {
 async fn a_new_command_waits_until_the_last_member_was_upgraded() {
     let dir = tempfile::tempdir().unwrap();
     // One after the other is upgraded; the cluster works all the time.
-    let mut nodes = three_with(dir.path(), |config| config.cluster_version_max = OLD).await;
+    let mut nodes =
+        three_with(dir.path(), |config| config.versions = Versions { max: OLD, ..NEW }).await;
     for round in 0..3 {
         propose(&nodes, 10 * round + 1).await;
         all_can(&nodes, OLD).await;
@@ -52,9 +53,9 @@ async fn a_new_command_waits_until_the_last_member_was_upgraded() {
         assert!(matches!(refused, Rejection::ClusterVersion { needs: 2, have: 1 }), "{refused}");
         assert_eq!(nodes[at].raft.status().last_log_index, before, "it must not reach the log");
 
-        let old = nodes.iter().position(|n| n.config.cluster_version_max == OLD).unwrap();
+        let old = nodes.iter().position(|n| n.config.versions.max == OLD).unwrap();
         let (mut config, address) = nodes.remove(old).stop().await;
-        config.cluster_version_max = CLUSTER_VERSION_MAX;
+        config.versions = NEW;
         propose(&nodes, 10 * round + 2).await;
         // While it is away nobody knows what it will be when it comes back.
         until("the one that is away is forgotten", || {
@@ -64,8 +65,8 @@ async fn a_new_command_waits_until_the_last_member_was_upgraded() {
         .await;
         nodes.push(restart((config, address)).await);
     }
-    all_can(&nodes, CLUSTER_VERSION_MAX).await;
-    raise(&nodes, CLUSTER_VERSION_MAX).await;
+    all_can(&nodes, NEW.max).await;
+    raise(&nodes, NEW.max).await;
     let at = leader(&nodes).await;
     nodes[at].raft.propose(check_state()).await.unwrap().reply.unwrap();
     propose(&nodes, 99).await;
@@ -75,7 +76,7 @@ async fn a_new_command_waits_until_the_last_member_was_upgraded() {
 
     // Back to the old program: it says so and does not start, whether log or snapshot holds the version.
     let (mut config, address) = nodes.remove(0).stop().await;
-    config.cluster_version_max = OLD;
+    config.versions = Versions { max: OLD, ..NEW };
     config.create = false;
     let told: Arc<Mutex<Vec<Fatal>>> = Arc::default();
     let hook = Arc::clone(&told);
@@ -88,7 +89,7 @@ async fn a_new_command_waits_until_the_last_member_was_upgraded() {
             told.lock().unwrap()[0].to_string()
         }
     };
-    let version = format!("version {CLUSTER_VERSION_MAX}");
+    let version = format!("version {}", NEW.max);
     assert!(text.contains(&version) && text.contains("install the newer fleet"), "{text}");
     drop(address);
     for node in nodes {
@@ -179,7 +180,6 @@ async fn diverge(which: impl Fn(&[Node], usize) -> usize) {
     let told: Arc<Mutex<Vec<(u64, Fatal)>>> = Arc::default();
     let nodes = three_with(dir.path(), |config| config.fatal = remember(&told, config.node)).await;
     propose(&nodes, 1).await;
-    raise(&nodes, CLUSTER_VERSION_MAX).await;
     propose(&nodes, 2).await;
     all_at(&nodes, 2).await;
     let lead = leader(&nodes).await;

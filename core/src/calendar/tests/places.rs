@@ -4,19 +4,83 @@ use proptest::prelude::*;
 
 use super::super::search::CLOSEST_OF;
 use super::super::topology::Topology;
-use super::super::{Calendar, Candidate, Releasing, Search, Unleased, choose};
+use super::super::{
+    Calendar, Candidate, Releasing, Unleased, choose, obstacles, sorted, with_obstacles,
+};
 use crate::gpu::GPUS_PER_NODE_MAX;
 use crate::name::{GpuUuid, NodeName};
-use crate::rejection::Rejection;
-use crate::reservation::GpuRequest;
+use crate::rejection::{Rejection, Slot};
+use crate::reservation::{GpuRequest, RESERVATION_AHEAD_MAX};
 use crate::scheduler::claims::held_within;
 use crate::scheduler::tests::story::{BEGINNING, Story};
 use crate::state::Fsm;
 use crate::state::index::Entry;
-use crate::state::wish::uuids_of;
+use crate::state::wish::{Wish, uuids_of};
 use crate::time::{Millis, Window};
 
 type Answer = Result<(NodeName, Vec<GpuUuid>), Rejection>;
+
+/// All nodes that have what the wish asks for.
+struct Search<'a> {
+    fsm: &'a Fsm,
+    wish: Wish<'a>,
+    unleased: Unleased,
+    candidates: Vec<Candidate<'a>>,
+}
+
+impl<'a> Search<'a> {
+    fn new(
+        fsm: &'a Fsm,
+        request: &'a GpuRequest,
+        unleased: Unleased,
+        calendar: &Calendar<'a>,
+    ) -> Result<Self, Rejection> {
+        let wish = Wish::new(request);
+        wish.is_built(fsm)?;
+        let nodes = fsm.nodes().values();
+        let candidates =
+            nodes.filter_map(|node| Candidate::of(fsm, &wish, unleased, calendar, node));
+        let candidates = candidates.collect();
+        Ok(Self { fsm, wish, unleased, candidates })
+    }
+
+    /// The earliest window of the same length, searched over the instants at which something ends.
+    fn next_slot(&self, window: Window) -> Option<Slot> {
+        let length = window.ends_at.since(window.starts_at);
+        let count = self.wish.request.count;
+        let mut best: Option<Slot> = None;
+        for candidate in &self.candidates {
+            for starts_at in candidate.instants(window.starts_at) {
+                if best.as_ref().is_some_and(|slot| slot.starts_at <= starts_at) {
+                    break;
+                }
+                let window = Window { starts_at, ends_at: starts_at + length };
+                let eligible = candidate.free(window, Releasing::Taken) & candidate.meant;
+                if eligible.count_ones() < count {
+                    continue;
+                }
+                let topology = Topology::of(self.fsm, candidate.node);
+                if let Some(picked) = topology.pick(eligible, count) {
+                    let gpus = uuids_of(candidate.node, picked.set);
+                    best = Some(Slot { starts_at, node: candidate.node.name.clone(), gpus });
+                    break;
+                }
+            }
+        }
+        best.filter(|slot| slot.starts_at.since(self.fsm.now()) <= RESERVATION_AHEAD_MAX)
+    }
+
+    fn refusal(&self, window: Window) -> Rejection {
+        let mut holdings = Vec::new();
+        for candidate in &self.candidates {
+            holdings.extend(candidate.holdings(self.fsm, &window));
+        }
+        let nodes = self.fsm.nodes().values();
+        let obstacles = obstacles(self.fsm, &self.wish, window, self.unleased, nodes);
+        let wanted = with_obstacles(&self.wish, obstacles);
+        Rejection::GpusHeld { wanted, holdings: sorted(holdings), next: self.next_slot(window) }
+    }
+}
 
 /// The rule, without the index.
 fn by_looking_at_all(fsm: &Fsm, wish: &GpuRequest, window: Window) -> Answer {

@@ -2,8 +2,7 @@
 
 use super::world::{World, agent, gpu, job, node, person, plain, res, training, user};
 use crate::access::{
-    ASKED_WITH_SINCE, AccessCommand, AccessEvent, CERTIFICATES_PER_HOLDER_MAX, CertificateHolder,
-    Vouching,
+    AccessCommand, AccessEvent, CERTIFICATES_PER_HOLDER_MAX, CertificateHolder, Vouching,
 };
 use crate::actor::{Actor, AuthMethod};
 use crate::allocation::AttemptEnd;
@@ -168,8 +167,8 @@ fn only_the_last_certificate_of_a_node_is_renewed_after_its_end() {
 }
 
 /// A fleet at this cluster version, and titan01, which asked with 01 for 02 once that had ended.
-fn renewed_at(version: u32) -> (World, Timestamp) {
-    let mut w = World::at_version(&["titan01"], version);
+fn renewed_at() -> (World, Timestamp) {
+    let mut w = World::with(&["titan01"]);
     record(&mut w, agent("titan01"), "01", of_node("titan01"), None).unwrap();
     let ended = w.fsm.access().newest_ends(&node("titan01")).unwrap();
     w.now = w.now + Millis::days(3);
@@ -189,7 +188,7 @@ fn link_with(w: &mut World, serial: &str) {
 
 #[test]
 fn a_renewal_is_repeated_until_what_it_gave_was_shown() {
-    let (mut w, ended) = renewed_at(ASKED_WITH_SINCE);
+    let (mut w, ended) = renewed_at();
     assert!(may_renew(&w, "01", ended), "the answer was lost");
     assert!(!may_renew(&w, "00", ended - Millis::hours(6)), "one from before that");
     // Lost again, and long ago when it is asked next: what ran out was swept.
@@ -216,22 +215,15 @@ fn who_was_shut_out_or_joined_again_renews_with_nothing_older() {
         let (node, reason) = (node("titan01"), "stolen".to_owned());
         give(w, person("root"), AccessCommand::RevokeNode { node, reason }).unwrap();
     };
-    let (mut w, ended) = renewed_at(ASKED_WITH_SINCE);
+    let (mut w, ended) = renewed_at();
     revoke(&mut w);
     assert!(!may_renew(&w, "01", ended) && !may_renew(&w, "02", ended));
     let joining = || Actor { method: AuthMethod::JoinToken, serial: None, ..agent("titan01") };
     record(&mut w, joining(), "03", of_node("titan01"), None).unwrap();
     assert!(!may_renew(&w, "01", ended) && !may_renew(&w, "02", ended));
-    let (mut w, ended) = renewed_at(ASKED_WITH_SINCE);
+    let (mut w, ended) = renewed_at();
     record(&mut w, joining(), "03", of_node("titan01"), None).unwrap();
     assert!(!may_renew(&w, "01", ended));
-}
-
-#[test]
-fn what_a_node_asked_with_is_remembered_once_all_members_do() {
-    let (w, ended) = renewed_at(ASKED_WITH_SINCE - 1);
-    assert!(!may_renew(&w, "01", ended));
-    assert!(!String::from_utf8(w.fsm.to_snapshot()).unwrap().contains("asked_with"));
 }
 
 #[test]

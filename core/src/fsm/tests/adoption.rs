@@ -9,7 +9,6 @@ use crate::event::Event;
 use crate::health::Severity;
 use crate::holdings::{FoundAttempt, HeldReservation};
 use crate::id::{AllocationId, ClusterId};
-use crate::image::{DAEMON_SINCE, REGISTRY_SINCE};
 use crate::job::JobSpec;
 use crate::lease::LeaseHolder;
 use crate::reservation::ReservationState;
@@ -396,24 +395,6 @@ fn what_a_node_cannot_have_been_granted_is_not_believed() {
     recount(&mut w, "titan01", Vec::new(), Vec::new());
     recount(&mut w, "titan01", vec![good], Vec::new());
     assert_eq!(w.fsm.jobs().len(), before, "it is not asked any more");
-}
-
-/// A member that reads its image otherwise would refuse what others adopt.
-#[test]
-fn what_is_found_is_told_once_every_member_knows_its_kind() {
-    let mut w = World::with(&["titan01"]);
-    let a = w.run("a", plain(1), "titan01", &[0]);
-    let told = found(&w.fsm, &a);
-    let since = |image: &str| {
-        let mut one = told.clone();
-        one.order.spec.image = image.to_owned();
-        let report = Report::Found(Box::new(one));
-        let command = Command::ReportNode { node: node("titan01"), reports: vec![report] };
-        command.since_version()
-    };
-    assert_eq!((since("host"), since("/x.tar")), (1, 1));
-    assert_eq!(since("python:3.12"), REGISTRY_SINCE);
-    assert_eq!(since("docker-daemon:tools"), DAEMON_SINCE);
 }
 
 /// Joined after the backup: the restored fleet does not know it, but must ask it too.

@@ -5,7 +5,6 @@ use crate::command::Command;
 use crate::event::Event;
 use crate::job::SubmitJob;
 use crate::job::{JOBS_OPEN_MAX, JobSpec};
-use crate::node::EMPTY_SINCE;
 use crate::scheduler::{self, plan};
 use crate::time::{Millis, Timestamp};
 use crate::view::{self, JobReason, Pause};
@@ -77,9 +76,4 @@ fn jobs_that_begin_later_count_as_open() {
     w.index = 1_000 + JOBS_OPEN_MAX as u64;
     let said = w.submit("ada", "late", plain(1)).unwrap_err().to_string();
     assert!(said.contains("open jobs"), "{said}");
-}
-
-#[test]
-fn a_member_that_does_not_know_the_time_is_not_asked() {
-    assert_eq!(at(START).since_version(), EMPTY_SINCE);
 }

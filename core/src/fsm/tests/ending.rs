@@ -3,10 +3,10 @@
 use super::world::{START, World, gpu, job, node, person, plain, res, user};
 use crate::access::AccessCommand;
 use crate::actor::Actor;
-use crate::command::{Command, CreateReservation, Report};
+use crate::command::{Command, Report};
 use crate::ending::{
-    ENDING_SINCE, EXTEND_LEAD, EXTEND_STEP, EndPolicy, EndingCommand, GpuHolder, HOLDERS_MAX,
-    HolderStep, NO_SHOW_DEFAULT, NoLonger, ReservationRules, WindowUse,
+    EXTEND_LEAD, EXTEND_STEP, EndPolicy, EndingCommand, GpuHolder, HOLDERS_MAX, HolderStep,
+    NO_SHOW_DEFAULT, NoLonger, ReservationRules, WindowUse,
 };
 use crate::event::Event;
 use crate::job::JobSpec;
@@ -16,7 +16,6 @@ use crate::node::Liveness;
 use crate::rejection::Rejection;
 use crate::reservation::{RESERVATION_LENGTH_MAX, ReservationState};
 use crate::time::{Millis, Timestamp};
-use crate::window::ENFORCE_SINCE;
 
 const HOUR: Millis = Millis::hours(1);
 const NOBODY: WindowUse = WindowUse::Nobody { since_ms: Millis::ZERO };
@@ -287,25 +286,6 @@ fn only_admins_set_the_rules_and_within_bounds() {
     assert_eq!(w.fsm.desired(&node("titan01"), &[]).rules, Some(kept));
     rules(&mut w, "root", set(None, None)).unwrap();
     assert!(w.last.is_empty(), "nothing changed");
-}
-
-#[test]
-fn before_all_members_know_the_rules_windows_end_as_they_did() {
-    let mut w = World::at_version(&["titan01"], ENFORCE_SINCE);
-    w.reserve("ada", "r", 4, Millis::ZERO, HOUR).unwrap();
-    assert_eq!(w.fsm.desired(&node("titan01"), &[]).rules, None);
-    assert_eq!(w.fsm.next_deadline(), Some(START + HOUR));
-    w.pass(HOUR);
-    assert_eq!(state(&w), ReservationState::Ending);
-    let wish = |at_end| match w.log.iter().find_map(|(_, e)| match &e.command {
-        Command::CreateReservation(wish) => Some(wish.clone()),
-        _ => None,
-    }) {
-        Some(wish) => Command::CreateReservation(CreateReservation { at_end, ..wish }),
-        None => panic!("no reservation"),
-    };
-    assert_eq!(wish(None).since_version(), 1);
-    assert_eq!(wish(Some(EndPolicy::Warn)).since_version(), ENDING_SINCE);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Attempts that a reservation cuts short: their preparation took long, and it begins before their time is over.
 
 use super::world::{World, job, person, plain, res, training};
-use crate::allocation::{AttemptEnd, GIVES_WAY_LEAD, GIVES_WAY_SINCE, StopWhy};
+use crate::allocation::{AttemptEnd, GIVES_WAY_LEAD, StopWhy};
 use crate::command::{Command, Report};
 use crate::id::AllocationId;
 use crate::job::JobSpec;
@@ -11,8 +11,8 @@ use crate::time::{Millis, Timestamp};
 const CAUSE: &str = "reservation res-r of bob begins on its GPUs";
 
 /// A job of one hour on titan01. Bob's reservation begins 61 minutes after its placement, its preparation takes 20.
-fn cut(version: u32, spec: JobSpec) -> (World, AllocationId, Timestamp) {
-    let mut w = World::at_version(&["titan01"], version);
+fn cut(spec: JobSpec) -> (World, AllocationId, Timestamp) {
+    let mut w = World::with(&["titan01"]);
     w.submit("ada", "a", spec).unwrap();
     let a = w.place("a", "titan01", &[0]).unwrap();
     w.reserve("bob", "r", 4, Millis::minutes(61), Millis::hours(1)).unwrap();
@@ -38,7 +38,7 @@ fn evicted(w: &World, a: &AllocationId) -> bool {
 
 #[test]
 fn a_job_that_saves_is_asked_for_a_checkpoint_leaves_at_it_and_is_queued_again() {
-    let (mut w, a, at) = cut(GIVES_WAY_SINCE, training());
+    let (mut w, a, at) = cut(training());
     until(&mut w, at - GIVES_WAY_LEAD - Millis(1));
     w.checkpoint(&a, 1, Millis::ZERO);
     assert!(!is_deferred(&w, &a));
@@ -63,7 +63,7 @@ fn a_job_that_saves_is_asked_for_a_checkpoint_leaves_at_it_and_is_queued_again()
 
 #[test]
 fn a_job_that_does_not_save_in_time_leaves_when_the_reservation_begins() {
-    let (mut w, a, at) = cut(GIVES_WAY_SINCE, training());
+    let (mut w, a, at) = cut(training());
     w.checkpoint(&a, 1, Millis::ZERO);
     until(&mut w, at - Millis(1));
     assert!(is_deferred(&w, &a) && w.fsm.allocation(&a).unwrap().stop.is_none());
@@ -76,7 +76,7 @@ fn a_job_that_does_not_save_in_time_leaves_when_the_reservation_begins() {
 #[test]
 fn a_job_without_checkpoints_is_restarted_as_often_as_its_owner_allows() {
     for (restarts, state) in [(1, "queued"), (0, "failed")] {
-        let (mut w, a, at) = cut(GIVES_WAY_SINCE, JobSpec { restarts, ..plain(1) });
+        let (mut w, a, at) = cut(JobSpec { restarts, ..plain(1) });
         until(&mut w, at - Millis(1));
         assert!(!is_deferred(&w, &a), "there is nothing to wait for");
         w.pass(Millis(1));
@@ -108,7 +108,7 @@ fn a_job_that_is_still_in_preparation_is_queued_again_at_no_cost() {
 #[test]
 fn a_job_gets_its_own_time_back_when_the_reservation_is_cancelled() {
     for early in [true, false] {
-        let (mut w, a, at) = cut(GIVES_WAY_SINCE, training());
+        let (mut w, a, at) = cut(training());
         let own = w.fsm.allocation(&a).unwrap().own_limit_at.unwrap();
         if !early {
             until(&mut w, at - Millis::minutes(1));
@@ -133,7 +133,7 @@ fn what_its_node_stopped_alone_gave_way_whether_the_node_speaks_first_or_not() {
     for (time_first, after_own, state) in
         [(false, false, "queued"), (true, false, "queued"), (false, true, "timed_out")]
     {
-        let (mut w, a, at) = cut(GIVES_WAY_SINCE, training());
+        let (mut w, a, at) = cut(training());
         w.checkpoint(&a, 1, Millis::ZERO);
         let allocation = w.fsm.allocation(&a).unwrap();
         let (epoch, own) = (allocation.epoch, allocation.own_limit_at.unwrap());
@@ -156,11 +156,4 @@ fn what_its_node_stopped_alone_gave_way_whether_the_node_speaks_first_or_not() {
         w.end(&a, AttemptEnd::Signaled { signal: 15 });
         assert_eq!(w.state_of("a"), state, "time first: {time_first}");
     }
-}
-
-#[test]
-fn a_member_that_may_not_know_it_stops_it_at_its_time() {
-    let (mut w, a, at) = cut(GIVES_WAY_SINCE - 1, training());
-    until(&mut w, at);
-    assert_eq!(w.fsm.allocation(&a).unwrap().stop.as_ref().unwrap().why, StopWhy::TimeLimit);
 }

@@ -1,24 +1,30 @@
 //! The log of every released version gives the state it gave then: a follower of another version
 //! must not diverge, and a replay after an upgrade must give the same audit hashes.
 //!
-//! `testdata/log-v1.jsonl` holds envelopes as version 1 wrote them, `testdata/snapshot-v1.json` the
-//! state they lead to. A change that breaks this test needs a new cluster version that switches it
-//! on, not new files.
+//! `testdata/log-v1.jsonl` holds envelopes as version 1 writes them, `testdata/snapshot-v1.json` the
+//! state they lead to. Until 0.1 is released a change records them again, and the format gets another
+//! name with them. From then on a change that breaks this test needs a new cluster version that switches
+//! it on, not new files.
 
 use std::collections::BTreeSet;
+
+use sha2::{Digest, Sha256};
 
 use super::windows::grant;
 use super::world::{World, bad, job, node, person, plain, res, sticky, training};
 use crate::access::{AccessCommand, CertificateHolder, Login, Vouching};
 use crate::actor::{Actor, Who};
 use crate::allocation::AttemptEnd;
+use crate::audit::prune::{KEEP_MIN, Prune};
+use crate::checkpoint::{CheckpointNote, Content, RestartFrom};
 use crate::command::{
     AdmitController, Command, CreateControllerToken, CreateJoinToken, CreateReservation, Envelope,
     RefusedRequests, Report,
 };
 use crate::ending::{EndPolicy, EndingCommand, GpuHolder, HolderStep, WindowUse};
+use crate::gpu::Presence;
 use crate::health::Severity;
-use crate::id::TokenId;
+use crate::id::{ImportId, TokenId};
 use crate::image::ImageUsed;
 use crate::job::JobSpec;
 use crate::lease::Epoch;
@@ -27,11 +33,9 @@ use crate::name::{GroupName, ProjectName};
 use crate::node::{Liveness, MachineIdentity};
 use crate::reboot::RebootCommand;
 use crate::reservation::GpuRequest;
-use crate::state::Fsm;
+use crate::state::{FORMAT, Fsm};
 use crate::time::{Millis, Window};
-use crate::window::{
-    AHEAD_SINCE, ENFORCE_SINCE, Enforcement, EnforcementSwitch, TRANSFER_SAID_SINCE, WindowReport,
-};
+use crate::window::{Enforcement, EnforcementSwitch, WindowReport};
 
 const LOG: &str = include_str!("../../../testdata/log-v1.jsonl");
 const SNAPSHOT: &str = include_str!("../../../testdata/snapshot-v1.json");
@@ -45,10 +49,33 @@ fn the_log_of_version_1_gives_the_state_it_gave() {
         kinds.insert(envelope.command.name());
         fsm.apply(line as u64 + 1, &envelope);
     }
-    assert_eq!(kinds.len(), 49, "the log holds every command: {kinds:?}");
+    assert_eq!(kinds.len(), 59, "the log holds every command: {kinds:?}");
     let now: serde_json::Value = serde_json::from_slice(&fsm.to_snapshot()).unwrap();
     let then: serde_json::Value = serde_json::from_str(SNAPSHOT).unwrap();
     assert_eq!(now, then);
+}
+
+/// The name of the format in which this log gives this state.
+fn format_of(log: &str, fsm: &Fsm) -> String {
+    let snapshot = String::from_utf8(fsm.to_snapshot()).unwrap();
+    let (_, state) = snapshot.split_once("\"fsm\":").unwrap();
+    hex::encode(Sha256::digest(format!("{log}{state}")))[..16].to_owned()
+}
+
+#[test]
+fn the_format_has_the_name_of_what_is_recorded() {
+    let fsm = Fsm::from_snapshot(SNAPSHOT.as_bytes()).unwrap();
+    assert_eq!(FORMAT, format_of(LOG, &fsm), "record it again, see make_golden_files_when_asked");
+}
+
+#[test]
+fn what_a_build_of_another_format_stored_is_refused_by_its_name() {
+    for (format, found) in [("\"format\":\"0123\"", "0123"), ("\"before\":\"x\"", "none")] {
+        let other = SNAPSHOT.replacen(&format!("\"format\":\"{FORMAT}\""), format, 1);
+        let error = Fsm::from_snapshot(other.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(&format!("is of format {found}")), "{error}");
+        assert!(error.contains("Install that build again"), "{error}");
+    }
 }
 
 #[test]
@@ -68,7 +95,7 @@ fn a_snapshot_from_the_future_or_a_damaged_one_is_refused() {
 
 /// Every command at least once, in a history that makes sense.
 fn history() -> World {
-    let mut w = World::at_version(&["titan01", "titan02", "titan03"], 1);
+    let mut w = World::with(&["titan01", "titan02", "titan03"]);
     let root = || person("root");
     w.give(Actor::controller(), Command::SetClusterVersion { version: 1 }).unwrap();
     w.reserve("ada", "r1", 2, Millis::ZERO, Millis::hours(4)).unwrap();
@@ -153,6 +180,8 @@ fn history() -> World {
     renewals(&mut w);
     handed_over(&mut w);
     slow_starts(&mut w);
+    resumed(&mut w);
+    administered(&mut w);
     w
 }
 
@@ -174,7 +203,7 @@ fn controllers(w: &mut World) {
     w.give(person("root"), Command::RemoveController { id: 2 }).unwrap();
 }
 
-/// From cluster version 17 on: a start gives way to what was promised while it was being prepared.
+/// A start gives way to what was promised while it was being prepared.
 fn slow_starts(w: &mut World) {
     let spec = || JobSpec { time_limit: Millis::minutes(30), ..plain(1) };
     let slow = |w: &mut World, name: &str, on: &str| {
@@ -202,13 +231,10 @@ fn slow_starts(w: &mut World) {
         w.release(on);
         limit.since(w.now)
     };
-    assert_eq!(slow(w, "slow-1", "titan08"), Millis::minutes(30));
-    let version = crate::allocation::PROMISED_AT_START_SINCE;
-    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
-    assert_eq!(slow(w, "slow-2", "titan09"), Millis::secs(20 * 60 + 30));
+    assert_eq!(slow(w, "slow", "titan08"), Millis::secs(20 * 60 + 30));
 }
 
-/// From cluster version 16 on: the node of a reservation learns when the reservation is given to somebody else.
+/// The node of a reservation learns when the reservation is given to somebody else.
 fn handed_over(w: &mut World) {
     let give = |w: &mut World| {
         let (user, to) = (super::world::user("dora"), super::world::user("emil"));
@@ -221,16 +247,12 @@ fn handed_over(w: &mut World) {
     give(w);
     let enable = AccessCommand::EnableUser { user: super::world::user("dora") };
     w.give(person("root"), Command::Access(enable)).unwrap();
-    w.give(Actor::controller(), Command::SetClusterVersion { version: TRANSFER_SAID_SINCE })
-        .unwrap();
     w.reserve("dora", "given-2", 1, Millis::hours(5), Millis::hours(1)).unwrap();
     give(w);
 }
 
-/// From cluster version 15 on: with which certificate a node asked is remembered until it shows what it got.
+/// With which certificate a node asked is remembered until it shows what it got.
 fn renewals(w: &mut World) {
-    let version = crate::access::ASKED_WITH_SINCE;
-    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
     let with = |name: &str, serial: &str| {
         let serial = Some(serial.to_owned());
         Actor { serial, ..super::world::agent(name) }
@@ -253,7 +275,7 @@ fn renewals(w: &mut World) {
     w.give(with("titan01", "1b"), register).unwrap();
 }
 
-/// From cluster version 13 on: a clone of a node is not let in, neither by its token nor by a name that it has.
+/// A clone of a node is not let in, neither by its token nor by a name that it has.
 fn clones(w: &mut World) {
     let titan05 = || node("titan05");
     let id = TokenId::parse("token-3").unwrap();
@@ -271,18 +293,14 @@ fn clones(w: &mut World) {
     w.give(super::world::agent("titan05"), register).unwrap_err();
 }
 
-/// From cluster version 13 on: jobs run in images that dockerd has.
+/// Jobs run in images that dockerd has.
 fn images_of_dockerd(w: &mut World) {
-    let version = crate::image::DAEMON_SINCE;
-    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
     let spec = JobSpec { image: "docker-daemon:tools:2".to_owned(), ..plain(0) };
     w.submit("bob", "of-dockerd", spec).unwrap();
 }
 
-/// From cluster version 11 on: reservations have limits by group.
+/// Reservations have limits by group.
 fn limits(w: &mut World) {
-    let version = crate::limits::LIMITS_SINCE;
-    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
     let group = |name: &str| GroupName::parse(name).unwrap();
     let (gpus, length, ahead) = (Some(2), Some(Millis::days(3)), Some(Millis::days(14)));
     for (name, limits) in [
@@ -299,10 +317,8 @@ fn limits(w: &mut World) {
     w.give(ada, Command::ReleaseReservation { id: res("r10") }).unwrap();
 }
 
-/// From cluster version 10 on: a reservation takes over what runs on its GPUs.
+/// A reservation takes over what runs on its GPUs.
 fn adoption(w: &mut World) {
-    let version = crate::reservation::ADOPTION_SINCE;
-    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
     w.pass(Millis::hours(2));
     let wish = CreateReservation {
         id: res("r10"),
@@ -322,16 +338,14 @@ fn adoption(w: &mut World) {
     w.give(person("ada"), Command::CreateReservation(wish)).unwrap();
 }
 
-/// From cluster version 9 on: a node's report says which users share a window.
+/// A node's report says which users share a window.
 fn shared_said(w: &mut World) {
-    let version = crate::window::SHARED_SAID_SINCE;
-    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
     let with = [super::world::user("bob")].into();
     let report = WindowReport { with, ..grant("r9", Millis::hours(300), Millis::hours(1)) };
     w.report("titan01", Report::Window(Box::new(report))).unwrap();
 }
 
-/// From cluster version 9 on: nodes reboot when they are empty, and what had not begun outlasts a reboot.
+/// Nodes reboot when they are empty, and what had not begun outlasts a reboot.
 fn reboots(w: &mut World) {
     let ask = |name: &str| RebootCommand::Ask { node: node(name), reason: "kernel".to_owned() };
     for name in ["titan01", "titan02"] {
@@ -343,10 +357,8 @@ fn reboots(w: &mut World) {
     w.give(person("root"), Command::Reboot(cancel)).unwrap();
 }
 
-/// From cluster version 7 on: images come from registries.
+/// Images come from registries.
 fn images(w: &mut World) {
-    let version = crate::image::REGISTRY_SINCE;
-    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
     let spec = JobSpec { image: "python:3.12".to_owned(), ..plain(0) };
     w.submit("ada", "pulled", spec).unwrap();
     let allocation = w.place("pulled", "titan01", &[]).unwrap();
@@ -356,10 +368,8 @@ fn images(w: &mut World) {
     w.report("titan01", Report::Started { allocation, epoch, at, image }).unwrap();
 }
 
-/// From cluster version 8 on: a reservation is shared, until an account is closed.
+/// A reservation is shared, until an account is closed.
 fn sharing(w: &mut World) {
-    let version = crate::reservation::SHARED_SINCE;
-    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
     let user = super::world::user;
     let starts_at = w.now + Millis::hours(200);
     let wish = CreateReservation {
@@ -379,10 +389,8 @@ fn sharing(w: &mut World) {
     w.give(person("root"), Command::Access(close)).unwrap();
 }
 
-/// From cluster version 6 on: windows end by rules.
+/// Windows end by rules.
 fn ending(w: &mut World) {
-    let version = crate::ending::ENDING_SINCE;
-    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
     let (no_show, grace) = (Some(Millis::hours(1)), Some(Millis::minutes(5)));
     let set = EndingCommand::SetRules { at_end: Some(EndPolicy::Warn), no_show, grace };
     w.give(person("root"), Command::Ending(set)).unwrap();
@@ -421,23 +429,85 @@ fn ending(w: &mut World) {
     w.report("titan01", Report::Holders { reservation: Some(res("r5")), step, holders }).unwrap();
 }
 
-/// From cluster version 5 on: nodes hold people to their reservations.
+/// Nodes hold people to their reservations.
 fn enforcement(w: &mut World) {
-    let version = ENFORCE_SINCE;
-    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
     for mode in [Enforcement::Warn, Enforcement::On] {
         let command = Command::EnforceNode { node: node("titan01"), mode };
         w.give(person("root"), command).unwrap();
     }
 }
 
-/// From cluster version 4 on: the authority is exchanged, and once more, which stays unfinished.
+/// The authority is exchanged, and once more, which stays unfinished.
 fn rotation(w: &mut World) {
-    let version = crate::authority::ROTATION_SINCE;
-    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
     for (actor, command) in super::authority::a_whole_rotation_and_half_a_one() {
         w.give(actor, Command::Authority(command)).unwrap();
     }
+}
+
+/// What a job saved is asked for, doubted and resumed from, and the job is removed at last.
+fn resumed(w: &mut World) {
+    w.boot("titan10", "boot-1").unwrap();
+    w.submit("ada", "again", training()).unwrap();
+    let first = w.place("again", "titan10", &[0]).unwrap();
+    w.start(&first);
+    w.checkpoint(&first, 1, Millis::ZERO);
+    w.give(person("ada"), Command::AskCheckpoint { id: job("again") }).unwrap();
+    w.checkpoint(&first, 2, Millis::ZERO);
+    let note = CheckpointNote::SharedDir { job: "job-other".to_owned() };
+    w.report("titan10", Report::CheckpointNoted { allocation: first.clone(), note }).unwrap();
+    let changed = Report::CheckpointChanged {
+        allocation: first.clone(),
+        seq: 2,
+        attempt: None,
+        content: Some(Content::Torn { why: "cut".to_owned() }),
+        presence: None,
+    };
+    w.report("titan10", changed).unwrap();
+    let set = Command::SetJobTimeLimit { id: job("again"), time_limit: Millis::hours(9) };
+    w.give(person("root"), set).unwrap();
+    w.end(&first, AttemptEnd::Exited { code: 3 });
+    w.release("titan10");
+    let from = RestartFrom::Newest;
+    let restart = Command::RestartJob { id: job("again"), from, time_limit: None };
+    w.give(person("ada"), restart).unwrap();
+    let second = w.place("again", "titan10", &[0]).unwrap();
+    w.start(&second);
+    w.end(&second, AttemptEnd::Exited { code: 0 });
+    w.release("titan10");
+    w.give(person("ada"), Command::RemoveJob { id: job("again") }).unwrap();
+    w.report("titan10", Report::FilesRemoved { job: job("again"), problem: None }).unwrap();
+}
+
+/// What admins do seldom.
+fn administered(w: &mut World) {
+    let root = || person("root");
+    let defaults = Command::SetJobDefaults {
+        stop_after: Some(Millis::hours(1)),
+        without_gpus_percent: Some(25),
+    };
+    w.give(root(), defaults).unwrap();
+    let (images, image) = (node("titan10"), Some("tools:2".to_owned()));
+    w.give(root(), Command::OrderImagesRemoval { node: images, image }).unwrap();
+    let token = TokenId::parse("token-4").unwrap();
+    let (names, secret_sha256) = (vec![node("titan11")], "0".repeat(64));
+    let ttl = Millis::hours(1);
+    let wish = CreateJoinToken { id: token.clone(), secret_sha256, names, ttl };
+    w.give(root(), Command::CreateJoinToken(wish)).unwrap();
+    w.give(root(), Command::WithdrawToken { token }).unwrap();
+    let mut facts = super::world::facts("titan10", 4, "boot-1");
+    facts.gpus[3].presence = Presence::Lost;
+    w.report("titan10", Report::Facts { facts }).unwrap();
+    let (gpu, reason) = (super::world::gpu("titan10", 3), "broken".to_owned());
+    w.give(root(), Command::ForgetGpu { gpu, reason, replace: false }).unwrap();
+    let id = ImportId::parse("imp-1").unwrap();
+    let starts_at = w.now + Millis::hours(9);
+    let window = Window { starts_at, ends_at: starts_at + Millis::hours(1) };
+    w.give(person("ada"), import("r11", window, Some(id.clone()))).unwrap();
+    w.give(person("ada"), Command::UndoImport { id }).unwrap();
+    let until = w.now;
+    w.pass(KEEP_MIN);
+    let prune = Prune { through: 3, hash: "0a".repeat(32), until };
+    w.give(root(), Command::PruneAudit(prune)).unwrap();
 }
 
 /// The commands about who may come in.
@@ -488,29 +558,29 @@ fn access(w: &mut World) {
     }
 }
 
-fn import(name: &str) -> Command {
-    let starts_at = super::world::START + Millis::hours(40);
+fn import(name: &str, window: Window, import: Option<ImportId>) -> Command {
     let line = CreateReservation {
         id: res(name),
         owner: super::world::user("ada"),
         project: ProjectName::default_project(),
         gpus: GpuRequest { count: 1, ..Default::default() },
-        window: Window { starts_at, ends_at: starts_at + Millis::hours(1) },
+        window,
         note: "from the spreadsheet".to_owned(),
         at_end: None,
         with: BTreeSet::new(),
         adopts: false,
     };
-    Command::ImportReservations { reservations: vec![line], import: None }
+    Command::ImportReservations { reservations: vec![line], import }
 }
 
-/// From cluster version 3 on: imports, windows in their nodes' hands, and what a node says that was alone.
+/// Imports, windows in their nodes' hands, and what a node says that was alone.
 fn ahead(w: &mut World) {
-    w.give(Actor::controller(), Command::SetClusterVersion { version: AHEAD_SINCE }).unwrap();
     w.reserve("ada", "r3", 1, Millis::hours(1), Millis::hours(1)).unwrap();
     w.agents_answer = false;
     w.give(person("ada"), Command::ReleaseReservation { id: res("r3") }).unwrap();
-    w.give(person("ada"), import("r4")).unwrap();
+    let starts_at = super::world::START + Millis::hours(40);
+    let window = Window { starts_at, ends_at: starts_at + Millis::hours(1) };
+    w.give(person("ada"), import("r4", window, None)).unwrap();
     let grant = super::windows::grant("g", Millis::hours(6), Millis::hours(2));
     w.report("titan01", Report::Window(Box::new(grant))).unwrap();
     let (by, reason) = ("root".to_owned(), "nobody can be asked".to_owned());
@@ -531,6 +601,9 @@ fn make_golden_files_when_asked() {
     let Some(folder) = std::env::var_os("FLEET_MAKE_GOLDEN") else { return };
     let folder = std::path::PathBuf::from(folder);
     let log: String = w.log.iter().map(|(_, e)| serde_json::to_string(e).unwrap() + "\n").collect();
-    std::fs::write(folder.join("log-v1.jsonl"), log).unwrap();
-    std::fs::write(folder.join("snapshot-v1.json"), w.fsm.to_snapshot()).unwrap();
+    std::fs::write(folder.join("log-v1.jsonl"), &log).unwrap();
+    let name = format_of(&log, &w.fsm);
+    let snapshot = String::from_utf8(w.fsm.to_snapshot()).unwrap();
+    std::fs::write(folder.join("snapshot-v1.json"), snapshot.replacen(FORMAT, &name, 1)).unwrap();
+    std::fs::write(folder.join("format"), name + "\n").unwrap();
 }

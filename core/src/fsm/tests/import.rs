@@ -8,7 +8,7 @@ use crate::id::{ImportId, ReservationId};
 use crate::name::ProjectName;
 use crate::rejection::{LineProblem, Rejection};
 use crate::reply::{ImportedLine, Reply};
-use crate::reservation::{GpuRequest, IMPORT_UNDONE_SINCE, IMPORTED_SINCE, ReservationState};
+use crate::reservation::{GpuRequest, ReservationState};
 use crate::time::{Millis, Timestamp, Window};
 
 /// A line for `count` GPUs, from and until these hours after the world's time; a past one is negative.
@@ -140,8 +140,8 @@ fn a_trial_says_what_would_come_and_changes_nothing() {
 }
 
 /// Extends, releases and cancels what an import made, then imports it again with a line more.
-fn corrected(version: u32) -> (World, Result<Vec<ImportedLine>, Rejection>) {
-    let mut w = World::at_version(&["titan01", "titan02"], version);
+fn corrected() -> (World, Result<Vec<ImportedLine>, Rejection>) {
+    let mut w = World::with(&["titan01", "titan02"]);
     let start = w.now;
     let sheet = |w: &World, tag: &str| {
         let at = |name: &str, owner, count, from: i64, until: i64| {
@@ -177,7 +177,7 @@ fn corrected(version: u32) -> (World, Result<Vec<ImportedLine>, Rejection>) {
 
 #[test]
 fn again_it_finds_what_was_extended_shortened_and_given_back() {
-    let (w, said) = corrected(IMPORTED_SINCE);
+    let (w, said) = corrected();
     let there = |name: &str| ImportedLine::There(res(name));
     let wanted = [
         there("xextended"),
@@ -188,13 +188,6 @@ fn again_it_finds_what_was_extended_shortened_and_given_back() {
     ];
     assert_eq!(said.unwrap(), wanted);
     assert_eq!(w.fsm.reservations().count(), 5, "nobody gets back what they gave back");
-}
-
-#[test]
-fn before_its_version_it_finds_only_what_nobody_touched() {
-    let (w, said) = corrected(IMPORTED_SINCE - 1);
-    assert_eq!(problems(said), [(0, "gpus_held")]);
-    assert!(w.fsm.reservations().all(|r| r.imported.is_none()));
 }
 
 #[test]
@@ -429,15 +422,11 @@ fn a_line_that_names_the_gpus_of_a_reservation_finds_it() {
 }
 
 #[test]
-fn a_note_may_hold_what_joins_letters_from_its_version_on() {
-    for (version, allowed) in [(IMPORT_UNDONE_SINCE, true), (IMPORT_UNDONE_SINCE - 1, false)] {
-        let mut w = World::at_version(&["titan01"], version);
-        let mut wish = line(&w, "a", "ada", 1, 1, 2);
-        wish.note = "👩\u{200d}🔬".to_owned();
-        let command = Command::CreateReservation(wish);
-        assert_eq!(command.since_version(), IMPORT_UNDONE_SINCE);
-        assert_eq!(w.give(person("ada"), command).is_ok(), allowed);
-    }
+fn a_note_may_hold_what_joins_letters() {
+    let mut w = World::with(&["titan01"]);
+    let mut wish = line(&w, "a", "ada", 1, 1, 2);
+    wish.note = "👩\u{200d}🔬".to_owned();
+    w.give(person("ada"), Command::CreateReservation(wish)).unwrap();
     let mut w = World::with(&["titan01"]);
     let mut wish = line(&w, "a", "ada", 1, 1, 2);
     wish.note = "a\u{200d}b".to_owned();

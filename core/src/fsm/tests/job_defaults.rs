@@ -5,7 +5,7 @@ use crate::actor::Actor;
 use crate::command::Command;
 use crate::event::Event;
 use crate::job::JobSpec;
-use crate::node::{EMPTY_SINCE, Liveness};
+use crate::node::Liveness;
 use crate::rejection::Rejection;
 use crate::time::Millis;
 
@@ -85,14 +85,6 @@ fn a_default_out_of_bounds_is_refused_with_the_bounds_and_only_admins_set_one() 
     assert!(matches!(w.last[..], [Event::JobDefaultsSet { .. }]));
     set(&mut w, "root", Some(TEN)).unwrap();
     assert!(w.last.is_empty(), "nothing changed");
-}
-
-#[test]
-fn never_is_refused_as_too_short_while_a_member_may_not_know_it() {
-    let mut w = World::at_version(&["titan01"], EMPTY_SINCE - 1);
-    let spec = JobSpec { stop_after: Some(Millis::ZERO), ..plain(1) };
-    let said = w.submit("ada", "a", spec).unwrap_err().to_string();
-    assert!(said.contains("at least 1m"), "{said}");
 }
 
 #[test]

@@ -2,15 +2,14 @@
 
 use super::world::{World, ended, gpu, job, node, person, plain, res, training};
 use crate::actor::Actor;
-use crate::allocation::{AttemptEnd, EndReport, PROMISED_AT_START_SINCE};
+use crate::allocation::{AttemptEnd, EndReport};
 use crate::command::{Command, Report};
 use crate::event::Event;
 use crate::health::{HealthTracker, Severity, Shortage, Signal};
-use crate::image::{DAEMON_SINCE, ImageUsed, REGISTRY_SINCE};
-use crate::job::SubmitJob;
+use crate::image::ImageUsed;
 use crate::job::{JobSpec, JobState};
 use crate::lease::Epoch;
-use crate::node::{ANOTHER_TRY_SINCE, Liveness};
+use crate::node::Liveness;
 use crate::rejection::Rejection;
 use crate::scheduler;
 use crate::time::Millis;
@@ -213,8 +212,8 @@ fn a_node_that_cannot_read_the_checkpoint_is_not_tried_again() {
 }
 
 /// A lab's only node could not read the checkpoint when the job came there.
-fn shut_out_of_the_only_node(version: u32) -> World {
-    let mut w = World::at_version(&["titan01"], version);
+fn shut_out_of_the_only_node() -> World {
+    let mut w = World::with(&["titan01"]);
     let a = w.run("a", training(), "titan01", &[0]);
     w.end(&a, AttemptEnd::CannotResume { message: "no marker beside /ck/1.pt".to_owned() });
     assert!(w.place("a", "titan01", &[1]).is_err());
@@ -227,7 +226,7 @@ fn lifted(w: &World) -> bool {
 
 #[test]
 fn a_node_that_booted_anew_is_tried_again() {
-    let mut w = shut_out_of_the_only_node(ANOTHER_TRY_SINCE);
+    let mut w = shut_out_of_the_only_node();
     w.boot("titan01", "boot-1").unwrap();
     assert!(!lifted(&w), "its agent started again, nothing else");
     assert!(w.place("a", "titan01", &[1]).is_err());
@@ -242,7 +241,7 @@ fn a_node_that_booted_anew_is_tried_again() {
 #[test]
 fn a_node_that_an_operator_uncordons_is_tried_again() {
     for cordoned in [true, false] {
-        let mut w = shut_out_of_the_only_node(ANOTHER_TRY_SINCE);
+        let mut w = shut_out_of_the_only_node();
         let node = node("titan01");
         if cordoned {
             let (node, reason) = (node.clone(), "to mount the disk".to_owned());
@@ -252,14 +251,6 @@ fn a_node_that_an_operator_uncordons_is_tried_again() {
         assert!(lifted(&w));
         w.place("a", "titan01", &[1]).unwrap();
     }
-}
-
-#[test]
-fn before_its_version_a_boot_and_an_uncordon_change_nothing_for_it() {
-    let mut w = shut_out_of_the_only_node(ANOTHER_TRY_SINCE - 1);
-    w.give(person("root"), Command::UncordonNode { node: node("titan01") }).unwrap();
-    w.boot("titan01", "boot-2").unwrap();
-    assert!(w.place("a", "titan01", &[1]).is_err());
 }
 
 #[test]
@@ -329,8 +320,8 @@ fn what_is_promised_while_a_job_is_prepared_does_not_wait_for_the_preparation() 
         Taken,
         Untaken,
     }
-    let limit_left = |version: u32, back: Back, minutes: u64| {
-        let mut w = World::at_version(&["titan01"], version);
+    let limit_left = |back: Back, minutes: u64| {
+        let mut w = World::with(&["titan01"]);
         w.submit("ada", "a", plain(1)).unwrap();
         let a = w.place("a", "titan01", &[0]).unwrap();
         w.now = w.now + Millis::minutes(10);
@@ -348,17 +339,15 @@ fn what_is_promised_while_a_job_is_prepared_does_not_wait_for_the_preparation() 
         let limit = w.fsm.allocation(&a).unwrap().time_limit_at.unwrap();
         (limit.since(w.now), w.said().remove(0))
     };
-    let since = PROMISED_AT_START_SINCE;
     let runs = |how: &str| format!("alloc-a-1 runs{how}");
     let whole = (Millis::hours(1), runs(""));
     let cut = runs(", for 40m 30s at most: its GPUs are promised after that");
-    assert_eq!(limit_left(since, Back::No, 20), (Millis::secs(41 * 60 - 30), cut), "with its stop");
+    assert_eq!(limit_left(Back::No, 20), (Millis::secs(41 * 60 - 30), cut), "with its stop");
     let late = runs(", too late: its GPUs are promised to somebody by now");
-    assert_eq!(limit_left(since, Back::No, 90), (Millis::ZERO, late));
-    assert_eq!(limit_left(since, Back::Taken, 20), whole, "nobody is waiting");
-    assert_eq!(limit_left(since, Back::Untaken, 20), whole, "nobody will come");
-    assert_eq!(limit_left(since - 1, Back::No, 20), whole, "all members count alike");
-    assert_eq!(limit_left(since, Back::No, 130), whole, "its time is over, and time was not told");
+    assert_eq!(limit_left(Back::No, 90), (Millis::ZERO, late));
+    assert_eq!(limit_left(Back::Taken, 20), whole, "nobody is waiting");
+    assert_eq!(limit_left(Back::Untaken, 20), whole, "nobody will come");
+    assert_eq!(limit_left(Back::No, 130), whole, "its time is over, and time was not told");
 }
 
 #[test]
@@ -511,18 +500,8 @@ fn a_job_is_told_which_image_its_name_meant() {
     let (epoch, at) = (w.fsm.allocation(&a).unwrap().epoch, w.now);
     let started = |image| Report::Started { allocation: a.clone(), epoch, at, image: Some(image) };
     let long = ImageUsed { note: Some("x".repeat(100_000)), ..image.clone() };
-    assert_eq!(started(image.clone()).since_version(), REGISTRY_SINCE);
     assert!(w.report("titan01", started(long)).is_err());
     w.report("titan01", started(image.clone())).unwrap();
     assert_eq!(w.fsm.job(&job("a")).unwrap().image.as_ref(), Some(&image));
-    // Members that read names otherwise would refuse what others take.
-    let since = |image: &str| {
-        let (id, owner) = (job("x"), super::world::user("ada"));
-        let wish = SubmitJob { id, owner, spec: spec(image), marker: "m".to_owned() };
-        Command::SubmitJob(Box::new(wish)).since_version()
-    };
-    assert_eq!((since("host"), since("/x.tar")), (1, 1));
-    assert_eq!(since("ghcr.io/lab/x"), REGISTRY_SINCE);
-    assert_eq!(since("docker-daemon:x"), DAEMON_SINCE);
     assert!(w.submit("ada", "b", spec("Python")).is_err());
 }

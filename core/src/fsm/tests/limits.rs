@@ -4,7 +4,7 @@ use super::world::{World, node, person, res, user};
 use crate::actor::{Actor, Who};
 use crate::command::{Command, CreateReservation, Report};
 use crate::ending::WindowUse;
-use crate::limits::{LIMITED_GROUPS_MAX, LIMITS_SINCE, LimitsCommand, ReservationLimits};
+use crate::limits::{LIMITED_GROUPS_MAX, LimitsCommand, ReservationLimits};
 use crate::name::{GroupName, ProjectName};
 use crate::rejection::Rejection;
 use crate::reservation::{
@@ -155,7 +155,6 @@ fn where_there_are_limits_none_goes_on_into_the_owners_next() {
 fn limits_are_the_admins_and_what_cannot_be_is_refused() {
     let mut w = limited();
     let none = ReservationLimits::default();
-    assert_eq!(set("students", none).since_version(), LIMITS_SINCE);
     assert!(matches!(w.give(person("ada"), set("students", none)), Err(Rejection::Denied { .. })));
     let more = |limit: Millis| Some(limit + Millis(1));
     for limits in [

@@ -9,12 +9,12 @@ use crate::event::Event;
 use crate::gpu::Presence;
 use crate::health::{Condition, Severity};
 use crate::id::TokenId;
-use crate::node::{CLONES_SINCE, DRIVER_SINCE, Liveness, MachineIdentity};
+use crate::node::{Liveness, MachineIdentity};
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::time::Millis;
 use crate::view::{self, NamesAt};
-use crate::window::{ENFORCE_SINCE, Enforcement};
+use crate::window::Enforcement;
 
 #[test]
 fn a_node_that_takes_no_work_is_not_counted_as_ready() {
@@ -108,8 +108,8 @@ fn another_machine_under_the_same_name_is_refused() {
 }
 
 /// A machine that was copied, disk and all, joins and registers under a new name.
-fn clone_of_titan01(version: u32, dmi_uuid: &str) -> (World, Result<Reply, Rejection>) {
-    let mut w = World::at_version(&["titan01"], version);
+fn clone_of_titan01(dmi_uuid: &str) -> (World, Result<Reply, Rejection>) {
+    let mut w = World::with(&["titan01"]);
     let id = TokenId::parse("token-1").unwrap();
     let (names, secret_sha256) = (vec![node("titan02")], "0".repeat(64));
     let token = CreateJoinToken { id: id.clone(), secret_sha256, names, ttl: Millis::hours(1) };
@@ -132,7 +132,7 @@ fn register_clone(w: &mut World) -> Result<Reply, Rejection> {
 #[test]
 fn a_clone_under_another_name_is_refused_and_told_what_to_do() {
     for dmi_uuid in ["", "of-another-board"] {
-        let (mut w, reply) = clone_of_titan01(CLONES_SINCE, dmi_uuid);
+        let (mut w, reply) = clone_of_titan01(dmi_uuid);
         let refused = reply.unwrap_err();
         assert_eq!(refused.code(), "machine_id_taken");
         let said = refused.to_string();
@@ -147,17 +147,6 @@ fn a_clone_under_another_name_is_refused_and_told_what_to_do() {
         w.give(person("root"), remove).unwrap();
         register_clone(&mut w).unwrap();
     }
-}
-
-#[test]
-fn before_its_version_a_clone_is_let_in_and_stays() {
-    let (mut w, reply) = clone_of_titan01(CLONES_SINCE - 1, "");
-    reply.unwrap();
-    register_clone(&mut w).unwrap();
-    let version = CLONES_SINCE;
-    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
-    register_clone(&mut w).unwrap();
-    w.boot("titan01", "boot-3").unwrap();
 }
 
 #[test]
@@ -287,48 +276,6 @@ fn what_is_still_observed_cannot_be_cleared() {
 }
 
 #[test]
-fn the_driver_of_a_drained_node_is_let_go_of_which_is_no_fault_of_its_gpus() {
-    let mut w = World::with(&["titan01"]);
-    let ordered = |w: &World| w.fsm.desired(&node("titan01"), &[]).release_driver;
-    let drain = || {
-        let reason = "new driver".to_owned();
-        Command::DrainNode { node: node("titan01"), reason, deadline: None }
-    };
-    let said = World::said;
-    assert!(!ordered(&w));
-    w.give(person("root"), drain()).unwrap();
-    assert!(ordered(&w), "its agent knows best when nothing is left");
-    let mut released = facts("titan01", 4, "boot-1");
-    released.driver_released = true;
-    for gpu in &mut released.gpus {
-        gpu.presence = Presence::Unknown;
-    }
-    w.report("titan01", Report::Facts { facts: released.clone() }).unwrap();
-    let once = "titan01: nothing is left there: its GPU driver is released and can be upgraded";
-    assert_eq!(said(&w), [once]);
-    w.report("titan01", Report::Facts { facts: released }).unwrap();
-    assert!(said(&w).is_empty());
-    let clear = Command::ClearGpu { gpu: gpu("titan01", 0), reason: String::new() };
-    let refused = w.give(person("root"), clear).unwrap_err().to_string();
-    assert!(refused.contains("uncordon its node first"), "{refused}");
-    let known = w.fsm.node(&node("titan01")).unwrap();
-    assert!(w.fsm.reboot_waits_for(known).is_empty(), "it may reboot all the same");
-    w.give(person("root"), Command::UncordonNode { node: node("titan01") }).unwrap();
-    assert!(!ordered(&w));
-    w.submit("ada", "a", plain(3)).unwrap();
-    assert_eq!(w.schedule(), 0, "nobody knows yet how they are");
-    let mut back = facts("titan01", 4, "boot-1");
-    back.gpus[3].presence = Presence::Lost;
-    w.report("titan01", Report::Facts { facts: back }).unwrap();
-    let lost = format!("titan01: {} is lost", gpu("titan01", 3));
-    assert_eq!(said(&w), ["titan01: its GPU driver is taken up again".to_owned(), lost]);
-    assert_eq!(w.schedule(), 1);
-    let mut w = World::at_version(&["titan01"], DRIVER_SINCE - 1);
-    w.give(person("root"), drain()).unwrap();
-    assert!(!ordered(&w), "not all controllers know it");
-}
-
-#[test]
 fn closed_nodes_take_nothing_new() {
     let mut w = World::with(&["titan01"]);
     let reason = "maintenance".to_owned();
@@ -346,7 +293,6 @@ fn how_a_node_holds_people_to_reservations_is_an_admins_word() {
     let wanted = |w: &World| w.fsm.desired(&node("titan01"), &[]).enforce;
     assert_eq!(wanted(&w), Some(Enforcement::Off), "a node nobody gave an order only observes");
     let order = |mode| Command::EnforceNode { node: node("titan01"), mode };
-    assert_eq!(order(Enforcement::On).since_version(), ENFORCE_SINCE);
     let denied = w.give(person("ada"), order(Enforcement::On));
     assert!(matches!(denied, Err(Rejection::Denied { .. })), "{denied:?}");
     w.give(person("root"), order(Enforcement::On)).unwrap();
@@ -482,4 +428,43 @@ fn a_job_on_a_silent_node_says_so_beside_what_was_known() {
     assert!(told.starts_with(begins) && told.contains("is being drained"), "{told}");
     silent(&mut w, Liveness::Ready);
     assert!(!reason(&w).unwrap().contains("unreachable"));
+}
+
+#[test]
+fn the_driver_of_a_drained_node_is_let_go_of_which_is_no_fault_of_its_gpus() {
+    let mut w = World::with(&["titan01"]);
+    let ordered = |w: &World| w.fsm.desired(&node("titan01"), &[]).release_driver;
+    let drain = || {
+        let reason = "new driver".to_owned();
+        Command::DrainNode { node: node("titan01"), reason, deadline: None }
+    };
+    let said = World::said;
+    assert!(!ordered(&w));
+    w.give(person("root"), drain()).unwrap();
+    assert!(ordered(&w), "its agent knows best when nothing is left");
+    let mut released = facts("titan01", 4, "boot-1");
+    released.driver_released = true;
+    for gpu in &mut released.gpus {
+        gpu.presence = Presence::Unknown;
+    }
+    w.report("titan01", Report::Facts { facts: released.clone() }).unwrap();
+    let once = "titan01: nothing is left there: its GPU driver is released and can be upgraded";
+    assert_eq!(said(&w), [once]);
+    w.report("titan01", Report::Facts { facts: released }).unwrap();
+    assert!(said(&w).is_empty());
+    let clear = Command::ClearGpu { gpu: gpu("titan01", 0), reason: String::new() };
+    let refused = w.give(person("root"), clear).unwrap_err().to_string();
+    assert!(refused.contains("uncordon its node first"), "{refused}");
+    let known = w.fsm.node(&node("titan01")).unwrap();
+    assert!(w.fsm.reboot_waits_for(known).is_empty(), "it may reboot all the same");
+    w.give(person("root"), Command::UncordonNode { node: node("titan01") }).unwrap();
+    assert!(!ordered(&w));
+    w.submit("ada", "a", plain(3)).unwrap();
+    assert_eq!(w.schedule(), 0, "nobody knows yet how they are");
+    let mut back = facts("titan01", 4, "boot-1");
+    back.gpus[3].presence = Presence::Lost;
+    w.report("titan01", Report::Facts { facts: back }).unwrap();
+    let lost = format!("titan01: {} is lost", gpu("titan01", 3));
+    assert_eq!(said(&w), ["titan01: its GPU driver is taken up again".to_owned(), lost]);
+    assert_eq!(w.schedule(), 1);
 }

@@ -1,7 +1,6 @@
 //! What cards are called while others come and go.
 
 use super::world::{World, agent, facts, gpu, node, person, plain, res};
-use crate::command::CLUSTER_VERSION_MAX;
 use crate::command::{Command, Report};
 use crate::event::Event;
 use crate::gpu::Presence;
@@ -235,23 +234,6 @@ fn a_node_that_joins_with_two_cards_of_one_number_or_slot_is_refused() {
     let slot = join(&mut w, slot).unwrap_err();
     assert!(slot.contains("two GPUs with the PCI address 0000:01:00.0: GPU-a and GPU-c"), "{slot}");
     join(&mut w, |_| ()).unwrap();
-}
-
-#[test]
-fn two_of_one_number_from_before_are_told_apart() {
-    let mut w = World::at_version(&[], CLUSTER_VERSION_MAX - 1);
-    let titan = |there: &[(&str, u32)], boot: &str| {
-        let mut facts = cards(there, boot);
-        facts.gpus.iter_mut().for_each(|gpu| gpu.driver_index = None);
-        Command::RegisterNode { node: node("titan01"), facts: Box::new(facts) }
-    };
-    w.give(agent("titan01"), titan(&THREE, "boot-1")).unwrap();
-    w.give(agent("titan01"), titan(&[("b", 2), ("c", 3)], "boot-2")).unwrap();
-    assert_eq!(names(&w), "0=b 1=c 0=-a", "as it was");
-    let version = Command::SetClusterVersion { version: CLUSTER_VERSION_MAX };
-    w.give(crate::actor::Actor::controller(), version).unwrap();
-    boot(&mut w, &[("b", 2), ("c", 3)]).unwrap();
-    assert_eq!(names(&w), "0=-a 1=c 2=b");
 }
 
 #[test]

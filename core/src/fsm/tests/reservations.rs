@@ -11,9 +11,7 @@ use crate::job::JobSpec;
 use crate::lease::LeaseHolder;
 use crate::name::{GpuUuid, ProjectName};
 use crate::rejection::Rejection;
-use crate::reservation::{
-    ADOPTION_SINCE, GpuRequest, ReservationState, SHARED_SINCE, SHARED_WITH_MAX,
-};
+use crate::reservation::{GpuRequest, ReservationState, SHARED_WITH_MAX};
 use crate::time::{Millis, Timestamp, Window};
 
 fn state(w: &World, name: &str) -> ReservationState {
@@ -285,11 +283,6 @@ fn a_reservation_is_shared_with_people_who_are_known_while_their_accounts_are_op
         adopts: false,
     };
     let shared = |name: &str, with: &[&str]| Command::CreateReservation(wish(name, with));
-    assert_eq!(shared("r", &["bob"]).since_version(), SHARED_SINCE);
-    assert_eq!(shared("r", &[]).since_version(), 1);
-    let import =
-        Command::ImportReservations { reservations: vec![wish("r", &["bob"])], import: None };
-    assert_eq!(import.since_version(), SHARED_SINCE);
     for with in [&["bob"][..], &["ada"]] {
         match w.give(person("ada"), shared("r", with)) {
             Err(Rejection::InvalidField { field, .. }) => assert_eq!(field, "with"),
@@ -347,7 +340,6 @@ fn work_that_runs_without_a_lease_is_taken_over_on_named_gpus_and_from_now_on() 
     };
     let named = std::slice::from_ref(&in_use);
     let adopting = Command::CreateReservation(wish("r", named, start, true));
-    assert_eq!(adopting.since_version(), ADOPTION_SINCE);
     let plain = Command::CreateReservation(wish("r", named, start, false));
     match w.give(person("ada"), plain) {
         Err(Rejection::GpusHeld { wanted, .. }) => {

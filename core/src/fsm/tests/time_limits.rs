@@ -9,7 +9,7 @@ use crate::event::Event;
 use crate::health::Severity;
 use crate::id::AllocationId;
 use crate::job::JobSpec;
-use crate::node::{EMPTY_SINCE, Liveness};
+use crate::node::Liveness;
 use crate::rejection::Rejection;
 use crate::reply::Reply;
 use crate::time::Millis;
@@ -238,22 +238,10 @@ fn starts_and_ends_of_what_holds_a_gpu_name_it_and_its_owner() {
     assert_eq!(released.as_deref(), Some("res-r"));
 }
 
-#[test]
-fn a_member_that_may_not_know_it_ends_no_waiting_job() {
-    let mut w = World::at_version(&["titan01"], EMPTY_SINCE - 1);
-    w.reserve("ada", "r", 1, Millis::ZERO, Millis::hours(1)).unwrap();
-    w.submit("ada", "a", within("r")).unwrap();
-    w.pass(Millis::hours(1));
-    assert_eq!(outcome(&w, "a").0, "queued");
-    let version = EMPTY_SINCE;
-    w.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
-    assert_eq!(outcome(&w, "a").0, "timed_out", "all members know it now");
-}
-
 /// A job of an hour whose node falls silent after `minutes`. It allows a silence of ten. Nobody advances time for three
 /// hours.
-fn silent_after(minutes: u64, version: u32) -> World {
-    let mut w = World::at_version(&["titan01"], version);
+fn silent_after(minutes: u64) -> World {
+    let mut w = World::with(&["titan01"]);
     let stop_after = Some(Millis::minutes(10));
     w.run("a", JobSpec { restarts: 1, stop_after, ..plain(1) }, "titan01", &[0]);
     w.pass(Millis::minutes(minutes));
@@ -262,13 +250,6 @@ fn silent_after(minutes: u64, version: u32) -> World {
     w.give(Actor::controller(), silent).unwrap();
     w.pass(Millis::hours(3));
     w
-}
-
-#[test]
-fn a_job_that_was_lost_before_its_time_was_over_has_not_timed_out() {
-    assert_eq!(outcome(&silent_after(20, EMPTY_SINCE), "a").0, "queued", "lost first");
-    assert_eq!(outcome(&silent_after(55, EMPTY_SINCE), "a").0, "timed_out", "out of time first");
-    assert_eq!(outcome(&silent_after(20, EMPTY_SINCE - 1), "a").0, "timed_out", "as before");
 }
 
 #[test]
@@ -285,4 +266,10 @@ fn what_is_lost_after_the_stop_at_its_limit_timed_out_and_has_no_code() {
         let ended = w.fsm.job(&job("a")).unwrap().outcome.clone().unwrap();
         assert_eq!(ended.exit_code, code, "an attached `fleet run` makes 125 of both");
     }
+}
+
+#[test]
+fn a_job_that_was_lost_before_its_time_was_over_has_not_timed_out() {
+    assert_eq!(outcome(&silent_after(20), "a").0, "queued", "lost first");
+    assert_eq!(outcome(&silent_after(55), "a").0, "timed_out", "out of time first");
 }

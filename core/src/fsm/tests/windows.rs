@@ -18,8 +18,8 @@ use crate::reservation::{GpuRequest, Reservation, ReservationState, SHARED_WITH_
 use crate::state::Fsm;
 use crate::time::{Millis, Timestamp, Window};
 use crate::window::{
-    AHEAD_SINCE, DesiredWindow, Enforcement, EnforcementSwitch, HAND_OUT_AHEAD, NodeGrant,
-    WINDOWS_PER_NODE_MAX, WindowReport,
+    DesiredWindow, Enforcement, EnforcementSwitch, HAND_OUT_AHEAD, NodeGrant, WINDOWS_PER_NODE_MAX,
+    WindowReport,
 };
 
 /// What an agent says that has taken this order and did nothing on its own.
@@ -576,26 +576,6 @@ fn an_order_that_no_log_gave_is_not_believed() {
     told.withdrawn = true;
     answers(&mut w, "titan01", &told, [None; 2]);
     assert_eq!(r(&w, "r").state, ReservationState::Scheduled);
-}
-
-#[test]
-fn nothing_is_handed_out_before_every_controller_knows_of_it() {
-    let mut w = World::at_version(&["titan01"], AHEAD_SINCE - 1);
-    w.reserve("ada", "now", 1, Millis::ZERO, Millis::hours(8)).unwrap();
-    w.reserve("ada", "next", 1, Millis::hours(2), Millis::hours(1)).unwrap();
-    assert_eq!(w.fsm.desired(&node("titan01"), &[]).windows, []);
-    assert_eq!(r(&w, "now").state, ReservationState::Active);
-    w.give(Actor::controller(), Command::SetClusterVersion { version: AHEAD_SINCE }).unwrap();
-    assert!(told(&w, "titan01", "next").is_some());
-    let report = Report::Window(Box::new(answer(&told(&w, "titan01", "next").unwrap())));
-    let command = Command::ReportNode { node: node("titan01"), reports: vec![report] };
-    assert_eq!(command.since_version(), AHEAD_SINCE);
-    // A reservation that has begun continues under the lease it has.
-    let lease = r(&w, "now").lease.clone();
-    assert_eq!(told(&w, "titan01", "now").map(|told| told.lease), lease);
-    w.give(person("ada"), Command::ReleaseReservation { id: res("now") }).unwrap();
-    w.release("titan01");
-    assert_eq!(r(&w, "now").state, ReservationState::Ended);
 }
 
 #[test]

@@ -5,8 +5,7 @@ use crate::actor::{Actor, AuthMethod, Who};
 use crate::allocation::{AttemptEnd, EndReport};
 use crate::checkpoint::{Content, Facts};
 use crate::command::{
-    CLUSTER_VERSION_MAX, Command, CreateReservation, ENVELOPE_VERSION, Envelope, Placement, Report,
-    RequestKey,
+    Command, CreateReservation, ENVELOPE_VERSION, Envelope, Placement, Report, RequestKey,
 };
 use crate::event::Event;
 use crate::fsm::{Fsm, Outcome};
@@ -188,19 +187,11 @@ pub(super) fn sticky(name: &str, index: u32) -> Condition {
 impl World {
     /// A cluster with these nodes, four GPUs each.
     pub(super) fn with(nodes: &[&str]) -> World {
-        World::at_version(nodes, CLUSTER_VERSION_MAX)
-    }
-
-    /// The same, where not all controllers are of this build.
-    pub(super) fn at_version(nodes: &[&str], version: u32) -> World {
         let fsm = Fsm::new();
         let (log, last, heard) = (Vec::new(), Vec::new(), Vec::new());
         let mut world = World { fsm, index: 0, now: START, log, last, heard, agents_answer: true };
         let cluster = ClusterId::parse("fleet-test").unwrap();
         world.give(Actor::controller(), Command::InitCluster { cluster, incarnation: 1 }).unwrap();
-        if version > world.fsm.cluster_version() {
-            world.give(Actor::controller(), Command::SetClusterVersion { version }).unwrap();
-        }
         for name in nodes {
             world.boot(name, "boot-1").unwrap();
         }

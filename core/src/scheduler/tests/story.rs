@@ -176,15 +176,9 @@ fn gpu(node: &str, index: u32, model: &str) -> Gpu {
 
 impl Story {
     pub(crate) fn new() -> Self {
-        Self::at_version(crate::command::CLUSTER_VERSION_MAX)
-    }
-
-    /// While not all members know more than that version.
-    pub(crate) fn at_version(version: u32) -> Self {
         let mut story = Self { fsm: Fsm::new(), now: BEGINNING, index: 0 };
         let cluster = ClusterId::parse("fleet-test").unwrap();
         story.controller(Command::InitCluster { cluster, incarnation: 1 }).unwrap();
-        story.controller(Command::SetClusterVersion { version }).unwrap();
         story
     }
 

@@ -1,7 +1,6 @@
 //! Jobs without GPUs leave cores and memory for the node's GPUs.
 
 use super::story::{Story, expect};
-use crate::node::EMPTY_SINCE;
 use crate::scheduler::{check, plan};
 
 #[test]
@@ -168,20 +167,4 @@ fn a_line_that_takes_what_stays_for_gpus_is_refused() {
     story.tell("without-gpus 40");
     let said = check(&story.fsm, &late).unwrap_err().to_string();
     assert!(said.ends_with("titan01 has not that much CPU and memory free"), "{said}");
-}
-
-#[test]
-fn before_all_members_know_the_rule_the_old_one_counts() {
-    let mut story = Story::at_version(EMPTY_SINCE - 1);
-    let said = story.tell(
-        "node titan01 titan-x*2 cores=16 gib=64
-         run job-ca ada 0 9h cpu=12 gib=1
-         run job-ga bob 1 9h
-         place",
-    );
-    let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines[0], "job-ca -> titan01, 12 cores, 1.0 GiB");
-    assert!(
-        lines[1].starts_with("job-ga waits, place 2: waits for 8 cores on titan01, 4 are free")
-    );
 }

@@ -179,7 +179,7 @@ fn what_waits_for_ever_says_so() {
     let not_begun = shut(Shut::NotBegun);
     assert!(!not_begun.is_forever());
     assert_eq!(not_begun.to_string(), "its reservation res-a has not begun");
-    let mut excluded = WaitReason::Excluded { can_retry: true }.alone();
+    let mut excluded = WaitReason::Excluded.alone();
     excluded.excluded = [(node("titan01"), "no such user".to_owned())].into_iter().collect();
     assert!(excluded.is_forever());
     assert_eq!(

@@ -36,16 +36,13 @@ impl fmt::Display for Wait {
             WaitReason::Node(obstacle) => obstacle.fmt(f),
             WaitReason::Closed(nodes) => few(f, nodes, "; "),
             WaitReason::NeverFits(why) => write!(f, "can never start: {why}"),
-            WaitReason::Excluded { can_retry } => {
+            WaitReason::Excluded => {
                 write!(f, "can never start: ")?;
                 excluded(f, &self.excluded)?;
-                match can_retry {
-                    true => write!(f, "; `fleet node uncordon` lets it try again there"),
-                    false => Ok(()),
-                }
+                write!(f, "; `fleet node uncordon` lets it try again there")
             }
         }?;
-        if matches!(self.reason, WaitReason::Excluded { .. }) || self.excluded.named.is_empty() {
+        if matches!(self.reason, WaitReason::Excluded) || self.excluded.named.is_empty() {
             return Ok(());
         }
         write!(f, "; ")?;
