@@ -281,11 +281,9 @@ pub struct Checkpoint {
     /// By the node's clock.
     pub completed_at: Timestamp,
     pub node: NodeName,
-    /// What people see: rises over the whole life of the job. 0 in states of before cluster version 18.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// What people see: rises over the whole life of the job.
     pub number: u64,
-    /// The attempt that wrote it. 0 in states of before cluster version 18.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// The attempt that wrote it.
     pub attempt: u32,
     #[serde(default, skip_serializing_if = "is_default")]
     pub facts: Facts,

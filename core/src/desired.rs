@@ -114,7 +114,7 @@ pub struct StartOrder {
     pub resume_from: Option<String>,
     /// Text of the marker beside the checkpoints.
     pub marker: String,
-    /// What it may resume from; absent from a fleet of before cluster version 18, which names `resume_from` alone.
+    /// What it may resume from; absent where it begins with nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<ResumeOrder>,
 }

@@ -175,10 +175,7 @@ pub enum Event {
         reservation: ReservationId,
         lease: LeaseId,
         epoch: Epoch,
-        /// Absent in records of before cluster version 18, as are the GPUs.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        owner: Option<UserName>,
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        owner: UserName,
         gpus: Vec<GpuUuid>,
     },
     ReservationDelayed {
@@ -239,10 +236,7 @@ pub enum Event {
         reservation: ReservationId,
         node: NodeName,
         at: Timestamp,
-        /// Absent in records of before cluster version 18, as are the GPUs.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        owner: Option<UserName>,
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        owner: UserName,
         gpus: Vec<GpuUuid>,
     },
     WindowClosedByNode {
@@ -355,9 +349,7 @@ pub enum Event {
         gpus: Vec<GpuUuid>,
         epoch: Epoch,
         resume_from: Option<String>,
-        /// Absent in records of before cluster version 18.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        owner: Option<UserName>,
+        owner: UserName,
     },
     JobStarted {
         job: JobId,
@@ -374,11 +366,9 @@ pub enum Event {
         allocation: AllocationId,
         seq: u64,
         path: String,
-        /// Its number over the job's whole life; absent in records of before cluster version 18.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        number: Option<u64>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        facts: Option<Box<RecordedFacts>>,
+        /// Its number over the job's whole life.
+        number: u64,
+        facts: Box<RecordedFacts>,
     },
     CheckpointChanged {
         job: JobId,
@@ -548,9 +538,8 @@ pub enum Event {
         /// By whose word, where nothing was proven.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         declared_by: Option<String>,
-        /// The attempt or the reservation that had them; absent in records of before cluster version 18.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        holder: Option<String>,
+        /// The attempt or the reservation that had them.
+        holder: String,
     },
     JoinTokenCreated {
         token: TokenId,

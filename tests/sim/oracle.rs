@@ -198,7 +198,7 @@ impl Oracle {
                     return eviction_is_due(scene, allocation, *seq);
                 }
             }
-            Event::CheckpointRecorded { job, allocation, number: Some(number), .. } => {
+            Event::CheckpointRecorded { job, allocation, number, .. } => {
                 return self.numbered(fsm, job, allocation, *number);
             }
             // A node that was not asked since a restore gets nothing, and what was given on there is

@@ -71,7 +71,7 @@ impl Context {
             for record in &page.records {
                 for event in record.body.events.iter().rev() {
                     note_change(&mut changes, id, event);
-                    items.extend(recorded(id, record.body.at.0, event));
+                    items.extend(recorded(id, event));
                 }
             }
             match page.next {
@@ -121,26 +121,23 @@ fn apply_changes(item: &mut v1::Checkpoint, changes: &Changes) {
     }
 }
 
-fn recorded(id: &JobId, at_unix_ms: u64, event: &Event) -> Option<v1::Checkpoint> {
-    let Event::CheckpointRecorded { job, allocation, seq, path, number, facts } = event else {
+fn recorded(id: &JobId, event: &Event) -> Option<v1::Checkpoint> {
+    let Event::CheckpointRecorded { job, allocation, seq, path, number, facts: recorded } = event
+    else {
         return None;
     };
     if job != id {
         return None;
     }
-    let plain = v1::Checkpoint {
+    let shown = views::checkpoint_facts(&recorded.facts);
+    Some(v1::Checkpoint {
         job: id.to_string(),
         allocation: allocation.to_string(),
         seq: *seq,
         path: path.clone(),
-        completed_at_unix_ms: at_unix_ms,
-        number: number.unwrap_or(0),
-        ..v1::Checkpoint::default()
-    };
-    let Some(recorded) = facts else { return Some(plain) };
-    let shown = views::checkpoint_facts(&recorded.facts);
-    Some(v1::Checkpoint {
+        number: *number,
         size_bytes: recorded.size_bytes,
+        // When its node saw it complete, not when that was heard here.
         completed_at_unix_ms: recorded.completed_at.0,
         node: recorded.node.to_string(),
         attempt: recorded.attempt,
@@ -151,7 +148,6 @@ fn recorded(id: &JobId, at_unix_ms: u64, event: &Event) -> Option<v1::Checkpoint
         torn_because: shown.torn_because,
         doubt: shown.doubt,
         files: shown.files,
-        ..plain
     })
 }
 
@@ -168,17 +164,6 @@ mod tests {
     #[test]
     fn a_checkpoint_was_complete_when_its_node_said_and_not_when_that_was_heard() {
         let job = JobId::parse("job-a").unwrap();
-        let recorded_at = |facts| {
-            let event = Event::CheckpointRecorded {
-                job: job.clone(),
-                allocation: AllocationId::parse("alloc-a-1").unwrap(),
-                seq: 1,
-                path: "/ck/1.pt".to_owned(),
-                number: Some(1),
-                facts,
-            };
-            recorded(&job, 9_000, &event).unwrap().completed_at_unix_ms
-        };
         let facts = RecordedFacts {
             facts: Facts::default(),
             attempt: 1,
@@ -186,7 +171,14 @@ mod tests {
             completed_at: Timestamp(2_000),
             node: NodeName::parse("titan01").unwrap(),
         };
-        assert_eq!(recorded_at(Some(Box::new(facts))), 2_000);
-        assert_eq!(recorded_at(None), 9_000, "records from before do not know");
+        let event = Event::CheckpointRecorded {
+            job: job.clone(),
+            allocation: AllocationId::parse("alloc-a-1").unwrap(),
+            seq: 1,
+            path: "/ck/1.pt".to_owned(),
+            number: 1,
+            facts: Box::new(facts),
+        };
+        assert_eq!(recorded(&job, &event).unwrap().completed_at_unix_ms, 2_000);
     }
 }

@@ -468,7 +468,7 @@ mod tests {
             gpus: Vec::new(),
             epoch: fleet_core::Epoch::default(),
             resume_from: None,
-            owner: None,
+            owner: fleet_core::name::UserName::parse("ada").unwrap(),
         };
         assert_eq!(subject(&event, "titan01").as_deref(), Some("job-a"));
         assert_eq!(subject(&event, "job-a"), None, "the whole story is of that job");

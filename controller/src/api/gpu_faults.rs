@@ -152,7 +152,15 @@ mod tests {
     fn placed(name: &str, gpus: &[u8]) -> Event {
         let (job, gpus) = (job(name), gpus.iter().copied().map(gpu).collect());
         let (allocation, node, epoch) = (allocation(), node(), Epoch::default());
-        Event::JobPlaced { job, allocation, node, gpus, epoch, resume_from: None, owner: None }
+        Event::JobPlaced {
+            job,
+            allocation,
+            node,
+            gpus,
+            epoch,
+            resume_from: None,
+            owner: UserName::parse("ada").unwrap(),
+        }
     }
 
     fn ended(name: &str) -> Event {

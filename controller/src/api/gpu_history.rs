@@ -229,10 +229,10 @@ fn stays<'a>(records: impl IntoIterator<Item = &'a AuditBody>, gpu: &GpuUuid) ->
         for event in body.events.iter().filter(|event| gpus_of(event).contains(gpu)) {
             match event {
                 Event::GpusReleased { holder, declared_by, .. } => {
-                    release(&mut stays, holder.as_deref(), body.at, declared_by.as_ref());
+                    release(&mut stays, holder, body.at, declared_by.as_ref());
                 }
                 Event::WindowClosedByNode { reservation, at, .. } => {
-                    release(&mut stays, Some(reservation.as_str()), *at, None);
+                    release(&mut stays, reservation.as_str(), *at, None);
                 }
                 _ => {
                     let Some(stay) = begun(event, body.at) else { continue };
@@ -263,35 +263,25 @@ fn gpus_of(event: &Event) -> &[GpuUuid] {
 
 fn begun(event: &Event, at: Timestamp) -> Option<Stay> {
     let (holder, owner, from) = match event {
-        Event::JobPlaced { allocation, owner, .. } => (allocation.as_str(), owner.as_ref(), at),
-        Event::AttemptAdopted { allocation, owner, .. } => (allocation.as_str(), Some(owner), at),
-        Event::ReservationStarted { reservation, owner, .. } => {
-            (reservation.as_str(), owner.as_ref(), at)
-        }
+        Event::JobPlaced { allocation, owner, .. } => (allocation.as_str(), owner, at),
+        Event::AttemptAdopted { allocation, owner, .. } => (allocation.as_str(), owner, at),
+        Event::ReservationStarted { reservation, owner, .. } => (reservation.as_str(), owner, at),
         Event::WindowOpenedByNode { reservation, owner, at, .. } => {
-            (reservation.as_str(), owner.as_ref(), *at)
+            (reservation.as_str(), owner, *at)
         }
         _ => return None,
     };
-    let owner = owner.map(ToString::to_string).unwrap_or_default();
+    let owner = owner.to_string();
     Some(Stay { owner, from: Some(from), ..Stay::of_holder(holder) })
 }
 
-/// `holder`: not in old records; then it was the one that had it last.
-fn release(
-    stays: &mut Vec<Stay>,
-    holder: Option<&str>,
-    at: Timestamp,
-    declared_by: Option<&String>,
-) {
-    let is_it = |stay: &&mut Stay| holder.is_none_or(|holder| stay.holder == holder);
+fn release(stays: &mut Vec<Stay>, holder: &str, at: Timestamp, declared_by: Option<&String>) {
     let mut open = stays.iter_mut().rev().filter(|stay| stay.until.is_none());
-    if let Some(stay) = open.find(is_it) {
+    if let Some(stay) = open.find(|stay| stay.holder == holder) {
         stay.until = Some(at);
         stay.declared_by = declared_by.cloned();
         return;
     }
-    let Some(holder) = holder else { return };
     // Its node closed it before, and the GPU was proven empty later.
     if stays.iter().any(|stay| stay.holder == holder) {
         return;

@@ -58,8 +58,8 @@ impl Fsm {
             return;
         }
         let (allocation, seq) = (checkpoint.allocation.clone(), checkpoint.seq);
-        let (path, facts) = (checkpoint.path.clone(), Some(Box::new(recorded(&checkpoint))));
-        let number = self.keep_checkpoint(&job, checkpoint);
+        let (path, facts) = (checkpoint.path.clone(), Box::new(recorded(&checkpoint)));
+        let Some(number) = self.keep_checkpoint(&job, checkpoint) else { return };
         turn.say(Event::CheckpointRecorded { job, allocation, seq, path, number, facts });
     }
 

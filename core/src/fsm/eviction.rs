@@ -199,7 +199,7 @@ impl Fsm {
         if fatal && checkpoint.facts.doubt == Doubt::None {
             checkpoint.facts.doubt = Doubt::AfterFault;
         }
-        let facts = Some(Box::new(recorded(&checkpoint)));
+        let facts = Box::new(recorded(&checkpoint));
         if seq <= allocation.checkpoint_seq {
             return;
         }
@@ -213,7 +213,7 @@ impl Fsm {
             .and_then(|d| d.baseline)
             .is_some_and(|baseline| seq > baseline);
         let stays = allocation.stop.is_none();
-        let number = self.keep_checkpoint(&job, checkpoint);
+        let Some(number) = self.keep_checkpoint(&job, checkpoint) else { return };
         turn.say(Event::CheckpointRecorded {
             job,
             allocation: id.clone(),

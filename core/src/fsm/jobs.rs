@@ -251,7 +251,7 @@ impl Fsm {
             gpus: line.gpus.clone(),
             epoch: turn.epoch,
             resume_from,
-            owner: Some(owner),
+            owner,
         });
         Ok(id)
     }

@@ -111,7 +111,7 @@ impl Fsm {
             node: node.clone(),
             gpus: lease.gpus,
             declared_by: declared_by.map(str::to_owned),
-            holder: Some(holder),
+            holder,
         });
         if let LeaseHolder::Reservation(reservation) = &lease.holder {
             self.reservation_lease_released(turn, reservation);

@@ -366,7 +366,7 @@ impl Fsm {
             given: reservation.handed_out.as_ref().map(|g| (g.lease.clone(), g.epoch)),
         };
         let epoch = grant.given.as_ref().map_or(turn.epoch, |(_, epoch)| *epoch);
-        let (owner, gpus) = (Some(grant.owner.clone()), grant.gpus.clone());
+        let (owner, gpus) = (grant.owner.clone(), grant.gpus.clone());
         let lease = self.grant(turn, grant);
         if let Some(mut reservation) = self.reservations.get_mut(id) {
             reservation.state = ReservationState::Active;

@@ -204,7 +204,7 @@ impl Fsm {
     fn note_own_doing(&mut self, turn: &mut Turn<'_>, node: &NodeName, report: &WindowReport) {
         let id = &report.reservation;
         let Some(mut r) = self.reservations.get_mut(id) else { return };
-        let (owner, gpus) = (Some(r.owner.clone()), r.gpus.clone());
+        let (owner, gpus) = (r.owner.clone(), r.gpus.clone());
         let Some(given) = &mut r.handed_out else { return };
         if let Some(at) = report.opened_at
             && given.opened_at.replace(at) != Some(at)

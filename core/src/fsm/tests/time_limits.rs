@@ -223,7 +223,7 @@ fn starts_and_ends_of_what_holds_a_gpu_name_it_and_its_owner() {
     w.reserve("ada", "r", 1, Millis::ZERO, Millis::hours(1)).unwrap();
     let named = |w: &World| {
         w.heard.iter().any(|event| {
-            matches!(event, Event::ReservationStarted { owner: Some(owner), gpus, .. }
+            matches!(event, Event::ReservationStarted { owner, gpus, .. }
                 if owner.as_str() == "ada" && *gpus == [gpu("titan01", 0)])
                 && event.objects().contains(&gpu("titan01", 0).to_string())
         })
@@ -232,7 +232,9 @@ fn starts_and_ends_of_what_holds_a_gpu_name_it_and_its_owner() {
     w.pass(Millis::hours(1));
     w.release("titan01");
     let released = w.last.iter().find_map(|event| match event {
-        Event::GpusReleased { holder, node: on, .. } if *on == node("titan01") => holder.clone(),
+        Event::GpusReleased { holder, node: on, .. } if *on == node("titan01") => {
+            Some(holder.clone())
+        }
         _ => None,
     });
     assert_eq!(released.as_deref(), Some("res-r"));

@@ -101,16 +101,10 @@ fn fmt_deferred(
     }
 }
 
-fn fmt_recorded(
-    f: &mut fmt::Formatter<'_>,
-    number: u64,
-    path: &str,
-    facts: Option<&Facts>,
-) -> fmt::Result {
-    let torn = facts.is_some_and(|facts| facts.content.is_torn());
-    let what = if torn { "does not count" } else { "saved" };
+fn fmt_recorded(f: &mut fmt::Formatter<'_>, number: u64, path: &str, facts: &Facts) -> fmt::Result {
+    let what = if facts.content.is_torn() { "does not count" } else { "saved" };
     write!(f, "checkpoint {number} {what}: {path}")?;
-    facts.map_or(Ok(()), |facts| fmt_facts(f, facts))
+    fmt_facts(f, facts)
 }
 
 /// Only what is out of the ordinary.
@@ -419,8 +413,7 @@ impl Event {
             E::ReservationMoved { node, gpus, why, .. } => {
                 write!(f, "moved to {}: {why}", placed(names, node, gpus))
             }
-            E::ReservationStarted { owner: None, .. } => write!(f, "reservation started"),
-            E::ReservationStarted { owner: Some(owner), gpus, .. } => {
+            E::ReservationStarted { owner, gpus, .. } => {
                 write!(f, "reservation of {owner} started: {}", gpu_list(names, gpus))
             }
             E::ReservationDelayed { why, .. } => write!(f, "reservation cannot start yet: {why}"),
@@ -510,7 +503,7 @@ impl Event {
             E::JobQueued { owner, stop_after, .. } => fmt_queued(f, owner, *stop_after),
             E::JobPlaced { node, gpus, resume_from, owner, .. } => {
                 fmt_placed(f, names, node, gpus, resume_from.as_deref())?;
-                owner.as_ref().map_or(Ok(()), |owner| write!(f, ", for {owner}"))
+                write!(f, ", for {owner}")
             }
             E::JobStarted { allocation, image, at_most, .. } => {
                 write!(f, "{allocation} runs")?;
@@ -528,9 +521,8 @@ impl Event {
                     }
                 }
             }
-            E::CheckpointRecorded { seq, path, number, facts, .. } => {
-                let facts = facts.as_ref().map(|recorded| &recorded.facts);
-                fmt_recorded(f, number.unwrap_or(*seq), path, facts)
+            E::CheckpointRecorded { path, number, facts, .. } => {
+                fmt_recorded(f, *number, path, &facts.facts)
             }
             E::CheckpointChanged { number, path, content, presence, .. } => {
                 write!(f, "checkpoint {number} ({path}) is ")?;

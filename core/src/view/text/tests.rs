@@ -66,13 +66,17 @@ fn an_event_names_the_card_and_its_node_once() {
         gpus,
         epoch: Epoch::default(),
         resume_from: None,
-        owner: None,
+        owner: UserName::parse("ada").unwrap(),
     };
     let told = |event: Event, names: &Known| event.told(Timestamp(1), names);
-    assert_eq!(told(placed(vec![gpu(1), gpu(2)]), &known()), "placed on titan01:0,3");
-    assert_eq!(told(placed(Vec::new()), &known()), "placed on titan01");
+    assert_eq!(told(placed(vec![gpu(1), gpu(2)]), &known()), "placed on titan01:0,3, for ada");
+    assert_eq!(told(placed(Vec::new()), &known()), "placed on titan01, for ada");
     let unnamed = told(placed(vec![gpu(9)]), &known());
-    assert_eq!(unnamed, format!("placed on {} on titan01", gpu(9)), "a GPU without a name");
+    assert_eq!(
+        unnamed,
+        format!("placed on {} on titan01, for ada", gpu(9)),
+        "a GPU without a name"
+    );
     let raised = |gpu| Event::ConditionRaised {
         node: node("titan01"),
         gpu,
@@ -109,7 +113,7 @@ fn a_story_says_for_whom_from_when_and_until_when() {
         gpus: vec![gpu(1)],
         epoch: Epoch::default(),
         resume_from: None,
-        owner: Some(owner),
+        owner,
     };
     assert_eq!(told(placed), "placed on titan01:0, for rada");
     let extended =
