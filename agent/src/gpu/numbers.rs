@@ -52,7 +52,7 @@ impl Numbers {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over what a controller says; one of before 0.1 says nothing. Writes a small file when something is new,
+    /// Takes over what a controller says; after a restore it says nothing yet. Writes a small file when something is new,
     /// which is rare, so it blocks.
     pub fn take(&self, desired: &DesiredNode) -> Result<(), StateFileError> {
         if desired.numbers.is_empty() && desired.forgotten.is_empty() {

@@ -41,7 +41,7 @@ pub(crate) struct MemberReport {
     /// Its newest digest.
     #[serde(default)]
     pub(crate) check: Option<StateCheck>,
-    /// Absent where it has not looked just now, and where it is of before 0.1.
+    /// Absent where it has not looked just now.
     #[serde(default)]
     pub(crate) look: Option<Look>,
 }

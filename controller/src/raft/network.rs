@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _};
 use openraft::error::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
-use openraft::network::{RPCOption, stream_append_sequential};
+use openraft::network::RPCOption;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult,
     TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
@@ -316,10 +316,8 @@ impl RaftNetworkV2<TypeConfig> for Peer {
     {
         Box::pin(async move {
             let patience = option.soft_ttl().max(APPEND_TIMEOUT);
-            match pipeline::open(self, patience).await? {
-                Some(opened) => Ok(Pipeline::over(self, opened, patience).run(input).boxed()),
-                None => stream_append_sequential(self, input, option).await,
-            }
+            let opened = pipeline::open(self, patience).await?;
+            Ok(Pipeline::over(self, opened, patience).run(input).boxed())
         })
     }
 

@@ -14,7 +14,7 @@ use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status, Streaming};
+use tonic::{Status, Streaming};
 
 use super::network::{Peer, describe};
 use super::types::TypeConfig;
@@ -34,19 +34,15 @@ pub(super) struct Opened {
     answers: Streaming<v1::RaftReply>,
 }
 
-/// Opens a stream to `peer`; `None` if it is too old to know them. It may take `patience`.
-pub(super) async fn open(
-    peer: &Peer,
-    patience: Duration,
-) -> Result<Option<Opened>, RPCError<TypeConfig>> {
+/// Opens a stream to `peer`. It may take `patience`.
+pub(super) async fn open(peer: &Peer, patience: Duration) -> Result<Opened, RPCError<TypeConfig>> {
     let (generation, mut client) = peer.client()?;
     let (requests, outgoing) = mpsc::channel(IN_FLIGHT_MAX);
     let opening = client.append_stream(ReceiverStream::new(outgoing));
     match tokio::time::timeout(patience, opening).await {
         Err(_) => Err(late(patience)),
-        Ok(Err(status)) if status.code() == Code::Unimplemented => Ok(None),
         Ok(Err(status)) => Err(refused(&status)),
-        Ok(Ok(answers)) => Ok(Some(Opened { generation, requests, answers: answers.into_inner() })),
+        Ok(Ok(answers)) => Ok(Opened { generation, requests, answers: answers.into_inner() }),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use fleet_proto::v1;
 use fleet_proto::v1::raft_client::RaftClient;
-use fleet_proto::v1::raft_server::{Raft, RaftServer};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -33,10 +32,7 @@ pub(super) fn anybody() -> PeerCheck {
 }
 
 pub(super) fn serve(raft: &RaftHandle, listener: TcpListener, check: PeerCheck) -> Server {
-    serve_as(raft.service(check).into_server(), listener)
-}
-
-fn serve_as(service: RaftServer<impl Raft>, listener: TcpListener) -> Server {
+    let service = raft.service(check).into_server();
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let task = tokio::spawn(async move {
         let server = tonic::transport::Server::builder().add_service(service);
@@ -55,18 +51,10 @@ impl Server {
 }
 
 pub(super) async fn start_node(config: RaftConfig, listener: TcpListener) -> Node {
-    start_node_as(config, listener, |raft| raft.service(anybody()).into_server()).await
-}
-
-async fn start_node_as<S: Raft>(
-    config: RaftConfig,
-    listener: TcpListener,
-    service: impl FnOnce(&RaftHandle) -> RaftServer<S>,
-) -> Node {
     let address = listener.local_addr().unwrap().to_string();
     // Small, so that snapshots and purges happen within a test.
     let raft = start_with(config.clone(), 20, 5, 4_096).await.unwrap();
-    let server = serve_as(service(&raft), listener);
+    let server = serve(&raft, listener, anybody());
     Node { config, address, raft, server }
 }
 
@@ -79,18 +67,10 @@ impl Node {
     }
 }
 
-pub(super) async fn restart(stopped: (RaftConfig, String)) -> Node {
-    restart_as(stopped, |raft| raft.service(anybody()).into_server()).await
-}
-
-/// Starts it again behind another service.
-pub(super) async fn restart_as<S: Raft>(
-    (mut config, address): (RaftConfig, String),
-    service: impl FnOnce(&RaftHandle) -> RaftServer<S>,
-) -> Node {
+pub(super) async fn restart((mut config, address): (RaftConfig, String)) -> Node {
     config.create = false;
     let listener = TcpListener::bind(&address).await.unwrap();
-    start_node_as(config, listener, service).await
+    start_node(config, listener).await
 }
 
 pub(super) async fn three(dir: &Path) -> Vec<Node> {

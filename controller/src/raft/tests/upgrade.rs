@@ -1,19 +1,13 @@
 //! Members of two versions beside each other, and members whose states differ.
 //!
-//! There is no release before this one to run beside it: the older member is this program told to know
-//! cluster version 1 only. What it announces, refuses and would stop at is what such a build would.
+//! Until a second version is released the newer member is this program with one cluster version more, and the older one is
+//! this program as it is. What they announce, refuse and would stop at is what such builds would.
 
 use std::sync::Mutex;
 
-use fleet_proto::v1;
-use fleet_proto::v1::raft_server::{Raft, RaftServer};
-use tonic::{Request, Response, Status, Streaming};
-
-use super::cluster::{
-    Node, all_at, anybody, leader, propose, restart, restart_as, three_with, until,
-};
+use super::cluster::{Node, all_at, leader, propose, restart, three_with, until};
 use super::*;
-use crate::raft::{EXIT_DIVERGED, Fatal, RaftService};
+use crate::raft::{EXIT_DIVERGED, Fatal};
 use fleet_core::Rejection;
 
 const OLD: u32 = Versions::RELEASED.max;
@@ -92,78 +86,6 @@ async fn a_new_command_waits_until_the_last_member_was_upgraded() {
     let version = format!("version {}", NEW.max);
     assert!(text.contains(&version) && text.contains("install the newer fleet"), "{text}");
     drop(address);
-    for node in nodes {
-        node.stop().await;
-    }
-}
-
-/// A controller from before entries went over streams.
-struct WithoutStreams(RaftService);
-
-#[tonic::async_trait]
-impl Raft for WithoutStreams {
-    type AppendStreamStream = <RaftService as Raft>::AppendStreamStream;
-
-    async fn append_stream(
-        &self,
-        _: Request<Streaming<v1::RaftRequest>>,
-    ) -> Given<Self::AppendStreamStream> {
-        Err(Status::unimplemented("not known here"))
-    }
-
-    async fn append(&self, request: Request<v1::RaftRequest>) -> Given<v1::RaftReply> {
-        self.0.append(request).await
-    }
-
-    async fn vote(&self, request: Request<v1::RaftRequest>) -> Given<v1::RaftReply> {
-        self.0.vote(request).await
-    }
-
-    async fn pre_vote(&self, request: Request<v1::RaftRequest>) -> Given<v1::RaftReply> {
-        self.0.pre_vote(request).await
-    }
-
-    async fn transfer_leader(&self, request: Request<v1::RaftRequest>) -> Given<v1::RaftReply> {
-        self.0.transfer_leader(request).await
-    }
-
-    async fn audit_head(&self, request: Request<v1::RaftRequest>) -> Given<v1::RaftReply> {
-        self.0.audit_head(request).await
-    }
-
-    async fn install_snapshot(
-        &self,
-        request: Request<Streaming<v1::SnapshotPart>>,
-    ) -> Given<v1::RaftReply> {
-        self.0.install_snapshot(request).await
-    }
-}
-
-type Given<T> = Result<Response<T>, Status>;
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_that_knows_no_streams_follows() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut nodes = three_with(dir.path(), |_| {}).await;
-    propose(&nodes, 1).await;
-    // Without the third one, so that nothing is acknowledged but by the older one.
-    let lead = leader(&nodes).await;
-    let leading = nodes.remove(lead);
-    let old = nodes.remove(0).stop().await;
-    let away = nodes.remove(0);
-    let mut nodes = vec![leading, away];
-    propose(&nodes, 2).await;
-    nodes.push(
-        restart_as(old, |raft| RaftServer::new(WithoutStreams(raft.service(anybody())))).await,
-    );
-    all_at(&nodes, 2).await;
-    let away = nodes.remove(1);
-    let stopped = away.stop().await;
-    for n in 3..40 {
-        propose(&nodes, n).await;
-    }
-    nodes.push(restart(stopped).await);
-    all_at(&nodes, 39).await;
     for node in nodes {
         node.stop().await;
     }
