@@ -106,6 +106,7 @@ impl Lab {
     pub fn controller_goes_away(&mut self) {
         self.expect_in_logs("no link to a controller", "the test takes the controller away");
         self.expect_in_logs("a controller does not answer", "the test takes the controller away");
+        self.expect_in_logs("cut off a log write", "a kill may come in the middle of one");
     }
 
     /// The test breaks GPUs.
